@@ -1,1 +1,59 @@
-//! Placeholder.
+//! Connecting two peers, registered memory, moving bytes.
+//!
+//! Two planes. The **control side** ([`Provider`], [`Listener`], [`Incoming`], [`Connecting`]) makes
+//! connections and may block; the **data side** ([`Port`]) belongs to one poll thread, never blocks and
+//! never allocates. What one says to the other is plain data: [`Negotiated`], [`Event`], [`CloseReason`].
+//!
+//! ```text
+//!            control thread                             poll thread (a worker)
+//!  listen ─► Listener ─► Incoming ─accept─► Link ──adopt──► Port ─► ConnId
+//!  connect ─► Connecting ─────────────────► Link ──adopt──►   reserve · commit · flush · poll · pull
+//! ```
+//!
+//! The provider contract, its seven clauses and the cases that prove them: [`provider`] and
+//! `conformance`. Nothing above this crate asks which provider it has; it reads [`Negotiated`].
+//!
+//! All `unsafe` of the workspace lives here, in `mem`, `sync`, `shm` and `verbs`.
+
+#![deny(missing_docs)]
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("gimmal runs on Linux only: memfd seals, epoll and the RDMA CM are what it is built on");
+
+pub mod address;
+pub mod batch;
+pub mod config;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod counters;
+pub mod error;
+pub mod frame;
+pub mod hello;
+pub mod id;
+pub mod mem;
+pub mod negotiated;
+pub mod provider;
+#[cfg(feature = "shm")]
+pub mod shm;
+#[cfg(feature = "sim")]
+pub mod sim;
+pub mod sync;
+pub mod time;
+#[cfg(feature = "verbs")]
+pub mod verbs;
+
+pub use address::Address;
+pub use batch::{Batch, Event};
+pub use config::{ConnectOptions, ListenOptions, PortConfig};
+pub use counters::PortCounters;
+pub use error::{
+    AcceptError, AddressError, BulkError, CloseReason, ConnectError, ListenError, LoanError, PortError,
+    Refused, RejectReason, Violation,
+};
+pub use frame::{FrameWord, Tag};
+pub use hello::Hello;
+pub use id::{ConnId, Credit, Position};
+pub use mem::{Bulk, Loan, Offer, RxFrame};
+pub use negotiated::{Capabilities, Clamp, DataPath, Negotiated, Term};
+pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Waker};
+pub use time::Time;

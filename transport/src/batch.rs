@@ -1,0 +1,85 @@
+//! What a poll brings back.
+
+use std::sync::Arc;
+
+use crate::{BulkError, CloseReason, ConnId, Negotiated, mem::Bulk, mem::RxFrame};
+
+/// One thing that happened on a [`Port`](crate::Port).
+#[derive(Debug)]
+pub enum Event {
+    /// The connection may carry frames: the peer's grant has arrived. Comes once, before any frame.
+    Opened {
+        /// Which connection.
+        conn: ConnId,
+        /// What the two sides agreed on.
+        negotiated: Arc<Negotiated>,
+    },
+    /// A frame arrived, in the order it was committed. Hand it back with [`Port::release`](crate::Port::release).
+    Frame {
+        /// Which connection.
+        conn: ConnId,
+        /// The bytes where they landed.
+        frame: RxFrame,
+    },
+    /// A pull ended.
+    Pulled {
+        /// Which connection.
+        conn: ConnId,
+        /// The token given to [`Port::pull`](crate::Port::pull).
+        token: u64,
+        /// The bytes, or why not.
+        result: Result<Bulk, BulkError>,
+    },
+    /// The connection is gone. Comes exactly once, after everything else of this connection.
+    Closed {
+        /// Which connection.
+        conn: ConnId,
+        /// The first cause.
+        reason: CloseReason,
+    },
+}
+
+/// Events of one poll; its size is fixed when it is made and nothing is allocated later.
+#[derive(Debug)]
+pub struct Batch {
+    events: Vec<Event>,
+    limit: usize,
+}
+
+impl Batch {
+    /// A batch of at most `limit` events (at least 1).
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        let limit = limit.max(1);
+        Self { events: Vec::with_capacity(limit), limit }
+    }
+
+    /// Room that is left.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.limit - self.events.len()
+    }
+
+    /// Adds an event; providers check [`Batch::room`] first.
+    pub fn push(&mut self, event: Event) {
+        debug_assert!(self.room() > 0, "a provider pushed into a full batch");
+        self.events.push(event);
+    }
+
+    /// How many events are in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Takes all events, in order; the batch is empty afterwards and keeps its memory.
+    pub fn drain(&mut self) -> std::vec::Drain<'_, Event> {
+        self.events.drain(..)
+    }
+}

@@ -1,0 +1,97 @@
+//! What a port, a listener and a connect are told. Plain data; the engine's `Plan` proves the sums.
+
+use std::time::Duration;
+
+/// Sizes of one [`Port`](crate::Port) and of each connection on it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortConfig {
+    /// Receive ring that we give each peer, bytes; a power of two, 4 KiB to 1 GiB.
+    pub ring_bytes: u32,
+    /// One receive buffer on the send/recv path, bytes; a multiple of 16.
+    pub slot_bytes: u32,
+    /// Receives posted for each connection and guaranteed to it.
+    pub arrivals: u16,
+    /// Send queue entries of one connection for frames.
+    pub sends: u16,
+    /// Every how many sends one is signalled; at most half of `sends`.
+    pub signal_interval: u16,
+    /// Bytes the device may take inline from the work request; the device's limit clamps it.
+    pub inline_bytes: u16,
+    /// READs we want to have outstanding at the peer.
+    pub initiator_depth: u8,
+    /// READs the peer may have outstanding at us.
+    pub responder_resources: u8,
+    /// Largest piece of one bulk READ, bytes.
+    pub bulk_piece_bytes: u32,
+    /// Largest bulk a peer may make us pull, bytes.
+    pub bulk_bytes_max: u64,
+    /// Connections one port may have.
+    pub connections: u32,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self {
+            ring_bytes: 256 << 10,
+            slot_bytes: 16 << 10,
+            arrivals: 64,
+            sends: 128,
+            signal_interval: 32,
+            inline_bytes: 220,
+            initiator_depth: 16,
+            responder_resources: 16,
+            bulk_piece_bytes: 64 << 10,
+            bulk_bytes_max: 64 << 30,
+            connections: 1024,
+        }
+    }
+}
+
+/// How to connect.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConnectOptions {
+    /// From the call to the link being usable; the CM's own limit is about 64 s.
+    pub connect_timeout: Duration,
+    /// From the link to the peer's grant: a peer that goes silent half-way is given up then.
+    pub handshake_timeout: Duration,
+    /// ACK timeout exponent (4.096 us x 2^n), set before connect; `None` leaves the CM's.
+    pub ack_timeout: Option<u8>,
+    /// RNR timer code set after the connection stands (12 = 0.64 ms); the CM's own is 655 ms.
+    pub rnr_timer: u8,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(5),
+            handshake_timeout: Duration::from_secs(2),
+            ack_timeout: Some(14),
+            rnr_timer: 12,
+        }
+    }
+}
+
+/// How to listen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListenOptions {
+    /// Connect requests that may wait to be fetched.
+    pub backlog: u16,
+    /// From the accept to the peer's grant.
+    pub handshake_timeout: Duration,
+    /// See [`ConnectOptions::ack_timeout`].
+    pub ack_timeout: Option<u8>,
+    /// See [`ConnectOptions::rnr_timer`].
+    pub rnr_timer: u8,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        let connect = ConnectOptions::default();
+        Self {
+            backlog: 128,
+            handshake_timeout: connect.handshake_timeout,
+            ack_timeout: connect.ack_timeout,
+            rnr_timer: connect.rnr_timer,
+        }
+    }
+}

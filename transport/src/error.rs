@@ -1,0 +1,421 @@
+//! One error per operation, by blame. Each says the step, the limit and its value, the errno, and what to do.
+
+use std::{path::PathBuf, time::Duration};
+
+use thiserror::Error;
+
+/// A URL that is no address.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// It has no known scheme.
+    #[error("'{url}' is not an address: use rdma://host:port, shm://name or mem://name")]
+    Scheme {
+        /// What was given.
+        url: String,
+    },
+    /// The rest of it is wrong.
+    #[error("'{url}' is not an address: {why}")]
+    Malformed {
+        /// What was given.
+        url: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// A port could not be opened, or could not take a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PortError {
+    /// The provider is not compiled in.
+    #[error("{provider} is not compiled in: build with the cargo feature `{feature}`")]
+    NotBuilt {
+        /// Which provider.
+        provider: &'static str,
+        /// The cargo feature that has it.
+        feature: &'static str,
+    },
+    /// There is no device.
+    #[error(
+        "no RDMA device: {detail}; `rdma link` lists devices, `rdma link add rxe0 type rxe netdev eth0` makes one"
+    )]
+    NoDevice {
+        /// What was looked for.
+        detail: String,
+    },
+    /// The configuration cannot be had.
+    #[error("{field} is {value}, the limit is {limit}")]
+    Limit {
+        /// Which field of the configuration.
+        field: &'static str,
+        /// What was asked.
+        value: u64,
+        /// What can be had.
+        limit: u64,
+    },
+    /// Memory could not be locked for the device.
+    #[error(
+        "cannot register {bytes} bytes: the limit of locked memory is {limit_bytes} bytes; raise it with `ulimit -l unlimited` or LimitMEMLOCK=infinity"
+    )]
+    Memlock {
+        /// What was asked.
+        bytes: u64,
+        /// RLIMIT_MEMLOCK, soft.
+        limit_bytes: u64,
+    },
+    /// The operating system or the device refused a step.
+    #[error("{step} failed: {}", errno_text(*.errno))]
+    System {
+        /// The call that failed.
+        step: &'static str,
+        /// Its errno.
+        errno: i32,
+    },
+}
+
+/// Listening failed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// The address is for another provider, or cannot be listened on.
+    #[error("cannot listen on {address}: {why}")]
+    Address {
+        /// What was given.
+        address: String,
+        /// Why not.
+        why: String,
+    },
+    /// A live process listens there.
+    #[error("{address} is in use by a live process; stop it or choose another address")]
+    InUse {
+        /// What was given.
+        address: String,
+    },
+    /// The folder of the socket can be entered by others, or is not ours.
+    #[error("{} must be a folder of this user with mode 0700: {why}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// Everything the port side can say.
+    #[error(transparent)]
+    Port(#[from] PortError),
+}
+
+/// Why a connect request was refused; travels in the reject's private data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RejectReason {
+    /// The versions share nothing.
+    #[error("it speaks protocol version {theirs}, this side {ours}; upgrade the older one")]
+    Version {
+        /// The reader's version.
+        ours: u8,
+        /// The other side's version.
+        theirs: u8,
+    },
+    /// The hello was not ours: a foreign client.
+    #[error("the hello was not gimmal's: a foreign client on this port")]
+    NotOurs,
+    /// A field of the hello is outside its limits.
+    #[error("the hello's {} is out of range", hello_field(*.field))]
+    BadHello {
+        /// Which field, see [`Hello`](crate::Hello).
+        field: u8,
+    },
+    /// No room for another connection.
+    #[error("it is overloaded; try again later")]
+    Overloaded,
+    /// The server is going away.
+    #[error("it is shutting down")]
+    ShuttingDown,
+    /// The application said no.
+    #[error("the application refused with code {code}")]
+    Application {
+        /// Its code.
+        code: u32,
+    },
+    /// A reason newer than this side.
+    #[error("it gave reason {code}, which this version does not know")]
+    Other {
+        /// The number.
+        code: u8,
+    },
+}
+
+/// Names of the hello's fields, by the number a reject carries.
+const HELLO_FIELDS: [&str; 8] = [
+    "length",
+    "ring_bytes",
+    "slot_bytes",
+    "arrivals",
+    "responder_resources",
+    "initiator_depth",
+    "lane",
+    "features",
+];
+
+fn hello_field(field: u8) -> &'static str {
+    HELLO_FIELDS.get(usize::from(field)).copied().unwrap_or("a later field")
+}
+
+/// Connecting failed. Nothing of the attempt is left.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The address is for another provider.
+    #[error("cannot connect to {address}: {why}")]
+    Address {
+        /// What was given.
+        address: String,
+        /// Why not.
+        why: String,
+    },
+    /// The name or the address leads nowhere.
+    #[error("cannot resolve {address} ({step}): {}; is the host right, and does an RDMA device have a route to it?", errno_text(*.errno))]
+    Resolve {
+        /// What was given.
+        address: String,
+        /// `rdma_getaddrinfo`, `ADDR_ERROR`, `ROUTE_ERROR`.
+        step: &'static str,
+        /// errno, 0 when there was none.
+        errno: i32,
+    },
+    /// Nobody listens there.
+    #[error("nobody listens on {address}; start the server first")]
+    NobodyListens {
+        /// What was given.
+        address: String,
+    },
+    /// The peer refused, and said why.
+    #[error("{address} refused: {reason}")]
+    Rejected {
+        /// What was given.
+        address: String,
+        /// Its reason.
+        reason: RejectReason,
+    },
+    /// The fabric or a peer that is not ours refused.
+    #[error("{address} refused with CM status {status} ({meaning})")]
+    Refused {
+        /// What was given.
+        address: String,
+        /// The event's status: an IB reject code, or a negative errno.
+        status: i32,
+        /// In words.
+        meaning: &'static str,
+    },
+    /// An event that has no place in this step.
+    #[error("{address}: event {event} (status {status}) while {step}")]
+    Event {
+        /// What was given.
+        address: String,
+        /// Its name.
+        event: &'static str,
+        /// Its status.
+        status: i32,
+        /// Where we were.
+        step: &'static str,
+    },
+    /// Our own deadline.
+    #[error("{address} did not answer within {timeout:?} (while {step})")]
+    Timeout {
+        /// What was given.
+        address: String,
+        /// Where we were.
+        step: &'static str,
+        /// The limit that was set.
+        timeout: Duration,
+    },
+    /// The peer speaks something else.
+    #[error("{address} is no gimmal peer of this version: {reason}")]
+    Foreign {
+        /// What was given.
+        address: String,
+        /// What was wrong with its answer.
+        reason: RejectReason,
+    },
+    /// Everything the port side can say.
+    #[error(transparent)]
+    Port(#[from] PortError),
+}
+
+/// Accepting failed: the request is gone, the listener lives.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AcceptError {
+    /// The client went away first.
+    #[error("the client gave up before it was accepted: {}", errno_text(*.errno))]
+    Gone {
+        /// errno, 0 when there was none.
+        errno: i32,
+    },
+    /// The request was answered with a reject instead.
+    #[error("rejected: {0}")]
+    Rejected(RejectReason),
+    /// Everything the port side can say.
+    #[error(transparent)]
+    Port(#[from] PortError),
+}
+
+/// A post that was not made. What was offered is the caller's still; none of these is an error of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// A queue is full; come back after a poll.
+    #[error("a queue is full")]
+    Full,
+    /// The frame can never fit.
+    #[error("{bytes} bytes are above the limit of {limit}")]
+    TooLarge {
+        /// What was asked.
+        bytes: usize,
+        /// `Negotiated::frame_bytes_max` less the word, or the bulk limit.
+        limit: usize,
+    },
+    /// The connection is closed, or was never open.
+    #[error("the connection is closed")]
+    Closed,
+    /// The path was negotiated away.
+    #[error("bulk needs an initiator_depth of at least 1 and it was negotiated to 0")]
+    NoReads,
+}
+
+/// What a peer did that no honest peer does. Closes its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// A frame's length is outside its limits.
+    #[error("a frame of {bytes} bytes, the limit is {limit}")]
+    FrameLength {
+        /// What it said.
+        bytes: usize,
+        /// What was agreed.
+        limit: usize,
+    },
+    /// A chain's bytes and its frames do not agree.
+    #[error("a chain of {bytes} bytes does not end where its frames do")]
+    Chain {
+        /// What the completion said.
+        bytes: usize,
+    },
+    /// A credit counter went backwards, or beyond what was sent.
+    #[error("a credit of {value} where {low} to {high} is possible")]
+    Credit {
+        /// What it said.
+        value: u64,
+        /// The last one.
+        low: u64,
+        /// What was sent.
+        high: u64,
+    },
+    /// More arrived than was granted.
+    #[error("{bytes} bytes arrived beyond the credit")]
+    Overrun {
+        /// By how much.
+        bytes: u64,
+    },
+    /// A grant, segment or bulk offer that cannot be true.
+    #[error("a {what} that cannot be true")]
+    Malformed {
+        /// Which.
+        what: &'static str,
+    },
+}
+
+/// Why a connection ended; the first cause that was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// We closed it.
+    #[error("closed by this side")]
+    Local,
+    /// The peer closed it in an orderly way.
+    #[error("closed by the peer")]
+    Peer,
+    /// The peer's process or host is gone.
+    #[error("the peer is gone ({how})")]
+    PeerGone {
+        /// How it was noticed.
+        how: &'static str,
+    },
+    /// The peer was silent for too long during the handshake.
+    #[error("the peer did not finish the handshake in time")]
+    Handshake,
+    /// The peer broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Violation(#[from] Violation),
+    /// Work failed on the device.
+    #[error("{operation} failed with work completion status {status} (vendor {vendor})")]
+    Work {
+        /// Which operation.
+        operation: &'static str,
+        /// `ibv_wc_status`.
+        status: u32,
+        /// `vendor_err`.
+        vendor: u32,
+    },
+    /// The device went away.
+    #[error("the device was removed")]
+    DeviceGone,
+    /// A CM event that ends a connection.
+    #[error("CM event {event} with status {status}")]
+    Event {
+        /// Its name.
+        event: &'static str,
+        /// Its status.
+        status: i32,
+    },
+    /// A step of the operating system failed.
+    #[error("{step} failed: {}", errno_text(*.errno))]
+    System {
+        /// The call that failed.
+        step: &'static str,
+        /// Its errno.
+        errno: i32,
+    },
+}
+
+/// A loan could not be had.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LoanError {
+    /// The connection is closed, or was never open.
+    #[error("the connection is closed")]
+    Closed,
+    /// Above the configured limit.
+    #[error("a loan of {bytes} bytes is above bulk_bytes_max, which is {limit}")]
+    TooLarge {
+        /// What was asked.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Everything the port side can say.
+    #[error(transparent)]
+    Port(#[from] PortError),
+}
+
+/// A pull did not bring its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BulkError {
+    /// The connection ended first.
+    #[error("the connection closed before the bulk was complete")]
+    Closed,
+    /// There is no memory for it.
+    #[error("no memory to receive it: {0}")]
+    Memory(#[from] LoanError),
+    /// The offer was not what it said.
+    #[error("the offer cannot be true: {0}")]
+    Offer(Violation),
+}
+
+/// An errno in words, with its number.
+#[must_use]
+pub fn errno_text(errno: i32) -> String {
+    if errno == 0 { "no errno".to_owned() } else { std::io::Error::from_raw_os_error(errno).to_string() }
+}

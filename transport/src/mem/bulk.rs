@@ -1,0 +1,110 @@
+//! What a pull brought.
+
+use std::{fmt, ops::Deref, ptr::NonNull, sync::Arc};
+
+use crate::{
+    mem::{Loan, Region},
+    provider::Waker,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// Pulled bytes, read only. `Send`: a handler may keep them as long as it likes; dropping them is one store.
+pub struct Bulk {
+    bytes: NonNull<u8>,
+    len: usize,
+    memory: Memory,
+}
+
+#[allow(dead_code)] // held for their drop
+enum Memory {
+    Own(Loan),
+    Peer(Arc<Region>, Arc<Release>),
+}
+
+// SAFETY: the bytes are only read, nobody in this process writes them while the bulk exists (`in_place`'s promise, or
+// the loan inside), and the memory is kept by `memory`.
+unsafe impl Send for Bulk {}
+// SAFETY: as above.
+unsafe impl Sync for Bulk {}
+
+impl Bulk {
+    /// Bytes that a device brought into memory of our own.
+    #[must_use]
+    pub fn own(loan: Loan) -> Self {
+        Self { bytes: NonNull::from(&*loan).cast(), len: loan.len(), memory: Memory::Own(loan) }
+    }
+
+    /// Bytes read where the peer has them. `release` is set when this is dropped.
+    ///
+    /// # Safety
+    /// The peer leaves these bytes alone until it hears of the release: the trust that in-place reading rests on.
+    #[must_use]
+    pub(crate) unsafe fn in_place(
+        region: Arc<Region>,
+        offset: usize,
+        len: usize,
+        release: Arc<Release>,
+    ) -> Self {
+        Self { bytes: region.at(offset, len), len, memory: Memory::Peer(region, release) }
+    }
+
+    /// Set when in-place bytes are dropped; `None` when the bytes are our own and the peer's loan is free already.
+    #[must_use]
+    pub fn release(&self) -> Option<Arc<Release>> {
+        match &self.memory {
+            Memory::Own(_) => None,
+            Memory::Peer(_, release) => Some(Arc::clone(release)),
+        }
+    }
+}
+
+impl Deref for Bulk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped while `memory` lives, and not written while we exist (see `in_place`, `own`).
+        unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Bulk {
+    fn drop(&mut self) {
+        if let Memory::Peer(_, release) = &self.memory {
+            release.set();
+        }
+    }
+}
+
+impl fmt::Debug for Bulk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bulk({} bytes)", self.len)
+    }
+}
+
+/// Tells the worker that an in-place bulk was dropped, from any thread.
+#[derive(Debug)]
+pub struct Release {
+    done: AtomicBool,
+    waker: Waker,
+}
+
+impl Release {
+    /// Not yet dropped.
+    #[must_use]
+    pub fn new(waker: Waker) -> Arc<Self> {
+        Arc::new(Self { done: AtomicBool::new(false), waker })
+    }
+
+    fn set(&self) {
+        // SYNC POINT: bulk released. Our reads are done before the worker tells the peer.
+        self.done.store(true, Ordering::Release);
+        self.waker.ring();
+    }
+
+    /// Whether it was dropped.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        // SYNC POINT: bulk released.
+        self.done.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,139 @@
+//! Registered memory that is filled here and read by the peer.
+
+use std::{
+    fmt,
+    ops::{Deref, DerefMut},
+    ptr::NonNull,
+    sync::Arc,
+};
+
+use crate::{Violation, mem::Region};
+
+/// Where a loan returns to when it is dropped, on whatever thread.
+pub trait LoanHome: Send + Sync + 'static {
+    /// Takes the memory named by `ticket` back.
+    fn give_back(&self, ticket: u64);
+}
+
+/// A buffer of registered memory. Ours to write until it is offered; its bytes start as they come.
+pub struct Loan {
+    bytes: NonNull<u8>,
+    len: usize,
+    ticket: u64,
+    home: Arc<dyn LoanHome>,
+}
+
+// SAFETY: a loan is the only owner of its bytes until it is dropped (`Loan::new`'s promise), like a `Box<[u8]>`.
+unsafe impl Send for Loan {}
+// SAFETY: as above; `&Loan` only reads.
+unsafe impl Sync for Loan {}
+
+impl Loan {
+    /// A loan of `len` bytes at `bytes`.
+    ///
+    /// # Safety
+    /// The bytes are initialised, stay mapped until `home.give_back(ticket)`, and nobody else in this process
+    /// touches them until then. (A device or a peer may read them while the loan is on offer.)
+    #[must_use]
+    pub(crate) unsafe fn new(bytes: NonNull<u8>, len: usize, ticket: u64, home: Arc<dyn LoanHome>) -> Self {
+        Self { bytes, len, ticket, home }
+    }
+
+    /// A loan in memory of its own, for providers that need no registration.
+    ///
+    /// # Errors
+    /// What mmap says.
+    pub fn anonymous(len: usize, ticket: u64) -> std::io::Result<Self> {
+        struct Owner(#[allow(dead_code)] Region); // held for its drop
+        impl LoanHome for Owner {
+            fn give_back(&self, _: u64) {}
+        }
+        // SAFETY: `MmapRaw` is a plain mapping that only this owner refers to.
+        unsafe impl Send for Owner {}
+        // SAFETY: as above.
+        unsafe impl Sync for Owner {}
+        let region = Region::anonymous(len.max(1))?;
+        let bytes = region.base();
+        // SAFETY: anonymous memory is zeroed, owned by `Owner`, and mapped until the loan drops its home.
+        Ok(unsafe { Self::new(bytes, len, ticket, Arc::new(Owner(region))) })
+    }
+
+    /// The provider's name for this memory.
+    #[must_use]
+    pub fn ticket(&self) -> u64 {
+        self.ticket
+    }
+
+    /// The same memory, used only up to `len`.
+    #[must_use]
+    pub fn truncate(mut self, len: usize) -> Self {
+        self.len = self.len.min(len);
+        self
+    }
+}
+
+impl Deref for Loan {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `new`'s promise: initialised, mapped, and only ours.
+        unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Loan {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` makes the access unique.
+        unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.home.give_back(self.ticket);
+    }
+}
+
+impl fmt::Debug for Loan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Loan({} bytes, ticket {})", self.len, self.ticket)
+    }
+}
+
+/// Bytes of an offer on the wire.
+pub const OFFER_BYTES: usize = 24;
+
+/// What a peer needs to pull a loan. Opaque to the engine, which carries it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Offer {
+    /// Remote address (verbs), offset in the segment (shm).
+    pub address: u64,
+    /// Remote key (verbs), segment (shm).
+    pub key: u64,
+    /// Length, bytes.
+    pub len: u64,
+}
+
+impl Offer {
+    /// As it travels, little endian.
+    #[must_use]
+    pub fn encode(&self) -> [u8; OFFER_BYTES] {
+        let mut out = [0; OFFER_BYTES];
+        out[0..8].copy_from_slice(&self.address.to_le_bytes());
+        out[8..16].copy_from_slice(&self.key.to_le_bytes());
+        out[16..24].copy_from_slice(&self.len.to_le_bytes());
+        out
+    }
+
+    /// Reads what a peer wrote; whether it is true is the provider's to check.
+    ///
+    /// # Errors
+    /// [`Violation::Malformed`] when it is too short.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Violation> {
+        let word = |at: usize| {
+            let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+            bytes.map(u64::from_le_bytes).ok_or(Violation::Malformed { what: "bulk offer" })
+        };
+        Ok(Self { address: word(0)?, key: word(8)?, len: word(16)? })
+    }
+}

@@ -1,0 +1,161 @@
+//! An owned mapping. memmap2 reserves and unmaps the address space; fixed mappings fill it.
+//!
+//! A ring is mapped twice, back to back, so that a frame or a chain is contiguous wherever it starts:
+//!
+//! ```text
+//!   file    │ head │ ring │
+//!   memory  │ head │ ring │ ring again │        offset p and p + ring are the same bytes
+//! ```
+
+use std::{io, os::fd::BorrowedFd, ptr::NonNull};
+
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// What a mapping may be used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Ours to write.
+    ReadWrite,
+    /// A peer's: it changes under us, and we only read.
+    ReadOnly,
+}
+
+/// A mapping that lives until the last holder drops it.
+#[derive(Debug)]
+pub struct Region {
+    map: MmapRaw,
+}
+
+impl Region {
+    /// Private zeroed memory, present from the start and not inherited by a fork.
+    ///
+    /// # Errors
+    /// What mmap says.
+    pub fn anonymous(bytes: usize) -> io::Result<Self> {
+        let map = MmapOptions::new().len(bytes).populate().map_anon()?;
+        let region = Self { map: MmapRaw::from(map) };
+        region.not_for_children();
+        Ok(region)
+    }
+
+    /// Maps `head_bytes + ring_bytes` of `fd` from its start, and the ring part a second time behind it.
+    ///
+    /// Both sizes are multiples of the page size (`head_bytes` may be 0).
+    ///
+    /// # Errors
+    /// What mmap says; `InvalidInput` for sizes that are no multiples.
+    pub fn ring(
+        fd: BorrowedFd<'_>,
+        head_bytes: usize,
+        ring_bytes: usize,
+        access: Access,
+    ) -> io::Result<Self> {
+        let page = rustix::param::page_size();
+        if !head_bytes.is_multiple_of(page) || !ring_bytes.is_multiple_of(page) || ring_bytes == 0 {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        let first = head_bytes + ring_bytes;
+        let map = MmapRaw::from(MmapMut::map_anon(first + ring_bytes)?);
+        let region = Self { map };
+        region.fill(0, first, fd, 0, access)?;
+        region.fill(first, ring_bytes, fd, head_bytes as u64, access)?;
+        region.not_for_children();
+        Ok(region)
+    }
+
+    /// Maps the first `bytes` of `fd`.
+    ///
+    /// # Errors
+    /// What mmap says.
+    pub fn file(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> io::Result<Self> {
+        let region = Self { map: MmapRaw::from(MmapMut::map_anon(bytes)?) };
+        region.fill(0, bytes, fd, 0, access)?;
+        region.not_for_children();
+        Ok(region)
+    }
+
+    fn fill(
+        &self,
+        at: usize,
+        bytes: usize,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        access: Access,
+    ) -> io::Result<()> {
+        let protection = match access {
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+            Access::ReadOnly => ProtFlags::READ,
+        };
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
+        debug_assert!(at + bytes <= self.map.len());
+        // SAFETY: `at + bytes` lies inside our own reservation, checked by the callers' arithmetic above.
+        let place = unsafe { self.map.as_mut_ptr().add(at) };
+        // SAFETY: MAP_FIXED replaces pages of a reservation that only this region owns and nobody points into yet.
+        unsafe { rustix::mm::mmap(place.cast(), bytes, protection, flags, fd, offset) }?;
+        Ok(())
+    }
+
+    /// A forked child must not share rings; failure only means that it would.
+    fn not_for_children(&self) {
+        // SAFETY: the range is exactly our mapping; DONTFORK changes nothing for this process.
+        let _ = unsafe {
+            rustix::mm::madvise(self.map.as_mut_ptr().cast(), self.map.len(), Advice::LinuxDontFork)
+        };
+    }
+
+    /// The first byte.
+    #[must_use]
+    pub fn base(&self) -> NonNull<u8> {
+        NonNull::new(self.map.as_mut_ptr()).expect("a mapping is never at address zero")
+    }
+
+    /// All bytes that are mapped, the second view of a ring included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// A region is never empty; this exists for symmetry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where `offset` is.
+    ///
+    /// # Panics
+    /// When `offset + bytes` is outside: callers derive offsets from masked positions.
+    #[must_use]
+    pub fn at(&self, offset: usize, bytes: usize) -> NonNull<u8> {
+        assert!(
+            bytes <= self.len() && offset <= self.len() - bytes,
+            "{offset}+{bytes} outside {}",
+            self.len()
+        );
+        // SAFETY: just checked to lie inside the mapping.
+        unsafe { self.base().add(offset) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_ring_is_the_same_bytes_twice() {
+        let fd = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, 3 * 4096).unwrap();
+        let region = Region::ring(fd.as_fd(), 4096, 8192, Access::ReadWrite).unwrap();
+        assert_eq!(region.len(), 4096 + 2 * 8192);
+        // SAFETY: inside the mapping, nobody else has it.
+        unsafe { region.at(4096 + 5, 1).write(7) };
+        // SAFETY: as above; the second view of the same byte.
+        assert_eq!(unsafe { region.at(4096 + 8192 + 5, 1).read() }, 7);
+        let reader = Region::ring(fd.as_fd(), 4096, 8192, Access::ReadOnly).unwrap();
+        // SAFETY: inside the mapping, written above and not since.
+        assert_eq!(unsafe { reader.at(4096 + 5, 1).read() }, 7);
+    }
+}

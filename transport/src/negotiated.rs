@@ -1,0 +1,261 @@
+//! What two sides agreed on, and the pure functions that agree.
+//!
+//! Both sides hold the same two hellos, so both compute the same result; the CM's own numbers are only
+//! a further limit. Rules: the RDMA CM's manual pages `rdma_connect(3)` and `rdma_accept(3)`.
+
+use std::fmt;
+
+use crate::{Hello, PortConfig, RejectReason, frame::FRAME_ALIGN, hello::Feature};
+
+/// What a device or a medium can do. Data, asked once; nobody asks which provider it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// A receive ring that the peer writes (write-with-immediate, or shared memory).
+    pub ring: bool,
+    /// Credit lies in a word the peer can read; otherwise it travels in frames.
+    pub credit_words: bool,
+    /// A posted receive is used up by each arrival.
+    pub arrivals: bool,
+    /// Bulk is read where it lies, and is held until it is released.
+    pub bulk_in_place: bool,
+    /// A post moves the bytes inside the call (rxe): one piece a turn.
+    pub transfers_in_post: bool,
+    /// READs a peer may have outstanding at us (`max_qp_rd_atom`).
+    pub responder_resources: u8,
+    /// READs we may have outstanding at a peer (`max_qp_init_rd_atom`).
+    pub initiator_depth: u8,
+    /// Bytes that fit inline in a work request.
+    pub inline_bytes: u16,
+    /// Largest message of the device.
+    pub message_bytes: u64,
+    /// The RNR and ACK timers mean something here.
+    pub timers: bool,
+}
+
+/// How frames travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DataPath {
+    /// Into the peer's receive ring, at the same positions.
+    Ring,
+    /// By SEND into the receives the peer posted.
+    SendRecv,
+}
+
+impl fmt::Display for DataPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ring => "ring",
+            Self::SendRecv => "send/recv",
+        })
+    }
+}
+
+/// Why a term was granted lower than asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clamp {
+    /// As asked.
+    None,
+    /// Our device gives no more.
+    Device,
+    /// The peer gives no more.
+    Peer,
+}
+
+/// One negotiated number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Term {
+    /// What our configuration asked for.
+    pub asked: u32,
+    /// What we offered, after our device's limit.
+    pub offered: u32,
+    /// What holds.
+    pub granted: u32,
+    /// Why it is lower than asked.
+    pub clamp: Clamp,
+}
+
+impl Term {
+    /// `asked` by us, at most `device`, at most what the `peer` gives.
+    #[must_use]
+    pub fn settle(asked: u32, device: u32, peer: u32) -> Self {
+        let offered = asked.min(device);
+        let granted = offered.min(peer);
+        let clamp = if granted < offered {
+            Clamp::Peer
+        } else if offered < asked {
+            Clamp::Device
+        } else {
+            Clamp::None
+        };
+        Self { asked, offered, granted, clamp }
+    }
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { asked, offered, granted, .. } = self;
+        match self.clamp {
+            Clamp::None => write!(f, "{granted}"),
+            Clamp::Device => write!(f, "{granted} (asked {asked}; the device gives {offered})"),
+            Clamp::Peer => {
+                write!(f, "{granted} (asked {asked}, offered {offered}; the peer gives {granted})")
+            }
+        }
+    }
+}
+
+/// What one connection runs with, as this side sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Negotiated {
+    /// `verbs`, `shm` or `sim`.
+    pub provider: &'static str,
+    /// Device and port, socket path, or name.
+    pub device: String,
+    /// The peer's address or process.
+    pub peer: String,
+    /// How frames travel.
+    pub path: DataPath,
+    /// READs the peer may have outstanding at us.
+    pub responder_resources: Term,
+    /// READs we may have outstanding at the peer; 0 turns bulk off.
+    pub initiator_depth: Term,
+    /// Bytes sent inline.
+    pub inline_bytes: Term,
+    /// The ring we write into (the peer's receive ring), bytes.
+    pub tx_ring_bytes: u32,
+    /// The ring the peer writes into, bytes.
+    pub rx_ring_bytes: u32,
+    /// Receive buffer of the peer on the send/recv path, bytes.
+    pub tx_slot_bytes: u32,
+    /// Our receive buffer on the send/recv path, bytes.
+    pub rx_slot_bytes: u32,
+    /// Receives the peer guarantees us at the start; meaningless when `arrivals_count` is false.
+    pub tx_arrivals: u32,
+    /// Receives we guarantee the peer.
+    pub rx_arrivals: u32,
+    /// Whether each chain uses up a receive at the other end.
+    pub arrivals_count: bool,
+    /// Whether credit lies in shared words; otherwise the engine sends it in frames.
+    pub credit_words: bool,
+    /// Whether bulk is read in place.
+    pub bulk_in_place: bool,
+    /// Largest frame we may send: word and payload, bytes.
+    pub frame_bytes_max: u32,
+    /// Largest frame the peer may send.
+    pub rx_frame_bytes_max: u32,
+    /// Largest chain we may send: padded frames, bytes.
+    pub chain_bytes_max: u32,
+    /// RNR timer code in force at our end; `None` where it does not apply.
+    pub rnr_timer: Option<u8>,
+    /// ACK timeout exponent in force at our end; `None` where it does not apply or is the CM's.
+    pub ack_timeout: Option<u8>,
+}
+
+impl Negotiated {
+    /// What `ours` and `theirs` come to on a medium that can do `caps`, with `config` as what we asked for.
+    ///
+    /// # Errors
+    /// A [`RejectReason`] that the other side can be told.
+    pub fn settle(
+        provider: &'static str,
+        caps: &Capabilities,
+        config: &PortConfig,
+        ours: &Hello,
+        theirs: &Hello,
+    ) -> Result<Self, RejectReason> {
+        theirs.check()?;
+        let path = if ours.features.has(Feature::RING) && theirs.features.has(Feature::RING) {
+            DataPath::Ring
+        } else {
+            DataPath::SendRecv
+        };
+        let frame_max = |ring_bytes: u32, slot_bytes: u32| match path {
+            DataPath::Ring => ring_bytes / 4,
+            DataPath::SendRecv => slot_bytes.min(ring_bytes / 4),
+        };
+        let frame_bytes_max = frame_max(theirs.ring_bytes, theirs.slot_bytes);
+        Ok(Self {
+            provider,
+            device: String::new(),
+            peer: String::new(),
+            path,
+            responder_resources: Term::settle(
+                config.responder_resources.into(),
+                caps.responder_resources.into(),
+                theirs.initiator_depth.into(),
+            ),
+            initiator_depth: Term::settle(
+                config.initiator_depth.into(),
+                caps.initiator_depth.into(),
+                theirs.responder_resources.into(),
+            ),
+            inline_bytes: Term::settle(config.inline_bytes.into(), caps.inline_bytes.into(), u32::MAX),
+            tx_ring_bytes: theirs.ring_bytes,
+            rx_ring_bytes: ours.ring_bytes,
+            tx_slot_bytes: theirs.slot_bytes,
+            rx_slot_bytes: ours.slot_bytes,
+            tx_arrivals: theirs.arrivals.into(),
+            rx_arrivals: ours.arrivals.into(),
+            arrivals_count: caps.arrivals,
+            credit_words: caps.credit_words,
+            bulk_in_place: caps.bulk_in_place,
+            frame_bytes_max,
+            rx_frame_bytes_max: frame_max(ours.ring_bytes, ours.slot_bytes),
+            chain_bytes_max: match path {
+                DataPath::Ring => theirs.ring_bytes / 4,
+                DataPath::SendRecv => frame_bytes_max / FRAME_ALIGN as u32 * FRAME_ALIGN as u32,
+            },
+            rnr_timer: None,
+            ack_timeout: None,
+        })
+    }
+}
+
+impl fmt::Display for Negotiated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let timer =
+            |value: Option<u8>| value.map_or_else(|| "not applicable".to_owned(), |value| value.to_string());
+        let arrivals =
+            |count: u32| if self.arrivals_count { count.to_string() } else { "not applicable".to_owned() };
+        writeln!(f, "provider             {} on {}", self.provider, self.device)?;
+        writeln!(f, "peer                 {}", self.peer)?;
+        writeln!(f, "data path            {}", self.path)?;
+        writeln!(f, "responder_resources  {}", self.responder_resources)?;
+        writeln!(f, "initiator_depth      {}", self.initiator_depth)?;
+        writeln!(f, "inline bytes         {}", self.inline_bytes)?;
+        writeln!(f, "ring bytes           {} out, {} in", self.tx_ring_bytes, self.rx_ring_bytes)?;
+        writeln!(f, "frame bytes max      {} out, {} in", self.frame_bytes_max, self.rx_frame_bytes_max)?;
+        writeln!(
+            f,
+            "arrivals             {} out, {} in",
+            arrivals(self.tx_arrivals),
+            arrivals(self.rx_arrivals)
+        )?;
+        writeln!(f, "credit               {}", if self.credit_words { "shared words" } else { "frames" })?;
+        writeln!(f, "bulk                 {}", if self.bulk_in_place { "in place" } else { "RDMA READ" })?;
+        writeln!(f, "RNR timer code       {}", timer(self.rnr_timer))?;
+        write!(f, "ACK timeout exponent {}", timer(self.ack_timeout))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_say_who_clamped() {
+        assert_eq!(
+            Term::settle(16, 128, 255),
+            Term { asked: 16, offered: 16, granted: 16, clamp: Clamp::None }
+        );
+        assert_eq!(
+            Term::settle(200, 128, 255),
+            Term { asked: 200, offered: 128, granted: 128, clamp: Clamp::Device }
+        );
+        assert_eq!(
+            Term::settle(200, 128, 4),
+            Term { asked: 200, offered: 128, granted: 4, clamp: Clamp::Peer }
+        );
+        assert_eq!(Term::settle(0, 128, 4), Term { asked: 0, offered: 0, granted: 0, clamp: Clamp::None });
+    }
+}

@@ -1,0 +1,231 @@
+//! The provider contract: the beam everything rests on.
+//!
+//! The same seven clauses hold for every provider; the conformance suite has named cases for each.
+//!
+//! 1. **Compose in your own memory.** [`Port::reserve`] lends the payload of the next frame in the sender's own
+//!    transmit ring. A reservation ends at the next call on the port; it never crosses a turn or a thread.
+//! 2. **Publish.** [`Port::commit`] stages the frame: verbs writes it to the same positions of the peer's
+//!    receive ring with an immediate, or SENDs it where there is no such ring; shm stores its word last.
+//! 3. **Flush.** Nothing committed is seen by the peer before [`Port::flush`]; one doorbell for all of it.
+//! 4. **Poll** fills a fixed batch, in order for each connection; every frame is handed back by
+//!    [`Port::release`], in any order.
+//! 5. **Credit** is two cumulative counters. The port enforces none: the engine's pure core decides whether a
+//!    frame may be committed, from [`Port::completed`] (our memory), and the peer's [`Credit`] (its memory).
+//! 6. **Bulk**: [`Port::offer`] describes a loan in 24 bytes, which the engine carries; the peer's
+//!    [`Port::pull`] brings it, with never more READs outstanding than the granted `initiator_depth`.
+//! 7. **A refused post gives the buffer back.** Full is back-pressure, never an error and never an RNR retry.
+//!
+//! A port emits [`Event::Closed`](crate::Event::Closed) exactly once for every adopted connection, as the last
+//! event of it, with the first cause.
+
+use std::{fmt::Debug, os::fd::BorrowedFd, sync::Arc, time::Duration};
+
+use crate::{
+    AcceptError, Address, Batch, CloseReason, ConnId, ConnectError, ConnectOptions, Credit, Hello,
+    ListenError, ListenOptions, LoanError, PortConfig, PortCounters, PortError, Position, Refused,
+    RejectReason, Tag, Time,
+    mem::{Loan, Offer, RxFrame},
+    sync::Doorbell,
+};
+
+/// A way to connect and move bytes. Cheap to clone; all its threads end when the last clone and port are gone.
+pub trait Provider: Clone + Debug + Send + Sync + 'static {
+    /// The data side.
+    type Port: Port<Link = Self::Link, Gate = Self::Gate>;
+    /// How the control side reaches a port, from any thread.
+    type Gate: Gate;
+    /// A connection that stands but belongs to no port's slots yet.
+    type Link: Debug + Send + 'static;
+    /// The passive side.
+    type Listener: Listener<Link = Self::Link, Gate = Self::Gate>;
+    /// An attempt of the active side.
+    type Connecting: Connecting<Link = Self::Link>;
+
+    /// Opens the data side for the calling thread.
+    ///
+    /// # Errors
+    /// See [`PortError`].
+    fn open_port(&self, config: &PortConfig) -> Result<Self::Port, PortError>;
+
+    /// Listens on `address`.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    fn listen(&self, address: &Address, options: &ListenOptions) -> Result<Self::Listener, ListenError>;
+
+    /// Starts to connect; the connection will belong to the port behind `gate`.
+    ///
+    /// # Errors
+    /// What can be said at once; the rest comes from [`Connecting::poll`].
+    fn connect(
+        &self,
+        address: &Address,
+        gate: &Self::Gate,
+        options: &ConnectOptions,
+    ) -> Result<Self::Connecting, ConnectError>;
+}
+
+/// The control side's handle on a port: where a queue pair is made, where loans come from.
+pub trait Gate: Clone + Debug + Send + Sync + 'static {
+    /// Registered memory of `bytes` that can be offered on `conn`. May take a lock; for bulk only.
+    ///
+    /// # Errors
+    /// See [`LoanError`].
+    fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError>;
+}
+
+/// The passive side: hands out requests whose hello was good. Others it rejects by itself, and counts.
+pub trait Listener: Debug + Send + 'static {
+    /// See [`Provider::Gate`].
+    type Gate: Gate;
+    /// See [`Provider::Link`].
+    type Link;
+    /// One request.
+    type Incoming: Incoming<Link = Self::Link, Gate = Self::Gate>;
+
+    /// Where it listens: with the port that was chosen, when 0 was asked.
+    fn address(&self) -> Address;
+
+    /// The next request, waiting at most `timeout` (zero: do not wait).
+    ///
+    /// # Errors
+    /// The listener itself is broken; drop it.
+    fn accept(&mut self, timeout: Duration) -> Result<Option<Self::Incoming>, ListenError>;
+
+    /// Requests rejected without being handed out: foreign clients, other versions, bad hellos.
+    fn rejected(&self) -> u64;
+}
+
+/// A request to connect. Dropping it rejects with [`RejectReason::Overloaded`].
+pub trait Incoming: Debug + Send {
+    /// See [`Provider::Gate`].
+    type Gate: Gate;
+    /// See [`Provider::Link`].
+    type Link;
+
+    /// What the peer said.
+    fn hello(&self) -> &Hello;
+    /// Who it is, for people.
+    fn peer(&self) -> String;
+    /// Accepts onto the port behind `gate`: receives are posted before the answer leaves.
+    ///
+    /// # Errors
+    /// See [`AcceptError`].
+    fn accept(self, gate: &Self::Gate) -> Result<Self::Link, AcceptError>;
+    /// Refuses, with a reason the peer reads.
+    fn reject(self, reason: RejectReason);
+}
+
+/// An attempt to connect. Dropping it gives it up and leaves nothing.
+pub trait Connecting: Debug + Send {
+    /// See [`Provider::Link`].
+    type Link;
+
+    /// The outcome, waiting at most `timeout` (zero: do not wait). `None`: not yet. After an outcome, `None`.
+    /// The attempt's own deadline is [`ConnectOptions::connect_timeout`].
+    fn poll(&mut self, timeout: Duration) -> Option<Result<Self::Link, ConnectError>>;
+}
+
+/// Whether a committed frame begins a chain or rides on the one before it.
+///
+/// The engine decides, because a chain costs one of the peer's receives. `Extend` is legal only after a commit on
+/// the same connection since the last flush, with the sum of spans at most
+/// [`Negotiated::chain_bytes_max`](crate::Negotiated::chain_bytes_max).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Chain {
+    /// A work request of its own.
+    Begin,
+    /// Part of the previous one.
+    Extend,
+}
+
+/// How another thread wakes the owner of a port. Free of system calls while the owner is awake.
+pub type Waker = Arc<Doorbell>;
+
+/// The data side: every connection of one poll thread. Nothing here blocks, locks or allocates per message.
+pub trait Port: Debug {
+    /// See [`Provider::Link`].
+    type Link;
+    /// See [`Provider::Gate`].
+    type Gate: Gate;
+
+    /// The control side's handle on this port.
+    fn gate(&self) -> Self::Gate;
+
+    /// Takes over a connection. Its [`Event::Opened`](crate::Event::Opened) comes when the peer's grant has.
+    ///
+    /// # Errors
+    /// [`PortError::Limit`] above `connections`; the link is closed then.
+    fn adopt(&mut self, link: Self::Link, now: Time) -> Result<ConnId, PortError>;
+
+    /// The payload of the next frame of `conn`, at least `payload_bytes` long (clause 1); it may hold old bytes.
+    /// The caller has made sure that credit allows it.
+    ///
+    /// # Errors
+    /// [`Refused::Full`] when a queue of the device is, [`Refused::TooLarge`], [`Refused::Closed`].
+    fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused>;
+
+    /// Stages the first `payload_bytes` of the last reservation as a frame (clause 2) and returns the position
+    /// after it. Without a matching reservation on `conn` this does nothing and returns the position as it is.
+    fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, chain: Chain) -> Position;
+
+    /// Shows the peers what was committed (clause 3). A failure closes the connection and comes by [`Port::poll`].
+    fn flush(&mut self);
+
+    /// Up to where our own transmit ring may be written over, as far as our device is concerned.
+    fn completed(&mut self, conn: ConnId) -> Position;
+
+    /// The peer's credit, where it lies in shared words; `None` where it comes in frames. Read once and as it is:
+    /// the engine checks it.
+    fn peer_credit(&mut self, conn: ConnId) -> Option<Credit>;
+
+    /// Publishes our credit in shared words; does nothing where there are none.
+    fn return_credit(&mut self, conn: ConnId, credit: Credit);
+
+    /// Receives posted for `conn` since it opened, those before the accept included.
+    fn arrivals(&self, conn: ConnId) -> u64;
+
+    /// Gives a frame back (clause 4). The engine counts ring bytes; the port posts receives again.
+    fn release(&mut self, conn: ConnId, frame: RxFrame);
+
+    /// Describes `loan` so that the peer can pull it (clause 6). The loan must come from this port's gate for
+    /// this connection, and be kept unchanged until the peer said that it is done.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused>;
+
+    /// Starts to bring what the peer offered; ends with [`Event::Pulled`](crate::Event::Pulled).
+    ///
+    /// # Errors
+    /// [`Refused`]; the offer is the caller's still.
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused>;
+
+    /// Moves what happened into `batch`, as far as there is room; advances pulls, handshakes and closings.
+    fn poll(&mut self, now: Time, batch: &mut Batch);
+
+    /// Ends `conn`; its [`Event::Closed`](crate::Event::Closed) carries the first cause, which is `reason` if
+    /// none came before. Frames committed but not flushed are lost.
+    fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time);
+
+    /// Prepares to sleep. `false`: something is there already, poll first. After `true`, [`Port::wait_fd`]
+    /// becomes readable when anything happens or the waker rings.
+    fn arm(&mut self) -> bool;
+
+    /// After waking, or after a change of mind.
+    fn disarm(&mut self);
+
+    /// One descriptor for any event loop; meaningful between `arm` and `disarm`.
+    fn wait_fd(&self) -> BorrowedFd<'_>;
+
+    /// For other threads.
+    fn waker(&self) -> Waker;
+
+    /// When the port wants to be polled although nothing arrives: handshakes, closings, simulated delays.
+    fn deadline(&self) -> Time {
+        Time::NEVER
+    }
+
+    /// What was done for `conn`; kept until its slot is used again.
+    fn counters(&self, conn: ConnId) -> PortCounters;
+}

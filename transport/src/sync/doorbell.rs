@@ -1,0 +1,90 @@
+//! Wakes one sleeper; costs a fence and a load while it is awake.
+//!
+//! ```text
+//!  sleeper:  armed = 1 ; fence ; look for work ; sleep        waker:  give work ; fence ; armed ? ring
+//! ```
+//! Of the two fences one comes first: either the sleeper sees the work, or the waker sees `armed`.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::atomic::{AtomicU32, Ordering, fence};
+
+const AWAKE: u32 = 0;
+const ARMED: u32 = 1;
+
+/// An eventfd that is only written when its owner sleeps.
+#[derive(Debug)]
+pub struct Doorbell {
+    event: OwnedFd,
+    armed: AtomicU32,
+}
+
+impl Doorbell {
+    /// A doorbell whose owner is awake.
+    ///
+    /// # Errors
+    /// When no descriptor can be had.
+    pub fn new() -> io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self { event, armed: AtomicU32::new(AWAKE) })
+    }
+
+    /// Called by whoever has just made work visible.
+    pub fn ring(&self) {
+        // SYNC POINT: doorbell armed. Pairs with the fence in `arm`.
+        fence(Ordering::SeqCst);
+        if self.armed.load(Ordering::Relaxed) == ARMED && self.armed.swap(AWAKE, Ordering::AcqRel) == ARMED {
+            // EAGAIN means the counter is full: it is readable, which is all we want.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Called by the owner before it looks for work a last time and sleeps.
+    pub fn arm(&self) {
+        self.armed.store(ARMED, Ordering::Relaxed);
+        // SYNC POINT: doorbell armed. Pairs with the fence in `ring`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Called by the owner after waking: rings are free again, and the descriptor is quiet.
+    pub fn disarm(&self) {
+        if self.armed.swap(AWAKE, Ordering::AcqRel) == AWAKE {
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&self.event, &mut count);
+        }
+    }
+}
+
+impl AsFd for Doorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn readable(bell: &Doorbell) -> bool {
+        let mut fds = [rustix::event::PollFd::new(bell, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    }
+
+    #[test]
+    fn rings_only_an_armed_owner() {
+        let bell = Doorbell::new().unwrap();
+        bell.ring();
+        assert!(!readable(&bell));
+        bell.arm();
+        bell.ring();
+        bell.ring();
+        assert!(readable(&bell));
+        bell.disarm();
+        assert!(!readable(&bell));
+    }
+}

@@ -1,0 +1,24 @@
+//! Time as an argument.
+
+use std::time::Duration;
+
+/// Monotonic nanoseconds since some fixed moment: the poll thread reads the clock, everything below is told.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Hash)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// A moment that never comes.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The moment `span` later; saturates at [`Time::NEVER`].
+    #[must_use]
+    pub fn plus(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long from `earlier` until here; zero when `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
