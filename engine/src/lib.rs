@@ -1,1 +1,33 @@
-//! Placeholder.
+//! Workers, rings, credits, bulk and buffer ownership: turns completions into messages.
+//!
+//! A poll thread (a *worker*) owns its port, its connections and one [`App`]. A turn is
+//! `inbox → poll → receive → send → flush → timers`, bounded, and returns how much it did; idling is a separate
+//! strategy ([`Idle`]). Nothing on the data path is shared, locked, allocated or logged.
+//!
+//! Ways in: [`Inline`], where the calling thread runs the turns, and [`Workers`], threads that take commands from any
+//! other. What a connection may send is decided by [`proto`], which is pure: no thread, clock, lock or provider in it.
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod acceptor;
+pub mod app;
+pub mod config;
+mod connection;
+pub mod error;
+pub mod inline;
+pub mod io;
+pub mod message;
+pub mod proto;
+mod table;
+pub mod worker;
+
+pub use acceptor::Acceptor;
+pub use app::App;
+pub use config::{Config, Plan};
+pub use error::{ConfigError, LoanRefused, OpenError, SendError, StartError};
+pub use gimmal_transport as transport;
+pub use inline::Inline;
+pub use io::Io;
+pub use message::{Head, Message, RemoteBulk};
+pub use worker::{Duty, Idle, WorkerHandle, Workers};

@@ -54,6 +54,12 @@ impl Batch {
         Self { events: Vec::with_capacity(limit), limit }
     }
 
+    /// A batch without room and without memory: what stands in while the real one is being worked on.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self { events: Vec::new(), limit: 0 }
+    }
+
     /// Room that is left.
     #[must_use]
     pub fn room(&self) -> usize {

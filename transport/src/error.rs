@@ -263,7 +263,6 @@ pub enum AcceptError {
 
 /// A post that was not made. What was offered is the caller's still; none of these is an error of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[non_exhaustive]
 pub enum Refused {
     /// A queue is full; come back after a poll.
     #[error("a queue is full")]

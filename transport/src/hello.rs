@@ -13,8 +13,10 @@ use crate::{RejectReason, frame::FRAME_ALIGN};
 
 /// Bytes of a hello; with them `ai_connect` data of up to 16 bytes still fits the CM's 56.
 pub const HELLO_BYTES: usize = 40;
+const HELLO_LEN: u8 = 40;
 /// Bytes of a reject's answer.
 pub const REJECT_BYTES: usize = 16;
+const REJECT_LEN: u8 = 16;
 /// The protocol version of this build.
 pub const VERSION: u8 = 1;
 const MAGIC: [u8; 4] = *b"gmml";
@@ -25,6 +27,7 @@ pub const CONNECT_PRIVATE_BYTES: usize = 56;
 pub const ACCEPT_PRIVATE_BYTES: usize = 196;
 /// Private data on reject (`rdma_reject(3)`).
 pub const REJECT_PRIVATE_BYTES: usize = 148;
+const _: () = assert!(HELLO_LEN as usize == HELLO_BYTES && REJECT_LEN as usize == REJECT_BYTES);
 const _: () = assert!(HELLO_BYTES + 16 <= CONNECT_PRIVATE_BYTES);
 const _: () = assert!(HELLO_BYTES <= ACCEPT_PRIVATE_BYTES && REJECT_BYTES <= REJECT_PRIVATE_BYTES);
 
@@ -71,7 +74,7 @@ impl Hello {
         let mut out = [0; HELLO_BYTES];
         out[0..4].copy_from_slice(&MAGIC);
         out[4] = VERSION;
-        out[5] = HELLO_BYTES as u8;
+        out[5] = HELLO_LEN;
         out[6..8].copy_from_slice(&self.features.0.to_le_bytes());
         out[8..12].copy_from_slice(&self.ring_bytes.to_le_bytes());
         out[12..16].copy_from_slice(&self.slot_bytes.to_le_bytes());
@@ -151,7 +154,7 @@ pub fn encode_reject(reason: RejectReason) -> [u8; REJECT_BYTES] {
     let mut out = [0; REJECT_BYTES];
     out[0..4].copy_from_slice(&MAGIC);
     out[4] = VERSION;
-    out[5] = REJECT_BYTES as u8;
+    out[5] = REJECT_LEN;
     out[6] = code;
     out[8..12].copy_from_slice(&value.to_le_bytes());
     out

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::{Hello, PortConfig, RejectReason, frame::FRAME_ALIGN, hello::Feature};
+use crate::{Hello, PortConfig, RejectReason, hello::Feature};
 
 /// What a device or a medium can do. Data, asked once; nobody asks which provider it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -203,7 +203,8 @@ impl Negotiated {
             rx_frame_bytes_max: frame_max(ours.ring_bytes, ours.slot_bytes),
             chain_bytes_max: match path {
                 DataPath::Ring => theirs.ring_bytes / 4,
-                DataPath::SendRecv => frame_bytes_max / FRAME_ALIGN as u32 * FRAME_ALIGN as u32,
+                // Spans are multiples of FRAME_ALIGN.
+                DataPath::SendRecv => frame_bytes_max & !15,
             },
             rnr_timer: None,
             ack_timeout: None,

@@ -145,7 +145,7 @@ pub type Waker = Arc<Doorbell>;
 /// The data side: every connection of one poll thread. Nothing here blocks, locks or allocates per message.
 pub trait Port: Debug {
     /// See [`Provider::Link`].
-    type Link;
+    type Link: Debug + Send + 'static;
     /// See [`Provider::Gate`].
     type Gate: Gate;
 

@@ -1,0 +1,143 @@
+//! A thread that accepts connections and spreads them over workers.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use gimmal_transport::{Address, Incoming, Listener, Provider, RejectReason};
+
+use crate::{
+    app::App,
+    error::OpenError,
+    worker::{WorkerHandle, inbox::Adopted},
+};
+
+/// How long one wait for a request lasts; stopping takes at most this.
+const WAIT: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    accepted: AtomicU64,
+    refused: AtomicU64,
+    rejected: AtomicU64,
+}
+
+/// The passive side of a server. Dropping it stops listening.
+#[derive(Debug)]
+pub struct Acceptor {
+    address: Address,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Acceptor {
+    /// Accepts what `listener` hands out, each onto the worker with the fewest connections.
+    ///
+    /// # Errors
+    /// When the thread cannot start.
+    pub fn spawn<P: Provider, A: App>(
+        listener: P::Listener,
+        workers: Vec<WorkerHandle<P, A>>,
+    ) -> Result<Self, OpenError> {
+        if workers.is_empty() {
+            return Err(OpenError::Worker("there is none"));
+        }
+        let address = listener.address();
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("gimmal-accept".to_owned())
+            .spawn(move || accept(listener, &workers, &theirs))
+            .map_err(|_| OpenError::Worker("no thread to accept on"))?;
+        Ok(Self { address, shared, thread: Some(thread) })
+    }
+
+    /// Where it listens, with the port that was chosen.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Connections accepted.
+    #[must_use]
+    pub fn accepted(&self) -> u64 {
+        self.shared.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Requests whose accept failed: the client went away, or a limit was reached.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.shared.refused.load(Ordering::Relaxed)
+    }
+
+    /// Requests with a foreign, old or bad hello.
+    #[must_use]
+    pub fn rejected(&self) -> u64 {
+        self.shared.rejected.load(Ordering::Relaxed)
+    }
+
+    /// Stops listening; connections that stand go on.
+    pub fn stop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let deadline = Instant::now() + Duration::from_secs(2);
+        if let Some(thread) = self.thread.take() {
+            while !thread.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if thread.is_finished() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn accept<P: Provider, A: App>(mut listener: P::Listener, workers: &[WorkerHandle<P, A>], shared: &Shared) {
+    let mut turn = 0;
+    while !shared.stop.load(Ordering::Relaxed) {
+        let incoming = match listener.accept(WAIT) {
+            Ok(incoming) => incoming,
+            Err(error) => {
+                tracing::error!(%error, "the listener is broken");
+                return;
+            }
+        };
+        shared.rejected.store(listener.rejected(), Ordering::Relaxed);
+        let Some(incoming) = incoming else {
+            continue;
+        };
+        turn += 1;
+        let least = (0..workers.len())
+            .map(|at| &workers[(at + turn) % workers.len()])
+            .min_by_key(|worker| worker.load());
+        let Some(worker) = least else {
+            incoming.reject(RejectReason::ShuttingDown);
+            continue;
+        };
+        let peer = incoming.peer();
+        let accepted = incoming.accept(&worker.gate).map_err(|error| error.to_string());
+        let adopted = accepted
+            .and_then(|link| worker.adopt(link, Adopted::nobody()).map_err(|error| error.to_string()));
+        match adopted {
+            Ok(()) => {
+                shared.accepted.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(peer, "accepted");
+            }
+            Err(error) => {
+                shared.refused.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(peer, error, "not accepted");
+            }
+        }
+    }
+}

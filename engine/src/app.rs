@@ -1,0 +1,56 @@
+//! What sits on the engine: an [`App`] is told what happened and acts through [`Io`](crate::Io).
+
+use gimmal_transport::{Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, Time};
+
+use crate::{Io, message::Message};
+
+/// A layer above the engine. One instance lives on each worker, on its thread; nothing here may block.
+///
+/// ```text
+///   opened ─► (message | pulled | writable | loan_done)* ─► closed        for each connection
+///   command, tick                                                          for the worker
+/// ```
+pub trait App: std::fmt::Debug + 'static {
+    /// What other threads may ask of it, through the worker's inbox.
+    type Command: std::fmt::Debug + Send + 'static;
+
+    /// A connection may carry messages.
+    fn opened<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, negotiated: &Negotiated);
+
+    /// A message arrived. Its bytes are lent for this call only.
+    fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>);
+
+    /// A pull that was started with [`Io::pull`] ended. `token` is what was given there.
+    fn pulled<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        token: u64,
+        result: Result<Bulk, BulkError>,
+    );
+
+    /// After [`SendError::Blocked`](crate::SendError::Blocked) there is room again.
+    fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId);
+
+    /// The peer is done with the loan that went with the message `aux`; its memory is free again.
+    fn loan_done<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, aux: u64) {
+        let _ = (io, conn, aux);
+    }
+
+    /// The connection is gone; comes exactly once for each that opened. Unsent loans are dropped.
+    fn closed<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, reason: &CloseReason);
+
+    /// Another thread asked for something.
+    fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Self::Command);
+
+    /// Called every turn; returns when it wants to be called although nothing happens ([`Time::NEVER`]: not at all).
+    fn tick<P: Port>(&mut self, io: &mut Io<'_, P>) -> Time {
+        let _ = io;
+        Time::NEVER
+    }
+
+    /// Whether anything waits for an answer; an idle worker with nothing pending sleeps sooner.
+    fn is_busy(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,183 @@
+//! What a worker is told, and the sums that make it true.
+
+use std::fmt;
+
+use gimmal_transport::{ConnectOptions, ListenOptions, PortConfig, frame::span};
+
+use crate::{
+    error::ConfigError,
+    proto::{
+        window::{CONTROL_ARRIVALS, CONTROL_SPAN, NEXT_WORD},
+        wire::CONTROL_BYTES,
+    },
+    worker::Idle,
+};
+
+/// How the engine runs. Every field has a section in `tuning.md`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    /// Sizes of ports and connections.
+    pub port: PortConfig,
+    /// How to connect.
+    pub connect: ConnectOptions,
+    /// How to listen.
+    pub listen: ListenOptions,
+    /// Poll threads of [`Workers`](crate::Workers), 1 to 256.
+    pub workers: usize,
+    /// Cores for them, one each and in this order; empty: not pinned.
+    pub cores: Vec<usize>,
+    /// What a worker does when a turn found nothing.
+    pub idle: Idle,
+    /// Events one poll may bring, 1 to 4096: bounds a turn.
+    pub batch: usize,
+    /// Commands that wait in a worker's inbox, a power of two is not needed; full means the caller is refused.
+    pub inbox: usize,
+    /// Whether the peer's credit is obeyed. Off only in the test that shows what credit is for.
+    #[doc(hidden)]
+    pub enforce_credit: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            port: PortConfig::default(),
+            connect: ConnectOptions::default(),
+            listen: ListenOptions::default(),
+            workers: 1,
+            cores: Vec::new(),
+            idle: Idle::default(),
+            batch: 64,
+            inbox: 1024,
+            enforce_credit: true,
+        }
+    }
+}
+
+/// A configuration that was proved to work; the only thing the engine takes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Plan {
+    config: Config,
+}
+
+impl Config {
+    /// Proves the sums.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the first field that cannot be.
+    pub fn validate(self) -> Result<Plan, ConfigError> {
+        let port = &self.port;
+        let field = |field, value: u64, rule| Err(ConfigError::Field { field, value, rule });
+        if !port.ring_bytes.is_power_of_two() || !(4 << 10..=1 << 30).contains(&port.ring_bytes) {
+            return field("port.ring_bytes", port.ring_bytes.into(), "a power of two from 4 KiB to 1 GiB");
+        }
+        if !port.slot_bytes.is_multiple_of(16) || !(64..=16 << 20).contains(&port.slot_bytes) {
+            return field(
+                "port.slot_bytes",
+                port.slot_bytes.into(),
+                "a multiple of 16 from 64 bytes to 16 MiB",
+            );
+        }
+        // Two receives are kept for control; half of the rest must be able to come back in one credit.
+        if port.arrivals < 4 || u64::from(port.arrivals) < 2 * CONTROL_ARRIVALS {
+            return field("port.arrivals", port.arrivals.into(), "at least 4: 2 are kept for control frames");
+        }
+        if port.signal_interval == 0 || port.signal_interval > port.sends / 2 {
+            return field("port.signal_interval", port.signal_interval.into(), "1 to half of port.sends");
+        }
+        if port.bulk_piece_bytes == 0 {
+            return field("port.bulk_piece_bytes", 0, "above 0");
+        }
+        if port.connections == 0 || port.connections > 1 << 20 {
+            return field("port.connections", port.connections.into(), "1 to 1,048,576");
+        }
+        if !(1..=256).contains(&self.workers) {
+            return field("workers", self.workers as u64, "1 to 256");
+        }
+        if !self.cores.is_empty() && self.cores.len() < self.workers {
+            return field("cores", self.cores.len() as u64, "empty, or one core for each worker");
+        }
+        if !(1..=4096).contains(&self.batch) {
+            return field("batch", self.batch as u64, "1 to 4096");
+        }
+        if self.inbox == 0 {
+            return field("inbox", 0, "above 0");
+        }
+        Ok(Plan { config: self })
+    }
+}
+
+/// A quarter of the smallest ring holds the largest control burst beside a frame.
+const _: () = assert!(CONTROL_SPAN + NEXT_WORD + span(CONTROL_BYTES) as u64 <= 4096 / 4);
+
+impl Plan {
+    /// The configuration it was made from.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let port = &self.config.port;
+        let arrivals = u64::from(port.arrivals);
+        writeln!(
+            f,
+            "ring               {} bytes = frames {} + control {CONTROL_SPAN} + next word {NEXT_WORD}",
+            port.ring_bytes,
+            u64::from(port.ring_bytes) - CONTROL_SPAN - NEXT_WORD
+        )?;
+        writeln!(f, "frame              at most {} bytes = ring / 4", port.ring_bytes / 4)?;
+        writeln!(
+            f,
+            "receives           {arrivals} = chains {} + control {CONTROL_ARRIVALS}",
+            arrivals - CONTROL_ARRIVALS
+        )?;
+        writeln!(
+            f,
+            "credit             rides at {} bytes or {} receives owed, goes alone at {} or {}",
+            port.ring_bytes / 4,
+            arrivals.div_ceil(4),
+            port.ring_bytes / 2,
+            arrivals.div_ceil(2)
+        )?;
+        writeln!(f, "sends              {}, one signal in {}", port.sends, port.signal_interval)?;
+        write!(f, "workers            {} on cores {:?}", self.config.workers, self.config.cores)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_valid_and_prints_its_sums() {
+        let plan = Config::default().validate().unwrap();
+        assert!(plan.to_string().contains("receives           64 = chains 62 + control 2"));
+    }
+
+    #[test]
+    fn bad_fields_are_named() {
+        type Change = fn(&mut Config);
+        let changes: [(Change, &str); 7] = [
+            (|c| c.port.ring_bytes = 5000, "port.ring_bytes is 5000"),
+            (|c| c.port.slot_bytes = 17, "port.slot_bytes is 17"),
+            (|c| c.port.arrivals = 3, "port.arrivals is 3"),
+            (|c| c.port.signal_interval = 100, "port.signal_interval is 100"),
+            (|c| c.workers = 0, "workers is 0"),
+            (
+                |c| {
+                    c.workers = 2;
+                    c.cores = vec![0]
+                },
+                "cores is 1",
+            ),
+            (|c| c.batch = 0, "batch is 0"),
+        ];
+        for (change, message) in changes {
+            let mut config = Config::default();
+            change(&mut config);
+            assert!(config.validate().unwrap_err().to_string().starts_with(message));
+        }
+    }
+}

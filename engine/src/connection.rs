@@ -1,0 +1,272 @@
+//! One connection: the pure parts of [`proto`](crate::proto), joined to a port.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use gimmal_transport::{CloseReason, ConnId, Negotiated, Port, Refused, Tag, Time, Violation};
+
+use crate::{
+    error::SendError,
+    proto::{
+        Lane, RxLedger, State, StateEvent, TxWindow,
+        bulk::{InPlace, Loans, Pulls},
+        ledger::Owed,
+        wire::{self, Kind},
+    },
+};
+
+/// From our goodbye to closing without an answer.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// What a turn still has to do for a connection after it was settled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Settled {
+    /// It wants to be settled again next turn.
+    pub(crate) again: bool,
+    /// The user was refused before and there is room now.
+    pub(crate) writable: bool,
+}
+
+/// The engine's half of a connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    negotiated: Arc<Negotiated>,
+    window: TxWindow,
+    pub(crate) ledger: RxLedger,
+    pub(crate) loans: Loans,
+    pub(crate) pulls: Pulls,
+    in_place: InPlace,
+    pub(crate) state: State,
+    /// Control frames that wait for room.
+    control: VecDeque<(Kind, u64)>,
+    blocked_bytes: Option<usize>,
+    close_at: Time,
+}
+
+impl Connection {
+    pub(crate) fn new(negotiated: Arc<Negotiated>, enforce_credit: bool) -> Self {
+        Self {
+            window: TxWindow::new(&negotiated, enforce_credit),
+            ledger: RxLedger::new(&negotiated),
+            negotiated,
+            loans: Loans::default(),
+            pulls: Pulls::default(),
+            in_place: InPlace::default(),
+            state: State::Open,
+            control: VecDeque::with_capacity(16),
+            blocked_bytes: None,
+            close_at: Time::NEVER,
+        }
+    }
+
+    pub(crate) fn negotiated(&self) -> &Arc<Negotiated> {
+        &self.negotiated
+    }
+
+    pub(crate) fn body_bytes_max(&self) -> usize {
+        self.window.payload_bytes_max() - wire::HEAD_BYTES
+    }
+
+    /// Room for a frame of at least `min_bytes` of payload, after one look at what was given back since.
+    pub(crate) fn admit<P: Port>(
+        &mut self,
+        port: &mut P,
+        conn: ConnId,
+        min_bytes: usize,
+        lane: Lane,
+    ) -> Result<usize, SendError> {
+        if lane == Lane::Data && !self.state.may_send() {
+            return Err(SendError::Closed);
+        }
+        let limit = self.window.payload_bytes_max();
+        if min_bytes > limit {
+            return Err(SendError::TooLarge {
+                bytes: min_bytes - wire::HEAD_BYTES,
+                limit: limit - wire::HEAD_BYTES,
+            });
+        }
+        if let Some(room) = self.window.room(min_bytes, lane) {
+            return Ok(room);
+        }
+        if self.refresh(port, conn).is_ok()
+            && let Some(room) = self.window.room(min_bytes, lane)
+        {
+            return Ok(room);
+        }
+        if lane == Lane::Data {
+            self.blocked_bytes = Some(min_bytes);
+        }
+        Err(SendError::Blocked)
+    }
+
+    fn refresh<P: Port>(&mut self, port: &mut P, conn: ConnId) -> Result<(), Violation> {
+        self.window.handle_completed(port.completed(conn));
+        match port.peer_credit(conn) {
+            Some(credit) => self.window.handle_credit(credit),
+            None => Ok(()),
+        }
+    }
+
+    /// The user needed more than the `offered` body bytes.
+    pub(crate) fn too_small(&mut self, offered: usize) -> SendError {
+        let limit = self.body_bytes_max();
+        if offered >= limit {
+            return SendError::TooLarge { bytes: offered + 1, limit };
+        }
+        self.blocked_bytes = Some((offered + wire::HEAD_BYTES + 1).min(self.window.payload_bytes_max()));
+        SendError::Blocked
+    }
+
+    pub(crate) fn refused(&mut self, refused: Refused) -> SendError {
+        match refused {
+            Refused::TooLarge { bytes, limit } => SendError::TooLarge { bytes, limit },
+            Refused::NoReads => SendError::NoBulk,
+            Refused::Closed => SendError::Closed,
+            Refused::Full => {
+                self.blocked_bytes.get_or_insert(0);
+                SendError::Blocked
+            }
+        }
+    }
+
+    /// Commits what was composed in the last reservation.
+    pub(crate) fn commit<P: Port>(&mut self, port: &mut P, conn: ConnId, payload_bytes: usize, tag: Tag) {
+        let chain = self.window.chain(payload_bytes);
+        let end = port.commit(conn, payload_bytes, tag, chain);
+        self.window.committed(end, chain, payload_bytes);
+    }
+
+    /// The peer's loan is not needed any more.
+    pub(crate) fn bulk_done(&mut self, loan_id: u32) {
+        self.control.push_back((Kind::BulkDone, loan_id.into()));
+    }
+
+    /// A pull ended: in-place bytes are watched until the user drops them, others are answered for at once.
+    pub(crate) fn pulled(&mut self, loan_id: u32, release: Option<Arc<gimmal_transport::mem::Release>>) {
+        match release {
+            Some(release) => self.in_place.watch(loan_id, release),
+            None => self.bulk_done(loan_id),
+        }
+    }
+
+    pub(crate) fn pong(&mut self, token: u64) {
+        self.control.push_back((Kind::Pong, token));
+    }
+
+    pub(crate) fn handle_credit(&mut self, credit: gimmal_transport::Credit) -> Result<(), Violation> {
+        self.window.handle_credit(credit)
+    }
+
+    pub(crate) fn say_goodbye(&mut self, now: Time) {
+        if self.state == State::Open {
+            self.state = State::Draining;
+            self.control.push_back((Kind::Goodbye, 0));
+            self.close_at = now.plus(DRAIN_TIMEOUT);
+        }
+    }
+
+    pub(crate) fn hear_goodbye(&mut self, now: Time) -> Result<(), Violation> {
+        self.state =
+            self.state.on(StateEvent::GoodbyeHeard).ok_or(Violation::Malformed { what: "second goodbye" })?;
+        self.control.push_back((Kind::GoodbyeAck, 0));
+        self.close_at = self.close_at.min(now.plus(DRAIN_TIMEOUT));
+        Ok(())
+    }
+
+    /// The first cause as the user should see it, given what the port saw.
+    pub(crate) fn cause(&self, seen: CloseReason) -> CloseReason {
+        match (self.state, &seen) {
+            (State::Leaving, _) => CloseReason::Peer,
+            (State::Draining, CloseReason::PeerGone { .. }) => CloseReason::Local,
+            _ => seen,
+        }
+    }
+
+    /// Before the flush of a turn: returns credit, sends control frames, finds out whether there is room again.
+    pub(crate) fn settle<P: Port>(&mut self, port: &mut P, conn: ConnId, now: Time) -> Settled {
+        if now >= self.close_at {
+            let reason = if self.state == State::Leaving { CloseReason::Peer } else { CloseReason::Local };
+            port.close(conn, reason, now);
+            self.close_at = Time::NEVER;
+            return Settled::default();
+        }
+        while let Some(loan_id) = self.in_place.poll_released() {
+            self.bulk_done(loan_id);
+        }
+        let told = self.settle_credit(port, conn);
+        while let Some(&(kind, value)) = self.control.front() {
+            if !self.send_control(port, conn, kind, value, 0) {
+                break;
+            }
+            self.control.pop_front();
+        }
+        let writable = self.settle_blocked(port, conn, now);
+        if !writable {
+            self.sent();
+        }
+        let again =
+            !told || !self.control.is_empty() || self.blocked_bytes.is_some() || !self.in_place.is_empty();
+        Settled { again: again || self.close_at != Time::NEVER, writable }
+    }
+
+    /// What was committed is about to be flushed: the next frame begins a chain.
+    pub(crate) fn sent(&mut self) {
+        self.window.flushed();
+    }
+
+    /// Returns whether nothing urgent is left untold.
+    fn settle_credit<P: Port>(&mut self, port: &mut P, conn: ConnId) -> bool {
+        self.ledger.handle_posted(port.arrivals(conn));
+        let owed = self.ledger.owed();
+        if self.negotiated.credit_words {
+            if owed >= Owed::Ride {
+                port.return_credit(conn, self.ledger.poll_credit());
+            }
+            return true;
+        }
+        let riding =
+            owed == Owed::Ride && self.window.chain(wire::CONTROL_BYTES) == gimmal_transport::Chain::Extend;
+        if owed < Owed::Now && !riding {
+            return true;
+        }
+        if self.admit(port, conn, wire::CONTROL_BYTES, Lane::Control).is_err() {
+            return riding;
+        }
+        let credit = self.ledger.poll_credit();
+        self.send_control(port, conn, Kind::Credit, credit.bytes.0, credit.arrivals)
+    }
+
+    fn settle_blocked<P: Port>(&mut self, port: &mut P, conn: ConnId, now: Time) -> bool {
+        let Some(wanted) = self.blocked_bytes else {
+            return false;
+        };
+        if let Err(violation) = self.refresh(port, conn) {
+            port.close(conn, violation.into(), now);
+            self.blocked_bytes = None;
+            return false;
+        }
+        let writable = self.window.room(wanted, Lane::Data).is_some();
+        if writable {
+            self.blocked_bytes = None;
+        }
+        writable
+    }
+
+    fn send_control<P: Port>(
+        &mut self,
+        port: &mut P,
+        conn: ConnId,
+        kind: Kind,
+        first: u64,
+        second: u64,
+    ) -> bool {
+        if self.admit(port, conn, wire::CONTROL_BYTES, Lane::Control).is_err() {
+            return false;
+        }
+        let Ok(payload) = port.reserve(conn, wire::CONTROL_BYTES) else {
+            return false;
+        };
+        payload[..wire::CONTROL_BYTES].copy_from_slice(&wire::control(first, second));
+        self.commit(port, conn, wire::CONTROL_BYTES, kind.tag());
+        true
+    }
+}

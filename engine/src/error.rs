@@ -1,0 +1,97 @@
+//! One error per operation, by blame.
+
+use gimmal_transport::{CloseReason, ConnectError, ListenError, Loan, PortError};
+use thiserror::Error;
+
+/// A message was not sent. Nothing of it left this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// No credit, ring space or queue entry now; [`App::writable`](crate::App::writable) tells when.
+    #[error("no room now: the peer has not given back enough credit")]
+    Blocked,
+    /// It can never fit in a frame.
+    #[error("a body of {bytes} bytes is above the limit of {limit}: send it as bulk")]
+    TooLarge {
+        /// The body, or what of it was tried.
+        bytes: usize,
+        /// `frame_bytes_max` less headers.
+        limit: usize,
+    },
+    /// Bulk was turned off by an initiator_depth of 0 at the peer.
+    #[error("bulk is off: the depth of READs was negotiated to 0")]
+    NoBulk,
+    /// The connection is closed or closing.
+    #[error("the connection is closed")]
+    Closed,
+}
+
+/// A message with a loan was not sent; the loan is back.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct LoanRefused {
+    /// Why.
+    pub error: SendError,
+    /// The caller's still.
+    pub loan: Loan,
+}
+
+/// A configuration that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A field is outside its limits.
+    #[error("{field} is {value}; it must be {rule}")]
+    Field {
+        /// The field of [`Config`](crate::Config).
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// What holds for it.
+        rule: &'static str,
+    },
+    /// A core that is not there.
+    #[error("core {core} cannot be used: {why}")]
+    Core {
+        /// Which.
+        core: usize,
+        /// Why not.
+        why: &'static str,
+    },
+}
+
+/// A worker could not start.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The port.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The thread.
+    #[error("cannot start a worker thread: {0}")]
+    Thread(String),
+}
+
+/// A connection did not come to stand.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The connection manager said no.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The listener.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The port.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// It closed before it opened.
+    #[error("the connection ended during the handshake: {0}")]
+    Closed(CloseReason),
+    /// The worker is gone or its inbox is full.
+    #[error("the worker does not take commands: {0}")]
+    Worker(&'static str),
+}

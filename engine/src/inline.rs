@@ -1,0 +1,222 @@
+//! The inline way in: the calling thread runs the turns.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use gimmal_transport::{Address, ConnId, Negotiated, Port, Provider, Time};
+
+use crate::{
+    app::App,
+    config::Plan,
+    error::{OpenError, StartError},
+    io::Io,
+    worker::{
+        Idle, Worker, WorkerHandle,
+        idle::{Idler, Pause},
+        inbox::Adopted,
+        thread::prepare,
+    },
+};
+
+/// The longest sleep of a worker that waits for credit.
+const UNSETTLED: Duration = Duration::from_millis(1);
+
+/// A worker with a clock and a way to idle: what a thread, inline or of its own, runs.
+#[derive(Debug)]
+pub(crate) struct Runner<P: Port, A: App> {
+    pub(crate) worker: Worker<P, A>,
+    idler: Idler,
+    started: Instant,
+    now: Time,
+}
+
+impl<P: Port, A: App> Runner<P, A> {
+    pub(crate) fn new(worker: Worker<P, A>, idle: Idle) -> Self {
+        Self { worker, idler: Idler::new(idle), started: Instant::now(), now: Time(0) }
+    }
+
+    /// Reads the clock.
+    pub(crate) fn now(&mut self) -> Time {
+        let now = Time::default().plus(self.started.elapsed());
+        if self.now != Time(0) && !self.idler.wants_clock() {
+            self.worker.duty.took(now.since(self.now));
+        }
+        self.now = now;
+        now
+    }
+
+    /// A turn with a time that is at most a few empty turns old.
+    #[inline]
+    pub(crate) fn turn(&mut self) -> usize {
+        let now = if self.idler.wants_clock() { self.now() } else { self.now };
+        let work = self.worker.turn(now);
+        self.worker.duty.turned(work);
+        work
+    }
+
+    #[inline]
+    pub(crate) fn worked(&mut self) {
+        self.idler.worked();
+    }
+
+    /// A turn found nothing and the caller does not want to idle.
+    #[inline]
+    pub(crate) fn spun(&mut self) {
+        self.idler.next(self.now);
+    }
+
+    /// A turn; when it found nothing, idles once by the strategy, at most for `limit`.
+    pub(crate) fn run_once(&mut self, limit: Duration) -> usize {
+        let work = self.turn();
+        if work > 0 {
+            self.idler.worked();
+            return work;
+        }
+        match self.idler.next(self.now) {
+            Pause::Spin => std::hint::spin_loop(),
+            Pause::Yield => std::thread::yield_now(),
+            Pause::Sleep => self.sleep(limit),
+        }
+        0
+    }
+
+    fn sleep(&mut self, limit: Duration) {
+        let now = self.now();
+        let mut wanted = self.worker.deadline(now).since(now).min(limit);
+        if self.worker.is_unsettled() {
+            // Credit may have come between the last settling and the arming; nobody rings for that again.
+            wanted = wanted.min(UNSETTLED);
+        }
+        // Whoever pushes after this sees the doorbell armed; whoever pushed before is seen by the second look.
+        if wanted.is_zero() || !self.worker.port.arm() || !self.worker.inbox.is_empty() {
+            self.worker.port.disarm();
+            return;
+        }
+        let fd = self.worker.port.wait_fd();
+        let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+        let timeout = rustix::time::Timespec {
+            tv_sec: wanted.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: wanted.subsec_nanos().into(),
+        };
+        // A signal ends the sleep early, which is harmless.
+        let _ = rustix::event::poll(&mut fds, Some(&timeout));
+        self.worker.port.disarm();
+        self.worker.duty.slept();
+        self.now();
+    }
+}
+
+/// A worker on the calling thread: the lowest latency, and no thread at all. Not `Send`.
+#[derive(Debug)]
+pub struct Inline<P: Provider, A: App> {
+    runner: Runner<P::Port, A>,
+    handle: WorkerHandle<P, A>,
+}
+
+impl<P: Provider, A: App> Inline<P, A> {
+    /// Opens a port for the calling thread. The plan's workers and cores are for [`Workers`](crate::Workers); pin the
+    /// thread with [`pin_to`](crate::worker::thread::pin_to).
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn new(provider: &P, plan: &Plan, app: A) -> Result<Self, StartError> {
+        let (runner, handle) = prepare(provider, plan, app)?;
+        Ok(Self { runner, handle })
+    }
+
+    /// Connects, running turns until the connection is open; at most the connect and handshake time-outs.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn connect(&mut self, address: &Address) -> Result<(ConnId, Arc<Negotiated>), OpenError> {
+        use gimmal_transport::Connecting as _;
+        let options = self.handle.connect.clone();
+        let mut connecting = self.handle.provider.connect(address, &self.handle.gate, &options)?;
+        let started = Instant::now();
+        let link = loop {
+            // Short waits: turns keep running, so that a peer on this thread can answer.
+            if let Some(outcome) = connecting.poll(Duration::from_micros(200)) {
+                break outcome?;
+            }
+            self.runner.turn();
+            if started.elapsed() > options.connect_timeout * 2 {
+                return Err(OpenError::Worker("the provider never answered"));
+            }
+        };
+        let (adopted, outcome) = Adopted::channel();
+        let now = self.runner.now();
+        self.runner.worker.adopt(link, adopted, now);
+        let started = Instant::now();
+        loop {
+            self.runner.run_once(Duration::from_millis(1));
+            if let Ok(opened) = outcome.try_recv() {
+                return opened;
+            }
+            if started.elapsed() > options.handshake_timeout * 2 {
+                return Err(OpenError::Worker("the handshake did not end in time"));
+            }
+        }
+    }
+
+    /// One bounded turn; returns how much it did.
+    #[inline]
+    pub fn turn(&mut self) -> usize {
+        let work = self.runner.turn();
+        if work == 0 {
+            self.runner.spun();
+        } else {
+            self.runner.worked();
+        }
+        work
+    }
+
+    /// One turn; when it found nothing, idles by the configured strategy, at most for `limit`.
+    #[inline]
+    pub fn idle(&mut self, limit: Duration) -> usize {
+        self.runner.run_once(limit)
+    }
+
+    /// Lets the application act; what it sends leaves at once.
+    #[inline]
+    pub fn with<R>(&mut self, act: impl FnOnce(&mut A, &mut Io<'_, P::Port>) -> R) -> R {
+        let now = self.runner.now;
+        self.runner.worker.with(now, act)
+    }
+
+    /// The time of the last turn.
+    #[must_use]
+    pub fn now(&mut self) -> Time {
+        self.runner.now()
+    }
+
+    /// The application.
+    #[must_use]
+    pub fn app(&self) -> &A {
+        &self.runner.worker.app
+    }
+
+    /// The application.
+    #[must_use]
+    pub fn app_mut(&mut self) -> &mut A {
+        &mut self.runner.worker.app
+    }
+
+    /// For other threads, an [`Acceptor`](crate::Acceptor) among them.
+    #[must_use]
+    pub fn handle(&self) -> WorkerHandle<P, A> {
+        self.handle.clone()
+    }
+
+    /// Says goodbye to every peer and waits for the answers, at most `timeout`. Returns whether all came.
+    pub fn close(mut self, timeout: Duration) -> bool {
+        let now = self.runner.now();
+        self.runner.worker.close_all(now);
+        let deadline = now.plus(timeout);
+        while self.runner.worker.connections() > 0 && self.runner.now() < deadline {
+            self.runner.run_once(Duration::from_millis(1));
+        }
+        self.runner.worker.connections() == 0
+    }
+}

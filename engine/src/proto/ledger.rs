@@ -1,0 +1,119 @@
+//! What we owe the peer: ring bytes, given back only over a contiguous run, and receives posted again.
+//!
+//! Frames arrive in order and may be released in any order; a byte that lies before an unreleased frame's end is
+//! never given back, however much behind it is free. Otherwise the peer would write over a frame still in use.
+
+use std::collections::VecDeque;
+
+use gimmal_transport::{Credit, DataPath, Negotiated, Position, Violation};
+
+/// The receiver's half of a connection.
+#[derive(Debug, Clone)]
+pub struct RxLedger {
+    arrived: Position,
+    freed: Position,
+    /// Frames not released yet, and released ones behind them: (end, released). Empty while frames are released at once.
+    held: VecDeque<(Position, bool)>,
+    posted: u64,
+    told: Credit,
+    ring_bytes: u64,
+    window: u64,
+    ring: bool,
+    arrivals_count: bool,
+}
+
+/// How urgently credit should go.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Owed {
+    /// Not worth a word.
+    Little,
+    /// A quarter of a budget: with the next frame that goes anyway.
+    Ride,
+    /// Half of a budget: now.
+    Now,
+}
+
+impl RxLedger {
+    /// Frames that may be held at once before the ledger grows; the engine holds none beyond a turn yet.
+    const HELD: usize = 64;
+
+    /// The ledger of a connection that has just opened.
+    #[must_use]
+    pub fn new(negotiated: &Negotiated) -> Self {
+        let arrivals = negotiated.rx_arrivals.into();
+        Self {
+            arrived: Position(0),
+            freed: Position(0),
+            held: VecDeque::with_capacity(Self::HELD),
+            posted: arrivals,
+            told: Credit { bytes: Position(0), arrivals },
+            ring_bytes: negotiated.rx_ring_bytes.into(),
+            window: arrivals,
+            ring: negotiated.path == DataPath::Ring,
+            arrivals_count: negotiated.arrivals_count,
+        }
+    }
+
+    /// A frame that ends at `end` arrived.
+    ///
+    /// # Errors
+    /// [`Violation::Overrun`] when the peer wrote beyond what it was given.
+    pub fn handle_arrival(&mut self, end: Position) -> Result<(), Violation> {
+        if !self.ring {
+            return Ok(());
+        }
+        let unread = end.since(self.told.bytes);
+        if unread > self.ring_bytes || end <= self.arrived {
+            return Err(Violation::Overrun { bytes: unread.saturating_sub(self.ring_bytes) });
+        }
+        self.arrived = end;
+        self.held.push_back((end, false));
+        Ok(())
+    }
+
+    /// The frame that ends at `end` was released.
+    pub fn handle_release(&mut self, end: Position) {
+        if !self.ring {
+            return;
+        }
+        if let Some(entry) = self.held.iter_mut().find(|(held, _)| *held == end) {
+            entry.1 = true;
+        }
+        while let Some(&(end, true)) = self.held.front() {
+            self.freed = end;
+            self.held.pop_front();
+        }
+    }
+
+    /// Receives posted since the connection opened.
+    pub fn handle_posted(&mut self, posted: u64) {
+        self.posted = posted;
+    }
+
+    /// How much is owed.
+    #[must_use]
+    pub fn owed(&self) -> Owed {
+        let part = |owed: u64, budget: u64, of: u64| budget > 0 && owed > 0 && owed * of >= budget;
+        let bytes = self.freed.since(self.told.bytes);
+        let arrivals = if self.arrivals_count { self.posted - self.told.arrivals } else { 0 };
+        if part(bytes, self.ring_bytes, 2) || part(arrivals, self.window, 2) {
+            Owed::Now
+        } else if part(bytes, self.ring_bytes, 4) || part(arrivals, self.window, 4) {
+            Owed::Ride
+        } else {
+            Owed::Little
+        }
+    }
+
+    /// The credit to send; from here on the peer may use it.
+    pub fn poll_credit(&mut self) -> Credit {
+        self.told = Credit { bytes: self.freed, arrivals: self.posted };
+        self.told
+    }
+
+    /// Frames not released.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held.iter().filter(|(_, released)| !released).count()
+    }
+}

@@ -1,0 +1,159 @@
+//! What may be sent: three budgets, none of which stands for another.
+//!
+//! ```text
+//!   ring bytes at the peer    head ≤ credit.bytes + ring     given back over a contiguous run
+//!   ring bytes at our end     head ≤ completed + ring        our device has read them
+//!   receives at the peer      used ≤ credit.arrivals         one for each chain
+//! ```
+//!
+//! Control frames have slots that data never takes, so that credit can always return: with them neither side can wait
+//! for the other's credit while it owes some.
+
+use gimmal_transport::{
+    Chain, Credit, DataPath, Negotiated, Position, Violation,
+    frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
+};
+
+use super::wire::CONTROL_BYTES;
+
+/// Which slots a frame may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lane {
+    /// Messages.
+    Data,
+    /// Credit, bulk answers, goodbye, ping.
+    Control,
+}
+
+/// Receives that only control frames may use: an explicit credit, and one of goodbye, bulk answer or ping.
+pub const CONTROL_ARRIVALS: u64 = 2;
+/// Ring bytes that only control frames may use: one frame for each of those receives.
+pub const CONTROL_SPAN: u64 = CONTROL_ARRIVALS * span(CONTROL_BYTES) as u64;
+/// Ring bytes that are never used: the place of the next frame's word, so that full and empty differ.
+pub const NEXT_WORD: u64 = FRAME_ALIGN as u64;
+
+/// The sender's half of a connection.
+#[derive(Debug, Clone)]
+pub struct TxWindow {
+    head: Position,
+    completed: Position,
+    credit: Credit,
+    arrivals_used: u64,
+    chain_bytes: u64,
+    ring_bytes: u64,
+    frame_bytes_max: u64,
+    chain_bytes_max: u64,
+    arrivals_count: bool,
+    ring: bool,
+    unlimited: bool,
+}
+
+impl TxWindow {
+    /// The window of a connection that has just opened. `enforce` false ignores the peer's credit: only for the test
+    /// that shows what happens then.
+    #[must_use]
+    pub fn new(negotiated: &Negotiated, enforce: bool) -> Self {
+        Self {
+            head: Position(0),
+            completed: Position(0),
+            credit: Credit { bytes: Position(0), arrivals: negotiated.tx_arrivals.into() },
+            arrivals_used: 0,
+            chain_bytes: 0,
+            ring_bytes: negotiated.tx_ring_bytes.into(),
+            frame_bytes_max: negotiated.frame_bytes_max.into(),
+            chain_bytes_max: negotiated.chain_bytes_max.into(),
+            arrivals_count: negotiated.arrivals_count,
+            ring: negotiated.path == DataPath::Ring,
+            unlimited: !enforce,
+        }
+    }
+
+    /// The largest payload of a frame, bytes.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "a ring is at most 1 GiB")]
+    pub fn payload_bytes_max(&self) -> usize {
+        self.frame_bytes_max as usize - FRAME_WORD_BYTES
+    }
+
+    /// Payload bytes that a frame may have now; `None` when it is fewer than `min_bytes`.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "at most a ring, which is at most 1 GiB")]
+    pub fn room(&self, min_bytes: usize, lane: Lane) -> Option<usize> {
+        let (kept_bytes, kept_arrivals) = match lane {
+            Lane::Data => (CONTROL_SPAN, CONTROL_ARRIVALS),
+            Lane::Control => (0, 0),
+        };
+        let floor =
+            if self.ring && !self.unlimited { self.credit.bytes.min(self.completed) } else { self.completed };
+        let free = self.ring_bytes.saturating_sub(self.head.since(floor) + NEXT_WORD + kept_bytes);
+        let mut room = free.min(self.frame_bytes_max);
+        if !self.has_arrivals(1 + kept_arrivals) {
+            // No receive for another chain, but this one can still grow.
+            room = room.min(if self.chain_bytes == 0 { 0 } else { self.chain_bytes_max - self.chain_bytes });
+        }
+        let room = (room & !(FRAME_ALIGN as u64 - 1)).min(self.frame_bytes_max);
+        let payload = (room as usize).checked_sub(FRAME_WORD_BYTES)?;
+        (payload >= min_bytes).then_some(payload)
+    }
+
+    fn has_arrivals(&self, wanted: u64) -> bool {
+        !self.arrivals_count || self.unlimited || self.arrivals_used + wanted <= self.credit.arrivals
+    }
+
+    /// Whether a frame of `payload_bytes` rides on the open chain. Whoever commits it also calls
+    /// [`TxWindow::committed`].
+    #[must_use]
+    pub fn chain(&self, payload_bytes: usize) -> Chain {
+        if self.chain_bytes > 0 && self.chain_bytes + span(payload_bytes) as u64 <= self.chain_bytes_max {
+            Chain::Extend
+        } else {
+            Chain::Begin
+        }
+    }
+
+    /// A frame was committed, and the ring's head is at `end`.
+    pub fn committed(&mut self, end: Position, chain: Chain, payload_bytes: usize) {
+        let span = span(payload_bytes) as u64;
+        self.head = end;
+        match chain {
+            Chain::Begin => {
+                self.arrivals_used += u64::from(self.arrivals_count);
+                self.chain_bytes = span;
+            }
+            Chain::Extend => self.chain_bytes += span,
+        }
+    }
+
+    /// Everything committed was flushed: no chain is open. Returns whether one was.
+    pub fn flushed(&mut self) -> bool {
+        std::mem::take(&mut self.chain_bytes) > 0
+    }
+
+    /// Our device is done with the ring up to `completed`.
+    pub fn handle_completed(&mut self, completed: Position) {
+        self.completed = self.completed.max(completed);
+    }
+
+    /// What the peer says it gave back, since the start.
+    ///
+    /// # Errors
+    /// [`Violation::Credit`] when a counter runs backwards, or ahead of what was sent.
+    pub fn handle_credit(&mut self, credit: Credit) -> Result<(), Violation> {
+        let (low, high) = (self.credit.bytes.0, self.head.0);
+        if self.ring && !(low..=high).contains(&credit.bytes.0) {
+            return Err(Violation::Credit { value: credit.bytes.0, low, high });
+        }
+        let (low, high) = (self.credit.arrivals, self.arrivals_used + u64::from(u16::MAX) + 1);
+        if self.arrivals_count && !(low..=high).contains(&credit.arrivals) {
+            return Err(Violation::Credit { value: credit.arrivals, low, high });
+        }
+        self.credit = credit;
+        Ok(())
+    }
+
+    /// Whether every byte sent was given back: nothing of ours is unread at the peer.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.head == self.completed && (!self.ring || self.head == self.credit.bytes)
+    }
+}

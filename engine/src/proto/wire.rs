@@ -1,0 +1,191 @@
+//! The engine's frames. A frame's tag says what it is; its payload begins with an 8-byte word.
+//!
+//! ```text
+//!  tag      bits 0..8 kind │ 8..16 flags (bit 0: bulk) │ 16..32 the user's
+//!  Message     aux u64 │ [ loan id u32 │ zero u32 │ offer 24 ] │ body
+//!  Credit      bytes u64 │ arrivals u64
+//!  BulkDone    loan id u32 │ zero u32
+//!  Goodbye, GoodbyeAck, Ping, Pong     token u64                        (little endian)
+//! ```
+
+use gimmal_transport::{Credit, Offer, Position, Tag, Violation, mem::loan::OFFER_BYTES};
+
+/// Bytes before the body of every frame.
+pub const HEAD_BYTES: usize = 8;
+/// Bytes a bulk offer adds.
+pub const BULK_BYTES: usize = 8 + OFFER_BYTES;
+/// Payload of the largest control frame.
+pub const CONTROL_BYTES: usize = 16;
+
+/// What a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The user's.
+    Message,
+    /// Space and receives given back.
+    Credit,
+    /// A loan is free again.
+    BulkDone,
+    /// The sender will send no more messages.
+    Goodbye,
+    /// The answer to it; nothing follows.
+    GoodbyeAck,
+    /// To be echoed.
+    Ping,
+    /// The echo.
+    Pong,
+}
+
+const BULK_FLAG: u32 = 1 << 8;
+
+impl Kind {
+    const fn code(self) -> u32 {
+        match self {
+            Self::Message => 1,
+            Self::Credit => 2,
+            Self::BulkDone => 3,
+            Self::Goodbye => 4,
+            Self::GoodbyeAck => 5,
+            Self::Ping => 6,
+            Self::Pong => 7,
+        }
+    }
+
+    /// The tag of a control frame of this kind.
+    #[must_use]
+    pub const fn tag(self) -> Tag {
+        Tag(self.code())
+    }
+}
+
+/// The tag of a message with the user's `kind`.
+#[must_use]
+pub const fn message_tag(kind: u16, bulk: bool) -> Tag {
+    Tag(Kind::Message.code() | if bulk { BULK_FLAG } else { 0 } | (kind as u32) << 16)
+}
+
+/// Writes loan id and offer.
+pub fn put_bulk(out: &mut [u8], id: u32, offer: &Offer) {
+    out[..4].copy_from_slice(&id.to_le_bytes());
+    out[4..8].fill(0);
+    out[8..BULK_BYTES].copy_from_slice(&offer.encode());
+}
+
+/// A control frame's payload.
+#[must_use]
+pub fn control(first: u64, second: u64) -> [u8; CONTROL_BYTES] {
+    let mut out = [0; CONTROL_BYTES];
+    out[..8].copy_from_slice(&first.to_le_bytes());
+    out[8..].copy_from_slice(&second.to_le_bytes());
+    out
+}
+
+/// A frame, taken apart; every field was copied once and checked.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Frame<'a> {
+    /// The user's.
+    Message {
+        /// The user's 16 bits.
+        kind: u16,
+        /// The user's 64 bits.
+        aux: u64,
+        /// The peer's loan id and its offer.
+        bulk: Option<(u32, Offer)>,
+        /// The rest.
+        body: &'a [u8],
+    },
+    /// The peer's cumulative credit.
+    Credit(Credit),
+    /// The loan with this id.
+    BulkDone(u32),
+    /// See [`Kind`].
+    Goodbye,
+    /// See [`Kind`].
+    GoodbyeAck,
+    /// See [`Kind`].
+    Ping(u64),
+    /// See [`Kind`].
+    Pong(u64),
+}
+
+impl<'a> Frame<'a> {
+    /// Takes `payload` apart.
+    ///
+    /// # Errors
+    /// [`Violation::Malformed`], naming the kind.
+    pub fn parse(tag: Tag, payload: &'a [u8]) -> Result<Self, Violation> {
+        let malformed = |what| Violation::Malformed { what };
+        let word = |at: usize, what| {
+            let bytes = payload.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+            bytes.map(u64::from_le_bytes).ok_or_else(|| malformed(what))
+        };
+        match tag.0 & 0xff {
+            1 => Self::parse_message(tag, payload, word(0, "message")?),
+            2 => {
+                Ok(Self::Credit(Credit { bytes: Position(word(0, "credit")?), arrivals: word(8, "credit")? }))
+            }
+            3 => {
+                let id = u32::try_from(word(0, "bulk answer")?).map_err(|_| malformed("bulk answer"))?;
+                Ok(Self::BulkDone(id))
+            }
+            4 => Ok(Self::Goodbye),
+            5 => Ok(Self::GoodbyeAck),
+            6 => Ok(Self::Ping(word(0, "ping")?)),
+            7 => Ok(Self::Pong(word(0, "pong")?)),
+            _ => Err(malformed("frame kind")),
+        }
+    }
+
+    fn parse_message(tag: Tag, payload: &'a [u8], aux: u64) -> Result<Self, Violation> {
+        let kind = (tag.0 >> 16) as u16;
+        let rest = &payload[HEAD_BYTES..];
+        if tag.0 & BULK_FLAG == 0 {
+            return Ok(Self::Message { kind, aux, bulk: None, body: rest });
+        }
+        let Some((bulk, body)) = rest.split_at_checked(BULK_BYTES) else {
+            return Err(Violation::Malformed { what: "bulk offer" });
+        };
+        let id = u32::from_le_bytes([bulk[0], bulk[1], bulk[2], bulk[3]]);
+        Ok(Self::Message { kind, aux, bulk: Some((id, Offer::decode(&bulk[8..])?)), body })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_message_with_bulk() {
+        let offer = Offer { address: 1, key: 2, len: 3 };
+        let mut payload = vec![0; HEAD_BYTES + BULK_BYTES];
+        payload[..8].copy_from_slice(&0x55u64.to_le_bytes());
+        put_bulk(&mut payload[8..], 9, &offer);
+        payload.extend_from_slice(b"body");
+        let tag = message_tag(0xabcd, true);
+        assert_eq!(tag, Tag(0xabcd_0101));
+        let frame = Frame::parse(tag, &payload).unwrap();
+        assert_eq!(frame, Frame::Message { kind: 0xabcd, aux: 0x55, bulk: Some((9, offer)), body: b"body" });
+    }
+
+    #[test]
+    fn control_frames_round_trip() {
+        let payload = control(7, 8);
+        let credit = Credit { bytes: Position(7), arrivals: 8 };
+        assert_eq!(Frame::parse(Kind::Credit.tag(), &payload), Ok(Frame::Credit(credit)));
+        assert_eq!(Frame::parse(Kind::BulkDone.tag(), &payload[..8]), Ok(Frame::BulkDone(7)));
+        assert_eq!(Frame::parse(Kind::Ping.tag(), &payload[..8]), Ok(Frame::Ping(7)));
+    }
+
+    /// R91: every tag kind with every short payload is a frame or a named violation, never a panic.
+    #[test]
+    fn r91_any_tag_and_length_is_answered() {
+        let payload = [0xff; 64];
+        for tag in (0..=0x1ff).chain([0xffff_ffff]) {
+            for len in 0..=payload.len() {
+                let _ = Frame::parse(Tag(tag), &payload[..len]);
+            }
+        }
+        assert!(Frame::parse(Tag(0), &payload).is_err());
+        assert!(Frame::parse(Kind::Message.tag(), &payload[..7]).is_err());
+    }
+}

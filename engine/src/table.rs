@@ -1,0 +1,128 @@
+//! Connections by [`ConnId`], and which of them want attention before the turn ends.
+
+use gimmal_transport::ConnId;
+
+/// Slots by index; the two top bits of an index name the provider's pool. No hashing, no allocation but for growth.
+#[derive(Debug)]
+pub(crate) struct ConnTable<T> {
+    pools: [Vec<Option<Entry<T>>>; 4],
+    active: Vec<ConnId>,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    generation: u32,
+    active: bool,
+    value: T,
+}
+
+fn place(conn: ConnId) -> (usize, usize) {
+    ((conn.index() >> 30) as usize, (conn.index() & 0x3fff_ffff) as usize)
+}
+
+impl<T> ConnTable<T> {
+    pub(crate) fn new() -> Self {
+        Self { pools: [const { Vec::new() }; 4], active: Vec::new(), len: 0 }
+    }
+
+    pub(crate) fn insert(&mut self, conn: ConnId, value: T) {
+        let (pool, index) = place(conn);
+        let pool = &mut self.pools[pool];
+        if pool.len() <= index {
+            pool.resize_with(index + 1, || None);
+        }
+        if pool[index].replace(Entry { generation: conn.generation(), active: false, value }).is_none() {
+            self.len += 1;
+        }
+        self.active.reserve(self.len);
+    }
+
+    fn entry(&mut self, conn: ConnId) -> Option<&mut Entry<T>> {
+        let (pool, index) = place(conn);
+        self.pools[pool].get_mut(index)?.as_mut().filter(|entry| entry.generation == conn.generation())
+    }
+
+    pub(crate) fn get(&self, conn: ConnId) -> Option<&T> {
+        let (pool, index) = place(conn);
+        let entry = self.pools[pool].get(index)?.as_ref()?;
+        (entry.generation == conn.generation()).then_some(&entry.value)
+    }
+
+    /// The connection, which will be settled before the turn ends.
+    pub(crate) fn touch(&mut self, conn: ConnId) -> Option<&mut T> {
+        let (pool, index) = place(conn);
+        let entry = self.pools[pool]
+            .get_mut(index)?
+            .as_mut()
+            .filter(|entry| entry.generation == conn.generation())?;
+        if !std::mem::replace(&mut entry.active, true) {
+            self.active.push(conn);
+        }
+        Some(&mut entry.value)
+    }
+
+    pub(crate) fn remove(&mut self, conn: ConnId) -> Option<T> {
+        self.entry(conn)?;
+        let (pool, index) = place(conn);
+        self.len -= 1;
+        self.pools[pool][index].take().map(|entry| entry.value)
+    }
+
+    /// The `index`th of those touched since they were last settled.
+    pub(crate) fn active(&self, index: usize) -> Option<ConnId> {
+        self.active.get(index).copied()
+    }
+
+    /// Settles the `index`th: it leaves the list unless it is `still` active. Another may take its place.
+    pub(crate) fn settled(&mut self, index: usize, still: bool) {
+        if still {
+            return;
+        }
+        let conn = self.active.swap_remove(index);
+        if let Some(entry) = self.entry(conn) {
+            entry.active = false;
+        }
+    }
+
+    pub(crate) fn peek(&mut self, conn: ConnId) -> Option<&mut T> {
+        self.entry(conn).map(|entry| &mut entry.value)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn ids(&self) -> Vec<ConnId> {
+        let pools = (0u32..).zip(&self.pools);
+        let ids = pools.flat_map(|(pool, slots)| {
+            (0u32..).zip(slots).filter_map(move |(index, slot)| {
+                slot.as_ref().map(|entry| ConnId::new(pool << 30 | index, entry.generation))
+            })
+        });
+        ids.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stale_ids_and_pools_are_kept_apart() {
+        let mut table = ConnTable::new();
+        let (low, high) = (ConnId::new(3, 1), ConnId::new(1 << 30 | 3, 1));
+        table.insert(low, 'a');
+        table.insert(high, 'b');
+        assert_eq!((table.get(low), table.get(high), table.len()), (Some(&'a'), Some(&'b'), 2));
+        assert_eq!(table.get(ConnId::new(3, 2)), None);
+        table.touch(low);
+        table.touch(low);
+        assert_eq!((table.active(0), table.active(1)), (Some(low), None));
+        table.settled(0, false);
+        assert_eq!(table.active(0), None);
+        assert_eq!(table.remove(low), Some('a'));
+        assert!(table.touch(low).is_none());
+        assert_eq!(table.ids(), vec![high]);
+    }
+}

@@ -1,0 +1,108 @@
+//! How other threads reach a worker.
+
+use std::{
+    sync::{Arc, mpsc::RecvTimeoutError},
+    time::Instant,
+};
+
+use gimmal_transport::{
+    Address, ConnId, ConnectOptions, Connecting, Gate, Loan, LoanError, Negotiated, Provider,
+};
+
+use super::{
+    duty::{Duty, DutySnapshot},
+    inbox::{Adopted, Command, Inbox},
+};
+use crate::{app::App, error::OpenError};
+
+/// One worker, as seen from any thread. Cheap to clone; a handle does not keep its worker alive.
+#[derive(Debug)]
+pub struct WorkerHandle<P: Provider, A: App> {
+    pub(crate) provider: P,
+    pub(crate) gate: P::Gate,
+    pub(crate) inbox: Arc<Inbox<P::Link, A::Command>>,
+    pub(crate) duty: Arc<Duty>,
+    pub(crate) connect: ConnectOptions,
+}
+
+impl<P: Provider, A: App> Clone for WorkerHandle<P, A> {
+    fn clone(&self) -> Self {
+        Self {
+            provider: self.provider.clone(),
+            gate: self.gate.clone(),
+            inbox: Arc::clone(&self.inbox),
+            duty: Arc::clone(&self.duty),
+            connect: self.connect.clone(),
+        }
+    }
+}
+
+impl<P: Provider, A: App> WorkerHandle<P, A> {
+    /// Hands `command` to the application on the worker. Never blocks; wakes it when it sleeps.
+    ///
+    /// # Errors
+    /// The command, when the inbox is full: back-pressure.
+    pub fn submit(&self, command: A::Command) -> Result<(), A::Command> {
+        self.inbox.push(Command::App(command)).map_err(|command| match command {
+            Command::App(command) => command,
+            _ => unreachable!("the queue gives back what it was given"),
+        })
+    }
+
+    /// Connects, and waits until the connection is open on the worker; at most the connect and handshake time-outs.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn connect(&self, address: &Address) -> Result<(ConnId, Arc<Negotiated>), OpenError> {
+        let started = Instant::now();
+        let mut connecting = self.provider.connect(address, &self.gate, &self.connect)?;
+        let link = loop {
+            if let Some(outcome) = connecting.poll(self.connect.connect_timeout) {
+                break outcome?;
+            }
+            if started.elapsed() > self.connect.connect_timeout * 2 {
+                return Err(OpenError::Worker("the provider never answered"));
+            }
+        };
+        let (adopted, outcome) = Adopted::channel();
+        self.adopt(link, adopted)?;
+        match outcome.recv_timeout(self.connect.handshake_timeout * 2) {
+            Ok(opened) => opened,
+            Err(RecvTimeoutError::Disconnected) => Err(OpenError::Worker("it stopped")),
+            Err(RecvTimeoutError::Timeout) => Err(OpenError::Worker("it did not answer in time")),
+        }
+    }
+
+    pub(crate) fn adopt(&self, link: P::Link, adopted: Adopted) -> Result<(), OpenError> {
+        self.inbox.push(Command::Adopt(link, adopted)).map_err(|_| OpenError::Worker("its inbox is full"))
+    }
+
+    /// Ends a connection in an orderly way, as soon as the worker gets to it.
+    ///
+    /// # Errors
+    /// [`OpenError::Worker`] when the inbox is full.
+    pub fn close(&self, conn: ConnId) -> Result<(), OpenError> {
+        self.inbox.push(Command::Close(conn)).map_err(|_| OpenError::Worker("its inbox is full"))
+    }
+
+    /// Registered memory that can be sent as a loan on `conn`.
+    ///
+    /// # Errors
+    /// See [`LoanError`].
+    pub fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
+        self.gate.allocate(conn, bytes)
+    }
+
+    /// What the worker did.
+    #[must_use]
+    pub fn duty(&self) -> DutySnapshot {
+        self.duty.snapshot()
+    }
+
+    /// Connections it has, as far as counters tell.
+    #[must_use]
+    pub fn load(&self) -> u64 {
+        let duty = self.duty();
+        duty.connections_opened.saturating_sub(duty.connections_closed)
+    }
+}

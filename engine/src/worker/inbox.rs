@@ -1,0 +1,70 @@
+//! Commands from other threads: a bounded queue that never blocks, and a doorbell that is free while we are awake.
+
+use std::sync::{Arc, mpsc};
+
+use crossbeam::queue::ArrayQueue;
+use gimmal_transport::{ConnId, Negotiated, Waker};
+
+use crate::error::OpenError;
+
+/// What another thread may ask of a worker.
+#[derive(Debug)]
+pub(crate) enum Command<L, C> {
+    App(C),
+    Adopt(L, Adopted),
+    Close(ConnId),
+    Stop,
+}
+
+/// The outcome of an adoption.
+pub(crate) type Opened = Result<(ConnId, Arc<Negotiated>), OpenError>;
+
+/// Who hears how an adoption went; nobody, on the passive side. Once per connection, so a channel will do.
+#[derive(Debug)]
+pub(crate) struct Adopted(Option<mpsc::SyncSender<Opened>>);
+
+impl Adopted {
+    pub(crate) const fn nobody() -> Self {
+        Self(None)
+    }
+
+    pub(crate) fn channel() -> (Self, mpsc::Receiver<Opened>) {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        (Self(Some(sender)), receiver)
+    }
+
+    pub(crate) fn tell(self, outcome: Opened) {
+        if let Some(sender) = self.0 {
+            // Whoever asked may have stopped waiting.
+            let _ = sender.try_send(outcome);
+        }
+    }
+}
+
+/// Many producers, one worker.
+#[derive(Debug)]
+pub(crate) struct Inbox<L, C> {
+    queue: ArrayQueue<Command<L, C>>,
+    waker: Waker,
+}
+
+impl<L, C> Inbox<L, C> {
+    pub(crate) fn new(capacity: usize, waker: Waker) -> Self {
+        Self { queue: ArrayQueue::new(capacity), waker }
+    }
+
+    /// Gives the command back when the inbox is full.
+    pub(crate) fn push(&self, command: Command<L, C>) -> Result<(), Command<L, C>> {
+        self.queue.push(command)?;
+        self.waker.ring();
+        Ok(())
+    }
+
+    pub(crate) fn pop(&self) -> Option<Command<L, C>> {
+        self.queue.pop()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}

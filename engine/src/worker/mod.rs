@@ -1,0 +1,97 @@
+//! The worker: what one poll thread owns.
+
+pub mod duty;
+pub mod handle;
+pub mod idle;
+pub mod inbox;
+pub mod thread;
+mod turn;
+
+use std::sync::Arc;
+
+use gimmal_transport::{Batch, ConnId, Port, Time};
+
+pub use duty::Duty;
+pub use handle::WorkerHandle;
+pub use idle::Idle;
+pub use thread::Workers;
+
+use crate::{
+    app::App,
+    config::Plan,
+    connection::Connection,
+    io::Io,
+    table::ConnTable,
+    worker::inbox::{Adopted, Inbox},
+};
+
+/// A port, its connections, and the application on them. Neither `Send` nor shared.
+#[derive(Debug)]
+pub(crate) struct Worker<P: Port, A: App> {
+    pub(crate) port: P,
+    pub(crate) app: A,
+    pub(crate) conns: ConnTable<Connection>,
+    /// Adopted, but not open yet: whoever waits for the outcome.
+    pub(crate) opening: Vec<(ConnId, Adopted)>,
+    pub(crate) inbox: Arc<Inbox<P::Link, A::Command>>,
+    pub(crate) duty: Arc<Duty>,
+    batch: Batch,
+    enforce_credit: bool,
+    pub(crate) stopping: bool,
+}
+
+impl<P: Port, A: App> Worker<P, A> {
+    pub(crate) fn new(
+        port: P,
+        app: A,
+        plan: &Plan,
+        inbox: Arc<Inbox<P::Link, A::Command>>,
+        duty: Arc<Duty>,
+    ) -> Self {
+        let config = plan.config();
+        Self {
+            port,
+            app,
+            conns: ConnTable::new(),
+            opening: Vec::new(),
+            inbox,
+            duty,
+            batch: Batch::new(config.batch),
+            enforce_credit: config.enforce_credit,
+            stopping: false,
+        }
+    }
+
+    /// Lets the application act outside a turn; what it sends leaves at once.
+    pub(crate) fn with<R>(&mut self, now: Time, act: impl FnOnce(&mut A, &mut Io<'_, P>) -> R) -> R {
+        let mut io = Io { port: &mut self.port, conns: &mut self.conns, now };
+        let result = act(&mut self.app, &mut io);
+        self.settle(now);
+        self.port.flush();
+        result
+    }
+
+    /// Takes a connection over; `adopted` hears how it went.
+    pub(crate) fn adopt(&mut self, link: P::Link, adopted: Adopted, now: Time) {
+        match self.port.adopt(link, now) {
+            Ok(conn) => self.opening.push((conn, adopted)),
+            Err(error) => adopted.tell(Err(error.into())),
+        }
+    }
+
+    /// Whether a connection wants to be settled again: credit or control that found no room.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.conns.active(0).is_some()
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.conns.len() + self.opening.len()
+    }
+
+    /// Says goodbye to every connection.
+    pub(crate) fn close_all(&mut self, now: Time) {
+        for conn in self.conns.ids() {
+            self.with(now, |_, io| io.close(conn));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! One turn: inbox → poll → receive → tick → settle → flush.
+
+use std::sync::Arc;
+
+use gimmal_transport::{
+    Batch, Bulk, BulkError, CloseReason, ConnId, Event, Negotiated, Port, RxFrame, Time, Violation,
+};
+
+use super::{Worker, inbox::Command};
+use crate::{
+    app::App,
+    connection::Connection,
+    error::OpenError,
+    io::Io,
+    message::{Head, Message, RemoteBulk},
+    proto::{State, StateEvent, wire::Frame},
+};
+
+/// Commands taken from the inbox in one turn.
+const COMMANDS: usize = 64;
+
+impl<P: Port, A: App> Worker<P, A> {
+    /// Does what there is to do, at most one batch of it, and returns how much that was.
+    pub(crate) fn turn(&mut self, now: Time) -> usize {
+        let mut work = self.take_commands(now);
+        let mut batch = std::mem::replace(&mut self.batch, Batch::empty());
+        self.port.poll(now, &mut batch);
+        work += batch.len();
+        for event in batch.drain() {
+            match event {
+                Event::Frame { conn, frame } => self.receive(conn, frame, now),
+                Event::Pulled { conn, token, result } => self.pulled(conn, token, result, now),
+                Event::Opened { conn, negotiated } => self.opened(conn, negotiated, now),
+                Event::Closed { conn, reason } => self.closed(conn, reason, now),
+            }
+        }
+        self.batch = batch;
+        self.tick(now);
+        self.settle(now);
+        self.port.flush();
+        work
+    }
+
+    /// When the worker wants a turn although nothing happens.
+    pub(crate) fn deadline(&mut self, now: Time) -> Time {
+        let Self { port, app, conns, .. } = self;
+        let wanted = app.tick(&mut Io { port, conns, now });
+        wanted.min(self.port.deadline())
+    }
+
+    fn tick(&mut self, now: Time) {
+        let Self { port, app, conns, .. } = self;
+        app.tick(&mut Io { port, conns, now });
+    }
+
+    fn take_commands(&mut self, now: Time) -> usize {
+        let mut taken = 0;
+        while taken < COMMANDS
+            && let Some(command) = self.inbox.pop()
+        {
+            taken += 1;
+            match command {
+                Command::App(command) => {
+                    let Self { port, app, conns, .. } = self;
+                    app.command(&mut Io { port, conns, now }, command);
+                }
+                Command::Adopt(link, adopted) => self.adopt(link, adopted, now),
+                Command::Close(conn) => Io { port: &mut self.port, conns: &mut self.conns, now }.close(conn),
+                Command::Stop => self.stopping = true,
+            }
+        }
+        taken
+    }
+
+    fn receive(&mut self, conn: ConnId, frame: RxFrame, now: Time) {
+        let end = frame.end();
+        let outcome = match self.conns.touch(conn) {
+            None => Ok(()),
+            Some(connection) => match connection.ledger.handle_arrival(end) {
+                Ok(()) => self.dispatch(conn, &frame, now),
+                Err(violation) => Err(violation),
+            },
+        };
+        self.port.release(conn, frame);
+        if let Some(connection) = self.conns.touch(conn) {
+            connection.ledger.handle_release(end);
+        }
+        if let Err(violation) = outcome {
+            self.port.close(conn, violation.into(), now);
+        }
+    }
+
+    fn dispatch(&mut self, conn: ConnId, frame: &RxFrame, now: Time) -> Result<(), Violation> {
+        let Self { port, app, conns, .. } = self;
+        let parsed = Frame::parse(frame.tag(), frame)?;
+        let Some(connection) = conns.touch(conn) else {
+            return Ok(());
+        };
+        match parsed {
+            Frame::Message { kind, aux, bulk, body } => {
+                let bulk = bulk.map(|(id, offer)| RemoteBulk { id, offer });
+                let message = Message { head: Head { kind, aux }, body, bulk };
+                app.message(&mut Io { port, conns, now }, conn, message);
+            }
+            Frame::Credit(credit) => connection.handle_credit(credit)?,
+            Frame::BulkDone(id) => {
+                // An id that is not on offer is a late or doubled answer: harmless, the generation told.
+                if let Some((loan, aux)) = connection.loans.done(id) {
+                    drop(loan);
+                    app.loan_done(&mut Io { port, conns, now }, conn, aux);
+                }
+            }
+            Frame::Goodbye => connection.hear_goodbye(now)?,
+            Frame::GoodbyeAck => {
+                let violation = Violation::Malformed { what: "goodbye answer" };
+                connection.state = connection.state.on(StateEvent::AckHeard).ok_or(violation)?;
+                port.close(conn, CloseReason::Local, now);
+            }
+            Frame::Ping(token) => connection.pong(token),
+            Frame::Pong(_) => {}
+        }
+        Ok(())
+    }
+
+    fn pulled(&mut self, conn: ConnId, slot: u64, result: Result<Bulk, BulkError>, now: Time) {
+        let Self { port, app, conns, .. } = self;
+        let Some(connection) = conns.touch(conn) else {
+            return;
+        };
+        let Some(pull) = connection.pulls.take(slot) else {
+            return;
+        };
+        connection.pulled(pull.loan_id, result.as_ref().ok().and_then(Bulk::release));
+        app.pulled(&mut Io { port, conns, now }, conn, pull.token, result);
+    }
+
+    fn opened(&mut self, conn: ConnId, negotiated: Arc<Negotiated>, now: Time) {
+        self.conns.insert(conn, Connection::new(Arc::clone(&negotiated), self.enforce_credit));
+        self.duty.opened();
+        let Self { port, app, conns, .. } = self;
+        app.opened(&mut Io { port, conns, now }, conn, &negotiated);
+        if let Some(index) = self.opening.iter().position(|(waiting, _)| *waiting == conn) {
+            let (_, adopted) = self.opening.swap_remove(index);
+            adopted.tell(Ok((conn, negotiated)));
+        }
+    }
+
+    fn closed(&mut self, conn: ConnId, reason: CloseReason, now: Time) {
+        if let Some(index) = self.opening.iter().position(|(waiting, _)| *waiting == conn) {
+            let (_, adopted) = self.opening.swap_remove(index);
+            adopted.tell(Err(OpenError::Closed(reason)));
+            return;
+        }
+        let Some(mut connection) = self.conns.remove(conn) else {
+            return;
+        };
+        self.duty.closed();
+        let cause = connection.cause(reason);
+        connection.state = State::Closed;
+        let Self { port, app, conns, .. } = self;
+        let mut io = Io { port, conns, now };
+        while let Some(pull) = connection.pulls.take_any() {
+            app.pulled(&mut io, conn, pull.token, Err(BulkError::Closed));
+        }
+        app.closed(&mut io, conn, &cause);
+    }
+
+    /// Credit, control frames, connections that have room again. Those that want more stay on the list.
+    pub(crate) fn settle(&mut self, now: Time) {
+        let Self { port, app, conns, .. } = self;
+        let mut index = 0;
+        while let Some(conn) = conns.active(index) {
+            let settled =
+                conns.peek(conn).map(|connection| connection.settle(port, conn, now)).unwrap_or_default();
+            if settled.writable {
+                app.writable(&mut Io { port, conns, now }, conn);
+                if let Some(connection) = conns.peek(conn) {
+                    connection.sent();
+                }
+            }
+            conns.settled(index, settled.again);
+            index += usize::from(settled.again);
+        }
+    }
+}
