@@ -1,0 +1,283 @@
+//! The pure core, two ends of it, against an oracle: random sizes, delays, release orders and turns.
+//!
+//! After every step: no byte is written over that was not released, no chain is sent without a receive, credit never
+//! deadlocks once the receivers release what they hold.
+
+use std::collections::VecDeque;
+
+use gimmal_engine::proto::{Lane, RxLedger, TxWindow, ledger::Owed, wire};
+use gimmal_engine::transport::{
+    Chain, Clamp, Credit, DataPath, Negotiated, Position, Term,
+    frame::{FRAME_ALIGN, span},
+};
+use proptest::prelude::*;
+
+fn negotiated(
+    path: DataPath,
+    ring_bytes: u32,
+    slot_bytes: u32,
+    arrivals: u32,
+    arrivals_count: bool,
+) -> Negotiated {
+    let term = Term { asked: 1, offered: 1, granted: 1, clamp: Clamp::None };
+    let frame = match path {
+        DataPath::Ring => ring_bytes / 4,
+        DataPath::SendRecv => slot_bytes.min(ring_bytes / 4),
+    };
+    Negotiated {
+        provider: "oracle",
+        device: String::new(),
+        peer: String::new(),
+        path,
+        responder_resources: term,
+        initiator_depth: term,
+        inline_bytes: term,
+        tx_ring_bytes: ring_bytes,
+        rx_ring_bytes: ring_bytes,
+        tx_slot_bytes: slot_bytes,
+        rx_slot_bytes: slot_bytes,
+        tx_arrivals: arrivals,
+        rx_arrivals: arrivals,
+        arrivals_count,
+        credit_words: false,
+        bulk_in_place: false,
+        frame_bytes_max: frame,
+        rx_frame_bytes_max: frame,
+        chain_bytes_max: frame & !15,
+        rnr_timer: None,
+        ack_timeout: None,
+    }
+}
+
+#[derive(Debug)]
+struct Sent {
+    end: Position,
+    begins: bool,
+    credit: Option<Credit>,
+}
+
+/// One end: what it may send, what it owes, and an oracle of the ring it writes into.
+#[derive(Debug)]
+struct End {
+    window: TxWindow,
+    ledger: RxLedger,
+    head: Position,
+    staged: Vec<Sent>,
+    wire: VecDeque<Sent>,
+    held: Vec<Position>,
+    /// The oracle: the lowest position of ours that the peer has not released.
+    peer_freed: Position,
+    released: Vec<Position>,
+    arrived: VecDeque<Position>,
+    receives: u64,
+    ring: bool,
+    counts: bool,
+    ring_bytes: u64,
+    delivered: u64,
+    posted: u64,
+    /// Send/recv: how many frames of each slot are unreleased, oldest slot first: (last end, open).
+    slots: VecDeque<(u64, Vec<Position>)>,
+}
+
+impl End {
+    fn new(negotiated: &Negotiated) -> Self {
+        Self {
+            window: TxWindow::new(negotiated, true),
+            ledger: RxLedger::new(negotiated),
+            head: Position(0),
+            staged: Vec::new(),
+            wire: VecDeque::new(),
+            held: Vec::new(),
+            peer_freed: Position(0),
+            released: Vec::new(),
+            arrived: VecDeque::new(),
+            receives: negotiated.rx_arrivals.into(),
+            ring: negotiated.path == DataPath::Ring,
+            counts: negotiated.arrivals_count,
+            ring_bytes: negotiated.tx_ring_bytes.into(),
+            delivered: 0,
+            posted: negotiated.rx_arrivals.into(),
+            slots: VecDeque::new(),
+        }
+    }
+
+    fn try_send(&mut self, payload: usize, lane: Lane, credit: Option<Credit>) -> bool {
+        let payload = payload.min(self.window.payload_bytes_max());
+        if self.window.room(payload, lane).is_none() {
+            return false;
+        }
+        let chain = self.window.chain(payload);
+        self.head = self.head.plus(span(payload) as u64);
+        self.window.committed(self.head, chain, payload);
+        assert!(
+            !self.ring || self.head.since(self.peer_freed) + FRAME_ALIGN as u64 <= self.ring_bytes,
+            "wrote over bytes that were not released"
+        );
+        self.staged.push(Sent { end: self.head, begins: chain == Chain::Begin, credit });
+        true
+    }
+
+    fn owed(&mut self) -> bool {
+        match self.ledger.owed() {
+            Owed::Little => true,
+            Owed::Ride if self.window.chain(wire::CONTROL_BYTES) == Chain::Begin => true,
+            _ => {
+                if self.window.room(wire::CONTROL_BYTES, Lane::Control).is_none() {
+                    return false;
+                }
+                let credit = self.ledger.poll_credit();
+                assert!(self.try_send(wire::CONTROL_BYTES, Lane::Control, Some(credit)));
+                true
+            }
+        }
+    }
+
+    fn turn(&mut self) -> bool {
+        let told = self.owed();
+        self.window.flushed();
+        self.wire.extend(self.staged.drain(..));
+        self.window.handle_completed(self.head);
+        told
+    }
+
+    /// Delivers the oldest frame of `from` here.
+    fn receive(&mut self, from: &mut Self, hold: bool) {
+        let Some(sent) = from.wire.pop_front() else { return };
+        if sent.begins && self.counts {
+            assert!(self.receives > 0, "a chain found no receive: RNR");
+            self.receives -= 1;
+            if self.ring {
+                self.post();
+            }
+        }
+        if !self.ring {
+            if sent.begins {
+                self.slots.push_back((0, Vec::new()));
+            }
+            self.slots.back_mut().unwrap().1.push(sent.end);
+        }
+        let end = if self.ring { sent.end } else { Position(0) };
+        self.ledger.handle_arrival(end).unwrap();
+        self.arrived.push_back(sent.end);
+        if let Some(credit) = sent.credit {
+            self.window.handle_credit(credit).unwrap();
+        }
+        self.delivered += 1;
+        self.held.push(sent.end);
+        if !hold {
+            let index = self.held.len() - 1;
+            self.release(from, index);
+        }
+    }
+
+    fn post(&mut self) {
+        self.receives += 1;
+        self.posted += 1;
+        self.ledger.handle_posted(self.posted);
+    }
+
+    fn release(&mut self, from: &mut Self, index: usize) {
+        if self.held.is_empty() {
+            return;
+        }
+        let end = self.held.swap_remove(index % self.held.len());
+        if self.ring {
+            self.ledger.handle_release(end);
+        } else {
+            // A slot is posted again when all its frames are released; the newest may still grow.
+            let slot = self.slots.iter().position(|(_, frames)| frames.contains(&end)).unwrap();
+            self.slots[slot].1.retain(|&frame| frame != end);
+            let more = slot + 1 == self.slots.len() && from.wire.front().is_some_and(|next| !next.begins);
+            if self.slots[slot].1.is_empty() && !more {
+                self.slots.remove(slot);
+                if self.counts {
+                    self.post();
+                }
+            }
+        }
+        self.released.push(end);
+        while let Some(&front) = self.arrived.front() {
+            let Some(index) = self.released.iter().position(|&released| released == front) else { break };
+            self.released.swap_remove(index);
+            self.arrived.pop_front();
+            from.peer_freed = front;
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Send { from_a: bool, payload: usize },
+    Turn { a: bool },
+    Deliver { to_a: bool, hold: bool },
+    Release { a: bool, index: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (any::<bool>(), prop_oneof![0usize..64, 0usize..5000]).prop_map(|(from_a, payload)| Step::Send { from_a, payload }),
+        3 => any::<bool>().prop_map(|a| Step::Turn { a }),
+        5 => (any::<bool>(), prop::bool::weighted(0.2)).prop_map(|(to_a, hold)| Step::Deliver { to_a, hold }),
+        2 => (any::<bool>(), any::<usize>()).prop_map(|(a, index)| Step::Release { a, index }),
+    ]
+}
+
+/// Faults stop, holders let go: everything owed must come back and a full frame must fit again.
+fn drain(a: &mut End, b: &mut End) {
+    for _ in 0..200 {
+        let (mut one, mut two) = (&mut *a, &mut *b);
+        for _ in 0..2 {
+            while !one.held.is_empty() {
+                one.release(two, 0);
+            }
+            one.turn();
+            while !one.wire.is_empty() {
+                two.receive(one, false);
+            }
+            std::mem::swap(&mut one, &mut two);
+        }
+    }
+    for end in [&*a, &*b] {
+        let max = end.window.payload_bytes_max();
+        assert!(end.window.room(max, Lane::Data).is_some(), "stuck: a full frame never fits again: {end:?}");
+    }
+}
+
+fn run(negotiated: &Negotiated, steps: &[Step]) {
+    let (mut a, mut b) = (End::new(negotiated), End::new(negotiated));
+    for step in steps {
+        match *step {
+            Step::Send { from_a, payload } => {
+                let end = if from_a { &mut a } else { &mut b };
+                end.try_send(payload, Lane::Data, None);
+            }
+            Step::Turn { a: true } => drop(a.turn()),
+            Step::Turn { a: false } => drop(b.turn()),
+            Step::Deliver { to_a: true, hold } => a.receive(&mut b, hold),
+            Step::Deliver { to_a: false, hold } => b.receive(&mut a, hold),
+            Step::Release { a: true, index } => a.release(&mut b, index),
+            Step::Release { a: false, index } => b.release(&mut a, index),
+        }
+    }
+    drain(&mut a, &mut b);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// R44, R47, R58: rings of 4 KiB with as few receives as allowed, frames held and released out of order.
+    #[test]
+    fn r47_rings_never_overwrite_never_rnr_never_stick(
+        arrivals in 4u32..12, counts in any::<bool>(), steps in prop::collection::vec(step(), 0..400)
+    ) {
+        run(&negotiated(DataPath::Ring, 4096, 1024, arrivals, counts), &steps);
+    }
+
+    /// The same on the send/recv path, where a slot comes back only when its last frame is released.
+    #[test]
+    fn r44_send_recv_never_finds_no_receive(
+        arrivals in 4u32..12, steps in prop::collection::vec(step(), 0..400)
+    ) {
+        run(&negotiated(DataPath::SendRecv, 4096, 512, arrivals, true), &steps);
+    }
+}
