@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Every test tier, or the ones named. Started by `./x test`, which sees to the packages.
+# Last line: `N passed, N failed, N skipped`; exit code 0 only when none failed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export CARGO_TERM_COLOR=never RUST_BACKTRACE=${RUST_BACKTRACE:-0}
+
+tiers=("$@")
+[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit loom tidy bench demo lab)
+
+passed=0 failed=0 skipped=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# Adds up the closing lines of whatever ran: the Rust test runner's, and the plain one of our own programs.
+count() {
+    awk '
+        /^test result: / { for (i = 1; i <= NF; i++) {
+            if ($i ~ /^passed;/) p += $(i-1); if ($i ~ /^failed;/) f += $(i-1); if ($i ~ /^ignored;/) s += $(i-1) } }
+        /(^|: )[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/ { for (i = 1; i <= NF; i++) {
+            if ($i ~ /^passed,/) p += $(i-1); if ($i ~ /^failed,?$/) f += $(i-1); if ($i == "skipped") s += $(i-1) } }
+        END { print p + 0, f + 0, s + 0 }' "$log"
+}
+
+# tier NAME COMMAND...: runs it with its output shown, and counts.
+tier() {
+    local name=$1 start=$SECONDS status p f s
+    shift
+    printf '\n== %s: %s\n' "$name" "$*"
+    "$@" 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    read -r p f s < <(count)
+    if [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
+    if [ $((p + f + s)) -eq 0 ]; then p=1; fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    printf -- '-- %s: %d passed, %d failed, %d skipped in %d s\n' "$name" "$p" "$f" "$s" $((SECONDS - start)) | sed 's/passed,/ok,/'
+    [ "$f" -eq 0 ]
+}
+
+lab_tier() {
+    cargo build --release -q -p gimmal-lab && target/release/gimmal-lab prepare || return 1
+    cargo build --release -q -p gimmal-examples -p gimmal-bench -p gimmal-transport --bins --examples \
+        --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/conformance || return 1
+    target/release/gimmal-lab run --fabric both --timeout-s 1500 -- bash "$PWD/tests/lab.sh"
+}
+
+for name in "${tiers[@]}"; do
+    case $name in
+        fmt) tier fmt cargo fmt --all --check ;;
+        lint) tier lint cargo clippy -q --workspace --all-targets --all-features -- -D warnings ;;
+        doc) RUSTDOCFLAGS="-D warnings" tier doc cargo doc -q --workspace --all-features --no-deps ;;
+        unit) tier unit cargo test -q --workspace --no-fail-fast ;;
+        loom) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom tier loom \
+            cargo test -q -p gimmal-transport --release --lib --no-default-features loom_ ;;
+        tidy) tier tidy bash tests/tidy.sh ;;
+        bench) tier bench bash tests/bench.sh ;;
+        demo) tier demo bash tests/demo.sh ;;
+        lab) tier lab lab_tier ;;
+        *) echo "unknown tier $name" >&2; exit 2 ;;
+    esac
+done
+
+printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+[ "$failed" -eq 0 ]
