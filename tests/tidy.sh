@@ -17,25 +17,46 @@ rule() {
 
 sources() { git ls-files "$@"; }
 
-grep -lE '(^|[^_a-z"`])unsafe( |\{)' $(sources '*.rs') | grep -v '^transport/src/\(mem\|sync\|shm\|verbs\|floor\)/' |
-    while read -r file; do grep -HnE '(^|[^_a-z"`])unsafe( \{|\{| fn| impl)' "$file" | grep -v '//'; done | rule 'unsafe only in transport/src/{mem,sync,shm,verbs,floor}'
-for crate in engine rpc rpc/macros gimmal bench examples lab; do
-    for root in $(ls "$crate"/src/lib.rs "$crate"/src/main.rs 2>/dev/null); do
-        grep -qF '#![forbid(unsafe_code)]' "$root" || echo "$root"
+unsafe_outside() {
+    grep -HnE '^[^/]*\bunsafe( \{|\{| fn| impl)' $(sources '*.rs') | grep -vE '^transport/src/(mem|sync|shm|verbs|floor)/'
+}
+
+without_forbid() {
+    for root in engine rpc rpc/macros gimmal bench examples lab; do
+        for file in "$root/src/lib.rs" "$root/src/main.rs"; do
+            [ ! -f "$file" ] || grep -qF '#![forbid(unsafe_code)]' "$file" || echo "$file"
+        done
     done
-done | rule 'forbid(unsafe_code) in every crate above transport'
-grep -ln 'rdma_sys' $(sources '*.rs') | grep -v '^transport/src/verbs/sys.rs$' | rule 'rdma_sys is named in verbs/sys.rs only'
-grep -nE 'transport::(verbs|shm|sim)\b|crate::(verbs|shm|sim)\b' $(sources 'engine/src/*.rs' 'rpc/src/*.rs') | rule 'engine and rpc name no provider'
-for provider in verbs shm sim; do
-    others=$(printf '%s\n' verbs shm sim | grep -v "$provider" | paste -sd'|')
-    grep -nE "crate::($others)::" $(sources "transport/src/$provider/*.rs")
-done | rule 'providers do not import each other'
-wc -l $(sources '*.rs') | awk '$2 != "total" && $1 > 600 { print $2 ": " $1 " lines" }' | rule 'no file over 600 lines'
-grep -nE '(^|[^a-z_])(todo!|unimplemented!|dbg!)\(' $(sources '*.rs') | rule 'nothing left to do in the code'
-grep -nE 'SAFETY: *(ffi|todo|\?)' $(sources '*.rs') | rule 'SAFETY comments argue'
-grep -ohE 'SYNC POINT: [a-z -]+' $(sources '*.rs') | sort | uniq -c | awk '$1 < 2' | rule 'every SYNC POINT has its other end'
-grep -noE '\bpub [a-z_]+:' engine/src/config.rs transport/src/config.rs | sed 's/.*pub //; s/://' | sort -u |
-    while read -r field; do grep -q "\`[a-z_.]*$field\`" tuning.md || echo "$field"; done | rule 'every config field is in tuning.md'
+}
+
+provider_imports() {
+    for provider in verbs shm sim; do
+        others=$(printf '%s\n' verbs shm sim | grep -v "$provider" | paste -sd'|')
+        grep -nE "crate::($others)::" $(sources "transport/src/$provider/*.rs") /dev/null
+    done
+}
+
+undocumented_knobs() {
+    grep -ohE '^    pub [a-z_]+:' engine/src/config.rs transport/src/config.rs | sed 's/.*pub //; s/://' | sort -u |
+        while read -r field; do grep -q "\`[a-z_.]*$field\`" tuning.md || echo "$field"; done
+}
+
+lonely_sync_points() {
+    grep -ohE 'SYNC POINT: [a-z -]+' $(sources '*.rs') | sort | uniq -c | awk '$1 < 2'
+}
+
+long_files() { wc -l $(sources '*.rs') | awk '$2 != "total" && $1 > 600 { print $2 ": " $1 " lines" }'; }
+
+rule 'unsafe only in transport/src/{mem,sync,shm,verbs,floor}' < <(unsafe_outside)
+rule 'forbid(unsafe_code) in every crate above transport' < <(without_forbid)
+rule 'rdma_sys is named in verbs/sys.rs only' < <(grep -ln 'rdma_sys' $(sources '*.rs') | grep -v '^transport/src/verbs/sys.rs$')
+rule 'engine and rpc name no provider' < <(grep -nE 'transport::(verbs|shm|sim)\b' $(sources 'engine/src/*.rs' 'rpc/src/*.rs'))
+rule 'providers do not import each other' < <(provider_imports)
+rule 'no file over 600 lines' < <(long_files)
+rule 'nothing left to do in the code' < <(grep -nE '(^|[^a-z_])(todo!|unimplemented!|dbg!)\(' $(sources '*.rs'))
+rule 'SAFETY comments argue' < <(grep -nE 'SAFETY: *(ffi|todo|\?)' $(sources '*.rs'))
+rule 'every SYNC POINT has its other end' < <(lonely_sync_points)
+rule 'every config field is in tuning.md' < <(undocumented_knobs)
 
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" -eq 0 ]
