@@ -56,6 +56,13 @@ impl<P: Port, A: App> Runner<P, A> {
         work
     }
 
+    pub(crate) fn turn_at(&mut self, now: Time) -> usize {
+        self.now = now;
+        let work = self.worker.turn(now);
+        self.worker.duty.turned(work);
+        work
+    }
+
     #[inline]
     pub(crate) fn worked(&mut self) {
         self.idler.worked();
@@ -176,6 +183,17 @@ impl<P: Provider, A: App> Inline<P, A> {
     #[inline]
     pub fn idle(&mut self, limit: Duration) -> usize {
         self.runner.run_once(limit)
+    }
+
+    /// One bounded turn at a time of the caller's choosing: for simulated worlds, whose clock is an argument.
+    pub fn turn_at(&mut self, now: Time) -> usize {
+        self.runner.turn_at(now)
+    }
+
+    /// Takes over a connection that was made elsewhere. Its outcome is told to the application.
+    pub fn adopt(&mut self, link: P::Link) {
+        let now = self.runner.now;
+        self.runner.worker.adopt(link, Adopted::nobody(), now);
     }
 
     /// Lets the application act; what it sends leaves at once.

@@ -93,6 +93,12 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
         self.gate.allocate(conn, bytes)
     }
 
+    /// The control side's handle on the worker's port.
+    #[must_use]
+    pub fn gate(&self) -> &P::Gate {
+        &self.gate
+    }
+
     /// What the worker did.
     #[must_use]
     pub fn duty(&self) -> DutySnapshot {
