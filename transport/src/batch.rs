@@ -84,6 +84,11 @@ impl Batch {
         self.events.is_empty()
     }
 
+    /// The events from number `first` on, to be changed in place.
+    pub(crate) fn events_from(&mut self, first: usize) -> &mut [Event] {
+        self.events.get_mut(first..).unwrap_or_default()
+    }
+
     /// Takes all events, in order; the batch is empty afterwards and keeps its memory.
     pub fn drain(&mut self) -> std::vec::Drain<'_, Event> {
         self.events.drain(..)

@@ -19,6 +19,7 @@ pub struct Bulk {
 enum Memory {
     Own(Loan),
     Peer(Arc<Region>, Arc<Release>),
+    Held(Loan, Arc<Release>),
 }
 
 // SAFETY: the bytes are only read, nobody in this process writes them while the bulk exists (`in_place`'s promise, or
@@ -48,12 +49,18 @@ impl Bulk {
         Self { bytes: region.at(offset, len), len, memory: Memory::Peer(region, release) }
     }
 
+    /// Bytes of our own that count as the peer's: its loan is free only after `release` is set. For the simulator.
+    #[must_use]
+    pub fn held(loan: Loan, release: Arc<Release>) -> Self {
+        Self { bytes: NonNull::from(&*loan).cast(), len: loan.len(), memory: Memory::Held(loan, release) }
+    }
+
     /// Set when in-place bytes are dropped; `None` when the bytes are our own and the peer's loan is free already.
     #[must_use]
     pub fn release(&self) -> Option<Arc<Release>> {
         match &self.memory {
             Memory::Own(_) => None,
-            Memory::Peer(_, release) => Some(Arc::clone(release)),
+            Memory::Peer(_, release) | Memory::Held(_, release) => Some(Arc::clone(release)),
         }
     }
 }
@@ -69,7 +76,7 @@ impl Deref for Bulk {
 
 impl Drop for Bulk {
     fn drop(&mut self) {
-        if let Memory::Peer(_, release) = &self.memory {
+        if let Some(release) = self.release() {
             release.set();
         }
     }

@@ -44,9 +44,23 @@ impl Loan {
     /// # Errors
     /// What mmap says.
     pub fn anonymous(len: usize, ticket: u64) -> std::io::Result<Self> {
-        struct Owner(#[allow(dead_code)] Region); // held for its drop
-        impl LoanHome for Owner {
+        struct Nobody;
+        impl LoanHome for Nobody {
             fn give_back(&self, _: u64) {}
+        }
+        Self::anonymous_from(len, ticket, Arc::new(Nobody))
+    }
+
+    /// As [`Loan::anonymous`], and `home` hears of its end.
+    ///
+    /// # Errors
+    /// What mmap says.
+    pub fn anonymous_from(len: usize, ticket: u64, home: Arc<dyn LoanHome>) -> std::io::Result<Self> {
+        struct Owner(#[allow(dead_code)] Region, Arc<dyn LoanHome>); // the region is held for its drop
+        impl LoanHome for Owner {
+            fn give_back(&self, ticket: u64) {
+                self.1.give_back(ticket);
+            }
         }
         // SAFETY: `MmapRaw` is a plain mapping that only this owner refers to.
         unsafe impl Send for Owner {}
@@ -55,7 +69,7 @@ impl Loan {
         let region = Region::anonymous(len.max(1))?;
         let bytes = region.base();
         // SAFETY: anonymous memory is zeroed, owned by `Owner`, and mapped until the loan drops its home.
-        Ok(unsafe { Self::new(bytes, len, ticket, Arc::new(Owner(region))) })
+        Ok(unsafe { Self::new(bytes, len, ticket, Arc::new(Owner(region, home))) })
     }
 
     /// The provider's name for this memory.

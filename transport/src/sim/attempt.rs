@@ -1,0 +1,335 @@
+//! The scripted CM: a connection from the request to both grants, and its orderly end.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    config::{FaultKind, SimDevice, Step},
+    world::{Conn, End, Happening, Inbound, Life, Side, Stage, World},
+};
+use crate::{
+    AcceptError, CloseReason, ConnId, ConnectError, ConnectOptions, Credit, DataPath, Hello, Negotiated,
+    PortConfig, RejectReason,
+    hello::{Feature, encode_reject},
+};
+
+/// ECONNRESET.
+const CONNECTION_RESET: i32 = 104;
+/// EHOSTUNREACH.
+const HOST_UNREACHABLE: i32 = 113;
+/// `IB_CM_REJ_CONSUMER_DEFINED`.
+const CONSUMER_REJECT: i32 = 28;
+
+/// The hello of an end.
+pub(super) fn hello(device: &SimDevice, config: &PortConfig, nonce: u64) -> Hello {
+    Hello {
+        features: if device.path == DataPath::Ring { Feature::RING } else { Feature(0) },
+        ring_bytes: config.ring_bytes,
+        slot_bytes: config.slot_bytes,
+        arrivals: config.arrivals,
+        responder_resources: config.responder_resources.min(device.responder_resources),
+        initiator_depth: config.initiator_depth.min(device.initiator_depth),
+        lane: 0,
+        nonce,
+    }
+}
+
+impl World {
+    /// Starts an attempt from a port; `private_data` stands in for the hello.
+    pub(super) fn start_attempt(
+        &mut self,
+        address: String,
+        name: String,
+        port: u64,
+        options: &ConnectOptions,
+        private_data: Option<Vec<u8>>,
+    ) -> Option<u64> {
+        let state = self.ports.get(&port)?;
+        let (device, config) = (state.device.clone(), state.config.clone());
+        let nonce = self.rng.next();
+        let ours = hello(&device, &config, nonce);
+        let mut active = End::new(device.clone(), config.clone());
+        (active.port, active.hello) = (Some(port), Some(ours));
+        active.handshake_timeout = options.handshake_timeout;
+        let mut passive = End::new(device, config);
+        passive.gone = true;
+        let number = self.connects;
+        self.connects += 1;
+        let id = self.fresh();
+        let conn = Conn {
+            number,
+            address,
+            name,
+            private_data: private_data.unwrap_or_else(|| ours.encode().to_vec()),
+            connect_timeout: options.connect_timeout,
+            stage: Stage::Requesting,
+            outcome: None,
+            silent: false,
+            frames: 0,
+            completions: 0,
+            pieces: 0,
+            ends: [active, passive],
+        };
+        self.conns.insert(id, conn);
+        self.log("connect", &[id]);
+        self.schedule(self.now.plus(options.connect_timeout), Happening::ConnectDeadline { conn: id });
+        match self.fault(id, Step::Resolve) {
+            None => self.travel(id, 0, Duration::ZERO, Happening::Request { conn: id }),
+            Some(FaultKind::Refuse) => self.fail_attempt(id, |conn, _| ConnectError::Resolve {
+                address: conn.address.clone(),
+                step: "ADDR_ERROR",
+                errno: HOST_UNREACHABLE,
+            }),
+            Some(kind) => self.strike(id, kind, 0, "connect"),
+        }
+        Some(id)
+    }
+
+    /// Ends a pending attempt with an error made from it and the step it was in.
+    pub(super) fn fail_attempt(&mut self, id: u64, error: impl FnOnce(&Conn, &'static str) -> ConnectError) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if conn.outcome.is_some() {
+            return;
+        }
+        let step = match conn.stage {
+            Stage::Requesting => "sending the request",
+            _ => "waiting for the answer",
+        };
+        conn.outcome = Some(Err(error(conn, step)));
+        conn.stage = Stage::Failed;
+        conn.ends[0].life = Life::Closed;
+        self.log("refused", &[id]);
+        self.changed = true;
+    }
+
+    pub(super) fn on_connect_deadline(&mut self, id: u64) {
+        if self.conns.get(&id).is_some_and(|conn| conn.outcome.is_none()) {
+            self.fail_attempt(id, |conn, step| ConnectError::Timeout {
+                address: conn.address.clone(),
+                step,
+                timeout: conn.connect_timeout,
+            });
+            self.travel(id, 0, Duration::ZERO, Happening::Goodbye { conn: id, from: 0 });
+        }
+    }
+
+    pub(super) fn on_request(&mut self, id: u64) {
+        let fault = self.fault(id, Step::Request);
+        let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.stage == Stage::Requesting) else {
+            return;
+        };
+        let listener = self.listeners.get_mut(&conn.name);
+        let nobody = |conn: &Conn, _| ConnectError::NobodyListens { address: conn.address.clone() };
+        match (fault, listener) {
+            (Some(FaultKind::Refuse), _) => self.fail_attempt(id, nobody),
+            (Some(FaultKind::Reject(reason)), _) => self.refuse(id, reason),
+            (Some(kind), _) => self.strike(id, kind, 0, "connect"),
+            (None, None) => self.fail_attempt(id, nobody),
+            (None, Some(listener)) => match Hello::decode(&conn.private_data) {
+                Err(reason) => {
+                    listener.rejected += 1;
+                    self.refuse(id, reason);
+                }
+                Ok(_) if listener.waiting.len() >= usize::from(listener.options.backlog) => {
+                    listener.rejected += 1;
+                    self.refuse(id, RejectReason::Overloaded);
+                }
+                Ok(theirs) => {
+                    conn.stage = Stage::Waiting;
+                    conn.ends[0].hello = Some(theirs);
+                    conn.ends[1].gone = false;
+                    conn.ends[1].handshake_timeout = listener.options.handshake_timeout;
+                    listener.waiting.push_back(id);
+                    self.changed = true;
+                }
+            },
+        }
+    }
+
+    /// The passive side says no; the answer travels as the reject's private data does.
+    pub(super) fn refuse(&mut self, id: u64, reason: RejectReason) {
+        let read = crate::hello::decode_reject(&encode_reject(reason)).unwrap_or(reason);
+        self.travel(id, 1, Duration::ZERO, Happening::Refusal { conn: id, reason: read });
+    }
+
+    pub(super) fn on_refusal(&mut self, id: u64, reason: RejectReason) {
+        self.fail_attempt(id, |conn, _| ConnectError::Rejected { address: conn.address.clone(), reason });
+    }
+
+    /// Accepts onto a port: receives are posted, the answer leaves.
+    pub(super) fn accept(&mut self, id: u64, port: u64) -> Result<(), AcceptError> {
+        let gone = Err(AcceptError::Gone { errno: CONNECTION_RESET });
+        let Some(state) = self.ports.get(&port) else { return gone };
+        let (device, config) = (state.device.clone(), state.config.clone());
+        let fault = self.fault(id, Step::Accept);
+        let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.stage == Stage::Waiting) else {
+            return gone;
+        };
+        match fault {
+            Some(FaultKind::Refuse) => {
+                let meaning = "consumer reject without data: the accept failed";
+                self.fail_attempt(id, |conn, _| ConnectError::Refused {
+                    address: conn.address.clone(),
+                    status: CONSUMER_REJECT,
+                    meaning,
+                });
+                return gone;
+            }
+            Some(FaultKind::Silent) => conn.silent = true,
+            Some(kind) => {
+                self.strike(id, kind, 0, "accept");
+                return gone;
+            }
+            None => {}
+        }
+        let Some(conn) = self.conns.get_mut(&id) else { return gone };
+        let Some(theirs) = conn.ends[0].hello else { return gone };
+        let ours = hello(&device, &config, theirs.nonce);
+        let settled = Negotiated::settle("sim", &device.capabilities(), &config, &ours, &theirs);
+        let negotiated = match settled {
+            Ok(negotiated) => negotiated,
+            Err(reason) => {
+                self.refuse(id, reason);
+                return Err(AcceptError::Rejected(reason));
+            }
+        };
+        let end = &mut conn.ends[1];
+        (end.device, end.config, end.port, end.hello) = (device, config, Some(port), Some(ours));
+        conn.stage = Stage::Replying;
+        let number = conn.number;
+        self.link(id, 1, negotiated, format!("connection {number}"));
+        self.travel(id, 1, Duration::ZERO, Happening::Reply { conn: id });
+        Ok(())
+    }
+
+    pub(super) fn on_reply(&mut self, id: u64) {
+        if let Some(kind) = self.fault(id, Step::Reply) {
+            return self.strike(id, kind, 1, "accept");
+        }
+        let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.outcome.is_none()) else { return };
+        let (Some(ours), Some(theirs)) = (conn.ends[0].hello, conn.ends[1].hello) else { return };
+        let end = &conn.ends[0];
+        let settled = Negotiated::settle("sim", &end.device.capabilities(), &end.config, &ours, &theirs);
+        match settled {
+            Ok(negotiated) => {
+                conn.stage = Stage::Established;
+                conn.outcome = Some(Ok(()));
+                let peer = conn.address.clone();
+                self.link(id, 0, negotiated, peer);
+                self.changed = true;
+            }
+            Err(reason) => {
+                self.fail_attempt(id, |conn, _| ConnectError::Foreign {
+                    address: conn.address.clone(),
+                    reason,
+                });
+                self.travel(id, 0, Duration::ZERO, Happening::Goodbye { conn: id, from: 0 });
+            }
+        }
+    }
+
+    /// The connection stands at this end: memory is there, the handshake's clock runs.
+    fn link(&mut self, id: u64, side: Side, mut negotiated: Negotiated, peer: String) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let end = &mut conn.ends[side];
+        (negotiated.device, negotiated.peer) = ("sim0".to_owned(), peer);
+        end.life = Life::Linked;
+        end.rx.ring = vec![0; negotiated.rx_ring_bytes as usize];
+        (end.rx.posted, end.rx.arrivals) = (negotiated.rx_arrivals.into(), negotiated.rx_arrivals.into());
+        end.peer_credit = Credit { arrivals: negotiated.tx_arrivals.into(), ..Credit::default() };
+        end.negotiated = Some(Arc::new(negotiated));
+        let at = self.now.plus(end.handshake_timeout);
+        self.schedule(at, Happening::HandshakeDeadline { conn: id, side });
+    }
+
+    pub(super) fn on_handshake_deadline(&mut self, id: u64, side: Side) {
+        if self.conns.get(&id).is_some_and(|conn| conn.ends[side].life == Life::Linked) {
+            self.close_end(id, side, CloseReason::Handshake);
+            self.travel(id, side, Duration::ZERO, Happening::Goodbye { conn: id, from: side });
+        }
+    }
+
+    /// A port took the link over: the active side speaks first.
+    pub(super) fn adopted(&mut self, id: u64, side: Side, conn_id: ConnId, port: u64) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        conn.ends[side].id = Some(conn_id);
+        if let Some(port) = self.ports.get_mut(&port) {
+            port.conns.insert(conn_id, (id, side));
+        }
+        self.offer_inbox(id, side);
+        if side == 0 {
+            self.travel(id, 0, Duration::ZERO, Happening::Grant { conn: id, from: 0 });
+        } else {
+            self.open(id, 1);
+        }
+    }
+
+    pub(super) fn on_grant(&mut self, id: u64, from: Side) {
+        let step = Step::Grant(if from == 0 { 1 } else { 2 });
+        if let Some(kind) = self.fault(id, step) {
+            return self.strike(id, kind, from, "grant");
+        }
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.ends[1 - from].granted = true;
+            self.open(id, 1 - from);
+        }
+    }
+
+    /// Opens an end that is adopted and has the peer's grant; the passive side answers with its own.
+    fn open(&mut self, id: u64, side: Side) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let end = &mut conn.ends[side];
+        if end.life != Life::Linked || !end.granted || end.id.is_none() {
+            return;
+        }
+        let Some(negotiated) = end.negotiated.clone() else { return };
+        end.life = Life::Open;
+        self.log("open", &[id, side as u64]);
+        if side == 1 {
+            self.travel(id, 1, Duration::ZERO, Happening::Grant { conn: id, from: 1 });
+        }
+        self.put(id, side, Inbound::Opened(negotiated));
+    }
+
+    /// This side ends the connection, and the other one hears of it behind everything sent before.
+    pub(super) fn hang_up(&mut self, id: u64, side: Side, reason: CloseReason) {
+        let living = |conn: &Conn| matches!(conn.ends[side].life, Life::Linked | Life::Open);
+        if self.conns.get(&id).is_some_and(living) {
+            self.close_end(id, side, reason);
+            self.travel(id, side, Duration::ZERO, Happening::Goodbye { conn: id, from: side });
+        }
+    }
+
+    pub(super) fn on_goodbye(&mut self, id: u64, from: Side) {
+        if let Some(kind) = self.fault(id, Step::Closing) {
+            return self.strike(id, kind, from, "close");
+        }
+        self.close_end(id, 1 - from, CloseReason::Peer);
+        if let Some(conn) = self.conns.get_mut(&id)
+            && conn.stage == Stage::Waiting
+        {
+            conn.stage = Stage::Failed;
+        }
+        self.fail_attempt(id, |conn, step| ConnectError::Event {
+            address: conn.address.clone(),
+            event: "RDMA_CM_EVENT_DISCONNECTED",
+            status: 0,
+            step,
+        });
+    }
+
+    /// A port is gone without a word: its peers see it die.
+    pub(super) fn port_dropped(&mut self, port: u64) {
+        self.ports.remove(&port);
+        let mine: Vec<(u64, Side)> = self
+            .conns
+            .iter()
+            .flat_map(|(id, conn)| (0..2).map(move |side| (*id, side, &conn.ends[side])))
+            .filter(|(_, _, end)| end.port == Some(port) && end.id.is_some())
+            .map(|(id, side, _)| (id, side))
+            .collect();
+        for (id, side) in mine {
+            self.close_end(id, 1 - side, CloseReason::PeerGone { how: "its port was dropped" });
+            self.leave(id, side);
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The data side: slots of connections, reservations, staged chains. What happens to them is the world's.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+
+use super::{
+    bulk::Home,
+    config::{Misuse, SimDevice},
+    connect::Link,
+    path::Chain as Posted,
+    world::{Inbound, Life, Shared, Side},
+};
+use crate::{
+    Batch, Chain, CloseReason, ConnId, Credit, Event, FrameWord, Gate, Loan, LoanError, Negotiated, Offer,
+    Port, PortConfig, PortCounters, PortError, Position, Refused, RxFrame, Tag, Time, Waker,
+    frame::{FRAME_WORD_BYTES, span},
+    sync::Doorbell,
+};
+
+/// EINVAL.
+const INVALID: i32 = 22;
+
+/// The control side's handle on a [`SimPort`].
+#[derive(Clone, Debug)]
+pub struct SimGate {
+    shared: Arc<Shared>,
+    port: u64,
+}
+
+impl SimGate {
+    pub(super) const fn port(&self) -> u64 {
+        self.port
+    }
+}
+
+impl Gate for SimGate {
+    fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
+        let ticket = self.shared.with(|world| {
+            let (port, now) = (world.ports.get(&self.port), bytes as u64);
+            let port = port.ok_or(LoanError::Closed)?;
+            if now > port.config.bulk_bytes_max {
+                return Err(LoanError::TooLarge { bytes: now, limit: port.config.bulk_bytes_max });
+            }
+            let (id, side) = *port.conns.get(&conn).ok_or(LoanError::Closed)?;
+            let open = world.conns.get(&id).is_some_and(|conn| conn.ends[side].life == Life::Open);
+            if open { Ok(world.loan_made(id, side)) } else { Err(LoanError::Closed) }
+        })?;
+        let home = Arc::new(Home(Arc::downgrade(&self.shared)));
+        Loan::anonymous_from(bytes, ticket, home).map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or(0);
+            LoanError::Port(PortError::System { step: "mmap", errno })
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    local: Option<Local>,
+    /// Of the connection that was here last.
+    last: Option<(ConnId, PortCounters)>,
+}
+
+/// What the port keeps of a connection.
+#[derive(Debug)]
+struct Local {
+    conn: u64,
+    side: Side,
+    negotiated: Option<Arc<Negotiated>>,
+    open: bool,
+    scratch: Vec<u8>,
+    staged: Vec<Posted>,
+    position: u64,
+}
+
+/// The data side; see [`Port`].
+#[derive(Debug)]
+pub struct SimPort {
+    shared: Arc<Shared>,
+    id: u64,
+    config: PortConfig,
+    doorbell: Waker,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    dirty: Vec<ConnId>,
+    reserved: Option<(ConnId, usize)>,
+}
+
+impl SimPort {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        device: &SimDevice,
+        config: &PortConfig,
+    ) -> Result<Self, PortError> {
+        check(config)?;
+        let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(0);
+        let doorbell =
+            Doorbell::new().map_err(|error| PortError::System { step: "eventfd", errno: errno(error) })?;
+        let doorbell = Arc::new(doorbell);
+        let id = shared.with(|world| world.add_port(Arc::clone(&doorbell), config, device));
+        Ok(Self {
+            shared: Arc::clone(shared),
+            id,
+            config: config.clone(),
+            doorbell,
+            slots: Vec::new(),
+            free: Vec::new(),
+            dirty: Vec::new(),
+            reserved: None,
+        })
+    }
+
+    fn local(&self, conn: ConnId) -> Option<&Local> {
+        let slot = self.slots.get(conn.index() as usize)?;
+        slot.local.as_ref().filter(|_| slot.generation == conn.generation())
+    }
+
+    fn local_mut(&mut self, conn: ConnId) -> Option<&mut Local> {
+        let slot = self.slots.get_mut(conn.index() as usize)?;
+        slot.local.as_mut().filter(|_| slot.generation == conn.generation())
+    }
+
+    fn open_end(&self, conn: ConnId) -> Result<(u64, Side), Refused> {
+        self.local(conn)
+            .filter(|local| local.open)
+            .map(|local| (local.conn, local.side))
+            .ok_or(Refused::Closed)
+    }
+
+    fn claim(&mut self, link: &mut Link) -> Option<(ConnId, u64, Side)> {
+        let (conn, side) = link.take()?;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, local: None, last: None });
+            u32::try_from(self.slots.len() - 1).expect("`connections` is a u32 and was checked")
+        });
+        let slot = &mut self.slots[index as usize];
+        let local = Local {
+            conn,
+            side,
+            negotiated: None,
+            open: false,
+            scratch: Vec::new(),
+            staged: Vec::new(),
+            position: 0,
+        };
+        slot.local = Some(local);
+        Some((ConnId::new(index, slot.generation), conn, side))
+    }
+
+    fn event(&mut self, conn: ConnId, inbound: Inbound, counters: PortCounters) -> Event {
+        match inbound {
+            Inbound::Opened(negotiated) => {
+                if let Some(local) = self.local_mut(conn) {
+                    local.open = true;
+                    local.scratch = vec![0; negotiated.frame_bytes_max as usize];
+                    local.negotiated = Some(Arc::clone(&negotiated));
+                }
+                Event::Opened { conn, negotiated }
+            }
+            Inbound::Frame { payload, tag, end, slot, .. } => {
+                Event::Frame { conn, frame: RxFrame::on_heap(payload, tag, end, slot) }
+            }
+            Inbound::Pulled { token, result } => Event::Pulled { conn, token, result },
+            Inbound::Closed(reason) => {
+                if let Some(slot) = self.slots.get_mut(conn.index() as usize) {
+                    slot.local = None;
+                    slot.generation = slot.generation.wrapping_add(1);
+                    slot.last = Some((conn, counters));
+                    self.free.push(conn.index());
+                }
+                Event::Closed { conn, reason }
+            }
+        }
+    }
+}
+
+fn check(config: &PortConfig) -> Result<(), PortError> {
+    let bad = |field, value: u64, limit: u64| Err(PortError::Limit { field, value, limit });
+    if !config.ring_bytes.is_power_of_two() || !(4 << 10..=1 << 30).contains(&config.ring_bytes) {
+        return bad("ring_bytes", config.ring_bytes.into(), 1 << 30);
+    }
+    if !config.slot_bytes.is_multiple_of(16) || !(64..=16 << 20).contains(&config.slot_bytes) {
+        return bad("slot_bytes", config.slot_bytes.into(), 16 << 20);
+    }
+    if config.arrivals < 4 {
+        return bad("arrivals", config.arrivals.into(), u16::MAX.into());
+    }
+    if config.signal_interval == 0 || config.signal_interval > config.sends / 2 {
+        return bad("signal_interval", config.signal_interval.into(), u64::from(config.sends / 2));
+    }
+    Ok(())
+}
+
+impl Port for SimPort {
+    type Link = Link;
+    type Gate = SimGate;
+
+    fn gate(&self) -> SimGate {
+        SimGate { shared: Arc::clone(&self.shared), port: self.id }
+    }
+
+    fn adopt(&mut self, mut link: Link, now: Time) -> Result<ConnId, PortError> {
+        if link.port() != self.id {
+            return Err(PortError::System { step: "adopt on another port than the gate's", errno: INVALID });
+        }
+        let used = self.slots.len() - self.free.len();
+        let limit = self.config.connections;
+        if used >= limit as usize {
+            return Err(PortError::Limit {
+                field: "connections",
+                value: used as u64 + 1,
+                limit: limit.into(),
+            });
+        }
+        let Some((id, conn, side)) = self.claim(&mut link) else {
+            return Err(PortError::System { step: "adopt", errno: INVALID });
+        };
+        let port = self.id;
+        self.shared.with(|world| {
+            world.advance(now);
+            world.adopted(conn, side, id, port);
+        });
+        Ok(id)
+    }
+
+    fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused> {
+        self.reserved = None;
+        let (id, side) = self.open_end(conn)?;
+        let sends = u64::from(self.config.sends);
+        let outstanding = self.shared.with(|world| world.outstanding(id, side))?;
+        let local = self.local_mut(conn).ok_or(Refused::Closed)?;
+        let limit = local.scratch.len().saturating_sub(FRAME_WORD_BYTES);
+        if payload_bytes > limit {
+            return Err(Refused::TooLarge { bytes: payload_bytes, limit });
+        }
+        if outstanding + local.staged.len() as u64 >= sends {
+            return Err(Refused::Full);
+        }
+        self.reserved = Some((conn, payload_bytes));
+        let local = self.local_mut(conn).ok_or(Refused::Closed)?;
+        Ok(&mut local.scratch[..payload_bytes])
+    }
+
+    fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, chain: Chain) -> Position {
+        let reserved = self.reserved.take();
+        let Some(local) = self.local_mut(conn) else { return Position(0) };
+        let Some(negotiated) = local.negotiated.clone() else { return Position(0) };
+        if !reserved.is_some_and(|(id, bytes)| id == conn && payload_bytes <= bytes) {
+            return Position(local.position);
+        }
+        let bytes = span(payload_bytes);
+        let fits = local
+            .staged
+            .last()
+            .is_some_and(|last| last.bytes.len() + bytes <= negotiated.chain_bytes_max as usize);
+        if chain == Chain::Begin || !fits {
+            let bytes = Vec::new();
+            local.staged.push(Posted { start: local.position, bytes, frames: 0, signals: None });
+        }
+        if let Some(last) = local.staged.last_mut() {
+            let end = last.bytes.len() + bytes;
+            last.bytes.extend_from_slice(&FrameWord::new(payload_bytes, tag).bits().to_le_bytes());
+            last.bytes.extend_from_slice(&local.scratch[..payload_bytes]);
+            last.bytes.resize(end, 0);
+            last.frames += 1;
+        }
+        local.position += bytes as u64;
+        let (id, side, position) = (local.conn, local.side, local.position);
+        let room = u64::from(negotiated.tx_ring_bytes);
+        self.shared.with(|world| {
+            let done = world.conns.get(&id).map_or(position, |conn| conn.ends[side].tx.completed);
+            if position > done + room {
+                world.misuse(Misuse::TransmitOverrun { bytes: position - done - room });
+            }
+            if chain == Chain::Extend && !fits {
+                world.misuse(Misuse::BadExtend);
+            }
+        });
+        if !self.dirty.contains(&conn) {
+            self.dirty.push(conn);
+        }
+        Position(position)
+    }
+
+    fn flush(&mut self) {
+        self.reserved = None;
+        let shared = Arc::clone(&self.shared);
+        while let Some(conn) = (!self.dirty.is_empty()).then(|| self.dirty.remove(0)) {
+            let Some(local) = self.local_mut(conn) else { continue };
+            let (id, side) = (local.conn, local.side);
+            let staged = std::mem::take(&mut local.staged);
+            shared.with(|world| {
+                for chain in staged {
+                    world.post(id, side, chain);
+                }
+            });
+        }
+    }
+
+    fn completed(&mut self, conn: ConnId) -> Position {
+        let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) else {
+            return Position(0);
+        };
+        Position(
+            self.shared.with(|world| world.conns.get(&id).map_or(0, |conn| conn.ends[side].tx.completed)),
+        )
+    }
+
+    fn peer_credit(&mut self, conn: ConnId) -> Option<Credit> {
+        let local = self.local(conn)?;
+        let words = local.negotiated.as_ref()?.credit_words;
+        let (id, side) = (local.conn, local.side);
+        words
+            .then(|| self.shared.with(|world| world.conns.get(&id).map(|conn| conn.ends[side].peer_credit)))?
+    }
+
+    fn return_credit(&mut self, conn: ConnId, credit: Credit) {
+        if let Ok((id, side)) = self.open_end(conn) {
+            self.shared.with(|world| world.return_credit(id, side, credit));
+        }
+    }
+
+    fn arrivals(&self, conn: ConnId) -> u64 {
+        let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) else { return 0 };
+        self.shared.with(|world| world.conns.get(&id).map_or(0, |conn| conn.ends[side].rx.arrivals))
+    }
+
+    fn release(&mut self, conn: ConnId, frame: RxFrame) {
+        if let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) {
+            self.shared.with(|world| world.release(id, side, &frame));
+        }
+    }
+
+    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
+        let (id, side) = self.open_end(conn)?;
+        self.shared.with(|world| world.offer(id, side, loan))
+    }
+
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+        let (id, side) = self.open_end(conn)?;
+        self.shared.with(|world| world.pull(id, side, offer, token))
+    }
+
+    fn poll(&mut self, now: Time, batch: &mut Batch) {
+        self.reserved = None;
+        let (shared, port) = (Arc::clone(&self.shared), self.id);
+        shared.with(|world| world.turn(port, now));
+        while batch.room() > 0 {
+            let Some((conn, inbound, counters)) = shared.with(|world| world.next_for(port)) else { break };
+            let event = self.event(conn, inbound, counters);
+            batch.push(event);
+        }
+    }
+
+    fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time) {
+        let Some(local) = self.local_mut(conn) else { return };
+        local.open = false;
+        local.staged.clear();
+        let (id, side) = (local.conn, local.side);
+        self.shared.with(|world| {
+            world.advance(now);
+            world.hang_up(id, side, reason);
+        });
+    }
+
+    fn arm(&mut self) -> bool {
+        self.doorbell.arm();
+        let port = self.id;
+        let busy = self.shared.with(|world| world.has_work(port));
+        if busy {
+            self.doorbell.disarm();
+        }
+        !busy
+    }
+
+    fn disarm(&mut self) {
+        self.doorbell.disarm();
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+
+    fn waker(&self) -> Waker {
+        Arc::clone(&self.doorbell)
+    }
+
+    fn deadline(&self) -> Time {
+        self.shared.with(|world| world.deadline(self.id))
+    }
+
+    fn counters(&self, conn: ConnId) -> PortCounters {
+        if let Some(local) = self.local(conn) {
+            let (id, side) = (local.conn, local.side);
+            return self.shared.with(|world| world.counters(id, side));
+        }
+        let slot = self.slots.get(conn.index() as usize);
+        slot.and_then(|slot| slot.last)
+            .filter(|(id, _)| *id == conn)
+            .map_or_else(PortCounters::default, |last| last.1)
+    }
+}
+
+impl Drop for SimPort {
+    fn drop(&mut self) {
+        let port = self.id;
+        self.shared.with(|world| world.port_dropped(port));
+    }
+}
