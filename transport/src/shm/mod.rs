@@ -1,1 +1,95 @@
-//! Placeholder.
+//! Shared memory: two processes of one host, of one user.
+//!
+//! Peers meet at a unix socket, which carries the same hello as the CM's private data and passes memfds. Then each
+//! writes only its own sealed segment and reads the other's, mapped read-only:
+//!
+//! ```text
+//!          ours, sealed                                     the peer's, sealed
+//!  ┌─ page: consumed, armed, closing ┐             ┌─ page: consumed, armed, closing ┐
+//!  │  ring: the frames we send       │ ──reads──►  │                                 │
+//!  └─────────────────────────────────┘  ◄──reads── │  ring: the frames it sends      │
+//!                                                  └─────────────────────────────────┘
+//! ```
+//! What this provider adds to the contract of [`provider`](crate::provider):
+//!
+//! - The ring we write lies in *our* segment and has the size that the peer's hello asks for.
+//! - A frame's word is its publish word: it is 0 until the frame is whole. A commit therefore clears the word behind
+//!   its frame, and the 16 bytes behind the last frame are never credit: the ring holds `ring_bytes - 16` at most.
+//!   [`Port::reserve`] says [`Refused::Full`](crate::Refused::Full) for what would go beyond.
+//! - Frames of one flush are one run: the first word is stored last. A [`Chain`](crate::Chain) changes nothing.
+//! - Credit lies in a word of the reader's control page, so it is read from there and never comes in frames.
+//! - A poll makes no system call; after some empty ones it looks at the sockets, where death and doorbells are seen.
+//! - A peer that cheats can change the bytes of a frame or a bulk that it lent to us while we read them. It is
+//!   trusted with that, being of the same user; with nothing else: words are read once and checked, sizes are sealed.
+//! - A loan lies in a segment that is passed whole: a peer that was offered one loan can read its neighbours.
+
+mod bulk;
+mod connecting;
+mod gate;
+mod incoming;
+mod link;
+mod listener;
+mod live;
+mod look;
+mod pool;
+mod port;
+mod rendezvous;
+mod segment;
+mod socket;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use rustix::io::Errno;
+
+use self::rendezvous::Rendezvous;
+pub use self::{
+    connecting::ShmConnecting, gate::ShmGate, incoming::ShmIncoming, link::ShmLink, listener::ShmListener,
+    port::ShmPort,
+};
+#[cfg(doc)]
+use crate::Port;
+use crate::{
+    Address, ConnectError, ConnectOptions, ListenError, ListenOptions, PortConfig, PortError, Provider,
+};
+
+/// The shared-memory provider. It has no state and no thread of its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shm;
+
+impl Provider for Shm {
+    type Port = ShmPort;
+    type Gate = ShmGate;
+    type Link = ShmLink;
+    type Listener = ShmListener;
+    type Connecting = ShmConnecting;
+
+    fn open_port(&self, config: &PortConfig) -> Result<ShmPort, PortError> {
+        ShmPort::open(config)
+    }
+
+    fn listen(&self, address: &Address, options: &ListenOptions) -> Result<ShmListener, ListenError> {
+        let Address::Shm { path } = address else {
+            let why = "shared memory listens on shm://name or shm:///absolute/path".to_owned();
+            return Err(ListenError::Address { address: address.to_string(), why });
+        };
+        Ok(ShmListener::new(Rendezvous::bind(path, options.backlog)?, options.clone()))
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        gate: &ShmGate,
+        options: &ConnectOptions,
+    ) -> Result<ShmConnecting, ConnectError> {
+        let Address::Shm { path } = address else {
+            let why = "shared memory connects to shm://name or shm:///absolute/path".to_owned();
+            return Err(ConnectError::Address { address: address.to_string(), why });
+        };
+        ShmConnecting::start(path, gate, options)
+    }
+}
+
+/// An errno as the failure of `step`.
+fn system(step: &'static str) -> impl Fn(Errno) -> PortError {
+    move |errno| PortError::System { step, errno: errno.raw_os_error() }
+}

@@ -3,10 +3,15 @@
 //! Every `Release` store names its `Acquire` load with the same `SYNC POINT` label.
 
 pub mod doorbell;
+#[cfg(all(test, loom))]
+mod loom_tests;
+pub(crate) mod publish;
+pub(crate) mod wake;
+pub(crate) mod word;
 
 pub use doorbell::Doorbell;
 
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 pub(crate) use loom::sync::atomic;
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::atomic;

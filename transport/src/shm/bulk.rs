@@ -1,0 +1,116 @@
+//! Bulk: pool segments are passed once to each connection, then offers name places in them.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use rustix::io::Errno;
+
+use super::{
+    live::Live,
+    pool::{Pool, PoolSegment},
+    segment::{AttachError, check_file, system_io},
+    socket,
+};
+use crate::{
+    BulkError, Loan, Offer, Refused, Violation, Waker,
+    mem::{Access, Bulk, Region, Release},
+};
+
+/// Segments one connection may pass to us; 4096 of the smallest hold 64 GiB.
+const SEGMENTS_MAX: usize = 4096;
+/// Bytes of the largest.
+const SEGMENT_BYTES_MAX: u64 = 1 << 48;
+
+/// What one connection has passed, each way.
+#[derive(Debug, Default)]
+pub(super) struct Passed {
+    /// By the place of our pool's segment: whether the peer has it.
+    out: Vec<bool>,
+    /// The peer's segments, by the names it gave them.
+    into: Vec<(u64, Arc<Region>)>,
+}
+
+/// The pool's segments that this port has met, so that an offer takes no lock.
+#[derive(Debug, Default)]
+pub(super) struct Known(Vec<Arc<PoolSegment>>);
+
+impl Known {
+    /// Where `loan` is in `pool`.
+    fn place(&mut self, pool: &Pool, loan: &Loan) -> Option<(&PoolSegment, usize)> {
+        let index = usize::try_from(loan.ticket() >> 32).ok()?;
+        if index >= self.0.len() {
+            pool.segments_after(&mut self.0);
+        }
+        let segment = self.0.get(index)?;
+        Some((segment, segment.offset_of(loan)?))
+    }
+}
+
+impl Live {
+    /// Describes `loan`; passes its segment first when the peer has not got it.
+    pub(super) fn offer(&mut self, known: &mut Known, pool: &Pool, loan: &Loan) -> Result<Offer, Refused> {
+        if self.ending.is_some() {
+            return Err(Refused::Closed);
+        }
+        if self.negotiated.responder_resources.granted == 0 {
+            return Err(Refused::NoReads);
+        }
+        debug_assert!(known.place(pool, loan).is_some(), "a loan of another port's gate");
+        let (segment, offset) = known.place(pool, loan).ok_or(Refused::Closed)?;
+        let index = usize::try_from(segment.id).map_err(|_| Refused::Closed)?;
+        if self.passed.out.len() <= index {
+            self.passed.out.resize(index + 1, false);
+        }
+        if !self.passed.out[index] {
+            let bytes = segment.bytes() as u64;
+            socket::send_pool(&self.end.socket, segment.id, bytes, segment.fd.as_fd()).map_err(|errno| {
+                match errno {
+                    // The peer has not read its socket, or too many descriptors are under way.
+                    Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS => Refused::Full,
+                    _ => Refused::Closed,
+                }
+            })?;
+            self.passed.out[index] = true;
+        }
+        Ok(Offer { address: offset as u64, key: segment.id, len: loan.len() as u64 })
+    }
+
+    /// Whether an offer in this segment can be looked at without reading the socket.
+    pub(super) fn has_segment(&self, key: u64) -> bool {
+        self.passed.into.iter().any(|(id, _)| *id == key)
+    }
+
+    /// Checks what the peer offered against what it passed.
+    pub(super) fn bulk(&self, offer: Offer, waker: &Waker) -> Result<Bulk, BulkError> {
+        let bad = || BulkError::Offer(Violation::Malformed { what: "bulk offer" });
+        let segment = self.passed.into.iter().find(|(id, _)| *id == offer.key);
+        let (_, region) = segment.ok_or_else(bad)?;
+        let len = usize::try_from(offer.len).map_err(|_| bad())?;
+        let offset = usize::try_from(offer.address).map_err(|_| bad())?;
+        if len > region.len() || offset > region.len() - len {
+            return Err(bad());
+        }
+        // SAFETY: the bytes are inside a segment that this process maps read-only; the peer, of the same user, is
+        // trusted to leave them alone until it hears of the release.
+        Ok(unsafe { Bulk::in_place(Arc::clone(region), offset, len, Release::new(Arc::clone(waker))) })
+    }
+
+    /// Takes a segment that the peer passed.
+    pub(super) fn take_segment(&mut self, id: u64, bytes: u64, fd: &OwnedFd) -> Result<(), AttachError> {
+        let bad = |what| AttachError::Peer(Violation::Malformed { what });
+        if self.has_segment(id) {
+            return Err(bad("pool segment passed twice"));
+        }
+        if bytes == 0 || bytes > SEGMENT_BYTES_MAX || self.passed.into.len() == SEGMENTS_MAX {
+            return Err(bad("pool segment beyond its limits"));
+        }
+        let bytes = usize::try_from(bytes).map_err(|_| bad("pool segment beyond its limits"))?;
+        check_file(fd.as_fd(), bytes)?;
+        let region = Region::file(fd.as_fd(), bytes, Access::ReadOnly)
+            .map_err(|error| AttachError::Port(system_io("mmap")(error)))?;
+        self.passed.into.push((id, Arc::new(region)));
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! The active side: connects, says hello, takes the server's segment and passes its own.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rustix::{io::Errno, net::SocketAddrUnix};
+
+use super::{
+    gate::ShmGate,
+    link::{End, ShmLink, hello, settle},
+    rendezvous::socket_address,
+    segment::{AttachError, Segment},
+    socket::{self, Packet},
+    system,
+};
+use crate::{
+    Address, ConnectError, ConnectOptions, Connecting, Hello, RejectReason,
+    hello::{REJECT_BYTES, decode_reject},
+};
+
+/// How long to wait for a place in the server's backlog before trying again: nothing tells us.
+const BACKLOG_RETRY: Duration = Duration::from_millis(1);
+
+/// An attempt to connect. Dropping it gives it up.
+#[derive(Debug)]
+pub struct ShmConnecting {
+    step: Step,
+    address: String,
+    device: String,
+    gate: ShmGate,
+    options: ConnectOptions,
+    until: Instant,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// The server's backlog is full.
+    Dialing {
+        socket: OwnedFd,
+        to: SocketAddrUnix,
+    },
+    /// Our hello is sent.
+    Greeting {
+        socket: OwnedFd,
+        ours: Hello,
+    },
+    Done,
+}
+
+impl ShmConnecting {
+    /// Starts the attempt.
+    pub(super) fn start(path: &Path, gate: &ShmGate, options: &ConnectOptions) -> Result<Self, ConnectError> {
+        let address = Address::Shm { path: path.to_owned() }.to_string();
+        let to =
+            socket_address(path).map_err(|why| ConnectError::Address { address: address.clone(), why })?;
+        let socket = socket::open().map_err(|errno| ConnectError::Port(system("socket")(errno)))?;
+        let mut attempt = Self {
+            step: Step::Dialing { socket, to },
+            address,
+            device: path.display().to_string(),
+            gate: gate.clone(),
+            options: options.clone(),
+            until: Instant::now() + options.connect_timeout,
+        };
+        attempt.advance()?;
+        Ok(attempt)
+    }
+
+    /// One step, without waiting.
+    fn advance(&mut self) -> Result<Option<ShmLink>, ConnectError> {
+        match std::mem::replace(&mut self.step, Step::Done) {
+            Step::Dialing { socket, to } => {
+                match rustix::net::connect(&socket, &to) {
+                    Ok(()) => self.step = self.greet(socket)?,
+                    Err(Errno::AGAIN | Errno::INTR) => self.step = Step::Dialing { socket, to },
+                    Err(errno) => return Err(self.dial_error(errno)),
+                }
+                Ok(None)
+            }
+            Step::Greeting { socket, ours } => match socket::receive(&socket) {
+                Ok(packet) if packet.is_end() => Err(self.nobody()),
+                Ok(packet) => self.answered(socket, &ours, packet).map(Some),
+                Err(Errno::AGAIN) => {
+                    self.step = Step::Greeting { socket, ours };
+                    Ok(None)
+                }
+                Err(Errno::CONNRESET) => Err(self.nobody()),
+                Err(errno) => Err(ConnectError::Port(system("recvmsg")(errno))),
+            },
+            Step::Done => Ok(None),
+        }
+    }
+
+    fn greet(&self, socket: OwnedFd) -> Result<Step, ConnectError> {
+        let peer = socket::peer(&socket).map_err(|errno| ConnectError::Port(system("SO_PEERCRED")(errno)))?;
+        if !socket::is_trusted(&peer) {
+            return Err(self.foreign(RejectReason::NotOurs));
+        }
+        let ours = hello(self.gate.config(), nonce());
+        match socket::send(&socket, &ours.encode()) {
+            // Then it says why, or is gone: both are read.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(Step::Greeting { socket, ours }),
+            Err(errno) => Err(ConnectError::Port(system("send")(errno))),
+        }
+    }
+
+    /// The server's answer: its hello and its segment, or a reason.
+    fn answered(&self, socket: OwnedFd, ours: &Hello, packet: Packet) -> Result<ShmLink, ConnectError> {
+        if packet.bytes().len() == REJECT_BYTES {
+            let reason = decode_reject(packet.bytes());
+            return Err(reason.map_or_else(
+                || self.foreign(RejectReason::NotOurs),
+                |reason| ConnectError::Rejected { address: self.address.clone(), reason },
+            ));
+        }
+        let theirs = Hello::decode(packet.bytes()).map_err(|reason| self.foreign(reason))?;
+        let Packet { fd: Some(fd), flawed: false, .. } = packet else {
+            return Err(self.foreign(RejectReason::NotOurs));
+        };
+        let cred = socket::peer(&socket).map_err(|errno| ConnectError::Port(system("SO_PEERCRED")(errno)))?;
+        let peer = socket::describe(&cred);
+        let negotiated = settle(self.gate.config(), ours, &theirs, self.device.clone(), peer)
+            .map_err(|reason| self.foreign(reason))?;
+        let peer = Segment::attach(fd.as_fd(), ours.ring_bytes).map_err(|error| match error {
+            AttachError::Peer(violation) => {
+                tracing::debug!(address = self.address, %violation, "the server's segment was refused");
+                self.foreign(RejectReason::NotOurs)
+            }
+            AttachError::Port(error) => ConnectError::Port(error),
+        })?;
+        let (own, fd) = Segment::create(theirs.ring_bytes)?;
+        let end = End { socket, own };
+        socket::send_grant(&end.socket, fd.as_fd()).map_err(|errno| match errno {
+            Errno::PIPE | Errno::CONNRESET => self.nobody(),
+            errno => ConnectError::Port(system("sendmsg")(errno)),
+        })?;
+        Ok(ShmLink {
+            end,
+            peer: Some(peer),
+            negotiated: Arc::new(negotiated),
+            handshake_timeout: self.options.handshake_timeout,
+        })
+    }
+
+    fn nobody(&self) -> ConnectError {
+        ConnectError::NobodyListens { address: self.address.clone() }
+    }
+
+    fn foreign(&self, reason: RejectReason) -> ConnectError {
+        ConnectError::Foreign { address: self.address.clone(), reason }
+    }
+
+    fn dial_error(&self, errno: Errno) -> ConnectError {
+        match errno {
+            Errno::NOENT | Errno::CONNREFUSED => self.nobody(),
+            Errno::PROTOTYPE => self.foreign(RejectReason::NotOurs),
+            errno => ConnectError::Port(system("connect")(errno)),
+        }
+    }
+
+    fn wait(&self, until: Instant) {
+        match &self.step {
+            Step::Dialing { .. } => {
+                std::thread::sleep(BACKLOG_RETRY.min(until.saturating_duration_since(Instant::now())));
+            }
+            // An error of poll(2) is found again by the next step, at the latest by the deadline.
+            Step::Greeting { socket, .. } => {
+                let _ = socket::wait_readable([socket.as_fd()].into_iter(), until);
+            }
+            Step::Done => {}
+        }
+    }
+
+    fn step_name(&self) -> &'static str {
+        match self.step {
+            Step::Dialing { .. } => "waiting for a place in its backlog",
+            Step::Greeting { .. } => "waiting for its hello",
+            Step::Done => "done",
+        }
+    }
+}
+
+impl Connecting for ShmConnecting {
+    type Link = ShmLink;
+
+    fn poll(&mut self, timeout: Duration) -> Option<Result<ShmLink, ConnectError>> {
+        let until = Instant::now().checked_add(timeout).map_or(self.until, |until| until.min(self.until));
+        loop {
+            if matches!(self.step, Step::Done) {
+                return None;
+            }
+            if let Some(outcome) = self.advance().transpose() {
+                self.step = Step::Done;
+                return Some(outcome);
+            }
+            let now = Instant::now();
+            if now >= self.until {
+                let step = self.step_name();
+                self.step = Step::Done;
+                let timeout = self.options.connect_timeout;
+                return Some(Err(ConnectError::Timeout { address: self.address.clone(), step, timeout }));
+            }
+            if now >= until {
+                return None;
+            }
+            self.wait(until);
+        }
+    }
+}
+
+/// Names a connection; std's hasher keys are the randomness at hand.
+fn nonce() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::hash::RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,99 @@
+//! A request to connect: answered with a segment, or with a reason.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::io::Errno;
+
+use super::{
+    gate::ShmGate,
+    link::{End, ShmLink, hello, settle},
+    listener::refuse,
+    segment::Segment,
+    socket, system,
+};
+use crate::{AcceptError, Hello, Incoming, ListenOptions, RejectReason};
+
+/// One request. Dropping it rejects.
+#[derive(Debug)]
+pub struct ShmIncoming {
+    /// `None` once it was answered.
+    socket: Option<OwnedFd>,
+    hello: Hello,
+    device: String,
+    peer: String,
+    handshake_timeout: Duration,
+}
+
+impl ShmIncoming {
+    pub(super) fn new(socket: OwnedFd, hello: Hello, path: &Path, options: &ListenOptions) -> Self {
+        let peer =
+            socket::peer(&socket).map_or_else(|_| "unknown".to_owned(), |peer| socket::describe(&peer));
+        Self {
+            socket: Some(socket),
+            hello,
+            device: path.display().to_string(),
+            peer,
+            handshake_timeout: options.handshake_timeout,
+        }
+    }
+}
+
+impl Incoming for ShmIncoming {
+    type Gate = ShmGate;
+    type Link = ShmLink;
+
+    fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    fn peer(&self) -> String {
+        self.peer.clone()
+    }
+
+    fn accept(mut self, gate: &ShmGate) -> Result<ShmLink, AcceptError> {
+        let config = gate.config();
+        let ours = hello(config, self.hello.nonce);
+        let settled = settle(config, &ours, &self.hello, self.device.clone(), self.peer.clone());
+        let negotiated = settled.map_err(|reason| {
+            self.answer(reason);
+            AcceptError::Rejected(reason)
+        })?;
+        // On failure `self` is dropped, and says that we are overloaded.
+        let (own, fd) = Segment::create(self.hello.ring_bytes)?;
+        let socket = self.socket.take().ok_or(AcceptError::Gone { errno: 0 })?;
+        let end = End { socket, own };
+        socket::send_with(&end.socket, &ours.encode(), fd.as_fd()).map_err(|errno| match errno {
+            Errno::PIPE | Errno::CONNRESET => AcceptError::Gone { errno: errno.raw_os_error() },
+            errno => AcceptError::Port(system("sendmsg")(errno)),
+        })?;
+        Ok(ShmLink {
+            end,
+            peer: None,
+            negotiated: Arc::new(negotiated),
+            handshake_timeout: self.handshake_timeout,
+        })
+    }
+
+    fn reject(mut self, reason: RejectReason) {
+        self.answer(reason);
+    }
+}
+
+impl ShmIncoming {
+    fn answer(&mut self, reason: RejectReason) {
+        if let Some(socket) = self.socket.take() {
+            refuse(&socket, reason);
+        }
+    }
+}
+
+impl Drop for ShmIncoming {
+    fn drop(&mut self) {
+        self.answer(RejectReason::Overloaded);
+    }
+}

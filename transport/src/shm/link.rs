@@ -1,0 +1,81 @@
+//! A connection that stands: what both sides of the rendezvous end with, and what a port adopts.
+
+use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
+
+use super::segment::Segment;
+use crate::{
+    Hello, Negotiated, PortConfig, RejectReason, hello::Feature, mem::Region, negotiated::Capabilities,
+    sync::atomic::Ordering,
+};
+
+/// Our end: the socket, and the segment that we write. Dropping it closes, in a way that the peer can tell from death.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) socket: OwnedFd,
+    pub(super) own: Segment<Region>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // SYNC POINT: end closed. What was published before is seen by whoever sees this.
+        self.own.closing().store(1, Ordering::Release);
+        // Also when a forked child still has the descriptor.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
+/// A connection that belongs to no port's slots yet. Dropping it closes it.
+#[derive(Debug)]
+pub struct ShmLink {
+    pub(super) end: End,
+    /// The peer's segment; the passive side has to wait for it.
+    pub(super) peer: Option<Segment<Region>>,
+    pub(super) negotiated: Arc<Negotiated>,
+    pub(super) handshake_timeout: Duration,
+}
+
+/// What shared memory can do.
+pub(super) const CAPABILITIES: Capabilities = Capabilities {
+    ring: true,
+    credit_words: true,
+    arrivals: false,
+    bulk_in_place: true,
+    transfers_in_post: false,
+    responder_resources: u8::MAX,
+    initiator_depth: u8::MAX,
+    inline_bytes: 0,
+    message_bytes: u64::MAX,
+    timers: false,
+};
+
+/// What a port with `config` says first.
+pub(super) fn hello(config: &PortConfig, nonce: u64) -> Hello {
+    Hello {
+        features: Feature::RING,
+        ring_bytes: config.ring_bytes,
+        slot_bytes: config.slot_bytes,
+        arrivals: config.arrivals,
+        responder_resources: config.responder_resources,
+        initiator_depth: config.initiator_depth,
+        lane: 0,
+        nonce,
+    }
+}
+
+/// What the two hellos come to.
+pub(super) fn settle(
+    config: &PortConfig,
+    ours: &Hello,
+    theirs: &Hello,
+    device: String,
+    peer: String,
+) -> Result<Negotiated, RejectReason> {
+    if !theirs.features.has(Feature::RING) {
+        return Err(RejectReason::BadHello { field: 7 });
+    }
+    if theirs.ring_bytes as usize % rustix::param::page_size() != 0 {
+        return Err(RejectReason::BadHello { field: 1 });
+    }
+    let negotiated = Negotiated::settle("shm", &CAPABILITIES, config, ours, theirs)?;
+    Ok(Negotiated { device, peer, ..negotiated })
+}

@@ -1,0 +1,226 @@
+//! One connection's hot half: writing frames into our ring, reading them from the peer's.
+//!
+//! ```text
+//!  our ring     │ consumed by the peer │ published │ run, not flushed │ 0 (the next word) │ free …
+//!                                       run_at ────►                  tx                  tx_limit
+//!  peer's ring  │ given back │ lent to the engine │ 0 or a word
+//!                                                 rx                    rx_limit
+//! ```
+
+use std::{rc::Rc, sync::Arc};
+
+use super::{bulk::Passed, link::End, segment::Segment, socket};
+use crate::{
+    Batch, CloseReason, ConnId, Credit, Event, FrameWord, Negotiated, PortCounters, Position, Refused, Tag,
+    Violation,
+    frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
+    mem::{Region, RxFrame},
+    sync::{
+        atomic::Ordering,
+        publish::{consume, consumed, observe, publish},
+        wake::Ringer,
+        word::Word,
+    },
+};
+
+/// What `arrivals` says where receives are not counted: half of everything, so that sums do not wrap.
+pub(super) const ARRIVALS: u64 = u64::MAX / 2;
+/// The word behind the last frame must be clear, so these bytes are never credit.
+const KEPT_FREE: u64 = FRAME_ALIGN as u64;
+
+/// A connection whose two segments are mapped.
+#[derive(Debug)]
+pub(super) struct Live {
+    peer: Segment<Rc<Region>>,
+    /// Position of the next word to read.
+    rx: u64,
+    /// The peer may not write beyond this.
+    rx_limit: u64,
+    rx_ring_bytes: u64,
+    rx_frame_bytes_max: usize,
+    id: ConnId,
+    /// The reason to close with as soon as what was published is read.
+    pub(super) ending: Option<CloseReason>,
+    /// Position after the last committed frame.
+    tx: u64,
+    /// We may not commit beyond this without looking at the peer's credit.
+    tx_limit: u64,
+    tx_ring_bytes: u64,
+    frame_bytes_max: usize,
+    /// The word that is kept back until the flush, 0 when nothing is committed.
+    run_word: u64,
+    run_at: u64,
+    /// The peer's credit when somebody last looked.
+    credit_seen: u64,
+    ringer: Ringer,
+    pub(super) end: End,
+    pub(super) negotiated: Arc<Negotiated>,
+    pub(super) passed: Passed,
+}
+
+impl Live {
+    pub(super) fn new(id: ConnId, end: End, peer: Segment<Region>, negotiated: Arc<Negotiated>) -> Self {
+        let (tx_ring_bytes, rx_ring_bytes) =
+            (negotiated.tx_ring_bytes.into(), negotiated.rx_ring_bytes.into());
+        Self {
+            peer: peer.share(),
+            rx: 0,
+            rx_limit: rx_ring_bytes,
+            rx_ring_bytes,
+            rx_frame_bytes_max: negotiated.rx_frame_bytes_max as usize,
+            id,
+            ending: None,
+            tx: 0,
+            tx_limit: tx_ring_bytes - KEPT_FREE,
+            tx_ring_bytes,
+            frame_bytes_max: negotiated.frame_bytes_max as usize,
+            run_word: 0,
+            run_at: 0,
+            credit_seen: 0,
+            ringer: Ringer::default(),
+            end,
+            negotiated,
+            passed: Passed::default(),
+        }
+    }
+
+    /// Moves published frames into `batch` until there is none, or no room.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        batch: &mut Batch,
+        counters: &mut PortCounters,
+    ) -> Result<(), Violation> {
+        while batch.room() > 0 {
+            // Read once; everything below uses this copy.
+            let bits = observe(self.peer.word(self.rx));
+            let Some(word) = FrameWord::parse(u64::from_le(bits), self.rx_frame_bytes_max)? else { break };
+            let end = self.rx + span(word.payload_bytes()) as u64;
+            if end > self.rx_limit {
+                return Err(Violation::Overrun { bytes: end - self.rx_limit });
+            }
+            let offset = self.peer.offset(self.rx);
+            // SAFETY: this process never writes the peer's segment, it is mapped read-only; the peer, of the same user,
+            // is trusted not to write a frame that it has published until we give the credit back.
+            let frame = unsafe { RxFrame::lend(self.peer.region(), offset, word, Position(end), 0) };
+            self.rx = end;
+            counters.frames_received += 1;
+            batch.push(Event::Frame { conn: self.id, frame });
+        }
+        Ok(())
+    }
+
+    /// The payload of the next frame.
+    #[inline]
+    pub(super) fn reserve(&mut self, payload_bytes: usize) -> Result<&mut [u8], Refused> {
+        if payload_bytes > self.frame_bytes_max - FRAME_WORD_BYTES {
+            let limit = self.frame_bytes_max - FRAME_WORD_BYTES;
+            return Err(Refused::TooLarge { bytes: payload_bytes, limit });
+        }
+        if self.ending.is_some() {
+            return Err(Refused::Closed);
+        }
+        let end = self.tx + span(payload_bytes) as u64;
+        if end > self.tx_limit {
+            self.look_at_credit();
+            if end > self.tx_limit {
+                return Err(Refused::Full);
+            }
+        }
+        let payload = self.end.own.payload(self.tx);
+        // SAFETY: in our own ring, contiguous by its second view, initialised since its creation. Nobody else writes it,
+        // and by the limit above the peer has given these bytes back; it reads no frame before its word is published.
+        Ok(unsafe { std::slice::from_raw_parts_mut(payload.as_ptr(), payload_bytes) })
+    }
+
+    /// Stages the frame whose payload was reserved; true when it begins a run.
+    #[inline]
+    pub(super) fn commit(&mut self, payload_bytes: usize, tag: Tag) -> bool {
+        let word = FrameWord::new(payload_bytes, tag).bits().to_le();
+        let next = self.tx + span(payload_bytes) as u64;
+        self.end.own.word(next).store(0, Ordering::Relaxed);
+        let begins = self.run_word == 0;
+        if begins {
+            self.run_word = word;
+            self.run_at = self.tx;
+        } else {
+            self.end.own.word(self.tx).store(word, Ordering::Relaxed);
+        }
+        self.tx = next;
+        begins
+    }
+
+    /// Shows what was committed; true when there was something.
+    #[inline]
+    pub(super) fn publish(&mut self) -> bool {
+        if self.run_word == 0 || self.ending.is_some() {
+            return false;
+        }
+        publish(self.end.own.word(self.run_at), self.run_word);
+        self.run_word = 0;
+        true
+    }
+
+    /// Wakes the peer if it sleeps; [`settle`](crate::sync::wake::settle) came before.
+    #[inline]
+    pub(super) fn ring(&mut self) {
+        if self.ringer.must_ring(self.peer.armed()) {
+            socket::send_doorbell(&self.end.socket);
+        }
+    }
+
+    /// Its name in the port.
+    pub(super) fn id(&self) -> ConnId {
+        self.id
+    }
+
+    /// Position after the last committed frame.
+    pub(super) fn committed(&self) -> Position {
+        Position(self.tx)
+    }
+
+    /// The peer's credit, as it is.
+    #[inline]
+    pub(super) fn peer_credit(&mut self) -> Credit {
+        self.credit_seen = consumed(self.peer.consumed());
+        Credit { bytes: Position(self.credit_seen), arrivals: ARRIVALS }
+    }
+
+    /// Takes the peer's credit for our own limit, if it can be true; if not, the engine will say so.
+    #[cold]
+    fn look_at_credit(&mut self) {
+        let bytes = consumed(self.peer.consumed());
+        let limit = bytes.saturating_add(self.tx_ring_bytes - KEPT_FREE);
+        if bytes <= self.tx && limit > self.tx_limit {
+            self.tx_limit = limit;
+        }
+    }
+
+    /// Gives the peer's bytes before `position` back.
+    #[inline]
+    pub(super) fn return_credit(&mut self, position: Position) {
+        if self.ending.is_none() {
+            self.rx_limit = position.0.saturating_add(self.rx_ring_bytes);
+            consume(self.end.own.consumed(), position.0);
+        }
+    }
+
+    /// Whether the peer has closed; everything it published before can be read now.
+    #[inline]
+    pub(super) fn peer_closed(&self) -> bool {
+        // SYNC POINT: end closed. Pairs with the drop of the peer's end.
+        observe(self.peer.closing()) != 0
+    }
+
+    /// Whether the engine has something to do here; said once for a change of credit.
+    pub(super) fn has_work(&mut self) -> bool {
+        let credit = consumed(self.peer.consumed());
+        let more_credit = std::mem::replace(&mut self.credit_seen, credit) != credit;
+        more_credit || self.ending.is_some() || observe(self.peer.word(self.rx)) != 0 || self.peer_closed()
+    }
+
+    /// Our sleep's word.
+    pub(super) fn armed(&self) -> &impl Word {
+        self.end.own.armed()
+    }
+}

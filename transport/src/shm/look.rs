@@ -1,0 +1,263 @@
+//! The port's slow half: sockets, handshakes, deaths; and when to look at them.
+
+use std::{
+    mem::MaybeUninit,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use rustix::{
+    event::{Timespec, epoll},
+    io::Errno,
+};
+
+use super::{
+    live::Live,
+    port::{ShmPort, Stage},
+    segment::{AttachError, Segment},
+    socket::{self, Message},
+};
+use crate::{CloseReason, ConnId, Event, PortError, Time, Violation};
+
+/// Empty polls between two looks at the sockets, at first and at most: about 1 ms and 10 ms of spinning.
+const LOOK_POLLS: u32 = 1 << 16;
+const LOOK_POLLS_MAX: u32 = 1 << 19;
+/// Time between two looks while nothing comes, for those who poll at their leisure.
+const LOOK_QUIET_NS: u64 = 10_000_000;
+/// Time between two looks while something comes, but perhaps not from everybody.
+const LOOK_BUSY_NS: u64 = 50_000_000;
+/// Empty polls between two glances at the closing words, which cost no system call.
+const GLANCE_POLLS: u32 = 256;
+/// Polls between two looks while a handshake is under way.
+const GREETING_POLLS: u32 = 32;
+/// Packets read from one socket in one look: a flood of doorbells costs the others no more than this.
+const PACKETS_PER_LOOK: usize = 16;
+/// Sockets read in one look; the rest keep their turn.
+const SOCKETS_PER_LOOK: usize = 32;
+/// In the epoll set: the doorbell, which is no slot.
+pub(super) const DOORBELL: u64 = u64::MAX;
+
+/// When to look.
+#[derive(Debug)]
+pub(super) struct Pace {
+    polls: u32,
+    empty: u32,
+    next: u32,
+    step: u32,
+    quiet_at: Time,
+    busy_at: Time,
+    /// When the first handshake runs out.
+    pub(super) greeting_at: Time,
+}
+
+impl Pace {
+    pub(super) const fn new() -> Self {
+        Self {
+            polls: 0,
+            empty: 0,
+            next: LOOK_POLLS,
+            step: LOOK_POLLS,
+            quiet_at: Time(0),
+            busy_at: Time(0),
+            greeting_at: Time::NEVER,
+        }
+    }
+
+    /// After a poll that brought something. With one connection that proves that its peer lives.
+    #[inline]
+    fn busy(&mut self, now: Time, alone: bool) -> bool {
+        self.empty = 0;
+        self.next = LOOK_POLLS;
+        self.step = LOOK_POLLS;
+        self.quiet_at = Time(now.0.saturating_add(LOOK_QUIET_NS));
+        if alone {
+            self.busy_at = Time(now.0.saturating_add(LOOK_BUSY_NS));
+        }
+        now >= self.busy_at
+    }
+
+    /// After a poll that brought nothing.
+    #[inline]
+    fn quiet(&mut self, now: Time) -> bool {
+        self.empty += 1;
+        self.empty >= self.next || now >= self.quiet_at
+    }
+
+    fn looked(&mut self, now: Time) {
+        if self.empty >= self.next {
+            self.step = (self.step * 2).min(LOOK_POLLS_MAX);
+            self.empty = 0;
+            self.next = self.step;
+        }
+        self.quiet_at = Time(now.0.saturating_add(LOOK_QUIET_NS));
+        self.busy_at = Time(now.0.saturating_add(LOOK_BUSY_NS));
+    }
+}
+
+impl ShmPort {
+    /// The end of a poll: looks around when it is time to. True when something changed.
+    #[inline]
+    pub(super) fn keep_pace(&mut self, now: Time, brought: bool) -> bool {
+        self.pace.polls = self.pace.polls.wrapping_add(1);
+        let due = if brought {
+            let alone = self.active.len() <= 1;
+            self.pace.busy(now, alone)
+        } else {
+            self.pace.quiet(now)
+        };
+        let greeting = self.greetings > 0
+            && (self.pace.polls.is_multiple_of(GREETING_POLLS) || now >= self.pace.greeting_at);
+        if due || greeting {
+            self.look(now);
+            return true;
+        }
+        if !brought && self.pace.empty.is_multiple_of(GLANCE_POLLS) {
+            return self.glance();
+        }
+        false
+    }
+
+    /// Reads the sockets that have something, and ends handshakes that took too long.
+    #[cold]
+    fn look(&mut self, now: Time) {
+        self.pace.looked(now);
+        self.glance();
+        self.read_sockets();
+        if self.greetings == 0 {
+            return;
+        }
+        self.pace.greeting_at = Time::NEVER;
+        for index in 0..self.slots.len() {
+            let Stage::Greeting(greeting) = &self.slots[index].stage else { continue };
+            let until = greeting.until;
+            if until <= now {
+                self.finish(index, CloseReason::Handshake);
+            } else {
+                self.pace.greeting_at = self.pace.greeting_at.min(until);
+            }
+        }
+    }
+
+    /// Reads the closing words. True when one is set.
+    #[cold]
+    fn glance(&mut self) -> bool {
+        let mut found = false;
+        for &index in &self.active {
+            if let Stage::Live(live) = &mut self.slots[index as usize].stage
+                && live.ending.is_none()
+                && live.peer_closed()
+            {
+                live.ending = Some(CloseReason::Peer);
+                found = true;
+            }
+        }
+        found
+    }
+
+    /// Reads the sockets that have something.
+    pub(super) fn read_sockets(&mut self) {
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); SOCKETS_PER_LOOK];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // An error here (EINTR) is another chance later.
+        let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&now)) else { return };
+        for event in ready {
+            let data = event.data.u64();
+            if data != DOORBELL {
+                self.read_socket(id_of(data));
+            }
+        }
+    }
+
+    /// Reads what waits on one connection's socket.
+    pub(super) fn read_socket(&mut self, conn: ConnId) {
+        let index = conn.index() as usize;
+        for _ in 0..PACKETS_PER_LOOK {
+            let Some(slot) = self.slots.get(index).filter(|slot| slot.generation == conn.generation()) else {
+                return;
+            };
+            let end = match &slot.stage {
+                Stage::Greeting(greeting) => &greeting.end,
+                Stage::Live(live) => &live.end,
+                Stage::Free | Stage::Ended => return,
+            };
+            match socket::receive(&end.socket) {
+                Ok(packet) if packet.is_end() => return self.hung_up(index),
+                Ok(packet) => match packet.parse() {
+                    Ok(Message::Doorbell) => {}
+                    Ok(Message::Grant { fd }) => self.granted(index, &fd),
+                    Ok(Message::Pool { id, bytes, fd }) => self.passed(index, id, bytes, &fd),
+                    Err(violation) => self.finish(index, violation.into()),
+                },
+                Err(Errno::AGAIN) => return,
+                // It closed with our doorbells unread; what it sent before is still to be read.
+                Err(Errno::CONNRESET) => {}
+                Err(errno) => {
+                    let errno = errno.raw_os_error();
+                    return self.finish(index, CloseReason::System { step: "recvmsg", errno });
+                }
+            }
+        }
+    }
+
+    /// The peer's socket is closed: orderly, if it said so in its control page.
+    fn hung_up(&mut self, index: usize) {
+        let gone = CloseReason::PeerGone { how: "socket closed" };
+        match &mut self.slots[index].stage {
+            Stage::Live(live) => {
+                // Otherwise `wait_fd` stays readable until the frames before are read.
+                let _ = epoll::delete(&self.epoll, &live.end.socket);
+                if live.ending.is_none() {
+                    live.ending = Some(if live.peer_closed() { CloseReason::Peer } else { gone });
+                }
+            }
+            Stage::Greeting(_) => self.finish(index, gone),
+            Stage::Free | Stage::Ended => {}
+        }
+    }
+
+    /// The active side's segment came.
+    fn granted(&mut self, index: usize, fd: &OwnedFd) {
+        let slot = &mut self.slots[index];
+        let Stage::Greeting(greeting) = &slot.stage else {
+            return self.finish(index, Violation::Malformed { what: "second grant" }.into());
+        };
+        let peer = match Segment::attach(fd.as_fd(), greeting.negotiated.rx_ring_bytes) {
+            Ok(peer) => peer,
+            Err(error) => return self.finish(index, reason_of(error)),
+        };
+        if let Stage::Greeting(greeting) = std::mem::replace(&mut slot.stage, Stage::Ended) {
+            let conn = ConnId::new(greeting.index, slot.generation);
+            let negotiated = greeting.negotiated;
+            let live = Live::new(conn, greeting.end, peer, negotiated.clone());
+            slot.stage = Stage::Live(Box::new(live));
+            self.greetings -= 1;
+            self.news.push_back(Event::Opened { conn, negotiated });
+        }
+    }
+
+    fn passed(&mut self, index: usize, id: u64, bytes: u64, fd: &OwnedFd) {
+        let Stage::Live(live) = &mut self.slots[index].stage else {
+            return self.finish(index, Violation::Malformed { what: "pool segment before the grant" }.into());
+        };
+        if let Err(error) = live.take_segment(id, bytes, fd) {
+            self.finish(index, reason_of(error));
+        }
+    }
+}
+
+/// A connection as it stands in the epoll set.
+pub(super) fn data_of(conn: ConnId) -> u64 {
+    u64::from(conn.index()) | (u64::from(conn.generation()) << 32)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the two halves are what is wanted")]
+fn id_of(data: u64) -> ConnId {
+    ConnId::new(data as u32, (data >> 32) as u32)
+}
+
+fn reason_of(error: AttachError) -> CloseReason {
+    match error {
+        AttachError::Peer(violation) => violation.into(),
+        AttachError::Port(PortError::System { step, errno }) => CloseReason::System { step, errno },
+        AttachError::Port(_) => CloseReason::System { step: "mmap", errno: 0 },
+    }
+}

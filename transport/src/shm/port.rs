@@ -1,0 +1,497 @@
+//! The data side: every shared-memory connection of one poll thread.
+
+use std::{
+    collections::VecDeque,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+};
+
+use rustix::event::epoll;
+
+use super::{
+    bulk::Known,
+    gate::ShmGate,
+    link::{End, ShmLink, hello},
+    live::{ARRIVALS, Live},
+    look::{DOORBELL, Pace, data_of},
+    segment::system_io,
+    system,
+};
+use crate::{
+    Batch, Chain, CloseReason, ConnId, Credit, Event, Negotiated, Port, PortConfig, PortCounters, PortError,
+    Position, Refused, Tag, Time, Waker,
+    mem::{Loan, Offer, RxFrame},
+    sync::{
+        Doorbell,
+        wake::{announce, settle, withdraw},
+    },
+};
+
+/// Connections of one thread over shared memory.
+#[derive(Debug)]
+pub struct ShmPort {
+    gate: ShmGate,
+    pub(super) epoll: OwnedFd,
+    pub(super) slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots that are polled.
+    pub(super) active: Vec<u32>,
+    /// Where in `active` the next poll begins.
+    turn: usize,
+    reserved: Option<(ConnId, usize)>,
+    /// Slots with a run that is not published.
+    runs: Vec<u32>,
+    /// Slots whose peer may sleep and wait for the credit that we gave.
+    credits: Vec<u32>,
+    /// Events that are not about frames.
+    pub(super) news: VecDeque<Event>,
+    pub(super) greetings: usize,
+    pub(super) pace: Pace,
+    known: Known,
+    armed: bool,
+    /// Number of the current or last sleep.
+    epoch: u64,
+}
+
+/// A place for a connection; used again under another generation.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) generation: u32,
+    pub(super) stage: Stage,
+    counters: PortCounters,
+}
+
+/// What is in a slot.
+#[derive(Debug)]
+pub(super) enum Stage {
+    Free,
+    /// The peer's segment has not come.
+    Greeting(Box<Greeting>),
+    Live(Box<Live>),
+    /// Gone, but its `Closed` was not fetched.
+    Ended,
+}
+
+/// The passive side between its accept and the peer's grant.
+#[derive(Debug)]
+pub(super) struct Greeting {
+    pub(super) index: u32,
+    pub(super) end: End,
+    pub(super) negotiated: Arc<Negotiated>,
+    pub(super) until: Time,
+}
+
+impl ShmPort {
+    pub(super) fn open(config: &PortConfig) -> Result<Self, PortError> {
+        check(config)?;
+        let bell = Arc::new(Doorbell::new().map_err(system_io("eventfd"))?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create1"))?;
+        let data = epoll::EventData::new_u64(DOORBELL);
+        epoll::add(&epoll, &*bell, data, epoll::EventFlags::IN).map_err(system("epoll_ctl"))?;
+        // Room for what grows with connections, so that the data path finds it.
+        let room = config.connections.min(1024) as usize;
+        Ok(Self {
+            gate: ShmGate::new(config.clone(), bell),
+            epoll,
+            slots: Vec::with_capacity(room),
+            free: Vec::with_capacity(room),
+            active: Vec::with_capacity(room),
+            turn: 0,
+            reserved: None,
+            runs: Vec::with_capacity(room),
+            credits: Vec::with_capacity(room),
+            news: VecDeque::with_capacity(room),
+            greetings: 0,
+            pace: Pace::new(),
+            known: Known::default(),
+            armed: false,
+            epoch: 0,
+        })
+    }
+
+    #[inline]
+    fn live(&mut self, conn: ConnId) -> Option<&mut Live> {
+        let slot = self.slots.get_mut(conn.index() as usize)?;
+        match &mut slot.stage {
+            Stage::Live(live) if slot.generation == conn.generation() => Some(live),
+            _ => None,
+        }
+    }
+
+    fn take_slot(&mut self) -> Result<u32, PortError> {
+        if let Some(index) = self.free.pop() {
+            return Ok(index);
+        }
+        let limit = self.gate.config().connections;
+        match u32::try_from(self.slots.len()) {
+            Ok(index) if index < limit => {
+                self.slots.push(Slot {
+                    generation: 0,
+                    stage: Stage::Free,
+                    counters: PortCounters::default(),
+                });
+                Ok(index)
+            }
+            _ => {
+                let value = u64::from(limit) + 1;
+                Err(PortError::Limit { field: "connections", value, limit: limit.into() })
+            }
+        }
+    }
+
+    /// Ends what is in a slot; its `Closed` comes by a poll.
+    pub(super) fn finish(&mut self, index: usize, reason: CloseReason) {
+        let slot = &mut self.slots[index];
+        let (index, end) = match std::mem::replace(&mut slot.stage, Stage::Ended) {
+            Stage::Live(live) => (live.id().index(), live.end),
+            Stage::Greeting(greeting) => {
+                self.greetings -= 1;
+                (greeting.index, greeting.end)
+            }
+            other => {
+                slot.stage = other;
+                return;
+            }
+        };
+        let conn = ConnId::new(index, slot.generation);
+        // Already gone from the set when the peer has hung up.
+        let _ = epoll::delete(&self.epoll, &end.socket);
+        drop(end);
+        for list in [&mut self.active, &mut self.runs, &mut self.credits] {
+            list.retain(|other| *other != index);
+        }
+        self.gate.open().remove(&conn);
+        tracing::debug!(?conn, %reason, "closed");
+        self.news.push_back(Event::Closed { conn, reason });
+    }
+
+    /// Hands out the news, as far as there is room.
+    #[cold]
+    fn tell(&mut self, batch: &mut Batch) {
+        while batch.room() > 0
+            && let Some(event) = self.news.pop_front()
+        {
+            match &event {
+                Event::Opened { conn, .. } if self.live(*conn).is_some() => self.active.push(conn.index()),
+                Event::Closed { conn, .. } => {
+                    self.slots[conn.index() as usize].stage = Stage::Free;
+                    self.free.push(conn.index());
+                }
+                _ => {}
+            }
+            batch.push(event);
+        }
+    }
+
+    /// Polls the active connections in turn; true when one of them ended.
+    #[inline]
+    fn receive(&mut self, batch: &mut Batch) -> bool {
+        let mut ended = false;
+        for _ in 0..self.active.len() {
+            if batch.room() == 0 {
+                break;
+            }
+            if self.turn >= self.active.len() {
+                self.turn = 0;
+            }
+            let Some(&index) = self.active.get(self.turn) else { break };
+            self.turn += 1;
+            let index = index as usize;
+            let slot = &mut self.slots[index];
+            let Stage::Live(live) = &mut slot.stage else { continue };
+            match live.receive(batch, &mut slot.counters) {
+                Ok(()) if live.ending.is_none() => {}
+                // Without room left we do not know whether there is more.
+                Ok(()) if batch.room() == 0 => {}
+                Ok(()) => {
+                    let reason = live.ending.take().unwrap_or(CloseReason::Peer);
+                    self.finish(index, reason);
+                    ended = true;
+                }
+                Err(violation) => {
+                    self.finish(index, violation.into());
+                    ended = true;
+                }
+            }
+        }
+        ended
+    }
+
+    /// Wakes those who may sleep for lack of the credit that we gave.
+    #[cold]
+    fn ring_for_credit(&mut self) {
+        settle();
+        while let Some(index) = self.credits.pop() {
+            if let Stage::Live(live) = &mut self.slots[index as usize].stage {
+                live.ring();
+            }
+        }
+    }
+
+    fn withdraw(&mut self) {
+        self.armed = false;
+        for slot in &self.slots {
+            if let Stage::Live(live) = &slot.stage {
+                withdraw(live.armed());
+            }
+        }
+        self.gate.waker().disarm();
+    }
+}
+
+impl Port for ShmPort {
+    type Link = ShmLink;
+    type Gate = ShmGate;
+
+    fn gate(&self) -> ShmGate {
+        self.gate.clone()
+    }
+
+    fn adopt(&mut self, link: ShmLink, now: Time) -> Result<ConnId, PortError> {
+        let index = self.take_slot()?;
+        let slot = &mut self.slots[index as usize];
+        let conn = ConnId::new(index, slot.generation.wrapping_add(1));
+        let data = epoll::EventData::new_u64(data_of(conn));
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        if let Err(errno) = epoll::add(&self.epoll, &link.end.socket, data, flags) {
+            self.free.push(index);
+            return Err(system("epoll_ctl")(errno));
+        }
+        slot.generation = conn.generation();
+        slot.counters = PortCounters::default();
+        let ShmLink { end, peer, negotiated, handshake_timeout } = link;
+        if let Some(peer) = peer {
+            let live = Live::new(conn, end, peer, Arc::clone(&negotiated));
+            slot.stage = Stage::Live(Box::new(live));
+            self.news.push_back(Event::Opened { conn, negotiated });
+        } else {
+            let until = now.plus(handshake_timeout);
+            slot.stage = Stage::Greeting(Box::new(Greeting { index, end, negotiated, until }));
+            self.greetings += 1;
+            self.pace.greeting_at = self.pace.greeting_at.min(until);
+        }
+        self.gate.open().insert(conn);
+        Ok(conn)
+    }
+
+    #[inline]
+    fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused> {
+        self.reserved = None;
+        let slot = self.slots.get_mut(conn.index() as usize).ok_or(Refused::Closed)?;
+        let live = match &mut slot.stage {
+            Stage::Live(live) if slot.generation == conn.generation() => live,
+            _ => return Err(Refused::Closed),
+        };
+        let payload = live.reserve(payload_bytes)?;
+        self.reserved = Some((conn, payload_bytes));
+        Ok(payload)
+    }
+
+    #[inline]
+    fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, _chain: Chain) -> Position {
+        let reserved = self.reserved.take();
+        let Some(slot) = self.slots.get_mut(conn.index() as usize) else { return Position::default() };
+        let live = match &mut slot.stage {
+            Stage::Live(live) if slot.generation == conn.generation() => live,
+            _ => return Position::default(),
+        };
+        if reserved.is_some_and(|(whose, room)| whose == conn && payload_bytes <= room) {
+            slot.counters.frames_sent += 1;
+            if live.commit(payload_bytes, tag) {
+                self.runs.push(conn.index());
+            }
+        }
+        live.committed()
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        if self.runs.is_empty() && self.credits.is_empty() {
+            return;
+        }
+        for &index in &self.runs {
+            let slot = &mut self.slots[index as usize];
+            if let Stage::Live(live) = &mut slot.stage
+                && live.publish()
+            {
+                slot.counters.doorbells += 1;
+            }
+        }
+        settle();
+        for list in [&mut self.runs, &mut self.credits] {
+            for &index in &*list {
+                if let Stage::Live(live) = &mut self.slots[index as usize].stage {
+                    live.ring();
+                }
+            }
+            list.clear();
+        }
+    }
+
+    #[inline]
+    fn completed(&mut self, conn: ConnId) -> Position {
+        self.live(conn).map_or_else(Position::default, |live| live.committed())
+    }
+
+    #[inline]
+    fn peer_credit(&mut self, conn: ConnId) -> Option<Credit> {
+        self.live(conn).map(Live::peer_credit)
+    }
+
+    #[inline]
+    fn return_credit(&mut self, conn: ConnId, credit: Credit) {
+        if let Some(live) = self.live(conn) {
+            live.return_credit(credit.bytes);
+            if self.credits.last() != Some(&conn.index()) {
+                self.credits.push(conn.index());
+            }
+        }
+    }
+
+    fn arrivals(&self, _conn: ConnId) -> u64 {
+        ARRIVALS
+    }
+
+    #[inline]
+    fn release(&mut self, _conn: ConnId, frame: RxFrame) {
+        drop(frame);
+    }
+
+    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
+        let slot = self.slots.get_mut(conn.index() as usize).ok_or(Refused::Closed)?;
+        match &mut slot.stage {
+            Stage::Live(live) if slot.generation == conn.generation() => {
+                live.offer(&mut self.known, self.gate.pool(), loan)
+            }
+            _ => Err(Refused::Closed),
+        }
+    }
+
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+        let limit = self.gate.config().bulk_bytes_max;
+        let live = self.live(conn).ok_or(Refused::Closed)?;
+        if live.negotiated.initiator_depth.granted == 0 {
+            return Err(Refused::NoReads);
+        }
+        if offer.len > limit {
+            let in_words = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+            return Err(Refused::TooLarge { bytes: in_words(offer.len), limit: in_words(limit) });
+        }
+        if !live.has_segment(offer.key) {
+            // It was sent before the offer, so it is there.
+            self.read_socket(conn);
+        }
+        let waker = Arc::clone(self.gate.waker());
+        let live = self.live(conn).ok_or(Refused::Closed)?;
+        let result = live.bulk(offer, &waker);
+        if result.is_ok() {
+            self.slots[conn.index() as usize].counters.in_place_bytes += offer.len;
+        }
+        self.news.push_back(Event::Pulled { conn, token, result });
+        Ok(())
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Time, batch: &mut Batch) {
+        if self.armed {
+            self.disarm();
+        }
+        if !self.credits.is_empty() {
+            self.ring_for_credit();
+        }
+        let before = batch.len();
+        if !self.news.is_empty() {
+            self.tell(batch);
+        }
+        let ended = self.receive(batch);
+        let changed = self.keep_pace(now, batch.len() != before);
+        if ended || changed {
+            self.tell(batch);
+        }
+    }
+
+    fn close(&mut self, conn: ConnId, reason: CloseReason, _now: Time) {
+        let Some(slot) = self.slots.get_mut(conn.index() as usize) else { return };
+        if slot.generation != conn.generation() {
+            return;
+        }
+        let first = match &mut slot.stage {
+            Stage::Live(live) => live.ending.take(),
+            _ => None,
+        };
+        self.finish(conn.index() as usize, first.unwrap_or(reason));
+    }
+
+    fn arm(&mut self) -> bool {
+        if !self.credits.is_empty() {
+            self.ring_for_credit();
+        }
+        if !self.news.is_empty() {
+            return false;
+        }
+        self.epoch += 1;
+        self.armed = true;
+        for slot in &self.slots {
+            if let Stage::Live(live) = &slot.stage {
+                announce(live.armed(), self.epoch);
+            }
+        }
+        self.gate.waker().arm();
+        settle();
+        let work = self.slots.iter_mut().any(|slot| match &mut slot.stage {
+            Stage::Live(live) => live.has_work(),
+            _ => false,
+        });
+        if work {
+            self.withdraw();
+        }
+        !work
+    }
+
+    fn disarm(&mut self) {
+        if self.armed {
+            self.withdraw();
+            self.read_sockets();
+        }
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn waker(&self) -> Waker {
+        Arc::clone(self.gate.waker())
+    }
+
+    fn deadline(&self) -> Time {
+        if self.greetings == 0 { Time::NEVER } else { self.pace.greeting_at }
+    }
+
+    fn counters(&self, conn: ConnId) -> PortCounters {
+        let slot = self.slots.get(conn.index() as usize);
+        slot.filter(|slot| slot.generation == conn.generation())
+            .map_or_else(PortCounters::default, |slot| slot.counters)
+    }
+}
+
+/// Whether our own hello will be taken by a peer, and by this machine's pages.
+fn check(config: &PortConfig) -> Result<(), PortError> {
+    let limit = |field, value, limit| Err(PortError::Limit { field, value, limit });
+    if config.connections == 0 {
+        return limit("connections", 0, 1);
+    }
+    let page = rustix::param::page_size();
+    if (config.ring_bytes as usize) % page != 0 {
+        return limit("ring_bytes", config.ring_bytes.into(), page as u64);
+    }
+    match hello(config, 0).check() {
+        Ok(()) => Ok(()),
+        Err(crate::RejectReason::BadHello { field: 1 }) => {
+            limit("ring_bytes", config.ring_bytes.into(), 1 << 30)
+        }
+        Err(crate::RejectReason::BadHello { field: 2 }) => {
+            limit("slot_bytes", config.slot_bytes.into(), 16 << 20)
+        }
+        Err(_) => limit("arrivals", config.arrivals.into(), 4),
+    }
+}

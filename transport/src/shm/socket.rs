@@ -1,0 +1,205 @@
+//! The rendezvous socket: packets of at most one descriptor, never blocking, never signalling.
+//!
+//! ```text
+//!  client ─ hello (40) ─────────────────────► server
+//!         ◄─ hello (40) + its segment ─ or ─ reject (16)
+//!         ─ grant (8) + its segment ────────►
+//!  either ─ doorbell (1) ─ or ─ pool (24) + a pool segment ─► either
+//! ```
+
+use std::{
+    io::{IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    io::Errno,
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, UCred,
+    },
+};
+
+use crate::Violation;
+
+/// Room for any packet, and for the longer hello of a later version.
+const PACKET_BYTES: usize = 256;
+const GRANT: [u8; 8] = *b"gmgrant1";
+const POOL: [u8; 8] = *b"gmpool_1";
+
+/// A new socket of the rendezvous' kind.
+pub(super) fn open() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Sends one packet.
+pub(super) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::io::retry_on_intr(|| rustix::net::send(&socket, bytes, flags)).map(|_| ())
+}
+
+/// Sends one packet with a descriptor.
+pub(super) fn send_with(socket: impl AsFd, bytes: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let fds = [fd];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fits = control.push(SendAncillaryMessage::ScmRights(&fds));
+    debug_assert!(fits, "the space is for one descriptor");
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::io::retry_on_intr(|| rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags))
+        .map(|_| ())
+}
+
+/// What was received in one packet.
+#[derive(Debug)]
+pub(super) struct Packet {
+    bytes: [u8; PACKET_BYTES],
+    len: usize,
+    /// The descriptor, when exactly one came.
+    pub(super) fd: Option<OwnedFd>,
+    /// More descriptors than one, or something was cut off.
+    pub(super) flawed: bool,
+}
+
+impl Packet {
+    /// Its bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// The peer has closed, or sent nothing, which is no packet of ours.
+    pub(super) fn is_end(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What an established connection may be sent.
+    pub(super) fn parse(self) -> Result<Message, Violation> {
+        if self.flawed {
+            return Err(Violation::Malformed { what: "packet with other descriptors than one" });
+        }
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&self.bytes[at..at + 8]);
+            word
+        };
+        match (self.len, word(0), self.fd) {
+            (1, _, None) => Ok(Message::Doorbell),
+            (8, GRANT, Some(fd)) => Ok(Message::Grant { fd }),
+            (24, POOL, Some(fd)) => {
+                let (id, bytes) = (u64::from_le_bytes(word(8)), u64::from_le_bytes(word(16)));
+                Ok(Message::Pool { id, bytes, fd })
+            }
+            _ => Err(Violation::Malformed { what: "packet on the rendezvous socket" }),
+        }
+    }
+}
+
+/// A packet of an established connection.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// Wake up.
+    Doorbell,
+    /// The active side's segment.
+    Grant {
+        /// It.
+        fd: OwnedFd,
+    },
+    /// A pool segment that offers will name.
+    Pool {
+        /// Its name.
+        id: u64,
+        /// Its size.
+        bytes: u64,
+        /// It.
+        fd: OwnedFd,
+    },
+}
+
+/// Wakes the peer. A full buffer means that it has been rung before; any other error is found by reading.
+pub(super) fn send_doorbell(socket: impl AsFd) {
+    let _ = send(socket, &[0]);
+}
+
+/// Sends the active side's segment.
+pub(super) fn send_grant(socket: impl AsFd, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    send_with(socket, &GRANT, fd)
+}
+
+/// Sends a pool segment.
+pub(super) fn send_pool(socket: impl AsFd, id: u64, bytes: u64, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut packet = [0; 24];
+    packet[..8].copy_from_slice(&POOL);
+    packet[8..16].copy_from_slice(&id.to_le_bytes());
+    packet[16..].copy_from_slice(&bytes.to_le_bytes());
+    send_with(socket, &packet, fd)
+}
+
+/// The next packet; `AGAIN` when there is none, an empty one at the end. Descriptors that are not kept are closed.
+pub(super) fn receive(socket: impl AsFd) -> Result<Packet, Errno> {
+    let mut packet = Packet { bytes: [0; PACKET_BYTES], len: 0, fd: None, flawed: false };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let message = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(&mut packet.bytes)], &mut control, flags)
+    })?;
+    packet.len = message.bytes;
+    packet.flawed = message.flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC);
+    for ancillary in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = ancillary {
+            for fd in fds {
+                packet.flawed |= packet.fd.is_some();
+                packet.fd = Some(fd);
+            }
+        }
+    }
+    Ok(packet)
+}
+
+/// Reads what is left, so that our close is a close and not a reset that hides our last packet.
+pub(super) fn drain(socket: impl AsFd) {
+    for _ in 0..64 {
+        if receive(&socket).map_or(true, |packet| packet.is_end()) {
+            return;
+        }
+    }
+}
+
+/// Who is at the other end.
+pub(super) fn peer(socket: impl AsFd) -> Result<UCred, Errno> {
+    rustix::net::sockopt::socket_peercred(socket)
+}
+
+/// Whether shared memory is shared with `peer`: this user, or root, who could read us anyway.
+pub(super) fn is_trusted(peer: &UCred) -> bool {
+    peer.uid == rustix::process::geteuid() || peer.uid.is_root()
+}
+
+/// A peer, for people.
+pub(super) fn describe(peer: &UCred) -> String {
+    format!("process {} of uid {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw())
+}
+
+/// Waits until one of `fds` is readable or `until` has come.
+pub(super) fn wait_readable<'fd>(
+    fds: impl Iterator<Item = BorrowedFd<'fd>>,
+    until: Instant,
+) -> Result<(), Errno> {
+    let mut fds: Vec<PollFd<'fd>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    let left = until.saturating_duration_since(Instant::now());
+    match rustix::event::poll(&mut fds, Some(&timespec(left))) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn timespec(span: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: span.subsec_nanos().into(),
+    }
+}
