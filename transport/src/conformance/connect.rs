@@ -250,19 +250,25 @@ fn dropped_link<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     Ok(())
 }
 
+/// The client's port never takes its link, so its grant never comes.
 fn silent_handshake<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut rig = bench.rig()?;
     let limit = Duration::from_millis(300);
-    let options = ConnectOptions { handshake_timeout: limit, ..ConnectOptions::default() };
-    let [active, passive] = bench.links(&mut rig, &options)?;
+    let options = ListenOptions { handshake_timeout: limit, ..ListenOptions::default() };
+    rig.listener = rig.providers[1].listen(&bench.harness.address(), &options)?;
+    rig.address = rig.listener.address();
+    let [active, passive] = bench.links(&mut rig, &ConnectOptions::default())?;
     let start = bench.now();
-    let conn = rig.ports[0].adopt(active, start)?;
-    let reason = bench.closed(&mut rig, 0, conn)?;
+    let conn = rig.ports[1].adopt(passive, start)?;
+    let reason = bench.closed(&mut rig, 1, conn)?;
     ensure!(reason == CloseReason::Handshake, "{reason:?}");
     let took = bench.now().since(start);
     ensure!(took < 8 * limit, "a limit of {limit:?} took {took:?}");
-    drop(passive);
-    Ok(())
+    let now = bench.now();
+    let conn = rig.ports[0].adopt(active, now)?;
+    bench.closed(&mut rig, 0, conn)?;
+    let mut duo = bench.connect(&mut rig)?;
+    bench.exchange(&mut rig, &mut duo, 1)
 }
 
 fn above_the_limit<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
