@@ -41,7 +41,9 @@ fn arguments() -> Result<Arguments, Box<dyn Error>> {
             "--address" => given.address = Some(value()?.parse()?),
             "--only" => given.only = value()?,
             _ => {
-                return Err(format!("{word}? use --provider sim|shm|verbs, --address URL, --only NAME").into());
+                return Err(
+                    format!("{word}? use --provider sim|shm|verbs, --address URL, --only NAME").into()
+                );
             }
         }
     }
