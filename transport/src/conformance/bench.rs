@@ -238,6 +238,41 @@ impl<'a, P: Provider> Bench<'a, P> {
         Ok(())
     }
 
+    /// Sends `count` frames of `size(number)` bytes from side 0 as fast as credit allows, and receives them one by
+    /// one; flushes after every `run` frames and when no more fit.
+    pub(super) fn stream(
+        &mut self,
+        rig: &mut Rig<P>,
+        duo: &mut Duo,
+        count: usize,
+        run: usize,
+        size: impl Fn(usize) -> usize,
+    ) -> Outcome {
+        let (mut sent, mut got) = (0, 0);
+        while got < count {
+            while sent < count
+                && duo.commit(rig, 0, &pattern(sent, size(sent)), Tag(0), Chain::Begin)?.is_some()
+            {
+                sent += 1;
+                if sent % run == 0 {
+                    rig.ports[0].flush();
+                }
+            }
+            rig.ports[0].flush();
+            if got < sent {
+                self.expect(rig, duo, 1, &pattern(got, size(got)), Tag(0))?;
+                got += 1;
+            } else {
+                // Everything arrived, and its credit is still on its way: one frame waits for that.
+                self.send(rig, duo, 0, &pattern(sent, size(sent)), Tag(0))?;
+                sent += 1;
+            }
+            let now = self.now();
+            rig.poll_side(0, now);
+        }
+        Ok(())
+    }
+
     /// One frame each way: the connection is alive.
     pub(super) fn exchange(&mut self, rig: &mut Rig<P>, duo: &mut Duo, seed: usize) -> Outcome {
         for side in 0..2 {

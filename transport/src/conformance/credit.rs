@@ -173,16 +173,5 @@ fn words_as_negotiated<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 
 fn slow_receiver<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut rig, mut duo) = bench.open()?;
-    let (mut sent, mut got) = (0, 0);
-    while got < 300 {
-        while sent < 300 && duo.commit(&mut rig, 0, &pattern(sent, 150), Tag(0), Chain::Begin)?.is_some() {
-            rig.ports[0].flush();
-            sent += 1;
-        }
-        let now = bench.now();
-        rig.poll_side(0, now);
-        bench.expect(&mut rig, &mut duo, 1, &pattern(got, 150), Tag(0))?;
-        got += 1;
-    }
-    Ok(())
+    bench.stream(&mut rig, &mut duo, 300, 1, |_| 150)
 }

@@ -20,17 +20,7 @@ fn full_comes_back<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut rig, mut duo) = bench.open_with(|_, config| {
         (config.sends, config.signal_interval) = (16, 4);
     })?;
-    let (mut sent, mut got) = (0, 0);
-    while got < 200 {
-        while sent < 200 && duo.commit(&mut rig, 0, &pattern(sent, 12), Tag(0), Chain::Begin)?.is_some() {
-            sent += 1;
-        }
-        rig.ports[0].flush();
-        bench.expect(&mut rig, &mut duo, 1, &pattern(got, 12), Tag(0))?;
-        let now = bench.now();
-        rig.poll_side(0, now);
-        got += 1;
-    }
+    bench.stream(&mut rig, &mut duo, 200, usize::MAX, |_| 12)?;
     bench.exchange(&mut rig, &mut duo, 1)
 }
 
