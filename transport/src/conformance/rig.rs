@@ -89,7 +89,7 @@ impl Duo {
         let end = flow.sent.plus(span(payload_bytes) as u64);
         let ring = u64::from(terms.tx_ring_bytes);
         // Where an engine would send its credit in frames, the receiver's own numbers stand in for them.
-        let credit = rig.ports[side].peer_credit(self.ids[side]).unwrap_or(Credit {
+        let credit = rig.ports[side].peer_credit(self.ids[side]).unwrap_or_else(|| Credit {
             bytes: flow.released,
             arrivals: rig.ports[1 - side].arrivals(self.ids[1 - side]),
         });
