@@ -16,8 +16,8 @@ use std::{
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, SendError,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, ListenOptions, Listener as _, Negotiated, Port, PortConfig,
-        Provider, any::Any,
+        Address, Bulk, BulkError, CloseReason, ConnId, ListenOptions, Listener as _, Negotiated, Port,
+        PortConfig, Provider, any::Any,
     },
 };
 
@@ -41,7 +41,9 @@ impl App for Echo {
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         if self.is_client {
             self.returned += 1;
-        } else if io.send(conn, message.head, 64, |out| out.get_mut(..64).map(|_| 64)) == Err(SendError::Blocked) {
+        } else if io.send(conn, message.head, 64, |out| out.get_mut(..64).map(|_| 64))
+            == Err(SendError::Blocked)
+        {
             self.waiting.push((conn, message.head));
         }
     }
@@ -62,9 +64,10 @@ impl App for Echo {
 /// The sum of the device's RNR counters; `None` where it has none.
 fn rnr(device: &str) -> Option<u64> {
     let folder = format!("/sys/class/infiniband/{}/ports/1/hw_counters", device.split(' ').next()?);
-    let counters = fs::read_dir(folder).ok()?.flatten().filter(|entry| {
-        entry.file_name().to_string_lossy().contains("rnr")
-    });
+    let counters = fs::read_dir(folder)
+        .ok()?
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().contains("rnr"));
     Some(counters.filter_map(|entry| fs::read_to_string(entry.path()).ok()?.trim().parse::<u64>().ok()).sum())
 }
 
@@ -120,7 +123,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let _ = stop.send(());
     println!(
         "{}: credit {}, {} echoes of {count} in {:.1} s, window {WINDOW}, receives {ARRIVALS}, RNR {before:?} -> {after:?}, closed: {:?}",
-        negotiated.device, if credit { "on" } else { "OFF" }, client.app().returned, started.elapsed().as_secs_f64(),
+        negotiated.device,
+        if credit { "on" } else { "OFF" },
+        client.app().returned,
+        started.elapsed().as_secs_f64(),
         client.app().closed
     );
     let fine = if credit {
