@@ -220,7 +220,7 @@ impl Live {
     }
 
     /// The peer's word at `position`.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn peer_word(&self, position: u64) -> u64 {
         observe(self.peer.word(position))
     }

@@ -108,7 +108,7 @@ impl Pool {
         known.extend(state.segments.iter().skip(known.len()).cloned());
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn counts(&self) -> (usize, usize) {
         let state = self.state();
         (state.segments.len(), state.lent.len())

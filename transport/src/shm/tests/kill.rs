@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 
 use super::*;
 
-const ROLE: &str = "GIMMAL_SHM_TEST";
+pub(super) const ROLE: &str = "GIMMAL_SHM_TEST";
 
 /// Runs `test` of this binary in a process of its own, with `role` for it to read.
-fn again(test: &str, role: &str) -> Child {
+pub(super) fn again(test: &str, role: &str) -> Child {
     let name = format!("shm::tests::{test}");
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &name, "--ignored", "--nocapture", "--test-threads=1"])
@@ -28,9 +28,9 @@ fn role() -> Option<String> {
     role
 }
 
-fn connect_when_there(address: &Address) -> Side {
+pub(super) fn connect_when_there(address: &Address, ring_bytes: u32) -> Side {
     let until = Instant::now() + 10 * SECOND;
-    let port = Shm.open_port(&config(4096)).unwrap();
+    let port = Shm.open_port(&config(ring_bytes)).unwrap();
     let link = loop {
         match connect(address, &port.gate()) {
             Ok(mut connecting) => break connecting.poll(5 * SECOND).unwrap().unwrap(),
@@ -93,7 +93,7 @@ fn r23_r24_r78_a_killed_server_is_gone_and_its_place_is_free() {
     let Address::Shm { path } = &address else { panic!() };
     for asleep in [false, true] {
         let mut child = again("kill::child_echo_server", path.to_str().unwrap());
-        let mut side = connect_when_there(&address);
+        let mut side = connect_when_there(&address, 4096);
         side.send(b"ping", 3);
         let answer = side.frame();
         assert_eq!((&*answer, answer.tag()), (&b"ping"[..], Tag(3)));
@@ -127,7 +127,7 @@ fn r23_r24_r78_a_killed_server_is_gone_and_its_place_is_free() {
 #[ignore = "the other process of the test below"]
 fn child_client() {
     let Some(path) = role() else { return };
-    let mut side = connect_when_there(&Address::Shm { path: path.into() });
+    let mut side = connect_when_there(&Address::Shm { path: path.into() }, 4096);
     for number in 0..50 {
         side.send(&[number], 0);
     }

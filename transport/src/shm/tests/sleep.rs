@@ -90,7 +90,7 @@ fn a_hundred_thousand_ping_pongs_with_sleep_in_between() {
                 return frame;
             }
             assert!(Instant::now() < until, "a wake-up was lost in round {round}");
-            if round % 7 != 0 {
+            if !round.is_multiple_of(7) {
                 assert!(side.sleep(5 * SECOND), "a wake-up was lost in round {round}");
             } else {
                 std::thread::yield_now();
