@@ -109,7 +109,7 @@ impl<'a, P: Provider> Bench<'a, P> {
         })?;
         let now = self.now();
         let active = rig.ports[0].adopt(active, now)?;
-        let mut opened = |bench: &mut Self, side, id| {
+        let mut opened = |bench: &mut Self, side, id| -> Outcome<_> {
             let event =
                 bench.event(rig, side, id, "Opened", |event| matches!(event, Event::Opened { .. }))?;
             match event {
@@ -117,10 +117,7 @@ impl<'a, P: Provider> Bench<'a, P> {
                 other => Err(format!("{other:?} in place of Opened").into()),
             }
         };
-        let terms: [_; 2] = [
-            opened(self, 0, active).map_err(|error: Box<dyn std::error::Error>| error)?,
-            opened(self, 1, passive)?,
-        ];
+        let terms = [opened(self, 0, active)?, opened(self, 1, passive)?];
         Ok(Duo { ids: [active, passive], terms, flows: [Flow::default(), Flow::default()] })
     }
 
@@ -189,13 +186,16 @@ impl<'a, P: Provider> Bench<'a, P> {
     /// The one `Closed` of a connection; what came before it is left in the inbox.
     pub(super) fn closed(&mut self, rig: &mut Rig<P>, side: Side, conn: ConnId) -> Outcome<CloseReason> {
         let wanted = |event: &Event| conn_of(event) == conn && matches!(event, Event::Closed { .. });
-        let event = self.wait("Closed", |now| {
-            let found = rig.take(side, wanted);
+        let at = self.wait("Closed", |now| {
+            let found = rig.inbox[side].iter().position(wanted);
             if found.is_none() {
                 rig.poll(now);
             }
             Ok(found)
         })?;
+        let after = rig.inbox[side].iter().skip(at + 1).find(|event| conn_of(event) == conn);
+        ensure!(after.is_none(), "{after:?} came after Closed");
+        let event = rig.inbox[side].remove(at).ok_or("no event")?;
         match event {
             Event::Closed { reason, .. } => Ok(reason),
             other => Err(format!("{other:?} in place of Closed").into()),
@@ -235,6 +235,41 @@ impl<'a, P: Provider> Bench<'a, P> {
         ensure!(frame.tag() == tag, "tag {:?} in place of {tag:?}", frame.tag());
         same(&frame, payload)?;
         duo.release(rig, side, frame);
+        Ok(())
+    }
+
+    /// Sends `count` frames of `size(number)` bytes from side 0 as fast as credit allows, and receives them one by
+    /// one; flushes after every `run` frames and when no more fit.
+    pub(super) fn stream(
+        &mut self,
+        rig: &mut Rig<P>,
+        duo: &mut Duo,
+        count: usize,
+        run: usize,
+        size: impl Fn(usize) -> usize,
+    ) -> Outcome {
+        let (mut sent, mut got) = (0, 0);
+        while got < count {
+            while sent < count
+                && duo.commit(rig, 0, &pattern(sent, size(sent)), Tag(0), Chain::Begin)?.is_some()
+            {
+                sent += 1;
+                if sent % run == 0 {
+                    rig.ports[0].flush();
+                }
+            }
+            rig.ports[0].flush();
+            if got < sent {
+                self.expect(rig, duo, 1, &pattern(got, size(got)), Tag(0))?;
+                got += 1;
+            } else {
+                // Everything arrived, and its credit is still on its way: one frame waits for that.
+                self.send(rig, duo, 0, &pattern(sent, size(sent)), Tag(0))?;
+                sent += 1;
+            }
+            let now = self.now();
+            rig.poll_side(0, now);
+        }
         Ok(())
     }
 

@@ -75,9 +75,9 @@ fn both_directions<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let second = loan(&mut rig, &duo, 1, &payloads[1])?;
     rig.ports[1].pull(duo.ids[1], first.1, 1)?;
     rig.ports[0].pull(duo.ids[0], second.1, 2)?;
-    for side in 0..2 {
+    for (side, payload) in payloads.iter().enumerate() {
         let (_, result) = bench.pulled(&mut rig, &duo, 1 - side)?;
-        same(&*result?, &payloads[side])?;
+        same(&result?, payload)?;
     }
     bench.linger(&mut rig);
     Ok(())
@@ -109,7 +109,7 @@ fn many_at_once<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         let (token, result) = bench.pulled(&mut rig, &duo, 0)?;
         let number = usize::try_from(token)?;
         ensure!(!std::mem::replace(&mut seen[number], true), "token {token} twice");
-        same(&*result?, &pattern(number, 3000 * number + 1))?;
+        same(&result?, &pattern(number, 3000 * number + 1))?;
     }
     bench.linger(&mut rig);
     drop(loans);
@@ -124,7 +124,7 @@ fn beside_frames<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     for round in 0..30 {
         bench.exchange(&mut rig, &mut duo, round)?;
     }
-    same(&*bench.pulled(&mut rig, &duo, 1)?.1?, &bytes)?;
+    same(&bench.pulled(&mut rig, &duo, 1)?.1?, &bytes)?;
     bench.linger(&mut rig);
     drop(loan);
     Ok(())

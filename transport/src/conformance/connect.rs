@@ -250,19 +250,34 @@ fn dropped_link<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     Ok(())
 }
 
+/// A client whose grant never comes is given up, and the listener goes on.
 fn silent_handshake<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut rig = bench.rig()?;
     let limit = Duration::from_millis(300);
-    let options = ConnectOptions { handshake_timeout: limit, ..ConnectOptions::default() };
-    let [active, passive] = bench.links(&mut rig, &options)?;
+    let options = ListenOptions { handshake_timeout: limit, ..ListenOptions::default() };
+    rig.listener = rig.providers[1].listen(&bench.harness.address(), &options)?;
+    rig.address = rig.listener.address();
+    // A client that says hello and nothing more; or, where the harness cannot be one, a link that nobody takes.
+    let mut silent = (None, None);
+    let passive = if bench.harness.can_knock() {
+        let hello = bent_hello(bench, |_| {})?;
+        silent.0 = bench.harness.knock(&rig.address, &hello);
+        let incoming = bench.incoming(&mut rig)?;
+        incoming.accept(&rig.ports[1].gate())?
+    } else {
+        let [active, passive] = bench.links(&mut rig, &ConnectOptions::default())?;
+        silent.1 = Some(active);
+        passive
+    };
     let start = bench.now();
-    let conn = rig.ports[0].adopt(active, start)?;
-    let reason = bench.closed(&mut rig, 0, conn)?;
+    let conn = rig.ports[1].adopt(passive, start)?;
+    let reason = bench.closed(&mut rig, 1, conn)?;
     ensure!(reason == CloseReason::Handshake, "{reason:?}");
     let took = bench.now().since(start);
     ensure!(took < 8 * limit, "a limit of {limit:?} took {took:?}");
-    drop(passive);
-    Ok(())
+    drop(silent);
+    let mut duo = bench.connect(&mut rig)?;
+    bench.exchange(&mut rig, &mut duo, 1)
 }
 
 fn above_the_limit<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {

@@ -82,23 +82,25 @@ fn chain_costs_one<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     Ok(())
 }
 
+/// All but the last 16 bytes, which some media need to keep the ends apart.
 fn ring_can_be_full<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut rig, mut duo) = bench.open()?;
     let quarter = duo.terms[0].tx_ring_bytes as usize / 4 - 8;
+    let bytes = |number: usize| if number == 3 { quarter - 16 } else { quarter };
     for lap in 0..6 {
         let mut held = Vec::new();
         for number in 0..4 {
-            bench.send(&mut rig, &mut duo, 0, &pattern(lap * 4 + number, quarter), Tag(0))?;
+            bench.send(&mut rig, &mut duo, 0, &pattern(lap * 4 + number, bytes(number)), Tag(0))?;
         }
-        let full = duo.has_credit(&mut rig, 0, 0, Chain::Extend);
-        ensure!(!full, "the ring is full and credit allows more");
+        let more = duo.has_credit(&mut rig, 0, 16, Chain::Extend);
+        ensure!(!more, "the ring is full and credit allows more");
         for number in 0..4 {
             let frame = bench.frame(&mut rig, &duo, 1)?;
-            same(&frame, &pattern(lap * 4 + number, quarter))?;
+            same(&frame, &pattern(lap * 4 + number, bytes(number)))?;
             held.push(frame);
         }
         for (number, frame) in held.iter().enumerate() {
-            same(frame, &pattern(lap * 4 + number, quarter))?;
+            same(frame, &pattern(lap * 4 + number, bytes(number)))?;
         }
         for frame in held {
             duo.release(&mut rig, 1, frame);
@@ -171,16 +173,5 @@ fn words_as_negotiated<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 
 fn slow_receiver<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut rig, mut duo) = bench.open()?;
-    let (mut sent, mut got) = (0, 0);
-    while got < 300 {
-        while sent < 300 && duo.commit(&mut rig, 0, &pattern(sent, 150), Tag(0), Chain::Begin)?.is_some() {
-            rig.ports[0].flush();
-            sent += 1;
-        }
-        let now = bench.now();
-        rig.poll_side(0, now);
-        bench.expect(&mut rig, &mut duo, 1, &pattern(got, 150), Tag(0))?;
-        got += 1;
-    }
-    Ok(())
+    bench.stream(&mut rig, &mut duo, 300, 1, |_| 150)
 }

@@ -70,21 +70,7 @@ fn without_frames<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 
 fn keeps_the_order<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut rig, mut duo) = bench.open()?;
-    let (mut sent, mut got) = (0, 0);
-    while got < 200 {
-        while sent < 200
-            && duo.commit(&mut rig, 0, &pattern(sent, sent % 70), Tag(0), Chain::Begin)?.is_some()
-        {
-            sent += 1;
-            if sent % 3 == 0 {
-                rig.ports[0].flush();
-            }
-        }
-        rig.ports[0].flush();
-        bench.expect(&mut rig, &mut duo, 1, &pattern(got, got % 70), Tag(0))?;
-        got += 1;
-    }
-    Ok(())
+    bench.stream(&mut rig, &mut duo, 200, 3, |number| number % 70)
 }
 
 fn one_doorbell<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {

@@ -23,17 +23,7 @@ pub trait Harness<P: Provider> {
 
     /// What ports are opened with, where a case has no wish of its own.
     fn config(&self) -> PortConfig {
-        PortConfig {
-            ring_bytes: 64 << 10,
-            slot_bytes: 4 << 10,
-            arrivals: 16,
-            sends: 64,
-            signal_interval: 8,
-            bulk_piece_bytes: 16 << 10,
-            bulk_bytes_max: 16 << 20,
-            connections: 32,
-            ..PortConfig::default()
-        }
+        middle_config()
     }
 
     /// The time that ports are polled with.
@@ -68,5 +58,20 @@ pub trait Harness<P: Provider> {
     /// What is wrong.
     fn check(&mut self) -> Result<(), Box<dyn std::error::Error>> {
         Ok(())
+    }
+}
+
+/// Small enough that rings wrap and queues fill soon.
+pub(super) fn middle_config() -> PortConfig {
+    PortConfig {
+        ring_bytes: 64 << 10,
+        slot_bytes: 4 << 10,
+        arrivals: 16,
+        sends: 64,
+        signal_interval: 8,
+        bulk_piece_bytes: 16 << 10,
+        bulk_bytes_max: 16 << 20,
+        connections: 32,
+        ..PortConfig::default()
     }
 }

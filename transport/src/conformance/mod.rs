@@ -18,8 +18,11 @@ mod flush;
 mod harness;
 mod poll;
 mod publish;
+mod real_time;
 mod refused;
 mod rig;
+#[cfg(feature = "sim")]
+mod virtual_time;
 
 use std::{
     fmt,
@@ -28,6 +31,9 @@ use std::{
 
 use bench::Bench;
 pub use harness::{Harness, Knock};
+pub use real_time::{RealTime, knock_on_socket};
+#[cfg(feature = "sim")]
+pub use virtual_time::VirtualTime;
 
 use crate::{DataPath, Negotiated, Provider};
 

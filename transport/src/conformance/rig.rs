@@ -7,8 +7,8 @@ use std::{
 
 use super::Outcome;
 use crate::{
-    Address, Batch, Chain, ConnId, DataPath, Event, Negotiated, Port, Position, Provider, Refused, RxFrame,
-    Tag, Time, frame::span,
+    Address, Batch, Chain, ConnId, Credit, DataPath, Event, Negotiated, Port, Position, Provider, Refused,
+    RxFrame, Tag, Time, frame::span,
 };
 
 /// Side 0 connects, side 1 listens.
@@ -88,9 +88,13 @@ impl Duo {
         let (terms, flow) = (&self.terms[side], &self.flows[side]);
         let end = flow.sent.plus(span(payload_bytes) as u64);
         let ring = u64::from(terms.tx_ring_bytes);
-        let theirs = rig.ports[1 - side].arrivals(self.ids[1 - side]);
-        (!terms.arrivals_count || chain == Chain::Extend || flow.chains < theirs)
-            && (terms.path == DataPath::SendRecv || end.since(flow.released) <= ring)
+        // Where an engine would send its credit in frames, the receiver's own numbers stand in for them.
+        let credit = rig.ports[side].peer_credit(self.ids[side]).unwrap_or_else(|| Credit {
+            bytes: flow.released,
+            arrivals: rig.ports[1 - side].arrivals(self.ids[1 - side]),
+        });
+        (!terms.arrivals_count || chain == Chain::Extend || flow.chains < credit.arrivals)
+            && (terms.path == DataPath::SendRecv || end.since(credit.bytes) <= ring)
             && end.since(rig.ports[side].completed(self.ids[side])) <= ring
     }
 
@@ -148,7 +152,11 @@ impl Duo {
                 flow.released = Position(end);
             }
         }
-        rig.ports[side].release(self.ids[side], frame);
+        let bytes = flow.released;
+        let port = &mut rig.ports[side];
+        port.release(self.ids[side], frame);
+        let arrivals = port.arrivals(self.ids[side]);
+        port.return_credit(self.ids[side], Credit { bytes, arrivals });
     }
 }
 
