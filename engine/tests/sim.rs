@@ -27,11 +27,16 @@ fn config(seed: u64, device: SimDevice) -> SimConfig {
     }
 }
 
+/// Seeds of a run: few in CI, more in a soak.
+fn seeds() -> u64 {
+    std::env::var("GIMMAL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60)
+}
+
 /// Everything that is sent comes back, whatever the medium and the order of completions.
 #[test]
 fn i3_i5_i8_all_traffic_returns_on_every_medium() {
     for (name, device) in DEVICES {
-        for seed in 0..60 {
+        for seed in 0..seeds() {
             let mut pair =
                 Pair::new(config(seed, device()), Traffic { messages: 200, bytes_max: 3000, bulk_every: 17 });
             pair.run_until(Time(2_000_000_000), |pair| pair.client().is_finished());
