@@ -106,7 +106,8 @@ impl AnyConfig {
             shm: some(|address| matches!(address, Address::Shm { .. })),
             verbs: some(|address| matches!(address, Address::Rdma { .. })),
             sim: some(|address| matches!(address, Address::Mem { .. })),
-            ..Self::default()
+            #[cfg(feature = "sim")]
+            world: None,
         }
     }
 }
