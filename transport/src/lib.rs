@@ -13,7 +13,7 @@
 //! The provider contract, its seven clauses and the cases that prove them: [`provider`] and
 //! `conformance`. Nothing above this crate asks which provider it has; it reads [`Negotiated`].
 //!
-//! All `unsafe` of the workspace lives here, in `mem`, `sync`, `shm` and `verbs`.
+//! All `unsafe` of the workspace lives here, in `mem`, `sync`, `shm`, `verbs` and `floor`.
 
 #![deny(missing_docs)]
 
@@ -29,6 +29,8 @@ pub mod config;
 pub mod conformance;
 pub mod counters;
 pub mod error;
+#[cfg(feature = "floor")]
+pub mod floor;
 pub mod frame;
 pub mod hello;
 pub mod id;

@@ -1,0 +1,236 @@
+//! The frame floor: a header and a payload each way through two rings, window 1, and nothing else.
+//!
+//! ```text
+//!  frame   word (8): length and tag, stored last │ aux (8) │ payload │ padding to 16
+//! ```
+//! The words and fences are those of the shared-memory provider: the word behind the frame is cleared, then the
+//! frame's own is stored. There is no credit: with one frame under way nothing unread can be written over.
+
+use std::{
+    io,
+    ptr::NonNull,
+    rc::Rc,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use super::{Area, Side, wait};
+use crate::{
+    FrameWord, Tag,
+    frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
+    sync::publish::{observe, publish},
+};
+
+/// Bytes of the second half of the header.
+const AUX_BYTES: usize = 8;
+
+/// One end of the two rings.
+#[derive(Debug)]
+pub struct Frames {
+    tx: Ring,
+    rx: Ring,
+    payload_bytes: usize,
+}
+
+/// One direction.
+#[derive(Debug)]
+struct Ring {
+    /// The ring's first byte; it is mapped twice from here on.
+    base: NonNull<u8>,
+    /// Of a position; clears what is no multiple of a frame's alignment.
+    mask: usize,
+    /// Position of the next frame.
+    at: usize,
+    /// Keeps the mapping.
+    _area: Rc<Area>,
+}
+
+impl Ring {
+    fn new(area: &Rc<Area>, side: Side) -> Self {
+        let (region, base) = area.ring(side);
+        let base = region.at(base, 2 * area.ring_bytes());
+        Self { base, mask: (area.ring_bytes() - 1) & !(FRAME_ALIGN - 1), at: 0, _area: Rc::clone(area) }
+    }
+
+    #[inline]
+    fn word(&self, position: usize) -> &AtomicU64 {
+        // SAFETY: the mask keeps it inside the ring, at least 16 bytes before its end.
+        let word = unsafe { self.base.add(position & self.mask) };
+        // SAFETY: mapped while `_area` lives, aligned to 16 by the mask. Where a payload covers these bytes they are not
+        // shared at that moment: it is written before it is published.
+        unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) }
+    }
+
+    /// Where the `bytes` behind the word here are; they end inside the second view.
+    #[inline]
+    fn body(&self, bytes: usize) -> NonNull<u8> {
+        debug_assert!(bytes <= self.mask, "frames are at most half of a ring");
+        // SAFETY: an offset below the ring's size, and eight bytes more, in a mapping of twice its size.
+        unsafe { self.base.add((self.at & self.mask) + FRAME_WORD_BYTES) }
+    }
+
+    /// Header and payload of the frame here, for its writer.
+    #[inline]
+    fn compose(&mut self, bytes: usize) -> &mut [u8] {
+        let body = self.body(bytes);
+        // SAFETY: `bytes` is at most half of a ring, by the callers, so it ends inside the second view; initialised as a
+        // file's bytes are. This process alone writes this ring, and by the window of 1 the other one has read what
+        // was here.
+        unsafe { std::slice::from_raw_parts_mut(body.as_ptr(), bytes) }
+    }
+
+    /// Header and payload of the frame here, which was published.
+    #[inline]
+    fn read(&self, bytes: usize) -> &[u8] {
+        let body = self.body(bytes);
+        // SAFETY: `bytes` was checked to be at most half of a ring, so it ends inside the second view. The writer, which
+        // is this same code, leaves a published frame alone until it was answered, and the answer is not sent while
+        // this borrow lives.
+        unsafe { std::slice::from_raw_parts(body.as_ptr(), bytes) }
+    }
+}
+
+impl Frames {
+    /// This process's end, for frames of exactly `payload_bytes`.
+    ///
+    /// # Errors
+    /// `InvalidInput` when such a frame does not fit in half of a ring.
+    pub fn new(area: &Rc<Area>, payload_bytes: usize) -> io::Result<Self> {
+        if span(AUX_BYTES + payload_bytes) > area.ring_bytes() / 2 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (ours, theirs) = match area.side() {
+            Side::Caller => (Side::Caller, Side::Echo),
+            Side::Echo => (Side::Echo, Side::Caller),
+        };
+        Ok(Self { tx: Ring::new(area, ours), rx: Ring::new(area, theirs), payload_bytes })
+    }
+
+    /// The caller's half: `payload` goes, and `read` is given what came back. `None` when `go_on` said no before.
+    ///
+    /// # Panics
+    /// When `payload` is shorter than the frames are for.
+    #[inline]
+    pub fn call<R>(
+        &mut self,
+        aux: u64,
+        payload: &[u8],
+        read: impl FnOnce(&[u8]) -> R,
+        go_on: impl FnMut() -> bool,
+    ) -> Option<R> {
+        let payload = &payload[..self.payload_bytes];
+        let frame = self.tx.compose(AUX_BYTES + payload.len());
+        frame[..AUX_BYTES].copy_from_slice(&aux.to_le_bytes());
+        frame[AUX_BYTES..].copy_from_slice(payload);
+        send(&mut self.tx, AUX_BYTES + payload.len());
+        let bytes = wait(|| arrived(&self.rx, self.payload_bytes), go_on)?;
+        let result = read(&self.rx.read(bytes)[AUX_BYTES..]);
+        self.rx.at += span(bytes);
+        Some(result)
+    }
+
+    /// The echo's half: sends back what comes, until `go_on` says no.
+    pub fn echo(&mut self, mut go_on: impl FnMut() -> bool) {
+        while let Some(bytes) = wait(|| arrived(&self.rx, self.payload_bytes), &mut go_on) {
+            self.tx.compose(bytes).copy_from_slice(self.rx.read(bytes));
+            self.rx.at += span(bytes);
+            send(&mut self.tx, bytes);
+        }
+    }
+}
+
+/// Publishes what was composed.
+#[inline]
+fn send(ring: &mut Ring, bytes: usize) {
+    let next = ring.at + span(bytes);
+    ring.word(next).store(0, Ordering::Relaxed);
+    publish(ring.word(ring.at), FrameWord::new(bytes, Tag(1)).bits());
+    ring.at = next;
+}
+
+/// Bytes of aux and payload of the frame here, once it is published.
+#[inline]
+fn arrived(ring: &Ring, payload_bytes: usize) -> Option<usize> {
+    let bits = observe(ring.word(ring.at));
+    let word = FrameWord::parse(bits, FRAME_WORD_BYTES + AUX_BYTES + payload_bytes).ok()??;
+    (word.payload_bytes() >= AUX_BYTES).then(|| word.payload_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::fd::{AsFd, OwnedFd},
+        sync::atomic::AtomicBool,
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+    use crate::floor::Line;
+
+    fn in_time() -> impl FnMut() -> bool {
+        let started = Instant::now();
+        move || {
+            std::thread::yield_now();
+            started.elapsed() < Duration::from_secs(20)
+        }
+    }
+
+    /// Runs `echo` on another thread while `call` runs here.
+    fn pair(fd: &OwnedFd, echo: impl Fn(Rc<Area>, &dyn Fn() -> bool) + Sync, call: impl FnOnce()) {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let area = Rc::new(Area::attach(fd.as_fd()).unwrap());
+                echo(area, &|| {
+                    std::thread::yield_now();
+                    !stop.load(Ordering::Relaxed)
+                });
+            });
+            call();
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn frames_come_back_whole_over_many_laps() {
+        for bytes in [0, 1, 64, 3000] {
+            let (area, fd) = Area::create(bytes).unwrap();
+            let area = Rc::new(area);
+            let echo = |area: Rc<Area>, go_on: &dyn Fn() -> bool| {
+                Frames::new(&area, bytes).unwrap().echo(go_on);
+            };
+            pair(&fd, echo, || {
+                let mut frames = Frames::new(&area, bytes).unwrap();
+                for round in 0..1500u64 {
+                    let payload = vec![round.to_le_bytes()[0]; bytes];
+                    let same = frames.call(round, &payload, |back| back == payload, in_time());
+                    assert_eq!(same, Some(true), "{bytes} bytes, round {round}");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn lines_come_back_and_a_silent_peer_is_given_up() {
+        let (area, fd) = Area::create(0).unwrap();
+        let area = Rc::new(area);
+        let mut line = Line::new(&area);
+        pair(
+            &fd,
+            |area, go_on| Line::new(&area).echo(go_on),
+            || {
+                for _ in 0..2000 {
+                    assert!(line.call(in_time()));
+                }
+            },
+        );
+        assert!(!line.call(|| false));
+        assert!(Frames::new(&area, 0).unwrap().call(0, &[], |_| (), || false).is_none());
+    }
+
+    #[test]
+    fn a_frame_that_does_not_fit_is_refused() {
+        let (area, _fd) = Area::create(64).unwrap();
+        let refused = Frames::new(&Rc::new(area), 40 << 10).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+    }
+}
