@@ -11,8 +11,8 @@ use gimmal_transport::{
     ListenOptions, Listener, Port, PortConfig, Position, Provider, Tag, Time, shm::Shm,
 };
 
-const SLICES: usize = 101;
-const ECHOES: usize = 20_000;
+const SLICES: usize = 1001;
+const ECHOES: usize = 1_000;
 
 /// Two ports of one thread with one connection.
 struct Pair<P: Provider> {

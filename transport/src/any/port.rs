@@ -16,7 +16,7 @@ use super::SHM;
 use super::SIM;
 #[cfg(feature = "verbs")]
 use super::VERBS;
-use super::{Any, AnyGate, AnyLink, Gates, Have, INDEX_BITS, PROVIDERS, inner, number, outer};
+use super::{Any, AnyGate, AnyLink, Gates, Have, INDEX_BITS, PROVIDERS, TAGS, inner, number, outer};
 #[cfg(feature = "shm")]
 use crate::shm::ShmPort;
 #[cfg(feature = "sim")]
@@ -51,6 +51,8 @@ struct State {
     live: [u32; PROVIDERS],
     /// Polled even without connections.
     always: [bool; PROVIDERS],
+    /// The only one that is used; `PROVIDERS` when there are none or several.
+    sole: usize,
     /// Who is polled first, changed when a batch was too small for all.
     first: usize,
     epoll: OwnedFd,
@@ -61,24 +63,40 @@ impl State {
         self.live[number] > 0 || self.always[number]
     }
 
-    /// Numbers connections as the caller knows them, and notices those that are over.
-    fn take_over(&mut self, number: usize, port: &impl Port, batch: &mut Batch, first: usize) {
+    /// Polls one sub-port; numbers its connections as the caller knows them, and notices those that are over.
+    #[inline]
+    fn poll(&mut self, number: usize, port: &mut impl Port, now: Time, batch: &mut Batch) {
+        let first = batch.len();
+        port.poll(now, batch);
         for event in batch.events_from(first) {
-            match event {
-                Event::Frame { conn, .. } | Event::Opened { conn, .. } | Event::Pulled { conn, .. } => {
-                    *conn = outer(number, *conn);
-                }
-                Event::Closed { conn, .. } => {
-                    *conn = outer(number, *conn);
-                    self.left(number, port);
+            // Shared memory's ids are ours as they are: a store here would stall the load of the whole event.
+            if TAGS[number] != 0 {
+                match event {
+                    Event::Frame { conn, .. }
+                    | Event::Opened { conn, .. }
+                    | Event::Pulled { conn, .. }
+                    | Event::Closed { conn, .. } => *conn = outer(number, *conn),
                 }
             }
+            if matches!(event, Event::Closed { .. }) {
+                self.left(number, port);
+            }
         }
+    }
+
+    /// After a change of what is used.
+    fn find_sole(&mut self) {
+        let mut used = (0..PROVIDERS).filter(|number| self.is_used(*number));
+        self.sole = match (used.next(), used.next()) {
+            (Some(sole), None) => sole,
+            _ => PROVIDERS,
+        };
     }
 
     #[cold]
     fn left(&mut self, number: usize, port: &impl Port) {
         self.live[number] = self.live[number].saturating_sub(1);
+        self.find_sole();
         if self.live[number] == 0
             && !self.always[number]
             && let Err(errno) = epoll::delete(&self.epoll, port.wait_fd())
@@ -105,6 +123,7 @@ impl State {
         let port = port.ok_or(PortError::NotOpened { provider: "of this link" })?;
         self.watch(number, port)?;
         self.live[number] += 1;
+        self.find_sole();
         match port.adopt(link, now) {
             Ok(conn) => Ok(outer(number, conn)),
             Err(error) => {
@@ -120,50 +139,73 @@ fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), PortError> {
         .map_err(|errno| PortError::System { step: "epoll_ctl", errno: errno.raw_os_error() })
 }
 
-/// Does something with the sub-port of a connection.
+/// Does something with the sub-port of a connection. Shared memory comes first, since there it counts: its ids are
+/// its own, and its calls cost a few nanoseconds.
 macro_rules! route {
     ($self:ident.$access:ident, $conn:expr, |$port:ident, $id:ident| $then:expr, else $otherwise:expr) => {{
-        let $id = inner($conn);
-        match number($conn) {
+        #[cfg(feature = "shm")]
+        let is_shm = number($conn) == SHM;
+        #[cfg(not(feature = "shm"))]
+        let is_shm = false;
+        if is_shm {
             #[cfg(feature = "shm")]
-            SHM => match $self.shm.$access() {
-                Some($port) => $then,
-                None => $otherwise,
-            },
-            #[cfg(feature = "verbs")]
-            VERBS => match $self.verbs.$access() {
-                Some($port) => $then,
-                None => $otherwise,
-            },
-            #[cfg(feature = "sim")]
-            SIM => match $self.sim.$access() {
-                Some($port) => $then,
-                None => $otherwise,
-            },
-            _ => $otherwise,
+            match ($self.shm.$access(), $conn) {
+                (Some($port), $id) => $then,
+                (None, _) => $otherwise,
+            }
+            #[cfg(not(feature = "shm"))]
+            $otherwise
+        } else {
+            let $id = inner($conn);
+            match number($conn) {
+                #[cfg(feature = "verbs")]
+                VERBS => match $self.verbs.$access() {
+                    Some($port) => $then,
+                    None => $otherwise,
+                },
+                #[cfg(feature = "sim")]
+                SIM => match $self.sim.$access() {
+                    Some($port) => $then,
+                    None => $otherwise,
+                },
+                _ => $otherwise,
+            }
         }
     }};
 }
 
-/// Does something with every sub-port that is in use.
+/// Does something with every sub-port that is in use; at once, when that is only one.
 macro_rules! for_used {
     ($self:ident.$access:ident, |$port:ident, $number:ident| $then:expr) => {
-        #[cfg(feature = "shm")]
-        if $self.state.is_used(SHM)
-            && let (Some($port), $number) = ($self.shm.$access(), SHM)
-        {
-            $then;
+        match $self.state.sole {
+            #[cfg(feature = "shm")]
+            SHM => for_one!($self.shm.$access, |$port, $number| $then, SHM),
+            #[cfg(feature = "verbs")]
+            VERBS => for_one!($self.verbs.$access, |$port, $number| $then, VERBS),
+            #[cfg(feature = "sim")]
+            SIM => for_one!($self.sim.$access, |$port, $number| $then, SIM),
+            _ => {
+                #[cfg(feature = "shm")]
+                if $self.state.is_used(SHM) {
+                    for_one!($self.shm.$access, |$port, $number| $then, SHM);
+                }
+                #[cfg(feature = "verbs")]
+                if $self.state.is_used(VERBS) {
+                    for_one!($self.verbs.$access, |$port, $number| $then, VERBS);
+                }
+                #[cfg(feature = "sim")]
+                if $self.state.is_used(SIM) {
+                    for_one!($self.sim.$access, |$port, $number| $then, SIM);
+                }
+            }
         }
-        #[cfg(feature = "verbs")]
-        if $self.state.is_used(VERBS)
-            && let (Some($port), $number) = ($self.verbs.$access(), VERBS)
-        {
-            $then;
-        }
-        #[cfg(feature = "sim")]
-        if $self.state.is_used(SIM)
-            && let (Some($port), $number) = ($self.sim.$access(), SIM)
-        {
+    };
+}
+
+macro_rules! for_one {
+    ($self:ident.$sub:ident.$access:ident, |$port:ident, $number:ident| $then:expr, $value:expr) => {
+        if let Some($port) = $self.$sub.$access() {
+            let $number = $value;
             $then;
         }
     };
@@ -209,7 +251,8 @@ impl AnyPort {
             sim: sim_gate,
         };
         some_opened(&gates)?;
-        let state = State { live: [0; PROVIDERS], always: [false; PROVIDERS], first: 0, epoll };
+        let state =
+            State { live: [0; PROVIDERS], always: [false; PROVIDERS], first: 0, sole: PROVIDERS, epoll };
         #[allow(unused_mut)] // without the simulator nothing is polled always
         let mut port = Self {
             #[cfg(feature = "shm")]
@@ -229,20 +272,28 @@ impl AnyPort {
         {
             port.state.watch(SIM, sim)?;
             port.state.always[SIM] = true;
+            port.state.find_sole();
         }
         Ok(port)
     }
 
     /// Polls the sub-ports from `from` to before `to`.
-    #[inline]
     fn poll_some(&mut self, from: usize, to: usize, now: Time, batch: &mut Batch) {
         for_used!(self.as_mut, |port, number| {
             if number >= from && number < to && batch.room() > 0 {
-                let first = batch.len();
-                port.poll(now, batch);
-                self.state.take_over(number, port, batch, first);
+                self.state.poll(number, port, now, batch);
             }
         });
+    }
+
+    /// Polls several, beginning with another one after a batch that was too small for all.
+    fn poll_several(&mut self, now: Time, batch: &mut Batch) {
+        let first = self.state.first;
+        self.poll_some(first, PROVIDERS, now, batch);
+        self.poll_some(0, first, now, batch);
+        if batch.room() == 0 {
+            self.state.first = (first + 1) % PROVIDERS;
+        }
     }
 
     fn disarm_subs(&mut self) {
@@ -354,13 +405,14 @@ impl Port for AnyPort {
 
     #[inline]
     fn poll(&mut self, now: Time, batch: &mut Batch) {
-        let first = self.state.first;
-        self.poll_some(first, PROVIDERS, now, batch);
-        if first > 0 {
-            self.poll_some(0, first, now, batch);
-        }
-        if batch.room() == 0 {
-            self.state.first = (first + 1) % PROVIDERS;
+        match self.state.sole {
+            #[cfg(feature = "shm")]
+            SHM => {
+                if let Some(port) = &mut self.shm {
+                    self.state.poll(SHM, port, now, batch);
+                }
+            }
+            _ => self.poll_several(now, batch),
         }
     }
 
