@@ -361,6 +361,7 @@ impl Control {
         match helper {
             Ok(_) => {
                 entry.busy = true;
+                entry.unanswered = waiting.lane.iwarp();
                 Ok(Active::Connecting(waiting))
             }
             Err(error) => {

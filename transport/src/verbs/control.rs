@@ -225,7 +225,7 @@ pub(crate) enum Role {
     Active(Active),
     Requested(Requested),
     Live(Live),
-    /// `rdma_connect` has not returned; then this is destroyed.
+    /// Its attempt is over, but `rdma_connect` has not returned, or the kernel has not said how it went.
     Dying(Option<(Qp, Box<Holdings>)>),
 }
 
@@ -247,6 +247,9 @@ pub(crate) struct Entry {
     pub(crate) serial: u64,
     /// A helper thread is inside `rdma_connect` with it.
     pub(crate) busy: bool,
+    /// iWARP: connecting, and no event said how it went. Until one does, destroying the id would wait in the kernel
+    /// for the peer's answer (`iw_destroy_cm_id`), and everybody with it.
+    pub(crate) unanswered: bool,
     pub(crate) role: Role,
 }
 
@@ -371,7 +374,7 @@ impl Control {
     /// Adds an id and names it.
     pub(crate) fn keep(&mut self, id: CmId, role: Role) -> Handle {
         self.serial += 1;
-        let entry = Entry { id, serial: self.serial, busy: false, role };
+        let entry = Entry { id, serial: self.serial, busy: false, unanswered: false, role };
         let handle = entry.handle();
         self.ids.insert(handle.key, entry);
         handle
@@ -385,9 +388,9 @@ impl Control {
         self.ids.remove(&handle.key)
     }
 
-    /// Destroys an id now, or when `rdma_connect` lets go of it.
+    /// Destroys an id now, or when `rdma_connect` lets go of it and the kernel would not wait.
     pub(crate) fn bury(&mut self, mut entry: Entry, parts: Option<(Qp, Box<Holdings>)>) {
-        if entry.busy {
+        if entry.busy || entry.unanswered {
             entry.role = Role::Dying(parts);
             self.ids.insert(entry.id.key(), entry);
         } else {
@@ -415,13 +418,11 @@ impl Control {
     fn called(&mut self, handle: Handle, result: Result<(), i32>) {
         let Some(mut entry) = self.take(handle) else { return };
         entry.busy = false;
+        entry.unanswered &= result.is_ok();
         match entry.role {
             Role::Dying(parts) => {
                 entry.role = Role::Dying(None);
-                if result.is_ok() {
-                    let _ = entry.id.disconnect();
-                }
-                entry.destroy(parts);
+                self.bury(entry, parts);
             }
             Role::Active(active) => {
                 entry.role = Role::Dying(None);
@@ -444,10 +445,11 @@ impl Control {
 
     fn on_event(&mut self, event: CmEvent) {
         tracing::trace!(?event, "CM event");
-        let Some(entry) = self.ids.get(&event.key) else {
+        let Some(entry) = self.ids.get_mut(&event.key) else {
             self.stray(&event);
             return;
         };
+        entry.unanswered = false;
         match action(entry.role.state(), event.kind) {
             Action::Note => {}
             Action::Hint => tracing::debug!(?event, "a hint about a connection that stands"),
@@ -458,6 +460,15 @@ impl Control {
             Action::Fail if matches!(entry.role, Role::Live(_)) => {
                 let reason = CloseReason::Event { event: event.kind.name(), status: event.status };
                 self.down(&event, reason);
+            }
+            Action::Reap => {
+                if let Some(mut entry) = self.ids.remove(&event.key) {
+                    let parts = match std::mem::replace(&mut entry.role, Role::Dying(None)) {
+                        Role::Dying(parts) => parts,
+                        _ => None,
+                    };
+                    self.bury(entry, parts);
+                }
             }
             Action::Forget => {
                 if let Some(entry) = self.ids.remove(&event.key) {

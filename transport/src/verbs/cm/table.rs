@@ -19,7 +19,7 @@ pub(crate) enum State {
     Requested,
     /// Belongs to a port: accepted, or established.
     Live,
-    /// Only waits for `rdma_connect` to return.
+    /// Only waits for `rdma_connect` to return, or for the kernel to say how it went.
     Dying,
 }
 
@@ -48,6 +48,8 @@ pub(crate) enum Action {
     DeviceGone,
     /// The client of an unaccepted request gave up.
     Forget,
+    /// An attempt that was given up has ended: destroy its id.
+    Reap,
     /// Expected and without consequence.
     Note,
     /// A hint about a connection that stands: counted, nothing more.
@@ -61,8 +63,8 @@ pub(crate) const fn action(state: State, event: EventKind) -> Action {
     use EventKind as E;
     use State as S;
     match (state, event) {
-        // Whatever happens to an id that is only waiting to be destroyed changes nothing.
-        (S::Dying, _) => Action::Note,
+        // Whatever happened, the kernel has let go of it.
+        (S::Dying, _) => Action::Reap,
         (_, E::DeviceRemoval) => Action::DeviceGone,
         // A later bond failover or a move of the hardware address: the connection stays.
         (_, E::AddrChange) => Action::Hint,
@@ -124,23 +126,23 @@ mod tests {
             table.push('\n');
         }
         let expected = "\
-ADDR_RESOLVED Stray HasDevice Fail Fail Stray Stray Note
-ADDR_ERROR Stray NextAddress Fail Fail Stray Stray Note
-ROUTE_RESOLVED Stray Fail HasRoute Fail Stray Stray Note
-ROUTE_ERROR Stray Fail NextAddress Fail Stray Stray Note
-CONNECT_REQUEST Request Fail Fail Fail Stray Stray Note
-CONNECT_RESPONSE Stray Fail Fail Fail Stray Stray Note
-CONNECT_ERROR Stray Fail Fail Fail Forget Fail Note
-UNREACHABLE Stray Fail Fail NoAnswer Forget Hint Note
-REJECTED Stray Fail Fail Refused Forget Fail Note
-ESTABLISHED Stray Fail Fail Accepted Forget Note Note
-DISCONNECTED Stray Fail Fail Fail Forget PeerGone Note
-DEVICE_REMOVAL DeviceGone DeviceGone DeviceGone DeviceGone DeviceGone DeviceGone Note
-MULTICAST_JOIN Stray Fail Fail Fail Stray Stray Note
-MULTICAST_ERROR Stray Fail Fail Fail Stray Stray Note
-ADDR_CHANGE Hint Hint Hint Hint Hint Hint Note
-TIMEWAIT_EXIT Note Note Note Note Note Note Note
-UNKNOWN Stray Fail Fail Fail Stray Stray Note
+ADDR_RESOLVED Stray HasDevice Fail Fail Stray Stray Reap
+ADDR_ERROR Stray NextAddress Fail Fail Stray Stray Reap
+ROUTE_RESOLVED Stray Fail HasRoute Fail Stray Stray Reap
+ROUTE_ERROR Stray Fail NextAddress Fail Stray Stray Reap
+CONNECT_REQUEST Request Fail Fail Fail Stray Stray Reap
+CONNECT_RESPONSE Stray Fail Fail Fail Stray Stray Reap
+CONNECT_ERROR Stray Fail Fail Fail Forget Fail Reap
+UNREACHABLE Stray Fail Fail NoAnswer Forget Hint Reap
+REJECTED Stray Fail Fail Refused Forget Fail Reap
+ESTABLISHED Stray Fail Fail Accepted Forget Note Reap
+DISCONNECTED Stray Fail Fail Fail Forget PeerGone Reap
+DEVICE_REMOVAL DeviceGone DeviceGone DeviceGone DeviceGone DeviceGone DeviceGone Reap
+MULTICAST_JOIN Stray Fail Fail Fail Stray Stray Reap
+MULTICAST_ERROR Stray Fail Fail Fail Stray Stray Reap
+ADDR_CHANGE Hint Hint Hint Hint Hint Hint Reap
+TIMEWAIT_EXIT Note Note Note Note Note Note Reap
+UNKNOWN Stray Fail Fail Fail Stray Stray Reap
 ";
         assert_eq!(table, expected);
     }
