@@ -22,6 +22,7 @@ use crate::{
     inline::InlineClient,
     method::Method,
     node::Command,
+    provider::{Any, any, any_for},
     service::Registry,
     stats::Stats,
     status::Fate,
@@ -74,14 +75,14 @@ fn common() -> Result<(Arc<WorkerSet>, Config), ConnectError> {
     if let Some(workers) = common.upgrade() {
         return Ok((workers, config));
     }
-    let workers = Arc::new(spawn(config.clone())?);
+    let workers = Arc::new(spawn(&any(), config.clone())?);
     *common = Arc::downgrade(&workers);
     Ok((workers, config))
 }
 
-fn spawn(config: Config) -> Result<WorkerSet, ConnectError> {
+fn spawn(provider: &Any, config: Config) -> Result<WorkerSet, ConnectError> {
     let (plan, limits) = config.validate()?;
-    Ok(WorkerSet::spawn(&plan, limits, Arc::new(Registry::default()), Arc::default())?)
+    Ok(WorkerSet::spawn(provider, &plan, limits, Arc::new(Registry::default()), Arc::default())?)
 }
 
 impl Client {
@@ -174,7 +175,7 @@ impl ClientBuilder {
     /// See [`ConnectError`].
     pub fn connect(self, url: &str) -> Result<Client, ConnectError> {
         let address: Address = url.parse()?;
-        let workers = Arc::new(spawn(self.config.clone())?);
+        let workers = Arc::new(spawn(&any_for(&address), self.config.clone())?);
         Client::on(workers, &self.config, &address)
     }
 

@@ -23,7 +23,7 @@ use crate::{
     error::{AllocateError, ConnectError, TransportError},
     method::Method,
     node::{Fresh, Node},
-    provider::Any,
+    provider::{Any, any_for},
     service::Registry,
     stats::{Counters, Stats},
     status::Fate,
@@ -78,8 +78,13 @@ impl InlineClient {
     pub(crate) fn with(config: Config, url: &str) -> Result<Self, ConnectError> {
         let address: Address = url.parse()?;
         let (plan, limits) = config.validate()?;
-        let (mut inline, counters) =
-            workers::inline(&plan, limits, Arc::new(Registry::default()), Arc::default())?;
+        let (mut inline, counters) = workers::inline(
+            &any_for(&address),
+            &plan,
+            limits,
+            Arc::new(Registry::default()),
+            Arc::default(),
+        )?;
         let (conn, negotiated) = inline.connect(&address)?;
         let core = Core {
             inline: RefCell::new(inline),

@@ -1,9 +1,14 @@
-//! The provider behind [`Client`](crate::Client) and [`Server`](crate::Server): all that are compiled in.
+//! The provider behind [`Client`](crate::Client) and [`Server`](crate::Server): the address chooses.
 
-use gimmal_engine::transport::sim::Sim;
+pub(crate) use gimmal_engine::transport::any::Any;
+use gimmal_engine::transport::{Address, any::AnyConfig};
 
-pub(crate) type Any = Sim;
-
+/// All that are compiled in: for workers that are shared.
 pub(crate) fn any() -> Any {
-    Sim::global()
+    Any::new()
+}
+
+/// Only what `address` needs: less to look at in every turn.
+pub(crate) fn any_for(address: &Address) -> Any {
+    Any::with(AnyConfig::for_addresses(std::slice::from_ref(address)))
 }

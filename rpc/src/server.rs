@@ -15,7 +15,7 @@ use crate::{
     config::{Config, Limits},
     error::ServeError,
     node::{Node, Shared},
-    provider::{Any, any},
+    provider::{Any, any_for},
     service::{Registry, Service},
     stats::{Counters, Stats},
     workers::{self, WorkerSet},
@@ -34,7 +34,13 @@ impl fmt::Debug for ServerBuilder {
     }
 }
 
-type Prepared = (Arc<Registry>, gimmal_engine::Plan, Limits, <Any as Provider>::Listener);
+struct Prepared {
+    provider: Any,
+    registry: Arc<Registry>,
+    plan: gimmal_engine::Plan,
+    limits: Limits,
+    listener: <Any as Provider>::Listener,
+}
 
 impl ServerBuilder {
     /// Adds a service: what `serve_…` of its trait makes of an implementation.
@@ -58,8 +64,9 @@ impl ServerBuilder {
         let address: Address = url.parse()?;
         let registry = Arc::new(Registry::new(self.services)?);
         let (plan, limits) = self.config.validate()?;
-        let listener = any().listen(&address, &plan.config().listen)?;
-        Ok((registry, plan, limits, listener))
+        let provider = any_for(&address);
+        let listener = provider.listen(&address, &plan.config().listen)?;
+        Ok(Prepared { provider, registry, plan, limits, listener })
     }
 
     /// Listens on `shm://name`, `rdma://host:port` or `mem://name` and serves on worker threads.
@@ -67,9 +74,9 @@ impl ServerBuilder {
     /// # Errors
     /// See [`ServeError`].
     pub fn listen(self, url: &str) -> Result<Server, ServeError> {
-        let (registry, plan, limits, listener) = self.prepare(url)?;
+        let Prepared { provider, registry, plan, limits, listener } = self.prepare(url)?;
         let shared = Arc::<Shared>::default();
-        let workers = WorkerSet::spawn(&plan, limits, registry, Arc::clone(&shared))?;
+        let workers = WorkerSet::spawn(&provider, &plan, limits, registry, Arc::clone(&shared))?;
         let acceptor =
             Acceptor::spawn(listener, workers.workers.handles().to_vec()).map_err(ServeError::Accept)?;
         Ok(Server { acceptor, workers, shared, stopper: Stopper::default() })
@@ -80,9 +87,9 @@ impl ServerBuilder {
     /// # Errors
     /// See [`ServeError`].
     pub fn listen_inline(self, url: &str) -> Result<InlineServer, ServeError> {
-        let (registry, plan, limits, listener) = self.prepare(url)?;
+        let Prepared { provider, registry, plan, limits, listener } = self.prepare(url)?;
         let shared = Arc::<Shared>::default();
-        let (inline, counters) = workers::inline(&plan, limits, registry, Arc::clone(&shared))?;
+        let (inline, counters) = workers::inline(&provider, &plan, limits, registry, Arc::clone(&shared))?;
         let acceptor = Acceptor::spawn(listener, vec![inline.handle()]).map_err(ServeError::Accept)?;
         Ok(InlineServer { acceptor, inline, counters, shared })
     }

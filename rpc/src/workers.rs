@@ -7,7 +7,7 @@ use gimmal_engine::{Inline, Plan, StartError, WorkerHandle, Workers};
 use crate::{
     config::Limits,
     node::{Node, Reach, Shared},
-    provider::{Any, any},
+    provider::Any,
     service::Registry,
     stats::{Counters, Stats},
 };
@@ -30,6 +30,7 @@ fn parts(limits: &Limits, count: usize) -> (Vec<Arc<Reach>>, Vec<Arc<Counters>>)
 
 impl WorkerSet {
     pub(crate) fn spawn(
+        provider: &Any,
         plan: &Plan,
         limits: Limits,
         registry: Arc<Registry>,
@@ -37,7 +38,7 @@ impl WorkerSet {
     ) -> Result<Self, StartError> {
         let (reaches, counters) = parts(&limits, plan.config().workers);
         let (theirs, counted) = (reaches.clone(), counters.clone());
-        let workers = Workers::spawn(&any(), plan, move |index| {
+        let workers = Workers::spawn(provider, plan, move |index| {
             let (reach, counters) = (Arc::clone(&theirs[index]), Arc::clone(&counted[index]));
             Node::new(limits, Arc::clone(&registry), Arc::clone(&shared), reach, counters)
         })?;
@@ -68,6 +69,7 @@ pub(crate) fn sum(counters: &[Arc<Counters>]) -> Stats {
 
 /// The same on the calling thread.
 pub(crate) fn inline(
+    provider: &Any,
     plan: &Plan,
     limits: Limits,
     registry: Arc<Registry>,
@@ -75,7 +77,7 @@ pub(crate) fn inline(
 ) -> Result<(Inline<Any, Node>, Arc<Counters>), StartError> {
     let (reach, counters) = (Reach::new(limits.tasks_max), Arc::<Counters>::default());
     let node = Node::new(limits, registry, shared, Arc::clone(&reach), Arc::clone(&counters));
-    let inline = Inline::new(&any(), plan, node)?;
+    let inline = Inline::new(provider, plan, node)?;
     reach.set(inline.handle());
     Ok((inline, counters))
 }

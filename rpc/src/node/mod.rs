@@ -157,11 +157,10 @@ impl Node {
         if time == Time::NEVER { None } else { self.epoch?.checked_add(time.since(Time(0))) }
     }
 
-    /// Finds out what the clock read at time 0; as exact as the turn's time is fresh.
+    /// Finds out what the clock read at time 0. A turn's time may be some turns old, so the earliest reading is best.
     fn set_epoch(&mut self, now: Time) {
-        if self.epoch.is_none() {
-            self.epoch = Instant::now().checked_sub(now.since(Time(0)));
-        }
+        let seen = Instant::now().checked_sub(now.since(Time(0)));
+        self.epoch = self.epoch.into_iter().chain(seen).min();
     }
 
     fn expire<P: Port>(&mut self, io: &mut Io<'_, P>) -> bool {

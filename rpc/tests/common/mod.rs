@@ -13,8 +13,7 @@ use std::{
 };
 
 use gimmal_rpc::{
-    Answer, Bulk, Client, Code, Config, Cx, Fate, InlineClient, Server, Status, WithLoan,
-    engine::Idle,
+    Answer, Bulk, Client, Code, Config, Cx, Fate, InlineClient, Server, Status, WithLoan, engine::Idle,
 };
 use serde::{Deserialize, Serialize};
 
@@ -163,7 +162,6 @@ impl Probe for Prober {
     }
 
     async fn left(&self, cx: &Cx) -> Option<u64> {
-        eprintln!("{:?} {:?}", cx, Instant::now());
         cx.remaining().map(|left| u64::try_from(left.as_micros()).unwrap())
     }
 
@@ -283,7 +281,6 @@ pub fn fate<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, gimmal_rpc
 macro_rules! for_each_scheme {
     ($($case:ident)*) => {
         mod mem { $(#[test] fn $case() { super::$case("mem"); })* }
-        #[cfg(any())]
         mod shm { $(#[test] fn $case() { super::$case("shm"); })* }
     };
 }
