@@ -1,5 +1,7 @@
 //! Calls that go well: typed, raw, with bulk, inline and handed off, blocking and as futures.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
 mod common;
 
 use std::time::Duration;

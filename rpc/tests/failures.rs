@@ -1,5 +1,7 @@
 //! Calls that end otherwise: each with its error and its fate.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
 mod common;
 
 use std::{sync::atomic::Ordering, time::Duration};

@@ -192,7 +192,7 @@ impl Node {
         }
     }
 
-    fn refuse(&mut self, reply: Reply, error: TransportError) -> Result<CallKey, TransportError> {
+    fn refuse(&self, reply: Reply, error: TransportError) -> Result<CallKey, TransportError> {
         self.counters.failed.increment();
         if let Reply::Cell(responder) = reply {
             responder.complete(Outcome::Failed(error.clone()));

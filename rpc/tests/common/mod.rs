@@ -1,5 +1,6 @@
 //! A service that does everything, and servers and clients for it on every address that needs no device.
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::{
     future::Future,
