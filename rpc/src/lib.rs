@@ -1,1 +1,114 @@
-//! Placeholder.
+//! Typed calls on the engine: services, codecs, deadlines, cancellation, honest errors.
+//!
+//! ```text
+//!  caller                                                             callee
+//!  XClient ─ encode, in the transmit ring ─► Request ─► decode, where it landed ─► handler
+//!  Call    ◄─ decode ◄─ Response ◄──────── encode, in the transmit ring ◄──────── answer
+//! ```
+//!
+//! At most once: a call is a slot and a generation, and every failure carries its [`Fate`]. A [`Client`] is handed
+//! around between threads and runtimes; an [`InlineClient`] runs on the thread that waits. A [`Server`] runs handlers
+//! on its workers: raw ones to completion, async ones as futures that may wait for timers and other threads, not for
+//! the worker. Services are traits with [`macro@service`].
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod answer;
+mod calls;
+pub mod cell;
+pub mod channel;
+pub mod client;
+pub mod codec;
+pub mod config;
+pub mod cx;
+pub mod error;
+pub mod frame;
+pub mod id;
+pub mod inline;
+pub mod method;
+mod node;
+mod provider;
+pub mod server;
+pub mod service;
+pub mod stats;
+pub mod status;
+pub mod task;
+mod workers;
+
+pub use answer::Answer;
+pub use channel::{Call, CallOptions, Channel, Deadline, Pulled, RawCall};
+pub use client::{Client, ClientBuilder};
+#[cfg(feature = "bincode")]
+pub use codec::Bincode;
+pub use codec::{Postcard, Raw};
+pub use config::Config;
+pub use cx::{CancelToken, Cx};
+pub use error::{AllocateError, CallError, ConnectError, ServeError, TransportError};
+pub use gimmal_engine as engine;
+pub use gimmal_engine::transport::{Bulk, Loan, Negotiated};
+pub use gimmal_macros::service;
+pub use inline::InlineClient;
+pub use method::{Method, MethodKind};
+pub use server::{InlineServer, Server, ServerBuilder, Stopper};
+pub use service::Service;
+pub use stats::Stats;
+pub use status::{Code, Fate, Status};
+pub use task::WithLoan;
+
+/// What the macro's code names. Not for people; may change at any time.
+#[doc(hidden)]
+pub mod __private {
+    pub use std::sync::Arc;
+
+    use crate::{
+        Code,
+        channel::Received,
+        codec::{Compose, Decode},
+    };
+    pub use crate::{
+        answer::{Answer, RawOutcome},
+        channel::{Call, CallOptions, Channel, RawCall},
+        client::Client,
+        codec::{Codec, Encoded, Postcard, Raw},
+        cx::Cx,
+        method::{Method, MethodKind, ids_are_distinct},
+        service::Service,
+        status::Status,
+        task::{BoxTask, Fallible, Plain, task},
+    };
+    pub use gimmal_engine::transport::{Bulk, Loan};
+
+    /// Starts a typed call.
+    pub fn start<C: Channel, D: Codec, O: Received<D>>(
+        channel: &C,
+        method: &'static Method,
+        options: &CallOptions,
+        loan: Option<Loan>,
+        arguments: &impl Compose,
+    ) -> Call<C, D, O> {
+        Call::new(channel.start(method, options, loan, arguments), method)
+    }
+
+    /// Arguments of a request, or a refusal.
+    pub fn arguments<'a, C: Decode<'a, T>, T>(bytes: &'a [u8]) -> Result<T, Status> {
+        C::decode(bytes)
+            .map_err(|error| Status::refused(Code::InvalidArgument, format!("arguments: {error}")))
+    }
+
+    /// An argument that is bulk; an empty one does not travel.
+    pub fn bulk(bulk: Option<Bulk>) -> Result<Bulk, Status> {
+        bulk.map_or_else(
+            || {
+                let empty = Loan::anonymous(0, 0);
+                empty.map(Bulk::own).map_err(|error| Status::refused(Code::Internal, error.to_string()))
+            },
+            Ok,
+        )
+    }
+
+    /// A method that the service does not have: the table and the dispatcher come from one macro.
+    pub fn no_method() -> Status {
+        Status::refused(Code::Internal, "a method that its service does not have")
+    }
+}

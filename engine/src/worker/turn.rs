@@ -182,8 +182,10 @@ impl<P: Port, A: App> Worker<P, A> {
                     connection.sent();
                 }
             }
-            conns.settled(index, settled.again);
-            index += usize::from(settled.again);
+            // Whoever was told of room may have used it up and wait again: looked at once more, next turn.
+            let again = settled.again || settled.writable;
+            conns.settled(index, again);
+            index += usize::from(again);
         }
     }
 }

@@ -1,1 +1,40 @@
-//! Placeholder.
+//! `#[service]`: from a trait to a server's dispatcher and a typed client.
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod generate;
+mod model;
+
+use proc_macro::TokenStream;
+use syn::parse_macro_input;
+
+/// Makes a service of a trait.
+///
+/// ```ignore
+/// #[gimmal::service]
+/// pub trait Counter {
+///     /// Adds `by` and returns the sum.
+///     async fn add(&self, cx: &Cx, by: u64) -> Result<u64, Overflow>;
+///     /// Runs to completion on the worker; reads and writes in place.
+///     #[raw]
+///     fn peek(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+/// }
+/// ```
+///
+/// It keeps the trait (its futures are `Send`, implementations may write `async fn`), and adds
+/// - `serve_counter(implementation)`, to be given to a server, and its type `CounterServer`;
+/// - `CounterClient<C>`, with a method for each of the trait's, over any channel.
+///
+/// Arguments and results are owned values that the service's codec can carry. An argument of type `Bulk` and a result
+/// of type `WithLoan<T>` travel beside the codec: the client gives a `Loan` and gets a `Pulled<T>`.
+///
+/// Options: `#[service(codec = Bincode)]` (default `Postcard`), `#[service(name = "counter.v2")]` (default the trait's
+/// name; part of every method's id), `#[service(crate = path)]`.
+#[proc_macro_attribute]
+pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
+    let options = parse_macro_input!(options as model::Options);
+    let item = parse_macro_input!(item as syn::ItemTrait);
+    let expanded = model::Service::new(options, item).map(|service| generate::expand(&service));
+    expanded.unwrap_or_else(|error| error.into_compile_error()).into()
+}

@@ -1,0 +1,331 @@
+//! The code of a service: trait, dispatcher, client.
+
+use proc_macro2::{Literal, TokenStream};
+use quote::{ToTokens, format_ident, quote};
+use syn::Ident;
+
+use crate::model::{Answer, Argument, Kind, Method, Service};
+
+pub(crate) fn expand(service: &Service) -> TokenStream {
+    let declared = declared(service);
+    let table = table(service);
+    let server = server(service);
+    let client = client(service);
+    quote! {
+        #declared
+        #table
+        #server
+        #client
+    }
+}
+
+/// `FileStore` is served by `serve_file_store`.
+fn snake(name: &str) -> String {
+    let mut out = String::new();
+    let letters: Vec<char> = name.chars().collect();
+    for (at, letter) in letters.iter().enumerate() {
+        let after_lower = at > 0 && !letters[at - 1].is_uppercase() && letters[at - 1] != '_';
+        let before_lower = letters.get(at + 1).is_some_and(|next| next.is_lowercase());
+        if letter.is_uppercase() && at > 0 && (after_lower || (before_lower && letters[at - 1] != '_')) {
+            out.push('_');
+        }
+        out.extend(letter.to_lowercase());
+    }
+    out
+}
+
+/// Tokens as a text that does not depend on how they were spaced.
+fn spelled(tokens: &impl ToTokens) -> String {
+    let text = tokens.to_token_stream().to_string();
+    let mut out = String::new();
+    let mut gap = false;
+    for letter in text.chars() {
+        if letter.is_whitespace() {
+            gap = true;
+            continue;
+        }
+        let word = |letter: char| letter.is_alphanumeric() || letter == '_';
+        if gap && out.chars().next_back().is_some_and(word) && word(letter) {
+            out.push(' ');
+        }
+        gap = false;
+        out.push(letter);
+    }
+    out.replace(',', ", ")
+}
+
+fn signature(kind: &Kind) -> String {
+    match kind {
+        Kind::Raw(_) => "(bytes) -> bytes".to_owned(),
+        Kind::Async { arguments, result } => {
+            let types: Vec<String> = arguments.iter().map(|argument| spelled(&argument.ty)).collect();
+            format!("({}) -> {}", types.join(", "), spelled(&result.ty))
+        }
+    }
+}
+
+fn table_ident(service: &Service) -> Ident {
+    format_ident!("__{}_METHODS", snake(&service.ident.to_string()).to_uppercase())
+}
+
+fn declared(service: &Service) -> TokenStream {
+    let Service { ident, vis, docs, attributes, supertraits, .. } = service;
+    let supertraits = if supertraits.is_empty() { quote!() } else { quote!(+ #supertraits) };
+    let methods = service.methods.iter().map(|method| {
+        let Method { ident, docs, attributes, cx, kind } = method;
+        match kind {
+            Kind::Raw(signature) => quote! { #(#docs)* #(#attributes)* #signature; },
+            Kind::Async { arguments, result } => {
+                let inputs = arguments.iter().map(|Argument { ident, ty, .. }| quote!(#ident: #ty));
+                let output = &result.ty;
+                quote! {
+                    #(#docs)*
+                    #(#attributes)*
+                    fn #ident(&self, cx: #cx, #(#inputs),*)
+                        -> impl ::core::future::Future<Output = #output> + ::core::marker::Send;
+                }
+            }
+        }
+    });
+    quote! {
+        #(#docs)*
+        #(#attributes)*
+        #vis trait #ident: ::core::marker::Send + ::core::marker::Sync + 'static #supertraits {
+            #(#methods)*
+        }
+    }
+}
+
+fn table(service: &Service) -> TokenStream {
+    let Service { krate, codec, name, .. } = service;
+    let table = table_ident(service);
+    let private = quote!(#krate::__private);
+    let methods = service.methods.iter().map(|method| {
+        let text = method.ident.to_string();
+        let signature = signature(&method.kind);
+        let (codec, kind, takes, gives) = match &method.kind {
+            Kind::Raw(_) => (quote!(#private::Raw), quote!(Raw), false, false),
+            Kind::Async { arguments, result } => {
+                let takes = arguments.iter().any(|argument| argument.is_bulk);
+                (codec.clone(), quote!(Async), takes, result.is_loan)
+            }
+        };
+        quote! {
+            #private::Method::new(
+                #name,
+                #text,
+                #signature,
+                <#codec as #private::Codec>::NAME,
+                #private::MethodKind::#kind,
+            )
+            .with_bulk(#takes, #gives)
+        }
+    });
+    let complaint = format!("two methods of {name} have the same id; rename one of them");
+    quote! {
+        #[doc(hidden)]
+        const #table: &[#private::Method] = &[#(#methods),*];
+        const _: () = ::core::assert!(#private::ids_are_distinct(#table), #complaint);
+    }
+}
+
+/// The result as the marker type that both sides know.
+fn output(service: &Service, result: &Answer) -> TokenStream {
+    let private = {
+        let krate = &service.krate;
+        quote!(#krate::__private)
+    };
+    let value = &result.value;
+    let value = if result.is_loan { quote!(#value) } else { quote!(#private::Plain<#value>) };
+    match &result.error {
+        None => value,
+        Some(error) => quote!(#private::Fallible<#value, #error>),
+    }
+}
+
+/// Wraps what the handler returned.
+fn wrapped(service: &Service, result: &Answer, call: &TokenStream) -> TokenStream {
+    let private = {
+        let krate = &service.krate;
+        quote!(#krate::__private)
+    };
+    match (result.error.is_some(), result.is_loan) {
+        (false, false) => quote!(#private::Plain(#call)),
+        (false, true) => quote!(#call),
+        (true, false) => quote!(#private::Fallible(#call.map(#private::Plain))),
+        (true, true) => quote!(#private::Fallible(#call)),
+    }
+}
+
+fn server(service: &Service) -> TokenStream {
+    let Service { krate, codec, ident, vis, .. } = service;
+    let private = quote!(#krate::__private);
+    let table = table_ident(service);
+    let server = format_ident!("{ident}Server");
+    let serve = format_ident!("serve_{}", snake(&ident.to_string()));
+    let mut raw = Vec::new();
+    let mut starts = Vec::new();
+    for (index, method) in service.methods.iter().enumerate() {
+        let index = Literal::usize_unsuffixed(index);
+        let name = &method.ident;
+        match &method.kind {
+            Kind::Raw(_) => raw.push(quote! {
+                #index => #private::RawOutcome::outcome(#ident::#name(&*self.service, cx, request, answer)),
+            }),
+            Kind::Async { arguments, result } => {
+                let encoded = arguments.iter().enumerate().filter(|(_, argument)| !argument.is_bulk);
+                let (names, types): (Vec<_>, Vec<_>) =
+                    encoded.map(|(at, argument)| (format_ident!("argument_{at}"), &argument.ty)).unzip();
+                let bulk = arguments.iter().position(|argument| argument.is_bulk).map(|at| {
+                    let name = format_ident!("argument_{at}");
+                    quote!(let #name = #private::bulk(bulk)?;)
+                });
+                let all = (0..arguments.len()).map(|at| format_ident!("argument_{at}"));
+                let call = quote!(#ident::#name(&*service, &cx, #(#all),*).await);
+                let wrapped = wrapped(service, result, &call);
+                starts.push(quote! {
+                    #index => {
+                        let (#(#names,)*) = #private::arguments::<#codec, (#(#types,)*)>(arguments)?;
+                        #bulk
+                        ::core::result::Result::Ok(#private::task::<#codec, _>(async move { #wrapped }))
+                    }
+                });
+            }
+        }
+    }
+    let about = format!("Serves an implementation of [`{ident}`].");
+    quote! {
+        #[doc = #about]
+        #vis struct #server<S> {
+            service: #private::Arc<S>,
+        }
+
+        impl<S> ::core::fmt::Debug for #server<S> {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                f.write_str(::core::stringify!(#server))
+            }
+        }
+
+        #[doc = #about]
+        #vis fn #serve<S: #ident>(service: S) -> #server<S> {
+            #server { service: #private::Arc::new(service) }
+        }
+
+        impl<S: #ident> #private::Service for #server<S> {
+            fn methods(&self) -> &'static [#private::Method] {
+                #table
+            }
+
+            #[allow(unused_variables)]
+            fn call_raw(
+                &self,
+                method: usize,
+                cx: &#private::Cx,
+                request: &[u8],
+                answer: &mut #private::Answer<'_>,
+            ) -> ::core::result::Result<(), #private::Status> {
+                match method {
+                    #(#raw)*
+                    _ => ::core::result::Result::Err(#private::no_method()),
+                }
+            }
+
+            #[allow(unused_variables, clippy::let_unit_value)]
+            fn start(
+                &self,
+                method: usize,
+                cx: #private::Cx,
+                arguments: &[u8],
+                bulk: ::core::option::Option<#private::Bulk>,
+            ) -> ::core::result::Result<#private::BoxTask, #private::Status> {
+                let service = #private::Arc::clone(&self.service);
+                match method {
+                    #(#starts)*
+                    _ => ::core::result::Result::Err(#private::no_method()),
+                }
+            }
+        }
+    }
+}
+
+fn client_method(service: &Service, index: usize, method: &Method) -> TokenStream {
+    let Service { krate, codec, .. } = service;
+    let private = quote!(#krate::__private);
+    let table = table_ident(service);
+    let index = Literal::usize_unsuffixed(index);
+    let Method { ident, docs, .. } = method;
+    match &method.kind {
+        Kind::Raw(_) => quote! {
+            #(#docs)*
+            pub fn #ident(&self, request: &[u8]) -> #private::RawCall<C> {
+                #private::Channel::call_raw_with(&self.channel, &#table[#index], &self.options, request)
+            }
+        },
+        Kind::Async { arguments, result } => {
+            let inputs = arguments.iter().map(|Argument { ident, ty, is_bulk }| {
+                if *is_bulk { quote!(#ident: #private::Loan) } else { quote!(#ident: #ty) }
+            });
+            let encoded = arguments.iter().filter(|argument| !argument.is_bulk);
+            let (names, types): (Vec<_>, Vec<_>) =
+                encoded.map(|argument| (&argument.ident, &argument.ty)).unzip();
+            let loan = arguments.iter().find(|argument| argument.is_bulk).map_or_else(
+                || quote!(::core::option::Option::None),
+                |argument| {
+                    let name = &argument.ident;
+                    quote!(::core::option::Option::Some(#name))
+                },
+            );
+            let output = output(service, result);
+            quote! {
+                #(#docs)*
+                pub fn #ident(&self, #(#inputs),*) -> #private::Call<C, #codec, #output> {
+                    #private::start(
+                        &self.channel,
+                        &#table[#index],
+                        &self.options,
+                        #loan,
+                        &#private::Encoded::<#codec, (#(#types,)*)>::new(&(#(#names,)*)),
+                    )
+                }
+            }
+        }
+    }
+}
+
+fn client(service: &Service) -> TokenStream {
+    let Service { krate, ident, vis, docs, .. } = service;
+    let private = quote!(#krate::__private);
+    let client = format_ident!("{ident}Client");
+    let methods =
+        service.methods.iter().enumerate().map(|(index, method)| client_method(service, index, method));
+    quote! {
+        #(#docs)*
+        #[derive(Clone, Debug)]
+        #vis struct #client<C = #private::Client> {
+            channel: C,
+            options: #private::CallOptions,
+        }
+
+        #[allow(clippy::too_many_arguments)]
+        impl<C: #private::Channel> #client<C> {
+            /// A client over `channel`.
+            pub fn new(channel: C) -> Self {
+                Self { channel, options: ::core::default::Default::default() }
+            }
+
+            /// The same client whose calls have these options.
+            #[must_use]
+            pub fn with_options(mut self, options: #private::CallOptions) -> Self {
+                self.options = options;
+                self
+            }
+
+            /// What it calls through.
+            pub fn channel(&self) -> &C {
+                &self.channel
+            }
+
+            #(#methods)*
+        }
+    }
+}

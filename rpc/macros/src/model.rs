@@ -1,0 +1,305 @@
+//! What a service trait says, checked; every complaint points at its place.
+
+use proc_macro2::TokenStream;
+use quote::{ToTokens, quote};
+use syn::{
+    Attribute, Error, FnArg, GenericArgument, Ident, ItemTrait, LitStr, Pat, PathArguments, Result,
+    ReturnType, Token, TraitItem, TraitItemFn, Type, Visibility,
+    parse::{Parse, ParseStream},
+    spanned::Spanned,
+};
+
+/// `#[service(...)]`.
+pub(crate) struct Options {
+    codec: Option<Type>,
+    name: Option<LitStr>,
+    krate: Option<syn::Path>,
+}
+
+impl Parse for Options {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let mut options = Self { codec: None, name: None, krate: None };
+        while !input.is_empty() {
+            if input.peek(Token![crate]) {
+                input.parse::<Token![crate]>()?;
+                input.parse::<Token![=]>()?;
+                options.krate = Some(input.call(syn::Path::parse_mod_style)?);
+            } else {
+                let option: Ident = input.parse()?;
+                input.parse::<Token![=]>()?;
+                match option.to_string().as_str() {
+                    "codec" => options.codec = Some(input.parse()?),
+                    "name" => options.name = Some(input.parse()?),
+                    _ => {
+                        let what =
+                            "unknown option; there are `codec = Type`, `name = \"text\"` and `crate = path`";
+                        return Err(Error::new(option.span(), what));
+                    }
+                }
+            }
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// A checked service.
+pub(crate) struct Service {
+    pub(crate) krate: TokenStream,
+    pub(crate) codec: TokenStream,
+    pub(crate) name: String,
+    pub(crate) ident: Ident,
+    pub(crate) vis: Visibility,
+    pub(crate) docs: Vec<Attribute>,
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) supertraits: TokenStream,
+    pub(crate) methods: Vec<Method>,
+}
+
+/// A checked method.
+pub(crate) struct Method {
+    pub(crate) ident: Ident,
+    pub(crate) docs: Vec<Attribute>,
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) cx: Type,
+    pub(crate) kind: Kind,
+}
+
+pub(crate) enum Kind {
+    /// The declaration as it stands.
+    Raw(Box<syn::Signature>),
+    Async {
+        arguments: Vec<Argument>,
+        result: Answer,
+    },
+}
+
+pub(crate) struct Argument {
+    pub(crate) ident: Ident,
+    pub(crate) ty: Type,
+    pub(crate) is_bulk: bool,
+}
+
+/// A method's result, by its spelling.
+pub(crate) struct Answer {
+    /// As spelled.
+    pub(crate) ty: TokenStream,
+    /// The answer: `T` of `Result<T, E>`, or the whole.
+    pub(crate) value: TokenStream,
+    /// `E`.
+    pub(crate) error: Option<TokenStream>,
+    /// `T` of `WithLoan<T>`.
+    pub(crate) is_loan: bool,
+}
+
+/// Names that a generated client needs for itself.
+const RESERVED: [&str; 4] = ["new", "channel", "options", "with_options"];
+
+fn split_docs(attributes: Vec<Attribute>) -> (Vec<Attribute>, Vec<Attribute>) {
+    attributes.into_iter().partition(|attribute| attribute.path().is_ident("doc"))
+}
+
+impl Service {
+    pub(crate) fn new(options: Options, item: ItemTrait) -> Result<Self> {
+        if !item.generics.params.is_empty() {
+            return Err(Error::new(
+                item.generics.span(),
+                "a service trait has no generics: it is one thing on the wire",
+            ));
+        }
+        if let Some(auto) =
+            item.auto_token.map(|auto| auto.span()).or_else(|| item.unsafety.map(|unsafety| unsafety.span()))
+        {
+            return Err(Error::new(auto, "a service is a plain trait"));
+        }
+        let krate = options.krate.map_or_else(|| quote!(::gimmal), |path| quote!(#path));
+        let codec = options.codec.map_or_else(|| quote!(#krate::__private::Postcard), |codec| quote!(#codec));
+        let mut methods = Vec::new();
+        let mut complaints: Option<Error> = None;
+        for item in item.items {
+            let method = match item {
+                TraitItem::Fn(method) => Method::new(method),
+                other => Err(Error::new(other.span(), "a service trait has methods only")),
+            };
+            match (method, &mut complaints) {
+                (Ok(method), _) => methods.push(method),
+                (Err(error), Some(complaints)) => complaints.combine(error),
+                (Err(error), none) => *none = Some(error),
+            }
+        }
+        if let Some(complaints) = complaints {
+            return Err(complaints);
+        }
+        if methods.is_empty() {
+            return Err(Error::new(item.ident.span(), "a service needs at least one method"));
+        }
+        let (docs, attributes) = split_docs(item.attrs);
+        let name = options.name.map_or_else(|| item.ident.to_string(), |name| name.value());
+        let supertraits = item.supertraits.to_token_stream();
+        Ok(Self {
+            krate,
+            codec,
+            name,
+            ident: item.ident,
+            vis: item.vis,
+            docs,
+            attributes,
+            supertraits,
+            methods,
+        })
+    }
+}
+
+impl Method {
+    fn new(method: TraitItemFn) -> Result<Self> {
+        let TraitItemFn { attrs, sig, default, .. } = method;
+        if let Some(body) = default {
+            return Err(Error::new(body.span(), "a service method has no body here; implement it"));
+        }
+        if RESERVED.contains(&sig.ident.to_string().as_str()) {
+            let what = format!("`{}` is taken in the generated client; choose another name", sig.ident);
+            return Err(Error::new(sig.ident.span(), what));
+        }
+        if !sig.generics.params.is_empty() {
+            return Err(Error::new(
+                sig.generics.span(),
+                "a service method has no generics: its types are its wire format",
+            ));
+        }
+        let (raw, attrs): (Vec<_>, Vec<_>) =
+            attrs.into_iter().partition(|attribute| attribute.path().is_ident("raw"));
+        let (docs, attributes) = split_docs(attrs);
+        let (cx, arguments) = inputs(&sig)?;
+        let kind = if raw.is_empty() {
+            if sig.asyncness.is_none() {
+                let what = "a service method is `async fn`, or `#[raw] fn` with (cx, request: &[u8], answer: &mut Answer<'_>)";
+                return Err(Error::new(sig.fn_token.span(), what));
+            }
+            let arguments: Vec<Argument> = arguments.into_iter().map(Argument::new).collect::<Result<_>>()?;
+            if let Some(second) = arguments.iter().filter(|argument| argument.is_bulk).nth(1) {
+                return Err(Error::new(
+                    second.ty.span(),
+                    "one bulk argument a method: one message carries one loan",
+                ));
+            }
+            Kind::Async { arguments, result: Answer::new(&sig.output)? }
+        } else {
+            raw_shape(&sig, arguments.len())?;
+            Kind::Raw(Box::new(sig.clone()))
+        };
+        Ok(Self { ident: sig.ident, docs, attributes, cx, kind })
+    }
+}
+
+fn raw_shape(sig: &syn::Signature, arguments: usize) -> Result<()> {
+    if let Some(asyncness) = sig.asyncness {
+        return Err(Error::new(
+            asyncness.span(),
+            "a raw method runs to completion on the worker: it is not async",
+        ));
+    }
+    if arguments != 2 {
+        let what = "a raw method is `fn name(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>)`";
+        return Err(Error::new(sig.inputs.span(), what));
+    }
+    Ok(())
+}
+
+/// `&self`, `cx: &Cx`, and the rest.
+fn inputs(sig: &syn::Signature) -> Result<(Type, Vec<syn::PatType>)> {
+    let mut inputs = sig.inputs.iter();
+    match inputs.next() {
+        Some(FnArg::Receiver(receiver)) if receiver.reference.is_some() && receiver.mutability.is_none() => {}
+        other => {
+            let span = other.map_or_else(|| sig.ident.span(), Spanned::span);
+            return Err(Error::new(span, "a service method takes `&self`: calls run side by side"));
+        }
+    }
+    let cx = match inputs.next() {
+        Some(FnArg::Typed(cx)) if is_reference_to(&cx.ty, "Cx") => (*cx.ty).clone(),
+        other => {
+            let span = other.map_or_else(|| sig.ident.span(), Spanned::span);
+            return Err(Error::new(span, "a service method's second parameter is `cx: &Cx`"));
+        }
+    };
+    let rest = inputs.filter_map(|input| match input {
+        FnArg::Typed(typed) => Some(typed.clone()),
+        FnArg::Receiver(_) => None,
+    });
+    Ok((cx, rest.collect()))
+}
+
+fn last_segment(ty: &Type) -> Option<&syn::PathSegment> {
+    match ty {
+        Type::Path(path) => path.path.segments.last(),
+        _ => None,
+    }
+}
+
+fn is_reference_to(ty: &Type, name: &str) -> bool {
+    matches!(ty, Type::Reference(reference) if reference.mutability.is_none()
+        && last_segment(&reference.elem).is_some_and(|segment| segment.ident == name))
+}
+
+impl Argument {
+    fn new(input: syn::PatType) -> Result<Self> {
+        let Pat::Ident(pattern) = &*input.pat else {
+            return Err(Error::new(input.pat.span(), "a service method's parameters are plain names"));
+        };
+        match &*input.ty {
+            Type::Reference(reference) => {
+                let what = "arguments are owned values (String, Vec<u8>, ...): they outlive the message they came in";
+                return Err(Error::new(reference.span(), what));
+            }
+            Type::ImplTrait(generic) => {
+                return Err(Error::new(generic.span(), "name the type: it is the wire format"));
+            }
+            _ => {}
+        }
+        let is_bulk = last_segment(&input.ty)
+            .is_some_and(|segment| segment.ident == "Bulk" && segment.arguments.is_empty());
+        Ok(Self { ident: pattern.ident.clone(), ty: *input.ty, is_bulk })
+    }
+}
+
+fn type_arguments(segment: &syn::PathSegment) -> Vec<&Type> {
+    let PathArguments::AngleBracketed(arguments) = &segment.arguments else { return Vec::new() };
+    let types = arguments.args.iter().filter_map(|argument| match argument {
+        GenericArgument::Type(ty) => Some(ty),
+        _ => None,
+    });
+    types.collect()
+}
+
+impl Answer {
+    fn new(output: &ReturnType) -> Result<Self> {
+        let ReturnType::Type(_, ty) = output else {
+            return Ok(Self { ty: quote!(()), value: quote!(()), error: None, is_loan: false });
+        };
+        if let Type::Reference(reference) = &**ty {
+            return Err(Error::new(reference.span(), "a result is an owned value"));
+        }
+        if let Type::ImplTrait(generic) = &**ty {
+            return Err(Error::new(generic.span(), "name the type: it is the wire format"));
+        }
+        let result = last_segment(ty).filter(|segment| segment.ident == "Result");
+        let (value, error) = match result.map(type_arguments).as_deref() {
+            None => (&**ty, None),
+            Some([value, error]) => (*value, Some(error.to_token_stream())),
+            Some(_) => {
+                let what = "spell it `Result<T, E>`: both types are the wire format";
+                return Err(Error::new(ty.span(), what));
+            }
+        };
+        let loan = last_segment(value).filter(|segment| segment.ident == "WithLoan");
+        if let Some(segment) = loan
+            && type_arguments(segment).len() != 1
+        {
+            return Err(Error::new(value.span(), "spell it `WithLoan<T>`"));
+        }
+        let is_loan = loan.is_some();
+        Ok(Self { ty: ty.to_token_stream(), value: value.to_token_stream(), error, is_loan })
+    }
+}

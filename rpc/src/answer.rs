@@ -1,0 +1,131 @@
+//! Where a raw method writes its answer: the transmit ring, as long as there is room in it.
+
+use crate::{codec::Encode, status::Status};
+
+/// The answer of a raw method, written in place. What finds no room in the ring goes on in memory of its own and
+/// is copied once when there is room.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    place: &'a mut [u8],
+    len: usize,
+    spill: Option<Vec<u8>>,
+}
+
+impl<'a> Answer<'a> {
+    /// An empty answer at `place`.
+    pub fn new(place: &'a mut [u8]) -> Self {
+        Self { place, len: 0, spill: None }
+    }
+
+    /// The next `bytes` of the answer, to be filled; they hold old bytes.
+    pub fn reserve(&mut self, bytes: usize) -> &mut [u8] {
+        let end = self.len + bytes;
+        if self.spill.is_none() && end <= self.place.len() {
+            let start = std::mem::replace(&mut self.len, end);
+            return &mut self.place[start..end];
+        }
+        let (place, len) = (&*self.place, self.len);
+        let spill = self.spill.get_or_insert_with(|| place[..len].to_vec());
+        let start = spill.len();
+        spill.resize(start + bytes, 0);
+        self.len = end;
+        &mut spill[start..]
+    }
+
+    /// Appends `bytes`.
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.reserve(bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Appends `value` as `C` writes it.
+    ///
+    /// # Errors
+    /// A status for the caller, when the value cannot be written.
+    pub fn encode<C: Encode<T>, T: ?Sized>(&mut self, value: &T) -> Result<(), Status> {
+        if self.spill.is_none()
+            && let Some(room) = self.place.get_mut(self.len..)
+            && let Ok(written) = C::encode(value, room)
+        {
+            self.len += written;
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        crate::codec::compose_into(&mut bytes, usize::MAX / 8, &crate::codec::Encoded::<C, T>::new(value))
+            .map_err(|error| Status::new(crate::status::Code::Internal, error.to_string()))?;
+        self.write(&bytes);
+        Ok(())
+    }
+
+    /// Bytes written so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing was written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What is in place, or what had to go elsewhere.
+    pub(crate) fn finish(self) -> Result<usize, Vec<u8>> {
+        match self.spill {
+            None => Ok(self.len),
+            Some(spill) => Err(spill),
+        }
+    }
+}
+
+/// What a raw method may return: nothing, or a refusal.
+pub trait RawOutcome {
+    /// The answer stands, or this status goes in its place.
+    ///
+    /// # Errors
+    /// The status.
+    fn outcome(self) -> Result<(), Status>;
+}
+
+impl RawOutcome for () {
+    fn outcome(self) -> Result<(), Status> {
+        Ok(())
+    }
+}
+
+impl RawOutcome for Result<(), Status> {
+    fn outcome(self) -> Self {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Postcard;
+
+    #[test]
+    fn an_answer_stays_in_place_while_it_fits_and_moves_whole_when_not() {
+        let mut place = [0; 8];
+        let mut answer = Answer::new(&mut place);
+        answer.write(b"1234");
+        answer.reserve(4).copy_from_slice(b"5678");
+        assert_eq!((answer.len(), answer.finish()), (8, Ok(8)));
+        assert_eq!(&place, b"12345678");
+        let mut answer = Answer::new(&mut place);
+        answer.write(b"1234");
+        answer.write(b"56789");
+        answer.write(b"0");
+        assert_eq!((answer.len(), answer.finish()), (10, Err(b"1234567890".to_vec())));
+    }
+
+    #[test]
+    fn values_are_encoded_in_place_or_beside() {
+        let mut place = [0; 4];
+        let mut answer = Answer::new(&mut place);
+        answer.encode::<Postcard, _>("abc").unwrap();
+        assert_eq!(answer.finish(), Ok(4));
+        let mut answer = Answer::new(&mut place);
+        answer.encode::<Postcard, _>("abcd").unwrap();
+        assert_eq!(answer.finish(), Err(b"\x04abcd".to_vec()));
+    }
+}

@@ -1,0 +1,298 @@
+//! What a generated client calls through, and the call it gets.
+
+use std::{
+    convert::Infallible,
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    ops::Deref,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use gimmal_engine::transport::{Bulk, Loan};
+
+use crate::{
+    cell::Outcome,
+    codec::{Codec, Compose, Decode, DecodeError},
+    cx::Cx,
+    error::{AllocateError, CallError, TransportError},
+    method::Method,
+    task::{Fallible, Plain, WithLoan},
+};
+
+/// How long a call may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Deadline {
+    /// As the client's configuration says.
+    #[default]
+    Default,
+    /// This long from the start of the call.
+    In(Duration),
+    /// As long as it takes.
+    Never,
+}
+
+/// What may be said of a call beside its arguments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct CallOptions {
+    /// How long it may take.
+    pub deadline: Deadline,
+}
+
+impl CallOptions {
+    /// At most this long.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.deadline = Deadline::In(timeout);
+        self
+    }
+
+    /// At most as long as the caller of the handler that has `cx` waits.
+    #[must_use]
+    pub fn within(mut self, cx: &Cx) -> Self {
+        if let Some(left) = cx.remaining() {
+            self.deadline = Deadline::In(match self.deadline {
+                Deadline::In(timeout) => timeout.min(left),
+                Deadline::Default | Deadline::Never => left,
+            });
+        }
+        self
+    }
+
+    pub(crate) fn resolve(&self, default: Option<Duration>) -> Option<Duration> {
+        match self.deadline {
+            Deadline::Default => default,
+            Deadline::In(timeout) => Some(timeout),
+            Deadline::Never => None,
+        }
+    }
+}
+
+/// A way to make calls: [`Client`](crate::Client), [`InlineClient`](crate::InlineClient), or one of your own around
+/// them.
+pub trait Channel: Clone {
+    /// A call under way.
+    type Ticket: Ticket;
+
+    /// Starts a call. Never blocks, and never fails here: the ticket tells.
+    fn start<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        loan: Option<Loan>,
+        arguments: &A,
+    ) -> Self::Ticket;
+
+    /// Registered memory of `bytes`, to be sent as an argument. May take a lock.
+    ///
+    /// # Errors
+    /// See [`LoanError`](gimmal_engine::transport::LoanError).
+    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError>;
+
+    /// A call of a raw method by hand: no macro, no codec.
+    fn call_raw(&self, method: &'static Method, request: &[u8]) -> RawCall<Self> {
+        self.call_raw_with(method, &CallOptions::default(), request)
+    }
+
+    /// The same, with options.
+    fn call_raw_with(&self, method: &'static Method, options: &CallOptions, request: &[u8]) -> RawCall<Self> {
+        Call::new(self.start(method, options, None, request), method)
+    }
+}
+
+/// A call under way, not yet decoded. Dropping it cancels the call.
+pub trait Ticket: Unpin {
+    /// The outcome, once.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome>;
+
+    /// Blocks until the outcome is there.
+    fn wait(&mut self) -> Outcome;
+
+    /// Takes a buffer back that came in an outcome.
+    fn recycle(&mut self, buffer: Vec<u8>);
+}
+
+/// What a method's result is on the caller's side; implemented by the macro's spelling of results.
+pub trait Received<D> {
+    /// The answer.
+    type Value;
+    /// The method's error.
+    type Error;
+
+    /// Decodes an answer.
+    ///
+    /// # Errors
+    /// See [`DecodeError`].
+    fn value(body: &[u8], bulk: Option<Bulk>) -> Result<Self::Value, DecodeError>;
+
+    /// Decodes the method's error.
+    ///
+    /// # Errors
+    /// See [`DecodeError`].
+    fn error(body: &[u8]) -> Result<Self::Error, DecodeError>;
+}
+
+fn no_error() -> Result<Infallible, DecodeError> {
+    Err(DecodeError::new("an error, of a method that has none"))
+}
+
+impl<T, D: for<'a> Decode<'a, T>> Received<D> for Plain<T> {
+    type Value = T;
+    type Error = Infallible;
+
+    fn value(body: &[u8], _: Option<Bulk>) -> Result<T, DecodeError> {
+        D::decode(body)
+    }
+
+    fn error(_: &[u8]) -> Result<Infallible, DecodeError> {
+        no_error()
+    }
+}
+
+/// A value and the bulk that came beside it: read where the server has it, or brought by RDMA READ. Dropping it gives
+/// the server its memory back.
+#[derive(Debug)]
+pub struct Pulled<T> {
+    /// What went through the codec.
+    pub value: T,
+    bulk: Option<Bulk>,
+}
+
+impl<T> Pulled<T> {
+    /// The bytes, as something that can be kept and sent to other threads; `None` when there are none.
+    #[must_use]
+    pub fn into_bulk(self) -> Option<Bulk> {
+        self.bulk
+    }
+}
+
+impl<T> Deref for Pulled<T> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bulk.as_deref().unwrap_or_default()
+    }
+}
+
+impl<T, D: for<'a> Decode<'a, T>> Received<D> for WithLoan<T> {
+    type Value = Pulled<T>;
+    type Error = Infallible;
+
+    fn value(body: &[u8], bulk: Option<Bulk>) -> Result<Pulled<T>, DecodeError> {
+        Ok(Pulled { value: D::decode(body)?, bulk })
+    }
+
+    fn error(_: &[u8]) -> Result<Infallible, DecodeError> {
+        no_error()
+    }
+}
+
+impl<O: Received<D>, E, D: for<'a> Decode<'a, E>> Received<D> for Fallible<O, E> {
+    type Value = O::Value;
+    type Error = E;
+
+    fn value(body: &[u8], bulk: Option<Bulk>) -> Result<O::Value, DecodeError> {
+        O::value(body, bulk)
+    }
+
+    fn error(body: &[u8]) -> Result<E, DecodeError> {
+        D::decode(body)
+    }
+}
+
+/// A call under way: a future of any runtime, or [`wait`](Call::wait) for the answer. Dropping it cancels the call.
+#[must_use = "a call that is dropped is cancelled: await it, or wait for it"]
+pub struct Call<C: Channel, D, O> {
+    ticket: C::Ticket,
+    method: &'static Method,
+    output: PhantomData<fn() -> (D, O)>,
+}
+
+/// A call whose answer is bytes.
+pub type RawCall<C> = Call<C, crate::codec::Raw, Plain<Vec<u8>>>;
+
+impl<C: Channel, D, O> fmt::Debug for Call<C, D, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Call({})", self.method)
+    }
+}
+
+/// What a call comes to.
+pub type Result_<O, D> = Result<<O as Received<D>>::Value, CallError<<O as Received<D>>::Error>>;
+
+impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
+    /// A call of `method` by its ticket.
+    pub fn new(ticket: C::Ticket, method: &'static Method) -> Self {
+        Self { ticket, method, output: PhantomData }
+    }
+
+    /// Blocks until the answer is there. On an inline channel this runs the worker's turns.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn wait(mut self) -> Result<O::Value, CallError<O::Error>> {
+        let outcome = self.ticket.wait();
+        self.decode(outcome)
+    }
+
+    /// Blocks until the answer is there and lends its bytes to `read`: nothing is allocated.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn wait_with<R>(mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R, CallError<O::Error>> {
+        match self.ticket.wait() {
+            Outcome::Answered { is_error: false, body, bulk: None } => {
+                let result = read(&body);
+                self.ticket.recycle(body);
+                Ok(result)
+            }
+            Outcome::Answered { is_error: false, .. } => Err(CallError::Transport(TransportError::Decode(
+                DecodeError::new("bulk that was not asked for"),
+            ))),
+            other => match self.decode(other) {
+                Err(error) => Err(error),
+                Ok(_) => Err(CallError::Transport(TransportError::Decode(no_answer()))),
+            },
+        }
+    }
+
+    fn decode(&mut self, outcome: Outcome) -> Result<O::Value, CallError<O::Error>> {
+        let undecoded = |error| CallError::Transport(TransportError::Decode(error));
+        match outcome {
+            Outcome::Answered { is_error, body, bulk } => {
+                let decoded = if is_error {
+                    O::error(&body).map(|error| Err(CallError::App(error)))
+                } else {
+                    O::value(&body, bulk).map(Ok)
+                };
+                self.ticket.recycle(body);
+                decoded.unwrap_or_else(|error| Err(undecoded(error)))
+            }
+            Outcome::Status(status) => Err(CallError::Status(status)),
+            Outcome::Mismatch(theirs) => Err(CallError::Mismatch {
+                method: self.method.to_string(),
+                ours: self.method.spelled(),
+                theirs,
+            }),
+            Outcome::Failed(error) => Err(CallError::Transport(error)),
+        }
+    }
+}
+
+fn no_answer() -> DecodeError {
+    DecodeError::new("no answer")
+}
+
+impl<C: Channel, D: Codec, O: Received<D>> Future for Call<C, D, O> {
+    type Output = Result<O::Value, CallError<O::Error>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.ticket.poll(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(outcome) => Poll::Ready(self.decode(outcome)),
+        }
+    }
+}

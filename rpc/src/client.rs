@@ -1,0 +1,307 @@
+//! The client that is handed around: any thread, any runtime, the work on a worker.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use gimmal_engine::{
+    proto::wire::HEAD_BYTES,
+    transport::{Address, ConnId, Loan, Negotiated, frame::FRAME_WORD_BYTES},
+};
+
+use crate::{
+    cell::{CallCell, Outcome, Pool, Responder},
+    channel::{CallOptions, Channel, Ticket},
+    codec::{Compose, EncodeError, compose_into},
+    config::Config,
+    error::{AllocateError, ConnectError, TransportError},
+    frame::REQUEST_BYTES,
+    inline::InlineClient,
+    method::Method,
+    node::Command,
+    provider::{Any, any, any_for},
+    service::Registry,
+    stats::Stats,
+    status::Fate,
+    workers::{Handle, WorkerSet},
+};
+
+/// How often a call is offered to a worker whose inbox is full, with a yield between.
+const OFFERS: usize = 64;
+/// What waiting adds to a deadline before it gives the worker up for lost.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A connection to a server, for any number of threads and of tasks on any runtime. Cheap to clone.
+///
+/// The work is done by a worker thread: a call is encoded by its caller, copied once into the ring by the worker, and
+/// its answer copied once out of it. [`InlineClient`] saves the copies and the thread.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    conn: ConnId,
+    handle: Handle,
+    negotiated: Arc<Negotiated>,
+    pool: Pool,
+    deadline: Option<Duration>,
+    arguments_max: usize,
+    workers: Arc<WorkerSet>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Client({} on {:?})", self.inner.negotiated.peer, self.inner.conn)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Said goodbye to as soon as the worker gets to it; when its inbox is full the peer sees us go with it.
+        let _ = self.handle.close(self.conn);
+    }
+}
+
+/// Workers of all clients that were made without a configuration; they stop when the last of those goes.
+static COMMON: Mutex<Weak<WorkerSet>> = Mutex::new(Weak::new());
+
+fn common() -> Result<(Arc<WorkerSet>, Config), ConnectError> {
+    let config = Config::default();
+    let mut common = COMMON.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(workers) = common.upgrade() {
+        return Ok((workers, config));
+    }
+    let workers = Arc::new(spawn(&any(), config.clone())?);
+    *common = Arc::downgrade(&workers);
+    Ok((workers, config))
+}
+
+fn spawn(provider: &Any, config: Config) -> Result<WorkerSet, ConnectError> {
+    let (plan, limits) = config.validate()?;
+    Ok(WorkerSet::spawn(provider, &plan, limits, Arc::new(Registry::default()), Arc::default())?)
+}
+
+impl Client {
+    /// Connects to `shm://name`, `rdma://host:port` or `mem://name`; blocks, at most for the connect and handshake
+    /// time-outs. All clients of a process that are made this way share one worker thread.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect(url: &str) -> Result<Self, ConnectError> {
+        let address: Address = url.parse()?;
+        let (workers, config) = common()?;
+        Self::on(workers, &config, &address)
+    }
+
+    /// A client with a configuration of its own.
+    #[must_use]
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder { config: Config::default() }
+    }
+
+    fn on(workers: Arc<WorkerSet>, config: &Config, address: &Address) -> Result<Self, ConnectError> {
+        let handle = workers.least().clone();
+        let (conn, negotiated) = handle.connect(address)?;
+        let heads = FRAME_WORD_BYTES + HEAD_BYTES + REQUEST_BYTES;
+        let arguments_max = (negotiated.frame_bytes_max as usize).saturating_sub(heads);
+        let pool = Pool::new(config.window + config.waiting_max.min(1024));
+        let deadline = (!config.deadline.is_zero()).then_some(config.deadline);
+        let inner = Inner { conn, handle, negotiated, pool, deadline, arguments_max, workers };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// What the connection runs with.
+    #[must_use]
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.inner.negotiated
+    }
+
+    /// Counters of this client's workers; clients made by [`Client::connect`] share theirs.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.inner.workers.stats()
+    }
+}
+
+/// Configures a client.
+#[derive(Clone, Debug)]
+pub struct ClientBuilder {
+    config: Config,
+}
+
+impl ClientBuilder {
+    /// Everything at once.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// The deadline of calls that are given none; zero: no limit.
+    #[must_use]
+    pub const fn deadline(mut self, deadline: Duration) -> Self {
+        self.config.deadline = deadline;
+        self
+    }
+
+    /// Calls under way at once; more wait in the client.
+    #[must_use]
+    pub const fn window(mut self, window: usize) -> Self {
+        self.config.window = window;
+        self
+    }
+
+    /// What the worker does when there is nothing to do.
+    #[must_use]
+    pub const fn idle(mut self, idle: gimmal_engine::Idle) -> Self {
+        self.config.engine.idle = idle;
+        self
+    }
+
+    /// Cores to pin the worker to.
+    #[must_use]
+    pub fn cores(mut self, cores: Vec<usize>) -> Self {
+        self.config.engine.cores = cores;
+        self
+    }
+
+    /// Connects, with workers of its own.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect(self, url: &str) -> Result<Client, ConnectError> {
+        let address: Address = url.parse()?;
+        let workers = Arc::new(spawn(&any_for(&address), self.config.clone())?);
+        Client::on(workers, &self.config, &address)
+    }
+
+    /// Connects with the calling thread as the worker.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect_inline(self, url: &str) -> Result<InlineClient, ConnectError> {
+        InlineClient::with(self.config, url)
+    }
+}
+
+impl Channel for Client {
+    type Ticket = Handed;
+
+    fn start<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        loan: Option<Loan>,
+        arguments: &A,
+    ) -> Handed {
+        let inner = &self.inner;
+        let timeout = options.resolve(inner.deadline);
+        let mut handed = Handed { inner: Arc::clone(inner), cell: None, failed: None, timeout };
+        let mut body = inner.pool.buffer();
+        if let Err(error) = compose_into(&mut body, inner.arguments_max, arguments) {
+            handed.failed = Some(match error {
+                EncodeError::Full => TransportError::TooLarge { limit: inner.arguments_max },
+                error => TransportError::Encode(error),
+            });
+            return handed;
+        }
+        let cell = inner.pool.cell();
+        let responder = Responder::new(&cell);
+        let mut command = Command::Call { conn: inner.conn, method, timeout, body, loan, responder };
+        for _ in 0..OFFERS {
+            match inner.handle.submit(command) {
+                Ok(()) => {
+                    handed.cell = Some(cell);
+                    return handed;
+                }
+                Err(back) => command = back,
+            }
+            std::thread::yield_now();
+        }
+        if let Command::Call { responder, body, .. } = command {
+            responder.defuse();
+            inner.pool.put_buffer(body);
+            inner.pool.put_cell(cell);
+        }
+        let why = "its inbox is full: too many calls started at once";
+        handed.failed = Some(TransportError::Worker { why, fate: Fate::NotRun });
+        handed
+    }
+
+    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+        Ok(self.inner.handle.allocate(self.inner.conn, bytes.max(1))?.truncate(bytes))
+    }
+}
+
+/// A call that was handed to a worker.
+pub struct Handed {
+    inner: Arc<Inner>,
+    /// Until the outcome was taken.
+    cell: Option<Arc<CallCell>>,
+    failed: Option<TransportError>,
+    timeout: Option<Duration>,
+}
+
+impl fmt::Debug for Handed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handed").field("failed", &self.failed).finish_non_exhaustive()
+    }
+}
+
+impl Handed {
+    fn ended(&mut self, outcome: Outcome) -> Outcome {
+        if let Some(cell) = self.cell.take() {
+            self.inner.pool.put_cell(cell);
+        }
+        outcome
+    }
+
+    fn without_cell(&mut self) -> Outcome {
+        let why = "the outcome was taken already";
+        let taken = TransportError::Worker { why, fate: Fate::MaybeRan };
+        Outcome::Failed(self.failed.take().unwrap_or(taken))
+    }
+}
+
+impl Ticket for Handed {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        let Some(cell) = &self.cell else {
+            return Poll::Ready(self.without_cell());
+        };
+        match cell.poll(context) {
+            Poll::Ready(outcome) => Poll::Ready(self.ended(outcome)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn wait(&mut self) -> Outcome {
+        let Some(cell) = &self.cell else {
+            return self.without_cell();
+        };
+        let limit = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout + GRACE));
+        match cell.wait(limit) {
+            Some(outcome) => self.ended(outcome),
+            None => {
+                let why = "it did not end the call at its deadline";
+                Outcome::Failed(TransportError::Worker { why, fate: Fate::MaybeRan })
+            }
+        }
+    }
+
+    fn recycle(&mut self, buffer: Vec<u8>) {
+        self.inner.pool.put_buffer(buffer);
+    }
+}
+
+impl Drop for Handed {
+    fn drop(&mut self) {
+        if let Some(cell) = self.cell.take() {
+            // Lost when the inbox is full: the call then goes on to its answer or its deadline.
+            let _ = self.inner.handle.submit(Command::Cancel(self.inner.conn, cell));
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! How values become bytes. A codec is a marker type; what it can carry is said by its `Encode` and `Decode`.
+
+use std::{borrow::Cow, fmt};
+
+use serde::{Serialize, de::DeserializeOwned};
+use thiserror::Error;
+
+/// A way to write values.
+pub trait Codec: 'static {
+    /// Part of every signature: two sides with different codecs do not match.
+    const NAME: &'static str;
+}
+
+/// What a codec can write.
+pub trait Encode<T: ?Sized>: Codec {
+    /// Writes `value` to the front of `out` and returns how many bytes that took.
+    ///
+    /// # Errors
+    /// [`EncodeError::Full`] when `out` is too short; what was written then is garbage.
+    fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError>;
+}
+
+/// What a codec can read. `'a` is the life of the bytes, for values that borrow from them.
+pub trait Decode<'a, T>: Codec {
+    /// Reads a value from exactly `bytes`. Allocates at most in proportion to them.
+    ///
+    /// # Errors
+    /// [`DecodeError`] for bytes that are no such value.
+    fn decode(bytes: &'a [u8]) -> Result<T, DecodeError>;
+}
+
+/// A value was not written.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// The buffer was too short.
+    #[error("the buffer is too short")]
+    Full,
+    /// The value cannot be written by this codec.
+    #[error("the value cannot be encoded: {0}")]
+    Value(String),
+}
+
+/// Bytes are not the value that was expected.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("the bytes cannot be decoded: {0}")]
+pub struct DecodeError(Cow<'static, str>);
+
+impl DecodeError {
+    /// Because of `why`.
+    #[must_use]
+    pub fn new(why: impl Into<Cow<'static, str>>) -> Self {
+        Self(why.into())
+    }
+}
+
+/// The default: [postcard](https://docs.rs/postcard), small and quick, for anything that serde knows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Postcard;
+
+impl Codec for Postcard {
+    const NAME: &'static str = "postcard";
+}
+
+impl<T: Serialize + ?Sized> Encode<T> for Postcard {
+    fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError> {
+        match postcard::to_slice(value, out) {
+            Ok(written) => Ok(written.len()),
+            Err(postcard::Error::SerializeBufferFull) => Err(EncodeError::Full),
+            Err(error) => Err(EncodeError::Value(error.to_string())),
+        }
+    }
+}
+
+impl<T: DeserializeOwned> Decode<'_, T> for Postcard {
+    fn decode(bytes: &[u8]) -> Result<T, DecodeError> {
+        match postcard::take_from_bytes(bytes) {
+            Ok((value, [])) => Ok(value),
+            Ok((_, rest)) => Err(DecodeError::new(format!("{} bytes too many", rest.len()))),
+            Err(error) => Err(DecodeError::new(error.to_string())),
+        }
+    }
+}
+
+/// Bytes as they are: for [`Vec<u8>`] and `[u8]`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Raw;
+
+impl Codec for Raw {
+    const NAME: &'static str = "raw";
+}
+
+impl<T: AsRef<[u8]> + ?Sized> Encode<T> for Raw {
+    fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError> {
+        let value = value.as_ref();
+        out.get_mut(..value.len()).ok_or(EncodeError::Full)?.copy_from_slice(value);
+        Ok(value.len())
+    }
+}
+
+impl<'a, T: From<&'a [u8]>> Decode<'a, T> for Raw {
+    fn decode(bytes: &'a [u8]) -> Result<T, DecodeError> {
+        Ok(T::from(bytes))
+    }
+}
+
+/// [bincode](https://docs.rs/bincode) 2 in its standard configuration, always with a limit (feature `bincode`).
+#[cfg(feature = "bincode")]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bincode;
+
+#[cfg(feature = "bincode")]
+mod bincode_codec {
+    use super::{Bincode, Codec, Decode, DecodeError, Encode, EncodeError};
+    use serde::{Serialize, de::DeserializeOwned};
+
+    /// Most bytes that a value may claim to hold; a length prefix beyond it is refused before it is allocated.
+    const LIMIT: usize = 64 << 20;
+
+    const fn config() -> impl bincode::config::Config {
+        bincode::config::standard().with_limit::<LIMIT>()
+    }
+
+    impl Codec for Bincode {
+        const NAME: &'static str = "bincode";
+    }
+
+    impl<T: Serialize + ?Sized> Encode<T> for Bincode {
+        fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError> {
+            bincode::serde::encode_into_slice(value, out, config()).map_err(|error| match error {
+                bincode::error::EncodeError::UnexpectedEnd => EncodeError::Full,
+                error => EncodeError::Value(error.to_string()),
+            })
+        }
+    }
+
+    impl<T: DeserializeOwned> Decode<'_, T> for Bincode {
+        fn decode(bytes: &[u8]) -> Result<T, DecodeError> {
+            let (value, used) = bincode::serde::decode_from_slice(bytes, config())
+                .map_err(|error| DecodeError::new(error.to_string()))?;
+            match bytes.len() - used {
+                0 => Ok(value),
+                rest => Err(DecodeError::new(format!("{rest} bytes too many"))),
+            }
+        }
+    }
+}
+
+/// Something that can be written where it leaves from; may be asked again when there was too little room.
+pub trait Compose {
+    /// As [`Encode::encode`].
+    ///
+    /// # Errors
+    /// As [`Encode::encode`].
+    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError>;
+}
+
+/// A value by its codec.
+pub struct Encoded<'a, C, T: ?Sized> {
+    value: &'a T,
+    codec: std::marker::PhantomData<C>,
+}
+
+impl<'a, C: Encode<T>, T: ?Sized> Encoded<'a, C, T> {
+    /// `value` as `C` writes it.
+    pub fn new(value: &'a T) -> Self {
+        Self { value, codec: std::marker::PhantomData }
+    }
+}
+
+impl<C, T: ?Sized> fmt::Debug for Encoded<'_, C, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Encoded").finish_non_exhaustive()
+    }
+}
+
+impl<C: Encode<T>, T: ?Sized> Compose for Encoded<'_, C, T> {
+    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
+        C::encode(self.value, out)
+    }
+}
+
+/// Bytes as they are.
+impl Compose for [u8] {
+    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
+        Raw::encode(self, out)
+    }
+}
+
+/// Composes into `out`, growing it up to `limit`; the buffer's memory is used again.
+pub(crate) fn compose_into(
+    out: &mut Vec<u8>,
+    limit: usize,
+    value: &(impl Compose + ?Sized),
+) -> Result<(), EncodeError> {
+    let mut len = limit.min(512);
+    loop {
+        out.clear();
+        out.resize(len, 0);
+        match value.compose(out) {
+            Ok(bytes) => {
+                out.truncate(bytes);
+                return Ok(());
+            }
+            Err(EncodeError::Full) if len < limit => len = (len * 4).min(limit),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip<C>()
+    where
+        C: Encode<(u32, String, Vec<u8>)> + for<'a> Decode<'a, (u32, String, Vec<u8>)>,
+    {
+        let value = (7u32, "text".to_owned(), vec![1u8, 2, 3]);
+        let mut out = [0; 64];
+        let bytes = C::encode(&value, &mut out).unwrap();
+        assert_eq!(C::decode(&out[..bytes]).unwrap(), value);
+        assert_eq!(C::encode(&value, &mut [0; 5]), Err(EncodeError::Full));
+        assert!(C::decode(&out[..bytes - 1]).is_err());
+        assert!(C::decode(&out[..=bytes]).is_err(), "trailing bytes are refused");
+    }
+
+    #[test]
+    fn postcard_round_trips() {
+        round_trip::<Postcard>();
+    }
+
+    #[cfg(feature = "bincode")]
+    #[test]
+    fn bincode_round_trips_and_bounds_what_a_length_may_claim() {
+        round_trip::<Bincode>();
+        // A vector of 2^60 bytes, they say.
+        let mut hostile = vec![253u8];
+        hostile.extend_from_slice(&(1u64 << 60).to_le_bytes());
+        assert!(<Bincode as Decode<'_, Vec<u8>>>::decode(&hostile).is_err());
+    }
+
+    #[test]
+    fn a_hostile_length_allocates_nothing() {
+        let hostile = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+        assert!(<Postcard as Decode<'_, Vec<u64>>>::decode(&hostile).is_err());
+    }
+
+    #[test]
+    fn composing_grows_up_to_the_limit() {
+        let mut out = Vec::new();
+        compose_into(&mut out, 10_000, &[7u8; 5000][..]).unwrap();
+        assert_eq!(out, vec![7; 5000]);
+        assert_eq!(compose_into(&mut out, 4999, &[7u8; 5000][..]), Err(EncodeError::Full));
+    }
+}

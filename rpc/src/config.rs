@@ -1,0 +1,102 @@
+//! What a client or server is told beyond the engine's configuration.
+
+use std::time::Duration;
+
+use gimmal_engine::{ConfigError, Plan};
+
+/// How calls are made and served. Every field has a section in `tuning.md`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Config {
+    /// Workers, rings, idling.
+    pub engine: gimmal_engine::Config,
+    /// Deadline of a call that is given none; zero: no limit. Default 10 s.
+    pub deadline: Duration,
+    /// Calls that may be under way at once on a connection, 1 to 4096. More wait in the client. Default 64.
+    pub window: usize,
+    /// Calls that may wait in the client on a connection; one more is refused, not run. Default 1024.
+    pub waiting_max: usize,
+    /// Calls a peer may have under way on a connection, 1 to 4096; one more is refused, not run. Default 256.
+    pub serving_max: usize,
+    /// Handlers that may be pending on a worker, over all connections, 1 to 2^20; one more is refused, not run.
+    /// Default 4096.
+    pub tasks_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            engine: gimmal_engine::Config::default(),
+            deadline: Duration::from_secs(10),
+            window: 64,
+            waiting_max: 1024,
+            serving_max: 256,
+            tasks_max: 4096,
+        }
+    }
+}
+
+/// The part that is the RPC layer's, proved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) window: usize,
+    pub(crate) waiting_max: usize,
+    pub(crate) serving_max: usize,
+    pub(crate) tasks_max: usize,
+}
+
+/// Most calls of a window: a server keeps a word and a slot for each.
+pub(crate) const WINDOW_MAX: usize = 4096;
+
+impl Config {
+    /// Proves it.
+    ///
+    /// # Errors
+    /// Names the first field that cannot be.
+    pub(crate) fn validate(self) -> Result<(Plan, Limits), ConfigError> {
+        let field = |field, value: usize, rule| Err(ConfigError::Field { field, value: value as u64, rule });
+        if !(1..=WINDOW_MAX).contains(&self.window) {
+            return field("window", self.window, "1 to 4096");
+        }
+        if !(1..=WINDOW_MAX).contains(&self.serving_max) {
+            return field("serving_max", self.serving_max, "1 to 4096");
+        }
+        if !(1..=1 << 20).contains(&self.tasks_max) {
+            return field("tasks_max", self.tasks_max, "1 to 1,048,576");
+        }
+        if self.waiting_max > 1 << 20 {
+            return field("waiting_max", self.waiting_max, "at most 1,048,576");
+        }
+        let limits = Limits {
+            deadline: (!self.deadline.is_zero()).then_some(self.deadline),
+            window: self.window,
+            waiting_max: self.waiting_max,
+            serving_max: self.serving_max,
+            tasks_max: self.tasks_max,
+        };
+        Ok((self.engine.validate()?, limits))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_fields_are_named() {
+        assert!(Config::default().validate().is_ok());
+        type Change = fn(&mut Config);
+        let changes: [(Change, &str); 5] = [
+            (|c| c.window = 0, "window is 0"),
+            (|c| c.serving_max = 4097, "serving_max is 4097"),
+            (|c| c.tasks_max = 0, "tasks_max is 0"),
+            (|c| c.waiting_max = usize::MAX, "waiting_max is"),
+            (|c| c.engine.batch = 0, "batch is 0"),
+        ];
+        for (change, message) in changes {
+            let mut config = Config::default();
+            change(&mut config);
+            assert!(config.validate().unwrap_err().to_string().starts_with(message));
+        }
+    }
+}

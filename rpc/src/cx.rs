@@ -1,0 +1,109 @@
+//! What a handler knows about its call.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use gimmal_engine::transport::{ConnId, Loan, Negotiated};
+
+use crate::{error::AllocateError, method::Method, node::Reach};
+
+/// A connection as handlers see it; shared by all its calls.
+pub(crate) struct Peer {
+    pub(crate) conn: ConnId,
+    pub(crate) negotiated: Arc<Negotiated>,
+    pub(crate) reach: Arc<Reach>,
+    /// What runs in each slot of the caller's window: its id plus one, or 0.
+    pub(crate) running: Box<[AtomicU64]>,
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Peer({} on {:?})", self.negotiated.peer, self.conn)
+    }
+}
+
+/// The context of one call: who calls, how long it may take, where large answers come from.
+#[derive(Debug)]
+pub struct Cx {
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) method: &'static Method,
+    pub(crate) slot: u32,
+    pub(crate) mark: u64,
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Cx {
+    /// The caller's address or process, as the provider names it.
+    #[must_use]
+    pub fn peer(&self) -> &str {
+        &self.peer.negotiated.peer
+    }
+
+    /// What the connection runs with.
+    #[must_use]
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.peer.negotiated
+    }
+
+    /// The method that was called.
+    #[must_use]
+    pub const fn method(&self) -> &'static Method {
+        self.method
+    }
+
+    /// When the caller stops waiting; `None`: never.
+    #[must_use]
+    pub const fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// The time the caller still waits; `None`: as long as it takes.
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whether nobody waits for the answer any more. The handler's own future is dropped then; this is for work that
+    /// it gave to other threads.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled().is_cancelled()
+    }
+
+    /// A token that other threads can ask.
+    #[must_use]
+    pub fn cancelled(&self) -> CancelToken {
+        CancelToken { peer: Arc::clone(&self.peer), slot: self.slot, mark: self.mark }
+    }
+
+    /// Registered memory of `bytes` that can go with the answer, see [`WithLoan`](crate::WithLoan). May take a lock.
+    ///
+    /// # Errors
+    /// See [`LoanError`](gimmal_engine::transport::LoanError).
+    pub fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+        self.peer.reach.allocate(self.peer.conn, bytes)
+    }
+}
+
+/// Whether a call still has a caller. Cheap to ask from any thread.
+#[derive(Clone, Debug)]
+pub struct CancelToken {
+    peer: Arc<Peer>,
+    slot: u32,
+    mark: u64,
+}
+
+impl CancelToken {
+    /// Whether the caller cancelled, its deadline passed, its connection closed, or it was answered.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        let running = self.peer.running.get(self.slot as usize);
+        running.is_none_or(|running| running.load(Ordering::Relaxed) != self.mark)
+    }
+}

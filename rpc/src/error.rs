@@ -1,0 +1,191 @@
+//! How a call, a client and a server fail, by blame; every failed call carries its fate.
+
+use std::convert::Infallible;
+
+use gimmal_engine::{
+    ConfigError, OpenError, StartError,
+    transport::{AddressError, BulkError, CloseReason, ListenError, LoanError},
+};
+use thiserror::Error;
+
+use crate::{
+    codec::{DecodeError, EncodeError},
+    status::{Fate, Status},
+};
+
+/// A call failed. `E` is the method's own error; [`Infallible`] where it has none.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CallError<E = Infallible> {
+    /// The method ran and returned its error.
+    #[error("the method failed: {0}")]
+    App(E),
+    /// The peer, or the deadline, ended it.
+    #[error("{0}")]
+    Status(Status),
+    /// The two sides spell the method differently. It alone fails; the others go on.
+    #[error("{method} is spelled differently: here {ours}, at the server {theirs}")]
+    Mismatch {
+        /// `Service.method`.
+        method: String,
+        /// The caller's signature.
+        ours: String,
+        /// The server's.
+        theirs: String,
+    },
+    /// It could not be carried.
+    #[error("{0}")]
+    Transport(TransportError),
+}
+
+impl<E> CallError<E> {
+    /// Whether the handler ran: decides whether the call may be repeated.
+    #[must_use]
+    pub fn fate(&self) -> Fate {
+        match self {
+            Self::App(_) => Fate::Ran,
+            Self::Status(status) => status.fate(),
+            Self::Mismatch { .. } => Fate::NotRun,
+            Self::Transport(error) => error.fate(),
+        }
+    }
+
+    /// The status, if it is one.
+    #[must_use]
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Status(status) => Some(status),
+            _ => None,
+        }
+    }
+}
+
+/// A call could not be carried to the end.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The connection ended before the answer came.
+    #[error("the connection ended: {reason} (the call {fate})")]
+    Closed {
+        /// Why it ended.
+        reason: CloseReason,
+        /// Whether the request had left.
+        fate: Fate,
+    },
+    /// Too many calls wait in this client already.
+    #[error("{waiting} calls wait in this client already, its limit; not sent")]
+    Full {
+        /// `Config::waiting_max`.
+        waiting: usize,
+    },
+    /// The request can never fit in a message.
+    #[error(
+        "the request is above the limit of {limit} bytes; send it as bulk, or raise ring_bytes on both sides"
+    )]
+    TooLarge {
+        /// Largest arguments on this connection, bytes.
+        limit: usize,
+    },
+    /// The arguments cannot be written.
+    #[error("arguments: {0}")]
+    Encode(EncodeError),
+    /// The answer is not what its type says.
+    #[error("answer: {0}")]
+    Decode(DecodeError),
+    /// Bulk that goes with the call was not brought.
+    #[error("bulk: {error} (the call {fate})")]
+    Bulk {
+        /// Why not.
+        error: BulkError,
+        /// [`Fate::Ran`] for an answer's bulk.
+        fate: Fate,
+    },
+    /// Bulk was expected and did not come, or the connection has none.
+    #[error("{why} (the call {fate})")]
+    NoBulk {
+        /// Why not.
+        why: &'static str,
+        /// [`Fate::NotRun`] for a request's bulk, [`Fate::Ran`] for an answer's.
+        fate: Fate,
+    },
+    /// The client's worker does not take the call.
+    #[error("the worker does not take calls: {why}")]
+    Worker {
+        /// Why.
+        why: &'static str,
+        /// Whether the request may have left.
+        fate: Fate,
+    },
+}
+
+impl TransportError {
+    /// Whether the handler ran.
+    #[must_use]
+    pub const fn fate(&self) -> Fate {
+        match self {
+            Self::Closed { fate, .. }
+            | Self::Bulk { fate, .. }
+            | Self::NoBulk { fate, .. }
+            | Self::Worker { fate, .. } => *fate,
+            Self::Full { .. } | Self::TooLarge { .. } | Self::Encode(_) => Fate::NotRun,
+            Self::Decode(_) => Fate::Ran,
+        }
+    }
+}
+
+/// A client did not come to stand.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The URL.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The worker.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The connection.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+/// A server did not come to stand.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The URL.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The workers.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The listener.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The thread that accepts.
+    #[error(transparent)]
+    Accept(OpenError),
+    /// Two methods have the same id.
+    #[error("{first} and {second} have the same method id {id:#010x}; rename one of them")]
+    DuplicateMethod {
+        /// `Service.method`.
+        first: String,
+        /// `Service.method`.
+        second: String,
+        /// Their id.
+        id: u32,
+    },
+    /// Nothing to serve.
+    #[error("the server has no service; add one with Server::builder().service(..)")]
+    NoService,
+}
+
+/// Registered memory could not be had.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(transparent)]
+pub struct AllocateError(#[from] pub LoanError);

@@ -1,0 +1,237 @@
+//! Calls on the wire: what stands in a message's head and before its payload.
+//!
+//! ```text
+//!  head.kind   bits 0..8 kind │ 8..16 reserved, ignored                  head.aux   slot u32 │ generation u32
+//!  Request     method u32 │ signature u32 │ deadline us u32 (0: none) │ reserved u32, ignored │ arguments
+//!  Response    outcome u8 │ code u8 │ fate u8 │ zero u8 │ reserved u32, ignored               │ payload
+//!                Ok: the answer   App: the error   Status: a message   Mismatch: the server's signature
+//!  Cancel      –                                                                       (little endian)
+//! ```
+//! With the engine's header the arguments start on a multiple of 16 in ring memory, an answer on a multiple of 8.
+
+use std::time::Duration;
+
+use gimmal_engine::transport::Violation;
+
+use crate::status::{Code, Fate};
+
+/// Bytes before the arguments of a request.
+pub const REQUEST_BYTES: usize = 16;
+/// Bytes before the payload of a response.
+pub const RESPONSE_BYTES: usize = 8;
+
+/// What a message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A call.
+    Request,
+    /// Its answer, of whatever outcome.
+    Response,
+    /// The caller is not interested any more; not answered.
+    Cancel,
+    /// A request that is not answered (kept free; refused until it is built).
+    OneWay,
+}
+
+impl Kind {
+    /// As it stands in the head.
+    #[must_use]
+    pub const fn code(self) -> u16 {
+        match self {
+            Self::Request => 1,
+            Self::Response => 2,
+            Self::Cancel => 3,
+            Self::OneWay => 4,
+        }
+    }
+
+    /// Reads it; the upper byte is reserved for flags that may be ignored.
+    ///
+    /// # Errors
+    /// [`Violation::Malformed`] for a kind that nobody knows.
+    pub const fn parse(code: u16) -> Result<Self, Violation> {
+        match code & 0xff {
+            1 => Ok(Self::Request),
+            2 => Ok(Self::Response),
+            3 => Ok(Self::Cancel),
+            4 => Ok(Self::OneWay),
+            _ => Err(Violation::Malformed { what: "message kind" }),
+        }
+    }
+}
+
+/// What precedes the arguments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequestHead {
+    /// Which method.
+    pub method: u32,
+    /// What the caller takes its types to be.
+    pub signature: u32,
+    /// Time that is left, microseconds; 0: no limit.
+    pub deadline_us: u32,
+}
+
+impl RequestHead {
+    /// As it travels.
+    #[must_use]
+    pub fn encode(&self) -> [u8; REQUEST_BYTES] {
+        let mut out = [0; REQUEST_BYTES];
+        out[0..4].copy_from_slice(&self.method.to_le_bytes());
+        out[4..8].copy_from_slice(&self.signature.to_le_bytes());
+        out[8..12].copy_from_slice(&self.deadline_us.to_le_bytes());
+        out
+    }
+
+    /// Takes a request's body apart.
+    ///
+    /// # Errors
+    /// [`Violation::Malformed`] when it is too short.
+    pub fn parse(body: &[u8]) -> Result<(Self, &[u8]), Violation> {
+        let (head, arguments) =
+            body.split_first_chunk::<REQUEST_BYTES>().ok_or(Violation::Malformed { what: "request" })?;
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        Ok((Self { method: word(0), signature: word(4), deadline_us: word(8) }, arguments))
+    }
+
+    /// The time that is left, if it is limited.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        (self.deadline_us != 0).then(|| Duration::from_micros(self.deadline_us.into()))
+    }
+}
+
+/// A remaining time as it travels: rounded up, 0 where there is none or it is too long to say (71 minutes).
+#[must_use]
+pub fn deadline_us(left: Option<Duration>) -> u32 {
+    let Some(left) = left else { return 0 };
+    u32::try_from(left.as_nanos().div_ceil(1000).max(1)).unwrap_or(0)
+}
+
+/// How a call ended at the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// With its answer.
+    Ok,
+    /// With the method's own error.
+    App,
+    /// With a status.
+    Status {
+        /// Which.
+        code: Code,
+        /// Whether the handler ran.
+        fate: Fate,
+    },
+    /// The method is spelled differently here; not run.
+    Mismatch,
+}
+
+impl Outcome {
+    /// As it travels.
+    #[must_use]
+    pub const fn encode(self) -> [u8; RESPONSE_BYTES] {
+        match self {
+            Self::Ok => [0; RESPONSE_BYTES],
+            Self::App => [1, 0, 2, 0, 0, 0, 0, 0],
+            Self::Status { code, fate } => [2, code.number(), fate.code(), 0, 0, 0, 0, 0],
+            Self::Mismatch => [3, 0, 0, 0, 0, 0, 0, 0],
+        }
+    }
+
+    /// Takes a response's body apart.
+    ///
+    /// # Errors
+    /// [`Violation::Malformed`] when it is too short or its outcome is unknown.
+    pub fn parse(body: &[u8]) -> Result<(Self, &[u8]), Violation> {
+        let (head, payload) =
+            body.split_first_chunk::<RESPONSE_BYTES>().ok_or(Violation::Malformed { what: "response" })?;
+        let outcome = match head[0] {
+            0 => Self::Ok,
+            1 => Self::App,
+            2 => Self::Status { code: Code::from_number(head[1]), fate: Fate::from_code(head[2]) },
+            3 => Self::Mismatch,
+            _ => return Err(Violation::Malformed { what: "outcome of a call" }),
+        };
+        Ok((outcome, payload))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn golden_request() {
+        let head = RequestHead { method: 0x0403_0201, signature: 0x0807_0605, deadline_us: 0x0c0b_0a09 };
+        let bytes = head.encode();
+        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 0, 0, 0]);
+        let mut body = bytes.to_vec();
+        body.extend_from_slice(b"args");
+        assert_eq!(RequestHead::parse(&body), Ok((head, &b"args"[..])));
+    }
+
+    #[test]
+    fn golden_responses() {
+        assert_eq!(Outcome::Ok.encode(), [0; 8]);
+        assert_eq!(Outcome::App.encode(), [1, 0, 2, 0, 0, 0, 0, 0]);
+        let status = Outcome::Status { code: Code::Unavailable, fate: Fate::NotRun };
+        assert_eq!(status.encode(), [2, 14, 0, 0, 0, 0, 0, 0]);
+        for outcome in [Outcome::Ok, Outcome::App, status, Outcome::Mismatch] {
+            assert_eq!(Outcome::parse(&outcome.encode()), Ok((outcome, &[][..])));
+        }
+    }
+
+    #[test]
+    fn deadlines_are_rounded_up_and_never_shortened() {
+        assert_eq!(deadline_us(None), 0);
+        assert_eq!(deadline_us(Some(Duration::ZERO)), 1);
+        assert_eq!(deadline_us(Some(Duration::from_nanos(1001))), 2);
+        assert_eq!(deadline_us(Some(Duration::from_secs(4294))), 4_294_000_000);
+        assert_eq!(deadline_us(Some(Duration::from_secs(4295))), 0);
+    }
+
+    /// R90: flags that nobody knows are ignored, kinds that nobody knows are named.
+    #[test]
+    fn r90_reserved_bits_are_ignored() {
+        assert_eq!(Kind::parse(0xff01), Ok(Kind::Request));
+        assert_eq!(Kind::parse(0), Err(Violation::Malformed { what: "message kind" }));
+        let mut body = RequestHead { method: 1, signature: 2, deadline_us: 0 }.encode();
+        body[12..].fill(0xff);
+        assert_eq!(RequestHead::parse(&body).unwrap().0.deadline(), None);
+        assert_eq!(Outcome::parse(&[0, 9, 9, 9, 9, 9, 9, 9]).unwrap().0, Outcome::Ok);
+    }
+
+    /// R91: every flip of a bit of every header is a value or a named violation.
+    #[test]
+    fn r91_every_bit_flip_is_answered() {
+        let request = RequestHead { method: 1, signature: 2, deadline_us: 3 }.encode();
+        let response = Outcome::Status { code: Code::Internal, fate: Fate::Ran }.encode();
+        for bit in 0..request.len() * 8 {
+            let mut body = request;
+            body[bit / 8] ^= 1 << (bit % 8);
+            assert!(RequestHead::parse(&body).is_ok());
+        }
+        for bit in 0..response.len() * 8 {
+            let mut body = response;
+            body[bit / 8] ^= 1 << (bit % 8);
+            let named = Err(Violation::Malformed { what: "outcome of a call" });
+            let parsed = Outcome::parse(&body).map(|_| ());
+            assert!(parsed.is_ok() || parsed == named);
+        }
+        for kind in 0..=u16::MAX {
+            let _ = Kind::parse(kind);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn r91_any_bytes_are_answered(body in proptest::collection::vec(any::<u8>(), 0..64)) {
+            prop_assert_eq!(RequestHead::parse(&body).is_ok(), body.len() >= REQUEST_BYTES);
+            prop_assert_eq!(
+                Outcome::parse(&body).is_ok(),
+                body.len() >= RESPONSE_BYTES && body[0] <= 3
+            );
+        }
+    }
+}

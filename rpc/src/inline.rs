@@ -1,0 +1,242 @@
+//! The client whose calling thread is the worker: the lowest latency, no second thread, no copy of the request.
+
+use std::{
+    cell::RefCell,
+    fmt,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use gimmal_engine::{
+    Inline,
+    transport::{Address, ConnId, Loan, Negotiated},
+};
+
+use crate::{
+    calls::{CallKey, Reply},
+    cell::Outcome,
+    channel::{CallOptions, Channel, Ticket},
+    codec::Compose,
+    config::Config,
+    error::{AllocateError, ConnectError, TransportError},
+    method::Method,
+    node::{Fresh, Node},
+    provider::{Any, any_for},
+    service::Registry,
+    stats::{Counters, Stats},
+    status::Fate,
+    workers,
+};
+
+/// The longest sleep of a thread that waits for an answer; its deadline wakes it earlier.
+const SLEEP: Duration = Duration::from_secs(1);
+/// Buffers kept for answers.
+const SPARE: usize = 64;
+
+/// A connection whose worker is the calling thread. Not `Send`; clones share it.
+///
+/// Its calls move only while one of them is [waited](crate::Call::wait) for or polled, or by
+/// [`turn`](InlineClient::turn). As a future, a call runs one turn each time it is polled and asks to be polled again.
+#[derive(Clone)]
+pub struct InlineClient {
+    core: Rc<Core>,
+}
+
+struct Core {
+    inline: RefCell<Inline<Any, Node>>,
+    conn: ConnId,
+    negotiated: Arc<Negotiated>,
+    counters: Arc<Counters>,
+    deadline: Option<Duration>,
+    spare: RefCell<Vec<Vec<u8>>>,
+}
+
+impl fmt::Debug for InlineClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InlineClient({} on {:?})", self.core.negotiated.peer, self.core.conn)
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        let conn = self.conn;
+        self.inline.get_mut().with(|_, io| io.close(conn));
+    }
+}
+
+impl InlineClient {
+    /// Connects; blocks, at most for the connect and handshake time-outs.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::with(Config::default(), url)
+    }
+
+    pub(crate) fn with(config: Config, url: &str) -> Result<Self, ConnectError> {
+        let address: Address = url.parse()?;
+        let (plan, limits) = config.validate()?;
+        let (mut inline, counters) = workers::inline(
+            &any_for(&address),
+            &plan,
+            limits,
+            Arc::new(Registry::default()),
+            Arc::default(),
+        )?;
+        let (conn, negotiated) = inline.connect(&address)?;
+        let core = Core {
+            inline: RefCell::new(inline),
+            conn,
+            negotiated,
+            counters,
+            deadline: limits.deadline,
+            spare: RefCell::new(Vec::with_capacity(SPARE)),
+        };
+        Ok(Self { core: Rc::new(core) })
+    }
+
+    /// What the connection runs with.
+    #[must_use]
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.core.negotiated
+    }
+
+    /// One bounded turn of the worker; returns how much it did.
+    pub fn turn(&self) -> usize {
+        self.core.inline.borrow_mut().turn()
+    }
+
+    /// One turn; when it found nothing, idles by the configured strategy, at most for `limit`.
+    pub fn idle(&self, limit: Duration) -> usize {
+        self.core.inline.borrow_mut().idle(limit)
+    }
+
+    /// Counters of this client.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        workers::sum(std::slice::from_ref(&self.core.counters))
+    }
+
+    /// Says goodbye and waits for the answer, at most `timeout`. Returns whether it came; `false` too while clones
+    /// are left.
+    #[must_use]
+    pub fn close(self, timeout: Duration) -> bool {
+        let conn = self.core.conn;
+        let mut inline = self.core.inline.borrow_mut();
+        inline.with(|_, io| io.close(conn));
+        let until = inline.now().plus(timeout);
+        while inline.now() < until {
+            inline.idle(Duration::from_millis(1));
+            if inline.with(|_, io| io.negotiated(conn).is_none()) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Channel for InlineClient {
+    type Ticket = Local;
+
+    fn start<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        loan: Option<Loan>,
+        arguments: &A,
+    ) -> Local {
+        let core = &self.core;
+        let timeout = options.resolve(core.deadline);
+        let buffer = core.spare.borrow_mut().pop().unwrap_or_default();
+        let mut inline = core.inline.borrow_mut();
+        // The time of the last turn may be long ago: deadlines start now.
+        let _ = inline.now();
+        let source = Fresh { value: arguments, buffer };
+        let started =
+            inline.with(|node, io| node.start(io, core.conn, method, timeout, source, loan, Reply::Local));
+        drop(inline);
+        let core = Rc::clone(core);
+        match started {
+            Ok(key) => Local { core, key: Some(key), failed: None },
+            Err(error) => Local { core, key: None, failed: Some(error) },
+        }
+    }
+
+    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+        let handle = self.core.inline.borrow().handle();
+        Ok(handle.allocate(self.core.conn, bytes.max(1))?.truncate(bytes))
+    }
+}
+
+/// A call of an inline client.
+pub struct Local {
+    core: Rc<Core>,
+    key: Option<CallKey>,
+    failed: Option<TransportError>,
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Local({:?})", self.key)
+    }
+}
+
+impl Local {
+    fn take(&mut self, inline: &mut Inline<Any, Node>) -> Option<Outcome> {
+        let Some(key) = self.key else {
+            let taken = TransportError::Worker { why: "the outcome was taken already", fate: Fate::MaybeRan };
+            return Some(Outcome::Failed(self.failed.take().unwrap_or(taken)));
+        };
+        let outcome = inline.app_mut().take_local(self.core.conn, key)?;
+        self.key = None;
+        Some(outcome)
+    }
+}
+
+impl Ticket for Local {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        let core = Rc::clone(&self.core);
+        let mut inline = core.inline.borrow_mut();
+        if self.key.is_some() {
+            inline.turn();
+        }
+        match self.take(&mut inline) {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+    }
+
+    fn wait(&mut self) -> Outcome {
+        let core = Rc::clone(&self.core);
+        let mut inline = core.inline.borrow_mut();
+        loop {
+            if let Some(outcome) = self.take(&mut inline) {
+                return outcome;
+            }
+            inline.idle(SLEEP);
+        }
+    }
+
+    fn recycle(&mut self, buffer: Vec<u8>) {
+        let mut spare = self.core.spare.borrow_mut();
+        if spare.len() < SPARE {
+            spare.push(buffer);
+        }
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            let conn = self.core.conn;
+            if let Ok(mut inline) = self.core.inline.try_borrow_mut() {
+                inline.with(|node, io| node.cancel(io, conn, key));
+            }
+        }
+    }
+}

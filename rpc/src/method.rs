@@ -1,0 +1,116 @@
+//! What is known of a method before any call: names, stable id, signature.
+
+use std::fmt;
+
+use crate::id::hash_pair;
+
+/// How a method's handler is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MethodKind {
+    /// Run to completion on the worker: request read in place, answer written in place.
+    Raw,
+    /// A future, polled on the worker.
+    Async,
+}
+
+/// A method of a service. The macro makes one for each, as a constant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Method {
+    /// The service's name.
+    pub service: &'static str,
+    /// The method's name.
+    pub name: &'static str,
+    /// Stable hash of both: the method's name on the wire.
+    pub id: u32,
+    /// Types as spelled in the trait.
+    pub signature: &'static str,
+    /// The codec's name.
+    pub codec: &'static str,
+    /// Stable hash of signature and codec.
+    pub signature_hash: u32,
+    /// How it is run.
+    pub kind: MethodKind,
+    /// Whether an argument is bulk: brought before the handler is called.
+    pub takes_bulk: bool,
+    /// Whether the answer may come with bulk.
+    pub gives_bulk: bool,
+}
+
+impl Method {
+    /// A method by its names and types.
+    #[must_use]
+    pub const fn new(
+        service: &'static str,
+        name: &'static str,
+        signature: &'static str,
+        codec: &'static str,
+        kind: MethodKind,
+    ) -> Self {
+        let id = hash_pair(service, name);
+        let signature_hash = hash_pair(signature, codec);
+        Self {
+            service,
+            name,
+            id,
+            signature,
+            codec,
+            signature_hash,
+            kind,
+            takes_bulk: false,
+            gives_bulk: false,
+        }
+    }
+
+    /// The same method with a bulk argument, a bulk result, or both.
+    #[must_use]
+    pub const fn with_bulk(mut self, takes: bool, gives: bool) -> Self {
+        self.takes_bulk = takes;
+        self.gives_bulk = gives;
+        self
+    }
+
+    /// Signature and codec, for people on the other side.
+    #[must_use]
+    pub fn spelled(&self) -> String {
+        format!("{}{} [{}]", self.name, self.signature, self.codec)
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.service, self.name)
+    }
+}
+
+/// Whether two methods of a table have the same id. The macro asks at compile time.
+#[must_use]
+pub const fn ids_are_distinct(methods: &[Method]) -> bool {
+    let mut first = 0;
+    while first < methods.len() {
+        let mut second = first + 1;
+        while second < methods.len() {
+            if methods[first].id == methods[second].id {
+                return false;
+            }
+            second += 1;
+        }
+        first += 1;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_ids_never_change() {
+        let method = Method::new("Echo", "echo", "(String) -> String", "postcard", MethodKind::Async);
+        assert_eq!((method.id, method.signature_hash), (0xff77_841f, 0x5ccc_ff25));
+        assert_eq!(method.to_string(), "Echo.echo");
+        assert_eq!(method.spelled(), "echo(String) -> String [postcard]");
+        let bincode = Method::new("Echo", "echo", "(String) -> String", "bincode", MethodKind::Async);
+        assert_ne!(bincode.signature_hash, method.signature_hash);
+        assert!(!ids_are_distinct(&[method, bincode]));
+    }
+}

@@ -1,0 +1,611 @@
+//! The callee's role: requests arrive, handlers run, answers leave.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::Ordering,
+};
+
+use gimmal_engine::{
+    Head, Io, RemoteBulk, SendError,
+    transport::{Bulk, BulkError, ConnId, Port, Time, Violation},
+};
+
+use super::{
+    CALLEE, Conn, Node,
+    serving::{Answered, State},
+    tasks::{Polled, discard, poll},
+};
+use crate::{
+    answer::Answer,
+    codec::EncodeError,
+    cx::Cx,
+    frame::{Kind, Outcome, RESPONSE_BYTES, RequestHead},
+    id::CallId,
+    method::MethodKind,
+    service::{Entry, Service},
+    status::{Code, Fate, Status},
+    task::BoxTask,
+};
+
+/// Most bytes of a status message on the wire.
+const MESSAGE_BYTES_MAX: usize = 512;
+
+fn response(id: CallId) -> Head {
+    Head { kind: Kind::Response.code(), aux: id.aux() }
+}
+
+fn clip(text: &str) -> &str {
+    let mut end = text.len().min(MESSAGE_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// Sends an outcome with a payload that is there already.
+fn send_bytes<P: Port>(
+    io: &mut Io<'_, P>,
+    conn: ConnId,
+    id: CallId,
+    outcome: Outcome,
+    payload: &[u8],
+) -> Result<(), SendError> {
+    let bytes = RESPONSE_BYTES + payload.len();
+    io.send(conn, response(id), bytes, |body| {
+        body[..RESPONSE_BYTES].copy_from_slice(&outcome.encode());
+        body[RESPONSE_BYTES..bytes].copy_from_slice(payload);
+        Some(bytes)
+    })
+}
+
+/// How sending an answer went.
+enum Sent {
+    Left,
+    Blocked,
+    /// It can never leave; this goes in its place.
+    Instead(Status),
+}
+
+fn too_large(limit: usize) -> Status {
+    let limit = limit.saturating_sub(RESPONSE_BYTES);
+    let message = format!("the answer is above the limit of {limit} bytes; return it as a loan");
+    Status::new(Code::ResourceExhausted, message)
+}
+
+/// Sends an answer, in place where it is a value.
+fn send_answer<P: Port>(io: &mut Io<'_, P>, conn: ConnId, id: CallId, answered: &mut Answered) -> Sent {
+    let mut failure = None;
+    let sent = match answered {
+        Answered::Bytes(outcome, bytes) => send_bytes(io, conn, id, *outcome, bytes),
+        Answered::Task(task, loan) => {
+            let outcome = if task.as_mut().is_error() { Outcome::App } else { Outcome::Ok };
+            let fill = |body: &mut [u8]| {
+                let (front, place) = body.split_at_mut(RESPONSE_BYTES);
+                front.copy_from_slice(&outcome.encode());
+                match catch_unwind(AssertUnwindSafe(|| task.as_mut().encode(place))) {
+                    Ok(Ok(bytes)) => return Some(RESPONSE_BYTES + bytes),
+                    Ok(Err(EncodeError::Full)) => {}
+                    Ok(Err(error)) => failure = Some(error.to_string()),
+                    Err(_) => failure = Some("encoding it panicked".to_owned()),
+                }
+                None
+            };
+            match loan.take().filter(|loan| !loan.is_empty()) {
+                None => io.send(conn, response(id), RESPONSE_BYTES, fill),
+                Some(bulk) => {
+                    io.send_with_loan(conn, response(id), bulk, RESPONSE_BYTES, fill).map_err(|refused| {
+                        *loan = Some(refused.loan);
+                        refused.error
+                    })
+                }
+            }
+        }
+    };
+    match (sent, failure) {
+        (Ok(()), _) => Sent::Left,
+        (Err(SendError::Closed), _) => Sent::Left,
+        (Err(_), Some(why)) => Sent::Instead(Status::new(Code::Internal, format!("the answer: {why}"))),
+        (Err(SendError::TooLarge { limit, .. }), None) => Sent::Instead(too_large(limit)),
+        (Err(SendError::NoBulk), None) => {
+            let why = "the answer's bulk cannot be offered: initiator_depth was negotiated to 0";
+            Sent::Instead(Status::new(Code::FailedPrecondition, why))
+        }
+        (Err(_), None) => Sent::Blocked,
+    }
+}
+
+impl Node {
+    /// A request arrived.
+    pub(super) fn requested<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        body: &[u8],
+        bulk: Option<RemoteBulk>,
+    ) -> Result<(), Violation> {
+        let (head, arguments) = RequestHead::parse(body)?;
+        self.counters.requests.increment();
+        let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
+        if here.serving.is_taken(id.slot) {
+            // Its call was neither answered nor cancelled: a doubled request, or a liar.
+            return Err(Violation::Malformed { what: "call id: it is in use" });
+        }
+        let entry = match self.admit(id, &head) {
+            Ok(entry) => entry,
+            Err((outcome, text)) => {
+                if let Some(bulk) = bulk {
+                    io.decline(conn, bulk);
+                }
+                return self.refuse_request(io, conn, id, outcome, text);
+            }
+        };
+        let deadline = head.deadline().map_or(Time::NEVER, |left| io.now().plus(left));
+        match bulk {
+            Some(bulk) if entry.method.takes_bulk => {
+                let state = State::Pulling { entry, arguments: arguments.to_vec(), offer: Some(bulk) };
+                self.occupy(conn, id, deadline, state);
+                self.pull_request(io, conn, id.slot);
+                Ok(())
+            }
+            bulk => {
+                if let Some(bulk) = bulk {
+                    io.decline(conn, bulk);
+                }
+                match entry.method.kind {
+                    MethodKind::Raw => {
+                        self.run_raw(io, conn, id, &entry, deadline, arguments);
+                        Ok(())
+                    }
+                    MethodKind::Async => self.run_async(io, conn, id, &entry, deadline, arguments, None),
+                }
+            }
+        }
+    }
+
+    /// Whether a request may run, and what.
+    fn admit(&self, id: CallId, head: &RequestHead) -> Result<Entry, (Outcome, String)> {
+        let refused = |code, text: String| Err((Outcome::Status { code, fate: Fate::NotRun }, text));
+        let limit = self.limits.serving_max;
+        if id.slot as usize >= limit {
+            let text = format!("more than {limit} calls under way on this connection");
+            return refused(Code::ResourceExhausted, text);
+        }
+        if self.shared.draining.load(Ordering::Relaxed) {
+            return refused(Code::Unavailable, "the server is shutting down".to_owned());
+        }
+        let Some(entry) = self.registry.find(head.method) else {
+            return refused(Code::Unimplemented, format!("no method with id {:#010x} here", head.method));
+        };
+        if entry.method.signature_hash != head.signature {
+            return Err((Outcome::Mismatch, entry.method.spelled()));
+        }
+        if entry.method.kind == MethodKind::Async && self.tasks.len() >= self.limits.tasks_max {
+            let text = format!("{} handlers are pending on this worker, its limit", self.tasks.len());
+            return refused(Code::ResourceExhausted, text);
+        }
+        Ok(entry)
+    }
+
+    fn refuse_request<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        outcome: Outcome,
+        text: String,
+    ) -> Result<(), Violation> {
+        self.counters.refused.increment();
+        let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
+        let sent = send_bytes(io, conn, id, outcome, clip(&text).as_bytes());
+        if sent.is_err() && !here.serving.refuse_later(id, outcome, text) {
+            return Err(Violation::Malformed { what: "flood of requests above the limit" });
+        }
+        Ok(())
+    }
+
+    fn next_mark(&mut self) -> u64 {
+        self.mark += 1;
+        self.mark
+    }
+
+    /// Takes the slot of `id` with `state`.
+    fn occupy(&mut self, conn: ConnId, id: CallId, deadline: Time, state: State) -> u64 {
+        let mark = self.next_mark();
+        self.take_slot(conn, id, mark, deadline, state);
+        mark
+    }
+
+    fn take_slot(&mut self, conn: ConnId, id: CallId, mark: u64, deadline: Time, state: State) {
+        if let Some(here) = self.conns.get_mut(conn) {
+            here.serving.put(id, mark, deadline, state);
+            self.counters.serving.increment();
+            self.next_deadline = self.next_deadline.min(deadline);
+        }
+    }
+
+    /// Runs a raw method to its end, reading in place and writing in place.
+    fn run_raw<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        entry: &Entry,
+        deadline: Time,
+        request: &[u8],
+    ) {
+        self.counters.started.increment();
+        let mark = self.next_mark();
+        let until = self.instant(deadline);
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        let cx = here.raw_cx.get_or_insert_with(|| Cx {
+            peer: std::sync::Arc::clone(&here.peer),
+            method: entry.method,
+            slot: id.slot,
+            mark,
+            deadline: until,
+        });
+        (cx.method, cx.slot, cx.mark, cx.deadline) = (entry.method, id.slot, mark, until);
+        here.peer.running[id.slot as usize].store(mark, Ordering::Relaxed);
+        let service = self.registry.service(entry);
+        let mut panicked = false;
+        let mut aside = None;
+        let mut run = |place: &mut [u8]| {
+            let mut answer = Answer::new(place);
+            let ended = run_caught(service, entry.index(), cx, request, &mut answer, &mut panicked);
+            match ended {
+                Ok(()) => answer.finish().map_err(|bytes| (Outcome::Ok, bytes)),
+                Err(status) => {
+                    let outcome = Outcome::Status { code: status.code(), fate: Fate::Ran };
+                    Err((outcome, clip(status.message()).as_bytes().to_vec()))
+                }
+            }
+        };
+        let mut ran = false;
+        let sent = io.send(conn, response(id), RESPONSE_BYTES, |body| {
+            ran = true;
+            let (front, place) = body.split_at_mut(RESPONSE_BYTES);
+            front.copy_from_slice(&Outcome::Ok.encode());
+            run(place).map_err(|beside| aside = Some(beside)).ok().map(|bytes| RESPONSE_BYTES + bytes)
+        });
+        if !ran && sent != Err(SendError::Closed) {
+            // No room even for the head: the answer goes beside, and leaves when there is.
+            aside = Some(run(&mut []).map_or_else(|beside| beside, |_| (Outcome::Ok, Vec::new())));
+        }
+        here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
+        if panicked {
+            self.panicked(entry);
+        }
+        match aside {
+            None => self.counters.answers.add(u64::from(sent.is_ok())),
+            Some((outcome, bytes)) => {
+                self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, bytes));
+            }
+        }
+    }
+
+    /// Makes a handler's future and polls it once; most are done then.
+    #[expect(clippy::too_many_arguments, reason = "a request's parts, each needed once")]
+    fn run_async<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        entry: &Entry,
+        deadline: Time,
+        arguments: &[u8],
+        bulk: Option<Bulk>,
+    ) -> Result<(), Violation> {
+        let mark = self.next_mark();
+        let until = self.instant(deadline);
+        let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
+        let peer = std::sync::Arc::clone(&here.peer);
+        let cx = Cx { peer, method: entry.method, slot: id.slot, mark, deadline: until };
+        let service = self.registry.service(entry);
+        let started = catch_unwind(AssertUnwindSafe(|| service.start(entry.index(), cx, arguments, bulk)));
+        let status = match started {
+            Ok(Ok(task)) => {
+                self.counters.started.increment();
+                here.peer.running[id.slot as usize].store(mark, Ordering::Relaxed);
+                self.poll_new(io, conn, id, entry, (mark, deadline), task);
+                return Ok(());
+            }
+            Ok(Err(status)) => status,
+            Err(_) => Status::refused(Code::Internal, "decoding the arguments panicked"),
+        };
+        let outcome = Outcome::Status { code: status.code(), fate: status.fate() };
+        self.refuse_request(io, conn, id, outcome, status.message().to_owned())
+    }
+
+    fn poll_new<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        entry: &Entry,
+        (mark, deadline): (u64, Time),
+        mut task: BoxTask,
+    ) {
+        // `admit` has seen that there is a place; only a request's bulk may have taken long enough to lose it.
+        let Some((place, waker)) = self.tasks.place() else {
+            discard(task);
+            let text = "too many handlers are pending on this worker";
+            let outcome = Outcome::Status { code: Code::ResourceExhausted, fate: Fate::NotRun };
+            self.counters.refused.increment();
+            self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, text.into()));
+            return;
+        };
+        match poll(&mut task, &waker) {
+            Polled::Pending => {
+                self.tasks.keep(place, task, conn, id.slot);
+                self.take_slot(conn, id, mark, deadline, State::Running(place));
+            }
+            polled => self.ended(io, conn, id, entry.method, task, polled),
+        }
+    }
+
+    /// A pending handler came to its end.
+    pub(super) fn handler_ended<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        slot: u32,
+        task: BoxTask,
+        polled: Polled,
+    ) {
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        let Some(generation) = here.serving.slot(slot).map(|slot| slot.generation) else { return };
+        here.serving.free(slot);
+        self.counters.serving.decrement();
+        let id = CallId { slot, generation };
+        let method = "a pending handler";
+        self.ended(io, conn, id, method, task, polled);
+    }
+
+    fn ended<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        method: impl std::fmt::Display,
+        mut task: BoxTask,
+        polled: Polled,
+    ) {
+        if let Some(here) = self.conns.get_mut(conn) {
+            here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
+        }
+        let answered = if polled == Polled::Panicked {
+            discard(task);
+            self.counters.panics.increment();
+            tracing::error!(%method, "a handler panicked");
+            let outcome = Outcome::Status { code: Code::Internal, fate: Fate::Ran };
+            Answered::Bytes(outcome, b"the handler panicked".to_vec())
+        } else {
+            let loan = task.as_mut().take_loan();
+            Answered::Task(task, loan)
+        };
+        self.answer(io, conn, id, Time::NEVER, answered);
+    }
+
+    fn panicked(&self, entry: &Entry) {
+        self.counters.panics.increment();
+        tracing::error!(method = %entry.method, "a handler panicked");
+    }
+
+    /// Sends an answer, or keeps it in its slot until there is room.
+    fn answer<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        deadline: Time,
+        mut answered: Answered,
+    ) {
+        match send_answer(io, conn, id, &mut answered) {
+            Sent::Left => {
+                self.counters.answers.increment();
+                drop_answered(answered);
+                return;
+            }
+            Sent::Blocked => {}
+            Sent::Instead(status) => {
+                drop_answered(std::mem::replace(&mut answered, status_answer(&status)));
+                if let Sent::Left = send_answer(io, conn, id, &mut answered) {
+                    self.counters.answers.increment();
+                    return;
+                }
+            }
+        }
+        self.counters.blocked_answers.increment();
+        self.occupy(conn, id, deadline, State::Answered(answered));
+    }
+
+    /// There is room: answers and refusals that waited leave, and pulls start.
+    pub(super) fn send_answers<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        while let Some((id, answered)) = here.serving.first_answer() {
+            match send_answer(io, conn, id, answered) {
+                Sent::Left => {
+                    self.counters.answers.increment();
+                    self.counters.serving.decrement();
+                    here.serving.answer_left();
+                }
+                Sent::Blocked => return,
+                Sent::Instead(status) => {
+                    drop_answered(std::mem::replace(answered, status_answer(&status)));
+                }
+            }
+        }
+        while let Some((id, outcome, text)) = here.serving.first_refusal() {
+            if send_bytes(io, conn, *id, *outcome, clip(text).as_bytes()) == Err(SendError::Blocked) {
+                return;
+            }
+            here.serving.refusal_left();
+        }
+        while let Some(slot) = self.conns.get_mut(conn).and_then(|here| here.serving.first_unpulled()) {
+            if !self.pull_request(io, conn, slot) {
+                return;
+            }
+        }
+    }
+
+    /// Starts to bring the bulk of a request. Returns whether there is room for more.
+    fn pull_request<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, index: u32) -> bool {
+        let Some(here) = self.conns.get_mut(conn) else { return false };
+        let Some(slot) = here.serving.slot(index) else { return true };
+        let id = CallId { slot: index, generation: slot.generation };
+        let token = pull_token(index, slot.mark);
+        let State::Pulling { offer, .. } = &mut slot.state else { return true };
+        let Some(bulk) = offer.take() else { return true };
+        match io.pull(conn, bulk, CALLEE | token) {
+            Ok(()) => true,
+            Err((SendError::Blocked, bulk)) => {
+                *offer = Some(bulk);
+                false
+            }
+            Err((error, bulk)) => {
+                io.decline(conn, bulk);
+                self.fail_pull(io, conn, id, &error.to_string());
+                true
+            }
+        }
+    }
+
+    fn fail_pull<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, id: CallId, why: &str) {
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        here.serving.free(id.slot);
+        self.counters.serving.decrement();
+        self.counters.refused.increment();
+        let outcome = Outcome::Status { code: Code::ResourceExhausted, fate: Fate::NotRun };
+        let text = format!("the request's bulk was not brought: {why}");
+        self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, clip(&text).into()));
+    }
+
+    /// The bulk of a request is here, or will not come.
+    pub(super) fn request_pulled<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        token: u64,
+        result: Result<Bulk, BulkError>,
+    ) {
+        let index = (token & 0xffff) as u32;
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        let Some(slot) = here.serving.slot(index) else { return };
+        if pull_token(index, slot.mark) != token || !matches!(slot.state, State::Pulling { .. }) {
+            return;
+        }
+        let (id, deadline) = (CallId { slot: index, generation: slot.generation }, slot.deadline);
+        let bulk = match result {
+            Ok(bulk) => bulk,
+            Err(error) => return self.fail_pull(io, conn, id, &error.to_string()),
+        };
+        let State::Pulling { entry, arguments, .. } = here.serving.free(index) else { return };
+        self.counters.serving.decrement();
+        if let Err(violation) = self.run_async(io, conn, id, &entry, deadline, &arguments, Some(bulk)) {
+            io.abort(conn, violation.into());
+        }
+    }
+
+    /// The caller is not interested any more. An id that is not served was answered already.
+    pub(super) fn cancelled<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, id: CallId) {
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        if here.serving.find(id).is_none() {
+            return;
+        }
+        here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
+        let state = here.serving.free(id.slot);
+        self.counters.serving.decrement();
+        if let Some(offer) = self.drop_state(state) {
+            io.decline(conn, offer);
+        }
+    }
+
+    /// Drops what a slot was doing; an offer that was not pulled comes back, to be declined.
+    fn drop_state(&mut self, state: State) -> Option<RemoteBulk> {
+        match state {
+            State::Running(place) => {
+                self.counters.dropped.increment();
+                if let Some(task) = self.tasks.take(place)
+                    && !discard(task)
+                {
+                    self.counters.panics.increment();
+                }
+                None
+            }
+            State::Answered(answered) => {
+                drop_answered(answered);
+                None
+            }
+            State::Pulling { offer, .. } => offer,
+            State::Free => None,
+        }
+    }
+
+    /// Handlers whose caller has stopped waiting are dropped, and it is told, in case its clock is slower.
+    pub(super) fn expire_handlers<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
+        let now = io.now();
+        while let Some(here) = self.conns.get_mut(conn)
+            && let Some(id) = here.serving.poll_expired(now)
+        {
+            here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
+            let state = here.serving.free(id.slot);
+            let fate = if matches!(state, State::Running(_)) { Fate::MaybeRan } else { Fate::NotRun };
+            self.counters.serving.decrement();
+            self.counters.overdue.increment();
+            if let Some(offer) = self.drop_state(state) {
+                io.decline(conn, offer);
+            }
+            let outcome = Outcome::Status { code: Code::DeadlineExceeded, fate };
+            let text = "the deadline passed at the server";
+            self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, text.into()));
+        }
+    }
+
+    /// The connection is gone: so is everybody who waited.
+    pub(super) fn end_handlers(&mut self, gone: &mut Conn) {
+        for running in &gone.peer.running {
+            running.store(0, Ordering::Relaxed);
+        }
+        let states: Vec<State> = gone.serving.drain().map(|(_, state)| state).collect();
+        for state in states {
+            self.counters.serving.decrement();
+            // A closed connection has nobody to decline to.
+            let _ = self.drop_state(state);
+        }
+    }
+}
+
+fn pull_token(slot: u32, mark: u64) -> u64 {
+    u64::from(slot) | (mark << 16 & (CALLEE - 1))
+}
+
+fn status_answer(status: &Status) -> Answered {
+    let outcome = Outcome::Status { code: status.code(), fate: status.fate() };
+    Answered::Bytes(outcome, clip(status.message()).as_bytes().to_vec())
+}
+
+/// Values of a handler may panic when they are dropped.
+fn drop_answered(answered: Answered) {
+    if let Answered::Task(task, loan) = answered {
+        discard(task);
+        drop(loan);
+    }
+}
+
+fn run_caught(
+    service: &dyn Service,
+    index: usize,
+    cx: &Cx,
+    request: &[u8],
+    answer: &mut Answer<'_>,
+    panicked: &mut bool,
+) -> Result<(), Status> {
+    match catch_unwind(AssertUnwindSafe(|| service.call_raw(index, cx, request, answer))) {
+        Ok(ended) => ended,
+        Err(_) => {
+            *panicked = true;
+            Err(Status::new(Code::Internal, "the handler panicked"))
+        }
+    }
+}

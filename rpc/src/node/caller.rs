@@ -1,0 +1,461 @@
+//! The caller's role: requests leave, answers come back, calls end.
+
+use std::time::Duration;
+
+use gimmal_engine::{
+    Head, Io, RemoteBulk, SendError,
+    transport::{Bulk, BulkError, CloseReason, ConnId, Loan, Port, Time, Violation},
+};
+
+use super::{Conn, Node};
+use crate::{
+    calls::{CallKey, Calls, Reply, State},
+    cell::{CallCell, Outcome},
+    codec::{Compose, EncodeError, compose_into},
+    error::TransportError,
+    frame::{self, Kind, REQUEST_BYTES, RequestHead},
+    id::CallId,
+    method::Method,
+    status::{Code, Fate, Status},
+};
+
+/// Arguments of a call: written in place, or into a buffer when the call has to wait.
+pub(crate) trait Source {
+    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError>;
+    fn into_buffer(self, limit: usize) -> Result<Vec<u8>, EncodeError>;
+    /// The buffer for the answer.
+    fn spare(self) -> Vec<u8>;
+}
+
+/// Arguments that another thread has written already.
+#[derive(Debug)]
+pub(crate) struct Composed(pub(crate) Vec<u8>);
+
+impl Source for Composed {
+    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
+        self.0[..].compose(out)
+    }
+
+    fn into_buffer(self, limit: usize) -> Result<Vec<u8>, EncodeError> {
+        if self.0.len() <= limit { Ok(self.0) } else { Err(EncodeError::Full) }
+    }
+
+    fn spare(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+/// Arguments of the worker's own thread.
+#[derive(Debug)]
+pub(crate) struct Fresh<'a, T: ?Sized> {
+    pub(crate) value: &'a T,
+    pub(crate) buffer: Vec<u8>,
+}
+
+impl<T: Compose + ?Sized> Source for Fresh<'_, T> {
+    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
+        self.value.compose(out)
+    }
+
+    fn into_buffer(mut self, limit: usize) -> Result<Vec<u8>, EncodeError> {
+        compose_into(&mut self.buffer, limit, self.value)?;
+        Ok(self.buffer)
+    }
+
+    fn spare(self) -> Vec<u8> {
+        self.buffer
+    }
+}
+
+/// Why a request did not leave.
+enum Unsent {
+    Blocked,
+    Never(TransportError),
+}
+
+fn encode_failure(error: EncodeError, limit: usize) -> TransportError {
+    match error {
+        EncodeError::Full => TransportError::TooLarge { limit },
+        error => TransportError::Encode(error),
+    }
+}
+
+fn arguments_max<P: Port>(io: &Io<'_, P>, conn: ConnId) -> usize {
+    io.body_bytes_max(conn).saturating_sub(REQUEST_BYTES)
+}
+
+/// Sends a request whose arguments `compose` writes in place; gives the loan back when it did not leave.
+fn send_request<P: Port>(
+    io: &mut Io<'_, P>,
+    conn: ConnId,
+    id: CallId,
+    method: &Method,
+    left: Option<Duration>,
+    loan: &mut Option<Loan>,
+    compose: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
+) -> Result<(), Unsent> {
+    let head = RequestHead {
+        method: method.id,
+        signature: method.signature_hash,
+        deadline_us: frame::deadline_us(left),
+    };
+    let mut failure = None;
+    let fill = |body: &mut [u8]| {
+        let (front, arguments) = body.split_at_mut(REQUEST_BYTES);
+        front.copy_from_slice(&head.encode());
+        match compose(arguments) {
+            Ok(bytes) => Some(REQUEST_BYTES + bytes),
+            Err(EncodeError::Full) => None,
+            Err(error) => {
+                failure = Some(error);
+                None
+            }
+        }
+    };
+    let message = Head { kind: Kind::Request.code(), aux: id.aux() };
+    let sent = match loan.take() {
+        None => io.send(conn, message, REQUEST_BYTES, fill),
+        Some(bulk) if bulk.is_empty() => io.send(conn, message, REQUEST_BYTES, fill),
+        Some(bulk) => io.send_with_loan(conn, message, bulk, REQUEST_BYTES, fill).map_err(|refused| {
+            *loan = Some(refused.loan);
+            refused.error
+        }),
+    };
+    match (sent, failure) {
+        (Ok(()), _) => Ok(()),
+        (Err(_), Some(error)) => Err(Unsent::Never(TransportError::Encode(error))),
+        (Err(SendError::Blocked), None) => Err(Unsent::Blocked),
+        (Err(SendError::TooLarge { limit, .. }), None) => {
+            Err(Unsent::Never(TransportError::TooLarge { limit: limit.saturating_sub(REQUEST_BYTES) }))
+        }
+        (Err(SendError::NoBulk), None) => Err(Unsent::Never(TransportError::NoBulk {
+            why: "bulk was negotiated away (initiator_depth 0)",
+            fate: Fate::NotRun,
+        })),
+        (Err(_), None) => {
+            Err(Unsent::Never(TransportError::Closed { reason: CloseReason::Local, fate: Fate::NotRun }))
+        }
+    }
+}
+
+fn left(deadline: Time, now: Time) -> Option<Duration> {
+    (deadline != Time::NEVER).then(|| deadline.since(now))
+}
+
+impl Node {
+    /// Starts a call. Whatever happens to it, `reply` hears exactly once; a local one is found under the key.
+    #[expect(clippy::too_many_arguments, reason = "a call's parts, each needed once")]
+    pub(crate) fn start<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        method: &'static Method,
+        timeout: Option<Duration>,
+        source: impl Source,
+        mut loan: Option<Loan>,
+        reply: Reply,
+    ) -> Result<CallKey, TransportError> {
+        self.counters.calls.increment();
+        let now = io.now();
+        let deadline = timeout.map_or(Time::NEVER, |timeout| now.plus(timeout));
+        let limit = arguments_max(io, conn);
+        let Some(here) = self.conns.get_mut(conn) else {
+            let reason = self.closing(conn);
+            return self.refuse(reply, TransportError::Closed { reason, fate: Fate::NotRun });
+        };
+        let calls = &mut here.calls;
+        if !calls.is_queued()
+            && let Some(id) = calls.next_wire()
+        {
+            match send_request(io, conn, id, method, timeout, &mut loan, |out| source.compose(out)) {
+                Ok(()) => {
+                    self.counters.posted.increment();
+                    self.calls_live += 1;
+                    self.next_deadline = self.next_deadline.min(deadline);
+                    return Ok(calls.insert(Some(id), method, deadline, source.spare(), None, reply));
+                }
+                Err(Unsent::Never(error)) => return self.refuse(reply, error),
+                Err(Unsent::Blocked) => {}
+            }
+        }
+        if !calls.may_wait() {
+            let waiting = self.limits.waiting_max;
+            return self.refuse(reply, TransportError::Full { waiting });
+        }
+        match source.into_buffer(limit) {
+            Err(error) => self.refuse(reply, encode_failure(error, limit)),
+            Ok(body) => {
+                self.calls_live += 1;
+                self.next_deadline = self.next_deadline.min(deadline);
+                Ok(calls.insert(None, method, deadline, body, loan, reply))
+            }
+        }
+    }
+
+    fn refuse(&self, reply: Reply, error: TransportError) -> Result<CallKey, TransportError> {
+        self.counters.failed.increment();
+        if let Reply::Cell(responder) = reply {
+            responder.complete(Outcome::Failed(error.clone()));
+        }
+        Err(error)
+    }
+
+    /// Cancels that are owed, then requests that wait, as far as window and credit go.
+    pub(super) fn send_requests<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        while let Some(id) = here.calls.first_cancel() {
+            let head = Head { kind: Kind::Cancel.code(), aux: id.aux() };
+            match io.send(conn, head, 0, |_| Some(0)) {
+                Ok(()) => here.calls.cancel_left(),
+                Err(_) => return,
+            }
+        }
+        if !self.send_pulls(io, conn) {
+            return;
+        }
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        while let Some(id) = here.calls.next_wire()
+            && let Some(call) = here.calls.first_waiting()
+            && let Some(method) = call.method
+        {
+            let (body, now) = (std::mem::take(&mut call.body), io.now());
+            let left = left(call.deadline, now);
+            let sent = send_request(io, conn, id, method, left, &mut call.loan, |out| body.compose(out));
+            call.body = body;
+            match sent {
+                Ok(()) => {
+                    self.counters.posted.increment();
+                    here.calls.post_first(id);
+                }
+                Err(Unsent::Blocked) => return,
+                Err(Unsent::Never(error)) => {
+                    self.counters.failed.increment();
+                    self.calls_live -= 1;
+                    here.calls.fail_first(Outcome::Failed(error));
+                }
+            }
+        }
+    }
+
+    /// Pulls that found no room. Returns whether all found some.
+    fn send_pulls<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) -> bool {
+        while let Some(here) = self.conns.get_mut(conn)
+            && let Some(index) = here.calls.first_unpulled()
+        {
+            if !self.pull(io, conn, index) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Brings the bulk of an answer. Returns whether there is room for more.
+    fn pull<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, index: u32) -> bool {
+        let Some(here) = self.conns.get_mut(conn) else { return false };
+        match pull(io, conn, &mut here.calls, index) {
+            Pull::Started => true,
+            Pull::Blocked => false,
+            Pull::Refused => {
+                let why = "the answer's bulk cannot be brought: negotiated away, or above bulk_bytes_max";
+                let error = TransportError::NoBulk { why, fate: Fate::Ran };
+                self.finish(conn, index, Outcome::Failed(error));
+                true
+            }
+        }
+    }
+
+    /// A response arrived.
+    pub(super) fn answered<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        body: &[u8],
+        bulk: Option<RemoteBulk>,
+    ) -> Result<(), Violation> {
+        let (outcome, payload) = frame::Outcome::parse(body)?;
+        let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
+        let Some(index) = here.calls.answered(id) else {
+            self.counters.late_answers.increment();
+            if let Some(bulk) = bulk {
+                io.decline(conn, bulk);
+            }
+            return Ok(());
+        };
+        let call = here.calls.call(index);
+        let wanted = call.method.is_some_and(|method| method.gives_bulk);
+        let mut buffer = std::mem::take(&mut call.body);
+        let text = || String::from_utf8_lossy(payload).into_owned();
+        let is_error = outcome == frame::Outcome::App;
+        match (outcome, bulk) {
+            (frame::Outcome::Ok, Some(bulk)) if wanted => {
+                fill(&mut buffer, payload);
+                call.body = buffer;
+                call.state = State::Pulling { is_error, offer: Some(bulk) };
+                self.pull(io, conn, index);
+            }
+            (outcome, bulk) => {
+                if let Some(bulk) = bulk {
+                    io.decline(conn, bulk);
+                }
+                let outcome = match outcome {
+                    frame::Outcome::Ok | frame::Outcome::App => {
+                        fill(&mut buffer, payload);
+                        Outcome::Answered { is_error, body: buffer, bulk: None }
+                    }
+                    frame::Outcome::Status { code, fate } => {
+                        Outcome::Status(Status::new(code, text()).with_fate(fate))
+                    }
+                    frame::Outcome::Mismatch => Outcome::Mismatch(text()),
+                };
+                self.finish(conn, index, outcome);
+            }
+        }
+        self.more_requests(io, conn);
+        Ok(())
+    }
+
+    /// Posts what waits, if anything does.
+    fn more_requests<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
+        if self.conns.get_mut(conn).is_some_and(|here| here.calls.is_queued()) {
+            self.send_requests(io, conn);
+        }
+    }
+
+    fn finish(&mut self, conn: ConnId, index: u32, outcome: Outcome) {
+        let counter = match &outcome {
+            Outcome::Answered { .. } => &self.counters.answered,
+            _ => &self.counters.failed,
+        };
+        counter.increment();
+        self.calls_live -= 1;
+        if let Some(here) = self.conns.get_mut(conn) {
+            here.calls.finish(index, outcome);
+        }
+    }
+
+    /// The bulk of an answer is here, or will not come.
+    pub(super) fn answer_pulled<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        key: CallKey,
+        result: Result<Bulk, BulkError>,
+    ) {
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        // A call that ended meanwhile: its bulk goes back by being dropped.
+        let Some(index) = here.calls.find(key) else { return };
+        let call = here.calls.call(index);
+        let State::Pulling { is_error, offer: None } = call.state else { return };
+        let body = std::mem::take(&mut call.body);
+        let outcome = match result {
+            Ok(bulk) => Outcome::Answered { is_error, body, bulk: Some(bulk) },
+            Err(error) => Outcome::Failed(TransportError::Bulk { error, fate: Fate::Ran }),
+        };
+        self.finish(conn, index, outcome);
+        if self.conns.get_mut(conn).is_some_and(|here| here.calls.first_unpulled().is_some()) {
+            self.send_requests(io, conn);
+        }
+    }
+
+    /// Calls whose deadline has passed end here, whatever the peer does.
+    pub(super) fn expire_calls<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
+        let now = io.now();
+        let mut any = false;
+        while let Some(here) = self.conns.get_mut(conn)
+            && let Some(index) = here.calls.poll_expired(now)
+        {
+            any = true;
+            let (fate, message) = match here.calls.withdraw(index) {
+                State::Posted(_) => (Fate::MaybeRan, "no answer before the deadline"),
+                State::Pulling { offer, .. } => {
+                    if let Some(offer) = offer {
+                        io.decline(conn, offer);
+                    }
+                    (Fate::Ran, "the answer's bulk was not here before the deadline")
+                }
+                _ => (Fate::NotRun, "it waited in the client until the deadline"),
+            };
+            self.counters.expired.increment();
+            let status = Status::new(Code::DeadlineExceeded, message).with_fate(fate);
+            self.finish(conn, index, Outcome::Status(status));
+        }
+        if any {
+            self.send_requests(io, conn);
+        }
+    }
+
+    /// The caller dropped a call that was handed off.
+    pub(super) fn cancel_cell<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        cell: &std::sync::Arc<CallCell>,
+    ) {
+        let key = CallKey::from_bits(cell.key());
+        if self.conns.get_mut(conn).is_some_and(|here| here.calls.belongs(key, cell)) {
+            self.cancel(io, conn, key);
+        }
+    }
+
+    /// Nobody waits for a call any more.
+    pub(crate) fn cancel<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, key: CallKey) {
+        let Some(here) = self.conns.get_mut(conn) else {
+            drop(self.take_local(conn, key));
+            return;
+        };
+        match here.calls.forget(key) {
+            None | Some(State::Done(_)) => return,
+            Some(State::Pulling { offer: Some(offer), .. }) => io.decline(conn, offer),
+            Some(_) => {}
+        }
+        self.counters.cancelled.increment();
+        self.calls_live -= 1;
+        self.send_requests(io, conn);
+    }
+
+    /// The connection is gone: every call on it ends with what is known of it.
+    pub(super) fn end_calls(&mut self, gone: &mut Conn, reason: &CloseReason) {
+        while let Some(index) = gone.calls.any_live() {
+            let fate = match gone.calls.withdraw(index) {
+                State::Posted(_) => Fate::MaybeRan,
+                State::Pulling { .. } => Fate::Ran,
+                _ => Fate::NotRun,
+            };
+            self.counters.failed.increment();
+            self.calls_live -= 1;
+            let error = TransportError::Closed { reason: reason.clone(), fate };
+            gone.calls.finish(index, Outcome::Failed(error));
+        }
+    }
+}
+
+fn fill(buffer: &mut Vec<u8>, payload: &[u8]) {
+    buffer.clear();
+    buffer.extend_from_slice(payload);
+}
+
+/// What became of a pull.
+enum Pull {
+    Started,
+    Blocked,
+    Refused,
+}
+
+/// Starts to bring the bulk of an answer.
+fn pull<P: Port>(io: &mut Io<'_, P>, conn: ConnId, calls: &mut Calls, index: u32) -> Pull {
+    let token = calls.key(index).bits();
+    let State::Pulling { offer, .. } = &mut calls.call(index).state else { return Pull::Started };
+    let Some(bulk) = offer.take() else { return Pull::Started };
+    match io.pull(conn, bulk, token) {
+        Ok(()) => Pull::Started,
+        Err((SendError::Blocked, bulk)) => {
+            *offer = Some(bulk);
+            Pull::Blocked
+        }
+        Err((_, bulk)) => {
+            io.decline(conn, bulk);
+            Pull::Refused
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The RPC layer on a worker: both roles of every connection, since connections are symmetric.
+//!
+//! ```text
+//!   commands ─► caller ─ Request, Cancel ─►  peer's callee ─► service ─► task or raw
+//!               caller ◄─ Response ────────  peer's callee ◄─ answer, in place
+//! ```
+
+mod callee;
+mod caller;
+mod map;
+mod reach;
+mod serving;
+mod tasks;
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
+    time::{Duration, Instant},
+};
+
+use gimmal_engine::{
+    App, Io, Message,
+    transport::{Bulk, BulkError, CloseReason, ConnId, Loan, Negotiated, Port, Time},
+};
+
+pub(crate) use caller::{Composed, Fresh};
+use map::ConnMap;
+pub(crate) use reach::Reach;
+use serving::Serving;
+use tasks::Tasks;
+
+use crate::{
+    calls::{CallKey, Calls},
+    cell::{CallCell, Outcome, Responder},
+    config::Limits,
+    cx::{Cx, Peer},
+    frame::Kind,
+    id::CallId,
+    method::Method,
+    service::Registry,
+    stats::Counters,
+};
+
+/// What other threads ask of a worker.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Make a call.
+    Call {
+        conn: ConnId,
+        method: &'static Method,
+        timeout: Option<Duration>,
+        body: Vec<u8>,
+        loan: Option<Loan>,
+        responder: Responder,
+    },
+    /// Nobody waits for the call of this cell any more.
+    Cancel(ConnId, Arc<CallCell>),
+    /// Something is ready; a turn will find it.
+    Look,
+}
+
+/// What all workers of a server share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Set once when the server shuts down: new requests are refused.
+    pub(crate) draining: AtomicBool,
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Conn {
+    peer: Arc<Peer>,
+    calls: Calls,
+    serving: Serving,
+    /// For raw methods, one after the other: no counting of references for each call.
+    raw_cx: Option<Cx>,
+}
+
+/// Connections that ended, remembered so that later calls on them can say why.
+const REMEMBERED: usize = 64;
+/// Handlers polled in one turn.
+const WAKES: usize = 256;
+/// Pull tokens with this bit belong to the callee.
+const CALLEE: u64 = 1 << 63;
+
+/// The [`App`] of gimmal's workers.
+#[derive(Debug)]
+pub(crate) struct Node {
+    limits: Limits,
+    registry: Arc<Registry>,
+    shared: Arc<Shared>,
+    reach: Arc<Reach>,
+    counters: Arc<Counters>,
+    conns: ConnMap<Conn>,
+    tasks: Tasks,
+    /// Calls of closed connections whose outcome the worker's own thread has not taken.
+    graves: Vec<(ConnId, Calls)>,
+    closings: VecDeque<(ConnId, CloseReason)>,
+    /// Earliest deadline of any call or handler, or earlier.
+    next_deadline: Time,
+    /// The clock's reading at time 0 of the worker.
+    epoch: Option<Instant>,
+    /// Marks every request served, see [`Cx::cancelled`](crate::Cx::cancelled).
+    mark: u64,
+    calls_live: usize,
+}
+
+impl Node {
+    pub(crate) fn new(
+        limits: Limits,
+        registry: Arc<Registry>,
+        shared: Arc<Shared>,
+        reach: Arc<Reach>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self {
+            limits,
+            registry,
+            shared,
+            tasks: Tasks::new(limits.tasks_max, Arc::clone(&reach)),
+            reach,
+            counters,
+            conns: ConnMap::new(),
+            graves: Vec::new(),
+            closings: VecDeque::with_capacity(REMEMBERED),
+            next_deadline: Time::NEVER,
+            epoch: None,
+            mark: 0,
+            calls_live: 0,
+        }
+    }
+
+    /// Why `conn` is not there.
+    fn closing(&self, conn: ConnId) -> CloseReason {
+        let known = self.closings.iter().find(|(closed, _)| *closed == conn);
+        known.map_or(CloseReason::Local, |(_, reason)| reason.clone())
+    }
+
+    /// The outcome of a call made by this thread, once.
+    pub(crate) fn take_local(&mut self, conn: ConnId, key: CallKey) -> Option<Outcome> {
+        if let Some(here) = self.conns.get_mut(conn) {
+            return here.calls.take(key);
+        }
+        let grave = self.graves.iter().position(|(closed, _)| *closed == conn)?;
+        let outcome = self.graves[grave].1.take(key);
+        if !self.graves[grave].1.has_untaken() {
+            self.graves.swap_remove(grave);
+        }
+        outcome
+    }
+
+    /// The clock's reading at `time`.
+    fn instant(&self, time: Time) -> Option<Instant> {
+        if time == Time::NEVER { None } else { self.epoch?.checked_add(time.since(Time(0))) }
+    }
+
+    /// Finds out what the clock read at time 0. A turn's time may be some turns old, so the earliest reading is best.
+    fn set_epoch(&mut self, now: Time) {
+        let seen = Instant::now().checked_sub(now.since(Time(0)));
+        self.epoch = self.epoch.into_iter().chain(seen).min();
+    }
+
+    fn expire<P: Port>(&mut self, io: &mut Io<'_, P>) -> bool {
+        if io.now() < self.next_deadline {
+            return false;
+        }
+        let now = io.now();
+        let due: Vec<ConnId> = self
+            .conns
+            .iter_mut()
+            .filter(|(_, conn)| conn.next_deadline() <= now)
+            .map(|(conn, _)| conn)
+            .collect();
+        for conn in &due {
+            self.expire_calls(io, *conn);
+            self.expire_handlers(io, *conn);
+        }
+        self.next_deadline =
+            self.conns.iter_mut().map(|(_, conn)| conn.next_deadline()).min().unwrap_or(Time::NEVER);
+        !due.is_empty()
+    }
+}
+
+impl Conn {
+    fn next_deadline(&self) -> Time {
+        self.calls.next_deadline().min(self.serving.next_deadline())
+    }
+}
+
+impl App for Node {
+    type Command = Command;
+
+    fn opened<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, negotiated: &Negotiated) {
+        self.set_epoch(io.now());
+        let negotiated = io.negotiated(conn).cloned().unwrap_or_else(|| Arc::new(negotiated.clone()));
+        let peer = Arc::new(Peer {
+            conn,
+            negotiated,
+            reach: Arc::clone(&self.reach),
+            running: (0..self.limits.serving_max).map(|_| AtomicU64::new(0)).collect(),
+        });
+        let calls = Calls::new(self.limits.window, self.limits.waiting_max);
+        self.conns.insert(conn, Conn { peer, calls, serving: Serving::default(), raw_cx: None });
+    }
+
+    fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
+        let id = CallId::from_aux(message.head.aux);
+        let handled = match Kind::parse(message.head.kind) {
+            Ok(Kind::Response) => self.answered(io, conn, id, message.body, message.bulk),
+            Ok(Kind::Request) => self.requested(io, conn, id, message.body, message.bulk),
+            Ok(Kind::Cancel) => {
+                self.cancelled(io, conn, id);
+                Ok(())
+            }
+            Ok(Kind::OneWay) => {
+                Err(gimmal_engine::transport::Violation::Malformed { what: "one-way message" })
+            }
+            Err(violation) => Err(violation),
+        };
+        if let Err(violation) = handled {
+            io.abort(conn, violation.into());
+        }
+    }
+
+    fn pulled<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        token: u64,
+        result: Result<Bulk, BulkError>,
+    ) {
+        if token & CALLEE == 0 {
+            self.answer_pulled(io, conn, CallKey::from_bits(token), result);
+        } else {
+            self.request_pulled(io, conn, token & !CALLEE, result);
+        }
+    }
+
+    fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
+        // Answers first: they free what both sides wait for.
+        self.send_answers(io, conn);
+        self.send_requests(io, conn);
+    }
+
+    fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, conn: ConnId, reason: &CloseReason) {
+        if self.closings.len() == REMEMBERED {
+            self.closings.pop_front();
+        }
+        self.closings.push_back((conn, reason.clone()));
+        if let Some(mut gone) = self.conns.remove(conn) {
+            self.end_handlers(&mut gone);
+            self.end_calls(&mut gone, reason);
+            if gone.calls.has_untaken() {
+                self.graves.push((conn, gone.calls));
+            }
+        }
+    }
+
+    fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Command) {
+        match command {
+            Command::Call { conn, method, timeout, body, loan, responder } => {
+                let reply = crate::calls::Reply::Cell(responder);
+                // The cell has heard if it failed.
+                let _ = self.start(io, conn, method, timeout, Composed(body), loan, reply);
+            }
+            Command::Cancel(conn, cell) => self.cancel_cell(io, conn, &cell),
+            Command::Look => {}
+        }
+    }
+
+    fn tick<P: Port>(&mut self, io: &mut Io<'_, P>) -> Time {
+        let mut acted = false;
+        for _ in 0..WAKES {
+            let Some(index) = self.reach.pop_ready() else { break };
+            acted = true;
+            if let Some((conn, slot, task, polled)) = self.tasks.wake(index) {
+                self.handler_ended(io, conn, slot, task, polled);
+            }
+        }
+        acted |= self.expire(io);
+        // What was sent just now leaves with a turn, so there must be one.
+        if acted || self.reach.has_ready() { io.now() } else { self.next_deadline }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.calls_live > 0 || self.tasks.len() > 0
+    }
+}

@@ -1,0 +1,111 @@
+//! How other threads reach a worker without knowing its provider: handlers that wake, loans, commands.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Wake,
+};
+
+use crossbeam::queue::ArrayQueue;
+use gimmal_engine::{
+    WorkerHandle,
+    transport::{ConnId, Loan, LoanError, Provider},
+};
+
+use super::{Command, Node};
+use crate::error::AllocateError;
+
+/// A worker's handle without its provider.
+trait Worker: Send + Sync {
+    fn ring(&self);
+    fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError>;
+}
+
+impl<P: Provider> Worker for WorkerHandle<P, Node> {
+    fn ring(&self) {
+        // A full inbox rings by itself: the worker has commands to take.
+        let _ = self.submit(Command::Look);
+    }
+
+    fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
+        Self::allocate(self, conn, bytes)
+    }
+}
+
+/// One worker, from wherever a handler runs.
+pub(crate) struct Reach {
+    /// Handlers that were woken; each is in it at most once, so it is never full.
+    ready: ArrayQueue<u32>,
+    worker: OnceLock<Box<dyn Worker>>,
+}
+
+impl fmt::Debug for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reach").field("ready", &self.ready.len()).finish_non_exhaustive()
+    }
+}
+
+impl Reach {
+    pub(crate) fn new(tasks_max: usize) -> Arc<Self> {
+        Arc::new(Self { ready: ArrayQueue::new(tasks_max), worker: OnceLock::new() })
+    }
+
+    /// Tells where the worker is; once, right after it started.
+    pub(crate) fn set<P: Provider>(&self, handle: WorkerHandle<P, Node>) {
+        let _ = self.worker.set(Box::new(handle));
+    }
+
+    pub(crate) fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, AllocateError> {
+        let worker = self.worker.get().ok_or(LoanError::Closed)?;
+        // A provider may not lend nothing; one byte of which none is used is the same.
+        let loan = worker.allocate(conn, bytes.max(1))?;
+        Ok(loan.truncate(bytes))
+    }
+
+    pub(crate) fn pop_ready(&self) -> Option<u32> {
+        self.ready.pop()
+    }
+
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+}
+
+/// The waker of a place for handlers. It outlives the handlers that use it: a late wake only makes the worker look.
+#[derive(Debug)]
+pub(crate) struct TaskWake {
+    index: u32,
+    queued: AtomicBool,
+    reach: Arc<Reach>,
+}
+
+impl TaskWake {
+    pub(crate) fn new(index: u32, reach: &Arc<Reach>) -> Arc<Self> {
+        Arc::new(Self { index, queued: AtomicBool::new(false), reach: Arc::clone(reach) })
+    }
+
+    /// After the place was taken out of the queue, before its handler is polled: wakes from now on count again.
+    pub(crate) fn unqueue(&self) {
+        // SYNC POINT: handler woken. What was done before the wake is seen by the poll after this.
+        self.queued.swap(false, Ordering::AcqRel);
+    }
+}
+
+impl Wake for TaskWake {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // SYNC POINT: handler woken. Pairs with `unqueue`.
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            let _ = self.reach.ready.push(self.index);
+            if let Some(worker) = self.reach.worker.get() {
+                worker.ring();
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The callee's table of one connection: what runs in each slot of the caller's window.
+
+use std::collections::VecDeque;
+
+use gimmal_engine::{
+    RemoteBulk,
+    transport::{Loan, Time},
+};
+
+use crate::{frame::Outcome, id::CallId, service::Entry, task::BoxTask};
+
+/// An answer that waits for room.
+pub(super) enum Answered {
+    /// A handler that is done, with what it lends.
+    Task(BoxTask, Option<Loan>),
+    /// Bytes.
+    Bytes(Outcome, Vec<u8>),
+}
+
+impl std::fmt::Debug for Answered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Task(_, loan) => write!(f, "Task({loan:?})"),
+            Self::Bytes(outcome, bytes) => write!(f, "{outcome:?}({} bytes)", bytes.len()),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum State {
+    Free,
+    /// Its bulk is on the way; the offer is here while the device has no room for the pull.
+    Pulling {
+        entry: Entry,
+        arguments: Vec<u8>,
+        offer: Option<RemoteBulk>,
+    },
+    /// A pending handler, by its place among the worker's tasks.
+    Running(u32),
+    /// Done, not sent.
+    Answered(Answered),
+}
+
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) generation: u32,
+    /// Unique on the worker: tells this use of the slot from all others.
+    pub(super) mark: u64,
+    pub(super) deadline: Time,
+    pub(super) state: State,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Serving {
+    slots: Vec<Slot>,
+    /// Slots whose answers wait for room, in order; one whose mark is gone was cancelled.
+    answers: VecDeque<(u32, u64)>,
+    /// Refusals that wait for room; they need no slot.
+    refusals: VecDeque<(CallId, Outcome, String)>,
+    next_deadline: Time,
+}
+
+impl Default for Serving {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            answers: VecDeque::new(),
+            refusals: VecDeque::new(),
+            next_deadline: Time::NEVER,
+        }
+    }
+}
+
+/// Refusals that may wait: as many as the largest window. An honest caller never has more calls under way.
+const REFUSALS: usize = crate::config::WINDOW_MAX;
+
+impl Serving {
+    pub(super) const fn next_deadline(&self) -> Time {
+        self.next_deadline
+    }
+
+    pub(super) fn is_taken(&self, slot: u32) -> bool {
+        self.slots.get(slot as usize).is_some_and(|slot| !matches!(slot.state, State::Free))
+    }
+
+    /// Puts `state` into the slot of `id`, which is free and below the limit.
+    pub(super) fn put(&mut self, id: CallId, mark: u64, deadline: Time, state: State) {
+        let index = id.slot as usize;
+        while self.slots.len() <= index {
+            self.slots.push(Slot { generation: 0, mark: 0, deadline: Time::NEVER, state: State::Free });
+        }
+        if matches!(state, State::Answered(_)) {
+            self.answers.push_back((id.slot, mark));
+        }
+        self.slots[index] = Slot { generation: id.generation, mark, deadline, state };
+        self.next_deadline = self.next_deadline.min(deadline);
+    }
+
+    /// The slot of `id` while it is served.
+    pub(super) fn find(&mut self, id: CallId) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        (slot.generation == id.generation && !matches!(slot.state, State::Free)).then_some(slot)
+    }
+
+    pub(super) fn slot(&mut self, slot: u32) -> Option<&mut Slot> {
+        self.slots.get_mut(slot as usize)
+    }
+
+    /// Frees a slot; what it was doing is the caller's.
+    pub(super) fn free(&mut self, slot: u32) -> State {
+        self.slots
+            .get_mut(slot as usize)
+            .map_or(State::Free, |slot| std::mem::replace(&mut slot.state, State::Free))
+    }
+
+    /// The first answer that waits, with its id; cancelled ones are skipped.
+    pub(super) fn first_answer(&mut self) -> Option<(CallId, &mut Answered)> {
+        let slot = loop {
+            let &(slot, mark) = self.answers.front()?;
+            let here = self.slots.get(slot as usize)?;
+            if here.mark == mark && matches!(here.state, State::Answered(_)) {
+                break slot;
+            }
+            self.answers.pop_front();
+        };
+        let here = self.slots.get_mut(slot as usize)?;
+        let State::Answered(answered) = &mut here.state else { return None };
+        Some((CallId { slot, generation: here.generation }, answered))
+    }
+
+    /// The first answer left: its slot is free.
+    pub(super) fn answer_left(&mut self) {
+        if let Some((slot, _)) = self.answers.pop_front() {
+            self.free(slot);
+        }
+    }
+
+    /// Keeps a refusal until there is room. `false`: too many wait, which no honest caller causes.
+    pub(super) fn refuse_later(&mut self, id: CallId, outcome: Outcome, text: String) -> bool {
+        let room = self.refusals.len() < REFUSALS;
+        if room {
+            self.refusals.push_back((id, outcome, text));
+        }
+        room
+    }
+
+    pub(super) fn first_refusal(&self) -> Option<&(CallId, Outcome, String)> {
+        self.refusals.front()
+    }
+
+    pub(super) fn refusal_left(&mut self) {
+        self.refusals.pop_front();
+    }
+
+    /// The next slot whose deadline has passed while it runs. `None`: no more, and the next deadline is known again.
+    pub(super) fn poll_expired(&mut self, now: Time) -> Option<CallId> {
+        if now < self.next_deadline {
+            return None;
+        }
+        let mut next = Time::NEVER;
+        for (index, slot) in (0u32..).zip(&self.slots) {
+            if !matches!(slot.state, State::Running(_) | State::Pulling { .. }) {
+                continue;
+            }
+            if slot.deadline <= now {
+                return Some(CallId { slot: index, generation: slot.generation });
+            }
+            next = next.min(slot.deadline);
+        }
+        self.next_deadline = next;
+        None
+    }
+
+    /// The first slot whose bulk waits for room in the device's queue.
+    pub(super) fn first_unpulled(&self) -> Option<u32> {
+        let waits = |slot: &Slot| matches!(slot.state, State::Pulling { offer: Some(_), .. });
+        self.slots.iter().position(waits).and_then(|index| u32::try_from(index).ok())
+    }
+
+    /// Frees every slot, for a connection that is gone.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = (u32, State)> {
+        let slots = (0u32..).zip(&mut self.slots);
+        slots
+            .map(|(index, slot)| (index, std::mem::replace(&mut slot.state, State::Free)))
+            .filter(|(_, state)| !matches!(state, State::Free))
+    }
+}

@@ -1,0 +1,14 @@
+//! The provider behind [`Client`](crate::Client) and [`Server`](crate::Server): the address chooses.
+
+pub(crate) use gimmal_engine::transport::any::Any;
+use gimmal_engine::transport::{Address, any::AnyConfig};
+
+/// All that are compiled in: for workers that are shared.
+pub(crate) fn any() -> Any {
+    Any::new()
+}
+
+/// Only what `address` needs: less to look at in every turn.
+pub(crate) fn any_for(address: &Address) -> Any {
+    Any::with(AnyConfig::for_addresses(std::slice::from_ref(address)))
+}

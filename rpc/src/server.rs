@@ -1,0 +1,231 @@
+//! Servers: services behind a listener, on worker threads or on the calling thread.
+
+use std::{
+    fmt,
+    sync::{Arc, Condvar, Mutex, PoisonError, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use gimmal_engine::{
+    Acceptor, Inline,
+    transport::{Address, Provider},
+};
+
+use crate::{
+    config::{Config, Limits},
+    error::ServeError,
+    node::{Node, Shared},
+    provider::{Any, any_for},
+    service::{Registry, Service},
+    stats::{Counters, Stats},
+    workers::{self, WorkerSet},
+};
+
+/// Collects what a server is made of.
+#[derive(Default)]
+pub struct ServerBuilder {
+    services: Vec<Arc<dyn Service>>,
+    config: Config,
+}
+
+impl fmt::Debug for ServerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ServerBuilder({} services)", self.services.len())
+    }
+}
+
+struct Prepared {
+    provider: Any,
+    registry: Arc<Registry>,
+    plan: gimmal_engine::Plan,
+    limits: Limits,
+    listener: <Any as Provider>::Listener,
+}
+
+impl ServerBuilder {
+    /// Adds a service: what `serve_…` of its trait makes of an implementation.
+    #[must_use]
+    pub fn service(mut self, service: impl Service) -> Self {
+        self.services.push(Arc::new(service));
+        self
+    }
+
+    /// Everything at once.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    fn prepare(self, url: &str) -> Result<Prepared, ServeError> {
+        if self.services.is_empty() {
+            return Err(ServeError::NoService);
+        }
+        let address: Address = url.parse()?;
+        let registry = Arc::new(Registry::new(self.services)?);
+        let (plan, limits) = self.config.validate()?;
+        let provider = any_for(&address);
+        let listener = provider.listen(&address, &plan.config().listen)?;
+        Ok(Prepared { provider, registry, plan, limits, listener })
+    }
+
+    /// Listens on `shm://name`, `rdma://host:port` or `mem://name` and serves on worker threads.
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub fn listen(self, url: &str) -> Result<Server, ServeError> {
+        let Prepared { provider, registry, plan, limits, listener } = self.prepare(url)?;
+        let shared = Arc::<Shared>::default();
+        let workers = WorkerSet::spawn(&provider, &plan, limits, registry, Arc::clone(&shared))?;
+        let acceptor =
+            Acceptor::spawn(listener, workers.workers.handles().to_vec()).map_err(ServeError::Accept)?;
+        Ok(Server { acceptor, workers, shared, stopper: Stopper::default() })
+    }
+
+    /// The same with the calling thread as the worker: handlers run in [`InlineServer::idle`].
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub fn listen_inline(self, url: &str) -> Result<InlineServer, ServeError> {
+        let Prepared { provider, registry, plan, limits, listener } = self.prepare(url)?;
+        let shared = Arc::<Shared>::default();
+        let (inline, counters) = workers::inline(&provider, &plan, limits, registry, Arc::clone(&shared))?;
+        let acceptor = Acceptor::spawn(listener, vec![inline.handle()]).map_err(ServeError::Accept)?;
+        Ok(InlineServer { acceptor, inline, counters, shared })
+    }
+}
+
+/// Services on worker threads. Dropping it closes every connection, within a bound.
+#[derive(Debug)]
+pub struct Server {
+    acceptor: Acceptor,
+    workers: WorkerSet,
+    shared: Arc<Shared>,
+    stopper: Stopper,
+}
+
+impl Server {
+    /// What a server is made of.
+    #[must_use]
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder::default()
+    }
+
+    /// Where it listens, with the port that was chosen.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        self.acceptor.address()
+    }
+
+    /// What was counted over all workers.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.workers.stats()
+    }
+
+    /// Connections accepted so far.
+    #[must_use]
+    pub fn accepted(&self) -> u64 {
+        self.acceptor.accepted()
+    }
+
+    /// Ends [`Server::join`] from another thread.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Serves until [`Stopper::stop`].
+    pub fn join(&self) {
+        let (stopped, signal) = &*self.stopper.state;
+        let mut stopped = stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*stopped {
+            stopped = signal.wait(stopped).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Stops accepting, refuses new calls, waits for those that run, says goodbye to every peer; all within `timeout`
+    /// and a second. Returns whether every call had ended and every peer had answered.
+    #[must_use]
+    pub fn shutdown(self, timeout: Duration) -> bool {
+        let Self { mut acceptor, workers, shared, .. } = self;
+        let deadline = Instant::now() + timeout;
+        shared.draining.store(true, Ordering::Relaxed);
+        acceptor.stop();
+        while workers.stats().serving > 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let drained = workers.stats().serving == 0;
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
+        workers.workers.shutdown(left) && drained
+    }
+}
+
+/// Ends a [`Server::join`].
+#[derive(Clone, Debug, Default)]
+pub struct Stopper {
+    state: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Stopper {
+    /// Once is enough; more is harmless.
+    pub fn stop(&self) {
+        let (stopped, signal) = &*self.state;
+        *stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        signal.notify_all();
+    }
+}
+
+/// Services on the calling thread: the lowest latency. Not `Send`.
+#[derive(Debug)]
+pub struct InlineServer {
+    acceptor: Acceptor,
+    inline: Inline<Any, Node>,
+    counters: Arc<Counters>,
+    shared: Arc<Shared>,
+}
+
+impl InlineServer {
+    /// Where it listens, with the port that was chosen.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        self.acceptor.address()
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        workers::sum(std::slice::from_ref(&self.counters))
+    }
+
+    /// One bounded turn; returns how much it did.
+    pub fn turn(&mut self) -> usize {
+        self.inline.turn()
+    }
+
+    /// One turn; when it found nothing, idles by the configured strategy, at most for `limit`.
+    pub fn idle(&mut self, limit: Duration) -> usize {
+        self.inline.idle(limit)
+    }
+
+    /// Serves until `stop` says so; it is asked after every turn, and at least every `limit`.
+    pub fn run_until(&mut self, limit: Duration, mut stop: impl FnMut() -> bool) {
+        while !stop() {
+            self.inline.idle(limit);
+        }
+    }
+
+    /// As [`Server::shutdown`].
+    #[must_use]
+    pub fn shutdown(mut self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        self.shared.draining.store(true, Ordering::Relaxed);
+        self.acceptor.stop();
+        while self.stats().serving > 0 && Instant::now() < deadline {
+            self.inline.idle(Duration::from_millis(1));
+        }
+        let drained = self.stats().serving == 0;
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
+        self.inline.close(left) && drained
+    }
+}

@@ -1,0 +1,140 @@
+//! What can be served, and how a request finds it.
+
+use std::{fmt, sync::Arc};
+
+use gimmal_engine::transport::Bulk;
+
+use crate::{answer::Answer, cx::Cx, error::ServeError, method::Method, status::Status, task::BoxTask};
+
+/// A service as the server sees it. `#[service]` implements it; by hand it is a dynamic service.
+pub trait Service: Send + Sync + 'static {
+    /// Its methods; fixed. Their places are the `method` of the calls below.
+    fn methods(&self) -> &'static [Method];
+
+    /// Runs a method of kind [`Raw`](crate::MethodKind::Raw) to its end, on the worker: it must not block.
+    ///
+    /// # Errors
+    /// A status goes in place of the answer.
+    fn call_raw(&self, method: usize, cx: &Cx, request: &[u8], answer: &mut Answer<'_>)
+    -> Result<(), Status>;
+
+    /// Decodes the arguments of a method of kind [`Async`](crate::MethodKind::Async) and makes its future.
+    ///
+    /// # Errors
+    /// A status with [`Fate::NotRun`](crate::Fate::NotRun) when the arguments cannot be decoded.
+    fn start(&self, method: usize, cx: Cx, arguments: &[u8], bulk: Option<Bulk>) -> Result<BoxTask, Status>;
+}
+
+/// A method that was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) method: &'static Method,
+    service: u32,
+    index: u32,
+}
+
+impl Entry {
+    pub(crate) const fn index(&self) -> usize {
+        self.index as usize
+    }
+}
+
+/// Every method of a server, fixed when it starts: open addressing over the stable ids.
+#[derive(Default)]
+pub(crate) struct Registry {
+    services: Vec<Arc<dyn Service>>,
+    table: Vec<Option<Entry>>,
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.table.iter().flatten().map(|entry| entry.method)).finish()
+    }
+}
+
+impl Registry {
+    pub(crate) fn new(services: Vec<Arc<dyn Service>>) -> Result<Self, ServeError> {
+        let count: usize = services.iter().map(|service| service.methods().len()).sum();
+        let mut registry = Self { table: vec![None; (count * 2 + 1).next_power_of_two()], services };
+        for (at, service) in (0u32..).zip(&registry.services) {
+            for (index, method) in (0u32..).zip(service.methods()) {
+                let entry = Entry { method, service: at, index };
+                let place = place(&registry.table, method.id);
+                if let Some(other) = registry.table[place].replace(entry) {
+                    return Err(ServeError::DuplicateMethod {
+                        first: other.method.to_string(),
+                        second: method.to_string(),
+                        id: method.id,
+                    });
+                }
+            }
+        }
+        Ok(registry)
+    }
+
+    pub(crate) fn find(&self, id: u32) -> Option<Entry> {
+        if self.table.is_empty() { None } else { self.table[place(&self.table, id)] }
+    }
+
+    pub(crate) fn service(&self, entry: &Entry) -> &dyn Service {
+        &*self.services[entry.service as usize]
+    }
+}
+
+/// Where `id` is, or would be: never full, so there is always a place.
+fn place(table: &[Option<Entry>], id: u32) -> usize {
+    let mask = table.len() - 1;
+    let mut at = id as usize & mask;
+    while table[at].is_some_and(|entry| entry.method.id != id) {
+        at = (at + 1) & mask;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::method::MethodKind;
+
+    struct Fixed(&'static [Method]);
+
+    impl Service for Fixed {
+        fn methods(&self) -> &'static [Method] {
+            self.0
+        }
+
+        fn call_raw(&self, _: usize, _: &Cx, _: &[u8], _: &mut Answer<'_>) -> Result<(), Status> {
+            Ok(())
+        }
+
+        fn start(&self, _: usize, _: Cx, _: &[u8], _: Option<Bulk>) -> Result<BoxTask, Status> {
+            Err(Status::refused(crate::Code::Internal, ""))
+        }
+    }
+
+    const fn method(service: &'static str, name: &'static str) -> Method {
+        Method::new(service, name, "()", "raw", MethodKind::Raw)
+    }
+
+    const A: &[Method] = &[method("A", "one"), method("A", "two"), method("A", "three")];
+    const B: &[Method] = &[method("B", "one")];
+
+    #[test]
+    fn methods_are_found_by_id_over_services() {
+        let registry = Registry::new(vec![Arc::new(Fixed(A)), Arc::new(Fixed(B))]).unwrap();
+        for methods in [A, B] {
+            for (index, method) in methods.iter().enumerate() {
+                let entry = registry.find(method.id).unwrap();
+                assert_eq!((entry.method, entry.index()), (method, index));
+            }
+        }
+        assert_eq!(registry.find(A[0].id ^ 1), None);
+        assert_eq!(Registry::default().find(1), None);
+    }
+
+    #[test]
+    fn the_same_id_twice_is_refused_by_name() {
+        let twice = Registry::new(vec![Arc::new(Fixed(A)), Arc::new(Fixed(A))]).unwrap_err();
+        assert!(twice.to_string().starts_with("A.one and A.one have the same method id"));
+    }
+}

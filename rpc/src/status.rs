@@ -1,0 +1,183 @@
+//! What a call may end with besides its own answer: a code, a message, and whether it ran.
+
+use std::{borrow::Cow, fmt};
+
+/// Whether the handler of a failed call ran. It decides what may be repeated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Fate {
+    /// It did not: never sent, or refused before dispatch. Safe to repeat.
+    NotRun,
+    /// Nobody here knows: sent, and then the connection or the deadline ended.
+    MaybeRan,
+    /// It did.
+    Ran,
+}
+
+impl Fate {
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::NotRun => 0,
+            Self::MaybeRan => 1,
+            Self::Ran => 2,
+        }
+    }
+
+    pub(crate) const fn from_code(code: u8) -> Self {
+        match code {
+            0 => Self::NotRun,
+            2 => Self::Ran,
+            _ => Self::MaybeRan,
+        }
+    }
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotRun => "not run",
+            Self::MaybeRan => "may have run",
+            Self::Ran => "ran",
+        })
+    }
+}
+
+/// Status codes, one to one with gRPC's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "gRPC's names and meanings")]
+pub enum Code {
+    Ok,
+    Cancelled,
+    Unknown,
+    InvalidArgument,
+    DeadlineExceeded,
+    NotFound,
+    AlreadyExists,
+    PermissionDenied,
+    ResourceExhausted,
+    FailedPrecondition,
+    Aborted,
+    OutOfRange,
+    Unimplemented,
+    Internal,
+    Unavailable,
+    DataLoss,
+    Unauthenticated,
+}
+
+const CODES: [(Code, &str); 17] = [
+    (Code::Ok, "ok"),
+    (Code::Cancelled, "cancelled"),
+    (Code::Unknown, "unknown"),
+    (Code::InvalidArgument, "invalid argument"),
+    (Code::DeadlineExceeded, "deadline exceeded"),
+    (Code::NotFound, "not found"),
+    (Code::AlreadyExists, "already exists"),
+    (Code::PermissionDenied, "permission denied"),
+    (Code::ResourceExhausted, "resource exhausted"),
+    (Code::FailedPrecondition, "failed precondition"),
+    (Code::Aborted, "aborted"),
+    (Code::OutOfRange, "out of range"),
+    (Code::Unimplemented, "unimplemented"),
+    (Code::Internal, "internal"),
+    (Code::Unavailable, "unavailable"),
+    (Code::DataLoss, "data loss"),
+    (Code::Unauthenticated, "unauthenticated"),
+];
+
+impl Code {
+    /// gRPC's number.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The code with gRPC's `number`; [`Code::Unknown`] for one that is not known.
+    #[must_use]
+    pub fn from_number(number: u8) -> Self {
+        CODES.get(usize::from(number)).map_or(Self::Unknown, |(code, _)| *code)
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(CODES[usize::from(self.number())].1)
+    }
+}
+
+/// A code, a message for people, and the call's fate.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Status {
+    code: Code,
+    message: Cow<'static, str>,
+    fate: Fate,
+}
+
+impl Status {
+    /// A status that a handler gives: it ran.
+    #[must_use]
+    pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into(), fate: Fate::Ran }
+    }
+
+    /// A status of a call that was refused before its handler was called.
+    #[must_use]
+    pub fn refused(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into(), fate: Fate::NotRun }
+    }
+
+    /// The same with another fate.
+    #[must_use]
+    pub fn with_fate(mut self, fate: Fate) -> Self {
+        self.fate = fate;
+        self
+    }
+
+    /// What kind of failure.
+    #[must_use]
+    pub const fn code(&self) -> Code {
+        self.code
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Whether the handler ran.
+    #[must_use]
+    pub const fn fate(&self) -> Fate {
+        self.fate
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({})", self.code, self.message, self.fate)
+    }
+}
+
+impl std::error::Error for Status {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_have_grpc_numbers() {
+        for (number, (code, _)) in (0u8..).zip(CODES) {
+            assert_eq!((code.number(), Code::from_number(number)), (number, code));
+        }
+        assert_eq!(Code::Unauthenticated.number(), 16);
+        assert_eq!(Code::from_number(17), Code::Unknown);
+    }
+
+    #[test]
+    fn fates_round_trip_and_unknown_ones_promise_nothing() {
+        for fate in [Fate::NotRun, Fate::MaybeRan, Fate::Ran] {
+            assert_eq!(Fate::from_code(fate.code()), fate);
+        }
+        assert_eq!(Fate::from_code(77), Fate::MaybeRan);
+    }
+}

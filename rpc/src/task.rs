@@ -1,0 +1,203 @@
+//! A handler's future and, when it is done, its answer: one allocation for both.
+
+use std::{
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use gimmal_engine::transport::Loan;
+use pin_project_lite::pin_project;
+
+use crate::codec::{Codec, Encode, EncodeError};
+
+/// A handler that runs, or its answer that waits to leave.
+pub trait Task: Send {
+    /// Runs the handler; after `Ready` the answer is there and this is not called again.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()>;
+
+    /// Whether the answer is the method's error. Meaningful when ready.
+    fn is_error(self: Pin<&mut Self>) -> bool;
+
+    /// Writes the answer; may be asked again with more room.
+    ///
+    /// # Errors
+    /// See [`EncodeError`].
+    fn encode(self: Pin<&mut Self>, out: &mut [u8]) -> Result<usize, EncodeError>;
+
+    /// The bulk that goes with the answer, once.
+    fn take_loan(self: Pin<&mut Self>) -> Option<Loan>;
+}
+
+/// A task in its allocation.
+pub type BoxTask = Pin<Box<dyn Task>>;
+
+/// What a handler returned, as an answer of codec `C`.
+pub trait Output<C>: Send {
+    /// Whether it is the method's error.
+    fn is_error(&self) -> bool;
+
+    /// See [`Task::encode`].
+    ///
+    /// # Errors
+    /// See [`EncodeError`].
+    fn encode(&self, out: &mut [u8]) -> Result<usize, EncodeError>;
+
+    /// See [`Task::take_loan`].
+    fn take_loan(&mut self) -> Option<Loan> {
+        None
+    }
+}
+
+/// A value and a loan of registered memory beside it, which never passes a codec.
+///
+/// As a method's result: the caller gets a [`Pulled`](crate::Pulled), with the bytes brought by READ or read in place.
+#[derive(Debug)]
+pub struct WithLoan<T> {
+    /// Goes through the codec.
+    pub value: T,
+    /// Does not; `None` gives the caller an empty bulk.
+    pub loan: Option<Loan>,
+}
+
+impl<T> WithLoan<T> {
+    /// `value` and `loan`.
+    pub const fn new(value: T, loan: Loan) -> Self {
+        Self { value, loan: Some(loan) }
+    }
+
+    /// `value` and no bytes.
+    pub const fn without(value: T) -> Self {
+        Self { value, loan: None }
+    }
+}
+
+/// A plain answer.
+#[derive(Debug)]
+pub struct Plain<T>(pub T);
+
+impl<C: Encode<T>, T: Send> Output<C> for Plain<T> {
+    fn is_error(&self) -> bool {
+        false
+    }
+
+    fn encode(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
+        C::encode(&self.0, out)
+    }
+}
+
+impl<C: Encode<T>, T: Send> Output<C> for WithLoan<T> {
+    fn is_error(&self) -> bool {
+        false
+    }
+
+    fn encode(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
+        C::encode(&self.value, out)
+    }
+
+    fn take_loan(&mut self) -> Option<Loan> {
+        self.loan.take()
+    }
+}
+
+/// An answer or the method's error.
+#[derive(Debug)]
+pub struct Fallible<O, E>(pub Result<O, E>);
+
+impl<C: Encode<E>, O: Output<C>, E: Send> Output<C> for Fallible<O, E> {
+    fn is_error(&self) -> bool {
+        self.0.is_err()
+    }
+
+    fn encode(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
+        match &self.0 {
+            Ok(output) => output.encode(out),
+            Err(error) => C::encode(error, out),
+        }
+    }
+
+    fn take_loan(&mut self) -> Option<Loan> {
+        self.0.as_mut().ok().and_then(Output::take_loan)
+    }
+}
+
+pin_project! {
+    struct Handler<F, O, C> {
+        #[pin]
+        future: Option<F>,
+        output: Option<O>,
+        codec: PhantomData<fn() -> C>,
+    }
+}
+
+/// Boxes a handler's future.
+pub fn task<C, F>(future: F) -> BoxTask
+where
+    C: Codec,
+    F: Future<Output: Output<C> + 'static> + Send + 'static,
+{
+    Box::pin(Handler { future: Some(future), output: None, codec: PhantomData::<fn() -> C> })
+}
+
+impl<F, O, C> Task for Handler<F, O, C>
+where
+    F: Future<Output = O> + Send,
+    O: Output<C>,
+{
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let Some(future) = this.future.as_mut().as_pin_mut() else {
+            return Poll::Ready(());
+        };
+        match future.poll(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(output) => {
+                *this.output = Some(output);
+                // What the handler borrowed and held goes now, not when the answer has left.
+                this.future.set(None);
+                Poll::Ready(())
+            }
+        }
+    }
+
+    fn is_error(self: Pin<&mut Self>) -> bool {
+        self.project().output.as_ref().is_some_and(Output::is_error)
+    }
+
+    fn encode(self: Pin<&mut Self>, out: &mut [u8]) -> Result<usize, EncodeError> {
+        self.project().output.as_ref().map_or(Ok(0), |output| output.encode(out))
+    }
+
+    fn take_loan(self: Pin<&mut Self>) -> Option<Loan> {
+        self.project().output.as_mut().and_then(Output::take_loan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::codec::Postcard;
+
+    #[test]
+    fn a_task_keeps_its_answer_until_it_is_encoded() {
+        let mut task = task::<Postcard, _>(async { Fallible::<_, u8>(Ok(Plain(300u32))) });
+        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        assert!(!task.as_mut().is_error());
+        assert_eq!(task.as_mut().encode(&mut [0; 1]), Err(EncodeError::Full));
+        let mut out = [0; 4];
+        assert_eq!(task.as_mut().encode(&mut out), Ok(2));
+        assert_eq!(out[..2], [0xac, 0x02]);
+        assert!(task.as_mut().take_loan().is_none());
+    }
+
+    #[test]
+    fn an_error_is_an_answer() {
+        let mut task = task::<Postcard, _>(async { Fallible::<Plain<()>, _>(Err(7u8)) });
+        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        assert!(task.as_mut().is_error());
+        assert_eq!(task.as_mut().encode(&mut [0; 1]), Ok(1));
+    }
+}

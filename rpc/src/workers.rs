@@ -1,0 +1,83 @@
+//! Worker threads with the RPC layer on them.
+
+use std::sync::Arc;
+
+use gimmal_engine::{Inline, Plan, StartError, WorkerHandle, Workers};
+
+use crate::{
+    config::Limits,
+    node::{Node, Reach, Shared},
+    provider::Any,
+    service::Registry,
+    stats::{Counters, Stats},
+};
+
+/// One worker's handle, as a client or server keeps it.
+pub(crate) type Handle = WorkerHandle<Any, Node>;
+
+/// A set of workers; dropping it stops them within a bound.
+#[derive(Debug)]
+pub(crate) struct WorkerSet {
+    pub(crate) workers: Workers<Any, Node>,
+    pub(crate) counters: Vec<Arc<Counters>>,
+}
+
+/// What one worker is made of.
+fn parts(limits: &Limits, count: usize) -> (Vec<Arc<Reach>>, Vec<Arc<Counters>>) {
+    let reaches = (0..count).map(|_| Reach::new(limits.tasks_max)).collect();
+    (reaches, (0..count).map(|_| Arc::default()).collect())
+}
+
+impl WorkerSet {
+    pub(crate) fn spawn(
+        provider: &Any,
+        plan: &Plan,
+        limits: Limits,
+        registry: Arc<Registry>,
+        shared: Arc<Shared>,
+    ) -> Result<Self, StartError> {
+        let (reaches, counters) = parts(&limits, plan.config().workers);
+        let (theirs, counted) = (reaches.clone(), counters.clone());
+        let workers = Workers::spawn(provider, plan, move |index| {
+            let (reach, counters) = (Arc::clone(&theirs[index]), Arc::clone(&counted[index]));
+            Node::new(limits, Arc::clone(&registry), Arc::clone(&shared), reach, counters)
+        })?;
+        for (reach, handle) in reaches.iter().zip(workers.handles()) {
+            reach.set(handle.clone());
+        }
+        Ok(Self { workers, counters })
+    }
+
+    /// The worker with the fewest connections.
+    pub(crate) fn least(&self) -> &Handle {
+        let handles = self.workers.handles();
+        handles.iter().min_by_key(|handle| handle.load()).unwrap_or(&handles[0])
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        sum(&self.counters)
+    }
+}
+
+pub(crate) fn sum(counters: &[Arc<Counters>]) -> Stats {
+    let mut stats = Stats::default();
+    for counters in counters {
+        counters.add_to(&mut stats);
+    }
+    stats
+}
+
+/// The same on the calling thread.
+pub(crate) fn inline(
+    provider: &Any,
+    plan: &Plan,
+    limits: Limits,
+    registry: Arc<Registry>,
+    shared: Arc<Shared>,
+) -> Result<(Inline<Any, Node>, Arc<Counters>), StartError> {
+    let (reach, counters) = (Reach::new(limits.tasks_max), Arc::<Counters>::default());
+    let node = Node::new(limits, registry, shared, Arc::clone(&reach), Arc::clone(&counters));
+    let inline = Inline::new(provider, plan, node)?;
+    reach.set(inline.handle());
+    Ok((inline, counters))
+}

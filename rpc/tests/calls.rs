@@ -1,0 +1,231 @@
+//! Calls that go well: typed, raw, with bulk, inline and handed off, blocking and as futures.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{DivideError, Fixture, Prober, block_on, config, pattern, serve_probe, sum};
+use gimmal_rpc::{CallError, CallOptions, Channel, Client, Code, Cx, Fate, Server};
+
+for_each_scheme! {
+    typed_calls_inline_and_handed_off
+    errors_of_the_method_arrive_as_they_are
+    raw_calls
+    handlers_may_wait_for_other_threads
+    bulk_results_of_every_size
+    bulk_arguments_of_every_size
+    several_threads_share_a_client
+    a_window_of_one_still_carries_many_calls
+    two_services_on_one_server
+    an_inline_server_serves
+    clients_made_simply_share_a_worker
+}
+
+fn every_kind<C: Channel>(client: &common::ProbeClient<C>) {
+    for text in ["", "hello", &"long ".repeat(1000)] {
+        assert_eq!(client.echo(text.to_owned()).wait().unwrap(), text);
+        assert_eq!(block_on(client.echo(text.to_owned())).unwrap(), text);
+    }
+    let calls: Vec<_> = (0..200u32).map(|number| client.divide(number * 7, 7)).collect();
+    for (number, call) in (0..200).zip(calls) {
+        assert_eq!(call.wait().unwrap(), number);
+    }
+}
+
+fn typed_calls_inline_and_handed_off(scheme: &str) {
+    let fixture = Fixture::new(scheme, "typed");
+    every_kind(&fixture.client());
+    every_kind(&fixture.inline());
+    let stats = fixture.server.stats();
+    assert_eq!((stats.requests, stats.answers, stats.started), (412, 412, 412));
+    assert_eq!((stats.serving, stats.refused), (0, 0));
+    assert!(fixture.server.shutdown(Duration::from_secs(5)));
+}
+
+fn errors_of_the_method_arrive_as_they_are(scheme: &str) {
+    let fixture = Fixture::new(scheme, "errors");
+    let error = fixture.client().divide(5, 0).wait().unwrap_err();
+    assert_eq!(error, CallError::App(DivideError::ByZero { dividend: 5 }));
+    assert_eq!(error.fate(), Fate::Ran);
+    assert_eq!(
+        fixture.inline().divide(6, 0).wait(),
+        Err(CallError::App(DivideError::ByZero { dividend: 6 }))
+    );
+}
+
+fn raw_calls(scheme: &str) {
+    let fixture = Fixture::new(scheme, "raw");
+    let (client, inline) = (fixture.client(), fixture.inline());
+    assert_eq!(client.reverse(b"abc").wait().unwrap(), b"cba");
+    assert_eq!(inline.reverse(b"").wait().unwrap(), b"");
+    let large: Vec<u8> = (0..60_000).map(pattern).collect();
+    let backwards: Vec<u8> = large.iter().rev().copied().collect();
+    for _ in 0..50 {
+        assert_eq!(inline.reverse(&large).wait().unwrap(), backwards);
+        assert_eq!(client.reverse(&large).wait().unwrap(), backwards);
+    }
+    assert_eq!(inline.reverse(b"12345").wait_with(|answer| answer[0]).unwrap(), b'5');
+    let refused = client.refuse(b"").wait().unwrap_err();
+    let status = refused.status().unwrap();
+    assert_eq!((status.code(), status.message()), (Code::PermissionDenied, "not today"));
+    assert_eq!(refused.fate(), Fate::Ran);
+}
+
+fn handlers_may_wait_for_other_threads(scheme: &str) {
+    let fixture = Fixture::new(scheme, "later");
+    let client = fixture.client();
+    let calls: Vec<_> = (1..=20u64).map(|ms| client.later(ms)).collect();
+    // The worker goes on with others meanwhile.
+    assert_eq!(client.echo("quick".to_owned()).wait().unwrap(), "quick");
+    for (ms, call) in (1..=20).zip(calls) {
+        assert_eq!(call.wait().unwrap(), ms);
+    }
+    assert_eq!(fixture.server.stats().serving, 0);
+}
+
+fn bulk_results_of_every_size(scheme: &str) {
+    let fixture = Fixture::new(scheme, "bulk");
+    let (client, inline) = (fixture.client(), fixture.inline());
+    for bytes in [0u64, 1, 15, 4096, (1 << 20) + 3] {
+        let pulled = client.lend(bytes).wait().unwrap();
+        assert_eq!((pulled.len() as u64, sum(&pulled)), (bytes, pulled.value));
+        assert!(pulled.iter().enumerate().all(|(at, byte)| *byte == pattern(at)));
+        let pulled = inline.lend(bytes).wait().unwrap();
+        assert_eq!((pulled.len() as u64, sum(&pulled)), (bytes, pulled.value));
+    }
+    // Many at once, more than the device takes READs.
+    let calls: Vec<_> = (0..50u64).map(|number| client.lend(10_000 + number)).collect();
+    for (number, call) in (0..50u64).zip(calls) {
+        let pulled = call.wait().unwrap();
+        assert_eq!((pulled.len() as u64, sum(&pulled)), (10_000 + number, pulled.value));
+    }
+    // Kept beyond its call, its client and its server.
+    let kept = client.lend(100_000).wait().unwrap();
+    drop((client, inline));
+    drop(fixture);
+    assert_eq!(sum(&kept), kept.value);
+}
+
+fn bulk_arguments_of_every_size(scheme: &str) {
+    let fixture = Fixture::new(scheme, "lent");
+    let client = fixture.client();
+    let inline = fixture.inline();
+    for bytes in [0usize, 1, 4096, (1 << 20) + 3] {
+        let mut loan = client.channel().loan(bytes).unwrap();
+        loan.fill(1);
+        assert_eq!(client.sum(5, loan).wait().unwrap(), bytes as u64 + 5);
+        let mut loan = inline.channel().loan(bytes).unwrap();
+        loan.fill(2);
+        assert_eq!(inline.sum(1, loan).wait().unwrap(), 2 * bytes as u64 + 1);
+    }
+    assert_eq!(fixture.server.stats().serving, 0);
+}
+
+fn several_threads_share_a_client(scheme: &str) {
+    let fixture = Fixture::new(scheme, "threads");
+    let client = fixture.client();
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let client = client.clone();
+            scope.spawn(move || {
+                for number in 0..250u32 {
+                    let text = format!("{thread}.{number}");
+                    assert_eq!(client.echo(text.clone()).wait().unwrap(), text);
+                }
+            });
+        }
+    });
+    assert_eq!(fixture.server.stats().answers, 1000);
+    assert_eq!(client.channel().stats().answered, 1000);
+}
+
+fn a_window_of_one_still_carries_many_calls(scheme: &str) {
+    let fixture = Fixture::new(scheme, "window");
+    let mut config = config();
+    config.window = 1;
+    let client = fixture.client_with(config);
+    let calls: Vec<_> = (0..100u32).map(|number| client.divide(number, 1)).collect();
+    for (number, call) in (0..100).zip(calls) {
+        assert_eq!(call.wait().unwrap(), number);
+    }
+}
+
+#[gimmal_rpc::service(crate = gimmal_rpc, name = "other.v1")]
+trait Other {
+    async fn twice(&self, cx: &Cx, number: u64) -> u64;
+    /// The caller, as the server sees it.
+    async fn who(&self, cx: &Cx) -> (String, String);
+}
+
+struct Doubler;
+
+impl Other for Doubler {
+    async fn twice(&self, _: &Cx, number: u64) -> u64 {
+        number * 2
+    }
+
+    async fn who(&self, cx: &Cx) -> (String, String) {
+        (cx.peer().to_owned(), cx.method().to_string())
+    }
+}
+
+fn two_services_on_one_server(scheme: &str) {
+    let url = common::address(scheme, "two");
+    let server = Server::builder()
+        .service(serve_probe(Prober::default()))
+        .service(serve_other(Doubler))
+        .config(config())
+        .listen(&url)
+        .unwrap();
+    let channel = Client::builder().config(config()).connect(&url).unwrap();
+    let (probe, other) = (common::ProbeClient::new(channel.clone()), OtherClient::new(channel));
+    assert_eq!(other.twice(21).wait().unwrap(), 42);
+    assert_eq!(probe.echo("both".to_owned()).wait().unwrap(), "both");
+    let (peer, method) = other.who().wait().unwrap();
+    assert!(!peer.is_empty());
+    assert_eq!(method, "other.v1.who");
+    assert!(server.shutdown(Duration::from_secs(5)));
+}
+
+fn an_inline_server_serves(scheme: &str) {
+    let url = common::address(scheme, "inline");
+    let theirs = url.clone();
+    let (ready, started) = std::sync::mpsc::channel();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopping = std::sync::Arc::clone(&stop);
+    let thread = std::thread::spawn(move || {
+        let mut server = Server::builder()
+            .service(serve_probe(Prober::default()))
+            .config(config())
+            .listen_inline(&theirs)
+            .unwrap();
+        ready.send(()).unwrap();
+        server.run_until(Duration::from_millis(5), || stopping.load(std::sync::atomic::Ordering::Relaxed));
+        let stats = server.stats();
+        assert!(server.shutdown(Duration::from_secs(5)));
+        stats
+    });
+    started.recv().unwrap();
+    let client = common::ProbeClient::new(Client::builder().config(config()).connect_inline(&url).unwrap());
+    for _ in 0..100 {
+        assert_eq!(client.reverse(b"abc").wait().unwrap(), b"cba");
+    }
+    assert_eq!(client.later(5).wait().unwrap(), 5);
+    drop(client);
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(thread.join().unwrap().answers, 101);
+}
+
+fn clients_made_simply_share_a_worker(scheme: &str) {
+    let fixture = Fixture::new(scheme, "simple");
+    let first = common::ProbeClient::new(Client::connect(&fixture.url).unwrap());
+    let second = common::ProbeClient::new(Client::connect(&fixture.url).unwrap());
+    assert_eq!(first.echo("a".to_owned()).wait().unwrap(), "a");
+    assert_eq!(second.echo("b".to_owned()).wait().unwrap(), "b");
+    assert!(first.channel().stats().calls >= 2);
+    let left = first.with_options(CallOptions::default().timeout(Duration::from_secs(3))).left().wait();
+    let left = left.unwrap().unwrap();
+    assert!((1_000_000..=3_050_000).contains(&left), "{left} us of 3 s are left");
+}

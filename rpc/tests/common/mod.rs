@@ -1,0 +1,287 @@
+//! A service that does everything, and servers and clients for it on every address that needs no device.
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use gimmal_rpc::{
+    Answer, Bulk, Client, Code, Config, Cx, Fate, InlineClient, Server, Status, WithLoan, engine::Idle,
+};
+use serde::{Deserialize, Serialize};
+
+extern crate gimmal_rpc as gimmal;
+
+/// Why a division failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DivideError {
+    /// It was by zero.
+    ByZero { dividend: u32 },
+}
+
+/// Everything that a service can have.
+#[gimmal_rpc::service(crate = gimmal_rpc)]
+pub trait Probe {
+    /// The same text.
+    async fn echo(&self, cx: &Cx, text: String) -> String;
+    /// Or an error of its own.
+    async fn divide(&self, cx: &Cx, dividend: u32, divisor: u32) -> Result<u32, DivideError>;
+    /// Answers from another thread, later.
+    async fn later(&self, cx: &Cx, ms: u64) -> u64;
+    /// Counts itself while it runs, and never ends.
+    async fn hang(&self, cx: &Cx);
+    /// Panics, at once or after a while.
+    async fn panic(&self, cx: &Cx, ms: u64);
+    /// An answer of this many bytes.
+    async fn fill(&self, cx: &Cx, bytes: u32) -> Vec<u8>;
+    /// How many bytes came.
+    async fn measure(&self, cx: &Cx, bytes: Vec<u8>) -> u64;
+    /// Bulk of this many bytes, and their sum.
+    async fn lend(&self, cx: &Cx, bytes: u64) -> Result<WithLoan<u64>, String>;
+    /// The sum of what the caller lends.
+    async fn sum(&self, cx: &Cx, salt: u64, bytes: Bulk) -> u64;
+    /// Microseconds that are left.
+    async fn left(&self, cx: &Cx) -> Option<u64>;
+    /// Backwards.
+    #[raw]
+    fn reverse(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+    /// Always refuses.
+    #[raw]
+    fn refuse(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>) -> Result<(), Status>;
+    /// Always panics.
+    #[raw]
+    fn panic_raw(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+}
+
+/// Counts what happens to its handlers.
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub hanging: AtomicU64,
+    pub hung: AtomicU64,
+    pub ran: AtomicU64,
+}
+
+#[derive(Debug, Default, Clone)]
+pub struct Prober(pub Arc<Counts>);
+
+struct Hanging(Arc<Counts>);
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        self.0.hanging.fetch_sub(1, Ordering::SeqCst);
+        self.0.hung.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Ready when another thread says so: what a timer or a pool of any runtime looks like from here.
+pub fn sleep(ms: u64) -> impl Future<Output = ()> + Send {
+    let (sender, receiver) = std::sync::mpsc::sync_channel::<Waker>(1);
+    let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let theirs = Arc::clone(&done);
+    std::thread::spawn(move || {
+        let waker = receiver.recv();
+        std::thread::sleep(Duration::from_millis(ms));
+        theirs.store(true, Ordering::SeqCst);
+        if let Ok(waker) = waker {
+            waker.wake();
+        }
+    });
+    Sleep { done, sender: Some(sender) }
+}
+
+struct Sleep {
+    done: Arc<std::sync::atomic::AtomicBool>,
+    sender: Option<std::sync::mpsc::SyncSender<Waker>>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(sender) = self.sender.take() {
+            sender.send(context.waker().clone()).unwrap();
+        }
+        if self.done.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Probe for Prober {
+    async fn echo(&self, _: &Cx, text: String) -> String {
+        self.0.ran.fetch_add(1, Ordering::SeqCst);
+        text
+    }
+
+    async fn divide(&self, _: &Cx, dividend: u32, divisor: u32) -> Result<u32, DivideError> {
+        dividend.checked_div(divisor).ok_or(DivideError::ByZero { dividend })
+    }
+
+    async fn later(&self, _: &Cx, ms: u64) -> u64 {
+        sleep(ms).await;
+        ms
+    }
+
+    async fn hang(&self, _: &Cx) {
+        self.0.hanging.fetch_add(1, Ordering::SeqCst);
+        let _guard = Hanging(Arc::clone(&self.0));
+        std::future::pending::<()>().await;
+    }
+
+    async fn panic(&self, _: &Cx, ms: u64) {
+        if ms > 0 {
+            sleep(ms).await;
+        }
+        panic!("as it was asked to");
+    }
+
+    async fn fill(&self, _: &Cx, bytes: u32) -> Vec<u8> {
+        vec![7; bytes as usize]
+    }
+
+    async fn measure(&self, _: &Cx, bytes: Vec<u8>) -> u64 {
+        bytes.len() as u64
+    }
+
+    async fn lend(&self, cx: &Cx, bytes: u64) -> Result<WithLoan<u64>, String> {
+        let mut loan = cx.loan(usize::try_from(bytes).unwrap()).map_err(|error| error.to_string())?;
+        for (at, byte) in loan.iter_mut().enumerate() {
+            *byte = pattern(at);
+        }
+        let sum = sum(&loan);
+        Ok(WithLoan::new(sum, loan))
+    }
+
+    async fn sum(&self, _: &Cx, salt: u64, bytes: Bulk) -> u64 {
+        sum(&bytes) + salt
+    }
+
+    async fn left(&self, cx: &Cx) -> Option<u64> {
+        cx.remaining().map(|left| u64::try_from(left.as_micros()).unwrap())
+    }
+
+    fn reverse(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
+        for (to, from) in answer.reserve(request.len()).iter_mut().zip(request.iter().rev()) {
+            *to = *from;
+        }
+    }
+
+    fn refuse(&self, _: &Cx, _: &[u8], answer: &mut Answer<'_>) -> Result<(), Status> {
+        answer.write(b"never seen");
+        Err(Status::new(Code::PermissionDenied, "not today"))
+    }
+
+    fn panic_raw(&self, _: &Cx, _: &[u8], _: &mut Answer<'_>) {
+        panic!("as it was asked to");
+    }
+}
+
+pub fn pattern(at: usize) -> u8 {
+    u8::try_from(at % 251).unwrap()
+}
+
+pub fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().map(|byte| u64::from(*byte)).sum()
+}
+
+/// An address that nobody else uses.
+pub fn address(scheme: &str, name: &str) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("rpc-{name}-{}-{number}", std::process::id());
+    match scheme {
+        "shm" => format!("shm://{}/{name}", std::env::temp_dir().display()),
+        _ => format!("{scheme}://{name}"),
+    }
+}
+
+/// Few threads share few cores: sleep soon.
+pub fn config() -> Config {
+    let mut config = Config::default();
+    config.engine.idle = Idle::Adaptive { spin_us: 20 };
+    config
+}
+
+pub struct Fixture {
+    pub server: Server,
+    pub counts: Arc<Counts>,
+    pub url: String,
+}
+
+impl Fixture {
+    pub fn new(scheme: &str, name: &str) -> Self {
+        Self::with(scheme, name, config())
+    }
+
+    pub fn with(scheme: &str, name: &str, config: Config) -> Self {
+        let prober = Prober::default();
+        let counts = Arc::clone(&prober.0);
+        let url = address(scheme, name);
+        let server = Server::builder().service(serve_probe(prober)).config(config).listen(&url).unwrap();
+        Self { server, counts, url }
+    }
+
+    pub fn client(&self) -> ProbeClient {
+        self.client_with(config())
+    }
+
+    pub fn client_with(&self, config: Config) -> ProbeClient {
+        ProbeClient::new(Client::builder().config(config).connect(&self.url).unwrap())
+    }
+
+    pub fn inline(&self) -> ProbeClient<InlineClient> {
+        ProbeClient::new(Client::builder().config(config()).connect_inline(&self.url).unwrap())
+    }
+
+    pub fn hanging(&self) -> u64 {
+        self.counts.hanging.load(Ordering::SeqCst)
+    }
+}
+
+/// Waits until `ready`; a test that waits longer than ten seconds has failed.
+pub fn until(what: &str, mut ready: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !ready() {
+        assert!(started.elapsed() < Duration::from_secs(10), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The smallest runtime there is.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park_timeout(Duration::from_secs(10)),
+        }
+    }
+}
+
+/// The fate of a call that failed.
+pub fn fate<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, gimmal_rpc::CallError<E>>) -> Fate {
+    result.expect_err("the call should have failed").fate()
+}
+
+/// Each function of `$module` as a test for each address scheme that needs no device.
+#[macro_export]
+macro_rules! for_each_scheme {
+    ($($case:ident)*) => {
+        mod mem { $(#[test] fn $case() { super::$case("mem"); })* }
+        mod shm { $(#[test] fn $case() { super::$case("shm"); })* }
+    };
+}

@@ -1,0 +1,356 @@
+//! Calls that end otherwise: each with its error and its fate.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use common::{Fixture, Prober, block_on, config, fate, serve_probe, until};
+use gimmal_rpc::{
+    CallError, CallOptions, Channel, Client, Code, ConnectError, Cx, Fate, InlineClient, Method, MethodKind,
+    ServeError, Server, TransportError,
+};
+
+for_each_scheme! {
+    r85_deadlines_end_calls_here_and_there
+    r84_cancel_before_in_flight_and_after
+    r87_late_answers_are_dropped_and_counted
+    r93_overload_is_refused_at_once_and_not_run
+    calls_that_cannot_wait_are_refused_here
+    a_closed_connection_ends_every_call_with_its_fate
+    calls_after_the_end_say_why
+    r82_a_panic_is_a_status_and_the_worker_lives
+    a_method_spelled_differently_fails_alone
+    r90_an_unknown_method_is_unimplemented
+    r89_a_message_above_the_limit_names_the_limit
+    bytes_that_are_no_arguments_are_refused
+    r98_shutdown_waits_for_calls_and_refuses_new_ones
+    a_slow_reader_gets_every_answer
+}
+
+const SHORT: Duration = Duration::from_millis(60);
+
+fn short() -> CallOptions {
+    CallOptions::default().timeout(SHORT)
+}
+
+fn r85_deadlines_end_calls_here_and_there(scheme: &str) {
+    let fixture = Fixture::new(scheme, "deadline");
+    let hung = |number: u64| {
+        until("the server dropped the handler", || fixture.counts.hung.load(Ordering::SeqCst) == number);
+    };
+    let client = fixture.client().with_options(short());
+    let started = std::time::Instant::now();
+    let error = client.hang().wait().unwrap_err();
+    assert_eq!(error.status().unwrap().code(), Code::DeadlineExceeded);
+    assert_eq!(error.fate(), Fate::MaybeRan);
+    assert!(started.elapsed() >= SHORT && started.elapsed() < Duration::from_secs(2));
+    hung(1);
+    assert_eq!(fate(block_on(client.hang())), Fate::MaybeRan);
+    let inline = fixture.inline().with_options(short());
+    assert_eq!(fate(inline.hang().wait()), Fate::MaybeRan);
+    hung(3);
+    // Behind a full window a call never leaves.
+    let mut narrow = config();
+    narrow.window = 1;
+    let client = fixture.client_with(narrow);
+    let first = client.hang();
+    until("it runs", || fixture.hanging() == 1);
+    assert_eq!(fate(client.clone().with_options(short()).hang().wait()), Fate::NotRun);
+    drop(first);
+    hung(4);
+    assert_eq!(fixture.server.stats().started, 4);
+}
+
+fn r84_cancel_before_in_flight_and_after(scheme: &str) {
+    let fixture = Fixture::new(scheme, "cancel");
+    let mut narrow = config();
+    narrow.window = 2;
+    let client = fixture.client_with(narrow);
+    let running = [client.hang(), client.hang()];
+    until("both run", || fixture.hanging() == 2);
+    // Before it was sent: the window is full.
+    let waiting = client.hang();
+    drop(waiting);
+    // In flight: the handlers are dropped.
+    drop(running);
+    until("none runs", || fixture.hanging() == 0);
+    assert_eq!(client.echo("next".to_owned()).wait().unwrap(), "next");
+    assert_eq!(fixture.counts.hung.load(Ordering::SeqCst), 2, "the one that waited never ran");
+    // After the answer came, and in every race with it.
+    for round in 0..300u64 {
+        let call = client.echo("raced".to_owned());
+        if round % 3 > 0 {
+            std::thread::sleep(Duration::from_micros(round));
+        }
+        drop(call);
+    }
+    let inline = fixture.inline();
+    for _ in 0..100 {
+        drop(inline.hang());
+        drop(inline.echo("raced".to_owned()));
+    }
+    assert_eq!(inline.echo("inline".to_owned()).wait().unwrap(), "inline");
+    assert_eq!(client.echo("last".to_owned()).wait().unwrap(), "last");
+    until("nothing is left", || fixture.server.stats().serving == 0 && fixture.hanging() == 0);
+    let stats = client.channel().stats();
+    assert_eq!(stats.calls, stats.answered + stats.failed + stats.cancelled);
+}
+
+fn r87_late_answers_are_dropped_and_counted(scheme: &str) {
+    let fixture = Fixture::new(scheme, "late");
+    let inline = fixture.inline();
+    // The answer is on its way before the cancel leaves.
+    let call = inline.echo("late".to_owned());
+    until("it was answered", || fixture.server.stats().answers == 1);
+    drop(call);
+    assert_eq!(inline.echo("next".to_owned()).wait().unwrap(), "next");
+    let stats = inline.channel().stats();
+    assert_eq!((stats.late_answers, stats.answered, stats.cancelled), (1, 1, 1));
+}
+
+fn r93_overload_is_refused_at_once_and_not_run(scheme: &str) {
+    let mut small = config();
+    small.serving_max = 4;
+    let fixture = Fixture::with(scheme, "overload", small);
+    let client = fixture.client();
+    let running: Vec<_> = (0..4).map(|_| client.hang()).collect();
+    until("they run", || fixture.hanging() == 4);
+    for _ in 0..20 {
+        let error = client.echo("more".to_owned()).wait().unwrap_err();
+        let status = error.status().unwrap();
+        assert_eq!((status.code(), error.fate()), (Code::ResourceExhausted, Fate::NotRun));
+        assert!(status.message().contains("more than 4 calls"), "{status}");
+    }
+    assert_eq!(fixture.counts.ran.load(Ordering::SeqCst), 0);
+    drop(running);
+    until("they ended", || fixture.hanging() == 0);
+    assert_eq!(client.echo("again".to_owned()).wait().unwrap(), "again");
+
+    let mut few = config();
+    few.tasks_max = 2;
+    let fixture = Fixture::with(scheme, "tasks", few);
+    let client = fixture.client();
+    let running: Vec<_> = (0..2).map(|_| client.hang()).collect();
+    until("they run", || fixture.hanging() == 2);
+    assert_eq!(fate(client.echo("more".to_owned()).wait()), Fate::NotRun);
+    assert_eq!(client.reverse(b"raw").wait().unwrap(), b"war", "raw methods need no place");
+    drop(running);
+}
+
+fn calls_that_cannot_wait_are_refused_here(scheme: &str) {
+    let fixture = Fixture::new(scheme, "full");
+    let mut narrow = config();
+    (narrow.window, narrow.waiting_max) = (1, 2);
+    let client = fixture.client_with(narrow);
+    let calls: Vec<_> = (0..3).map(|_| client.hang()).collect();
+    until("one runs", || fixture.hanging() == 1);
+    let error = client.echo("fourth".to_owned()).wait().unwrap_err();
+    assert_eq!(error, CallError::Transport(TransportError::Full { waiting: 2 }));
+    assert_eq!(error.fate(), Fate::NotRun);
+    drop(calls);
+}
+
+fn a_closed_connection_ends_every_call_with_its_fate(scheme: &str) {
+    let fixture = Fixture::new(scheme, "closed");
+    let mut narrow = config();
+    narrow.window = 8;
+    let client = fixture.client_with(narrow);
+    let inline = fixture.inline();
+    let calls: Vec<_> = (0..20).map(|_| client.hang()).collect();
+    let local: Vec<_> = (0..3).map(|_| inline.hang()).collect();
+    until("they run", || fixture.hanging() == 11);
+    let counts = std::sync::Arc::clone(&fixture.counts);
+    let waiter =
+        std::thread::spawn(move || calls.into_iter().map(|call| fate(call.wait())).collect::<Vec<_>>());
+    // Dropping the server closes its connections without waiting for handlers.
+    drop(fixture.server);
+    let fates = waiter.join().unwrap();
+    assert_eq!(fates.iter().filter(|fate| **fate == Fate::MaybeRan).count(), 8);
+    assert_eq!(fates.iter().filter(|fate| **fate == Fate::NotRun).count(), 12);
+    for call in local {
+        assert_eq!(fate(call.wait()), Fate::MaybeRan);
+    }
+    assert_eq!(counts.hanging.load(Ordering::SeqCst), 0);
+}
+
+fn calls_after_the_end_say_why(scheme: &str) {
+    let fixture = Fixture::new(scheme, "after");
+    let (client, inline) = (fixture.client(), fixture.inline());
+    assert_eq!(client.echo("before".to_owned()).wait().unwrap(), "before");
+    assert_eq!(inline.echo("before".to_owned()).wait().unwrap(), "before");
+    assert!(!fixture.server.shutdown(Duration::ZERO) || scheme != "none");
+    until("the client has noticed", || client.echo("after".to_owned()).wait().is_err());
+    let error = client.echo("after".to_owned()).wait().unwrap_err();
+    assert_eq!(error.fate(), Fate::NotRun);
+    assert!(error.to_string().contains("the connection ended: closed by the peer"), "{error}");
+    until("the inline client has noticed", || inline.echo("after".to_owned()).wait().is_err());
+    assert_eq!(fate(inline.echo("after".to_owned()).wait()), Fate::NotRun);
+    let refused = Client::builder().config(config()).connect(&fixture.url).unwrap_err();
+    assert!(matches!(refused, ConnectError::Open(_)), "{refused}");
+}
+
+fn r82_a_panic_is_a_status_and_the_worker_lives(scheme: &str) {
+    let fixture = Fixture::new(scheme, "panic");
+    let client = fixture.client();
+    for ms in [0, 5] {
+        let error = client.panic(ms).wait().unwrap_err();
+        assert_eq!(error.status().unwrap().code(), Code::Internal);
+        assert_eq!(error.fate(), Fate::Ran);
+        assert_eq!(client.echo("alive".to_owned()).wait().unwrap(), "alive");
+    }
+    let error = client.panic_raw(b"").wait().unwrap_err();
+    assert_eq!((error.status().unwrap().code(), error.fate()), (Code::Internal, Fate::Ran));
+    assert_eq!(client.reverse(b"alive").wait().unwrap(), b"evila");
+    let stats = fixture.server.stats();
+    assert_eq!((stats.panics, stats.serving), (3, 0));
+}
+
+/// The same service as another version of it spells it.
+mod newer {
+    use super::Cx;
+
+    #[gimmal_rpc::service(crate = gimmal_rpc, name = "Probe")]
+    pub(crate) trait Newer {
+        async fn echo(&self, cx: &Cx, text: String, times: u32) -> String;
+        async fn divide(
+            &self,
+            cx: &Cx,
+            dividend: u32,
+            divisor: u32,
+        ) -> Result<u32, super::common::DivideError>;
+        async fn added(&self, cx: &Cx);
+    }
+}
+
+fn a_method_spelled_differently_fails_alone(scheme: &str) {
+    let fixture = Fixture::new(scheme, "mismatch");
+    // What the trait says, for a client only.
+    let client = newer_client(&fixture);
+    match client.echo("text".to_owned(), 3).wait().unwrap_err() {
+        CallError::Mismatch { method, ours, theirs } => {
+            assert_eq!(method, "Probe.echo");
+            assert_eq!(ours, "echo(String, u32) -> String [postcard]");
+            assert_eq!(theirs, "echo(String) -> String [postcard]");
+        }
+        other => panic!("{other}"),
+    }
+    assert_eq!(fate(client.echo("text".to_owned(), 3).wait()), Fate::NotRun);
+    let error = client.added().wait().unwrap_err();
+    assert_eq!((error.status().unwrap().code(), error.fate()), (Code::Unimplemented, Fate::NotRun));
+    assert_eq!(client.divide(6, 3).wait(), Err(mismatch_of_paths()), "types are compared as spelled");
+}
+
+fn newer_client(fixture: &Fixture) -> newer::NewerClient {
+    newer::NewerClient::new(Client::builder().config(config()).connect(&fixture.url).unwrap())
+}
+
+fn mismatch_of_paths() -> CallError<common::DivideError> {
+    CallError::Mismatch {
+        method: "Probe.divide".to_owned(),
+        ours: "divide(u32, u32) -> Result<u32, super::common::DivideError> [postcard]".to_owned(),
+        theirs: "divide(u32, u32) -> Result<u32, DivideError> [postcard]".to_owned(),
+    }
+}
+
+const UNKNOWN: Method = Method::new("Nobody", "home", "()", "raw", MethodKind::Raw);
+const WRONG: Method = Method::new("Probe", "echo", "(String) -> String", "postcard", MethodKind::Async);
+
+fn r90_an_unknown_method_is_unimplemented(scheme: &str) {
+    let fixture = Fixture::new(scheme, "unknown");
+    let inline = InlineClient::connect(&fixture.url).unwrap();
+    let error = inline.call_raw(&UNKNOWN, b"anyone?").wait().unwrap_err();
+    assert_eq!((error.status().unwrap().code(), error.fate()), (Code::Unimplemented, Fate::NotRun));
+}
+
+fn r89_a_message_above_the_limit_names_the_limit(scheme: &str) {
+    let fixture = Fixture::new(scheme, "large");
+    let (client, inline) = (fixture.client(), fixture.inline());
+    for error in [
+        client.measure(vec![1; 200_000]).wait().unwrap_err(),
+        inline.measure(vec![1; 200_000]).wait().unwrap_err(),
+    ] {
+        assert_eq!(error.fate(), Fate::NotRun);
+        assert!(error.to_string().contains("above the limit of 65504 bytes"), "{error}");
+    }
+    let error = client.fill(200_000).wait().unwrap_err();
+    assert_eq!((error.status().unwrap().code(), error.fate()), (Code::ResourceExhausted, Fate::Ran));
+    assert!(error.to_string().contains("above the limit of 65512 bytes"), "{error}");
+    // What just fits does.
+    assert_eq!(client.measure(vec![1; 65_500]).wait().unwrap(), 65_500);
+    assert_eq!(inline.measure(vec![1; 65_500]).wait().unwrap(), 65_500);
+    assert_eq!(client.fill(65_509).wait().unwrap().len(), 65_509);
+}
+
+fn bytes_that_are_no_arguments_are_refused(scheme: &str) {
+    let fixture = Fixture::new(scheme, "hostile");
+    let inline = InlineClient::connect(&fixture.url).unwrap();
+    for hostile in
+        [&b""[..], b"\x05ab", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x01\xff", b"\x00extra"]
+    {
+        let error = inline.call_raw(&WRONG, hostile).wait().unwrap_err();
+        assert_eq!((error.status().unwrap().code(), error.fate()), (Code::InvalidArgument, Fate::NotRun));
+    }
+    assert_eq!(inline.call_raw(&WRONG, b"\x02ok").wait().unwrap(), b"\x02ok");
+}
+
+fn r98_shutdown_waits_for_calls_and_refuses_new_ones(scheme: &str) {
+    let fixture = Fixture::new(scheme, "shutdown");
+    let client = fixture.client();
+    let running: Vec<_> = (0..10).map(|_| client.later(150)).collect();
+    until("they run", || fixture.server.stats().serving == 10);
+    let server = fixture.server;
+    let stopping = std::thread::spawn(move || server.shutdown(Duration::from_secs(5)));
+    let mut refused = 0;
+    until("new calls are refused", || match client.echo("new".to_owned()).wait() {
+        Ok(_) => false,
+        Err(error) => {
+            refused += 1;
+            assert_eq!(error.fate(), Fate::NotRun);
+            error.status().is_some_and(|status| status.code() == Code::Unavailable)
+        }
+    });
+    for call in running {
+        assert_eq!(call.wait().unwrap(), 150);
+    }
+    assert!(stopping.join().unwrap(), "every call ended and the peer answered the goodbye");
+}
+
+fn a_slow_reader_gets_every_answer(scheme: &str) {
+    // Answers of a hundred calls are many times the ring: they wait for credit in the server.
+    let fixture = Fixture::new(scheme, "slow");
+    let mut wide = config();
+    wide.window = 100;
+    let client =
+        common::ProbeClient::new(Client::builder().config(wide).connect_inline(&fixture.url).unwrap());
+    let calls: Vec<_> = (0..100).map(|_| client.fill(30_000)).collect();
+    std::thread::sleep(Duration::from_millis(50));
+    let cancelled = calls.len() / 2;
+    for (number, call) in calls.into_iter().enumerate() {
+        if number < cancelled {
+            assert_eq!(call.wait().unwrap().len(), 30_000);
+        }
+    }
+    assert_eq!(client.reverse(&[1; 60_000]).wait().unwrap(), [1; 60_000]);
+    let stats = fixture.server.stats();
+    assert!(stats.blocked_answers > 0, "the test did not make the server wait");
+    until("nothing is left", || fixture.server.stats().serving == 0);
+}
+
+#[test]
+fn bad_addresses_and_servers_say_so() {
+    let error = Client::connect("tcp://host:1").unwrap_err();
+    assert!(error.to_string().contains("use rdma://host:port, shm://name or mem://name"), "{error}");
+    let error = Client::connect("mem://nobody-here").unwrap_err();
+    assert!(error.to_string().contains("nobody listens"), "{error}");
+    assert_eq!(Server::builder().listen("mem://x").unwrap_err(), ServeError::NoService);
+    let twice = Server::builder()
+        .service(serve_probe(Prober::default()))
+        .service(serve_probe(Prober::default()))
+        .listen("mem://twice");
+    assert!(matches!(twice, Err(ServeError::DuplicateMethod { .. })));
+    let mut bad = config();
+    bad.window = 0;
+    assert!(matches!(Client::builder().config(bad).connect("mem://x"), Err(ConnectError::Config(_))));
+}
