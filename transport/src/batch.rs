@@ -61,35 +61,41 @@ impl Batch {
     }
 
     /// Room that is left.
+    #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
         self.limit - self.events.len()
     }
 
     /// Adds an event; providers check [`Batch::room`] first.
+    #[inline]
     pub fn push(&mut self, event: Event) {
         debug_assert!(self.room() > 0, "a provider pushed into a full batch");
         self.events.push(event);
     }
 
     /// How many events are in it.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
     /// Whether there are none.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
     /// The events from number `first` on, to be changed in place.
+    #[cfg(any(feature = "shm", feature = "sim", feature = "verbs"))]
     pub(crate) fn events_from(&mut self, first: usize) -> &mut [Event] {
         self.events.get_mut(first..).unwrap_or_default()
     }
 
     /// Takes all events, in order; the batch is empty afterwards and keeps its memory.
+    #[inline]
     pub fn drain(&mut self) -> std::vec::Drain<'_, Event> {
         self.events.drain(..)
     }

@@ -36,6 +36,12 @@ pub enum PortError {
         /// The cargo feature that has it.
         feature: &'static str,
     },
+    /// The provider is compiled in, and this process chose not to open it.
+    #[error("the provider {provider} was not opened: name it in the configuration of `Any`")]
+    NotOpened {
+        /// Which provider.
+        provider: &'static str,
+    },
     /// There is no device.
     #[error(
         "no RDMA device: {detail}; `rdma link` lists devices, `rdma link add rxe0 type rxe netdev eth0` makes one"

@@ -31,6 +31,7 @@ impl FrameWord {
     ///
     /// # Panics
     /// When `payload_bytes` does not fit in 32 bits with the word: a caller's bug, excluded by `frame_bytes_max`.
+    #[inline]
     #[must_use]
     pub fn new(payload_bytes: usize, tag: Tag) -> Self {
         let len = u32::try_from(payload_bytes + FRAME_WORD_BYTES).expect("frame_bytes_max is below 4 GiB");
@@ -38,6 +39,7 @@ impl FrameWord {
     }
 
     /// The word as it lies in memory.
+    #[inline]
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
@@ -48,6 +50,7 @@ impl FrameWord {
     ///
     /// # Errors
     /// [`Violation::FrameLength`].
+    #[inline]
     pub fn parse(bits: u64, frame_bytes_max: usize) -> Result<Option<Self>, Violation> {
         if bits == 0 {
             return Ok(None);
@@ -60,18 +63,21 @@ impl FrameWord {
     }
 
     /// Word and payload, without padding.
+    #[inline]
     #[must_use]
     pub const fn frame_bytes(self) -> usize {
         (self.0 & 0xffff_ffff) as usize
     }
 
     /// Payload only.
+    #[inline]
     #[must_use]
     pub const fn payload_bytes(self) -> usize {
         self.frame_bytes() - FRAME_WORD_BYTES
     }
 
     /// What the engine put there.
+    #[inline]
     #[must_use]
     pub const fn tag(self) -> Tag {
         Tag((self.0 >> 32) as u32)
@@ -79,6 +85,7 @@ impl FrameWord {
 }
 
 /// Bytes of ring that a frame with `payload_bytes` takes, padding included.
+#[inline]
 #[must_use]
 pub const fn span(payload_bytes: usize) -> usize {
     (FRAME_WORD_BYTES + payload_bytes).next_multiple_of(FRAME_ALIGN)

@@ -13,18 +13,21 @@ pub struct ConnId {
 
 impl ConnId {
     /// The id of slot `index` in its use number `generation`.
+    #[inline]
     #[must_use]
     pub const fn new(index: u32, generation: u32) -> Self {
         Self { index, generation }
     }
 
     /// The slot.
+    #[inline]
     #[must_use]
     pub const fn index(self) -> u32 {
         self.index
     }
 
     /// Which use of the slot this is.
+    #[inline]
     #[must_use]
     pub const fn generation(self) -> u32 {
         self.generation
@@ -45,18 +48,21 @@ pub struct Position(pub u64);
 
 impl Position {
     /// The position `bytes` further on.
+    #[inline]
     #[must_use]
     pub const fn plus(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
     }
 
     /// Bytes from `earlier` to here; 0 when `earlier` is not earlier.
+    #[inline]
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
     /// The offset in a ring of `ring_bytes` (a power of two).
+    #[inline]
     #[must_use]
     #[allow(clippy::cast_possible_truncation)] // 64-bit targets only; masked by the ring's size anyway
     pub const fn offset(self, ring_bytes: usize) -> usize {

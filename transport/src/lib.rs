@@ -21,6 +21,8 @@
 compile_error!("gimmal runs on Linux only: memfd seals, epoll and the RDMA CM are what it is built on");
 
 pub mod address;
+#[cfg(any(feature = "shm", feature = "sim", feature = "verbs"))]
+pub mod any;
 pub mod batch;
 pub mod config;
 #[cfg(feature = "conformance")]
@@ -45,6 +47,8 @@ pub mod time;
 pub mod verbs;
 
 pub use address::Address;
+#[cfg(any(feature = "shm", feature = "sim", feature = "verbs"))]
+pub use any::{Any, AnyConfig};
 pub use batch::{Batch, Event};
 pub use config::{ConnectOptions, ListenOptions, PortConfig};
 pub use counters::PortCounters;

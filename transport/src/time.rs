@@ -11,12 +11,14 @@ impl Time {
     pub const NEVER: Self = Self(u64::MAX);
 
     /// The moment `span` later; saturates at [`Time::NEVER`].
+    #[inline]
     #[must_use]
     pub fn plus(self, span: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
 
     /// How long from `earlier` until here; zero when `earlier` is later.
+    #[inline]
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -1,12 +1,15 @@
 //! How other threads reach a worker.
 
 use std::{
-    sync::{Arc, mpsc::RecvTimeoutError},
-    time::Instant,
+    sync::{
+        Arc,
+        mpsc::{self, RecvTimeoutError},
+    },
+    time::{Duration, Instant},
 };
 
 use gimmal_transport::{
-    Address, ConnId, ConnectOptions, Connecting, Gate, Loan, LoanError, Negotiated, Provider,
+    Address, ConnId, ConnectOptions, Connecting, Gate, Loan, LoanError, Negotiated, PortCounters, Provider,
 };
 
 use super::{
@@ -97,6 +100,14 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
     #[must_use]
     pub fn gate(&self) -> &P::Gate {
         &self.gate
+    }
+
+    /// What the port did for `conn`; asks the worker, so not for a hot path. `None` when it did not answer in 1 s.
+    #[must_use]
+    pub fn port_counters(&self, conn: ConnId) -> Option<PortCounters> {
+        let (reader, counters) = mpsc::sync_channel(1);
+        self.inbox.push(Command::Counters(conn, reader)).ok()?;
+        counters.recv_timeout(Duration::from_secs(1)).ok()
     }
 
     /// What the worker did.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, mpsc};
 
 use crossbeam::queue::ArrayQueue;
-use gimmal_transport::{ConnId, Negotiated, Waker};
+use gimmal_transport::{ConnId, Negotiated, PortCounters, Waker};
 
 use crate::error::OpenError;
 
@@ -13,6 +13,7 @@ pub(crate) enum Command<L, C> {
     App(C),
     Adopt(L, Adopted),
     Close(ConnId),
+    Counters(ConnId, mpsc::SyncSender<PortCounters>),
     Stop,
 }
 

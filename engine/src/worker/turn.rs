@@ -66,6 +66,10 @@ impl<P: Port, A: App> Worker<P, A> {
                 }
                 Command::Adopt(link, adopted) => self.adopt(link, adopted, now),
                 Command::Close(conn) => Io { port: &mut self.port, conns: &mut self.conns, now }.close(conn),
+                Command::Counters(conn, reader) => {
+                    // Whoever asked may have stopped waiting.
+                    let _ = reader.try_send(self.port.counters(conn));
+                }
                 Command::Stop => self.stopping = true,
             }
         }

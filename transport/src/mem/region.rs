@@ -105,12 +105,14 @@ impl Region {
     }
 
     /// The first byte.
+    #[inline]
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
         NonNull::new(self.map.as_mut_ptr()).expect("a mapping is never at address zero")
     }
 
     /// All bytes that are mapped, the second view of a ring included.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.map.len()
@@ -126,6 +128,7 @@ impl Region {
     ///
     /// # Panics
     /// When `offset + bytes` is outside: callers derive offsets from masked positions.
+    #[inline]
     #[must_use]
     pub fn at(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         assert!(

@@ -31,6 +31,7 @@ impl RxFrame {
     /// # Safety
     /// Until this frame is released nobody writes these bytes: not this process, and, by the protocol that the
     /// trust in the peer rests on, not the peer.
+    #[inline]
     #[must_use]
     pub(crate) unsafe fn lend(
         region: &Rc<Region>,
@@ -53,18 +54,21 @@ impl RxFrame {
     }
 
     /// The engine's bits of the frame word.
+    #[inline]
     #[must_use]
     pub const fn tag(&self) -> Tag {
         self.tag
     }
 
     /// The position after this frame in its ring; 0 on the send/recv path.
+    #[inline]
     #[must_use]
     pub const fn end(&self) -> Position {
         self.end
     }
 
     /// The provider's: which receive it came by.
+    #[inline]
     #[must_use]
     pub const fn slot(&self) -> u32 {
         self.slot
@@ -74,6 +78,7 @@ impl RxFrame {
 impl Deref for RxFrame {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: `lend`'s caller promised that nobody writes these bytes while we exist, and `_memory` keeps them
         // mapped; `on_heap` owns them. `bytes` and `len` were checked against the region by `Region::at`.

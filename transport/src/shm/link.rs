@@ -73,7 +73,7 @@ pub(super) fn settle(
     if !theirs.features.has(Feature::RING) {
         return Err(RejectReason::BadHello { field: 7 });
     }
-    if theirs.ring_bytes as usize % rustix::param::page_size() != 0 {
+    if !(theirs.ring_bytes as usize).is_multiple_of(rustix::param::page_size()) {
         return Err(RejectReason::BadHello { field: 1 });
     }
     let negotiated = Negotiated::settle("shm", &CAPABILITIES, config, ours, theirs)?;

@@ -219,6 +219,12 @@ impl Live {
         more_credit || self.ending.is_some() || observe(self.peer.word(self.rx)) != 0 || self.peer_closed()
     }
 
+    /// The peer's word at `position`.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn peer_word(&self, position: u64) -> u64 {
+        observe(self.peer.word(position))
+    }
+
     /// Our sleep's word.
     pub(super) fn armed(&self) -> &impl Word {
         self.end.own.armed()

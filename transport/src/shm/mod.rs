@@ -36,7 +36,8 @@ mod port;
 mod rendezvous;
 mod segment;
 mod socket;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 
 use rustix::io::Errno;

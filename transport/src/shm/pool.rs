@@ -108,7 +108,7 @@ impl Pool {
         known.extend(state.segments.iter().skip(known.len()).cloned());
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn counts(&self) -> (usize, usize) {
         let state = self.state();
         (state.segments.len(), state.lent.len())
@@ -173,7 +173,6 @@ fn ticket(segment: usize, offset: usize) -> u64 {
     ((segment as u64) << 32) | (offset / GRAIN) as u64
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "both halves came from a usize")]
 fn place(ticket: u64) -> (usize, usize) {
     ((ticket >> 32) as usize, (ticket & 0xffff_ffff) as usize * GRAIN)
 }

@@ -481,7 +481,7 @@ fn check(config: &PortConfig) -> Result<(), PortError> {
         return limit("connections", 0, 1);
     }
     let page = rustix::param::page_size();
-    if (config.ring_bytes as usize) % page != 0 {
+    if !(config.ring_bytes as usize).is_multiple_of(page) {
         return limit("ring_bytes", config.ring_bytes.into(), page as u64);
     }
     match hello(config, 0).check() {

@@ -33,7 +33,7 @@ impl Rendezvous {
         let address = socket_address(path).map_err(refuse)?;
         let folder = path.parent().filter(|_| path.file_name().is_some());
         let folder = folder.ok_or_else(|| refuse("it names no file".to_owned()))?;
-        check_folder(path, folder)?;
+        check_folder(path, folder, folder == runtime_folder())?;
         let lock_path = lock_path(path);
         let lock = take_lock(path, &lock_path)?;
         // From here on nobody else touches the place; a failure leaves only the lock file, which is taken over.
@@ -92,8 +92,7 @@ fn lock_path(path: &Path) -> PathBuf {
 }
 
 /// Our own runtime folder is made when it is missing, and must be closed to others; any other must exist.
-fn check_folder(path: &Path, folder: &Path) -> Result<(), ListenError> {
-    let ours = folder == runtime_folder();
+pub(super) fn check_folder(path: &Path, folder: &Path, ours: bool) -> Result<(), ListenError> {
     if ours {
         match rustix::fs::mkdir(folder, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}

@@ -71,7 +71,9 @@ impl World {
         };
         self.conns.insert(id, conn);
         self.log("connect", &[id]);
-        self.schedule(self.now.plus(options.connect_timeout), Happening::ConnectDeadline { conn: id });
+        if !self.config.real_time {
+            self.schedule(self.now.plus(options.connect_timeout), Happening::ConnectDeadline { conn: id });
+        }
         match self.fault(id, Step::Resolve) {
             None => self.travel(id, 0, Duration::ZERO, Happening::Request { conn: id }),
             Some(FaultKind::Refuse) => self.fail_attempt(id, |conn, _| ConnectError::Resolve {
@@ -227,7 +229,7 @@ impl World {
         }
     }
 
-    /// The connection stands at this end: memory is there, the handshake's clock runs.
+    /// The connection stands at this end, and its memory is there.
     fn link(&mut self, id: u64, side: Side, mut negotiated: Negotiated, peer: String) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let end = &mut conn.ends[side];
@@ -237,8 +239,6 @@ impl World {
         (end.rx.posted, end.rx.arrivals) = (negotiated.rx_arrivals.into(), negotiated.rx_arrivals.into());
         end.peer_credit = Credit { arrivals: negotiated.tx_arrivals.into(), ..Credit::default() };
         end.negotiated = Some(Arc::new(negotiated));
-        let at = self.now.plus(end.handshake_timeout);
-        self.schedule(at, Happening::HandshakeDeadline { conn: id, side });
     }
 
     pub(super) fn on_handshake_deadline(&mut self, id: u64, side: Side) {
@@ -252,6 +252,9 @@ impl World {
     pub(super) fn adopted(&mut self, id: u64, side: Side, conn_id: ConnId, port: u64) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.ends[side].id = Some(conn_id);
+        // The handshake's clock runs from here: only now is it sure what time it is.
+        let at = self.now.plus(conn.ends[side].handshake_timeout);
+        self.schedule(at, Happening::HandshakeDeadline { conn: id, side });
         if let Some(port) = self.ports.get_mut(&port) {
             port.conns.insert(conn_id, (id, side));
         }

@@ -96,6 +96,9 @@ pub struct SimConfig {
     pub delay_min: Duration,
     /// Most time of everything that travels; drawn anew for each.
     pub delay_max: Duration,
+    /// Attempts to connect have their deadline by the real clock: for worlds whose ports are polled with it, and
+    /// sleep. Otherwise by virtual time (and by the real one for whoever waits in it).
+    pub real_time: bool,
     /// What one KiB of a READ adds, ns.
     pub read_ns_per_kib: u64,
     /// From a chain that met no receive to its next attempt; at least 1 us.
@@ -115,6 +118,7 @@ impl Default for SimConfig {
             device: SimDevice::default(),
             delay_min: Duration::ZERO,
             delay_max: Duration::ZERO,
+            real_time: false,
             read_ns_per_kib: 0,
             rnr_delay: Duration::from_micros(640),
             shuffle: false,

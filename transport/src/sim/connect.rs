@@ -29,11 +29,14 @@ impl Connecting for SimConnecting {
 
     fn poll(&mut self, timeout: Duration) -> Option<Result<Link, ConnectError>> {
         let id = self.conn?;
-        let outcome = self.shared.wait(timeout, |world| world.conns.get(&id)?.outcome.clone());
+        let (limit, real) = self
+            .shared
+            .with(|world| Some((world.conns.get(&id)?.connect_timeout, world.config.real_time)))?;
+        let left = limit.saturating_sub(self.started.elapsed());
+        let outcome = self.shared.wait(timeout.min(left), |world| world.conns.get(&id)?.outcome.clone());
         let outcome = outcome.or_else(|| {
             self.shared.with(|world| {
-                let limit = world.conns.get(&id)?.connect_timeout;
-                if !timeout.is_zero() && self.started.elapsed() >= limit {
+                if (real || !timeout.is_zero()) && self.started.elapsed() >= limit {
                     world.on_connect_deadline(id);
                 }
                 world.conns.get(&id)?.outcome.clone()

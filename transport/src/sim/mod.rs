@@ -57,7 +57,7 @@ impl Sim {
     #[must_use]
     pub fn global() -> Self {
         static GLOBAL: OnceLock<Sim> = OnceLock::new();
-        GLOBAL.get_or_init(|| Self::new(SimConfig::default())).clone()
+        GLOBAL.get_or_init(|| Self::new(SimConfig { real_time: true, ..SimConfig::default() })).clone()
     }
 
     /// The same world through another device; its ports, listeners and connections have it.

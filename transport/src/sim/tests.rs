@@ -132,7 +132,7 @@ fn frames_of_a_chain_arrive_in_order_and_use_one_receive() {
     let [active, passive] = two.open();
     let before = two.ports[1].arrivals(passive);
     for (at, chain) in [Chain::Begin, Chain::Extend, Chain::Extend].into_iter().enumerate() {
-        two.send(0, active, &[at as u8; 20], chain).unwrap();
+        two.send(0, active, &[u8::try_from(at).unwrap(); 20], chain).unwrap();
     }
     for at in 0..3 {
         let frame = two.frame(1);
@@ -242,7 +242,7 @@ fn r9_reads_never_exceed_the_granted_depth() {
     let [active, passive] = two.open();
     let mut loan = two.ports[0].gate().allocate(active, 100_001).unwrap();
     for (at, byte) in loan.iter_mut().enumerate() {
-        *byte = (at % 251) as u8;
+        *byte = u8::try_from(at % 251).unwrap();
     }
     let offer = two.ports[0].offer(active, &loan).unwrap();
     two.ports[1].pull(passive, offer, 9).unwrap();

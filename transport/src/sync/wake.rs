@@ -45,6 +45,7 @@ impl Ringer {
     /// nonsense into its word costs at most one ring a call.
     #[inline]
     pub(crate) fn must_ring(&mut self, armed: &impl Word) -> bool {
+        // SYNC POINT: sleep announced. `settle` came before, as it does between `announce` and the sleeper's last look.
         let epoch = armed.load(Ordering::Relaxed);
         if epoch == AWAKE || epoch == self.rung {
             return false;

@@ -1,1 +1,145 @@
-//! Placeholder.
+//! The RDMA CM and verbs: InfiniBand, RoCE and iWARP devices, rxe and siw among them.
+//!
+//! ```text
+//!  Verbs ──► ControlHandle ══ control thread: EventChannel, ids          (control side)
+//!               ▲                  │ owns id + queue pair, destroys them in exchange for the licence
+//!  VerbsGate ───┤                  ▼
+//!     │      VerbsPort ─► Conn ─► licence (Qp) · Holdings (registrations, share of a Cq, seat)
+//!     └─► Shared ─► PortDevice ─► Pool ─► Pd ─► Context
+//! ```
+//! Destroyed in this order: queue pair, id, registrations, then the connection's seat; per port the completion
+//! queues and the protection domain; last the event channel. Every CM event is acked when it is read.
+//!
+//! Data travels by write-with-immediate into the peer's receive ring where the device can, by SEND into posted
+//! receives where it cannot (iWARP). Bulk is pulled by RDMA READ.
+
+mod asynchronous;
+mod close;
+mod cm;
+mod conn;
+mod connect;
+mod control;
+mod cq;
+mod device;
+mod gate;
+mod grant;
+mod lane;
+mod link;
+mod listen;
+mod mr;
+mod pool;
+mod port;
+mod pulls;
+mod qp;
+mod rnr;
+mod rx;
+mod sys;
+mod tx;
+mod wr_id;
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use crossbeam::channel::bounded;
+
+use crate::{
+    Address, ConnectError, ConnectOptions, ListenError, ListenOptions, PortConfig, PortError, Provider,
+};
+
+pub use connect::VerbsConnecting;
+pub use gate::VerbsGate;
+pub use link::VerbsLink;
+pub use listen::{VerbsIncoming, VerbsListener};
+pub use port::VerbsPort;
+pub use rnr::{RnrCounters, rnr_counters};
+
+use self::{connect::Attempt, control::ControlHandle, gate::lock};
+
+/// The provider. Its control thread starts with the first use and ends with the last user.
+#[derive(Clone, Debug, Default)]
+pub struct Verbs {
+    control: Arc<Mutex<Option<Arc<ControlHandle>>>>,
+}
+
+impl Verbs {
+    /// Touches no device yet: what is missing is said by the first call that needs it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn control(&self) -> Result<Arc<ControlHandle>, PortError> {
+        let mut control = lock(&self.control);
+        if let Some(control) = &*control {
+            return Ok(Arc::clone(control));
+        }
+        device::require_device()?;
+        let started = ControlHandle::start()?;
+        *control = Some(Arc::clone(&started));
+        Ok(started)
+    }
+}
+
+fn rdma_host(address: &Address) -> Result<(&str, u16), String> {
+    match address {
+        Address::Rdma { host, port } => Ok((host, *port)),
+        other => Err(format!("{other} is not for verbs; use rdma://host:port")),
+    }
+}
+
+impl Provider for Verbs {
+    type Port = VerbsPort;
+    type Gate = VerbsGate;
+    type Link = VerbsLink;
+    type Listener = VerbsListener;
+    type Connecting = VerbsConnecting;
+
+    fn open_port(&self, config: &PortConfig) -> Result<VerbsPort, PortError> {
+        let too_low = |field, value: u64, limit| PortError::Limit { field, value, limit };
+        if config.arrivals < 4 {
+            return Err(too_low("arrivals", config.arrivals.into(), 4));
+        }
+        let connections = u64::from(config.connections);
+        if config.connections > wr_id::INDEX_LIMIT {
+            return Err(too_low("connections", connections, wr_id::INDEX_LIMIT.into()));
+        }
+        let page = rustix::param::page_size() as u64;
+        if !config.ring_bytes.is_power_of_two() || u64::from(config.ring_bytes) < page {
+            return Err(too_low("ring_bytes", config.ring_bytes.into(), page));
+        }
+        VerbsPort::open(config, self.control()?)
+    }
+
+    fn listen(&self, address: &Address, options: &ListenOptions) -> Result<VerbsListener, ListenError> {
+        let (host, port) =
+            rdma_host(address).map_err(|why| ListenError::Address { address: address.to_string(), why })?;
+        VerbsListener::start(&self.control()?, host, port, options)
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        gate: &VerbsGate,
+        options: &ConnectOptions,
+    ) -> Result<VerbsConnecting, ConnectError> {
+        let (host, port) =
+            rdma_host(address).map_err(|why| ConnectError::Address { address: address.to_string(), why })?;
+        let control = self.control()?;
+        let (sender, outcome) = bounded(1);
+        let attempt = Attempt {
+            ticket: control.ticket(),
+            address: address.to_string(),
+            host: host.to_owned(),
+            port,
+            candidates: VecDeque::new(),
+            shared: Arc::clone(&gate.shared),
+            options: options.clone(),
+            deadline: Instant::now() + options.connect_timeout,
+            outcome: sender,
+        };
+        VerbsConnecting::start(&control, attempt, outcome)
+    }
+}

@@ -1,1 +1,179 @@
-//! Tests.
+//! What the provider promises, and what a broken or hostile peer can do to it.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers, loud failures")]
+
+mod bulk;
+mod echo;
+mod hostile;
+mod kill;
+mod listen;
+mod measure;
+mod sleep;
+
+use std::{
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use super::{Shm, ShmConnecting, ShmGate, ShmLink, ShmListener, ShmPort};
+use crate::{
+    Address, Batch, Chain, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting, Credit, Event,
+    Incoming, ListenOptions, Listener, Port, PortConfig, Provider, RxFrame, Tag, Time,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A folder that goes away, and an address in it.
+fn place() -> (tempfile::TempDir, Address) {
+    let folder = tempfile::tempdir().unwrap();
+    let address = Address::Shm { path: folder.path().join("socket") };
+    (folder, address)
+}
+
+fn config(ring_bytes: u32) -> PortConfig {
+    PortConfig { ring_bytes, ..PortConfig::default() }
+}
+
+fn listen(address: &Address) -> ShmListener {
+    Shm.listen(address, &ListenOptions::default()).unwrap()
+}
+
+fn connect(address: &Address, gate: &ShmGate) -> Result<ShmConnecting, ConnectError> {
+    Shm.connect(address, gate, &ConnectOptions::default())
+}
+
+/// Both ends of a link, made on this thread.
+fn links(listener: &mut ShmListener, server: &ShmGate, client: &ShmGate) -> (ShmLink, ShmLink) {
+    let mut connecting = connect(&listener.address(), client).unwrap();
+    let incoming = listener.accept(SECOND).unwrap().expect("a client is there");
+    let accepted = incoming.accept(server).unwrap();
+    let connected = connecting.poll(SECOND).expect("the server answered").unwrap();
+    (accepted, connected)
+}
+
+/// One end with a port and one connection, which counts credit as the engine does.
+struct Side {
+    port: ShmPort,
+    conn: ConnId,
+    batch: Batch,
+    started: Instant,
+}
+
+impl Side {
+    fn adopt(mut port: ShmPort, link: ShmLink) -> Self {
+        let conn = port.adopt(link, Time(0)).unwrap();
+        Self { port, conn, batch: Batch::new(64), started: Instant::now() }
+    }
+
+    fn now(&self) -> Time {
+        Time::default().plus(self.started.elapsed())
+    }
+
+    fn poll(&mut self) -> Vec<Event> {
+        let now = self.now();
+        self.port.poll(now, &mut self.batch);
+        self.batch.drain().collect()
+    }
+
+    /// Polls until something comes.
+    fn wait(&mut self) -> Vec<Event> {
+        let until = Instant::now() + 5 * SECOND;
+        loop {
+            let events = self.poll();
+            if !events.is_empty() {
+                return events;
+            }
+            assert!(Instant::now() < until, "nothing came in 5 s");
+        }
+    }
+
+    fn opened(&mut self) {
+        let events = self.wait();
+        let [Event::Opened { conn, .. }] = &events[..] else { panic!("not opened: {events:?}") };
+        assert_eq!(*conn, self.conn);
+    }
+
+    /// The reason of the `Closed` that is the only thing to come.
+    fn closed(&mut self) -> CloseReason {
+        let mut events = self.wait();
+        let Some(Event::Closed { conn, reason }) = events.pop() else { panic!("not closed: {events:?}") };
+        assert!(events.is_empty(), "more came: {events:?}");
+        assert_eq!(conn, self.conn);
+        assert!(self.poll().is_empty(), "closed is the last event");
+        reason
+    }
+
+    fn commit(&mut self, payload: &[u8], tag: u32) {
+        let room = self.port.reserve(self.conn, payload.len()).unwrap();
+        room[..payload.len()].copy_from_slice(payload);
+        self.port.commit(self.conn, payload.len(), Tag(tag), Chain::Begin);
+    }
+
+    fn send(&mut self, payload: &[u8], tag: u32) {
+        self.commit(payload, tag);
+        self.port.flush();
+    }
+
+    /// The next frame.
+    fn frame(&mut self) -> RxFrame {
+        let mut events = self.wait();
+        assert_eq!(events.len(), 1, "{events:?}");
+        let Some(Event::Frame { frame, .. }) = events.pop() else { panic!("no frame") };
+        frame
+    }
+
+    fn give_back(&mut self, frame: RxFrame) {
+        let credit = Credit { bytes: frame.end(), arrivals: 0 };
+        self.port.release(self.conn, frame);
+        self.port.return_credit(self.conn, credit);
+    }
+
+    /// Arms, waits for the descriptor, disarms. True when it became readable.
+    fn sleep(&mut self, timeout: Duration) -> bool {
+        let woken = !self.port.arm() || readable(self.port.wait_fd(), timeout);
+        self.port.disarm();
+        woken
+    }
+}
+
+fn readable(fd: impl AsFd, timeout: Duration) -> bool {
+    let timeout = rustix::time::Timespec {
+        tv_sec: timeout.as_secs().try_into().unwrap(),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&timeout)).unwrap() == 1
+}
+
+/// Server and client on this thread, open, with rings of `ring_bytes` each.
+fn pair(ring_bytes: u32) -> (Side, Side) {
+    pair_of(&config(ring_bytes), &config(ring_bytes))
+}
+
+fn pair_of(server: &PortConfig, client: &PortConfig) -> (Side, Side) {
+    let (_folder, address) = place();
+    let mut listener = listen(&address);
+    let server = Shm.open_port(server).unwrap();
+    let client = Shm.open_port(client).unwrap();
+    let (accepted, connected) = links(&mut listener, &server.gate(), &client.gate());
+    let (mut server, mut client) = (Side::adopt(server, accepted), Side::adopt(client, connected));
+    client.opened();
+    server.opened();
+    (server, client)
+}
+
+/// Bytes that say where they belong.
+fn pattern(seed: u32, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (seed as usize * 31 + at * 7) as u8).collect()
+}
+
+/// Descriptors of this process that lead to something shared memory makes.
+fn descriptors() -> usize {
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+    fds.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok())
+        .filter(|to| {
+            let to = to.to_string_lossy().into_owned();
+            ["memfd:gimmal", "socket:", "eventpoll", "eventfd", ".lock"].iter().any(|kind| to.contains(kind))
+        })
+        .count()
+}

@@ -1,0 +1,140 @@
+//! What credit is for: a window far above the posted receives, a receiver that sleeps, and the device's RNR counters.
+//!
+//! With credit they stay where they were; with `--no-credit` they move (or the connection breaks, where there is no
+//! RNR), which shows that the first result means something. Exit code 0 when what was asked for is what was seen.
+//!
+//! `credit --address rdma://10.0.0.1:7500 [--no-credit] [--count 20000]`
+
+#![forbid(unsafe_code)]
+
+use std::{
+    error::Error,
+    fs,
+    time::{Duration, Instant},
+};
+
+use gimmal_engine::{
+    Acceptor, App, Config, Head, Idle, Inline, Io, Message, SendError,
+    transport::{
+        Address, Bulk, BulkError, CloseReason, ConnId, ListenOptions, Listener as _, Negotiated, Port,
+        PortConfig, Provider, any::Any,
+    },
+};
+
+const ARRIVALS: u16 = 16;
+const WINDOW: u64 = 4 * ARRIVALS as u64;
+
+/// Echoes; what does not fit waits in a bounded list.
+#[derive(Debug, Default)]
+struct Echo {
+    returned: u64,
+    closed: Option<CloseReason>,
+    waiting: Vec<(ConnId, Head)>,
+    is_client: bool,
+}
+
+impl App for Echo {
+    type Command = ();
+
+    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
+
+    fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
+        if self.is_client {
+            self.returned += 1;
+        } else if io.send(conn, message.head, 64, |out| out.get_mut(..64).map(|_| 64))
+            == Err(SendError::Blocked)
+        {
+            self.waiting.push((conn, message.head));
+        }
+    }
+
+    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
+
+    fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, _: ConnId) {
+        self.waiting.retain(|&(conn, head)| io.send(conn, head, 64, |_| Some(64)) == Err(SendError::Blocked));
+    }
+
+    fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, reason: &CloseReason) {
+        self.closed = Some(reason.clone());
+    }
+
+    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
+}
+
+/// The sum of the device's RNR counters; `None` where it has none.
+fn rnr(device: &str) -> Option<u64> {
+    let folder = format!("/sys/class/infiniband/{}/ports/1/hw_counters", device.split(' ').next()?);
+    let counters = fs::read_dir(folder)
+        .ok()?
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().contains("rnr"));
+    Some(counters.filter_map(|entry| fs::read_to_string(entry.path()).ok()?.trim().parse::<u64>().ok()).sum())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let value = |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1));
+    let address: Address = value("--address").ok_or("--address is missing")?.parse()?;
+    let count: u64 = value("--count").map_or(Ok(20_000), |count| count.parse())?;
+    let credit = !args.iter().any(|arg| arg == "--no-credit");
+    let port = PortConfig { arrivals: ARRIVALS, ..PortConfig::default() };
+    let plan = Config { port, idle: Idle::Event, enforce_credit: credit, ..Config::default() }.validate()?;
+
+    let provider = Any::new();
+    let listener = provider.listen(&address, &ListenOptions::default())?;
+    let at = listener.address();
+    let server_plan = plan.clone();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let theirs = provider.clone();
+    let server = std::thread::spawn(move || {
+        let Ok(mut server) = Inline::new(&theirs, &server_plan, Echo::default()) else { return };
+        let _ = sender.send(server.handle());
+        // The slow receiver: it looks once a millisecond.
+        while stopped.try_recv().is_err() {
+            while server.turn() > 0 {}
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        server.close(Duration::from_secs(1));
+    });
+    let _acceptor = Acceptor::spawn(listener, vec![receiver.recv()?])?;
+
+    let mut client = Inline::new(&provider, &plan, Echo { is_client: true, ..Echo::default() })?;
+    let (conn, negotiated) = client.connect(&at)?;
+    let before = rnr(&negotiated.device);
+    let started = Instant::now();
+    let mut sent = 0;
+    while client.app().returned < count && client.app().closed.is_none() {
+        while sent < count && sent - client.app().returned < WINDOW {
+            let head = Head { kind: 0, aux: sent };
+            // One turn for each, so that each is a chain of its own and uses up a receive.
+            if client.with(|_, io| io.send(conn, head, 64, |_| Some(64))).is_err() {
+                break;
+            }
+            sent += 1;
+        }
+        client.idle(Duration::from_millis(5));
+        let moved = rnr(&negotiated.device) > before;
+        if started.elapsed() > Duration::from_secs(240) || (!credit && moved) {
+            break;
+        }
+    }
+    let after = rnr(&negotiated.device);
+    let _ = stop.send(());
+    println!(
+        "{}: credit {}, {} echoes of {count} in {:.1} s, window {WINDOW}, receives {ARRIVALS}, RNR {before:?} -> {after:?}, closed: {:?}",
+        negotiated.device,
+        if credit { "on" } else { "OFF" },
+        client.app().returned,
+        started.elapsed().as_secs_f64(),
+        client.app().closed
+    );
+    let fine = if credit {
+        client.app().returned == count && before == after
+    } else {
+        after > before || (after.is_none() && client.app().closed.is_some())
+    };
+    drop(client);
+    let _ = server.join();
+    if fine { Ok(()) } else { Err("that is not what credit promises".into()) }
+}

@@ -1,0 +1,168 @@
+//! The engine over shared memory: real threads, real clocks, every idle strategy.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use gimmal_engine::{
+    Acceptor, App, Config, Head, Idle, Inline, Io, Message, Plan, SendError, Workers,
+    transport::{
+        Address, Bulk, BulkError, CloseReason, ConnId, ListenOptions, Negotiated, Port, PortConfig,
+        Provider as _, shm::Shm,
+    },
+};
+
+/// Sends back what it gets; as a client it counts what comes.
+#[derive(Debug, Default)]
+struct Echo {
+    returned: u64,
+    closed: Vec<CloseReason>,
+    waiting: Vec<(ConnId, Head, Vec<u8>)>,
+    is_client: bool,
+}
+
+impl App for Echo {
+    type Command = ();
+
+    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
+
+    fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
+        if self.is_client {
+            assert!(message.body.iter().all(|&byte| byte == message.head.aux as u8));
+            self.returned += 1;
+            return;
+        }
+        let body = message.body;
+        let sent = io.send(conn, message.head, body.len(), |out| {
+            out[..body.len()].copy_from_slice(body);
+            Some(body.len())
+        });
+        if sent == Err(SendError::Blocked) {
+            self.waiting.push((conn, message.head, body.to_vec()));
+        }
+    }
+
+    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
+
+    fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, _: ConnId) {
+        for (conn, head, body) in std::mem::take(&mut self.waiting) {
+            let sent = io.send(conn, head, body.len(), |out| {
+                out[..body.len()].copy_from_slice(&body);
+                Some(body.len())
+            });
+            if sent.is_err() {
+                self.waiting.push((conn, head, body));
+            }
+        }
+    }
+
+    fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, reason: &CloseReason) {
+        self.closed.push(reason.clone());
+    }
+
+    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
+}
+
+fn plan(idle: Idle) -> Plan {
+    let port = PortConfig { ring_bytes: 64 << 10, ..PortConfig::default() };
+    Config { idle, port, ..Config::default() }.validate().unwrap()
+}
+
+fn serve(name: &str, plan: &Plan) -> (Workers<Shm, Echo>, Acceptor, Address) {
+    let shm = Shm;
+    let folder = std::env::temp_dir().join(format!("gimmal-engine-{}-{name}", std::process::id()));
+    let address = Address::Shm { path: folder };
+    let workers = Workers::spawn(&shm, plan, |_| Echo::default()).unwrap();
+    let listener = shm.listen(&address, &ListenOptions::default()).unwrap();
+    let acceptor = Acceptor::spawn(listener, workers.handles().to_vec()).unwrap();
+    (workers, acceptor, address)
+}
+
+fn client(plan: &Plan, address: &Address) -> (Inline<Shm, Echo>, ConnId, Arc<Negotiated>) {
+    let mut client = Inline::new(&Shm, plan, Echo { is_client: true, ..Echo::default() }).unwrap();
+    let (conn, negotiated) = client.connect(address).unwrap();
+    (client, conn, negotiated)
+}
+
+fn echo(client: &mut Inline<Shm, Echo>, conn: ConnId, count: u64, window: u64, bytes: impl Fn(u64) -> usize) {
+    let (start, deadline) = (client.app().returned, Instant::now() + Duration::from_secs(60));
+    let mut sent = 0;
+    while client.app().returned < start + count {
+        assert!(Instant::now() < deadline, "stuck after {} of {count}", client.app().returned - start);
+        while sent < count && sent - (client.app().returned - start) < window {
+            let len = bytes(sent);
+            let head = Head { kind: 0, aux: sent };
+            let outcome = client.with(|_, io| {
+                io.send(conn, head, len, |out| {
+                    out[..len].fill(sent as u8);
+                    Some(len)
+                })
+            });
+            match outcome {
+                Ok(()) => sent += 1,
+                Err(SendError::Blocked) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        client.idle(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn every_idle_strategy_carries_every_size() {
+    for (name, idle) in
+        [("spin", Idle::Spin), ("adaptive", Idle::Adaptive { spin_us: 20 }), ("event", Idle::Event)]
+    {
+        let plan = plan(idle);
+        let (_workers, _acceptor, address) = serve(name, &plan);
+        let (mut client, conn, negotiated) = client(&plan, &address);
+        assert_eq!(negotiated.frame_bytes_max, 16 << 10);
+        echo(&mut client, conn, 2000, 1, |_| 64);
+        echo(&mut client, conn, 2000, 32, |seq| (seq * 37 % 9000) as usize);
+        assert!(client.close(Duration::from_secs(2)), "{name}: the goodbye was not answered");
+    }
+}
+
+/// R63 in small, R64: a long run that wraps the ring many times, at every size around a frame's limit.
+#[test]
+fn r64_sizes_at_the_limit() {
+    let plan = plan(Idle::default());
+    let (_workers, _acceptor, address) = serve("sizes", &plan);
+    let (mut client, conn, _) = client(&plan, &address);
+    let limit = client.with(|_, io| io.body_bytes_max(conn));
+    echo(&mut client, conn, 200, 4, |seq| limit - (seq % 40) as usize);
+    let refused = client.with(|_, io| io.send(conn, Head::default(), limit + 1, |_| None));
+    assert_eq!(refused, Err(SendError::TooLarge { bytes: limit + 1, limit }));
+}
+
+/// An idle engine sleeps: its process uses next to no time, and wakes when something comes.
+#[test]
+fn an_idle_worker_sleeps_and_wakes() {
+    let plan = plan(Idle::Adaptive { spin_us: 50 });
+    let (workers, _acceptor, address) = serve("idle", &plan);
+    let (mut client, conn, _) = client(&plan, &address);
+    echo(&mut client, conn, 10, 1, |_| 8);
+    let before = workers.handles()[0].duty();
+    std::thread::sleep(Duration::from_millis(300));
+    let after = workers.handles()[0].duty();
+    assert!(after.turns - before.turns < 2000, "{} turns in 300 idle ms", after.turns - before.turns);
+    echo(&mut client, conn, 10, 1, |_| 8);
+}
+
+/// R98: the server stops; the client hears an orderly close.
+#[test]
+fn r98_a_stopping_server_says_goodbye() {
+    let plan = plan(Idle::default());
+    let (workers, acceptor, address) = serve("stop", &plan);
+    let (mut client, conn, _) = client(&plan, &address);
+    echo(&mut client, conn, 10, 1, |_| 8);
+    drop(acceptor);
+    let stopper = std::thread::spawn(move || workers.shutdown(Duration::from_secs(3)));
+    let deadline = Instant::now() + Duration::from_secs(3);
+    while client.app().closed.is_empty() && Instant::now() < deadline {
+        client.idle(Duration::from_millis(10));
+    }
+    assert_eq!(client.app().closed, [CloseReason::Peer]);
+    assert!(stopper.join().unwrap(), "the workers did not stop in time");
+}

@@ -1,0 +1,129 @@
+//! The engine on the simulated provider: many seeds, faults, virtual time; invariants after every run.
+//!
+//! I3 bytes are the expected ones, in order · I5 credit is conserved (the world saw no overwrite, no chain without a
+//! receive) · I7 one close, by a bound · I8 when faults stop, everything sent arrives · I12 the fault really happened.
+
+mod support;
+
+use std::time::Duration;
+
+use gimmal_engine::transport::{
+    CloseReason, Time,
+    sim::{Fault, FaultKind, SimConfig, SimDevice, Step},
+};
+use support::{Pair, Traffic};
+
+const DEVICES: [(&str, fn() -> SimDevice); 3] =
+    [("roce", SimDevice::roce), ("iwarp", SimDevice::iwarp), ("shared memory", SimDevice::shared_memory)];
+
+fn config(seed: u64, device: SimDevice) -> SimConfig {
+    SimConfig {
+        seed,
+        device,
+        delay_min: Duration::from_nanos(200),
+        delay_max: Duration::from_micros(20),
+        shuffle: true,
+        ..SimConfig::default()
+    }
+}
+
+/// Seeds of a run: few in CI, more in a soak.
+fn seeds() -> u64 {
+    std::env::var("GIMMAL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60)
+}
+
+/// Everything that is sent comes back, whatever the medium and the order of completions.
+#[test]
+fn i3_i5_i8_all_traffic_returns_on_every_medium() {
+    for (name, device) in DEVICES {
+        for seed in 0..seeds() {
+            let mut pair =
+                Pair::new(config(seed, device()), Traffic { messages: 200, bytes_max: 3000, bulk_every: 17 });
+            pair.run_until(Time(2_000_000_000), |pair| pair.client().is_finished());
+            let client = pair.client();
+            assert_eq!(client.echoed, 200, "{name}, seed {seed}: {client:?}");
+            pair.assert_clean(&format!("{name}, seed {seed}"));
+        }
+    }
+}
+
+/// R44, R57: a receiver that takes turns a hundred times as seldom; memory is the ring's, RNR stays 0.
+#[test]
+fn r44_a_slow_receiver_is_back_pressure() {
+    for (name, device) in DEVICES {
+        let mut pair =
+            Pair::new(config(7, device()), Traffic { messages: 500, bytes_max: 900, bulk_every: 0 });
+        pair.server_every = 100;
+        pair.run_until(Time(20_000_000_000), |pair| pair.client().is_finished());
+        assert!(pair.client().blocked > 0, "{name}: the sender was never held back: not injected");
+        assert_eq!(pair.client().echoed, 500, "{name}");
+        pair.assert_clean(name);
+    }
+}
+
+/// R23, R25: the connection is lost at any step; both sides hear of it exactly once, and nobody hangs.
+#[test]
+fn r25_lost_at_any_step_is_told_once() {
+    let steps =
+        [Step::Grant(1), Step::Grant(2), Step::Frame(1), Step::Frame(40), Step::Completion(2), Step::Bulk(1)];
+    for step in steps {
+        for seed in 0..20 {
+            let mut config = config(seed, SimDevice::roce());
+            config.faults = vec![Fault::at(step, FaultKind::Lost)];
+            let mut pair = Pair::new(config, Traffic { messages: 100, bytes_max: 2000, bulk_every: 5 });
+            pair.run_until(Time(50_000_000), |pair| pair.client().is_finished());
+            assert_eq!(pair.injected(), 1, "{step:?}, seed {seed}: not injected");
+            let (client, server) = (pair.client(), pair.server());
+            assert!(client.closed.len() <= 1 && server.closed.len() <= 1, "{step:?}, seed {seed}");
+            assert!(
+                !client.closed.is_empty() || !client.opened,
+                "{step:?}, seed {seed}: nobody told the client"
+            );
+            assert_eq!(client.pulls_pending, 0, "{step:?}, seed {seed}: a pull never ended");
+        }
+    }
+}
+
+/// R68, R91: a frame with an impossible length closes that connection with a violation.
+#[test]
+fn r91_a_corrupt_frame_is_a_named_violation() {
+    let mut config = config(3, SimDevice::roce());
+    config.faults = vec![Fault::at(Step::Frame(30), FaultKind::Corrupt)];
+    let mut pair = Pair::new(config, Traffic { messages: 100, bytes_max: 500, bulk_every: 0 });
+    pair.run_until(Time(5_000_000_000), |pair| pair.client().is_finished());
+    let seen: Vec<_> = pair.client().closed.iter().chain(&pair.server().closed).cloned().collect();
+    assert!(seen.iter().any(|reason| matches!(reason, CloseReason::Violation(_))), "{seen:?}");
+}
+
+/// An orderly close: what was sent arrives first, the closer sees `Local`, the other `Peer`.
+#[test]
+fn r98_an_orderly_close_loses_nothing() {
+    for (name, device) in DEVICES {
+        for seed in 0..20 {
+            let mut pair =
+                Pair::new(config(seed, device()), Traffic { messages: 30, bytes_max: 400, bulk_every: 0 });
+            pair.close_after_sending = true;
+            pair.run_until(Time(5_000_000_000), |pair| {
+                !pair.client().closed.is_empty() && !pair.server().closed.is_empty()
+            });
+            assert_eq!(pair.server().received, 30, "{name}, seed {seed}");
+            assert_eq!(pair.client().closed, [CloseReason::Local], "{name}, seed {seed}");
+            assert_eq!(pair.server().closed, [CloseReason::Peer], "{name}, seed {seed}");
+        }
+    }
+}
+
+/// R117: the same seed gives the same run.
+#[test]
+fn r117_a_seed_is_a_run() {
+    let run = |seed| {
+        let mut pair = Pair::new(
+            config(seed, SimDevice::roce()),
+            Traffic { messages: 100, bytes_max: 2000, bulk_every: 9 },
+        );
+        pair.run_until(Time(2_000_000_000), |pair| pair.client().is_finished());
+        pair.digest()
+    };
+    assert_eq!(run(5), run(5));
+    assert_ne!(run(5), run(6));
+}

@@ -1,0 +1,287 @@
+//! Two engines on one simulated world, driven turn by turn in virtual time.
+
+use gimmal_engine::{
+    App, Config, Head, Inline, Io, Message, RemoteBulk, SendError,
+    transport::{
+        Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Connecting as _, Gate as _,
+        Incoming as _, ListenOptions, Listener as _, Negotiated, Port, PortConfig, Provider as _, Time,
+        sim::{Sim, SimConfig},
+    },
+};
+use std::{collections::VecDeque, time::Duration};
+
+/// What the client sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Traffic {
+    /// How many messages.
+    pub(crate) messages: u64,
+    /// Their largest body.
+    pub(crate) bytes_max: usize,
+    /// Every how many of them a loan goes with one; 0: never.
+    pub(crate) bulk_every: u64,
+}
+
+/// An echo server and its client in one application.
+#[derive(Debug)]
+pub(crate) struct Node {
+    is_client: bool,
+    traffic: Traffic,
+    close_after_sending: bool,
+    gate: Option<gimmal_engine::transport::sim::SimGate>,
+    conn: Option<ConnId>,
+    echoes: VecDeque<(Head, Vec<u8>)>,
+    refused_bulk: Vec<(RemoteBulk, u64)>,
+    pub(crate) opened: bool,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    pub(crate) echoed: u64,
+    pub(crate) blocked: u64,
+    pub(crate) pulls_pending: usize,
+    pub(crate) pulled: u64,
+    pub(crate) loans_back: u64,
+    pub(crate) closed: Vec<CloseReason>,
+}
+
+fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes as u64).map(|at| (seed.wrapping_mul(31).wrapping_add(at * 7)) as u8).collect()
+}
+
+fn size(seq: u64, max: usize) -> usize {
+    (seq.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize % (max + 1)
+}
+
+impl Node {
+    fn new(is_client: bool, traffic: Traffic) -> Self {
+        Self {
+            is_client,
+            traffic,
+            close_after_sending: false,
+            gate: None,
+            conn: None,
+            echoes: VecDeque::new(),
+            refused_bulk: Vec::new(),
+            opened: false,
+            sent: 0,
+            received: 0,
+            echoed: 0,
+            blocked: 0,
+            pulls_pending: 0,
+            pulled: 0,
+            loans_back: 0,
+            closed: Vec::new(),
+        }
+    }
+
+    /// Whether there is nothing left to wait for.
+    pub(crate) fn is_finished(&self) -> bool {
+        !self.closed.is_empty()
+            || (self.echoed == self.traffic.messages
+                && self.loans_back == self.loans_sent()
+                && self.pulls_pending == 0)
+    }
+
+    fn loans_sent(&self) -> u64 {
+        self.sent.checked_div(self.traffic.bulk_every).unwrap_or(0)
+    }
+
+    fn send_more<P: Port>(&mut self, io: &mut Io<'_, P>) {
+        let Some(conn) = self.conn else { return };
+        while self.is_client && self.sent < self.traffic.messages {
+            let seq = self.sent;
+            let body = pattern(seq, size(seq, self.traffic.bytes_max));
+            let fill = |out: &mut [u8]| {
+                out[..body.len()].copy_from_slice(&body);
+                Some(body.len())
+            };
+            let head = Head { kind: 1, aux: seq };
+            let outcome = if self.traffic.bulk_every > 0 && (seq + 1) % self.traffic.bulk_every == 0 {
+                let mut loan = self.gate.as_ref().unwrap().allocate(conn, 10_000).unwrap();
+                loan.copy_from_slice(&pattern(seq, 10_000));
+                io.send_with_loan(conn, head, loan, body.len(), fill).map_err(|refused| refused.error)
+            } else {
+                io.send(conn, head, body.len(), fill)
+            };
+            match outcome {
+                Ok(()) => self.sent += 1,
+                Err(SendError::Blocked) => {
+                    self.blocked += 1;
+                    return;
+                }
+                Err(SendError::Closed) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if self.close_after_sending && self.is_client && self.sent == self.traffic.messages {
+            self.close_after_sending = false;
+            io.close(conn);
+        }
+        while let Some((head, body)) = self.echoes.front() {
+            let sent = io.send(conn, *head, body.len(), |out| {
+                out[..body.len()].copy_from_slice(body);
+                Some(body.len())
+            });
+            if sent.is_err() {
+                return;
+            }
+            self.echoes.pop_front();
+        }
+    }
+
+    fn pull<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, bulk: RemoteBulk, token: u64) {
+        match io.pull(conn, bulk, token) {
+            Ok(()) => self.pulls_pending += 1,
+            Err((SendError::Blocked, bulk)) => self.refused_bulk.push((bulk, token)),
+            Err((SendError::Closed, _)) => {}
+            Err((error, _)) => panic!("{error}"),
+        }
+    }
+}
+
+impl App for Node {
+    type Command = ();
+
+    fn opened<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, _: &Negotiated) {
+        self.conn = Some(conn);
+        self.opened = true;
+        self.send_more(io);
+    }
+
+    fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
+        let seq = message.head.aux;
+        assert_eq!(
+            message.body,
+            pattern(seq, size(seq, self.traffic.bytes_max)),
+            "wrong bytes in message {seq}"
+        );
+        if self.is_client {
+            assert_eq!(seq, self.echoed, "an echo out of order");
+            self.echoed += 1;
+            return;
+        }
+        assert_eq!(seq, self.received, "a message out of order");
+        self.received += 1;
+        if let Some(bulk) = message.bulk {
+            assert_eq!(bulk.len(), 10_000);
+            self.pull(io, conn, bulk, seq);
+        }
+        self.echoes.push_back((message.head, message.body.to_vec()));
+        self.send_more(io);
+    }
+
+    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, token: u64, result: Result<Bulk, BulkError>) {
+        self.pulls_pending -= 1;
+        if let Ok(bulk) = result {
+            assert_eq!(&*bulk, &*pattern(token, 10_000), "wrong bulk bytes");
+            self.pulled += 1;
+        }
+    }
+
+    fn loan_done<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64) {
+        self.loans_back += 1;
+    }
+
+    fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, _: ConnId) {
+        self.send_more(io);
+    }
+
+    fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, reason: &CloseReason) {
+        self.conn = None;
+        self.closed.push(reason.clone());
+    }
+
+    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
+
+    fn tick<P: Port>(&mut self, io: &mut Io<'_, P>) -> Time {
+        self.send_more(io);
+        if let (Some(conn), Some((bulk, token))) = (self.conn, self.refused_bulk.pop()) {
+            self.pull(io, conn, bulk, token);
+        }
+        Time::NEVER
+    }
+}
+
+/// Client and server on one world.
+pub(crate) struct Pair {
+    sim: Sim,
+    client: Inline<Sim, Node>,
+    server: Inline<Sim, Node>,
+    now: Time,
+    /// The server takes a turn every so many of the client's.
+    pub(crate) server_every: u64,
+    /// The client closes when it has sent everything.
+    pub(crate) close_after_sending: bool,
+}
+
+impl Pair {
+    /// Connects the two.
+    pub(crate) fn new(config: SimConfig, traffic: Traffic) -> Self {
+        let sim = Sim::new(config);
+        let port =
+            PortConfig { ring_bytes: 16 << 10, slot_bytes: 4096, arrivals: 16, ..PortConfig::default() };
+        let plan = Config { port, ..Config::default() }.validate().unwrap();
+        let mut client = Inline::new(&sim, &plan, Node::new(true, traffic)).unwrap();
+        let server = Inline::new(&sim, &plan, Node::new(false, traffic)).unwrap();
+        let address: Address = "mem://pair".parse().unwrap();
+        client.app_mut().gate = Some(client.handle().gate().clone());
+        let mut listener = sim.listen(&address, &ListenOptions::default()).unwrap();
+        let mut connecting =
+            sim.connect(&address, client.handle().gate(), &ConnectOptions::default()).unwrap();
+        let mut pair =
+            Self { sim, client, server, now: Time(0), server_every: 1, close_after_sending: false };
+        for _ in 0..10_000 {
+            pair.step();
+            if let Some(incoming) = listener.accept(Duration::ZERO).unwrap() {
+                let link = incoming.accept(pair.server.handle().gate()).unwrap();
+                pair.server.adopt(link);
+            }
+            match connecting.poll(Duration::ZERO) {
+                Some(Ok(link)) => {
+                    pair.client.adopt(link);
+                    break;
+                }
+                Some(Err(error)) => panic!("{error}"),
+                None => {}
+            }
+        }
+        pair
+    }
+
+    fn step(&mut self) {
+        self.now = Time(self.now.0 + 1000);
+        self.client.turn_at(self.now);
+        if self.now.0 / 1000 % self.server_every == 0 {
+            self.server.turn_at(self.now);
+        }
+    }
+
+    /// Takes turns until `done` or the time is over.
+    pub(crate) fn run_until(&mut self, end: Time, done: impl Fn(&Self) -> bool) {
+        self.client.app_mut().close_after_sending = self.close_after_sending;
+        while self.now < end && !done(self) {
+            self.step();
+        }
+    }
+
+    pub(crate) fn client(&self) -> &Node {
+        self.client.app()
+    }
+
+    pub(crate) fn server(&self) -> &Node {
+        self.server.app()
+    }
+
+    /// The world saw nothing against the contract.
+    pub(crate) fn assert_clean(&self, what: &str) {
+        assert_eq!(self.sim.rnr_count(), 0, "{what}: RNR");
+        assert_eq!(self.sim.findings().misuses, [], "{what}");
+    }
+
+    /// How many faults happened.
+    pub(crate) fn injected(&self) -> usize {
+        self.sim.findings().injected.len()
+    }
+
+    pub(crate) fn digest(&self) -> u64 {
+        self.sim.digest()
+    }
+}

@@ -1,0 +1,125 @@
+//! The command line of one guest.
+//!
+//! QEMU runs in the guest's own folder on the host, so that its files and sockets have short, relative names:
+//! `ctl/` (scripts, output, exit code), `console.log`, `qemu.log`, and in a pair `../net-a` and `../net-b`.
+//! Acceleration is TCG, always: where a virtual machine monitor hands on a `/dev/kvm` that does not work, a guest
+//! hangs at its first instruction.
+
+use std::path::Path;
+
+use crate::{cache::Cache, spec::Spec};
+
+/// The clock options save a system call on every reading of the time. An oops ends the guest: what follows one
+/// proves nothing. Stall detectors would report a busy host as a fault of the guest.
+const KERNEL_OPTIONS: &str = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable clocksource=tsc \
+                              nowatchdog rcupdate.rcu_cpu_stall_suppress=1 log_buf_len=1M";
+
+/// QEMU's arguments. `out` is the folder of the host that the guest may write to.
+pub(crate) fn args(spec: &Spec, cache: &Cache, out: &Path) -> Vec<String> {
+    let mut args = Args(Vec::new());
+    args.all("-nodefaults -no-user-config -display none -no-reboot");
+    args.all("-machine pc -accel tcg,thread=multi -cpu max");
+    args.pair("-smp", &spec.cpus.to_string());
+    args.pair("-m", &spec.mem_mb.to_string());
+    args.pair("-kernel", &cache.vmlinuz.to_string_lossy());
+    args.pair("-initrd", &cache.initrd.to_string_lossy());
+    args.pair("-append", KERNEL_OPTIONS);
+    args.pair("-serial", "file:console.log");
+    args.share("ctl", Path::new("ctl"), Access::Write);
+    args.share("out", out, Access::Write);
+    args.share("root", Path::new("/"), Access::Read);
+    for (index, share) in spec.shares.iter().enumerate() {
+        args.share(&format!("share{index}"), share, Access::Read);
+    }
+    if let Some(role) = spec.role {
+        let (own, peer) = (role.name(), role.peer().name());
+        args.pair(
+            "-netdev",
+            &format!(
+                "dgram,id=net,local.type=unix,local.path=../net-{own},remote.type=unix,remote.path=../net-{peer}"
+            ),
+        );
+        args.pair("-device", &format!("virtio-net-pci,netdev=net,host_mtu=9000,mac={},romfile=", role.mac()));
+    }
+    args.0
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+}
+
+#[derive(Debug)]
+struct Args(Vec<String>);
+
+impl Args {
+    fn all(&mut self, words: &str) {
+        self.0.extend(words.split_whitespace().map(str::to_owned));
+    }
+
+    fn pair(&mut self, name: &str, value: &str) {
+        self.0.extend([name.to_owned(), value.to_owned()]);
+    }
+
+    fn share(&mut self, tag: &str, path: &Path, access: Access) {
+        let path = path.to_string_lossy().replace(',', ",,");
+        let access = if access == Access::Read { "on" } else { "off" };
+        // Below `/` there are other file systems with inode numbers of their own: remap keeps them apart.
+        self.pair(
+            "-fsdev",
+            &format!("local,id={tag},path={path},security_model=none,readonly={access},multidevs=remap"),
+        );
+        self.pair("-device", &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::{
+        fabric::{Fabrics, Role},
+        spec::Memlock,
+    };
+
+    fn line(role: Option<Role>, shares: &[&str]) -> String {
+        let spec = Spec {
+            role,
+            fabrics: Fabrics::Both,
+            command: vec!["true".into()],
+            cwd: "/".into(),
+            env: Vec::new(),
+            shares: shares.iter().map(PathBuf::from).collect(),
+            memlock: Memlock::Unlimited,
+            mem_mb: 512,
+            cpus: 2,
+        };
+        let cache = Cache { vmlinuz: "/c/vmlinuz".into(), initrd: "/c/initrd".into() };
+        args(&spec, &cache, Path::new("/o")).join(" ")
+    }
+
+    #[test]
+    fn a_guest_is_emulated_and_alone() {
+        let line = line(None, &[]);
+        assert!(line.contains("-accel tcg,thread=multi -cpu max -smp 2 -m 512"), "{line}");
+        assert!(!line.contains("kvm") && !line.contains("-netdev"), "{line}");
+    }
+
+    #[test]
+    fn only_control_and_results_are_writable() {
+        let line = line(None, &["/data,1"]);
+        assert!(line.contains("id=root,path=/,security_model=none,readonly=on"), "{line}");
+        assert!(line.contains("id=share0,path=/data,,1,security_model=none,readonly=on"), "{line}");
+        assert!(line.contains("id=out,path=/o,security_model=none,readonly=off"), "{line}");
+        assert_eq!(line.matches("readonly=off").count(), 2);
+    }
+
+    #[test]
+    fn a_pair_meets_on_sockets_of_its_own() {
+        let (a, b) = (line(Some(Role::A), &[]), line(Some(Role::B), &[]));
+        assert!(a.contains("local.path=../net-a") && a.contains("remote.path=../net-b"), "{a}");
+        assert!(b.contains("local.path=../net-b") && b.contains("remote.path=../net-a"), "{b}");
+    }
+}

@@ -1,0 +1,60 @@
+# Sourced by the tiers: runs checks, prints a line for each, and the sum.
+passed=0 failed=0 skipped=0
+
+# check NAME COMMAND...: must end with 0. Its output is shown, indented.
+check() {
+    local name=$1 output status start=$SECONDS
+    shift
+    output=$("$@" 2>&1)
+    status=$?
+    if [ "$status" -eq 0 ]; then
+        passed=$((passed + 1))
+        printf 'ok      %s (%d s)\n' "$name" $((SECONDS - start))
+    else
+        failed=$((failed + 1))
+        printf 'FAILED  %s: exit code %d\n' "$name" "$status"
+    fi
+    printf '%s\n' "$output" | tail -n "${LINES_SHOWN:-45}" | sed 's/^/        /; s/passed, /passed; /'
+}
+
+# refuses NAME TEXT COMMAND...: must fail within 20 s, with TEXT on standard error.
+refuses() {
+    local name=$1 text=$2 output status
+    shift 2
+    output=$(timeout 20 "$@" 2>&1 </dev/null)
+    status=$?
+    if [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && printf '%s' "$output" | grep -qi -- "$text"; then
+        passed=$((passed + 1))
+        printf 'ok      refused: %s\n' "$name"
+    else
+        failed=$((failed + 1))
+        printf 'FAILED  refused: %s: exit code %d, wanted "%s"\n' "$name" "$status" "$text"
+    fi
+    printf '%s\n' "$output" | tail -n 5 | sed 's/^/        /'
+}
+
+# count NAME COMMAND...: a program that prints `N passed, N failed[, N skipped]` last; its numbers are added.
+count() {
+    local name=$1 output status line p f s
+    shift
+    output=$("$@" 2>&1)
+    status=$?
+    line=$(printf '%s\n' "$output" | grep -E '[0-9]+ passed, [0-9]+ failed' | tail -n 1)
+    p=$(printf '%s' "$line" | grep -oE '[0-9]+ passed' | grep -oE '[0-9]+')
+    f=$(printf '%s' "$line" | grep -oE '[0-9]+ failed' | grep -oE '[0-9]+')
+    s=$(printf '%s' "$line" | grep -oE '[0-9]+ skipped' | grep -oE '[0-9]+')
+    passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0})) skipped=$((skipped + ${s:-0}))
+    if [ "$status" -ne 0 ] && [ "${f:-0}" -eq 0 ] || [ "${p:-0}" -eq 0 ]; then
+        failed=$((failed + 1))
+        printf 'FAILED  %s: exit code %d\n' "$name" "$status"
+        printf '%s\n' "$output" | tail -n 30 | sed 's/^/        /; s/passed, /passed; /'
+    else
+        printf 'ok      %s: %s cases passed, %s failed, %s skipped\n' "$name" "${p:-0}" "${f:-0}" "${s:-0}"
+        printf '%s\n' "$output" | grep -E '^(SKIP|FAILED)' | sed 's/^/        /'
+    fi
+}
+
+summary() {
+    printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+    [ "$failed" -eq 0 ]
+}

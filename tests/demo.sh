@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# The main job and the examples over shared memory, and what bad input is answered with.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+. tests/check.sh
+cargo build --release -q -p gimmal-examples || exit 1
+bin=target/release
+
+check "demo over shm" timeout 120 ./x demo
+check "demo of a folder" timeout 60 "$bin/files" demo /usr/share/doc --bytes-max 20000000
+check "a server killed among 100 calls" timeout 60 "$bin/fates" --address shm://fates-$$
+check "nothing is left of it" sh -c '! ls "${XDG_RUNTIME_DIR:-/tmp/gimmal-$(id -u)}"/gimmal/fates-'$$' /tmp/gimmal-$(id -u)/fates-'$$' 2>/dev/null | grep -v lock'
+
+refuses "no such folder" "is not a folder" "$bin/files" demo /no/such/folder
+refuses "nobody listens" "nobody listens" "$bin/files" fetch --address "shm://nobody-$$"
+refuses "a bad address" "is not an address" "$bin/files" fetch --address "http://x"
+refuses "verbs not compiled in" "cargo feature" "$bin/files" fetch --address "rdma://127.0.0.1:1"
+"$bin/files" serve /usr/share/doc --address "shm://twice-$$" < <(sleep 5) >/dev/null 2>&1 &
+server=$!
+sleep 1
+refuses "a socket path in use" "in use" "$bin/files" serve /usr/share/doc --address "shm://twice-$$"
+wait "$server"
+summary

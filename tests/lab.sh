@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Runs inside a guest that has rxe and siw: the real CM, real verbs, two processes. Binaries are built by the host.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+. tests/check.sh
+bin=target/release
+rxe=$GIMMAL_RXE_ADDR siw=$GIMMAL_SIW_ADDR
+
+count "conformance on verbs/rxe" timeout 300 "$bin/examples/conformance" --provider verbs --address "rdma://$rxe:0"
+count "conformance on verbs/siw" timeout 300 "$bin/examples/conformance" --provider verbs --address "rdma://$siw:0"
+
+for fabric in rxe siw; do
+    host=$rxe && [ $fabric = siw ] && host=$siw
+    check "demo over $fabric" timeout 300 "$bin/files" demo --provider verbs --fabric $fabric --bytes-max 8000000
+    check "a server killed among 100 calls, $fabric" timeout 60 "$bin/fates" --address "rdma://$host:7600" --bound-ms 5000
+    refuses "nobody listens on $fabric" "nobody listens" "$bin/files" fetch --address "rdma://$host:7999"
+done
+
+check "credit keeps RNR away" timeout 280 "$bin/examples/credit" --address "rdma://$rxe:0" --count 20000
+check "without credit there is RNR" timeout 120 "$bin/examples/credit" --address "rdma://$rxe:0" --no-credit
+
+# A foreign client: rping against our port is rejected, and our server lives on.
+"$bin/files" serve /usr/share/doc --address "rdma://$rxe:7700" < <(sleep 40) >/dev/null 2>&1 &
+server=$!
+sleep 3
+refuses "a plain rping at our port" "rejected\|refused\|error" rping -c -a "$rxe" -p 7700 -C 1
+check "our server lives on" timeout 60 "$bin/files" fetch --address "rdma://$rxe:7700" --bytes-max 100000
+kill "$server" 2>/dev/null
+wait "$server" 2>/dev/null
+
+refuses "no such host" "resolve" "$bin/files" fetch --address "rdma://no.such.host.invalid:1"
+refuses "memlock too small" "locked memory\|memlock" setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock \
+    sh -c "ulimit -l 64; exec $bin/files fetch --address rdma://$siw:7600"
+check "nothing is left on the devices" sh -c 'sleep 1; test -z "$(rdma resource show qp | grep "type RC")"'
+summary

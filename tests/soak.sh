@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# What takes longer than CI allows. Writes its summary to tests/soak-summary.txt, which is committed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+. tests/check.sh
+cargo build --release -q -p gimmal-examples -p gimmal-bench || exit 1
+bin=target/release
+
+hundred_kills() {
+    local round
+    for round in $(seq 100); do
+        "$bin/fates" --address "shm://soak-$$-$round" || return 1
+    done | tail -n 2
+}
+
+check "100 servers killed among 100 calls each" timeout 600 bash -c "$(declare -f hundred_kills); bin=$bin; hundred_kills"
+check "10^7 echoes, window 32" timeout 300 "$bin/gimmal-bench" rate --provider shm --layer engine --loopback -s 64 -n 10000000 -O 32
+check "10^6 calls, window 32" timeout 300 "$bin/gimmal-bench" rate --provider shm --layer rpc --loopback -s 64 -n 1000000 -O 32
+check "2,000 seeds of the simulated engine" env GIMMAL_SEEDS=700 timeout 1500 cargo test -q --release -p gimmal-engine --test sim
+{
+    date -u '+soak of %Y-%m-%d'
+    uname -srm
+    summary
+} | tee tests/soak-summary.txt
+[ "$failed" -eq 0 ]

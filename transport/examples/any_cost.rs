@@ -1,0 +1,109 @@
+//! What `Any` costs over the bare shared-memory port: echoes between two ports of one thread, in interleaved slices.
+//! `cargo run --release --example any_cost`. Prints both medians and their ratio.
+
+use std::{
+    error::Error,
+    time::{Duration, Instant},
+};
+
+use gimmal_transport::{
+    Address, Any, AnyConfig, Batch, Chain, ConnId, ConnectOptions, Connecting, Credit, Event, Incoming,
+    ListenOptions, Listener, Port, PortConfig, Position, Provider, Tag, Time, shm::Shm,
+};
+
+const SLICES: usize = 101;
+const ECHOES: usize = 20_000;
+
+/// Two ports of one thread with one connection.
+struct Pair<P: Provider> {
+    ports: [P::Port; 2],
+    ids: [ConnId; 2],
+    got: [u64; 2],
+    batch: Batch,
+    now: Time,
+}
+
+impl<P: Provider> Pair<P> {
+    fn open(provider: &P, address: &Address) -> Result<Self, Box<dyn Error>> {
+        let config = PortConfig::default();
+        let mut ports = [provider.open_port(&config)?, provider.open_port(&config)?];
+        let mut listener = provider.listen(address, &ListenOptions::default())?;
+        let mut connecting = provider.connect(address, &ports[0].gate(), &ConnectOptions::default())?;
+        let wait = Duration::from_secs(5);
+        let incoming = listener.accept(wait)?.ok_or("no request")?;
+        let passive = incoming.accept(&ports[1].gate())?;
+        let active = connecting.poll(wait).ok_or("no outcome")??;
+        let ids = [ports[0].adopt(active, Time(0))?, ports[1].adopt(passive, Time(0))?];
+        let mut pair = Self { ports, ids, got: [0; 2], batch: Batch::new(16), now: Time(0) };
+        let mut opened = 0;
+        while opened < 2 {
+            for side in 0..2 {
+                pair.ports[side].poll(pair.now, &mut pair.batch);
+                opened += pair.batch.drain().filter(|event| matches!(event, Event::Opened { .. })).count();
+            }
+        }
+        Ok(pair)
+    }
+
+    /// One frame from `side` to the other.
+    fn one_way(&mut self, side: usize) -> Result<(), Box<dyn Error>> {
+        let port = &mut self.ports[side];
+        port.reserve(self.ids[side], 64)?[..64].fill(1);
+        port.commit(self.ids[side], 64, Tag(0), Chain::Begin);
+        port.flush();
+        let (other, id) = (1 - side, self.ids[1 - side]);
+        loop {
+            self.ports[other].poll(self.now, &mut self.batch);
+            if let Some(event) = self.batch.drain().next() {
+                let Event::Frame { frame, .. } = event else { return Err(format!("{event:?}").into()) };
+                let end = frame.end();
+                self.got[other] += 1;
+                self.ports[other].release(id, frame);
+                self.ports[other].return_credit(id, Credit { bytes: end, arrivals: 0 });
+                return Ok(());
+            }
+        }
+    }
+
+    /// Nanoseconds an echo.
+    fn slice(&mut self) -> Result<f64, Box<dyn Error>> {
+        let started = Instant::now();
+        for _ in 0..ECHOES {
+            self.one_way(0)?;
+            self.one_way(1)?;
+        }
+        let _ = Position(self.got[0]);
+        Ok(started.elapsed().as_nanos() as f64 / ECHOES as f64)
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let place = |name: &str| Address::Shm {
+        path: std::env::temp_dir().join(format!("any-cost-{}-{name}", std::process::id())),
+    };
+    let any = Any::with(AnyConfig { verbs: false, ..AnyConfig::default() });
+    let mut bare = Pair::open(&Shm, &place("bare"))?;
+    let mut wrapped = Pair::open(&any, &place("any"))?;
+    let (mut bare_ns, mut any_ns, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for slice in 0..SLICES {
+        let (one, two) = if slice % 2 == 0 {
+            let one = bare.slice()?;
+            (one, wrapped.slice()?)
+        } else {
+            let two = wrapped.slice()?;
+            (bare.slice()?, two)
+        };
+        bare_ns.push(one);
+        any_ns.push(two);
+        ratios.push(two / one);
+    }
+    println!("bare shm  {:.1} ns an echo", median(bare_ns));
+    println!("any       {:.1} ns an echo", median(any_ns));
+    println!("ratio     {:.4}", median(ratios));
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Runs the conformance suite on one provider:
+//! `conformance --provider sim|shm|verbs [--address rdma://HOST:0] [--only NAME]`.
+//!
+//! Prints a line for each case and the count last; exits with 1 when a case failed and with 2 when it could not run.
+
+use std::{error::Error, io::Write, process::ExitCode};
+
+#[cfg(any(feature = "shm", feature = "verbs"))]
+use gimmal_transport::conformance::RealTime;
+use gimmal_transport::{
+    Address,
+    conformance::{Report, run_some},
+};
+
+struct Arguments {
+    provider: String,
+    address: Option<Address>,
+    only: String,
+}
+
+fn main() -> ExitCode {
+    match arguments().and_then(|arguments| run(&arguments)) {
+        Ok(report) => {
+            println!("{report}");
+            ExitCode::from(u8::from(report.failed() > 0))
+        }
+        Err(error) => {
+            eprintln!("conformance: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn arguments() -> Result<Arguments, Box<dyn Error>> {
+    let mut given = Arguments { provider: "sim".to_owned(), address: None, only: String::new() };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        match word.as_str() {
+            "--provider" => given.provider = value()?,
+            "--address" => given.address = Some(value()?.parse()?),
+            "--only" => given.only = value()?,
+            _ => {
+                return Err(
+                    format!("{word}? use --provider sim|shm|verbs, --address URL, --only NAME").into()
+                );
+            }
+        }
+    }
+    Ok(given)
+}
+
+fn run(given: &Arguments) -> Result<Report, Box<dyn Error>> {
+    match given.provider.as_str() {
+        #[cfg(feature = "sim")]
+        "sim" => {
+            use gimmal_transport::{conformance::VirtualTime, sim::SimConfig};
+            Ok(run_some(&mut VirtualTime::new("roce", SimConfig::default()), &given.only, watch))
+        }
+        #[cfg(feature = "shm")]
+        "shm" => on_shm(given),
+        #[cfg(feature = "verbs")]
+        "verbs" => on_verbs(given),
+        other => Err(format!("{other} is not compiled in: build with the cargo feature of that name").into()),
+    }
+}
+
+/// Says what runs, so that a hang has a name.
+fn watch(name: &'static str) {
+    let mut errors = std::io::stderr();
+    let _ = writeln!(errors, "running {name}");
+}
+
+#[cfg(feature = "shm")]
+fn on_shm(given: &Arguments) -> Result<Report, Box<dyn Error>> {
+    use gimmal_transport::{conformance::knock_on_socket, shm::Shm};
+    let base = match &given.address {
+        Some(Address::Shm { path }) => path.clone(),
+        Some(other) => return Err(format!("{other} is no shm:// address").into()),
+        None => std::env::temp_dir().join(format!("gimmal-conformance-{}", std::process::id())),
+    };
+    let address = move |number: u32| {
+        let mut path = base.clone().into_os_string();
+        path.push(format!(".{number}"));
+        Address::Shm { path: path.into() }
+    };
+    let wrong = Address::Mem { name: "wrong".to_owned() };
+    let mut harness = RealTime::new("shm", Shm, address, wrong).with_knocker(knock_on_socket);
+    Ok(run_some(&mut harness, &given.only, watch))
+}
+
+#[cfg(feature = "verbs")]
+fn on_verbs(given: &Arguments) -> Result<Report, Box<dyn Error>> {
+    use gimmal_transport::verbs::Verbs;
+    let Some(Address::Rdma { host, .. }) = given.address.clone() else {
+        return Err("give --address rdma://HOST:0, an address of an RDMA device of this machine".into());
+    };
+    let name = format!("verbs/{host}");
+    let address = move |_| Address::Rdma { host: host.clone(), port: 0 };
+    let wrong = Address::Mem { name: "wrong".to_owned() };
+    Ok(run_some(&mut RealTime::new(&name, Verbs::new()?, address, wrong), &given.only, watch))
+}

@@ -1,0 +1,391 @@
+//! One provider over all that are compiled in: the address chooses, at run time.
+//!
+//! ```text
+//!  Any ─ open_port ─► AnyPort ─┬─ ShmPort    shm://     index bits 31..30 = 0
+//!                              ├─ VerbsPort  rdma://                      = 1
+//!                              └─ SimPort    mem://                       = 2
+//! ```
+//! So public types need no provider parameter, and one poll thread serves shared memory and RDMA together. A call
+//! on a connection costs a match on two bits; a poll visits only sub-ports that have connections. A provider that
+//! could not be opened on this machine is remembered with its error, and says it to whoever asks for it.
+
+mod port;
+
+use std::{sync::Arc, time::Duration};
+
+pub use port::AnyPort;
+
+#[cfg(feature = "shm")]
+use crate::shm::{Shm, ShmConnecting, ShmGate, ShmIncoming, ShmLink, ShmListener};
+#[cfg(feature = "sim")]
+use crate::sim::{self, Sim, SimConnecting, SimGate, SimIncoming, SimListener};
+#[cfg(feature = "verbs")]
+use crate::verbs::{Verbs, VerbsConnecting, VerbsGate, VerbsIncoming, VerbsLink, VerbsListener};
+use crate::{
+    AcceptError, Address, ConnId, ConnectError, ConnectOptions, Connecting, Gate, Hello, Incoming,
+    ListenError, ListenOptions, Listener, Loan, LoanError, PortConfig, PortError, Provider, RejectReason,
+};
+
+/// Shared memory's number in a [`ConnId`].
+#[cfg(feature = "shm")]
+const SHM: usize = 0;
+/// Verbs' number.
+#[cfg(feature = "verbs")]
+const VERBS: usize = 1;
+/// The simulator's number.
+#[cfg(feature = "sim")]
+const SIM: usize = 2;
+/// Room for all numbers.
+const PROVIDERS: usize = 4;
+const INDEX_BITS: u32 = 30;
+/// What each adds to an index.
+const TAGS: [u32; PROVIDERS] = [0, 1 << INDEX_BITS, 2 << INDEX_BITS, 3 << INDEX_BITS];
+
+/// Which provider a connection belongs to.
+const fn number(conn: ConnId) -> usize {
+    (conn.index() >> INDEX_BITS) as usize
+}
+
+/// The connection as its provider knows it.
+const fn inner(conn: ConnId) -> ConnId {
+    ConnId::new(conn.index() & ((1 << INDEX_BITS) - 1), conn.generation())
+}
+
+/// The connection as the caller knows it.
+const fn outer(number: usize, conn: ConnId) -> ConnId {
+    ConnId::new(conn.index() | TAGS[number], conn.generation())
+}
+
+/// A match on whichever enum of this module, with one body for all its arms.
+macro_rules! each {
+    ($value:expr, $arm:ident => $body:expr) => {
+        match $value {
+            #[cfg(feature = "shm")]
+            Self::Shm($arm) => $body,
+            #[cfg(feature = "verbs")]
+            Self::Verbs($arm) => $body,
+            #[cfg(feature = "sim")]
+            Self::Sim($arm) => $body,
+        }
+    };
+}
+
+/// Which providers a port opens; all that are compiled in, by default.
+#[derive(Clone, Debug)]
+pub struct AnyConfig {
+    /// Open shared memory.
+    pub shm: bool,
+    /// Open verbs.
+    pub verbs: bool,
+    /// Open the simulator.
+    pub sim: bool,
+    /// The world of `mem://`, in place of the one of this process. It is polled even without connections, so that
+    /// its clock goes on.
+    #[cfg(feature = "sim")]
+    pub world: Option<Sim>,
+}
+
+impl Default for AnyConfig {
+    fn default() -> Self {
+        Self {
+            shm: true,
+            verbs: true,
+            sim: true,
+            #[cfg(feature = "sim")]
+            world: None,
+        }
+    }
+}
+
+impl AnyConfig {
+    /// Only what `addresses` need.
+    #[must_use]
+    pub fn for_addresses(addresses: &[Address]) -> Self {
+        let some = |is: fn(&Address) -> bool| addresses.iter().any(is);
+        Self {
+            shm: some(|address| matches!(address, Address::Shm { .. })),
+            verbs: some(|address| matches!(address, Address::Rdma { .. })),
+            sim: some(|address| matches!(address, Address::Mem { .. })),
+            #[cfg(feature = "sim")]
+            world: None,
+        }
+    }
+}
+
+/// What one provider has to offer, or why it has nothing.
+type Have<T> = Result<T, PortError>;
+
+fn not_opened(provider: &'static str) -> PortError {
+    PortError::NotOpened { provider }
+}
+
+/// All compiled-in providers as one; see [`Provider`].
+#[derive(Clone, Debug)]
+pub struct Any {
+    #[cfg(feature = "shm")]
+    shm: Have<Shm>,
+    #[cfg(feature = "verbs")]
+    verbs: Have<Verbs>,
+    #[cfg(feature = "sim")]
+    sim: Have<Sim>,
+    #[cfg(feature = "sim")]
+    own_world: bool,
+}
+
+impl Any {
+    /// All that are compiled in.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(AnyConfig::default())
+    }
+
+    /// Those that `config` names.
+    #[must_use]
+    #[allow(clippy::needless_pass_by_value)] // it is used up where the simulator is compiled in
+    pub fn with(config: AnyConfig) -> Self {
+        Self {
+            #[cfg(feature = "shm")]
+            shm: if config.shm { Ok(Shm) } else { Err(not_opened("shm")) },
+            #[cfg(feature = "verbs")]
+            verbs: if config.verbs { Ok(Verbs::new()) } else { Err(not_opened("verbs")) },
+            #[cfg(feature = "sim")]
+            own_world: config.world.is_some(),
+            #[cfg(feature = "sim")]
+            sim: if config.sim {
+                Ok(config.world.unwrap_or_else(Sim::global))
+            } else {
+                Err(not_opened("sim"))
+            },
+        }
+    }
+}
+
+impl Default for Any {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The error for an address whose provider is not compiled in.
+#[cfg(not(all(feature = "shm", feature = "verbs", feature = "sim")))]
+const fn not_built(address: &Address) -> PortError {
+    let provider = match address {
+        Address::Shm { .. } => "shm",
+        Address::Rdma { .. } => "verbs",
+        Address::Mem { .. } => "sim",
+    };
+    PortError::NotBuilt { provider, feature: provider }
+}
+
+impl Provider for Any {
+    type Port = AnyPort;
+    type Gate = AnyGate;
+    type Link = AnyLink;
+    type Listener = AnyListener;
+    type Connecting = AnyConnecting;
+
+    fn open_port(&self, config: &PortConfig) -> Result<AnyPort, PortError> {
+        AnyPort::open(self, config)
+    }
+
+    fn listen(&self, address: &Address, options: &ListenOptions) -> Result<AnyListener, ListenError> {
+        match address {
+            #[cfg(feature = "shm")]
+            Address::Shm { .. } => Ok(AnyListener::Shm(have(&self.shm)?.listen(address, options)?)),
+            #[cfg(feature = "verbs")]
+            Address::Rdma { .. } => Ok(AnyListener::Verbs(have(&self.verbs)?.listen(address, options)?)),
+            #[cfg(feature = "sim")]
+            Address::Mem { .. } => Ok(AnyListener::Sim(have(&self.sim)?.listen(address, options)?)),
+            #[cfg(not(all(feature = "shm", feature = "verbs", feature = "sim")))]
+            other => Err(not_built(other).into()),
+        }
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        gate: &AnyGate,
+        options: &ConnectOptions,
+    ) -> Result<AnyConnecting, ConnectError> {
+        let gates = &gate.gates;
+        match address {
+            #[cfg(feature = "shm")]
+            Address::Shm { .. } => {
+                let connecting = have(&self.shm)?.connect(address, have(&gates.shm)?, options)?;
+                Ok(AnyConnecting::Shm(connecting))
+            }
+            #[cfg(feature = "verbs")]
+            Address::Rdma { .. } => {
+                let connecting = have(&self.verbs)?.connect(address, have(&gates.verbs)?, options)?;
+                Ok(AnyConnecting::Verbs(connecting))
+            }
+            #[cfg(feature = "sim")]
+            Address::Mem { .. } => {
+                let connecting = have(&self.sim)?.connect(address, have(&gates.sim)?, options)?;
+                Ok(AnyConnecting::Sim(connecting))
+            }
+            #[cfg(not(all(feature = "shm", feature = "verbs", feature = "sim")))]
+            other => Err(not_built(other).into()),
+        }
+    }
+}
+
+fn have<T>(had: &Have<T>) -> Result<&T, PortError> {
+    had.as_ref().map_err(Clone::clone)
+}
+
+/// The gates of an [`AnyPort`]'s sub-ports; see [`Gate`].
+#[derive(Clone, Debug)]
+pub struct AnyGate {
+    gates: Arc<Gates>,
+}
+
+#[derive(Debug)]
+struct Gates {
+    #[cfg(feature = "shm")]
+    shm: Have<ShmGate>,
+    #[cfg(feature = "verbs")]
+    verbs: Have<VerbsGate>,
+    #[cfg(feature = "sim")]
+    sim: Have<SimGate>,
+}
+
+impl Gate for AnyGate {
+    fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
+        let (gates, id) = (&self.gates, inner(conn));
+        match number(conn) {
+            #[cfg(feature = "shm")]
+            SHM => gates.shm.as_ref().map_err(|_| LoanError::Closed)?.allocate(id, bytes),
+            #[cfg(feature = "verbs")]
+            VERBS => gates.verbs.as_ref().map_err(|_| LoanError::Closed)?.allocate(id, bytes),
+            #[cfg(feature = "sim")]
+            SIM => gates.sim.as_ref().map_err(|_| LoanError::Closed)?.allocate(id, bytes),
+            _ => Err(LoanError::Closed),
+        }
+    }
+}
+
+/// A connection that stands, of some provider.
+#[derive(Debug)]
+pub enum AnyLink {
+    /// Shared memory.
+    #[cfg(feature = "shm")]
+    Shm(ShmLink),
+    /// Verbs.
+    #[cfg(feature = "verbs")]
+    Verbs(VerbsLink),
+    /// The simulator.
+    #[cfg(feature = "sim")]
+    Sim(sim::Link),
+}
+
+/// A listener of some provider; see [`Listener`].
+#[derive(Debug)]
+pub enum AnyListener {
+    /// Shared memory.
+    #[cfg(feature = "shm")]
+    Shm(ShmListener),
+    /// Verbs.
+    #[cfg(feature = "verbs")]
+    Verbs(VerbsListener),
+    /// The simulator.
+    #[cfg(feature = "sim")]
+    Sim(SimListener),
+}
+
+impl Listener for AnyListener {
+    type Gate = AnyGate;
+    type Link = AnyLink;
+    type Incoming = AnyIncoming;
+
+    fn address(&self) -> Address {
+        each!(self, listener => listener.address())
+    }
+
+    fn accept(&mut self, timeout: Duration) -> Result<Option<AnyIncoming>, ListenError> {
+        Ok(match self {
+            #[cfg(feature = "shm")]
+            Self::Shm(listener) => listener.accept(timeout)?.map(AnyIncoming::Shm),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(listener) => listener.accept(timeout)?.map(AnyIncoming::Verbs),
+            #[cfg(feature = "sim")]
+            Self::Sim(listener) => listener.accept(timeout)?.map(AnyIncoming::Sim),
+        })
+    }
+
+    fn rejected(&self) -> u64 {
+        each!(self, listener => listener.rejected())
+    }
+}
+
+/// A request of some provider; see [`Incoming`].
+#[derive(Debug)]
+pub enum AnyIncoming {
+    /// Shared memory.
+    #[cfg(feature = "shm")]
+    Shm(ShmIncoming),
+    /// Verbs.
+    #[cfg(feature = "verbs")]
+    Verbs(VerbsIncoming),
+    /// The simulator.
+    #[cfg(feature = "sim")]
+    Sim(SimIncoming),
+}
+
+impl Incoming for AnyIncoming {
+    type Gate = AnyGate;
+    type Link = AnyLink;
+
+    fn hello(&self) -> &Hello {
+        each!(self, incoming => incoming.hello())
+    }
+
+    fn peer(&self) -> String {
+        each!(self, incoming => incoming.peer())
+    }
+
+    fn accept(self, gate: &AnyGate) -> Result<AnyLink, AcceptError> {
+        let gates = &gate.gates;
+        Ok(match self {
+            #[cfg(feature = "shm")]
+            Self::Shm(incoming) => AnyLink::Shm(incoming.accept(have(&gates.shm)?)?),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(incoming) => AnyLink::Verbs(incoming.accept(have(&gates.verbs)?)?),
+            #[cfg(feature = "sim")]
+            Self::Sim(incoming) => AnyLink::Sim(incoming.accept(have(&gates.sim)?)?),
+        })
+    }
+
+    fn reject(self, reason: RejectReason) {
+        each!(self, incoming => incoming.reject(reason));
+    }
+}
+
+/// An attempt through some provider; see [`Connecting`].
+#[derive(Debug)]
+pub enum AnyConnecting {
+    /// Shared memory.
+    #[cfg(feature = "shm")]
+    Shm(ShmConnecting),
+    /// Verbs.
+    #[cfg(feature = "verbs")]
+    Verbs(VerbsConnecting),
+    /// The simulator.
+    #[cfg(feature = "sim")]
+    Sim(SimConnecting),
+}
+
+impl Connecting for AnyConnecting {
+    type Link = AnyLink;
+
+    fn poll(&mut self, timeout: Duration) -> Option<Result<AnyLink, ConnectError>> {
+        match self {
+            #[cfg(feature = "shm")]
+            Self::Shm(connecting) => connecting.poll(timeout).map(|outcome| outcome.map(AnyLink::Shm)),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(connecting) => connecting.poll(timeout).map(|outcome| outcome.map(AnyLink::Verbs)),
+            #[cfg(feature = "sim")]
+            Self::Sim(connecting) => connecting.poll(timeout).map(|outcome| outcome.map(AnyLink::Sim)),
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! The sub-ports of one poll thread, behind one descriptor.
+//!
+//! A sub-port without connections costs a load and a branch a turn: it is neither polled nor armed, and its
+//! descriptor is not in the epoll. With one that has some, a poll is that one's poll and a look at its new events.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+};
+
+use rustix::event::epoll;
+
+#[cfg(feature = "shm")]
+use super::SHM;
+#[cfg(feature = "sim")]
+use super::SIM;
+#[cfg(feature = "verbs")]
+use super::VERBS;
+use super::{Any, AnyGate, AnyLink, Gates, Have, INDEX_BITS, PROVIDERS, inner, number, outer};
+#[cfg(feature = "shm")]
+use crate::shm::ShmPort;
+#[cfg(feature = "sim")]
+use crate::sim::SimPort;
+#[cfg(feature = "verbs")]
+use crate::verbs::VerbsPort;
+use crate::{
+    Batch, Chain, CloseReason, ConnId, Credit, Event, Loan, Offer, Port, PortConfig, PortCounters, PortError,
+    Position, Provider, Refused, RxFrame, Tag, Time, Waker, sync::Doorbell,
+};
+
+/// The data side of [`Any`]; see [`Port`].
+#[derive(Debug)]
+pub struct AnyPort {
+    #[cfg(feature = "shm")]
+    shm: Option<ShmPort>,
+    #[cfg(feature = "verbs")]
+    verbs: Option<VerbsPort>,
+    #[cfg(feature = "sim")]
+    sim: Option<SimPort>,
+    state: State,
+    gate: AnyGate,
+    config: PortConfig,
+    /// Rung by the owner's other threads; the sub-ports have doorbells of their own, behind their descriptors.
+    doorbell: Waker,
+}
+
+/// What belongs to no sub-port.
+#[derive(Debug)]
+struct State {
+    /// Connections of each provider, until their `Closed` was polled.
+    live: [u32; PROVIDERS],
+    /// Polled even without connections.
+    always: [bool; PROVIDERS],
+    /// Who is polled first, changed when a batch was too small for all.
+    first: usize,
+    epoll: OwnedFd,
+}
+
+impl State {
+    const fn is_used(&self, number: usize) -> bool {
+        self.live[number] > 0 || self.always[number]
+    }
+
+    /// Numbers connections as the caller knows them, and notices those that are over.
+    fn take_over(&mut self, number: usize, port: &impl Port, batch: &mut Batch, first: usize) {
+        for event in batch.events_from(first) {
+            match event {
+                Event::Frame { conn, .. } | Event::Opened { conn, .. } | Event::Pulled { conn, .. } => {
+                    *conn = outer(number, *conn);
+                }
+                Event::Closed { conn, .. } => {
+                    *conn = outer(number, *conn);
+                    self.left(number, port);
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn left(&mut self, number: usize, port: &impl Port) {
+        self.live[number] = self.live[number].saturating_sub(1);
+        if self.live[number] == 0
+            && !self.always[number]
+            && let Err(errno) = epoll::delete(&self.epoll, port.wait_fd())
+        {
+            tracing::debug!(%errno, "a descriptor could not leave the epoll");
+        }
+    }
+
+    /// Puts a sub-port's descriptor into the epoll when it gets its first connection.
+    fn watch(&self, number: usize, port: &impl Port) -> Result<(), PortError> {
+        if self.is_used(number) {
+            return Ok(());
+        }
+        watch(&self.epoll, port.wait_fd())
+    }
+
+    fn adopt<P: Port>(
+        &mut self,
+        number: usize,
+        port: Option<&mut P>,
+        link: P::Link,
+        now: Time,
+    ) -> Result<ConnId, PortError> {
+        let port = port.ok_or(PortError::NotOpened { provider: "of this link" })?;
+        self.watch(number, port)?;
+        self.live[number] += 1;
+        match port.adopt(link, now) {
+            Ok(conn) => Ok(outer(number, conn)),
+            Err(error) => {
+                self.left(number, port);
+                Err(error)
+            }
+        }
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), PortError> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+        .map_err(|errno| PortError::System { step: "epoll_ctl", errno: errno.raw_os_error() })
+}
+
+/// Does something with the sub-port of a connection.
+macro_rules! route {
+    ($self:ident.$access:ident, $conn:expr, |$port:ident, $id:ident| $then:expr, else $otherwise:expr) => {{
+        let $id = inner($conn);
+        match number($conn) {
+            #[cfg(feature = "shm")]
+            SHM => match $self.shm.$access() {
+                Some($port) => $then,
+                None => $otherwise,
+            },
+            #[cfg(feature = "verbs")]
+            VERBS => match $self.verbs.$access() {
+                Some($port) => $then,
+                None => $otherwise,
+            },
+            #[cfg(feature = "sim")]
+            SIM => match $self.sim.$access() {
+                Some($port) => $then,
+                None => $otherwise,
+            },
+            _ => $otherwise,
+        }
+    }};
+}
+
+/// Does something with every sub-port that is in use.
+macro_rules! for_used {
+    ($self:ident.$access:ident, |$port:ident, $number:ident| $then:expr) => {
+        #[cfg(feature = "shm")]
+        if $self.state.is_used(SHM)
+            && let (Some($port), $number) = ($self.shm.$access(), SHM)
+        {
+            $then;
+        }
+        #[cfg(feature = "verbs")]
+        if $self.state.is_used(VERBS)
+            && let (Some($port), $number) = ($self.verbs.$access(), VERBS)
+        {
+            $then;
+        }
+        #[cfg(feature = "sim")]
+        if $self.state.is_used(SIM)
+            && let (Some($port), $number) = ($self.sim.$access(), SIM)
+        {
+            $then;
+        }
+    };
+}
+
+/// The sub-port and its gate, or the same error for both.
+fn open<P: Provider>(provider: &Have<P>, config: &PortConfig) -> (Option<P::Port>, Have<P::Gate>) {
+    match provider.as_ref().map_err(Clone::clone).and_then(|provider| provider.open_port(config)) {
+        Ok(port) => {
+            let gate = port.gate();
+            (Some(port), Ok(gate))
+        }
+        Err(error) => (None, Err(error)),
+    }
+}
+
+impl AnyPort {
+    pub(super) fn open(any: &Any, config: &PortConfig) -> Result<Self, PortError> {
+        let limit = 1 << INDEX_BITS;
+        if config.connections > limit {
+            let (field, value) = ("connections", config.connections.into());
+            return Err(PortError::Limit { field, value, limit: limit.into() });
+        }
+        let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(0);
+        let doorbell =
+            Doorbell::new().map_err(|error| PortError::System { step: "eventfd", errno: errno(error) })?;
+        let doorbell = Arc::new(doorbell);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|errno| PortError::System { step: "epoll_create1", errno: errno.raw_os_error() })?;
+        watch(&epoll, doorbell.as_fd())?;
+        #[cfg(feature = "shm")]
+        let (shm, shm_gate) = open(&any.shm, config);
+        #[cfg(feature = "verbs")]
+        let (verbs, verbs_gate) = open(&any.verbs, config);
+        #[cfg(feature = "sim")]
+        let (sim, sim_gate) = open(&any.sim, config);
+        let gates = Gates {
+            #[cfg(feature = "shm")]
+            shm: shm_gate,
+            #[cfg(feature = "verbs")]
+            verbs: verbs_gate,
+            #[cfg(feature = "sim")]
+            sim: sim_gate,
+        };
+        some_opened(&gates)?;
+        let state = State { live: [0; PROVIDERS], always: [false; PROVIDERS], first: 0, epoll };
+        #[allow(unused_mut)] // without the simulator nothing is polled always
+        let mut port = Self {
+            #[cfg(feature = "shm")]
+            shm,
+            #[cfg(feature = "verbs")]
+            verbs,
+            #[cfg(feature = "sim")]
+            sim,
+            state,
+            gate: AnyGate { gates: Arc::new(gates) },
+            config: config.clone(),
+            doorbell,
+        };
+        #[cfg(feature = "sim")]
+        if any.own_world
+            && let Some(sim) = &port.sim
+        {
+            port.state.watch(SIM, sim)?;
+            port.state.always[SIM] = true;
+        }
+        Ok(port)
+    }
+
+    /// Polls the sub-ports from `from` to before `to`.
+    #[inline]
+    fn poll_some(&mut self, from: usize, to: usize, now: Time, batch: &mut Batch) {
+        for_used!(self.as_mut, |port, number| {
+            if number >= from && number < to && batch.room() > 0 {
+                let first = batch.len();
+                port.poll(now, batch);
+                self.state.take_over(number, port, batch, first);
+            }
+        });
+    }
+
+    fn disarm_subs(&mut self) {
+        for_used!(self.as_mut, |port, _number| port.disarm());
+    }
+}
+
+/// A configuration that no provider takes is an error at once; one that some take is not.
+fn some_opened(gates: &Gates) -> Result<(), PortError> {
+    let mut first = None;
+    #[cfg(feature = "shm")]
+    match &gates.shm {
+        Ok(_) => return Ok(()),
+        Err(error) => first = first.or_else(|| Some(error.clone())),
+    }
+    #[cfg(feature = "verbs")]
+    match &gates.verbs {
+        Ok(_) => return Ok(()),
+        Err(error) => first = prefer(first, error),
+    }
+    #[cfg(feature = "sim")]
+    match &gates.sim {
+        Ok(_) => return Ok(()),
+        Err(error) => first = prefer(first, error),
+    }
+    first.map_or(Ok(()), Err)
+}
+
+/// What was tried says more than what was not asked for.
+#[cfg(any(feature = "verbs", feature = "sim"))]
+fn prefer(first: Option<PortError>, error: &PortError) -> Option<PortError> {
+    match first {
+        Some(PortError::NotOpened { .. }) | None => Some(error.clone()),
+        some => some,
+    }
+}
+
+impl Port for AnyPort {
+    type Link = AnyLink;
+    type Gate = AnyGate;
+
+    fn gate(&self) -> AnyGate {
+        self.gate.clone()
+    }
+
+    fn adopt(&mut self, link: AnyLink, now: Time) -> Result<ConnId, PortError> {
+        let (used, limit) = (self.state.live.iter().sum::<u32>(), self.config.connections);
+        if used >= limit {
+            let (value, limit) = (u64::from(used) + 1, limit.into());
+            return Err(PortError::Limit { field: "connections", value, limit });
+        }
+        match link {
+            #[cfg(feature = "shm")]
+            AnyLink::Shm(link) => self.state.adopt(SHM, self.shm.as_mut(), link, now),
+            #[cfg(feature = "verbs")]
+            AnyLink::Verbs(link) => self.state.adopt(VERBS, self.verbs.as_mut(), link, now),
+            #[cfg(feature = "sim")]
+            AnyLink::Sim(link) => self.state.adopt(SIM, self.sim.as_mut(), link, now),
+        }
+    }
+
+    #[inline]
+    fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused> {
+        route!(self.as_mut, conn, |port, id| port.reserve(id, payload_bytes), else Err(Refused::Closed))
+    }
+
+    #[inline]
+    fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, chain: Chain) -> Position {
+        route!(self.as_mut, conn, |port, id| port.commit(id, payload_bytes, tag, chain), else Position(0))
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        for_used!(self.as_mut, |port, _number| port.flush());
+    }
+
+    #[inline]
+    fn completed(&mut self, conn: ConnId) -> Position {
+        route!(self.as_mut, conn, |port, id| port.completed(id), else Position(0))
+    }
+
+    #[inline]
+    fn peer_credit(&mut self, conn: ConnId) -> Option<Credit> {
+        route!(self.as_mut, conn, |port, id| port.peer_credit(id), else None)
+    }
+
+    #[inline]
+    fn return_credit(&mut self, conn: ConnId, credit: Credit) {
+        route!(self.as_mut, conn, |port, id| port.return_credit(id, credit), else ());
+    }
+
+    #[inline]
+    fn arrivals(&self, conn: ConnId) -> u64 {
+        route!(self.as_ref, conn, |port, id| port.arrivals(id), else 0)
+    }
+
+    #[inline]
+    fn release(&mut self, conn: ConnId, frame: RxFrame) {
+        route!(self.as_mut, conn, |port, id| port.release(id, frame), else drop(frame));
+    }
+
+    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
+        route!(self.as_mut, conn, |port, id| port.offer(id, loan), else Err(Refused::Closed))
+    }
+
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+        route!(self.as_mut, conn, |port, id| port.pull(id, offer, token), else Err(Refused::Closed))
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Time, batch: &mut Batch) {
+        let first = self.state.first;
+        self.poll_some(first, PROVIDERS, now, batch);
+        if first > 0 {
+            self.poll_some(0, first, now, batch);
+        }
+        if batch.room() == 0 {
+            self.state.first = (first + 1) % PROVIDERS;
+        }
+    }
+
+    fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time) {
+        route!(self.as_mut, conn, |port, id| port.close(id, reason, now), else ());
+    }
+
+    fn arm(&mut self) -> bool {
+        self.doorbell.arm();
+        let mut quiet = true;
+        for_used!(self.as_mut, |port, _number| quiet = quiet && port.arm());
+        if !quiet {
+            self.disarm();
+        }
+        quiet
+    }
+
+    fn disarm(&mut self) {
+        self.doorbell.disarm();
+        self.disarm_subs();
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.state.epoll.as_fd()
+    }
+
+    fn waker(&self) -> Waker {
+        Arc::clone(&self.doorbell)
+    }
+
+    #[inline]
+    fn deadline(&self) -> Time {
+        let mut least = Time::NEVER;
+        for_used!(self.as_ref, |port, _number| least = least.min(port.deadline()));
+        least
+    }
+
+    fn counters(&self, conn: ConnId) -> PortCounters {
+        route!(self.as_ref, conn, |port, id| port.counters(id), else PortCounters::default())
+    }
+}

@@ -1,0 +1,214 @@
+//! Bulk in place: the same bytes, no copy, the pool's growth, and offers that cannot be true.
+
+use super::{super::pool::POOL_SEGMENT_BYTES, *};
+use crate::{BulkError, Gate, LoanError, Refused, Violation, mem::Bulk, mem::Offer};
+
+/// Carries `offer` as the engine would: in a frame, so that the segment comes first.
+fn carry(from: &mut Side, to: &mut Side, offer: &Offer) -> Offer {
+    from.send(&offer.encode(), 0);
+    let frame = to.frame();
+    let offer = Offer::decode(&frame).unwrap();
+    to.give_back(frame);
+    offer
+}
+
+fn pulled(side: &mut Side, offer: Offer, token: u64) -> Result<Bulk, BulkError> {
+    side.port.pull(side.conn, offer, token).unwrap();
+    let mut events = side.wait();
+    assert_eq!(events.len(), 1);
+    let Some(Event::Pulled { conn, token: told, result }) = events.pop() else { panic!() };
+    assert_eq!((conn, told), (side.conn, token));
+    result
+}
+
+#[test]
+fn a_mebibyte_is_read_in_place() {
+    let (mut server, mut client) = pair(4096);
+    for round in 0..4 {
+        let bytes = pattern(round, 1 << 20);
+        let mut loan = client.port.gate().allocate(client.conn, bytes.len()).unwrap();
+        loan.copy_from_slice(&bytes);
+        let offer = client.port.offer(client.conn, &loan).unwrap();
+        let offer = carry(&mut client, &mut server, &offer);
+        let bulk = pulled(&mut server, offer, 70 + u64::from(round)).unwrap();
+        assert!(*bulk == bytes[..]);
+        let release = bulk.release().unwrap();
+        assert!(!release.is_done());
+        // From any thread, and it wakes the port that must tell the peer.
+        assert!(server.port.arm());
+        std::thread::spawn(move || drop(bulk)).join().unwrap();
+        assert!(readable(server.port.wait_fd(), SECOND));
+        server.port.disarm();
+        assert!(release.is_done());
+    }
+    assert_eq!(server.port.counters(server.conn).in_place_bytes, 4 << 20);
+    assert_eq!(client.port.gate().pool().counts(), (1, 0));
+}
+
+#[test]
+fn the_pool_grows_and_keeps_what_it_has() {
+    let (mut server, mut client) = pair(4096);
+    let gate = client.port.gate();
+    // Three loans that do not share a segment, and one that is larger than any.
+    let sizes = [POOL_SEGMENT_BYTES - 4096, 9 << 20, 10 << 20, 40 << 20, 100, 5000, 0];
+    let mut loans = Vec::new();
+    for (number, size) in sizes.into_iter().enumerate() {
+        let mut loan = gate.allocate(client.conn, size).unwrap();
+        loan.copy_from_slice(&pattern(number as u32, size));
+        let offer = client.port.offer(client.conn, &loan).unwrap();
+        let offer = carry(&mut client, &mut server, &offer);
+        let bulk = pulled(&mut server, offer, number as u64).unwrap();
+        assert!(*bulk == *loan, "loan {number}");
+        loans.push((loan, bulk));
+    }
+    let (segments, lent) = gate.pool().counts();
+    assert_eq!((segments, lent), (4, 7));
+    // They are all still what they were: no two share a byte.
+    for (number, (loan, bulk)) in loans.iter().enumerate() {
+        assert!(**bulk == pattern(number as u32, loan.len())[..], "loan {number}");
+    }
+    drop(loans);
+    for size in sizes {
+        drop(gate.allocate(client.conn, size).unwrap());
+    }
+    assert_eq!(gate.pool().counts(), (4, 0), "nothing grew");
+    let whole: Vec<_> = (0..3).map(|_| gate.allocate(client.conn, POOL_SEGMENT_BYTES).unwrap()).collect();
+    assert_eq!(gate.pool().counts(), (4, 3), "gaps grew together again");
+    drop(whole);
+}
+
+#[test]
+fn loans_are_freed_on_any_thread_and_outlive_the_port() {
+    let (_server, client) = pair(4096);
+    let gate = client.port.gate();
+    let conn = client.conn;
+    let threads: Vec<_> = (0..4)
+        .map(|seed| {
+            let gate = gate.clone();
+            std::thread::spawn(move || {
+                for round in 0..200 {
+                    let size = (seed * 7919 + round * 104_729) % 60_000 + 1;
+                    let mut loan = gate.allocate(conn, size).unwrap();
+                    loan.fill(seed as u8);
+                    std::thread::yield_now();
+                    assert!(loan.iter().all(|byte| *byte == seed as u8));
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(gate.pool().counts(), (1, 0));
+    let mut loan = gate.allocate(conn, 10).unwrap();
+    drop((gate, client));
+    loan.fill(1);
+    assert_eq!(loan[9], 1);
+}
+
+#[test]
+fn one_segment_is_read_by_many_connections() {
+    let (_folder, address) = place();
+    let mut listener = listen(&address);
+    let server = Shm.open_port(&config(4096)).unwrap();
+    let ports: Vec<_> = (0..3).map(|_| Shm.open_port(&config(4096)).unwrap()).collect();
+    let mut server = {
+        let (accepted, connected) = links(&mut listener, &server.gate(), &ports[0].gate());
+        (Side::adopt(server, accepted), connected)
+    };
+    let mut readers = Vec::new();
+    for (number, port) in ports.into_iter().enumerate() {
+        let (conn, link) = if number == 0 {
+            (server.0.conn, None)
+        } else {
+            let (accepted, connected) = links(&mut listener, &server.0.port.gate(), &port.gate());
+            (server.0.port.adopt(accepted, Time(0)).unwrap(), Some(connected))
+        };
+        readers.push((conn, port, link));
+    }
+    readers[0].2 = Some(server.1);
+    let mut server = server.0;
+    let mut open = 0;
+    while open < 3 {
+        open += server.wait().len();
+    }
+    let mut loan = server.port.gate().allocate(server.conn, 5000).unwrap();
+    loan.copy_from_slice(&pattern(5, 5000));
+    for (conn, port, link) in readers {
+        let mut reader = Side::adopt(port, link.unwrap());
+        reader.opened();
+        server.conn = conn;
+        let offer = server.port.offer(conn, &loan).unwrap();
+        assert!(*pulled(&mut reader, offer, 1).unwrap() == *loan);
+    }
+}
+
+/// R68: offsets and lengths that are too big or wrap, and segments that nobody passed.
+#[test]
+fn r68_offers_that_cannot_be_true_are_refused() {
+    let (mut server, mut client) = pair(4096);
+    let loan = client.port.gate().allocate(client.conn, 64).unwrap();
+    let good = client.port.offer(client.conn, &loan).unwrap();
+    let size = POOL_SEGMENT_BYTES as u64;
+    for offer in [
+        Offer { key: good.key + 1, ..good },
+        Offer { key: u64::MAX, ..good },
+        Offer { address: size, len: 1, ..good },
+        Offer { address: size + 1, len: 0, ..good },
+        Offer { address: u64::MAX, len: 64, ..good },
+        Offer { address: u64::MAX - 63, len: 64, ..good },
+        Offer { address: 0, len: size + 1, ..good },
+        Offer { address: size - 63, len: 64, ..good },
+    ] {
+        let error = pulled(&mut server, offer, 1).unwrap_err();
+        assert_eq!(error, BulkError::Offer(Violation::Malformed { what: "bulk offer" }), "{offer:?}");
+    }
+    assert_eq!(
+        server.port.pull(server.conn, Offer { len: u64::MAX, ..good }, 1),
+        Err(Refused::TooLarge { bytes: usize::MAX, limit: 64 << 30 })
+    );
+    let whole = Offer { address: 0, len: size, ..good };
+    assert_eq!(pulled(&mut server, whole, 1).unwrap().len(), POOL_SEGMENT_BYTES);
+    assert_eq!(server.port.counters(server.conn).in_place_bytes, size);
+}
+
+#[test]
+fn loans_and_offers_have_their_limits() {
+    let small = PortConfig { bulk_bytes_max: 1000, initiator_depth: 0, ..config(4096) };
+    let (mut server, mut client) = pair_of(&config(4096), &small);
+    let gate = client.port.gate();
+    assert_eq!(
+        gate.allocate(client.conn, 1001).unwrap_err(),
+        LoanError::TooLarge { bytes: 1001, limit: 1000 }
+    );
+    assert_eq!(gate.allocate(ConnId::new(0, 99), 1).unwrap_err(), LoanError::Closed);
+    // The client reads nothing, so the server may offer it nothing.
+    let loan = server.port.gate().allocate(server.conn, 10).unwrap();
+    assert_eq!(server.port.offer(server.conn, &loan).unwrap_err(), Refused::NoReads);
+    let offer = Offer { address: 0, key: 0, len: 10 };
+    assert_eq!(client.port.pull(client.conn, offer, 1), Err(Refused::NoReads));
+    let loan = gate.allocate(client.conn, 10).unwrap();
+    let conn = client.conn;
+    client.port.close(conn, CloseReason::Local, Time(0));
+    assert_eq!(client.port.offer(conn, &loan).unwrap_err(), Refused::Closed);
+    assert_eq!(gate.allocate(conn, 1).unwrap_err(), LoanError::Closed);
+    assert_eq!(client.closed(), CloseReason::Local);
+}
+
+/// An offer that the dead peer made is still good: its memory lives as long as we have it mapped.
+#[test]
+fn a_bulk_outlives_its_connection() {
+    let (mut server, mut client) = pair(4096);
+    let mut loan = client.port.gate().allocate(client.conn, 3000).unwrap();
+    loan.copy_from_slice(&pattern(3, 3000));
+    let offer = client.port.offer(client.conn, &loan).unwrap();
+    let offer = carry(&mut client, &mut server, &offer);
+    drop((client, loan));
+    server.port.pull(server.conn, offer, 9).unwrap();
+    let mut events = server.wait();
+    let Event::Pulled { token: 9, result, .. } = events.remove(0) else { panic!("{events:?}") };
+    let bulk = result.unwrap();
+    assert!(events.is_empty() || matches!(events[..], [Event::Closed { .. }]), "{events:?}");
+    drop(server);
+    assert!(*bulk == pattern(3, 3000)[..]);
+}

@@ -1,0 +1,329 @@
+//! Meeting: who is let in, who is told no and why, and what is left in the folder.
+
+use std::{
+    os::{fd::OwnedFd, unix::fs::PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use super::{
+    super::{rendezvous::check_folder, socket},
+    *,
+};
+use crate::{AcceptError, Hello, ListenError, PortError, RejectReason, hello::decode_reject};
+
+fn path_of(address: &Address) -> PathBuf {
+    match address {
+        Address::Shm { path } => path.clone(),
+        other => panic!("{other}"),
+    }
+}
+
+fn raw_client(address: &Address) -> OwnedFd {
+    let client = socket::open().unwrap();
+    let to = rustix::net::SocketAddrUnix::new(path_of(address)).unwrap();
+    rustix::net::connect(&client, &to).unwrap();
+    client
+}
+
+fn files_in(folder: &Path) -> usize {
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+fn good_hello() -> Hello {
+    super::super::link::hello(&config(4096), 1)
+}
+
+#[test]
+fn nobody_listens_is_said_at_once() {
+    let (folder, address) = place();
+    let gate = Shm.open_port(&config(4096)).unwrap().gate();
+    let nobody = ConnectError::NobodyListens { address: address.to_string() };
+    assert_eq!(connect(&address, &gate).unwrap_err(), nobody);
+    // A file that no live server has.
+    drop(std::os::unix::net::UnixListener::bind(path_of(&address)).unwrap());
+    let error = connect(&address, &gate).unwrap_err();
+    // Another kind of socket is refused before it is found to be dead.
+    assert!(matches!(error, ConnectError::Foreign { .. } | ConnectError::NobodyListens { .. }), "{error}");
+    drop(folder);
+    let listener = {
+        let (folder, address) = place();
+        let mut listener = listen(&address);
+        let mut connecting = connect(&address, &gate).unwrap();
+        assert!(connecting.poll(Duration::ZERO).is_none());
+        assert!(listener.accept(Duration::ZERO).unwrap().is_some());
+        drop(listener);
+        let error = connecting.poll(SECOND).unwrap().unwrap_err();
+        assert!(
+            matches!(error, ConnectError::Rejected { reason: RejectReason::Overloaded, .. }),
+            "a request that is dropped says why: {error}"
+        );
+        assert!(connecting.poll(SECOND).is_none(), "after an outcome there is none");
+        (folder, address)
+    };
+    assert!(matches!(connect(&listener.1, &gate), Err(ConnectError::NobodyListens { .. })));
+}
+
+#[test]
+fn a_server_that_leaves_before_it_answers_is_nobody() {
+    let (_folder, address) = place();
+    let listener = listen(&address);
+    let gate = Shm.open_port(&config(4096)).unwrap().gate();
+    let mut connecting = connect(&address, &gate).unwrap();
+    drop(listener);
+    let error = connecting.poll(SECOND).unwrap().unwrap_err();
+    assert_eq!(error, ConnectError::NobodyListens { address: address.to_string() });
+}
+
+#[test]
+fn a_silent_server_and_a_full_backlog_end_at_the_deadline() {
+    let (_folder, address) = place();
+    let _listener = Shm.listen(&address, &ListenOptions { backlog: 1, ..ListenOptions::default() }).unwrap();
+    let gate = Shm.open_port(&config(4096)).unwrap().gate();
+    let timeout = Duration::from_millis(60);
+    let options = ConnectOptions { connect_timeout: timeout, ..ConnectOptions::default() };
+    let attempts: Vec<_> = (0..4).map(|_| Shm.connect(&address, &gate, &options).unwrap()).collect();
+    let mut steps = Vec::new();
+    for mut attempt in attempts {
+        let started = Instant::now();
+        match attempt.poll(5 * SECOND) {
+            Some(Err(ConnectError::Timeout { step, timeout: told, .. })) => {
+                assert_eq!(told, timeout);
+                steps.push(step);
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(started.elapsed() < SECOND);
+    }
+    assert_eq!(steps[0], "waiting for its hello");
+    assert_eq!(steps[3], "waiting for a place in its backlog");
+}
+
+#[test]
+fn reasons_travel_both_ways() {
+    let (_folder, address) = place();
+    let mut listener = listen(&address);
+    let gate = Shm.open_port(&config(4096)).unwrap().gate();
+    for reason in [RejectReason::Application { code: 42 }, RejectReason::ShuttingDown] {
+        let mut connecting = connect(&address, &gate).unwrap();
+        let incoming = listener.accept(SECOND).unwrap().unwrap();
+        assert_eq!(incoming.hello().ring_bytes, 4096);
+        assert!(incoming.peer().contains(&std::process::id().to_string()));
+        incoming.reject(reason);
+        let error = connecting.poll(SECOND).unwrap().unwrap_err();
+        assert_eq!(error, ConnectError::Rejected { address: address.to_string(), reason });
+    }
+    assert_eq!(listener.rejected(), 0, "these were handed out");
+    // A client that gave up.
+    let connecting = connect(&address, &gate).unwrap();
+    let incoming = listener.accept(SECOND).unwrap().unwrap();
+    drop(connecting);
+    let error = incoming.accept(&gate).unwrap_err();
+    assert!(matches!(error, AcceptError::Gone { .. }), "{error}");
+}
+
+#[test]
+fn foreign_clients_are_answered_and_counted() {
+    let (_folder, address) = place();
+    let mut listener = listen(&address);
+    let mut other_version = good_hello().encode();
+    other_version[4] = 9;
+    let mut bad_ring = good_hello();
+    bad_ring.ring_bytes = 5000;
+    let cases: [(&[u8], RejectReason); 4] = [
+        (b"GET / HTTP/1.1\r\n\r\n", RejectReason::NotOurs),
+        (&[7; 300], RejectReason::NotOurs),
+        (&other_version, RejectReason::Version { ours: 9, theirs: 1 }),
+        (&bad_ring.encode(), RejectReason::BadHello { field: 1 }),
+    ];
+    for (number, (bytes, reason)) in cases.into_iter().enumerate() {
+        let client = raw_client(&address);
+        socket::send(&client, bytes).unwrap();
+        // What comes behind is read away: the answer still arrives.
+        socket::send(&client, b"more").unwrap();
+        assert!(listener.accept(Duration::ZERO).unwrap().is_none());
+        assert_eq!(listener.rejected(), number as u64 + 1);
+        let answer = socket::receive(&client).unwrap();
+        assert_eq!(decode_reject(answer.bytes()), Some(reason));
+    }
+    // A good hello with a descriptor that nobody asked for.
+    let client = raw_client(&address);
+    socket::send_with(&client, &good_hello().encode(), client.as_fd()).unwrap();
+    assert!(listener.accept(Duration::ZERO).unwrap().is_none());
+    assert_eq!(listener.rejected(), 5);
+}
+
+#[test]
+fn silent_clients_hold_nobody_up() {
+    let (_folder, address) = place();
+    let options = ListenOptions { handshake_timeout: Duration::from_millis(100), ..ListenOptions::default() };
+    let mut listener = Shm.listen(&address, &options).unwrap();
+    // More than may wait, and one that went away again.
+    let silent: Vec<_> = (0..40).map(|_| raw_client(&address)).collect();
+    drop(raw_client(&address));
+    let gate = Shm.open_port(&config(4096)).unwrap().gate();
+    let mut connecting = connect(&address, &gate).unwrap();
+    let started = Instant::now();
+    let incoming = listener.accept(SECOND).unwrap().expect("the honest one");
+    assert!(started.elapsed() < Duration::from_millis(90), "{:?}", started.elapsed());
+    let _link = incoming.accept(&gate).unwrap();
+    connecting.poll(SECOND).unwrap().unwrap();
+    // The rest run out at their own time, while nobody else comes.
+    let started = Instant::now();
+    assert!(listener.accept(Duration::from_millis(300)).unwrap().is_none());
+    assert!(started.elapsed() >= Duration::from_millis(290));
+    assert_eq!(listener.rejected(), 40);
+    for client in silent {
+        assert_eq!(decode_reject(socket::receive(&client).unwrap().bytes()), Some(RejectReason::Overloaded));
+    }
+}
+
+#[test]
+fn a_grant_that_never_comes_ends_the_connection() {
+    let (_folder, address) = place();
+    let options = ListenOptions { handshake_timeout: Duration::from_millis(50), ..ListenOptions::default() };
+    let mut listener = Shm.listen(&address, &options).unwrap();
+    let port = Shm.open_port(&config(4096)).unwrap();
+    let client = raw_client(&address);
+    socket::send(&client, &good_hello().encode()).unwrap();
+    let accepted = listener.accept(SECOND).unwrap().unwrap().accept(&port.gate()).unwrap();
+    let mut side = Side::adopt(port, accepted);
+    assert_eq!(side.port.deadline(), Time(50_000_000));
+    let started = Instant::now();
+    assert_eq!(side.closed(), CloseReason::Handshake);
+    assert!(started.elapsed() >= Duration::from_millis(45));
+    assert_eq!(side.port.deadline(), Time::NEVER);
+    assert!(!socket::receive(&client).unwrap().is_end(), "its hello");
+    assert!(socket::receive(&client).unwrap().is_end(), "and then the end");
+}
+
+#[test]
+fn bad_places_say_what_is_wrong() {
+    let (folder, address) = place();
+    let refused = |path: PathBuf| {
+        let error = Shm.listen(&Address::Shm { path }, &ListenOptions::default()).unwrap_err();
+        assert!(matches!(error, ListenError::Address { .. }), "{error:?}");
+        error.to_string()
+    };
+    assert!(refused(folder.path().join("missing/socket")).contains("does not exist; create it"));
+    assert!(refused(folder.path().join("x".repeat(120))).contains("a socket's may have 107"));
+    let file = folder.path().join("file");
+    std::fs::write(&file, "precious").unwrap();
+    assert!(refused(file.clone()).contains("no socket"));
+    assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+    assert!(refused(file.join("socket")).contains("file"));
+    let wrong = Address::Mem { name: "x".to_owned() };
+    assert!(matches!(Shm.listen(&wrong, &ListenOptions::default()), Err(ListenError::Address { .. })));
+    let gate = Shm.open_port(&config(4096)).unwrap().gate();
+    assert!(matches!(connect(&wrong, &gate), Err(ConnectError::Address { .. })));
+    let bad = Shm.open_port(&config(5000)).unwrap_err();
+    assert!(matches!(bad, PortError::Limit { field: "ring_bytes", value: 5000, .. }), "{bad}");
+    let listener = listen(&address);
+    let mode = std::fs::metadata(path_of(&address)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    drop(listener);
+    assert_eq!(files_in(folder.path()), 2, "the file, and the lock of its refusal");
+}
+
+/// R76, the folder's half: our own is made, and refused when others can enter it or it is only a link.
+#[test]
+fn r76_the_runtime_folder_is_ours_alone() {
+    let (outer, _) = place();
+    let folder = outer.path().join("gimmal");
+    let socket = folder.join("s");
+    check_folder(&socket, &folder, true).unwrap();
+    let mode = std::fs::metadata(&folder).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o700);
+    check_folder(&socket, &folder, true).unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o710)).unwrap();
+    let error = check_folder(&socket, &folder, true).unwrap_err();
+    assert!(matches!(&error, ListenError::Folder { why, .. } if why.contains("0710")), "{error}");
+    check_folder(&socket, &folder, false).unwrap();
+    let link = outer.path().join("link");
+    std::os::unix::fs::symlink(&folder, &link).unwrap();
+    let error = check_folder(&socket, &link, true).unwrap_err();
+    assert!(matches!(&error, ListenError::Folder { why, .. } if why.contains("no folder")), "{error}");
+    if rustix::process::geteuid().is_root() {
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::chown(&folder, Some(65534), None).unwrap();
+        let error = check_folder(&socket, &folder, true).unwrap_err();
+        assert!(matches!(&error, ListenError::Folder { why, .. } if why.contains("65534")), "{error}");
+    }
+}
+
+/// R76: another user is kept out by the socket's mode; and by its credentials, if the mode were open.
+#[test]
+fn r76_another_user_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP r76_another_user_is_refused: only root can become another user");
+        return;
+    }
+    let (folder, address) = place();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut listener = listen(&address);
+    let attempt = |address: Address| {
+        std::thread::spawn(move || {
+            let gate = Shm.open_port(&config(4096)).unwrap().gate();
+            let nobody = rustix::thread::Uid::from_raw(65534);
+            // This thread alone: the system call, not the C library's wrapper.
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            connect(&address, &gate)?.poll(SECOND).expect("an outcome").map(drop)
+        })
+    };
+    let error = attempt(address.clone()).join().unwrap().unwrap_err();
+    let errno = rustix::io::Errno::ACCESS.raw_os_error();
+    assert_eq!(error, ConnectError::Port(PortError::System { step: "connect", errno }));
+    std::fs::set_permissions(path_of(&address), std::fs::Permissions::from_mode(0o666)).unwrap();
+    let thread = attempt(address.clone());
+    assert!(listener.accept(Duration::from_millis(300)).unwrap().is_none());
+    assert_eq!(listener.rejected(), 1);
+    let error = thread.join().unwrap().unwrap_err();
+    assert!(matches!(error, ConnectError::Rejected { reason: RejectReason::NotOurs, .. }), "{error}");
+}
+
+/// R78: a socket that nobody serves is replaced, one that somebody serves is not.
+#[test]
+fn r78_a_stale_socket_is_replaced_and_a_live_one_is_in_use() {
+    let (folder, address) = place();
+    // What a killed server leaves.
+    drop(std::os::unix::net::UnixListener::bind(path_of(&address)).unwrap());
+    std::fs::write(folder.path().join("socket.lock"), "").unwrap();
+    let mut listener = listen(&address);
+    let error = Shm.listen(&address, &ListenOptions::default()).unwrap_err();
+    assert_eq!(error, ListenError::InUse { address: address.to_string() });
+    let gate = Shm.open_port(&config(4096)).unwrap().gate();
+    let _links = links(&mut listener, &gate, &gate);
+    drop(listener);
+    assert_eq!(files_in(folder.path()), 0);
+    drop(listen(&address));
+}
+
+/// Many servers race for one place: exactly one has it at any time, and nothing is left.
+#[test]
+fn r78_racing_servers_take_turns() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let (folder, address) = place();
+    let holders = AtomicUsize::new(0);
+    let taken = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    match Shm.listen(&address, &ListenOptions::default()) {
+                        Ok(listener) => {
+                            assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two have it");
+                            taken.fetch_add(1, Ordering::SeqCst);
+                            std::thread::yield_now();
+                            holders.fetch_sub(1, Ordering::SeqCst);
+                            drop(listener);
+                        }
+                        Err(ListenError::InUse { .. }) => std::thread::yield_now(),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+    });
+    assert!(taken.into_inner() > 0);
+    drop(listen(&address));
+    assert_eq!(files_in(folder.path()), 0);
+}

@@ -1,0 +1,269 @@
+//! The port's echo beside a bare ring, in the same two pinned processes, in interleaved slices.
+//!
+//! `cargo test -p gimmal-transport --release measure_ -- --ignored --nocapture`
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::{super::segment::Segment, kill::again, *};
+use crate::{
+    FrameWord,
+    frame::span,
+    mem::Region,
+    sync::{
+        atomic::Ordering,
+        publish::{observe, publish},
+    },
+};
+
+const PAYLOAD: usize = 64;
+const SLICES: usize = 40;
+const ECHOES: u64 = 50_000;
+const WINDOW: u64 = 32;
+const RING: u32 = 256 << 10;
+
+fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).unwrap();
+}
+
+/// The same segments with nothing around them: no port, no credit, no checks.
+struct Bare {
+    link: ShmLink,
+    peer: Segment<Region>,
+    at: u64,
+}
+
+impl Bare {
+    fn new(mut link: ShmLink, peer: Option<Segment<Region>>) -> Self {
+        let peer = peer.or_else(|| link.peer.take()).unwrap();
+        Self { link, peer, at: 0 }
+    }
+
+    #[inline]
+    fn wait(&self, payload: &mut [u8; PAYLOAD]) {
+        while observe(self.peer.word(self.at)) == 0 {
+            std::hint::spin_loop();
+        }
+        let from = self.peer.payload(self.at);
+        // SAFETY: published by the peer, inside the ring, and not written again before the next lap.
+        unsafe { from.as_ptr().copy_to_nonoverlapping(payload.as_mut_ptr(), PAYLOAD) };
+    }
+
+    #[inline]
+    fn send(&self, at: u64, payload: &[u8; PAYLOAD]) {
+        let own = &self.link.end.own;
+        own.word(at + span(PAYLOAD) as u64).store(0, Ordering::Relaxed);
+        let to = own.payload(at);
+        // SAFETY: our own ring, at a place that the peer has left a lap ago.
+        unsafe { to.as_ptr().copy_from_nonoverlapping(payload.as_ptr(), PAYLOAD) };
+        publish(own.word(at), FrameWord::new(PAYLOAD, Tag(0)).bits());
+    }
+
+    fn client(&mut self, count: u64) {
+        let mut payload = [7; PAYLOAD];
+        for _ in 0..count {
+            self.send(self.at, &payload);
+            self.wait(&mut payload);
+            self.at += span(PAYLOAD) as u64;
+        }
+    }
+
+    fn server(&mut self, count: u64) {
+        let mut payload = [0; PAYLOAD];
+        for _ in 0..count {
+            self.wait(&mut payload);
+            self.send(self.at, &payload);
+            self.at += span(PAYLOAD) as u64;
+        }
+    }
+
+    fn window_client(&mut self, count: u64) {
+        let mut payload = [7; PAYLOAD];
+        let mut sent = self.at;
+        let end = self.at + count * span(PAYLOAD) as u64;
+        while self.at < end {
+            while sent < end && sent < self.at + WINDOW * span(PAYLOAD) as u64 {
+                self.send(sent, &payload);
+                sent += span(PAYLOAD) as u64;
+            }
+            self.wait(&mut payload);
+            self.at += span(PAYLOAD) as u64;
+        }
+    }
+}
+
+impl Side {
+    fn echo_server(&mut self, count: u64) {
+        let mut done = 0;
+        while done < count {
+            self.port.poll(Time(0), &mut self.batch);
+            for event in self.batch.drain() {
+                let Event::Frame { conn, frame } = event else { panic!("{event:?}") };
+                let room = self.port.reserve(conn, frame.len()).unwrap();
+                room.copy_from_slice(&frame);
+                self.port.commit(conn, frame.len(), Tag(0), Chain::Begin);
+                let end = frame.end();
+                self.port.release(conn, frame);
+                done += 1;
+                if done.is_multiple_of(256) {
+                    self.port.return_credit(conn, Credit { bytes: end, arrivals: 0 });
+                }
+            }
+            self.port.flush();
+        }
+    }
+
+    fn echo_client(&mut self, count: u64, window: u64) {
+        let payload = [7; PAYLOAD];
+        let (mut sent, mut done) = (0, 0);
+        while done < count {
+            while sent < count && sent - done < window {
+                let room = self.port.reserve(self.conn, PAYLOAD).unwrap();
+                room.copy_from_slice(&payload);
+                self.port.commit(self.conn, PAYLOAD, Tag(0), Chain::Begin);
+                sent += 1;
+            }
+            self.port.flush();
+            while self.batch.is_empty() {
+                self.port.poll(Time(0), &mut self.batch);
+            }
+            for event in self.batch.drain() {
+                let Event::Frame { conn, frame } = event else { panic!("{event:?}") };
+                let end = frame.end();
+                assert_eq!(frame[0], 7);
+                self.port.release(conn, frame);
+                done += 1;
+                if done.is_multiple_of(256) {
+                    self.port.return_credit(conn, Credit { bytes: end, arrivals: 0 });
+                }
+            }
+        }
+    }
+}
+
+fn server_side(mut listener: ShmListener) {
+    let port = Shm.open_port(&config(RING)).unwrap();
+    let gate = port.gate();
+    let link = listener.accept(5 * SECOND).unwrap().unwrap().accept(&gate).unwrap();
+    let mut side = Side::adopt(port, link);
+    side.opened();
+    let link = listener.accept(5 * SECOND).unwrap().unwrap().accept(&gate).unwrap();
+    // The grant, read by hand.
+    while !readable(&link.end.socket, SECOND) {}
+    let fd = super::super::socket::receive(&link.end.socket).unwrap().fd.unwrap();
+    let peer = Segment::attach(fd.as_fd(), RING).unwrap();
+    let mut bare = Bare::new(link, Some(peer));
+    for _ in 0..SLICES {
+        bare.server(ECHOES);
+        side.echo_server(ECHOES);
+        bare.server(ECHOES);
+        side.echo_server(ECHOES);
+    }
+}
+
+#[test]
+#[ignore = "the other process of the measurement"]
+fn child_measured() {
+    let Ok(path) = std::env::var(kill::ROLE) else { return println!("SKIP: run by measure_echo") };
+    pin(1);
+    server_side(listen(&Address::Shm { path: path.into() }));
+}
+
+#[test]
+#[ignore = "a measurement: needs --release and a quiet machine with two cores"]
+fn measure_echo() {
+    let (_folder, address) = place();
+    let Address::Shm { path } = &address else { panic!() };
+    let mut child = again("measure::child_measured", path.to_str().unwrap());
+    pin(0);
+    let mut side = kill::connect_when_there(&address, RING);
+    let gate = side.port.gate();
+    let link = connect(&address, &gate).unwrap().poll(5 * SECOND).unwrap().unwrap();
+    let mut bare = Bare::new(link, None);
+    let mut times: [Vec<f64>; 4] = Default::default();
+    for _ in 0..SLICES {
+        let mut timed = |index: usize, run: &mut dyn FnMut()| {
+            let started = Instant::now();
+            run();
+            times[index].push(started.elapsed().as_nanos() as f64 / ECHOES as f64);
+        };
+        timed(0, &mut || bare.client(ECHOES));
+        timed(1, &mut || side.echo_client(ECHOES, 1));
+        timed(2, &mut || bare.window_client(ECHOES));
+        timed(3, &mut || side.echo_client(ECHOES, WINDOW));
+    }
+    assert!(child.wait().unwrap().success());
+    let median = |times: &mut Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        (times[0], times[times.len() / 2], times[times.len() * 9 / 10])
+    };
+    println!("{PAYLOAD} B echo, ns: least, median and 90 % of {SLICES} slices of {ECHOES}");
+    let mut medians = [0.0; 4];
+    for (index, name) in
+        ["bare, window 1", "port, window 1", "bare, window 32", "port, window 32"].iter().enumerate()
+    {
+        let (least, middle, most) = median(&mut times[index]);
+        medians[index] = middle;
+        println!("{name:16} {least:7.1} {middle:7.1} {most:7.1}");
+    }
+    println!("port/bare {:.2}, window 32 {:.2}", medians[1] / medians[0], medians[3] / medians[2]);
+    // An empty poll.
+    let started = Instant::now();
+    for _ in 0..1_000_000 {
+        side.port.poll(Time(0), &mut side.batch);
+    }
+    println!("an empty poll {:.2} ns", started.elapsed().as_nanos() as f64 / 1e6);
+}
+
+/// What the port costs without anybody else: both ends on this thread, warm in its cache.
+#[test]
+#[ignore = "a measurement: needs --release"]
+fn measure_cost() {
+    println!("Event {} B, RxFrame {} B", size_of::<Event>(), size_of::<RxFrame>());
+    let (mut server, mut client) = pair(RING);
+    for batch in [1, 8, 32] {
+        let (mut sending, mut flushing, mut polling) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        let rounds = 200_000 / batch;
+        for _ in 0..rounds {
+            let started = Instant::now();
+            for _ in 0..batch {
+                let room = client.port.reserve(client.conn, PAYLOAD).unwrap();
+                room.copy_from_slice(&[7; PAYLOAD]);
+                client.port.commit(client.conn, PAYLOAD, Tag(0), Chain::Begin);
+            }
+            let sent = Instant::now();
+            client.port.flush();
+            let flushed = Instant::now();
+            server.port.poll(Time(0), &mut server.batch);
+            let mut end = crate::Position(0);
+            for event in server.batch.drain() {
+                let Event::Frame { conn, frame } = event else { panic!("{event:?}") };
+                end = frame.end();
+                server.port.release(conn, frame);
+            }
+            let polled = Instant::now();
+            server.port.return_credit(server.conn, Credit { bytes: end, arrivals: 0 });
+            sending += sent - started;
+            flushing += flushed - sent;
+            polling += polled - flushed;
+        }
+        let each = |time: Duration| time.as_nanos() as f64 / f64::from(rounds * batch);
+        println!(
+            "batch {batch:2}: reserve+commit {:5.1} ns, flush {:5.1}, poll+release {:5.1} a frame",
+            each(sending),
+            each(flushing),
+            each(polling)
+        );
+    }
+    let started = Instant::now();
+    for _ in 0..1_000_000 {
+        server.port.poll(Time(0), &mut server.batch);
+    }
+    println!("an empty poll {:.2} ns", started.elapsed().as_nanos() as f64 / 1e6);
+    let started = Instant::now();
+    for _ in 0..1_000_000 {
+        std::hint::black_box(Instant::now());
+    }
+    println!("a clock reading {:.2} ns", started.elapsed().as_nanos() as f64 / 1e6);
+}

@@ -1,0 +1,138 @@
+//! The way out of a connection, in steps that each have a bound.
+//!
+//! ```text
+//!  Lingering ─ what was flushed has left, or 200 ms ─► rdma_disconnect ─► Draining ─ completions, or 500 ms ─►
+//!  queue pair, registrations and id go to the control thread ─► Destroying ─ they are gone ─► Closed
+//! ```
+//! Sinks of unfinished pulls are kept until the queue pair is gone: until then the device may write them.
+
+use std::time::Duration;
+
+use crate::{
+    CloseReason, Time,
+    verbs::{
+        conn::{Conn, Phase},
+        control::{Command, ControlHandle},
+        qp::SendList,
+    },
+};
+
+const LINGER: Duration = Duration::from_millis(200);
+const DRAIN: Duration = Duration::from_millis(500);
+/// The control thread destroys within milliseconds. If it does not, the memory is leaked rather than reused.
+const DESTROY: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Lingering,
+    Draining,
+    Destroying,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    reason: CloseReason,
+    stage: Stage,
+    deadline: Time,
+}
+
+impl Closing {
+    /// Whether we closed it: nothing more is handed out then.
+    pub(crate) fn is_local(&self) -> bool {
+        self.reason == CloseReason::Local
+    }
+
+    pub(crate) fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    pub(crate) fn reason(&self) -> &CloseReason {
+        &self.reason
+    }
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Not yet.
+    Waits,
+    /// Everything is destroyed.
+    Gone,
+    /// The control thread did not answer: what the device may still touch must be leaked.
+    Stuck,
+}
+
+impl Conn {
+    /// Begins to close; a later cause changes nothing.
+    pub(crate) fn begin_close(
+        &mut self,
+        reason: CloseReason,
+        now: Time,
+        list: &mut SendList,
+        control: &ControlHandle,
+    ) {
+        if matches!(self.phase, Phase::Closing(_)) {
+            return;
+        }
+        let orderly = matches!(reason, CloseReason::Local | CloseReason::Peer);
+        let was_open = self.is_open() && self.fate.down.get().is_none();
+        self.tx.discard();
+        let lingers = orderly && was_open && self.linger(list);
+        self.phase = Phase::Closing(Closing { reason, stage: Stage::Lingering, deadline: now.plus(LINGER) });
+        if !lingers {
+            self.disconnect(now, control);
+        }
+    }
+
+    /// Whether something that was flushed is still on its way.
+    fn linger(&mut self, list: &mut SendList) -> bool {
+        if self.tx.is_drained() {
+            return false;
+        }
+        match &self.belongings {
+            Some(belongings) if self.tx.needs_marker() => {
+                self.tx.post_marker(&belongings.qp, self.id, list).is_ok()
+            }
+            Some(_) => true,
+            None => false,
+        }
+    }
+
+    fn disconnect(&mut self, now: Time, control: &ControlHandle) {
+        if let Phase::Closing(closing) = &mut self.phase {
+            closing.stage = Stage::Draining;
+            closing.deadline = now.plus(DRAIN);
+        }
+        control.send(Command::Disconnect { handle: self.handle });
+    }
+
+    /// Hands everything over for destruction.
+    pub(crate) fn hand_over(&mut self, control: &ControlHandle) {
+        if let Some(belongings) = self.belongings.take() {
+            let (qp, holdings) = (belongings.qp, belongings.holdings);
+            control.send(Command::Destroy { handle: self.handle, qp, holdings });
+        }
+    }
+
+    /// Goes on with closing.
+    pub(crate) fn step_close(&mut self, now: Time, control: &ControlHandle) -> Step {
+        loop {
+            let Phase::Closing(closing) = &mut self.phase else { return Step::Waits };
+            let late = now >= closing.deadline;
+            match closing.stage {
+                Stage::Lingering if self.tx.is_drained() || self.flushed || late => {
+                    self.disconnect(now, control);
+                }
+                Stage::Draining if self.tx.has_no_signals() || self.flushed || late => {
+                    closing.stage = Stage::Destroying;
+                    closing.deadline = now.plus(DESTROY);
+                    self.hand_over(control);
+                }
+                Stage::Destroying if self.fate.is_destroyed() => return Step::Gone,
+                Stage::Destroying if late => return Step::Stuck,
+                _ => return Step::Waits,
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What a refused connection's status means, in words, and what to make of it.
+
+use crate::{ConnectError, hello, verbs::sys::errno};
+
+/// `IB_CM_REJ_INVALID_SERVICE_ID`: nobody listens.
+const INVALID_SERVICE_ID: i32 = 8;
+
+/// IB reject codes (`rdma/ib_cm.h`, InfiniBand specification 12.6.7.2).
+const MEANINGS: [&str; 36] = [
+    "no reason given",
+    "no queue pair available",
+    "no end-to-end context available",
+    "no resources available",
+    "timed out",
+    "unsupported request",
+    "invalid communication id",
+    "invalid communication instance",
+    "invalid service id: nobody listens",
+    "invalid transport service type",
+    "stale connection: the peer still holds this queue pair",
+    "RDC does not exist",
+    "primary GID rejected",
+    "primary LID rejected",
+    "invalid primary SL",
+    "invalid primary traffic class",
+    "invalid primary hop limit",
+    "invalid primary packet rate",
+    "alternate GID rejected",
+    "alternate LID rejected",
+    "invalid alternate SL",
+    "invalid alternate traffic class",
+    "invalid alternate hop limit",
+    "invalid alternate packet rate",
+    "redirected by the CM",
+    "redirected to another port",
+    "invalid path MTU",
+    "insufficient responder resources",
+    "refused by the consumer",
+    "invalid RNR retry count",
+    "duplicate local communication id",
+    "invalid class version",
+    "invalid flow label",
+    "invalid alternate flow label",
+    "service handed over",
+    "refused by the consumer for its vendor options",
+];
+
+/// A status in words: an IB reject code, or a negative errno (iWARP, and the CM's own failures).
+pub(crate) fn meaning(status: i32) -> &'static str {
+    if let Ok(code) = usize::try_from(status) {
+        return MEANINGS.get(code).copied().unwrap_or("a reject code newer than this program");
+    }
+    match status.saturating_neg() {
+        errno::ECONNREFUSED => "connection refused",
+        errno::ECONNRESET => "connection reset: refused by the consumer, or the peer went away",
+        errno::ETIMEDOUT => "no answer",
+        errno::ENOMEM => "the peer has no memory",
+        errno::ENODEV => "no device",
+        errno::EINVAL => "the peer or the CM found an argument invalid",
+        _ => "an errno",
+    }
+}
+
+/// What to tell the caller about a REJECTED event, or about `rdma_connect` failing by itself (iWARP).
+pub(crate) fn connect_error(address: &str, status: i32, private: &[u8]) -> ConnectError {
+    let address = address.to_owned();
+    if let Some(reason) = hello::decode_reject(private) {
+        return ConnectError::Rejected { address, reason };
+    }
+    if status == INVALID_SERVICE_ID || status == -errno::ECONNREFUSED {
+        return ConnectError::NobodyListens { address };
+    }
+    ConnectError::Refused { address, status, meaning: meaning(status) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RejectReason;
+
+    #[test]
+    fn statuses_are_told_apart() {
+        let ours = hello::encode_reject(RejectReason::Overloaded);
+        assert!(matches!(connect_error("a", 28, &ours), ConnectError::Rejected { .. }));
+        // siw reports our own reject as a reset, with the data.
+        assert!(matches!(connect_error("a", -104, &ours), ConnectError::Rejected { .. }));
+        // A failed accept on rxe looks like a consumer reject with zeroes.
+        assert!(matches!(
+            connect_error("a", 28, &[0; 148]),
+            ConnectError::Refused { status: 28, meaning: "refused by the consumer", .. }
+        ));
+        assert!(matches!(connect_error("a", 8, &[]), ConnectError::NobodyListens { .. }));
+        assert!(matches!(connect_error("a", -111, &[]), ConnectError::NobodyListens { .. }));
+        assert!(matches!(connect_error("a", 10, &[]), ConnectError::Refused { status: 10, .. }));
+    }
+
+    #[test]
+    fn every_status_has_words() {
+        for status in -200..300 {
+            assert!(!meaning(status).is_empty());
+        }
+        assert_eq!(meaning(28), "refused by the consumer");
+        assert_eq!(meaning(35), "refused by the consumer for its vendor options");
+        assert_eq!(meaning(i32::MIN), "an errno");
+    }
+}

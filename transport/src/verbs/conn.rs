@@ -1,0 +1,215 @@
+//! One adopted connection: its halves, its phase, and what a completion does to it.
+
+use std::sync::Arc;
+
+use crate::{
+    CloseReason, ConnId, DataPath, Event, Negotiated, PortConfig, PortCounters, Time, Violation,
+    mem::Bulk,
+    verbs::{
+        close::Closing,
+        control::Handle,
+        cq::{Completion, STATUS_FLUSHED},
+        gate::Fate,
+        grant::{GRANT_BYTES, Grant},
+        lane::{GrantPage, Holdings, LinkParts},
+        pulls::Pulls,
+        qp::{Flags, Qp, SendList},
+        rx::Rx,
+        tx::Tx,
+        wr_id::{Kind, WrId},
+    },
+};
+
+/// Where a connection stands.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// The peer's grant has not arrived.
+    Opening { deadline: Time },
+    /// Frames may travel.
+    Open,
+    /// On its way out, with the first cause.
+    Closing(Closing),
+}
+
+/// What the control thread gets in exchange for the id.
+#[derive(Debug)]
+pub(crate) struct Belongings {
+    pub(crate) qp: Qp,
+    pub(crate) holdings: Box<Holdings>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) id: ConnId,
+    pub(crate) handle: Handle,
+    /// Until they are handed over for destruction; afterwards nothing can be posted.
+    pub(crate) belongings: Option<Belongings>,
+    pub(crate) fate: Arc<Fate>,
+    pub(crate) phase: Phase,
+    pub(crate) tx: Tx,
+    pub(crate) rx: Rx,
+    pub(crate) pulls: Pulls,
+    pub(crate) transfers_in_post: bool,
+    /// Whether the peer's grant arrived: frames are handed out only then.
+    pub(crate) opened: bool,
+    /// A flushed send was seen: no more of them leave.
+    pub(crate) flushed: bool,
+    /// A post failed; closes the connection unless the next completions say why.
+    pub(crate) post_failed: Option<(&'static str, i32)>,
+    /// Members of the port's lists.
+    pub(crate) is_dirty: bool,
+    pub(crate) is_pulling: bool,
+    pub(crate) is_owing: bool,
+    negotiated: Arc<Negotiated>,
+    grants: GrantPage,
+    ours: Grant,
+    active: bool,
+}
+
+impl Conn {
+    pub(crate) fn new(parts: LinkParts, config: &PortConfig, now: Time) -> Self {
+        let LinkParts { handle, lane, wiring, active, handshake_timeout } = parts;
+        let negotiated = wiring.negotiated;
+        let on_ring = negotiated.path == DataPath::Ring;
+        let ours = Grant {
+            ring_bytes: config.ring_bytes,
+            address: if on_ring { wiring.rx.base().as_ptr().addr() as u64 } else { 0 },
+            rkey: if on_ring { wiring.rx_rkey } else { 0 },
+        };
+        Self {
+            id: lane.holdings.seat.conn,
+            handle,
+            fate: Arc::clone(&lane.holdings.seat.fate),
+            belongings: Some(Belongings { qp: lane.qp, holdings: Box::new(lane.holdings) }),
+            phase: Phase::Opening { deadline: now.plus(handshake_timeout) },
+            tx: Tx::new(wiring.tx, wiring.tx_lkey, &negotiated, config),
+            rx: Rx::new(wiring.rx, wiring.rx_lkey, &negotiated),
+            pulls: Pulls::new(negotiated.initiator_depth.granted, config.bulk_piece_bytes),
+            transfers_in_post: wiring.transfers_in_post,
+            opened: false,
+            flushed: false,
+            post_failed: None,
+            is_dirty: false,
+            is_pulling: false,
+            is_owing: false,
+            negotiated: Arc::new(negotiated),
+            grants: lane.grants,
+            ours,
+            active,
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+    }
+
+    /// Whether frames that arrived are still handed out: not before the grant, nor after we closed it ourselves.
+    fn delivers(&self) -> bool {
+        self.opened && !matches!(&self.phase, Phase::Closing(closing) if closing.is_local())
+    }
+
+    /// The active side's first message; the passive side answers it.
+    pub(crate) fn start(&mut self, list: &mut SendList) {
+        if self.active {
+            self.send_grant(list);
+        }
+    }
+
+    fn send_grant(&mut self, list: &mut SendList) {
+        let Some(belongings) = &self.belongings else { return };
+        let from = self.grants.write(&self.ours.encode());
+        let flags = Flags { signalled: true, inline: false };
+        list.send(WrId::new(Kind::Grant, self.id, 0), from, flags);
+        match list.post(&belongings.qp) {
+            Ok(()) => self.tx.posted_other(None),
+            Err(error) => self.post_failed = Some(("ibv_post_send", error.errno)),
+        }
+    }
+
+    /// What a completion means. At most one event comes of it; frames are walked by the port afterwards.
+    ///
+    /// # Errors
+    /// Why the connection must be closed.
+    pub(crate) fn on_completion(
+        &mut self,
+        done: &Completion,
+        list: &mut SendList,
+        counters: &mut PortCounters,
+    ) -> Result<Option<Event>, CloseReason> {
+        let id = WrId::from_bits(done.wr_id);
+        let Some(kind) = id.kind() else { return Ok(None) };
+        if done.status != 0 {
+            return self.on_failure(kind, done);
+        }
+        match kind {
+            Kind::GrantReceive => return self.on_grant(done, list),
+            Kind::Receive if self.delivers() => {
+                let imm = done.with_imm.then_some(done.imm);
+                if done.with_imm {
+                    counters.receives_with_imm += 1;
+                } else {
+                    counters.receives += 1;
+                }
+                self.rx.arrived(id, done.bytes, imm)?;
+            }
+            Kind::Receive => {
+                // The first receive takes the first message, so a frame can never come before the grant.
+                if matches!(self.phase, Phase::Opening { .. }) {
+                    return Err(Violation::Malformed { what: "frame before the grant" }.into());
+                }
+            }
+            Kind::Chain | Kind::Grant | Kind::Marker | Kind::Read => {
+                counters.signals += 1;
+                let read = self.tx.signalled().and_then(|signal| signal.read);
+                if let Some((slot, bytes)) = read {
+                    counters.reads += 1;
+                    counters.read_bytes += u64::from(bytes);
+                    return Ok(self.pulls.arrived(slot, bytes).map(|(token, sink)| Event::Pulled {
+                        conn: self.id,
+                        token,
+                        result: Ok(Bulk::own(sink)),
+                    }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn on_failure(&mut self, kind: Kind, done: &Completion) -> Result<Option<Event>, CloseReason> {
+        if !matches!(kind, Kind::Receive | Kind::GrantReceive) {
+            self.flushed = true;
+        }
+        if done.status == STATUS_FLUSHED {
+            // Says only that the queue pair is in error: the cause comes by the CM, or came before.
+            return Ok(None);
+        }
+        let operation = match (kind, self.negotiated.path) {
+            (Kind::Receive | Kind::GrantReceive, _) => "receive",
+            (Kind::Chain, DataPath::Ring) => "RDMA WRITE with immediate",
+            (Kind::Chain, DataPath::SendRecv) | (Kind::Grant, _) => "SEND",
+            (Kind::Read, _) => "RDMA READ",
+            (Kind::Marker, _) => "RDMA WRITE",
+        };
+        Err(CloseReason::Work { operation, status: done.status, vendor: done.vendor })
+    }
+
+    /// The peer's first message.
+    fn on_grant(&mut self, done: &Completion, list: &mut SendList) -> Result<Option<Event>, CloseReason> {
+        if !matches!(self.phase, Phase::Opening { .. }) {
+            return Ok(None);
+        }
+        let bytes = usize::try_from(done.bytes).unwrap_or(usize::MAX);
+        if bytes != GRANT_BYTES || done.with_imm {
+            return Err(Violation::Malformed { what: "grant" }.into());
+        }
+        let grant = Grant::decode(&self.grants.read(done.bytes), self.negotiated.tx_ring_bytes)?;
+        self.tx.set_remote(grant.remote());
+        if !self.active {
+            self.send_grant(list);
+        }
+        self.opened = true;
+        self.phase = Phase::Open;
+        Ok(Some(Event::Opened { conn: self.id, negotiated: Arc::clone(&self.negotiated) }))
+    }
+}

@@ -1,0 +1,561 @@
+//! The active side: an attempt goes Resolving → Routing → Connecting → a link, or fails at a named step.
+//!
+//! ```text
+//!  (name) ─► Resolving ─ADDR_RESOLVED─► Routing ─ROUTE_RESOLVED─► Connecting ─ESTABLISHED─► LinkParts
+//!               │  └─ ADDR_ERROR: the next address       │            │ rdma_connect on a helper thread
+//!               └──────────── own deadline, any other event ──────────┴─► ConnectError
+//! ```
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+
+use crate::{
+    ConnectError, ConnectOptions, Connecting, Hello, PortError,
+    verbs::{
+        cm::{CmEvent, CmId, ConnectCall, EventKind, IdKey, reject, table::Action, table::State},
+        control::{Command, Control, ControlGone, ControlHandle, Entry, Handle, Live, Role},
+        gate::Shared,
+        lane::{Holdings, Lane, LinkParts, WireError},
+        link::VerbsLink,
+        qp::Qp,
+        sys,
+    },
+};
+
+/// How an attempt ends.
+pub(crate) type Outcome = Result<LinkParts, ConnectError>;
+
+/// One call's worth of resolving, at most; the attempt's own deadline ends it earlier.
+const RESOLVE_MAX: Duration = Duration::from_secs(10);
+/// How much later than the control thread's deadline a caller gives up by itself.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// What an attempt carries through its steps.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) ticket: u64,
+    /// As it was given, for errors.
+    pub(crate) address: String,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) candidates: VecDeque<SocketAddr>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) options: ConnectOptions,
+    pub(crate) deadline: Instant,
+    pub(crate) outcome: Sender<Outcome>,
+}
+
+impl Attempt {
+    pub(crate) fn timeout(&self, step: &'static str) -> ConnectError {
+        ConnectError::Timeout { address: self.address.clone(), step, timeout: self.options.connect_timeout }
+    }
+
+    /// Tells the caller that it failed. One that does not listen any more has given up.
+    pub(crate) fn finish(&self, outcome: Outcome) {
+        let _ = self.outcome.send(outcome);
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now()).min(RESOLVE_MAX)
+    }
+
+    fn resolve_error(&self, step: &'static str, errno: i32) -> ConnectError {
+        ConnectError::Resolve { address: self.address.clone(), step, errno }
+    }
+}
+
+/// `rdma_resolve_addr` runs.
+#[derive(Debug)]
+pub(crate) struct Resolving {
+    attempt: Box<Attempt>,
+}
+
+/// The id has a device and a queue pair; `rdma_resolve_route` runs.
+#[derive(Debug)]
+pub(crate) struct Routing {
+    attempt: Box<Attempt>,
+    lane: Lane,
+}
+
+/// `rdma_connect` was called with this hello.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    attempt: Box<Attempt>,
+    lane: Lane,
+    hello: Hello,
+    ack_timeout: Option<u8>,
+}
+
+/// An attempt in one of its steps. A transition consumes it.
+#[derive(Debug)]
+pub(crate) enum Active {
+    Resolving(Resolving),
+    Routing(Routing),
+    Connecting(Waiting),
+}
+
+/// An attempt that ended, or that goes on with its next address.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    attempt: Box<Attempt>,
+    lane: Option<Lane>,
+    error: ConnectError,
+    try_next: bool,
+}
+
+impl Resolving {
+    /// ADDR_RESOLVED: the id is bound to a device now.
+    fn has_device(self, id: &mut CmId) -> Result<Routing, Failure> {
+        let Self { attempt } = self;
+        let lane = match Lane::new(id, &attempt.shared) {
+            Ok(lane) => lane,
+            Err(error) => return Err(Failure { attempt, lane: None, error: error.into(), try_next: false }),
+        };
+        match id.resolve_route(attempt.left()) {
+            Ok(()) => Ok(Routing { attempt, lane }),
+            Err(errno) => {
+                let error = attempt.resolve_error("rdma_resolve_route", errno);
+                Err(Failure { attempt, lane: Some(lane), error, try_next: true })
+            }
+        }
+    }
+}
+
+impl Routing {
+    /// ROUTE_RESOLVED: the call that connects.
+    fn has_route(self, id: &CmId) -> (Waiting, ConnectCall) {
+        let Self { attempt, lane } = self;
+        let ack_timeout = set_ack_timeout(id, &lane, attempt.options.ack_timeout);
+        let hello = lane.hello(&attempt.shared.config, nonce());
+        let params = lane.params(&hello, None);
+        // SAFETY: the entry is marked busy until the call has returned, and a busy id is neither destroyed nor used.
+        let call = unsafe { id.connect_call(params) };
+        (Waiting { attempt, lane, hello, ack_timeout }, call)
+    }
+}
+
+impl Waiting {
+    /// ESTABLISHED: the accept's private data is the peer's hello.
+    fn accepted(self, handle: Handle, event: &CmEvent) -> Result<(LinkParts, Box<Attempt>), Failure> {
+        let Self { attempt, mut lane, hello, ack_timeout } = self;
+        let shared = &attempt.shared;
+        let wired = Hello::decode(event.private())
+            .map_err(WireError::from)
+            .and_then(|theirs| lane.wire(&shared.config, &hello, &theirs));
+        let mut wiring = match wired {
+            Ok(wiring) => wiring,
+            Err(error) => {
+                let error = match error {
+                    WireError::Terms(reason) => {
+                        ConnectError::Foreign { address: attempt.address.clone(), reason }
+                    }
+                    WireError::Port(error) => error.into(),
+                };
+                return Err(Failure { attempt, lane: Some(lane), error, try_next: false });
+            }
+        };
+        wiring.negotiated.ack_timeout = ack_timeout;
+        wiring.negotiated.rnr_timer = set_rnr_timer(&lane, attempt.options.rnr_timer);
+        wiring.negotiated.device.clone_from(&lane.device_name);
+        wiring.negotiated.peer.clone_from(&attempt.address);
+        let handshake_timeout = attempt.options.handshake_timeout;
+        Ok((LinkParts { handle, lane, wiring, active: true, handshake_timeout }, attempt))
+    }
+}
+
+impl Active {
+    pub(crate) fn state(&self) -> State {
+        match self {
+            Self::Resolving(_) => State::Resolving,
+            Self::Routing(_) => State::Routing,
+            Self::Connecting(_) => State::Connecting,
+        }
+    }
+
+    const fn step(&self) -> &'static str {
+        match self {
+            Self::Resolving(_) => "resolving the address",
+            Self::Routing(_) => "resolving the route",
+            Self::Connecting(_) => "connecting",
+        }
+    }
+
+    fn attempt(&self) -> &Attempt {
+        match self {
+            Self::Resolving(state) => &state.attempt,
+            Self::Routing(state) => &state.attempt,
+            Self::Connecting(state) => &state.attempt,
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        self.attempt().deadline
+    }
+
+    fn ticket(&self) -> u64 {
+        self.attempt().ticket
+    }
+
+    fn split(self) -> (Box<Attempt>, Option<Lane>) {
+        match self {
+            Self::Resolving(state) => (state.attempt, None),
+            Self::Routing(state) => (state.attempt, Some(state.lane)),
+            Self::Connecting(state) => (state.attempt, Some(state.lane)),
+        }
+    }
+
+    /// What the id's destruction needs; nobody is told.
+    pub(crate) fn into_parts(self) -> Option<(Qp, Box<Holdings>)> {
+        parts(self.split().1)
+    }
+
+    fn failed(self, error: impl FnOnce(&Attempt) -> ConnectError, try_next: bool) -> Failure {
+        let (attempt, lane) = self.split();
+        let error = error(&attempt);
+        Failure { attempt, lane, error, try_next }
+    }
+
+    pub(crate) fn timed_out(self) -> Failure {
+        let step = self.step();
+        self.failed(|attempt| attempt.timeout(step), false)
+    }
+
+    /// `rdma_connect` itself failed: on iWARP that is how a refusal is told.
+    pub(crate) fn call_failed(self, errno: i32) -> Failure {
+        let try_next = errno != sys::errno::EINVAL;
+        self.failed(|attempt| reject::connect_error(&attempt.address, errno.saturating_neg(), &[]), try_next)
+    }
+
+    /// An event that ends it.
+    fn event_failed(self, step: Action, event: &CmEvent) -> Failure {
+        let while_step = self.step();
+        let status = event.status;
+        match step {
+            Action::NextAddress => {
+                let name = event.kind.name();
+                self.failed(|attempt| attempt.resolve_error(name, status.saturating_abs()), true)
+            }
+            Action::Refused => {
+                self.failed(|attempt| reject::connect_error(&attempt.address, status, event.private()), true)
+            }
+            // siw tells a refusal in several ways.
+            _ if status == -sys::errno::ECONNREFUSED => {
+                self.failed(|attempt| reject::connect_error(&attempt.address, status, &[]), true)
+            }
+            _ => self.failed(
+                |attempt| ConnectError::Event {
+                    address: attempt.address.clone(),
+                    event: event.kind.name(),
+                    status,
+                    step: while_step,
+                },
+                event.kind == EventKind::Unreachable,
+            ),
+        }
+    }
+}
+
+fn parts(lane: Option<Lane>) -> Option<(Qp, Box<Holdings>)> {
+    lane.map(|lane| (lane.qp, Box::new(lane.holdings)))
+}
+
+impl Control {
+    pub(crate) fn connect(&mut self, mut attempt: Box<Attempt>) {
+        if let Ok(ip) = attempt.host.parse() {
+            attempt.candidates.push_back(SocketAddr::new(ip, attempt.port));
+            return self.try_address(attempt, None);
+        }
+        let (ticket, host, port, mailbox) =
+            (attempt.ticket, attempt.host.clone(), attempt.port, self.mailbox.clone());
+        let helper = std::thread::Builder::new().name("gimmal-resolve".to_owned()).spawn(move || {
+            mailbox.send(Command::Named { ticket, result: look_up(&host, port) });
+        });
+        match helper {
+            Ok(_) => {
+                self.naming.insert(attempt.ticket, attempt);
+            }
+            Err(error) => {
+                let error = attempt.resolve_error("starting a thread", error.raw_os_error().unwrap_or(0));
+                attempt.finish(Err(error));
+            }
+        }
+    }
+
+    pub(crate) fn named(&mut self, ticket: u64, result: Result<Vec<SocketAddr>, i32>) {
+        let Some(mut attempt) = self.naming.remove(&ticket) else { return };
+        match result {
+            Ok(addresses) => {
+                attempt.candidates.extend(addresses);
+                self.try_address(attempt, None);
+            }
+            Err(errno) => {
+                let error = attempt.resolve_error("getaddrinfo", errno);
+                attempt.finish(Err(error));
+            }
+        }
+    }
+
+    /// Starts with the next address; `error` is why the one before failed.
+    fn try_address(&mut self, mut attempt: Box<Attempt>, mut error: Option<ConnectError>) {
+        while let Some(address) = attempt.candidates.pop_front() {
+            let id = CmId::new(&self.channel).and_then(|id| {
+                id.resolve_address(address, attempt.left())?;
+                Ok(id)
+            });
+            match id {
+                Ok(id) => {
+                    self.keep(id, Role::Active(Active::Resolving(Resolving { attempt })));
+                    return;
+                }
+                Err(errno) => error = Some(attempt.resolve_error("rdma_resolve_addr", errno)),
+            }
+        }
+        let error = error.unwrap_or_else(|| attempt.resolve_error("getaddrinfo", 0));
+        attempt.finish(Err(error));
+    }
+
+    /// An event that moves an attempt on, or ends it.
+    pub(crate) fn advance(&mut self, step: Action, event: &CmEvent) {
+        let Some(mut entry) = self.ids.remove(&event.key) else { return };
+        let role = std::mem::replace(&mut entry.role, Role::Dying(None));
+        let Role::Active(active) = role else {
+            entry.role = role;
+            self.ids.insert(event.key, entry);
+            return;
+        };
+        let next = match (active, step) {
+            (Active::Resolving(state), Action::HasDevice) => {
+                state.has_device(&mut entry.id).map(Active::Routing)
+            }
+            (Active::Routing(state), Action::HasRoute) => self.call(state, &mut entry),
+            (Active::Connecting(state), Action::Accepted) => return self.established(state, entry, event),
+            (active, step) => Err(active.event_failed(step, event)),
+        };
+        match next {
+            Ok(active) => {
+                if let Active::Routing(state) = &active {
+                    self.watches.add(state.lane.context());
+                }
+                entry.role = Role::Active(active);
+                self.ids.insert(event.key, entry);
+            }
+            Err(failure) => self.failed(entry, failure),
+        }
+    }
+
+    /// Runs `rdma_connect` on a thread of its own: it can block (siw), and nobody waits for it.
+    fn call(&self, state: Routing, entry: &mut Entry) -> Result<Active, Failure> {
+        let (waiting, call) = state.has_route(&entry.id);
+        let handle = Handle { key: entry.id.key(), serial: entry.serial };
+        let mailbox = self.mailbox.clone();
+        let helper = std::thread::Builder::new().name("gimmal-connect".to_owned()).spawn(move || {
+            let result = call.run();
+            mailbox.send(Command::Called { handle, result });
+        });
+        match helper {
+            Ok(_) => {
+                entry.busy = true;
+                Ok(Active::Connecting(waiting))
+            }
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(0);
+                let active = Active::Connecting(waiting);
+                let error = PortError::System { step: "starting a thread", errno };
+                Err(active.failed(|_| error.into(), false))
+            }
+        }
+    }
+
+    fn established(&mut self, state: Waiting, mut entry: Entry, event: &CmEvent) {
+        let handle = Handle { key: entry.id.key(), serial: entry.serial };
+        match state.accepted(handle, event) {
+            Ok((parts, attempt)) => {
+                entry.role = Role::Live(Live::of(&parts, &entry.id, &attempt.shared));
+                self.ids.insert(handle.key, entry);
+                if let Err(unwanted) = attempt.outcome.send(Ok(parts))
+                    && let Ok(parts) = unwanted.into_inner()
+                {
+                    self.discard(parts);
+                }
+            }
+            Err(failure) => {
+                // The peer believes that it is connected.
+                if !entry.busy {
+                    let _ = entry.id.disconnect();
+                }
+                self.failed(entry, failure);
+            }
+        }
+    }
+
+    /// Ends what failed, and goes on with the next address if that can help.
+    pub(crate) fn failed(&mut self, entry: Entry, failure: Failure) {
+        let Failure { attempt, lane, error, try_next } = failure;
+        self.bury(entry, parts(lane));
+        if try_next && !attempt.candidates.is_empty() && Instant::now() < attempt.deadline {
+            tracing::debug!(%error, "trying the next address");
+            self.try_address(attempt, Some(error));
+        } else {
+            attempt.finish(Err(error));
+        }
+    }
+
+    /// Fails the attempt of `key` by `how`.
+    pub(crate) fn fail(&mut self, key: IdKey, how: impl FnOnce(Active) -> Failure) {
+        let Some(mut entry) = self.ids.remove(&key) else { return };
+        match std::mem::replace(&mut entry.role, Role::Dying(None)) {
+            Role::Active(active) => self.failed(entry, how(active)),
+            role => {
+                entry.role = role;
+                self.ids.insert(key, entry);
+            }
+        }
+    }
+
+    pub(crate) fn give_up(&mut self, ticket: u64, outcome: &Receiver<Outcome>) {
+        self.naming.remove(&ticket);
+        let key = self.ids.iter().find_map(|(&key, entry)| match &entry.role {
+            Role::Active(active) if active.ticket() == ticket => Some(key),
+            _ => None,
+        });
+        if let Some(mut entry) = key.and_then(|key| self.ids.remove(&key))
+            && let Role::Active(active) = std::mem::replace(&mut entry.role, Role::Dying(None))
+        {
+            let parts = active.into_parts();
+            self.bury(entry, parts);
+        }
+        // Only this thread sends outcomes, so what is not here now never comes.
+        if let Ok(Ok(parts)) = outcome.try_recv() {
+            self.discard(parts);
+        }
+    }
+}
+
+/// Sets the ACK timeout where it means something; what is in force then.
+pub(crate) fn set_ack_timeout(id: &CmId, lane: &Lane, exponent: Option<u8>) -> Option<u8> {
+    let exponent = exponent.filter(|_| !lane.iwarp())?;
+    match id.set_ack_timeout(exponent) {
+        Ok(()) => Some(exponent),
+        Err(errno) => {
+            tracing::warn!(errno, exponent, "the ACK timeout stays the CM's");
+            None
+        }
+    }
+}
+
+/// Moves the RNR timer off the CM's 655 ms where it means something; what is in force then.
+pub(crate) fn set_rnr_timer(lane: &Lane, code: u8) -> Option<u8> {
+    if lane.iwarp() {
+        return None;
+    }
+    match lane.qp.set_rnr_timer(code) {
+        Ok(()) => Some(code),
+        Err(errno) => {
+            tracing::warn!(errno, code, "the RNR timer stays the CM's, which is 655 ms");
+            None
+        }
+    }
+}
+
+/// Addresses of a name. Blocks.
+pub(crate) fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, i32> {
+    use std::net::ToSocketAddrs;
+    match (host, port).to_socket_addrs() {
+        Ok(addresses) => Ok(addresses.collect()),
+        Err(error) => Err(error.raw_os_error().unwrap_or(0)),
+    }
+}
+
+/// A number that names the connection. Not a secret.
+fn nonce() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+/// An attempt of the active side.
+#[derive(Debug)]
+pub struct VerbsConnecting {
+    control: Arc<ControlHandle>,
+    outcome: Receiver<Outcome>,
+    ticket: u64,
+    address: String,
+    timeout: Duration,
+    /// When we stop waiting for the control thread.
+    limit: Instant,
+    over: bool,
+}
+
+impl VerbsConnecting {
+    /// Hands the attempt to the control thread.
+    pub(crate) fn start(
+        control: &Arc<ControlHandle>,
+        attempt: Attempt,
+        outcome: Receiver<Outcome>,
+    ) -> Result<Self, ConnectError> {
+        let connecting = Self {
+            control: Arc::clone(control),
+            outcome,
+            ticket: attempt.ticket,
+            address: attempt.address.clone(),
+            timeout: attempt.options.connect_timeout,
+            limit: attempt.deadline + GRACE,
+            over: false,
+        };
+        if connecting.control.send(Command::Connect(Box::new(attempt))) {
+            Ok(connecting)
+        } else {
+            Err(ControlGone.into())
+        }
+    }
+
+    fn give_up(&self) {
+        self.control.send(Command::GiveUp { ticket: self.ticket, outcome: self.outcome.clone() });
+    }
+}
+
+impl Connecting for VerbsConnecting {
+    type Link = VerbsLink;
+
+    fn poll(&mut self, timeout: Duration) -> Option<Result<VerbsLink, ConnectError>> {
+        if self.over {
+            return None;
+        }
+        let outcome = if timeout.is_zero() {
+            self.outcome.try_recv().map_err(|error| error == TryRecvError::Disconnected)
+        } else {
+            let timeout = timeout.min(self.limit.saturating_duration_since(Instant::now()));
+            let outcome = self.outcome.recv_timeout(timeout);
+            outcome.map_err(|error| error == RecvTimeoutError::Disconnected)
+        };
+        let result = match outcome {
+            Ok(outcome) => outcome.map(|parts| VerbsLink::new(parts, &self.control)),
+            Err(true) => Err(ControlGone.into()),
+            Err(false) if Instant::now() < self.limit => return None,
+            // The control thread is stuck in a call: the caller's deadline does not depend on it.
+            Err(false) => {
+                self.give_up();
+                Err(ConnectError::Timeout {
+                    address: self.address.clone(),
+                    step: "waiting for the control thread",
+                    timeout: self.timeout,
+                })
+            }
+        };
+        self.over = true;
+        Some(result)
+    }
+}
+
+impl Drop for VerbsConnecting {
+    fn drop(&mut self) {
+        if !self.over {
+            self.give_up();
+        }
+    }
+}

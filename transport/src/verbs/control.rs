@@ -1,0 +1,590 @@
+//! The control thread: it alone owns the event channel and the ids.
+//!
+//! ```text
+//!  anyone ── Command ─► queue + eventfd ─┐
+//!  CM ─────── events ─► channel fd ──────┼─► epoll ─► one thread ─► ids: IdKey → Entry { id, role }
+//!  devices ── async events ─► fds ───────┘                 └─► notes to ports, answers to callers
+//! ```
+//! It sleeps when nothing happens, and ends when the last `ControlHandle` is gone and no `rdma_connect` runs.
+
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crossbeam::channel::{Receiver, Sender, bounded};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+use crate::{
+    AcceptError, CloseReason, ConnectError, ListenError, ListenOptions, PortError, RejectReason,
+    hello::encode_reject,
+    verbs::{
+        asynchronous::Watches,
+        cm::{
+            CmEvent, CmId, EventChannel, IdKey,
+            table::{Action, State, action},
+        },
+        connect::{Active, Attempt, Outcome},
+        gate::{Fate, Shared},
+        lane::{Holdings, LinkParts},
+        listen::{Listening, Request, Requested},
+        qp::{Qp, QpName},
+    },
+};
+
+/// Commands that may wait. Senders block above it; the thread always drains.
+const COMMANDS: usize = 4096;
+/// How long dropping the last handle waits for the thread.
+const END_WAIT: Duration = Duration::from_secs(1);
+
+/// An id, and which use of its address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Handle {
+    pub(crate) key: IdKey,
+    pub(crate) serial: u64,
+}
+
+/// What other threads ask for.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Connect(Box<Attempt>),
+    /// A name was looked up, on a helper thread.
+    Named {
+        ticket: u64,
+        result: Result<Vec<std::net::SocketAddr>, i32>,
+    },
+    /// `rdma_connect` returned, on a helper thread.
+    Called {
+        handle: Handle,
+        result: Result<(), i32>,
+    },
+    /// The caller does not want it any more; what is in `outcome` is destroyed too.
+    GiveUp {
+        ticket: u64,
+        outcome: Receiver<Outcome>,
+    },
+    Listen {
+        addresses: Vec<std::net::SocketAddr>,
+        options: ListenOptions,
+        requests: Sender<Request>,
+        rejected: Arc<AtomicU64>,
+        reply: Sender<Result<(Vec<Handle>, u16), ListenError>>,
+    },
+    /// Ends listening; `requests` nobody took are refused.
+    Unlisten {
+        ids: Vec<Handle>,
+        requests: Receiver<Request>,
+        done: Sender<()>,
+    },
+    Accept {
+        handle: Handle,
+        shared: Arc<Shared>,
+        reply: Sender<Result<LinkParts, AcceptError>>,
+    },
+    Reject {
+        handle: Handle,
+        reason: RejectReason,
+    },
+    Disconnect {
+        handle: Handle,
+    },
+    /// Disconnects, destroys the queue pair and the id, then lets go of what they used.
+    Destroy {
+        handle: Handle,
+        qp: Qp,
+        holdings: Box<Holdings>,
+    },
+    Stop,
+}
+
+/// Sends commands.
+#[derive(Clone, Debug)]
+pub(crate) struct Mailbox {
+    commands: Sender<Command>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Mailbox {
+    /// `false`: the thread is gone, and with it everything it had.
+    pub(crate) fn send(&self, command: Command) -> bool {
+        let sent = self.commands.send(command).is_ok();
+        // A full counter is readable already.
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        sent
+    }
+}
+
+/// Keeps the thread alive.
+#[derive(Debug)]
+pub(crate) struct ControlHandle {
+    mailbox: Mailbox,
+    ended: Receiver<()>,
+    tickets: AtomicU64,
+}
+
+impl ControlHandle {
+    /// Starts the thread.
+    pub(crate) fn start() -> Result<Arc<Self>, PortError> {
+        let channel = EventChannel::new()?;
+        let system =
+            |step| move |error: rustix::io::Errno| PortError::System { step, errno: error.raw_os_error() };
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(system("eventfd"))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
+        for (fd, data) in [(channel.fd(), CHANNEL), (bell.as_fd(), BELL)] {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
+                .map_err(system("epoll_ctl"))?;
+        }
+        let (commands, inbox) = bounded(COMMANDS);
+        let (end, ended) = bounded(1);
+        let mailbox = Mailbox { commands, bell: Arc::new(bell) };
+        let control = Control {
+            channel,
+            ids: HashMap::new(),
+            naming: HashMap::new(),
+            inbox,
+            mailbox: mailbox.clone(),
+            watches: Watches::new(epoll),
+            serial: 0,
+            stray_events: 0,
+            stopping: false,
+        };
+        std::thread::Builder::new()
+            .name("gimmal-control".to_owned())
+            .spawn(move || {
+                control.run();
+                // Nobody may be waiting any more.
+                let _ = end.send(());
+            })
+            .map_err(|error| PortError::System {
+                step: "starting the control thread",
+                errno: error.raw_os_error().unwrap_or(0),
+            })?;
+        Ok(Arc::new(Self { mailbox, ended, tickets: AtomicU64::new(1) }))
+    }
+
+    pub(crate) fn send(&self, command: Command) -> bool {
+        self.mailbox.send(command)
+    }
+
+    /// A number for an attempt.
+    pub(crate) fn ticket(&self) -> u64 {
+        self.tickets.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Drop for ControlHandle {
+    fn drop(&mut self) {
+        self.mailbox.send(Command::Stop);
+        if self.ended.recv_timeout(END_WAIT).is_err() {
+            tracing::debug!("an rdma_connect still runs; the control thread ends when it returns");
+        }
+    }
+}
+
+const CHANNEL: u64 = 0;
+const BELL: u64 = 1;
+
+/// A connection that a port has, or will.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) fate: Arc<Fate>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) conn: crate::ConnId,
+    pub(crate) qp: QpName,
+    pub(crate) context: usize,
+}
+
+impl Live {
+    pub(crate) fn of(parts: &LinkParts, id: &CmId, shared: &Arc<Shared>) -> Self {
+        let seat = &parts.lane.holdings.seat;
+        Self {
+            fate: Arc::clone(&seat.fate),
+            shared: Arc::clone(shared),
+            conn: seat.conn,
+            qp: QpName::from(&parts.lane.qp),
+            context: id.verbs().map_or(0, |context| context.as_ptr().addr()),
+        }
+    }
+
+    /// Only the first cause counts.
+    fn down(&self, reason: CloseReason) {
+        let _ = self.fate.down.set(reason);
+        self.shared.note(self.conn);
+    }
+}
+
+/// What an id is for.
+#[derive(Debug)]
+pub(crate) enum Role {
+    Listener(Listening),
+    Active(Active),
+    Requested(Requested),
+    Live(Live),
+    /// `rdma_connect` has not returned; then this is destroyed.
+    Dying(Option<(Qp, Box<Holdings>)>),
+}
+
+impl Role {
+    fn state(&self) -> State {
+        match self {
+            Self::Listener(_) => State::Listening,
+            Self::Active(active) => active.state(),
+            Self::Requested(_) => State::Requested,
+            Self::Live(_) => State::Live,
+            Self::Dying(_) => State::Dying,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) id: CmId,
+    pub(crate) serial: u64,
+    /// A helper thread is inside `rdma_connect` with it.
+    pub(crate) busy: bool,
+    pub(crate) role: Role,
+}
+
+impl Entry {
+    fn handle(&self) -> Handle {
+        Handle { key: self.id.key(), serial: self.serial }
+    }
+
+    /// In the only safe order: queue pair, id, then what they used.
+    fn destroy(mut self, parts: Option<(Qp, Box<Holdings>)>) {
+        let (qp, holdings) = parts.unzip();
+        self.id.destroy_qp(qp);
+        drop(self);
+        drop(holdings);
+    }
+}
+
+pub(crate) struct Control {
+    pub(crate) channel: Arc<EventChannel>,
+    pub(crate) ids: HashMap<IdKey, Entry>,
+    /// Attempts whose name is being looked up.
+    pub(crate) naming: HashMap<u64, Box<Attempt>>,
+    inbox: Receiver<Command>,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) watches: Watches,
+    serial: u64,
+    stray_events: u64,
+    stopping: bool,
+}
+
+impl Control {
+    fn run(mut self) {
+        let mut ready = Vec::with_capacity(16);
+        loop {
+            let deadline = self.next_deadline();
+            if self.stopping && self.ids.is_empty() {
+                return;
+            }
+            let wait = deadline.map(|at| timespec(at.saturating_duration_since(Instant::now())));
+            let buffer = rustix::buffer::spare_capacity(&mut ready);
+            match epoll::wait(self.watches.epoll(), buffer, wait.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the control thread cannot wait any more and ends");
+                    return;
+                }
+            }
+            for event in ready.drain(..) {
+                match event.data.u64() {
+                    CHANNEL | BELL => {}
+                    watch => self.on_device(watch),
+                }
+            }
+            self.take_commands();
+            self.take_events();
+            self.expire(Instant::now());
+        }
+    }
+
+    fn take_events(&mut self) {
+        loop {
+            match self.channel.next() {
+                Ok(Some(event)) => self.on_event(event),
+                Ok(None) => return,
+                Err(errno) => {
+                    tracing::warn!(errno, "rdma_get_cm_event failed");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take_commands(&mut self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&*self.mailbox.bell, &mut count);
+        while let Ok(command) = self.inbox.try_recv() {
+            self.on_command(command);
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Connect(attempt) => self.connect(attempt),
+            Command::Named { ticket, result } => self.named(ticket, result),
+            Command::Called { handle, result } => self.called(handle, result),
+            Command::GiveUp { ticket, outcome } => self.give_up(ticket, &outcome),
+            Command::Listen { addresses, options, requests, rejected, reply } => {
+                let listening = Listening { requests, rejected, options };
+                // The caller waits; if it is gone, so are the ids with the next `Unlisten` or `Stop`.
+                let _ = reply.send(self.listen(&addresses, &listening));
+            }
+            Command::Unlisten { ids, requests, done } => {
+                for handle in ids {
+                    self.take(handle);
+                }
+                for request in requests.try_iter() {
+                    self.reject(request.handle, RejectReason::ShuttingDown);
+                }
+                let _ = done.send(());
+            }
+            Command::Accept { handle, shared, reply } => {
+                if let Err(unwanted) = reply.send(self.accept(handle, &shared)) {
+                    if let Ok(parts) = unwanted.into_inner() {
+                        self.discard(parts);
+                    }
+                }
+            }
+            Command::Reject { handle, reason } => self.reject(handle, reason),
+            Command::Disconnect { handle } => {
+                if let Some(entry) = self.ids.get(&handle.key).filter(|entry| entry.serial == handle.serial)
+                    && !entry.busy
+                {
+                    // EINVAL: it is down already.
+                    let _ = entry.id.disconnect();
+                }
+            }
+            Command::Destroy { handle, qp, holdings } => self.destroy(handle, qp, holdings),
+            Command::Stop => self.stop(),
+        }
+    }
+
+    /// Adds an id and names it.
+    pub(crate) fn keep(&mut self, id: CmId, role: Role) -> Handle {
+        self.serial += 1;
+        let entry = Entry { id, serial: self.serial, busy: false, role };
+        let handle = entry.handle();
+        self.ids.insert(handle.key, entry);
+        handle
+    }
+
+    /// Takes an id out, if it is still the one that is meant.
+    pub(crate) fn take(&mut self, handle: Handle) -> Option<Entry> {
+        if self.ids.get(&handle.key)?.serial != handle.serial {
+            return None;
+        }
+        self.ids.remove(&handle.key)
+    }
+
+    /// Destroys an id now, or when `rdma_connect` lets go of it.
+    pub(crate) fn bury(&mut self, mut entry: Entry, parts: Option<(Qp, Box<Holdings>)>) {
+        if entry.busy {
+            entry.role = Role::Dying(parts);
+            self.ids.insert(entry.id.key(), entry);
+        } else {
+            entry.destroy(parts);
+        }
+    }
+
+    fn destroy(&mut self, handle: Handle, qp: Qp, holdings: Box<Holdings>) {
+        let Some(entry) = self.take(handle) else {
+            // Its id went with the device; the queue pair did too.
+            return;
+        };
+        if !entry.busy {
+            // So that the peer hears of it; EINVAL: it is down already.
+            let _ = entry.id.disconnect();
+        }
+        self.bury(entry, Some((qp, holdings)));
+    }
+
+    /// A link that nobody took.
+    pub(crate) fn discard(&mut self, parts: LinkParts) {
+        self.destroy(parts.handle, parts.lane.qp, Box::new(parts.lane.holdings));
+    }
+
+    fn called(&mut self, handle: Handle, result: Result<(), i32>) {
+        let Some(mut entry) = self.take(handle) else { return };
+        entry.busy = false;
+        match entry.role {
+            Role::Dying(parts) => {
+                entry.role = Role::Dying(None);
+                if result.is_ok() {
+                    let _ = entry.id.disconnect();
+                }
+                entry.destroy(parts);
+            }
+            Role::Active(active) => {
+                entry.role = Role::Dying(None);
+                match result {
+                    Ok(()) => {
+                        entry.role = Role::Active(active);
+                        self.ids.insert(handle.key, entry);
+                    }
+                    Err(errno) => {
+                        let failure = active.call_failed(errno);
+                        self.failed(entry, failure);
+                    }
+                }
+            }
+            _ => {
+                self.ids.insert(handle.key, entry);
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: CmEvent) {
+        tracing::trace!(?event, "CM event");
+        let Some(entry) = self.ids.get(&event.key) else {
+            self.stray(&event);
+            return;
+        };
+        match action(entry.role.state(), event.kind) {
+            Action::Note => {}
+            Action::Hint => tracing::debug!(?event, "a hint about a connection that stands"),
+            Action::Stray => self.stray(&event),
+            Action::Request => self.request(event),
+            Action::PeerGone => self.down(&event, CloseReason::PeerGone { how: "disconnected" }),
+            Action::DeviceGone => self.device_gone(&event),
+            Action::Fail if matches!(entry.role, Role::Live(_)) => {
+                let reason = CloseReason::Event { event: event.kind.name(), status: event.status };
+                self.down(&event, reason);
+            }
+            Action::Forget => {
+                if let Some(entry) = self.ids.remove(&event.key) {
+                    self.bury(entry, None);
+                }
+            }
+            step @ (Action::HasDevice
+            | Action::NextAddress
+            | Action::HasRoute
+            | Action::Accepted
+            | Action::Refused
+            | Action::NoAnswer
+            | Action::Fail) => self.advance(step, &event),
+        }
+    }
+
+    fn down(&self, event: &CmEvent, reason: CloseReason) {
+        if let Some(Entry { role: Role::Live(live), .. }) = self.ids.get(&event.key) {
+            live.down(reason);
+        }
+    }
+
+    fn device_gone(&mut self, event: &CmEvent) {
+        match self.ids.get(&event.key).map(|entry| &entry.role) {
+            // The port hands its licence back, and then the id goes.
+            Some(Role::Live(live)) => live.down(CloseReason::DeviceGone),
+            Some(Role::Active(_)) => self.advance(Action::Fail, event),
+            _ => {
+                if let Some(entry) = self.ids.remove(&event.key) {
+                    self.bury(entry, None);
+                }
+            }
+        }
+    }
+
+    fn stray(&mut self, event: &CmEvent) {
+        self.stray_events += 1;
+        tracing::debug!(?event, total = self.stray_events, "a CM event that has no place here");
+    }
+
+    fn on_device(&mut self, watch: u64) {
+        for (context, trouble) in self.watches.read(watch) {
+            let hit = self.ids.values().filter_map(|entry| match &entry.role {
+                Role::Live(live) if trouble.concerns(live, context) => Some(live),
+                _ => None,
+            });
+            hit.for_each(|live| live.down(trouble.reason()));
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let named = self.naming.values().map(|attempt| attempt.deadline);
+        let active = self.ids.values().filter_map(|entry| match &entry.role {
+            Role::Active(active) => Some(active.deadline()),
+            _ => None,
+        });
+        named.chain(active).min()
+    }
+
+    fn expire(&mut self, now: Instant) {
+        let late: Vec<IdKey> = self
+            .ids
+            .iter()
+            .filter(|(_, entry)| matches!(&entry.role, Role::Active(active) if active.deadline() <= now))
+            .map(|(&key, _)| key)
+            .collect();
+        for key in late {
+            self.fail(key, Active::timed_out);
+        }
+        let late: Vec<u64> = self
+            .naming
+            .iter()
+            .filter(|(_, attempt)| attempt.deadline <= now)
+            .map(|(&ticket, _)| ticket)
+            .collect();
+        for attempt in late.iter().filter_map(|ticket| self.naming.remove(ticket)).collect::<Vec<_>>() {
+            let error = attempt.timeout("looking up the name");
+            attempt.finish(Err(error));
+        }
+    }
+
+    /// The last handle is gone: nobody has a port, a link or a listener any more.
+    fn stop(&mut self) {
+        self.stopping = true;
+        self.naming.clear();
+        for key in self.ids.keys().copied().collect::<Vec<_>>() {
+            let Some(mut entry) = self.ids.remove(&key) else { continue };
+            match std::mem::replace(&mut entry.role, Role::Dying(None)) {
+                Role::Active(active) => {
+                    let parts = active.into_parts();
+                    self.bury(entry, parts);
+                }
+                Role::Dying(parts) => self.bury(entry, parts),
+                Role::Listener(_) | Role::Requested(_) | Role::Live(_) => self.bury(entry, None),
+            }
+        }
+    }
+
+    pub(crate) fn reject(&mut self, handle: Handle, reason: RejectReason) {
+        if let Some(entry) = self.take(handle) {
+            // The client may be gone already.
+            let _ = entry.id.reject(&encode_reject(reason));
+            self.bury(entry, None);
+        }
+    }
+}
+
+/// What a caller is told when the control thread is gone.
+pub(crate) fn gone() -> PortError {
+    PortError::System { step: "asking the control thread, which has ended", errno: 0 }
+}
+
+impl From<ControlGone> for ConnectError {
+    fn from(_: ControlGone) -> Self {
+        Self::Port(gone())
+    }
+}
+
+/// Marks that.
+#[derive(Debug)]
+pub(crate) struct ControlGone;
+
+fn timespec(span: Duration) -> rustix::time::Timespec {
+    // Rounded up to the next millisecond, so that the deadline has passed when we wake.
+    let span = span + Duration::from_millis(1);
+    rustix::time::Timespec {
+        tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(span.subsec_nanos()),
+    }
+}

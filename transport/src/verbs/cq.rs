@@ -1,0 +1,199 @@
+//! A completion queue with its channel: completions copied out, notification armed, events acked in bulk.
+
+use std::{
+    mem::MaybeUninit,
+    os::fd::{BorrowedFd, RawFd},
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use rustix::fs::OFlags;
+
+use crate::{
+    PortError,
+    verbs::{
+        device::{Context, DeviceLimits},
+        sys,
+    },
+};
+
+/// Entries asked for. Fewer, and siw fails to create a queue pair at about the 20th of a process: a mapping
+/// offset collides with its library's 'invalid' key.
+const ENTRIES: u32 = 32_767;
+/// Completions taken in one call.
+pub(crate) const POLL_BURST: usize = 32;
+
+/// One completion, copied out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Completion {
+    pub(crate) wr_id: u64,
+    /// `ibv_wc_status`; 0 is success. Only `wr_id`, `status` and `vendor` hold otherwise.
+    pub(crate) status: u32,
+    pub(crate) vendor: u32,
+    /// Whether it is a receive that was completed by a write-with-immediate.
+    pub(crate) with_imm: bool,
+    /// Host byte order.
+    pub(crate) imm: u32,
+    pub(crate) bytes: u32,
+}
+
+/// Where the library writes completions. Zeroed once: a driver leaves fields that mean nothing as they were.
+pub(crate) struct Scratch(Box<[sys::ibv_wc]>);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        // SAFETY: every field of `ibv_wc` is an integer or a union of integers, for which zero is a value.
+        Self((0..POLL_BURST).map(|_| unsafe { MaybeUninit::zeroed().assume_init() }).collect())
+    }
+}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scratch")
+    }
+}
+
+/// `IBV_WC_WR_FLUSH_ERR`: the queue pair is in error and this work was not done.
+pub(crate) const STATUS_FLUSHED: u32 = 5;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    raw: NonNull<sys::ibv_cq>,
+    channel: NonNull<sys::ibv_comp_channel>,
+    entries: u32,
+    /// Entries that queue pairs were promised; a full queue drops completions on rxe.
+    promised: AtomicU32,
+    _context: Arc<Context>,
+}
+
+// SAFETY: libibverbs lets any thread use a CQ; polling is done by the port's thread alone, which is what keeps
+// completions in order, not what keeps this sound.
+unsafe impl Send for Cq {}
+// SAFETY: as above.
+unsafe impl Sync for Cq {}
+
+impl Cq {
+    pub(crate) fn new(context: &Arc<Context>, limits: &DeviceLimits) -> Result<Arc<Self>, PortError> {
+        let entries = ENTRIES.min(limits.cq_entries.max(1));
+        // SAFETY: the context is open while we hold it.
+        let channel = unsafe { sys::ibv_create_comp_channel(context.raw()) };
+        let channel = sys::pointer_result(channel)
+            .map_err(|errno| PortError::System { step: "ibv_create_comp_channel", errno })?;
+        let entries_int = i32::try_from(entries).expect("at most 32,767");
+        // SAFETY: context and channel are live, the cookie is not used, vector 0 always exists.
+        let raw = unsafe {
+            sys::ibv_create_cq(context.raw(), entries_int, std::ptr::null_mut(), channel.as_ptr(), 0)
+        };
+        let raw = match sys::pointer_result(raw) {
+            Ok(raw) => raw,
+            Err(errno) => {
+                // SAFETY: created above and used by nothing.
+                unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
+                return Err(PortError::System { step: "ibv_create_cq", errno });
+            }
+        };
+        let cq = Self { raw, channel, entries, promised: AtomicU32::new(0), _context: Arc::clone(context) };
+        rustix::fs::fcntl_setfl(cq.fd(), OFlags::NONBLOCK)
+            .map_err(|error| PortError::System { step: "fcntl", errno: error.raw_os_error() })?;
+        Ok(Arc::new(cq))
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_cq {
+        self.raw.as_ptr()
+    }
+
+    /// Readable when an armed notification fired.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is live while we are.
+        let fd: RawFd = unsafe { (*self.channel.as_ptr()).fd };
+        // SAFETY: the channel's descriptor stays open until our drop.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// Takes `entries` of the queue for a queue pair; `false` when it has not that many left.
+    pub(crate) fn promise(&self, entries: u32) -> bool {
+        let take = |promised: u32| promised.checked_add(entries).filter(|&sum| sum <= self.entries);
+        self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    /// Gives them back, after the queue pair is destroyed.
+    pub(crate) fn return_promise(&self, entries: u32) {
+        self.promised.fetch_sub(entries, Ordering::Relaxed);
+    }
+
+    /// Moves at most [`POLL_BURST`] completions into `into` (emptied first).
+    ///
+    /// # Errors
+    /// The queue is broken.
+    pub(crate) fn poll(&self, scratch: &mut Scratch, into: &mut Vec<Completion>) -> Result<(), i32> {
+        into.clear();
+        let place = scratch.0.as_mut_ptr();
+        // SAFETY: the queue is live, and the scratch has room for as many as we ask.
+        let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), POLL_BURST as i32, place) };
+        let count = usize::try_from(count).map_err(|_| count.saturating_neg())?;
+        into.extend(scratch.0.iter().take(count).map(completion));
+        Ok(())
+    }
+
+    /// Asks for one notification of the next completion.
+    pub(crate) fn arm(&self) -> Result<(), i32> {
+        // SAFETY: the queue is live.
+        sys::verbs_result(unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), 0) })
+    }
+
+    /// Takes all notifications off the channel and acks them at once.
+    pub(crate) fn quiet(&self) {
+        let mut count: u32 = 0;
+        loop {
+            let mut cq = std::ptr::null_mut();
+            let mut cookie = std::ptr::null_mut();
+            // SAFETY: the channel is live and does not block; both places are ours.
+            let returned =
+                unsafe { sys::ibv_get_cq_event(self.channel.as_ptr(), &raw mut cq, &raw mut cookie) };
+            if returned != 0 {
+                break;
+            }
+            count += 1;
+        }
+        if count > 0 {
+            // SAFETY: the channel serves this queue only, so all `count` events were its.
+            unsafe { sys::ibv_ack_cq_events(self.raw.as_ptr(), count) };
+        }
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // Unacked events make ibv_destroy_cq wait for ever.
+        self.quiet();
+        // SAFETY: queue pairs on it hold an `Arc` of us through their owners, so none is left.
+        let returned = unsafe { sys::ibv_destroy_cq(self.raw.as_ptr()) };
+        if let Err(errno) = sys::verbs_result(returned) {
+            tracing::warn!(errno, "ibv_destroy_cq failed: a queue pair still uses it");
+        }
+        // SAFETY: its only queue is gone.
+        let returned = unsafe { sys::ibv_destroy_comp_channel(self.channel.as_ptr()) };
+        if let Err(errno) = sys::verbs_result(returned) {
+            tracing::warn!(errno, "ibv_destroy_comp_channel failed");
+        }
+    }
+}
+
+fn completion(wc: &sys::ibv_wc) -> Completion {
+    if wc.status != 0 {
+        return Completion {
+            wr_id: wc.wr_id,
+            status: wc.status,
+            vendor: wc.vendor_err,
+            ..Completion::default()
+        };
+    }
+    let with_imm = wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+    // SAFETY: both members are u32, so reading either is defined; its meaning is decided by `with_imm`.
+    let imm = u32::from_be(unsafe { wc.imm_data_invalidated_rkey_union.imm_data });
+    Completion { wr_id: wc.wr_id, status: 0, vendor: 0, with_imm, imm, bytes: wc.byte_len }
+}

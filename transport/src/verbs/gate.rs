@@ -1,0 +1,268 @@
+//! What the control thread and a port share: devices, seats, the note queue. Control path only.
+//!
+//! ```text
+//!  VerbsGate ─► ControlHandle      (who asks)
+//!      └──────► Shared ◄─ Lane, control thread
+//!                 ├─ devices: Pd, Cqs, Pool of each device this port has seen
+//!                 ├─ seats:   which ConnIds are taken
+//!                 └─ notes ─► the port, by its doorbell
+//! ```
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use crossbeam::queue::ArrayQueue;
+
+use crate::{
+    CloseReason, ConnId, LoanError, PortConfig, PortError,
+    mem::Loan,
+    provider::{Gate, Waker},
+    verbs::{
+        control::ControlHandle,
+        cq::Cq,
+        device::{Context, DeviceLimits, Pd},
+        pool::Pool,
+        wr_id::INDEX_LIMIT,
+    },
+};
+
+/// Connections that may be under way beyond those a port may have: they are refused when they are adopted.
+const UNDER_WAY: u32 = 256;
+
+/// A poisoned lock means that another thread panicked while it changed plain tables: they are still tables.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How the control side reaches a verbs port.
+#[derive(Clone, Debug)]
+pub struct VerbsGate {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) control: Arc<ControlHandle>,
+}
+
+impl Gate for VerbsGate {
+    fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
+        let limit = self.shared.config.bulk_bytes_max;
+        if bytes as u64 > limit {
+            return Err(LoanError::TooLarge { bytes: bytes as u64, limit });
+        }
+        let device = self.shared.device_of(conn).ok_or(LoanError::Closed)?;
+        Ok(device.pool.allocate(bytes)?.loan)
+    }
+}
+
+/// What a port has of one device.
+#[derive(Debug)]
+pub(crate) struct PortDevice {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) pd: Arc<Pd>,
+    cqs: Mutex<Vec<Arc<Cq>>>,
+    pub(crate) limits: DeviceLimits,
+    pub(crate) context: Arc<Context>,
+}
+
+impl PortDevice {
+    fn new(context: Arc<Context>) -> Result<Arc<Self>, PortError> {
+        let limits = context.query()?;
+        // First of all, see `Cq`: siw needs one of this size before its first queue pairs.
+        let cq = Cq::new(&context, &limits)?;
+        let pd = Pd::new(&context)?;
+        let pool = Pool::new(Arc::clone(&pd), limits.iwarp);
+        Ok(Arc::new(Self { pool, pd, cqs: Mutex::new(vec![cq]), limits, context }))
+    }
+
+    /// Room for `entries` completions: in a queue that has it, else in a new one.
+    pub(crate) fn take_entries(&self, entries: u32) -> Result<CqShare, PortError> {
+        let mut cqs = lock(&self.cqs);
+        if let Some(cq) = cqs.iter().find(|cq| cq.promise(entries)) {
+            return Ok(CqShare { cq: Arc::clone(cq), entries });
+        }
+        let cq = Cq::new(&self.context, &self.limits)?;
+        if !cq.promise(entries) {
+            return Err(PortError::Limit {
+                field: "completions of one connection (arrivals + sends + initiator_depth)",
+                value: entries.into(),
+                limit: self.limits.cq_entries.into(),
+            });
+        }
+        cqs.push(Arc::clone(&cq));
+        Ok(CqShare { cq, entries })
+    }
+}
+
+/// A connection's part of a completion queue.
+#[derive(Debug)]
+pub(crate) struct CqShare {
+    pub(crate) cq: Arc<Cq>,
+    entries: u32,
+}
+
+impl Drop for CqShare {
+    fn drop(&mut self) {
+        self.cq.return_promise(self.entries);
+    }
+}
+
+/// What became of a connection, said by the control thread to the port.
+#[derive(Debug, Default)]
+pub(crate) struct Fate {
+    /// The first cause, when the CM says that it is down.
+    pub(crate) down: OnceLock<CloseReason>,
+    /// The queue pair is gone: nothing of this connection is touched by a device any more.
+    destroyed: AtomicBool,
+}
+
+impl Fate {
+    pub(crate) fn set_destroyed(&self) {
+        // SYNC POINT: queue pair destroyed.
+        self.destroyed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_destroyed(&self) -> bool {
+        // SYNC POINT: queue pair destroyed.
+        self.destroyed.load(Ordering::Acquire)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: PortConfig,
+    pub(crate) bell: Waker,
+    notes: ArrayQueue<ConnId>,
+    seats: Mutex<Seats>,
+    devices: Mutex<Vec<Arc<PortDevice>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(config: &PortConfig, bell: Waker) -> Arc<Self> {
+        let seats = config.connections.saturating_add(UNDER_WAY).min(INDEX_LIMIT);
+        // Each use of a seat leaves at most two notes: that it went down, and that it is destroyed.
+        let notes = ArrayQueue::new(2 * seats as usize + 2);
+        Arc::new(Self {
+            config: config.clone(),
+            bell,
+            notes,
+            seats: Mutex::new(Seats { limit: seats, table: Vec::new(), free: Vec::new() }),
+            devices: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// What this port has of the device behind `context`, made when it is first seen.
+    ///
+    /// # Safety
+    /// `context` is the `verbs` of a live id.
+    pub(crate) unsafe fn device(
+        &self,
+        context: std::ptr::NonNull<crate::verbs::sys::ibv_context>,
+    ) -> Result<Arc<PortDevice>, PortError> {
+        let mut devices = lock(&self.devices);
+        if let Some(device) = devices.iter().find(|device| device.context.raw() == context.as_ptr()) {
+            return Ok(Arc::clone(device));
+        }
+        // SAFETY: the caller's promise.
+        let device = PortDevice::new(unsafe { Context::of(context) }?)?;
+        devices.push(Arc::clone(&device));
+        Ok(device)
+    }
+
+    /// The device of a connection that has a seat.
+    pub(crate) fn device_of(&self, conn: ConnId) -> Option<Arc<PortDevice>> {
+        let seats = lock(&self.seats);
+        let entry = seats.table.get(conn.index() as usize)?;
+        if entry.generation != conn.generation() { None } else { entry.device.clone() }
+    }
+
+    /// Takes a seat on `device`.
+    pub(crate) fn sit(self: &Arc<Self>, device: &Arc<PortDevice>) -> Result<Seat, PortError> {
+        let mut seats = lock(&self.seats);
+        let index = match seats.free.pop() {
+            Some(index) => index,
+            None if seats.table.len() < seats.limit as usize => {
+                seats.table.push(SeatEntry { generation: 0, device: None });
+                u32::try_from(seats.table.len() - 1).unwrap_or(u32::MAX)
+            }
+            None => {
+                return Err(PortError::Limit {
+                    field: "connections",
+                    value: u64::from(seats.limit) + 1,
+                    limit: seats.limit.into(),
+                });
+            }
+        };
+        let entry = &mut seats.table[index as usize];
+        entry.device = Some(Arc::clone(device));
+        let conn = ConnId::new(index, entry.generation);
+        Ok(Seat { shared: Arc::clone(self), conn, fate: Arc::new(Fate::default()) })
+    }
+
+    /// Whether `conn` is still the current use of its seat.
+    pub(crate) fn is_seated(&self, index: usize, is_of: impl Fn(ConnId) -> bool) -> bool {
+        let seats = lock(&self.seats);
+        seats.table.get(index).is_some_and(|entry| {
+            let conn = ConnId::new(u32::try_from(index).unwrap_or(u32::MAX), entry.generation);
+            entry.device.is_some() && is_of(conn)
+        })
+    }
+
+    /// Tells the port to look at `conn`.
+    pub(crate) fn note(&self, conn: ConnId) {
+        if self.notes.push(conn).is_err() {
+            tracing::warn!(?conn, "the note queue of a port is full, which its size excludes");
+        }
+        self.bell.ring();
+    }
+
+    pub(crate) fn next_note(&self) -> Option<ConnId> {
+        self.notes.pop()
+    }
+
+    pub(crate) fn has_notes(&self) -> bool {
+        !self.notes.is_empty()
+    }
+}
+
+#[derive(Debug)]
+struct Seats {
+    limit: u32,
+    table: Vec<SeatEntry>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct SeatEntry {
+    generation: u32,
+    device: Option<Arc<PortDevice>>,
+}
+
+/// A `ConnId` that is taken from the making of the queue pair until after its destruction: completions carry it.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    shared: Arc<Shared>,
+    pub(crate) conn: ConnId,
+    pub(crate) fate: Arc<Fate>,
+}
+
+impl Seat {
+    /// Tells the port that something happened to this connection.
+    pub(crate) fn note(&self) {
+        self.shared.note(self.conn);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        {
+            let mut seats = lock(&self.shared.seats);
+            let entry = &mut seats.table[self.conn.index() as usize];
+            entry.generation = entry.generation.wrapping_add(1);
+            entry.device = None;
+            seats.free.push(self.conn.index());
+        }
+        self.fate.set_destroyed();
+        self.shared.note(self.conn);
+    }
+}

@@ -1,0 +1,82 @@
+//! The grant: the first message each way, which lets the peer write.
+//!
+//! ```text
+//!  0 magic "gmgr" │ 4 ring_bytes u32 │ 8 ring address u64 │ 16 rkey u32 │ 20 zero u32     (little endian)
+//! ```
+//!
+//! The active side sends its own as soon as the connection stands; the passive side posts nothing before it
+//! has arrived. iWARP demands that, and on rxe a SEND right after the accept was seen to be lost.
+//! On the send/recv path address and key are 0.
+
+use crate::{Violation, verbs::qp::RemoteBytes};
+
+/// Bytes of a grant.
+pub(crate) const GRANT_BYTES: usize = 24;
+const MAGIC: [u8; 4] = *b"gmgr";
+
+/// What one side grants the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Grant {
+    pub(crate) ring_bytes: u32,
+    pub(crate) address: u64,
+    pub(crate) rkey: u32,
+}
+
+impl Grant {
+    pub(crate) fn encode(&self) -> [u8; GRANT_BYTES] {
+        let mut out = [0; GRANT_BYTES];
+        out[0..4].copy_from_slice(&MAGIC);
+        out[4..8].copy_from_slice(&self.ring_bytes.to_le_bytes());
+        out[8..16].copy_from_slice(&self.address.to_le_bytes());
+        out[16..20].copy_from_slice(&self.rkey.to_le_bytes());
+        out
+    }
+
+    /// Reads what the peer sent: `ring_bytes` must be what its hello said.
+    pub(crate) fn decode(bytes: &[u8], ring_bytes: u32) -> Result<Self, Violation> {
+        let malformed = Violation::Malformed { what: "grant" };
+        let bytes: &[u8; GRANT_BYTES] = bytes.try_into().map_err(|_| malformed)?;
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let grant = Self {
+            ring_bytes: word(4),
+            address: u64::from(word(8)) | (u64::from(word(12)) << 32),
+            rkey: word(16),
+        };
+        // Positions are added to the address: the whole double ring must lie below 2^64.
+        let end = grant.address.checked_add(2 * u64::from(ring_bytes));
+        if bytes[0..4] != MAGIC || grant.ring_bytes != ring_bytes || end.is_none() {
+            return Err(malformed);
+        }
+        Ok(grant)
+    }
+
+    pub(crate) fn remote(&self) -> RemoteBytes {
+        RemoteBytes { address: self.address, rkey: self.rkey }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_grant() {
+        let grant = Grant { ring_bytes: 0x0004_0000, address: 0x7f00_1234_5678_9000, rkey: 0xaabb_ccdd };
+        let golden = [
+            b'g', b'm', b'g', b'r', 0, 0, 4, 0, 0, 0x90, 0x78, 0x56, 0x34, 0x12, 0, 0x7f, 0xdd, 0xcc, 0xbb,
+            0xaa, 0, 0, 0, 0,
+        ];
+        assert_eq!(grant.encode(), golden);
+        assert_eq!(Grant::decode(&golden, 0x0004_0000), Ok(grant));
+    }
+
+    #[test]
+    fn grants_that_cannot_be_true_are_refused() {
+        let good = Grant { ring_bytes: 4096, address: 4096, rkey: 1 }.encode();
+        assert!(Grant::decode(&good, 8192).is_err(), "another size than the hello's");
+        assert!(Grant::decode(&good[..23], 4096).is_err(), "short");
+        assert!(Grant::decode(&[0; GRANT_BYTES], 4096).is_err(), "no magic");
+        let high = Grant { ring_bytes: 4096, address: u64::MAX - 100, rkey: 1 }.encode();
+        assert!(Grant::decode(&high, 4096).is_err(), "a ring beyond the end of memory");
+    }
+}

@@ -1,0 +1,345 @@
+//! A connection's belongings on the device, from the queue pair to the rings, and the order they go in.
+//!
+//! ```text
+//!  Lane      seat, share of the CQ, queue pair, grant page      before connect or accept
+//!  Wiring    receive memory, transmit ring, Negotiated          when both hellos are known
+//!  drop      queue pair (by the control thread) ─► registrations ─► share of the CQ ─► seat (the port hears of it)
+//! ```
+//! Mappings may go before registrations: a registration pins its pages by itself.
+
+use std::{os::fd::AsFd, sync::Arc, time::Duration};
+
+use rustix::fs::MemfdFlags;
+
+use crate::{
+    ConnId, DataPath, Hello, Negotiated, PortConfig, PortError, RejectReason,
+    hello::Feature,
+    mem::{Access, Region},
+    verbs::{
+        cm::{CmId, ConnectParams, QpRequest},
+        control::Handle,
+        device::Context,
+        gate::{CqShare, PortDevice, Seat, Shared},
+        grant::GRANT_BYTES,
+        mr::{Mr, Purpose},
+        pool::Pool,
+        qp::{LocalBytes, Qp, RecvList, receive_id},
+        sys,
+        wr_id::{Kind, WrId},
+    },
+};
+
+/// The grant that arrives lies at the start of the page, the one that leaves here.
+const GRANT_OUT: usize = 64;
+const GRANT_PAGE: usize = 4096;
+
+/// What the device must let go of before the seat is free. Fields drop in this order.
+#[derive(Debug)]
+pub(crate) struct Holdings {
+    registrations: Vec<Mr>,
+    share: CqShare,
+    device: Arc<PortDevice>,
+    pub(crate) seat: Seat,
+}
+
+impl Holdings {
+    pub(crate) fn share(&self) -> &CqShare {
+        &self.share
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.device.pool
+    }
+}
+
+/// Two places in one registered page.
+#[derive(Debug)]
+pub(crate) struct GrantPage {
+    region: Region,
+    lkey: u32,
+}
+
+impl GrantPage {
+    fn incoming(&self) -> LocalBytes {
+        self.local(0)
+    }
+
+    fn local(&self, at: usize) -> LocalBytes {
+        let address = self.region.at(at, GRANT_BYTES).as_ptr().addr() as u64;
+        LocalBytes { address, bytes: GRANT_BYTES as u32, lkey: self.lkey }
+    }
+
+    /// What arrived; called once, after its completion.
+    pub(crate) fn read(&self, bytes: u32) -> Vec<u8> {
+        let bytes = (bytes as usize).min(GRANT_BYTES);
+        let from = self.region.at(0, bytes);
+        // SAFETY: inside the page; the one receive that the device had for it has completed.
+        unsafe { std::slice::from_raw_parts(from.as_ptr(), bytes) }.to_vec()
+    }
+
+    /// Puts our grant where the device fetches it; called once, before the post.
+    pub(crate) fn write(&self, grant: &[u8; GRANT_BYTES]) -> LocalBytes {
+        let to = self.region.at(GRANT_OUT, GRANT_BYTES);
+        // SAFETY: inside the page, apart from where the other grant arrives; no work names this place yet.
+        unsafe { to.cast::<[u8; GRANT_BYTES]>().write_unaligned(*grant) };
+        self.local(GRANT_OUT)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) qp: Qp,
+    pub(crate) grants: GrantPage,
+    pub(crate) holdings: Holdings,
+    pub(crate) device_name: String,
+}
+
+impl Lane {
+    /// Makes the queue pair of `id`, which is bound to a device, for the port behind `shared`, with the receive for
+    /// the peer's grant posted.
+    pub(crate) fn new(id: &mut CmId, shared: &Arc<Shared>) -> Result<Self, PortError> {
+        let context = id
+            .verbs()
+            .ok_or_else(|| PortError::NoDevice { detail: "the address is on no RDMA device".to_owned() })?;
+        // SAFETY: it is the context of a live id.
+        let device = unsafe { shared.device(context) }?;
+        let seat = shared.sit(&device)?;
+        let config = &shared.config;
+        let mut request = queue_sizes(config, &device)?;
+        let share = device.take_entries(request.send_entries + request.recv_entries)?;
+        let region = Region::anonymous(GRANT_PAGE).map_err(|error| system("mmap", &error))?;
+        let registration = Mr::new(&device.pd, &region, Purpose::Local)?;
+        let grants = GrantPage { region, lkey: registration.lkey() };
+        let qp = loop {
+            match id.create_qp(&device.pd, &share.cq, request) {
+                Ok(qp) => break qp,
+                // Too many inline bytes is EINVAL, and no driver says how many would do: step down.
+                Err(sys::errno::EINVAL) if request.inline_bytes > 0 => {
+                    request.inline_bytes = inline_step(request.inline_bytes);
+                }
+                Err(errno) => return Err(PortError::System { step: "rdma_create_qp", errno }),
+            }
+        };
+        let device_name = format!("{} port {}", device.context.name(), id.port_number());
+        let lane = Self {
+            qp,
+            grants,
+            holdings: Holdings { registrations: vec![registration], share, device, seat },
+            device_name,
+        };
+        lane.post_grant_receive()?;
+        Ok(lane)
+    }
+
+    pub(crate) fn conn(&self) -> ConnId {
+        self.holdings.seat.conn
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.holdings.device.context
+    }
+
+    pub(crate) fn iwarp(&self) -> bool {
+        self.holdings.device.limits.iwarp
+    }
+
+    fn post_grant_receive(&self) -> Result<(), PortError> {
+        let mut list = RecvList::new(1);
+        list.push(WrId::new(Kind::GrantReceive, self.conn(), 0), Some(self.grants.incoming()));
+        list.post(&self.qp).map_err(|error| PortError::System { step: "ibv_post_recv", errno: error.errno })
+    }
+
+    /// What this side says first.
+    pub(crate) fn hello(&self, config: &PortConfig, nonce: u64) -> Hello {
+        let limits = &self.holdings.device.limits;
+        Hello {
+            features: if limits.iwarp { Feature::default() } else { Feature::RING },
+            ring_bytes: config.ring_bytes,
+            slot_bytes: config.slot_bytes,
+            arrivals: config.arrivals,
+            responder_resources: config.responder_resources.min(limits.responder_resources),
+            initiator_depth: config.initiator_depth.min(limits.initiator_depth),
+            lane: 0,
+            nonce,
+        }
+    }
+
+    /// Settles the terms, and makes and posts the memory they ask for. Timers are the caller's to fill in.
+    pub(crate) fn wire(
+        &mut self,
+        config: &PortConfig,
+        ours: &Hello,
+        theirs: &Hello,
+    ) -> Result<Wiring, WireError> {
+        let inline = u16::try_from(self.qp.inline_bytes).unwrap_or(u16::MAX);
+        let caps = self.holdings.device.limits.capabilities(inline);
+        let negotiated = Negotiated::settle("verbs", &caps, config, ours, theirs)?;
+        let pd = &self.holdings.device.pd;
+        let tx = memory_ring("gimmal-tx", theirs.ring_bytes)?;
+        let tx_registration = Mr::new(pd, &tx, Purpose::Local)?;
+        let (rx, purpose) = match negotiated.path {
+            DataPath::Ring => (memory_ring("gimmal-rx", config.ring_bytes)?, Purpose::ReceiveRing),
+            DataPath::SendRecv => {
+                let bytes = usize::from(config.arrivals) * config.slot_bytes as usize;
+                let slab = Region::anonymous(bytes).map_err(|error| system("mmap", &error))?;
+                (slab, Purpose::Local)
+            }
+        };
+        let rx_registration = Mr::new(pd, &rx, purpose)?;
+        let wiring = Wiring {
+            tx_lkey: tx_registration.lkey(),
+            rx_lkey: rx_registration.lkey(),
+            rx_rkey: rx_registration.rkey(),
+            rx,
+            tx,
+            transfers_in_post: caps.transfers_in_post,
+            negotiated,
+        };
+        self.holdings.registrations.extend([tx_registration, rx_registration]);
+        self.post_receives(config, &wiring)?;
+        Ok(wiring)
+    }
+
+    /// All receives that the hello promised, before the peer can send anything that needs one.
+    fn post_receives(&self, config: &PortConfig, wiring: &Wiring) -> Result<(), PortError> {
+        let mut list = RecvList::new(config.arrivals.into());
+        for slot in 0..config.arrivals {
+            list.push(receive_id(self.conn(), slot), wiring.slot(slot));
+        }
+        list.post(&self.qp).map_err(|error| PortError::System { step: "ibv_post_recv", errno: error.errno })
+    }
+
+    /// What the CM is told with our hello. Never more than the peer's hello or, on IB, its request allows;
+    /// iWARP's events carry these two numbers swapped or not at all.
+    pub(crate) fn params(&self, ours: &Hello, theirs: Option<(&Hello, u8, u8)>) -> ConnectParams {
+        let (mut responder_resources, mut initiator_depth) = (ours.responder_resources, ours.initiator_depth);
+        if let Some((theirs, event_responder, event_depth)) = theirs {
+            responder_resources = responder_resources.min(theirs.initiator_depth);
+            initiator_depth = initiator_depth.min(theirs.responder_resources);
+            if !self.iwarp() {
+                responder_resources = responder_resources.min(event_responder);
+                initiator_depth = initiator_depth.min(event_depth);
+            }
+        }
+        ConnectParams { private: ours.encode(), responder_resources, initiator_depth }
+    }
+}
+
+/// Why a lane could not be wired.
+#[derive(Debug)]
+pub(crate) enum WireError {
+    Terms(RejectReason),
+    Port(PortError),
+}
+
+impl From<RejectReason> for WireError {
+    fn from(reason: RejectReason) -> Self {
+        Self::Terms(reason)
+    }
+}
+
+impl From<PortError> for WireError {
+    fn from(error: PortError) -> Self {
+        Self::Port(error)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Wiring {
+    /// Receive ring, or slab of slots.
+    pub(crate) rx: Region,
+    pub(crate) rx_lkey: u32,
+    pub(crate) rx_rkey: u32,
+    pub(crate) tx: Region,
+    pub(crate) tx_lkey: u32,
+    pub(crate) transfers_in_post: bool,
+    pub(crate) negotiated: Negotiated,
+}
+
+impl Wiring {
+    /// The memory of a receive; a ring needs none.
+    pub(crate) fn slot(&self, slot: u16) -> Option<LocalBytes> {
+        if self.negotiated.path == DataPath::Ring {
+            return None;
+        }
+        let bytes = self.negotiated.rx_slot_bytes;
+        let place = self.rx.at(usize::from(slot) * bytes as usize, bytes as usize);
+        Some(LocalBytes { address: place.as_ptr().addr() as u64, bytes, lkey: self.rx_lkey })
+    }
+}
+
+/// A connection that stands and was not adopted yet, as the control thread hands it out.
+#[derive(Debug)]
+pub(crate) struct LinkParts {
+    pub(crate) handle: Handle,
+    pub(crate) lane: Lane,
+    pub(crate) wiring: Wiring,
+    /// The active side sends its grant first.
+    pub(crate) active: bool,
+    pub(crate) handshake_timeout: Duration,
+}
+
+/// Queue sizes, each a sum with reasons:
+/// - sends: chains of frames, READs up to the depth we ask for, one grant, one marker when closing;
+/// - receives: those guaranteed to the peer, one for its grant.
+fn queue_sizes(config: &PortConfig, device: &PortDevice) -> Result<QpRequest, PortError> {
+    let depth = config.initiator_depth.min(device.limits.initiator_depth);
+    let request = QpRequest {
+        send_entries: u32::from(config.sends) + u32::from(depth) + 2,
+        recv_entries: u32::from(config.arrivals) + 1,
+        inline_bytes: config.inline_bytes.into(),
+    };
+    let limit = device.limits.qp_entries;
+    for (field, value) in [
+        ("send queue entries (sends + initiator_depth + 2)", request.send_entries),
+        ("receive queue entries (arrivals + 1)", request.recv_entries),
+    ] {
+        if value > limit {
+            return Err(PortError::Limit { field, value: value.into(), limit: limit.into() });
+        }
+    }
+    Ok(request)
+}
+
+/// The next lower number of inline bytes to try: siw has 80.
+const fn inline_step(bytes: u32) -> u32 {
+    match bytes {
+        129.. => 128,
+        81..=128 => 80,
+        65..=80 => 64,
+        _ => 0,
+    }
+}
+
+fn memory_ring(name: &str, bytes: u32) -> Result<Region, PortError> {
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)
+        .map_err(|errno| rustix_error("memfd_create", errno))?;
+    rustix::fs::ftruncate(&fd, bytes.into()).map_err(|errno| rustix_error("ftruncate", errno))?;
+    Region::ring(fd.as_fd(), 0, bytes as usize, Access::ReadWrite).map_err(|error| system("mmap", &error))
+}
+
+fn rustix_error(step: &'static str, errno: rustix::io::Errno) -> PortError {
+    PortError::System { step, errno: errno.raw_os_error() }
+}
+
+fn system(step: &'static str, error: &std::io::Error) -> PortError {
+    PortError::System { step, errno: error.raw_os_error().unwrap_or(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inline_steps_end() {
+        let mut bytes = 4096;
+        let mut steps = Vec::new();
+        while bytes > 0 {
+            bytes = inline_step(bytes);
+            steps.push(bytes);
+        }
+        assert_eq!(steps, [128, 80, 64, 0]);
+    }
+}

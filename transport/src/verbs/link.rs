@@ -1,0 +1,36 @@
+//! A connection that stands but belongs to no port's slots yet. Dropping it disconnects.
+
+use std::sync::Arc;
+
+use crate::verbs::{
+    control::{Command, ControlHandle},
+    lane::LinkParts,
+};
+
+/// See [`Provider::Link`](crate::Provider::Link).
+#[derive(Debug)]
+pub struct VerbsLink {
+    control: Arc<ControlHandle>,
+    parts: Option<Box<LinkParts>>,
+}
+
+impl VerbsLink {
+    pub(crate) fn new(parts: LinkParts, control: &Arc<ControlHandle>) -> Self {
+        Self { control: Arc::clone(control), parts: Some(Box::new(parts)) }
+    }
+
+    /// For the port that adopts it, which destroys it from then on.
+    pub(crate) fn into_parts(mut self) -> Option<Box<LinkParts>> {
+        self.parts.take()
+    }
+}
+
+impl Drop for VerbsLink {
+    fn drop(&mut self) {
+        if let Some(parts) = self.parts.take() {
+            let LinkParts { handle, lane, .. } = *parts;
+            let holdings = Box::new(lane.holdings);
+            self.control.send(Command::Destroy { handle, qp: lane.qp, holdings });
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Registered memory: one registration for each purpose, with no more rights than the purpose needs.
+
+use std::{ptr::NonNull, sync::Arc};
+
+use crate::{
+    PortError,
+    mem::Region,
+    verbs::{device::Pd, sys},
+};
+
+/// What a registration is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// The peer writes here (receive ring).
+    ReceiveRing,
+    /// Only our own device reads and writes (transmit ring, receive slots, grants).
+    Local,
+    /// The peer reads a loan, our device writes a pull.
+    Bulk {
+        /// iWARP: the sink of a READ needs remote write.
+        iwarp: bool,
+    },
+}
+
+impl Purpose {
+    fn access(self) -> i32 {
+        use sys::ibv_access_flags as flags;
+        let access = match self {
+            Self::ReceiveRing => flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_WRITE,
+            Self::Local => flags::IBV_ACCESS_LOCAL_WRITE,
+            Self::Bulk { iwarp: false } => flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_READ,
+            Self::Bulk { iwarp: true } => {
+                flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_READ | flags::IBV_ACCESS_REMOTE_WRITE
+            }
+        };
+        i32::try_from(access.0).expect("access flags are low bits")
+    }
+}
+
+/// A registration. It pins the pages by itself: the mapping may go first, and the device still has memory.
+#[derive(Debug)]
+pub(crate) struct Mr {
+    raw: NonNull<sys::ibv_mr>,
+    lkey: u32,
+    rkey: u32,
+    _pd: Arc<Pd>,
+}
+
+// SAFETY: a registration is only named in calls that libibverbs and the kernel serialise.
+unsafe impl Send for Mr {}
+// SAFETY: as above; our own fields never change.
+unsafe impl Sync for Mr {}
+
+impl Mr {
+    /// Registers all of `region`.
+    pub(crate) fn new(pd: &Arc<Pd>, region: &Region, purpose: Purpose) -> Result<Self, PortError> {
+        // SAFETY: the range is exactly a live mapping, readable and writable; what the device may do with it is
+        // `purpose`, and nobody here holds a reference into a range that the purpose lets others write.
+        let raw = unsafe {
+            sys::ibv_reg_mr(pd.raw(), region.base().as_ptr().cast(), region.len(), purpose.access())
+        };
+        let raw = sys::pointer_result(raw).map_err(|errno| registration_error(errno, region.len()))?;
+        // SAFETY: the call succeeded; the keys never change.
+        let lkey = unsafe { (*raw.as_ptr()).lkey };
+        // SAFETY: as above.
+        let rkey = unsafe { (*raw.as_ptr()).rkey };
+        Ok(Self { raw, lkey, rkey, _pd: Arc::clone(pd) })
+    }
+
+    pub(crate) fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    pub(crate) fn rkey(&self) -> u32 {
+        self.rkey
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // SAFETY: owned by us alone; whoever posted work with its keys destroys the queue pair first.
+        let returned = unsafe { sys::ibv_dereg_mr(self.raw.as_ptr()) };
+        if let Err(errno) = sys::verbs_result(returned) {
+            tracing::warn!(errno, "ibv_dereg_mr failed");
+        }
+    }
+}
+
+/// The kernel says ENOMEM (some drivers EPERM) when the limit of locked memory is met: name the limit.
+pub(crate) fn registration_error(errno: i32, bytes: usize) -> PortError {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    match limit {
+        Some(limit_bytes) if errno == sys::errno::ENOMEM || errno == sys::errno::EPERM => {
+            PortError::Memlock { bytes: bytes as u64, limit_bytes }
+        }
+        _ => PortError::System { step: "ibv_reg_mr", errno },
+    }
+}

@@ -1,0 +1,155 @@
+//! Registered memory for bulk: size classes of powers of two, kept registered between loans.
+//!
+//! Taking and returning a loan takes a lock: bulk is off the message path. The ticket of a loan is its index
+//! in the table and its rkey, so that an offer needs neither lock nor look-up.
+
+use std::sync::{Arc, Mutex};
+
+use crate::{
+    LoanError, PortError,
+    mem::{Loan, LoanHome, Region},
+    verbs::{
+        device::Pd,
+        gate::lock,
+        mr::{Mr, Purpose},
+    },
+};
+
+/// Smallest buffer, bytes: a page.
+const SMALLEST: usize = 4 << 10;
+/// Registered memory that is kept although nobody uses it, bytes for each device and port.
+const KEPT_BYTES: usize = 64 << 20;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pd: Arc<Pd>,
+    iwarp: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    table: Vec<Option<Buffer>>,
+    vacant: Vec<u32>,
+    /// Indexes of buffers nobody uses, by class.
+    idle: Vec<Vec<u32>>,
+    idle_bytes: usize,
+}
+
+/// Deregistered before it is unmapped.
+#[derive(Debug)]
+struct Buffer {
+    mr: Mr,
+    region: Region,
+    class: usize,
+}
+
+/// A loan with the key our own device needs for it.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) loan: Loan,
+    pub(crate) lkey: u32,
+}
+
+impl Pool {
+    pub(crate) fn new(pd: Arc<Pd>, iwarp: bool) -> Arc<Self> {
+        Arc::new(Self { pd, iwarp, state: Mutex::default() })
+    }
+
+    /// A buffer of at least `bytes`, lent as exactly `bytes`.
+    pub(crate) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Granted, LoanError> {
+        let size = class_bytes(bytes).ok_or(PortError::Limit {
+            field: "a loan",
+            value: bytes as u64,
+            limit: 1 << 62,
+        })?;
+        let class = size.trailing_zeros() as usize;
+        let reused = {
+            let mut state = lock(&self.state);
+            let index = state.idle.get_mut(class).and_then(Vec::pop);
+            if index.is_some() {
+                state.idle_bytes -= size;
+            }
+            index
+        };
+        let index = match reused {
+            Some(index) => index,
+            None => {
+                // Mapping and registering take long: not under the lock.
+                let region = Region::anonymous(size).map_err(|error| PortError::System {
+                    step: "mmap",
+                    errno: error.raw_os_error().unwrap_or(0),
+                })?;
+                let mr = Mr::new(&self.pd, &region, Purpose::Bulk { iwarp: self.iwarp })?;
+                lock(&self.state).add(Buffer { mr, region, class })
+            }
+        };
+        let state = lock(&self.state);
+        let buffer = state.table[index as usize].as_ref().expect("the index is ours until the loan returns");
+        let ticket = (u64::from(index) << 32) | u64::from(buffer.mr.rkey());
+        // SAFETY: the region is zeroed or holds older loans' bytes, stays in the table (so mapped) until
+        // `give_back`, and its index is on no free list, so nobody else gets it.
+        let loan = unsafe { Loan::new(buffer.region.base(), bytes, ticket, self.clone()) };
+        Ok(Granted { loan, lkey: buffer.mr.lkey() })
+    }
+}
+
+impl State {
+    fn add(&mut self, buffer: Buffer) -> u32 {
+        if let Some(index) = self.vacant.pop() {
+            self.table[index as usize] = Some(buffer);
+            return index;
+        }
+        self.table.push(Some(buffer));
+        u32::try_from(self.table.len() - 1).expect("fewer than 2^32 registrations")
+    }
+}
+
+/// The rkey of a loan of a pool.
+#[expect(clippy::cast_possible_truncation, reason = "the low half of the ticket is the key")]
+pub(crate) fn rkey_of(loan: &Loan) -> u32 {
+    loan.ticket() as u32
+}
+
+impl LoanHome for Pool {
+    fn give_back(&self, ticket: u64) {
+        let index = u32::try_from(ticket >> 32).unwrap_or(u32::MAX);
+        let excess = {
+            let mut state = lock(&self.state);
+            let Some(Some(buffer)) = state.table.get(index as usize) else { return };
+            let (class, size) = (buffer.class, buffer.region.len());
+            if state.idle_bytes + size <= KEPT_BYTES {
+                if state.idle.len() <= class {
+                    state.idle.resize_with(class + 1, Vec::new);
+                }
+                state.idle[class].push(index);
+                state.idle_bytes += size;
+                None
+            } else {
+                state.vacant.push(index);
+                state.table[index as usize].take()
+            }
+        };
+        // Deregistering takes long: not under the lock.
+        drop(excess);
+    }
+}
+
+/// The size of the class that holds `bytes`.
+fn class_bytes(bytes: usize) -> Option<usize> {
+    bytes.max(SMALLEST).checked_next_power_of_two().filter(|&size| size <= 1 << 62)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_powers_of_two_from_a_page() {
+        assert_eq!(class_bytes(0), Some(4096));
+        assert_eq!(class_bytes(4096), Some(4096));
+        assert_eq!(class_bytes(4097), Some(8192));
+        assert_eq!(class_bytes(usize::MAX), None);
+    }
+}

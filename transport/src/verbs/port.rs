@@ -1,0 +1,636 @@
+//! The data side: every connection of one poll thread.
+//!
+//! Read `conn`, `tx`, `rx`, `pulls` and `close` first: the port only finds the connection and keeps the lists.
+//! A completion names its connection by index and generation; one for a seat that nobody adopted yet is kept.
+
+use std::{
+    collections::VecDeque,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rustix::event::epoll;
+
+use crate::{
+    Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, PortConfig, PortCounters, PortError,
+    Position, Refused, Tag, Time, Violation,
+    mem::{Bulk, Loan, Offer, RxFrame},
+    provider::{Port, Waker},
+    sync::Doorbell,
+    verbs::{
+        close::Step,
+        conn::{Conn, Phase},
+        control::ControlHandle,
+        cq::{Completion, Cq, POLL_BURST, Scratch},
+        gate::{Shared, VerbsGate},
+        link::VerbsLink,
+        pool,
+        qp::{RecvList, SendList},
+        wr_id::WrId,
+    },
+};
+
+/// Bursts of completions in one poll.
+const BURSTS: usize = 8;
+/// Completions of connections nobody adopted, above which the list is looked through.
+const EARLY: usize = 4096;
+/// How long dropping a port waits for its queue pairs to be destroyed.
+const DROP_WAIT: Duration = Duration::from_secs(1);
+
+/// One place in the table.
+#[derive(Debug, Default)]
+struct Slot {
+    conn: Option<Box<Conn>>,
+    /// The last connection here; its counters stay.
+    last: Option<ConnId>,
+    counters: PortCounters,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct VerbsPort {
+    gate: VerbsGate,
+    slots: Vec<Slot>,
+    adopted: u32,
+    cqs: Vec<Arc<Cq>>,
+    next_cq: usize,
+    scratch: Scratch,
+    /// Completions taken from a queue and not looked at yet, from `harvest_at` on.
+    harvest: Vec<Completion>,
+    harvest_at: usize,
+    early: Vec<Completion>,
+    /// The connection whose chain the last batch had no room for.
+    walking: Option<usize>,
+    reservation: Option<(ConnId, usize)>,
+    /// Connections with staged chains, READs to post, receives to post, deadlines.
+    dirty: Vec<usize>,
+    pulling: Vec<usize>,
+    owing: Vec<usize>,
+    waiting: Vec<usize>,
+    /// Events that the last batch had no room for.
+    backlog: VecDeque<Event>,
+    sends: SendList,
+    recvs: RecvList,
+    epoll: OwnedFd,
+}
+
+impl VerbsPort {
+    pub(crate) fn open(config: &PortConfig, control: Arc<ControlHandle>) -> Result<Self, PortError> {
+        let system = |step, error: &std::io::Error| PortError::System {
+            step,
+            errno: error.raw_os_error().unwrap_or(0),
+        };
+        let bell = Arc::new(Doorbell::new().map_err(|error| system("eventfd", &error))?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|errno| system("epoll_create", &errno.into()))?;
+        epoll::add(&epoll, &*bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+            .map_err(|errno| system("epoll_ctl", &errno.into()))?;
+        let room = usize::from(config.sends.max(config.arrivals)) + usize::from(config.initiator_depth) + 2;
+        let connections = config.connections as usize;
+        Ok(Self {
+            gate: VerbsGate { shared: Shared::new(config, bell), control },
+            slots: Vec::new(),
+            adopted: 0,
+            cqs: Vec::new(),
+            next_cq: 0,
+            scratch: Scratch::new(),
+            harvest: Vec::with_capacity(POLL_BURST),
+            harvest_at: 0,
+            early: Vec::new(),
+            walking: None,
+            reservation: None,
+            dirty: Vec::with_capacity(connections),
+            pulling: Vec::with_capacity(connections),
+            owing: Vec::with_capacity(connections),
+            waiting: Vec::with_capacity(connections),
+            backlog: VecDeque::new(),
+            sends: SendList::new(room),
+            recvs: RecvList::new(room),
+            epoll,
+        })
+    }
+
+    fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
+        let conn = self.slots.get_mut(id.index() as usize)?.conn.as_deref_mut()?;
+        (conn.id == id).then_some(conn)
+    }
+
+    fn open_conn(&mut self, id: ConnId) -> Result<&mut Conn, Refused> {
+        let conn = self.conn(id).ok_or(Refused::Closed)?;
+        match conn.phase {
+            Phase::Open => Ok(conn),
+            Phase::Opening { .. } => Err(Refused::Full),
+            Phase::Closing(_) => Err(Refused::Closed),
+        }
+    }
+
+    fn begin_close(&mut self, index: usize, reason: CloseReason, now: Time) {
+        let Some(conn) = self.slots.get_mut(index).and_then(|slot| slot.conn.as_deref_mut()) else { return };
+        conn.begin_close(reason, now, &mut self.sends, &self.gate.control);
+        if !self.waiting.contains(&index) {
+            self.waiting.push(index);
+        }
+    }
+
+    fn take_notes(&mut self, now: Time) {
+        while let Some(id) = self.gate.shared.next_note() {
+            let Some(conn) = self.conn(id) else { continue };
+            if let Some(reason) = conn.fate.down.get() {
+                let reason = reason.clone();
+                self.begin_close(id.index() as usize, reason, now);
+            }
+        }
+    }
+
+    fn emit_backlog(&mut self, batch: &mut Batch) {
+        while batch.room() > 0 {
+            let Some(event) = self.backlog.pop_front() else { return };
+            batch.push(event);
+        }
+    }
+
+    /// Looks at completions while there is room for what comes of them.
+    fn harvest(&mut self, now: Time, batch: &mut Batch) {
+        let mut bursts = 0;
+        loop {
+            if let Some(index) = self.walking {
+                self.walk(index, now, batch);
+            }
+            if batch.room() == 0 || self.walking.is_some() {
+                return;
+            }
+            if let Some(done) = self.harvest.get(self.harvest_at).copied() {
+                self.harvest_at += 1;
+                self.on_completion(&done, now, batch);
+            } else if bursts == BURSTS || !self.fetch() {
+                return;
+            } else {
+                bursts += 1;
+            }
+        }
+    }
+
+    /// Fills the empty harvest from the next queue that has something.
+    fn fetch(&mut self) -> bool {
+        self.harvest_at = 0;
+        self.harvest.clear();
+        for _ in 0..self.cqs.len() {
+            self.next_cq = (self.next_cq + 1) % self.cqs.len();
+            if let Err(errno) = self.cqs[self.next_cq].poll(&mut self.scratch, &mut self.harvest) {
+                tracing::error!(errno, "ibv_poll_cq failed");
+            }
+            if !self.harvest.is_empty() {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn on_completion(&mut self, done: &Completion, now: Time, batch: &mut Batch) {
+        let id = WrId::from_bits(done.wr_id);
+        let index = id.index();
+        let slot = self.slots.get_mut(index);
+        let Some(Slot { conn: Some(conn), counters, .. }) = slot else { return self.on_early(done) };
+        if !id.is_of(conn.id) {
+            return self.on_early(done);
+        }
+        match conn.on_completion(done, &mut self.sends, counters) {
+            Ok(None) => {}
+            Ok(Some(event)) => batch.push(event),
+            Err(reason) => return self.begin_close(index, reason, now),
+        }
+        if conn.rx.owes() && !std::mem::replace(&mut conn.is_owing, true) {
+            self.owing.push(index);
+        }
+        if conn.rx.is_walking() {
+            self.walking = Some(index);
+        }
+    }
+
+    /// A completion of a connection that is not here: one that is gone, or one that was not adopted yet.
+    fn on_early(&mut self, done: &Completion) {
+        let id = WrId::from_bits(done.wr_id);
+        let gone = self.slots.get(id.index()).and_then(|slot| slot.last);
+        if gone.is_some_and(|gone| id.is_of(gone)) {
+            return;
+        }
+        if self.early.len() >= EARLY {
+            let shared = &self.gate.shared;
+            self.early.retain(|done| {
+                let id = WrId::from_bits(done.wr_id);
+                shared.is_seated(id.index(), |conn| id.is_of(conn))
+            });
+        }
+        self.early.push(*done);
+    }
+
+    /// Hands out the frames of the chain that arrived last on `index`.
+    fn walk(&mut self, index: usize, now: Time, batch: &mut Batch) {
+        self.walking = None;
+        let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return };
+        while batch.room() > 0 {
+            match conn.rx.next_frame() {
+                Ok(Some(frame)) => {
+                    counters.frames_received += 1;
+                    batch.push(Event::Frame { conn: conn.id, frame });
+                }
+                Ok(None) => return,
+                Err(violation) => {
+                    conn.rx.stop_walking();
+                    return self.begin_close(index, violation.into(), now);
+                }
+            }
+        }
+        if conn.rx.is_walking() {
+            self.walking = Some(index);
+        }
+    }
+
+    /// Posts the receives again that completed in this poll.
+    fn repost(&mut self) {
+        for index in self.owing.drain(..) {
+            let Some(conn) = self.slots[index].conn.as_deref_mut() else { continue };
+            conn.is_owing = false;
+            let Some(belongings) = &conn.belongings else { continue };
+            if let Err(errno) = conn.rx.repost(&belongings.qp, conn.id, &mut self.recvs) {
+                conn.post_failed = Some(("ibv_post_recv", errno));
+                if !self.waiting.contains(&index) {
+                    self.waiting.push(index);
+                }
+            }
+        }
+    }
+
+    fn advance_pulls(&mut self, batch: &mut Batch) {
+        let mut posted_in_post = false;
+        // In turn: where a post moves the bytes itself, one connection has one piece each poll.
+        if self.pulling.len() > 1 {
+            self.pulling.rotate_left(1);
+        }
+        let mut at = 0;
+        while let Some(&index) = self.pulling.get(at) {
+            let Some(conn) = self.slots[index].conn.as_deref_mut() else {
+                self.pulling.swap_remove(at);
+                continue;
+            };
+            while batch.room() > 0 {
+                let Some((token, result)) = conn.pulls.next_ended() else { break };
+                batch.push(Event::Pulled { conn: conn.id, token, result: result.map(Bulk::own) });
+            }
+            let limit = match conn.transfers_in_post {
+                true if posted_in_post => 0,
+                true => 1,
+                false => u32::MAX,
+            };
+            if conn.is_open() && conn.pulls.can_post() && limit > 0 {
+                posted_in_post = true;
+                if let Some(belongings) = &conn.belongings {
+                    let result =
+                        conn.pulls.post(limit, &belongings.qp, conn.id, &mut conn.tx, &mut self.sends);
+                    if let Err(errno) = result {
+                        conn.post_failed = Some(("ibv_post_send", errno));
+                        if !self.waiting.contains(&index) {
+                            self.waiting.push(index);
+                        }
+                    }
+                }
+            }
+            if conn.pulls.is_idle() || !conn.is_open() {
+                conn.is_pulling = false;
+                self.pulling.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Handshakes, failed posts and closings.
+    fn step_waiting(&mut self, now: Time) {
+        let mut at = 0;
+        while let Some(&index) = self.waiting.get(at) {
+            let conn = self.slots[index].conn.as_deref_mut();
+            let keep = match conn {
+                None => false,
+                Some(conn) => {
+                    let failed = conn.post_failed.take();
+                    match (&conn.phase, failed) {
+                        (Phase::Opening { .. } | Phase::Open, Some((step, errno))) => {
+                            self.begin_close(index, CloseReason::System { step, errno }, now);
+                            true
+                        }
+                        (Phase::Opening { deadline }, None) => {
+                            if now >= *deadline {
+                                self.begin_close(index, CloseReason::Handshake, now);
+                            }
+                            true
+                        }
+                        (Phase::Open, None) => false,
+                        (Phase::Closing(_), _) if self.walking == Some(index) => true,
+                        (Phase::Closing(_), _) => match conn.step_close(now, &self.gate.control) {
+                            Step::Waits => true,
+                            step => {
+                                self.finish(index, step);
+                                false
+                            }
+                        },
+                    }
+                }
+            };
+            if keep {
+                at += 1;
+            } else {
+                self.waiting.swap_remove(at);
+            }
+        }
+    }
+
+    /// The last events of a connection whose queue pair is gone.
+    fn finish(&mut self, index: usize, step: Step) {
+        let Some(mut conn) = self.slots[index].conn.take() else { return };
+        let Phase::Closing(closing) = &conn.phase else { return };
+        let (id, reason) = (conn.id, closing.reason().clone());
+        self.adopted -= 1;
+        if step == Step::Stuck {
+            tracing::error!(conn = ?id, "a queue pair was not destroyed in time; its memory is leaked");
+            // The device may still write it.
+            self.backlog.push_back(Event::Closed { conn: id, reason });
+            std::mem::forget(conn);
+            return;
+        }
+        for token in conn.pulls.abandon() {
+            self.backlog.push_back(Event::Pulled { conn: id, token, result: Err(BulkError::Closed) });
+        }
+        self.backlog.push_back(Event::Closed { conn: id, reason });
+    }
+
+    fn watch(&mut self, cq: &Arc<Cq>) -> Result<(), PortError> {
+        if self.cqs.iter().any(|known| Arc::ptr_eq(known, cq)) {
+            return Ok(());
+        }
+        epoll::add(&self.epoll, cq.fd(), epoll::EventData::new_u64(1), epoll::EventFlags::IN)
+            .map_err(|errno| PortError::System { step: "epoll_ctl", errno: errno.raw_os_error() })?;
+        self.cqs.push(Arc::clone(cq));
+        Ok(())
+    }
+
+    /// Whether a poll would find something without asking the device.
+    fn has_work(&self) -> bool {
+        let has_pulls = |&index: &usize| {
+            let conn = self.slots[index].conn.as_deref();
+            conn.is_some_and(|conn| conn.pulls.can_post() || conn.pulls.has_ended())
+        };
+        self.gate.shared.has_notes()
+            || !self.backlog.is_empty()
+            || self.harvest_at < self.harvest.len()
+            || self.walking.is_some()
+            || self.pulling.iter().any(has_pulls)
+    }
+}
+
+impl Port for VerbsPort {
+    type Link = VerbsLink;
+    type Gate = VerbsGate;
+
+    fn gate(&self) -> VerbsGate {
+        self.gate.clone()
+    }
+
+    fn adopt(&mut self, link: VerbsLink, now: Time) -> Result<ConnId, PortError> {
+        self.reservation = None;
+        let limit = self.gate.shared.config.connections;
+        if self.adopted >= limit {
+            let value = u64::from(limit) + 1;
+            return Err(PortError::Limit { field: "connections", value, limit: limit.into() });
+        }
+        let parts = link.into_parts().expect("a link has its parts until it is adopted");
+        let id = parts.lane.conn();
+        let index = id.index() as usize;
+        let cq = Arc::clone(&parts.lane.holdings.share().cq);
+        self.watch(&cq)?;
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, Slot::default);
+        }
+        if self.slots[index].conn.is_some() {
+            // Its seat is free, so its queue pair is gone: only its last events are not told yet.
+            self.finish(index, Step::Gone);
+        }
+        let mut conn = Box::new(Conn::new(*parts, &self.gate.shared.config, now));
+        conn.start(&mut self.sends);
+        self.slots[index] = Slot { conn: Some(conn), last: Some(id), counters: PortCounters::default() };
+        self.adopted += 1;
+        if !self.waiting.contains(&index) {
+            self.waiting.push(index);
+        }
+        let early: Vec<Completion> =
+            self.early.extract_if(.., |done| WrId::from_bits(done.wr_id).is_of(id)).collect();
+        self.harvest.splice(self.harvest_at..self.harvest_at, early);
+        // It may have gone down before it was adopted; the note was for nobody then.
+        self.gate.shared.note(id);
+        Ok(id)
+    }
+
+    fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused> {
+        self.reservation = None;
+        let open = self.open_conn(conn)?;
+        // The borrow of the ring must not outlive the check, so the note of it is made first.
+        open.tx.reserve(payload_bytes)?;
+        self.reservation = Some((conn, payload_bytes));
+        self.open_conn(conn)?.tx.reserve(payload_bytes)
+    }
+
+    fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, chain: Chain) -> Position {
+        let index = conn.index() as usize;
+        let reservation = self.reservation.take();
+        let Some(slot) = self.slots.get_mut(index) else { return Position(0) };
+        let Some(open) = slot.conn.as_deref_mut().filter(|open| open.id == conn) else { return Position(0) };
+        match reservation {
+            Some((reserved, limit)) if reserved == conn && payload_bytes <= limit && open.is_open() => {}
+            _ => return open.tx.head(),
+        }
+        slot.counters.frames_sent += 1;
+        if !std::mem::replace(&mut open.is_dirty, true) {
+            self.dirty.push(index);
+        }
+        open.tx.commit(payload_bytes, tag, chain)
+    }
+
+    fn flush(&mut self) {
+        self.reservation = None;
+        let mut at = 0;
+        while let Some(&index) = self.dirty.get(at) {
+            let Slot { conn, counters, .. } = &mut self.slots[index];
+            let mut keep = false;
+            if let Some(conn) = conn.as_deref_mut() {
+                if let (true, Some(belongings)) = (conn.is_open(), &conn.belongings) {
+                    let result = conn.tx.flush(&belongings.qp, conn.id, &mut self.sends, counters);
+                    if let Err(errno) = result {
+                        conn.post_failed = Some(("ibv_post_send", errno));
+                        self.waiting.push(index);
+                    }
+                    keep = conn.tx.has_staged() && conn.post_failed.is_none();
+                }
+                conn.is_dirty = keep;
+            }
+            if keep {
+                at += 1;
+            } else {
+                self.dirty.swap_remove(at);
+            }
+        }
+    }
+
+    fn completed(&mut self, conn: ConnId) -> Position {
+        self.conn(conn).map_or(Position(0), |conn| conn.tx.completed())
+    }
+
+    fn peer_credit(&mut self, _: ConnId) -> Option<Credit> {
+        None
+    }
+
+    fn return_credit(&mut self, _: ConnId, _: Credit) {}
+
+    fn arrivals(&self, conn: ConnId) -> u64 {
+        let slot = self.slots.get(conn.index() as usize).and_then(|slot| slot.conn.as_deref());
+        slot.filter(|open| open.id == conn).map_or(0, |open| open.rx.arrivals())
+    }
+
+    fn release(&mut self, conn: ConnId, frame: RxFrame) {
+        self.reservation = None;
+        let index = conn.index() as usize;
+        let slot = self.slots.get_mut(index).and_then(|slot| slot.conn.as_deref_mut());
+        let Some(open) = slot.filter(|open| open.id == conn) else { return };
+        let qp = open.belongings.as_ref().map(|belongings| &belongings.qp);
+        if let Err(errno) = open.rx.release(frame, qp, conn, &mut self.recvs) {
+            open.post_failed = Some(("ibv_post_recv", errno));
+            self.waiting.push(index);
+        }
+    }
+
+    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
+        self.open_conn(conn)?;
+        let address = loan.as_ptr().addr() as u64;
+        Ok(Offer { address, key: pool::rkey_of(loan).into(), len: loan.len() as u64 })
+    }
+
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+        self.reservation = None;
+        let limit = self.gate.shared.config.bulk_bytes_max;
+        let index = conn.index() as usize;
+        let open = self.open_conn(conn)?;
+        if open.pulls.depth() == 0 {
+            return Err(Refused::NoReads);
+        }
+        let size = usize::try_from(offer.len).unwrap_or(usize::MAX);
+        if offer.len > limit {
+            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+            return Err(Refused::TooLarge { bytes: size, limit });
+        }
+        if open.pulls.is_full() {
+            return Err(Refused::Full);
+        }
+        let Some(belongings) = &open.belongings else { return Err(Refused::Closed) };
+        match (u32::try_from(offer.key), offer.address.checked_add(offer.len)) {
+            (Ok(rkey), Some(_)) => match belongings.holdings.pool().allocate(size) {
+                Ok(sink) if size == 0 => open.pulls.end(token, Ok(sink.loan)),
+                Ok(sink) => open.pulls.add(token, sink.loan, sink.lkey, offer, rkey),
+                Err(error) => open.pulls.end(token, Err(error.into())),
+            },
+            _ => {
+                let violation = Violation::Malformed { what: "bulk offer" };
+                open.pulls.end(token, Err(BulkError::Offer(violation)));
+            }
+        }
+        if !std::mem::replace(&mut open.is_pulling, true) {
+            self.pulling.push(index);
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Time, batch: &mut Batch) {
+        self.reservation = None;
+        self.emit_backlog(batch);
+        self.take_notes(now);
+        self.harvest(now, batch);
+        self.repost();
+        self.advance_pulls(batch);
+        self.step_waiting(now);
+        self.emit_backlog(batch);
+    }
+
+    fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time) {
+        self.reservation = None;
+        if self.conn(conn).is_some() {
+            self.begin_close(conn.index() as usize, reason, now);
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.reservation = None;
+        self.gate.shared.bell.arm();
+        let mut quiet = !self.has_work();
+        for cq in &self.cqs {
+            // A queue that cannot be armed would never wake us.
+            quiet = quiet && cq.arm().is_ok();
+        }
+        // What completed before the notification was armed raises none.
+        quiet = quiet && !self.fetch();
+        if !quiet {
+            self.disarm();
+        }
+        quiet
+    }
+
+    fn disarm(&mut self) {
+        for cq in &self.cqs {
+            cq.quiet();
+        }
+        self.gate.shared.bell.disarm();
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn waker(&self) -> Waker {
+        Arc::clone(&self.gate.shared.bell)
+    }
+
+    fn deadline(&self) -> Time {
+        let at = |&index: &usize| {
+            self.slots[index].conn.as_deref().map_or(Time::NEVER, |conn| match &conn.phase {
+                _ if conn.post_failed.is_some() => Time(0),
+                Phase::Opening { deadline } => *deadline,
+                Phase::Open => Time::NEVER,
+                Phase::Closing(closing) => closing.deadline(),
+            })
+        };
+        self.waiting.iter().map(at).min().unwrap_or(Time::NEVER)
+    }
+
+    fn counters(&self, conn: ConnId) -> PortCounters {
+        let slot = self.slots.get(conn.index() as usize).filter(|slot| slot.last == Some(conn));
+        slot.map(|slot| slot.counters).unwrap_or_default()
+    }
+}
+
+impl Drop for VerbsPort {
+    fn drop(&mut self) {
+        for conn in self.slots.iter_mut().filter_map(|slot| slot.conn.as_deref_mut()) {
+            conn.hand_over(&self.gate.control);
+        }
+        let limit = Instant::now() + DROP_WAIT;
+        for slot in &mut self.slots {
+            let Some(conn) = slot.conn.take() else { continue };
+            while !conn.fate.is_destroyed() {
+                if Instant::now() >= limit {
+                    tracing::error!(conn = ?conn.id, "a queue pair was not destroyed in time; its memory is leaked");
+                    // The device may still write the sinks of its pulls.
+                    std::mem::forget(conn);
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}

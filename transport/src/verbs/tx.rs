@@ -1,0 +1,279 @@
+//! The sending half of a connection: the transmit ring, what is staged, and what its completions give back.
+//!
+//! ```text
+//!  completed ◄── in flight ──► posted ◄── staged chains ──► head ◄── reserved ──►
+//! ```
+//! Ring path: one write-with-immediate for each chain, to the same positions of the peer's ring, immediate =
+//! bytes of the chain. Send/recv path: one SEND for each chain, from the same staging ring.
+
+use std::collections::VecDeque;
+
+use crate::{
+    Chain, ConnId, DataPath, FrameWord, Negotiated, PortConfig, PortCounters, Position, Refused, Tag,
+    frame::{FRAME_WORD_BYTES, span},
+    mem::Region,
+    verbs::{
+        qp::{Flags, LocalBytes, PostError, Qp, RemoteBytes, SendList},
+        sys,
+        wr_id::{Kind, WrId},
+    },
+};
+
+/// What a signalled work request gives back when it completes; they complete in the order they were posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Signal {
+    /// Everything before this position has left.
+    position: Position,
+    /// Chains that left with it, the unsignalled ones before it included.
+    chains: u32,
+    /// Bytes of a READ, and its pull.
+    pub(crate) read: Option<(u16, u32)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Staged {
+    at: Position,
+    bytes: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Tx {
+    ring: Region,
+    lkey: u32,
+    ring_bytes: usize,
+    path: DataPath,
+    /// The peer's ring; known when its grant arrived.
+    remote: RemoteBytes,
+    frame_bytes_max: usize,
+    chain_bytes_max: u32,
+    inline_bytes: u32,
+    head: Position,
+    posted: Position,
+    completed: Position,
+    staged: Vec<Staged>,
+    signals: VecDeque<Signal>,
+    /// Chains posted and not yet given back by a signal.
+    in_flight: u32,
+    /// Send queue entries for chains.
+    entries: u32,
+    unsignalled: u32,
+    interval: u32,
+}
+
+impl Tx {
+    pub(crate) fn new(ring: Region, lkey: u32, negotiated: &Negotiated, config: &PortConfig) -> Self {
+        let entries = u32::from(config.sends).max(2);
+        let reads = negotiated.initiator_depth.granted as usize;
+        Self {
+            ring,
+            lkey,
+            ring_bytes: negotiated.tx_ring_bytes as usize,
+            path: negotiated.path,
+            remote: RemoteBytes { address: 0, rkey: 0 },
+            frame_bytes_max: negotiated.frame_bytes_max as usize,
+            chain_bytes_max: negotiated.chain_bytes_max,
+            inline_bytes: negotiated.inline_bytes.granted,
+            head: Position(0),
+            posted: Position(0),
+            completed: Position(0),
+            staged: Vec::with_capacity(entries as usize),
+            // Every chain, every READ, the grant and the closing marker could be signalled.
+            signals: VecDeque::with_capacity(entries as usize + reads + 2),
+            in_flight: 0,
+            entries,
+            unsignalled: 0,
+            // At most half the queue, so that a full queue always has a signal on its way.
+            interval: u32::from(config.signal_interval).clamp(1, entries / 2),
+        }
+    }
+
+    pub(crate) fn set_remote(&mut self, remote: RemoteBytes) {
+        self.remote = remote;
+    }
+
+    /// Whether the next frame could be posted: a queue entry (if it begins a chain) and its memory.
+    fn has_room(&self, bytes: usize) -> bool {
+        let queued = self.in_flight + u32::try_from(self.staged.len()).unwrap_or(u32::MAX);
+        let used = self.head.since(self.completed);
+        queued < self.entries && used + bytes as u64 <= self.ring_bytes as u64
+    }
+
+    /// The payload of the next frame.
+    pub(crate) fn reserve(&mut self, payload_bytes: usize) -> Result<&mut [u8], Refused> {
+        let limit = self.frame_bytes_max - FRAME_WORD_BYTES;
+        if payload_bytes > limit {
+            return Err(Refused::TooLarge { bytes: payload_bytes, limit });
+        }
+        if !self.has_room(span(payload_bytes)) {
+            return Err(Refused::Full);
+        }
+        let at = self.head.offset(self.ring_bytes) + FRAME_WORD_BYTES;
+        let place = self.ring.at(at, payload_bytes);
+        // SAFETY: inside the double mapping and behind `head`; up to there everything has completed (`has_room`),
+        // so the device reads none of it, and `&mut self` makes this the only slice.
+        Ok(unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), payload_bytes) })
+    }
+
+    /// Stages the reserved frame.
+    pub(crate) fn commit(&mut self, payload_bytes: usize, tag: Tag, chain: Chain) -> Position {
+        let word = FrameWord::new(payload_bytes, tag).bits().to_le();
+        let place = self.ring.at(self.head.offset(self.ring_bytes), FRAME_WORD_BYTES);
+        // SAFETY: as in `reserve`; frames start at multiples of 16, so the word is aligned.
+        unsafe { place.cast::<u64>().write(word) };
+        let bytes = u32::try_from(span(payload_bytes)).expect("a frame is at most a quarter of a 1 GiB ring");
+        match self.staged.last_mut() {
+            Some(last) if chain == Chain::Extend && last.bytes + bytes <= self.chain_bytes_max => {
+                last.bytes += bytes;
+            }
+            // An `Extend` with nothing to extend begins a chain: the frame must go somewhere.
+            _ => self.staged.push(Staged { at: self.head, bytes }),
+        }
+        self.head = self.head.plus(bytes.into());
+        self.head
+    }
+
+    pub(crate) fn head(&self) -> Position {
+        self.head
+    }
+
+    pub(crate) fn completed(&self) -> Position {
+        self.completed
+    }
+
+    /// Posts what is staged. Full is not an error: the rest stays staged.
+    ///
+    /// # Errors
+    /// errno, when the connection is broken.
+    pub(crate) fn flush(
+        &mut self,
+        qp: &Qp,
+        conn: ConnId,
+        list: &mut SendList,
+        counters: &mut PortCounters,
+    ) -> Result<(), i32> {
+        let mut done = 0;
+        while done < self.staged.len() {
+            // Bookkeeping of those that are refused is taken back by `keep`.
+            let first = done;
+            let before = (self.posted, self.in_flight, self.unsignalled, self.signals.len());
+            while done < self.staged.len() && !list.is_full() {
+                let chain = self.staged[done];
+                done += 1;
+                self.push(chain, done == self.staged.len(), conn, list);
+            }
+            match list.post(qp) {
+                Ok(()) => self.count(first, done, counters),
+                Err(PostError { posted, errno }) => {
+                    self.count(first, first + posted, counters);
+                    self.take_back(before, &first, posted);
+                    self.staged.drain(..first + posted);
+                    return if errno == sys::errno::ENOMEM { Ok(()) } else { Err(errno) };
+                }
+            }
+        }
+        self.staged.clear();
+        Ok(())
+    }
+
+    fn count(&self, first: usize, end: usize, counters: &mut PortCounters) {
+        let chains = (end - first) as u64;
+        counters.doorbells += chains;
+        match self.path {
+            DataPath::Ring => counters.write_imms += chains,
+            DataPath::SendRecv => counters.sends += chains,
+        }
+    }
+
+    fn push(&mut self, chain: Staged, last: bool, conn: ConnId, list: &mut SendList) {
+        let offset = chain.at.offset(self.ring_bytes);
+        let place = self.ring.at(offset, chain.bytes as usize);
+        let from = LocalBytes { address: place.as_ptr().addr() as u64, bytes: chain.bytes, lkey: self.lkey };
+        self.posted = chain.at.plus(chain.bytes.into());
+        self.in_flight += 1;
+        self.unsignalled += 1;
+        let since = self.posted.since(self.signals.back().map_or(self.completed, |last| last.position));
+        // By count, and by bytes: a ring full of frames without a signal would never be given back. Where a SEND
+        // completes when it was handed to TCP, the last one tells when closing is safe.
+        let signalled = self.unsignalled >= self.interval
+            || since >= self.ring_bytes as u64 / 8
+            || (last && self.path == DataPath::SendRecv);
+        if signalled {
+            let signal = Signal { position: self.posted, chains: self.unsignalled, read: None };
+            self.signals.push_back(signal);
+            self.unsignalled = 0;
+        }
+        let flags = Flags { signalled, inline: chain.bytes <= self.inline_bytes };
+        let id = WrId::new(Kind::Chain, conn, 0);
+        match self.path {
+            DataPath::Ring => {
+                let to = RemoteBytes { address: self.remote.address + offset as u64, rkey: self.remote.rkey };
+                list.write_with_imm(id, from, to, chain.bytes, flags);
+            }
+            DataPath::SendRecv => list.send(id, from, flags),
+        }
+    }
+
+    /// Undoes the bookkeeping of a list of which only `posted` were taken, by doing it again for those.
+    fn take_back(&mut self, before: (Position, u32, u32, usize), first: &usize, posted: usize) {
+        let flagged: Vec<Signal> = self.signals.drain(before.3..).collect();
+        (self.posted, self.in_flight, self.unsignalled) = (before.0, before.1, before.2);
+        for chain in &self.staged[*first..*first + posted] {
+            self.posted = chain.at.plus(chain.bytes.into());
+            self.in_flight += 1;
+            self.unsignalled += 1;
+            if let Some(signal) = flagged.iter().find(|signal| signal.position == self.posted) {
+                self.signals.push_back(*signal);
+                self.unsignalled = 0;
+            }
+        }
+    }
+
+    /// A signalled work request that is no chain was posted: it gives back what went before it too.
+    pub(crate) fn posted_other(&mut self, read: Option<(u16, u32)>) {
+        let signal = Signal { position: self.posted, chains: self.unsignalled, read };
+        self.signals.push_back(signal);
+        self.unsignalled = 0;
+    }
+
+    /// The oldest signalled work request completed.
+    pub(crate) fn signalled(&mut self) -> Option<Signal> {
+        let signal = self.signals.pop_front()?;
+        self.completed = signal.position;
+        self.in_flight = self.in_flight.saturating_sub(signal.chains);
+        Some(signal)
+    }
+
+    /// Whether everything that was posted is known to have left.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.signals.is_empty() && self.unsignalled == 0
+    }
+
+    /// Whether no completion is waited for.
+    pub(crate) fn has_no_signals(&self) -> bool {
+        self.signals.is_empty()
+    }
+
+    /// Whether something was posted whose completion nobody asked for.
+    pub(crate) fn needs_marker(&self) -> bool {
+        self.unsignalled > 0 && self.path == DataPath::Ring
+    }
+
+    /// An empty write: its completion says that everything before it has arrived.
+    pub(crate) fn post_marker(&mut self, qp: &Qp, conn: ConnId, list: &mut SendList) -> Result<(), i32> {
+        let from = LocalBytes { address: 0, bytes: 0, lkey: self.lkey };
+        list.write_marker(WrId::new(Kind::Marker, conn, 0), from, self.remote);
+        list.post(qp).map_err(|error| error.errno)?;
+        self.posted_other(None);
+        Ok(())
+    }
+
+    /// Frames that were never flushed are lost.
+    pub(crate) fn discard(&mut self) {
+        self.staged.clear();
+    }
+
+    pub(crate) fn has_staged(&self) -> bool {
+        !self.staged.is_empty()
+    }
+}

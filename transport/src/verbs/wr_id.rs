@@ -1,0 +1,94 @@
+//! What a work request says about itself when it completes.
+//!
+//! ```text
+//!  bits 0..20 index │ 20..44 generation │ 44..60 slot │ 60..64 kind
+//! ```
+
+use crate::ConnId;
+
+/// Connections one port can name.
+pub(crate) const INDEX_LIMIT: u32 = 1 << 20;
+const GENERATION_MASK: u32 = (1 << 24) - 1;
+
+/// Which kind of work it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A receive for frames; `slot` is its buffer on the send/recv path.
+    Receive,
+    /// The receive that waits for the peer's grant.
+    GrantReceive,
+    /// Our grant.
+    Grant,
+    /// A chain.
+    Chain,
+    /// A piece of bulk; `slot` is the pull.
+    Read,
+    /// An empty write before closing.
+    Marker,
+}
+
+const KINDS: [Kind; 6] =
+    [Kind::Receive, Kind::GrantReceive, Kind::Grant, Kind::Chain, Kind::Read, Kind::Marker];
+
+/// The 64 bits of `wr_id`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WrId(u64);
+
+impl WrId {
+    pub(crate) fn new(kind: Kind, conn: ConnId, slot: u16) -> Self {
+        debug_assert!(conn.index() < INDEX_LIMIT, "the slot table stops there");
+        let generation = conn.generation() & GENERATION_MASK;
+        Self(
+            u64::from(conn.index())
+                | (u64::from(generation) << 20)
+                | (u64::from(slot) << 44)
+                | ((kind as u64) << 60),
+        )
+    }
+
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// `None`: no work of ours.
+    pub(crate) fn kind(self) -> Option<Kind> {
+        KINDS.get(usize::try_from(self.0 >> 60).unwrap_or(usize::MAX)).copied()
+    }
+
+    pub(crate) fn index(self) -> usize {
+        (self.0 & u64::from(INDEX_LIMIT - 1)) as usize
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "masked to 16 bits")]
+    pub(crate) fn slot(self) -> u16 {
+        ((self.0 >> 44) & 0xffff) as u16
+    }
+
+    /// Whether it belongs to this use of the slot.
+    pub(crate) fn is_of(self, conn: ConnId) -> bool {
+        let generation = (self.0 >> 20) & u64::from(GENERATION_MASK);
+        self.index() == conn.index() as usize && generation == u64::from(conn.generation() & GENERATION_MASK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_names_itself() {
+        let conn = ConnId::new(INDEX_LIMIT - 1, 0xff00_0003);
+        for kind in KINDS {
+            let id = WrId::from_bits(WrId::new(kind, conn, 0xfffe).bits());
+            assert_eq!((id.kind(), id.index(), id.slot()), (Some(kind), 0xf_ffff, 0xfffe));
+            assert!(id.is_of(conn));
+            assert!(!id.is_of(ConnId::new(INDEX_LIMIT - 1, 0xff00_0004)), "another use of the slot");
+            assert!(!id.is_of(ConnId::new(7, 0xff00_0003)));
+        }
+        assert_eq!(WrId::from_bits(u64::MAX).kind(), None);
+    }
+}
