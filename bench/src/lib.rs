@@ -1,1 +1,29 @@
-//! Placeholder.
+//! Latency and rate of gimmal's layers, measured beside the floors of the same two processes.
+//!
+//! ```text
+//!  gimmal-bench lat ── starts ──► gimmal-bench serve
+//!      │  1. connects, sends its plan in the first message ─► pins itself, answers
+//!      │  2. slices: floors │ test │ floors │ test │ … │ floors       one phase word in a shared memfd says which
+//!      └► 3. a table, or one JSON object
+//! ```
+//!
+//! Test and floors run in the same two processes, on the same two cores, with the same clock code, in turns: the host
+//! moves virtual cores about, so only what was measured side by side may be divided.
+
+#![forbid(unsafe_code)]
+
+pub mod args;
+mod child;
+pub mod clock;
+pub mod echo;
+pub mod error;
+mod floors;
+pub mod handoff;
+pub mod inline;
+mod measure;
+pub mod plan;
+pub mod recorder;
+pub mod report;
+pub mod run;
+pub mod serve;
+pub mod target;

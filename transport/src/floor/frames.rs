@@ -70,6 +70,7 @@ impl Ring {
 
     /// Header and payload of the frame here, for its writer.
     #[inline]
+    #[expect(clippy::needless_pass_by_ref_mut, reason = "the exclusive borrow makes the slice exclusive")]
     fn compose(&mut self, bytes: usize) -> &mut [u8] {
         let body = self.body(bytes);
         // SAFETY: `bytes` is at most half of a ring, by the callers, so it ends inside the second view; initialised as a

@@ -27,7 +27,7 @@ pub use frames::Frames;
 pub use line::Line;
 
 /// Empty looks between two questions whether to go on.
-const LOOKS: u32 = 1 << 10;
+const LOOKS: u32 = 1 << 7;
 
 /// Looks with `look` until it finds something; `None` when `go_on`, which is asked now and then, says no.
 #[inline]

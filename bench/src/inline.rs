@@ -1,0 +1,236 @@
+//! The engine's echo, inline: the calling thread runs the turns.
+
+use std::time::Duration;
+
+use gimmal_engine::{
+    App, Idle, Inline, Io, Message, SendError,
+    transport::{Address, Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, Provider},
+};
+
+use crate::{
+    clock::{Patience, Relax, Stamp},
+    error::BenchError,
+    plan::{ECHO, PLAN, Plan, engine_plan, head},
+    recorder::Recorder,
+    target::{Target, body, digest},
+};
+
+/// Turns without an answer between two questions whether to go on.
+const TURNS: u32 = 1 << 10;
+
+/// The client's application: counts what comes back.
+#[derive(Debug, Default)]
+struct Caller {
+    answered: u64,
+    aux: u64,
+    digest: u64,
+    plan_answer: Option<String>,
+    closed: Option<CloseReason>,
+}
+
+impl App for Caller {
+    type Command = std::convert::Infallible;
+
+    fn opened<P: Port>(&mut self, _io: &mut Io<'_, P>, _conn: ConnId, _negotiated: &Negotiated) {}
+
+    #[inline]
+    fn message<P: Port>(&mut self, _io: &mut Io<'_, P>, _conn: ConnId, message: Message<'_>) {
+        if message.head.kind == ECHO {
+            self.answered += 1;
+            self.aux = message.head.aux;
+            self.digest = digest(message.body);
+        } else {
+            self.plan_answer = Some(String::from_utf8_lossy(message.body).into_owned());
+        }
+    }
+
+    fn pulled<P: Port>(
+        &mut self,
+        _io: &mut Io<'_, P>,
+        _conn: ConnId,
+        _token: u64,
+        _result: Result<Bulk, BulkError>,
+    ) {
+    }
+
+    fn writable<P: Port>(&mut self, _io: &mut Io<'_, P>, _conn: ConnId) {}
+
+    fn closed<P: Port>(&mut self, _io: &mut Io<'_, P>, _conn: ConnId, reason: &CloseReason) {
+        self.closed = Some(reason.clone());
+    }
+
+    fn command<P: Port>(&mut self, _io: &mut Io<'_, P>, command: Self::Command) {
+        match command {}
+    }
+}
+
+/// The client's end.
+#[derive(Debug)]
+pub struct InlineTarget<P: Provider> {
+    inline: Inline<P, Caller>,
+    conn: ConnId,
+    body: Vec<u8>,
+    digest: u64,
+    relax: Relax,
+    /// When the outstanding calls left, by their number modulo the window.
+    started: Vec<Stamp>,
+    sent: u64,
+}
+
+impl<P: Provider> InlineTarget<P> {
+    /// Connects on the calling thread and tells the server the plan.
+    ///
+    /// # Errors
+    /// See [`BenchError`].
+    pub fn connect(
+        provider: &P,
+        address: &Address,
+        plan: &Plan,
+        ring_bytes: u32,
+    ) -> Result<Self, BenchError> {
+        let mut inline =
+            Inline::new(provider, &engine_plan(plan.bytes, ring_bytes, Idle::Spin)?, Caller::default())?;
+        let (conn, _) = inline
+            .connect(address)
+            .map_err(|why| BenchError::NoServer { address: address.to_string(), why })?;
+        let limit = inline.with(|_, io| io.body_bytes_max(conn));
+        if plan.bytes > limit {
+            return Err(BenchError::TooLarge { bytes: plan.bytes, limit });
+        }
+        let body = body(plan.bytes);
+        let relax = Relax::for_cores(plan.client_core, plan.server_core);
+        let started = vec![Stamp::now(); plan.window];
+        let mut target = Self { inline, conn, digest: digest(&body), body, relax, started, sent: 0 };
+        target.tell(plan)?;
+        Ok(target)
+    }
+
+    fn tell(&mut self, plan: &Plan) -> Result<(), BenchError> {
+        let text = serde_json::to_vec(plan).map_err(|error| BenchError::Refused(error.to_string()))?;
+        self.send(PLAN, &text)?;
+        self.turns(|app| app.plan_answer.is_some(), "waiting for the server to take the plan")?;
+        match self.inline.app_mut().plan_answer.take() {
+            Some(why) if !why.is_empty() => Err(BenchError::Refused(why)),
+            _ => Ok(()),
+        }
+    }
+
+    fn send(&mut self, kind: u16, body: &[u8]) -> Result<(), BenchError> {
+        let conn = self.conn;
+        let sent = self.inline.with(|_, io| io.send(conn, head(kind, 0), body.len(), fill(body)));
+        sent.map_err(|error| BenchError::Closed(error.to_string()))
+    }
+
+    /// Turns until `done`.
+    #[inline]
+    fn turns(&mut self, done: impl Fn(&Caller) -> bool, doing: &'static str) -> Result<(), BenchError> {
+        let mut patience = Patience::new(self.relax);
+        let mut turns = 0u32;
+        while !done(self.inline.app()) {
+            if self.inline.turn() > 0 {
+                continue;
+            }
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(TURNS) {
+                self.check(&mut patience, doing)?;
+            } else {
+                self.relax.relax();
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn check(&self, patience: &mut Patience, doing: &'static str) -> Result<(), BenchError> {
+        match &self.inline.app().closed {
+            Some(reason) => Err(BenchError::Closed(reason.to_string())),
+            None if patience.go_on() => Ok(()),
+            None => Err(BenchError::stalled(doing)),
+        }
+    }
+
+    /// One call at a time.
+    fn latency(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
+        let conn = self.conn;
+        let first = Stamp::now();
+        for _ in 0..count {
+            self.sent += 1;
+            let sent = self.sent;
+            let body = &*self.body;
+            let start = Stamp::now();
+            self.inline
+                .with(|_, io| io.send(conn, head(ECHO, sent), body.len(), fill(body)))
+                .map_err(|error| BenchError::Closed(error.to_string()))?;
+            self.turns(|app| app.answered == sent, "waiting for an echo")?;
+            let end = Stamp::now();
+            recorder.record(end.nanos_since(start));
+            self.compare(sent)?;
+        }
+        recorder.busy(Stamp::now().nanos_since(first));
+        Ok(())
+    }
+
+    /// A window of calls; those that leave in one turn have one start, those that come back in one turn one end.
+    fn rate(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
+        let (conn, window) = (self.conn, self.started.len() as u64);
+        let slot = |number: u64| usize::try_from(number % window).unwrap_or(0);
+        let (mut done, last) = (self.sent, self.sent + count);
+        let first = Stamp::now();
+        let mut now = first;
+        while done < last {
+            let Self { inline, body, started, sent, .. } = self;
+            inline.with(|_, io| {
+                while *sent < last && *sent - done < window {
+                    match io.send(conn, head(ECHO, *sent + 1), body.len(), fill(body)) {
+                        Ok(()) => started[slot(*sent)] = now,
+                        Err(SendError::Blocked) => break,
+                        Err(error) => return Err(BenchError::Closed(error.to_string())),
+                    }
+                    *sent += 1;
+                }
+                Ok(())
+            })?;
+            self.turns(|app| app.answered > done, "waiting for an echo")?;
+            now = Stamp::now();
+            let answered = self.inline.app().answered;
+            for number in done..answered {
+                recorder.record(now.nanos_since(self.started[slot(number)]));
+            }
+            done = answered;
+            self.compare(answered)?;
+        }
+        recorder.busy(now.nanos_since(first));
+        Ok(())
+    }
+
+    #[inline]
+    fn compare(&self, sent: u64) -> Result<(), BenchError> {
+        let app = self.inline.app();
+        if app.aux != sent {
+            return Err(BenchError::Wrong("another number"));
+        }
+        if app.digest != self.digest {
+            return Err(BenchError::Wrong("another body"));
+        }
+        Ok(())
+    }
+}
+
+/// Copies `body` to where it leaves from.
+#[inline]
+fn fill(body: &[u8]) -> impl FnOnce(&mut [u8]) -> Option<usize> + '_ {
+    move |out| {
+        out[..body.len()].copy_from_slice(body);
+        Some(body.len())
+    }
+}
+
+impl<P: Provider> Target for InlineTarget<P> {
+    fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
+        if self.started.len() == 1 { self.latency(count, recorder) } else { self.rate(count, recorder) }
+    }
+
+    fn close(self: Box<Self>) {
+        self.inline.close(Duration::from_secs(1));
+    }
+}

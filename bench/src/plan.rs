@@ -1,0 +1,138 @@
+//! What is to be measured: the client makes it, and its first message tells the server.
+
+use std::fmt;
+
+use clap::ValueEnum;
+use gimmal_engine::{Config, Head, Idle, Plan as EnginePlan};
+use serde::{Deserialize, Serialize};
+
+use crate::error::BenchError;
+
+/// How the bytes travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProviderName {
+    /// Shared memory between two processes of one host.
+    Shm,
+    /// The RDMA CM and verbs.
+    Verbs,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layer {
+    /// Messages of the engine.
+    Engine,
+    /// Calls of a raw method.
+    Rpc,
+}
+
+/// Who runs the caller's turns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The calling thread; nobody sleeps.
+    Inline,
+    /// A worker on a thread of its own; who has nothing to do sleeps in the end.
+    Handoff,
+}
+
+macro_rules! named {
+    ($($type:ident { $($variant:ident = $name:literal),+ })+) => {$(
+        impl $type {
+            /// Its name, as on the command line.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+        }
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    )+};
+}
+
+named! {
+    ProviderName { Shm = "shm", Verbs = "verbs" }
+    Layer { Engine = "engine", Rpc = "rpc" }
+    Mode { Inline = "inline", Handoff = "handoff" }
+}
+
+/// The first message.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// What is measured.
+    pub layer: Layer,
+    /// Who runs the turns.
+    pub mode: Mode,
+    /// Bytes of one body, each way.
+    pub bytes: usize,
+    /// Calls outstanding.
+    pub window: usize,
+    /// The client's core.
+    pub client_core: usize,
+    /// The server's core.
+    pub server_core: usize,
+    /// Whether both are on one host, so that the cores mean the same machine.
+    pub same_host: bool,
+}
+
+/// A plan, or the answer to it: empty, or why not.
+pub const PLAN: u16 = 1;
+/// To be sent back.
+pub const ECHO: u16 = 2;
+
+/// The header of a message of `kind` with `aux`.
+#[must_use]
+pub const fn head(kind: u16, aux: u64) -> Head {
+    Head { kind, aux }
+}
+
+/// The engine's plan for bodies of `bytes`, with rings of at least `ring_bytes`.
+///
+/// # Errors
+/// [`BenchError::Config`].
+pub fn engine_plan(bytes: usize, ring_bytes: u32, idle: Idle) -> Result<EnginePlan, BenchError> {
+    let mut config = Config { idle, ..Config::default() };
+    config.port.ring_bytes = ring_for(bytes, config.port.ring_bytes.max(ring_bytes));
+    config.port.slot_bytes = config.port.slot_bytes.min(config.port.ring_bytes / 4);
+    Ok(config.validate()?)
+}
+
+/// The ring whose frames hold a body of `bytes`: four times that and the headers, at least `least` bytes.
+#[must_use]
+pub fn ring_for(bytes: usize, least: u32) -> u32 {
+    let needed = bytes.saturating_add(64).saturating_mul(4);
+    u32::try_from(needed).ok().and_then(u32::checked_next_power_of_two).unwrap_or(1 << 31).max(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_hold_four_frames() {
+        assert_eq!(ring_for(64, 256 << 10), 256 << 10);
+        assert_eq!(ring_for(64 << 10, 256 << 10), 512 << 10);
+        assert!(engine_plan(1 << 20, 0, Idle::Spin).is_ok());
+        assert_eq!(engine_plan(1 << 40, 0, Idle::Spin).unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn a_plan_survives_the_wire() {
+        let plan = Plan {
+            layer: Layer::Engine,
+            mode: Mode::Handoff,
+            bytes: 64,
+            window: 1,
+            client_core: 0,
+            server_core: 1,
+            same_host: true,
+        };
+        let text = serde_json::to_vec(&plan).unwrap();
+        assert_eq!(serde_json::from_slice::<Plan>(&text).unwrap(), plan);
+    }
+}

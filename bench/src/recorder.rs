@@ -1,0 +1,105 @@
+//! Round trip times: recorded without allocating, read afterwards.
+
+use hdrhistogram::Histogram;
+
+use crate::error::BenchError;
+
+/// The longest time that is told apart, nanoseconds; longer ones count as this.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+/// Times of one kind of exchange.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    times: Histogram<u64>,
+    busy_ns: u64,
+}
+
+impl Recorder {
+    /// An empty one; all its memory is there from the start.
+    ///
+    /// # Errors
+    /// [`BenchError::Arguments`]: never, with these constants.
+    pub fn new() -> Result<Self, BenchError> {
+        let times = Histogram::new_with_bounds(1, LONGEST_NS, 3);
+        let times = times.map_err(|error| BenchError::Arguments(error.to_string()))?;
+        Ok(Self { times, busy_ns: 0 })
+    }
+
+    /// One round trip.
+    #[inline]
+    pub fn record(&mut self, nanos: u64) {
+        self.times.saturating_record(nanos);
+    }
+
+    /// A stretch of time in which the recorded round trips were made.
+    pub fn busy(&mut self, nanos: u64) {
+        self.busy_ns += nanos;
+    }
+
+    /// Forgets everything.
+    pub fn reset(&mut self) {
+        self.times.reset();
+        self.busy_ns = 0;
+    }
+
+    /// Adds what another one has.
+    ///
+    /// # Errors
+    /// [`BenchError::Arguments`]: never, as all have the same bounds.
+    pub fn add(&mut self, other: &Self) -> Result<(), BenchError> {
+        self.busy_ns += other.busy_ns;
+        self.times.add(&other.times).map_err(|error| BenchError::Arguments(error.to_string()))
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.times.len()
+    }
+
+    /// The time that `part` of all (0 to 1) do not exceed, nanoseconds.
+    #[must_use]
+    pub fn quantile_ns(&self, part: f64) -> u64 {
+        self.times.value_at_quantile(part)
+    }
+
+    /// The longest, nanoseconds.
+    #[must_use]
+    pub fn max_ns(&self) -> u64 {
+        self.times.max()
+    }
+
+    /// Exchanges per second of the busy time.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts and times far below 2^53")]
+    pub fn per_second(&self) -> f64 {
+        if self.busy_ns == 0 { 0.0 } else { self.count() as f64 * 1e9 / self.busy_ns as f64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_and_rate() {
+        let mut all = Recorder::new().unwrap();
+        let mut one = Recorder::new().unwrap();
+        for nanos in 1..=1000 {
+            one.record(nanos);
+        }
+        one.busy(1_000_000);
+        all.add(&one).unwrap();
+        assert_eq!((all.count(), all.quantile_ns(0.5), all.max_ns()), (1000, 500, 1000));
+        assert!((all.per_second() - 1e6).abs() < 1.0);
+        one.reset();
+        assert_eq!((one.count(), one.per_second().to_bits()), (0, 0));
+    }
+
+    #[test]
+    fn longer_than_the_longest_is_the_longest() {
+        let mut recorder = Recorder::new().unwrap();
+        recorder.record(u64::MAX);
+        assert!(recorder.max_ns() >= LONGEST_NS);
+    }
+}

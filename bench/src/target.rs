@@ -1,0 +1,56 @@
+//! What can be measured: something that makes calls.
+
+use crate::{error::BenchError, recorder::Recorder};
+
+/// One connection to an echo, through one layer.
+///
+/// A new layer is a new target: it connects, tells the server the plan, and makes calls; everything else (floors,
+/// slices, reports) stays as it is.
+pub trait Target: std::fmt::Debug {
+    /// Makes `count` calls, never more than the plan's window outstanding, and records every round trip. Allocates
+    /// nothing and, while no one sleeps, makes no system call.
+    ///
+    /// # Errors
+    /// The first call that failed.
+    fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError>;
+
+    /// Says goodbye.
+    fn close(self: Box<Self>);
+}
+
+/// Reads what came back, as far as a receiver must: one word of every cache line.
+#[inline]
+#[must_use]
+pub fn digest(bytes: &[u8]) -> u64 {
+    const LINE: usize = 64;
+    let mut sum = 0u64;
+    for line in bytes.chunks(LINE) {
+        sum = sum.wrapping_add(match line.first_chunk() {
+            Some(word) => u64::from_le_bytes(*word),
+            None => line.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)),
+        });
+    }
+    sum
+}
+
+/// The body that is sent: bytes that differ.
+#[must_use]
+pub fn body(bytes: usize) -> Vec<u8> {
+    (0..=250u8).cycle().take(bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_counts() {
+        let bytes = body(200);
+        for at in [0, 64, 128, 192, 199] {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            assert_ne!(digest(&bytes), digest(&other), "byte {at}");
+        }
+        assert_eq!(digest(&[]), 0);
+    }
+}
