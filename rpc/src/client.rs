@@ -9,7 +9,7 @@ use std::{
 
 use gimmal_engine::{
     proto::wire::HEAD_BYTES,
-    transport::{Address, ConnId, Loan, Negotiated, frame::FRAME_WORD_BYTES},
+    transport::{Address, ConnId, Loan, Negotiated, PortCounters, frame::FRAME_WORD_BYTES},
 };
 
 use crate::{
@@ -118,6 +118,13 @@ impl Client {
     #[must_use]
     pub fn negotiated(&self) -> &Negotiated {
         &self.inner.negotiated
+    }
+
+    /// What the port did for this connection: doorbells, frames, READs. Asks the worker, so not for a hot path;
+    /// `None` when it did not answer within a second.
+    #[must_use]
+    pub fn port_counters(&self) -> Option<PortCounters> {
+        self.inner.handle.port_counters(self.inner.conn)
     }
 
     /// Counters of this client's workers; clients made by [`Client::connect`] share theirs.
