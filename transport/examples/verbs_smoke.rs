@@ -163,7 +163,7 @@ impl Pair {
         let mut pair = Self { clock, a, b };
         until("both grants", LIMIT, || {
             pair.pump();
-            if let Some(reason) = pair.a.closed.first().or(pair.b.closed.first()) {
+            if let Some(reason) = pair.a.closed.first().or_else(|| pair.b.closed.first()) {
                 return Err(format!("closed while opening: {reason}").into());
             }
             Ok(pair.a.negotiated.is_some() && pair.b.negotiated.is_some())
@@ -178,7 +178,7 @@ impl Pair {
     }
 
     fn alive(&self) -> Result<(), Failure> {
-        match self.a.closed.first().or(self.b.closed.first()) {
+        match self.a.closed.first().or_else(|| self.b.closed.first()) {
             None => Ok(()),
             Some(reason) => Err(format!("closed: {reason}").into()),
         }

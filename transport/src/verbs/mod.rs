@@ -21,12 +21,16 @@ mod connect;
 mod control;
 mod cq;
 mod device;
+mod entry;
 mod gate;
 mod grant;
+#[cfg(feature = "conformance")]
+mod knock;
 mod lane;
 mod link;
 mod listen;
 mod mr;
+mod poll;
 mod pool;
 mod port;
 mod pulls;
@@ -51,6 +55,8 @@ use crate::{
 
 pub use connect::VerbsConnecting;
 pub use gate::VerbsGate;
+#[cfg(feature = "conformance")]
+pub use knock::knock;
 pub use link::VerbsLink;
 pub use listen::{VerbsIncoming, VerbsListener};
 pub use port::VerbsPort;
