@@ -23,7 +23,8 @@ impl IdKey {
 /// What both `rdma_connect` and `rdma_accept` are told.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectParams {
-    pub(crate) private: [u8; crate::hello::HELLO_BYTES],
+    /// At most 56 bytes on connect, 196 on accept.
+    pub(crate) private: Vec<u8>,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
 }
@@ -40,7 +41,7 @@ impl ConnectParams {
         // SAFETY: integers and one pointer, for which zero is a value.
         let mut raw: sys::rdma_conn_param = unsafe { MaybeUninit::zeroed().assume_init() };
         raw.private_data = self.private.as_ptr().cast();
-        raw.private_data_len = crate::hello::HELLO_BYTES as u8;
+        raw.private_data_len = u8::try_from(self.private.len()).unwrap_or(u8::MAX);
         raw.responder_resources = self.responder_resources;
         raw.initiator_depth = self.initiator_depth;
         raw.retry_count = RETRY_COUNT;
@@ -200,7 +201,7 @@ impl CmId {
         let qp = NonNull::new(unsafe { (*self.raw.as_ptr()).qp }).ok_or(sys::errno::EINVAL)?;
         let granted = attributes.cap.max_inline_data;
         // SAFETY: destroyed only by `destroy_qp`, in exchange for this value, or with the id when it is lost.
-        Ok(unsafe { Qp::new(qp, request.send_entries, request.recv_entries, granted) })
+        Ok(unsafe { Qp::new(qp, granted) })
     }
 
     /// Destroys the queue pair: afterwards the device touches nothing that was posted on it.
