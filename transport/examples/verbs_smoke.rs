@@ -115,7 +115,11 @@ fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|at| (seed.wrapping_mul(31).wrapping_add(at) % 251) as u8).collect()
 }
 
-fn until(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
+fn until(
+    what: &str,
+    limit: Duration,
+    mut done: impl FnMut() -> Result<bool, Failure>,
+) -> Result<(), Failure> {
     let start = Instant::now();
     while !done()? {
         if start.elapsed() > limit {
@@ -252,10 +256,8 @@ impl Pair {
     /// Sleeping: nothing is there, then the fd becomes readable by a frame.
     fn sleep_and_wake(&mut self) -> Result<(), Failure> {
         let readable = |port: &VerbsPort, wait_ms: i64| {
-            let mut fds = [rustix::event::PollFd::from_borrowed_fd(
-                port.wait_fd(),
-                rustix::event::PollFlags::IN,
-            )];
+            let mut fds =
+                [rustix::event::PollFd::from_borrowed_fd(port.wait_fd(), rustix::event::PollFlags::IN)];
             let wait = rustix::time::Timespec { tv_sec: 0, tv_nsec: wait_ms * 1_000_000 };
             rustix::event::poll(&mut fds, Some(&wait)).map(|count| count > 0)
         };
@@ -463,10 +465,8 @@ fn times_out(host: &str) -> Result<(), Failure> {
 fn rejected_with_a_reason(host: &str) -> Result<(), Failure> {
     let provider = Verbs::new();
     let port = provider.open_port(&PortConfig::default())?;
-    let mut listener =
-        provider.listen(&format!("rdma://{host}:0").parse()?, &ListenOptions::default())?;
-    let mut connecting =
-        provider.connect(&listener.address(), &port.gate(), &ConnectOptions::default())?;
+    let mut listener = provider.listen(&format!("rdma://{host}:0").parse()?, &ListenOptions::default())?;
+    let mut connecting = provider.connect(&listener.address(), &port.gate(), &ConnectOptions::default())?;
     let incoming = listener.accept(LIMIT)?.ok_or("no request")?;
     let reason = gimmal_transport::RejectReason::Application { code: 7 };
     incoming.reject(reason);
@@ -478,8 +478,7 @@ fn rejected_with_a_reason(host: &str) -> Result<(), Failure> {
 
 fn foreign_client(host: &str) -> Result<(), Failure> {
     let provider = Verbs::new();
-    let mut listener =
-        provider.listen(&format!("rdma://{host}:0").parse()?, &ListenOptions::default())?;
+    let mut listener = provider.listen(&format!("rdma://{host}:0").parse()?, &ListenOptions::default())?;
     let Address::Rdma { port, .. } = listener.address() else { return Err("no port".into()) };
     let port = port.to_string();
     let args = ["5", "rping", "-c", "-a", host, "-p", &port, "-C", "1"];
@@ -533,7 +532,8 @@ fn main() {
     let only = std::env::var("CASE").ok();
     let mut failed = 0;
     for host in &hosts {
-        for (name, case) in cases.iter().filter(|(name, _)| only.as_deref().is_none_or(|only| *name == only)) {
+        for (name, case) in cases.iter().filter(|(name, _)| only.as_deref().is_none_or(|only| *name == only))
+        {
             let start = Instant::now();
             match case(host) {
                 Ok(()) => println!("ok    {host} {name} ({:?})", start.elapsed()),
