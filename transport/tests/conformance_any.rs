@@ -1,5 +1,6 @@
 //! The conformance suite through `Any`, and what only `Any` can do: several providers on one poll thread.
 #![cfg(all(feature = "shm", feature = "sim", feature = "conformance"))]
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::time::{Duration, Instant};
 

@@ -7,6 +7,9 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketTyp
 use super::{Harness, Knock};
 use crate::{Address, ConnectError, PortConfig, Provider, Time, hello::decode_reject};
 
+/// Looks at what no port sees.
+type Checker = Box<dyn FnMut() -> Result<(), Box<dyn std::error::Error>>>;
+
 /// Speaks foreign bytes to an address; `None` when it cannot.
 type Knocker = fn(&Address, &[u8]) -> Option<Knock>;
 
@@ -18,6 +21,7 @@ pub struct RealTime<P> {
     wrong: Address,
     config: Option<PortConfig>,
     knocker: Option<Knocker>,
+    checker: Option<Checker>,
     number: u32,
     started: Instant,
 }
@@ -25,7 +29,7 @@ pub struct RealTime<P> {
 impl<P: Provider> RealTime<P> {
     /// `provider` on addresses that `address` makes; `wrong` is one of another provider.
     pub fn new(name: &str, provider: P, address: impl Fn(u32) -> Address + 'static, wrong: Address) -> Self {
-        let (config, knocker) = (None, None);
+        let (config, knocker, checker) = (None, None, None);
         let started = Instant::now();
         Self {
             name: name.to_owned(),
@@ -34,6 +38,7 @@ impl<P: Provider> RealTime<P> {
             wrong,
             config,
             knocker,
+            checker,
             number: 0,
             started,
         }
@@ -43,6 +48,16 @@ impl<P: Provider> RealTime<P> {
     #[must_use]
     pub fn with_config(mut self, config: PortConfig) -> Self {
         self.config = Some(config);
+        self
+    }
+
+    /// After each case `checker` looks at what no port sees: device counters, what is left behind.
+    #[must_use]
+    pub fn with_check(
+        mut self,
+        checker: impl FnMut() -> Result<(), Box<dyn std::error::Error>> + 'static,
+    ) -> Self {
+        self.checker = Some(Box::new(checker));
         self
     }
 
@@ -96,6 +111,10 @@ impl<P: Provider> Harness<P> for RealTime<P> {
 
     fn knock(&mut self, address: &Address, private_data: &[u8]) -> Option<Knock> {
         self.knocker.and_then(|knocker| knocker(address, private_data))
+    }
+
+    fn check(&mut self) -> Result<(), Box<dyn std::error::Error>> {
+        self.checker.as_mut().map_or(Ok(()), |checker| checker())
     }
 }
 
