@@ -11,8 +11,8 @@ use allocation_counter::{AllocationInfo, measure};
 use common::{ProbeClient, Prober, config, serve_probe};
 use gimmal_rpc::{Client, InlineClient, InlineServer, Server};
 
-const WARM_UP: u64 = 2_000;
-const CALLS: u64 = 10_000;
+const WARM_UP: u64 = 1_000;
+const CALLS: u64 = 6_000;
 
 fn serve(server: &mut InlineServer, answers: u64) {
     // `stats` is plain loads: asking costs nothing that is counted here.
