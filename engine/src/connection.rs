@@ -84,7 +84,10 @@ impl Connection {
                 limit: limit - wire::HEAD_BYTES,
             });
         }
-        if let Some(room) = self.window.room(min_bytes, lane) {
+        // A full frame fits: nothing to ask. Less may only be what was known last, so look before offering it.
+        if let Some(room) = self.window.room(min_bytes, lane)
+            && (room >= limit || lane == Lane::Control)
+        {
             return Ok(room);
         }
         if self.refresh(port, conn).is_ok()

@@ -101,6 +101,8 @@ pub(crate) struct Node {
     closings: VecDeque<(ConnId, CloseReason)>,
     /// Earliest deadline of any call or handler, or earlier.
     next_deadline: Time,
+    /// Connections whose turn it is in `expire`; its memory is used again.
+    due: Vec<ConnId>,
     /// The clock's reading at time 0 of the worker.
     epoch: Option<Instant>,
     /// Marks every request served, see [`Cx::cancelled`](crate::Cx::cancelled).
@@ -127,6 +129,7 @@ impl Node {
             graves: Vec::new(),
             closings: VecDeque::with_capacity(REMEMBERED),
             next_deadline: Time::NEVER,
+            due: Vec::with_capacity(64),
             epoch: None,
             mark: 0,
             calls_live: 0,
@@ -168,19 +171,19 @@ impl Node {
             return false;
         }
         let now = io.now();
-        let due: Vec<ConnId> = self
-            .conns
-            .iter_mut()
-            .filter(|(_, conn)| conn.next_deadline() <= now)
-            .map(|(conn, _)| conn)
-            .collect();
+        let mut due = std::mem::take(&mut self.due);
+        let passed = self.conns.iter_mut().filter(|(_, conn)| conn.next_deadline() <= now);
+        due.extend(passed.map(|(conn, _)| conn));
         for conn in &due {
             self.expire_calls(io, *conn);
             self.expire_handlers(io, *conn);
         }
         self.next_deadline =
             self.conns.iter_mut().map(|(_, conn)| conn.next_deadline()).min().unwrap_or(Time::NEVER);
-        !due.is_empty()
+        let any = !due.is_empty();
+        due.clear();
+        self.due = due;
+        any
     }
 }
 
