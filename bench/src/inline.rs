@@ -20,8 +20,9 @@ const TURNS: u32 = 1 << 10;
 
 /// The client's application: counts what comes back.
 #[derive(Debug, Default)]
-struct Caller {
-    answered: u64,
+pub(crate) struct Caller {
+    pub(crate) opened: Option<ConnId>,
+    pub(crate) answered: u64,
     aux: u64,
     digest: u64,
     plan_answer: Option<String>,
@@ -31,7 +32,9 @@ struct Caller {
 impl App for Caller {
     type Command = std::convert::Infallible;
 
-    fn opened<P: Port>(&mut self, _io: &mut Io<'_, P>, _conn: ConnId, _negotiated: &Negotiated) {}
+    fn opened<P: Port>(&mut self, _io: &mut Io<'_, P>, conn: ConnId, _negotiated: &Negotiated) {
+        self.opened = Some(conn);
+    }
 
     #[inline]
     fn message<P: Port>(&mut self, _io: &mut Io<'_, P>, _conn: ConnId, message: Message<'_>) {
@@ -218,7 +221,7 @@ impl<P: Provider> InlineTarget<P> {
 
 /// Copies `body` to where it leaves from.
 #[inline]
-fn fill(body: &[u8]) -> impl FnOnce(&mut [u8]) -> Option<usize> + '_ {
+pub(crate) fn fill(body: &[u8]) -> impl FnOnce(&mut [u8]) -> Option<usize> + '_ {
     move |out| {
         out[..body.len()].copy_from_slice(body);
         Some(body.len())

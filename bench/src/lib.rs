@@ -21,6 +21,7 @@ mod floors;
 pub mod handoff;
 pub mod inline;
 mod measure;
+pub mod pair;
 pub mod plan;
 pub mod recorder;
 pub mod report;

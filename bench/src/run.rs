@@ -59,6 +59,8 @@ fn with_provider<W: With>(name: ProviderName, with: W) -> Result<W::Output, Benc
     match name {
         #[cfg(feature = "shm")]
         ProviderName::Shm => with.with(gimmal_transport::shm::Shm),
+        #[cfg(feature = "verbs")]
+        ProviderName::Verbs => with.with(gimmal_transport::verbs::Verbs::new()),
         #[allow(unreachable_patterns)] // unless every provider is in this build
         name => Err(BenchError::NotBuilt { provider: name.name() }),
     }

@@ -1,0 +1,115 @@
+//! Both ends of an engine's echo on one thread: what it costs in instructions, without any waiting.
+
+use std::time::Duration;
+
+use gimmal_engine::{
+    Idle, Inline, SendError,
+    transport::{
+        Address, ConnId, ConnectOptions, Connecting as _, Incoming as _, ListenOptions, Listener as _,
+        Provider,
+    },
+};
+
+use crate::{
+    clock::{Patience, Relax},
+    echo::Echo,
+    error::BenchError,
+    inline::{Caller, fill},
+    plan::{ECHO, engine_plan, head},
+    target::body,
+};
+
+/// A caller and an echo, turned one after the other.
+#[derive(Debug)]
+pub struct Pair<P: Provider> {
+    caller: Inline<P, Caller>,
+    echo: Inline<P, Echo>,
+    conn: ConnId,
+    body: Vec<u8>,
+}
+
+impl<P: Provider> Pair<P> {
+    /// Connects the two through `address`, for bodies of `bytes`.
+    ///
+    /// # Errors
+    /// See [`BenchError`].
+    pub fn connect(provider: &P, address: &Address, bytes: usize) -> Result<Self, BenchError> {
+        let plan = engine_plan(bytes, 0, Idle::Spin)?;
+        let mut caller = Inline::new(provider, &plan, Caller::default())?;
+        let mut echo = Inline::new(provider, &plan, Echo::default())?;
+        let mut listener = provider.listen(address, &ListenOptions::default())?;
+        let (near, far) = (caller.handle(), echo.handle());
+        let mut connecting =
+            provider.connect(&listener.address(), near.gate(), &ConnectOptions::default())?;
+        let mut patience = Patience::new(Relax::Yield);
+        while caller.app().opened.is_none() {
+            if let Some(incoming) = listener.accept(Duration::ZERO)? {
+                let link =
+                    incoming.accept(far.gate()).map_err(|error| BenchError::Closed(error.to_string()))?;
+                echo.adopt(link);
+            }
+            if let Some(link) = connecting.poll(Duration::ZERO) {
+                caller.adopt(link?);
+            }
+            caller.turn();
+            echo.turn();
+            if !patience.go_on() {
+                return Err(BenchError::stalled("connecting to ourselves"));
+            }
+        }
+        let conn = caller.app().opened.ok_or(BenchError::Wrong("no connection"))?;
+        Ok(Self { caller, echo, conn, body: body(bytes) })
+    }
+
+    /// `window` messages there and back.
+    ///
+    /// # Errors
+    /// See [`BenchError`].
+    pub fn echo(&mut self, window: u64) -> Result<(), BenchError> {
+        let Self { caller, echo, conn, body, .. } = self;
+        let wanted = caller.app().answered + window;
+        caller
+            .with(|_, io| -> Result<(), SendError> {
+                for aux in 0..window {
+                    io.send(*conn, head(ECHO, aux), body.len(), fill(body))?;
+                }
+                Ok(())
+            })
+            .map_err(|error| BenchError::Closed(error.to_string()))?;
+        // Verbs and sim need more turns than one; shared memory does not.
+        for _ in 0..1000 {
+            echo.turn();
+            caller.turn();
+            if caller.app().answered == wanted {
+                return Ok(());
+            }
+        }
+        Err(BenchError::stalled("echoing to ourselves"))
+    }
+
+    /// Turns that find nothing, both ends'.
+    pub fn idle(&mut self) -> usize {
+        self.caller.turn() + self.echo.turn()
+    }
+}
+
+#[cfg(all(test, feature = "shm"))]
+mod tests {
+    use gimmal_transport::shm::Shm;
+
+    use super::*;
+
+    #[test]
+    fn every_message_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = Address::Shm { path: folder.path().join("pair") };
+        let mut pair = Pair::connect(&Shm, &address, 64).unwrap();
+        for window in [1, 7, 64] {
+            for _ in 0..1000 {
+                pair.echo(window).unwrap();
+            }
+        }
+        assert_eq!(pair.caller.app().answered, 72_000);
+        assert_eq!(pair.idle(), 0);
+    }
+}
