@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    mem::MaybeUninit,
+    mem::{MaybeUninit, offset_of},
     os::fd::{BorrowedFd, OwnedFd},
     sync::{Arc, Weak},
 };
@@ -86,7 +86,7 @@ impl Watches {
     }
 
     /// What waits on one context: its address, and each trouble.
-    pub(crate) fn read(&mut self, watch: u64) -> Vec<(usize, Trouble)> {
+    pub(crate) fn read(&self, watch: u64) -> Vec<(usize, Trouble)> {
         let mut troubles = Vec::new();
         let Some(context) = self.contexts.get(&watch).and_then(Weak::upgrade) else { return troubles };
         loop {
@@ -96,11 +96,13 @@ impl Watches {
                 break;
             }
             // Read as an integer: the binding's enum has no room for kinds that are newer than it.
-            let place = event.as_ptr();
-            // SAFETY: filled by the call; the field has the size and alignment of a C enum, a u32.
-            let kind = unsafe { (&raw const (*place).event_type).cast::<u32>().read() };
-            // SAFETY: as above; every member of the union is read as the pointer-sized integer it starts with.
-            let element = unsafe { (&raw const (*place).element).cast::<usize>().read() };
+            let place = event.as_ptr().cast::<u8>();
+            let kind_place = place.wrapping_add(offset_of!(sys::ibv_async_event, event_type)).cast::<u32>();
+            let element_place = place.wrapping_add(offset_of!(sys::ibv_async_event, element)).cast::<usize>();
+            // SAFETY: the field was filled by the call and has the size and alignment of a C enum, a u32.
+            let kind = unsafe { kind_place.read() };
+            // SAFETY: zeroed, then filled by the call: read as the pointer-sized integer that it is at most.
+            let element = unsafe { element_place.read() };
             // SAFETY: got above and acked once; destroying what it names would wait for this.
             unsafe { sys::ibv_ack_async_event(event.as_mut_ptr()) };
             tracing::debug!(kind, device = context.name(), "asynchronous event");

@@ -1,7 +1,7 @@
 //! The way out of a connection, in steps that each have a bound.
 //!
 //! ```text
-//!  Lingering ─ what was flushed has left, or 200 ms ─► rdma_disconnect ─► Draining ─ completions, or 500 ms ─►
+//!  Lingering ─ what was flushed and the goodbye have left, or 500 ms ─► rdma_disconnect ─► Draining ─ completions, or 500 ms ─►
 //!  queue pair, registrations and id go to the control thread ─► Destroying ─ they are gone ─► Closed
 //! ```
 //! Sinks of unfinished pulls are kept until the queue pair is gone: until then the device may write them.
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-const LINGER: Duration = Duration::from_millis(200);
+const LINGER: Duration = Duration::from_millis(500);
 const DRAIN: Duration = Duration::from_millis(500);
 /// The control thread destroys within milliseconds. If it does not, the memory is leaked rather than reused.
 const DESTROY: Duration = Duration::from_secs(10);
@@ -75,28 +75,19 @@ impl Conn {
         if matches!(self.phase, Phase::Closing(_)) {
             return;
         }
-        let orderly = matches!(reason, CloseReason::Local | CloseReason::Peer);
-        let was_open = self.is_open() && self.fate.down.get().is_none();
+        let orderly = reason == CloseReason::Local && self.is_open() && self.fate.down.get().is_none();
         self.tx.discard();
-        let lingers = orderly && was_open && self.linger(list);
+        let lingers = orderly && self.say_goodbye(list);
         self.phase = Phase::Closing(Closing { reason, stage: Stage::Lingering, deadline: now.plus(LINGER) });
         if !lingers {
             self.disconnect(now, control);
         }
     }
 
-    /// Whether something that was flushed is still on its way.
-    fn linger(&mut self, list: &mut SendList) -> bool {
-        if self.tx.is_drained() {
-            return false;
-        }
-        match &self.belongings {
-            Some(belongings) if self.tx.needs_marker() => {
-                self.tx.post_marker(&belongings.qp, self.id, list).is_ok()
-            }
-            Some(_) => true,
-            None => false,
-        }
+    /// Tells the peer that this end is meant; behind everything that was flushed.
+    fn say_goodbye(&mut self, list: &mut SendList) -> bool {
+        let Some(belongings) = &self.belongings else { return false };
+        self.tx.post_goodbye(&belongings.qp, self.id, list).is_ok()
     }
 
     fn disconnect(&mut self, now: Time, control: &ControlHandle) {

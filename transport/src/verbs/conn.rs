@@ -1,6 +1,6 @@
 //! One adopted connection: its halves, its phase, and what a completion does to it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     CloseReason, ConnId, DataPath, Event, Negotiated, PortConfig, PortCounters, Time, Violation,
@@ -31,6 +31,17 @@ pub(crate) enum Phase {
     Closing(Closing),
 }
 
+/// How long a failed post waits for its cause.
+const CAUSE_WAIT: Duration = Duration::from_millis(200);
+
+/// See [`Conn::post_failed`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PostFailed {
+    pub(crate) step: &'static str,
+    pub(crate) errno: i32,
+    pub(crate) at: Time,
+}
+
 /// What the control thread gets in exchange for the id.
 #[derive(Debug)]
 pub(crate) struct Belongings {
@@ -55,8 +66,8 @@ pub(crate) struct Conn {
     pub(crate) opened: bool,
     /// A flushed send was seen: no more of them leave.
     pub(crate) flushed: bool,
-    /// A post failed; closes the connection unless the next completions say why.
-    pub(crate) post_failed: Option<(&'static str, i32)>,
+    /// A post failed. Closes the connection at that time, unless the CM or a completion says why before.
+    pub(crate) post_failed: Option<PostFailed>,
     /// Members of the port's lists.
     pub(crate) is_dirty: bool,
     pub(crate) is_pulling: bool,
@@ -100,6 +111,12 @@ impl Conn {
         }
     }
 
+    /// A post failed: the queue pair is in error, and the cause is on its way.
+    pub(crate) fn fail_post(&mut self, step: &'static str, errno: i32, now: Time) {
+        let at = now.plus(CAUSE_WAIT);
+        self.post_failed.get_or_insert(PostFailed { step, errno, at });
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open)
     }
@@ -110,20 +127,20 @@ impl Conn {
     }
 
     /// The active side's first message; the passive side answers it.
-    pub(crate) fn start(&mut self, list: &mut SendList) {
+    pub(crate) fn start(&mut self, now: Time, list: &mut SendList) {
         if self.active {
-            self.send_grant(list);
+            self.send_grant(now, list);
         }
     }
 
-    fn send_grant(&mut self, list: &mut SendList) {
+    fn send_grant(&mut self, now: Time, list: &mut SendList) {
         let Some(belongings) = &self.belongings else { return };
         let from = self.grants.write(&self.ours.encode());
         let flags = Flags { signalled: true, inline: false };
         list.send(WrId::new(Kind::Grant, self.id, 0), from, flags);
         match list.post(&belongings.qp) {
             Ok(()) => self.tx.posted_other(None),
-            Err(error) => self.post_failed = Some(("ibv_post_send", error.errno)),
+            Err(error) => self.fail_post("ibv_post_send", error.errno, now),
         }
     }
 
@@ -134,6 +151,7 @@ impl Conn {
     pub(crate) fn on_completion(
         &mut self,
         done: &Completion,
+        now: Time,
         list: &mut SendList,
         counters: &mut PortCounters,
     ) -> Result<Option<Event>, CloseReason> {
@@ -143,7 +161,11 @@ impl Conn {
             return self.on_failure(kind, done);
         }
         match kind {
-            Kind::GrantReceive => return self.on_grant(done, list),
+            Kind::GrantReceive => return self.on_grant(done, now, list),
+            // A chain of no bytes is the goodbye; everything before it was handed out.
+            Kind::Receive if self.opened && (if done.with_imm { done.imm } else { done.bytes }) == 0 => {
+                return Err(CloseReason::Peer);
+            }
             Kind::Receive if self.delivers() => {
                 let imm = done.with_imm.then_some(done.imm);
                 if done.with_imm {
@@ -159,7 +181,7 @@ impl Conn {
                     return Err(Violation::Malformed { what: "frame before the grant" }.into());
                 }
             }
-            Kind::Chain | Kind::Grant | Kind::Marker | Kind::Read => {
+            Kind::Chain | Kind::Grant | Kind::Goodbye | Kind::Read => {
                 counters.signals += 1;
                 let read = self.tx.signalled().and_then(|signal| signal.read);
                 if let Some((slot, bytes)) = read {
@@ -186,16 +208,20 @@ impl Conn {
         }
         let operation = match (kind, self.negotiated.path) {
             (Kind::Receive | Kind::GrantReceive, _) => "receive",
-            (Kind::Chain, DataPath::Ring) => "RDMA WRITE with immediate",
-            (Kind::Chain, DataPath::SendRecv) | (Kind::Grant, _) => "SEND",
+            (Kind::Chain | Kind::Goodbye, DataPath::Ring) => "RDMA WRITE with immediate",
+            (Kind::Chain | Kind::Goodbye, DataPath::SendRecv) | (Kind::Grant, _) => "SEND",
             (Kind::Read, _) => "RDMA READ",
-            (Kind::Marker, _) => "RDMA WRITE",
         };
         Err(CloseReason::Work { operation, status: done.status, vendor: done.vendor })
     }
 
     /// The peer's first message.
-    fn on_grant(&mut self, done: &Completion, list: &mut SendList) -> Result<Option<Event>, CloseReason> {
+    fn on_grant(
+        &mut self,
+        done: &Completion,
+        now: Time,
+        list: &mut SendList,
+    ) -> Result<Option<Event>, CloseReason> {
         if !matches!(self.phase, Phase::Opening { .. }) {
             return Ok(None);
         }
@@ -206,7 +232,7 @@ impl Conn {
         let grant = Grant::decode(&self.grants.read(done.bytes), self.negotiated.tx_ring_bytes)?;
         self.tx.set_remote(grant.remote());
         if !self.active {
-            self.send_grant(list);
+            self.send_grant(now, list);
         }
         self.opened = true;
         self.phase = Phase::Open;

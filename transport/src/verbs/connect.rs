@@ -111,17 +111,19 @@ pub(crate) struct Failure {
 
 impl Resolving {
     /// ADDR_RESOLVED: the id is bound to a device now.
-    fn has_device(self, id: &mut CmId) -> Result<Routing, Failure> {
+    fn has_device(self, id: &mut CmId) -> Result<Routing, Box<Failure>> {
         let Self { attempt } = self;
         let lane = match Lane::new(id, &attempt.shared) {
             Ok(lane) => lane,
-            Err(error) => return Err(Failure { attempt, lane: None, error: error.into(), try_next: false }),
+            Err(error) => {
+                return Err(Box::new(Failure { attempt, lane: None, error: error.into(), try_next: false }));
+            }
         };
         match id.resolve_route(attempt.left()) {
             Ok(()) => Ok(Routing { attempt, lane }),
             Err(errno) => {
                 let error = attempt.resolve_error("rdma_resolve_route", errno);
-                Err(Failure { attempt, lane: Some(lane), error, try_next: true })
+                Err(Box::new(Failure { attempt, lane: Some(lane), error, try_next: true }))
             }
         }
     }
@@ -142,7 +144,7 @@ impl Routing {
 
 impl Waiting {
     /// ESTABLISHED: the accept's private data is the peer's hello.
-    fn accepted(self, handle: Handle, event: &CmEvent) -> Result<(LinkParts, Box<Attempt>), Failure> {
+    fn accepted(self, handle: Handle, event: &CmEvent) -> Result<(LinkParts, Box<Attempt>), Box<Failure>> {
         let Self { attempt, mut lane, hello, ack_timeout } = self;
         let shared = &attempt.shared;
         let wired = Hello::decode(event.private())
@@ -157,7 +159,7 @@ impl Waiting {
                     }
                     WireError::Port(error) => error.into(),
                 };
-                return Err(Failure { attempt, lane: Some(lane), error, try_next: false });
+                return Err(Box::new(Failure { attempt, lane: Some(lane), error, try_next: false }));
             }
         };
         wiring.negotiated.ack_timeout = ack_timeout;
@@ -215,25 +217,25 @@ impl Active {
         parts(self.split().1)
     }
 
-    fn failed(self, error: impl FnOnce(&Attempt) -> ConnectError, try_next: bool) -> Failure {
+    fn failed(self, error: impl FnOnce(&Attempt) -> ConnectError, try_next: bool) -> Box<Failure> {
         let (attempt, lane) = self.split();
         let error = error(&attempt);
-        Failure { attempt, lane, error, try_next }
+        Box::new(Failure { attempt, lane, error, try_next })
     }
 
-    pub(crate) fn timed_out(self) -> Failure {
+    pub(crate) fn timed_out(self) -> Box<Failure> {
         let step = self.step();
         self.failed(|attempt| attempt.timeout(step), false)
     }
 
     /// `rdma_connect` itself failed: on iWARP that is how a refusal is told.
-    pub(crate) fn call_failed(self, errno: i32) -> Failure {
+    pub(crate) fn call_failed(self, errno: i32) -> Box<Failure> {
         let try_next = errno != sys::errno::EINVAL;
         self.failed(|attempt| reject::connect_error(&attempt.address, errno.saturating_neg(), &[]), try_next)
     }
 
     /// An event that ends it.
-    fn event_failed(self, step: Action, event: &CmEvent) -> Failure {
+    fn event_failed(self, step: Action, event: &CmEvent) -> Box<Failure> {
         let while_step = self.step();
         let status = event.status;
         match step {
@@ -350,7 +352,7 @@ impl Control {
     }
 
     /// Runs `rdma_connect` on a thread of its own: it can block (siw), and nobody waits for it.
-    fn call(&self, state: Routing, entry: &mut Entry) -> Result<Active, Failure> {
+    fn call(&self, state: Routing, entry: &mut Entry) -> Result<Active, Box<Failure>> {
         let (waiting, call) = state.has_route(&entry.id);
         let handle = Handle { key: entry.id.key(), serial: entry.serial };
         let mailbox = self.mailbox.clone();
@@ -396,8 +398,8 @@ impl Control {
     }
 
     /// Ends what failed, and goes on with the next address if that can help.
-    pub(crate) fn failed(&mut self, entry: Entry, failure: Failure) {
-        let Failure { attempt, lane, error, try_next } = failure;
+    pub(crate) fn failed(&mut self, entry: Entry, failure: Box<Failure>) {
+        let Failure { attempt, lane, error, try_next } = *failure;
         self.bury(entry, parts(lane));
         if try_next && !attempt.candidates.is_empty() && Instant::now() < attempt.deadline {
             tracing::debug!(%error, "trying the next address");
@@ -408,7 +410,7 @@ impl Control {
     }
 
     /// Fails the attempt of `key` by `how`.
-    pub(crate) fn fail(&mut self, key: IdKey, how: impl FnOnce(Active) -> Failure) {
+    pub(crate) fn fail(&mut self, key: IdKey, how: impl FnOnce(Active) -> Box<Failure>) {
         let Some(mut entry) = self.ids.remove(&key) else { return };
         match std::mem::replace(&mut entry.role, Role::Dying(None)) {
             Role::Active(active) => self.failed(entry, how(active)),

@@ -351,10 +351,10 @@ impl Control {
                 let _ = done.send(());
             }
             Command::Accept { handle, shared, reply } => {
-                if let Err(unwanted) = reply.send(self.accept(handle, &shared)) {
-                    if let Ok(parts) = unwanted.into_inner() {
-                        self.discard(parts);
-                    }
+                if let Err(unwanted) = reply.send(self.accept(handle, &shared))
+                    && let Ok(parts) = unwanted.into_inner()
+                {
+                    self.discard(parts);
                 }
             }
             Command::Reject { handle, reason } => self.reject(handle, reason),
@@ -509,7 +509,7 @@ impl Control {
         tracing::debug!(?event, total = self.stray_events, "a CM event that has no place here");
     }
 
-    fn on_device(&mut self, watch: u64) {
+    fn on_device(&self, watch: u64) {
         for (context, trouble) in self.watches.read(watch) {
             let hit = self.ids.values().filter_map(|entry| match &entry.role {
                 Role::Live(live) if trouble.concerns(live, context) => Some(live),

@@ -25,6 +25,8 @@ use crate::{
 const ENTRIES: u32 = 32_767;
 /// Completions taken in one call.
 pub(crate) const POLL_BURST: usize = 32;
+const POLL_BURST_INT: i32 = 32;
+const _: () = assert!(POLL_BURST == POLL_BURST_INT as usize);
 
 /// One completion, copied out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -133,7 +135,7 @@ impl Cq {
         into.clear();
         let place = scratch.0.as_mut_ptr();
         // SAFETY: the queue is live, and the scratch has room for as many as we ask.
-        let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), POLL_BURST as i32, place) };
+        let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), POLL_BURST_INT, place) };
         let count = usize::try_from(count).map_err(|_| count.saturating_neg())?;
         into.extend(scratch.0.iter().take(count).map(completion));
         Ok(())

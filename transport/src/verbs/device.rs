@@ -47,8 +47,10 @@ impl Context {
     pub(crate) fn name(&self) -> String {
         // SAFETY: open while we hold the list; `device` is set for as long.
         let device = unsafe { (*self.raw.as_ptr()).device };
-        // SAFETY: the device outlives its context; the array is NUL-terminated by libibverbs.
-        let name = unsafe { CStr::from_ptr((*device).name.as_ptr()) };
+        // SAFETY: the device outlives its context.
+        let name = unsafe { &(*device).name };
+        // SAFETY: libibverbs terminates the array with a NUL.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) };
         name.to_string_lossy().into_owned()
     }
 

@@ -246,13 +246,6 @@ pub(crate) struct Seat {
     pub(crate) fate: Arc<Fate>,
 }
 
-impl Seat {
-    /// Tells the port that something happened to this connection.
-    pub(crate) fn note(&self) {
-        self.shared.note(self.conn);
-    }
-}
-
 impl Drop for Seat {
     fn drop(&mut self) {
         {

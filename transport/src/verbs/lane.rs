@@ -24,14 +24,19 @@ use crate::{
         mr::{Mr, Purpose},
         pool::Pool,
         qp::{LocalBytes, Qp, RecvList, receive_id},
+        rx::GOODBYE,
         sys,
         wr_id::{Kind, WrId},
     },
 };
 
+/// The step that fails when the CM cannot make a queue pair.
+pub(crate) const CREATE_QP: &str = "rdma_create_qp";
 /// The grant that arrives lies at the start of the page, the one that leaves here.
 const GRANT_OUT: usize = 64;
 const GRANT_PAGE: usize = 4096;
+#[expect(clippy::cast_possible_truncation, reason = "24")]
+const GRANT_BYTES_U32: u32 = GRANT_BYTES as u32;
 
 /// What the device must let go of before the seat is free. Fields drop in this order.
 #[derive(Debug)]
@@ -66,7 +71,7 @@ impl GrantPage {
 
     fn local(&self, at: usize) -> LocalBytes {
         let address = self.region.at(at, GRANT_BYTES).as_ptr().addr() as u64;
-        LocalBytes { address, bytes: GRANT_BYTES as u32, lkey: self.lkey }
+        LocalBytes { address, bytes: GRANT_BYTES_U32, lkey: self.lkey }
     }
 
     /// What arrived; called once, after its completion.
@@ -118,7 +123,7 @@ impl Lane {
                 Err(sys::errno::EINVAL) if request.inline_bytes > 0 => {
                     request.inline_bytes = inline_step(request.inline_bytes);
                 }
-                Err(errno) => return Err(PortError::System { step: "rdma_create_qp", errno }),
+                Err(errno) => return Err(PortError::System { step: CREATE_QP, errno }),
             }
         };
         let device_name = format!("{} port {}", device.context.name(), id.port_number());
@@ -181,7 +186,7 @@ impl Lane {
         let (rx, purpose) = match negotiated.path {
             DataPath::Ring => (memory_ring("gimmal-rx", config.ring_bytes)?, Purpose::ReceiveRing),
             DataPath::SendRecv => {
-                let bytes = usize::from(config.arrivals) * config.slot_bytes as usize;
+                let bytes = (usize::from(config.arrivals) + GOODBYE) * config.slot_bytes as usize;
                 let slab = Region::anonymous(bytes).map_err(|error| system("mmap", &error))?;
                 (slab, Purpose::Local)
             }
@@ -201,10 +206,10 @@ impl Lane {
         Ok(wiring)
     }
 
-    /// All receives that the hello promised, before the peer can send anything that needs one.
+    /// All receives that the hello promised and one for the goodbye, before the peer can send anything that needs one.
     fn post_receives(&self, config: &PortConfig, wiring: &Wiring) -> Result<(), PortError> {
-        let mut list = RecvList::new(config.arrivals.into());
-        for slot in 0..config.arrivals {
+        let mut list = RecvList::new(usize::from(config.arrivals) + GOODBYE);
+        for slot in 0..=config.arrivals {
             list.push(receive_id(self.conn(), slot), wiring.slot(slot));
         }
         list.post(&self.qp).map_err(|error| PortError::System { step: "ibv_post_recv", errno: error.errno })
@@ -282,19 +287,19 @@ pub(crate) struct LinkParts {
 }
 
 /// Queue sizes, each a sum with reasons:
-/// - sends: chains of frames, READs up to the depth we ask for, one grant, one marker when closing;
-/// - receives: those guaranteed to the peer, one for its grant.
+/// - sends: chains of frames, READs up to the depth we ask for, one grant, one goodbye;
+/// - receives: those guaranteed to the peer, one for its grant, one for its goodbye.
 fn queue_sizes(config: &PortConfig, device: &PortDevice) -> Result<QpRequest, PortError> {
     let depth = config.initiator_depth.min(device.limits.initiator_depth);
     let request = QpRequest {
         send_entries: u32::from(config.sends) + u32::from(depth) + 2,
-        recv_entries: u32::from(config.arrivals) + 1,
+        recv_entries: u32::from(config.arrivals) + 2,
         inline_bytes: config.inline_bytes.into(),
     };
     let limit = device.limits.qp_entries;
     for (field, value) in [
         ("send queue entries (sends + initiator_depth + 2)", request.send_entries),
-        ("receive queue entries (arrivals + 1)", request.recv_entries),
+        ("receive queue entries (arrivals + 2)", request.recv_entries),
     ] {
         if value > limit {
             return Err(PortError::Limit { field, value: value.into(), limit: limit.into() });

@@ -19,7 +19,7 @@ use crate::{
         connect::{look_up, set_ack_timeout, set_rnr_timer},
         control::{self, Command, Control, ControlHandle, Handle, Live, Role},
         gate::{Shared, VerbsGate},
-        lane::{Lane, LinkParts, WireError},
+        lane::{CREATE_QP, Lane, LinkParts, WireError},
         link::VerbsLink,
         sys,
     },
@@ -97,7 +97,7 @@ impl Control {
         }
         id.bind(address).map_err(|errno| failed("rdma_bind_addr", errno))?;
         id.listen(listening.options.backlog).map_err(|errno| failed("rdma_listen", errno))?;
-        let bound = id.local().map_or(address.port(), |local| local.port());
+        let bound = id.local().unwrap_or(address).port();
         Ok((self.keep(id, Role::Listener(listening.clone())), bound))
     }
 
@@ -146,7 +146,13 @@ impl Control {
             Err(error) => {
                 let _ = entry.id.reject(&encode_reject(RejectReason::Overloaded));
                 self.bury(entry, None);
-                return Err(error.into());
+                return Err(match error {
+                    // The sums were checked: what is invalid is the state of a request whose client went away.
+                    PortError::System { step: CREATE_QP, errno: errno @ sys::errno::EINVAL } => {
+                        AcceptError::Gone { errno }
+                    }
+                    error => error.into(),
+                });
             }
         };
         self.watches.add(lane.context());

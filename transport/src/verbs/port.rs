@@ -20,7 +20,7 @@ use crate::{
     sync::Doorbell,
     verbs::{
         close::Step,
-        conn::{Conn, Phase},
+        conn::{Conn, Phase, PostFailed},
         control::ControlHandle,
         cq::{Completion, Cq, POLL_BURST, Scratch},
         gate::{Shared, VerbsGate},
@@ -68,6 +68,10 @@ pub struct VerbsPort {
     pulling: Vec<usize>,
     owing: Vec<usize>,
     waiting: Vec<usize>,
+    /// Connections that the CM says are down, until what arrived before that was looked at.
+    down: Vec<ConnId>,
+    /// The time of the last poll.
+    now: Time,
     /// Events that the last batch had no room for.
     backlog: VecDeque<Event>,
     sends: SendList,
@@ -104,6 +108,8 @@ impl VerbsPort {
             pulling: Vec::with_capacity(connections),
             owing: Vec::with_capacity(connections),
             waiting: Vec::with_capacity(connections),
+            down: Vec::new(),
+            now: Time::default(),
             backlog: VecDeque::new(),
             sends: SendList::new(room),
             recvs: RecvList::new(room),
@@ -133,11 +139,20 @@ impl VerbsPort {
         }
     }
 
-    fn take_notes(&mut self, now: Time) {
+    fn take_notes(&mut self) {
         while let Some(id) = self.gate.shared.next_note() {
-            let Some(conn) = self.conn(id) else { continue };
-            if let Some(reason) = conn.fate.down.get() {
-                let reason = reason.clone();
+            if self.conn(id).is_some_and(|conn| conn.fate.down.get().is_some()) {
+                self.down.push(id);
+            }
+        }
+    }
+
+    /// Closes what is down. Called when no completion is left to look at: what the peer sent before it went, its
+    /// goodbye above all, is older than the note and counts first.
+    fn close_down(&mut self, now: Time) {
+        while let Some(id) = self.down.pop() {
+            let reason = self.conn(id).and_then(|conn| conn.fate.down.get().cloned());
+            if let Some(reason) = reason {
                 self.begin_close(id.index() as usize, reason, now);
             }
         }
@@ -150,21 +165,23 @@ impl VerbsPort {
         }
     }
 
-    /// Looks at completions while there is room for what comes of them.
-    fn harvest(&mut self, now: Time, batch: &mut Batch) {
+    /// Looks at completions while there is room for what comes of them; `true` when none is left.
+    fn harvest(&mut self, now: Time, batch: &mut Batch) -> bool {
         let mut bursts = 0;
         loop {
             if let Some(index) = self.walking {
                 self.walk(index, now, batch);
             }
             if batch.room() == 0 || self.walking.is_some() {
-                return;
+                return false;
             }
             if let Some(done) = self.harvest.get(self.harvest_at).copied() {
                 self.harvest_at += 1;
                 self.on_completion(&done, now, batch);
-            } else if bursts == BURSTS || !self.fetch() {
-                return;
+            } else if bursts == BURSTS {
+                return false;
+            } else if !self.fetch() {
+                return true;
             } else {
                 bursts += 1;
             }
@@ -195,7 +212,7 @@ impl VerbsPort {
         if !id.is_of(conn.id) {
             return self.on_early(done);
         }
-        match conn.on_completion(done, &mut self.sends, counters) {
+        match conn.on_completion(done, now, &mut self.sends, counters) {
             Ok(None) => {}
             Ok(Some(event)) => batch.push(event),
             Err(reason) => return self.begin_close(index, reason, now),
@@ -254,7 +271,7 @@ impl VerbsPort {
             conn.is_owing = false;
             let Some(belongings) = &conn.belongings else { continue };
             if let Err(errno) = conn.rx.repost(&belongings.qp, conn.id, &mut self.recvs) {
-                conn.post_failed = Some(("ibv_post_recv", errno));
+                conn.fail_post("ibv_post_recv", errno, self.now);
                 if !self.waiting.contains(&index) {
                     self.waiting.push(index);
                 }
@@ -289,7 +306,7 @@ impl VerbsPort {
                     let result =
                         conn.pulls.post(limit, &belongings.qp, conn.id, &mut conn.tx, &mut self.sends);
                     if let Err(errno) = result {
-                        conn.post_failed = Some(("ibv_post_send", errno));
+                        conn.fail_post("ibv_post_send", errno, self.now);
                         if !self.waiting.contains(&index) {
                             self.waiting.push(index);
                         }
@@ -312,30 +329,29 @@ impl VerbsPort {
             let conn = self.slots[index].conn.as_deref_mut();
             let keep = match conn {
                 None => false,
-                Some(conn) => {
-                    let failed = conn.post_failed.take();
-                    match (&conn.phase, failed) {
-                        (Phase::Opening { .. } | Phase::Open, Some((step, errno))) => {
+                Some(conn) => match (&conn.phase, conn.post_failed) {
+                    (Phase::Opening { .. } | Phase::Open, Some(PostFailed { step, errno, at })) => {
+                        if now >= at {
                             self.begin_close(index, CloseReason::System { step, errno }, now);
-                            true
                         }
-                        (Phase::Opening { deadline }, None) => {
-                            if now >= *deadline {
-                                self.begin_close(index, CloseReason::Handshake, now);
-                            }
-                            true
-                        }
-                        (Phase::Open, None) => false,
-                        (Phase::Closing(_), _) if self.walking == Some(index) => true,
-                        (Phase::Closing(_), _) => match conn.step_close(now, &self.gate.control) {
-                            Step::Waits => true,
-                            step => {
-                                self.finish(index, step);
-                                false
-                            }
-                        },
+                        true
                     }
-                }
+                    (Phase::Opening { deadline }, None) => {
+                        if now >= *deadline {
+                            self.begin_close(index, CloseReason::Handshake, now);
+                        }
+                        true
+                    }
+                    (Phase::Open, None) => false,
+                    (Phase::Closing(_), _) if self.walking == Some(index) => true,
+                    (Phase::Closing(_), _) => match conn.step_close(now, &self.gate.control) {
+                        Step::Waits => true,
+                        step => {
+                            self.finish(index, step);
+                            false
+                        }
+                    },
+                },
             };
             if keep {
                 at += 1;
@@ -381,6 +397,7 @@ impl VerbsPort {
             conn.is_some_and(|conn| conn.pulls.can_post() || conn.pulls.has_ended())
         };
         self.gate.shared.has_notes()
+            || !self.down.is_empty()
             || !self.backlog.is_empty()
             || self.harvest_at < self.harvest.len()
             || self.walking.is_some()
@@ -416,7 +433,7 @@ impl Port for VerbsPort {
             self.finish(index, Step::Gone);
         }
         let mut conn = Box::new(Conn::new(*parts, &self.gate.shared.config, now));
-        conn.start(&mut self.sends);
+        conn.start(now, &mut self.sends);
         self.slots[index] = Slot { conn: Some(conn), last: Some(id), counters: PortCounters::default() };
         self.adopted += 1;
         if !self.waiting.contains(&index) {
@@ -465,7 +482,7 @@ impl Port for VerbsPort {
                 if let (true, Some(belongings)) = (conn.is_open(), &conn.belongings) {
                     let result = conn.tx.flush(&belongings.qp, conn.id, &mut self.sends, counters);
                     if let Err(errno) = result {
-                        conn.post_failed = Some(("ibv_post_send", errno));
+                        conn.fail_post("ibv_post_send", errno, self.now);
                         self.waiting.push(index);
                     }
                     keep = conn.tx.has_staged() && conn.post_failed.is_none();
@@ -502,7 +519,7 @@ impl Port for VerbsPort {
         let Some(open) = slot.filter(|open| open.id == conn) else { return };
         let qp = open.belongings.as_ref().map(|belongings| &belongings.qp);
         if let Err(errno) = open.rx.release(frame, qp, conn, &mut self.recvs) {
-            open.post_failed = Some(("ibv_post_recv", errno));
+            open.fail_post("ibv_post_recv", errno, self.now);
             self.waiting.push(index);
         }
     }
@@ -549,9 +566,12 @@ impl Port for VerbsPort {
 
     fn poll(&mut self, now: Time, batch: &mut Batch) {
         self.reservation = None;
+        self.now = now;
         self.emit_backlog(batch);
-        self.take_notes(now);
-        self.harvest(now, batch);
+        self.take_notes();
+        if self.harvest(now, batch) {
+            self.close_down(now);
+        }
         self.repost();
         self.advance_pulls(batch);
         self.step_waiting(now);
@@ -599,7 +619,9 @@ impl Port for VerbsPort {
     fn deadline(&self) -> Time {
         let at = |&index: &usize| {
             self.slots[index].conn.as_deref().map_or(Time::NEVER, |conn| match &conn.phase {
-                _ if conn.post_failed.is_some() => Time(0),
+                Phase::Opening { .. } | Phase::Open if conn.post_failed.is_some() => {
+                    conn.post_failed.map_or(Time::NEVER, |failed| failed.at)
+                }
                 Phase::Opening { deadline } => *deadline,
                 Phase::Open => Time::NEVER,
                 Phase::Closing(closing) => closing.deadline(),

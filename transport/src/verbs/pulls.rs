@@ -100,10 +100,6 @@ impl Pulls {
         self.turns.is_empty() && self.outstanding == 0 && self.ended.is_empty()
     }
 
-    pub(crate) fn outstanding(&self) -> u32 {
-        self.outstanding
-    }
-
     /// Posts at most `limit` pieces. A full queue is not an error: they wait.
     pub(crate) fn post(
         &mut self,

@@ -12,9 +12,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Qp {
     raw: NonNull<sys::ibv_qp>,
-    /// Work requests a queue takes.
-    pub(crate) send_entries: u32,
-    pub(crate) recv_entries: u32,
+    /// Bytes the device takes inline, as granted.
     pub(crate) inline_bytes: u32,
 }
 
@@ -24,13 +22,8 @@ unsafe impl Send for Qp {}
 impl Qp {
     /// # Safety
     /// `raw` stays valid until this value is given back to whoever destroys it.
-    pub(crate) unsafe fn new(
-        raw: NonNull<sys::ibv_qp>,
-        send_entries: u32,
-        recv_entries: u32,
-        inline_bytes: u32,
-    ) -> Self {
-        Self { raw, send_entries, recv_entries, inline_bytes }
+    pub(crate) unsafe fn new(raw: NonNull<sys::ibv_qp>, inline_bytes: u32) -> Self {
+        Self { raw, inline_bytes }
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_qp {
@@ -132,12 +125,6 @@ impl SendList {
     pub(crate) fn read(&mut self, id: WrId, into: LocalBytes, from: RemoteBytes) {
         let flags = Flags { signalled: true, inline: false };
         self.push(id, into, Some(from), sys::ibv_wr_opcode::IBV_WR_RDMA_READ, 0, flags);
-    }
-
-    /// A write of nothing, signalled.
-    pub(crate) fn write_marker(&mut self, id: WrId, from: LocalBytes, to: RemoteBytes) {
-        let flags = Flags { signalled: true, inline: false };
-        self.push(id, from, Some(to), sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0, flags);
     }
 
     fn push(

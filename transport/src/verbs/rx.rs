@@ -15,6 +15,9 @@ use crate::{
     },
 };
 
+/// One receive more than the peer may use for chains: for its goodbye.
+pub(crate) const GOODBYE: usize = 1;
+
 /// A chain that is being handed out.
 #[derive(Clone, Copy, Debug)]
 struct Walk {
@@ -49,7 +52,7 @@ impl Rx {
     pub(crate) fn new(memory: Region, lkey: u32, negotiated: &Negotiated) -> Self {
         let slots = match negotiated.path {
             DataPath::Ring => 0,
-            DataPath::SendRecv => negotiated.rx_arrivals as usize,
+            DataPath::SendRecv => negotiated.rx_arrivals as usize + GOODBYE,
         };
         Self {
             memory: Rc::new(memory),

@@ -78,7 +78,7 @@ impl Tx {
             posted: Position(0),
             completed: Position(0),
             staged: Vec::with_capacity(entries as usize),
-            // Every chain, every READ, the grant and the closing marker could be signalled.
+            // Every chain, every READ, the grant and the goodbye could be signalled.
             signals: VecDeque::with_capacity(entries as usize + reads + 2),
             in_flight: 0,
             entries,
@@ -100,6 +100,7 @@ impl Tx {
     }
 
     /// The payload of the next frame.
+    #[expect(clippy::needless_pass_by_ref_mut, reason = "the slice that is lent must be the only one")]
     pub(crate) fn reserve(&mut self, payload_bytes: usize) -> Result<&mut [u8], Refused> {
         let limit = self.frame_bytes_max - FRAME_WORD_BYTES;
         if payload_bytes > limit {
@@ -254,15 +255,15 @@ impl Tx {
         self.signals.is_empty()
     }
 
-    /// Whether something was posted whose completion nobody asked for.
-    pub(crate) fn needs_marker(&self) -> bool {
-        self.unsignalled > 0 && self.path == DataPath::Ring
-    }
-
-    /// An empty write: its completion says that everything before it has arrived.
-    pub(crate) fn post_marker(&mut self, qp: &Qp, conn: ConnId, list: &mut SendList) -> Result<(), i32> {
+    /// The goodbye: a chain of no bytes. Its completion says that everything before it has left; on IB, arrived.
+    pub(crate) fn post_goodbye(&mut self, qp: &Qp, conn: ConnId, list: &mut SendList) -> Result<(), i32> {
         let from = LocalBytes { address: 0, bytes: 0, lkey: self.lkey };
-        list.write_marker(WrId::new(Kind::Marker, conn, 0), from, self.remote);
+        let id = WrId::new(Kind::Goodbye, conn, 0);
+        let flags = Flags { signalled: true, inline: false };
+        match self.path {
+            DataPath::Ring => list.write_with_imm(id, from, self.remote, 0, flags),
+            DataPath::SendRecv => list.send(id, from, flags),
+        }
         list.post(qp).map_err(|error| error.errno)?;
         self.posted_other(None);
         Ok(())

@@ -23,12 +23,12 @@ pub(crate) enum Kind {
     Chain,
     /// A piece of bulk; `slot` is the pull.
     Read,
-    /// An empty write before closing.
-    Marker,
+    /// The empty message before an orderly end.
+    Goodbye,
 }
 
 const KINDS: [Kind; 6] =
-    [Kind::Receive, Kind::GrantReceive, Kind::Grant, Kind::Chain, Kind::Read, Kind::Marker];
+    [Kind::Receive, Kind::GrantReceive, Kind::Grant, Kind::Chain, Kind::Read, Kind::Goodbye];
 
 /// The 64 bits of `wr_id`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,11 +59,11 @@ impl WrId {
         KINDS.get(usize::try_from(self.0 >> 60).unwrap_or(usize::MAX)).copied()
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "masked to 20 bits")]
     pub(crate) fn index(self) -> usize {
         (self.0 & u64::from(INDEX_LIMIT - 1)) as usize
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "masked to 16 bits")]
     pub(crate) fn slot(self) -> u16 {
         ((self.0 >> 44) & 0xffff) as u16
     }

@@ -28,6 +28,8 @@ pub(crate) struct ConnectParams {
     pub(crate) initiator_depth: u8,
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "40")]
+const HELLO_LENGTH: u8 = crate::hello::HELLO_BYTES as u8;
 /// Times a send is tried again without an answer: the most that 3 bits can say.
 const RETRY_COUNT: u8 = 7;
 /// Times the peer's send is tried again when no receive is posted. Credit makes sure that one is, so this never
@@ -40,7 +42,7 @@ impl ConnectParams {
         // SAFETY: integers and one pointer, for which zero is a value.
         let mut raw: sys::rdma_conn_param = unsafe { MaybeUninit::zeroed().assume_init() };
         raw.private_data = self.private.as_ptr().cast();
-        raw.private_data_len = crate::hello::HELLO_BYTES as u8;
+        raw.private_data_len = HELLO_LENGTH;
         raw.responder_resources = self.responder_resources;
         raw.initiator_depth = self.initiator_depth;
         raw.retry_count = RETRY_COUNT;
@@ -200,7 +202,7 @@ impl CmId {
         let qp = NonNull::new(unsafe { (*self.raw.as_ptr()).qp }).ok_or(sys::errno::EINVAL)?;
         let granted = attributes.cap.max_inline_data;
         // SAFETY: destroyed only by `destroy_qp`, in exchange for this value, or with the id when it is lost.
-        Ok(unsafe { Qp::new(qp, request.send_entries, request.recv_entries, granted) })
+        Ok(unsafe { Qp::new(qp, granted) })
     }
 
     /// Destroys the queue pair: afterwards the device touches nothing that was posted on it.
