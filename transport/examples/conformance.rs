@@ -98,5 +98,7 @@ fn on_verbs(given: &Arguments) -> Result<Report, Box<dyn Error>> {
     let name = format!("verbs/{host}");
     let address = move |_| Address::Rdma { host: host.clone(), port: 0 };
     let wrong = Address::Mem { name: "wrong".to_owned() };
-    Ok(run_some(&mut RealTime::new(&name, Verbs::new(), address, wrong), &given.only, watch))
+    let mut harness =
+        RealTime::new(&name, Verbs::new(), address, wrong).with_knocker(gimmal_transport::verbs::knock);
+    Ok(run_some(&mut harness, &given.only, watch))
 }

@@ -163,7 +163,7 @@ impl Pair {
         let mut pair = Self { clock, a, b };
         until("both grants", LIMIT, || {
             pair.pump();
-            if let Some(reason) = pair.a.closed.first().or(pair.b.closed.first()) {
+            if let Some(reason) = pair.a.closed.first().or_else(|| pair.b.closed.first()) {
                 return Err(format!("closed while opening: {reason}").into());
             }
             Ok(pair.a.negotiated.is_some() && pair.b.negotiated.is_some())
@@ -178,7 +178,7 @@ impl Pair {
     }
 
     fn alive(&self) -> Result<(), Failure> {
-        match self.a.closed.first().or(self.b.closed.first()) {
+        match self.a.closed.first().or_else(|| self.b.closed.first()) {
             None => Ok(()),
             Some(reason) => Err(format!("closed: {reason}").into()),
         }
@@ -353,7 +353,7 @@ fn settled_resources(expected: &str) -> Result<(), Failure> {
 fn whole_life(host: &str) -> Result<(), Failure> {
     let before = resources();
     {
-        let provider = Verbs::new()?;
+        let provider = Verbs::new();
         let config = PortConfig { ring_bytes: 64 << 10, ..PortConfig::default() };
         let mut pair = Pair::connect(&provider, host, &config)?;
         let negotiated = pair.a.negotiated.clone().expect("open");
@@ -391,7 +391,7 @@ fn whole_life(host: &str) -> Result<(), Failure> {
 fn vanish(host: &str) -> Result<(), Failure> {
     let before = resources();
     {
-        let provider = Verbs::new()?;
+        let provider = Verbs::new();
         let pair = Pair::connect(&provider, host, &PortConfig::default())?;
         let Pair { clock, a, mut b } = pair;
         drop(a);
@@ -410,7 +410,7 @@ fn vanish(host: &str) -> Result<(), Failure> {
 fn many(host: &str) -> Result<(), Failure> {
     let before = resources();
     {
-        let provider = Verbs::new()?;
+        let provider = Verbs::new();
         let config = PortConfig { ring_bytes: 16 << 10, arrivals: 8, ..PortConfig::default() };
         let mut pairs = Vec::new();
         for _ in 0..24 {
@@ -424,7 +424,7 @@ fn many(host: &str) -> Result<(), Failure> {
 }
 
 fn nobody_listens(host: &str) -> Result<(), Failure> {
-    let provider = Verbs::new()?;
+    let provider = Verbs::new();
     let port = provider.open_port(&PortConfig::default())?;
     let address: Address = format!("rdma://{host}:29").parse()?;
     let start = Instant::now();
@@ -440,7 +440,7 @@ fn nobody_listens(host: &str) -> Result<(), Failure> {
 fn times_out(host: &str) -> Result<(), Failure> {
     let before = resources();
     {
-        let provider = Verbs::new()?;
+        let provider = Verbs::new();
         let port = provider.open_port(&PortConfig::default())?;
         // Listens, and never accepts.
         let address: Address = format!("rdma://{host}:0").parse()?;
@@ -463,7 +463,7 @@ fn times_out(host: &str) -> Result<(), Failure> {
 }
 
 fn rejected_with_a_reason(host: &str) -> Result<(), Failure> {
-    let provider = Verbs::new()?;
+    let provider = Verbs::new();
     let port = provider.open_port(&PortConfig::default())?;
     let mut listener = provider.listen(&format!("rdma://{host}:0").parse()?, &ListenOptions::default())?;
     let mut connecting = provider.connect(&listener.address(), &port.gate(), &ConnectOptions::default())?;
@@ -477,7 +477,7 @@ fn rejected_with_a_reason(host: &str) -> Result<(), Failure> {
 }
 
 fn foreign_client(host: &str) -> Result<(), Failure> {
-    let provider = Verbs::new()?;
+    let provider = Verbs::new();
     let mut listener = provider.listen(&format!("rdma://{host}:0").parse()?, &ListenOptions::default())?;
     let Address::Rdma { port, .. } = listener.address() else { return Err("no port".into()) };
     let port = port.to_string();
@@ -496,7 +496,7 @@ fn foreign_client(host: &str) -> Result<(), Failure> {
 }
 
 fn wildcard(host: &str) -> Result<(), Failure> {
-    let provider = Verbs::new()?;
+    let provider = Verbs::new();
     let port = provider.open_port(&PortConfig::default())?;
     let accepting = provider.open_port(&PortConfig::default())?;
     let mut listener = provider.listen(&"rdma://*:0".parse()?, &ListenOptions::default())?;
@@ -533,10 +533,7 @@ fn main() {
     let mut failed = 0;
     for host in &hosts {
         // librdmacm opens every device once in a process and keeps a protection domain for it: not ours to count.
-        if let Err(error) = Verbs::new()
-            .map_err(Failure::from)
-            .and_then(|provider| Pair::connect(&provider, host, &PortConfig::default()))
-        {
+        if let Err(error) = Pair::connect(&Verbs::new(), host, &PortConfig::default()) {
             println!("FAIL  {host} first connection: {error}");
             failed += 1;
         }

@@ -11,7 +11,7 @@ use rustix::{event::epoll, fs::OFlags};
 
 use crate::{
     CloseReason,
-    verbs::{control::Live, device::Context, qp::QpName, sys},
+    verbs::{device::Context, entry::Live, qp::QpName, sys},
 };
 
 /// The contexts that are read. Weak: watching keeps no device.

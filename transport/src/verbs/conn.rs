@@ -7,8 +7,8 @@ use crate::{
     mem::Bulk,
     verbs::{
         close::Closing,
-        control::Handle,
         cq::{Completion, STATUS_FLUSHED},
+        entry::Handle,
         gate::Fate,
         grant::{GRANT_BYTES, Grant},
         lane::{GrantPage, Holdings, LinkParts},

@@ -19,7 +19,8 @@ use crate::{
     ConnectError, ConnectOptions, Connecting, Hello, PortError,
     verbs::{
         cm::{CmEvent, CmId, ConnectCall, EventKind, IdKey, reject, table::Action, table::State},
-        control::{Command, Control, ControlGone, ControlHandle, Entry, Handle, Live, Role},
+        control::{Command, Control, ControlGone, ControlHandle},
+        entry::{Entry, Handle, Live, Role},
         gate::Shared,
         lane::{Holdings, Lane, LinkParts, WireError},
         link::VerbsLink,

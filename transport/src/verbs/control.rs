@@ -27,13 +27,14 @@ use crate::{
         asynchronous::Watches,
         cm::{
             CmEvent, CmId, EventChannel, IdKey,
-            table::{Action, State, action},
+            table::{Action, action},
         },
         connect::{Active, Attempt, Outcome},
-        gate::{Fate, Shared},
+        entry::{Entry, Handle, Role},
+        gate::Shared,
         lane::{Holdings, LinkParts},
-        listen::{Listening, Request, Requested},
-        qp::{Qp, QpName},
+        listen::{Listening, Request},
+        qp::Qp,
     },
 };
 
@@ -41,13 +42,6 @@ use crate::{
 const COMMANDS: usize = 4096;
 /// How long dropping the last handle waits for the thread.
 const END_WAIT: Duration = Duration::from_secs(1);
-
-/// An id, and which use of its address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Handle {
-    pub(crate) key: IdKey,
-    pub(crate) serial: u64,
-}
 
 /// What other threads ask for.
 #[derive(Debug)]
@@ -188,84 +182,6 @@ impl Drop for ControlHandle {
 
 const CHANNEL: u64 = 0;
 const BELL: u64 = 1;
-
-/// A connection that a port has, or will.
-#[derive(Debug)]
-pub(crate) struct Live {
-    pub(crate) fate: Arc<Fate>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) conn: crate::ConnId,
-    pub(crate) qp: QpName,
-    pub(crate) context: usize,
-}
-
-impl Live {
-    pub(crate) fn of(parts: &LinkParts, id: &CmId, shared: &Arc<Shared>) -> Self {
-        let seat = &parts.lane.holdings.seat;
-        Self {
-            fate: Arc::clone(&seat.fate),
-            shared: Arc::clone(shared),
-            conn: seat.conn,
-            qp: QpName::from(&parts.lane.qp),
-            context: id.verbs().map_or(0, |context| context.as_ptr().addr()),
-        }
-    }
-
-    /// Only the first cause counts.
-    fn down(&self, reason: CloseReason) {
-        let _ = self.fate.down.set(reason);
-        self.shared.note(self.conn);
-    }
-}
-
-/// What an id is for.
-#[derive(Debug)]
-pub(crate) enum Role {
-    Listener(Listening),
-    Active(Active),
-    Requested(Requested),
-    Live(Live),
-    /// Its attempt is over, but `rdma_connect` has not returned, or the kernel has not said how it went.
-    Dying(Option<(Qp, Box<Holdings>)>),
-}
-
-impl Role {
-    fn state(&self) -> State {
-        match self {
-            Self::Listener(_) => State::Listening,
-            Self::Active(active) => active.state(),
-            Self::Requested(_) => State::Requested,
-            Self::Live(_) => State::Live,
-            Self::Dying(_) => State::Dying,
-        }
-    }
-}
-
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) id: CmId,
-    pub(crate) serial: u64,
-    /// A helper thread is inside `rdma_connect` with it.
-    pub(crate) busy: bool,
-    /// iWARP: connecting, and no event said how it went. Until one does, destroying the id would wait in the kernel
-    /// for the peer's answer (`iw_destroy_cm_id`), and everybody with it.
-    pub(crate) unanswered: bool,
-    pub(crate) role: Role,
-}
-
-impl Entry {
-    fn handle(&self) -> Handle {
-        Handle { key: self.id.key(), serial: self.serial }
-    }
-
-    /// In the only safe order: queue pair, id, then what they used.
-    fn destroy(mut self, parts: Option<(Qp, Box<Holdings>)>) {
-        let (qp, holdings) = parts.unzip();
-        self.id.destroy_qp(qp);
-        drop(self);
-        drop(holdings);
-    }
-}
 
 pub(crate) struct Control {
     pub(crate) channel: Arc<EventChannel>,

@@ -17,8 +17,8 @@ use crate::{
     mem::{Access, Region},
     verbs::{
         cm::{CmId, ConnectParams, QpRequest},
-        control::Handle,
         device::Context,
+        entry::Handle,
         gate::{CqShare, PortDevice, Seat, Shared},
         grant::GRANT_BYTES,
         mr::{Mr, Purpose},
@@ -227,7 +227,7 @@ impl Lane {
                 initiator_depth = initiator_depth.min(event_depth);
             }
         }
-        ConnectParams { private: ours.encode(), responder_resources, initiator_depth }
+        ConnectParams { private: ours.encode().to_vec(), responder_resources, initiator_depth }
     }
 }
 

@@ -17,7 +17,8 @@ use crate::{
     verbs::{
         cm::{CmEvent, CmId},
         connect::{look_up, set_ack_timeout, set_rnr_timer},
-        control::{self, Command, Control, ControlHandle, Handle, Live, Role},
+        control::{self, Command, Control, ControlHandle},
+        entry::{Handle, Live, Role},
         gate::{Shared, VerbsGate},
         lane::{CREATE_QP, Lane, LinkParts, WireError},
         link::VerbsLink,

@@ -15,12 +15,12 @@ use rustix::event::epoll;
 use crate::{
     Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, PortConfig, PortCounters, PortError,
     Position, Refused, Tag, Time, Violation,
-    mem::{Bulk, Loan, Offer, RxFrame},
+    mem::{Loan, Offer, RxFrame},
     provider::{Port, Waker},
     sync::Doorbell,
     verbs::{
         close::Step,
-        conn::{Conn, Phase, PostFailed},
+        conn::{Conn, Phase},
         control::ControlHandle,
         cq::{Completion, Cq, POLL_BURST, Scratch},
         gate::{Shared, VerbsGate},
@@ -31,52 +31,64 @@ use crate::{
     },
 };
 
-/// Bursts of completions in one poll.
-const BURSTS: usize = 8;
-/// Completions of connections nobody adopted, above which the list is looked through.
-const EARLY: usize = 4096;
 /// How long dropping a port waits for its queue pairs to be destroyed.
 const DROP_WAIT: Duration = Duration::from_secs(1);
 
 /// One place in the table.
 #[derive(Debug, Default)]
-struct Slot {
-    conn: Option<Box<Conn>>,
+pub(super) struct Slot {
+    pub(super) conn: Option<Box<Conn>>,
     /// The last connection here; its counters stay.
-    last: Option<ConnId>,
-    counters: PortCounters,
+    pub(super) last: Option<ConnId>,
+    pub(super) counters: PortCounters,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct VerbsPort {
-    gate: VerbsGate,
-    slots: Vec<Slot>,
-    adopted: u32,
-    cqs: Vec<Arc<Cq>>,
-    next_cq: usize,
-    scratch: Scratch,
+    pub(super) gate: VerbsGate,
+    pub(super) slots: Vec<Slot>,
+    pub(super) adopted: u32,
+    pub(super) cqs: Vec<Arc<Cq>>,
+    pub(super) next_cq: usize,
+    pub(super) scratch: Scratch,
     /// Completions taken from a queue and not looked at yet, from `harvest_at` on.
-    harvest: Vec<Completion>,
-    harvest_at: usize,
-    early: Vec<Completion>,
+    pub(super) harvest: Vec<Completion>,
+    pub(super) harvest_at: usize,
+    pub(super) early: Vec<Completion>,
     /// The connection whose chain the last batch had no room for.
-    walking: Option<usize>,
-    reservation: Option<(ConnId, usize)>,
+    pub(super) walking: Option<usize>,
+    pub(super) reservation: Option<(ConnId, usize)>,
     /// Connections with staged chains, READs to post, receives to post, deadlines.
-    dirty: Vec<usize>,
-    pulling: Vec<usize>,
-    owing: Vec<usize>,
-    waiting: Vec<usize>,
+    pub(super) dirty: Vec<usize>,
+    pub(super) pulling: Vec<usize>,
+    pub(super) owing: Vec<usize>,
+    pub(super) waiting: Vec<usize>,
     /// Connections that the CM says are down, until what arrived before that was looked at.
-    down: Vec<ConnId>,
+    pub(super) down: Vec<ConnId>,
     /// The time of the last poll.
-    now: Time,
+    pub(super) now: Time,
     /// Events that the last batch had no room for.
-    backlog: VecDeque<Event>,
-    sends: SendList,
-    recvs: RecvList,
-    epoll: OwnedFd,
+    pub(super) backlog: VecDeque<Event>,
+    pub(super) sends: SendList,
+    pub(super) recvs: RecvList,
+    pub(super) epoll: OwnedFd,
+}
+
+/// The connection `id`, if it is still the one in its slot.
+fn conn_in(slots: &mut [Slot], id: ConnId) -> Option<&mut Conn> {
+    let conn = slots.get_mut(id.index() as usize)?.conn.as_deref_mut()?;
+    (conn.id == id).then_some(conn)
+}
+
+/// The connection `id`, if frames may travel on it.
+fn open_in(slots: &mut [Slot], id: ConnId) -> Result<&mut Conn, Refused> {
+    let conn = conn_in(slots, id).ok_or(Refused::Closed)?;
+    match conn.phase {
+        Phase::Open => Ok(conn),
+        Phase::Opening { .. } => Err(Refused::Full),
+        Phase::Closing(_) => Err(Refused::Closed),
+    }
 }
 
 impl VerbsPort {
@@ -117,267 +129,16 @@ impl VerbsPort {
         })
     }
 
-    fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
-        let conn = self.slots.get_mut(id.index() as usize)?.conn.as_deref_mut()?;
-        (conn.id == id).then_some(conn)
+    pub(super) fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
+        conn_in(&mut self.slots, id)
     }
 
-    fn open_conn(&mut self, id: ConnId) -> Result<&mut Conn, Refused> {
-        let conn = self.conn(id).ok_or(Refused::Closed)?;
-        match conn.phase {
-            Phase::Open => Ok(conn),
-            Phase::Opening { .. } => Err(Refused::Full),
-            Phase::Closing(_) => Err(Refused::Closed),
-        }
-    }
-
-    fn begin_close(&mut self, index: usize, reason: CloseReason, now: Time) {
+    pub(super) fn begin_close(&mut self, index: usize, reason: CloseReason, now: Time) {
         let Some(conn) = self.slots.get_mut(index).and_then(|slot| slot.conn.as_deref_mut()) else { return };
         conn.begin_close(reason, now, &mut self.sends, &self.gate.control);
         if !self.waiting.contains(&index) {
             self.waiting.push(index);
         }
-    }
-
-    fn take_notes(&mut self) {
-        while let Some(id) = self.gate.shared.next_note() {
-            if self.conn(id).is_some_and(|conn| conn.fate.down.get().is_some()) {
-                self.down.push(id);
-            }
-        }
-    }
-
-    /// Closes what is down. Called when no completion is left to look at: what the peer sent before it went, its
-    /// goodbye above all, is older than the note and counts first.
-    fn close_down(&mut self, now: Time) {
-        while let Some(id) = self.down.pop() {
-            let reason = self.conn(id).and_then(|conn| conn.fate.down.get().cloned());
-            if let Some(reason) = reason {
-                self.begin_close(id.index() as usize, reason, now);
-            }
-        }
-    }
-
-    fn emit_backlog(&mut self, batch: &mut Batch) {
-        while batch.room() > 0 {
-            let Some(event) = self.backlog.pop_front() else { return };
-            batch.push(event);
-        }
-    }
-
-    /// Looks at completions while there is room for what comes of them; `true` when none is left.
-    fn harvest(&mut self, now: Time, batch: &mut Batch) -> bool {
-        let mut bursts = 0;
-        loop {
-            if let Some(index) = self.walking {
-                self.walk(index, now, batch);
-            }
-            if batch.room() == 0 || self.walking.is_some() {
-                return false;
-            }
-            if let Some(done) = self.harvest.get(self.harvest_at).copied() {
-                self.harvest_at += 1;
-                self.on_completion(&done, now, batch);
-            } else if bursts == BURSTS {
-                return false;
-            } else if !self.fetch() {
-                return true;
-            } else {
-                bursts += 1;
-            }
-        }
-    }
-
-    /// Fills the empty harvest from the next queue that has something.
-    fn fetch(&mut self) -> bool {
-        self.harvest_at = 0;
-        self.harvest.clear();
-        for _ in 0..self.cqs.len() {
-            self.next_cq = (self.next_cq + 1) % self.cqs.len();
-            if let Err(errno) = self.cqs[self.next_cq].poll(&mut self.scratch, &mut self.harvest) {
-                tracing::error!(errno, "ibv_poll_cq failed");
-            }
-            if !self.harvest.is_empty() {
-                return true;
-            }
-        }
-        false
-    }
-
-    fn on_completion(&mut self, done: &Completion, now: Time, batch: &mut Batch) {
-        let id = WrId::from_bits(done.wr_id);
-        let index = id.index();
-        let slot = self.slots.get_mut(index);
-        let Some(Slot { conn: Some(conn), counters, .. }) = slot else { return self.on_early(done) };
-        if !id.is_of(conn.id) {
-            return self.on_early(done);
-        }
-        match conn.on_completion(done, now, &mut self.sends, counters) {
-            Ok(None) => {}
-            Ok(Some(event)) => batch.push(event),
-            Err(reason) => return self.begin_close(index, reason, now),
-        }
-        if conn.rx.owes() && !std::mem::replace(&mut conn.is_owing, true) {
-            self.owing.push(index);
-        }
-        if conn.rx.is_walking() {
-            self.walking = Some(index);
-        }
-    }
-
-    /// A completion of a connection that is not here: one that is gone, or one that was not adopted yet.
-    fn on_early(&mut self, done: &Completion) {
-        let id = WrId::from_bits(done.wr_id);
-        let gone = self.slots.get(id.index()).and_then(|slot| slot.last);
-        if gone.is_some_and(|gone| id.is_of(gone)) {
-            return;
-        }
-        if self.early.len() >= EARLY {
-            let shared = &self.gate.shared;
-            self.early.retain(|done| {
-                let id = WrId::from_bits(done.wr_id);
-                shared.is_seated(id.index(), |conn| id.is_of(conn))
-            });
-        }
-        self.early.push(*done);
-    }
-
-    /// Hands out the frames of the chain that arrived last on `index`.
-    fn walk(&mut self, index: usize, now: Time, batch: &mut Batch) {
-        self.walking = None;
-        let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return };
-        while batch.room() > 0 {
-            match conn.rx.next_frame() {
-                Ok(Some(frame)) => {
-                    counters.frames_received += 1;
-                    batch.push(Event::Frame { conn: conn.id, frame });
-                }
-                Ok(None) => return,
-                Err(violation) => {
-                    conn.rx.stop_walking();
-                    return self.begin_close(index, violation.into(), now);
-                }
-            }
-        }
-        if conn.rx.is_walking() {
-            self.walking = Some(index);
-        }
-    }
-
-    /// Posts the receives again that completed in this poll.
-    fn repost(&mut self) {
-        for index in self.owing.drain(..) {
-            let Some(conn) = self.slots[index].conn.as_deref_mut() else { continue };
-            conn.is_owing = false;
-            let Some(belongings) = &conn.belongings else { continue };
-            if let Err(errno) = conn.rx.repost(&belongings.qp, conn.id, &mut self.recvs) {
-                conn.fail_post("ibv_post_recv", errno, self.now);
-                if !self.waiting.contains(&index) {
-                    self.waiting.push(index);
-                }
-            }
-        }
-    }
-
-    fn advance_pulls(&mut self, batch: &mut Batch) {
-        let mut posted_in_post = false;
-        // In turn: where a post moves the bytes itself, one connection has one piece each poll.
-        if self.pulling.len() > 1 {
-            self.pulling.rotate_left(1);
-        }
-        let mut at = 0;
-        while let Some(&index) = self.pulling.get(at) {
-            let Some(conn) = self.slots[index].conn.as_deref_mut() else {
-                self.pulling.swap_remove(at);
-                continue;
-            };
-            while batch.room() > 0 {
-                let Some((token, result)) = conn.pulls.next_ended() else { break };
-                batch.push(Event::Pulled { conn: conn.id, token, result: result.map(Bulk::own) });
-            }
-            let limit = match conn.transfers_in_post {
-                true if posted_in_post => 0,
-                true => 1,
-                false => u32::MAX,
-            };
-            if conn.is_open() && conn.pulls.can_post() && limit > 0 {
-                posted_in_post = true;
-                if let Some(belongings) = &conn.belongings {
-                    let result =
-                        conn.pulls.post(limit, &belongings.qp, conn.id, &mut conn.tx, &mut self.sends);
-                    if let Err(errno) = result {
-                        conn.fail_post("ibv_post_send", errno, self.now);
-                        if !self.waiting.contains(&index) {
-                            self.waiting.push(index);
-                        }
-                    }
-                }
-            }
-            if conn.pulls.is_idle() || !conn.is_open() {
-                conn.is_pulling = false;
-                self.pulling.swap_remove(at);
-            } else {
-                at += 1;
-            }
-        }
-    }
-
-    /// Handshakes, failed posts and closings.
-    fn step_waiting(&mut self, now: Time) {
-        let mut at = 0;
-        while let Some(&index) = self.waiting.get(at) {
-            let conn = self.slots[index].conn.as_deref_mut();
-            let keep = match conn {
-                None => false,
-                Some(conn) => match (&conn.phase, conn.post_failed) {
-                    (Phase::Opening { .. } | Phase::Open, Some(PostFailed { step, errno, at })) => {
-                        if now >= at {
-                            self.begin_close(index, CloseReason::System { step, errno }, now);
-                        }
-                        true
-                    }
-                    (Phase::Opening { deadline }, None) => {
-                        if now >= *deadline {
-                            self.begin_close(index, CloseReason::Handshake, now);
-                        }
-                        true
-                    }
-                    (Phase::Open, None) => false,
-                    (Phase::Closing(_), _) if self.walking == Some(index) => true,
-                    (Phase::Closing(_), _) => match conn.step_close(now, &self.gate.control) {
-                        Step::Waits => true,
-                        step => {
-                            self.finish(index, step);
-                            false
-                        }
-                    },
-                },
-            };
-            if keep {
-                at += 1;
-            } else {
-                self.waiting.swap_remove(at);
-            }
-        }
-    }
-
-    /// The last events of a connection whose queue pair is gone.
-    fn finish(&mut self, index: usize, step: Step) {
-        let Some(mut conn) = self.slots[index].conn.take() else { return };
-        let Phase::Closing(closing) = &conn.phase else { return };
-        let (id, reason) = (conn.id, closing.reason().clone());
-        self.adopted -= 1;
-        if step == Step::Stuck {
-            tracing::error!(conn = ?id, "a queue pair was not destroyed in time; its memory is leaked");
-            // The device may still write it.
-            self.backlog.push_back(Event::Closed { conn: id, reason });
-            std::mem::forget(conn);
-            return;
-        }
-        for token in conn.pulls.abandon() {
-            self.backlog.push_back(Event::Pulled { conn: id, token, result: Err(BulkError::Closed) });
-        }
-        self.backlog.push_back(Event::Closed { conn: id, reason });
     }
 
     fn watch(&mut self, cq: &Arc<Cq>) -> Result<(), PortError> {
@@ -449,11 +210,9 @@ impl Port for VerbsPort {
 
     fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused> {
         self.reservation = None;
-        let open = self.open_conn(conn)?;
-        // The borrow of the ring must not outlive the check, so the note of it is made first.
-        open.tx.reserve(payload_bytes)?;
+        let place = open_in(&mut self.slots, conn)?.tx.reserve(payload_bytes)?;
         self.reservation = Some((conn, payload_bytes));
-        self.open_conn(conn)?.tx.reserve(payload_bytes)
+        Ok(place)
     }
 
     fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, chain: Chain) -> Position {
@@ -525,7 +284,7 @@ impl Port for VerbsPort {
     }
 
     fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
-        self.open_conn(conn)?;
+        open_in(&mut self.slots, conn)?;
         let address = loan.as_ptr().addr() as u64;
         Ok(Offer { address, key: pool::rkey_of(loan).into(), len: loan.len() as u64 })
     }
@@ -534,7 +293,7 @@ impl Port for VerbsPort {
         self.reservation = None;
         let limit = self.gate.shared.config.bulk_bytes_max;
         let index = conn.index() as usize;
-        let open = self.open_conn(conn)?;
+        let open = open_in(&mut self.slots, conn)?;
         if open.pulls.depth() == 0 {
             return Err(Refused::NoReads);
         }
@@ -566,16 +325,7 @@ impl Port for VerbsPort {
 
     fn poll(&mut self, now: Time, batch: &mut Batch) {
         self.reservation = None;
-        self.now = now;
-        self.emit_backlog(batch);
-        self.take_notes();
-        if self.harvest(now, batch) {
-            self.close_down(now);
-        }
-        self.repost();
-        self.advance_pulls(batch);
-        self.step_waiting(now);
-        self.emit_backlog(batch);
+        self.turn(now, batch);
     }
 
     fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time) {

@@ -23,13 +23,12 @@ impl IdKey {
 /// What both `rdma_connect` and `rdma_accept` are told.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectParams {
-    pub(crate) private: [u8; crate::hello::HELLO_BYTES],
+    /// At most 56 bytes on connect, 196 on accept.
+    pub(crate) private: Vec<u8>,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "40")]
-const HELLO_LENGTH: u8 = crate::hello::HELLO_BYTES as u8;
 /// Times a send is tried again without an answer: the most that 3 bits can say.
 const RETRY_COUNT: u8 = 7;
 /// Times the peer's send is tried again when no receive is posted. Credit makes sure that one is, so this never
@@ -42,7 +41,7 @@ impl ConnectParams {
         // SAFETY: integers and one pointer, for which zero is a value.
         let mut raw: sys::rdma_conn_param = unsafe { MaybeUninit::zeroed().assume_init() };
         raw.private_data = self.private.as_ptr().cast();
-        raw.private_data_len = HELLO_LENGTH;
+        raw.private_data_len = u8::try_from(self.private.len()).unwrap_or(u8::MAX);
         raw.responder_resources = self.responder_resources;
         raw.initiator_depth = self.initiator_depth;
         raw.retry_count = RETRY_COUNT;

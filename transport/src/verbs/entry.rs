@@ -1,0 +1,100 @@
+//! What the control thread keeps for each id: what it is for, and when it may be destroyed.
+
+use std::sync::Arc;
+
+use crate::{
+    CloseReason,
+    verbs::{
+        cm::{CmId, IdKey, table::State},
+        connect::Active,
+        gate::{Fate, Shared},
+        lane::{Holdings, LinkParts},
+        listen::{Listening, Requested},
+        qp::{Qp, QpName},
+    },
+};
+
+/// An id, and which use of its address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Handle {
+    pub(crate) key: IdKey,
+    pub(crate) serial: u64,
+}
+
+/// A connection that a port has, or will.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) fate: Arc<Fate>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) conn: crate::ConnId,
+    pub(crate) qp: QpName,
+    pub(crate) context: usize,
+}
+
+impl Live {
+    pub(crate) fn of(parts: &LinkParts, id: &CmId, shared: &Arc<Shared>) -> Self {
+        let seat = &parts.lane.holdings.seat;
+        Self {
+            fate: Arc::clone(&seat.fate),
+            shared: Arc::clone(shared),
+            conn: seat.conn,
+            qp: QpName::from(&parts.lane.qp),
+            context: id.verbs().map_or(0, |context| context.as_ptr().addr()),
+        }
+    }
+
+    /// Only the first cause counts.
+    pub(crate) fn down(&self, reason: CloseReason) {
+        let _ = self.fate.down.set(reason);
+        self.shared.note(self.conn);
+    }
+}
+
+/// What an id is for.
+#[derive(Debug)]
+pub(crate) enum Role {
+    Listener(Listening),
+    Active(Active),
+    Requested(Requested),
+    Live(Live),
+    /// Its attempt is over, but `rdma_connect` has not returned, or the kernel has not said how it went.
+    Dying(Option<(Qp, Box<Holdings>)>),
+}
+
+impl Role {
+    pub(crate) fn state(&self) -> State {
+        match self {
+            Self::Listener(_) => State::Listening,
+            Self::Active(active) => active.state(),
+            Self::Requested(_) => State::Requested,
+            Self::Live(_) => State::Live,
+            Self::Dying(_) => State::Dying,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) id: CmId,
+    pub(crate) serial: u64,
+    /// A helper thread is inside `rdma_connect` with it.
+    pub(crate) busy: bool,
+    /// iWARP: connecting, and no event said how it went. Until one does, destroying the id would wait in the kernel
+    /// for the peer's answer (`iw_destroy_cm_id`), and everybody with it.
+    pub(crate) unanswered: bool,
+    pub(crate) role: Role,
+}
+
+impl Entry {
+    pub(crate) fn handle(&self) -> Handle {
+        Handle { key: self.id.key(), serial: self.serial }
+    }
+
+    /// In the only safe order: queue pair, id, then what they used.
+    pub(crate) fn destroy(mut self, parts: Option<(Qp, Box<Holdings>)>) {
+        let (qp, holdings) = parts.unzip();
+        self.id.destroy_qp(qp);
+        drop(self);
+        drop(holdings);
+    }
+}

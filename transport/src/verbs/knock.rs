@@ -1,0 +1,84 @@
+//! A client that speaks any bytes over the RDMA CM, for the conformance suite: foreign programs, other versions.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Address, ConnectError,
+    conformance::Knock,
+    verbs::{
+        cm::{CmId, ConnectParams, EventChannel, EventKind, QpRequest, reject},
+        connect::look_up,
+        cq::Cq,
+        device::{Context, Pd},
+    },
+};
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Fields drop in this order: the id with its queue pair first.
+struct Client {
+    id: CmId,
+    channel: Arc<EventChannel>,
+    parts: Option<(Arc<Cq>, Arc<Pd>)>,
+    private: Vec<u8>,
+    address: String,
+    limit: Instant,
+}
+
+impl Client {
+    fn start(address: &Address, private: &[u8]) -> Option<Self> {
+        let Address::Rdma { host, port } = address else { return None };
+        let to = look_up(host, *port).ok()?.into_iter().next()?;
+        let channel = EventChannel::new().ok()?;
+        let id = CmId::new(&channel).ok()?;
+        id.resolve_address(to, LIMIT).ok()?;
+        let (private, limit) = (private.to_vec(), Instant::now() + LIMIT);
+        Some(Self { id, channel, parts: None, private, address: address.to_string(), limit })
+    }
+
+    /// A queue pair, because iWARP connects nothing else.
+    fn bind(&mut self) -> Option<()> {
+        // SAFETY: the context of a live id.
+        let context = unsafe { Context::of(self.id.verbs()?) }.ok()?;
+        let cq = Cq::new(&context, &context.query().ok()?).ok()?;
+        let pd = Pd::new(&context).ok()?;
+        let request = QpRequest { send_entries: 4, recv_entries: 4, inline_bytes: 0 };
+        self.id.create_qp(&pd, &cq, request).ok()?;
+        self.parts = Some((cq, pd));
+        self.id.resolve_route(LIMIT).ok()
+    }
+
+    fn connect(&self) -> Option<()> {
+        let params =
+            ConnectParams { private: self.private.clone(), responder_resources: 1, initiator_depth: 1 };
+        // SAFETY: the call is run here, and the id is ours until it returns.
+        unsafe { self.id.connect_call(params) }.run().ok()
+    }
+
+    /// `Some`: how it ended; inside `None` when it gave no reason, or connected.
+    fn step(&mut self) -> Option<Option<ConnectError>> {
+        if Instant::now() > self.limit {
+            return Some(None);
+        }
+        let event = self.channel.next().ok()??;
+        let going = match event.kind {
+            EventKind::AddrResolved => self.bind(),
+            EventKind::RouteResolved => self.connect(),
+            EventKind::Rejected => {
+                return Some(Some(reject::connect_error(&self.address, event.status, event.private())));
+            }
+            _ => None,
+        };
+        if going.is_some() { None } else { Some(None) }
+    }
+}
+
+/// Connects to `address` with `private` in place of the hello.
+#[must_use]
+pub fn knock(address: &Address, private: &[u8]) -> Option<Knock> {
+    let mut client = Client::start(address, private)?;
+    Some(Box::new(move || client.step()))
+}

@@ -1,0 +1,275 @@
+//! One poll of a port, step by step: notes, completions, receives, pulls, deadlines.
+
+use crate::{
+    Batch, BulkError, CloseReason, Event, Time,
+    mem::Bulk,
+    verbs::{
+        close::Step,
+        conn::{Phase, PostFailed},
+        cq::Completion,
+        port::{Slot, VerbsPort},
+        wr_id::WrId,
+    },
+};
+
+/// Bursts of completions in one poll.
+const BURSTS: usize = 8;
+/// Completions of connections nobody adopted, above which the list is looked through.
+const EARLY: usize = 4096;
+
+impl VerbsPort {
+    /// The steps of [`Port::poll`](crate::Port::poll).
+    pub(super) fn turn(&mut self, now: Time, batch: &mut Batch) {
+        self.now = now;
+        self.emit_backlog(batch);
+        self.take_notes();
+        if self.harvest(now, batch) {
+            self.close_down(now);
+        }
+        self.repost();
+        self.advance_pulls(batch);
+        self.step_waiting(now);
+        self.emit_backlog(batch);
+    }
+
+    pub(super) fn take_notes(&mut self) {
+        while let Some(id) = self.gate.shared.next_note() {
+            if self.conn(id).is_some_and(|conn| conn.fate.down.get().is_some()) {
+                self.down.push(id);
+            }
+        }
+    }
+
+    /// Closes what is down. Called when no completion is left to look at: what the peer sent before it went, its
+    /// goodbye above all, is older than the note and counts first.
+    pub(super) fn close_down(&mut self, now: Time) {
+        while let Some(id) = self.down.pop() {
+            let reason = self.conn(id).and_then(|conn| conn.fate.down.get().cloned());
+            if let Some(reason) = reason {
+                self.begin_close(id.index() as usize, reason, now);
+            }
+        }
+    }
+
+    pub(super) fn emit_backlog(&mut self, batch: &mut Batch) {
+        while batch.room() > 0 {
+            let Some(event) = self.backlog.pop_front() else { return };
+            batch.push(event);
+        }
+    }
+
+    /// Looks at completions while there is room for what comes of them; `true` when none is left.
+    pub(super) fn harvest(&mut self, now: Time, batch: &mut Batch) -> bool {
+        let mut bursts = 0;
+        loop {
+            if let Some(index) = self.walking {
+                self.walk(index, now, batch);
+            }
+            if batch.room() == 0 || self.walking.is_some() {
+                return false;
+            }
+            if let Some(done) = self.harvest.get(self.harvest_at).copied() {
+                self.harvest_at += 1;
+                self.on_completion(&done, now, batch);
+            } else if bursts == BURSTS {
+                return false;
+            } else if !self.fetch() {
+                return true;
+            } else {
+                bursts += 1;
+            }
+        }
+    }
+
+    /// Fills the empty harvest from the next queue that has something.
+    pub(super) fn fetch(&mut self) -> bool {
+        self.harvest_at = 0;
+        self.harvest.clear();
+        for _ in 0..self.cqs.len() {
+            self.next_cq = (self.next_cq + 1) % self.cqs.len();
+            if let Err(errno) = self.cqs[self.next_cq].poll(&mut self.scratch, &mut self.harvest) {
+                tracing::error!(errno, "ibv_poll_cq failed");
+            }
+            if !self.harvest.is_empty() {
+                return true;
+            }
+        }
+        false
+    }
+
+    pub(super) fn on_completion(&mut self, done: &Completion, now: Time, batch: &mut Batch) {
+        let id = WrId::from_bits(done.wr_id);
+        let index = id.index();
+        let slot = self.slots.get_mut(index);
+        let Some(Slot { conn: Some(conn), counters, .. }) = slot else { return self.on_early(done) };
+        if !id.is_of(conn.id) {
+            return self.on_early(done);
+        }
+        match conn.on_completion(done, now, &mut self.sends, counters) {
+            Ok(None) => {}
+            Ok(Some(event)) => batch.push(event),
+            Err(reason) => return self.begin_close(index, reason, now),
+        }
+        if conn.rx.owes() && !std::mem::replace(&mut conn.is_owing, true) {
+            self.owing.push(index);
+        }
+        if conn.rx.is_walking() {
+            self.walking = Some(index);
+        }
+    }
+
+    /// A completion of a connection that is not here: one that is gone, or one that was not adopted yet.
+    pub(super) fn on_early(&mut self, done: &Completion) {
+        let id = WrId::from_bits(done.wr_id);
+        let gone = self.slots.get(id.index()).and_then(|slot| slot.last);
+        if gone.is_some_and(|gone| id.is_of(gone)) {
+            return;
+        }
+        if self.early.len() >= EARLY {
+            let shared = &self.gate.shared;
+            self.early.retain(|done| {
+                let id = WrId::from_bits(done.wr_id);
+                shared.is_seated(id.index(), |conn| id.is_of(conn))
+            });
+        }
+        self.early.push(*done);
+    }
+
+    /// Hands out the frames of the chain that arrived last on `index`.
+    pub(super) fn walk(&mut self, index: usize, now: Time, batch: &mut Batch) {
+        self.walking = None;
+        let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return };
+        while batch.room() > 0 {
+            match conn.rx.next_frame() {
+                Ok(Some(frame)) => {
+                    counters.frames_received += 1;
+                    batch.push(Event::Frame { conn: conn.id, frame });
+                }
+                Ok(None) => return,
+                Err(violation) => {
+                    conn.rx.stop_walking();
+                    return self.begin_close(index, violation.into(), now);
+                }
+            }
+        }
+        if conn.rx.is_walking() {
+            self.walking = Some(index);
+        }
+    }
+
+    /// Posts the receives again that completed in this poll.
+    pub(super) fn repost(&mut self) {
+        for index in self.owing.drain(..) {
+            let Some(conn) = self.slots[index].conn.as_deref_mut() else { continue };
+            conn.is_owing = false;
+            let Some(belongings) = &conn.belongings else { continue };
+            if let Err(errno) = conn.rx.repost(&belongings.qp, conn.id, &mut self.recvs) {
+                conn.fail_post("ibv_post_recv", errno, self.now);
+                if !self.waiting.contains(&index) {
+                    self.waiting.push(index);
+                }
+            }
+        }
+    }
+
+    pub(super) fn advance_pulls(&mut self, batch: &mut Batch) {
+        let mut posted_in_post = false;
+        // In turn: where a post moves the bytes itself, one connection has one piece each poll.
+        if self.pulling.len() > 1 {
+            self.pulling.rotate_left(1);
+        }
+        let mut at = 0;
+        while let Some(&index) = self.pulling.get(at) {
+            let Some(conn) = self.slots[index].conn.as_deref_mut() else {
+                self.pulling.swap_remove(at);
+                continue;
+            };
+            while batch.room() > 0 {
+                let Some((token, result)) = conn.pulls.next_ended() else { break };
+                batch.push(Event::Pulled { conn: conn.id, token, result: result.map(Bulk::own) });
+            }
+            let limit = match conn.transfers_in_post {
+                true if posted_in_post => 0,
+                true => 1,
+                false => u32::MAX,
+            };
+            if conn.is_open() && conn.pulls.can_post() && limit > 0 {
+                posted_in_post = true;
+                if let Some(belongings) = &conn.belongings {
+                    let result =
+                        conn.pulls.post(limit, &belongings.qp, conn.id, &mut conn.tx, &mut self.sends);
+                    if let Err(errno) = result {
+                        conn.fail_post("ibv_post_send", errno, self.now);
+                        if !self.waiting.contains(&index) {
+                            self.waiting.push(index);
+                        }
+                    }
+                }
+            }
+            if conn.pulls.is_idle() || !conn.is_open() {
+                conn.is_pulling = false;
+                self.pulling.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Handshakes, failed posts and closings.
+    pub(super) fn step_waiting(&mut self, now: Time) {
+        let mut at = 0;
+        while let Some(&index) = self.waiting.get(at) {
+            let conn = self.slots[index].conn.as_deref_mut();
+            let keep = match conn {
+                None => false,
+                Some(conn) => match (&conn.phase, conn.post_failed) {
+                    (Phase::Opening { .. } | Phase::Open, Some(PostFailed { step, errno, at })) => {
+                        if now >= at {
+                            self.begin_close(index, CloseReason::System { step, errno }, now);
+                        }
+                        true
+                    }
+                    (Phase::Opening { deadline }, None) => {
+                        if now >= *deadline {
+                            self.begin_close(index, CloseReason::Handshake, now);
+                        }
+                        true
+                    }
+                    (Phase::Open, None) => false,
+                    (Phase::Closing(_), _) if self.walking == Some(index) => true,
+                    (Phase::Closing(_), _) => match conn.step_close(now, &self.gate.control) {
+                        Step::Waits => true,
+                        step => {
+                            self.finish(index, step);
+                            false
+                        }
+                    },
+                },
+            };
+            if keep {
+                at += 1;
+            } else {
+                self.waiting.swap_remove(at);
+            }
+        }
+    }
+
+    /// The last events of a connection whose queue pair is gone.
+    pub(super) fn finish(&mut self, index: usize, step: Step) {
+        let Some(mut conn) = self.slots[index].conn.take() else { return };
+        let Phase::Closing(closing) = &conn.phase else { return };
+        let (id, reason) = (conn.id, closing.reason().clone());
+        self.adopted -= 1;
+        if step == Step::Stuck {
+            tracing::error!(conn = ?id, "a queue pair was not destroyed in time; its memory is leaked");
+            // The device may still write it.
+            self.backlog.push_back(Event::Closed { conn: id, reason });
+            std::mem::forget(conn);
+            return;
+        }
+        for token in conn.pulls.abandon() {
+            self.backlog.push_back(Event::Pulled { conn: id, token, result: Err(BulkError::Closed) });
+        }
+        self.backlog.push_back(Event::Closed { conn: id, reason });
+    }
+}
