@@ -163,7 +163,7 @@ impl Pair {
         let mut pair = Self { clock, a, b };
         until("both grants", LIMIT, || {
             pair.pump();
-            if let Some(reason) = pair.a.closed.first().or(pair.b.closed.first()) {
+            if let Some(reason) = pair.a.closed.first().or_else(|| pair.b.closed.first()) {
                 return Err(format!("closed while opening: {reason}").into());
             }
             Ok(pair.a.negotiated.is_some() && pair.b.negotiated.is_some())
@@ -178,7 +178,7 @@ impl Pair {
     }
 
     fn alive(&self) -> Result<(), Failure> {
-        match self.a.closed.first().or(self.b.closed.first()) {
+        match self.a.closed.first().or_else(|| self.b.closed.first()) {
             None => Ok(()),
             Some(reason) => Err(format!("closed: {reason}").into()),
         }
@@ -324,7 +324,7 @@ impl Pair {
         if self.a.closed != [CloseReason::Local] {
             return Err(format!("our side says {:?}", self.a.closed).into());
         }
-        if !matches!(self.b.closed[..], [CloseReason::PeerGone { .. }]) {
+        if !matches!(self.b.closed[..], [CloseReason::Peer]) {
             return Err(format!("the peer says {:?}", self.b.closed).into());
         }
         println!("    closed on both sides after {:?}", start.elapsed());
@@ -532,6 +532,11 @@ fn main() {
     let only = std::env::var("CASE").ok();
     let mut failed = 0;
     for host in &hosts {
+        // librdmacm opens every device once in a process and keeps a protection domain for it: not ours to count.
+        if let Err(error) = Pair::connect(&Verbs::new(), host, &PortConfig::default()) {
+            println!("FAIL  {host} first connection: {error}");
+            failed += 1;
+        }
         for (name, case) in cases.iter().filter(|(name, _)| only.as_deref().is_none_or(|only| *name == only))
         {
             let start = Instant::now();
