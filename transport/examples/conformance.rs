@@ -98,7 +98,26 @@ fn on_verbs(given: &Arguments) -> Result<Report, Box<dyn Error>> {
     let name = format!("verbs/{host}");
     let address = move |_| Address::Rdma { host: host.clone(), port: 0 };
     let wrong = Address::Mem { name: "wrong".to_owned() };
-    let mut harness =
-        RealTime::new(&name, Verbs::new(), address, wrong).with_knocker(gimmal_transport::verbs::knock);
+    let mut seen = rnr_sum();
+    let harness = RealTime::new(&name, Verbs::new(), address, wrong);
+    let mut harness = harness.with_knocker(gimmal_transport::verbs::knock).with_check(move || {
+        let (before, after) = (seen, rnr_sum());
+        seen = after;
+        if before == after {
+            Ok(())
+        } else {
+            Err(format!("RNR counters went from {before} to {after}").into())
+        }
+    });
     Ok(run_some(&mut harness, &given.only, watch))
+}
+
+/// The RNR counters of all devices that have some.
+#[cfg(feature = "verbs")]
+fn rnr_sum() -> u64 {
+    let devices = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
+    let counters = devices.filter_map(|device| {
+        gimmal_transport::verbs::rnr_counters(&device.file_name().to_string_lossy()).ok()
+    });
+    counters.map(|counters| counters.received + counters.sent).sum()
 }

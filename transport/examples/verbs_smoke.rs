@@ -342,7 +342,7 @@ fn resources() -> String {
 
 fn settled_resources(expected: &str) -> Result<(), Failure> {
     let mut now = String::new();
-    let result = until("resources", Duration::from_secs(3), || {
+    let result = until("resources", Duration::from_secs(5), || {
         now = resources();
         Ok(now == expected)
     });

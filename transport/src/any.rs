@@ -147,7 +147,7 @@ impl Any {
             #[cfg(feature = "shm")]
             shm: if config.shm { Ok(Shm) } else { Err(not_opened("shm")) },
             #[cfg(feature = "verbs")]
-            verbs: if config.verbs { Verbs::new() } else { Err(not_opened("verbs")) },
+            verbs: if config.verbs { Ok(Verbs::new()) } else { Err(not_opened("verbs")) },
             #[cfg(feature = "sim")]
             own_world: config.world.is_some(),
             #[cfg(feature = "sim")]

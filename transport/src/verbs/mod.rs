@@ -65,19 +65,16 @@ pub use rnr::{RnrCounters, rnr_counters};
 use self::{connect::Attempt, control::ControlHandle, gate::lock};
 
 /// The provider. Its control thread starts with the first use and ends with the last user.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Verbs {
     control: Arc<Mutex<Option<Arc<ControlHandle>>>>,
 }
 
 impl Verbs {
-    /// Starts nothing yet.
-    ///
-    /// # Errors
-    /// [`PortError::NoDevice`] when this machine has no RDMA device or no RDMA CM.
-    pub fn new() -> Result<Self, PortError> {
-        device::require_device()?;
-        Ok(Self { control: Arc::default() })
+    /// Touches no device yet: what is missing is said by the first call that needs it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
     }
 
     fn control(&self) -> Result<Arc<ControlHandle>, PortError> {
@@ -85,6 +82,7 @@ impl Verbs {
         if let Some(control) = &*control {
             return Ok(Arc::clone(control));
         }
+        device::require_device()?;
         let started = ControlHandle::start()?;
         *control = Some(Arc::clone(&started));
         Ok(started)
