@@ -1,10 +1,10 @@
 //! What a guest boots from, made once and kept in the user's cache folder.
 //!
 //! ```text
-//! ~/.cache/gimmal/lab-1/vmlinuz   the distribution's kernel, as packaged
+//! ~/.cache/gimmal/lab-N/vmlinux   the distribution's kernel, unpacked
 //!                      /initrd    busybox, modules, init.sh
-//!                      /kernel    its version, for the reader
-//! ~/.cache/gimmal/lab-1.lock      held while the folder is made
+//!                      /version   of the kernel, for the reader
+//! ~/.cache/gimmal/lab-N.lock      held while the folder is made; N is the recipe's number
 //! ```
 //!
 //! The folder appears by one rename: it is complete or it is not there.
@@ -21,13 +21,13 @@ use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::{
-    initrd, kernel,
+    bzimage, initrd, kernel,
     packages::{self, BOOT, PREPARE},
     signals, siw, tool,
 };
 
 /// Raise it when anything that makes the cache's content changes.
-const RECIPE: u32 = 1;
+const RECIPE: u32 = 2;
 
 /// Longer than a whole preparation takes on a slow machine.
 const LOCK_LIMIT: Duration = Duration::from_secs(1200);
@@ -36,7 +36,7 @@ const LOCK_POLL: Duration = Duration::from_millis(200);
 /// A complete folder.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    pub vmlinuz: PathBuf,
+    pub vmlinux: PathBuf,
     pub initrd: PathBuf,
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn prepare() -> Result<Cache> {
         }
     }
     packages::require(&[BOOT])?;
-    Ok(Cache { vmlinuz: folder.join("vmlinuz"), initrd: folder.join("initrd") })
+    Ok(Cache { vmlinux: folder.join("vmlinux"), initrd: folder.join("initrd") })
 }
 
 fn root(xdg_cache_home: Option<PathBuf>, home: Option<PathBuf>) -> Result<PathBuf> {
@@ -101,9 +101,9 @@ fn make(root: &Path, folder: &Path) -> Result<()> {
     progress("writing the initrd");
     let ready = work.path().join("ready");
     fs::create_dir(&ready)?;
-    fs::copy(kernel.vmlinuz(), ready.join("vmlinuz"))?;
+    bzimage::write_bootable(&kernel.vmlinuz(), &ready.join("vmlinux"))?;
     initrd::write(&ready.join("initrd"), &lists)?;
-    tool::write(&ready.join("kernel"), format!("{}\n", kernel.version).as_bytes())?;
+    tool::write(&ready.join("version"), format!("{}\n", kernel.version).as_bytes())?;
     fs::rename(&ready, folder)?;
     progress(&format!(
         "kernel {} is ready in {} after {} s",

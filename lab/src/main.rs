@@ -4,7 +4,7 @@
 //! ```text
 //! main ─► run, pair, selftest ─► guest ─► qemu, script, follow      one guest's life
 //!             │                    └────► verdict                   what it came to
-//!             └─► cache ─► kernel, siw, initrd ─► cpio, tool        what it boots from
+//!             └─► cache ─► kernel, siw, bzimage, initrd ─► cpio, tool   what it boots from
 //! ```
 //!
 //! - Nothing the guest does reaches the host, except files in the folder given with `--out`.
@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bzimage;
 mod cache;
 mod cli;
 mod cpio;

@@ -47,10 +47,12 @@ pub(crate) fn pair(
         guests.push(Guest::start(spec, &cache, &own, &out, sinks)?);
     }
     let late = wait(&mut guests, limits.timeout)?;
+    let failed = guests.iter().find_map(|guest| guest.exit().filter(|code| *code != 0));
     let mut verdicts = Vec::new();
-    for guest in guests {
+    for mut guest in guests {
         verdicts.push(match guest.exit() {
             None if late => verdict::timeout(&guest.stop(), limits.timeout.as_secs()),
+            None if guest.is_running()? => verdict::left_alone(&guest.stop(), failed),
             None => verdict::of(&guest.stop(), limits.allow_kernel_warnings),
             Some(_) => verdict::of(&guest.finish()?, limits.allow_kernel_warnings),
         });

@@ -21,7 +21,7 @@ pub(crate) fn args(spec: &Spec, cache: &Cache, out: &Path) -> Vec<String> {
     args.all("-machine pc -accel tcg,thread=multi -cpu max");
     args.pair("-smp", &spec.cpus.to_string());
     args.pair("-m", &spec.mem_mb.to_string());
-    args.pair("-kernel", &cache.vmlinuz.to_string_lossy());
+    args.pair("-kernel", &cache.vmlinux.to_string_lossy());
     args.pair("-initrd", &cache.initrd.to_string_lossy());
     args.pair("-append", KERNEL_OPTIONS);
     args.pair("-serial", "file:console.log");
@@ -96,7 +96,7 @@ mod tests {
             mem_mb: 512,
             cpus: 2,
         };
-        let cache = Cache { vmlinuz: "/c/vmlinuz".into(), initrd: "/c/initrd".into() };
+        let cache = Cache { vmlinux: "/c/vmlinux".into(), initrd: "/c/initrd".into() };
         args(&spec, &cache, Path::new("/o")).join(" ")
     }
 

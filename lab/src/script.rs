@@ -157,7 +157,7 @@ fn network(text: &mut String, spec: &Spec) {
     line(text, &format!("$B hostname {}", role.name()));
     for role in [Role::A, Role::B] {
         line(text, &format!("echo {} {} >> /etc/hosts", role.addr(), role.name()));
-        line(text, &format!("echo {} {} >> /etc/hosts", role.addr6(), role.name()));
+        line(text, &format!("echo {} {}6 >> /etc/hosts", role.addr6(), role.name()));
     }
     line(text, "must ip link set eth0 mtu 9000");
     up(text, "eth0", role.addr(), role.addr6());

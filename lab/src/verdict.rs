@@ -49,6 +49,13 @@ pub(crate) fn timeout(report: &Report, seconds: u64) -> Verdict {
     Verdict { code: TIMEOUT, lines }
 }
 
+/// Judges a guest that was stopped because its peer had failed, with this code if it had one: that is the failure.
+pub(crate) fn left_alone(report: &Report, peer: Option<u8>) -> Verdict {
+    let mut lines = vec!["killed: its peer failed".to_owned()];
+    lines.extend(complaints(&report.console).map(|line| format!("kernel: {line}")));
+    Verdict { code: peer.unwrap_or(LAB), lines }
+}
+
 fn no_exit(report: &Report) -> Verdict {
     let step = match &report.failed {
         Some(step) => format!("the guest could not: {step}"),
@@ -96,6 +103,12 @@ mod tests {
         let failed = Report { failed: Some("rdma link add".into()), ..Report::default() };
         assert_eq!(of(&failed, false).code, LAB);
         assert!(of(&failed, false).lines[0].contains("rdma link add"));
+    }
+
+    #[test]
+    fn a_peer_that_failed_gives_the_code() {
+        assert_eq!(left_alone(&Report::default(), Some(3)).code, 3);
+        assert_eq!(left_alone(&Report::default(), None).code, LAB);
     }
 
     #[test]
