@@ -495,6 +495,154 @@ fn foreign_client(host: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// This program again, in a role: what it prints on its first line.
+struct Child {
+    process: std::process::Child,
+    lines: std::io::BufReader<std::process::ChildStdout>,
+}
+
+impl Child {
+    fn start(before: &str, role: &str, host: &str) -> Result<Self, Failure> {
+        let program = std::env::current_exe()?;
+        let script = format!("{before} {} --{role} {host}", program.display());
+        let mut process =
+            Command::new("sh").args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn()?;
+        let lines = std::io::BufReader::new(process.stdout.take().ok_or("no pipe")?);
+        Ok(Self { process, lines })
+    }
+
+    fn line(&mut self) -> Result<String, Failure> {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut self.lines, &mut line)?;
+        Ok(line.trim().to_owned())
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Role: accepts one connection, echoes until it is killed.
+fn serve(host: &str) -> Result<(), Failure> {
+    let clock = Clock(Instant::now());
+    let provider = Verbs::new();
+    let mut side = Side::new(&provider, &PortConfig::default())?;
+    let mut listener = provider.listen(&format!("rdma://{host}:0").parse()?, &ListenOptions::default())?;
+    println!("{}", listener.address());
+    let incoming = listener.accept(LIMIT)?.ok_or("no request")?;
+    let link = incoming.accept(&side.port.gate())?;
+    side.conn = Some(side.port.adopt(link, clock.now())?);
+    loop {
+        side.pump(clock.now());
+        while let Some(frame) = side.frames.pop_front() {
+            let (conn, tag) = (side.conn(), frame.tag());
+            side.port.reserve(conn, frame.len())?.copy_from_slice(&frame);
+            side.port.commit(conn, frame.len(), tag, Chain::Begin);
+            side.release(frame);
+        }
+        side.port.flush();
+        std::thread::yield_now();
+    }
+}
+
+/// The server's process is killed between two echoes.
+fn killed(host: &str) -> Result<(), Failure> {
+    let before = resources();
+    {
+        let mut child = Child::start("exec", "serve", host)?;
+        let address: Address = child.line()?.parse()?;
+        let clock = Clock(Instant::now());
+        let provider = Verbs::new();
+        let mut side = Side::new(&provider, &PortConfig::default())?;
+        let mut connecting = provider.connect(&address, &side.port.gate(), &ConnectOptions::default())?;
+        let link = connecting.poll(LIMIT).ok_or("no outcome")??;
+        side.conn = Some(side.port.adopt(link, clock.now())?);
+        until("the grant", LIMIT, || {
+            side.pump(clock.now());
+            Ok(side.negotiated.is_some())
+        })?;
+        for _ in 0..5 {
+            let conn = side.conn();
+            side.port.reserve(conn, 5)?.copy_from_slice(b"hello");
+            side.port.commit(conn, 5, Tag(1), Chain::Begin);
+            side.port.flush();
+            until("an echo", LIMIT, || {
+                side.pump(clock.now());
+                Ok(!side.frames.is_empty())
+            })?;
+            while let Some(frame) = side.frames.pop_front() {
+                side.release(frame);
+            }
+        }
+        child.process.kill()?;
+        let start = Instant::now();
+        until("its end to be noticed", Duration::from_secs(5), || {
+            side.pump(clock.now());
+            Ok(!side.closed.is_empty())
+        })?;
+        println!("    {} after {:?}", side.closed[0], start.elapsed());
+        if !matches!(side.closed[..], [CloseReason::PeerGone { .. }]) {
+            return Err(format!("it says {:?}", side.closed).into());
+        }
+    }
+    settled_resources(&before)
+}
+
+/// Role: opens a connection to itself under a low limit of locked memory.
+fn starve(host: &str) -> Result<(), Failure> {
+    let text = match Pair::connect(&Verbs::new(), host, &PortConfig::default()) {
+        Ok(_) => "it connected".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    println!("{text}");
+    Ok(())
+}
+
+fn memlock(host: &str) -> Result<(), Failure> {
+    let before = "ulimit -l 512; exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock";
+    let told = Child::start(before, "starve", host)?.line()?;
+    println!("    {told}");
+    if told.contains("limit of locked memory is 524288 bytes") && told.contains("ulimit -l") {
+        Ok(())
+    } else {
+        Err(format!("it says: {told}").into())
+    }
+}
+
+/// Without credit the device's RNR counter moves; with it, it stands still.
+fn rnr(host: &str) -> Result<(), Failure> {
+    let provider = Verbs::new();
+    let config = PortConfig { arrivals: 8, ..PortConfig::default() };
+    let mut pair = Pair::connect(&provider, host, &config)?;
+    let device = pair.a.negotiated.as_ref().map(|terms| terms.device.clone()).unwrap_or_default();
+    let device = device.split(' ').next().unwrap_or_default().to_owned();
+    let Ok(before) = gimmal_transport::verbs::rnr_counters(&device) else {
+        println!("    SKIP: {device} counts no RNR");
+        return Ok(());
+    };
+    pair.echo(200, &[64], 32, 1)?;
+    let honest = gimmal_transport::verbs::rnr_counters(&device)?;
+    if honest != before {
+        return Err(format!("an honest run moved {before:?} to {honest:?}").into());
+    }
+    let conn = pair.a.conn();
+    for _ in 0..40 {
+        pair.a.port.reserve(conn, 8)?.fill(1);
+        pair.a.port.commit(conn, 8, Tag(0), Chain::Begin);
+        pair.a.port.flush();
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let after = gimmal_transport::verbs::rnr_counters(&device)?;
+    println!("    {before:?} with credit, {after:?} without");
+    if after == honest {
+        return Err("40 frames into 8 receives moved no counter".into());
+    }
+    Ok(())
+}
+
 fn wildcard(host: &str) -> Result<(), Failure> {
     let provider = Verbs::new();
     let port = provider.open_port(&PortConfig::default())?;
@@ -514,14 +662,30 @@ fn wildcard(host: &str) -> Result<(), Failure> {
 
 fn main() {
     let hosts: Vec<String> = std::env::args().skip(1).collect();
+    if let [role, host] = &hosts[..]
+        && let Some(role) = role.strip_prefix("--")
+    {
+        let result = match role {
+            "serve" => serve(host),
+            "starve" => starve(host),
+            other => Err(format!("no role {other}").into()),
+        };
+        if let Err(error) = result {
+            println!("{error}");
+        }
+        return;
+    }
     if hosts.is_empty() {
         println!("SKIP: give the address of an RDMA device");
         return;
     }
     type Case = (&'static str, fn(&str) -> Result<(), Failure>);
-    let cases: [Case; 8] = [
+    let cases: [Case; 11] = [
         ("whole life", whole_life),
         ("vanish", vanish),
+        ("killed", killed),
+        ("memlock", memlock),
+        ("rnr", rnr),
         ("many", many),
         ("nobody listens", nobody_listens),
         ("times out", times_out),

@@ -26,6 +26,7 @@ struct Client {
     private: Vec<u8>,
     address: String,
     limit: Instant,
+    asked: bool,
 }
 
 impl Client {
@@ -36,7 +37,7 @@ impl Client {
         let id = CmId::new(&channel).ok()?;
         id.resolve_address(to, LIMIT).ok()?;
         let (private, limit) = (private.to_vec(), Instant::now() + LIMIT);
-        Some(Self { id, channel, parts: None, private, address: address.to_string(), limit })
+        Some(Self { id, channel, parts: None, private, address: address.to_string(), limit, asked: false })
     }
 
     /// A queue pair, because iWARP connects nothing else.
@@ -51,7 +52,8 @@ impl Client {
         self.id.resolve_route(LIMIT).ok()
     }
 
-    fn connect(&self) -> Option<()> {
+    fn connect(&mut self) -> Option<()> {
+        self.asked = true;
         let params =
             ConnectParams { private: self.private.clone(), responder_resources: 1, initiator_depth: 1 };
         // SAFETY: the call is run here, and the id is ours until it returns.
@@ -80,5 +82,11 @@ impl Client {
 #[must_use]
 pub fn knock(address: &Address, private: &[u8]) -> Option<Knock> {
     let mut client = Client::start(address, private)?;
-    Some(Box::new(move || client.step()))
+    // Nobody may ask again for a while: the request must be on its way before this returns.
+    let mut early = None;
+    while !client.asked && early.is_none() {
+        early = client.step();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Some(Box::new(move || early.take().or_else(|| client.step())))
 }
