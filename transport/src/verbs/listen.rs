@@ -215,7 +215,7 @@ fn listen_error(address: SocketAddr, step: &'static str, errno: i32) -> ListenEr
             why: "in use, or the device does not listen on loopback; give the interface's address".to_owned(),
         },
         sys::errno::EADDRINUSE => ListenError::InUse { address: name },
-        sys::errno::ENODEV | 99 => ListenError::Address {
+        sys::errno::ENODEV | sys::errno::EADDRNOTAVAIL => ListenError::Address {
             address: name,
             why: format!("{step}: no RDMA device has this address ({})", crate::error::errno_text(errno)),
         },

@@ -116,6 +116,13 @@ impl Provider for Verbs {
         if !config.ring_bytes.is_power_of_two() || u64::from(config.ring_bytes) < page {
             return Err(too_low("ring_bytes", config.ring_bytes.into(), page));
         }
+        if config.ring_bytes > 1 << 30 {
+            return Err(too_low("ring_bytes", config.ring_bytes.into(), 1 << 30));
+        }
+        // Frames start at multiples of 16 in a slot too, and are read as words there.
+        if !config.slot_bytes.is_multiple_of(16) || !(64..=16 << 20).contains(&config.slot_bytes) {
+            return Err(too_low("slot_bytes (a multiple of 16)", config.slot_bytes.into(), 16 << 20));
+        }
         VerbsPort::open(config, self.control()?)
     }
 

@@ -197,3 +197,129 @@ impl Rx {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::{Capabilities, Hello, PortConfig, Tag, hello::Feature, mem::Access, verbs::wr_id::Kind};
+
+    const RING: u32 = 8192;
+    const SLOT: u32 = 256;
+
+    fn rx(path: DataPath) -> (Rx, Region) {
+        let ring = path == DataPath::Ring;
+        let hello = Hello {
+            features: if ring { Feature::RING } else { Feature::default() },
+            ring_bytes: RING,
+            slot_bytes: SLOT,
+            arrivals: 4,
+            responder_resources: 1,
+            initiator_depth: 1,
+            lane: 0,
+            nonce: 0,
+        };
+        let caps = Capabilities {
+            ring,
+            credit_words: false,
+            arrivals: true,
+            bulk_in_place: false,
+            transfers_in_post: false,
+            responder_resources: 1,
+            initiator_depth: 1,
+            inline_bytes: 0,
+            message_bytes: 1 << 20,
+            timers: true,
+        };
+        let terms =
+            Negotiated::settle("verbs", &caps, &PortConfig::default(), &hello, &hello).expect("fair terms");
+        let bytes = if ring { RING } else { 5 * SLOT };
+        let fd = rustix::fs::memfd_create("rx", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
+        rustix::fs::ftruncate(&fd, 2 * u64::from(RING)).expect("two rings of room");
+        // The second mapping stands for the peer's device.
+        let (ours, theirs) = if ring {
+            let map = || Region::ring(fd.as_fd(), 0, bytes as usize, Access::ReadWrite).expect("a ring");
+            (map(), map())
+        } else {
+            let map = || Region::file(fd.as_fd(), bytes as usize, Access::ReadWrite).expect("slots");
+            (map(), map())
+        };
+        (Rx::new(ours, 0, &terms), theirs)
+    }
+
+    fn write(device: &Region, at: usize, bits: u64) {
+        // SAFETY: inside the mapping, aligned; nobody else writes it.
+        unsafe { device.at(at, 8).cast::<u64>().write(bits) };
+    }
+
+    fn word(payload: usize) -> u64 {
+        FrameWord::new(payload, Tag(9)).bits()
+    }
+
+    fn receive(slot: u16) -> WrId {
+        WrId::new(Kind::Receive, ConnId::new(0, 0), slot)
+    }
+
+    #[test]
+    fn a_chain_is_walked_across_the_end_of_the_ring() {
+        let (mut rx, device) = rx(DataPath::Ring);
+        rx.position = Position(u64::from(RING) - 32);
+        write(&device, RING as usize - 32, word(24));
+        write(&device, RING as usize, word(8));
+        rx.arrived(receive(0), 0, Some(48)).expect("a fair chain");
+        let first = rx.next_frame().expect("fair").expect("a frame");
+        assert_eq!((first.len(), first.end(), first.tag()), (24, Position(RING.into()), Tag(9)));
+        let second = rx.next_frame().expect("fair").expect("a frame");
+        assert_eq!((second.len(), second.end()), (8, Position(u64::from(RING) + 16)));
+        assert!(rx.next_frame().expect("fair").is_none());
+        assert!(!rx.is_walking() && rx.owes());
+    }
+
+    /// R46: whatever a peer writes into our ring is a named violation, never more than its own connection.
+    #[test]
+    fn r46_chains_that_lie_are_named() {
+        let chain = |bytes| Violation::Chain { bytes };
+        let lies: [(u64, u32, Violation); 5] = [
+            (word(24), 16, chain(16)),
+            (word(24), 17, chain(17)),
+            (0, 32, chain(32)),
+            (7, 32, Violation::FrameLength { bytes: 7, limit: 2048 }),
+            (u64::MAX, 2048, Violation::FrameLength { bytes: 0xffff_ffff, limit: 2048 }),
+        ];
+        for (bits, bytes, violation) in lies {
+            let (mut rx, device) = rx(DataPath::Ring);
+            write(&device, 0, bits);
+            rx.arrived(receive(0), 0, Some(bytes)).expect("not looked at yet");
+            assert_eq!(rx.next_frame().map(|_| ()), Err(violation), "{bits:#x} in {bytes} bytes");
+        }
+        let (mut ring, _device) = rx(DataPath::Ring);
+        assert_eq!(ring.arrived(receive(0), 0, Some(u32::MAX)), Err(chain(u32::MAX as usize)));
+        assert!(ring.arrived(receive(0), 64, None).is_err(), "a SEND on the ring path");
+        let (mut slots, _device) = rx(DataPath::SendRecv);
+        assert!(slots.arrived(receive(0), 64, Some(64)).is_err(), "an immediate on the send/recv path");
+        assert!(slots.arrived(receive(5), 64, None).is_err(), "a slot that does not exist");
+    }
+
+    /// R47: a slot is posted again when its last frame was released, in whatever order.
+    #[test]
+    fn r47_a_slot_is_kept_until_its_last_frame() {
+        let (mut rx, device) = rx(DataPath::SendRecv);
+        for at in [0, 16, 32] {
+            write(&device, 2 * SLOT as usize + at, word(8));
+        }
+        rx.arrived(receive(2), 48, None).expect("fair");
+        let mut frames = Vec::new();
+        while let Some(frame) = rx.next_frame().expect("fair") {
+            assert_eq!((frame.slot(), frame.end()), (2, Position(0)));
+            frames.push(frame);
+        }
+        assert_eq!((frames.len(), rx.lent[2]), (3, 3));
+        let mut list = RecvList::new(1);
+        for pick in [1, 0, 0] {
+            let frame = frames.remove(pick);
+            rx.release(frame, None, ConnId::new(0, 0), &mut list).expect("nothing to post to");
+        }
+        assert_eq!(rx.lent[2], 0);
+    }
+}

@@ -35,7 +35,9 @@ pub(crate) mod errno {
     pub(crate) const EINVAL: i32 = 22;
     pub(crate) const ENODEV: i32 = 19;
     pub(crate) const EPERM: i32 = 1;
+    pub(crate) const ENOENT: i32 = 2;
     pub(crate) const EADDRINUSE: i32 = 98;
+    pub(crate) const EADDRNOTAVAIL: i32 = 99;
     pub(crate) const ECONNRESET: i32 = 104;
     pub(crate) const ETIMEDOUT: i32 = 110;
     pub(crate) const ECONNREFUSED: i32 = 111;

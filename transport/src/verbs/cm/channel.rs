@@ -26,7 +26,7 @@ impl EventChannel {
         let raw = unsafe { sys::rdma_create_event_channel() };
         let raw = sys::pointer_result(raw).map_err(|errno| match errno {
             // The kernel has no RDMA CM: no /dev/infiniband/rdma_cm.
-            sys::errno::ENODEV | 2 => PortError::NoDevice {
+            sys::errno::ENODEV | sys::errno::ENOENT => PortError::NoDevice {
                 detail: "the kernel has no RDMA CM; load it with `modprobe rdma_ucm`".to_owned(),
             },
             errno => PortError::System { step: "rdma_create_event_channel", errno },
