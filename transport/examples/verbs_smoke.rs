@@ -482,7 +482,7 @@ fn foreign_client(host: &str) -> Result<(), Failure> {
     let Address::Rdma { port, .. } = listener.address() else { return Err("no port".into()) };
     let port = port.to_string();
     let bare = host.trim_matches(['[', ']']);
-    let args = ["5", "rping", "-c", "-a", bare, "-p", &port, "-C", "1"];
+    let args = ["20", "rping", "-c", "-a", bare, "-p", &port, "-C", "1"];
     let status = Command::new("timeout").args(args).output()?.status;
     if listener.accept(Duration::from_millis(100))?.is_some() {
         return Err("a foreign client was handed out".into());
