@@ -1,21 +1,23 @@
 //! Runs the conformance suite on one provider:
-//! `conformance --provider sim|shm|verbs [--address rdma://HOST:0] [--only NAME]`.
+//! `conformance --provider sim|shm|verbs [--address rdma://HOST:0] [--only NAME] [--any]`.
 //!
 //! Prints a line for each case and the count last; exits with 1 when a case failed and with 2 when it could not run.
 
 use std::{error::Error, io::Write, process::ExitCode};
 
-#[cfg(any(feature = "shm", feature = "verbs"))]
-use gimmal_transport::conformance::RealTime;
 use gimmal_transport::{
     Address,
     conformance::{Report, run_some},
 };
+#[cfg(any(feature = "shm", feature = "verbs"))]
+use gimmal_transport::{Any, AnyConfig, conformance::RealTime};
 
 struct Arguments {
     provider: String,
     address: Option<Address>,
     only: String,
+    /// Through `Any`, in place of the provider itself.
+    any: bool,
 }
 
 fn main() -> ExitCode {
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
 }
 
 fn arguments() -> Result<Arguments, Box<dyn Error>> {
-    let mut given = Arguments { provider: "sim".to_owned(), address: None, only: String::new() };
+    let mut given = Arguments { provider: "sim".to_owned(), address: None, only: String::new(), any: false };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -40,10 +42,12 @@ fn arguments() -> Result<Arguments, Box<dyn Error>> {
             "--provider" => given.provider = value()?,
             "--address" => given.address = Some(value()?.parse()?),
             "--only" => given.only = value()?,
+            "--any" => given.any = true,
             _ => {
-                return Err(
-                    format!("{word}? use --provider sim|shm|verbs, --address URL, --only NAME").into()
-                );
+                return Err(format!(
+                    "{word}? use --provider sim|shm|verbs, --address URL, --only NAME, --any"
+                )
+                .into());
             }
         }
     }
@@ -85,6 +89,11 @@ fn on_shm(given: &Arguments) -> Result<Report, Box<dyn Error>> {
         Address::Shm { path: path.into() }
     };
     let wrong = Address::Mem { name: "wrong".to_owned() };
+    if given.any {
+        let any = Any::with(AnyConfig { sim: false, ..AnyConfig::default() });
+        let mut harness = RealTime::new("any/shm", any, address, wrong).with_knocker(knock_on_socket);
+        return Ok(run_some(&mut harness, &given.only, watch));
+    }
     let mut harness = RealTime::new("shm", Shm, address, wrong).with_knocker(knock_on_socket);
     Ok(run_some(&mut harness, &given.only, watch))
 }
@@ -98,8 +107,17 @@ fn on_verbs(given: &Arguments) -> Result<Report, Box<dyn Error>> {
     let name = format!("verbs/{host}");
     let address = move |_| Address::Rdma { host: host.clone(), port: 0 };
     let wrong = Address::Mem { name: "wrong".to_owned() };
+    if given.any {
+        let any = Any::with(AnyConfig { sim: false, ..AnyConfig::default() });
+        return Ok(watched(RealTime::new(&format!("any/{name}"), any, address, wrong), &given.only));
+    }
+    Ok(watched(RealTime::new(&name, Verbs::new(), address, wrong), &given.only))
+}
+
+/// Runs the suite and looks at the devices' RNR counters after each case.
+#[cfg(feature = "verbs")]
+fn watched<P: gimmal_transport::Provider>(harness: RealTime<P>, only: &str) -> Report {
     let mut seen = rnr_sum();
-    let harness = RealTime::new(&name, Verbs::new(), address, wrong);
     let mut harness = harness.with_knocker(gimmal_transport::verbs::knock).with_check(move || {
         let (before, after) = (seen, rnr_sum());
         seen = after;
@@ -109,7 +127,7 @@ fn on_verbs(given: &Arguments) -> Result<Report, Box<dyn Error>> {
             Err(format!("RNR counters went from {before} to {after}").into())
         }
     });
-    Ok(run_some(&mut harness, &given.only, watch))
+    run_some(&mut harness, only, watch)
 }
 
 /// The RNR counters of all devices that have some.

@@ -398,3 +398,111 @@ fn two_threads_and_a_real_clock() {
     let mut connecting = sim.connect(&address, &port.gate(), &ConnectOptions::default()).unwrap();
     assert!(matches!(connecting.poll(wait), Some(Err(ConnectError::NobodyListens { .. }))));
 }
+
+/// R95: a completion that comes twice shows a frame that ends where one ended before.
+#[test]
+fn r95_a_doubled_chain_arrives_twice() {
+    let mut two = Two::new(faulty(Step::Frame(2), FaultKind::Doubled), &PortConfig::default());
+    let [active, _] = two.open();
+    for at in 0..3 {
+        two.send(0, active, &[at; 8], Chain::Begin).unwrap();
+    }
+    let ends: Vec<u64> = (0..4).map(|_| two.frame(1).end().0).collect();
+    assert_eq!(ends, [16, 32, 32, 48]);
+    assert_eq!(two.sim.findings().injected, vec![FaultKind::Doubled]);
+}
+
+/// R42: the peer never hears of a close; only a heartbeat above can tell.
+#[test]
+fn r42_a_silent_close_leaves_the_peer_half_open() {
+    let mut two = Two::new(faulty(Step::Closing, FaultKind::Silent), &PortConfig::default());
+    let [active, passive] = two.open();
+    two.ports[0].close(active, CloseReason::Local, two.sim.now());
+    assert_eq!(two.closed(0), CloseReason::Local);
+    for _ in 0..50 {
+        two.turn();
+    }
+    assert!(two.events[1].is_empty());
+    assert!(two.ports[1].reserve(passive, 8).is_ok(), "it still believes in the connection");
+}
+
+#[test]
+fn a_connection_lost_in_mid_bulk_fails_the_pull_first() {
+    let mut two = Two::new(
+        faulty(Step::Bulk(3), FaultKind::Lost),
+        &PortConfig { bulk_piece_bytes: 1024, initiator_depth: 2, ..PortConfig::default() },
+    );
+    let [active, passive] = two.open();
+    let loan = two.ports[0].gate().allocate(active, 10_000).unwrap();
+    let offer = two.ports[0].offer(active, &loan).unwrap();
+    two.ports[1].pull(passive, offer, 1).unwrap();
+    assert_eq!(two.pulled(1).unwrap_err(), BulkError::Closed);
+    assert!(matches!(two.closed(1), CloseReason::PeerGone { .. }));
+    assert_eq!(two.sim.findings().misuses, vec![], "the loan outlives the connection");
+    drop(loan);
+    assert_eq!(two.sim.findings().misuses, vec![]);
+}
+
+/// R19: the device goes while one connects, and others are open; afterwards it works again.
+#[test]
+fn r19_device_removal_ends_attempts_and_connections() {
+    let mut two = Two::new(slow(9), &PortConfig::default());
+    two.open();
+    two.sim.inject(Fault::at(Step::Request, FaultKind::DeviceRemoved).of(1));
+    let error = two.connect().unwrap_err();
+    assert!(matches!(error, ConnectError::Event { event: "RDMA_CM_EVENT_DEVICE_REMOVAL", .. }), "{error:?}");
+    assert_eq!([two.closed(0), two.closed(1)], [CloseReason::DeviceGone, CloseReason::DeviceGone]);
+    two.open();
+}
+
+/// R25, by seed: whatever is lost, both ends hear of it once, and nothing stays.
+#[test]
+fn r25_random_losses_leave_nothing() {
+    let mut lost = 0;
+    for seed in 0..200 {
+        let mut two = Two::new(SimConfig { lost_ppm: 50_000, ..slow(seed) }, &PortConfig::default());
+        let [active, passive] = two.open();
+        for at in 0..20 {
+            let _ = two.send(0, active, &[at; 30], Chain::Begin);
+            let _ = two.send(1, passive, &[at; 30], Chain::Begin);
+            two.turn();
+        }
+        if two.sim.findings().injected.is_empty() {
+            continue;
+        }
+        lost += 1;
+        assert!(matches!(two.closed(0), CloseReason::PeerGone { .. }), "seed {seed}");
+        assert!(matches!(two.closed(1), CloseReason::PeerGone { .. }), "seed {seed}");
+        assert_eq!(two.sim.connections(), 0, "seed {seed}");
+    }
+    assert!(lost > 100, "only {lost} of 200 seeds lost something");
+}
+
+/// Events of several connections are polled in an order that depends on the seed, those of one never.
+#[test]
+fn shuffle_changes_the_order_between_connections_only() {
+    let order = |seed| {
+        let mut two =
+            Two::new(SimConfig { seed, shuffle: true, ..SimConfig::default() }, &PortConfig::default());
+        let conns: Vec<_> = (0..4).map(|_| two.open()).collect();
+        for at in 0..5 {
+            for [active, _] in &conns {
+                two.send(0, *active, &[at], Chain::Begin).unwrap();
+            }
+        }
+        let mut seen = Vec::new();
+        for _ in 0..20 {
+            seen.push(two.until(1, |event| match event {
+                Event::Frame { conn, frame } => Some((conn, frame[0])),
+                _ => None,
+            }));
+        }
+        for [_, passive] in &conns {
+            let own: Vec<u8> = seen.iter().filter(|(conn, _)| conn == passive).map(|(_, at)| *at).collect();
+            assert_eq!(own, [0, 1, 2, 3, 4]);
+        }
+        seen
+    };
+    assert_eq!(order(1), order(1));
+    assert_ne!(order(1), order(2));
+}
