@@ -10,6 +10,8 @@ mod caller;
 mod map;
 mod reach;
 mod serving;
+#[cfg(test)]
+mod sim_tests;
 mod tasks;
 
 use std::{

@@ -1,0 +1,423 @@
+//! Both roles on simulated worlds: many seeds, every medium, calls of every kind, random cancels and deadlines, and the
+//! connection lost anywhere.
+//!
+//! Every call ends exactly once · none runs twice · none that is said not to have run did · every answer is its call's
+//! · nothing is left: no call, handler, place or slot · the world saw no misuse of credit.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use gimmal_engine::{
+    Config as EngineConfig, Inline,
+    transport::{
+        Address, ConnectOptions, Connecting as _, Incoming as _, ListenOptions, Listener as _, PortConfig,
+        Provider as _, Time,
+        sim::{Fault, FaultKind, Sim, SimConfig, SimDevice, Step},
+    },
+};
+
+use super::{Fresh, Node, Reach};
+use crate::{
+    Answer, Bulk, Cx, Fate, WithLoan,
+    calls::{CallKey, Reply},
+    cell::Outcome,
+    codec::{Decode, Encoded, Postcard, Raw},
+    config::Config,
+    method::Method,
+    service::{Registry, Service},
+    stats::{Counters, Stats},
+};
+
+#[gimmal_macros::service(crate = crate)]
+trait World {
+    async fn now(&self, cx: &Cx, number: u32) -> u32;
+    async fn soon(&self, cx: &Cx, number: u32) -> u32;
+    async fn large(&self, cx: &Cx, number: u32) -> (u32, Vec<u8>);
+    async fn lend(&self, cx: &Cx, number: u32) -> WithLoan<u32>;
+    async fn take(&self, cx: &Cx, number: u32, bytes: Bulk) -> u32;
+    #[raw]
+    fn raw(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+}
+
+type Gates = Arc<Mutex<Vec<(Arc<AtomicBool>, Waker)>>>;
+
+#[derive(Clone, Default)]
+struct Handlers {
+    /// How often each call ran.
+    journal: Arc<Mutex<HashMap<u32, u32>>>,
+    /// Handlers that wait for the test.
+    gates: Gates,
+}
+
+impl Handlers {
+    fn run(&self, number: u32) {
+        *self.journal.lock().unwrap().entry(number).or_default() += 1;
+    }
+}
+
+struct Gate {
+    open: Arc<AtomicBool>,
+    gates: Gates,
+}
+
+impl Future for Gate {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.open.load(Ordering::Relaxed) {
+            return Poll::Ready(());
+        }
+        self.gates.lock().unwrap().push((Arc::clone(&self.open), context.waker().clone()));
+        Poll::Pending
+    }
+}
+
+fn bytes(number: u32) -> usize {
+    (number as usize * 37) % 3000
+}
+
+impl World for Handlers {
+    async fn now(&self, _: &Cx, number: u32) -> u32 {
+        self.run(number);
+        number
+    }
+
+    async fn soon(&self, _: &Cx, number: u32) -> u32 {
+        self.run(number);
+        Gate { open: Arc::default(), gates: Arc::clone(&self.gates) }.await;
+        number
+    }
+
+    async fn large(&self, _: &Cx, number: u32) -> (u32, Vec<u8>) {
+        self.run(number);
+        (number, vec![1; bytes(number)])
+    }
+
+    async fn lend(&self, cx: &Cx, number: u32) -> WithLoan<u32> {
+        self.run(number);
+        match cx.loan(bytes(number)) {
+            Ok(loan) => WithLoan::new(number, loan),
+            Err(_) => WithLoan::without(number),
+        }
+    }
+
+    async fn take(&self, _: &Cx, number: u32, lent: Bulk) -> u32 {
+        self.run(number);
+        assert_eq!(lent.len(), bytes(number));
+        number
+    }
+
+    fn raw(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
+        self.run(u32::from_le_bytes(request.try_into().unwrap()));
+        answer.write(request);
+    }
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % limit
+    }
+}
+
+struct Run {
+    sim: Sim,
+    rng: Rng,
+    client: Inline<Sim, Node>,
+    server: Inline<Sim, Node>,
+    counters: [Arc<Counters>; 2],
+    conn: Option<gimmal_engine::transport::ConnId>,
+    handlers: Handlers,
+    now: Time,
+    /// Calls under way: number, method, key.
+    open: Vec<(u32, usize, CallKey)>,
+    ended: HashMap<u32, Result<(), Fate>>,
+    cancelled: u32,
+}
+
+fn node(sim: &Sim, config: &Config, services: Vec<Arc<dyn Service>>) -> (Inline<Sim, Node>, Arc<Counters>) {
+    let (plan, limits) = config.clone().validate().unwrap();
+    let (reach, counters) = (Reach::new(limits.tasks_max), Arc::<Counters>::default());
+    let registry = Arc::new(Registry::new(services).unwrap());
+    let node = Node::new(limits, registry, Arc::default(), Arc::clone(&reach), Arc::clone(&counters));
+    let inline = Inline::new(sim, &plan, node).unwrap();
+    reach.set(inline.handle());
+    (inline, counters)
+}
+
+fn config(serving_max: usize) -> Config {
+    let port = PortConfig { ring_bytes: 16 << 10, slot_bytes: 4096, arrivals: 16, ..PortConfig::default() };
+    let engine = EngineConfig { port, ..EngineConfig::default() };
+    Config { engine, window: 8, waiting_max: 16, serving_max, tasks_max: 6, ..Config::default() }
+}
+
+impl Run {
+    fn new(seed: u64, sim: SimConfig) -> Self {
+        let sim = Sim::new(sim);
+        let handlers = Handlers::default();
+        // A server that takes fewer calls than the client's window refuses some.
+        let (server, served) =
+            node(&sim, &config(6 + (seed % 3) as usize), vec![Arc::new(serve_world(handlers.clone()))]);
+        let (client, called) = node(&sim, &config(1), Vec::new());
+        let mut run = Self {
+            sim,
+            rng: Rng(seed * 2 + 1),
+            client,
+            server,
+            counters: [called, served],
+            conn: None,
+            handlers,
+            now: Time(0),
+            open: Vec::new(),
+            ended: HashMap::new(),
+            cancelled: 0,
+        };
+        run.connect();
+        run
+    }
+
+    fn connect(&mut self) {
+        let address: Address = "mem://world".parse().unwrap();
+        let mut listener = self.sim.listen(&address, &ListenOptions::default()).unwrap();
+        let gate = self.client.handle().gate().clone();
+        let mut connecting = self.sim.connect(&address, &gate, &ConnectOptions::default()).unwrap();
+        for _ in 0..10_000 {
+            self.turns();
+            if let Some(incoming) = listener.accept(Duration::ZERO).unwrap() {
+                let link = incoming.accept(self.server.handle().gate()).unwrap();
+                self.server.adopt(link);
+            }
+            if let Some(link) = connecting.poll(Duration::ZERO) {
+                self.client.adopt(link.unwrap());
+                break;
+            }
+        }
+        for _ in 0..1000 {
+            self.turns();
+            self.conn = self.client.app_mut().conns.iter_mut().map(|(conn, _)| conn).next();
+            if self.conn.is_some() {
+                return;
+            }
+        }
+        panic!("no connection");
+    }
+
+    fn turns(&mut self) {
+        self.now = Time(self.now.0 + 1000);
+        self.client.turn_at(self.now);
+        if self.rng.below(3) > 0 {
+            self.server.turn_at(self.now);
+        }
+    }
+
+    fn call(&mut self, number: u32) {
+        let Some(conn) = self.conn else { return };
+        let at = self.rng.below(6) as usize;
+        let method: &'static Method = &__WORLD_METHODS[at];
+        let timeout = match self.rng.below(4) {
+            0 => Some(Duration::from_micros(1 + self.rng.below(200))),
+            1 => None,
+            _ => Some(Duration::from_secs(1)),
+        };
+        let loan = (at == 4).then(|| {
+            let handle = self.client.handle();
+            handle.allocate(conn, bytes(number).max(1)).ok().map(|loan| loan.truncate(bytes(number)))
+        });
+        let loan = loan.flatten();
+        if at == 4 && loan.is_none() {
+            return;
+        }
+        let arguments = (number,);
+        let started = self.client.with(|node, io| {
+            if at == 5 {
+                let request = number.to_le_bytes();
+                let source = Fresh { value: &request[..], buffer: Vec::new() };
+                node.start(io, conn, method, timeout, source, None, Reply::Local)
+            } else {
+                let value = &Encoded::<Postcard, _>::new(&arguments);
+                node.start(io, conn, method, timeout, Fresh { value, buffer: Vec::new() }, loan, Reply::Local)
+            }
+        });
+        match started {
+            Ok(key) => self.open.push((number, at, key)),
+            Err(error) => {
+                assert_eq!(error.fate(), Fate::NotRun, "{error}");
+                self.ended.insert(number, Err(Fate::NotRun));
+            }
+        }
+    }
+
+    fn take_outcomes(&mut self) {
+        let Some(conn) = self.conn else { return };
+        let node = self.client.app_mut();
+        let ended = &mut self.ended;
+        self.open.retain(|(number, at, key)| {
+            let Some(outcome) = node.take_local(conn, *key) else { return true };
+            let result = judge(*number, *at, outcome);
+            assert!(ended.insert(*number, result).is_none(), "call {number} ended twice");
+            false
+        });
+    }
+
+    fn step(&mut self) {
+        self.turns();
+        self.take_outcomes();
+        if self.rng.below(4) == 0 {
+            let mut gates = self.handlers.gates.lock().unwrap();
+            if !gates.is_empty() {
+                let at = self.rng.below(gates.len() as u64) as usize;
+                let (open, waker) = gates.swap_remove(at);
+                drop(gates);
+                open.store(true, Ordering::Relaxed);
+                waker.wake();
+            }
+        }
+        if self.rng.below(12) == 0 && !self.open.is_empty() {
+            let at = self.rng.below(self.open.len() as u64) as usize;
+            let (_, _, key) = self.open.swap_remove(at);
+            let conn = self.conn.unwrap();
+            self.client.with(|node, io| node.cancel(io, conn, key));
+            self.cancelled += 1;
+        }
+    }
+
+    /// Makes `calls` calls and waits for the end of all.
+    fn run(&mut self, calls: u32) {
+        let mut next = 0;
+        for _ in 0..40_000 {
+            self.step();
+            if next < calls && self.rng.below(2) == 0 {
+                self.call(next);
+                next += 1;
+            }
+            if next == calls && self.open.is_empty() {
+                break;
+            }
+        }
+        // What was cancelled last is on its way still.
+        for _ in 0..3000 {
+            self.step();
+        }
+    }
+
+    fn check(&mut self, what: &str, calls: u32) {
+        assert!(self.open.is_empty(), "{what}: {} calls never ended", self.open.len());
+        let journal = self.handlers.journal.lock().unwrap();
+        for (number, times) in journal.iter() {
+            assert_eq!(*times, 1, "{what}: call {number} ran {times} times");
+        }
+        for (number, result) in &self.ended {
+            let ran = journal.contains_key(number);
+            match result {
+                Ok(()) | Err(Fate::Ran) => assert!(ran, "{what}: call {number} was answered and never ran"),
+                Err(Fate::NotRun) => assert!(!ran, "{what}: call {number} ran, and was said not to"),
+                Err(_) => {}
+            }
+        }
+        assert!(self.ended.len() as u32 + self.cancelled <= calls, "{what}");
+        let stats = |counters: &Counters| {
+            let mut stats = Stats::default();
+            counters.add_to(&mut stats);
+            stats
+        };
+        let (called, served) = (stats(&self.counters[0]), stats(&self.counters[1]));
+        assert_eq!(called.calls, called.answered + called.failed + called.cancelled, "{what}: {called:?}");
+        assert_eq!((served.serving, served.panics), (0, 0), "{what}: {served:?}");
+        let (client, server) = (self.client.app(), self.server.app());
+        assert_eq!((client.calls_live, server.tasks.len(), client.graves.len()), (0, 0, 0), "{what}");
+        assert_eq!(self.sim.rnr_count(), 0, "{what}: RNR");
+        assert_eq!(self.sim.findings().misuses, [], "{what}");
+    }
+}
+
+/// Whether the outcome is the call's, and how it ended.
+fn judge(number: u32, at: usize, outcome: Outcome) -> Result<(), Fate> {
+    match outcome {
+        Outcome::Answered { is_error, body, bulk } => {
+            assert!(!is_error);
+            let answer = match at {
+                2 => {
+                    let (answer, filler): (u32, Vec<u8>) = Postcard::decode(&body).unwrap();
+                    assert_eq!(filler.len(), bytes(number));
+                    answer
+                }
+                5 => u32::from_le_bytes(
+                    <Raw as Decode<'_, Vec<u8>>>::decode(&body).unwrap().try_into().unwrap(),
+                ),
+                _ => Postcard::decode(&body).unwrap(),
+            };
+            assert_eq!(answer, number, "another call's answer");
+            assert_eq!(at == 3 && bytes(number) > 0, bulk.is_some());
+            assert!(bulk.is_none_or(|bulk| bulk.len() == bytes(number)));
+            Ok(())
+        }
+        Outcome::Status(status) => Err(status.fate()),
+        Outcome::Failed(error) => Err(error.fate()),
+        Outcome::Mismatch(theirs) => panic!("a mismatch with {theirs}"),
+    }
+}
+
+const DEVICES: [(&str, fn() -> SimDevice); 3] =
+    [("roce", SimDevice::roce), ("iwarp", SimDevice::iwarp), ("shared memory", SimDevice::shared_memory)];
+
+fn world(seed: u64, device: SimDevice) -> SimConfig {
+    SimConfig {
+        seed,
+        device,
+        delay_min: Duration::from_nanos(200),
+        delay_max: Duration::from_micros(20),
+        shuffle: true,
+        ..SimConfig::default()
+    }
+}
+
+/// Seeds of a run: few in CI, more in a soak.
+fn seeds() -> u64 {
+    std::env::var("GIMMAL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40)
+}
+
+#[test]
+fn every_call_ends_once_on_every_medium() {
+    let (mut answered, mut refused, mut expired) = (0, 0, 0);
+    for (name, device) in DEVICES {
+        for seed in 0..seeds() {
+            let mut run = Run::new(seed, world(seed, device()));
+            run.run(150);
+            run.check(&format!("{name}, seed {seed}"), 150);
+            answered += run.ended.values().filter(|ended| ended.is_ok()).count();
+            refused += run.ended.values().filter(|ended| **ended == Err(Fate::NotRun)).count();
+            expired += run.ended.values().filter(|ended| **ended == Err(Fate::MaybeRan)).count();
+        }
+    }
+    assert!(answered > 0 && refused > 0 && expired > 0, "{answered} {refused} {expired}");
+}
+
+#[test]
+fn r25_a_connection_lost_anywhere_ends_every_call_once() {
+    let mut unsure = 0;
+    for (name, device) in DEVICES {
+        for seed in 0..seeds() {
+            let mut config = world(seed, device());
+            config.faults = vec![Fault::at(Step::Frame(5 + seed * 3), FaultKind::Lost)];
+            let mut run = Run::new(seed, config);
+            run.run(150);
+            assert_eq!(run.sim.findings().injected.len(), 1, "{name}, seed {seed}: not injected");
+            run.check(&format!("{name}, seed {seed}"), 150);
+            unsure += run.ended.values().filter(|ended| **ended == Err(Fate::MaybeRan)).count();
+        }
+    }
+    assert!(unsure > 0);
+}

@@ -1,0 +1,191 @@
+//! A peer that speaks the engine's protocol but not ours: whatever it sends, the server lives, and lives on for others.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Fixture, config, until};
+use gimmal_rpc::{
+    engine::{
+        App, Head, Inline, Io, Message,
+        transport::{Address, Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, any::Any},
+    },
+    frame::{Kind, RequestHead},
+    id::CallId,
+};
+use proptest::prelude::*;
+
+/// Remembers what happened to it.
+#[derive(Debug, Default)]
+struct Hostile {
+    answers: Vec<(u16, u64, Vec<u8>)>,
+    closed: Option<CloseReason>,
+}
+
+impl App for Hostile {
+    type Command = ();
+
+    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
+
+    fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
+        self.answers.push((message.head.kind, message.head.aux, message.body.to_vec()));
+        if let Some(bulk) = message.bulk {
+            io.decline(conn, bulk);
+        }
+    }
+
+    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
+
+    fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {}
+
+    fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, reason: &CloseReason) {
+        self.closed = Some(reason.clone());
+    }
+
+    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
+}
+
+struct Attacker {
+    inline: Inline<Any, Hostile>,
+    conn: ConnId,
+}
+
+impl Attacker {
+    fn new(url: &str) -> Self {
+        let plan = config().engine.validate().unwrap();
+        let mut inline = Inline::new(&Any::new(), &plan, Hostile::default()).unwrap();
+        let (conn, _) = inline.connect(&url.parse::<Address>().unwrap()).unwrap();
+        Self { inline, conn }
+    }
+
+    fn send(&mut self, kind: u16, aux: u64, body: &[u8]) -> bool {
+        let conn = self.conn;
+        let sent = self.inline.with(|_, io| {
+            io.send(conn, Head { kind, aux }, body.len(), |out| {
+                out[..body.len()].copy_from_slice(body);
+                Some(body.len())
+            })
+        });
+        self.inline.idle(Duration::from_millis(1));
+        sent.is_ok()
+    }
+
+    fn until_closed(&mut self) {
+        let inline = &mut self.inline;
+        until("the server closes the connection", || {
+            inline.idle(Duration::from_millis(1));
+            inline.app().closed.is_some()
+        });
+    }
+
+    fn until_answers(&mut self, count: usize) {
+        let inline = &mut self.inline;
+        until("the answers are here", || {
+            inline.idle(Duration::from_millis(1));
+            inline.app().answers.len() >= count
+        });
+    }
+}
+
+fn request(name: &str) -> Vec<u8> {
+    let methods = gimmal_rpc::Service::methods(&common::serve_probe(common::Prober::default()));
+    let method = methods.iter().find(|method| method.name == name).unwrap();
+    RequestHead { method: method.id, signature: method.signature_hash, deadline_us: 0 }.encode().to_vec()
+}
+
+for_each_scheme! {
+    what_is_no_message_closes_its_connection
+    r86_a_doubled_request_is_not_run_again
+    answers_and_cancels_of_nothing_are_ignored
+    a_caller_that_ignores_the_limit_is_refused
+}
+
+fn what_is_no_message_closes_its_connection(scheme: &str) {
+    let fixture = Fixture::new(scheme, "nonsense");
+    let honest = fixture.client();
+    let nonsense: [(u16, &[u8]); 7] = [
+        (0, b""),
+        (4, b"one-way is not there yet"),
+        (99, b"what"),
+        (Kind::Request.code(), b"short"),
+        (Kind::Response.code(), b"short"),
+        (Kind::Response.code(), &[9; 8]),
+        (Kind::Request.code() | 0xff00, b""),
+    ];
+    for (kind, body) in nonsense {
+        let mut attacker = Attacker::new(&fixture.url);
+        attacker.send(kind, 0, body);
+        attacker.until_closed();
+        assert_eq!(honest.echo("still here".to_owned()).wait().unwrap(), "still here");
+    }
+}
+
+fn r86_a_doubled_request_is_not_run_again(scheme: &str) {
+    let fixture = Fixture::new(scheme, "doubled");
+    let mut attacker = Attacker::new(&fixture.url);
+    let id = CallId { slot: 3, generation: 7 };
+    attacker.send(Kind::Request.code(), id.aux(), &request("hang"));
+    until("it runs", || fixture.hanging() == 1);
+    attacker.send(Kind::Request.code(), id.aux(), &request("hang"));
+    attacker.until_closed();
+    until("its handler was dropped", || fixture.hanging() == 0);
+    assert_eq!(fixture.server.stats().started, 1);
+}
+
+fn answers_and_cancels_of_nothing_are_ignored(scheme: &str) {
+    let fixture = Fixture::new(scheme, "nothing");
+    let mut attacker = Attacker::new(&fixture.url);
+    for aux in [0, 5, 1 << 32, u64::MAX] {
+        attacker.send(Kind::Response.code(), aux, &[0; 8]);
+        attacker.send(Kind::Cancel.code(), aux, b"");
+    }
+    attacker.send(Kind::Request.code(), 0, &[&request("echo")[..], b"\x02ok"].concat());
+    attacker.until_answers(1);
+    assert_eq!(attacker.inline.app().answers[0], (2, 0, b"\0\0\0\0\0\0\0\0\x02ok".to_vec()));
+    assert_eq!(fixture.server.stats().late_answers, 4);
+}
+
+fn a_caller_that_ignores_the_limit_is_refused(scheme: &str) {
+    let fixture = Fixture::new(scheme, "limit");
+    let mut attacker = Attacker::new(&fixture.url);
+    for slot in [256, 4096, u32::MAX] {
+        let id = CallId { slot, generation: 0 };
+        attacker.send(Kind::Request.code(), id.aux(), &request("hang"));
+    }
+    attacker.until_answers(3);
+    for (_, _, body) in &attacker.inline.app().answers {
+        assert_eq!(body[..3], [2, 8, 0], "ResourceExhausted, not run");
+    }
+    assert_eq!(fixture.server.stats().started, 0);
+}
+
+#[test]
+fn any_bytes_leave_the_server_alive() {
+    let fixture = Fixture::new("mem", "fuzz");
+    let honest = fixture.client();
+    let names = ["echo", "divide", "fill", "reverse", "sum", "left", "hang"];
+    let message =
+        (0u16..6, 0u64..8, 0..names.len(), any::<bool>(), proptest::collection::vec(any::<u8>(), 0..40));
+    let messages = proptest::collection::vec(message, 1..20);
+    let cases = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(cases, |(messages in messages)| {
+        let mut attacker = Attacker::new(&fixture.url);
+        for (kind, aux, name, headed, tail) in messages {
+            let mut body = if headed { request(names[name]) } else { Vec::new() };
+            body.extend_from_slice(&tail);
+            // A few bytes may ask it for 4 GiB.
+            if headed && names[name] == "fill" {
+                continue;
+            }
+            if !attacker.send(kind, aux, &body) {
+                break;
+            }
+        }
+        prop_assert_eq!(honest.echo("alive".to_owned()).wait().unwrap(), "alive");
+    });
+    drop(honest);
+    until("nothing is left", || fixture.hanging() == 0 && fixture.server.stats().serving == 0);
+    assert_eq!(fixture.server.stats().panics, 0);
+}

@@ -1,0 +1,154 @@
+//! `kill -9` on a server in the middle of 100 calls: every call ends in time with its fate, no call that is said not to
+//! have run is in the server's journal, nothing is left behind, and a restarted server is reachable.
+//!
+//! Over shared memory, or over the URL in `GIMMAL_KILL_URL` (`rdma://host:port`).
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::{
+    collections::HashSet,
+    fs::{self, OpenOptions},
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use gimmal_rpc::{Client, Config, Cx, Fate, Server, engine::Idle};
+
+#[gimmal_rpc::service(crate = gimmal_rpc)]
+trait Journal {
+    /// Writes `number` to the journal, then takes its time.
+    async fn work(&self, cx: &Cx, number: u32) -> u32;
+}
+
+struct Journaler(PathBuf);
+
+impl Journal for Journaler {
+    async fn work(&self, _: &Cx, number: u32) -> u32 {
+        let mut journal = OpenOptions::new().append(true).create(true).open(&self.0).unwrap();
+        writeln!(journal, "{number}").unwrap();
+        if number < ANSWERED { number } else { std::future::pending().await }
+    }
+}
+
+/// Calls below this are answered, the others run when the server dies.
+const ANSWERED: u32 = 10;
+const CALLS: u32 = 100;
+const WINDOW: usize = 64;
+
+fn config() -> Config {
+    let mut config = Config { window: WINDOW, ..Config::default() };
+    config.engine.idle = Idle::Adaptive { spin_us: 20 };
+    config
+}
+
+/// The server's process.
+fn serve(url: &str, journal: &str) {
+    let journaler = Journaler(PathBuf::from(journal));
+    let server = Server::builder().service(serve_journal(journaler)).config(config()).listen(url).unwrap();
+    println!("listening on {}", server.address());
+    server.join();
+}
+
+/// Killed when the test ends, whatever its end.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(url: &str, journal: &Path) -> (Process, String) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .env("GIMMAL_KILL_SERVE", url)
+        .env("GIMMAL_KILL_JOURNAL", journal)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let url = line.trim().strip_prefix("listening on ").expect("the server starts").to_owned();
+    (Process(child), url)
+}
+
+fn journaled(journal: &Path) -> HashSet<u32> {
+    fs::read_to_string(journal).unwrap_or_default().lines().map(|line| line.parse().unwrap()).collect()
+}
+
+fn until(what: &str, mut ready: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !ready() {
+        assert!(started.elapsed() < Duration::from_secs(10), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Descriptors of this process; a leaked socket or segment is one.
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn kill_in_the_middle(url: &str, limit: Duration) {
+    let folder = std::env::temp_dir();
+    let journal = folder.join(format!("gimmal-kill-{}.journal", std::process::id()));
+    let _ = fs::remove_file(&journal);
+    let before = descriptors();
+    let (server, url) = start(url, &journal);
+    let client = JournalClient::new(Client::builder().config(config()).connect(&url).unwrap());
+    let calls: Vec<_> = (0..CALLS).map(|number| client.work(number)).collect();
+    until("the window is full of running calls", || journaled(&journal).len() >= WINDOW);
+    let killed = Instant::now();
+    drop(server);
+    let mut fates = [0; 3];
+    let mut not_run = HashSet::new();
+    for (number, call) in (0..CALLS).zip(calls) {
+        match call.wait() {
+            Ok(answer) => assert!(answer == number && number < ANSWERED),
+            Err(error) => {
+                assert!(error.to_string().contains("the connection ended"), "{error}");
+                match error.fate() {
+                    Fate::NotRun => drop(not_run.insert(number)),
+                    fate => assert_eq!(fate, Fate::MaybeRan),
+                }
+                fates[usize::from(error.fate() == Fate::MaybeRan)] += 1;
+                continue;
+            }
+        }
+        fates[2] += 1;
+    }
+    let took = killed.elapsed();
+    assert!(took < limit, "the last call ended after {took:?}");
+    let [not_ran, maybe_ran, answered] = fates;
+    println!("not run {not_ran}, may have run {maybe_ran}, answered {answered}, all ended within {took:?}");
+    assert!(not_ran > 0 && maybe_ran > 0 && answered == ANSWERED);
+    let ran = journaled(&journal);
+    assert!(ran.is_disjoint(&not_run), "ran, and said not to have: {:?}", ran.intersection(&not_run));
+
+    let (server, url) = start(&url, &journal);
+    let again = JournalClient::new(Client::builder().config(config()).connect(&url).unwrap());
+    assert_eq!(again.work(0).wait().unwrap(), 0);
+    drop((server, client, again));
+    let _ = fs::remove_file(&journal);
+    until("every descriptor is closed", || descriptors() <= before);
+    if let Some(path) = url.strip_prefix("shm://") {
+        // The killed server's socket was taken over by its successor, which was killed too.
+        let _ = fs::remove_file(path);
+    }
+}
+
+fn main() {
+    if let (Ok(url), Ok(journal)) = (std::env::var("GIMMAL_KILL_SERVE"), std::env::var("GIMMAL_KILL_JOURNAL"))
+    {
+        return serve(&url, &journal);
+    }
+    let url = std::env::var("GIMMAL_KILL_URL").unwrap_or_else(|_| {
+        let name = format!("gimmal-kill-{}.sock", std::process::id());
+        format!("shm://{}", std::env::temp_dir().join(name).display())
+    });
+    let limit = Duration::from_secs(if url.starts_with("shm") { 1 } else { 5 });
+    kill_in_the_middle(&url, limit);
+    println!("1 passed, 0 failed");
+}
