@@ -183,7 +183,7 @@ impl Conn {
             }
             Kind::Chain | Kind::Grant | Kind::Goodbye | Kind::Read => {
                 counters.signals += 1;
-                let read = self.tx.signalled().and_then(|signal| signal.read);
+                let read = self.tx.signalled(kind == Kind::Read).and_then(|signal| signal.read);
                 if let Some((slot, bytes)) = read {
                     counters.reads += 1;
                     counters.read_bytes += u64::from(bytes);

@@ -237,10 +237,14 @@ impl Tx {
         self.unsignalled = 0;
     }
 
-    /// The oldest signalled work request completed.
-    pub(crate) fn signalled(&mut self) -> Option<Signal> {
-        let signal = self.signals.pop_front()?;
-        self.completed = signal.position;
+    /// The oldest signalled READ, or the oldest that is none, completed.
+    ///
+    /// Of each kind they complete in the order of their posting. A SEND may overtake a READ (seen on siw, where a SEND
+    /// is complete when TCP has it), so one says nothing of the other.
+    pub(crate) fn signalled(&mut self, is_read: bool) -> Option<Signal> {
+        let oldest = self.signals.iter().position(|signal| signal.read.is_some() == is_read)?;
+        let signal = self.signals.remove(oldest)?;
+        self.completed = self.completed.max(signal.position);
         self.in_flight = self.in_flight.saturating_sub(signal.chains);
         Some(signal)
     }
