@@ -88,7 +88,8 @@ struct Guest {
     /// come along by themselves.
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<Variable>,
-    /// A folder on another file system than `/`, for reading, at the same path. The current folder's is found.
+    /// A folder on another file system than `/`, to be found at the same path; what is written there stays in the
+    /// guest. The current folder is found by itself.
     #[arg(long, value_name = "FOLDER")]
     share: Vec<PathBuf>,
     /// Where files go that the command writes to $GIMMAL_LAB_OUT (in a pair: to a/ and b/ in it).
@@ -176,10 +177,16 @@ fn shares(wanted: &[PathBuf], cwd: &Path) -> Result<Vec<PathBuf>> {
         list.push(folder);
     }
     let elsewhere = cwd.metadata()?.dev() != Path::new("/").metadata()?.dev();
-    if elsewhere && !list.iter().any(|folder| cwd.starts_with(folder)) {
+    if elsewhere && !of_the_guest(cwd) && !list.iter().any(|folder| cwd.starts_with(folder)) {
         list.push(cwd.to_owned());
     }
     Ok(list)
+}
+
+/// These the guest has of its own; the host's would only be in the way.
+fn of_the_guest(folder: &Path) -> bool {
+    ["/proc", "/sys"].iter().any(|own| folder.starts_with(own))
+        || ["/dev", "/dev/shm", "/dev/pts", "/run"].iter().any(|own| folder == Path::new(own))
 }
 
 fn tell(who: &str, verdict: &Verdict) {
@@ -220,7 +227,8 @@ mod tests {
     #[test]
     fn shares_on_the_root_file_system_are_not_needed() {
         assert!(shares(&[], Path::new("/")).unwrap().is_empty());
-        assert_eq!(shares(&[], Path::new("/proc")).unwrap(), [Path::new("/proc")]);
+        assert!(shares(&[], Path::new("/proc")).unwrap().is_empty());
+        assert!(shares(&[], Path::new("/dev/shm")).unwrap().is_empty());
         assert!(shares(&["/no/such/folder".into()], Path::new("/")).is_err());
     }
 }

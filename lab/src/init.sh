@@ -5,8 +5,9 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 
+# Once /proc has moved to the new root, it is there.
 off() {
-    echo o > /proc/sysrq-trigger
+    echo o > /proc/sysrq-trigger || echo o > /new/proc/sysrq-trigger
     sleep 60
 }
 

@@ -18,7 +18,7 @@ use crate::{
 const INIT: &str = include_str!("init.sh");
 
 /// Mount points, and where things lie.
-const FOLDERS: &[&str] = &["bin", "proc", "sys", "dev", "ctl", "modules", "lower", "memory", "new"];
+const FOLDERS: &[&str] = &["bin", "proc", "sys", "dev", "ctl", "modules", "memory", "new"];
 
 /// What `init.sh` and `boot.sh` call; links to busybox.
 const APPLETS: &[&str] = &["sh", "mount", "mkdir", "insmod", "cp", "switch_root", "sleep"];

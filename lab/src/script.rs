@@ -49,26 +49,30 @@ pub(crate) fn environment(spec: &Spec) -> Vec<Variable> {
     list
 }
 
+const BOOT_HEAD: &str = r#"ctl=/ctl
+must() { "$@" || { echo "$*" > $ctl/failed; off; }; }
+# layer TAG FOLDER: the host's files, and over them a layer that takes what is written.
+layer() {
+    mkdir -p "/memory/$1/lower" "/memory/$1/upper" "/memory/$1/work"
+    must share "$1" "/memory/$1/lower" ro,cache=loose
+    cd "/memory/$1"
+    must mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work layer "$2"
+    cd /
+}
+"#;
+
 /// Sourced by `init.sh`, with its functions.
 pub(crate) fn boot(spec: &Spec) -> String {
     let mut groups: Vec<&str> = spec.fabrics.links().iter().map(|link| link.kind).collect();
     if spec.role.is_some() {
         groups.push("pair");
     }
-    let mut text = String::from("must() { \"$@\" || { echo \"$*\" > /ctl/failed; off; }; }\n");
+    let mut text = String::from(BOOT_HEAD);
     for group in groups {
         line(&mut text, &format!("must load {group}"));
     }
-    text.push_str(
-        "must share root /lower ro,cache=loose\n\
-         must mount -t tmpfs memory /memory\n\
-         mkdir /memory/upper /memory/work\n\
-         must mount -t overlay -o lowerdir=/lower,upperdir=/memory/upper,workdir=/memory/work overlay /new\n",
-    );
-    for (index, path) in spec.shares.iter().enumerate() {
-        let folder = quote(&format!("/new{}", path.display()));
-        line(&mut text, &format!("mkdir -p {folder}; must share share{index} {folder} ro,cache=loose"));
-    }
+    text.push_str("must mount -t tmpfs memory /memory\n");
+    text.push_str("layer root /new\n");
     let _ = write!(
         text,
         "for folder in proc sys dev run; do [ -d /new/$folder ] || mkdir /new/$folder; done\n\
@@ -79,11 +83,16 @@ pub(crate) fn boot(spec: &Spec) -> String {
          cp /bin/busybox /new{FOLDER}/busybox\n\
          for folder in proc sys dev; do must mount --move /$folder /new/$folder; done\n\
          must mount --move /ctl /new{FOLDER}/ctl\n\
+         ctl=/new{FOLDER}/ctl\n\
          mkdir -p /new/dev/shm /new/dev/pts\n\
          must mount -t tmpfs -o mode=1777 shm /new/dev/shm\n\
-         must mount -t devpts -o mode=620,ptmxmode=666 pts /new/dev/pts\n\
-         exec switch_root /new /bin/sh {FOLDER}/ctl/session\n"
+         must mount -t devpts -o mode=620,ptmxmode=666 pts /new/dev/pts\n"
     );
+    for (index, path) in spec.shares.iter().enumerate() {
+        let folder = quote(&format!("/new{}", path.display()));
+        line(&mut text, &format!("mkdir -p {folder}; layer share{index} {folder}"));
+    }
+    line(&mut text, &format!("exec switch_root /new /bin/sh {FOLDER}/ctl/session"));
     text
 }
 

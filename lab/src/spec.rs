@@ -20,7 +20,8 @@ pub(crate) struct Spec {
     pub cwd: PathBuf,
     /// In the order of setting: later ones win.
     pub env: Vec<Variable>,
-    /// Folders of the host that are not on its root file system, mounted read-only at the same path.
+    /// Folders of the host that are not on its root file system, to be found at the same path. What the guest writes
+    /// there stays in the guest.
     pub shares: Vec<PathBuf>,
     pub memlock: Memlock,
     pub mem_mb: u32,

@@ -25,6 +25,7 @@ const COMPLAINTS: &[&str] = &[
     "Oops",
     "general protection fault",
     "UBSAN",
+    "Kernel panic",
 ];
 
 #[derive(Debug, PartialEq, Eq)]
@@ -62,15 +63,21 @@ fn no_exit(report: &Report) -> Verdict {
         None => "the guest ended before the command did".to_owned(),
     };
     let mut lines = vec![step];
-    for log in [&report.qemu, &report.console] {
-        lines.extend(tool::tail(log, CONSOLE_LINES_MAX).lines().map(str::to_owned));
-    }
-    let died = report.failed.is_none() && complaints(&report.console).next().is_some();
+    lines.extend(tool::tail(&report.qemu, CONSOLE_LINES_MAX).lines().map(str::to_owned));
+    let console: Vec<_> = report.console.lines().collect();
+    let first = console.iter().position(|line| is_complaint(line));
+    let start = first.unwrap_or_else(|| console.len().saturating_sub(CONSOLE_LINES_MAX));
+    lines.extend(console[start..].iter().take(CONSOLE_LINES_MAX).map(|line| (*line).to_owned()));
+    let died = report.failed.is_none() && first.is_some();
     Verdict { code: if died { KERNEL } else { LAB }, lines }
 }
 
 fn complaints(log: &str) -> impl Iterator<Item = &str> {
-    log.lines().filter(|line| COMPLAINTS.iter().any(|complaint| line.contains(complaint)))
+    log.lines().filter(|line| is_complaint(line))
+}
+
+fn is_complaint(line: &str) -> bool {
+    COMPLAINTS.iter().any(|complaint| line.contains(complaint))
 }
 
 #[cfg(test)]
