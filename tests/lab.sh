@@ -20,16 +20,15 @@ check "credit keeps RNR away" timeout 280 "$bin/examples/credit" --address "rdma
 check "without credit there is RNR" timeout 120 "$bin/examples/credit" --address "rdma://$rxe:0" --no-credit
 
 # A foreign client: rping against our port is rejected, and our server lives on.
-"$bin/files" serve /usr/share/doc --address "rdma://$rxe:7700" < <(sleep 40) >/dev/null 2>&1 &
-server=$!
+sleep 60 | "$bin/files" serve /usr/share/doc --address "rdma://$rxe:7700" >/dev/null 2>&1 &
+sleep 60 | "$bin/files" serve /usr/share/doc --address "rdma://$siw:7701" >/dev/null 2>&1 &
 sleep 3
 refuses "a plain rping at our port" "rejected\|refused\|error" rping -c -a "$rxe" -p 7700 -C 1
 check "our server lives on" timeout 60 "$bin/files" fetch --address "rdma://$rxe:7700" --bytes-max 100000
-kill "$server" 2>/dev/null
-wait "$server" 2>/dev/null
 
 refuses "no such host" "resolve" "$bin/files" fetch --address "rdma://no.such.host.invalid:1"
 refuses "memlock too small" "locked memory\|memlock" setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock \
-    sh -c "ulimit -l 64; exec $bin/files fetch --address rdma://$siw:7600"
+    sh -c "ulimit -l 64; exec $bin/files fetch --address rdma://$siw:7701"
+kill $(jobs -p) 2>/dev/null
 check "nothing is left on the devices" sh -c 'sleep 1; test -z "$(rdma resource show qp | grep "type RC")"'
 summary
