@@ -271,8 +271,14 @@ fn silent_handshake<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut silent = (None, None);
     let passive = if bench.harness.can_knock() {
         let hello = bent_hello(bench, |_| {})?;
-        silent.0 = bench.harness.knock(&rig.address, &hello);
-        let incoming = bench.incoming(&mut rig)?;
+        let mut knock = bench.harness.knock(&rig.address, &hello).ok_or("the harness cannot knock")?;
+        // It takes the steps to its request, and none after.
+        let incoming = bench.wait("connect request", |now| {
+            rig.poll(now);
+            ensure!(knock().is_none(), "it was refused");
+            Ok(rig.listener.accept(Duration::ZERO)?)
+        })?;
+        silent.0 = Some(knock);
         incoming.accept(&rig.ports[1].gate())?
     } else {
         let [active, passive] = bench.links(&mut rig, &ConnectOptions::default())?;
