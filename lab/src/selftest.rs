@@ -23,22 +23,33 @@ struct Check {
     want: &'static [u8],
 }
 
+/// A client that comes too early is refused, and rping then hangs instead of failing.
+macro_rules! rping {
+    ($address:literal) => {
+        concat!(
+            "rping -s -a ",
+            $address,
+            " -C 10 & server=$!\n",
+            "for try in $(seq 100); do rdma resource show cm_id | grep -q LISTEN && break; sleep 0.1; done\n",
+            "timeout 60 rping -c -a ",
+            $address,
+            " -C 10 && wait $server",
+        )
+    };
+}
+
 const CHECKS: &[Check] = &[
     Check {
         name: "rping over rxe",
         fabrics: Fabrics::Both,
-        scripts: &[
-            "rping -s -a $GIMMAL_RXE_ADDR -C 10 & sleep 1; rping -c -a $GIMMAL_RXE_ADDR -C 10 && wait $!",
-        ],
+        scripts: &[rping!("$GIMMAL_RXE_ADDR")],
         timeout_s: 120,
         want: &[0],
     },
     Check {
         name: "rping over siw",
         fabrics: Fabrics::Both,
-        scripts: &[
-            "rping -s -a $GIMMAL_SIW_ADDR -C 10 & sleep 1; rping -c -a $GIMMAL_SIW_ADDR -C 10 && wait $!",
-        ],
+        scripts: &[rping!("$GIMMAL_SIW_ADDR")],
         timeout_s: 120,
         want: &[0],
     },
@@ -48,6 +59,13 @@ const CHECKS: &[Check] = &[
         scripts: &["exit 37"],
         timeout_s: 120,
         want: &[37],
+    },
+    Check {
+        name: "a fault of the kernel ends a run",
+        fabrics: Fabrics::None,
+        scripts: &["echo 'WARNING: a test' > /dev/kmsg"],
+        timeout_s: 120,
+        want: &[verdict::KERNEL],
     },
     Check {
         name: "a time limit ends a guest",
@@ -61,7 +79,7 @@ const CHECKS: &[Check] = &[
         fabrics: Fabrics::Rxe,
         scripts: &[
             "rping -s -a $GIMMAL_LOCAL_ADDR -C 10",
-            "for try in 1 2 3 4 5; do rping -c -a a -C 10 && exit 0; sleep 1; done; exit 1",
+            "for try in 1 2 3 4 5; do timeout 20 rping -c -a a -C 10 && exit 0; sleep 1; done; exit 1",
         ],
         timeout_s: 180,
         want: &[0, 0],
