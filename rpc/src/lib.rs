@@ -10,6 +10,27 @@
 //! around between threads and runtimes; an [`InlineClient`] runs on the thread that waits. A [`Server`] runs handlers
 //! on its workers: raw ones to completion, async ones as futures that may wait for timers and other threads, not for
 //! the worker. Services are traits with [`macro@service`].
+//!
+//! A handler may wait on any thread, so its future is `Send`; one that is not is no handler:
+//!
+//! ```compile_fail
+//! use gimmal_rpc::Cx;
+//!
+//! #[gimmal_rpc::service(crate = gimmal_rpc)]
+//! trait Greeter {
+//!     async fn hello(&self, cx: &Cx) -> u32;
+//! }
+//!
+//! struct Local;
+//!
+//! impl Greeter for Local {
+//!     async fn hello(&self, _: &Cx) -> u32 {
+//!         let shared = std::rc::Rc::new(5);
+//!         std::future::ready(()).await;
+//!         *shared
+//!     }
+//! }
+//! ```
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

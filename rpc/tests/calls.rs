@@ -229,3 +229,37 @@ fn clients_made_simply_share_a_worker(scheme: &str) {
     let left = left.unwrap().unwrap();
     assert!((1_000_000..=3_050_000).contains(&left), "{left} us of 3 s are left");
 }
+
+#[cfg(feature = "bincode")]
+mod bincode {
+    use super::*;
+
+    #[gimmal_rpc::service(crate = gimmal_rpc, codec = gimmal_rpc::Bincode)]
+    trait Compact {
+        async fn count(&self, cx: &Cx, words: Vec<String>) -> Result<u64, DivideError>;
+    }
+
+    struct Counting;
+
+    impl Compact for Counting {
+        async fn count(&self, _: &Cx, words: Vec<String>) -> Result<u64, DivideError> {
+            match words.len() as u64 {
+                0 => Err(DivideError::ByZero { dividend: 0 }),
+                count => Ok(count),
+            }
+        }
+    }
+
+    for_each_scheme! { the_second_codec_carries_calls_and_errors }
+
+    fn the_second_codec_carries_calls_and_errors(scheme: &str) {
+        let url = common::address(scheme, "bincode");
+        let server =
+            Server::builder().service(serve_compact(Counting)).config(config()).listen(&url).unwrap();
+        let client = CompactClient::new(Client::builder().config(config()).connect(&url).unwrap());
+        assert_eq!(client.count(vec!["a".to_owned(), "b".to_owned()]).wait(), Ok(2));
+        let error = CallError::App(DivideError::ByZero { dividend: 0 });
+        assert_eq!(client.count(Vec::new()).wait(), Err(error));
+        drop(server);
+    }
+}

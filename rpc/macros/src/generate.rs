@@ -20,7 +20,7 @@ pub(crate) fn expand(service: &Service) -> TokenStream {
 }
 
 /// `FileStore` is served by `serve_file_store`.
-fn snake(name: &str) -> String {
+pub(crate) fn snake(name: &str) -> String {
     let mut out = String::new();
     let letters: Vec<char> = name.chars().collect();
     for (at, letter) in letters.iter().enumerate() {
@@ -35,7 +35,7 @@ fn snake(name: &str) -> String {
 }
 
 /// Tokens as a text that does not depend on how they were spaced.
-fn spelled(tokens: &impl ToTokens) -> String {
+pub(crate) fn spelled(tokens: &impl ToTokens) -> String {
     let text = tokens.to_token_stream().to_string();
     let mut out = String::new();
     let mut gap = false;

@@ -5,13 +5,15 @@
 
 mod generate;
 mod model;
+#[cfg(test)]
+mod tests;
 
 use proc_macro::TokenStream;
 use syn::parse_macro_input;
 
 /// Makes a service of a trait.
 ///
-/// ```ignore
+/// ```text
 /// #[gimmal::service]
 /// pub trait Counter {
 ///     /// Adds `by` and returns the sum.

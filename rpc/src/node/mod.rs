@@ -5,6 +5,7 @@
 //!               caller ◄─ Response ────────  peer's callee ◄─ answer, in place
 //! ```
 
+mod answers;
 mod callee;
 mod caller;
 mod map;

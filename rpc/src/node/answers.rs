@@ -1,0 +1,121 @@
+//! Sending what a request came to: values in place, bytes, or a status where neither can leave.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use gimmal_engine::{
+    Head, Io, SendError,
+    transport::{ConnId, Port},
+};
+
+use super::{serving::Answered, tasks::discard};
+use crate::{
+    codec::EncodeError,
+    frame::{Kind, Outcome, RESPONSE_BYTES},
+    id::CallId,
+    status::{Code, Status},
+};
+
+/// Most bytes of a status message on the wire.
+const MESSAGE_BYTES_MAX: usize = 512;
+
+pub(super) fn response(id: CallId) -> Head {
+    Head { kind: Kind::Response.code(), aux: id.aux() }
+}
+
+pub(super) fn clip(text: &str) -> &str {
+    let mut end = text.len().min(MESSAGE_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// Sends an outcome with a payload that is there already.
+pub(super) fn send_bytes<P: Port>(
+    io: &mut Io<'_, P>,
+    conn: ConnId,
+    id: CallId,
+    outcome: Outcome,
+    payload: &[u8],
+) -> Result<(), SendError> {
+    let bytes = RESPONSE_BYTES + payload.len();
+    io.send(conn, response(id), bytes, |body| {
+        body[..RESPONSE_BYTES].copy_from_slice(&outcome.encode());
+        body[RESPONSE_BYTES..bytes].copy_from_slice(payload);
+        Some(bytes)
+    })
+}
+
+/// How sending an answer went.
+pub(super) enum Sent {
+    Left,
+    Blocked,
+    /// It can never leave; this goes in its place.
+    Instead(Status),
+}
+
+fn too_large(limit: usize) -> Status {
+    let limit = limit.saturating_sub(RESPONSE_BYTES);
+    let message = format!("the answer is above the limit of {limit} bytes; return it as a loan");
+    Status::new(Code::ResourceExhausted, message)
+}
+
+/// Sends an answer, in place where it is a value.
+pub(super) fn send_answer<P: Port>(
+    io: &mut Io<'_, P>,
+    conn: ConnId,
+    id: CallId,
+    answered: &mut Answered,
+) -> Sent {
+    let mut failure = None;
+    let sent = match answered {
+        Answered::Bytes(outcome, bytes) => send_bytes(io, conn, id, *outcome, bytes),
+        Answered::Task(task, loan) => {
+            let outcome = if task.as_mut().is_error() { Outcome::App } else { Outcome::Ok };
+            let fill = |body: &mut [u8]| {
+                let (front, place) = body.split_at_mut(RESPONSE_BYTES);
+                front.copy_from_slice(&outcome.encode());
+                match catch_unwind(AssertUnwindSafe(|| task.as_mut().encode(place))) {
+                    Ok(Ok(bytes)) => return Some(RESPONSE_BYTES + bytes),
+                    Ok(Err(EncodeError::Full)) => {}
+                    Ok(Err(error)) => failure = Some(error.to_string()),
+                    Err(_) => failure = Some("encoding it panicked".to_owned()),
+                }
+                None
+            };
+            match loan.take().filter(|loan| !loan.is_empty()) {
+                None => io.send(conn, response(id), RESPONSE_BYTES, fill),
+                Some(bulk) => {
+                    io.send_with_loan(conn, response(id), bulk, RESPONSE_BYTES, fill).map_err(|refused| {
+                        *loan = Some(refused.loan);
+                        refused.error
+                    })
+                }
+            }
+        }
+    };
+    match (sent, failure) {
+        (Ok(()), _) => Sent::Left,
+        (Err(SendError::Closed), _) => Sent::Left,
+        (Err(_), Some(why)) => Sent::Instead(Status::new(Code::Internal, format!("the answer: {why}"))),
+        (Err(SendError::TooLarge { limit, .. }), None) => Sent::Instead(too_large(limit)),
+        (Err(SendError::NoBulk), None) => {
+            let why = "the answer's bulk cannot be offered: initiator_depth was negotiated to 0";
+            Sent::Instead(Status::new(Code::FailedPrecondition, why))
+        }
+        (Err(_), None) => Sent::Blocked,
+    }
+}
+
+pub(super) fn status_answer(status: &Status) -> Answered {
+    let outcome = Outcome::Status { code: status.code(), fate: status.fate() };
+    Answered::Bytes(outcome, clip(status.message()).as_bytes().to_vec())
+}
+
+/// Values of a handler may panic when they are dropped.
+pub(super) fn drop_answered(answered: Answered) {
+    if let Answered::Task(task, loan) = answered {
+        discard(task);
+        drop(loan);
+    }
+}
