@@ -5,10 +5,9 @@ use std::collections::VecDeque;
 use gimmal_engine::{
     App, Io, Message, SendError,
     transport::{Bulk, BulkError, CloseReason, ConnId, Negotiated, Port},
-    worker::thread::pin_to,
 };
 
-use crate::plan::{ECHO, PLAN, Plan, head};
+use crate::plan::{ACCEPTED, ECHO, PLAN, Plan, head};
 
 /// An echo that waits for room. Only then are bytes copied aside.
 #[derive(Debug)]
@@ -23,6 +22,8 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub struct Echo {
     plan: Option<(ConnId, Plan)>,
+    /// A plan that nobody answered yet.
+    asked: Option<(ConnId, Plan)>,
     waiting: VecDeque<Waiting>,
     served: u64,
 }
@@ -40,18 +41,35 @@ impl Echo {
         self.served
     }
 
-    /// Takes the plan; pins this thread, as the client wants it.
-    fn take_plan(&mut self, conn: ConnId, body: &[u8]) -> Result<(), String> {
+    /// A plan that was not answered yet; see [`Echo::accept`] and [`Echo::refuse`].
+    #[must_use]
+    pub fn asked(&self) -> Option<&Plan> {
+        self.asked.as_ref().map(|(_, plan)| plan)
+    }
+
+    /// Takes the plan that was asked for; `url` is where its layer is served, when that is elsewhere.
+    pub fn accept<P: Port>(&mut self, io: &mut Io<'_, P>, url: &str) {
+        if let Some((conn, plan)) = self.asked.take() {
+            self.plan = Some((conn, plan));
+            self.send(io, conn, PLAN, 0, format!("{ACCEPTED}{url}").as_bytes());
+        }
+    }
+
+    /// Says why the plan that was asked for cannot be.
+    pub fn refuse<P: Port>(&mut self, io: &mut Io<'_, P>, why: &str) {
+        if let Some((conn, _)) = self.asked.take() {
+            self.send(io, conn, PLAN, 0, why.as_bytes());
+        }
+    }
+
+    /// Takes note of a plan; the answer comes from whoever runs the turns.
+    fn ask(&mut self, conn: ConnId, body: &[u8]) -> Result<(), String> {
         let plan: Plan = serde_json::from_slice(body).map_err(|error| format!("malformed plan: {error}"))?;
-        if let Some((other, _)) = &self.plan
-            && *other != conn
-        {
+        let planner = self.plan.as_ref().or(self.asked.as_ref());
+        if planner.is_some_and(|(other, _)| *other != conn) {
             return Err("another client is being served".to_owned());
         }
-        if plan.same_host {
-            pin_to(plan.server_core).map_err(|error| error.to_string())?;
-        }
-        self.plan = Some((conn, plan));
+        self.asked = Some((conn, plan));
         Ok(())
     }
 
@@ -88,11 +106,13 @@ impl App for Echo {
         if message.head.kind == ECHO {
             return self.send(io, conn, ECHO, message.head.aux, message.body);
         }
-        let why = match message.head.kind {
-            PLAN => self.take_plan(conn, message.body).err().unwrap_or_default(),
-            kind => format!("a message of kind {kind}"),
+        let taken = match message.head.kind {
+            PLAN => self.ask(conn, message.body),
+            kind => Err(format!("a message of kind {kind}")),
         };
-        self.send(io, conn, PLAN, message.head.aux, why.as_bytes());
+        if let Err(why) = taken {
+            self.send(io, conn, PLAN, 0, why.as_bytes());
+        }
     }
 
     fn pulled<P: Port>(
@@ -121,6 +141,9 @@ impl App for Echo {
         self.waiting.retain(|waiting| waiting.conn != conn);
         if self.plan.as_ref().is_some_and(|(planner, _)| *planner == conn) {
             self.plan = None;
+        }
+        if self.asked.as_ref().is_some_and(|(planner, _)| *planner == conn) {
+            self.asked = None;
         }
     }
 

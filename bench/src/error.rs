@@ -22,14 +22,6 @@ pub enum BenchError {
         /// Its name.
         provider: &'static str,
     },
-    /// The layer is not in this build.
-    #[error("the layer {layer} cannot be measured in mode {mode} yet")]
-    NoTarget {
-        /// Its name.
-        layer: &'static str,
-        /// The mode.
-        mode: &'static str,
-    },
     /// A core that cannot be used.
     #[error("core {core} is not available; this process may run on {allowed}: choose with --cpus")]
     Core {
@@ -85,6 +77,9 @@ pub enum BenchError {
     /// A wrong answer: an error of gimmal.
     #[error("the echo is not what was sent: {0}")]
     Wrong(&'static str),
+    /// The RPC layer.
+    #[error("rpc: {0}")]
+    Rpc(String),
     /// The server process of `--loopback`.
     #[error("the server process {0}")]
     Server(String),
@@ -115,7 +110,6 @@ impl BenchError {
         match self {
             Self::Arguments(_) | Self::Address(_) | Self::TooLarge { .. } | Self::Config(_) => 2,
             Self::NotBuilt { .. }
-            | Self::NoTarget { .. }
             | Self::Core { .. }
             | Self::NoServer { .. }
             | Self::Listen(_)

@@ -22,7 +22,7 @@ use gimmal_engine::{
 use crate::{
     clock::{Patience, Relax, Stamp},
     error::BenchError,
-    plan::{ECHO, PLAN, Plan, engine_plan, head},
+    plan::{ECHO, PLAN, Plan, engine_config, head, parse_answer},
     recorder::Recorder,
     target::{Target, body, digest},
 };
@@ -194,12 +194,8 @@ impl<P: Provider> HandoffTarget<P> {
         plan: &Plan,
         ring_bytes: u32,
     ) -> Result<Self, BenchError> {
-        let base = engine_plan(plan.bytes, ring_bytes, Idle::default())?;
-        let config = Config {
-            cores: vec![plan.client_core],
-            inbox: base.config().inbox.max(plan.window),
-            ..base.config().clone()
-        };
+        let base = engine_config(plan.bytes, ring_bytes, Idle::default());
+        let config = Config { cores: vec![plan.client_core], inbox: base.inbox.max(plan.window), ..base };
         let answers = Arc::new(Answers {
             done: ArrayQueue::new(plan.window),
             caller: std::thread::current(),
@@ -231,10 +227,7 @@ impl<P: Provider> HandoffTarget<P> {
         let full = |_| BenchError::stalled("handing the plan to the worker");
         self.handle.submit(Request::Plan(self.conn, ticket)).map_err(full)?;
         let answer = self.next("waiting for the server to take the plan")?;
-        if answer.buffer.is_empty() {
-            return Ok(());
-        }
-        Err(BenchError::Refused(String::from_utf8_lossy(&answer.buffer).into_owned()))
+        parse_answer(&answer.buffer).map(|_| ())
     }
 
     /// The next answer: looks, yields, then parks until the worker rings.

@@ -10,7 +10,7 @@ use gimmal_engine::{
 use crate::{
     clock::{Patience, Relax, Stamp},
     error::BenchError,
-    plan::{ECHO, PLAN, Plan, engine_plan, head},
+    plan::{ECHO, PLAN, Plan, engine_plan, head, parse_answer},
     recorder::Recorder,
     target::{Target, body, digest},
 };
@@ -25,7 +25,7 @@ pub(crate) struct Caller {
     pub(crate) answered: u64,
     aux: u64,
     digest: u64,
-    plan_answer: Option<String>,
+    plan_answer: Option<Vec<u8>>,
     closed: Option<CloseReason>,
 }
 
@@ -43,7 +43,7 @@ impl App for Caller {
             self.aux = message.head.aux;
             self.digest = digest(message.body);
         } else {
-            self.plan_answer = Some(String::from_utf8_lossy(message.body).into_owned());
+            self.plan_answer = Some(message.body.to_vec());
         }
     }
 
@@ -78,6 +78,7 @@ pub struct InlineTarget<P: Provider> {
     /// When the outstanding calls left, by their number modulo the window.
     started: Vec<Stamp>,
     sent: u64,
+    served_at: String,
 }
 
 impl<P: Provider> InlineTarget<P> {
@@ -103,19 +104,31 @@ impl<P: Provider> InlineTarget<P> {
         let body = body(plan.bytes);
         let relax = Relax::for_cores(plan.client_core, plan.server_core);
         let started = vec![Stamp::now(); plan.window];
-        let mut target = Self { inline, conn, digest: digest(&body), body, relax, started, sent: 0 };
-        target.tell(plan)?;
+        let mut target = Self {
+            inline,
+            conn,
+            digest: digest(&body),
+            body,
+            relax,
+            started,
+            sent: 0,
+            served_at: String::new(),
+        };
+        target.served_at = target.tell(plan)?;
         Ok(target)
     }
 
-    fn tell(&mut self, plan: &Plan) -> Result<(), BenchError> {
+    /// Where the plan's layer is served; empty: on this connection.
+    #[must_use]
+    pub fn served_at(&self) -> &str {
+        &self.served_at
+    }
+
+    fn tell(&mut self, plan: &Plan) -> Result<String, BenchError> {
         let text = serde_json::to_vec(plan).map_err(|error| BenchError::Refused(error.to_string()))?;
         self.send(PLAN, &text)?;
         self.turns(|app| app.plan_answer.is_some(), "waiting for the server to take the plan")?;
-        match self.inline.app_mut().plan_answer.take() {
-            Some(why) if !why.is_empty() => Err(BenchError::Refused(why)),
-            _ => Ok(()),
-        }
+        parse_answer(&self.inline.app_mut().plan_answer.take().unwrap_or_default())
     }
 
     fn send(&mut self, kind: u16, body: &[u8]) -> Result<(), BenchError> {

@@ -25,6 +25,7 @@ pub mod pair;
 pub mod plan;
 pub mod recorder;
 pub mod report;
+mod rpc;
 pub mod run;
 pub mod serve;
 pub mod target;

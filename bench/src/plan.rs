@@ -80,10 +80,24 @@ pub struct Plan {
     pub same_host: bool,
 }
 
-/// A plan, or the answer to it: empty, or why not.
+/// A plan, or the answer to it: [`ACCEPTED`] and where its layer is served, or why not.
 pub const PLAN: u16 = 1;
+/// What the answer to a good plan begins with.
+pub const ACCEPTED: char = '+';
 /// To be sent back.
 pub const ECHO: u16 = 2;
+
+/// What the server answered: where the plan's layer is served (empty: on this connection).
+///
+/// # Errors
+/// [`BenchError::Refused`].
+pub fn parse_answer(answer: &[u8]) -> Result<String, BenchError> {
+    let text = String::from_utf8_lossy(answer);
+    match text.strip_prefix(ACCEPTED) {
+        Some(url) => Ok(url.to_owned()),
+        None => Err(BenchError::Refused(text.into_owned())),
+    }
+}
 
 /// The header of a message of `kind` with `aux`.
 #[must_use]
@@ -91,15 +105,21 @@ pub const fn head(kind: u16, aux: u64) -> Head {
     Head { kind, aux }
 }
 
-/// The engine's plan for bodies of `bytes`, with rings of at least `ring_bytes`.
+/// The engine's configuration for bodies of `bytes`, with rings of at least `ring_bytes`.
+#[must_use]
+pub fn engine_config(bytes: usize, ring_bytes: u32, idle: Idle) -> Config {
+    let mut config = Config { idle, ..Config::default() };
+    config.port.ring_bytes = ring_for(bytes, config.port.ring_bytes.max(ring_bytes));
+    config.port.slot_bytes = config.port.slot_bytes.min(config.port.ring_bytes / 4);
+    config
+}
+
+/// The same, proved.
 ///
 /// # Errors
 /// [`BenchError::Config`].
 pub fn engine_plan(bytes: usize, ring_bytes: u32, idle: Idle) -> Result<EnginePlan, BenchError> {
-    let mut config = Config { idle, ..Config::default() };
-    config.port.ring_bytes = ring_for(bytes, config.port.ring_bytes.max(ring_bytes));
-    config.port.slot_bytes = config.port.slot_bytes.min(config.port.ring_bytes / 4);
-    Ok(config.validate()?)
+    Ok(engine_config(bytes, ring_bytes, idle).validate()?)
 }
 
 /// The ring whose frames hold a body of `bytes`: four times that and the headers, at least `least` bytes.

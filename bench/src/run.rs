@@ -16,6 +16,7 @@ use crate::{
     measure::{Measured, measure},
     plan::{Layer, Mode, Plan, ProviderName, ring_for},
     report::Report,
+    rpc,
     serve::{ServeOptions, serve},
     target::{Target, body},
 };
@@ -66,6 +67,17 @@ fn with_provider<W: With>(name: ProviderName, with: W) -> Result<W::Output, Benc
     }
 }
 
+/// Whether the provider is in this build.
+struct IsBuilt;
+
+impl With for IsBuilt {
+    type Output = ();
+
+    fn with<P: Provider>(self, _: P) -> Result<(), BenchError> {
+        Ok(())
+    }
+}
+
 struct Connect<'a> {
     address: &'a Address,
     plan: &'a Plan,
@@ -84,9 +96,7 @@ impl With for Connect<'_> {
             (Layer::Engine, Mode::Handoff) => {
                 Box::new(HandoffTarget::connect(&provider, address, plan, ring_bytes)?)
             }
-            (layer @ Layer::Rpc, mode) => {
-                return Err(BenchError::NoTarget { layer: layer.name(), mode: mode.name() });
-            }
+            (Layer::Rpc, _) => rpc::connect(&provider, address, plan, ring_bytes)?,
         })
     }
 }
@@ -107,6 +117,7 @@ fn is_same_host(address: Option<&Address>) -> bool {
 }
 
 fn client(run: &Run, window: usize) -> Result<Report, BenchError> {
+    with_provider(run.provider, IsBuilt)?;
     let cores = Cores::choose(run.cpus)?;
     let plan = Plan {
         layer: run.layer,

@@ -2,9 +2,11 @@
 
 use std::{io::Write as _, os::fd::AsFd, time::Duration};
 
+use gimmal::InlineServer;
 use gimmal_engine::{
     Acceptor, Idle, Inline,
     transport::{Address, ListenOptions, Provider},
+    worker::thread::pin_to,
 };
 use rustix::process::Signal;
 
@@ -13,7 +15,8 @@ use crate::{
     echo::Echo,
     error::BenchError,
     floors::{FloorServer, Phase},
-    plan::{Mode, Plan, engine_plan},
+    plan::{Layer, Mode, Plan, engine_plan},
+    rpc,
 };
 
 /// Empty turns between two looks at the phase.
@@ -43,18 +46,19 @@ pub fn serve<P: Provider>(provider: &P, options: &ServeOptions) -> Result<(), Be
         floors = Some(FloorServer::attach(std::io::stdin().as_fd())?);
     }
     let plan = engine_plan(0, options.ring_bytes, Idle::default())?;
-    let mut inline = Inline::new(provider, &plan, Echo::default())?;
+    let inline = Inline::new(provider, &plan, Echo::default())?;
     let listener = provider.listen(&options.address, &ListenOptions::default())?;
-    let mut acceptor = Acceptor::spawn(listener, vec![inline.handle()])?;
+    let acceptor = Acceptor::spawn(listener, vec![inline.handle()])?;
     let mut out = std::io::stdout();
     writeln!(out, "{}", acceptor.address())
         .and_then(|()| out.flush())
         .map_err(BenchError::system("saying where we listen"))?;
+    let mut host = Host { inline, acceptor, rpc: None, ring_bytes: options.ring_bytes };
     match floors {
-        None => serve_all(&mut inline),
+        None => host.serve_all(),
         Some(mut floors) => {
-            serve_parent(&mut inline, &mut acceptor, &mut floors)?;
-            inline.close(Duration::from_secs(1));
+            host.serve_parent(&mut floors)?;
+            host.inline.close(Duration::from_secs(1));
             Ok(())
         }
     }
@@ -72,74 +76,127 @@ fn die_with_parent() -> Result<(), BenchError> {
     Err(BenchError::Server("lost the one that started it".to_owned()))
 }
 
-/// Serves one client after another.
-fn serve_all<P: Provider>(inline: &mut Inline<P, Echo>) -> ! {
-    loop {
-        match inline.app().plan().map(|plan| plan.mode) {
-            Some(Mode::Inline) => {
-                if inline.turn() == 0 {
-                    std::hint::spin_loop();
+/// The one thread of the server and what it turns.
+struct Host<P: Provider> {
+    /// Takes plans, and echoes for the engine layer.
+    inline: Inline<P, Echo>,
+    acceptor: Acceptor,
+    /// While a plan of the RPC layer is served.
+    rpc: Option<InlineServer>,
+    ring_bytes: u32,
+}
+
+impl<P: Provider> Host<P> {
+    /// Serves one client after another.
+    fn serve_all(&mut self) -> ! {
+        loop {
+            self.answer_plan();
+            match self.inline.app().plan().map(|plan| plan.mode) {
+                None => {
+                    self.rpc = None;
+                    self.inline.idle(NAP * 100);
+                }
+                Some(Mode::Inline) => {
+                    if self.turn() == 0 {
+                        std::hint::spin_loop();
+                    }
+                }
+                Some(Mode::Handoff) => self.nap(),
+            }
+        }
+    }
+
+    /// One turn of everything.
+    fn turn(&mut self) -> usize {
+        self.inline.turn() + self.rpc.as_mut().map_or(0, InlineServer::turn)
+    }
+
+    /// A turn of everything; sleeps a little when there was nothing to do.
+    fn nap(&mut self) {
+        match &mut self.rpc {
+            None => self.inline.idle(NAP),
+            Some(rpc) => self.inline.turn() + rpc.idle(NAP),
+        };
+    }
+
+    /// Answers a plan that was asked for; pins this thread, as the client wants it.
+    fn answer_plan(&mut self) {
+        let Some(plan) = self.inline.app().asked().cloned() else { return };
+        let taken = self.take(&plan);
+        self.inline.with(|app, io| match &taken {
+            Ok(url) => app.accept(io, url),
+            Err(error) => app.refuse(io, &error.to_string()),
+        });
+    }
+
+    fn take(&mut self, plan: &Plan) -> Result<String, BenchError> {
+        if plan.same_host {
+            pin_to(plan.server_core)?;
+        }
+        self.rpc = None;
+        if plan.layer == Layer::Engine {
+            return Ok(String::new());
+        }
+        let server = rpc::serve(self.acceptor.address(), plan, self.ring_bytes)?;
+        let url = server.address().to_string();
+        self.rpc = Some(server);
+        Ok(url)
+    }
+
+    /// Does what the client's phase word says.
+    fn serve_parent(&mut self, floors: &mut FloorServer) -> Result<(), BenchError> {
+        let mut plan: Option<Plan> = None;
+        loop {
+            let (phase, word) = floors.phase();
+            self.answer_plan();
+            if plan.is_none() && self.inline.app().plan().is_some() {
+                plan = self.inline.app().plan().cloned();
+                // One client is all there will be; a thread that waits for more would be measured with us.
+                self.acceptor.stop();
+            }
+            floors.answer(word);
+            match (phase, &plan) {
+                (Phase::End, _) => return Ok(()),
+                (Phase::Idle, _) | (_, None) => self.nap(),
+                (Phase::Line, Some(plan)) => floors.line(word, relax(plan)),
+                (Phase::Frame, Some(plan)) => floors.frame(word, plan.bytes, relax(plan))?,
+                (Phase::Test, Some(plan)) => self.test(floors, word, plan),
+            }
+        }
+    }
+
+    /// Echoes until the client wants something else.
+    fn test(&mut self, floors: &FloorServer, word: u64, plan: &Plan) {
+        let go_on = || floors.is_still(word);
+        match (plan.mode, &mut self.rpc) {
+            (Mode::Inline, None) => spin(relax(plan), || self.inline.turn(), go_on),
+            (Mode::Inline, Some(rpc)) => spin(relax(plan), || rpc.turn(), go_on),
+            (Mode::Handoff, None) => {
+                while go_on() {
+                    self.inline.idle(NAP);
                 }
             }
-            Some(Mode::Handoff) | None => {
-                inline.idle(NAP * 100);
-            }
+            (Mode::Handoff, Some(rpc)) => rpc.run_until(NAP, || !go_on()),
         }
     }
 }
 
-/// Does what the client's phase word says.
-fn serve_parent<P: Provider>(
-    inline: &mut Inline<P, Echo>,
-    acceptor: &mut Acceptor,
-    floors: &mut FloorServer,
-) -> Result<(), BenchError> {
-    let mut plan: Option<Plan> = None;
+/// Turns without ever sleeping, until `go_on`, which is asked now and then, says no.
+#[inline]
+fn spin(relax: Relax, mut turn: impl FnMut() -> usize, go_on: impl Fn() -> bool) {
+    let mut empty = 0u32;
     loop {
-        let (phase, word) = floors.phase();
-        if plan.is_none() && inline.app().plan().is_some() {
-            plan = inline.app().plan().cloned();
-            // One client is all there will be; a thread that waits for more would be measured with us.
-            acceptor.stop();
+        if turn() > 0 {
+            continue;
         }
-        floors.answer(word);
-        match (phase, &plan) {
-            (Phase::End, _) => return Ok(()),
-            (Phase::Idle, _) | (_, None) => {
-                inline.idle(NAP);
-            }
-            (Phase::Line, Some(plan)) => floors.line(word, relax(plan)),
-            (Phase::Frame, Some(plan)) => floors.frame(word, plan.bytes, relax(plan))?,
-            (Phase::Test, Some(plan)) => test(inline, floors, word, plan),
+        empty = empty.wrapping_add(1);
+        if empty.is_multiple_of(LOOKS) && !go_on() {
+            return;
         }
+        relax.relax();
     }
 }
 
 fn relax(plan: &Plan) -> Relax {
     Relax::for_cores(plan.client_core, plan.server_core)
-}
-
-/// Echoes until the client wants something else.
-fn test<P: Provider>(inline: &mut Inline<P, Echo>, floors: &FloorServer, word: u64, plan: &Plan) {
-    let relax = relax(plan);
-    match plan.mode {
-        Mode::Inline => {
-            let mut empty = 0u32;
-            loop {
-                if inline.turn() > 0 {
-                    continue;
-                }
-                empty = empty.wrapping_add(1);
-                if empty.is_multiple_of(LOOKS) && !floors.is_still(word) {
-                    return;
-                }
-                relax.relax();
-            }
-        }
-        Mode::Handoff => {
-            while floors.is_still(word) {
-                inline.idle(NAP);
-            }
-        }
-    }
 }

@@ -1,0 +1,161 @@
+//! The RPC layer's echo: a raw method that reads its request in place and writes its answer in place.
+
+use std::{collections::VecDeque, fmt, time::Duration};
+
+use gimmal::{
+    Answer, CallError, Channel, Client, Cx, InlineClient, InlineServer, RawCall, Server, engine::Idle,
+};
+use gimmal_engine::transport::{Address, Provider};
+
+use crate::{
+    clock::Stamp,
+    error::BenchError,
+    inline::InlineTarget,
+    plan::{Mode, Plan, engine_config},
+    recorder::Recorder,
+    target::{Target, body, digest},
+};
+
+/// What is called.
+#[gimmal::service]
+trait Bench {
+    /// Sends the request back.
+    #[raw]
+    fn echo(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+}
+
+#[derive(Debug)]
+struct Mirror;
+
+impl Bench for Mirror {
+    fn echo(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
+        answer.write(request);
+    }
+}
+
+fn config(plan: &Plan, ring_bytes: u32, idle: Idle) -> gimmal::config::Config {
+    let default = gimmal::config::Config::default();
+    gimmal::config::Config {
+        engine: engine_config(plan.bytes + 64, ring_bytes, idle),
+        window: plan.window.max(default.window),
+        serving_max: plan.window.max(default.serving_max),
+        ..default
+    }
+}
+
+/// The server of `plan`, on the calling thread, beside the one at `address`.
+///
+/// # Errors
+/// [`BenchError::Rpc`].
+pub(crate) fn serve(address: &Address, plan: &Plan, ring_bytes: u32) -> Result<InlineServer, BenchError> {
+    let beside = match address {
+        Address::Shm { path } => format!("shm://{}-rpc", path.display()),
+        Address::Rdma { host, .. } => Address::Rdma { host: host.clone(), port: 0 }.to_string(),
+        Address::Mem { name } => format!("mem://{name}-rpc"),
+    };
+    let builder =
+        Server::builder().service(serve_bench(Mirror)).config(config(plan, ring_bytes, Idle::default()));
+    builder.listen_inline(&beside).map_err(|error| BenchError::Rpc(error.to_string()))
+}
+
+/// The client's end: calls through `C`, and the connection that carried the plan.
+pub(crate) struct RpcTarget<C: Channel, P: Provider> {
+    client: BenchClient<C>,
+    plan: InlineTarget<P>,
+    body: Vec<u8>,
+    digest: u64,
+    window: usize,
+    under_way: VecDeque<(Stamp, RawCall<C>)>,
+    close: fn(C),
+}
+
+impl<C: Channel, P: Provider> fmt::Debug for RpcTarget<C, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RpcTarget").field("window", &self.window).finish_non_exhaustive()
+    }
+}
+
+/// Connects, through whichever client the plan's mode wants.
+///
+/// # Errors
+/// See [`BenchError`].
+pub(crate) fn connect<P: Provider>(
+    provider: &P,
+    address: &Address,
+    plan: &Plan,
+    ring_bytes: u32,
+) -> Result<Box<dyn Target>, BenchError> {
+    let control = InlineTarget::connect(provider, address, plan, ring_bytes)?;
+    let url = control.served_at().to_owned();
+    let failed = |error: gimmal::ConnectError| BenchError::Rpc(error.to_string());
+    match plan.mode {
+        Mode::Inline => {
+            let config = config(plan, ring_bytes, Idle::Spin);
+            let client = Client::builder().config(config).connect_inline(&url).map_err(failed)?;
+            let close = |client: InlineClient| {
+                // A server that does not answer our goodbye sees us go.
+                let _ = client.close(Duration::from_secs(1));
+            };
+            Ok(Box::new(RpcTarget::new(client, control, plan, close)))
+        }
+        Mode::Handoff => {
+            let mut config = config(plan, ring_bytes, Idle::default());
+            config.engine.cores = vec![plan.client_core];
+            config.engine.inbox = config.engine.inbox.max(plan.window);
+            let client = Client::builder().config(config).connect(&url).map_err(failed)?;
+            Ok(Box::new(RpcTarget::new(client, control, plan, drop)))
+        }
+    }
+}
+
+fn failed<E: fmt::Display + fmt::Debug>(error: CallError<E>) -> BenchError {
+    BenchError::Rpc(error.to_string())
+}
+
+impl<C: Channel, P: Provider> RpcTarget<C, P> {
+    fn new(client: C, control: InlineTarget<P>, plan: &Plan, close: fn(C)) -> Self {
+        let body = body(plan.bytes);
+        let window = plan.window;
+        Self {
+            client: BenchClient::new(client),
+            plan: control,
+            digest: digest(&body),
+            body,
+            window,
+            under_way: VecDeque::with_capacity(window),
+            close,
+        }
+    }
+
+    fn compare(&self, found: u64) -> Result<(), BenchError> {
+        if found == self.digest { Ok(()) } else { Err(BenchError::Wrong("another body")) }
+    }
+}
+
+impl<C: Channel, P: Provider> Target for RpcTarget<C, P> {
+    fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
+        let first = Stamp::now();
+        let mut started = 0;
+        for _ in 0..count {
+            while started < count && self.under_way.len() < self.window {
+                let now = Stamp::now();
+                self.under_way.push_back((now, self.client.echo(&self.body)));
+                started += 1;
+            }
+            let Some((start, call)) = self.under_way.pop_front() else { break };
+            let found = call.wait_with(digest).map_err(failed)?;
+            recorder.record(Stamp::now().nanos_since(start));
+            self.compare(found)?;
+        }
+        recorder.busy(Stamp::now().nanos_since(first));
+        Ok(())
+    }
+
+    fn close(self: Box<Self>) {
+        let Self { client, plan, under_way, close, .. } = *self;
+        drop(under_way);
+        close(client.channel().clone());
+        drop(client);
+        Box::new(plan).close();
+    }
+}

@@ -1,0 +1,128 @@
+//! The hot path of an inline echo over shared memory: no allocation, no system call. Counted.
+
+#![cfg(feature = "shm")]
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::{path::Path, process::Command, sync::mpsc, thread};
+
+use allocation_counter::measure;
+use gimmal_bench::{
+    echo::Echo,
+    inline::InlineTarget,
+    plan::{Layer, Mode, Plan, engine_plan},
+    recorder::Recorder,
+    target::Target as _,
+};
+use gimmal_engine::{
+    Acceptor, Idle, Inline,
+    transport::{Address, ListenOptions, Provider as _, shm::Shm},
+};
+
+const WARM_UP: u64 = 5_000;
+const CALLS: u64 = 20_000;
+
+/// Echoes `calls` messages in all.
+fn echo(server: &mut Inline<Shm, Echo>, calls: u64) {
+    while server.app().served() < calls {
+        if server.turn() == 0 {
+            // The other side may need this core.
+            thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn an_inline_echo_allocates_nothing_on_either_side() {
+    for window in [1, 32] {
+        let folder = tempfile::tempdir().unwrap();
+        let address = Address::Shm { path: folder.path().join("echo") };
+        let theirs = address.clone();
+        let (ready, listening) = mpsc::channel();
+        let server = thread::spawn(move || {
+            let plan = engine_plan(64, 0, Idle::Spin).unwrap();
+            let mut server = Inline::new(&Shm, &plan, Echo::default()).unwrap();
+            let listener = Shm.listen(&theirs, &ListenOptions::default()).unwrap();
+            let _acceptor = Acceptor::spawn(listener, vec![server.handle()]).unwrap();
+            ready.send(()).unwrap();
+            while server.app().asked().is_none() {
+                server.turn();
+            }
+            server.with(|app, io| app.accept(io, ""));
+            // The answer to the plan is the first of them.
+            echo(&mut server, 1 + WARM_UP);
+            measure(|| echo(&mut server, 1 + WARM_UP + CALLS))
+        });
+        listening.recv().unwrap();
+        // Equal cores: whoever waits yields, for machines with one core and busy ones with two.
+        let plan = Plan {
+            layer: Layer::Engine,
+            mode: Mode::Inline,
+            bytes: 64,
+            window,
+            client_core: 0,
+            server_core: 0,
+            same_host: false,
+        };
+        let mut client = InlineTarget::connect(&Shm, &address, &plan, 0).unwrap();
+        let mut recorder = Recorder::new().unwrap();
+        client.run(WARM_UP, &mut recorder).unwrap();
+        let ours = measure(|| client.run(CALLS, &mut recorder).unwrap());
+        let theirs = server.join().unwrap();
+        assert_eq!(recorder.count(), WARM_UP + CALLS);
+        assert_eq!((ours.count_total, theirs.count_total), (0, 0), "window {window}");
+    }
+}
+
+/// System calls of both processes together over a whole run of `count` echoes; `None`: strace may not trace.
+fn system_calls(folder: &Path, count: u64) -> Option<u64> {
+    let summary = folder.join(format!("strace-{count}"));
+    let status = Command::new("strace")
+        .args(["-f", "-qq", "-c", "-o"])
+        .arg(&summary)
+        .arg(env!("CARGO_BIN_EXE_gimmal-bench"))
+        .args(["lat", "--loopback", "--json", "--cpus", "0,1", "--warmup", "20k", "-n", &count.to_string()])
+        .stdout(std::process::Stdio::null())
+        .status();
+    if !status.is_ok_and(|status| status.success()) {
+        return None;
+    }
+    let text = std::fs::read_to_string(summary).ok()?;
+    let total = text.lines().rev().find(|line| line.trim_end().ends_with("total"))?;
+    // % time, seconds, usecs/call, calls, errors or not
+    total.split_whitespace().nth(3)?.parse().ok()
+}
+
+/// Echoes that one run has more than the other: all there is between the two is their measured part.
+const MORE: u64 = 1_000_000;
+/// From here on the floors' slices have their full length.
+const FEW: u64 = 200_000;
+
+#[test]
+fn a_million_inline_echoes_make_at_most_ten_system_calls() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        println!("SKIP: strace is not installed");
+        return;
+    }
+    if thread::available_parallelism().map_or(1, Into::into) < 2 {
+        println!("SKIP: both processes need a core of their own");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut least = i64::MAX;
+    // A process that the scheduler stops for long looks around when it goes on: a quiet run is what is meant.
+    for _ in 0..4 {
+        let (Some(few), Some(many)) =
+            (system_calls(folder.path(), FEW), system_calls(folder.path(), FEW + MORE))
+        else {
+            println!("SKIP: strace may not trace here");
+            return;
+        };
+        let difference = i64::try_from(many).unwrap() - i64::try_from(few).unwrap();
+        println!("{few} and {many} system calls for {FEW} and {} echoes", FEW + MORE);
+        least = least.min(difference);
+        if least <= 10 {
+            break;
+        }
+    }
+    assert!(least <= 10, "{least} system calls more for {MORE} echoes more");
+}
