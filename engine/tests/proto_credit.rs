@@ -3,6 +3,8 @@
 //! After every step: no byte is written over that was not released, no chain is sent without a receive, credit never
 //! deadlocks once the receivers release what they hold.
 
+#![allow(clippy::unwrap_used, reason = "a failure of a test is a panic")]
+
 use std::collections::VecDeque;
 
 use gimmal_engine::proto::{Lane, RxLedger, TxWindow, ledger::Owed, wire};

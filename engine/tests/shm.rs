@@ -1,5 +1,7 @@
 //! The engine over shared memory: real threads, real clocks, every idle strategy.
 
+#![allow(clippy::unwrap_used, reason = "a failure of a test is a panic")]
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -29,7 +31,7 @@ impl App for Echo {
 
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         if self.is_client {
-            assert!(message.body.iter().all(|&byte| byte == message.head.aux as u8));
+            assert!(message.body.iter().all(|&byte| byte == message.head.aux.to_le_bytes()[0]));
             self.returned += 1;
             return;
         }
@@ -95,7 +97,7 @@ fn echo(client: &mut Inline<Shm, Echo>, conn: ConnId, count: u64, window: u64, b
             let head = Head { kind: 0, aux: sent };
             let outcome = client.with(|_, io| {
                 io.send(conn, head, len, |out| {
-                    out[..len].fill(sent as u8);
+                    out[..len].fill(sent.to_le_bytes()[0]);
                     Some(len)
                 })
             });

@@ -3,6 +3,8 @@
 //! I3 bytes are the expected ones, in order · I5 credit is conserved (the world saw no overwrite, no chain without a
 //! receive) · I7 one close, by a bound · I8 when faults stop, everything sent arrives · I12 the fault really happened.
 
+#![allow(clippy::unwrap_used, reason = "a failure of a test is a panic")]
+
 mod support;
 
 use std::time::Duration;
@@ -13,7 +15,10 @@ use gimmal_engine::transport::{
 };
 use support::{Pair, Traffic};
 
-const DEVICES: [(&str, fn() -> SimDevice); 3] =
+/// A medium, by name.
+type Device = (&'static str, fn() -> SimDevice);
+
+const DEVICES: [Device; 3] =
     [("roce", SimDevice::roce), ("iwarp", SimDevice::iwarp), ("shared memory", SimDevice::shared_memory)];
 
 fn config(seed: u64, device: SimDevice) -> SimConfig {

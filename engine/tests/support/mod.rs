@@ -43,7 +43,7 @@ pub(crate) struct Node {
 }
 
 fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
-    (0..bytes as u64).map(|at| (seed.wrapping_mul(31).wrapping_add(at * 7)) as u8).collect()
+    (0..bytes as u64).map(|at| (seed.wrapping_mul(31).wrapping_add(at * 7)).to_le_bytes()[0]).collect()
 }
 
 fn size(seq: u64, max: usize) -> usize {
@@ -94,7 +94,8 @@ impl Node {
                 Some(body.len())
             };
             let head = Head { kind: 1, aux: seq };
-            let outcome = if self.traffic.bulk_every > 0 && (seq + 1) % self.traffic.bulk_every == 0 {
+            let outcome = if self.traffic.bulk_every > 0 && (seq + 1).is_multiple_of(self.traffic.bulk_every)
+            {
                 let mut loan = self.gate.as_ref().unwrap().allocate(conn, 10_000).unwrap();
                 loan.copy_from_slice(&pattern(seq, 10_000));
                 io.send_with_loan(conn, head, loan, body.len(), fill).map_err(|refused| refused.error)
@@ -249,7 +250,7 @@ impl Pair {
     fn step(&mut self) {
         self.now = Time(self.now.0 + 1000);
         self.client.turn_at(self.now);
-        if self.now.0 / 1000 % self.server_every == 0 {
+        if (self.now.0 / 1000).is_multiple_of(self.server_every) {
             self.server.turn_at(self.now);
         }
     }

@@ -5,24 +5,18 @@
 mod pair;
 
 use std::{
-    collections::VecDeque,
     process::Command,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use gimmal_transport::{
-    Address, Batch, Chain, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting, DataPath, Event,
-    Gate, Incoming, ListenOptions, Listener, Negotiated, Port, PortConfig, Position, Provider, Refused,
-    RxFrame, Tag, Time,
-    frame::span,
-    mem::Bulk,
-    verbs::{Verbs, VerbsPort},
+    Address, Chain, CloseReason, ConnectError, ConnectOptions, Connecting, DataPath, Incoming, ListenOptions,
+    Listener, Port, PortConfig, Provider, Tag, verbs::Verbs,
 };
 
 type Failure = Box<dyn std::error::Error>;
 
-use pair::{Clock, LIMIT, Pair, Side, pattern, until};
+use pair::{Clock, LIMIT, Pair, Side, until};
 
 /// What the kernel counts for this process's devices, without the parts that count history.
 fn resources() -> String {

@@ -2,15 +2,13 @@
 
 use std::{
     collections::VecDeque,
-    process::Command,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use gimmal_transport::{
-    Address, Batch, Chain, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting, DataPath, Event,
-    Gate, Incoming, ListenOptions, Listener, Negotiated, Port, PortConfig, Position, Provider, Refused,
-    RxFrame, Tag, Time,
+    Address, Batch, Chain, CloseReason, ConnId, ConnectOptions, Connecting, DataPath, Event, Gate, Incoming,
+    ListenOptions, Listener, Negotiated, Port, PortConfig, Position, Provider, Refused, RxFrame, Tag, Time,
     frame::span,
     mem::Bulk,
     verbs::{Verbs, VerbsPort},
