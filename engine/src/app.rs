@@ -1,4 +1,4 @@
-//! What sits on the engine: an [`App`] is told what happened and acts through [`Io`](crate::Io).
+//! What sits on the engine: an [`App`] is told what happened and acts through [`Io`].
 
 use gimmal_transport::{Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, Time};
 
