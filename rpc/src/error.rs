@@ -80,7 +80,7 @@ pub enum TransportError {
     },
     /// The request can never fit in a message.
     #[error(
-        "the request is above the limit of {limit} bytes; send it as bulk, or raise ring_bytes on both sides"
+        "the request is above the limit of {limit} bytes; send it as bulk, or raise ring_bytes (slot_bytes on send/recv) at the peer"
     )]
     TooLarge {
         /// Largest arguments on this connection, bytes.

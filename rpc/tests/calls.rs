@@ -60,7 +60,8 @@ fn raw_calls(scheme: &str) {
     let (client, inline) = (fixture.client(), fixture.inline());
     assert_eq!(client.reverse(b"abc").wait().unwrap(), b"cba");
     assert_eq!(inline.reverse(b"").wait().unwrap(), b"");
-    let large: Vec<u8> = (0..60_000).map(pattern).collect();
+    let bytes = client.channel().negotiated().frame_bytes_max as usize - 100;
+    let large: Vec<u8> = (0..bytes).map(pattern).collect();
     let backwards: Vec<u8> = large.iter().rev().copied().collect();
     for _ in 0..50 {
         assert_eq!(inline.reverse(&large).wait().unwrap(), backwards);
@@ -179,6 +180,7 @@ fn two_services_on_one_server(scheme: &str) {
         .config(config())
         .listen(&url)
         .unwrap();
+    let url = server.address().to_string();
     let channel = Client::builder().config(config()).connect(&url).unwrap();
     let (probe, other) = (common::ProbeClient::new(channel.clone()), OtherClient::new(channel));
     assert_eq!(other.twice(21).wait().unwrap(), 42);
@@ -190,8 +192,7 @@ fn two_services_on_one_server(scheme: &str) {
 }
 
 fn an_inline_server_serves(scheme: &str) {
-    let url = common::address(scheme, "inline");
-    let theirs = url.clone();
+    let theirs = common::address(scheme, "inline");
     let (ready, started) = std::sync::mpsc::channel();
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let stopping = std::sync::Arc::clone(&stop);
@@ -201,13 +202,13 @@ fn an_inline_server_serves(scheme: &str) {
             .config(config())
             .listen_inline(&theirs)
             .unwrap();
-        ready.send(()).unwrap();
+        ready.send(server.address().to_string()).unwrap();
         server.run_until(Duration::from_millis(5), || stopping.load(std::sync::atomic::Ordering::Relaxed));
         let stats = server.stats();
         assert!(server.shutdown(Duration::from_secs(5)));
         stats
     });
-    started.recv().unwrap();
+    let url = started.recv().unwrap();
     let client = common::ProbeClient::new(Client::builder().config(config()).connect_inline(&url).unwrap());
     for _ in 0..100 {
         assert_eq!(client.reverse(b"abc").wait().unwrap(), b"cba");
@@ -256,6 +257,7 @@ mod bincode {
         let url = common::address(scheme, "bincode");
         let server =
             Server::builder().service(serve_compact(Counting)).config(config()).listen(&url).unwrap();
+        let url = server.address().to_string();
         let client = CompactClient::new(Client::builder().config(config()).connect(&url).unwrap());
         assert_eq!(client.count(vec!["a".to_owned(), "b".to_owned()]).wait(), Ok(2));
         let error = CallError::App(DivideError::ByZero { dividend: 0 });

@@ -267,20 +267,24 @@ fn r90_an_unknown_method_is_unimplemented(scheme: &str) {
 fn r89_a_message_above_the_limit_names_the_limit(scheme: &str) {
     let fixture = Fixture::new(scheme, "large");
     let (client, inline) = (fixture.client(), fixture.inline());
+    // A frame less its word, the engine's header and the request's or response's.
+    let frame = client.channel().negotiated().frame_bytes_max as usize;
+    let (request, response) = (frame - 32, frame - 24);
     for error in [
-        client.measure(vec![1; 200_000]).wait().unwrap_err(),
-        inline.measure(vec![1; 200_000]).wait().unwrap_err(),
+        client.measure(vec![1; frame]).wait().unwrap_err(),
+        inline.measure(vec![1; frame]).wait().unwrap_err(),
     ] {
         assert_eq!(error.fate(), Fate::NotRun);
-        assert!(error.to_string().contains("above the limit of 65504 bytes"), "{error}");
+        assert!(error.to_string().contains(&format!("above the limit of {request} bytes")), "{error}");
     }
-    let error = client.fill(200_000).wait().unwrap_err();
+    let error = client.fill(u32::try_from(frame).unwrap()).wait().unwrap_err();
     assert_eq!((error.status().unwrap().code(), error.fate()), (Code::ResourceExhausted, Fate::Ran));
-    assert!(error.to_string().contains("above the limit of 65512 bytes"), "{error}");
-    // What just fits does.
-    assert_eq!(client.measure(vec![1; 65_500]).wait().unwrap(), 65_500);
-    assert_eq!(inline.measure(vec![1; 65_500]).wait().unwrap(), 65_500);
-    assert_eq!(client.fill(65_509).wait().unwrap().len(), 65_509);
+    assert!(error.to_string().contains(&format!("above the limit of {response} bytes")), "{error}");
+    // What just fits does; a length takes up to three bytes of it.
+    assert_eq!(client.measure(vec![1; request - 3]).wait().unwrap(), request as u64 - 3);
+    assert_eq!(inline.measure(vec![1; request - 3]).wait().unwrap(), request as u64 - 3);
+    let fits = response - 3;
+    assert_eq!(client.fill(u32::try_from(fits).unwrap()).wait().unwrap().len(), fits);
 }
 
 fn bytes_that_are_no_arguments_are_refused(scheme: &str) {
@@ -324,15 +328,16 @@ fn a_slow_reader_gets_every_answer(scheme: &str) {
     wide.window = 100;
     let client =
         common::ProbeClient::new(Client::builder().config(wide).connect_inline(&fixture.url).unwrap());
-    let calls: Vec<_> = (0..100).map(|_| client.fill(30_000)).collect();
+    let large = client.channel().negotiated().frame_bytes_max / 2;
+    let calls: Vec<_> = (0..100).map(|_| client.fill(large)).collect();
     std::thread::sleep(Duration::from_millis(50));
     let cancelled = calls.len() / 2;
     for (number, call) in calls.into_iter().enumerate() {
         if number < cancelled {
-            assert_eq!(call.wait().unwrap().len(), 30_000);
+            assert_eq!(call.wait().unwrap().len(), large as usize);
         }
     }
-    assert_eq!(client.reverse(&[1; 60_000]).wait().unwrap(), [1; 60_000]);
+    assert_eq!(client.reverse(&[1; 16_000]).wait().unwrap(), [1; 16_000]);
     let stats = fixture.server.stats();
     assert!(stats.blocked_answers > 0, "the test did not make the server wait");
     until("nothing is left", || fixture.server.stats().serving == 0);

@@ -197,6 +197,11 @@ pub fn address(scheme: &str, name: &str) -> String {
     let name = format!("rpc-{name}-{}-{number}", std::process::id());
     match scheme {
         "shm" => format!("shm://{}/{name}", std::env::temp_dir().display()),
+        "rxe" | "siw" => {
+            let variable = format!("GIMMAL_{}_ADDR", scheme.to_uppercase());
+            let host = std::env::var(&variable).expect("the lab names the device's address");
+            format!("rdma://{host}:0")
+        }
         _ => format!("{scheme}://{name}"),
     }
 }
@@ -222,8 +227,9 @@ impl Fixture {
     pub fn with(scheme: &str, name: &str, config: Config) -> Self {
         let prober = Prober::default();
         let counts = Arc::clone(&prober.0);
-        let url = address(scheme, name);
-        let server = Server::builder().service(serve_probe(prober)).config(config).listen(&url).unwrap();
+        let builder = Server::builder().service(serve_probe(prober)).config(config);
+        let server = builder.listen(&address(scheme, name)).unwrap();
+        let url = server.address().to_string();
         Self { server, counts, url }
     }
 
@@ -277,11 +283,15 @@ pub fn fate<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, gimmal_rpc
     result.expect_err("the call should have failed").fate()
 }
 
-/// Each function of `$module` as a test for each address scheme that needs no device.
+/// Each function as a test over every provider; those that need a device are for the lab.
 #[macro_export]
 macro_rules! for_each_scheme {
     ($($case:ident)*) => {
         mod mem { $(#[test] fn $case() { super::$case("mem"); })* }
         mod shm { $(#[test] fn $case() { super::$case("shm"); })* }
+        #[cfg(feature = "verbs")]
+        mod rxe { $(#[test] #[ignore = "needs the lab"] fn $case() { super::$case("rxe"); })* }
+        #[cfg(feature = "verbs")]
+        mod siw { $(#[test] #[ignore = "needs the lab"] fn $case() { super::$case("siw"); })* }
     };
 }
