@@ -16,7 +16,9 @@ use super::SHM;
 use super::SIM;
 #[cfg(feature = "verbs")]
 use super::VERBS;
-use super::{Any, AnyGate, AnyLink, Gates, Have, INDEX_BITS, PROVIDERS, TAGS, inner, number, outer};
+#[cfg(any(feature = "verbs", feature = "sim"))]
+use super::inner;
+use super::{Any, AnyGate, AnyLink, Gates, Have, INDEX_BITS, PROVIDERS, TAGS, number, outer};
 #[cfg(feature = "shm")]
 use crate::shm::ShmPort;
 #[cfg(feature = "sim")]
@@ -156,17 +158,16 @@ macro_rules! route {
             #[cfg(not(feature = "shm"))]
             $otherwise
         } else {
-            let $id = inner($conn);
             match number($conn) {
                 #[cfg(feature = "verbs")]
-                VERBS => match $self.verbs.$access() {
-                    Some($port) => $then,
-                    None => $otherwise,
+                VERBS => match ($self.verbs.$access(), inner($conn)) {
+                    (Some($port), $id) => $then,
+                    (None, _) => $otherwise,
                 },
                 #[cfg(feature = "sim")]
-                SIM => match $self.sim.$access() {
-                    Some($port) => $then,
-                    None => $otherwise,
+                SIM => match ($self.sim.$access(), inner($conn)) {
+                    (Some($port), $id) => $then,
+                    (None, _) => $otherwise,
                 },
                 _ => $otherwise,
             }
