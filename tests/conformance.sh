@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# The conformance suite on the providers that need no device, with its counts; the lab tier does the others.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+. tests/check.sh
+cargo build --release -q -p gimmal-transport --example conformance --features conformance || exit 1
+count "conformance on sim" timeout 120 target/release/examples/conformance --provider sim
+count "conformance on shm" timeout 120 target/release/examples/conformance --provider shm
+summary
