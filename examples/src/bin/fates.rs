@@ -92,6 +92,17 @@ impl Process {
         Ok(process)
     }
 
+    /// Lets it end in an orderly way, which leaves no socket behind.
+    fn stop(mut self) -> anyhow::Result<()> {
+        drop(self.0.stdin.take());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while self.0.try_wait()?.is_none() {
+            ensure!(Instant::now() < deadline, "the restarted server did not end when it was asked to");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
     fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -167,6 +178,5 @@ fn run(args: &Args, journal: &Path) -> anyhow::Result<()> {
         "wrong answer"
     );
     println!("a restarted server is reached at {}", args.address);
-    drop(again);
-    Ok(())
+    again.stop()
 }
