@@ -40,9 +40,6 @@ impl<P: Port, A: App> Runner<P, A> {
     /// Reads the clock.
     pub(crate) fn now(&mut self) -> Time {
         let now = Time::default().plus(self.started.elapsed());
-        if self.now != Time(0) && !self.idler.wants_clock() {
-            self.worker.duty.took(now.since(self.now));
-        }
         self.now = now;
         now
     }
@@ -50,7 +47,13 @@ impl<P: Port, A: App> Runner<P, A> {
     /// A turn with a time that is at most a few empty turns old.
     #[inline]
     pub(crate) fn turn(&mut self) -> usize {
-        let now = if self.idler.wants_clock() { self.now() } else { self.now };
+        // A command may carry a time-out, which must not start in the past.
+        let fresh = self.idler.wants_clock() || !self.worker.inbox.is_empty();
+        let before = self.now;
+        let now = if fresh { self.now() } else { before };
+        if self.idler.has_worked() {
+            self.worker.duty.took(now.since(before));
+        }
         let work = self.worker.turn(now);
         self.worker.duty.turned(work);
         work

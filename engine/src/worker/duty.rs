@@ -28,7 +28,7 @@ pub struct DutySnapshot {
     pub work: u64,
     /// Times it slept.
     pub sleeps: u64,
-    /// The longest time between two readings of the clock around a turn.
+    /// The longest turn that found something, with up to a few empty ones before it.
     pub longest_turn: Duration,
     /// Connections that opened.
     pub connections_opened: u64,

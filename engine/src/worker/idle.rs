@@ -45,7 +45,7 @@ pub(crate) struct Idler {
 
 /// Empty turns that only pause: the other side's answer is often a few hundred nanoseconds away.
 const SPINS: u32 = 256;
-/// While yielding, one turn in this many reads the clock.
+/// While spinning, one turn in this many reads the clock.
 const CLOCK: u32 = 16;
 
 impl Idler {
@@ -77,9 +77,14 @@ impl Idler {
         }
     }
 
-    /// Whether the next turn needs a fresh time: always after work, rarely while spinning.
+    /// Whether the turn before found something.
+    pub(crate) const fn has_worked(&self) -> bool {
+        self.empty_turns == 0
+    }
+
+    /// Whether the next turn needs a fresh time: always after work or a yield, rarely while spinning.
     pub(crate) const fn wants_clock(&self) -> bool {
-        self.empty_turns.is_multiple_of(CLOCK)
+        self.empty_turns > SPINS || self.empty_turns.is_multiple_of(CLOCK)
     }
 }
 
