@@ -1,7 +1,7 @@
 //! Echoes over shared memory with both ends on one thread: something for callgrind and perf to count.
 //!
 //! ```text
-//! valgrind --tool=callgrind target/release/examples/pair 64 1 100000     bytes, window, rounds
+//! valgrind --tool=callgrind target/release/examples/pair 64 1 100000     bytes, window (0: empty turns), rounds
 //! ```
 //! The difference of two runs, divided by the difference of their rounds, is the instructions of one round: exact
 //! where times are not.
@@ -20,7 +20,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut pair = Pair::connect(&Shm, &Address::Shm { path: folder.path().join("pair") }, bytes)?;
     let start = Stamp::now();
     for _ in 0..rounds {
-        pair.echo(window)?;
+        if window == 0 {
+            pair.idle();
+        } else {
+            pair.echo(window)?;
+        }
     }
     let nanos = Stamp::now().nanos_since(start);
     println!("{} ns for {window} x {bytes} bytes there and back, nobody waiting", nanos / rounds.max(1));

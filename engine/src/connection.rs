@@ -67,6 +67,7 @@ impl Connection {
     }
 
     /// Room for a frame of at least `min_bytes` of payload, after one look at what was given back since.
+    #[inline]
     pub(crate) fn admit<P: Port>(
         &mut self,
         port: &mut P,
@@ -85,11 +86,20 @@ impl Connection {
             });
         }
         // A full frame fits: nothing to ask. Less may only be what was known last, so look before offering it.
-        if let Some(room) = self.window.room(min_bytes, lane)
-            && (room >= limit || lane == Lane::Control)
-        {
-            return Ok(room);
+        match self.window.room(min_bytes, lane) {
+            Some(room) if room >= limit || lane == Lane::Control => Ok(room),
+            _ => self.admit_late(port, conn, min_bytes, lane),
         }
+    }
+
+    #[cold]
+    fn admit_late<P: Port>(
+        &mut self,
+        port: &mut P,
+        conn: ConnId,
+        min_bytes: usize,
+        lane: Lane,
+    ) -> Result<usize, SendError> {
         if self.refresh(port, conn).is_ok()
             && let Some(room) = self.window.room(min_bytes, lane)
         {
@@ -132,6 +142,7 @@ impl Connection {
     }
 
     /// Commits what was composed in the last reservation.
+    #[inline]
     pub(crate) fn commit<P: Port>(&mut self, port: &mut P, conn: ConnId, payload_bytes: usize, tag: Tag) {
         let chain = self.window.chain(payload_bytes);
         let end = port.commit(conn, payload_bytes, tag, chain);
@@ -185,7 +196,23 @@ impl Connection {
     }
 
     /// Before the flush of a turn: returns credit, sends control frames, finds out whether there is room again.
+    #[inline]
     pub(crate) fn settle<P: Port>(&mut self, port: &mut P, conn: ConnId, now: Time) -> Settled {
+        let told = self.settle_credit(port, conn);
+        // Messages came and went, nothing else: between them and the flush there is no time to lose.
+        if told
+            && self.control.is_empty()
+            && self.blocked_bytes.is_none()
+            && self.in_place.is_empty()
+            && self.close_at == Time::NEVER
+        {
+            self.sent();
+            return Settled::default();
+        }
+        self.settle_rest(port, conn, now, told)
+    }
+
+    fn settle_rest<P: Port>(&mut self, port: &mut P, conn: ConnId, now: Time, told: bool) -> Settled {
         if now >= self.close_at {
             let reason = if self.state == State::Leaving { CloseReason::Peer } else { CloseReason::Local };
             port.close(conn, reason, now);
@@ -195,7 +222,6 @@ impl Connection {
         while let Some(loan_id) = self.in_place.poll_released() {
             self.bulk_done(loan_id);
         }
-        let told = self.settle_credit(port, conn);
         while let Some(&(kind, value)) = self.control.front() {
             if !self.send_control(port, conn, kind, value, 0) {
                 break;
@@ -212,18 +238,24 @@ impl Connection {
     }
 
     /// What was committed is about to be flushed: the next frame begins a chain.
+    #[inline]
     pub(crate) fn sent(&mut self) {
         self.window.flushed();
     }
 
     /// Returns whether nothing urgent is left untold.
+    #[inline]
     fn settle_credit<P: Port>(&mut self, port: &mut P, conn: ConnId) -> bool {
-        self.ledger.handle_posted(port.arrivals(conn));
+        if self.ledger.counts_arrivals() {
+            self.ledger.handle_posted(port.arrivals(conn));
+        }
         let owed = self.ledger.owed();
+        owed == Owed::Little || self.settle_owed(port, conn, owed)
+    }
+
+    fn settle_owed<P: Port>(&mut self, port: &mut P, conn: ConnId, owed: Owed) -> bool {
         if self.negotiated.credit_words {
-            if owed >= Owed::Ride {
-                port.return_credit(conn, self.ledger.poll_credit());
-            }
+            port.return_credit(conn, self.ledger.poll_credit());
             return true;
         }
         let riding =

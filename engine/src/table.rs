@@ -17,6 +17,7 @@ struct Entry<T> {
     value: T,
 }
 
+#[inline]
 fn place(conn: ConnId) -> (usize, usize) {
     ((conn.index() >> 30) as usize, (conn.index() & 0x3fff_ffff) as usize)
 }
@@ -38,6 +39,7 @@ impl<T> ConnTable<T> {
         self.active.reserve(self.len);
     }
 
+    #[inline]
     fn entry(&mut self, conn: ConnId) -> Option<&mut Entry<T>> {
         let (pool, index) = place(conn);
         self.pools[pool].get_mut(index)?.as_mut().filter(|entry| entry.generation == conn.generation())
@@ -50,6 +52,7 @@ impl<T> ConnTable<T> {
     }
 
     /// The connection, which will be settled before the turn ends.
+    #[inline]
     pub(crate) fn touch(&mut self, conn: ConnId) -> Option<&mut T> {
         let (pool, index) = place(conn);
         let entry = self.pools[pool]
@@ -70,11 +73,13 @@ impl<T> ConnTable<T> {
     }
 
     /// The `index`th of those touched since they were last settled.
+    #[inline]
     pub(crate) fn active(&self, index: usize) -> Option<ConnId> {
         self.active.get(index).copied()
     }
 
     /// Settles the `index`th: it leaves the list unless it is `still` active. Another may take its place.
+    #[inline]
     pub(crate) fn settled(&mut self, index: usize, still: bool) {
         if still {
             return;
@@ -85,6 +90,7 @@ impl<T> ConnTable<T> {
         }
     }
 
+    #[inline]
     pub(crate) fn peek(&mut self, conn: ConnId) -> Option<&mut T> {
         self.entry(conn).map(|entry| &mut entry.value)
     }

@@ -129,6 +129,7 @@ impl InPlace {
     }
 
     /// Whether none is.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.reading.is_empty()

@@ -12,7 +12,9 @@ use gimmal_transport::{Credit, DataPath, Negotiated, Position, Violation};
 pub struct RxLedger {
     arrived: Position,
     freed: Position,
-    /// Frames not released yet, and released ones behind them: (end, released). Empty while frames are released at once.
+    /// The end of the only frame that is not released: so it stays while each is released before the next arrives.
+    only: Option<Position>,
+    /// Otherwise those not released yet, and released ones behind them: (end, released).
     held: VecDeque<(Position, bool)>,
     posted: u64,
     told: Credit,
@@ -44,6 +46,7 @@ impl RxLedger {
         Self {
             arrived: Position(0),
             freed: Position(0),
+            only: None,
             held: VecDeque::with_capacity(Self::HELD),
             posted: arrivals,
             told: Credit { bytes: Position(0), arrivals },
@@ -58,6 +61,7 @@ impl RxLedger {
     ///
     /// # Errors
     /// [`Violation::Overrun`] when the peer wrote beyond what it was given.
+    #[inline]
     pub fn handle_arrival(&mut self, end: Position) -> Result<(), Violation> {
         if !self.ring {
             return Ok(());
@@ -67,15 +71,33 @@ impl RxLedger {
             return Err(Violation::Overrun { bytes: unread.saturating_sub(self.ring_bytes) });
         }
         self.arrived = end;
-        self.held.push_back((end, false));
+        if self.only.is_none() && self.held.is_empty() {
+            self.only = Some(end);
+        } else {
+            self.hold(end);
+        }
         Ok(())
     }
 
-    /// The frame that ends at `end` was released.
-    pub fn handle_release(&mut self, end: Position) {
-        if !self.ring {
-            return;
+    fn hold(&mut self, end: Position) {
+        if let Some(only) = self.only.take() {
+            self.held.push_back((only, false));
         }
+        self.held.push_back((end, false));
+    }
+
+    /// The frame that ends at `end` was released.
+    #[inline]
+    pub fn handle_release(&mut self, end: Position) {
+        if self.only == Some(end) {
+            self.only = None;
+            self.freed = end;
+        } else if self.ring {
+            self.release_held(end);
+        }
+    }
+
+    fn release_held(&mut self, end: Position) {
         if let Some(entry) = self.held.iter_mut().find(|(held, _)| *held == end) {
             entry.1 = true;
         }
@@ -85,20 +107,37 @@ impl RxLedger {
         }
     }
 
+    /// Whether receives are counted at all; otherwise [`RxLedger::handle_posted`] need not be told.
+    #[inline]
+    #[must_use]
+    pub fn counts_arrivals(&self) -> bool {
+        self.arrivals_count
+    }
+
     /// Receives posted since the connection opened.
+    #[inline]
     pub fn handle_posted(&mut self, posted: u64) {
         self.posted = posted;
     }
 
     /// How much is owed.
+    #[inline]
     #[must_use]
     pub fn owed(&self) -> Owed {
-        let part = |owed: u64, budget: u64, of: u64| budget > 0 && owed > 0 && owed * of >= budget;
         let bytes = self.freed.since(self.told.bytes);
         let arrivals = if self.arrivals_count { self.posted - self.told.arrivals } else { 0 };
-        if part(bytes, self.ring_bytes, 2) || part(arrivals, self.window, 2) {
+        // Most of the time it is little; this is asked after every frame.
+        if bytes * 4 < self.ring_bytes && arrivals * 4 < self.window {
+            return Owed::Little;
+        }
+        Self::parts_owed(bytes, self.ring_bytes, arrivals, self.window)
+    }
+
+    fn parts_owed(bytes: u64, ring_bytes: u64, arrivals: u64, window: u64) -> Owed {
+        let part = |owed: u64, budget: u64, of: u64| budget > 0 && owed > 0 && owed * of >= budget;
+        if part(bytes, ring_bytes, 2) || part(arrivals, window, 2) {
             Owed::Now
-        } else if part(bytes, self.ring_bytes, 4) || part(arrivals, self.window, 4) {
+        } else if part(bytes, ring_bytes, 4) || part(arrivals, window, 4) {
             Owed::Ride
         } else {
             Owed::Little
@@ -114,6 +153,6 @@ impl RxLedger {
     /// Frames not released.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.held.iter().filter(|(_, released)| !released).count()
+        usize::from(self.only.is_some()) + self.held.iter().filter(|(_, released)| !released).count()
     }
 }

@@ -54,6 +54,7 @@ impl State {
     }
 
     /// Whether messages may be sent.
+    #[inline]
     #[must_use]
     pub const fn may_send(self) -> bool {
         matches!(self, Self::Open)

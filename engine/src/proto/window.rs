@@ -69,6 +69,7 @@ impl TxWindow {
     }
 
     /// The largest payload of a frame, bytes.
+    #[inline]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "a ring is at most 1 GiB")]
     pub fn payload_bytes_max(&self) -> usize {
@@ -76,6 +77,7 @@ impl TxWindow {
     }
 
     /// Payload bytes that a frame may have now; `None` when it is fewer than `min_bytes`.
+    #[inline]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "at most a ring, which is at most 1 GiB")]
     pub fn room(&self, min_bytes: usize, lane: Lane) -> Option<usize> {
@@ -96,12 +98,14 @@ impl TxWindow {
         (payload >= min_bytes).then_some(payload)
     }
 
+    #[inline]
     fn has_arrivals(&self, wanted: u64) -> bool {
         !self.arrivals_count || self.unlimited || self.arrivals_used + wanted <= self.credit.arrivals
     }
 
     /// Whether a frame of `payload_bytes` rides on the open chain. Whoever commits it also calls
     /// [`TxWindow::committed`].
+    #[inline]
     #[must_use]
     pub fn chain(&self, payload_bytes: usize) -> Chain {
         if self.chain_bytes > 0 && self.chain_bytes + span(payload_bytes) as u64 <= self.chain_bytes_max {
@@ -112,6 +116,7 @@ impl TxWindow {
     }
 
     /// A frame was committed, and the ring's head is at `end`.
+    #[inline]
     pub fn committed(&mut self, end: Position, chain: Chain, payload_bytes: usize) {
         let span = span(payload_bytes) as u64;
         self.head = end;
@@ -125,6 +130,7 @@ impl TxWindow {
     }
 
     /// Everything committed was flushed: no chain is open. Returns whether one was.
+    #[inline]
     pub fn flushed(&mut self) -> bool {
         std::mem::take(&mut self.chain_bytes) > 0
     }

@@ -39,6 +39,7 @@ pub enum Kind {
 const BULK_FLAG: u32 = 1 << 8;
 
 impl Kind {
+    #[inline]
     const fn code(self) -> u32 {
         match self {
             Self::Message => 1,
@@ -52,6 +53,7 @@ impl Kind {
     }
 
     /// The tag of a control frame of this kind.
+    #[inline]
     #[must_use]
     pub const fn tag(self) -> Tag {
         Tag(self.code())
@@ -59,6 +61,7 @@ impl Kind {
 }
 
 /// The tag of a message with the user's `kind`.
+#[inline]
 #[must_use]
 pub const fn message_tag(kind: u16, bulk: bool) -> Tag {
     Tag(Kind::Message.code() | if bulk { BULK_FLAG } else { 0 } | (kind as u32) << 16)
@@ -113,7 +116,19 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     /// [`Violation::Malformed`], naming the kind.
+    #[inline]
     pub fn parse(tag: Tag, payload: &'a [u8]) -> Result<Self, Violation> {
+        // Nearly all frames are messages without bulk.
+        if tag.0 & (0xff | BULK_FLAG) == Kind::Message.code()
+            && let Some((aux, body)) = payload.split_first_chunk()
+        {
+            let aux = u64::from_le_bytes(*aux);
+            return Ok(Self::Message { kind: (tag.0 >> 16) as u16, aux, bulk: None, body });
+        }
+        Self::parse_other(tag, payload)
+    }
+
+    fn parse_other(tag: Tag, payload: &'a [u8]) -> Result<Self, Violation> {
         let malformed = |what| Violation::Malformed { what };
         let word = |at: usize, what| {
             let bytes = payload.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());

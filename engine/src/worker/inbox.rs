@@ -61,7 +61,13 @@ impl<L, C> Inbox<L, C> {
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn pop(&self) -> Option<Command<L, C>> {
+        // An empty queue's `pop` costs a full fence, every turn; what is pushed now is seen by the next turn, and by
+        // the look after arming.
+        if self.queue.is_empty() {
+            return None;
+        }
         self.queue.pop()
     }
 

@@ -23,9 +23,19 @@ impl<P: Port, A: App> Worker<P, A> {
     /// Does what there is to do, at most one batch of it, and returns how much that was.
     pub(crate) fn turn(&mut self, now: Time) -> usize {
         let mut work = self.take_commands(now);
+        self.port.poll(now, &mut self.batch);
+        if !self.batch.is_empty() {
+            work += self.batch.len();
+            self.handle_events(now);
+        }
+        self.tick(now);
+        self.settle(now);
+        self.port.flush();
+        work
+    }
+
+    fn handle_events(&mut self, now: Time) {
         let mut batch = std::mem::replace(&mut self.batch, Batch::empty());
-        self.port.poll(now, &mut batch);
-        work += batch.len();
         for event in batch.drain() {
             match event {
                 Event::Frame { conn, frame } => self.receive(conn, frame, now),
@@ -35,10 +45,6 @@ impl<P: Port, A: App> Worker<P, A> {
             }
         }
         self.batch = batch;
-        self.tick(now);
-        self.settle(now);
-        self.port.flush();
-        work
     }
 
     /// When the worker wants a turn although nothing happens.
@@ -76,15 +82,10 @@ impl<P: Port, A: App> Worker<P, A> {
         taken
     }
 
+    #[inline]
     fn receive(&mut self, conn: ConnId, frame: RxFrame, now: Time) {
         let end = frame.end();
-        let outcome = match self.conns.touch(conn) {
-            None => Ok(()),
-            Some(connection) => match connection.ledger.handle_arrival(end) {
-                Ok(()) => self.dispatch(conn, &frame, now),
-                Err(violation) => Err(violation),
-            },
-        };
+        let outcome = self.dispatch(conn, &frame, now);
         self.port.release(conn, frame);
         if let Some(connection) = self.conns.touch(conn) {
             connection.ledger.handle_release(end);
@@ -94,18 +95,31 @@ impl<P: Port, A: App> Worker<P, A> {
         }
     }
 
+    #[inline]
     fn dispatch(&mut self, conn: ConnId, frame: &RxFrame, now: Time) -> Result<(), Violation> {
         let Self { port, app, conns, .. } = self;
-        let parsed = Frame::parse(frame.tag(), frame)?;
         let Some(connection) = conns.touch(conn) else {
             return Ok(());
         };
-        match parsed {
+        connection.ledger.handle_arrival(frame.end())?;
+        match Frame::parse(frame.tag(), frame)? {
             Frame::Message { kind, aux, bulk, body } => {
                 let bulk = bulk.map(|(id, offer)| RemoteBulk { id, offer });
                 let message = Message { head: Head { kind, aux }, body, bulk };
                 app.message(&mut Io { port, conns, now }, conn, message);
+                Ok(())
             }
+            control => self.control(conn, control, now),
+        }
+    }
+
+    fn control(&mut self, conn: ConnId, frame: Frame<'_>, now: Time) -> Result<(), Violation> {
+        let Self { port, app, conns, .. } = self;
+        let Some(connection) = conns.touch(conn) else {
+            return Ok(());
+        };
+        match frame {
+            Frame::Message { .. } => {}
             Frame::Credit(credit) => connection.handle_credit(credit)?,
             Frame::BulkDone(id) => {
                 // An id that is not on offer is a late or doubled answer: harmless, the generation told.
