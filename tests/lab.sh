@@ -20,8 +20,8 @@ check "credit keeps RNR away" timeout 280 "$bin/examples/credit" --address "rdma
 check "without credit there is RNR" timeout 120 "$bin/examples/credit" --address "rdma://$rxe:0" --no-credit
 
 # A foreign client: rping against our port is rejected, and our server lives on.
-sleep 60 | "$bin/files" serve /usr/share/doc --address "rdma://$rxe:7700" >/dev/null 2>&1 &
-sleep 60 | "$bin/files" serve /usr/share/doc --address "rdma://$siw:7701" >/dev/null 2>&1 &
+sleep 60 | "$bin/files" serve "$PWD/transport/src" --address "rdma://$rxe:7700" >/dev/null 2>&1 &
+sleep 60 | "$bin/files" serve "$PWD/transport/src" --address "rdma://$siw:7701" >/dev/null 2>&1 &
 sleep 3
 refuses "a plain rping at our port" "rejected\|refused\|error" rping -c -a "$rxe" -p 7700 -C 1
 check "our server lives on" timeout 60 "$bin/files" fetch --address "rdma://$rxe:7700" --bytes-max 100000
