@@ -30,5 +30,8 @@ refuses "no such host" "resolve" "$bin/files" fetch --address "rdma://no.such.ho
 refuses "memlock too small" "locked memory\|memlock" setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock \
     sh -c "ulimit -l 64; exec $bin/files fetch --address rdma://$siw:7701"
 kill $(jobs -p) 2>/dev/null
+for part in tests/lab/*.sh; do
+    [ ! -f "$part" ] || . "$part"
+done
 check "nothing is left on the devices" sh -c 'sleep 1; test -z "$(rdma resource show qp | grep "type RC")"'
 summary
