@@ -83,8 +83,10 @@ impl Idler {
     }
 
     /// Whether the next turn needs a fresh time: always after work or a yield, rarely while spinning.
+    #[inline]
     pub(crate) const fn wants_clock(&self) -> bool {
-        self.empty_turns > SPINS || self.empty_turns.is_multiple_of(CLOCK)
+        self.empty_turns.is_multiple_of(CLOCK)
+            || (self.empty_turns > SPINS && !matches!(self.idle, Idle::Spin))
     }
 }
 

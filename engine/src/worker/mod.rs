@@ -35,7 +35,8 @@ pub(crate) struct Worker<P: Port, A: App> {
     pub(crate) opening: Vec<(ConnId, Adopted)>,
     pub(crate) inbox: Arc<Inbox<P::Link, A::Command>>,
     pub(crate) duty: Arc<Duty>,
-    batch: Batch,
+    /// Away while its events are handled.
+    batch: Option<Box<Batch>>,
     enforce_credit: bool,
     pub(crate) stopping: bool,
 }
@@ -56,7 +57,7 @@ impl<P: Port, A: App> Worker<P, A> {
             opening: Vec::new(),
             inbox,
             duty,
-            batch: Batch::new(config.batch),
+            batch: Some(Box::new(Batch::new(config.batch))),
             enforce_credit: config.enforce_credit,
             stopping: false,
         }
