@@ -38,7 +38,6 @@ tier() {
 }
 
 lab_tier() {
-    cargo build --release -q -p gimmal-lab && target/release/gimmal-lab prepare || return 1
     cargo build --release -q -p gimmal-examples -p gimmal-bench -p gimmal-transport -p gimmal-engine --bins --examples \
         --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/conformance,gimmal-engine/verbs ||
         return 1

@@ -28,6 +28,9 @@ pub(super) const ARRIVALS: u64 = u64::MAX / 2;
 /// The word behind the last frame must be clear, so these bytes are never credit.
 const KEPT_FREE: u64 = FRAME_ALIGN as u64;
 
+/// Frames taken from one connection in one poll, at most: the answers to them leave while the peer sends more.
+const STRIDE_MAX: u32 = 8;
+
 /// A connection whose two segments are mapped.
 #[derive(Debug)]
 pub(super) struct Live {
@@ -38,6 +41,8 @@ pub(super) struct Live {
     rx_limit: u64,
     rx_ring_bytes: u64,
     rx_frame_bytes_max: usize,
+    /// Frames to take in the next poll, at most.
+    stride: u32,
     id: ConnId,
     /// The reason to close with as soon as what was published is read.
     pub(super) ending: Option<CloseReason>,
@@ -68,6 +73,7 @@ impl Live {
             rx_limit: rx_ring_bytes,
             rx_ring_bytes,
             rx_frame_bytes_max: negotiated.rx_frame_bytes_max as usize,
+            stride: 1,
             id,
             ending: None,
             tx: 0,
@@ -84,30 +90,42 @@ impl Live {
         }
     }
 
-    /// Moves published frames into `batch` until there is none, or no room.
+    /// Moves published frames into `batch`: at most `stride` of them.
+    ///
+    /// A look at a word that is not published yet takes its line away from a peer that is about to write it, just
+    /// before we answer. So the word behind the last frame is left alone until the next poll: a stride begins with one
+    /// frame, and doubles as long as each poll finds the next frame there. True when there is none left.
     #[inline]
     pub(super) fn receive(
         &mut self,
         batch: &mut Batch,
         counters: &mut PortCounters,
-    ) -> Result<(), Violation> {
-        while batch.room() > 0 {
+    ) -> Result<bool, Violation> {
+        let mut taken = 0;
+        while taken < self.stride && batch.room() > 0 {
             // Read once; everything below uses this copy.
             let bits = observe(self.peer.word(self.rx));
-            let Some(word) = FrameWord::parse(u64::from_le(bits), self.rx_frame_bytes_max)? else { break };
+            let Some(word) = FrameWord::parse(u64::from_le(bits), self.rx_frame_bytes_max)? else {
+                self.stride = 1;
+                return Ok(true);
+            };
             let end = self.rx + span(word.payload_bytes()) as u64;
             if end > self.rx_limit {
                 return Err(Violation::Overrun { bytes: end - self.rx_limit });
             }
-            let offset = self.peer.offset(self.rx);
-            // SAFETY: this process never writes the peer's segment, it is mapped read-only; the peer, of the same user,
-            // is trusted not to write a frame that it has published until we give the credit back.
-            let frame = unsafe { RxFrame::lend(self.peer.region(), offset, word, Position(end), 0) };
+            let (conn, offset, region) = (self.id, self.peer.offset(self.rx), self.peer.region());
+            batch.push_with(|| {
+                // SAFETY: this process never writes the peer's segment, it is mapped read-only; the peer, of the same
+                // user, is trusted not to write a frame that it has published until we give the credit back.
+                let frame = unsafe { RxFrame::lend(region, offset, word, Position(end), 0) };
+                Event::Frame { conn, frame }
+            });
             self.rx = end;
             counters.frames_received += 1;
-            batch.push(Event::Frame { conn: self.id, frame });
+            taken += 1;
         }
-        Ok(())
+        self.stride = (2 * self.stride).min(STRIDE_MAX);
+        Ok(false)
     }
 
     /// The payload of the next frame.

@@ -43,6 +43,7 @@ pub(super) struct Pace {
     empty: u32,
     next: u32,
     step: u32,
+    was_busy: bool,
     quiet_at: Time,
     busy_at: Time,
     /// When the first handshake runs out.
@@ -56,6 +57,7 @@ impl Pace {
             empty: 0,
             next: LOOK_POLLS,
             step: LOOK_POLLS,
+            was_busy: false,
             quiet_at: Time(0),
             busy_at: Time(0),
             greeting_at: Time::NEVER,
@@ -66,18 +68,19 @@ impl Pace {
     #[inline]
     fn busy(&mut self, now: Time, alone: bool) -> bool {
         self.empty = 0;
-        self.next = LOOK_POLLS;
-        self.step = LOOK_POLLS;
-        self.quiet_at = Time(now.0.saturating_add(LOOK_QUIET_NS));
-        if alone {
-            self.busy_at = Time(now.0.saturating_add(LOOK_BUSY_NS));
-        }
-        now >= self.busy_at
+        self.was_busy = true;
+        !alone && now >= self.busy_at
     }
 
     /// After a poll that brought nothing.
     #[inline]
     fn quiet(&mut self, now: Time) -> bool {
+        if self.was_busy {
+            self.was_busy = false;
+            self.next = LOOK_POLLS;
+            self.step = LOOK_POLLS;
+            self.quiet_at = Time(now.0.saturating_add(LOOK_QUIET_NS));
+        }
         self.empty += 1;
         self.empty >= self.next || now >= self.quiet_at
     }

@@ -200,10 +200,8 @@ impl ShmPort {
             let slot = &mut self.slots[index];
             let Stage::Live(live) = &mut slot.stage else { continue };
             match live.receive(batch, &mut slot.counters) {
-                Ok(()) if live.ending.is_none() => {}
-                // Without room left we do not know whether there is more.
-                Ok(()) if batch.room() == 0 => {}
-                Ok(()) => {
+                Ok(empty) if !empty || live.ending.is_none() => {}
+                Ok(_) => {
                     let reason = live.ending.take().unwrap_or(CloseReason::Peer);
                     self.finish(index, reason);
                     ended = true;

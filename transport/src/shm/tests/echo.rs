@@ -113,16 +113,26 @@ fn credit_is_what_the_peer_gave_back() {
     client.send(b"one", 0);
     client.send(b"two", 0);
     assert_eq!(client.port.peer_credit(client.conn).unwrap().bytes.0, 0);
-    let events = server.wait();
-    let mut frames = events.into_iter().map(|event| match event {
-        Event::Frame { frame, .. } => frame,
-        other => panic!("{other:?}"),
-    });
-    let first = frames.next().unwrap();
+    let (first, second) = (server.frame(), server.frame());
     server.give_back(first);
     assert_eq!(client.port.peer_credit(client.conn).unwrap().bytes.0, 16);
-    server.give_back(frames.next().unwrap());
+    server.give_back(second);
     assert_eq!(client.port.peer_credit(client.conn).unwrap().bytes.0, 32);
+}
+
+/// A poll does not look behind the frame it expects; where many wait it soon takes them by the eight.
+#[test]
+fn a_stride_grows_while_frames_wait_and_starts_over() {
+    let (mut server, mut client) = pair(16 << 10);
+    for _ in 0..2 {
+        for _ in 0..40 {
+            client.commit(b"many", 0);
+        }
+        client.port.flush();
+        let strides: Vec<_> = (0..8).map(|_| server.poll().len()).collect();
+        assert_eq!(strides, [1, 2, 4, 8, 8, 8, 8, 1]);
+        assert!(server.poll().is_empty());
+    }
 }
 
 #[test]

@@ -99,8 +99,10 @@ fn r66_an_overrun_is_a_violation() {
     for frame in 0..4 {
         peer.end.own.word(frame * 1008).store(word, Ordering::Release);
     }
-    let mut frames: Vec<_> = side.wait();
-    assert_eq!(frames.len(), 4);
+    let mut frames = Vec::new();
+    while frames.len() < 4 {
+        frames.extend(side.wait());
+    }
     // Nothing was given back; the next one lies over the first.
     peer.end.own.word(4 * 1008).store(word, Ordering::Release);
     let reason = side.closed();
