@@ -46,7 +46,7 @@ pub(crate) struct Idler {
 /// Empty turns that only pause: the other side's answer is often a few hundred nanoseconds away.
 const SPINS: u32 = 256;
 /// While spinning, one turn in this many reads the clock.
-const CLOCK: u32 = 16;
+const CLOCK: u32 = 64;
 
 impl Idler {
     pub(crate) const fn new(idle: Idle) -> Self {

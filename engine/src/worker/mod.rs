@@ -80,6 +80,13 @@ impl<P: Port, A: App> Worker<P, A> {
         }
     }
 
+    /// Whether a turn would find nothing. Timers and deaths are not looked at: they are for the turns that read the
+    /// clock.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.conns.active(0).is_none() && self.inbox.is_empty() && !self.port.is_promising()
+    }
+
     /// Whether a connection wants to be settled again: credit or control that found no room.
     pub(crate) fn is_unsettled(&self) -> bool {
         self.conns.active(0).is_some()
