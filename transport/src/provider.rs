@@ -204,6 +204,12 @@ pub trait Port: Debug {
     /// Moves what happened into `batch`, as far as there is room; advances pulls, handshakes and closings.
     fn poll(&mut self, now: Time, batch: &mut Batch);
 
+    /// Whether a poll may find something: a look that costs next to nothing, for whoever spins. In doubt `true`; a
+    /// `false` may be wrong for what needs no haste (deaths, handshakes), so poll now and then all the same.
+    fn is_promising(&self) -> bool {
+        true
+    }
+
     /// Ends `conn`; its [`Event::Closed`](crate::Event::Closed) carries the first cause, which is `reason` if
     /// none came before. Frames committed but not flushed are lost.
     fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time);

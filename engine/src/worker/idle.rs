@@ -46,7 +46,7 @@ pub(crate) struct Idler {
 /// Empty turns that only pause: the other side's answer is often a few hundred nanoseconds away.
 const SPINS: u32 = 256;
 /// While spinning, one turn in this many reads the clock.
-const CLOCK: u32 = 16;
+const CLOCK: u32 = 64;
 
 impl Idler {
     pub(crate) const fn new(idle: Idle) -> Self {
@@ -83,8 +83,10 @@ impl Idler {
     }
 
     /// Whether the next turn needs a fresh time: always after work or a yield, rarely while spinning.
+    #[inline]
     pub(crate) const fn wants_clock(&self) -> bool {
-        self.empty_turns > SPINS || self.empty_turns.is_multiple_of(CLOCK)
+        self.empty_turns.is_multiple_of(CLOCK)
+            || (self.empty_turns > SPINS && !matches!(self.idle, Idle::Spin))
     }
 }
 

@@ -35,7 +35,8 @@ pub(crate) struct Worker<P: Port, A: App> {
     pub(crate) opening: Vec<(ConnId, Adopted)>,
     pub(crate) inbox: Arc<Inbox<P::Link, A::Command>>,
     pub(crate) duty: Arc<Duty>,
-    batch: Batch,
+    /// Away while its events are handled.
+    batch: Option<Box<Batch>>,
     enforce_credit: bool,
     pub(crate) stopping: bool,
 }
@@ -56,7 +57,7 @@ impl<P: Port, A: App> Worker<P, A> {
             opening: Vec::new(),
             inbox,
             duty,
-            batch: Batch::new(config.batch),
+            batch: Some(Box::new(Batch::new(config.batch))),
             enforce_credit: config.enforce_credit,
             stopping: false,
         }
@@ -77,6 +78,13 @@ impl<P: Port, A: App> Worker<P, A> {
             Ok(conn) => self.opening.push((conn, adopted)),
             Err(error) => adopted.tell(Err(error.into())),
         }
+    }
+
+    /// Whether a turn would find nothing. Timers and deaths are not looked at: they are for the turns that read the
+    /// clock.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.conns.active(0).is_none() && self.inbox.is_empty() && !self.port.is_promising()
     }
 
     /// Whether a connection wants to be settled again: credit or control that found no room.

@@ -23,10 +23,13 @@ impl<P: Port, A: App> Worker<P, A> {
     /// Does what there is to do, at most one batch of it, and returns how much that was.
     pub(crate) fn turn(&mut self, now: Time) -> usize {
         let mut work = self.take_commands(now);
-        self.port.poll(now, &mut self.batch);
-        if !self.batch.is_empty() {
-            work += self.batch.len();
-            self.handle_events(now);
+        if let Some(mut batch) = self.batch.take() {
+            self.port.poll(now, &mut batch);
+            if !batch.is_empty() {
+                work += batch.len();
+                self.handle_events(&mut batch, now);
+            }
+            self.batch = Some(batch);
         }
         self.tick(now);
         self.settle(now);
@@ -34,8 +37,8 @@ impl<P: Port, A: App> Worker<P, A> {
         work
     }
 
-    fn handle_events(&mut self, now: Time) {
-        let mut batch = std::mem::replace(&mut self.batch, Batch::empty());
+    #[inline]
+    fn handle_events(&mut self, batch: &mut Batch, now: Time) {
         for event in batch.drain() {
             match event {
                 Event::Frame { conn, frame } => self.receive(conn, frame, now),
@@ -44,7 +47,6 @@ impl<P: Port, A: App> Worker<P, A> {
                 Event::Closed { conn, reason } => self.closed(conn, reason, now),
             }
         }
-        self.batch = batch;
     }
 
     /// When the worker wants a turn although nothing happens.
@@ -84,12 +86,8 @@ impl<P: Port, A: App> Worker<P, A> {
 
     #[inline]
     fn receive(&mut self, conn: ConnId, frame: RxFrame, now: Time) {
-        let end = frame.end();
         let outcome = self.dispatch(conn, &frame, now);
         self.port.release(conn, frame);
-        if let Some(connection) = self.conns.touch(conn) {
-            connection.ledger.handle_release(end);
-        }
         if let Err(violation) = outcome {
             self.port.close(conn, violation.into(), now);
         }
@@ -102,6 +100,9 @@ impl<P: Port, A: App> Worker<P, A> {
             return Ok(());
         };
         connection.ledger.handle_arrival(frame.end())?;
+        // Said at once, while the connection is at hand: what it frees is given back by the turn's settling, and the
+        // application has seen the frame by then.
+        connection.ledger.handle_release(frame.end());
         match Frame::parse(frame.tag(), frame)? {
             Frame::Message { kind, aux, bulk, body } => {
                 let bulk = bulk.map(|(id, offer)| RemoteBulk { id, offer });
@@ -188,18 +189,19 @@ impl<P: Port, A: App> Worker<P, A> {
         let Self { port, app, conns, .. } = self;
         let mut index = 0;
         while let Some(conn) = conns.active(index) {
-            let settled =
-                conns.peek(conn).map(|connection| connection.settle(port, conn, now)).unwrap_or_default();
+            let settled = conns.settle(index, |connection| {
+                let settled = connection.settle(port, conn, now);
+                // Whoever is told of room may use it up and wait again: looked at once more, next turn.
+                (settled, settled.again || settled.writable)
+            });
+            let Some(settled) = settled else { continue };
             if settled.writable {
                 app.writable(&mut Io { port, conns, now }, conn);
                 if let Some(connection) = conns.peek(conn) {
                     connection.sent();
                 }
             }
-            // Whoever was told of room may have used it up and wait again: looked at once more, next turn.
-            let again = settled.again || settled.writable;
-            conns.settled(index, again);
-            index += usize::from(again);
+            index += usize::from(settled.again || settled.writable);
         }
     }
 }

@@ -405,6 +405,15 @@ impl Port for AnyPort {
     }
 
     #[inline]
+    fn is_promising(&self) -> bool {
+        match self.state.sole {
+            #[cfg(feature = "shm")]
+            SHM => self.shm.as_ref().is_none_or(Port::is_promising),
+            _ => true,
+        }
+    }
+
+    #[inline]
     fn poll(&mut self, now: Time, batch: &mut Batch) {
         match self.state.sole {
             #[cfg(feature = "shm")]

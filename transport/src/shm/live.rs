@@ -230,6 +230,12 @@ impl Live {
         observe(self.peer.closing()) != 0
     }
 
+    /// Whether there is a frame to read, or the end to tell.
+    #[inline]
+    pub(super) fn is_promising(&self) -> bool {
+        observe(self.peer.word(self.rx)) != 0 || self.ending.is_some()
+    }
+
     /// Whether the engine has something to do here; said once for a change of credit.
     pub(super) fn has_work(&mut self) -> bool {
         let credit = consumed(self.peer.consumed());

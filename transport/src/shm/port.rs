@@ -408,6 +408,16 @@ impl Port for ShmPort {
         }
     }
 
+    #[inline]
+    fn is_promising(&self) -> bool {
+        let waits = self.armed || !self.credits.is_empty() || !self.news.is_empty();
+        waits
+            || self.active.iter().any(|&index| match self.slots.get(index as usize) {
+                Some(Slot { stage: Stage::Live(live), .. }) => live.is_promising(),
+                _ => true,
+            })
+    }
+
     fn close(&mut self, conn: ConnId, reason: CloseReason, _now: Time) {
         let Some(slot) = self.slots.get_mut(conn.index() as usize) else { return };
         if slot.generation != conn.generation() {
