@@ -8,6 +8,8 @@ pub(crate) struct ConnTable<T> {
     pools: [Vec<Option<Entry<T>>>; 4],
     active: Vec<ConnId>,
     len: usize,
+    /// Number of the turn, or of what else ends with a flush.
+    pub(crate) turn: u64,
 }
 
 #[derive(Debug)]
@@ -24,7 +26,7 @@ fn place(conn: ConnId) -> (usize, usize) {
 
 impl<T> ConnTable<T> {
     pub(crate) fn new() -> Self {
-        Self { pools: [const { Vec::new() }; 4], active: Vec::new(), len: 0 }
+        Self { pools: [const { Vec::new() }; 4], active: Vec::new(), len: 0, turn: 0 }
     }
 
     pub(crate) fn insert(&mut self, conn: ConnId, value: T) {

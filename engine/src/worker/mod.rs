@@ -37,6 +37,8 @@ pub(crate) struct Worker<P: Port, A: App> {
     pub(crate) duty: Arc<Duty>,
     /// Away while its events are handled.
     batch: Option<Box<Batch>>,
+    /// Frames or events handled in one turn, at most.
+    batch_limit: usize,
     enforce_credit: bool,
     pub(crate) stopping: bool,
 }
@@ -58,6 +60,7 @@ impl<P: Port, A: App> Worker<P, A> {
             inbox,
             duty,
             batch: Some(Box::new(Batch::new(config.batch))),
+            batch_limit: config.batch,
             enforce_credit: config.enforce_credit,
             stopping: false,
         }
@@ -67,8 +70,8 @@ impl<P: Port, A: App> Worker<P, A> {
     pub(crate) fn with<R>(&mut self, now: Time, act: impl FnOnce(&mut A, &mut Io<'_, P>) -> R) -> R {
         let mut io = Io { port: &mut self.port, conns: &mut self.conns, now };
         let result = act(&mut self.app, &mut io);
+        self.port.publish();
         self.settle(now);
-        self.port.flush();
         result
     }
 
