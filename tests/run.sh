@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=${RUST_BACKTRACE:-0}
 
 tiers=("$@")
-[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit conformance loom tidy bench demo lab)
+[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit sysfs conformance loom tidy bench demo lab)
 
 passed=0 failed=0 skipped=0
 log=$(mktemp)
@@ -49,7 +49,8 @@ for name in "${tiers[@]}"; do
         fmt) tier fmt cargo fmt --all --check ;;
         lint) tier lint cargo clippy -q --workspace --all-targets --all-features -- -D warnings ;;
         doc) RUSTDOCFLAGS="-D warnings" tier doc cargo doc -q --workspace --all-features --no-deps ;;
-        unit) tier unit cargo test -q --workspace --no-fail-fast --features gimmal-transport/conformance ;;
+        unit) tier unit cargo test -q --workspace --no-fail-fast --features gimmal-transport/conformance,gimmal-bench/hwloc ;;
+        sysfs) tier sysfs cargo test -q -p gimmal-engine --lib place ;;
         conformance) tier conformance bash tests/conformance.sh ;;
         loom) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom tier loom \
             cargo test -q -p gimmal-transport --release --lib --no-default-features loom_ ;;
