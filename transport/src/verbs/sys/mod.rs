@@ -31,6 +31,7 @@ pub(crate) mod errno {
     pub(crate) const ENOMEM: i32 = 12;
     pub(crate) const EINVAL: i32 = 22;
     pub(crate) const ENODEV: i32 = 19;
+    pub(crate) const ENOSYS: i32 = 38;
     pub(crate) const EPERM: i32 = 1;
     pub(crate) const ENOENT: i32 = 2;
     pub(crate) const EADDRINUSE: i32 = 98;
