@@ -21,6 +21,13 @@ pub(crate) use rdma_sys::{
     rdma_port_space, rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option, rdma_t, wr_t,
 };
 
+/// For datagrams.
+pub(crate) use rdma_sys::{
+    ___ibv_query_port as ibv_query_port, ibv_ah, ibv_ah_attr, ibv_attach_mcast, ibv_create_ah,
+    ibv_destroy_ah, ibv_detach_mcast, ibv_gid, ibv_grh, ibv_init_ah_from_wc, ibv_port_attr,
+    rdma_cm_join_mc_attr_ex, rdma_join_multicast_ex, rdma_leave_multicast, ud_t,
+};
+
 /// `RDMA_OPTION_ID` of `rdma_cma.h`; an anonymous enum there, which the binding leaves out.
 pub(crate) const OPTION_ID: i32 = 0;
 /// `RDMA_OPTION_ID_AFONLY`, an `int`, before bind.
