@@ -20,6 +20,7 @@ mod conn;
 mod connect;
 mod control;
 mod cq;
+pub mod datagram;
 mod device;
 mod entry;
 mod gate;
