@@ -1,5 +1,6 @@
 //! The worker: what one poll thread owns.
 
+mod beat;
 pub mod duty;
 pub mod handle;
 pub mod idle;
@@ -37,6 +38,7 @@ pub(crate) struct Worker<P: Port, A: App> {
     pub(crate) duty: Arc<Duty>,
     batch: Batch,
     enforce_credit: bool,
+    beats: beat::Beats,
     pub(crate) stopping: bool,
 }
 
@@ -58,6 +60,7 @@ impl<P: Port, A: App> Worker<P, A> {
             duty,
             batch: Batch::new(config.batch),
             enforce_credit: config.enforce_credit,
+            beats: beat::Beats::new(config.heartbeat_ms),
             stopping: false,
         }
     }

@@ -29,6 +29,9 @@ impl<P: Port, A: App> Worker<P, A> {
             self.handle_events(now);
         }
         self.tick(now);
+        if self.beats.is_due(now, work > 0) {
+            self.beat(now);
+        }
         self.settle(now);
         self.port.flush();
         work
@@ -41,6 +44,7 @@ impl<P: Port, A: App> Worker<P, A> {
                 Event::Frame { conn, frame } => self.receive(conn, frame, now),
                 Event::Pulled { conn, token, result } => self.pulled(conn, token, result, now),
                 Event::Opened { conn, negotiated } => self.opened(conn, negotiated, now),
+                Event::Suspect { conn } => self.doubt(conn, now),
                 Event::Closed { conn, reason } => self.closed(conn, reason, now),
             }
         }
@@ -51,7 +55,7 @@ impl<P: Port, A: App> Worker<P, A> {
     pub(crate) fn deadline(&mut self, now: Time) -> Time {
         let Self { port, app, conns, .. } = self;
         let wanted = app.tick(&mut Io { port, conns, now });
-        wanted.min(self.port.deadline())
+        wanted.min(self.port.deadline()).min(self.beats.deadline())
     }
 
     fn tick(&mut self, now: Time) {
@@ -118,6 +122,7 @@ impl<P: Port, A: App> Worker<P, A> {
         let Some(connection) = conns.touch(conn) else {
             return Ok(());
         };
+        connection.heart.handle_heard(now, connection.ledger.mark());
         match frame {
             Frame::Message { .. } => {}
             Frame::Credit(credit) => connection.handle_credit(credit)?,
@@ -153,8 +158,9 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     fn opened(&mut self, conn: ConnId, negotiated: Arc<Negotiated>, now: Time) {
-        self.conns.insert(conn, Connection::new(Arc::clone(&negotiated), self.enforce_credit));
+        self.conns.insert(conn, Connection::new(Arc::clone(&negotiated), self.enforce_credit, now));
         self.duty.opened();
+        self.beats.opened(self.conns.len(), now);
         let Self { port, app, conns, .. } = self;
         app.opened(&mut Io { port, conns, now }, conn, &negotiated);
         if let Some(index) = self.opening.iter().position(|(waiting, _)| *waiting == conn) {
