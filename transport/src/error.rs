@@ -355,6 +355,13 @@ pub enum CloseReason {
         /// How it was noticed.
         how: &'static str,
     },
+    /// Nothing was heard from the peer for the heartbeat's bound: its host lost power, the way to it is cut, or it
+    /// was stopped. What reached it is not known.
+    #[error("the peer was silent for {bound_ms} ms (heartbeat_ms)")]
+    PeerSilent {
+        /// The bound that was configured, ms.
+        bound_ms: u32,
+    },
     /// The peer was silent for too long during the handshake.
     #[error("the peer did not finish the handshake in time")]
     Handshake,
