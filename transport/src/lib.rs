@@ -63,3 +63,5 @@ pub use mem::{Bulk, Loan, Offer, RxFrame};
 pub use negotiated::{Capabilities, Clamp, DataPath, Negotiated, Term};
 pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Waker};
 pub use time::Time;
+#[cfg(feature = "verbs")]
+pub use verbs::raw as cm;
