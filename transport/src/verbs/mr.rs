@@ -37,10 +37,10 @@ impl Purpose {
             Self::Chosen { remote_read, remote_write } => {
                 let mut access = flags::IBV_ACCESS_LOCAL_WRITE;
                 if remote_read {
-                    access = access | flags::IBV_ACCESS_REMOTE_READ;
+                    access |= flags::IBV_ACCESS_REMOTE_READ;
                 }
                 if remote_write {
-                    access = access | flags::IBV_ACCESS_REMOTE_WRITE;
+                    access |= flags::IBV_ACCESS_REMOTE_WRITE;
                 }
                 access
             }

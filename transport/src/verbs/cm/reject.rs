@@ -1,6 +1,6 @@
 //! What a refused connection's status means, in words, and what to make of it.
 
-use crate::{ConnectError, hello, verbs::sys::errno};
+use crate::{ConnectError, Refusal, verbs::sys::errno};
 
 /// `IB_CM_REJ_INVALID_SERVICE_ID`: nobody listens.
 const INVALID_SERVICE_ID: i32 = 8;
@@ -106,8 +106,8 @@ pub(crate) fn is_by_consumer(status: i32) -> bool {
 /// What to tell the caller about a REJECTED event, or about `rdma_connect` failing by itself (iWARP).
 pub(crate) fn connect_error(address: &str, status: i32, private: &[u8]) -> ConnectError {
     let address = address.to_owned();
-    if let Some(reason) = hello::decode_reject(private) {
-        return ConnectError::Rejected { address, reason };
+    if let Some(refusal) = Refusal::decode(private) {
+        return ConnectError::Rejected { address, reason: refusal.reason(), data: refusal.into_data() };
     }
     if is_nobody_listening(status) {
         return ConnectError::NobodyListens { address };
@@ -118,7 +118,7 @@ pub(crate) fn connect_error(address: &str, status: i32, private: &[u8]) -> Conne
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RejectReason;
+    use crate::{RejectReason, hello};
 
     #[test]
     fn statuses_are_told_apart() {
