@@ -100,7 +100,7 @@ impl Datagram {
         if event.kind != EventKind::AddrResolved || event.status != 0 {
             return Err(failed(event.kind.name(), event.status));
         }
-        let local = id.local().ok_or(failed("no source address", -sys::errno::EADDRNOTAVAIL))?;
+        let local = id.local().ok_or_else(|| failed("no source address", -sys::errno::EADDRNOTAVAIL))?;
         Self::build(id, channel, config, local)
     }
 
