@@ -102,7 +102,9 @@ fn pings_are_only_for_silence() {
     // Its credit lies in words, so every frame is a message, an echo, or a heartbeat's.
     let device = SimDevice::shared_memory();
     let traffic = Traffic { messages: 120_000, bytes_max: 30, bulk_every: 0 };
-    let mut pair = Pair::with_heartbeats(config(1, device.clone()), traffic, [BOUND_MS; 2]);
+    // So slow that the traffic lasts for several bounds.
+    let slow = SimConfig { delay_max: Duration::from_micros(150), ..config(1, device.clone()) };
+    let mut pair = Pair::with_heartbeats(slow, traffic, [BOUND_MS; 2]);
     let end = Time(pair.now().0 + 4000 * MS);
     pair.run_until(end, |pair| pair.client().is_finished());
     assert_eq!(pair.client().echoed, 120_000);
