@@ -159,7 +159,7 @@ impl Datagram {
         self.answer(&ask, "resolving the route", EventKind::RouteResolved)?;
         id.look_up(data, self.number).map_err(failed("rdma_connect"))?;
         let event = self.answer(&ask, "asking for the queue pair", EventKind::Established)?;
-        let way = event.way.ok_or(system("ESTABLISHED")(sys::errno::EINVAL))?;
+        let way = event.way.ok_or_else(|| system("ESTABLISHED")(sys::errno::EINVAL))?;
         Ok(Peer::new(&self.pd, &way, Some(AnswerData::arrived(event.private())))?)
     }
 
@@ -183,8 +183,7 @@ impl Datagram {
                 data: Box::new(AnswerData::arrived(event.private())),
             }),
             EventKind::DeviceRemoval => {
-                self.gone = true;
-                self.keep(DatagramEvent::DeviceRemoved);
+                self.removed();
                 Err(LookUpError::DeviceGone)
             }
             kind => Err(LookUpError::Resolve { address, event: kind.name(), status: event.status }),

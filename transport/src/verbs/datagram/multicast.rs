@@ -43,7 +43,7 @@ impl OwnMembership {
         };
         let source = Gid::of(endpoint.local.ip());
         let entry = Entry::find(&endpoint.context.name(), endpoint.port_number, source)
-            .ok_or(refused("no RoCE v2 GID for our address", -sys::errno::EADDRNOTAVAIL))?;
+            .ok_or_else(|| refused("no RoCE v2 GID for our address", -sys::errno::EADDRNOTAVAIL))?;
         // SAFETY: integers and unions of integers, for which zero is a value.
         let mut attributes: sys::ibv_ah_attr = unsafe { MaybeUninit::zeroed().assume_init() };
         attributes.grh.dgid = sys::ibv_gid { raw };
