@@ -17,7 +17,7 @@ use std::{
 
 use args::{Args, Failure};
 use gimmal_transport::datagram::{
-    AnswerData, Datagram, DatagramConfig, DatagramEvent, LookUpData, Peer, QpNumber, SendError, Source,
+    AnswerData, Datagram, DatagramConfig, DatagramEvent, Gid, LookUpData, Peer, QpNumber, SendError, Source,
 };
 
 const USAGE: &str = "udaddy [-s SERVER] [-b ADDRESS] [-c CONNECTIONS] [-C COUNT] [-S BYTES] [-t SECONDS]";
@@ -78,7 +78,8 @@ fn serve(local: SocketAddr, job: &Job) -> Result<(), Failure> {
     let address = endpoint.listen(PORT, job.connections)?;
     println!("serving on {address} with queue pair {}", endpoint.qp());
     let mut answered = 0;
-    let mut clients: HashMap<QpNumber, (Source, u16)> = HashMap::new();
+    // Two hosts can have the same queue pair number.
+    let mut clients: HashMap<(Option<Gid>, QpNumber), (Source, u16)> = HashMap::new();
     let want = u32::from(job.connections) * u32::from(job.count);
     let mut came = 0;
     while answered < job.connections || came < want {
@@ -94,7 +95,8 @@ fn serve(local: SocketAddr, job: &Job) -> Result<(), Failure> {
         let mut wrong = None;
         while endpoint.receive(|received| {
             let qp = received.imm.map_or(received.source.qp, QpNumber::new);
-            clients.entry(qp).or_insert((received.source, 0)).1 += 1;
+            let host = received.source.grh().map(|grh| grh.source);
+            clients.entry((host, qp)).or_insert((received.source, 0)).1 += 1;
             came += 1;
             if received.message.len() != job.bytes {
                 wrong = Some(received.message.len());
@@ -108,8 +110,9 @@ fn serve(local: SocketAddr, job: &Job) -> Result<(), Failure> {
             endpoint.wait(job.left()?)?;
         }
     }
-    for (qp, (source, received)) in &clients {
-        println!("{received} messages from {qp} at {:?}", source.grh().map(|grh| grh.source));
+    for ((host, qp), (source, received)) in &clients {
+        let host = host.map_or_else(|| "this subnet".to_owned(), |host| host.to_string());
+        println!("{received} messages from {qp} at {host}");
         let peer = endpoint.reply_to(source)?.with_qp(*qp);
         job.send(&mut endpoint, &peer)?;
     }

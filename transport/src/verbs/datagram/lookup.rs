@@ -114,8 +114,9 @@ impl Datagram {
         self.next_number += 1;
         let number = self.next_number;
         let from = id.peer();
-        self.requests.push(Pending { number, id, since: Instant::now() });
-        self.keep(DatagramEvent::Request(Request { number, from, data: Box::new(data) }));
+        if self.keep(DatagramEvent::Request(Request { number, from, data: Box::new(data) })) {
+            self.requests.push(Pending { number, id, since: Instant::now() });
+        }
     }
 
     pub(super) fn forget_old_requests(&mut self) {

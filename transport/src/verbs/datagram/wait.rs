@@ -15,7 +15,7 @@ use rustix::{
 use super::{endpoint::Datagram, event::UdEvent, lookup::Request};
 use crate::{PortError, verbs::cm::EventKind};
 
-/// Events kept for whoever fetches them.
+/// Events kept for whoever fetches them, beside the look-ups.
 const EVENTS_KEPT: usize = 256;
 
 /// What happened to an end point beside its messages.
@@ -119,11 +119,13 @@ impl Datagram {
             Note::Request => self.note_request(event),
             Note::GroupLost => {
                 if let Some(group) = self.lose_group(event.join) {
-                    self.keep(DatagramEvent::GroupLost { group, status: event.status });
+                    let _ = self.keep(DatagramEvent::GroupLost { group, status: event.status });
                 }
             }
             Note::DeviceRemoved => self.removed(),
-            Note::AddressChanged => self.keep(DatagramEvent::AddressChanged),
+            Note::AddressChanged => {
+                let _ = self.keep(DatagramEvent::AddressChanged);
+            }
             Note::Nothing => {}
             Note::Stray => {
                 tracing::debug!(event = event.kind.name(), status = event.status, "stray datagram event");
@@ -134,15 +136,18 @@ impl Datagram {
 
     pub(super) fn removed(&mut self) {
         self.gone = true;
-        self.keep(DatagramEvent::DeviceRemoved);
+        let _ = self.keep(DatagramEvent::DeviceRemoved);
     }
 
-    pub(super) fn keep(&mut self, event: DatagramEvent) {
-        if self.events.len() < EVENTS_KEPT {
+    /// Keeps it for [`Datagram::event`]; `false`: there is no room, it is counted and gone.
+    pub(super) fn keep(&mut self, event: DatagramEvent) -> bool {
+        let room = self.events.len() < EVENTS_KEPT + usize::from(self.config.requests);
+        if room {
             self.events.push_back(event);
         } else {
             self.queue.counters.events_dropped += 1;
         }
+        room
     }
 }
 
