@@ -50,6 +50,14 @@ pub enum PortError {
         /// What was looked for.
         detail: String,
     },
+    /// The provider is compiled in, and what it needs is not installed.
+    #[error("{provider} is not available: {why}")]
+    Unavailable {
+        /// Which provider.
+        provider: &'static str,
+        /// What is missing, and the command that brings it.
+        why: String,
+    },
     /// The configuration cannot be had.
     #[error("{field} is {value}, the limit is {limit}")]
     Limit {

@@ -63,7 +63,7 @@ pub use hello::Hello;
 pub use id::{ConnId, Credit, Position};
 pub use mem::{Bulk, Loan, Offer, RxFrame};
 pub use negotiated::{Capabilities, Clamp, DataPath, Negotiated, Term};
-pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Waker};
+pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};
 pub use time::Time;
 #[cfg(feature = "verbs")]
 pub use verbs::datagram;

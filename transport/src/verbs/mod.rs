@@ -25,6 +25,7 @@ mod device;
 mod entry;
 mod gate;
 mod grant;
+mod inspect;
 #[cfg(feature = "conformance")]
 mod knock;
 mod lane;
@@ -56,6 +57,10 @@ use crate::{
 
 pub use connect::VerbsConnecting;
 pub use gate::VerbsGate;
+pub use inspect::{
+    DeviceCapacity, DeviceInfo, GidInfo, GidKind, LinkLayer, PortInfo, Route, Transport, devices, libraries,
+    route,
+};
 #[cfg(feature = "conformance")]
 pub use knock::knock;
 pub use link::VerbsLink;
