@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=${RUST_BACKTRACE:-0}
 
 tiers=("$@")
-[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit conformance loom tidy bench demo lab)
+[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit sysfs conformance loom tidy bench demo lab)
 
 passed=0 failed=0 skipped=0
 log=$(mktemp)
@@ -46,7 +46,8 @@ lint_tier() {
 # The default build needs neither headers nor clang; the other backend of verbs is tested and compared with it here.
 unit_tier() {
     local status=0
-    cargo test -q --workspace --no-fail-fast --features gimmal-transport/conformance,gimmal-transport/verbs || status=1
+    cargo test -q --workspace --no-fail-fast --features gimmal-transport/conformance,gimmal-transport/verbs,gimmal-bench/hwloc ||
+        status=1
     cargo test -q -p gimmal-transport --lib --features conformance,rdma-sys || status=1
     bash tests/backends.sh || status=1
     return $status
@@ -68,6 +69,7 @@ for name in "${tiers[@]}"; do
         lint) tier lint lint_tier ;;
         doc) RUSTDOCFLAGS="-D warnings" tier doc cargo doc -q --workspace --all-features --no-deps ;;
         unit) tier unit unit_tier ;;
+        sysfs) tier sysfs cargo test -q -p gimmal-engine --lib place ;;
         conformance) tier conformance bash tests/conformance.sh ;;
         loom) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom tier loom \
             cargo test -q -p gimmal-transport --release --lib --no-default-features loom_ ;;
