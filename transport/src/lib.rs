@@ -13,6 +13,8 @@
 //! The provider contract, its seven clauses and the cases that prove them: [`provider`] and
 //! `conformance`. Nothing above this crate asks which provider it has; it reads [`Negotiated`].
 //!
+//! Beside them, for messages that may be lost: `datagram`, end points of `RDMA_PS_UDP` and multicast groups.
+//!
 //! All `unsafe` of the workspace lives here, in `mem`, `sync`, `shm`, `verbs` and `floor`.
 
 #![deny(missing_docs)]

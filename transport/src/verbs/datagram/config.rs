@@ -1,5 +1,7 @@
 //! What an end point asks for, and what it counts.
 
+use std::fmt;
+
 use super::{error::OpenError, name::Qkey};
 use crate::PortError;
 
@@ -66,6 +68,26 @@ pub struct DatagramCounters {
     pub events_dropped: u64,
     /// CM events that have no place here.
     pub events_stray: u64,
+}
+
+impl fmt::Display for DatagramCounters {
+    /// What was sent and received, and whatever else is not 0.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} sent, {} received", self.sent, self.received)?;
+        for (count, what) in [
+            (self.sends_failed, "sends failed"),
+            (self.too_short, "too short"),
+            (self.receives_failed, "receives failed"),
+            (self.requests_dropped, "look-ups dropped"),
+            (self.events_dropped, "events dropped"),
+            (self.events_stray, "stray events"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use crate::{
     PortError,
     verbs::{
         cm::{EventChannel, EventKind},
-        device::{Context, Pd},
+        device::{Context, Pd, require_device},
         qp::Qp,
         sys,
     },
@@ -51,6 +51,23 @@ pub struct Datagram {
     pub(super) next_group: u32,
     /// The device was removed.
     pub(super) gone: bool,
+    /// Last: everything else is destroyed by then.
+    farewell: Farewell,
+}
+
+/// librdmacm keeps a removed device open until the next `rdma_get_devices` after everything on it was destroyed, and
+/// until then the kernel does not let the device go.
+struct Farewell {
+    gone: bool,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        if self.gone {
+            // Only for what it does; that no device is left is no error here.
+            let _ = require_device();
+        }
+    }
 }
 
 impl Datagram {
@@ -152,6 +169,7 @@ impl Datagram {
             next_number: 0,
             next_group: 0,
             gone: false,
+            farewell: Farewell { gone: false },
         };
         if config.qkey != Qkey::UDP {
             set_qkey(endpoint.queue.qp(), config.qkey)?;
@@ -222,7 +240,8 @@ impl Datagram {
         self.queue.receive(each)
     }
 
-    /// The way back to who sent a datagram. Enters the kernel: keep the peer.
+    /// The way back to who sent a datagram. Keep the peer: this enters the kernel, which on RoCE resolves the sender's
+    /// hardware address and waits for that at most a second if it does not know it.
     ///
     /// # Errors
     /// The datagram's header leads nowhere, or the device refused.
@@ -257,6 +276,7 @@ impl Datagram {
 impl Drop for Datagram {
     fn drop(&mut self) {
         self.leave_all();
+        self.farewell.gone = self.gone;
     }
 }
 

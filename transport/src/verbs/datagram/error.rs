@@ -5,7 +5,7 @@ use std::{net::IpAddr, net::SocketAddr, time::Duration};
 use thiserror::Error;
 
 use super::private::AnswerData;
-use crate::{PortError, error::errno_text, verbs::cm::reject};
+use crate::{PortError, error::errno_text};
 
 /// Private data above its limit: nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -38,7 +38,7 @@ pub enum OpenError {
         device: String,
     },
     /// No RDMA device has a route there, or none answered in time.
-    #[error("cannot resolve {address}: {event} ({})", reject::meaning(*.status))]
+    #[error("cannot resolve {address}: {event} ({})", status_text(*.status))]
     Resolve {
         /// What was given.
         address: SocketAddr,
@@ -94,7 +94,7 @@ impl SidrStatus {
 #[non_exhaustive]
 pub enum LookUpError {
     /// The CM could not resolve the address or the route.
-    #[error("cannot resolve {address}: {event} ({})", reject::meaning(*.status))]
+    #[error("cannot resolve {address}: {event} ({})", status_text(*.status))]
     Resolve {
         /// What was asked.
         address: SocketAddr,
@@ -179,13 +179,13 @@ pub enum JoinError {
         group: IpAddr,
     },
     /// The CM or the subnet manager refused.
-    #[error("cannot join {group}: {step}: {}", reject::meaning(*.status))]
+    #[error("cannot join {group}: {step}: {}", join_text(*.status))]
     Refused {
         /// The group.
         group: IpAddr,
         /// The call or event.
         step: &'static str,
-        /// A negative errno.
+        /// A negative errno; -1 when attaching the queue pair failed, whose errno librdmacm does not report.
         status: i32,
     },
     /// No answer within the limit; the join is cancelled.
@@ -245,6 +245,18 @@ pub enum SendError {
     },
 }
 
+/// An event's status: a negative errno, seldom something else.
+fn status_text(status: i32) -> String {
+    if status <= 0 { errno_text(status.saturating_neg()) } else { format!("status {status}") }
+}
+
+fn join_text(status: i32) -> String {
+    if status == -1 {
+        return "the device did not attach the queue pair; it may be at its limit of members".to_owned();
+    }
+    status_text(status)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,6 +276,9 @@ mod tests {
         );
         let error = SendError::TooLarge { bytes: 4097, limit: 4096 };
         assert_eq!(error.to_string(), "a message of 4097 bytes, the path MTU is 4096");
+        let error = JoinError::Refused { group: [239, 1, 1, 1].into(), step: "MULTICAST_ERROR", status: -1 };
+        assert!(error.to_string().contains("limit of members"));
+        assert!(status_text(-110).contains("timed out") && status_text(7) == "status 7");
         let error = OpenError::NoDatagrams { device: "siw0".into() };
         assert!(error.to_string().contains("iWARP"));
     }

@@ -182,9 +182,18 @@ impl UdId {
         // Only carried back to us, never followed.
         let context = std::ptr::without_provenance_mut(number as usize);
         // SAFETY: the id is live; attributes and address are read during the call only.
-        sys::cm_result(unsafe {
-            sys::rdma_join_multicast_ex(self.raw.as_ptr(), &raw mut attributes, context)
-        })
+        let returned =
+            unsafe { sys::rdma_join_multicast_ex(self.raw.as_ptr(), &raw mut attributes, context) };
+        match sys::cm_result(returned) {
+            // A librdmacm from before 2016 joins as a full member only.
+            Err(sys::errno::ENOSYS) if membership == Membership::Full => {
+                // SAFETY: as above.
+                sys::cm_result(unsafe {
+                    sys::rdma_join_multicast(self.raw.as_ptr(), address.as_mut_ptr(), context)
+                })
+            }
+            result => result,
+        }
     }
 
     /// Detaches the queue pair and leaves, also a group whose join has not ended.

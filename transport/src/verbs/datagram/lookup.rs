@@ -114,8 +114,9 @@ impl Datagram {
         self.next_number += 1;
         let number = self.next_number;
         let from = id.peer();
-        self.requests.push(Pending { number, id, since: Instant::now() });
-        self.keep(DatagramEvent::Request(Request { number, from, data: Box::new(data) }));
+        if self.keep(DatagramEvent::Request(Request { number, from, data: Box::new(data) })) {
+            self.requests.push(Pending { number, id, since: Instant::now() });
+        }
     }
 
     pub(super) fn forget_old_requests(&mut self) {
@@ -183,8 +184,7 @@ impl Datagram {
                 data: Box::new(AnswerData::arrived(event.private())),
             }),
             EventKind::DeviceRemoval => {
-                self.gone = true;
-                self.keep(DatagramEvent::DeviceRemoved);
+                self.removed();
                 Err(LookUpError::DeviceGone)
             }
             kind => Err(LookUpError::Resolve { address, event: kind.name(), status: event.status }),

@@ -13,12 +13,9 @@ use rustix::{
 };
 
 use super::{endpoint::Datagram, event::UdEvent, lookup::Request};
-use crate::{
-    PortError,
-    verbs::cm::{EventKind, reject},
-};
+use crate::{PortError, verbs::cm::EventKind};
 
-/// Events kept for whoever fetches them.
+/// Events kept for whoever fetches them, beside the look-ups.
 const EVENTS_KEPT: usize = 256;
 
 /// What happened to an end point beside its messages.
@@ -33,12 +30,10 @@ pub enum DatagramEvent {
         group: IpAddr,
         /// A negative errno.
         status: i32,
-        /// In words.
-        meaning: &'static str,
     },
     /// The hardware address moved, for instance by a bond's failover. A hint: look peers up again if they fall silent.
     AddressChanged,
-    /// The device goes away: drop the end point, everything else fails from here on.
+    /// The device goes away, and waits for us: drop the end point and its peers. Everything else fails from here on.
     DeviceRemoved,
 }
 
@@ -118,35 +113,106 @@ impl Datagram {
         }
     }
 
-    /// Every event in every state of an end point: what nobody waits for.
+    /// What nobody waits for.
     fn note(&mut self, event: UdEvent) {
-        match event.kind {
-            EventKind::ConnectRequest => self.note_request(event),
-            EventKind::MulticastError => {
+        match note(event.kind, self.gone) {
+            Note::Request => self.note_request(event),
+            Note::GroupLost => {
                 if let Some(group) = self.lose_group(event.join) {
-                    let (status, meaning) = (event.status, reject::meaning(event.status));
-                    self.keep(DatagramEvent::GroupLost { group, status, meaning });
+                    let _ = self.keep(DatagramEvent::GroupLost { group, status: event.status });
                 }
             }
-            EventKind::DeviceRemoval if !self.gone => {
-                self.gone = true;
-                self.keep(DatagramEvent::DeviceRemoved);
+            Note::DeviceRemoved => self.removed(),
+            Note::AddressChanged => {
+                let _ = self.keep(DatagramEvent::AddressChanged);
             }
-            EventKind::AddrChange => self.keep(DatagramEvent::AddressChanged),
-            EventKind::DeviceRemoval | EventKind::TimewaitExit => {}
-            // Late answers to what was given up, and events newer than this program.
-            _ => {
+            Note::Nothing => {}
+            Note::Stray => {
                 tracing::debug!(event = event.kind.name(), status = event.status, "stray datagram event");
                 self.queue.counters.events_stray += 1;
             }
         }
     }
 
-    pub(super) fn keep(&mut self, event: DatagramEvent) {
-        if self.events.len() < EVENTS_KEPT {
+    pub(super) fn removed(&mut self) {
+        self.gone = true;
+        let _ = self.keep(DatagramEvent::DeviceRemoved);
+    }
+
+    /// Keeps it for [`Datagram::event`]; `false`: there is no room, it is counted and gone.
+    pub(super) fn keep(&mut self, event: DatagramEvent) -> bool {
+        let room = self.events.len() < EVENTS_KEPT + usize::from(self.config.requests);
+        if room {
             self.events.push_back(event);
         } else {
             self.queue.counters.events_dropped += 1;
         }
+        room
+    }
+}
+
+/// What an event means that no call waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Note {
+    /// Somebody looks us up.
+    Request,
+    /// A group that was joined is lost.
+    GroupLost,
+    /// Everything on the device must be destroyed.
+    DeviceRemoved,
+    /// A hint.
+    AddressChanged,
+    /// Known, and without consequence.
+    Nothing,
+    /// A late answer to what was given up, or newer than this program: counted.
+    Stray,
+}
+
+/// The table; `gone`: the device was removed.
+const fn note(event: EventKind, gone: bool) -> Note {
+    use EventKind as E;
+    match (event, gone) {
+        // One id after the other reports it.
+        (E::DeviceRemoval, true) | (E::TimewaitExit, _) => Note::Nothing,
+        (E::DeviceRemoval, false) => Note::DeviceRemoved,
+        (E::ConnectRequest, _) => Note::Request,
+        (E::MulticastError, _) => Note::GroupLost,
+        (E::AddrChange, _) => Note::AddressChanged,
+        _ => Note::Stray,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every event, before and after the removal of the device, as a table that a reader can check by eye.
+    #[test]
+    fn every_event_that_nobody_waits_for() {
+        let line = |event: EventKind| {
+            let [before, after] = [false, true].map(|gone| note(event, gone));
+            format!("{} {before:?} {after:?}\n", event.name())
+        };
+        let table: String = EventKind::ALL.into_iter().map(line).collect();
+        let expected = "\
+ADDR_RESOLVED Stray Stray
+ADDR_ERROR Stray Stray
+ROUTE_RESOLVED Stray Stray
+ROUTE_ERROR Stray Stray
+CONNECT_REQUEST Request Request
+CONNECT_RESPONSE Stray Stray
+CONNECT_ERROR Stray Stray
+UNREACHABLE Stray Stray
+REJECTED Stray Stray
+ESTABLISHED Stray Stray
+DISCONNECTED Stray Stray
+DEVICE_REMOVAL DeviceRemoved Nothing
+MULTICAST_JOIN Stray Stray
+MULTICAST_ERROR GroupLost GroupLost
+ADDR_CHANGE AddressChanged AddressChanged
+TIMEWAIT_EXIT Nothing Nothing
+UNKNOWN Stray Stray
+";
+        assert_eq!(table, expected);
     }
 }
