@@ -35,23 +35,22 @@ for address in "$rxe" "$rxe6"; do
 done
 refuses "udaddy above the path MTU" "path MTU" "$bin/examples/udaddy" -s "$rxe" -b "$rxe" -S 4097
 
-for pair in "$rxe 239.5.5.5" "$rxe6 ff12::5555"; do
-    set -- $pair
-    args="-m $2 -b $1 -C 20 -S 1000"
+for group in 239.5.5.5 ff12::5555; do
+    address=$rxe && [ $group = ff12::5555 ] && address=$rxe6
+    args="-m $group -b $address -C 20 -S 1000"
     ours="$bin/examples/mckey $args"
-    check "mckey, ours to ours, $2" both "$ours" "$ours -s"
-    check "mckey, ours to ours, send-only, $2" both "$ours" "$ours -s -o"
+    check "mckey, ours to ours, $group" both "$ours" "$ours -s"
+    check "mckey, ours to ours, send-only, $group" both "$ours" "$ours -s -o"
     if timeout 20 mckey $args -s 2>&1 | grep -q 524; then
-        skip "mckey, theirs, $2" "the kernel's CM refuses IPv6 groups on RoCE v2 (524), and theirs has no other way"
+        skip "mckey, theirs, $group" "the kernel's CM refuses IPv6 groups on RoCE v2 (524), and theirs has no other way"
     else
-        check "mckey, theirs to ours, $2" both "$ours" "mckey $args -s"
-        check "mckey, ours to theirs, $2" both "mckey $args" "$ours -s"
-        check "mckey, ours to theirs, send-only, $2" both "mckey $args" "$ours -s -o"
+        check "mckey, theirs to ours, $group" both "$ours" "mckey $args -s"
+        check "mckey, ours to theirs, $group" both "mckey $args" "$ours -s"
+        check "mckey, ours to theirs, send-only, $group" both "mckey $args" "$ours -s -o"
     fi
-    group="--group $2 --local $1"
-    subscribe="$bin/examples/subscribe $group --count 200 --quiet"
-    publish="$bin/examples/publish $group --count 200 --interval-us 500"
-    check "publish to two subscribers, $2" both "$subscribe & one=\$!; $subscribe && wait \$one" "$publish"
+    subscribe="$bin/examples/subscribe --group $group --local $address --count 200 --quiet"
+    publish="$bin/examples/publish --group $group --local $address --count 200 --interval-us 500"
+    check "publish to two subscribers, $group" both "$subscribe & one=\$!; $subscribe && wait \$one" "$publish"
 done
 refuses "a subscriber whose time is over" "of 5 messages came" \
     "$bin/examples/subscribe" --group 239.5.5.7 --local "$rxe" --count 5 --timeout-ms 500

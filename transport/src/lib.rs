@@ -39,6 +39,7 @@ pub mod id;
 pub mod mem;
 pub mod negotiated;
 pub mod provider;
+pub mod refusal;
 #[cfg(feature = "shm")]
 pub mod shm;
 #[cfg(feature = "sim")]
@@ -64,6 +65,9 @@ pub use id::{ConnId, Credit, Position};
 pub use mem::{Bulk, Loan, Offer, RxFrame};
 pub use negotiated::{Capabilities, Clamp, DataPath, Negotiated, Term};
 pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};
+pub use refusal::Refusal;
 pub use time::Time;
 #[cfg(feature = "verbs")]
 pub use verbs::datagram;
+#[cfg(feature = "verbs")]
+pub use verbs::raw as cm;

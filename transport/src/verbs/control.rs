@@ -21,8 +21,7 @@ use crossbeam::channel::{Receiver, Sender, bounded};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::{
-    AcceptError, CloseReason, ConnectError, ListenError, ListenOptions, PortError, RejectReason,
-    hello::encode_reject,
+    AcceptError, CloseReason, ConnectError, ListenError, ListenOptions, PortError, Refusal, RejectReason,
     verbs::{
         asynchronous::Watches,
         cm::{
@@ -82,7 +81,7 @@ pub(crate) enum Command {
     },
     Reject {
         handle: Handle,
-        reason: RejectReason,
+        refusal: Refusal,
     },
     Disconnect {
         handle: Handle,
@@ -262,7 +261,7 @@ impl Control {
                     self.take(handle);
                 }
                 for request in requests.try_iter() {
-                    self.reject(request.handle, RejectReason::ShuttingDown);
+                    self.reject(request.handle, &RejectReason::ShuttingDown.into());
                 }
                 let _ = done.send(());
             }
@@ -273,7 +272,7 @@ impl Control {
                     self.discard(parts);
                 }
             }
-            Command::Reject { handle, reason } => self.reject(handle, reason),
+            Command::Reject { handle, refusal } => self.reject(handle, &refusal),
             Command::Disconnect { handle } => {
                 if let Some(entry) = self.ids.get(&handle.key).filter(|entry| entry.serial == handle.serial)
                     && !entry.busy
@@ -483,10 +482,10 @@ impl Control {
         }
     }
 
-    pub(crate) fn reject(&mut self, handle: Handle, reason: RejectReason) {
+    pub(crate) fn reject(&mut self, handle: Handle, refusal: &Refusal) {
         if let Some(entry) = self.take(handle) {
             // The client may be gone already.
-            let _ = entry.id.reject(&encode_reject(reason));
+            let _ = entry.id.reject(&refusal.encode());
             self.bury(entry, None);
         }
     }

@@ -12,7 +12,8 @@ use std::{
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::{
-    AcceptError, Address, Hello, Incoming, ListenError, ListenOptions, Listener, PortError, RejectReason,
+    AcceptError, Address, Hello, Incoming, ListenError, ListenOptions, Listener, PortError, Refusal,
+    RejectReason,
     hello::encode_reject,
     verbs::{
         cm::{CmEvent, CmId},
@@ -108,7 +109,7 @@ impl Control {
         let Some(Role::Listener(listening)) = self.ids.get(&event.key).map(|entry| &entry.role) else {
             return;
         };
-        let hello = match Hello::decode(event.private()) {
+        let hello = match Hello::decode_behind(event.private()) {
             Ok(hello) => hello,
             Err(reason) => {
                 listening.rejected.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +132,7 @@ impl Control {
         let handle = self.keep(id, Role::Requested(requested));
         if requests.try_send(Request { handle, hello, peer }).is_err() {
             // As many wait as the backlog allows.
-            self.reject(handle, RejectReason::Overloaded);
+            self.reject(handle, &RejectReason::Overloaded.into());
         }
     }
 
@@ -336,17 +337,17 @@ impl Incoming for VerbsIncoming {
         Ok(VerbsLink::new(parts, &self.control))
     }
 
-    fn reject(mut self, reason: RejectReason) {
+    fn refuse(mut self, refusal: Refusal) {
         self.answered = true;
-        self.control.send(Command::Reject { handle: self.request.handle, reason });
+        self.control.send(Command::Reject { handle: self.request.handle, refusal });
     }
 }
 
 impl Drop for VerbsIncoming {
     fn drop(&mut self) {
         if !self.answered {
-            let reason = RejectReason::Overloaded;
-            self.control.send(Command::Reject { handle: self.request.handle, reason });
+            let refusal = RejectReason::Overloaded.into();
+            self.control.send(Command::Reject { handle: self.request.handle, refusal });
         }
     }
 }

@@ -37,6 +37,7 @@ mod pool;
 mod port;
 mod pulls;
 mod qp;
+pub mod raw;
 mod rnr;
 mod rx;
 mod sys;
