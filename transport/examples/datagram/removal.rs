@@ -6,9 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_transport::datagram::{
-    Datagram, DatagramEvent, JoinError, LookUpData, LookUpError, Membership, SendError,
-};
+use gimmal_transport::datagram::{DatagramEvent, JoinError, LookUpData, LookUpError, Membership, SendError};
 
 use crate::side::{Failure, LIMIT, SMALL, ensure, open, pair};
 
