@@ -29,6 +29,7 @@ const ALL: &[Check] = &[
     ("depths 0, 1, 3, 16, 128, 255 on both sides", depths::granted),
     ("depths of a queue pair of our own making", depths::own_queue_pair),
     ("depths in Negotiated, asked, offered, granted", depths::negotiated),
+    ("bulk never has more READs than were granted", depths::bulk_keeps_the_depth),
     ("an initiator_depth of 0 turns READs off", reads::none),
     ("nobody listens", refusals::nobody_listens),
     ("reject with each of our reasons", refusals::our_reasons),

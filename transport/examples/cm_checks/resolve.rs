@@ -82,8 +82,11 @@ pub(crate) fn not_here(site: &Site) -> Outcome {
         return Err(format!("not AF_IB: {found:?}").into());
     };
     ensure!(ib.service_id == (0x0106 << 16) + 7471 && ib.gid[0] == 0xfe, "{ib:?}");
-    let resolved = Draft::new(PortSpace::Tcp)?.resolve(None, CmAddress::Ib(ib), STEP);
-    ensure!(resolved.is_err(), "an AF_IB address was resolved");
+    // RoCE ports say that they have AF_IB, so an address may be resolved; there is no route then.
+    let routed = Draft::new(PortSpace::Tcp)?
+        .resolve(None, CmAddress::Ib(ib), STEP)
+        .and_then(|resolved| resolved.resolve_route(STEP));
+    ensure!(routed.is_err(), "an AF_IB address has a route");
     let resolved = Draft::new(PortSpace::Tcp)?.resolve(None, site.address(29)?, STEP)?;
     let path = PathData::from_bytes(&[0; 72]).ok_or("72 bytes")?;
     let routed = resolved.use_route(&[path], STEP);

@@ -87,6 +87,11 @@ impl Default for Plan {
     }
 }
 
+/// A connection, and what was prepared on it.
+pub(crate) type Side<C> = (Connection, C);
+/// How the dial ended, and what the answer came to.
+pub(crate) type Met<C, T> = (Result<Side<C>, CmError>, T);
+
 /// Waits for one request.
 pub(crate) fn request(listener: &mut Listener) -> Result<Request, Failure> {
     Ok(listener.request(STEP)?.ok_or("no request came")?)
@@ -99,7 +104,7 @@ pub(crate) fn meet<T: Send, C>(
     plan: &Plan,
     prepare: impl FnMut(&mut Endpoint) -> Result<C, CmError>,
     answer: impl FnOnce(Request) -> Result<T, Failure> + Send,
-) -> Result<(Result<(Connection, C), CmError>, T), Failure> {
+) -> Result<Met<C, T>, Failure> {
     thread::scope(|scope| {
         let server = scope.spawn(move || answer(request(listener)?));
         let client = dial(std::slice::from_ref(target), &plan.options, &plan.connect, prepare);
@@ -120,7 +125,7 @@ pub(crate) fn pair<C: Send>(
     target: &Target,
     plan: &Plan,
     prepare: impl Fn(&mut Endpoint) -> Result<C, CmError> + Sync,
-) -> Result<((Connection, C), (Connection, C)), Failure> {
+) -> Result<(Side<C>, Side<C>), Failure> {
     let (client, server) = meet(listener, target, plan, &prepare, |request| {
         let mut answering: Answering = request.endpoint(plan.plan)?;
         let prepared = prepare(&mut answering)?;

@@ -218,7 +218,10 @@ fn listen_error(address: SocketAddr, step: &'static str, errno: i32) -> ListenEr
         sys::errno::EADDRINUSE => ListenError::InUse { address: name },
         sys::errno::ENODEV | sys::errno::EADDRNOTAVAIL => ListenError::Address {
             address: name,
-            why: format!("{step}: no RDMA device has this address ({})", crate::error::errno_text(errno)),
+            why: format!(
+                "{step}: no RDMA device has this address, or a listener on all addresses has the port ({})",
+                crate::error::errno_text(errno)
+            ),
         },
         errno => PortError::System { step, errno }.into(),
     }
