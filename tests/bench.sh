@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The harness runs and says what it must; its numbers are printed and not judged.
+# The harness runs and says what it must; its times are printed and not judged, its instructions are.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
@@ -10,5 +10,24 @@ for layer in engine rpc; do
     done
     check "rate $layer" timeout 60 target/release/gimmal-bench rate --provider shm --layer $layer --loopback -s 64 -n 50000 -O 32
 done
+
+# Instructions of a 64 B echo, both ends' turns on one thread: exact where times are not, so these are judged.
+# The first number of a line in tests/instructions.txt is the window, the second the most that a round may take.
+cargo build --release -q -p gimmal-bench --example pair || exit 1
+instructions() {
+    valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/pair 64 "$1" "$2" 2>&1 |
+        sed -n 's/.*Collected : //p'
+}
+within_budget() {
+    local few many each
+    few=$(instructions "$1" 1000) many=$(instructions "$1" 11000)
+    each=$(((many - few) / 10000))
+    echo "window $1: $each instructions a round, budget $2"
+    [ "$each" -gt 0 ] && [ "$each" -le "$2" ]
+}
+while read -r window budget; do
+    check "instructions of a round, window $window" within_budget "$window" "$budget"
+done < <(grep -v '^#' tests/instructions.txt)
+
 check "criterion benches run" timeout 300 cargo bench -q -p gimmal-bench --bench pieces -- --test
 summary

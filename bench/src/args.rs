@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand};
-use gimmal_engine::transport::Address;
+use gimmal_engine::{Cpus, transport::Address};
 
 use crate::{
     error::BenchError,
@@ -64,7 +64,7 @@ pub struct Run {
     /// Calls before, which are not measured [default: a tenth of the count, at most 20k].
     #[arg(long, value_parser = parse_count)]
     pub warmup: Option<u64>,
-    /// Cores of client and server [default: the first two that this process may use].
+    /// Cores of client and server [default: two cores of this process that are no hyper-threads of each other].
     #[arg(long, value_name = "A,B", value_parser = parse_cores)]
     pub cpus: Option<Cores>,
     /// One JSON object on standard output instead of the table.
@@ -99,7 +99,7 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// What was asked for, or the first two cores of this process.
+    /// What was asked for, or two whole cores of this process.
     ///
     /// # Errors
     /// [`BenchError::Core`] when one of them is not ours to use.
@@ -108,8 +108,11 @@ impl Cores {
         let allowed: Vec<usize> =
             (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
         let Some(cores) = asked else {
-            let first = allowed.first().copied().unwrap_or(0);
-            return Ok(Self { client: first, server: allowed.get(1).copied().unwrap_or(first) });
+            // Hyper-threads of one core would share what is measured; on a machine that shows nothing, the first two.
+            let spread =
+                Cpus::read().and_then(|cpus| cpus.spread(2.min(allowed.len()), None)).unwrap_or(allowed);
+            let first = spread.first().copied().unwrap_or(0);
+            return Ok(Self { client: first, server: spread.get(1).copied().unwrap_or(first) });
         };
         match [cores.client, cores.server].into_iter().find(|core| !allowed.contains(core)) {
             None => Ok(cores),

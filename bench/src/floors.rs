@@ -79,7 +79,7 @@ impl Floors {
         self.number += 1;
         let word = phase.word(self.number);
         self.area.announce(word);
-        let mut patience = Patience::new(Relax::Yield);
+        let mut patience = Patience::new(self.relax);
         while self.area.heard() != word {
             if !patience.go_on() {
                 return Err(BenchError::stalled("waiting for the server to change what it does"));

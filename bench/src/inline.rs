@@ -149,7 +149,7 @@ impl<P: Provider> InlineTarget<P> {
             turns = turns.wrapping_add(1);
             if turns.is_multiple_of(TURNS) {
                 self.check(&mut patience, doing)?;
-            } else {
+            } else if self.relax == Relax::Yield {
                 self.relax.relax();
             }
         }

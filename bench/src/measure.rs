@@ -42,7 +42,7 @@ pub(crate) struct Floor {
     all: Recorder,
     slice: Recorder,
     /// Of each slice.
-    medians_ns: Vec<u64>,
+    medians_ns: Vec<f64>,
 }
 
 impl Floor {
@@ -51,28 +51,33 @@ impl Floor {
     }
 
     fn finish_slice(&mut self) -> Result<(), BenchError> {
-        self.medians_ns.push(self.slice.quantile_ns(0.5));
+        self.medians_ns.push(self.slice.fine_median_ns());
         self.all.add(&self.slice)?;
         self.slice.reset();
         Ok(())
     }
 
-    /// The median of all slices together, nanoseconds.
-    pub(crate) fn median_ns(&self) -> u64 {
-        self.all.quantile_ns(0.5)
+    /// All slices together.
+    pub(crate) fn all(&self) -> &Recorder {
+        &self.all
     }
 
-    /// By how much the slices' medians differ, in percent of the lowest.
+    /// See [`drift_pct`].
     pub(crate) fn drift_pct(&self) -> f64 {
         drift_pct(&self.medians_ns)
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "nanoseconds far below 2^53")]
-fn drift_pct(medians_ns: &[u64]) -> f64 {
-    let low = medians_ns.iter().min().copied().unwrap_or(0);
-    let high = medians_ns.iter().max().copied().unwrap_or(0);
-    if low == 0 { 0.0 } else { (high - low) as f64 * 100.0 / low as f64 }
+/// By how much the slices' medians differ, in percent of the lowest; one that is lower than all others and one that is
+/// higher are left out: they move no median of ten slices.
+fn drift_pct(medians_ns: &[f64]) -> f64 {
+    let mut sorted = medians_ns.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let kept = if sorted.len() > 4 { &sorted[1..sorted.len() - 1] } else { &sorted[..] };
+    match (kept.first(), kept.last()) {
+        (Some(low), Some(high)) if *low > 0.0 => (high - low) * 100.0 / low,
+        _ => 0.0,
+    }
 }
 
 /// Measures `count` calls after `warmup` others.
@@ -156,8 +161,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drift_is_the_widest_difference() {
-        assert!((drift_pct(&[400, 440, 420]) - 10.0).abs() < 1e-9);
+    fn drift_is_the_widest_difference_but_for_one_each_way() {
+        assert!((drift_pct(&[400.0, 440.0, 420.0]) - 10.0).abs() < 1e-9);
+        assert!((drift_pct(&[900.0, 400.0, 440.0, 420.0, 100.0]) - 10.0).abs() < 1e-9);
+        assert!(drift_pct(&[400.0, 400.0, 400.0, 900.0, 900.0]) > 100.0);
         assert_eq!(drift_pct(&[]).to_bits(), 0);
     }
 }

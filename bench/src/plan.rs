@@ -110,6 +110,8 @@ pub const fn head(kind: u16, aux: u64) -> Head {
 pub fn engine_config(bytes: usize, ring_bytes: u32, idle: Idle) -> Config {
     let mut config = Config { idle, ..Config::default() };
     config.port.ring_bytes = ring_for(bytes, config.port.ring_bytes.max(ring_bytes));
+    // Between its slices a side does not turn, and is not dead.
+    config.port.attended = false;
     config.port.slot_bytes = config.port.slot_bytes.min(config.port.ring_bytes / 4);
     config
 }

@@ -38,7 +38,7 @@ pub struct Report {
     pub frame_floor_p50_ns: Option<u64>,
     /// Window 1: the median over the frame floor's. Else: the calls per second over those of the bare frame at window 1.
     pub ratio_to_frame_floor: Option<f64>,
-    /// The widest difference between slices of one floor, percent.
+    /// The widest difference between slices of one floor, but for the lowest and the highest slice, percent.
     pub floor_drift_pct: Option<f64>,
     /// The client's core and the server's.
     pub cpus: [usize; 2],

@@ -162,13 +162,11 @@ fn client(run: &Run, window: usize) -> Result<Report, BenchError> {
     Ok(report(run, &plan, &measured))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "nanoseconds far below 2^53")]
 fn report(run: &Run, plan: &Plan, measured: &Measured) -> Report {
     let Measured { test, floors } = measured;
-    let p50_ns = test.quantile_ns(0.5);
-    let frame_ns = floors.as_ref().map(|floors| floors.frame.median_ns());
-    let ratio = frame_ns.filter(|frame| *frame > 0).map(|frame| {
-        if plan.window == 1 { p50_ns as f64 / frame as f64 } else { test.per_second() * frame as f64 / 1e9 }
+    let frame_ns = floors.as_ref().map(|floors| floors.frame.all().fine_median_ns());
+    let ratio = frame_ns.filter(|frame| *frame > 0.0).map(|frame| {
+        if plan.window == 1 { test.fine_median_ns() / frame } else { test.per_second() * frame / 1e9 }
     });
     let drift = floors.as_ref().map(|floors| floors.line.drift_pct().max(floors.frame.drift_pct()));
     Report {
@@ -178,13 +176,13 @@ fn report(run: &Run, plan: &Plan, measured: &Measured) -> Report {
         bytes: plan.bytes,
         window: plan.window,
         count: test.count(),
-        p50_ns,
+        p50_ns: test.quantile_ns(0.5),
         p99_ns: test.quantile_ns(0.99),
         p999_ns: test.quantile_ns(0.999),
         max_ns: test.max_ns(),
         calls_per_s: test.per_second(),
-        line_floor_p50_ns: floors.as_ref().map(|floors| floors.line.median_ns()),
-        frame_floor_p50_ns: frame_ns,
+        line_floor_p50_ns: floors.as_ref().map(|floors| floors.line.all().quantile_ns(0.5)),
+        frame_floor_p50_ns: floors.as_ref().map(|floors| floors.frame.all().quantile_ns(0.5)),
         ratio_to_frame_floor: ratio,
         floor_drift_pct: drift,
         cpus: [plan.client_core, plan.server_core],

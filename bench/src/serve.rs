@@ -193,7 +193,10 @@ fn spin(relax: Relax, mut turn: impl FnMut() -> usize, go_on: impl Fn() -> bool)
         if empty.is_multiple_of(LOOKS) && !go_on() {
             return;
         }
-        relax.relax();
+        // A turn is a pause by itself.
+        if relax == Relax::Yield {
+            relax.relax();
+        }
     }
 }
 

@@ -30,6 +30,11 @@ pub enum Event {
         /// The bytes, or why not.
         result: Result<Bulk, BulkError>,
     },
+    /// Something casts doubt on the peer of an open connection (a CM hint, a port that went down): ask it.
+    Suspect {
+        /// Which connection.
+        conn: ConnId,
+    },
     /// The connection is gone. Comes exactly once, after everything else of this connection.
     Closed {
         /// Which connection.
@@ -72,16 +77,6 @@ impl Batch {
     pub fn push(&mut self, event: Event) {
         debug_assert!(self.room() > 0, "a provider pushed into a full batch");
         self.events.push(event);
-    }
-
-    /// Adds what `event` makes, if there is room in memory. As [`Batch::push`], for the data path: because the room is
-    /// known before the event is, it is built in its place, and not on the stack and then moved.
-    #[inline]
-    pub(crate) fn push_with(&mut self, event: impl FnOnce() -> Event) {
-        debug_assert!(self.room() > 0, "a provider pushed into a full batch");
-        if self.events.len() < self.events.capacity() {
-            self.events.push(event());
-        }
     }
 
     /// How many events are in it.

@@ -27,6 +27,9 @@ pub struct PortConfig {
     pub bulk_bytes_max: u64,
     /// Connections one port may have.
     pub connections: u32,
+    /// Whether the port's owner polls it all the time, whatever else it does. The peer is told: only who says so is
+    /// given up for silence.
+    pub attended: bool,
 }
 
 impl Default for PortConfig {
@@ -43,6 +46,7 @@ impl Default for PortConfig {
             bulk_piece_bytes: 64 << 10,
             bulk_bytes_max: 64 << 30,
             connections: 1024,
+            attended: true,
         }
     }
 }

@@ -50,6 +50,14 @@ pub enum PortError {
         /// What was looked for.
         detail: String,
     },
+    /// The provider is compiled in, and what it needs is not installed.
+    #[error("{provider} is not available: {why}")]
+    Unavailable {
+        /// Which provider.
+        provider: &'static str,
+        /// What is missing, and the command that brings it.
+        why: String,
+    },
     /// The configuration cannot be had.
     #[error("{field} is {value}, the limit is {limit}")]
     Limit {
@@ -359,6 +367,13 @@ pub enum CloseReason {
     PeerGone {
         /// How it was noticed.
         how: &'static str,
+    },
+    /// Nothing was heard from the peer for the heartbeat's bound: its host lost power, the way to it is cut, or it
+    /// was stopped. What reached it is not known.
+    #[error("the peer was silent for {bound_ms} ms (heartbeat_ms)")]
+    PeerSilent {
+        /// The bound that was configured, ms.
+        bound_ms: u32,
     },
     /// The peer was silent for too long during the handshake.
     #[error("the peer did not finish the handshake in time")]

@@ -41,6 +41,15 @@ impl Feature {
     /// Frames may be written into this side's receive ring, and this side can write into the other's.
     pub const RING: Self = Self(1);
 
+    /// A thread turns for this side whatever its user does: it answers pings by itself, so its silence means something.
+    pub const ATTENDED: Self = Self(2);
+
+    /// Both sets, the second only if `wanted`.
+    #[must_use]
+    pub const fn and(self, other: Self, wanted: bool) -> Self {
+        if wanted { Self(self.0 | other.0) } else { self }
+    }
+
     /// Whether all of `wanted` are in it.
     #[must_use]
     pub const fn has(self, wanted: Self) -> bool {

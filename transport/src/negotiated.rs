@@ -145,6 +145,8 @@ pub struct Negotiated {
     pub rx_frame_bytes_max: u32,
     /// Largest chain we may send: padded frames, bytes.
     pub chain_bytes_max: u32,
+    /// Whether the peer answers pings by itself, see [`PortConfig::attended`].
+    pub peer_attended: bool,
     /// RNR timer code in force at our end; `None` where it does not apply.
     pub rnr_timer: Option<u8>,
     /// ACK timeout exponent in force at our end; `None` where it does not apply or is the CM's.
@@ -206,6 +208,7 @@ impl Negotiated {
                 // Spans are multiples of FRAME_ALIGN.
                 DataPath::SendRecv => frame_bytes_max & !15,
             },
+            peer_attended: theirs.features.has(Feature::ATTENDED),
             rnr_timer: None,
             ack_timeout: None,
         })

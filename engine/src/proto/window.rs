@@ -46,6 +46,8 @@ pub struct TxWindow {
     arrivals_count: bool,
     ring: bool,
     unlimited: bool,
+    /// As long as the head is not beyond it, a data frame of any size fits, without a closer look.
+    open_until: Position,
 }
 
 impl TxWindow {
@@ -53,7 +55,7 @@ impl TxWindow {
     /// that shows what happens then.
     #[must_use]
     pub fn new(negotiated: &Negotiated, enforce: bool) -> Self {
-        Self {
+        let mut window = Self {
             head: Position(0),
             completed: Position(0),
             credit: Credit { bytes: Position(0), arrivals: negotiated.tx_arrivals.into() },
@@ -65,7 +67,29 @@ impl TxWindow {
             arrivals_count: negotiated.arrivals_count,
             ring: negotiated.path == DataPath::Ring,
             unlimited: !enforce,
-        }
+            open_until: Position(0),
+        };
+        window.look();
+        window
+    }
+
+    /// Credit, or our own device's progress, has changed.
+    fn look(&mut self) {
+        let kept = NEXT_WORD + CONTROL_SPAN + self.frame_bytes_max;
+        let open = !self.arrivals_count && self.ring_bytes >= kept;
+        self.open_until = if open { self.floor().plus(self.ring_bytes - kept) } else { Position(0) };
+    }
+
+    /// What lies before may be written over.
+    fn floor(&self) -> Position {
+        if self.ring && !self.unlimited { self.credit.bytes.min(self.completed) } else { self.completed }
+    }
+
+    /// Whether a data frame of any size may go: the short way of [`TxWindow::room`], `false` in doubt.
+    #[inline]
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.head < self.open_until
     }
 
     /// The largest payload of a frame, bytes.
@@ -85,9 +109,7 @@ impl TxWindow {
             Lane::Data => (CONTROL_SPAN, CONTROL_ARRIVALS),
             Lane::Control => (0, 0),
         };
-        let floor =
-            if self.ring && !self.unlimited { self.credit.bytes.min(self.completed) } else { self.completed };
-        let free = self.ring_bytes.saturating_sub(self.head.since(floor) + NEXT_WORD + kept_bytes);
+        let free = self.ring_bytes.saturating_sub(self.head.since(self.floor()) + NEXT_WORD + kept_bytes);
         let mut room = free.min(self.frame_bytes_max);
         if !self.has_arrivals(1 + kept_arrivals) {
             // No receive for another chain, but this one can still grow.
@@ -138,6 +160,7 @@ impl TxWindow {
     /// Our device is done with the ring up to `completed`.
     pub fn handle_completed(&mut self, completed: Position) {
         self.completed = self.completed.max(completed);
+        self.look();
     }
 
     /// What the peer says it gave back, since the start.
@@ -154,6 +177,7 @@ impl TxWindow {
             return Err(Violation::Credit { value: credit.arrivals, low, high });
         }
         self.credit = credit;
+        self.look();
         Ok(())
     }
 

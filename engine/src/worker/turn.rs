@@ -22,36 +22,74 @@ const COMMANDS: usize = 64;
 impl<P: Port, A: App> Worker<P, A> {
     /// Does what there is to do, at most one batch of it, and returns how much that was.
     pub(crate) fn turn(&mut self, now: Time) -> usize {
-        let mut work = self.take_commands(now);
-        self.port.poll(now, &mut self.batch);
-        if !self.batch.is_empty() {
-            work += self.batch.len();
-            self.handle_events(now);
+        let work = self.take_commands(now) + self.take_frames(now) + self.poll(now);
+        if self.beats.is_due(now, work > 0) {
+            self.beat(now);
         }
-        self.tick(now);
-        self.settle(now);
-        self.port.flush();
+        self.end_turn(now);
         work
     }
 
-    fn handle_events(&mut self, now: Time) {
-        let mut batch = std::mem::replace(&mut self.batch, Batch::empty());
+    /// A turn for nothing but the frames that lie open in memory: most turns, between two whole ones.
+    #[inline]
+    pub(crate) fn short_turn(&mut self, now: Time) -> usize {
+        let work = self.take_frames(now);
+        if work > 0 {
+            self.beats.worked();
+            self.end_turn(now);
+        }
+        work
+    }
+
+    #[inline]
+    fn end_turn(&mut self, now: Time) {
+        // The answers first: those who wait for them need not wait for our accounts.
+        self.port.publish();
+        self.tick(now);
+        self.settle(now);
+    }
+
+    #[inline]
+    fn take_frames(&mut self, now: Time) -> usize {
+        let mut taken = 0;
+        while taken < self.batch_limit
+            && let Some((conn, frame)) = self.port.next_frame()
+        {
+            taken += 1;
+            self.receive(conn, frame, now);
+        }
+        taken
+    }
+
+    /// What a device has brought, and everything that is no frame.
+    fn poll(&mut self, now: Time) -> usize {
+        let Some(mut batch) = self.batch.take() else { return 0 };
+        self.port.poll(now, &mut batch);
+        let work = batch.len();
+        if work > 0 {
+            self.handle_events(&mut batch, now);
+        }
+        self.batch = Some(batch);
+        work
+    }
+
+    fn handle_events(&mut self, batch: &mut Batch, now: Time) {
         for event in batch.drain() {
             match event {
                 Event::Frame { conn, frame } => self.receive(conn, frame, now),
                 Event::Pulled { conn, token, result } => self.pulled(conn, token, result, now),
                 Event::Opened { conn, negotiated } => self.opened(conn, negotiated, now),
+                Event::Suspect { conn } => self.doubt(conn, now),
                 Event::Closed { conn, reason } => self.closed(conn, reason, now),
             }
         }
-        self.batch = batch;
     }
 
     /// When the worker wants a turn although nothing happens.
     pub(crate) fn deadline(&mut self, now: Time) -> Time {
         let Self { port, app, conns, .. } = self;
         let wanted = app.tick(&mut Io { port, conns, now });
-        wanted.min(self.port.deadline())
+        wanted.min(self.port.deadline()).min(self.beats.deadline())
     }
 
     fn tick(&mut self, now: Time) {
@@ -84,12 +122,8 @@ impl<P: Port, A: App> Worker<P, A> {
 
     #[inline]
     fn receive(&mut self, conn: ConnId, frame: RxFrame, now: Time) {
-        let end = frame.end();
         let outcome = self.dispatch(conn, &frame, now);
         self.port.release(conn, frame);
-        if let Some(connection) = self.conns.touch(conn) {
-            connection.ledger.handle_release(end);
-        }
         if let Err(violation) = outcome {
             self.port.close(conn, violation.into(), now);
         }
@@ -98,10 +132,16 @@ impl<P: Port, A: App> Worker<P, A> {
     #[inline]
     fn dispatch(&mut self, conn: ConnId, frame: &RxFrame, now: Time) -> Result<(), Violation> {
         let Self { port, app, conns, .. } = self;
-        let Some(connection) = conns.touch(conn) else {
+        let Some(connection) = conns.peek(conn) else {
             return Ok(());
         };
         connection.ledger.handle_arrival(frame.end())?;
+        // Said at once, while the connection is at hand: what it frees is given back by the turn's settling, and the
+        // application has seen the frame by then.
+        connection.ledger.handle_release(frame.end());
+        if connection.owes() {
+            conns.touch(conn);
+        }
         match Frame::parse(frame.tag(), frame)? {
             Frame::Message { kind, aux, bulk, body } => {
                 let bulk = bulk.map(|(id, offer)| RemoteBulk { id, offer });
@@ -118,6 +158,7 @@ impl<P: Port, A: App> Worker<P, A> {
         let Some(connection) = conns.touch(conn) else {
             return Ok(());
         };
+        connection.heart.handle_heard(now, connection.ledger.mark());
         match frame {
             Frame::Message { .. } => {}
             Frame::Credit(credit) => connection.handle_credit(credit)?,
@@ -153,8 +194,9 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     fn opened(&mut self, conn: ConnId, negotiated: Arc<Negotiated>, now: Time) {
-        self.conns.insert(conn, Connection::new(Arc::clone(&negotiated), self.enforce_credit));
+        self.conns.insert(conn, Connection::new(Arc::clone(&negotiated), self.enforce_credit, now));
         self.duty.opened();
+        self.beats.opened(self.conns.len(), now);
         let Self { port, app, conns, .. } = self;
         app.opened(&mut Io { port, conns, now }, conn, &negotiated);
         if let Some(index) = self.opening.iter().position(|(waiting, _)| *waiting == conn) {
@@ -183,23 +225,32 @@ impl<P: Port, A: App> Worker<P, A> {
         app.closed(&mut io, conn, &cause);
     }
 
-    /// Credit, control frames, connections that have room again. Those that want more stay on the list.
+    /// What is owed, then the flush: the end of a turn, and of whatever else the application does.
+    #[inline]
     pub(crate) fn settle(&mut self, now: Time) {
+        if self.conns.active(0).is_some() {
+            self.settle_active(now);
+        }
+        self.port.flush();
+        self.conns.turn += 1;
+    }
+
+    /// Credit, control frames, connections that have room again. Those that want more stay on the list.
+    fn settle_active(&mut self, now: Time) {
         let Self { port, app, conns, .. } = self;
+        let turn = conns.turn;
         let mut index = 0;
         while let Some(conn) = conns.active(index) {
-            let settled =
-                conns.peek(conn).map(|connection| connection.settle(port, conn, now)).unwrap_or_default();
+            let settled = conns.settle(index, |connection| {
+                let settled = connection.settle(port, conn, now, turn);
+                // Whoever is told of room may use it up and wait again: looked at once more, next turn.
+                (settled, settled.again || settled.writable)
+            });
+            let Some(settled) = settled else { continue };
             if settled.writable {
                 app.writable(&mut Io { port, conns, now }, conn);
-                if let Some(connection) = conns.peek(conn) {
-                    connection.sent();
-                }
             }
-            // Whoever was told of room may have used it up and wait again: looked at once more, next turn.
-            let again = settled.again || settled.writable;
-            conns.settled(index, again);
-            index += usize::from(again);
+            index += usize::from(settled.again || settled.writable);
         }
     }
 }

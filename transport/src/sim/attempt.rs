@@ -21,7 +21,9 @@ const CONSUMER_REJECT: i32 = 28;
 /// The hello of an end.
 pub(super) fn hello(device: &SimDevice, config: &PortConfig, nonce: u64) -> Hello {
     Hello {
-        features: if device.path == DataPath::Ring { Feature::RING } else { Feature(0) },
+        features: Feature::default()
+            .and(Feature::RING, device.path == DataPath::Ring)
+            .and(Feature::ATTENDED, config.attended),
         ring_bytes: config.ring_bytes,
         slot_bytes: config.slot_bytes,
         arrivals: config.arrivals,

@@ -20,10 +20,12 @@ mod conn;
 mod connect;
 mod control;
 mod cq;
+pub mod datagram;
 mod device;
 mod entry;
 mod gate;
 mod grant;
+mod inspect;
 #[cfg(feature = "conformance")]
 mod knock;
 mod lane;
@@ -56,6 +58,10 @@ use crate::{
 
 pub use connect::VerbsConnecting;
 pub use gate::VerbsGate;
+pub use inspect::{
+    DeviceCapacity, DeviceInfo, GidInfo, GidKind, LinkLayer, PortInfo, Route, Transport, devices, libraries,
+    route,
+};
 #[cfg(feature = "conformance")]
 pub use knock::knock;
 pub use link::VerbsLink;

@@ -1,0 +1,77 @@
+# Sourced by tests/lab.sh: datagrams over RDMA_PS_UDP, ours against ours and against rdma-core's programs.
+rxe6=$GIMMAL_RXE_ADDR6
+
+# both FIRST SECOND: SECOND starts when FIRST had time to get ready; both must end with 0.
+both() {
+    local log status pid
+    log=$(mktemp)
+    timeout 25 sh -c "$1" >"$log" 2>&1 &
+    pid=$!
+    sleep 1
+    timeout 25 sh -c "$2"
+    status=$?
+    wait "$pid" || status=1
+    cat "$log"
+    rm -f "$log"
+    return $status
+}
+
+skip() {
+    skipped=$((skipped + 1))
+    printf 'SKIP    %s: %s\n' "$1" "$2"
+}
+
+count "datagrams on rxe and siw" timeout 200 "$bin/examples/datagram" "$rxe" "$rxe6" "$siw"
+
+for address in "$rxe" "$rxe6"; do
+    args="-c 3 -C 50 -S 1000"
+    server="-b $address $args" client="-s $address $args"
+    check "udaddy, ours and ours, $address" both "$bin/examples/udaddy $server" "$bin/examples/udaddy $client"
+    check "udaddy, ours serves theirs, $address" both "$bin/examples/udaddy $server" "udaddy $client"
+    check "udaddy, theirs serves ours, $address" both "udaddy $server" "$bin/examples/udaddy $client"
+    mtu="-C 8 -S 4096"
+    check "udaddy, ours serves theirs, whole packets, $address" \
+        both "$bin/examples/udaddy -b $address $mtu" "udaddy -s $address $mtu"
+done
+refuses "udaddy above the path MTU" "path MTU" "$bin/examples/udaddy" -s "$rxe" -b "$rxe" -S 4097
+
+for pair in "$rxe 239.5.5.5" "$rxe6 ff12::5555"; do
+    set -- $pair
+    args="-m $2 -b $1 -C 20 -S 1000"
+    ours="$bin/examples/mckey $args"
+    check "mckey, ours to ours, $2" both "$ours" "$ours -s"
+    check "mckey, ours to ours, send-only, $2" both "$ours" "$ours -s -o"
+    if timeout 20 mckey $args -s 2>&1 | grep -q 524; then
+        skip "mckey, theirs, $2" "the kernel's CM refuses IPv6 groups on RoCE v2 (524), and theirs has no other way"
+    else
+        check "mckey, theirs to ours, $2" both "$ours" "mckey $args -s"
+        check "mckey, ours to theirs, $2" both "mckey $args" "$ours -s"
+        check "mckey, ours to theirs, send-only, $2" both "mckey $args" "$ours -s -o"
+    fi
+    group="--group $2 --local $1"
+    subscribe="$bin/examples/subscribe $group --count 200 --quiet"
+    publish="$bin/examples/publish $group --count 200 --interval-us 500"
+    check "publish to two subscribers, $2" both "$subscribe & one=\$!; $subscribe && wait \$one" "$publish"
+done
+refuses "a subscriber whose time is over" "of 5 messages came" \
+    "$bin/examples/subscribe" --group 239.5.5.7 --local "$rxe" --count 5 --timeout-ms 500
+refuses "udaddy on siw" "iWARP" "$bin/examples/udaddy" -b "$siw"
+refuses "mckey on siw" "iWARP" "$bin/examples/mckey" -m 239.5.5.5 -b "$siw"
+refuses "an address of no device" "no RDMA device" "$bin/examples/mckey" -m 239.5.5.5 -b 127.0.0.1
+skip "udaddy and mckey on siw" "iWARP has no datagrams (UD)"
+
+# A device of its own: the others are in use by the rest of the tier.
+spare() {
+    ip link add u0 type veth peer name u1 && ip address add 10.77.9.1/24 dev u0 && ip link set u0 up &&
+        ip link set u1 up && rdma link add rxe9 type rxe netdev u0 && sleep 1
+}
+if spare; then
+    check "a device deleted under datagrams" timeout 30 "$bin/examples/datagram" --remove rxe9 10.77.9.1
+    check "the same device, added again" sh -c "rdma link add rxe9 type rxe netdev u0 && sleep 1 &&
+        timeout 30 '$bin/examples/mckey' -m 239.5.5.5 -b 10.77.9.1 -s -C 3"
+    rdma link delete rxe9
+    ip link delete u0
+else
+    skip "a device deleted under datagrams" "no second rxe device can be made here"
+fi
+check "no datagram queue pair is left" sh -c 'sleep 1; test -z "$(rdma resource show qp | grep "type UD")"'
