@@ -17,12 +17,13 @@ use crate::{
     hello::encode_reject,
     verbs::{
         cm::{CmEvent, CmId},
-        connect::{look_up, set_ack_timeout, set_rnr_timer},
+        connect::{set_ack_timeout, set_rnr_timer},
         control::{self, Command, Control, ControlHandle},
         entry::{Handle, Live, Role},
         gate::{Shared, VerbsGate},
         lane::{CREATE_QP, Lane, LinkParts, WireError},
         link::VerbsLink,
+        naming::look_up,
         sys,
     },
 };
