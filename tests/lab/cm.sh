@@ -50,6 +50,10 @@ done
 count "the CM's edges on rxe" timeout 120 "$bin/examples/cm_checks" all "$rxe"
 count "the CM's edges on siw" timeout 120 "$bin/examples/cm_checks" all "$siw"
 
+# A name whose first address has no device: the list is tried in order.
+printf '%s several.gimmal.test\n' 127.0.0.2 "$rxe" >>/etc/hosts
+count "a name with several addresses" timeout 60 "$bin/examples/cm_checks" names "$rxe" several.gimmal.test
+
 # A host that has a hardware address and never answers: rdma_connect blocks there on siw.
 for address in "$rxe" "$siw"; do
     silent=${address%.*}.77

@@ -31,6 +31,8 @@ pub(crate) use ensure;
 #[derive(Clone, Debug)]
 pub(crate) struct Site {
     pub(crate) host: String,
+    /// A name of several addresses.
+    pub(crate) name: Option<String>,
     /// An address that never answers.
     pub(crate) silent: Option<String>,
     pub(crate) iwarp: bool,
@@ -38,7 +40,7 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn new(host: &str) -> Self {
-        let mut site = Self { host: host.to_owned(), silent: None, iwarp: false };
+        let mut site = Self { host: host.to_owned(), name: None, silent: None, iwarp: false };
         // The device tells: an id that is resolved to itself.
         let probe = Draft::new(PortSpace::Tcp).and_then(|draft| {
             let address = site.address(9).map_err(|_| CmError::Closed)?;

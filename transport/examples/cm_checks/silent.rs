@@ -17,9 +17,9 @@ use crate::{
 };
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("raw connect to a silent host ends at its deadline", raw),
-    ("our connect to a silent host ends at its deadline", ours),
-    ("connect to a TCP server that never speaks MPA ends at its deadline", no_mpa),
+    ("r2 raw connect to a silent host ends at its deadline", raw),
+    ("r2 our connect to a silent host ends at its deadline", ours),
+    ("r2 connect to a TCP server that never speaks MPA ends at its deadline", no_mpa),
 ];
 
 const DEADLINE: Duration = Duration::from_millis(1200);
