@@ -84,11 +84,12 @@ pub(crate) fn binding(site: &Site) -> Outcome {
     let port = both.address().ok_or("no address")?.port();
     let any4: SocketAddr = format!("0.0.0.0:{port}").parse()?;
     let refused = Draft::new(PortSpace::Tcp)?.listen(any4, 1);
-    ensure!(matches!(refused, Err(CmError::Call { errno: 98, .. })), "{refused:?}");
+    // EADDRNOTAVAIL: so the kernel says it when one of the two is a wildcard.
+    ensure!(matches!(refused, Err(CmError::Call { errno: 98 | 99, .. })), "{refused:?}");
     Ok(None)
 }
 
-/// Requests that nobody fetched, up to the backlog; more are refused.
+/// Requests that nobody fetched, up to the backlog. More are not answered: the client's CM asks again after 4 s.
 pub(crate) fn backlog(site: &Site) -> Outcome {
     if site.iwarp {
         return Ok(Some("siw's own reference counts break when its backlog overflows".to_owned()));
@@ -109,13 +110,7 @@ pub(crate) fn backlog(site: &Site) -> Outcome {
     while let Some(request) = listener.request(Duration::from_millis(100))? {
         fetched.push(request);
     }
-    let refused = outcomes.iter().filter(|end| matches!(end, Ok(Err(CmError::Rejected { .. })))).count();
     let waiting = outcomes.iter().filter(|end| matches!(end, Ok(Err(CmError::Timeout { .. })))).count();
-    ensure!(refused + waiting == 5, "{outcomes:?}");
-    ensure!(
-        fetched.len() == 2 && waiting == 2,
-        "{} fetched, {waiting} waited, {refused} refused",
-        fetched.len()
-    );
+    ensure!(fetched.len() == 2 && waiting == 5, "{} fetched, {waiting} waited, {outcomes:?}", fetched.len());
     Ok(None)
 }

@@ -1,7 +1,10 @@
 //! Resolution: lists in order, what must come first, and what these devices have not.
 
-use gimmal_transport::cm::{
-    CmAddress, CmError, Draft, Family, PathData, PortSpace, QpType, Resolve, Target, dial,
+use gimmal_transport::{
+    Address, ConnectError, ConnectOptions, Connecting, Incoming, ListenOptions, Listener, Port, PortConfig,
+    Provider, RejectReason,
+    cm::{CmAddress, CmError, Draft, Family, PathData, PortSpace, QpType, Resolve, Target, dial},
+    verbs::Verbs,
 };
 
 use crate::{
@@ -40,6 +43,29 @@ pub(crate) fn connect_data(site: &Site) -> Outcome {
     for len in [0, 1, 15, 16] {
         refusals::hello_behind(site, &vec![0xee; len])?;
     }
+    Ok(None)
+}
+
+/// The list has all addresses of a name, and our own connect goes through it.
+pub(crate) fn several(site: &Site) -> Outcome {
+    let name = site.name.as_deref().ok_or("no name was given")?;
+    let found = Resolve::to(name, 7471).run()?;
+    ensure!(found.len() == 2, "{found:?}");
+    ensure!(found[1].destination == Some(CmAddress::Ip(site.address(7471)?)), "{found:?}");
+    let provider = Verbs::new();
+    let address: Address = format!("rdma://{}:0", site.url_host()).parse()?;
+    let mut listener = provider.listen(&address, &ListenOptions::default())?;
+    let Address::Rdma { port, .. } = listener.address() else { return Err("not an rdma:// address".into()) };
+    let gate = provider.open_port(&PortConfig::default())?;
+    let options = ConnectOptions { type_of_service: Some(0x20), ..ConnectOptions::default() };
+    let address: Address = format!("rdma://{name}:{port}").parse()?;
+    let mut connecting = provider.connect(&address, &gate.gate(), &options)?;
+    let incoming = listener.accept(STEP)?.ok_or("the second address was not tried")?;
+    incoming.reject(RejectReason::Application { code: 5 });
+    let outcome = connecting.poll(STEP).ok_or("no outcome")?.err().ok_or("it connected")?;
+    let told =
+        matches!(&outcome, ConnectError::Rejected { reason: RejectReason::Application { code: 5 }, .. });
+    ensure!(told, "{outcome}");
     Ok(None)
 }
 
@@ -82,8 +108,11 @@ pub(crate) fn not_here(site: &Site) -> Outcome {
         return Err(format!("not AF_IB: {found:?}").into());
     };
     ensure!(ib.service_id == (0x0106 << 16) + 7471 && ib.gid[0] == 0xfe, "{ib:?}");
-    let resolved = Draft::new(PortSpace::Tcp)?.resolve(None, CmAddress::Ib(ib), STEP);
-    ensure!(resolved.is_err(), "an AF_IB address was resolved");
+    // RoCE ports say that they have AF_IB, so an address may be resolved; there is no route then.
+    let routed = Draft::new(PortSpace::Tcp)?
+        .resolve(None, CmAddress::Ib(ib), STEP)
+        .and_then(|resolved| resolved.resolve_route(STEP));
+    ensure!(routed.is_err(), "an AF_IB address has a route");
     let resolved = Draft::new(PortSpace::Tcp)?.resolve(None, site.address(29)?, STEP)?;
     let path = PathData::from_bytes(&[0; 72]).ok_or("72 bytes")?;
     let routed = resolved.use_route(&[path], STEP);

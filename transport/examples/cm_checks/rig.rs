@@ -31,6 +31,8 @@ pub(crate) use ensure;
 #[derive(Clone, Debug)]
 pub(crate) struct Site {
     pub(crate) host: String,
+    /// A name of several addresses.
+    pub(crate) name: Option<String>,
     /// An address that never answers.
     pub(crate) silent: Option<String>,
     pub(crate) iwarp: bool,
@@ -38,7 +40,7 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn new(host: &str) -> Self {
-        let mut site = Self { host: host.to_owned(), silent: None, iwarp: false };
+        let mut site = Self { host: host.to_owned(), name: None, silent: None, iwarp: false };
         // The device tells: an id that is resolved to itself.
         let probe = Draft::new(PortSpace::Tcp).and_then(|draft| {
             let address = site.address(9).map_err(|_| CmError::Closed)?;
@@ -87,6 +89,11 @@ impl Default for Plan {
     }
 }
 
+/// A connection, and what was prepared on it.
+pub(crate) type Side<C> = (Connection, C);
+/// How the dial ended, and what the answer came to.
+pub(crate) type Met<C, T> = (Result<Side<C>, CmError>, T);
+
 /// Waits for one request.
 pub(crate) fn request(listener: &mut Listener) -> Result<Request, Failure> {
     Ok(listener.request(STEP)?.ok_or("no request came")?)
@@ -99,7 +106,7 @@ pub(crate) fn meet<T: Send, C>(
     plan: &Plan,
     prepare: impl FnMut(&mut Endpoint) -> Result<C, CmError>,
     answer: impl FnOnce(Request) -> Result<T, Failure> + Send,
-) -> Result<(Result<(Connection, C), CmError>, T), Failure> {
+) -> Result<Met<C, T>, Failure> {
     thread::scope(|scope| {
         let server = scope.spawn(move || answer(request(listener)?));
         let client = dial(std::slice::from_ref(target), &plan.options, &plan.connect, prepare);
@@ -120,7 +127,7 @@ pub(crate) fn pair<C: Send>(
     target: &Target,
     plan: &Plan,
     prepare: impl Fn(&mut Endpoint) -> Result<C, CmError> + Sync,
-) -> Result<((Connection, C), (Connection, C)), Failure> {
+) -> Result<(Side<C>, Side<C>), Failure> {
     let (client, server) = meet(listener, target, plan, &prepare, |request| {
         let mut answering: Answering = request.endpoint(plan.plan)?;
         let prepared = prepare(&mut answering)?;

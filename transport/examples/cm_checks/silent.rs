@@ -17,34 +17,43 @@ use crate::{
 };
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("raw connect to a silent host ends at its deadline", raw),
-    ("our connect to a silent host ends at its deadline", ours),
-    ("connect to a TCP server that never speaks MPA ends at its deadline", no_mpa),
+    ("r2 raw connect to a silent host ends at its deadline", raw),
+    ("r2 our connect to a silent host ends at its deadline", ours),
+    ("r2 connect to a TCP server that never speaks MPA ends at its deadline", no_mpa),
 ];
 
 const DEADLINE: Duration = Duration::from_millis(1200);
-/// How much later is still at the deadline: a guest is slow.
-const GRACE: Duration = Duration::from_millis(800);
+/// How much later is still at the deadline.
+const GRACE: Duration = Duration::from_millis(500);
+/// A guest's processor can stand still for a second: of so many attempts one must be in time.
+const ATTEMPTS: u32 = 3;
 
-fn in_time(start: Instant) -> Result<(), Failure> {
-    let took = start.elapsed();
-    ensure!(took >= DEADLINE && took <= DEADLINE + GRACE, "it took {took:?}, the deadline was {DEADLINE:?}");
-    Ok(())
+/// Runs `connect` until one attempt ends at its deadline; none may end before it.
+fn in_time(mut connect: impl FnMut() -> Result<(), Failure>) -> Result<(), Failure> {
+    let mut times = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let start = Instant::now();
+        connect()?;
+        let took = start.elapsed();
+        ensure!(took >= DEADLINE, "it ended after {took:?}, before its deadline of {DEADLINE:?}");
+        if took <= DEADLINE + GRACE {
+            return Ok(());
+        }
+        times.push(took);
+    }
+    Err(format!("they took {times:?}, the deadline was {DEADLINE:?}").into())
 }
 
 fn raw_to(to: SocketAddr) -> Result<(), Failure> {
     let mut plan = Plan::default();
     plan.options.timeout = DEADLINE;
-    let start = Instant::now();
-    let outcome = dial(&[Target::at(to)], &plan.options, &plan.connect, |_| Ok(()));
-    in_time(start)?;
-    match outcome {
+    in_time(|| match dial(&[Target::at(to)], &plan.options, &plan.connect, |_| Ok(())) {
         Err(error @ CmError::Timeout { .. }) => {
             println!("        {error}");
             Ok(())
         }
         other => Err(format!("{other:?}").into()),
-    }
+    })
 }
 
 fn ours_to(to: SocketAddr) -> Result<(), Failure> {
@@ -52,17 +61,16 @@ fn ours_to(to: SocketAddr) -> Result<(), Failure> {
     let port = provider.open_port(&PortConfig::default())?;
     let address: Address = format!("rdma://{to}").parse()?;
     let options = ConnectOptions { connect_timeout: DEADLINE, ..ConnectOptions::default() };
-    let start = Instant::now();
-    let mut connecting = provider.connect(&address, &port.gate(), &options)?;
-    let outcome = connecting.poll(DEADLINE * 4).ok_or("no outcome")?;
-    in_time(start)?;
-    match outcome {
-        Err(error @ ConnectError::Timeout { .. }) => {
-            println!("        {error}");
-            Ok(())
+    in_time(|| {
+        let mut connecting = provider.connect(&address, &port.gate(), &options)?;
+        match connecting.poll(DEADLINE * 4) {
+            Some(Err(error @ ConnectError::Timeout { .. })) => {
+                println!("        {error}");
+                Ok(())
+            }
+            other => Err(format!("{other:?}").into()),
         }
-        other => Err(format!("{other:?}").into()),
-    }
+    })
 }
 
 fn silent(site: &Site) -> Result<SocketAddr, Failure> {

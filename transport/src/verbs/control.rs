@@ -34,6 +34,7 @@ use crate::{
         lane::{Holdings, LinkParts},
         listen::{Listening, Request},
         qp::Qp,
+        raw::{CmError, Target},
     },
 };
 
@@ -49,7 +50,7 @@ pub(crate) enum Command {
     /// A name was looked up, on a helper thread.
     Named {
         ticket: u64,
-        result: Result<Vec<std::net::SocketAddr>, i32>,
+        result: Result<Vec<Target>, CmError>,
     },
     /// `rdma_connect` returned, on a helper thread.
     Called {

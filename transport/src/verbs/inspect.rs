@@ -13,8 +13,8 @@ use crate::{
     ConnectError, PortError,
     verbs::{
         cm::{CmId, EventChannel, EventKind},
-        connect::look_up,
         device::{Context, require_libraries},
+        naming::look_up,
         sys,
     },
 };

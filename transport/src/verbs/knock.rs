@@ -10,9 +10,9 @@ use crate::{
     conformance::Knock,
     verbs::{
         cm::{CmId, ConnectParams, EventChannel, EventKind, QpRequest, reject},
-        connect::look_up,
         cq::Cq,
         device::{Context, Pd},
+        naming::look_up,
     },
 };
 

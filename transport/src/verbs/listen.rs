@@ -17,12 +17,13 @@ use crate::{
     hello::encode_reject,
     verbs::{
         cm::{CmEvent, CmId},
-        connect::{look_up, set_ack_timeout, set_rnr_timer},
+        connect::{set_ack_timeout, set_rnr_timer},
         control::{self, Command, Control, ControlHandle},
         entry::{Handle, Live, Role},
         gate::{Shared, VerbsGate},
         lane::{CREATE_QP, Lane, LinkParts, WireError},
         link::VerbsLink,
+        naming::look_up,
         sys,
     },
 };
@@ -218,7 +219,10 @@ fn listen_error(address: SocketAddr, step: &'static str, errno: i32) -> ListenEr
         sys::errno::EADDRINUSE => ListenError::InUse { address: name },
         sys::errno::ENODEV | sys::errno::EADDRNOTAVAIL => ListenError::Address {
             address: name,
-            why: format!("{step}: no RDMA device has this address ({})", crate::error::errno_text(errno)),
+            why: format!(
+                "{step}: no RDMA device has this address, or a listener on all addresses has the port ({})",
+                crate::error::errno_text(errno)
+            ),
         },
         errno => PortError::System { step, errno }.into(),
     }

@@ -32,6 +32,7 @@ mod lane;
 mod link;
 mod listen;
 mod mr;
+mod naming;
 mod poll;
 mod pool;
 mod port;
@@ -155,6 +156,7 @@ impl Provider for Verbs {
             host: host.to_owned(),
             port,
             candidates: VecDeque::new(),
+            current: None,
             shared: Arc::clone(&gate.shared),
             options: options.clone(),
             deadline: Instant::now() + options.connect_timeout,

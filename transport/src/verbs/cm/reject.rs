@@ -77,7 +77,7 @@ pub(crate) fn advice(status: i32) -> &'static str {
         12..=18 | 19..=23 | 26 | 32 | 33 => {
             "the path does not suit it; check subnet, GID, service level and MTU"
         }
-        24 | 25 => "connect to where it points: the address in the reject's data",
+        24 | 25 | 34 => "connect to where it points: the address in the reject's data",
         27 => "ask for a smaller initiator_depth",
         CONSUMER_DEFINED | VENDOR_OPTION => "its program refused; read the data that came along",
         29 => "give an rnr_retry_count of 0 to 7",

@@ -36,6 +36,8 @@ pub struct Connection {
     ready: VecDeque<Completion>,
     burst: Vec<Completion>,
     list: SendList,
+    /// READs outstanding.
+    reads: u32,
     down: bool,
     disconnected: bool,
 }
@@ -64,6 +66,7 @@ impl Connection {
             ready: VecDeque::new(),
             burst: Vec::new(),
             list: SendList::new(1),
+            reads: 0,
             down: false,
             disconnected: false,
         }
@@ -92,12 +95,19 @@ impl Connection {
     /// Brings the first bytes of `from` into `into`; its buffer needs [`Access::ReadSink`](crate::cm::Access) or more.
     ///
     /// # Errors
-    /// [`CmError::NoReads`] when the granted initiator_depth is 0; else as [`Connection::post_send`].
+    /// [`CmError::NoReads`] when the granted initiator_depth is 0, [`CmError::ReadsFull`] when so many are
+    /// outstanding (devices round the number up, peers need not); else as [`Connection::post_send`].
     pub fn post_read(&mut self, into: Span, from: RemoteBuffer, token: u64) -> Result<(), CmError> {
-        if self.depths.initiator_depth.granted == 0 {
+        let granted = self.depths.initiator_depth.granted;
+        if granted == 0 {
             return Err(CmError::NoReads { why: self.depths.initiator_depth.to_string() });
         }
-        self.post(Operation::Read, into, Some(from), token)
+        if self.reads == granted {
+            return Err(CmError::ReadsFull { granted });
+        }
+        self.post(Operation::Read, into, Some(from), token)?;
+        self.reads += 1;
+        Ok(())
     }
 
     /// Puts `from` to the first bytes of `to`.
@@ -207,6 +217,9 @@ impl Connection {
     /// `None`: not of ours.
     fn finish(&mut self, completion: &Completion) -> Option<Result<Done, CmError>> {
         let Work { operation, token, span, .. } = self.endpoint.end(completion.wr_id)?;
+        if operation == Operation::Read {
+            self.reads = self.reads.saturating_sub(1);
+        }
         let counter = match operation {
             Operation::Receive => &mut self.endpoint.receives,
             _ => &mut self.endpoint.sends,

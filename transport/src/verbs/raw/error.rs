@@ -82,6 +82,12 @@ pub enum CmError {
     /// As much work is posted as the queue has room for.
     #[error("the queue is full; wait for a completion")]
     Full,
+    /// As many READs are outstanding as were granted.
+    #[error("{granted} READs are outstanding, as many as were granted; wait for a completion")]
+    ReadsFull {
+        /// The granted initiator_depth.
+        granted: u32,
+    },
     /// READs were negotiated away.
     #[error("no READs on this connection: its initiator_depth was granted as 0 ({why})")]
     NoReads {

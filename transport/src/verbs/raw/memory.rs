@@ -251,6 +251,7 @@ impl Memory {
     }
 
     pub(crate) fn write(&self, span: Span, bytes: &[u8]) -> Result<(), CmError> {
+        self.block(span)?;
         let span = exactly(span, bytes.len())?;
         let place = self.block(span)?.region.at(span.start, span.len());
         self.is_free(span, true)?;
@@ -262,6 +263,7 @@ impl Memory {
     }
 
     pub(crate) fn read(&self, span: Span, into: &mut [u8]) -> Result<(), CmError> {
+        self.block(span)?;
         let span = exactly(span, into.len())?;
         let place = self.block(span)?.region.at(span.start, span.len());
         self.is_free(span, false)?;

@@ -13,6 +13,7 @@ use std::{
 };
 
 use crate::verbs::{
+    device::require_libraries,
     raw::{
         address::{CmAddress, RawCmAddress},
         error::CmError,
@@ -272,6 +273,7 @@ impl Resolve {
 
     /// One call.
     fn ask(&self) -> Result<Vec<Target>, CmError> {
+        require_libraries()?;
         let text = |field: &'static str, text: &Option<String>| {
             let text = text.as_deref().map(CString::new).transpose();
             text.map_err(|error| CmError::Value { field, value: error.nul_position() as u64, limit: 0 })
