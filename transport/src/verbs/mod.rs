@@ -35,6 +35,7 @@ mod pool;
 mod port;
 mod pulls;
 mod qp;
+mod removal;
 mod rnr;
 mod rx;
 mod sys;

@@ -10,15 +10,16 @@ use std::{io, net::SocketAddr, ptr::NonNull};
 pub(crate) use rdma_sys::{
     ibv_access_flags, ibv_ack_async_event, ibv_ack_cq_events, ibv_alloc_pd, ibv_async_event,
     ibv_comp_channel, ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_dealloc_pd,
-    ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_device_attr, ibv_get_async_event,
-    ibv_get_cq_event, ibv_modify_qp, ibv_mr, ibv_pd, ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_qp,
-    ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_type, ibv_query_device, ibv_recv_wr, ibv_reg_mr,
-    ibv_req_notify_cq, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_transport_type, ibv_wc, ibv_wc_opcode,
-    ibv_wr_opcode, imm_data_invalidated_rkey_union_t, rdma_accept, rdma_ack_cm_event, rdma_bind_addr,
-    rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_connect, rdma_create_event_channel,
-    rdma_create_id, rdma_create_qp, rdma_destroy_event_channel, rdma_destroy_id, rdma_destroy_qp,
-    rdma_disconnect, rdma_event_channel, rdma_free_devices, rdma_get_cm_event, rdma_get_devices, rdma_listen,
-    rdma_port_space, rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option, rdma_t, wr_t,
+    ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_device_attr, ibv_event_type,
+    ibv_get_async_event, ibv_get_cq_event, ibv_modify_qp, ibv_mr, ibv_pd, ibv_poll_cq, ibv_post_recv,
+    ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_type, ibv_query_device,
+    ibv_recv_wr, ibv_reg_mr, ibv_req_notify_cq, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_transport_type,
+    ibv_wc, ibv_wc_opcode, ibv_wr_opcode, imm_data_invalidated_rkey_union_t, rdma_accept, rdma_ack_cm_event,
+    rdma_bind_addr, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_connect,
+    rdma_create_event_channel, rdma_create_id, rdma_create_qp, rdma_destroy_event_channel, rdma_destroy_id,
+    rdma_destroy_qp, rdma_disconnect, rdma_event_channel, rdma_free_devices, rdma_get_cm_event,
+    rdma_get_devices, rdma_listen, rdma_notify, rdma_port_space, rdma_reject, rdma_resolve_addr,
+    rdma_resolve_route, rdma_set_option, rdma_t, wr_t,
 };
 
 /// `RDMA_OPTION_ID` of `rdma_cma.h`; an anonymous enum there, which the binding leaves out.
@@ -30,6 +31,7 @@ pub(crate) const OPTION_ID_ACK_TIMEOUT: i32 = 3;
 
 /// errno values that decide something here; the same on every Linux architecture that has RDMA.
 pub(crate) mod errno {
+    pub(crate) const EIO: i32 = 5;
     pub(crate) const EAGAIN: i32 = 11;
     pub(crate) const ENOMEM: i32 = 12;
     pub(crate) const EINVAL: i32 = 22;
