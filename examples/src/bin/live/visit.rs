@@ -20,8 +20,9 @@ use crate::tally::{Book, TallyClient, serve_tally};
 /// Harm to the server's own host.
 #[gimmal::service]
 trait Harm {
-    /// Takes the network away for so many milliseconds, from shortly after the answer on.
-    async fn cut(&self, cx: &Cx, netdev: String, ms: u64);
+    /// Takes the network away for so many milliseconds, from shortly after the answer on: the link goes down, or all
+    /// that is sent is lost on the way.
+    async fn cut(&self, cx: &Cx, netdev: String, ms: u64, how: Cut);
     /// How many milliseconds ago the network came back.
     async fn since_up(&self, cx: &Cx) -> Option<u64>;
     /// Ends the process without a goodbye, shortly after the answer.
@@ -32,8 +33,20 @@ trait Harm {
     async fn hang(&self, cx: &Cx);
 }
 
+/// How a network goes away. rxe breaks a queue pair that sends while its own link is down, the CM's own among them:
+/// then the device must be added anew before anybody can connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+enum Cut {
+    /// The server's link goes down.
+    Link,
+    /// Both hosts' packets are lost on the way.
+    Loss,
+}
+
 /// From an answer to the harm, so that the answer is not lost with it.
 const LEAD: Duration = Duration::from_millis(200);
+/// What emulated hosts that share a busy machine are late by.
+const SLACK: Duration = Duration::from_millis(500);
 
 #[derive(Default, Clone)]
 struct Harmer(Arc<Mutex<Option<Instant>>>);
@@ -45,20 +58,30 @@ fn later(act: impl FnOnce() + Send + 'static) {
     });
 }
 
-fn link(netdev: &str, state: &str) {
-    match Command::new("ip").args(["link", "set", netdev, state]).status() {
-        Ok(status) if status.success() => println!("{netdev} is {state}"),
-        other => println!("ip link set {netdev} {state}: {other:?}"),
+fn command(program: &str, arguments: &[&str]) {
+    match Command::new(program).args(arguments).status() {
+        Ok(status) if status.success() => println!("{program} {}", arguments.join(" ")),
+        other => println!("{program} {}: {other:?}", arguments.join(" ")),
+    }
+}
+
+fn cut_for(netdev: &str, span: Duration, how: Cut) {
+    match how {
+        Cut::Link => command("ip", &["link", "set", netdev, "down"]),
+        Cut::Loss => command("tc", &["qdisc", "add", "dev", netdev, "root", "netem", "loss", "100%"]),
+    }
+    std::thread::sleep(span);
+    match how {
+        Cut::Link => command("ip", &["link", "set", netdev, "up"]),
+        Cut::Loss => command("tc", &["qdisc", "del", "dev", netdev, "root"]),
     }
 }
 
 impl Harm for Harmer {
-    async fn cut(&self, _: &Cx, netdev: String, ms: u64) {
+    async fn cut(&self, _: &Cx, netdev: String, ms: u64, how: Cut) {
         let up = Arc::clone(&self.0);
         later(move || {
-            link(&netdev, "down");
-            std::thread::sleep(Duration::from_millis(ms));
-            link(&netdev, "up");
+            cut_for(&netdev, Duration::from_millis(ms), how);
             *up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         });
     }
@@ -107,7 +130,7 @@ impl Patience {
         config.deadline = Duration::from_secs(30);
         config.reconnect = Some(Reconnect {
             max: Duration::from_millis(400),
-            attempt: Duration::from_millis(800),
+            attempt: Duration::from_secs(1),
             ..Reconnect::default()
         });
         config
@@ -165,6 +188,9 @@ pub(crate) struct Options {
     /// The server's network device.
     #[arg(long, default_value = "eth0")]
     netdev: String,
+    /// How the network goes away.
+    #[arg(long, default_value = "loss")]
+    how: Cut,
     /// How long the network is away, ms.
     #[arg(long, default_value_t = 5000)]
     away_ms: u64,
@@ -247,10 +273,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         std::thread::spawn(move || call_on(&tally, &stop))
     };
     std::thread::sleep(Duration::from_millis(300));
-    match options.event {
-        Event::Restart => anyhow_of(harm.die().wait())?,
-        _ => anyhow_of(harm.cut(options.netdev.clone(), options.away_ms).wait())?,
-    }
+    harm_it(options, &harm)?;
     let harmed = Instant::now();
     let back = if options.event == Event::Restart {
         wait_for_restart(&tally, before, harmed)?
@@ -262,6 +285,32 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     stop.store(true, Ordering::Relaxed);
     let fates = caller.join().map_err(|_| anyhow::anyhow!("the caller panicked"))?;
     check(options, &client, &tally, &fates, back)
+}
+
+/// Asks for the harm; a call that did not run is made again.
+fn harm_it(options: &Options, harm: &HarmClient<Client>) -> anyhow::Result<()> {
+    let asked = Instant::now();
+    loop {
+        let outcome = match options.event {
+            Event::Restart => harm.die().wait(),
+            Event::PowerOff => harm.power_off().wait(),
+            Event::Cut | Event::Ride => harm.cut(options.netdev.clone(), options.away_ms, options.how).wait(),
+        };
+        match outcome {
+            Ok(()) => break,
+            Err(error) if error.fate() == Fate::NotRun && asked.elapsed() < Duration::from_secs(10) => {
+                println!("asking again: {error}");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Err(error) => anyhow::bail!("asking for harm: {error}"),
+        }
+    }
+    if matches!(options.event, Event::Cut | Event::Ride) && options.how == Cut::Loss {
+        // What we send is lost, too.
+        let (netdev, span) = (options.netdev.clone(), Duration::from_millis(options.away_ms));
+        later(move || cut_for(&netdev, span, Cut::Loss));
+    }
+    Ok(())
 }
 
 fn wait_for_restart(tally: &TallyClient<Client>, before: u32, harmed: Instant) -> anyhow::Result<Duration> {
@@ -322,22 +371,21 @@ fn check(
     ensure!(lied.is_empty(), "told NotRun, but they ran: {lied:?}");
     ensure!(fates.answered.is_subset(&seen), "answered, but they never ran");
     let Some((after, _)) = &fates.first_failure else { anyhow::bail!("no call failed: not injected") };
-    let bound = Duration::from_millis(options.patience.heartbeat_ms.into()) + LEAD;
+    let bound = Duration::from_millis(options.patience.heartbeat_ms.into()) + LEAD + SLACK;
     ensure!(*after <= bound, "reported dead only after {after:?}");
     Ok(())
 }
 
 fn power_off(options: &Options, client: &Client) -> anyhow::Result<()> {
     let harm = HarmClient::new(client.clone());
-    anyhow_of(harm.power_off().wait())?;
+    harm_it(options, &harm)?;
     let asked = Instant::now();
     let Err(error) = harm.hang().wait() else { anyhow::bail!("an answer from a host without power") };
     let took = asked.elapsed();
     println!("PowerOff: {took:?} after it was asked for: {error}");
     let bound = Duration::from_millis(options.patience.heartbeat_ms.into());
-    // The host lives on for the lead, and for what a guest takes to go down.
-    let slack = LEAD + Duration::from_millis(500);
-    ensure!(took <= bound + slack, "reported only after {took:?}");
+    // The host lives on for the lead.
+    ensure!(took <= bound + LEAD + SLACK, "reported only after {took:?}");
     ensure!(error.fate() == Fate::MaybeRan, "{error}");
     Ok(())
 }
