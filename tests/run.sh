@@ -53,10 +53,19 @@ unit_tier() {
     return $status
 }
 
+# Builds the test programs of a package with its features and lays them where the lab finds them.
+lab_programs() {
+    local package=$1 features=$2 name program
+    cargo test --release -q -p "$package" --features "$features" --tests --no-run --message-format=json |
+        sed -n 's/.*"kind":\["test"\].*"name":"\([a-z_]*\)","src_path".*"executable":"\([^"]*\)".*/\1 \2/p' |
+        while read -r name program; do ln -sf "$program" "target/release/lab-$name"; done
+}
+
 lab_tier() {
     cargo build --release -q -p gimmal-cli -p gimmal-examples -p gimmal-bench -p gimmal-transport -p gimmal-engine --bins --examples \
         --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/conformance,gimmal-engine/verbs ||
         return 1
+    lab_programs gimmal-rpc verbs || return 1
     local status=0
     target/release/gimmal-lab run --fabric none --timeout-s 120 -- bash "$PWD/tests/lab_none.sh" || status=1
     target/release/gimmal-lab run --fabric both --timeout-s 1500 -- bash "$PWD/tests/lab.sh" || status=1

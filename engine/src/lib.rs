@@ -19,6 +19,7 @@ pub mod inline;
 pub mod io;
 pub mod message;
 pub mod place;
+mod planted;
 pub mod proto;
 mod table;
 pub mod worker;

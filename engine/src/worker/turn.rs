@@ -13,6 +13,7 @@ use crate::{
     error::OpenError,
     io::Io,
     message::{Head, Message, RemoteBulk},
+    planted,
     proto::{State, StateEvent, wire::Frame},
 };
 
@@ -219,10 +220,14 @@ impl<P: Port, A: App> Worker<P, A> {
         connection.state = State::Closed;
         let Self { port, app, conns, .. } = self;
         let mut io = Io { port, conns, now };
-        while let Some(pull) = connection.pulls.take_any() {
+        while !planted::is(planted::Bug::PullsForgotten)
+            && let Some(pull) = connection.pulls.take_any()
+        {
             app.pulled(&mut io, conn, pull.token, Err(BulkError::Closed));
         }
-        app.closed(&mut io, conn, &cause);
+        if !planted::is(planted::Bug::CloseNotTold) {
+            app.closed(&mut io, conn, &cause);
+        }
     }
 
     /// What is owed, then the flush: the end of a turn, and of whatever else the application does.
