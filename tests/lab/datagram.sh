@@ -1,20 +1,27 @@
 # Sourced by tests/lab.sh: datagrams over RDMA_PS_UDP, ours against ours and against rdma-core's programs.
 rxe6=$GIMMAL_RXE_ADDR6
 
-# both FIRST SECOND: SECOND starts when FIRST had time to get ready; both must end with 0.
+# both READY FIRST SECOND: SECOND starts when READY holds of FIRST; both must end with 0.
 both() {
-    local log status pid
+    local log status pid since=$SECONDS
     log=$(mktemp)
-    timeout 25 sh -c "$1" >"$log" 2>&1 &
+    timeout 30 stdbuf -oL sh -c "$2" >"$log" 2>&1 &
     pid=$!
-    sleep 1
-    timeout 25 sh -c "$2"
+    until $1 "$log"; do
+        [ $((SECONDS - since)) -lt 15 ] || break
+        sleep 0.1
+    done
+    timeout 25 sh -c "$3"
     status=$?
     wait "$pid" || status=1
     cat "$log"
     rm -f "$log"
     return $status
 }
+
+listens() { rdma resource show cm_id | grep -q "LISTEN ps UDP"; }
+joined() { grep -q joined "$1"; }
+both_joined() { [ "$(grep -c joined "$1")" -ge 2 ]; }
 
 skip() {
     skipped=$((skipped + 1))
@@ -26,32 +33,31 @@ count "datagrams on rxe and siw" timeout 200 "$bin/examples/datagram" "$rxe" "$r
 for address in "$rxe" "$rxe6"; do
     args="-c 3 -C 50 -S 1000"
     server="-b $address $args" client="-s $address $args"
-    check "udaddy, ours and ours, $address" both "$bin/examples/udaddy $server" "$bin/examples/udaddy $client"
-    check "udaddy, ours serves theirs, $address" both "$bin/examples/udaddy $server" "udaddy $client"
-    check "udaddy, theirs serves ours, $address" both "udaddy $server" "$bin/examples/udaddy $client"
+    check "udaddy, ours and ours, $address" both listens "$bin/examples/udaddy $server" "$bin/examples/udaddy $client"
+    check "udaddy, ours serves theirs, $address" both listens "$bin/examples/udaddy $server" "udaddy $client"
+    check "udaddy, theirs serves ours, $address" both listens "udaddy $server" "$bin/examples/udaddy $client"
     mtu="-C 8 -S 4096"
     check "udaddy, ours serves theirs, whole packets, $address" \
-        both "$bin/examples/udaddy -b $address $mtu" "udaddy -s $address $mtu"
+        both listens "$bin/examples/udaddy -b $address $mtu" "udaddy -s $address $mtu"
 done
 refuses "udaddy above the path MTU" "path MTU" "$bin/examples/udaddy" -s "$rxe" -b "$rxe" -S 4097
 
-for pair in "$rxe 239.5.5.5" "$rxe6 ff12::5555"; do
-    set -- $pair
-    args="-m $2 -b $1 -C 20 -S 1000"
+for group in 239.5.5.5 ff12::5555; do
+    address=$rxe && [ $group = ff12::5555 ] && address=$rxe6
+    args="-m $group -b $address -C 20 -S 1000"
     ours="$bin/examples/mckey $args"
-    check "mckey, ours to ours, $2" both "$ours" "$ours -s"
-    check "mckey, ours to ours, send-only, $2" both "$ours" "$ours -s -o"
+    check "mckey, ours to ours, $group" both joined "$ours" "$ours -s"
+    check "mckey, ours to ours, send-only, $group" both joined "$ours" "$ours -s -o"
     if timeout 20 mckey $args -s 2>&1 | grep -q 524; then
-        skip "mckey, theirs, $2" "the kernel's CM refuses IPv6 groups on RoCE v2 (524), and theirs has no other way"
+        skip "mckey, theirs, $group" "the kernel's CM refuses IPv6 groups on RoCE v2 (524), and theirs has no other way"
     else
-        check "mckey, theirs to ours, $2" both "$ours" "mckey $args -s"
-        check "mckey, ours to theirs, $2" both "mckey $args" "$ours -s"
-        check "mckey, ours to theirs, send-only, $2" both "mckey $args" "$ours -s -o"
+        check "mckey, theirs to ours, $group" both joined "$ours" "mckey $args -s"
+        check "mckey, ours to theirs, $group" both joined "mckey $args" "$ours -s"
+        check "mckey, ours to theirs, send-only, $group" both joined "mckey $args" "$ours -s -o"
     fi
-    group="--group $2 --local $1"
-    subscribe="$bin/examples/subscribe $group --count 200 --quiet"
-    publish="$bin/examples/publish $group --count 200 --interval-us 500"
-    check "publish to two subscribers, $2" both "$subscribe & one=\$!; $subscribe && wait \$one" "$publish"
+    subscribe="$bin/examples/subscribe --group $group --local $address --count 200 --quiet"
+    publish="$bin/examples/publish --group $group --local $address --count 200 --interval-us 500"
+    check "publish to two subscribers, $group" both both_joined "$subscribe & one=\$!; $subscribe && wait \$one" "$publish"
 done
 refuses "a subscriber whose time is over" "of 5 messages came" \
     "$bin/examples/subscribe" --group 239.5.5.7 --local "$rxe" --count 5 --timeout-ms 500

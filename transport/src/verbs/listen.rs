@@ -88,7 +88,7 @@ impl Control {
         }))
     }
 
-    fn listen_on(
+    pub(crate) fn listen_on(
         &mut self,
         address: SocketAddr,
         listening: &Listening,

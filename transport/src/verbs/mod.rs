@@ -39,6 +39,7 @@ mod port;
 mod pulls;
 mod qp;
 pub mod raw;
+mod removal;
 mod rnr;
 mod rx;
 mod sys;

@@ -258,16 +258,6 @@ fn index_of<T>(bad: *mut T, first: *mut T, count: usize) -> usize {
     (bad.addr().wrapping_sub(first.addr()) / size_of::<T>()).min(count)
 }
 
-/// Names a queue pair in the events that only carry its address.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct QpName(pub(crate) usize);
-
-impl From<&Qp> for QpName {
-    fn from(qp: &Qp) -> Self {
-        Self(qp.raw.as_ptr().addr())
-    }
-}
-
 /// What a connection's receives are posted as.
 pub(crate) fn receive_id(conn: ConnId, slot: u16) -> WrId {
     WrId::new(crate::verbs::wr_id::Kind::Receive, conn, slot)

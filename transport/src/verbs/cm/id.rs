@@ -131,6 +131,20 @@ impl CmId {
         NonNull::new(unsafe { (*self.raw.as_ptr()).verbs })
     }
 
+    /// Names the queue pair in asynchronous events; 0: there is none.
+    pub(crate) fn qp_address(&self) -> usize {
+        // SAFETY: as in `verbs`; the pointer is only compared.
+        if self.has_qp { unsafe { (*self.raw.as_ptr()).qp }.addr() } else { 0 }
+    }
+
+    /// Tells the CM that data came before its last message; `EISCONN` when it knows already.
+    pub(crate) fn notify_established(&self) -> Result<(), i32> {
+        // SAFETY: the id is live.
+        sys::cm_result(unsafe {
+            sys::rdma_notify(self.raw.as_ptr(), sys::ibv_event_type::IBV_EVENT_COMM_EST)
+        })
+    }
+
     /// The device's port, from 1; 0 before the id is bound.
     pub(crate) fn port_number(&self) -> u8 {
         // SAFETY: as in `verbs`.

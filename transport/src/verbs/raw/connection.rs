@@ -290,7 +290,7 @@ impl Connection {
     /// By the same table as our own connections.
     fn look_at_events(&mut self) -> Result<(), CmError> {
         while let Some(event) = self.endpoint.channel.next().map_err(call("rdma_get_cm_event"))? {
-            match table::action(table::State::Live, event.kind) {
+            match table::action(table::State::Live, table::Happening::Cm(event.kind)) {
                 table::Action::PeerGone | table::Action::Fail => self.down = true,
                 table::Action::DeviceGone => {
                     self.down = true;

@@ -27,6 +27,7 @@ pub(crate) use constants::*;
 
 /// errno values that decide something here; the same on every Linux architecture that has RDMA.
 pub(crate) mod errno {
+    pub(crate) const EIO: i32 = 5;
     pub(crate) const EAGAIN: i32 = 11;
     pub(crate) const ENOMEM: i32 = 12;
     pub(crate) const EINVAL: i32 = 22;
