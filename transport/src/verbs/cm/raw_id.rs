@@ -88,14 +88,6 @@ impl CmId {
         sys::cm_result(unsafe { sys::rdma_establish(self.raw.as_ptr()) })
     }
 
-    /// A receive completed before the CM heard that the peer is ready (`rdma_notify(3)`).
-    pub(crate) fn notify_established(&self) -> Result<(), i32> {
-        // SAFETY: the id is live.
-        sys::cm_result(unsafe {
-            sys::rdma_notify(self.raw.as_ptr(), sys::ibv_event_type::IBV_EVENT_COMM_EST)
-        })
-    }
-
     pub(crate) fn remote_ece(&self, ece: &mut sys::ibv_ece) -> Result<(), i32> {
         // SAFETY: the id is live; the place is ours.
         sys::cm_result(unsafe { sys::rdma_get_remote_ece(self.raw.as_ptr(), ece) })
