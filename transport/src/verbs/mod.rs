@@ -60,6 +60,7 @@ pub use gate::VerbsGate;
 pub use knock::knock;
 pub use link::VerbsLink;
 pub use listen::{VerbsIncoming, VerbsListener};
+pub use mr::registrations;
 pub use port::VerbsPort;
 pub use rnr::{RnrCounters, rnr_counters};
 
