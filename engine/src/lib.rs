@@ -19,6 +19,7 @@ pub mod inline;
 pub mod io;
 pub mod message;
 pub mod proto;
+mod slots;
 mod table;
 pub mod worker;
 

@@ -35,9 +35,6 @@ pub(crate) struct Options {
     /// Instead of measuring: make and end so many in all, and look for what is left.
     #[arg(long)]
     total: Option<usize>,
-    /// The microseconds that `cmtime` took for one connection; ours are printed as a ratio to it.
-    #[arg(long)]
-    cmtime_us: Option<f64>,
     /// Be the server.
     #[arg(long, hide = true)]
     serve: bool,
@@ -45,7 +42,7 @@ pub(crate) struct Options {
 
 /// Connections of `cmtime` are warmed up by so many before.
 const WARM_UP: usize = 10;
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// Counts.
 #[derive(Debug, Default)]
@@ -239,14 +236,6 @@ fn measure(
         "  of it registering memory at this end, {:.0} times     {registering:10.0}",
         (after.0 - before.0) as f64 / connections
     );
-    if let Some(cmtime) = options.cmtime_us {
-        let ratio = each(median.sum()) / cmtime;
-        println!("  cmtime: the sum of its steps                       {cmtime:10.0}");
-        println!(
-            "  ours is {ratio:.2} x cmtime's, {:.2} x without registering at this end",
-            ratio - registering / cmtime
-        );
-    }
     Ok(())
 }
 
