@@ -256,7 +256,8 @@ impl Connection {
     pub(crate) fn cause(&self, seen: CloseReason) -> CloseReason {
         match (self.state, &seen) {
             (State::Leaving, _) => CloseReason::Peer,
-            (State::Draining, CloseReason::PeerGone { .. }) => CloseReason::Local,
+            // Closed before its port said so: the goodbye was answered, and the peer was quicker to disconnect.
+            (State::Draining | State::Closed, CloseReason::PeerGone { .. }) => CloseReason::Local,
             _ => seen,
         }
     }

@@ -21,6 +21,7 @@ pub mod message;
 pub mod place;
 mod planted;
 pub mod proto;
+mod slots;
 mod table;
 pub mod worker;
 

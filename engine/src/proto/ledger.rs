@@ -118,10 +118,11 @@ impl RxLedger {
         self.arrivals_count
     }
 
-    /// Receives posted since the connection opened.
+    /// Receives posted since the connection opened. Fewer than before: the port has closed it, and does not count any
+    /// more.
     #[inline]
     pub fn handle_posted(&mut self, posted: u64) {
-        self.posted = posted;
+        self.posted = self.posted.max(posted);
     }
 
     /// How much is owed.
