@@ -10,9 +10,9 @@ use gimmal_engine::{
 use crate::{
     clock::{Patience, Relax, Stamp},
     error::BenchError,
-    plan::{ECHO, PLAN, Plan, engine_plan, head, parse_answer},
+    plan::{ECHO, PLAN, Plan, READ, engine_plan, head, parse_answer},
     recorder::Recorder,
-    target::{Target, body, digest},
+    target::{Target, body, digest, total},
 };
 
 /// Turns without an answer between two questions whether to go on.
@@ -24,7 +24,8 @@ pub(crate) struct Caller {
     pub(crate) opened: Option<ConnId>,
     pub(crate) answered: u64,
     aux: u64,
-    digest: u64,
+    pub(crate) digest: u64,
+    is_thorough: bool,
     plan_answer: Option<Vec<u8>>,
     closed: Option<CloseReason>,
 }
@@ -41,6 +42,9 @@ impl App for Caller {
         if message.head.kind == ECHO {
             self.answered += 1;
             self.aux = message.head.aux;
+            self.digest = if self.is_thorough { total(message.body) } else { digest(message.body) };
+        } else if message.head.kind == READ {
+            self.answered += 1;
             self.digest = digest(message.body);
         } else {
             self.plan_answer = Some(message.body.to_vec());
@@ -70,8 +74,8 @@ impl App for Caller {
 /// The client's end.
 #[derive(Debug)]
 pub struct InlineTarget<P: Provider> {
-    inline: Inline<P, Caller>,
-    conn: ConnId,
+    pub(crate) inline: Inline<P, Caller>,
+    pub(crate) conn: ConnId,
     body: Vec<u8>,
     digest: u64,
     relax: Relax,
@@ -92,8 +96,23 @@ impl<P: Provider> InlineTarget<P> {
         plan: &Plan,
         ring_bytes: u32,
     ) -> Result<Self, BenchError> {
-        let mut inline =
-            Inline::new(provider, &engine_plan(plan.bytes, ring_bytes, Idle::Spin)?, Caller::default())?;
+        let mut target = Self::connect_beside(provider, address, plan, ring_bytes)?;
+        target.served_at = target.tell(plan)?;
+        Ok(target)
+    }
+
+    /// As [`InlineTarget::connect`], beside the connection that tells the plan.
+    ///
+    /// # Errors
+    /// See [`BenchError`].
+    pub fn connect_beside(
+        provider: &P,
+        address: &Address,
+        plan: &Plan,
+        ring_bytes: u32,
+    ) -> Result<Self, BenchError> {
+        let caller = Caller { is_thorough: plan.verify, ..Caller::default() };
+        let mut inline = Inline::new(provider, &engine_plan(plan.bytes, ring_bytes, Idle::Spin)?, caller)?;
         let (conn, _) = inline
             .connect(address)
             .map_err(|why| BenchError::NoServer { address: address.to_string(), why })?;
@@ -104,24 +123,16 @@ impl<P: Provider> InlineTarget<P> {
         let body = body(plan.bytes);
         let relax = Relax::for_cores(plan.client_core, plan.server_core);
         let started = vec![Stamp::now(); plan.window];
-        let mut target = Self {
+        Ok(Self {
             inline,
             conn,
-            digest: digest(&body),
+            digest: if plan.verify { total(&body) } else { digest(&body) },
             body,
             relax,
             started,
             sent: 0,
             served_at: String::new(),
-        };
-        target.served_at = target.tell(plan)?;
-        Ok(target)
-    }
-
-    /// Where the plan's layer is served; empty: on this connection.
-    #[must_use]
-    pub fn served_at(&self) -> &str {
-        &self.served_at
+        })
     }
 
     fn tell(&mut self, plan: &Plan) -> Result<String, BenchError> {
@@ -139,7 +150,11 @@ impl<P: Provider> InlineTarget<P> {
 
     /// Turns until `done`.
     #[inline]
-    fn turns(&mut self, done: impl Fn(&Caller) -> bool, doing: &'static str) -> Result<(), BenchError> {
+    pub(crate) fn turns(
+        &mut self,
+        done: impl Fn(&Caller) -> bool,
+        doing: &'static str,
+    ) -> Result<(), BenchError> {
         let mut patience = Patience::new(self.relax);
         let mut turns = 0u32;
         while !done(self.inline.app()) {
@@ -157,7 +172,7 @@ impl<P: Provider> InlineTarget<P> {
     }
 
     #[cold]
-    fn check(&self, patience: &mut Patience, doing: &'static str) -> Result<(), BenchError> {
+    fn check(&self, patience: &mut Patience<'_>, doing: &'static str) -> Result<(), BenchError> {
         match &self.inline.app().closed {
             Some(reason) => Err(BenchError::Closed(reason.to_string())),
             None if patience.go_on() => Ok(()),
@@ -244,6 +259,10 @@ pub(crate) fn fill(body: &[u8]) -> impl FnOnce(&mut [u8]) -> Option<usize> + '_ 
 impl<P: Provider> Target for InlineTarget<P> {
     fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         if self.started.len() == 1 { self.latency(count, recorder) } else { self.rate(count, recorder) }
+    }
+
+    fn served_at(&self) -> &str {
+        &self.served_at
     }
 
     fn close(self: Box<Self>) {

@@ -72,6 +72,12 @@ pub struct Plan {
     pub bytes: usize,
     /// Calls outstanding.
     pub window: usize,
+    /// Bytes of one loan, for what is measured with loans.
+    #[serde(default)]
+    pub block: usize,
+    /// Whether every byte of an answer is looked at.
+    #[serde(default)]
+    pub verify: bool,
     /// The client's core.
     pub client_core: usize,
     /// The server's core.
@@ -86,6 +92,12 @@ pub const PLAN: u16 = 1;
 pub const ACCEPTED: char = '+';
 /// To be sent back.
 pub const ECHO: u16 = 2;
+/// With a loan, of which the first word is read; answered with [`READ`].
+pub const TOUCH: u16 = 3;
+/// With a loan, of which every byte is read; answered with [`READ`].
+pub const WHOLE: u16 = 4;
+/// What was read: the sum in eight bytes.
+pub const READ: u16 = 5;
 
 /// What the server answered: where the plan's layer is served (empty: on this connection).
 ///
@@ -148,6 +160,8 @@ mod tests {
             mode: Mode::Handoff,
             bytes: 64,
             window: 1,
+            block: 0,
+            verify: false,
             client_core: 0,
             server_core: 1,
             same_host: true,

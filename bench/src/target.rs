@@ -14,6 +14,11 @@ pub trait Target: std::fmt::Debug {
     /// The first call that failed.
     fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError>;
 
+    /// Where the plan's layer is served; empty: on the plan's own connection.
+    fn served_at(&self) -> &str {
+        ""
+    }
+
     /// Says goodbye.
     fn close(self: Box<Self>);
 }
@@ -31,6 +36,15 @@ pub fn digest(bytes: &[u8]) -> u64 {
         });
     }
     sum
+}
+
+/// Reads every byte: the sum of all words.
+#[inline]
+#[must_use]
+pub fn total(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
+    rest.iter().fold(sum, |sum, byte| sum.wrapping_add(u64::from(*byte)))
 }
 
 /// The body that is sent: bytes that differ.
@@ -52,5 +66,10 @@ mod tests {
             assert_ne!(digest(&bytes), digest(&other), "byte {at}");
         }
         assert_eq!(digest(&[]), 0);
+        for at in 0..200 {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            assert_ne!(total(&bytes), total(&other), "byte {at}");
+        }
     }
 }

@@ -65,6 +65,8 @@ fn an_inline_echo_allocates_nothing_on_either_side() {
             mode: Mode::Inline,
             bytes: 64,
             window,
+            block: 0,
+            verify: false,
             client_core: 0,
             server_core: 0,
             same_host: false,
