@@ -46,6 +46,32 @@ pub enum Command {
         #[arg(long, value_enum, default_value_t = Touch::All)]
         touch: Touch,
     },
+    /// Calls at given rates, due at random, timed from when they were due (open loop); finds the knee.
+    Load {
+        /// How to measure; the count is of a closed loop before.
+        #[command(flatten)]
+        run: Run,
+        /// Calls outstanding in the closed loop before.
+        #[arg(short = 'O', long, default_value = "32", value_parser = parse_count)]
+        window: u64,
+        /// Calls per second to offer, one after the other [default: 10 % to 110 % of what the closed loop reached].
+        #[arg(long, value_delimiter = ',', value_parser = parse_count)]
+        rates: Vec<u64>,
+        /// Seconds of each.
+        #[arg(short = 'D', long, default_value = "2", value_parser = clap::value_parser!(u64).range(1..=86400))]
+        seconds: u64,
+    },
+    /// Connections per second, and the time of each step of one.
+    Conn(Run),
+    /// What a call costs beside many connections, and what a connection costs.
+    Scale {
+        /// How to measure; the count is of each number of connections.
+        #[command(flatten)]
+        run: Run,
+        /// How many connections, ascending.
+        #[arg(long, value_delimiter = ',', default_value = "1,10,100,1000")]
+        connections: Vec<usize>,
+    },
     /// The other side, for clients that are started elsewhere.
     Serve(Serve),
 }

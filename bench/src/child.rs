@@ -72,6 +72,11 @@ impl Server {
         }
     }
 
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// A descriptor that tells when it has ended.
     pub(crate) fn pidfd(&self) -> Result<OwnedFd, BenchError> {
         rustix::process::pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())

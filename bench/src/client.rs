@@ -19,6 +19,7 @@ use crate::{
     measure::{Amount, Measured, Other, measure},
     plan::{Mode, Plan, ring_for},
     provider::{self, Beside},
+    recorder::Recorder,
     report::{Report, Row},
     slices::{Estimate, median},
     target::{Target, body},
@@ -96,6 +97,7 @@ pub(crate) fn plan(run: &Run, cores: Cores, job: &Job) -> Plan {
         window: job.window,
         block: if is_bulk { job.bytes } else { 0 },
         verify: run.verify,
+        keeps_accepting: false,
         client_core: cores.client,
         server_core: cores.server,
         same_host: run.loopback || is_same_host(run.address.as_ref()),
@@ -256,35 +258,45 @@ fn report(
     let drift = floors.as_ref().map(|floors| floors.line.drift_pct().max(floors.frame.drift_pct()));
     let mut rows: Vec<Row> = measured.others.iter().map(|other| row(other, measured, job.bytes)).collect();
     rows.extend(absent);
-    let cpus = [plan.client_core, plan.server_core];
     Report {
-        test: job.test.to_owned(),
-        provider: run.provider.to_string(),
-        layer: plan.layer.to_string(),
-        mode: plan.mode.to_string(),
-        bytes: job.bytes,
-        window: plan.window,
-        count: test.count(),
-        min_ns: test.min_ns(),
-        p50_ns: test.quantile_ns(0.5),
-        p90_ns: test.quantile_ns(0.9),
-        p99_ns: test.quantile_ns(0.99),
-        p999_ns: test.quantile_ns(0.999),
-        p9999_ns: test.quantile_ns(0.9999),
-        max_ns: test.max_ns(),
-        half_p50_ns: test.quantile_ns(0.5) / 2,
-        calls_per_s: test.per_second(),
         line_floor_p50_ns: floors.as_ref().map(|floors| floors.line.all().quantile_ns(0.5)),
         frame_floor_p50_ns: floors.as_ref().map(|floors| floors.frame.all().quantile_ns(0.5)),
         ratio_to_frame_floor: ratio,
         floor_drift_pct: drift,
         handoff_per_exchange: handoff_per_exchange(measured),
         rows,
-        parts: vec![],
-        cpus,
         is_complete: measured.ended.is_none(),
-        commit: environment.commit.clone(),
-        warnings: environment.warnings(cpus),
-        environment,
+        ..Report::of(run, job, plan, test, environment)
+    }
+}
+
+impl Report {
+    /// What every test reports, with the times of `test`.
+    pub(crate) fn of(run: &Run, job: &Job, plan: &Plan, test: &Recorder, environment: Environment) -> Self {
+        let cpus = [plan.client_core, plan.server_core];
+        Self {
+            test: job.test.to_owned(),
+            provider: run.provider.to_string(),
+            layer: plan.layer.to_string(),
+            mode: plan.mode.to_string(),
+            bytes: job.bytes,
+            window: plan.window,
+            count: test.count(),
+            min_ns: test.min_ns(),
+            p50_ns: test.quantile_ns(0.5),
+            p90_ns: test.quantile_ns(0.9),
+            p99_ns: test.quantile_ns(0.99),
+            p999_ns: test.quantile_ns(0.999),
+            p9999_ns: test.quantile_ns(0.9999),
+            max_ns: test.max_ns(),
+            half_p50_ns: test.quantile_ns(0.5) / 2,
+            calls_per_s: test.per_second(),
+            cpus,
+            is_complete: true,
+            commit: environment.commit.clone(),
+            warnings: environment.warnings(cpus),
+            environment,
+            ..Self::default()
+        }
     }
 }

@@ -26,6 +26,13 @@ impl Stamp {
         self.0.saturating_duration_since(earlier.0)
     }
 
+    /// This much later.
+    #[inline]
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Self {
+        Self(self.0 + duration)
+    }
+
     /// As [`Stamp::since`], in nanoseconds.
     #[inline]
     #[must_use]

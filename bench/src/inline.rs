@@ -1,6 +1,6 @@
 //! The engine's echo, inline: the calling thread runs the turns.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use gimmal_engine::{
     App, Idle, Inline, Io, Message, SendError,
@@ -8,8 +8,9 @@ use gimmal_engine::{
 };
 
 use crate::{
-    clock::{Patience, Relax, Stamp},
+    clock::{PATIENCE, Patience, Relax, Stamp},
     error::BenchError,
+    load::Arrivals,
     plan::{ECHO, PLAN, Plan, READ, engine_plan, head, parse_answer},
     recorder::Recorder,
     target::{Target, body, digest, total},
@@ -27,7 +28,7 @@ pub(crate) struct Caller {
     pub(crate) digest: u64,
     is_thorough: bool,
     plan_answer: Option<Vec<u8>>,
-    closed: Option<CloseReason>,
+    pub(crate) closed: Option<CloseReason>,
 }
 
 impl App for Caller {
@@ -76,12 +77,13 @@ impl App for Caller {
 pub struct InlineTarget<P: Provider> {
     pub(crate) inline: Inline<P, Caller>,
     pub(crate) conn: ConnId,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
     digest: u64,
     relax: Relax,
     /// When the outstanding calls left, by their number modulo the window.
     started: Vec<Stamp>,
-    sent: u64,
+    /// Echoes asked for, on whichever connection.
+    pub(crate) sent: u64,
     served_at: String,
 }
 
@@ -180,6 +182,12 @@ impl<P: Provider> InlineTarget<P> {
         }
     }
 
+    fn relax_if_shared(&self) {
+        if self.relax == Relax::Yield {
+            self.relax.relax();
+        }
+    }
+
     /// One call at a time.
     fn latency(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         let conn = self.conn;
@@ -259,6 +267,50 @@ pub(crate) fn fill(body: &[u8]) -> impl FnOnce(&mut [u8]) -> Option<usize> + '_ 
 impl<P: Provider> Target for InlineTarget<P> {
     fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         if self.started.len() == 1 { self.latency(count, recorder) } else { self.rate(count, recorder) }
+    }
+
+    fn offer(&mut self, arrivals: &mut Arrivals, recorder: &mut Recorder) -> Result<(), BenchError> {
+        let conn = self.conn;
+        // When those under way were due; room for what a stall of seconds leaves behind.
+        let mut due = VecDeque::with_capacity(1 << 20);
+        let first = Stamp::now();
+        let mut next = first.after(arrivals.gap());
+        let end = first.after(arrivals.duration);
+        let mut answered = self.inline.app().answered;
+        while next < end || !due.is_empty() {
+            let now = Stamp::now();
+            if next <= now && next < end && due.len() < due.capacity() {
+                let Self { inline, body, sent, .. } = self;
+                match inline.with(|_, io| io.send(conn, head(ECHO, *sent + 1), body.len(), fill(body))) {
+                    Ok(()) => {
+                        *sent += 1;
+                        due.push_back(next);
+                        next = next.after(arrivals.gap());
+                        continue;
+                    }
+                    // It stays due: its waiting counts.
+                    Err(SendError::Blocked) => {}
+                    Err(error) => return Err(BenchError::Closed(error.to_string())),
+                }
+            }
+            self.inline.turn();
+            let app = self.inline.app();
+            if app.answered > answered {
+                let came = Stamp::now();
+                for _ in answered..app.answered {
+                    recorder.record(due.pop_front().map_or(0, |due| came.nanos_since(due)));
+                }
+                answered = app.answered;
+            } else if let Some(reason) = &app.closed {
+                return Err(BenchError::Closed(reason.to_string()));
+            } else if now.since(end) > PATIENCE {
+                return Err(BenchError::stalled("waiting for the last echoes"));
+            } else {
+                self.relax_if_shared();
+            }
+        }
+        recorder.busy(Stamp::now().nanos_since(first));
+        Ok(())
     }
 
     fn served_at(&self) -> &str {

@@ -25,6 +25,8 @@ pub mod error;
 mod floors;
 pub mod handoff;
 pub mod inline;
+pub mod load;
+mod many;
 mod measure;
 pub mod pair;
 pub mod plan;

@@ -78,6 +78,9 @@ pub struct Plan {
     /// Whether every byte of an answer is looked at.
     #[serde(default)]
     pub verify: bool,
+    /// Whether more connections come while it is measured.
+    #[serde(default)]
+    pub keeps_accepting: bool,
     /// The client's core.
     pub client_core: usize,
     /// The server's core.
@@ -117,11 +120,12 @@ pub const fn head(kind: u16, aux: u64) -> Head {
     Head { kind, aux }
 }
 
-/// The engine's configuration for bodies of `bytes`, with rings of at least `ring_bytes`.
+/// The engine's configuration for bodies of `bytes`, with rings of at least `ring_bytes` (0: the default).
 #[must_use]
 pub fn engine_config(bytes: usize, ring_bytes: u32, idle: Idle) -> Config {
     let mut config = Config { idle, ..Config::default() };
-    config.port.ring_bytes = ring_for(bytes, config.port.ring_bytes.max(ring_bytes));
+    let least = if ring_bytes == 0 { config.port.ring_bytes } else { ring_bytes };
+    config.port.ring_bytes = ring_for(bytes, least);
     config.port.slot_bytes = config.port.slot_bytes.min(config.port.ring_bytes / 4);
     config
 }
@@ -149,6 +153,9 @@ mod tests {
     fn rings_hold_four_frames() {
         assert_eq!(ring_for(64, 256 << 10), 256 << 10);
         assert_eq!(ring_for(64 << 10, 256 << 10), 512 << 10);
+        assert_eq!(engine_config(64, 0, Idle::Spin).port.ring_bytes, 256 << 10);
+        assert_eq!(engine_config(64, 16 << 10, Idle::Spin).port.ring_bytes, 16 << 10);
+        assert!(engine_plan(64, 16 << 10, Idle::Spin).is_ok());
         assert!(engine_plan(1 << 20, 0, Idle::Spin).is_ok());
         assert_eq!(engine_plan(1 << 40, 0, Idle::Spin).unwrap_err().exit_code(), 2);
     }
@@ -162,6 +169,7 @@ mod tests {
             window: 1,
             block: 0,
             verify: false,
+            keeps_accepting: false,
             client_core: 0,
             server_core: 1,
             same_host: true,

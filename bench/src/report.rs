@@ -211,13 +211,16 @@ impl fmt::Display for Report {
 
 impl Report {
     fn times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "RTT p50            {} (half: {})", time(self.p50_ns), time(self.half_p50_ns))?;
-        writeln!(f, "RTT min, p90       {}, {}", time(self.min_ns), time(self.p90_ns))?;
-        writeln!(f, "RTT p99            {}", time(self.p99_ns))?;
-        writeln!(f, "RTT p99.9          {}", time(self.p999_ns))?;
-        writeln!(f, "RTT p99.99         {}", time(self.p9999_ns))?;
-        writeln!(f, "RTT max            {}", time(self.max_ns))?;
-        writeln!(f, "calls per second   {:.0}", self.calls_per_s)
+        let (what, per_second) =
+            if self.test == "conn" { ("whole", "connections/s     ") } else { ("RTT", "calls per second  ") };
+        let mut line = |name: &str, text: String| writeln!(f, "{:<18} {text}", format!("{what} {name}"));
+        line("p50", format!("{} (half: {})", time(self.p50_ns), time(self.half_p50_ns)))?;
+        line("min, p90", format!("{}, {}", time(self.min_ns), time(self.p90_ns)))?;
+        line("p99", time(self.p99_ns))?;
+        line("p99.9", time(self.p999_ns))?;
+        line("p99.99", time(self.p9999_ns))?;
+        line("max", time(self.max_ns))?;
+        writeln!(f, "{per_second} {:.0}", self.calls_per_s)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "for people")]

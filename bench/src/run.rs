@@ -8,6 +8,7 @@ use crate::{
     client::{Job, measure_job},
     csv,
     error::BenchError,
+    load, many,
     plan::ProviderName,
     provider,
     report::Report,
@@ -25,6 +26,11 @@ pub fn run(cli: Cli) -> Result<(), BenchError> {
         Command::Bw { run, window, touch } => {
             each_size(&run, "bw", Goal::Bandwidth, window_of(window)?, touch == Touch::All)
         }
+        Command::Load { run, window, rates, seconds } => {
+            print(&run, &load::sweep(&run, window_of(window)?, &rates, seconds)?, true)
+        }
+        Command::Conn(run) => print(&run, &many::connections(&run)?, true),
+        Command::Scale { run, connections } => print(&run, &many::scale(&run, &connections)?, true),
         Command::Serve(serve) => server(&serve),
     }
 }

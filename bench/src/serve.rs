@@ -20,6 +20,7 @@ use crate::{
     echo::Echo,
     error::BenchError,
     floors::{FloorServer, Phase},
+    many::raise_descriptors,
     plan::{Layer, Mode, Plan, engine_plan},
     rpc,
 };
@@ -57,6 +58,7 @@ pub fn serve<P: Provider>(provider: &P, options: &ServeOptions) -> Result<(), Be
     let mut floors = None;
     if options.is_child {
         die_with_parent()?;
+        raise_descriptors();
         floors = Some(FloorServer::attach(std::io::stdin().as_fd())?);
     }
     let beside = options.beside.iter().map(|place| Stream::connect(place)).collect::<Result<_, _>>()?;
@@ -223,8 +225,10 @@ impl<P: Provider> Host<P> {
 
     /// Echoes until the client wants something else.
     fn test(&mut self, floors: &FloorServer, word: u64, plan: &Plan, mode: Mode) {
-        // One client is all there will be; a thread that waits for more would be measured with us.
-        self.acceptor.stop();
+        if !plan.keeps_accepting {
+            // One client is all there will be; a thread that waits for more would be measured with us.
+            self.acceptor.stop();
+        }
         let go_on = || floors.is_still(word);
         let Self { inline, staller, .. } = self;
         match (mode, &mut self.rpc) {

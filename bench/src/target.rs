@@ -1,6 +1,6 @@
 //! What can be measured: something that makes calls.
 
-use crate::{error::BenchError, recorder::Recorder};
+use crate::{error::BenchError, load::Arrivals, recorder::Recorder};
 
 /// One connection to an echo, through one layer.
 ///
@@ -13,6 +13,15 @@ pub trait Target: std::fmt::Debug {
     /// # Errors
     /// The first call that failed.
     fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError>;
+
+    /// Makes calls when they are due, for as long as `arrivals` says; times them from when they were due.
+    ///
+    /// # Errors
+    /// [`BenchError::Arguments`] from targets that cannot; else as [`Target::run`].
+    fn offer(&mut self, arrivals: &mut Arrivals, recorder: &mut Recorder) -> Result<(), BenchError> {
+        let _ = (arrivals, recorder);
+        Err(BenchError::Arguments("the open loop needs --layer engine and --mode inline".to_owned()))
+    }
 
     /// Where the plan's layer is served; empty: on the plan's own connection.
     fn served_at(&self) -> &str {

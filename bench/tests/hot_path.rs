@@ -67,6 +67,7 @@ fn an_inline_echo_allocates_nothing_on_either_side() {
             window,
             block: 0,
             verify: false,
+            keeps_accepting: false,
             client_core: 0,
             server_core: 0,
             same_host: false,

@@ -152,6 +152,55 @@ fn bandwidth_of_loans_and_the_floors_beside_it() {
     );
 }
 
+/// Times of a part.
+fn part<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let parts = report["parts"].as_array().unwrap();
+    parts.iter().find(|part| part["name"] == name).unwrap_or_else(|| panic!("{name} in {report}"))
+}
+
+#[test]
+fn the_open_loop_shows_the_stalls_that_the_closed_loop_hides() {
+    let report = json("load --loopback -n 30k -O 1 --rates 1000 -D 4 --stall 100 --json");
+    let closed = report["p99_ns"].as_u64().unwrap();
+    let open = part(&report, "offered 1000 per s");
+    // A tenth of all calls is due while the server stalls: the hundredth slowest waits most of a stall.
+    assert!(open["p99_ns"].as_u64().unwrap() >= 50_000_000, "{report}");
+    assert!(closed < 50_000_000, "{report}");
+    assert!(open["count"].as_u64().unwrap() > 3000, "{report}");
+}
+
+#[test]
+fn loads_are_swept_and_named() {
+    let report = json("load --loopback -n 2000 --rates 500,1k -D 1 --json");
+    assert_eq!(report["parts"].as_array().unwrap().len(), 2);
+    assert!(part(&report, "offered 1000 per s")["per_s"].as_f64().unwrap() > 100.0, "{report}");
+    let refused = bench("load --loopback -n 200 --rates 500 -D 1 --mode handoff");
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}
+
+#[test]
+fn connections_are_timed_step_by_step() {
+    let report = json("conn --loopback -n 20 --json");
+    assert_eq!((&report["count"], report["parts"].as_array().unwrap().len()), (&20.into(), 4));
+    for part in report["parts"].as_array().unwrap() {
+        assert_eq!(part["count"], 20, "{part}");
+    }
+    assert!(report["calls_per_s"].as_f64().unwrap() > 0.1, "{report}");
+}
+
+#[test]
+fn many_connections_and_what_one_costs() {
+    let report = json("scale --loopback -n 200 --connections 1,5,20 --json");
+    for number in [1, 5, 20] {
+        assert_eq!(part(&report, &format!("{number} connections, 1 active"))["count"], 200);
+        assert!(
+            part(&report, &format!("{number} connections, all active"))["count"].as_u64().unwrap() >= 200
+        );
+    }
+    let note = part(&report, "20 connections, 1 active")["note"].as_str().unwrap().to_owned();
+    assert!(note.ends_with("KiB a connection, both ends"), "{note}");
+}
+
 #[test]
 fn lists_of_sizes_make_a_report_each() {
     let output = bench("lat --loopback -n 200 -s 8,64..256 --pairs 2 --json");

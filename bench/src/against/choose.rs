@@ -222,6 +222,7 @@ mod tests {
             window: 32,
             block: 0,
             verify: false,
+            keeps_accepting: false,
             client_core: 0,
             server_core: 1,
             same_host: true,
