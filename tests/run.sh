@@ -54,10 +54,13 @@ unit_tier() {
 }
 
 lab_tier() {
-    cargo build --release -q -p gimmal-examples -p gimmal-bench -p gimmal-transport -p gimmal-engine --bins --examples \
+    cargo build --release -q -p gimmal-cli -p gimmal-examples -p gimmal-bench -p gimmal-transport -p gimmal-engine --bins --examples \
         --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/conformance,gimmal-engine/verbs ||
         return 1
-    target/release/gimmal-lab run --fabric both --timeout-s 1500 -- bash "$PWD/tests/lab.sh"
+    local status=0
+    target/release/gimmal-lab run --fabric none --timeout-s 120 -- bash "$PWD/tests/lab_none.sh" || status=1
+    target/release/gimmal-lab run --fabric both --timeout-s 1500 -- bash "$PWD/tests/lab.sh" || status=1
+    return $status
 }
 
 for name in "${tiers[@]}"; do

@@ -126,6 +126,8 @@ pub fn engine_config(bytes: usize, ring_bytes: u32, idle: Idle) -> Config {
     let mut config = Config { idle, ..Config::default() };
     let least = if ring_bytes == 0 { config.port.ring_bytes } else { ring_bytes };
     config.port.ring_bytes = ring_for(bytes, least);
+    // Between its slices a side does not turn, and is not dead.
+    config.port.attended = false;
     config.port.slot_bytes = config.port.slot_bytes.min(config.port.ring_bytes / 4);
     config
 }

@@ -163,13 +163,10 @@ impl fmt::Display for Row {
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "  {:<36} p50 {:>9}  p99 {:>9}", self.name, time(self.p50_ns), time(self.p99_ns))?;
-        write!(
-            f,
-            "  p99.9 {:>9}  max {:>9}  {:>10.0} per s",
-            time(self.p999_ns),
-            time(self.max_ns),
-            self.per_s
-        )?;
+        write!(f, "  p99.9 {:>9}  max {:>9}", time(self.p999_ns), time(self.max_ns))?;
+        if self.per_s > 0.0 {
+            write!(f, "  {:>10.0} per s", self.per_s)?;
+        }
         match &self.note {
             Some(note) => write!(f, "  {note}"),
             None => Ok(()),

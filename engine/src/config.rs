@@ -33,6 +33,8 @@ pub struct Config {
     pub batch: usize,
     /// Commands that wait in a worker's inbox, a power of two is not needed; full means the caller is refused.
     pub inbox: usize,
+    /// Within this time a peer that went silent is reported, ms: 0 (never) or 10 to 3,600,000. Default 5000.
+    pub heartbeat_ms: u32,
     /// Whether the peer's credit is obeyed. Off only in the test that shows what credit is for.
     #[doc(hidden)]
     pub enforce_credit: bool,
@@ -49,6 +51,7 @@ impl Default for Config {
             idle: Idle::default(),
             batch: 64,
             inbox: 1024,
+            heartbeat_ms: 5000,
             enforce_credit: true,
         }
     }
@@ -102,6 +105,9 @@ impl Config {
         }
         if self.inbox == 0 {
             return field("inbox", 0, "above 0");
+        }
+        if self.heartbeat_ms != 0 && !(10..=3_600_000).contains(&self.heartbeat_ms) {
+            return field("heartbeat_ms", self.heartbeat_ms.into(), "0, or 10 to 3,600,000");
         }
         Ok(Plan { config: self })
     }
@@ -160,7 +166,7 @@ mod tests {
     #[test]
     fn bad_fields_are_named() {
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 7] = [
+        let changes: [(Change, &str); 8] = [
             (|c| c.port.ring_bytes = 5000, "port.ring_bytes is 5000"),
             (|c| c.port.slot_bytes = 17, "port.slot_bytes is 17"),
             (|c| c.port.arrivals = 3, "port.arrivals is 3"),
@@ -174,6 +180,7 @@ mod tests {
                 "cores is 1",
             ),
             (|c| c.batch = 0, "batch is 0"),
+            (|c| c.heartbeat_ms = 9, "heartbeat_ms is 9"),
         ];
         for (change, message) in changes {
             let mut config = Config::default();

@@ -7,7 +7,7 @@ use gimmal_transport::{CloseReason, ConnId, Negotiated, Port, Refused, Staged, T
 use crate::{
     error::SendError,
     proto::{
-        Lane, RxLedger, State, StateEvent, TxWindow,
+        Heart, Lane, RxLedger, State, StateEvent, TxWindow,
         bulk::{InPlace, Loans, Pulls},
         ledger::Owed,
         wire::{self, Kind},
@@ -38,6 +38,7 @@ pub(crate) struct Connection {
     pub(crate) pulls: Pulls,
     in_place: InPlace,
     pub(crate) state: State,
+    pub(crate) heart: Heart,
     /// Control frames that wait for room.
     control: VecDeque<(Kind, u64)>,
     blocked_bytes: Option<usize>,
@@ -45,8 +46,9 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(negotiated: Arc<Negotiated>, enforce_credit: bool) -> Self {
+    pub(crate) fn new(negotiated: Arc<Negotiated>, enforce_credit: bool, now: Time) -> Self {
         Self {
+            heart: Heart::new(now, negotiated.peer_attended),
             window: TxWindow::new(&negotiated, enforce_credit),
             sent_in: 0,
             ledger: RxLedger::new(&negotiated),
@@ -212,6 +214,11 @@ impl Connection {
             Some(release) => self.in_place.watch(loan_id, release),
             None => self.bulk_done(loan_id),
         }
+    }
+
+    /// Asks the peer for a sign of life.
+    pub(crate) fn ping(&mut self, now: Time) {
+        self.control.push_back((Kind::Ping, now.0));
     }
 
     pub(crate) fn pong(&mut self, token: u64) {

@@ -23,7 +23,7 @@ pub mod proto;
 mod table;
 pub mod worker;
 
-pub use acceptor::Acceptor;
+pub use acceptor::{Acceptor, Admit};
 pub use app::App;
 pub use config::{Config, Plan};
 pub use error::{ConfigError, LoanRefused, OpenError, PlaceError, SendError, StartError};

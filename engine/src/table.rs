@@ -108,14 +108,20 @@ impl<T> ConnTable<T> {
         self.len
     }
 
-    pub(crate) fn ids(&self) -> Vec<ConnId> {
+    /// Names all of them in `ids`.
+    pub(crate) fn list(&self, ids: &mut Vec<ConnId>) {
         let pools = (0u32..).zip(&self.pools);
-        let ids = pools.flat_map(|(pool, slots)| {
+        ids.extend(pools.flat_map(|(pool, slots)| {
             (0u32..).zip(slots).filter_map(move |(index, slot)| {
                 slot.as_ref().map(|entry| ConnId::new(pool << 30 | index, entry.generation))
             })
-        });
-        ids.collect()
+        }));
+    }
+
+    pub(crate) fn ids(&self) -> Vec<ConnId> {
+        let mut ids = Vec::new();
+        self.list(&mut ids);
+        ids
     }
 }
 

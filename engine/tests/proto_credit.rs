@@ -46,6 +46,7 @@ fn negotiated(
         frame_bytes_max: frame,
         rx_frame_bytes_max: frame,
         chain_bytes_max: frame & !15,
+        peer_attended: true,
         rnr_timer: None,
         ack_timeout: None,
     }

@@ -7,10 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_engine::{
-    proto::wire::HEAD_BYTES,
-    transport::{Address, ConnId, Loan, Negotiated, PortCounters, frame::FRAME_WORD_BYTES},
-};
+use gimmal_engine::transport::{Address, ConnId, Loan, Negotiated, PortCounters};
 
 use crate::{
     cell::{CallCell, Outcome, Pool, Responder},
@@ -18,15 +15,15 @@ use crate::{
     codec::{Compose, EncodeError, compose_into},
     config::Config,
     error::{AllocateError, ConnectError, TransportError},
-    frame::REQUEST_BYTES,
     inline::InlineClient,
     method::Method,
     node::Command,
     provider::{Any, any, any_for},
+    reconnect::{self, Line, Lined, Reconnect},
     service::Registry,
     stats::Stats,
     status::Fate,
-    workers::{Handle, WorkerSet},
+    workers::WorkerSet,
 };
 
 /// How often a call is offered to a worker whose inbox is full, with a yield between.
@@ -36,6 +33,9 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// A connection to a server, for any number of threads and of tasks on any runtime. Cheap to clone.
 ///
+/// When the connection ends, the calls on it end with their fates, and a new one is made by itself (see
+/// [`Reconnect`]); calls that are made until then fail at once, and did not run.
+///
 /// The work is done by a worker thread: a call is encoded by its caller, copied once into the ring by the worker, and
 /// its answer copied once out of it. [`InlineClient`] saves the copies and the thread.
 #[derive(Clone)]
@@ -44,25 +44,28 @@ pub struct Client {
 }
 
 struct Inner {
-    conn: ConnId,
-    handle: Handle,
-    negotiated: Arc<Negotiated>,
+    line: Line,
     pool: Pool,
     deadline: Option<Duration>,
-    arguments_max: usize,
     workers: Arc<WorkerSet>,
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Client({} on {:?})", self.inner.negotiated.peer, self.inner.conn)
+        write!(f, "Client({} on {:?})", self.inner.line.address(), self.inner.line.conn())
+    }
+}
+
+impl Lined for Inner {
+    fn line(&self) -> &Line {
+        &self.line
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         // Said goodbye to as soon as the worker gets to it; when its inbox is full the peer sees us go with it.
-        let _ = self.handle.close(self.conn);
+        let _ = self.line.handle.close(self.line.conn());
     }
 }
 
@@ -105,26 +108,32 @@ impl Client {
 
     fn on(workers: Arc<WorkerSet>, config: &Config, address: &Address) -> Result<Self, ConnectError> {
         let handle = workers.least().clone();
-        let (conn, negotiated) = handle.connect(address)?;
-        let heads = FRAME_WORD_BYTES + HEAD_BYTES + REQUEST_BYTES;
-        let arguments_max = (negotiated.frame_bytes_max as usize).saturating_sub(heads);
+        let opened = handle.connect(address)?;
+        let line = Line::new(handle, address.clone(), config.reconnect, opened);
         let pool = Pool::new(config.window + config.waiting_max.min(1024));
         let deadline = (!config.deadline.is_zero()).then_some(config.deadline);
-        let inner = Inner { conn, handle, negotiated, pool, deadline, arguments_max, workers };
-        Ok(Self { inner: Arc::new(inner) })
+        let inner = Arc::new(Inner { line, pool, deadline, workers });
+        reconnect::watch(&inner);
+        Ok(Self { inner })
     }
 
-    /// What the connection runs with.
+    /// What the connection runs with, or the last one ran with.
     #[must_use]
-    pub fn negotiated(&self) -> &Negotiated {
-        &self.inner.negotiated
+    pub fn negotiated(&self) -> Arc<Negotiated> {
+        self.inner.line.negotiated()
+    }
+
+    /// How often the connection ended and was made again.
+    #[must_use]
+    pub fn reconnects(&self) -> u64 {
+        self.inner.line.reconnects()
     }
 
     /// What the port did for this connection: doorbells, frames, READs. Asks the worker, so not for a hot path;
     /// `None` when it did not answer within a second.
     #[must_use]
     pub fn port_counters(&self) -> Option<PortCounters> {
-        self.inner.handle.port_counters(self.inner.conn)
+        self.inner.line.handle.port_counters(self.inner.line.conn())
     }
 
     /// Counters of this client's workers; clients made by [`Client::connect`] share theirs.
@@ -169,6 +178,20 @@ impl ClientBuilder {
         self
     }
 
+    /// How it comes back when its connection ended; `None`: it does not.
+    #[must_use]
+    pub const fn reconnect(mut self, reconnect: Option<Reconnect>) -> Self {
+        self.config.reconnect = reconnect;
+        self
+    }
+
+    /// Within how many ms a peer that went silent is reported; 0: never.
+    #[must_use]
+    pub const fn heartbeat_ms(mut self, bound_ms: u32) -> Self {
+        self.config.engine.heartbeat_ms = bound_ms;
+        self
+    }
+
     /// Cores to pin the worker to.
     #[must_use]
     pub fn cores(mut self, cores: Vec<usize>) -> Self {
@@ -207,20 +230,21 @@ impl Channel for Client {
     ) -> Handed {
         let inner = &self.inner;
         let timeout = options.resolve(inner.deadline);
-        let mut handed = Handed { inner: Arc::clone(inner), cell: None, failed: None, timeout };
+        let (conn, limit) = (inner.line.conn(), inner.line.arguments_max());
+        let mut handed = Handed { inner: Arc::clone(inner), conn, cell: None, failed: None, timeout };
         let mut body = inner.pool.buffer();
-        if let Err(error) = compose_into(&mut body, inner.arguments_max, arguments) {
+        if let Err(error) = compose_into(&mut body, limit, arguments) {
             handed.failed = Some(match error {
-                EncodeError::Full => TransportError::TooLarge { limit: inner.arguments_max },
+                EncodeError::Full => TransportError::TooLarge { limit },
                 error => TransportError::Encode(error),
             });
             return handed;
         }
         let cell = inner.pool.cell();
         let responder = Responder::new(&cell);
-        let mut command = Command::Call { conn: inner.conn, method, timeout, body, loan, responder };
+        let mut command = Command::Call { conn, method, timeout, body, loan, responder };
         for _ in 0..OFFERS {
-            match inner.handle.submit(command) {
+            match inner.line.handle.submit(command) {
                 Ok(()) => {
                     handed.cell = Some(cell);
                     return handed;
@@ -240,13 +264,16 @@ impl Channel for Client {
     }
 
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
-        Ok(self.inner.handle.allocate(self.inner.conn, bytes.max(1))?.truncate(bytes))
+        let line = &self.inner.line;
+        Ok(line.handle.allocate(line.conn(), bytes.max(1))?.truncate(bytes))
     }
 }
 
 /// A call that was handed to a worker.
 pub struct Handed {
     inner: Arc<Inner>,
+    /// On which it was made.
+    conn: ConnId,
     /// Until the outcome was taken.
     cell: Option<Arc<CallCell>>,
     failed: Option<TransportError>,
@@ -308,7 +335,7 @@ impl Drop for Handed {
     fn drop(&mut self) {
         if let Some(cell) = self.cell.take() {
             // Lost when the inbox is full: the call then goes on to its answer or its deadline.
-            let _ = self.inner.handle.submit(Command::Cancel(self.inner.conn, cell));
+            let _ = self.inner.line.handle.submit(Command::Cancel(self.conn, cell));
         }
     }
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use gimmal_engine::{ConfigError, Plan};
 
+pub use crate::reconnect::Reconnect;
+
 /// How calls are made and served. Every field has a section in `tuning.md`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
@@ -17,6 +19,9 @@ pub struct Config {
     pub waiting_max: usize,
     /// Calls a peer may have under way on a connection, 1 to 4096; one more is refused, not run. Default 256.
     pub serving_max: usize,
+    /// How a [`Client`](crate::Client) comes back when its connection ended; `None`: it does not. An inline client
+    /// never does.
+    pub reconnect: Option<Reconnect>,
     /// Handlers that may be pending on a worker, over all connections, 1 to 2^20; one more is refused, not run.
     /// Default 4096.
     pub tasks_max: usize,
@@ -30,6 +35,7 @@ impl Default for Config {
             window: 64,
             waiting_max: 1024,
             serving_max: 256,
+            reconnect: Some(Reconnect::default()),
             tasks_max: 4096,
         }
     }
@@ -67,6 +73,9 @@ impl Config {
         if self.waiting_max > 1 << 20 {
             return field("waiting_max", self.waiting_max, "at most 1,048,576");
         }
+        if let Some((name, ms, rule)) = self.reconnect.as_ref().and_then(Reconnect::wrong) {
+            return Err(ConfigError::Field { field: name, value: ms, rule });
+        }
         let limits = Limits {
             deadline: (!self.deadline.is_zero()).then_some(self.deadline),
             window: self.window,
@@ -86,12 +95,16 @@ mod tests {
     fn bad_fields_are_named() {
         assert!(Config::default().validate().is_ok());
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 5] = [
+        let changes: [(Change, &str); 6] = [
             (|c| c.window = 0, "window is 0"),
             (|c| c.serving_max = 4097, "serving_max is 4097"),
             (|c| c.tasks_max = 0, "tasks_max is 0"),
             (|c| c.waiting_max = usize::MAX, "waiting_max is"),
             (|c| c.engine.batch = 0, "batch is 0"),
+            (
+                |c| c.reconnect = Some(Reconnect { attempt: Duration::ZERO, ..Reconnect::default() }),
+                "reconnect.attempt is 0",
+            ),
         ];
         for (change, message) in changes {
             let mut config = Config::default();

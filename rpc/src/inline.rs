@@ -77,6 +77,9 @@ impl InlineClient {
 
     pub(crate) fn with(config: Config, url: &str) -> Result<Self, ConnectError> {
         let address: Address = url.parse()?;
+        // Its thread turns only while somebody waits for a call: silence between calls is no sign of death.
+        let mut config = config;
+        config.engine.port.attended = false;
         let (plan, limits) = config.validate()?;
         let (mut inline, counters) = workers::inline(
             &any_for(&address),

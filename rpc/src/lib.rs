@@ -50,6 +50,7 @@ pub mod inline;
 pub mod method;
 mod node;
 mod provider;
+mod reconnect;
 pub mod server;
 pub mod service;
 pub mod stats;
@@ -63,7 +64,7 @@ pub use client::{Client, ClientBuilder};
 #[cfg(feature = "bincode")]
 pub use codec::Bincode;
 pub use codec::{Postcard, Raw};
-pub use config::Config;
+pub use config::{Config, Reconnect};
 pub use cx::{CancelToken, Cx};
 pub use error::{AllocateError, CallError, ConnectError, ServeError, TransportError};
 pub use gimmal_engine as engine;

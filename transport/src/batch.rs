@@ -30,6 +30,11 @@ pub enum Event {
         /// The bytes, or why not.
         result: Result<Bulk, BulkError>,
     },
+    /// Something casts doubt on the peer of an open connection (a CM hint, a port that went down): ask it.
+    Suspect {
+        /// Which connection.
+        conn: ConnId,
+    },
     /// The connection is gone. Comes exactly once, after everything else of this connection.
     Closed {
         /// Which connection.

@@ -146,6 +146,17 @@ pub enum RejectReason {
     /// The server is going away.
     #[error("it is shutting down")]
     ShuttingDown,
+    /// Too few receives were offered to guarantee any credit.
+    #[error("{offered} receives leave no credit, at least {least} are needed; raise `arrivals`")]
+    Credits {
+        /// What the hello offered.
+        offered: u16,
+        /// What is needed.
+        least: u16,
+    },
+    /// It does not know who asks, or does not believe it.
+    #[error("authentication failed; check that both sides have the same key")]
+    Authentication,
     /// The application said no.
     #[error("the application refused with code {code}")]
     Application {
@@ -211,6 +222,8 @@ pub enum ConnectError {
         address: String,
         /// Its reason.
         reason: RejectReason,
+        /// What its application sent beside the reason, at most 132 bytes; mostly empty.
+        data: Vec<u8>,
     },
     /// The fabric or a peer that is not ours refused.
     #[error("{address} refused with CM status {status} ({meaning})")]
@@ -354,6 +367,13 @@ pub enum CloseReason {
     PeerGone {
         /// How it was noticed.
         how: &'static str,
+    },
+    /// Nothing was heard from the peer for the heartbeat's bound: its host lost power, the way to it is cut, or it
+    /// was stopped. What reached it is not known.
+    #[error("the peer was silent for {bound_ms} ms (heartbeat_ms)")]
+    PeerSilent {
+        /// The bound that was configured, ms.
+        bound_ms: u32,
     },
     /// The peer was silent for too long during the handshake.
     #[error("the peer did not finish the handshake in time")]

@@ -145,6 +145,8 @@ pub struct Negotiated {
     pub rx_frame_bytes_max: u32,
     /// Largest chain we may send: padded frames, bytes.
     pub chain_bytes_max: u32,
+    /// Whether the peer answers pings by itself, see [`PortConfig::attended`].
+    pub peer_attended: bool,
     /// RNR timer code in force at our end; `None` where it does not apply.
     pub rnr_timer: Option<u8>,
     /// ACK timeout exponent in force at our end; `None` where it does not apply or is the CM's.
@@ -206,6 +208,7 @@ impl Negotiated {
                 // Spans are multiples of FRAME_ALIGN.
                 DataPath::SendRecv => frame_bytes_max & !15,
             },
+            peer_attended: theirs.features.has(Feature::ATTENDED),
             rnr_timer: None,
             ack_timeout: None,
         })
@@ -233,7 +236,12 @@ impl fmt::Display for Negotiated {
             arrivals(self.rx_arrivals)
         )?;
         writeln!(f, "credit               {}", if self.credit_words { "shared words" } else { "frames" })?;
-        writeln!(f, "bulk                 {}", if self.bulk_in_place { "in place" } else { "RDMA READ" })?;
+        let bulk = match (self.bulk_in_place, self.initiator_depth.granted) {
+            (true, _) => "in place",
+            (false, 0) => "off: no READs were granted (initiator_depth 0)",
+            (false, _) => "RDMA READ",
+        };
+        writeln!(f, "bulk                 {bulk}")?;
         writeln!(f, "RNR timer code       {}", timer(self.rnr_timer))?;
         write!(f, "ACK timeout exponent {}", timer(self.ack_timeout))
     }

@@ -22,7 +22,7 @@ use std::{fmt::Debug, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 use crate::{
     AcceptError, Address, Batch, CloseReason, ConnId, ConnectError, ConnectOptions, Credit, Hello,
-    ListenError, ListenOptions, LoanError, PortConfig, PortCounters, PortError, Position, Refused,
+    ListenError, ListenOptions, LoanError, PortConfig, PortCounters, PortError, Position, Refusal, Refused,
     RejectReason, Tag, Time,
     mem::{Loan, Offer, RxFrame},
     sync::Doorbell,
@@ -112,8 +112,15 @@ pub trait Incoming: Debug + Send {
     /// # Errors
     /// See [`AcceptError`].
     fn accept(self, gate: &Self::Gate) -> Result<Self::Link, AcceptError>;
+    /// Refuses, with a reason the peer reads, and bytes of the application's own beside it.
+    fn refuse(self, refusal: Refusal);
     /// Refuses, with a reason the peer reads.
-    fn reject(self, reason: RejectReason);
+    fn reject(self, reason: RejectReason)
+    where
+        Self: Sized,
+    {
+        self.refuse(reason.into());
+    }
 }
 
 /// An attempt to connect. Dropping it gives it up and leaves nothing.

@@ -64,6 +64,8 @@ impl RxLedger {
     #[inline]
     pub fn handle_arrival(&mut self, end: Position) -> Result<(), Violation> {
         if !self.ring {
+            // No position, but a sign of life.
+            self.arrived.0 += 1;
             return Ok(());
         }
         let unread = end.since(self.told.bytes);
@@ -148,6 +150,12 @@ impl RxLedger {
     pub fn poll_credit(&mut self) -> Credit {
         self.told = Credit { bytes: self.freed, arrivals: self.posted };
         self.told
+    }
+
+    /// Changes with every arrival.
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        self.arrived.0
     }
 
     /// Frames not released.

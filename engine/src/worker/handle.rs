@@ -57,23 +57,41 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
     /// # Errors
     /// See [`OpenError`].
     pub fn connect(&self, address: &Address) -> Result<(ConnId, Arc<Negotiated>), OpenError> {
+        self.connect_with(address, &self.connect)
+    }
+
+    /// The same with other options than the configuration's.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn connect_with(
+        &self,
+        address: &Address,
+        options: &ConnectOptions,
+    ) -> Result<(ConnId, Arc<Negotiated>), OpenError> {
         let started = Instant::now();
-        let mut connecting = self.provider.connect(address, &self.gate, &self.connect)?;
+        let mut connecting = self.provider.connect(address, &self.gate, options)?;
         let link = loop {
-            if let Some(outcome) = connecting.poll(self.connect.connect_timeout) {
+            if let Some(outcome) = connecting.poll(options.connect_timeout) {
                 break outcome?;
             }
-            if started.elapsed() > self.connect.connect_timeout * 2 {
+            if started.elapsed() > options.connect_timeout * 2 {
                 return Err(OpenError::Worker("the provider never answered"));
             }
         };
         let (adopted, outcome) = Adopted::channel();
         self.adopt(link, adopted)?;
-        match outcome.recv_timeout(self.connect.handshake_timeout * 2) {
+        match outcome.recv_timeout(options.handshake_timeout * 2) {
             Ok(opened) => opened,
             Err(RecvTimeoutError::Disconnected) => Err(OpenError::Worker("it stopped")),
             Err(RecvTimeoutError::Timeout) => Err(OpenError::Worker("it did not answer in time")),
         }
+    }
+
+    /// How connections are made when nothing else is said.
+    #[must_use]
+    pub fn connect_options(&self) -> &ConnectOptions {
+        &self.connect
     }
 
     pub(crate) fn adopt(&self, link: P::Link, adopted: Adopted) -> Result<(), OpenError> {

@@ -1,5 +1,6 @@
 //! The worker: what one poll thread owns.
 
+mod beat;
 pub mod duty;
 pub mod handle;
 pub mod idle;
@@ -40,6 +41,7 @@ pub(crate) struct Worker<P: Port, A: App> {
     /// Frames or events handled in one turn, at most.
     batch_limit: usize,
     enforce_credit: bool,
+    beats: beat::Beats,
     pub(crate) stopping: bool,
 }
 
@@ -62,6 +64,7 @@ impl<P: Port, A: App> Worker<P, A> {
             batch: Some(Box::new(Batch::new(config.batch))),
             batch_limit: config.batch,
             enforce_credit: config.enforce_credit,
+            beats: beat::Beats::new(config.heartbeat_ms),
             stopping: false,
         }
     }

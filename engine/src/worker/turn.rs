@@ -23,6 +23,9 @@ impl<P: Port, A: App> Worker<P, A> {
     /// Does what there is to do, at most one batch of it, and returns how much that was.
     pub(crate) fn turn(&mut self, now: Time) -> usize {
         let work = self.take_commands(now) + self.take_frames(now) + self.poll(now);
+        if self.beats.is_due(now, work > 0) {
+            self.beat(now);
+        }
         self.end_turn(now);
         work
     }
@@ -32,6 +35,7 @@ impl<P: Port, A: App> Worker<P, A> {
     pub(crate) fn short_turn(&mut self, now: Time) -> usize {
         let work = self.take_frames(now);
         if work > 0 {
+            self.beats.worked();
             self.end_turn(now);
         }
         work
@@ -75,6 +79,7 @@ impl<P: Port, A: App> Worker<P, A> {
                 Event::Frame { conn, frame } => self.receive(conn, frame, now),
                 Event::Pulled { conn, token, result } => self.pulled(conn, token, result, now),
                 Event::Opened { conn, negotiated } => self.opened(conn, negotiated, now),
+                Event::Suspect { conn } => self.doubt(conn, now),
                 Event::Closed { conn, reason } => self.closed(conn, reason, now),
             }
         }
@@ -84,7 +89,7 @@ impl<P: Port, A: App> Worker<P, A> {
     pub(crate) fn deadline(&mut self, now: Time) -> Time {
         let Self { port, app, conns, .. } = self;
         let wanted = app.tick(&mut Io { port, conns, now });
-        wanted.min(self.port.deadline())
+        wanted.min(self.port.deadline()).min(self.beats.deadline())
     }
 
     fn tick(&mut self, now: Time) {
@@ -153,6 +158,7 @@ impl<P: Port, A: App> Worker<P, A> {
         let Some(connection) = conns.touch(conn) else {
             return Ok(());
         };
+        connection.heart.handle_heard(now, connection.ledger.mark());
         match frame {
             Frame::Message { .. } => {}
             Frame::Credit(credit) => connection.handle_credit(credit)?,
@@ -188,8 +194,9 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     fn opened(&mut self, conn: ConnId, negotiated: Arc<Negotiated>, now: Time) {
-        self.conns.insert(conn, Connection::new(Arc::clone(&negotiated), self.enforce_credit));
+        self.conns.insert(conn, Connection::new(Arc::clone(&negotiated), self.enforce_credit, now));
         self.duty.opened();
+        self.beats.opened(self.conns.len(), now);
         let Self { port, app, conns, .. } = self;
         app.opened(&mut Io { port, conns, now }, conn, &negotiated);
         if let Some(index) = self.opening.iter().position(|(waiting, _)| *waiting == conn) {

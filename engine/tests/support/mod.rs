@@ -1,5 +1,8 @@
 //! Two engines on one simulated world, driven turn by turn in virtual time.
 
+#![allow(dead_code, reason = "each test uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
 use gimmal_engine::{
     App, Config, Head, Inline, Io, Message, RemoteBulk, SendError,
     transport::{
@@ -209,6 +212,10 @@ pub(crate) struct Pair {
     now: Time,
     /// The server takes a turn every so many of the client's.
     pub(crate) server_every: u64,
+    /// Nobody turns for it.
+    pub(crate) client_stopped: bool,
+    /// Nobody turns for it.
+    pub(crate) server_stopped: bool,
     /// The client closes when it has sent everything.
     pub(crate) close_after_sending: bool,
 }
@@ -216,19 +223,34 @@ pub(crate) struct Pair {
 impl Pair {
     /// Connects the two.
     pub(crate) fn new(config: SimConfig, traffic: Traffic) -> Self {
+        Self::with_heartbeats(config, traffic, [0, 0])
+    }
+
+    /// The same, with the heartbeats of client and server, ms.
+    pub(crate) fn with_heartbeats(config: SimConfig, traffic: Traffic, heartbeats: [u32; 2]) -> Self {
         let sim = Sim::new(config);
         let port =
             PortConfig { ring_bytes: 16 << 10, slot_bytes: 4096, arrivals: 16, ..PortConfig::default() };
-        let plan = Config { port, ..Config::default() }.validate().unwrap();
-        let mut client = Inline::new(&sim, &plan, Node::new(true, traffic)).unwrap();
-        let server = Inline::new(&sim, &plan, Node::new(false, traffic)).unwrap();
+        let [ours, theirs] = heartbeats.map(|heartbeat_ms| {
+            Config { port: port.clone(), heartbeat_ms, ..Config::default() }.validate().unwrap()
+        });
+        let mut client = Inline::new(&sim, &ours, Node::new(true, traffic)).unwrap();
+        let server = Inline::new(&sim, &theirs, Node::new(false, traffic)).unwrap();
         let address: Address = "mem://pair".parse().unwrap();
         client.app_mut().gate = Some(client.handle().gate().clone());
         let mut listener = sim.listen(&address, &ListenOptions::default()).unwrap();
         let mut connecting =
             sim.connect(&address, client.handle().gate(), &ConnectOptions::default()).unwrap();
-        let mut pair =
-            Self { sim, client, server, now: Time(0), server_every: 1, close_after_sending: false };
+        let mut pair = Self {
+            sim,
+            client,
+            server,
+            now: Time(0),
+            server_every: 1,
+            client_stopped: false,
+            server_stopped: false,
+            close_after_sending: false,
+        };
         for _ in 0..10_000 {
             pair.step();
             if let Some(incoming) = listener.accept(Duration::ZERO).unwrap() {
@@ -249,8 +271,10 @@ impl Pair {
 
     fn step(&mut self) {
         self.now = Time(self.now.0 + 1000);
-        self.client.turn_at(self.now);
-        if (self.now.0 / 1000).is_multiple_of(self.server_every) {
+        if !self.client_stopped {
+            self.client.turn_at(self.now);
+        }
+        if !self.server_stopped && (self.now.0 / 1000).is_multiple_of(self.server_every) {
             self.server.turn_at(self.now);
         }
     }
@@ -261,6 +285,19 @@ impl Pair {
         while self.now < end && !done(self) {
             self.step();
         }
+    }
+
+    /// The virtual time.
+    pub(crate) fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Frames that left the client and the server.
+    pub(crate) fn frames_sent(&mut self) -> [u64; 2] {
+        [&mut self.client, &mut self.server].map(|side| {
+            let conn = side.app().conn.unwrap();
+            side.with(|_, io| io.port_counters(conn)).frames_sent
+        })
     }
 
     pub(crate) fn client(&self) -> &Node {

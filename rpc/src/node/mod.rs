@@ -17,6 +17,7 @@ mod tasks;
 
 use std::{
     collections::VecDeque,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64},
@@ -61,8 +62,15 @@ pub(crate) enum Command {
     },
     /// Nobody waits for the call of this cell any more.
     Cancel(ConnId, Arc<CallCell>),
+    /// Tell this one when the connection ends.
+    Watch(ConnId, Arc<dyn Watcher>),
     /// Something is ready; a turn will find it.
     Look,
+}
+
+/// Hears that a connection ended, once, on the worker's thread: must not block.
+pub(crate) trait Watcher: fmt::Debug + Send + Sync {
+    fn ended(&self, reason: &CloseReason);
 }
 
 /// What all workers of a server share.
@@ -80,6 +88,7 @@ struct Conn {
     serving: Serving,
     /// For raw methods, one after the other: no counting of references for each call.
     raw_cx: Option<Cx>,
+    watcher: Option<Arc<dyn Watcher>>,
 }
 
 /// Connections that ended, remembered so that later calls on them can say why.
@@ -209,7 +218,8 @@ impl App for Node {
             running: (0..self.limits.serving_max).map(|_| AtomicU64::new(0)).collect(),
         });
         let calls = Calls::new(self.limits.window, self.limits.waiting_max);
-        self.conns.insert(conn, Conn { peer, calls, serving: Serving::default(), raw_cx: None });
+        self.conns
+            .insert(conn, Conn { peer, calls, serving: Serving::default(), raw_cx: None, watcher: None });
     }
 
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
@@ -262,6 +272,9 @@ impl App for Node {
             if gone.calls.has_untaken() {
                 self.graves.push((conn, gone.calls));
             }
+            if let Some(watcher) = gone.watcher {
+                watcher.ended(reason);
+            }
         }
     }
 
@@ -273,6 +286,10 @@ impl App for Node {
                 let _ = self.start(io, conn, method, timeout, Composed(body), loan, reply);
             }
             Command::Cancel(conn, cell) => self.cancel_cell(io, conn, &cell),
+            Command::Watch(conn, watcher) => match self.conns.get_mut(conn) {
+                Some(here) => here.watcher = Some(watcher),
+                None => watcher.ended(&self.closing(conn)),
+            },
             Command::Look => {}
         }
     }

@@ -233,6 +233,16 @@ impl Fixture {
         Self { server, counts, url }
     }
 
+    /// Another server at the same place, after the first was stopped without waiting for its calls.
+    pub fn restarted(self) -> Self {
+        let Self { server, url, .. } = self;
+        let _ = server.shutdown(Duration::ZERO);
+        let prober = Prober::default();
+        let counts = Arc::clone(&prober.0);
+        let builder = Server::builder().service(serve_probe(prober)).config(config());
+        Self { server: builder.listen(&url).unwrap(), counts, url }
+    }
+
     pub fn client(&self) -> ProbeClient {
         self.client_with(config())
     }

@@ -77,6 +77,7 @@ impl State {
                     Event::Frame { conn, .. }
                     | Event::Opened { conn, .. }
                     | Event::Pulled { conn, .. }
+                    | Event::Suspect { conn }
                     | Event::Closed { conn, .. } => *conn = outer(number, *conn),
                 }
             }

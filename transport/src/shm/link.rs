@@ -51,7 +51,7 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
 /// What a port with `config` says first.
 pub(super) fn hello(config: &PortConfig, nonce: u64) -> Hello {
     Hello {
-        features: Feature::RING,
+        features: Feature::RING.and(Feature::ATTENDED, config.attended),
         ring_bytes: config.ring_bytes,
         slot_bytes: config.slot_bytes,
         arrivals: config.arrivals,

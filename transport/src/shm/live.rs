@@ -58,6 +58,10 @@ pub(super) struct Live {
     /// The peer's credit when somebody last looked.
     credit_seen: u64,
     ringer: Ringer,
+    /// Not polled until its peer rings, or we send.
+    pub(super) parked: bool,
+    /// Where both rings stood when somebody last asked whether it is idle.
+    stood: (u64, u64),
     pub(super) end: End,
     pub(super) negotiated: Arc<Negotiated>,
     pub(super) passed: Passed,
@@ -85,6 +89,8 @@ impl Live {
             run_at: 0,
             credit_seen: 0,
             ringer: Ringer::default(),
+            parked: false,
+            stood: (0, 0),
             end,
             negotiated,
             passed: Passed::default(),
@@ -235,7 +241,19 @@ impl Live {
     pub(super) fn has_work(&mut self) -> bool {
         let credit = consumed(self.peer.consumed());
         let more_credit = std::mem::replace(&mut self.credit_seen, credit) != credit;
-        more_credit || self.ending.is_some() || observe(self.peer.word(self.rx)) != 0 || self.peer_closed()
+        more_credit || self.ending.is_some() || self.has_news()
+    }
+
+    /// Whether nothing came, went, or ended since this was last asked.
+    pub(super) fn is_idle(&mut self) -> bool {
+        let stands = (self.rx, self.tx);
+        let stood = std::mem::replace(&mut self.stood, stands);
+        stood == stands && self.run_word == 0 && self.ending.is_none()
+    }
+
+    /// Whether a frame came, or the peer has closed.
+    pub(super) fn has_news(&self) -> bool {
+        !self.is_drained() || self.peer_closed()
     }
 
     /// The peer's word at `position`.

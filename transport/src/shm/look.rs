@@ -28,7 +28,7 @@ const LOOK_BUSY_NS: u64 = 50_000_000;
 /// So late a look was missed because nobody polled; and the time that the peers then get.
 const LOOK_AWAY_NS: u64 = 1_000_000;
 /// Empty polls between two glances at the closing words, which cost no system call.
-const GLANCE_POLLS: u32 = 256;
+const GLANCE_POLLS: u32 = 16;
 /// Polls between two looks while a handshake is under way.
 const GREETING_POLLS: u32 = 32;
 /// Packets read from one socket in one look: a flood of doorbells costs the others no more than this.
@@ -131,6 +131,11 @@ impl ShmPort {
             self.look(now);
             return true;
         }
+        if self.parked.is_due(now) {
+            self.parked.looked(now);
+            self.read_sockets();
+            return true;
+        }
         if !brought && self.pace.empty.is_multiple_of(GLANCE_POLLS) {
             return self.glance();
         }
@@ -143,6 +148,7 @@ impl ShmPort {
         self.pace.looked(now);
         self.glance();
         self.read_sockets();
+        self.park_idle();
         if self.greetings == 0 {
             return;
         }
@@ -203,7 +209,7 @@ impl ShmPort {
             match socket::receive(&end.socket) {
                 Ok(packet) if packet.is_end() => return self.hung_up(index),
                 Ok(packet) => match packet.parse() {
-                    Ok(Message::Doorbell) => {}
+                    Ok(Message::Doorbell) => self.unpark(index),
                     Ok(Message::Grant { fd }) => self.granted(index, &fd),
                     Ok(Message::Pool { id, bytes, fd }) => self.passed(index, id, bytes, &fd),
                     Err(violation) => self.finish(index, violation.into()),
@@ -229,6 +235,7 @@ impl ShmPort {
                 if live.ending.is_none() {
                     live.ending = Some(if live.peer_closed() { CloseReason::Peer } else { gone });
                 }
+                self.unpark(index);
             }
             Stage::Greeting(_) => self.finish(index, gone),
             Stage::Free | Stage::Ended => {}

@@ -14,6 +14,7 @@ use super::{
     link::{End, ShmLink, hello},
     live::{ARRIVALS, Live},
     look::{DOORBELL, Pace, data_of},
+    park::Parked,
     segment::system_io,
     system,
 };
@@ -49,10 +50,11 @@ pub struct ShmPort {
     pub(super) news: VecDeque<Event>,
     pub(super) greetings: usize,
     pub(super) pace: Pace,
+    pub(super) parked: Parked,
     known: Known,
     armed: bool,
-    /// Number of the current or last sleep.
-    epoch: u64,
+    /// Number of the last sleep, of this port or of a parked connection.
+    pub(super) epoch: u64,
 }
 
 /// A place for a connection; used again under another generation.
@@ -106,6 +108,7 @@ impl ShmPort {
             news: VecDeque::with_capacity(room),
             greetings: 0,
             pace: Pace::new(),
+            parked: Parked::default(),
             known: Known::default(),
             armed: false,
             epoch: 0,
@@ -118,6 +121,17 @@ impl ShmPort {
         match &mut slot.stage {
             Stage::Live(live) if slot.generation == conn.generation() => Some(live),
             _ => None,
+        }
+    }
+
+    /// After a commit: a run that begins is published by the next flush, and its answer is looked for.
+    #[inline]
+    fn began(&mut self, conn: ConnId, begins: bool, parked: bool) {
+        if begins {
+            self.runs.push(conn.index());
+            if parked {
+                self.unpark(conn.index() as usize);
+            }
         }
     }
 
@@ -146,7 +160,10 @@ impl ShmPort {
     pub(super) fn finish(&mut self, index: usize, reason: CloseReason) {
         let slot = &mut self.slots[index];
         let (index, end) = match std::mem::replace(&mut slot.stage, Stage::Ended) {
-            Stage::Live(live) => (live.id().index(), live.end),
+            Stage::Live(live) => {
+                self.parked.count -= usize::from(live.parked);
+                (live.id().index(), live.end)
+            }
             Stage::Greeting(greeting) => {
                 self.greetings -= 1;
                 (greeting.index, greeting.end)
@@ -214,7 +231,9 @@ impl ShmPort {
     fn withdraw(&mut self) {
         self.armed = false;
         for slot in &self.slots {
-            if let Stage::Live(live) = &slot.stage {
+            if let Stage::Live(live) = &slot.stage
+                && !live.parked
+            {
                 withdraw(live.armed());
             }
         }
@@ -280,9 +299,10 @@ impl Port for ShmPort {
         };
         if reserved.is_some_and(|(whose, room)| whose == conn && payload_bytes <= room) {
             slot.counters.frames_sent += 1;
-            if live.commit(payload_bytes, tag) {
-                self.runs.push(conn.index());
-            }
+            let (begins, parked) = (live.commit(payload_bytes, tag), live.parked);
+            let end = live.committed();
+            self.began(conn, begins, parked);
+            return end;
         }
         live.committed()
     }
@@ -303,9 +323,10 @@ impl Port for ShmPort {
         let Some(staged) = fill(live.reserve(payload_bytes)?) else { return Ok(None) };
         if staged.payload_bytes <= payload_bytes {
             slot.counters.frames_sent += 1;
-            if live.commit(staged.payload_bytes, staged.tag) {
-                self.runs.push(conn.index());
-            }
+            let (begins, parked) = (live.commit(staged.payload_bytes, staged.tag), live.parked);
+            let end = live.committed();
+            self.began(conn, begins, parked);
+            return Ok(Some(end));
         }
         Ok(Some(live.committed()))
     }
@@ -476,7 +497,9 @@ impl Port for ShmPort {
         self.epoch += 1;
         self.armed = true;
         for slot in &self.slots {
-            if let Stage::Live(live) = &slot.stage {
+            if let Stage::Live(live) = &slot.stage
+                && !live.parked
+            {
                 announce(live.armed(), self.epoch);
             }
         }

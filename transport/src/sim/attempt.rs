@@ -8,8 +8,7 @@ use super::{
 };
 use crate::{
     AcceptError, CloseReason, ConnId, ConnectError, ConnectOptions, Credit, DataPath, Hello, Negotiated,
-    PortConfig, RejectReason,
-    hello::{Feature, encode_reject},
+    PortConfig, Refusal, RejectReason, hello::Feature,
 };
 
 /// ECONNRESET.
@@ -22,7 +21,9 @@ const CONSUMER_REJECT: i32 = 28;
 /// The hello of an end.
 pub(super) fn hello(device: &SimDevice, config: &PortConfig, nonce: u64) -> Hello {
     Hello {
-        features: if device.path == DataPath::Ring { Feature::RING } else { Feature(0) },
+        features: Feature::default()
+            .and(Feature::RING, device.path == DataPath::Ring)
+            .and(Feature::ATTENDED, config.attended),
         ring_bytes: config.ring_bytes,
         slot_bytes: config.slot_bytes,
         arrivals: config.arrivals,
@@ -148,13 +149,18 @@ impl World {
     }
 
     /// The passive side says no; the answer travels as the reject's private data does.
-    pub(super) fn refuse(&mut self, id: u64, reason: RejectReason) {
-        let read = crate::hello::decode_reject(&encode_reject(reason)).unwrap_or(reason);
-        self.travel(id, 1, Duration::ZERO, Happening::Refusal { conn: id, reason: read });
+    pub(super) fn refuse(&mut self, id: u64, refusal: impl Into<Refusal>) {
+        let refusal = refusal.into();
+        let read = Refusal::decode(&refusal.encode()).unwrap_or(refusal);
+        self.travel(id, 1, Duration::ZERO, Happening::Refusal { conn: id, refusal: read });
     }
 
-    pub(super) fn on_refusal(&mut self, id: u64, reason: RejectReason) {
-        self.fail_attempt(id, |conn, _| ConnectError::Rejected { address: conn.address.clone(), reason });
+    pub(super) fn on_refusal(&mut self, id: u64, refusal: Refusal) {
+        self.fail_attempt(id, |conn, _| ConnectError::Rejected {
+            address: conn.address.clone(),
+            reason: refusal.reason(),
+            data: refusal.into_data(),
+        });
     }
 
     /// Accepts onto a port: receives are posted, the answer leaves.

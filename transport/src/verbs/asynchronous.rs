@@ -9,42 +9,131 @@ use std::{
 
 use rustix::{event::epoll, fs::OFlags};
 
-use crate::{
-    CloseReason,
-    verbs::{device::Context, entry::Live, qp::QpName, sys},
-};
+use crate::verbs::{device::Context, sys};
 
 /// The contexts that are read. Weak: watching keeps no device.
 pub(crate) struct Watches {
     epoll: OwnedFd,
     contexts: HashMap<u64, Weak<Context>>,
     next: u64,
+    /// Something was added since [`Watches::take_fresh`].
+    fresh: bool,
 }
 
-/// An event that ends connections.
+/// `ibv_event_type`, open ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Trouble {
-    /// One queue pair.
-    QueuePair(QpName, &'static str),
-    /// A completion queue overran or broke: every connection on the device may miss completions.
-    Completions,
-    /// The device itself.
-    Device,
+pub(crate) enum DeviceEvent {
+    CqErr,
+    QpFatal,
+    QpReqErr,
+    QpAccessErr,
+    CommEst,
+    SqDrained,
+    PathMig,
+    PathMigErr,
+    DeviceFatal,
+    PortActive,
+    PortErr,
+    LidChange,
+    PkeyChange,
+    SmChange,
+    SrqErr,
+    SrqLimit,
+    LastWqe,
+    ClientReregister,
+    GidChange,
+    WqFatal,
+    /// Newer than this program.
+    Other(u32),
 }
 
-impl Trouble {
-    pub(crate) fn concerns(self, live: &Live, context: usize) -> bool {
-        match self {
-            Self::QueuePair(name, _) => live.qp == name,
-            Self::Completions | Self::Device => live.context == context,
-        }
+impl DeviceEvent {
+    /// Every kind this program knows, in the header's order from 0, and one that it does not.
+    pub(crate) const ALL: [Self; 21] = [
+        Self::CqErr,
+        Self::QpFatal,
+        Self::QpReqErr,
+        Self::QpAccessErr,
+        Self::CommEst,
+        Self::SqDrained,
+        Self::PathMig,
+        Self::PathMigErr,
+        Self::DeviceFatal,
+        Self::PortActive,
+        Self::PortErr,
+        Self::LidChange,
+        Self::PkeyChange,
+        Self::SmChange,
+        Self::SrqErr,
+        Self::SrqLimit,
+        Self::LastWqe,
+        Self::ClientReregister,
+        Self::GidChange,
+        Self::WqFatal,
+        Self::Other(99),
+    ];
+
+    fn from_raw(kind: u32) -> Self {
+        let known = usize::try_from(kind).ok().filter(|&at| at + 1 < Self::ALL.len());
+        known.map_or(Self::Other(kind), |at| Self::ALL[at])
     }
 
-    pub(crate) fn reason(self) -> CloseReason {
+    /// As the header spells it, without its prefix.
+    pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::QueuePair(_, event) => CloseReason::Event { event, status: 0 },
-            Self::Completions => CloseReason::Event { event: "CQ_ERR", status: 0 },
-            Self::Device => CloseReason::DeviceGone,
+            Self::CqErr => "CQ_ERR",
+            Self::QpFatal => "QP_FATAL",
+            Self::QpReqErr => "QP_REQ_ERR",
+            Self::QpAccessErr => "QP_ACCESS_ERR",
+            Self::CommEst => "COMM_EST",
+            Self::SqDrained => "SQ_DRAINED",
+            Self::PathMig => "PATH_MIG",
+            Self::PathMigErr => "PATH_MIG_ERR",
+            Self::DeviceFatal => "DEVICE_FATAL",
+            Self::PortActive => "PORT_ACTIVE",
+            Self::PortErr => "PORT_ERR",
+            Self::LidChange => "LID_CHANGE",
+            Self::PkeyChange => "PKEY_CHANGE",
+            Self::SmChange => "SM_CHANGE",
+            Self::SrqErr => "SRQ_ERR",
+            Self::SrqLimit => "SRQ_LIMIT_REACHED",
+            Self::LastWqe => "QP_LAST_WQE_REACHED",
+            Self::ClientReregister => "CLIENT_REREGISTER",
+            Self::GidChange => "GID_CHANGE",
+            Self::WqFatal => "WQ_FATAL",
+            Self::Other(_) => "UNKNOWN",
+        }
+    }
+}
+
+/// An event and what it is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DeviceNews {
+    pub(crate) event: DeviceEvent,
+    /// The device's context.
+    pub(crate) context: usize,
+    /// The queue pair or the queue; a port number where it is about a port.
+    pub(crate) element: usize,
+}
+
+impl DeviceNews {
+    /// Whether it is about an id with this queue pair, or about a connection's queue.
+    pub(crate) fn concerns(&self, context: usize, qp: usize, cq: Option<usize>) -> bool {
+        use DeviceEvent as D;
+        match self.event {
+            D::QpFatal
+            | D::QpReqErr
+            | D::QpAccessErr
+            | D::CommEst
+            | D::SqDrained
+            | D::PathMig
+            | D::PathMigErr
+            | D::LastWqe => qp != 0 && qp == self.element,
+            // An attempt has no queue of its own to compare.
+            D::CqErr => context == self.context && cq.is_none_or(|cq| cq == self.element),
+            // There is no shared receive queue and no work queue of ours.
+            D::SrqErr | D::SrqLimit | D::WqFatal => false,
+            _ => context == self.context,
         }
     }
 }
@@ -52,7 +141,7 @@ impl Trouble {
 impl Watches {
     pub(crate) fn new(epoll: OwnedFd) -> Self {
         // 0 and 1 are the event channel and the command bell.
-        Self { epoll, contexts: HashMap::new(), next: 2 }
+        Self { epoll, contexts: HashMap::new(), next: 2, fresh: false }
     }
 
     pub(crate) fn epoll(&self) -> &OwnedFd {
@@ -83,12 +172,38 @@ impl Watches {
         }
         self.contexts.insert(self.next, Arc::downgrade(context));
         self.next += 1;
+        self.fresh = true;
     }
 
-    /// What waits on one context: its address, and each trouble.
-    pub(crate) fn read(&self, watch: u64) -> Vec<(usize, Trouble)> {
-        let mut troubles = Vec::new();
-        let Some(context) = self.contexts.get(&watch).and_then(Weak::upgrade) else { return troubles };
+    /// Whether a context was added since this was asked last.
+    pub(crate) fn take_fresh(&mut self) -> bool {
+        std::mem::take(&mut self.fresh)
+    }
+
+    /// Every context that is in use.
+    pub(crate) fn contexts(&self) -> impl Iterator<Item = Arc<Context>> {
+        self.contexts.values().filter_map(Weak::upgrade)
+    }
+
+    /// Reads those of the device at `raw` no more.
+    pub(crate) fn forget(&mut self, raw: usize) {
+        let epoll = &self.epoll;
+        self.contexts.retain(|_, known| {
+            let Some(known) = known.upgrade() else { return false };
+            if known.raw().addr() == raw {
+                // SAFETY: the context is open while we hold it, and so is its descriptor.
+                let fd = unsafe { BorrowedFd::borrow_raw(known.async_fd()) };
+                // Several contexts have one descriptor, which is in the set once.
+                let _ = epoll::delete(epoll, fd);
+            }
+            known.raw().addr() != raw
+        });
+    }
+
+    /// What waits on one context.
+    pub(crate) fn read(&self, watch: u64) -> Vec<DeviceNews> {
+        let mut news = Vec::new();
+        let Some(context) = self.contexts.get(&watch).and_then(Weak::upgrade) else { return news };
         loop {
             let mut event = MaybeUninit::<sys::ibv_async_event>::zeroed();
             // SAFETY: the context is open while we hold it, its descriptor does not block, the place is ours.
@@ -105,23 +220,11 @@ impl Watches {
             let element = unsafe { element_place.read() };
             // SAFETY: got above and acked once; destroying what it names would wait for this.
             unsafe { sys::ibv_ack_async_event(event.as_mut_ptr()) };
-            tracing::debug!(kind, device = context.name(), "asynchronous event");
-            troubles.extend(trouble(kind, element).map(|trouble| (context.raw().addr(), trouble)));
+            let event = DeviceEvent::from_raw(kind);
+            tracing::debug!(kind, name = event.name(), device = context.name(), "asynchronous event");
+            news.push(DeviceNews { event, context: context.raw().addr(), element });
         }
-        troubles
-    }
-}
-
-/// `ibv_event_type`, as far as it ends something.
-fn trouble(kind: u32, element: usize) -> Option<Trouble> {
-    match kind {
-        0 => Some(Trouble::Completions),
-        1 => Some(Trouble::QueuePair(QpName(element), "QP_FATAL")),
-        2 => Some(Trouble::QueuePair(QpName(element), "QP_REQ_ERR")),
-        3 => Some(Trouble::QueuePair(QpName(element), "QP_ACCESS_ERR")),
-        8 => Some(Trouble::Device),
-        // COMM_EST, ports, paths, keys: nothing of ours ends by them.
-        _ => None,
+        news
     }
 }
 
@@ -130,11 +233,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_fatal_events_end_something() {
-        assert_eq!(trouble(1, 7), Some(Trouble::QueuePair(QpName(7), "QP_FATAL")));
-        assert_eq!(trouble(8, 0).map(Trouble::reason), Some(CloseReason::DeviceGone));
-        for kind in [4, 5, 6, 7, 9, 10, 11, 12, 13, 16, 17, 18, 99] {
-            assert_eq!(trouble(kind, 1), None, "event {kind}");
+    fn kinds_are_the_headers() {
+        assert_eq!(DeviceEvent::from_raw(0), DeviceEvent::CqErr);
+        assert_eq!(DeviceEvent::from_raw(8), DeviceEvent::DeviceFatal);
+        assert_eq!(DeviceEvent::from_raw(16), DeviceEvent::LastWqe);
+        assert_eq!(DeviceEvent::from_raw(19), DeviceEvent::WqFatal);
+        for kind in [20, 99, u32::MAX] {
+            assert_eq!(DeviceEvent::from_raw(kind), DeviceEvent::Other(kind));
         }
+    }
+
+    /// R43: an event of one queue pair is nobody else's.
+    #[test]
+    fn r43_events_concern_what_they_name() {
+        let news = |event, element| DeviceNews { event, context: 1, element };
+        let fatal = news(DeviceEvent::QpFatal, 7);
+        assert!(
+            fatal.concerns(1, 7, Some(9)) && !fatal.concerns(1, 8, Some(9)) && !fatal.concerns(1, 0, None)
+        );
+        let overrun = news(DeviceEvent::CqErr, 9);
+        assert!(overrun.concerns(1, 7, Some(9)) && !overrun.concerns(1, 7, Some(10)));
+        assert!(overrun.concerns(1, 7, None) && !overrun.concerns(2, 7, None));
+        let port = news(DeviceEvent::PortErr, 1);
+        assert!(port.concerns(1, 7, None) && !port.concerns(2, 7, None));
     }
 }

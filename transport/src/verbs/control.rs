@@ -21,13 +21,12 @@ use crossbeam::channel::{Receiver, Sender, bounded};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::{
-    AcceptError, CloseReason, ConnectError, ListenError, ListenOptions, PortError, RejectReason,
-    hello::encode_reject,
+    AcceptError, CloseReason, ConnectError, ListenError, ListenOptions, PortError, Refusal, RejectReason,
     verbs::{
-        asynchronous::Watches,
+        asynchronous::{DeviceEvent, Watches},
         cm::{
             CmEvent, CmId, EventChannel, IdKey,
-            table::{Action, action},
+            table::{Action, Happening, action, answers},
         },
         connect::{Active, Attempt, Outcome},
         entry::{Entry, Handle, Role},
@@ -35,6 +34,9 @@ use crate::{
         lane::{Holdings, LinkParts},
         listen::{Listening, Request},
         qp::Qp,
+        raw::{CmError, Target},
+        removal::Removals,
+        sys,
     },
 };
 
@@ -50,7 +52,7 @@ pub(crate) enum Command {
     /// A name was looked up, on a helper thread.
     Named {
         ticket: u64,
-        result: Result<Vec<std::net::SocketAddr>, i32>,
+        result: Result<Vec<Target>, CmError>,
     },
     /// `rdma_connect` returned, on a helper thread.
     Called {
@@ -82,7 +84,7 @@ pub(crate) enum Command {
     },
     Reject {
         handle: Handle,
-        reason: RejectReason,
+        refusal: Refusal,
     },
     Disconnect {
         handle: Handle,
@@ -143,6 +145,7 @@ impl ControlHandle {
             inbox,
             mailbox: mailbox.clone(),
             watches: Watches::new(epoll),
+            removals: Removals::default(),
             serial: 0,
             stray_events: 0,
             stopping: false,
@@ -191,6 +194,7 @@ pub(crate) struct Control {
     inbox: Receiver<Command>,
     pub(crate) mailbox: Mailbox,
     pub(crate) watches: Watches,
+    pub(crate) removals: Removals,
     serial: u64,
     stray_events: u64,
     stopping: bool,
@@ -222,6 +226,8 @@ impl Control {
             self.take_commands();
             self.take_events();
             self.expire(Instant::now());
+            self.attend();
+            self.step_removals(Instant::now());
         }
     }
 
@@ -259,10 +265,10 @@ impl Control {
             }
             Command::Unlisten { ids, requests, done } => {
                 for handle in ids {
-                    self.take(handle);
+                    self.unlisten(handle);
                 }
                 for request in requests.try_iter() {
-                    self.reject(request.handle, RejectReason::ShuttingDown);
+                    self.reject(request.handle, &RejectReason::ShuttingDown.into());
                 }
                 let _ = done.send(());
             }
@@ -273,7 +279,7 @@ impl Control {
                     self.discard(parts);
                 }
             }
-            Command::Reject { handle, reason } => self.reject(handle, reason),
+            Command::Reject { handle, refusal } => self.reject(handle, &refusal),
             Command::Disconnect { handle } => {
                 if let Some(entry) = self.ids.get(&handle.key).filter(|entry| entry.serial == handle.serial)
                     && !entry.busy
@@ -365,13 +371,18 @@ impl Control {
             self.stray(&event);
             return;
         };
-        entry.unanswered = false;
-        match action(entry.role.state(), event.kind) {
+        entry.unanswered &= !answers(event.kind);
+        match action(entry.role.state(), Happening::Cm(event.kind)) {
             Action::Note => {}
-            Action::Hint => tracing::debug!(?event, "a hint about a connection that stands"),
-            Action::Stray => self.stray(&event),
+            Action::Probe => {
+                tracing::debug!(?event, "a hint about a connection that stands: its peer is asked");
+                if let Role::Live(live) = &entry.role {
+                    live.suspect();
+                }
+            }
+            Action::Establish | Action::Stray => self.stray(&event),
             Action::Request => self.request(event),
-            Action::PeerGone => self.down(&event, CloseReason::PeerGone { how: "disconnected" }),
+            Action::PeerGone => self.down(&event, CloseReason::PeerGone { how: how_gone(event.status) }),
             Action::DeviceGone => self.device_gone(&event),
             Action::Fail if matches!(entry.role, Role::Live(_)) => {
                 let reason = CloseReason::Event { event: event.kind.name(), status: event.status };
@@ -408,10 +419,14 @@ impl Control {
     }
 
     fn device_gone(&mut self, event: &CmEvent) {
+        if let Some(device) = self.ids.get(&event.key).and_then(|entry| entry.id.verbs()) {
+            self.begin_removal(device);
+        }
         match self.ids.get(&event.key).map(|entry| &entry.role) {
             // The port hands its licence back, and then the id goes.
             Some(Role::Live(live)) => live.down(CloseReason::DeviceGone),
             Some(Role::Active(_)) => self.advance(Action::Fail, event),
+            Some(Role::Listener(_)) => self.lose_listener(event.key),
             _ => {
                 if let Some(entry) = self.ids.remove(&event.key) {
                     self.bury(entry, None);
@@ -425,13 +440,35 @@ impl Control {
         tracing::debug!(?event, total = self.stray_events, "a CM event that has no place here");
     }
 
-    fn on_device(&self, watch: u64) {
-        for (context, trouble) in self.watches.read(watch) {
-            let hit = self.ids.values().filter_map(|entry| match &entry.role {
-                Role::Live(live) if trouble.concerns(live, context) => Some(live),
-                _ => None,
-            });
-            hit.for_each(|live| live.down(trouble.reason()));
+    fn on_device(&mut self, watch: u64) {
+        for news in self.watches.read(watch) {
+            let happening = Happening::Device(news.event);
+            let mut failed = Vec::new();
+            for (&key, entry) in &self.ids {
+                let cq = if let Role::Live(live) = &entry.role { Some(live.cq) } else { None };
+                if !entry.device().is_some_and(|device| news.concerns(device, entry.id.qp_address(), cq)) {
+                    continue;
+                }
+                match (action(entry.role.state(), happening), &entry.role) {
+                    (Action::Probe, Role::Live(live)) => live.suspect(),
+                    (Action::Fail, Role::Live(live)) if news.event == DeviceEvent::DeviceFatal => {
+                        live.down(CloseReason::DeviceGone);
+                    }
+                    (Action::Fail, Role::Live(live)) => {
+                        live.down(CloseReason::Event { event: news.event.name(), status: 0 });
+                    }
+                    (Action::Fail, Role::Active(_)) => failed.push(key),
+                    (Action::Establish, _) => {
+                        // EISCONN: it knows already.
+                        let _ = entry.id.notify_established();
+                    }
+                    (Action::Stray, _) => self.stray_events += 1,
+                    _ => {}
+                }
+            }
+            for key in failed {
+                self.fail(key, |active| active.call_failed(sys::errno::EIO));
+            }
         }
     }
 
@@ -441,7 +478,7 @@ impl Control {
             Role::Active(active) => Some(active.deadline()),
             _ => None,
         });
-        named.chain(active).min()
+        named.chain(active).chain(self.removals.next_look()).min()
     }
 
     fn expire(&mut self, now: Instant) {
@@ -470,6 +507,7 @@ impl Control {
     fn stop(&mut self) {
         self.stopping = true;
         self.naming.clear();
+        self.removals.stop();
         for key in self.ids.keys().copied().collect::<Vec<_>>() {
             let Some(mut entry) = self.ids.remove(&key) else { continue };
             match std::mem::replace(&mut entry.role, Role::Dying(None)) {
@@ -478,17 +516,28 @@ impl Control {
                     self.bury(entry, parts);
                 }
                 Role::Dying(parts) => self.bury(entry, parts),
-                Role::Listener(_) | Role::Requested(_) | Role::Live(_) => self.bury(entry, None),
+                Role::Listener(_) | Role::Requested(_) | Role::Live(_) | Role::Sentinel => {
+                    self.bury(entry, None);
+                }
             }
         }
     }
 
-    pub(crate) fn reject(&mut self, handle: Handle, reason: RejectReason) {
+    pub(crate) fn reject(&mut self, handle: Handle, refusal: &Refusal) {
         if let Some(entry) = self.take(handle) {
             // The client may be gone already.
-            let _ = entry.id.reject(&encode_reject(reason));
+            let _ = entry.id.reject(&refusal.encode());
             self.bury(entry, None);
         }
+    }
+}
+
+/// How a connection that the CM reports as disconnected went.
+fn how_gone(status: i32) -> &'static str {
+    if status == -sys::errno::ETIMEDOUT {
+        "disconnected; it did not answer our own request to disconnect"
+    } else {
+        "disconnected"
     }
 }
 

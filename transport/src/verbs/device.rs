@@ -7,15 +7,28 @@
 //! ```
 //! A child holds an `Arc` of its parents, so it is always destroyed first.
 
-use std::{ffi::CStr, mem::MaybeUninit, ptr::NonNull, sync::Arc};
+use std::{
+    ffi::CStr,
+    mem::MaybeUninit,
+    os::fd::{FromRawFd, OwnedFd},
+    ptr::NonNull,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
+};
 
-use crate::{Capabilities, PortError, verbs::sys};
+use crate::{
+    Capabilities, PortError,
+    verbs::{
+        gate::{Shared, lock},
+        sys,
+    },
+};
 
 /// A device context. librdmacm owns it; the device list that we hold keeps it from being closed.
 #[derive(Debug)]
 pub(crate) struct Context {
     raw: NonNull<sys::ibv_context>,
-    list: NonNull<*mut sys::ibv_context>,
+    /// The port that uses it.
+    owner: OnceLock<Weak<Shared>>,
 }
 
 // SAFETY: verbs contexts may be used from any thread (ibv_open_device(3)); we keep no thread-bound state with it.
@@ -29,12 +42,21 @@ impl Context {
     /// # Safety
     /// `raw` is the `verbs` of a live `rdma_cm_id`.
     pub(crate) unsafe fn of(raw: NonNull<sys::ibv_context>) -> Result<Arc<Self>, PortError> {
-        let list = device_list()?.ok_or_else(no_device)?;
-        Ok(Arc::new(Self { raw, list }))
+        held().hold(raw.as_ptr().addr())?;
+        Ok(Arc::new(Self { raw, owner: OnceLock::new() }))
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_context {
         self.raw.as_ptr()
+    }
+
+    /// Once, by the port that it was opened for.
+    pub(crate) fn set_owner(&self, owner: &Arc<Shared>) {
+        let _ = self.owner.set(Arc::downgrade(owner));
+    }
+
+    pub(crate) fn owner(&self) -> Option<Arc<Shared>> {
+        self.owner.get()?.upgrade()
     }
 
     /// The descriptor on which asynchronous events arrive.
@@ -89,8 +111,69 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the list came from `rdma_get_devices` and is freed once, here.
-        unsafe { sys::rdma_free_devices(self.list.as_ptr()) };
+        held().let_go(self);
+    }
+}
+
+/// What keeps devices open, for all providers of the process, because librdmacm is one for all of them: it closes a
+/// removed device only when no list that it ever gave out holds it.
+#[derive(Debug)]
+struct Held {
+    lists: Vec<DeviceList>,
+    /// Devices with the number of contexts on each.
+    users: Vec<(usize, usize)>,
+    /// Devices that are being removed: nothing new begins on them.
+    leaving: Vec<usize>,
+}
+
+// SAFETY: the lists are memory of librdmacm's that any thread may read and give back; the lock orders those who do.
+unsafe impl Send for Held {}
+
+static HELD: Mutex<Held> = Mutex::new(Held { lists: Vec::new(), users: Vec::new(), leaving: Vec::new() });
+
+fn held() -> MutexGuard<'static, Held> {
+    lock(&HELD)
+}
+
+impl Held {
+    fn hold(&mut self, device: usize) -> Result<(), PortError> {
+        if self.leaving.contains(&device) {
+            return Err(PortError::NoDevice { detail: "it is being removed".to_owned() });
+        }
+        if !self.lists.iter().any(|list| list.has(device)) {
+            self.lists.push(device_list()?.ok_or_else(no_device)?);
+        }
+        match self.users.iter_mut().find(|(used, _)| *used == device) {
+            Some((_, count)) => *count += 1,
+            None => self.users.push((device, 1)),
+        }
+        Ok(())
+    }
+
+    fn let_go(&mut self, context: &Context) {
+        let device = context.raw().addr();
+        let Some(at) = self.users.iter().position(|(used, _)| *used == device) else { return };
+        self.users[at].1 -= 1;
+        if self.users[at].1 > 0 {
+            return;
+        }
+        self.users.swap_remove(at);
+        self.leaving.retain(|&leaving| leaving != device);
+        match device_list() {
+            // Older lists may hold devices that are gone; a new one does not.
+            Ok(Some(new)) if self.users.iter().all(|(used, _)| new.has(*used)) => {
+                self.lists.drain(..).for_each(free_list);
+                self.lists.push(new);
+            }
+            // Another removed device is still in use.
+            Ok(Some(new)) => free_list(new),
+            // librdmacm (as of 44) does not let go of the last device of a host.
+            _ => {
+                if let Err(errno) = cut_off(context) {
+                    tracing::error!(errno, device = context.name(), "cannot let go of the device");
+                }
+            }
+        }
     }
 }
 
@@ -132,9 +215,7 @@ impl DeviceLimits {
 
 /// Whether there is any device; the error says what to do.
 pub(crate) fn require_device() -> Result<(), PortError> {
-    let list = device_list()?.ok_or_else(no_device)?;
-    // SAFETY: from `rdma_get_devices` just now, freed once.
-    unsafe { sys::rdma_free_devices(list.as_ptr()) };
+    free_list(device_list()?.ok_or_else(no_device)?);
     Ok(())
 }
 
@@ -147,7 +228,80 @@ fn no_device() -> PortError {
     PortError::NoDevice { detail: "rdma_get_devices lists none".to_owned() }
 }
 
-type DeviceList = NonNull<*mut sys::ibv_context>;
+/// What `rdma_get_devices` gave; given back by [`free_list`].
+#[derive(Debug)]
+struct DeviceList(NonNull<*mut sys::ibv_context>);
+
+impl DeviceList {
+    fn has(&self, device: usize) -> bool {
+        let mut at = self.0.as_ptr();
+        loop {
+            // SAFETY: the list is ours and ends with a null pointer, behind which we do not go.
+            let context = unsafe { at.read() };
+            if context.is_null() || context.addr() == device {
+                return !context.is_null();
+            }
+            at = at.wrapping_add(1);
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is gone afterwards")]
+fn free_list(list: DeviceList) {
+    // SAFETY: from `rdma_get_devices`, and consumed here.
+    unsafe { sys::rdma_free_devices(list.0.as_ptr()) };
+}
+
+/// The device at `raw` is being removed: no new context is made on it, until the last one is gone.
+pub(crate) fn set_leaving(raw: usize) {
+    let mut held = held();
+    if held.users.iter().any(|(used, _)| *used == raw) && !held.leaving.contains(&raw) {
+        held.leaving.push(raw);
+    }
+}
+
+/// Whether the device at `raw` is still there, asked anew: asking is what makes librdmacm close those that are not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Presence {
+    Listed,
+    /// Others are there.
+    Gone,
+    /// No device is there at all.
+    NoneLeft,
+}
+
+/// See [`Presence`].
+pub(crate) fn presence(raw: usize) -> Presence {
+    // Two questions at once would be two answers: nobody else may let go meanwhile.
+    let _held = held();
+    let Ok(Some(list)) = device_list() else { return Presence::NoneLeft };
+    let found = list.has(raw);
+    free_list(list);
+    if found { Presence::Listed } else { Presence::Gone }
+}
+
+/// Lets the kernel end the removal of the last device: librdmacm has no way to close it, so its descriptors are made
+/// to lead nowhere. Whenever it closes the context, it closes those.
+///
+/// # Errors
+/// errno.
+fn cut_off(context: &Context) -> Result<(), i32> {
+    let raw = context.raw();
+    // SAFETY: the context is open while it is held, and so is its descriptor; the field never changes.
+    let command = unsafe { (*raw).cmd_fd };
+    let nowhere = rustix::fs::open(
+        "/dev/null",
+        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )
+    .map_err(rustix::io::Errno::raw_os_error)?;
+    for fd in [command, context.async_fd()] {
+        // SAFETY: the context's open descriptor; lent to the call below only, and never closed by this value.
+        let mut place = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        rustix::io::dup2(&nowhere, &mut place).map_err(rustix::io::Errno::raw_os_error)?;
+    }
+    Ok(())
+}
 
 /// `Ok(None)`: the list is empty.
 fn device_list() -> Result<Option<DeviceList>, PortError> {
@@ -159,10 +313,9 @@ fn device_list() -> Result<Option<DeviceList>, PortError> {
         detail: format!("rdma_get_devices: {}", crate::error::errno_text(errno)),
     })?;
     if count > 0 {
-        return Ok(Some(list));
+        return Ok(Some(DeviceList(list)));
     }
-    // SAFETY: from `rdma_get_devices` just now, freed once.
-    unsafe { sys::rdma_free_devices(list.as_ptr()) };
+    free_list(DeviceList(list));
     Ok(None)
 }
 

@@ -10,12 +10,12 @@ use crate::{
         gate::{Fate, Shared},
         lane::{Holdings, LinkParts},
         listen::{Listening, Requested},
-        qp::{Qp, QpName},
+        qp::Qp,
     },
 };
 
 /// An id, and which use of its address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Handle {
     pub(crate) key: IdKey,
     pub(crate) serial: u64,
@@ -27,19 +27,18 @@ pub(crate) struct Live {
     pub(crate) fate: Arc<Fate>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) conn: crate::ConnId,
-    pub(crate) qp: QpName,
-    pub(crate) context: usize,
+    /// Names its completion queue in asynchronous events.
+    pub(crate) cq: usize,
 }
 
 impl Live {
-    pub(crate) fn of(parts: &LinkParts, id: &CmId, shared: &Arc<Shared>) -> Self {
+    pub(crate) fn of(parts: &LinkParts, _: &CmId, shared: &Arc<Shared>) -> Self {
         let seat = &parts.lane.holdings.seat;
         Self {
             fate: Arc::clone(&seat.fate),
             shared: Arc::clone(shared),
             conn: seat.conn,
-            qp: QpName::from(&parts.lane.qp),
-            context: id.verbs().map_or(0, |context| context.as_ptr().addr()),
+            cq: parts.lane.holdings.share().cq.raw().addr(),
         }
     }
 
@@ -47,6 +46,13 @@ impl Live {
     pub(crate) fn down(&self, reason: CloseReason) {
         let _ = self.fate.down.set(reason);
         self.shared.note(self.conn);
+    }
+
+    /// The port is told once, until it has looked.
+    pub(crate) fn suspect(&self) {
+        if self.fate.suspect() {
+            self.shared.note(self.conn);
+        }
     }
 }
 
@@ -57,6 +63,8 @@ pub(crate) enum Role {
     Active(Active),
     Requested(Requested),
     Live(Live),
+    /// Bound to a device to hear of its removal, and nothing else.
+    Sentinel,
     /// Its attempt is over, but `rdma_connect` has not returned, or the kernel has not said how it went.
     Dying(Option<(Qp, Box<Holdings>)>),
 }
@@ -64,7 +72,7 @@ pub(crate) enum Role {
 impl Role {
     pub(crate) fn state(&self) -> State {
         match self {
-            Self::Listener(_) => State::Listening,
+            Self::Listener(_) | Self::Sentinel => State::Listening,
             Self::Active(active) => active.state(),
             Self::Requested(_) => State::Requested,
             Self::Live(_) => State::Live,
@@ -88,6 +96,11 @@ pub(crate) struct Entry {
 impl Entry {
     pub(crate) fn handle(&self) -> Handle {
         Handle { key: self.id.key(), serial: self.serial }
+    }
+
+    /// The device it is on; `None` before it is bound to one.
+    pub(crate) fn device(&self) -> Option<usize> {
+        self.id.verbs().map(|context| context.as_ptr().addr())
     }
 
     /// In the only safe order: queue pair, id, then what they used.

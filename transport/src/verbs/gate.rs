@@ -113,12 +113,24 @@ pub(crate) struct Fate {
     pub(crate) down: OnceLock<CloseReason>,
     /// The queue pair is gone: nothing of this connection is touched by a device any more.
     destroyed: AtomicBool,
+    /// A hint casts doubt on the peer, and the port has not looked yet.
+    suspect: AtomicBool,
 }
 
 impl Fate {
     pub(crate) fn set_destroyed(&self) {
         // SYNC POINT: queue pair destroyed.
         self.destroyed.store(true, Ordering::Release);
+    }
+
+    /// `true`: the port must be told.
+    pub(crate) fn suspect(&self) -> bool {
+        // One flag, and nothing hangs on its order.
+        !self.suspect.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn take_suspicion(&self) -> bool {
+        self.suspect.swap(false, Ordering::Relaxed)
     }
 
     pub(crate) fn is_destroyed(&self) -> bool {
@@ -140,8 +152,8 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(config: &PortConfig, bell: Waker) -> Arc<Self> {
         let seats = config.connections.saturating_add(UNDER_WAY).min(INDEX_LIMIT);
-        // Each use of a seat leaves at most two notes: that it went down, and that it is destroyed.
-        let notes = ArrayQueue::new(2 * seats as usize + 2);
+        // Each use of a seat leaves at most three notes: a hint, that it went down, and that it is destroyed.
+        let notes = ArrayQueue::new(3 * seats as usize + 2);
         Arc::new(Self {
             config: config.clone(),
             bell,
@@ -156,7 +168,7 @@ impl Shared {
     /// # Safety
     /// `context` is the `verbs` of a live id.
     pub(crate) unsafe fn device(
-        &self,
+        self: &Arc<Self>,
         context: std::ptr::NonNull<crate::verbs::sys::ibv_context>,
     ) -> Result<Arc<PortDevice>, PortError> {
         let mut devices = lock(&self.devices);
@@ -164,9 +176,19 @@ impl Shared {
             return Ok(Arc::clone(device));
         }
         // SAFETY: the caller's promise.
-        let device = PortDevice::new(unsafe { Context::of(context) }?)?;
+        let context = unsafe { Context::of(context) }?;
+        context.set_owner(self);
+        let device = PortDevice::new(context)?;
         devices.push(Arc::clone(&device));
         Ok(device)
+    }
+
+    /// Lets go of what this port has of a device that is being removed, but for what its connections hold; gives back
+    /// its pool.
+    pub(crate) fn forget(&self, context: usize) -> Option<Arc<Pool>> {
+        let mut devices = lock(&self.devices);
+        let at = devices.iter().position(|device| device.context.raw().addr() == context);
+        at.map(|at| Arc::clone(&devices.swap_remove(at).pool))
     }
 
     /// The device of a connection that has a seat.

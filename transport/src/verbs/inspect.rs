@@ -13,8 +13,8 @@ use crate::{
     ConnectError, PortError,
     verbs::{
         cm::{CmId, EventChannel, EventKind},
-        connect::look_up,
         device::{Context, require_libraries},
+        naming::look_up,
         sys,
     },
 };
@@ -346,8 +346,8 @@ fn describe_port(context: &Open, number: u8, gids: &[(u32, GidInfo)]) -> Result<
 fn gid_table(context: &Open, attributes: &sys::ibv_device_attr) -> Vec<(u32, GidInfo)> {
     let room = GIDS * usize::from(attributes.phys_port_cnt.max(1));
     // SAFETY: integers only, for which zero is a value.
-    let empty: sys::ibv_gid_entry = unsafe { MaybeUninit::zeroed().assume_init() };
-    let mut entries = vec![empty; room];
+    let empty = || unsafe { MaybeUninit::<sys::ibv_gid_entry>::zeroed().assume_init() };
+    let mut entries: Vec<_> = std::iter::repeat_with(empty).take(room).collect();
     // SAFETY: the context is open, and there is room for `room` entries.
     let count = unsafe { sys::ibv_query_gid_table(context.0.as_ptr(), entries.as_mut_ptr(), room, 0) };
     entries.truncate(usize::try_from(count).unwrap_or(0));

@@ -159,7 +159,9 @@ impl Lane {
     pub(crate) fn hello(&self, config: &PortConfig, nonce: u64) -> Hello {
         let limits = &self.holdings.device.limits;
         Hello {
-            features: if limits.iwarp { Feature::default() } else { Feature::RING },
+            features: Feature::default()
+                .and(Feature::RING, !limits.iwarp)
+                .and(Feature::ATTENDED, config.attended),
             ring_bytes: config.ring_bytes,
             slot_bytes: config.slot_bytes,
             arrivals: config.arrivals,
@@ -227,7 +229,7 @@ impl Lane {
                 initiator_depth = initiator_depth.min(event_depth);
             }
         }
-        ConnectParams { private: ours.encode().to_vec(), responder_resources, initiator_depth }
+        ConnectParams::new(ours.encode().to_vec(), responder_resources, initiator_depth)
     }
 }
 

@@ -20,6 +20,7 @@ mod conn;
 mod connect;
 mod control;
 mod cq;
+pub mod datagram;
 mod device;
 mod entry;
 mod gate;
@@ -31,11 +32,14 @@ mod lane;
 mod link;
 mod listen;
 mod mr;
+mod naming;
 mod poll;
 mod pool;
 mod port;
 mod pulls;
 mod qp;
+pub mod raw;
+mod removal;
 mod rnr;
 mod rx;
 mod sys;
@@ -153,6 +157,7 @@ impl Provider for Verbs {
             host: host.to_owned(),
             port,
             candidates: VecDeque::new(),
+            current: None,
             shared: Arc::clone(&gate.shared),
             options: options.clone(),
             deadline: Instant::now() + options.connect_timeout,

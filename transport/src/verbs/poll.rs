@@ -34,8 +34,12 @@ impl VerbsPort {
 
     pub(super) fn take_notes(&mut self) {
         while let Some(id) = self.gate.shared.next_note() {
-            if self.conn(id).is_some_and(|conn| conn.fate.down.get().is_some()) {
+            let Some(conn) = self.conn(id) else { continue };
+            let (suspect, is_open) = (conn.fate.take_suspicion(), conn.is_open());
+            if conn.fate.down.get().is_some() {
                 self.down.push(id);
+            } else if suspect && is_open {
+                self.backlog.push_back(Event::Suspect { conn: id });
             }
         }
     }
@@ -87,7 +91,7 @@ impl VerbsPort {
         self.harvest.clear();
         for _ in 0..self.cqs.len() {
             self.next_cq = (self.next_cq + 1) % self.cqs.len();
-            if let Err(errno) = self.cqs[self.next_cq].poll(&mut self.scratch, &mut self.harvest) {
+            if let Err(errno) = self.cqs[self.next_cq].0.poll(&mut self.scratch, &mut self.harvest) {
                 tracing::error!(errno, "ibv_poll_cq failed");
             }
             if !self.harvest.is_empty() {
@@ -260,6 +264,7 @@ impl VerbsPort {
         let Phase::Closing(closing) = &conn.phase else { return };
         let (id, reason) = (conn.id, closing.reason().clone());
         self.adopted -= 1;
+        self.unwatch(index);
         if step == Step::Stuck {
             tracing::error!(conn = ?id, "a queue pair was not destroyed in time; its memory is leaked");
             // The device may still write it.

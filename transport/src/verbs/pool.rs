@@ -23,13 +23,14 @@ const KEPT_BYTES: usize = 64 << 20;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    pd: Arc<Pd>,
     iwarp: bool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// `None`: the device was removed, and nothing is registered any more.
+    pd: Option<Arc<Pd>>,
     table: Vec<Option<Buffer>>,
     vacant: Vec<u32>,
     /// Indexes of buffers nobody uses, by class.
@@ -40,7 +41,8 @@ struct State {
 /// Deregistered before it is unmapped.
 #[derive(Debug)]
 struct Buffer {
-    mr: Mr,
+    /// `None`: the device was removed.
+    mr: Option<Mr>,
     region: Region,
     class: usize,
 }
@@ -54,7 +56,7 @@ pub(crate) struct Granted {
 
 impl Pool {
     pub(crate) fn new(pd: Arc<Pd>, iwarp: bool) -> Arc<Self> {
-        Arc::new(Self { pd, iwarp, state: Mutex::default() })
+        Arc::new(Self { iwarp, state: Mutex::new(State { pd: Some(pd), ..State::default() }) })
     }
 
     /// A buffer of at least `bytes`, lent as exactly `bytes`.
@@ -65,13 +67,14 @@ impl Pool {
             limit: 1 << 62,
         })?;
         let class = size.trailing_zeros() as usize;
-        let reused = {
+        let (reused, pd) = {
             let mut state = lock(&self.state);
+            let pd = state.pd.clone().ok_or_else(removed)?;
             let index = state.idle.get_mut(class).and_then(Vec::pop);
             if index.is_some() {
                 state.idle_bytes -= size;
             }
-            index
+            (index, pd)
         };
         let index = match reused {
             Some(index) => index,
@@ -81,18 +84,40 @@ impl Pool {
                     step: "mmap",
                     errno: error.raw_os_error().unwrap_or(0),
                 })?;
-                let mr = Mr::new(&self.pd, &region, Purpose::Bulk { iwarp: self.iwarp })?;
-                lock(&self.state).add(Buffer { mr, region, class })
+                let mr = Mr::new(&pd, &region, Purpose::Bulk { iwarp: self.iwarp })?;
+                lock(&self.state).add(Buffer { mr: Some(mr), region, class })
             }
         };
         let state = lock(&self.state);
         let buffer = state.table[index as usize].as_ref().expect("the index is ours until the loan returns");
-        let ticket = (u64::from(index) << 32) | u64::from(buffer.mr.rkey());
+        let (rkey, lkey) = buffer.mr.as_ref().map(|mr| (mr.rkey(), mr.lkey())).ok_or_else(removed)?;
+        let ticket = (u64::from(index) << 32) | u64::from(rkey);
         // SAFETY: the region is zeroed or holds older loans' bytes, stays in the table (so mapped) until
         // `give_back`, and its index is on no free list, so nobody else gets it.
         let loan = unsafe { Loan::new(buffer.region.base(), bytes, ticket, self.clone()) };
-        Ok(Granted { loan, lkey: buffer.mr.lkey() })
+        Ok(Granted { loan, lkey })
     }
+}
+
+impl Pool {
+    /// The device is being removed, and no queue pair is left that could use a registration: they all go. Loans
+    /// that are still out keep their memory, which nobody can reach any more.
+    pub(crate) fn revoke(&self) {
+        let (pd, registrations) = {
+            let mut state = lock(&self.state);
+            state.idle.clear();
+            state.idle_bytes = 0;
+            let registrations: Vec<Mr> =
+                state.table.iter_mut().flatten().filter_map(|buffer| buffer.mr.take()).collect();
+            (state.pd.take(), registrations)
+        };
+        drop(registrations);
+        drop(pd);
+    }
+}
+
+fn removed() -> LoanError {
+    PortError::NoDevice { detail: "it was removed".to_owned() }.into()
 }
 
 impl State {
@@ -119,7 +144,7 @@ impl LoanHome for Pool {
             let mut state = lock(&self.state);
             let Some(Some(buffer)) = state.table.get(index as usize) else { return };
             let (class, size) = (buffer.class, buffer.region.len());
-            if state.idle_bytes + size <= KEPT_BYTES {
+            if buffer.mr.is_some() && state.idle_bytes + size <= KEPT_BYTES {
                 if state.idle.len() <= class {
                     state.idle.resize_with(class + 1, Vec::new);
                 }

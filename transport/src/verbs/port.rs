@@ -41,6 +41,8 @@ pub(super) struct Slot {
     /// The last connection here; its counters stay.
     pub(super) last: Option<ConnId>,
     pub(super) counters: PortCounters,
+    /// Of the connection that is here.
+    cq: Option<Arc<Cq>>,
 }
 
 /// See the module.
@@ -49,7 +51,8 @@ pub struct VerbsPort {
     pub(super) gate: VerbsGate,
     pub(super) slots: Vec<Slot>,
     pub(super) adopted: u32,
-    pub(super) cqs: Vec<Arc<Cq>>,
+    /// Each with the number of connections on it; nothing of a device is held without one.
+    pub(super) cqs: Vec<(Arc<Cq>, u32)>,
     pub(super) next_cq: usize,
     pub(super) scratch: Scratch,
     /// Completions taken from a queue and not looked at yet, from `harvest_at` on.
@@ -142,13 +145,26 @@ impl VerbsPort {
     }
 
     fn watch(&mut self, cq: &Arc<Cq>) -> Result<(), PortError> {
-        if self.cqs.iter().any(|known| Arc::ptr_eq(known, cq)) {
+        if let Some((_, users)) = self.cqs.iter_mut().find(|(known, _)| Arc::ptr_eq(known, cq)) {
+            *users += 1;
             return Ok(());
         }
         epoll::add(&self.epoll, cq.fd(), epoll::EventData::new_u64(1), epoll::EventFlags::IN)
             .map_err(|errno| PortError::System { step: "epoll_ctl", errno: errno.raw_os_error() })?;
-        self.cqs.push(Arc::clone(cq));
+        self.cqs.push((Arc::clone(cq), 1));
         Ok(())
+    }
+
+    /// The connection of a slot is gone: its completion queue goes with the last one on it.
+    pub(super) fn unwatch(&mut self, index: usize) {
+        let Some(cq) = self.slots[index].cq.take() else { return };
+        let Some(at) = self.cqs.iter().position(|(known, _)| Arc::ptr_eq(known, &cq)) else { return };
+        self.cqs[at].1 -= 1;
+        if self.cqs[at].1 == 0 {
+            self.cqs.swap_remove(at);
+            // A notification that is still armed must not wake whoever waits for others.
+            let _ = epoll::delete(&self.epoll, cq.fd());
+        }
     }
 
     /// Whether a poll would find something without asking the device.
@@ -195,7 +211,8 @@ impl Port for VerbsPort {
         }
         let mut conn = Box::new(Conn::new(*parts, &self.gate.shared.config, now));
         conn.start(now, &mut self.sends);
-        self.slots[index] = Slot { conn: Some(conn), last: Some(id), counters: PortCounters::default() };
+        self.slots[index] =
+            Slot { conn: Some(conn), last: Some(id), counters: PortCounters::default(), cq: Some(cq) };
         self.adopted += 1;
         if !self.waiting.contains(&index) {
             self.waiting.push(index);
@@ -339,7 +356,7 @@ impl Port for VerbsPort {
         self.reservation = None;
         self.gate.shared.bell.arm();
         let mut quiet = !self.has_work();
-        for cq in &self.cqs {
+        for (cq, _) in &self.cqs {
             // A queue that cannot be armed would never wake us.
             quiet = quiet && cq.arm().is_ok();
         }
@@ -352,7 +369,7 @@ impl Port for VerbsPort {
     }
 
     fn disarm(&mut self) {
-        for cq in &self.cqs {
+        for (cq, _) in &self.cqs {
             cq.quiet();
         }
         self.gate.shared.bell.disarm();

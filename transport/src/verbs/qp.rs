@@ -121,6 +121,10 @@ impl SendList {
         self.push(id, from, None, sys::ibv_wr_opcode::IBV_WR_SEND, 0, flags);
     }
 
+    pub(crate) fn write(&mut self, id: WrId, from: LocalBytes, to: RemoteBytes, flags: Flags) {
+        self.push(id, from, Some(to), sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0, flags);
+    }
+
     /// Always signalled: the port counts READs by their completions.
     pub(crate) fn read(&mut self, id: WrId, into: LocalBytes, from: RemoteBytes) {
         let flags = Flags { signalled: true, inline: false };
@@ -252,16 +256,6 @@ fn index_of<T>(bad: *mut T, first: *mut T, count: usize) -> usize {
         return 0;
     }
     (bad.addr().wrapping_sub(first.addr()) / size_of::<T>()).min(count)
-}
-
-/// Names a queue pair in the events that only carry its address.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct QpName(pub(crate) usize);
-
-impl From<&Qp> for QpName {
-    fn from(qp: &Qp) -> Self {
-        Self(qp.raw.as_ptr().addr())
-    }
 }
 
 /// What a connection's receives are posted as.

@@ -71,7 +71,7 @@ pub(crate) fn run(address: &str, options: &Options) -> anyhow::Result<()> {
     bar.finish_and_clear();
     let tally = tally.into_inner().map_err(|_| anyhow::anyhow!("a fetching thread panicked"))?;
     ensure!(tally.bytes == total, "{} bytes of {total} came", tally.bytes);
-    let negotiated = client.negotiated();
+    let negotiated = &client.negotiated();
     let report = Report {
         files: list.len(),
         compared: options.original.is_some(),

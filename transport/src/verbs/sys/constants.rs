@@ -42,3 +42,17 @@ pub(crate) const IBV_PATH_FLAG_INBOUND: u32 = 1 << 4;
 pub(crate) const IBV_PATH_FLAG_INBOUND_REVERSE: u32 = 1 << 5;
 /// Both ways.
 pub(crate) const IBV_PATH_FLAG_BIDIRECTIONAL: u32 = IBV_PATH_FLAG_OUTBOUND | IBV_PATH_FLAG_INBOUND_REVERSE;
+
+/// Flags of `rdma_getaddrinfo(3)`, in the type of `ai_flags`.
+pub(crate) mod rai {
+    /// For listening.
+    pub(crate) const PASSIVE: i32 = 0x1;
+    /// No look-up of names.
+    pub(crate) const NUMERICHOST: i32 = 0x2;
+    /// No resolution of routes.
+    pub(crate) const NOROUTE: i32 = 0x4;
+    /// `ai_family` says how to read the node.
+    pub(crate) const FAMILY: i32 = 0x8;
+    /// Ask the subnet's administrator; since librdmacm 1.4 (2025).
+    pub(crate) const SA: i32 = 0x10;
+}

@@ -27,6 +27,7 @@ pub(crate) use constants::*;
 
 /// errno values that decide something here; the same on every Linux architecture that has RDMA.
 pub(crate) mod errno {
+    pub(crate) const EIO: i32 = 5;
     pub(crate) const EAGAIN: i32 = 11;
     pub(crate) const ENOMEM: i32 = 12;
     pub(crate) const EINVAL: i32 = 22;
@@ -68,8 +69,10 @@ pub(crate) fn pointer_result<T>(pointer: *mut T) -> Result<NonNull<T>, i32> {
     NonNull::new(pointer).ok_or_else(last_errno)
 }
 
-const AF_INET: u16 = 2;
-const AF_INET6: u16 = 10;
+pub(crate) const AF_INET: u16 = 2;
+pub(crate) const AF_INET6: u16 = 10;
+/// Addresses of the RDMA CM itself: a GID and a service id.
+pub(crate) const AF_IB: u16 = 27;
 
 /// A `sockaddr_in` or `sockaddr_in6`, in the layout of `netinet/in.h`.
 #[repr(C, align(8))]
@@ -77,6 +80,10 @@ const AF_INET6: u16 = 10;
 pub(crate) struct RawAddress([u8; 28]);
 
 impl RawAddress {
+    pub(crate) fn bytes(&self) -> &[u8; 28] {
+        &self.0
+    }
+
     /// For the CM, which only reads through it.
     pub(crate) fn as_mut_ptr<T>(&mut self) -> *mut T {
         self.0.as_mut_ptr().cast()

@@ -146,14 +146,16 @@ fn c_spelling(rust: &str) -> String {
 }
 
 /// Compiles `source` and returns what it prints.
-fn run(source: String) -> String {
-    let folder = tempfile::tempdir().unwrap();
+fn run(source: String) -> std::io::Result<String> {
+    let folder = tempfile::tempdir()?;
     let (file, binary) = (folder.path().join("check.c"), folder.path().join("check"));
-    std::fs::write(&file, source).unwrap();
-    let compiled = Command::new("cc").arg("-o").arg(&binary).arg(&file).output().unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    let output = Command::new(&binary).output().unwrap();
-    String::from_utf8(output.stdout).unwrap()
+    std::fs::write(&file, source)?;
+    let compiled = Command::new("cc").arg("-o").arg(&binary).arg(&file).output()?;
+    if !compiled.status.success() {
+        return Err(std::io::Error::other(String::from_utf8_lossy(&compiled.stderr).into_owned()));
+    }
+    let output = Command::new(&binary).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[test]
@@ -180,14 +182,14 @@ fn every_function_has_the_type_of_the_headers() {
     source.push_str("return 0; }\n");
     println!("{} functions", ours.len());
     assert!(ours.len() > 90, "{}", ours.len());
-    assert_eq!(run(source), "", "these differ");
+    assert_eq!(run(source).unwrap(), "", "these differ");
 }
 
 #[test]
 fn the_c_headers_say_the_same() {
     let layouts = [types_verbs::ours(), types_cm::ours()].concat();
     let (source, expected) = program(&layouts);
-    let said = run(source);
+    let said = run(source).unwrap();
     let said: Vec<&str> = said.lines().collect();
     assert_eq!(said.len(), expected.len());
     let different: Vec<_> = said.iter().zip(&expected).filter(|(theirs, ours)| theirs != ours).collect();

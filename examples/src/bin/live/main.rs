@@ -1,0 +1,46 @@
+//! Connections in a world where devices, links and hosts come and go: the lab's programs, each a short check.
+//!
+//! ```text
+//!  live removal --address rdma://HOST:7800 --device rxe0     a device is removed under load, and added again
+//!  live storm   --address shm://storm --clients 1000         many clients at once
+//!  live host    --address rdma://HOST:7801                   the server of two guests
+//!  live visit   --address rdma://PEER:7801 --expect same     its client, while something happens between them
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod removal;
+mod storm;
+mod tally;
+mod visit;
+
+use clap::{Parser, Subcommand};
+
+/// Checks what happens to connections when something goes away.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Removes a device under load and adds it again. Needs root, and a guest that nobody else uses.
+    Removal(removal::Options),
+    /// Connects many clients at once; each must end connected, refused with a reason, or at its deadline.
+    Storm(storm::Options),
+    /// Serves until its standard input ends, or for some time.
+    Host(visit::HostOptions),
+    /// Calls without pause while the link, the host or the server goes away, and says what became of it.
+    Visit(visit::Options),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Args::parse().what {
+        What::Removal(options) => removal::run(&options),
+        What::Storm(options) => storm::run(&options),
+        What::Host(options) => visit::host(&options),
+        What::Visit(options) => visit::run(&options),
+    }
+}

@@ -1,0 +1,38 @@
+//! A service that remembers which calls ran, so that fates can be checked against the truth.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use gimmal::Cx;
+
+/// Remembers numbers.
+#[gimmal::service]
+pub(crate) trait Tally {
+    /// Adds `number`, and returns it.
+    async fn add(&self, cx: &Cx, number: u64) -> u64;
+    /// Which of the numbers `from..to` were added.
+    async fn seen(&self, cx: &Cx, from: u64, to: u64) -> Vec<u64>;
+    /// Which process this is.
+    async fn process(&self, cx: &Cx) -> u32;
+}
+
+/// The service.
+#[derive(Clone, Default)]
+pub(crate) struct Book(Arc<Mutex<BTreeSet<u64>>>);
+
+impl Tally for Book {
+    async fn add(&self, _: &Cx, number: u64) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
+        number
+    }
+
+    async fn seen(&self, _: &Cx, from: u64, to: u64) -> Vec<u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).range(from..to).copied().collect()
+    }
+
+    async fn process(&self, _: &Cx) -> u32 {
+        std::process::id()
+    }
+}

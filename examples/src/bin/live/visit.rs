@@ -1,0 +1,391 @@
+//! Two hosts on one network, and what becomes of a connection when the network, the other host or the other process
+//! goes away. The client asks the server to do the harm to its own host, so no third party is needed.
+
+use std::{
+    collections::BTreeSet,
+    process::Command,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, ensure};
+use clap::{Args, ValueEnum};
+use gimmal::{Client, Config, Cx, Fate, Reconnect, Server};
+
+use crate::tally::{Book, TallyClient, serve_tally};
+
+/// Harm to the server's own host.
+#[gimmal::service]
+trait Harm {
+    /// Takes the network away for so many milliseconds, from shortly after the answer on: the link goes down, or all
+    /// that is sent is lost on the way.
+    async fn cut(&self, cx: &Cx, netdev: String, ms: u64, how: Cut);
+    /// How many milliseconds ago the network came back.
+    async fn since_up(&self, cx: &Cx) -> Option<u64>;
+    /// Ends the process without a goodbye, shortly after the answer.
+    async fn die(&self, cx: &Cx);
+    /// Switches the host off, shortly after the answer.
+    async fn power_off(&self, cx: &Cx);
+    /// Never answers.
+    async fn hang(&self, cx: &Cx);
+}
+
+/// How a network goes away. rxe breaks a queue pair that sends while its own link is down, the CM's own among them:
+/// then the device must be added anew before anybody can connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+enum Cut {
+    /// The server's link goes down.
+    Link,
+    /// Both hosts' packets are lost on the way.
+    Loss,
+}
+
+/// From an answer to the harm, so that the answer is not lost with it.
+const LEAD: Duration = Duration::from_millis(200);
+/// What emulated hosts that share a busy machine are late by.
+const SLACK: Duration = Duration::from_millis(500);
+
+#[derive(Default, Clone)]
+struct Harmer(Arc<Mutex<Option<Instant>>>);
+
+fn later(act: impl FnOnce() + Send + 'static) {
+    std::thread::spawn(move || {
+        std::thread::sleep(LEAD);
+        act();
+    });
+}
+
+fn command(program: &str, arguments: &[&str]) {
+    match Command::new(program).args(arguments).status() {
+        Ok(status) if status.success() => println!("{program} {}", arguments.join(" ")),
+        other => println!("{program} {}: {other:?}", arguments.join(" ")),
+    }
+}
+
+fn cut_for(netdev: &str, span: Duration, how: Cut) {
+    match how {
+        Cut::Link => command("ip", &["link", "set", netdev, "down"]),
+        Cut::Loss => command("tc", &["qdisc", "add", "dev", netdev, "root", "netem", "loss", "100%"]),
+    }
+    std::thread::sleep(span);
+    match how {
+        Cut::Link => command("ip", &["link", "set", netdev, "up"]),
+        Cut::Loss => command("tc", &["qdisc", "del", "dev", netdev, "root"]),
+    }
+}
+
+impl Harm for Harmer {
+    async fn cut(&self, _: &Cx, netdev: String, ms: u64, how: Cut) {
+        let up = Arc::clone(&self.0);
+        later(move || {
+            cut_for(&netdev, Duration::from_millis(ms), how);
+            *up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        });
+    }
+
+    async fn since_up(&self, _: &Cx) -> Option<u64> {
+        let up = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        up.and_then(|up| u64::try_from(up.elapsed().as_millis()).ok())
+    }
+
+    async fn die(&self, _: &Cx) {
+        later(|| std::process::exit(0));
+    }
+
+    async fn power_off(&self, _: &Cx) {
+        // At once and unsynced, as a cut cable would.
+        later(|| {
+            let _ = std::fs::write("/proc/sys/kernel/sysrq", "1");
+            let _ = std::fs::write("/proc/sysrq-trigger", "o");
+        });
+    }
+
+    async fn hang(&self, _: &Cx) {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// How long silence and a lost packet are borne.
+#[derive(Debug, Clone, Args)]
+struct Patience {
+    /// `heartbeat_ms`.
+    #[arg(long, default_value_t = 1000)]
+    heartbeat_ms: u32,
+    /// ACK timeout exponent; the device gives up after about 8 times that.
+    #[arg(long)]
+    ack_timeout: Option<u8>,
+}
+
+impl Patience {
+    fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.engine.heartbeat_ms = self.heartbeat_ms;
+        if self.ack_timeout.is_some() {
+            config.engine.connect.ack_timeout = self.ack_timeout;
+            config.engine.listen.ack_timeout = self.ack_timeout;
+        }
+        config.deadline = Duration::from_secs(30);
+        config.reconnect = Some(Reconnect {
+            max: Duration::from_millis(400),
+            attempt: Duration::from_secs(1),
+            ..Reconnect::default()
+        });
+        config
+    }
+}
+
+/// The server.
+#[derive(Debug, Args)]
+pub(crate) struct HostOptions {
+    /// Where.
+    #[arg(long)]
+    address: String,
+    /// For how long, s.
+    #[arg(long, default_value_t = 3600)]
+    seconds: u64,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+/// Serves.
+pub(crate) fn host(options: &HostOptions) -> anyhow::Result<()> {
+    let server = Server::builder()
+        .config(options.patience.config())
+        .service(serve_tally(Book::default()))
+        .service(serve_harm(Harmer::default()))
+        .listen(&options.address)?;
+    println!("listening on {}", server.address());
+    std::thread::sleep(Duration::from_secs(options.seconds));
+    ensure!(server.shutdown(Duration::from_secs(2)), "calls were still running after 2 s");
+    Ok(())
+}
+
+/// What happens, and so what is expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Event {
+    /// The network is away for longer than is borne: reported dead, connected again soon after.
+    Cut,
+    /// The network is away for less than is borne: the same connection, nothing lost.
+    Ride,
+    /// The server's process ends and is started again by somebody.
+    Restart,
+    /// The server's host loses power: reported within the bound.
+    PowerOff,
+}
+
+/// The client.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The server.
+    #[arg(long)]
+    address: String,
+    /// What the server is asked to do.
+    #[arg(long)]
+    event: Event,
+    /// The server's network device.
+    #[arg(long, default_value = "eth0")]
+    netdev: String,
+    /// How the network goes away.
+    #[arg(long, default_value = "loss")]
+    how: Cut,
+    /// How long the network is away, ms.
+    #[arg(long, default_value_t = 5000)]
+    away_ms: u64,
+    /// Connected again this long after the network is back, ms.
+    #[arg(long, default_value_t = 2000)]
+    back_ms: u64,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+/// Fates of numbered calls.
+#[derive(Debug, Default)]
+struct Fates {
+    answered: BTreeSet<u64>,
+    not_run: BTreeSet<u64>,
+    maybe_ran: BTreeSet<u64>,
+    /// The longest time between two answers.
+    gap: Duration,
+    /// The first failure: when, after the last answer.
+    first_failure: Option<(Duration, String)>,
+}
+
+fn anyhow_of<T, E: std::fmt::Debug>(result: Result<T, E>) -> anyhow::Result<T> {
+    result.map_err(|error| anyhow::anyhow!("{error:?}"))
+}
+
+/// Calls without pause until `stop`.
+fn call_on(client: &TallyClient<Client>, stop: &AtomicBool) -> Fates {
+    let mut fates = Fates::default();
+    let mut last = Instant::now();
+    for number in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        match client.add(number).wait() {
+            Ok(_) => {
+                fates.answered.insert(number);
+                fates.gap = fates.gap.max(last.elapsed());
+                last = Instant::now();
+            }
+            Err(error) => {
+                fates.first_failure.get_or_insert_with(|| (last.elapsed(), error.to_string()));
+                match error.fate() {
+                    Fate::NotRun => fates.not_run.insert(number),
+                    Fate::MaybeRan | Fate::Ran => fates.maybe_ran.insert(number),
+                };
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+    fates
+}
+
+/// Connects; the server may be starting.
+fn connect(options: &Options) -> anyhow::Result<Client> {
+    let started = Instant::now();
+    loop {
+        match Client::builder().config(options.patience.config()).connect(&options.address) {
+            Ok(client) => return Ok(client),
+            Err(error) if started.elapsed() > Duration::from_secs(30) => {
+                return Err(error).with_context(|| format!("connecting to {}", options.address));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+/// Calls through an event and checks what became of each.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let client = connect(options)?;
+    println!("connected to {} on {}", options.address, client.negotiated().device);
+    if options.event == Event::PowerOff {
+        return power_off(options, &client);
+    }
+    let (tally, harm) = (TallyClient::new(client.clone()), HarmClient::new(client.clone()));
+    let before = anyhow_of(tally.process().wait())?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let caller = {
+        let (tally, stop) = (TallyClient::new(client.clone()), Arc::clone(&stop));
+        std::thread::spawn(move || call_on(&tally, &stop))
+    };
+    std::thread::sleep(Duration::from_millis(300));
+    harm_it(options, &harm)?;
+    let harmed = Instant::now();
+    let back = if options.event == Event::Restart {
+        wait_for_restart(&tally, before, harmed)?
+    } else {
+        wait_for_network(&harm, harmed)?
+    };
+    // Traffic after it, too.
+    std::thread::sleep(Duration::from_millis(500));
+    stop.store(true, Ordering::Relaxed);
+    let fates = caller.join().map_err(|_| anyhow::anyhow!("the caller panicked"))?;
+    check(options, &client, &tally, &fates, back)
+}
+
+/// Asks for the harm; a call that did not run is made again.
+fn harm_it(options: &Options, harm: &HarmClient<Client>) -> anyhow::Result<()> {
+    let asked = Instant::now();
+    loop {
+        let outcome = match options.event {
+            Event::Restart => harm.die().wait(),
+            Event::PowerOff => harm.power_off().wait(),
+            Event::Cut | Event::Ride => harm.cut(options.netdev.clone(), options.away_ms, options.how).wait(),
+        };
+        match outcome {
+            Ok(()) => break,
+            Err(error) if error.fate() == Fate::NotRun && asked.elapsed() < Duration::from_secs(10) => {
+                println!("asking again: {error}");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Err(error) => anyhow::bail!("asking for harm: {error}"),
+        }
+    }
+    if matches!(options.event, Event::Cut | Event::Ride) && options.how == Cut::Loss {
+        // What we send is lost, too.
+        let (netdev, span) = (options.netdev.clone(), Duration::from_millis(options.away_ms));
+        later(move || cut_for(&netdev, span, Cut::Loss));
+    }
+    Ok(())
+}
+
+fn wait_for_restart(tally: &TallyClient<Client>, before: u32, harmed: Instant) -> anyhow::Result<Duration> {
+    loop {
+        match tally.process().wait() {
+            Ok(now) if now != before => return Ok(harmed.elapsed().saturating_sub(LEAD)),
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+        ensure!(harmed.elapsed() < Duration::from_secs(30), "the restarted server was not reached");
+    }
+}
+
+/// How long after the network was back we could ask for it.
+fn wait_for_network(harm: &HarmClient<Client>, harmed: Instant) -> anyhow::Result<Duration> {
+    loop {
+        match harm.since_up().wait() {
+            Ok(Some(ms)) => return Ok(Duration::from_millis(ms)),
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+        ensure!(harmed.elapsed() < Duration::from_secs(60), "the server was not reached again");
+    }
+}
+
+fn check(
+    options: &Options,
+    client: &Client,
+    tally: &TallyClient<Client>,
+    fates: &Fates,
+    back: Duration,
+) -> anyhow::Result<()> {
+    let reconnects = client.reconnects();
+    println!(
+        "{:?}: {} answered, {} not run, {} may have run; {reconnects} reconnects, back after {back:?}; longest gap {:?}",
+        options.event,
+        fates.answered.len(),
+        fates.not_run.len(),
+        fates.maybe_ran.len(),
+        fates.gap
+    );
+    if let Some((after, error)) = &fates.first_failure {
+        println!("first failure {after:?} after the last answer: {error}");
+    }
+    if options.event == Event::Ride {
+        ensure!(reconnects == 0, "it is not the same connection");
+        ensure!(fates.not_run.is_empty() && fates.maybe_ran.is_empty(), "calls were lost");
+        ensure!(fates.gap >= Duration::from_millis(options.away_ms * 9 / 10), "the network was never away");
+        return Ok(());
+    }
+    ensure!(reconnects >= 1, "never reconnected: not injected");
+    ensure!(back <= Duration::from_millis(options.back_ms), "reconnected only after {back:?}");
+    if options.event == Event::Restart {
+        return Ok(());
+    }
+    let end =
+        fates.answered.iter().chain(&fates.not_run).chain(&fates.maybe_ran).max().copied().unwrap_or(0) + 1;
+    let seen: BTreeSet<u64> = anyhow_of(tally.seen(0, end).wait())?.into_iter().collect();
+    let lied: Vec<_> = fates.not_run.intersection(&seen).collect();
+    ensure!(lied.is_empty(), "told NotRun, but they ran: {lied:?}");
+    ensure!(fates.answered.is_subset(&seen), "answered, but they never ran");
+    let Some((after, _)) = &fates.first_failure else { anyhow::bail!("no call failed: not injected") };
+    let bound = Duration::from_millis(options.patience.heartbeat_ms.into()) + LEAD + SLACK;
+    ensure!(*after <= bound, "reported dead only after {after:?}");
+    Ok(())
+}
+
+fn power_off(options: &Options, client: &Client) -> anyhow::Result<()> {
+    let harm = HarmClient::new(client.clone());
+    harm_it(options, &harm)?;
+    let asked = Instant::now();
+    let Err(error) = harm.hang().wait() else { anyhow::bail!("an answer from a host without power") };
+    let took = asked.elapsed();
+    println!("PowerOff: {took:?} after it was asked for: {error}");
+    let bound = Duration::from_millis(options.patience.heartbeat_ms.into());
+    // The host lives on for the lead.
+    ensure!(took <= bound + LEAD + SLACK, "reported only after {took:?}");
+    ensure!(error.fate() == Fate::MaybeRan, "{error}");
+    Ok(())
+}

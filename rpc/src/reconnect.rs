@@ -1,0 +1,261 @@
+//! A client's line to its server: the connection it has now, and the way to the next one.
+//!
+//! ```text
+//!  worker: closed ─► Watcher::ended ─► a thread: wait (jittered back-off) ─► connect ─► swap ─► watch again
+//! ```
+//! The thread lives only while there is no connection, and holds the client only while it tries: a dropped client is
+//! not dialled for. Calls go to whatever connection there is; on one that ended they fail at once, not run.
+
+use std::{
+    fmt,
+    hash::{BuildHasher, Hasher},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use gimmal_engine::{
+    OpenError,
+    proto::wire::HEAD_BYTES,
+    transport::{Address, CloseReason, ConnId, ConnectOptions, Negotiated, frame::FRAME_WORD_BYTES},
+};
+
+use crate::{
+    frame::REQUEST_BYTES,
+    node::{Command, Watcher},
+    workers::Handle,
+};
+
+/// When a client tries to connect again. Every wait is drawn between half of what it says and all of it, so that
+/// the clients of a server that comes back do not come at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reconnect {
+    /// Before the first attempt; doubled for each next one. Default 10 ms.
+    pub first: Duration,
+    /// The longest wait. Default 1 s.
+    pub max: Duration,
+    /// How long one attempt may take, at most `connect.connect_timeout`: a request that was sent while the network was
+    /// down is not sent again by the CM for 4 s, so it is better given up. Default 1 s.
+    pub attempt: Duration,
+}
+
+impl Default for Reconnect {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_millis(10),
+            max: Duration::from_secs(1),
+            attempt: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Reconnect {
+    /// The field that cannot be, its value in ms, and the rule.
+    pub(crate) fn wrong(&self) -> Option<(&'static str, u64, &'static str)> {
+        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        if self.first.is_zero() || self.first > self.max {
+            return Some(("reconnect.first", ms(self.first), "above 0 ms and at most reconnect.max"));
+        }
+        let limit = Duration::from_secs(3600);
+        if self.max > limit {
+            return Some(("reconnect.max", ms(self.max), "at most 3,600,000 ms"));
+        }
+        let is_short = self.attempt < Duration::from_millis(10);
+        is_short.then(|| ("reconnect.attempt", ms(self.attempt), "at least 10 ms"))
+    }
+}
+
+/// Waits between attempts.
+#[derive(Debug)]
+struct Backoff {
+    next: Duration,
+    max: Duration,
+}
+
+impl Backoff {
+    fn new(reconnect: &Reconnect) -> Self {
+        Self { next: reconnect.first, max: reconnect.max }
+    }
+
+    /// The next wait, drawn by `random`.
+    fn wait(&mut self, random: u32) -> Duration {
+        let span = self.next;
+        self.next = (span * 2).min(self.max);
+        let half = span / 2;
+        half + half.mul_f64(f64::from(random) / f64::from(u32::MAX))
+    }
+}
+
+/// Not a secret.
+fn random() -> u32 {
+    let bits = std::hash::RandomState::new().build_hasher().finish();
+    u32::try_from(bits >> 32).unwrap_or(0)
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) handle: Handle,
+    address: Address,
+    reconnect: Option<Reconnect>,
+    conn: AtomicU64,
+    arguments_max: AtomicUsize,
+    negotiated: Mutex<Arc<Negotiated>>,
+    reconnects: AtomicU64,
+}
+
+fn bits(conn: ConnId) -> u64 {
+    u64::from(conn.index()) << 32 | u64::from(conn.generation())
+}
+
+fn arguments_max(negotiated: &Negotiated) -> usize {
+    let heads = FRAME_WORD_BYTES + HEAD_BYTES + REQUEST_BYTES;
+    (negotiated.frame_bytes_max as usize).saturating_sub(heads)
+}
+
+impl Line {
+    pub(crate) fn new(
+        handle: Handle,
+        address: Address,
+        reconnect: Option<Reconnect>,
+        (conn, negotiated): (ConnId, Arc<Negotiated>),
+    ) -> Self {
+        Self {
+            handle,
+            address,
+            reconnect,
+            conn: AtomicU64::new(bits(conn)),
+            arguments_max: AtomicUsize::new(arguments_max(&negotiated)),
+            negotiated: Mutex::new(negotiated),
+            reconnects: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves that were put together")]
+    pub(crate) fn conn(&self) -> ConnId {
+        // A call that reads the old one is told that it has ended: nothing else hangs on the order.
+        let bits = self.conn.load(Ordering::Relaxed);
+        ConnId::new((bits >> 32) as u32, bits as u32)
+    }
+
+    pub(crate) fn arguments_max(&self) -> usize {
+        self.arguments_max.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn negotiated(&self) -> Arc<Negotiated> {
+        Arc::clone(&self.negotiated.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn reconnects(&self) -> u64 {
+        self.reconnects.load(Ordering::Relaxed)
+    }
+
+    fn dial(&self, attempt: Duration) -> Result<(), OpenError> {
+        let options = self.handle.connect_options();
+        let options = ConnectOptions {
+            connect_timeout: options.connect_timeout.min(attempt),
+            handshake_timeout: options.handshake_timeout.min(attempt),
+            ..options.clone()
+        };
+        let (conn, negotiated) = self.handle.connect_with(&self.address, &options)?;
+        self.arguments_max.store(arguments_max(&negotiated), Ordering::Relaxed);
+        *self.negotiated.lock().unwrap_or_else(PoisonError::into_inner) = negotiated;
+        self.conn.store(bits(conn), Ordering::Relaxed);
+        self.reconnects.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Whatever has a line: kept alive by its users, not by the dialling.
+pub(crate) trait Lined: Send + Sync + 'static {
+    fn line(&self) -> &Line;
+}
+
+/// Reconnects `owner` whenever its connection ends.
+pub(crate) fn watch<T: Lined>(owner: &Arc<T>) {
+    let line = owner.line();
+    let Some(reconnect) = line.reconnect else { return };
+    let redial: Arc<dyn Watcher> = Arc::new(Redial { owner: Arc::downgrade(owner), reconnect });
+    let mut command = Command::Watch(line.conn(), redial);
+    // A full inbox empties soon; a worker that is gone takes nothing, and the client is of no use then.
+    for _ in 0..1000 {
+        match line.handle.submit(command) {
+            Ok(()) => return,
+            Err(back) => command = back,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    tracing::warn!(address = %line.address, "the worker takes no commands: this client will not reconnect");
+}
+
+struct Redial<T> {
+    owner: Weak<T>,
+    reconnect: Reconnect,
+}
+
+impl<T> fmt::Debug for Redial<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Redial({:?})", self.reconnect)
+    }
+}
+
+impl<T: Lined> Watcher for Redial<T> {
+    fn ended(&self, reason: &CloseReason) {
+        if *reason == CloseReason::Local || self.owner.strong_count() == 0 {
+            return;
+        }
+        let (owner, reconnect) = (Weak::clone(&self.owner), self.reconnect);
+        let thread = std::thread::Builder::new()
+            .name("gimmal-redial".to_owned())
+            .spawn(move || redial(&owner, &reconnect));
+        if let Err(error) = thread {
+            tracing::error!(%error, "no thread to reconnect with: the client stays without a connection");
+        }
+    }
+}
+
+fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect) {
+    let mut backoff = Backoff::new(reconnect);
+    loop {
+        std::thread::sleep(backoff.wait(random()));
+        let Some(owner) = owner.upgrade() else { return };
+        match owner.line().dial(reconnect.attempt) {
+            Ok(()) => {
+                tracing::info!(address = %owner.line().address, "connected again");
+                return watch(&owner);
+            }
+            Err(error) => tracing::debug!(%error, address = %owner.line().address, "not connected yet"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_limit_within_their_jitter() {
+        let reconnect = Reconnect { max: Duration::from_millis(70), ..Reconnect::default() };
+        for random in [0, 1, u32::MAX / 2, u32::MAX] {
+            let mut backoff = Backoff::new(&reconnect);
+            for expected in [10, 20, 40, 70, 70] {
+                let (wait, full) = (backoff.wait(random), Duration::from_millis(expected));
+                assert!((full / 2..=full).contains(&wait), "{wait:?} of {full:?}");
+            }
+        }
+        let low = Backoff::new(&reconnect).wait(0);
+        assert_ne!(low, Backoff::new(&reconnect).wait(u32::MAX), "no jitter at all");
+    }
+
+    #[test]
+    fn two_clients_draw_different_waits() {
+        let drawn: std::collections::HashSet<_> = (0..16).map(|_| random()).collect();
+        assert!(drawn.len() > 8, "{drawn:?}");
+    }
+}

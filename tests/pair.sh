@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Two guests on one wire, called by the lab tier on the host: connections while the network, the server's process and
+# its host go away and come back. The client tells the server's host what to do to itself.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+lab=${GIMMAL_LAB_TOOL:-target/release/gimmal-lab}
+live=${GIMMAL_LIVE:-$PWD/target/release/live}
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# Impatient: dead after 1 s, by the heartbeat (the device tries for 2 s). Patient: 15 s, and the device tries again for 17 s (4.096 us * 2^19 * 8).
+impatient="--ack-timeout 16"
+patient="--heartbeat-ms 15000 --ack-timeout 19"
+serve="(while :; do $live host --address rdma://\$GIMMAL_LOCAL_ADDR:7801 $impatient; done >/tmp/host 2>&1 &)
+($live host --address rdma://\$GIMMAL_LOCAL_ADDR:7802 $patient >/tmp/patient 2>&1 &)"
+checks=". tests/check.sh
+visit() { timeout 60 $live visit --address rdma://\$GIMMAL_PEER_ADDR:\"\$@\"; }"
+
+# both TEXT SCRIPT: the server in guest a, the script in guest b. What guest a comes to is of no interest.
+both() {
+    "$lab" pair --fabric rxe --timeout-s 150 --allow-kernel-warnings --a "$serve" --b "$checks
+$1
+summary" 2>&1 | tee -a "$log" | sed -n 's/^b| //p' | grep -v 'passed, '
+}
+
+both '
+check "the network is away for 5 s, bound 1 s: dead, then back" visit 7801 --event cut '"$impatient"'
+check "the network is away for 5 s, bound 15 s: the same connection" visit 7802 --event ride '"$patient"'
+check "the server is started again: the client comes back" visit 7801 --event restart '"$impatient"
+both '
+check "the host loses power: reported within the bound" visit 7801 --event power-off '"$impatient"
+
+# Every check must have said how it went: a guest that never started has failed them all.
+passed=$(grep -c '^b| ok ' "$log")
+failed=$((4 - passed))
+[ "$failed" -eq 0 ] || tail -n 40 "$log" | sed 's/passed, /passed; /'
+printf '%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" -eq 0 ]
