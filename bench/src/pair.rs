@@ -93,12 +93,17 @@ impl<P: Provider> Pair<P> {
                 Ok(())
             })
             .map_err(|error| BenchError::Closed(error.to_string()))?;
-        // Verbs and sim need more turns than one; shared memory does not.
-        for _ in 0..1000 {
+        // Verbs and sim need more turns than one. Shared memory does not, but a connection that was idle for long, as
+        // when the scheduler took us away, is looked at only now and then.
+        let mut patience = Patience::new(Relax::Yield);
+        for turn in 1u32.. {
             echo.turn();
             caller.turn();
             if caller.app().answered == wanted {
                 return Ok(());
+            }
+            if turn.is_multiple_of(1000) && !patience.go_on() {
+                break;
             }
         }
         Err(BenchError::stalled("echoing to ourselves"))

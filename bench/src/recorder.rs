@@ -82,6 +82,12 @@ impl Recorder {
         0.0
     }
 
+    /// The shortest, nanoseconds.
+    #[must_use]
+    pub fn min_ns(&self) -> u64 {
+        if self.count() == 0 { 0 } else { self.times.min() }
+    }
+
     /// The longest, nanoseconds.
     #[must_use]
     pub fn max_ns(&self) -> u64 {
