@@ -22,8 +22,6 @@ pub(crate) enum Bug {
     RoomNotTold,
     /// The peer is not told that its loan is free.
     LoanNotFreed,
-    /// Pulls under way are forgotten when their connection closes.
-    PullsForgotten,
     /// A close does not wait for what was sent before.
     AbruptGoodbye,
     /// A goodbye is not answered.

@@ -220,9 +220,7 @@ impl<P: Port, A: App> Worker<P, A> {
         connection.state = State::Closed;
         let Self { port, app, conns, .. } = self;
         let mut io = Io { port, conns, now };
-        while !planted::is(planted::Bug::PullsForgotten)
-            && let Some(pull) = connection.pulls.take_any()
-        {
+        while let Some(pull) = connection.pulls.take_any() {
             app.pulled(&mut io, conn, pull.token, Err(BulkError::Closed));
         }
         if !planted::is(planted::Bug::CloseNotTold) {
