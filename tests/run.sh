@@ -68,7 +68,7 @@ lab_tier() {
     lab_programs gimmal-rpc verbs || return 1
     local status=0
     target/release/gimmal-lab run --fabric none --timeout-s 120 -- bash "$PWD/tests/lab_none.sh" || status=1
-    target/release/gimmal-lab run --fabric both --timeout-s 1500 -- bash "$PWD/tests/lab.sh" || status=1
+    target/release/gimmal-lab run --fabric both --timeout-s 2100 -- bash "$PWD/tests/lab.sh" || status=1
     return $status
 }
 
