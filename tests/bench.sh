@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The harness runs and says what it must; its numbers are printed and not judged.
+# The harness runs and says what it must; its times are printed and not judged, its instructions are.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
@@ -10,5 +10,26 @@ for layer in engine rpc; do
     done
     check "rate $layer" timeout 60 target/release/gimmal-bench rate --provider shm --layer $layer --loopback -s 64 -n 50000 -O 32
 done
+
+# Instructions of a 64 B echo, both ends' turns on one thread: exact where times are not, so these are judged.
+# A line of tests/instructions.txt: the layer (engine; raw or typed calls), the window, the most that a round may take.
+cargo build --release -q -p gimmal-bench --example pair --example pair_rpc || exit 1
+instructions() {
+    local program=(pair_rpc "$1")
+    [ "$1" != engine ] || program=(pair 64)
+    valgrind --tool=callgrind --callgrind-out-file=/dev/null "target/release/examples/${program[0]}" "${program[1]}" "$2" "$3" 2>&1 |
+        sed -n 's/.*Collected : //p'
+}
+within_budget() {
+    local few many each
+    few=$(instructions "$1" "$2" 1000) many=$(instructions "$1" "$2" 6000)
+    each=$(((many - few) / 5000))
+    echo "$1, window $2: $each instructions a round, budget $3"
+    [ "$each" -gt 0 ] && [ "$each" -le "$3" ]
+}
+while read -r layer window budget; do
+    check "instructions of a round, $layer, window $window" within_budget "$layer" "$window" "$budget"
+done < <(grep -v '^#' tests/instructions.txt)
+
 check "criterion benches run" timeout 300 cargo bench -q -p gimmal-bench --bench pieces -- --test
 summary

@@ -4,6 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
 cargo build --release -q -p gimmal-examples || exit 1
+cargo build --release -q -p gimmal-cli || exit 1
 bin=target/release
 
 check "hello" sh -c "$bin/hello | grep 'good day, Ada'"
@@ -21,5 +22,14 @@ refuses "verbs not compiled in" "cargo feature" "$bin/files" fetch --address "rd
 server=$!
 sleep 1
 refuses "a socket path in use" "in use" "$bin/files" serve /usr/share/doc --address "shm://twice-$$"
+check "doctor: a live server over shared memory" timeout 20 "$bin/gimmal" doctor "shm://twice-$$"
+refuses "doctor: nobody listens" "WRONG  *peer" "$bin/gimmal" doctor "shm://nobody-$$"
 wait "$server"
+if [ -e /sys/class/infiniband_verbs ]; then
+    check "devices of this machine" timeout 20 "$bin/gimmal" devices
+else
+    # Libraries may be missing too; here the kernel's part is the point, and nothing that follows from it.
+    refuses "doctor: a machine without RDMA" "WRONG  *kernel modules" "$bin/gimmal" doctor
+    check "doctor: of what follows nothing is blamed" sh -c "! $bin/gimmal doctor | grep -E '^WRONG +(device|link|address)'"
+fi
 summary

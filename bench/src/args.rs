@@ -1,9 +1,10 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
-use gimmal_engine::transport::Address;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use gimmal_engine::{Cpus, transport::Address};
 
 use crate::{
+    against::Against,
     error::BenchError,
     plan::{Layer, Mode, ProviderName},
 };
@@ -33,8 +34,55 @@ pub enum Command {
         #[arg(short = 'O', long, default_value = "32", value_parser = parse_count)]
         window: u64,
     },
+    /// Loans that the other side pulls and reads: round trips, and bytes per second beside them.
+    Bw {
+        /// How to measure; the size is a loan's.
+        #[command(flatten)]
+        run: Run,
+        /// Loans outstanding.
+        #[arg(short = 'O', long, default_value = "1", value_parser = parse_count)]
+        window: u64,
+        /// What both sides touch of a loan.
+        #[arg(long, value_enum, default_value_t = Touch::All)]
+        touch: Touch,
+    },
+    /// Calls at given rates, due at random, timed from when they were due (open loop); finds the knee.
+    Load {
+        /// How to measure; the count is of a closed loop before.
+        #[command(flatten)]
+        run: Run,
+        /// Calls outstanding in the closed loop before.
+        #[arg(short = 'O', long, default_value = "32", value_parser = parse_count)]
+        window: u64,
+        /// Calls per second to offer, one after the other [default: 10 % to 110 % of what the closed loop reached].
+        #[arg(long, value_delimiter = ',', value_parser = parse_count)]
+        rates: Vec<u64>,
+        /// Seconds of each.
+        #[arg(short = 'D', long, default_value = "2", value_parser = clap::value_parser!(u64).range(1..=86400))]
+        seconds: u64,
+    },
+    /// Connections per second, and the time of each step of one.
+    Conn(Run),
+    /// What a call costs beside many connections, and what a connection costs.
+    Scale {
+        /// How to measure; the count is of each number of connections.
+        #[command(flatten)]
+        run: Run,
+        /// How many connections, ascending.
+        #[arg(long, value_delimiter = ',', default_value = "1,10,100,1000")]
+        connections: Vec<usize>,
+    },
     /// The other side, for clients that are started elsewhere.
     Serve(Serve),
+}
+
+/// What of a loan is written and read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Touch {
+    /// The first word.
+    Header,
+    /// Every byte.
+    All,
 }
 
 /// How to measure.
@@ -55,21 +103,40 @@ pub struct Run {
     /// The server, as `serve` printed it; with --loopback where to start it.
     #[arg(long, required_unless_present = "loopback")]
     pub address: Option<Address>,
-    /// Bytes of one body, each way; k, m and g are powers of 1024.
-    #[arg(short, long, default_value = "64", value_parser = parse_bytes)]
-    pub size: usize,
+    /// Bytes of one body, each way; k, m and g are powers of 1024. A list is measured one after the other, a range
+    /// (64..4k) in powers of two.
+    #[arg(short, long, default_value = "64", value_parser = parse_sizes)]
+    pub size: Sizes,
     /// Calls to measure; k, m and g are powers of 1000.
     #[arg(short = 'n', long, default_value = "100k", value_parser = parse_count)]
     pub count: u64,
     /// Calls before, which are not measured [default: a tenth of the count, at most 20k].
     #[arg(long, value_parser = parse_count)]
     pub warmup: Option<u64>,
-    /// Cores of client and server [default: the first two that this process may use].
+    /// Slices: the test, its floors and whoever it is compared with take turns this often.
+    #[arg(long, default_value = "10", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub pairs: u64,
+    /// Whom to compare with, in turns with the test.
+    #[arg(long, value_enum, value_delimiter = ',', requires = "loopback")]
+    pub against: Vec<Against>,
+    /// Cores of client and server [default: two cores of this process that are no hyper-threads of each other].
     #[arg(long, value_name = "A,B", value_parser = parse_cores)]
     pub cpus: Option<Cores>,
+    /// Look at every byte of every answer; a wrong one ends the run.
+    #[arg(long)]
+    pub verify: bool,
+    /// Let the server do nothing for so many milliseconds in every second.
+    #[arg(long, default_value = "0", requires = "loopback", value_parser = clap::value_parser!(u32).range(0..1000))]
+    pub stall: u32,
+    /// Let the server turn a bit over in this echo, to see that it is noticed.
+    #[arg(long, hide = true, requires = "loopback")]
+    pub corrupt: Option<u64>,
     /// One JSON object on standard output instead of the table.
     #[arg(long)]
     pub json: bool,
+    /// Comma-separated values instead of the table.
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
 }
 
 /// How to serve.
@@ -84,9 +151,18 @@ pub struct Serve {
     /// Receive ring, bytes; a body may have a quarter of it.
     #[arg(long, default_value = "256k", value_parser = parse_bytes)]
     pub ring: usize,
+    /// Do nothing for so many milliseconds in every second, to see what a stall does to the callers.
+    #[arg(long, default_value = "0", value_parser = clap::value_parser!(u32).range(0..1000))]
+    pub stall: u32,
     /// Started by a client.
     #[arg(long, hide = true)]
     pub child: bool,
+    /// The echo in which a bit is turned over.
+    #[arg(long, hide = true)]
+    pub corrupt: Option<u64>,
+    /// Sockets of that client.
+    #[arg(long, hide = true)]
+    pub beside: Vec<String>,
 }
 
 /// Where client and server run.
@@ -99,7 +175,7 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// What was asked for, or the first two cores of this process.
+    /// What was asked for, or two whole cores of this process.
     ///
     /// # Errors
     /// [`BenchError::Core`] when one of them is not ours to use.
@@ -108,8 +184,11 @@ impl Cores {
         let allowed: Vec<usize> =
             (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
         let Some(cores) = asked else {
-            let first = allowed.first().copied().unwrap_or(0);
-            return Ok(Self { client: first, server: allowed.get(1).copied().unwrap_or(first) });
+            // Hyper-threads of one core would share what is measured; on a machine that shows nothing, the first two.
+            let spread =
+                Cpus::read().and_then(|cpus| cpus.spread(2.min(allowed.len()), None)).unwrap_or(allowed);
+            let first = spread.first().copied().unwrap_or(0);
+            return Ok(Self { client: first, server: spread.get(1).copied().unwrap_or(first) });
         };
         match [cores.client, cores.server].into_iter().find(|core| !allowed.contains(core)) {
             None => Ok(cores),
@@ -136,6 +215,29 @@ fn parse_scaled(text: &str, thousand: u64) -> Result<u64, String> {
 fn parse_bytes(text: &str) -> Result<usize, String> {
     let bytes = parse_scaled(text, 1024)?;
     usize::try_from(bytes).ok().filter(|bytes| *bytes <= 1 << 30).ok_or_else(|| "at most 1g".to_owned())
+}
+
+/// Sizes to measure one after the other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sizes(pub Vec<usize>);
+
+fn parse_sizes(text: &str) -> Result<Sizes, String> {
+    let mut sizes = Vec::new();
+    for part in text.split(',') {
+        match part.split_once("..") {
+            None => sizes.push(parse_bytes(part)?),
+            Some((from, to)) => {
+                let (from, to) = (parse_bytes(from)?.max(1), parse_bytes(to)?);
+                if from > to {
+                    return Err(format!("{part}: the first is above the last"));
+                }
+                sizes.extend(
+                    std::iter::successors(Some(from), |size| Some(size * 2)).take_while(|size| *size <= to),
+                );
+            }
+        }
+    }
+    Ok(Sizes(sizes))
 }
 
 fn parse_count(text: &str) -> Result<u64, String> {
@@ -180,11 +282,21 @@ mod tests {
     }
 
     #[test]
+    fn lists_and_ranges_of_sizes() {
+        assert_eq!(parse_sizes("64,4k,1m"), Ok(Sizes(vec![64, 4096, 1 << 20])));
+        assert_eq!(parse_sizes("8,64..300"), Ok(Sizes(vec![8, 64, 128, 256])));
+        for bad in ["", "64,", "4k..64", "64..", "64-128"] {
+            assert!(parse_sizes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn a_whole_line() {
         let line = "gimmal-bench rate --provider shm --layer engine --loopback -s 4k -n 10k -O 8 --mode handoff \
-                    --cpus 1,0 --json --warmup 5";
+                    --cpus 1,0 --json --warmup 5 --pairs 7 --against ucx,tcp,uds";
         let Command::Rate { run, window } = parse(line).unwrap().command else { panic!("rate") };
-        assert_eq!((window, run.size, run.count, run.warmup), (8, 4096, 10_000, Some(5)));
+        assert_eq!((window, run.size.0, run.count, run.warmup), (8, vec![4096], 10_000, Some(5)));
+        assert_eq!((run.pairs, run.against), (7, vec![Against::Ucx, Against::Tcp, Against::Uds]));
         assert_eq!(run.cpus, Some(Cores { client: 1, server: 0 }));
         assert_eq!((run.mode, run.json, run.loopback, run.address), (Mode::Handoff, true, true, None));
     }
@@ -198,6 +310,9 @@ mod tests {
             "gimmal-bench lat --address tcp://x",
             "gimmal-bench serve",
             "gimmal-bench rate --loopback -O 0",
+            "gimmal-bench lat --address shm://x --against tcp",
+            "gimmal-bench lat --loopback --against mpi",
+            "gimmal-bench serve --address shm://x --stall 1000",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }

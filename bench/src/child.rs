@@ -8,7 +8,10 @@ use std::{
 };
 
 use gimmal_engine::transport::Address;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    process::{Pid, PidfdFlags},
+};
 use tempfile::TempDir;
 
 use crate::{error::BenchError, plan::ProviderName};
@@ -17,6 +20,17 @@ use crate::{error::BenchError, plan::ProviderName};
 const START: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// From our saying so to its end.
 const END: Duration = Duration::from_secs(3);
+
+/// What the server is to do besides.
+#[derive(Debug, Default)]
+pub(crate) struct ChildOptions<'a> {
+    /// Sockets that it connects to, as in `tcp:127.0.0.1:4711`.
+    pub(crate) beside: &'a [String],
+    /// In every second, milliseconds.
+    pub(crate) stall_ms: u32,
+    /// The number of the echo in which it turns a bit over.
+    pub(crate) corrupt: Option<u64>,
+}
 
 /// A server of our own. It ends when it is told to, and when we do, however we do.
 #[derive(Debug)]
@@ -34,12 +48,15 @@ impl Server {
         address: Option<&Address>,
         ring_bytes: u32,
         floors: OwnedFd,
+        options: &ChildOptions<'_>,
     ) -> Result<Self, BenchError> {
         let (address, folder) = private_address(provider, address)?;
         let program = std::env::current_exe().map_err(BenchError::system("finding this program"))?;
         let mut child = Command::new(program)
             .args(["serve", "--child", "--provider", provider.name(), "--address", &address])
-            .args(["--ring", &ring_bytes.to_string()])
+            .args(["--ring", &ring_bytes.to_string(), "--stall", &options.stall_ms.to_string()])
+            .args(options.beside.iter().flat_map(|place| ["--beside", place]))
+            .args(options.corrupt.iter().flat_map(|number| ["--corrupt".to_owned(), number.to_string()]))
             .stdin(Stdio::from(floors))
             .stdout(Stdio::piped())
             .spawn()
@@ -53,6 +70,17 @@ impl Server {
                 Err(error)
             }
         }
+    }
+
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A descriptor that tells when it has ended.
+    pub(crate) fn pidfd(&self) -> Result<OwnedFd, BenchError> {
+        rustix::process::pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
+            .map_err(BenchError::system("pidfd_open"))
     }
 
     /// Where it listens.

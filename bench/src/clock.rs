@@ -1,6 +1,11 @@
 //! The one clock of test and floors, and the one patience.
 
-use std::time::{Duration, Instant};
+use std::{
+    os::fd::BorrowedFd,
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// A reading of the monotonic clock; no system call where the kernel lets programs read the time stamp counter.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -19,6 +24,13 @@ impl Stamp {
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_duration_since(earlier.0)
+    }
+
+    /// This much later.
+    #[inline]
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Self {
+        Self(self.0 + duration)
     }
 
     /// As [`Stamp::since`], in nanoseconds.
@@ -57,28 +69,55 @@ impl Relax {
 
 /// How long an answer is waited for.
 #[derive(Debug)]
-pub struct Patience {
+pub struct Patience<'a> {
     relax: Relax,
     since: Option<Stamp>,
+    /// Readable once the other process has ended, and when it was looked at last.
+    watch: Option<(BorrowedFd<'a>, Stamp)>,
 }
 
 /// Longer than any scheduler keeps a process waiting, shorter than a person waits.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+/// From one look at the other process to the next.
+const WATCH: Duration = Duration::from_millis(50);
 
-impl Patience {
+impl<'a> Patience<'a> {
     /// A new wait; the clock is read only when it lasts.
     #[inline]
     #[must_use]
     pub const fn new(relax: Relax) -> Self {
-        Self { relax, since: None }
+        Self { relax, since: None, watch: None }
+    }
+
+    /// As [`Patience::new`]; ends soon after the process behind `process`, a pidfd, did.
+    #[inline]
+    #[must_use]
+    pub fn watching(relax: Relax, process: Option<BorrowedFd<'a>>, now: Stamp) -> Self {
+        Self { relax, since: None, watch: process.map(|process| (process, now)) }
     }
 
     /// Whether to go on waiting. Called now and then, not at every look.
     pub fn go_on(&mut self) -> bool {
         self.relax.relax();
         let now = Stamp::now();
+        if let Some((process, last)) = &mut self.watch
+            && now.since(*last) > WATCH
+        {
+            *last = now;
+            if has_ended(*process) {
+                return false;
+            }
+        }
         now.since(*self.since.get_or_insert(now)) < PATIENCE
     }
+}
+
+/// Whether the process behind a pidfd has ended.
+#[must_use]
+pub fn has_ended(process: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(process, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]
@@ -98,5 +137,24 @@ mod tests {
         assert_eq!(Relax::for_cores(0, 0), Relax::Yield);
         assert_eq!(Relax::for_cores(0, 1), Relax::Spin);
         assert!(Patience::new(Relax::Spin).go_on());
+    }
+
+    #[test]
+    fn nobody_waits_for_a_process_that_ended() {
+        use std::os::fd::AsFd as _;
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = rustix::process::pidfd_open(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::PidfdFlags::empty(),
+        )
+        .unwrap();
+        assert!(!has_ended(process.as_fd()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(has_ended(process.as_fd()));
+        let mut patience = Patience::watching(Relax::Yield, Some(process.as_fd()), Stamp::now());
+        let started = Instant::now();
+        while patience.go_on() {}
+        assert!(started.elapsed() < PATIENCE / 2);
     }
 }

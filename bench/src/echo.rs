@@ -3,11 +3,14 @@
 use std::collections::VecDeque;
 
 use gimmal_engine::{
-    App, Io, Message, SendError,
+    App, Io, Message, RemoteBulk, SendError,
     transport::{Bulk, BulkError, CloseReason, ConnId, Negotiated, Port},
 };
 
-use crate::plan::{ACCEPTED, ECHO, PLAN, Plan, head};
+use crate::{
+    bulk::read,
+    plan::{ACCEPTED, ECHO, PLAN, Plan, READ, TOUCH, WHOLE, head},
+};
 
 /// An echo that waits for room. Only then are bytes copied aside.
 #[derive(Debug)]
@@ -26,9 +29,19 @@ pub struct Echo {
     asked: Option<(ConnId, Plan)>,
     waiting: VecDeque<Waiting>,
     served: u64,
+    /// The number of the echo in which a bit is turned over.
+    corrupt: Option<u64>,
+    /// Loans that could not be pulled yet, with their numbers.
+    pulls: VecDeque<(ConnId, RemoteBulk, u64)>,
 }
 
 impl Echo {
+    /// One that turns a bit of echo number `corrupt` over, so that it can be seen who notices.
+    #[must_use]
+    pub fn corrupting(corrupt: Option<u64>) -> Self {
+        Self { corrupt, ..Self::default() }
+    }
+
     /// What the client that is connected wants measured.
     #[must_use]
     pub fn plan(&self) -> Option<&Plan> {
@@ -78,8 +91,12 @@ impl Echo {
         if !self.waiting.is_empty() {
             return self.wait(conn, kind, aux, body);
         }
+        let is_wrong = self.corrupt == Some(self.served);
         let sent = io.send(conn, head(kind, aux), body.len(), |out| {
             out[..body.len()].copy_from_slice(body);
+            if let (true, Some(last)) = (is_wrong, out[..body.len()].last_mut()) {
+                *last ^= 0x10;
+            }
             Some(body.len())
         });
         match sent {
@@ -87,6 +104,21 @@ impl Echo {
             Err(SendError::Blocked) => self.wait(conn, kind, aux, body),
             // The client sees that its connection ended, or that an answer is missing.
             Err(error) => tracing::warn!(?conn, %error, "an echo was not sent"),
+        }
+    }
+
+    /// Brings a loan here, now or when there is room.
+    fn pull<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, bulk: RemoteBulk, token: u64) {
+        if !self.pulls.is_empty() {
+            return self.pulls.push_back((conn, bulk, token));
+        }
+        match io.pull(conn, bulk, token) {
+            Ok(()) => {}
+            Err((SendError::Blocked, bulk)) => self.pulls.push_back((conn, bulk, token)),
+            Err((error, bulk)) => {
+                tracing::warn!(?conn, %error, "a loan was not pulled");
+                io.decline(conn, bulk);
+            }
         }
     }
 
@@ -106,6 +138,10 @@ impl App for Echo {
         if message.head.kind == ECHO {
             return self.send(io, conn, ECHO, message.head.aux, message.body);
         }
+        if let (kind @ (TOUCH | WHOLE), Some(bulk)) = (message.head.kind, message.bulk) {
+            // The token says both, for the time in which nothing else is kept.
+            return self.pull(io, conn, bulk, message.head.aux << 1 | u64::from(kind == WHOLE));
+        }
         let taken = match message.head.kind {
             PLAN => self.ask(conn, message.body),
             kind => Err(format!("a message of kind {kind}")),
@@ -117,11 +153,23 @@ impl App for Echo {
 
     fn pulled<P: Port>(
         &mut self,
-        _io: &mut Io<'_, P>,
-        _conn: ConnId,
-        _token: u64,
-        _result: Result<Bulk, BulkError>,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        token: u64,
+        result: Result<Bulk, BulkError>,
     ) {
+        let kind = if token & 1 == 1 { WHOLE } else { TOUCH };
+        match result {
+            Ok(bulk) => {
+                let found = read(kind, &bulk);
+                drop(bulk);
+                self.send(io, conn, READ, token >> 1, &found.to_le_bytes());
+            }
+            Err(error) => tracing::warn!(?conn, %error, "a loan did not come"),
+        }
+        if let Some((conn, bulk, token)) = self.pulls.pop_front() {
+            self.pull(io, conn, bulk, token);
+        }
     }
 
     fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, _conn: ConnId) {
@@ -139,6 +187,7 @@ impl App for Echo {
     fn closed<P: Port>(&mut self, _io: &mut Io<'_, P>, conn: ConnId, reason: &CloseReason) {
         tracing::debug!(?conn, %reason, "closed");
         self.waiting.retain(|waiting| waiting.conn != conn);
+        self.pulls.retain(|(other, ..)| *other != conn);
         if self.plan.as_ref().is_some_and(|(planner, _)| *planner == conn) {
             self.plan = None;
         }

@@ -83,6 +83,14 @@ pub enum BenchError {
     /// The server process of `--loopback`.
     #[error("the server process {0}")]
     Server(String),
+    /// A program that is compared with.
+    #[error("{name} {why}")]
+    Program {
+        /// Its name.
+        name: &'static str,
+        /// What happened, with its last words.
+        why: String,
+    },
     /// The kernel.
     #[error("{step}: {error}")]
     System {

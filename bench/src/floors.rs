@@ -1,56 +1,57 @@
 //! The floors in both processes, and the words by which the client says what comes next.
 
 use std::{
-    os::fd::{BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     rc::Rc,
 };
 
-use gimmal_transport::floor::{Area, Frames, Line};
+use gimmal_transport::floor::{Area, Block, Frames, Line};
 
 use crate::{
-    clock::{Patience, Relax, Stamp},
+    clock::{Patience, Relax, Stamp, has_ended},
     error::BenchError,
     recorder::Recorder,
-    target::digest,
+    target::{digest, total},
 };
 
 /// What both processes do now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// Nothing: connections come and go.
+    /// Nothing: connections come and go, other programs have the cores.
     Idle,
     /// The line floor.
     Line,
-    /// The frame floor.
+    /// The frame floor, and the bare ring.
     Frame,
-    /// The layer under test.
+    /// The layer under test, waited for as the plan says.
     Test,
+    /// The layer under test, and nobody sleeps.
+    Spin,
+    /// The block floor.
+    Block,
+    /// The echo over TCP.
+    Tcp,
+    /// The echo over a unix socket.
+    Uds,
     /// The end.
     End,
 }
 
+/// Every phase but the end, by its number in a word.
+const PHASES: [Phase; 8] =
+    [Phase::Idle, Phase::Line, Phase::Frame, Phase::Test, Phase::Spin, Phase::Block, Phase::Tcp, Phase::Uds];
+
 impl Phase {
     /// As a word: every announcement has a number, so that two of one kind differ.
-    const fn word(self, number: u64) -> u64 {
-        number << 8
-            | match self {
-                Self::Idle => 0,
-                Self::Line => 1,
-                Self::Frame => 2,
-                Self::Test => 3,
-                Self::End => 4,
-            }
+    fn word(self, number: u64) -> u64 {
+        let kind = PHASES.iter().position(|phase| *phase == self).unwrap_or(PHASES.len());
+        number << 8 | kind as u64
     }
 
     /// What a word says; a word that is none of ours ends it.
-    const fn of(word: u64) -> Self {
-        match word & 0xff {
-            0 => Self::Idle,
-            1 => Self::Line,
-            2 => Self::Frame,
-            3 => Self::Test,
-            _ => Self::End,
-        }
+    fn of(word: u64) -> Self {
+        let kind = usize::from(word.to_le_bytes()[0]);
+        PHASES.get(kind).copied().unwrap_or(Self::End)
     }
 }
 
@@ -60,18 +61,55 @@ pub(crate) struct Floors {
     area: Rc<Area>,
     line: Line,
     frames: Frames,
+    block: Block,
     body: Vec<u8>,
+    /// What goes into a block, another one each time.
+    filling: u8,
     relax: Relax,
     number: u64,
+    /// A pidfd of the server.
+    server: Option<OwnedFd>,
 }
 
 impl Floors {
-    /// The half that measures frames of `body`, and the descriptor for the server.
-    pub(crate) fn create(body: Vec<u8>, relax: Relax) -> Result<(Self, OwnedFd), BenchError> {
-        let (area, fd) = Area::create(body.len()).map_err(BenchError::system("creating the floors"))?;
+    /// The half that measures frames of `body`, `window` of them, and blocks of `block` bytes; and the descriptor for
+    /// the server.
+    pub(crate) fn create(
+        body: Vec<u8>,
+        window: usize,
+        block: usize,
+        relax: Relax,
+    ) -> Result<(Self, OwnedFd), BenchError> {
+        let failed = BenchError::system("creating the floors");
+        let (area, fd) = Area::create(body.len().max(block), window).map_err(&failed)?;
         let area = Rc::new(area);
-        let frames = Frames::new(&area, body.len()).map_err(BenchError::system("mapping the floors"))?;
-        Ok((Self { line: Line::new(&area), area, frames, body, relax, number: 0 }, fd))
+        let frames = Frames::new(&area, body.len(), window).map_err(&failed)?;
+        let (line, block) = (Line::new(&area), Block::new(&area, block).map_err(failed)?);
+        Ok((Self { area, line, frames, block, body, filling: 0, relax, number: 0, server: None }, fd))
+    }
+
+    /// Nobody is waited for once `server`, a pidfd, says that it ended.
+    pub(crate) fn watch(&mut self, server: OwnedFd) {
+        self.server = Some(server);
+    }
+
+    /// Why nothing came.
+    fn gave_up(&self, doing: &'static str) -> BenchError {
+        match &self.server {
+            Some(server) if has_ended(server.as_fd()) => {
+                BenchError::Server("ended in the middle: the connection ended".to_owned())
+            }
+            _ => BenchError::stalled(doing),
+        }
+    }
+
+    /// Says that other programs need the cores.
+    pub(crate) fn rest(&mut self) -> Result<(), BenchError> {
+        self.announce(Phase::Idle)
+    }
+
+    fn patience(&self, now: Stamp) -> Patience<'_> {
+        Patience::watching(self.relax, self.server.as_ref().map(AsFd::as_fd), now)
     }
 
     /// Says what comes next and waits until the server is there.
@@ -79,10 +117,10 @@ impl Floors {
         self.number += 1;
         let word = phase.word(self.number);
         self.area.announce(word);
-        let mut patience = Patience::new(Relax::Yield);
+        let mut patience = self.patience(Stamp::now());
         while self.area.heard() != word {
             if !patience.go_on() {
-                return Err(BenchError::stalled("waiting for the server to change what it does"));
+                return Err(self.gave_up("waiting for the server to change what it does"));
             }
         }
         Ok(())
@@ -91,12 +129,12 @@ impl Floors {
     /// Bounces a line `count` times.
     pub(crate) fn line(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         for _ in 0..count {
-            let mut patience = Patience::new(self.relax);
             let start = Stamp::now();
+            let mut patience = Patience::watching(self.relax, self.server.as_ref().map(AsFd::as_fd), start);
             let back = self.line.call(|| patience.go_on());
             let end = Stamp::now();
             if !back {
-                return Err(BenchError::stalled("bouncing a line"));
+                return Err(self.gave_up("bouncing a line"));
             }
             recorder.record(end.nanos_since(start));
         }
@@ -107,17 +145,53 @@ impl Floors {
     pub(crate) fn frame(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         let wanted = digest(&self.body);
         for aux in 0..count {
-            let mut patience = Patience::new(self.relax);
             let start = Stamp::now();
-            let back = self.frames.call(aux, &self.body, digest, || patience.go_on());
+            let mut patience = Patience::watching(self.relax, self.server.as_ref().map(AsFd::as_fd), start);
+            self.frames.post(aux, &self.body);
+            let back = self.frames.take(digest, || patience.go_on());
             let end = Stamp::now();
             match back {
                 Some(found) if found == wanted => recorder.record(end.nanos_since(start)),
                 Some(_) => return Err(BenchError::Wrong("another body on the bare ring")),
-                None => return Err(BenchError::stalled("echoing on the bare ring")),
+                None => return Err(self.gave_up("echoing on the bare ring")),
             }
         }
         Ok(())
+    }
+
+    /// Sends `count` frames there and back, a window of them under way; per second. No frame is timed by itself: reading
+    /// the clock would cost as much as a frame.
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
+    pub(crate) fn ring(&mut self, count: u64) -> Result<f64, BenchError> {
+        let wanted = digest(&self.body);
+        let (mut sent, first) = (0, Stamp::now());
+        for _ in 0..count {
+            while sent < count && self.frames.post(sent, &self.body) {
+                sent += 1;
+            }
+            let mut patience = Patience::watching(self.relax, self.server.as_ref().map(AsFd::as_fd), first);
+            match self.frames.take(digest, || patience.go_on()) {
+                Some(found) if found == wanted => {}
+                Some(_) => return Err(BenchError::Wrong("another body on the bare ring")),
+                None => return Err(self.gave_up("echoing on the bare ring")),
+            }
+        }
+        Ok(count as f64 * 1e9 / Stamp::now().nanos_since(first).max(1) as f64)
+    }
+
+    /// Writes a block and lets the other core read it, `count` times; per second.
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
+    pub(crate) fn block(&mut self, count: u64) -> Result<f64, BenchError> {
+        let first = Stamp::now();
+        for _ in 0..count {
+            self.filling = self.filling.wrapping_add(1);
+            let filling = self.filling;
+            let mut patience = Patience::watching(self.relax, self.server.as_ref().map(AsFd::as_fd), first);
+            if self.block.call(|block| block.fill(filling), || patience.go_on()).is_none() {
+                return Err(self.gave_up("reading a block"));
+            }
+        }
+        Ok(count as f64 * 1e9 / Stamp::now().nanos_since(first).max(1) as f64)
     }
 }
 
@@ -126,7 +200,10 @@ impl Floors {
 pub(crate) struct FloorServer {
     area: Rc<Area>,
     line: Line,
-    frames: Option<(usize, Frames)>,
+    /// For the plan's frames, from their first phase on.
+    frames: Option<Frames>,
+    /// For the plan's blocks.
+    block: Option<Block>,
 }
 
 impl FloorServer {
@@ -134,7 +211,7 @@ impl FloorServer {
     pub(crate) fn attach(fd: BorrowedFd<'_>) -> Result<Self, BenchError> {
         let area = Area::attach(fd).map_err(BenchError::system("mapping the client's floors"))?;
         let area = Rc::new(area);
-        Ok(Self { line: Line::new(&area), area, frames: None })
+        Ok(Self { line: Line::new(&area), area, frames: None, block: None })
     }
 
     /// What the client wants, with the word that said so.
@@ -164,20 +241,38 @@ impl FloorServer {
         });
     }
 
-    /// Echoes frames of `bytes` until the client wants something else.
-    pub(crate) fn frame(&mut self, word: u64, bytes: usize, relax: Relax) -> Result<(), BenchError> {
-        if self.frames.is_none() {
-            let frames = Frames::new(&self.area, bytes).map_err(BenchError::system("mapping the floors"))?;
-            self.frames = Some((bytes, frames));
-        }
-        let area = &self.area;
-        match &mut self.frames {
-            Some((known, frames)) if *known == bytes => frames.echo(|| {
-                relax.relax();
-                area.phase() == word
-            }),
-            _ => return Err(BenchError::Wrong("another size on the bare ring")),
-        }
+    /// Echoes frames of `bytes`, at most `window` of them at once, until the client wants something else.
+    pub(crate) fn frame(
+        &mut self,
+        word: u64,
+        bytes: usize,
+        window: usize,
+        relax: Relax,
+    ) -> Result<(), BenchError> {
+        let Self { area, frames, .. } = self;
+        let frames = match frames {
+            Some(frames) => frames,
+            None => frames
+                .insert(Frames::new(area, bytes, window).map_err(BenchError::system("mapping the floors"))?),
+        };
+        frames.echo(|| {
+            relax.relax();
+            area.phase() == word
+        });
+        Ok(())
+    }
+
+    /// Reads blocks of `bytes` until the client wants something else.
+    pub(crate) fn block(&mut self, word: u64, bytes: usize, relax: Relax) -> Result<(), BenchError> {
+        let Self { area, block, .. } = self;
+        let block = match block {
+            Some(block) => block,
+            None => block.insert(Block::new(area, bytes).map_err(BenchError::system("mapping the floors"))?),
+        };
+        block.echo(total, || {
+            relax.relax();
+            area.phase() == word
+        });
         Ok(())
     }
 }
@@ -188,10 +283,11 @@ mod tests {
 
     #[test]
     fn phases_survive_their_word() {
-        for phase in [Phase::Idle, Phase::Line, Phase::Frame, Phase::Test, Phase::End] {
+        for phase in PHASES.into_iter().chain([Phase::End]) {
             assert_eq!(Phase::of(phase.word(77)), phase);
             assert_ne!(phase.word(1), phase.word(2));
         }
         assert_eq!(Phase::of(u64::MAX), Phase::End);
+        assert_eq!(Phase::of(0), Phase::Idle);
     }
 }

@@ -24,11 +24,11 @@ use crate::{
     error::BenchError,
     plan::{ECHO, PLAN, Plan, engine_config, head, parse_answer},
     recorder::Recorder,
-    target::{Target, body, digest},
+    target::{Target, body, digest, total},
 };
 
 /// How long a parked caller waits before it looks whether anything is wrong.
-const PARK: Duration = Duration::from_millis(100);
+pub(crate) const PARK: Duration = Duration::from_millis(100);
 
 /// A call on its way, with the memory for its answer.
 #[derive(Debug)]
@@ -180,6 +180,7 @@ pub struct HandoffTarget<P: Provider> {
     answers: Arc<Answers>,
     free: Vec<Ticket>,
     digest: u64,
+    is_thorough: bool,
     relax: Relax,
 }
 
@@ -216,7 +217,9 @@ impl<P: Provider> HandoffTarget<P> {
         let ticket = |slot| Ticket { slot, buffer: body.clone(), started: Stamp::now() };
         let free = (0..plan.window).map(ticket).collect();
         let relax = Relax::for_cores(plan.client_core, plan.server_core);
-        let target = Self { workers, handle, conn, answers, free, digest: digest(&body), relax };
+        let is_thorough = plan.verify;
+        let digest = if is_thorough { total(&body) } else { digest(&body) };
+        let target = Self { workers, handle, conn, answers, free, digest, is_thorough, relax };
         target.tell(plan)?;
         Ok(target)
     }
@@ -273,7 +276,8 @@ impl<P: Provider> Target for HandoffTarget<P> {
             let mut next = Some(self.next("waiting for an echo")?);
             while let Some(ticket) = next {
                 recorder.record(Stamp::now().nanos_since(ticket.started));
-                if digest(&ticket.buffer) != self.digest {
+                let found = if self.is_thorough { total(&ticket.buffer) } else { digest(&ticket.buffer) };
+                if found != self.digest {
                     return Err(BenchError::Wrong("another body"));
                 }
                 self.free.push(ticket);

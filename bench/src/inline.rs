@@ -1,6 +1,6 @@
 //! The engine's echo, inline: the calling thread runs the turns.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use gimmal_engine::{
     App, Idle, Inline, Io, Message, SendError,
@@ -8,11 +8,12 @@ use gimmal_engine::{
 };
 
 use crate::{
-    clock::{Patience, Relax, Stamp},
+    clock::{PATIENCE, Patience, Relax, Stamp},
     error::BenchError,
-    plan::{ECHO, PLAN, Plan, engine_plan, head, parse_answer},
+    load::Arrivals,
+    plan::{ECHO, PLAN, Plan, READ, engine_plan, head, parse_answer},
     recorder::Recorder,
-    target::{Target, body, digest},
+    target::{Target, body, digest, total},
 };
 
 /// Turns without an answer between two questions whether to go on.
@@ -24,9 +25,10 @@ pub(crate) struct Caller {
     pub(crate) opened: Option<ConnId>,
     pub(crate) answered: u64,
     aux: u64,
-    digest: u64,
+    pub(crate) digest: u64,
+    is_thorough: bool,
     plan_answer: Option<Vec<u8>>,
-    closed: Option<CloseReason>,
+    pub(crate) closed: Option<CloseReason>,
 }
 
 impl App for Caller {
@@ -41,6 +43,9 @@ impl App for Caller {
         if message.head.kind == ECHO {
             self.answered += 1;
             self.aux = message.head.aux;
+            self.digest = if self.is_thorough { total(message.body) } else { digest(message.body) };
+        } else if message.head.kind == READ {
+            self.answered += 1;
             self.digest = digest(message.body);
         } else {
             self.plan_answer = Some(message.body.to_vec());
@@ -70,14 +75,15 @@ impl App for Caller {
 /// The client's end.
 #[derive(Debug)]
 pub struct InlineTarget<P: Provider> {
-    inline: Inline<P, Caller>,
-    conn: ConnId,
-    body: Vec<u8>,
+    pub(crate) inline: Inline<P, Caller>,
+    pub(crate) conn: ConnId,
+    pub(crate) body: Vec<u8>,
     digest: u64,
     relax: Relax,
     /// When the outstanding calls left, by their number modulo the window.
     started: Vec<Stamp>,
-    sent: u64,
+    /// Echoes asked for, on whichever connection.
+    pub(crate) sent: u64,
     served_at: String,
 }
 
@@ -92,8 +98,23 @@ impl<P: Provider> InlineTarget<P> {
         plan: &Plan,
         ring_bytes: u32,
     ) -> Result<Self, BenchError> {
-        let mut inline =
-            Inline::new(provider, &engine_plan(plan.bytes, ring_bytes, Idle::Spin)?, Caller::default())?;
+        let mut target = Self::connect_beside(provider, address, plan, ring_bytes)?;
+        target.served_at = target.tell(plan)?;
+        Ok(target)
+    }
+
+    /// As [`InlineTarget::connect`], beside the connection that tells the plan.
+    ///
+    /// # Errors
+    /// See [`BenchError`].
+    pub fn connect_beside(
+        provider: &P,
+        address: &Address,
+        plan: &Plan,
+        ring_bytes: u32,
+    ) -> Result<Self, BenchError> {
+        let caller = Caller { is_thorough: plan.verify, ..Caller::default() };
+        let mut inline = Inline::new(provider, &engine_plan(plan.bytes, ring_bytes, Idle::Spin)?, caller)?;
         let (conn, _) = inline
             .connect(address)
             .map_err(|why| BenchError::NoServer { address: address.to_string(), why })?;
@@ -104,24 +125,16 @@ impl<P: Provider> InlineTarget<P> {
         let body = body(plan.bytes);
         let relax = Relax::for_cores(plan.client_core, plan.server_core);
         let started = vec![Stamp::now(); plan.window];
-        let mut target = Self {
+        Ok(Self {
             inline,
             conn,
-            digest: digest(&body),
+            digest: if plan.verify { total(&body) } else { digest(&body) },
             body,
             relax,
             started,
             sent: 0,
             served_at: String::new(),
-        };
-        target.served_at = target.tell(plan)?;
-        Ok(target)
-    }
-
-    /// Where the plan's layer is served; empty: on this connection.
-    #[must_use]
-    pub fn served_at(&self) -> &str {
-        &self.served_at
+        })
     }
 
     fn tell(&mut self, plan: &Plan) -> Result<String, BenchError> {
@@ -139,7 +152,11 @@ impl<P: Provider> InlineTarget<P> {
 
     /// Turns until `done`.
     #[inline]
-    fn turns(&mut self, done: impl Fn(&Caller) -> bool, doing: &'static str) -> Result<(), BenchError> {
+    pub(crate) fn turns(
+        &mut self,
+        done: impl Fn(&Caller) -> bool,
+        doing: &'static str,
+    ) -> Result<(), BenchError> {
         let mut patience = Patience::new(self.relax);
         let mut turns = 0u32;
         while !done(self.inline.app()) {
@@ -149,7 +166,7 @@ impl<P: Provider> InlineTarget<P> {
             turns = turns.wrapping_add(1);
             if turns.is_multiple_of(TURNS) {
                 self.check(&mut patience, doing)?;
-            } else {
+            } else if self.relax == Relax::Yield {
                 self.relax.relax();
             }
         }
@@ -157,11 +174,17 @@ impl<P: Provider> InlineTarget<P> {
     }
 
     #[cold]
-    fn check(&self, patience: &mut Patience, doing: &'static str) -> Result<(), BenchError> {
+    fn check(&self, patience: &mut Patience<'_>, doing: &'static str) -> Result<(), BenchError> {
         match &self.inline.app().closed {
             Some(reason) => Err(BenchError::Closed(reason.to_string())),
             None if patience.go_on() => Ok(()),
             None => Err(BenchError::stalled(doing)),
+        }
+    }
+
+    fn relax_if_shared(&self) {
+        if self.relax == Relax::Yield {
+            self.relax.relax();
         }
     }
 
@@ -244,6 +267,54 @@ pub(crate) fn fill(body: &[u8]) -> impl FnOnce(&mut [u8]) -> Option<usize> + '_ 
 impl<P: Provider> Target for InlineTarget<P> {
     fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         if self.started.len() == 1 { self.latency(count, recorder) } else { self.rate(count, recorder) }
+    }
+
+    fn offer(&mut self, arrivals: &mut Arrivals, recorder: &mut Recorder) -> Result<(), BenchError> {
+        let conn = self.conn;
+        // When those under way were due; room for what a stall of seconds leaves behind.
+        let mut due = VecDeque::with_capacity(1 << 20);
+        let first = Stamp::now();
+        let mut next = first.after(arrivals.gap());
+        let end = first.after(arrivals.duration);
+        let mut answered = self.inline.app().answered;
+        while next < end || !due.is_empty() {
+            let now = Stamp::now();
+            if next <= now && next < end && due.len() < due.capacity() {
+                let Self { inline, body, sent, .. } = self;
+                match inline.with(|_, io| io.send(conn, head(ECHO, *sent + 1), body.len(), fill(body))) {
+                    Ok(()) => {
+                        *sent += 1;
+                        due.push_back(next);
+                        next = next.after(arrivals.gap());
+                        continue;
+                    }
+                    // It stays due: its waiting counts.
+                    Err(SendError::Blocked) => {}
+                    Err(error) => return Err(BenchError::Closed(error.to_string())),
+                }
+            }
+            self.inline.turn();
+            let app = self.inline.app();
+            if app.answered > answered {
+                let came = Stamp::now();
+                for _ in answered..app.answered {
+                    recorder.record(due.pop_front().map_or(0, |due| came.nanos_since(due)));
+                }
+                answered = app.answered;
+            } else if let Some(reason) = &app.closed {
+                return Err(BenchError::Closed(reason.to_string()));
+            } else if now.since(end) > PATIENCE {
+                return Err(BenchError::stalled("waiting for the last echoes"));
+            } else {
+                self.relax_if_shared();
+            }
+        }
+        recorder.busy(Stamp::now().nanos_since(first));
+        Ok(())
+    }
+
+    fn served_at(&self) -> &str {
+        &self.served_at
     }
 
     fn close(self: Box<Self>) {

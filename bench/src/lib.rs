@@ -1,9 +1,9 @@
-//! Latency and rate of gimmal's layers, measured beside the floors of the same two processes.
+//! Latency, rate and bandwidth of gimmal's layers, beside the floors of the same two processes and beside others.
 //!
 //! ```text
 //!  gimmal-bench lat ── starts ──► gimmal-bench serve
 //!      │  1. connects, sends its plan in the first message ─► pins itself, answers
-//!      │  2. slices: floors │ test │ floors │ test │ … │ floors       one phase word in a shared memfd says which
+//!      │  2. slices: floors │ test │ floors, others │ test │ … │     one phase word in a shared memfd says which
 //!      └► 3. a table, or one JSON object
 //! ```
 //!
@@ -12,20 +12,29 @@
 
 #![forbid(unsafe_code)]
 
+pub mod against;
 pub mod args;
+mod bulk;
 mod child;
+mod client;
 pub mod clock;
+pub mod csv;
 pub mod echo;
+pub mod environment;
 pub mod error;
 mod floors;
 pub mod handoff;
 pub mod inline;
+pub mod load;
+mod many;
 mod measure;
 pub mod pair;
 pub mod plan;
+mod provider;
 pub mod recorder;
 pub mod report;
 mod rpc;
 pub mod run;
 pub mod serve;
+pub mod slices;
 pub mod target;

@@ -34,30 +34,47 @@ impl<P: Provider> Pair<P> {
     /// # Errors
     /// See [`BenchError`].
     pub fn connect(provider: &P, address: &Address, bytes: usize) -> Result<Self, BenchError> {
+        Self::connect_among(provider, address, bytes, 0)
+    }
+
+    /// As [`Pair::connect`], with `idle` more connections between the two, that do nothing.
+    ///
+    /// # Errors
+    /// See [`BenchError`].
+    pub fn connect_among(
+        provider: &P,
+        address: &Address,
+        bytes: usize,
+        idle: usize,
+    ) -> Result<Self, BenchError> {
         let plan = engine_plan(bytes, 0, Idle::Spin)?;
         let mut caller = Inline::new(provider, &plan, Caller::default())?;
         let mut echo = Inline::new(provider, &plan, Echo::default())?;
         let mut listener = provider.listen(address, &ListenOptions::default())?;
         let (near, far) = (caller.handle(), echo.handle());
-        let mut connecting =
-            provider.connect(&listener.address(), near.gate(), &ConnectOptions::default())?;
-        let mut patience = Patience::new(Relax::Yield);
-        while caller.app().opened.is_none() {
-            if let Some(incoming) = listener.accept(Duration::ZERO)? {
-                let link =
-                    incoming.accept(far.gate()).map_err(|error| BenchError::Closed(error.to_string()))?;
-                echo.adopt(link);
+        let mut conns = Vec::new();
+        for _ in 0..=idle {
+            let mut connecting =
+                provider.connect(&listener.address(), near.gate(), &ConnectOptions::default())?;
+            let mut patience = Patience::new(Relax::Yield);
+            while caller.app().opened.is_none() {
+                if let Some(incoming) = listener.accept(Duration::ZERO)? {
+                    let link =
+                        incoming.accept(far.gate()).map_err(|error| BenchError::Closed(error.to_string()))?;
+                    echo.adopt(link);
+                }
+                if let Some(link) = connecting.poll(Duration::ZERO) {
+                    caller.adopt(link?);
+                }
+                caller.turn();
+                echo.turn();
+                if !patience.go_on() {
+                    return Err(BenchError::stalled("connecting to ourselves"));
+                }
             }
-            if let Some(link) = connecting.poll(Duration::ZERO) {
-                caller.adopt(link?);
-            }
-            caller.turn();
-            echo.turn();
-            if !patience.go_on() {
-                return Err(BenchError::stalled("connecting to ourselves"));
-            }
+            conns.extend(caller.app_mut().opened.take());
         }
-        let conn = caller.app().opened.ok_or(BenchError::Wrong("no connection"))?;
+        let conn = conns.first().copied().ok_or(BenchError::Wrong("no connection"))?;
         Ok(Self { caller, echo, conn, body: body(bytes) })
     }
 
@@ -76,12 +93,17 @@ impl<P: Provider> Pair<P> {
                 Ok(())
             })
             .map_err(|error| BenchError::Closed(error.to_string()))?;
-        // Verbs and sim need more turns than one; shared memory does not.
-        for _ in 0..1000 {
+        // Verbs and sim need more turns than one. Shared memory does not, but a connection that was idle for long, as
+        // when the scheduler took us away, is looked at only now and then.
+        let mut patience = Patience::new(Relax::Yield);
+        for turn in 1u32.. {
             echo.turn();
             caller.turn();
             if caller.app().answered == wanted {
                 return Ok(());
+            }
+            if turn.is_multiple_of(1000) && !patience.go_on() {
+                break;
             }
         }
         Err(BenchError::stalled("echoing to ourselves"))

@@ -72,6 +72,15 @@ pub struct Plan {
     pub bytes: usize,
     /// Calls outstanding.
     pub window: usize,
+    /// Bytes of one loan, for what is measured with loans.
+    #[serde(default)]
+    pub block: usize,
+    /// Whether every byte of an answer is looked at.
+    #[serde(default)]
+    pub verify: bool,
+    /// Whether more connections come while it is measured.
+    #[serde(default)]
+    pub keeps_accepting: bool,
     /// The client's core.
     pub client_core: usize,
     /// The server's core.
@@ -86,6 +95,12 @@ pub const PLAN: u16 = 1;
 pub const ACCEPTED: char = '+';
 /// To be sent back.
 pub const ECHO: u16 = 2;
+/// With a loan, of which the first word is read; answered with [`READ`].
+pub const TOUCH: u16 = 3;
+/// With a loan, of which every byte is read; answered with [`READ`].
+pub const WHOLE: u16 = 4;
+/// What was read: the sum in eight bytes.
+pub const READ: u16 = 5;
 
 /// What the server answered: where the plan's layer is served (empty: on this connection).
 ///
@@ -105,11 +120,12 @@ pub const fn head(kind: u16, aux: u64) -> Head {
     Head { kind, aux }
 }
 
-/// The engine's configuration for bodies of `bytes`, with rings of at least `ring_bytes`.
+/// The engine's configuration for bodies of `bytes`, with rings of at least `ring_bytes` (0: the default).
 #[must_use]
 pub fn engine_config(bytes: usize, ring_bytes: u32, idle: Idle) -> Config {
     let mut config = Config { idle, ..Config::default() };
-    config.port.ring_bytes = ring_for(bytes, config.port.ring_bytes.max(ring_bytes));
+    let least = if ring_bytes == 0 { config.port.ring_bytes } else { ring_bytes };
+    config.port.ring_bytes = ring_for(bytes, least);
     // Between its slices a side does not turn, and is not dead.
     config.port.attended = false;
     config.port.slot_bytes = config.port.slot_bytes.min(config.port.ring_bytes / 4);
@@ -139,6 +155,9 @@ mod tests {
     fn rings_hold_four_frames() {
         assert_eq!(ring_for(64, 256 << 10), 256 << 10);
         assert_eq!(ring_for(64 << 10, 256 << 10), 512 << 10);
+        assert_eq!(engine_config(64, 0, Idle::Spin).port.ring_bytes, 256 << 10);
+        assert_eq!(engine_config(64, 16 << 10, Idle::Spin).port.ring_bytes, 16 << 10);
+        assert!(engine_plan(64, 16 << 10, Idle::Spin).is_ok());
         assert!(engine_plan(1 << 20, 0, Idle::Spin).is_ok());
         assert_eq!(engine_plan(1 << 40, 0, Idle::Spin).unwrap_err().exit_code(), 2);
     }
@@ -150,6 +169,9 @@ mod tests {
             mode: Mode::Handoff,
             bytes: 64,
             window: 1,
+            block: 0,
+            verify: false,
+            keeps_accepting: false,
             client_core: 0,
             server_core: 1,
             same_host: true,

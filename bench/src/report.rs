@@ -2,34 +2,46 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::environment::Environment;
 
 /// Floors that moved by more than this make a run worthless, percent.
 pub const DRIFT_MAX_PCT: f64 = 15.0;
 
 /// The result of one run. Times are round trips, in nanoseconds; `None` where there were no floors.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
+    /// Which test: lat, rate, bw, conn, scale.
+    pub test: String,
     /// How the bytes travelled.
-    pub provider: &'static str,
+    pub provider: String,
     /// What was measured.
-    pub layer: &'static str,
+    pub layer: String,
     /// Who ran the caller's turns.
-    pub mode: &'static str,
-    /// Of one body, each way.
+    pub mode: String,
+    /// Of one body, each way; of one loan for bw.
     pub bytes: usize,
     /// Calls outstanding.
     pub window: usize,
     /// Calls measured.
     pub count: u64,
+    /// The shortest.
+    pub min_ns: u64,
     /// Half of the calls took at most this.
     pub p50_ns: u64,
+    /// 90 %.
+    pub p90_ns: u64,
     /// 99 %.
     pub p99_ns: u64,
     /// 99.9 %.
     pub p999_ns: u64,
+    /// 99.99 %.
+    pub p9999_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// Half of `p50_ns`: what others print as latency.
+    pub half_p50_ns: u64,
     /// Over all slices of the test, what lies between calls included.
     pub calls_per_s: f64,
     /// Median of one cache line bounced.
@@ -38,16 +50,71 @@ pub struct Report {
     pub frame_floor_p50_ns: Option<u64>,
     /// Window 1: the median over the frame floor's. Else: the calls per second over those of the bare frame at window 1.
     pub ratio_to_frame_floor: Option<f64>,
-    /// The widest difference between slices of one floor, percent.
+    /// The widest difference between slices of one floor, but for the lowest and the highest slice, percent.
     pub floor_drift_pct: Option<f64>,
+    /// Handed off: what it costs more than inline, over a bare thread exchange; the median of the pairs.
+    pub handoff_per_exchange: Option<f64>,
+    /// Who else was measured, in turns with the test.
+    pub rows: Vec<Row>,
+    /// Named parts: steps of a connection, numbers of connections, loads.
+    #[serde(default)]
+    pub parts: Vec<Part>,
     /// The client's core and the server's.
     pub cpus: [usize; 2],
+    /// False: it broke off, and this is what was measured before.
+    pub is_complete: bool,
     /// What was built.
-    pub commit: &'static str,
+    pub commit: String,
+    /// Where.
+    pub environment: Environment,
+    /// What spoils the numbers, each with what to do about it.
+    pub warnings: Vec<String>,
+}
+
+/// Someone who was measured beside the test.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Row {
+    /// Who.
+    pub name: String,
+    /// What the number says.
+    pub what: String,
+    /// Median of the slices: nanoseconds, or per second.
+    pub value: Option<f64>,
+    /// Slices.
+    pub slices: usize,
+    /// The test's number over this one's, median of the pairs.
+    pub ratio: Option<f64>,
+    /// Where the ratio lies with 95 % confidence (all pairs, of less than six).
+    pub ratio_interval: Option<[f64; 2]>,
+    /// Why there is no number, or not from every slice.
+    pub note: Option<String>,
+}
+
+/// A part of a test with a distribution of its own.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Part {
+    /// What, for people.
+    pub name: String,
+    /// What it is ordered by: connections, offered calls per second.
+    pub at: f64,
+    /// How many were measured.
+    pub count: u64,
+    /// Half of them took at most this.
+    pub p50_ns: u64,
+    /// 99 %.
+    pub p99_ns: u64,
+    /// 99.9 %.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// As many were done in a second.
+    pub per_s: f64,
+    /// What else there is to say.
+    pub note: Option<String>,
 }
 
 impl Report {
-    /// What is wrong with the run, if anything.
+    /// What is wrong with the run itself, if anything.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let drift = self.floor_drift_pct?;
@@ -59,7 +126,8 @@ impl Report {
 
 /// Nanoseconds with three digits and a unit.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
-fn time(nanos: u64) -> String {
+#[must_use]
+pub fn time(nanos: u64) -> String {
     match nanos {
         0..10_000 => format!("{nanos} ns"),
         10_000..10_000_000 => format!("{:.1} us", nanos as f64 / 1e3),
@@ -67,26 +135,98 @@ fn time(nanos: u64) -> String {
     }
 }
 
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "for people")]
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "  {:<44}", self.name)?;
+        if let Some(value) = self.value {
+            let value = if self.what.contains("second") {
+                format!("{value:.0}")
+            } else {
+                time(value.max(0.0).round() as u64)
+            };
+            write!(f, " {value:>12} {}", self.what)?;
+        }
+        if let Some(ratio) = self.ratio {
+            write!(f, "; ours is {ratio:.2} x")?;
+        }
+        if let Some([low, high]) = self.ratio_interval {
+            write!(f, " ({low:.2} to {high:.2}, {} pairs)", self.slices)?;
+        }
+        match &self.note {
+            Some(note) => write!(f, " [{note}]"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "  {:<36} p50 {:>9}  p99 {:>9}", self.name, time(self.p50_ns), time(self.p99_ns))?;
+        write!(f, "  p99.9 {:>9}  max {:>9}", time(self.p999_ns), time(self.max_ns))?;
+        if self.per_s > 0.0 {
+            write!(f, "  {:>10.0} per s", self.per_s)?;
+        }
+        match &self.note {
+            Some(note) => write!(f, "  {note}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for Report {
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [client, server] = self.cpus;
-        writeln!(f, "provider           {}", self.provider)?;
-        writeln!(f, "layer              {}, {}", self.layer, self.mode)?;
-        writeln!(f, "body               {} bytes each way", self.bytes)?;
-        writeln!(f, "window             {}", self.window)?;
-        writeln!(f, "calls              {}", self.count)?;
-        writeln!(f, "cores              {client} client, {server} server")?;
-        writeln!(f, "RTT p50            {}", time(self.p50_ns))?;
-        writeln!(f, "RTT p99            {}", time(self.p99_ns))?;
-        writeln!(f, "RTT p99.9          {}", time(self.p999_ns))?;
-        writeln!(f, "RTT max            {}", time(self.max_ns))?;
-        writeln!(f, "calls per second   {:.0}", self.calls_per_s)?;
+        writeln!(f, "test               {} on {}, {}, {}", self.test, self.provider, self.layer, self.mode)?;
+        writeln!(f, "body               {} bytes, window {}", self.bytes, self.window)?;
+        writeln!(f, "calls              {}, cores {client} (client) and {server} (server)", self.count)?;
+        if self.count > 0 {
+            self.times(f)?;
+        }
+        self.floors(f)?;
+        if let Some(ratio) = self.handoff_per_exchange {
+            writeln!(f, "hand-over          {ratio:.2} x of a bare thread exchange above the inline RTT")?;
+        }
+        for (title, is_empty) in [("beside it", self.rows.is_empty()), ("parts", self.parts.is_empty())] {
+            if !is_empty {
+                writeln!(f, "{title}")?;
+            }
+            match title {
+                "parts" => self.parts.iter().try_for_each(|part| writeln!(f, "{part}"))?,
+                _ => self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))?,
+            }
+        }
+        if !self.is_complete {
+            writeln!(f, "INCOMPLETE         it broke off; this is what was measured before")?;
+        }
+        for warning in self.warning().iter().chain(&self.warnings) {
+            writeln!(f, "WARNING            {warning}")?;
+        }
+        write!(f, "commit             {}", self.commit)
+    }
+}
+
+impl Report {
+    fn times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, per_second) =
+            if self.test == "conn" { ("whole", "connections/s     ") } else { ("RTT", "calls per second  ") };
+        let mut line = |name: &str, text: String| writeln!(f, "{:<18} {text}", format!("{what} {name}"));
+        line("p50", format!("{} (half: {})", time(self.p50_ns), time(self.half_p50_ns)))?;
+        line("min, p90", format!("{}, {}", time(self.min_ns), time(self.p90_ns)))?;
+        line("p99", time(self.p99_ns))?;
+        line("p99.9", time(self.p999_ns))?;
+        line("p99.99", time(self.p9999_ns))?;
+        line("max", time(self.max_ns))?;
+        writeln!(f, "{per_second} {:.0}", self.calls_per_s)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    fn floors(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let (Some(line), Some(frame)) = (self.line_floor_p50_ns, self.frame_floor_p50_ns) {
             writeln!(f, "line floor         {} RTT p50", time(line))?;
             let rate = 1e9 / frame.max(1) as f64;
             writeln!(f, "frame floor        {} RTT p50, {rate:.0} per second at window 1", time(frame))?;
-        } else {
+        } else if matches!(&*self.test, "lat" | "rate") {
             writeln!(f, "floors             none: the two processes share no file (use --loopback)")?;
         }
         if let Some(ratio) = self.ratio_to_frame_floor {
@@ -94,13 +234,10 @@ impl fmt::Display for Report {
                 if self.window == 1 { "of the RTT p50" } else { "of the rates, the floor's at window 1" };
             writeln!(f, "to frame floor     {ratio:.2} x, {of}")?;
         }
-        if let Some(drift) = self.floor_drift_pct {
-            writeln!(f, "floors moved by    {drift:.1} %")?;
+        match self.floor_drift_pct {
+            Some(drift) => writeln!(f, "floors moved by    {drift:.1} %"),
+            None => Ok(()),
         }
-        if let Some(warning) = self.warning() {
-            writeln!(f, "WARNING            {warning}")?;
-        }
-        write!(f, "commit             {}", self.commit)
     }
 }
 
@@ -110,13 +247,15 @@ mod tests {
 
     fn report() -> Report {
         Report {
-            provider: "shm",
-            layer: "engine",
-            mode: "inline",
+            test: "lat".to_owned(),
+            provider: "shm".to_owned(),
+            layer: "engine".to_owned(),
+            mode: "inline".to_owned(),
             bytes: 64,
             window: 1,
             count: 100,
             p50_ns: 500,
+            half_p50_ns: 250,
             p99_ns: 700,
             p999_ns: 20_000,
             max_ns: 30_000_000,
@@ -126,30 +265,38 @@ mod tests {
             ratio_to_frame_floor: Some(1.25),
             floor_drift_pct: Some(3.5),
             cpus: [0, 1],
-            commit: "abc1234",
+            is_complete: true,
+            rows: vec![Row {
+                name: "ucx_perftest".to_owned(),
+                what: "RTT p50".to_owned(),
+                value: Some(1000.0),
+                slices: 7,
+                ratio: Some(0.5),
+                ratio_interval: Some([0.45, 0.55]),
+                note: None,
+            }],
+            ..Report::default()
         }
     }
 
     #[test]
-    fn golden_json() {
-        let golden = concat!(
-            r#"{"provider":"shm","layer":"engine","mode":"inline","bytes":64,"window":1,"count":100,"#,
-            r#""p50_ns":500,"p99_ns":700,"p999_ns":20000,"max_ns":30000000,"calls_per_s":1900000.0,"#,
-            r#""line_floor_p50_ns":300,"frame_floor_p50_ns":400,"ratio_to_frame_floor":1.25,"#,
-            r#""floor_drift_pct":3.5,"cpus":[0,1],"commit":"abc1234"}"#
-        );
-        assert_eq!(serde_json::to_string(&report()).unwrap(), golden);
+    fn json_comes_back() {
+        let text = serde_json::to_string(&report()).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report());
     }
 
     #[test]
     fn the_table_says_rtt_and_what_the_ratio_is() {
         let mut report = report();
         let table = report.to_string();
-        assert!(table.contains("RTT p50            500 ns"), "{table}");
+        assert!(table.contains("RTT p50            500 ns (half: 250 ns)"), "{table}");
         assert!(table.contains("RTT p99.9          20.0 us") && table.contains("RTT max            30.0 ms"));
         assert!(table.contains("1.25 x, of the RTT p50") && !table.contains("WARNING"));
+        assert!(table.contains("1000 ns RTT p50; ours is 0.50 x (0.45 to 0.55, 7 pairs)"), "{table}");
         report.window = 32;
         assert!(report.to_string().contains("of the rates, the floor's at window 1"));
+        report.is_complete = false;
+        assert!(report.to_string().contains("INCOMPLETE"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::{
     inline::InlineTarget,
     plan::{Mode, Plan, engine_config},
     recorder::Recorder,
-    target::{Target, body, digest},
+    target::{Target, body, digest, total},
 };
 
 /// What is called.
@@ -61,9 +61,11 @@ pub(crate) fn serve(address: &Address, plan: &Plan, ring_bytes: u32) -> Result<I
 /// The client's end: calls through `C`, and the connection that carried the plan.
 pub(crate) struct RpcTarget<C: Channel, P: Provider> {
     client: BenchClient<C>,
-    plan: InlineTarget<P>,
+    /// `None`: beside the connection that told it.
+    plan: Option<InlineTarget<P>>,
     body: Vec<u8>,
     digest: u64,
+    is_thorough: bool,
     window: usize,
     under_way: VecDeque<(Stamp, RawCall<C>)>,
     close: fn(C),
@@ -87,11 +89,33 @@ pub(crate) fn connect<P: Provider>(
 ) -> Result<Box<dyn Target>, BenchError> {
     let control = InlineTarget::connect(provider, address, plan, ring_bytes)?;
     let url = control.served_at().to_owned();
+    open(&url, Some(control), plan, ring_bytes)
+}
+
+/// A client of the same server, beside the connection that told the plan.
+///
+/// # Errors
+/// See [`BenchError`].
+pub(crate) fn connect_beside<P: Provider>(
+    _: &P,
+    url: &str,
+    plan: &Plan,
+    ring_bytes: u32,
+) -> Result<Box<dyn Target>, BenchError> {
+    open::<P>(url, None, plan, ring_bytes)
+}
+
+fn open<P: Provider>(
+    url: &str,
+    control: Option<InlineTarget<P>>,
+    plan: &Plan,
+    ring_bytes: u32,
+) -> Result<Box<dyn Target>, BenchError> {
     let failed = |error: gimmal::ConnectError| BenchError::Rpc(error.to_string());
     match plan.mode {
         Mode::Inline => {
             let config = config(plan, ring_bytes, Idle::Spin);
-            let client = Client::builder().config(config).connect_inline(&url).map_err(failed)?;
+            let client = Client::builder().config(config).connect_inline(url).map_err(failed)?;
             let close = |client: InlineClient| {
                 // A server that does not answer our goodbye sees us go.
                 let _ = client.close(Duration::from_secs(1));
@@ -102,7 +126,7 @@ pub(crate) fn connect<P: Provider>(
             let mut config = config(plan, ring_bytes, Idle::default());
             config.engine.cores = vec![plan.client_core];
             config.engine.inbox = config.engine.inbox.max(plan.window);
-            let client = Client::builder().config(config).connect(&url).map_err(failed)?;
+            let client = Client::builder().config(config).connect(url).map_err(failed)?;
             Ok(Box::new(RpcTarget::new(client, control, plan, drop)))
         }
     }
@@ -113,13 +137,14 @@ fn failed<E: fmt::Display + fmt::Debug>(error: CallError<E>) -> BenchError {
 }
 
 impl<C: Channel, P: Provider> RpcTarget<C, P> {
-    fn new(client: C, control: InlineTarget<P>, plan: &Plan, close: fn(C)) -> Self {
+    fn new(client: C, control: Option<InlineTarget<P>>, plan: &Plan, close: fn(C)) -> Self {
         let body = body(plan.bytes);
         let window = plan.window;
         Self {
             client: BenchClient::new(client),
             plan: control,
-            digest: digest(&body),
+            digest: if plan.verify { total(&body) } else { digest(&body) },
+            is_thorough: plan.verify,
             body,
             window,
             under_way: VecDeque::with_capacity(window),
@@ -143,7 +168,9 @@ impl<C: Channel, P: Provider> Target for RpcTarget<C, P> {
                 started += 1;
             }
             let Some((start, call)) = self.under_way.pop_front() else { break };
-            let found = call.wait_with(digest).map_err(failed)?;
+            let found = call
+                .wait_with(|answer| if self.is_thorough { total(answer) } else { digest(answer) })
+                .map_err(failed)?;
             recorder.record(Stamp::now().nanos_since(start));
             self.compare(found)?;
         }
@@ -151,11 +178,17 @@ impl<C: Channel, P: Provider> Target for RpcTarget<C, P> {
         Ok(())
     }
 
+    fn served_at(&self) -> &str {
+        self.plan.as_ref().map_or("", |plan| plan.served_at())
+    }
+
     fn close(self: Box<Self>) {
         let Self { client, plan, under_way, close, .. } = *self;
         drop(under_way);
         close(client.channel().clone());
         drop(client);
-        Box::new(plan).close();
+        if let Some(plan) = plan {
+            Box::new(plan).close();
+        }
     }
 }

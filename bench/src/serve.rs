@@ -1,6 +1,10 @@
 //! The server: echoes, and does its half of the floors when the client's file is there.
 
-use std::{io::Write as _, os::fd::AsFd, time::Duration};
+use std::{
+    io::Write as _,
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
 
 use gimmal::InlineServer;
 use gimmal_engine::{
@@ -11,10 +15,12 @@ use gimmal_engine::{
 use rustix::process::Signal;
 
 use crate::{
+    against::sockets::Stream,
     clock::Relax,
     echo::Echo,
     error::BenchError,
     floors::{FloorServer, Phase},
+    many::raise_descriptors,
     plan::{Layer, Mode, Plan, engine_plan},
     rpc,
 };
@@ -23,6 +29,9 @@ use crate::{
 const LOOKS: u32 = 64;
 /// The longest sleep while nothing is measured, and of a worker in hand-off mode.
 const NAP: Duration = Duration::from_millis(1);
+
+/// From one stall to the next.
+const STALLS: Duration = Duration::from_secs(1);
 
 /// How to serve.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +42,12 @@ pub struct ServeOptions {
     pub ring_bytes: u32,
     /// Standard input is the client's file: do its floors, end when it says so or dies, serve nobody else.
     pub is_child: bool,
+    /// Sockets of the client to connect to, as in `tcp:127.0.0.1:4711`.
+    pub beside: Vec<String>,
+    /// How long to do nothing in every second.
+    pub stall: Duration,
+    /// The number of the echo in which a bit is turned over.
+    pub corrupt: Option<u64>,
 }
 
 /// Serves until the client that started us ends it; for ever when nobody did.
@@ -43,17 +58,20 @@ pub fn serve<P: Provider>(provider: &P, options: &ServeOptions) -> Result<(), Be
     let mut floors = None;
     if options.is_child {
         die_with_parent()?;
+        raise_descriptors();
         floors = Some(FloorServer::attach(std::io::stdin().as_fd())?);
     }
+    let beside = options.beside.iter().map(|place| Stream::connect(place)).collect::<Result<_, _>>()?;
     let plan = engine_plan(0, options.ring_bytes, Idle::default())?;
-    let inline = Inline::new(provider, &plan, Echo::default())?;
+    let inline = Inline::new(provider, &plan, Echo::corrupting(options.corrupt))?;
     let listener = provider.listen(&options.address, &ListenOptions::default())?;
     let acceptor = Acceptor::spawn(listener, vec![inline.handle()])?;
     let mut out = std::io::stdout();
     writeln!(out, "{}", acceptor.address())
         .and_then(|()| out.flush())
         .map_err(BenchError::system("saying where we listen"))?;
-    let mut host = Host { inline, acceptor, rpc: None, ring_bytes: options.ring_bytes };
+    let staller = Staller::new(options.stall);
+    let mut host = Host { inline, acceptor, rpc: None, ring_bytes: options.ring_bytes, beside, staller };
     match floors {
         None => host.serve_all(),
         Some(mut floors) => {
@@ -84,6 +102,35 @@ struct Host<P: Provider> {
     /// While a plan of the RPC layer is served.
     rpc: Option<InlineServer>,
     ring_bytes: u32,
+    /// Sockets that the engine is compared with.
+    beside: Vec<Stream>,
+    staller: Staller,
+}
+
+/// Once a second, does nothing for a time: what a collector of garbage, or a busy neighbour, does to a server.
+#[derive(Debug)]
+struct Staller {
+    stall: Duration,
+    next: Instant,
+    looks: u32,
+}
+
+impl Staller {
+    fn new(stall: Duration) -> Self {
+        Self { stall, next: Instant::now() + STALLS, looks: 0 }
+    }
+
+    #[inline]
+    fn stall(&mut self) {
+        if self.stall.is_zero() {
+            return;
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(LOOKS) && Instant::now() >= self.next {
+            std::thread::sleep(self.stall);
+            self.next += STALLS;
+        }
+    }
 }
 
 impl<P: Provider> Host<P> {
@@ -101,21 +148,23 @@ impl<P: Provider> Host<P> {
                         std::hint::spin_loop();
                     }
                 }
-                Some(Mode::Handoff) => self.nap(),
+                Some(Mode::Handoff) => self.nap(NAP),
             }
         }
     }
 
     /// One turn of everything.
     fn turn(&mut self) -> usize {
+        self.staller.stall();
         self.inline.turn() + self.rpc.as_mut().map_or(0, InlineServer::turn)
     }
 
     /// A turn of everything; sleeps a little when there was nothing to do.
-    fn nap(&mut self) {
+    fn nap(&mut self, limit: Duration) {
+        self.staller.stall();
         match &mut self.rpc {
-            None => self.inline.idle(NAP),
-            Some(rpc) => self.inline.turn() + rpc.idle(NAP),
+            None => self.inline.idle(limit),
+            Some(rpc) => self.inline.turn() + rpc.idle(limit),
         };
     }
 
@@ -151,29 +200,44 @@ impl<P: Provider> Host<P> {
             self.answer_plan();
             if plan.is_none() && self.inline.app().plan().is_some() {
                 plan = self.inline.app().plan().cloned();
-                // One client is all there will be; a thread that waits for more would be measured with us.
-                self.acceptor.stop();
             }
             floors.answer(word);
             match (phase, &plan) {
                 (Phase::End, _) => return Ok(()),
-                (Phase::Idle, _) | (_, None) => self.nap(),
+                (_, None) => self.nap(NAP),
+                // Other programs have our core.
+                (Phase::Idle, Some(_)) => self.nap(NAP * 10),
                 (Phase::Line, Some(plan)) => floors.line(word, relax(plan)),
-                (Phase::Frame, Some(plan)) => floors.frame(word, plan.bytes, relax(plan))?,
-                (Phase::Test, Some(plan)) => self.test(floors, word, plan),
+                (Phase::Frame, Some(plan)) => floors.frame(word, plan.bytes, plan.window, relax(plan))?,
+                (Phase::Block, Some(plan)) => floors.block(word, plan.block, relax(plan))?,
+                (Phase::Test, Some(plan)) => self.test(floors, word, plan, plan.mode),
+                (Phase::Spin, Some(plan)) => self.test(floors, word, plan, Mode::Inline),
+                (phase @ (Phase::Tcp | Phase::Uds), Some(plan)) => {
+                    let relax = (plan.mode == Mode::Inline).then(|| relax(plan));
+                    let stream = self.beside.iter_mut().find(|stream| stream.phase() == phase);
+                    stream
+                        .ok_or(BenchError::Wrong("no such socket"))?
+                        .echo(relax, || floors.is_still(word))?;
+                }
             }
         }
     }
 
     /// Echoes until the client wants something else.
-    fn test(&mut self, floors: &FloorServer, word: u64, plan: &Plan) {
+    fn test(&mut self, floors: &FloorServer, word: u64, plan: &Plan, mode: Mode) {
+        if !plan.keeps_accepting {
+            // One client is all there will be; a thread that waits for more would be measured with us.
+            self.acceptor.stop();
+        }
         let go_on = || floors.is_still(word);
-        match (plan.mode, &mut self.rpc) {
-            (Mode::Inline, None) => spin(relax(plan), || self.inline.turn(), go_on),
-            (Mode::Inline, Some(rpc)) => spin(relax(plan), || rpc.turn(), go_on),
+        let Self { inline, staller, .. } = self;
+        match (mode, &mut self.rpc) {
+            (Mode::Inline, None) => spin(relax(plan), || inline.turn(), go_on, staller),
+            (Mode::Inline, Some(rpc)) => spin(relax(plan), || rpc.turn(), go_on, staller),
             (Mode::Handoff, None) => {
                 while go_on() {
-                    self.inline.idle(NAP);
+                    staller.stall();
+                    inline.idle(NAP);
                 }
             }
             (Mode::Handoff, Some(rpc)) => rpc.run_until(NAP, || !go_on()),
@@ -183,9 +247,10 @@ impl<P: Provider> Host<P> {
 
 /// Turns without ever sleeping, until `go_on`, which is asked now and then, says no.
 #[inline]
-fn spin(relax: Relax, mut turn: impl FnMut() -> usize, go_on: impl Fn() -> bool) {
+fn spin(relax: Relax, mut turn: impl FnMut() -> usize, go_on: impl Fn() -> bool, staller: &mut Staller) {
     let mut empty = 0u32;
     loop {
+        staller.stall();
         if turn() > 0 {
             continue;
         }
@@ -193,7 +258,10 @@ fn spin(relax: Relax, mut turn: impl FnMut() -> usize, go_on: impl Fn() -> bool)
         if empty.is_multiple_of(LOOKS) && !go_on() {
             return;
         }
-        relax.relax();
+        // A turn is a pause by itself.
+        if relax == Relax::Yield {
+            relax.relax();
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What can be measured: something that makes calls.
 
-use crate::{error::BenchError, recorder::Recorder};
+use crate::{error::BenchError, load::Arrivals, recorder::Recorder};
 
 /// One connection to an echo, through one layer.
 ///
@@ -13,6 +13,20 @@ pub trait Target: std::fmt::Debug {
     /// # Errors
     /// The first call that failed.
     fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError>;
+
+    /// Makes calls when they are due, for as long as `arrivals` says; times them from when they were due.
+    ///
+    /// # Errors
+    /// [`BenchError::Arguments`] from targets that cannot; else as [`Target::run`].
+    fn offer(&mut self, arrivals: &mut Arrivals, recorder: &mut Recorder) -> Result<(), BenchError> {
+        let _ = (arrivals, recorder);
+        Err(BenchError::Arguments("the open loop needs --layer engine and --mode inline".to_owned()))
+    }
+
+    /// Where the plan's layer is served; empty: on the plan's own connection.
+    fn served_at(&self) -> &str {
+        ""
+    }
 
     /// Says goodbye.
     fn close(self: Box<Self>);
@@ -31,6 +45,15 @@ pub fn digest(bytes: &[u8]) -> u64 {
         });
     }
     sum
+}
+
+/// Reads every byte: the sum of all words.
+#[inline]
+#[must_use]
+pub fn total(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
+    rest.iter().fold(sum, |sum, byte| sum.wrapping_add(u64::from(*byte)))
 }
 
 /// The body that is sent: bytes that differ.
@@ -52,5 +75,10 @@ mod tests {
             assert_ne!(digest(&bytes), digest(&other), "byte {at}");
         }
         assert_eq!(digest(&[]), 0);
+        for at in 0..200 {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            assert_ne!(total(&bytes), total(&other), "byte {at}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_transport::{Address, Incoming, Listener, Provider, RejectReason};
+use gimmal_transport::{Address, Hello, Incoming, Listener, Provider, Refusal, RejectReason};
 
 use crate::{
     app::App,
@@ -17,6 +17,10 @@ use crate::{
     slots::Slots,
     worker::{WorkerHandle, inbox::Adopted},
 };
+
+/// Who may connect: sees the hello and the peer's name, and lets it in, or refuses it with a reason and at most 132 bytes
+/// of its own. Runs on the accepting thread, so it must not block.
+pub type Admit = Box<dyn FnMut(&Hello, &str) -> Result<(), Refusal> + Send>;
 
 /// How long one wait for a request lasts; stopping takes at most this.
 const WAIT: Duration = Duration::from_millis(100);
@@ -46,6 +50,18 @@ impl Acceptor {
         listener: P::Listener,
         workers: Vec<WorkerHandle<P, A>>,
     ) -> Result<Self, OpenError> {
+        Self::spawn_with(listener, workers, Box::new(|_, _| Ok(())))
+    }
+
+    /// As [`Acceptor::spawn`], for those whom `admit` lets in.
+    ///
+    /// # Errors
+    /// As [`Acceptor::spawn`].
+    pub fn spawn_with<P: Provider, A: App>(
+        listener: P::Listener,
+        workers: Vec<WorkerHandle<P, A>>,
+        admit: Admit,
+    ) -> Result<Self, OpenError> {
         if workers.is_empty() {
             return Err(OpenError::Worker("there is none"));
         }
@@ -54,7 +70,7 @@ impl Acceptor {
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("gimmal-accept".to_owned())
-            .spawn(move || accept(listener, &workers, &theirs))
+            .spawn(move || accept(listener, &workers, admit, &theirs))
             .map_err(|_| OpenError::Worker("no thread to accept on"))?;
         Ok(Self { address, shared, thread: Some(thread) })
     }
@@ -71,7 +87,7 @@ impl Acceptor {
         self.shared.accepted.load(Ordering::Relaxed)
     }
 
-    /// Requests whose accept failed: the client went away, or a limit was reached.
+    /// Requests that were not let in, or whose accept failed: the client went away, or a limit was reached.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
@@ -104,7 +120,12 @@ impl Drop for Acceptor {
     }
 }
 
-fn accept<P: Provider, A: App>(mut listener: P::Listener, workers: &[WorkerHandle<P, A>], shared: &Shared) {
+fn accept<P: Provider, A: App>(
+    mut listener: P::Listener,
+    workers: &[WorkerHandle<P, A>],
+    mut admit: Admit,
+    shared: &Shared,
+) {
     let mut turn = 0;
     let slots = Slots::new(workers[0].handshakes_max);
     while !shared.stop.load(Ordering::Relaxed) {
@@ -133,6 +154,12 @@ fn accept<P: Provider, A: App>(mut listener: P::Listener, workers: &[WorkerHandl
             continue;
         };
         let peer = incoming.peer();
+        if let Err(refusal) = admit(incoming.hello(), &peer) {
+            shared.refused.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(peer, reason = %refusal.reason(), "refused");
+            incoming.refuse(refusal);
+            continue;
+        }
         let accepted = incoming.accept(&worker.gate).map_err(|error| error.to_string());
         let adopted = accepted.and_then(|link| {
             let adopted = Adopted::accepted(slots.begin(Instant::now()));

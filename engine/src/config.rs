@@ -24,7 +24,8 @@ pub struct Config {
     pub listen: ListenOptions,
     /// Poll threads of [`Workers`](crate::Workers), 1 to 256.
     pub workers: usize,
-    /// Cores for them, one each and in this order; empty: not pinned.
+    /// Cores for them, one each and in this order, from [`Cpus::spread`](crate::Cpus::spread) or chosen by hand; empty:
+    /// not pinned.
     pub cores: Vec<usize>,
     /// What a worker does when a turn found nothing.
     pub idle: Idle,

@@ -2,10 +2,11 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use gimmal_transport::{CloseReason, ConnId, Negotiated, Port, Refused, Tag, Time, Violation};
+use gimmal_transport::{CloseReason, ConnId, Negotiated, Port, Refused, Staged, Tag, Time, Violation};
 
 use crate::{
     error::SendError,
+    planted::{self, Bug},
     proto::{
         Heart, Lane, RxLedger, State, StateEvent, TxWindow,
         bulk::{InPlace, Loans, Pulls},
@@ -31,6 +32,8 @@ pub(crate) struct Settled {
 pub(crate) struct Connection {
     negotiated: Arc<Negotiated>,
     window: TxWindow,
+    /// The turn in which the last frame was committed.
+    sent_in: u64,
     pub(crate) ledger: RxLedger,
     pub(crate) loans: Loans,
     pub(crate) pulls: Pulls,
@@ -48,6 +51,7 @@ impl Connection {
         Self {
             heart: Heart::new(now, negotiated.peer_attended),
             window: TxWindow::new(&negotiated, enforce_credit),
+            sent_in: 0,
             ledger: RxLedger::new(&negotiated),
             negotiated,
             loans: Loans::default(),
@@ -80,6 +84,20 @@ impl Connection {
         if lane == Lane::Data && !self.state.may_send() {
             return Err(SendError::Closed);
         }
+        let limit = self.window.payload_bytes_max();
+        if self.window.is_open() && min_bytes <= limit {
+            return Ok(limit);
+        }
+        self.admit_closely(port, conn, min_bytes, lane)
+    }
+
+    fn admit_closely<P: Port>(
+        &mut self,
+        port: &mut P,
+        conn: ConnId,
+        min_bytes: usize,
+        lane: Lane,
+    ) -> Result<usize, SendError> {
         let limit = self.window.payload_bytes_max();
         if min_bytes > limit {
             return Err(SendError::TooLarge {
@@ -143,17 +161,54 @@ impl Connection {
         }
     }
 
-    /// Commits what was composed in the last reservation.
+    /// Sends a frame that `fill` composes in `room` bytes, which were admitted, and says the length of. `false` when it
+    /// did not want to after all.
     #[inline]
-    pub(crate) fn commit<P: Port>(&mut self, port: &mut P, conn: ConnId, payload_bytes: usize, tag: Tag) {
-        let chain = self.window.chain(payload_bytes);
-        let end = port.commit(conn, payload_bytes, tag, chain);
-        self.window.committed(end, chain, payload_bytes);
+    pub(crate) fn compose<P: Port>(
+        &mut self,
+        port: &mut P,
+        conn: ConnId,
+        room: usize,
+        tag: Tag,
+        fill: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Result<bool, SendError> {
+        let window = &mut self.window;
+        let mut staged = None;
+        let end = port.compose(conn, room, |payload| {
+            let payload_bytes = fill(&mut payload[..room])?;
+            staged = Some(Staged { payload_bytes, tag, chain: window.chain(payload_bytes) });
+            staged
+        });
+        match (end, staged) {
+            (Ok(Some(end)), Some(staged)) => {
+                window.committed(end, staged.chain, staged.payload_bytes);
+                Ok(true)
+            }
+            (Ok(_), _) => Ok(false),
+            (Err(refused), _) => Err(self.refused(refused)),
+        }
+    }
+
+    /// What was committed before turn number `turn` has been flushed: the next frame begins a chain.
+    #[inline]
+    pub(crate) fn begin(&mut self, turn: u64) {
+        if self.sent_in != turn {
+            self.sent_in = turn;
+            self.window.flushed();
+        }
+    }
+
+    /// Whether a message that came and went leaves something to settle.
+    #[inline]
+    pub(crate) fn owes(&self) -> bool {
+        self.ledger.counts_arrivals() || self.ledger.owed() != Owed::Little
     }
 
     /// The peer's loan is not needed any more.
     pub(crate) fn bulk_done(&mut self, loan_id: u32) {
-        self.control.push_back((Kind::BulkDone, loan_id.into()));
+        if !planted::is(Bug::LoanNotFreed) {
+            self.control.push_back((Kind::BulkDone, loan_id.into()));
+        }
     }
 
     /// A pull ended: in-place bytes are watched until the user drops them, others are answered for at once.
@@ -170,7 +225,9 @@ impl Connection {
     }
 
     pub(crate) fn pong(&mut self, token: u64) {
-        self.control.push_back((Kind::Pong, token));
+        if !planted::is(Bug::PingUnanswered) {
+            self.control.push_back((Kind::Pong, token));
+        }
     }
 
     pub(crate) fn handle_credit(&mut self, credit: gimmal_transport::Credit) -> Result<(), Violation> {
@@ -181,14 +238,16 @@ impl Connection {
         if self.state == State::Open {
             self.state = State::Draining;
             self.control.push_back((Kind::Goodbye, 0));
-            self.close_at = now.plus(DRAIN_TIMEOUT);
+            self.close_at = if planted::is(Bug::AbruptGoodbye) { now } else { now.plus(DRAIN_TIMEOUT) };
         }
     }
 
     pub(crate) fn hear_goodbye(&mut self, now: Time) -> Result<(), Violation> {
         self.state =
             self.state.on(StateEvent::GoodbyeHeard).ok_or(Violation::Malformed { what: "second goodbye" })?;
-        self.control.push_back((Kind::GoodbyeAck, 0));
+        if !planted::is(Bug::GoodbyeUnanswered) {
+            self.control.push_back((Kind::GoodbyeAck, 0));
+        }
         self.close_at = self.close_at.min(now.plus(DRAIN_TIMEOUT));
         Ok(())
     }
@@ -205,7 +264,8 @@ impl Connection {
 
     /// Before the flush of a turn: returns credit, sends control frames, finds out whether there is room again.
     #[inline]
-    pub(crate) fn settle<P: Port>(&mut self, port: &mut P, conn: ConnId, now: Time) -> Settled {
+    pub(crate) fn settle<P: Port>(&mut self, port: &mut P, conn: ConnId, now: Time, turn: u64) -> Settled {
+        self.begin(turn);
         let told = self.settle_credit(port, conn);
         // Messages came and went, nothing else: between them and the flush there is no time to lose.
         if told
@@ -214,7 +274,6 @@ impl Connection {
             && self.in_place.is_empty()
             && self.close_at == Time::NEVER
         {
-            self.sent();
             return Settled::default();
         }
         self.settle_rest(port, conn, now, told)
@@ -237,18 +296,9 @@ impl Connection {
             self.control.pop_front();
         }
         let writable = self.settle_blocked(port, conn, now);
-        if !writable {
-            self.sent();
-        }
         let again =
             !told || !self.control.is_empty() || self.blocked_bytes.is_some() || !self.in_place.is_empty();
         Settled { again: again || self.close_at != Time::NEVER, writable }
-    }
-
-    /// What was committed is about to be flushed: the next frame begins a chain.
-    #[inline]
-    pub(crate) fn sent(&mut self) {
-        self.window.flushed();
     }
 
     /// Returns whether nothing urgent is left untold.
@@ -268,7 +318,7 @@ impl Connection {
         }
         let riding =
             owed == Owed::Ride && self.window.chain(wire::CONTROL_BYTES) == gimmal_transport::Chain::Extend;
-        if owed < Owed::Now && !riding {
+        if (owed < Owed::Now || planted::is(Bug::CreditOnlyRides)) && !riding {
             return true;
         }
         if self.admit(port, conn, wire::CONTROL_BYTES, Lane::Control).is_err() {
@@ -287,7 +337,7 @@ impl Connection {
             self.blocked_bytes = None;
             return false;
         }
-        let writable = self.window.room(wanted, Lane::Data).is_some();
+        let writable = self.window.room(wanted, Lane::Data).is_some() && !planted::is(Bug::RoomNotTold);
         if writable {
             self.blocked_bytes = None;
         }
@@ -305,11 +355,10 @@ impl Connection {
         if self.admit(port, conn, wire::CONTROL_BYTES, Lane::Control).is_err() {
             return false;
         }
-        let Ok(payload) = port.reserve(conn, wire::CONTROL_BYTES) else {
-            return false;
-        };
-        payload[..wire::CONTROL_BYTES].copy_from_slice(&wire::control(first, second));
-        self.commit(port, conn, wire::CONTROL_BYTES, kind.tag());
-        true
+        let sent = self.compose(port, conn, wire::CONTROL_BYTES, kind.tag(), |payload| {
+            payload.copy_from_slice(&wire::control(first, second));
+            Some(wire::CONTROL_BYTES)
+        });
+        sent.is_ok()
     }
 }

@@ -60,6 +60,30 @@ pub enum ConfigError {
     },
 }
 
+/// Cores could not be chosen; see [`Cpus`](crate::Cpus).
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// The machine does not show its processors.
+    #[error("the processors cannot be read: {what}: {why}")]
+    Unreadable {
+        /// What was asked.
+        what: &'static str,
+        /// What it said.
+        why: String,
+    },
+    /// Each worker needs a processor of its own.
+    #[error(
+        "{workers} workers need a processor each, and this process may run on {cpus}: lower `workers`, or widen its cpu set (taskset, cgroup cpuset)"
+    )]
+    TooFew {
+        /// Workers wanted.
+        workers: usize,
+        /// Processors there are.
+        cpus: usize,
+    },
+}
+
 /// A worker could not start.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]

@@ -44,47 +44,51 @@ impl<P: Port, A: App> Runner<P, A> {
         now
     }
 
-    /// A turn with a time that is at most a few empty turns old.
+    /// A turn. Its time is as old as a few others; a whole turn, with a fresh one, comes now and then, and when there
+    /// is more to do than frames.
     #[inline]
     pub(crate) fn turn(&mut self) -> usize {
-        // A command may carry a time-out, which must not start in the past.
-        let fresh = self.idler.wants_clock() || !self.worker.inbox.is_empty();
+        if self.idler.wants_clock() {
+            return self.whole_turn();
+        }
+        let work = self.worker.short_turn(self.now);
+        if work == 0 && !self.worker.is_quiet() {
+            return self.whole_turn();
+        }
+        self.turned(work);
+        work
+    }
+
+    fn whole_turn(&mut self) -> usize {
         let before = self.now;
-        let now = if fresh { self.now() } else { before };
+        let now = self.now();
         if self.idler.has_worked() {
             self.worker.duty.took(now.since(before));
         }
-        let work = self.worker.turn(now);
-        self.worker.duty.turned(work);
-        work
+        self.turn_at(now)
     }
 
     pub(crate) fn turn_at(&mut self, now: Time) -> usize {
         self.now = now;
+        self.idler.told_time();
         let work = self.worker.turn(now);
-        self.worker.duty.turned(work);
+        self.turned(work);
         work
     }
 
     #[inline]
-    pub(crate) fn worked(&mut self) {
-        self.idler.worked();
-    }
-
-    /// A turn found nothing and the caller does not want to idle.
-    #[inline]
-    pub(crate) fn spun(&mut self) {
-        self.idler.next(self.now);
+    fn turned(&mut self, work: usize) {
+        self.worker.duty.turned(work);
+        self.idler.turned(work, self.now);
     }
 
     /// A turn; when it found nothing, idles once by the strategy, at most for `limit`.
     pub(crate) fn run_once(&mut self, limit: Duration) -> usize {
         let work = self.turn();
         if work > 0 {
-            self.idler.worked();
             return work;
         }
-        match self.idler.next(self.now) {
+        match self.idler.pause(self.now) {
             Pause::Spin => std::hint::spin_loop(),
             Pause::Yield => std::thread::yield_now(),
             Pause::Sleep => self.sleep(limit),
@@ -175,9 +179,8 @@ impl<P: Provider, A: App> Inline<P, A> {
     pub fn turn(&mut self) -> usize {
         let work = self.runner.turn();
         if work == 0 {
-            self.runner.spun();
-        } else {
-            self.runner.worked();
+            // Whoever shares this core's pipelines is, as a rule, the one that we wait for.
+            std::hint::spin_loop();
         }
         work
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gimmal_transport::{CloseReason, ConnId, Loan, Negotiated, Port, Refused, Time};
+use gimmal_transport::{CloseReason, ConnId, Loan, Negotiated, Port, Time};
 
 use crate::{
     connection::Connection,
@@ -53,17 +53,40 @@ impl<P: Port> Io<'_, P> {
         min_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Result<(), SendError> {
-        let connection = self.conns.touch(conn).ok_or(SendError::Closed)?;
+        let sent = self.try_send(conn, head, min_bytes, fill);
+        if sent.is_err() {
+            // It may wait for room now.
+            self.conns.touch(conn);
+        }
+        sent
+    }
+
+    #[inline]
+    fn try_send(
+        &mut self,
+        conn: ConnId,
+        head: Head,
+        min_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Result<(), SendError> {
+        let turn = self.conns.turn;
+        let connection = self.conns.peek(conn).ok_or(SendError::Closed)?;
+        connection.begin(turn);
         let room = connection.admit(self.port, conn, wire::HEAD_BYTES + min_bytes, Lane::Data)?;
-        let payload = reserve(self.port, connection, conn, room)?;
-        payload[..wire::HEAD_BYTES].copy_from_slice(&head.aux.to_le_bytes());
-        let body = &mut payload[wire::HEAD_BYTES..room];
-        let offered = body.len();
-        let Some(bytes) = fill(body) else {
-            return Err(connection.too_small(offered));
-        };
-        let payload_bytes = wire::HEAD_BYTES + bytes.min(offered);
-        connection.commit(self.port, conn, payload_bytes, wire::message_tag(head.kind, false));
+        let tag = wire::message_tag(head.kind, false);
+        let sent = connection.compose(self.port, conn, room, tag, |payload| {
+            let (front, body) = payload.split_first_chunk_mut()?;
+            *front = head.aux.to_le_bytes();
+            let offered = body.len();
+            fill(body).map(|bytes| wire::HEAD_BYTES + bytes.min(offered))
+        })?;
+        if !sent {
+            return Err(connection.too_small(room - wire::HEAD_BYTES));
+        }
+        if connection.ledger.counts_arrivals() {
+            // Credit that is owed rides along.
+            self.conns.touch(conn);
+        }
         Ok(())
     }
 
@@ -98,22 +121,22 @@ impl<P: Port> Io<'_, P> {
         min_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Result<u32, SendError> {
+        let turn = self.conns.turn;
         let connection = self.conns.touch(conn).ok_or(SendError::Closed)?;
+        connection.begin(turn);
         let front = wire::HEAD_BYTES + wire::BULK_BYTES;
         let room = connection.admit(self.port, conn, front + min_bytes, Lane::Data)?;
         let slot = connection.loans.slot();
         let offer = self.port.offer(conn, loan).map_err(|refused| connection.refused(refused))?;
-        let payload = reserve(self.port, connection, conn, room)?;
-        payload[..wire::HEAD_BYTES].copy_from_slice(&head.aux.to_le_bytes());
-        wire::put_bulk(&mut payload[wire::HEAD_BYTES..front], slot, &offer);
-        let body = &mut payload[front..room];
-        let offered = body.len();
-        let Some(bytes) = fill(body) else {
-            return Err(connection.too_small(offered));
-        };
-        let payload_bytes = front + bytes.min(offered);
-        connection.commit(self.port, conn, payload_bytes, wire::message_tag(head.kind, true));
-        Ok(slot)
+        let tag = wire::message_tag(head.kind, true);
+        let sent = connection.compose(self.port, conn, room, tag, |payload| {
+            payload[..wire::HEAD_BYTES].copy_from_slice(&head.aux.to_le_bytes());
+            wire::put_bulk(&mut payload[wire::HEAD_BYTES..front], slot, &offer);
+            let body = &mut payload[front..];
+            let offered = body.len();
+            fill(body).map(|bytes| front + bytes.min(offered))
+        })?;
+        if sent { Ok(slot) } else { Err(connection.too_small(room - front)) }
     }
 
     /// Brings `bulk` here; ends with [`App::pulled`](crate::App::pulled) and `token`.
@@ -165,19 +188,5 @@ impl<P: Port> Io<'_, P> {
     #[must_use]
     pub fn port_counters(&self, conn: ConnId) -> gimmal_transport::PortCounters {
         self.port.counters(conn)
-    }
-}
-
-/// Reserves `room` payload bytes; a full queue counts as blocked.
-fn reserve<'p, P: Port>(
-    port: &'p mut P,
-    connection: &mut Connection,
-    conn: ConnId,
-    room: usize,
-) -> Result<&'p mut [u8], SendError> {
-    match port.reserve(conn, room) {
-        Ok(payload) => Ok(payload),
-        Err(Refused::Full) => Err(connection.refused(Refused::Full)),
-        Err(refused) => Err(connection.refused(refused)),
     }
 }

@@ -1,7 +1,7 @@
 //! Workers, rings, credits, bulk and buffer ownership: turns completions into messages.
 //!
 //! A poll thread (a *worker*) owns its port, its connections and one [`App`]. A turn is
-//! `inbox → poll → receive → send → flush → timers`, bounded, and returns how much it did; idling is a separate
+//! `inbox → frames → poll → publish → timers → settle → flush`, bounded, and returns how much it did; idling is a separate
 //! strategy ([`Idle`]). Nothing on the data path is shared, locked, allocated or logged.
 //!
 //! Ways in: [`Inline`], where the calling thread runs the turns, and [`Workers`], threads that take commands from any
@@ -18,17 +18,20 @@ pub mod error;
 pub mod inline;
 pub mod io;
 pub mod message;
+pub mod place;
+mod planted;
 pub mod proto;
 mod slots;
 mod table;
 pub mod worker;
 
-pub use acceptor::Acceptor;
+pub use acceptor::{Acceptor, Admit};
 pub use app::App;
 pub use config::{Config, Plan};
-pub use error::{ConfigError, LoanRefused, OpenError, SendError, StartError};
+pub use error::{ConfigError, LoanRefused, OpenError, PlaceError, SendError, StartError};
 pub use gimmal_transport as transport;
 pub use inline::Inline;
 pub use io::Io;
 pub use message::{Head, Message, RemoteBulk};
+pub use place::{Cpus, NumaNode};
 pub use worker::{Duty, Idle, WorkerHandle, Workers};

@@ -8,6 +8,8 @@ pub(crate) struct ConnTable<T> {
     pools: [Vec<Option<Entry<T>>>; 4],
     active: Vec<ConnId>,
     len: usize,
+    /// Number of the turn, or of what else ends with a flush.
+    pub(crate) turn: u64,
 }
 
 #[derive(Debug)]
@@ -24,7 +26,7 @@ fn place(conn: ConnId) -> (usize, usize) {
 
 impl<T> ConnTable<T> {
     pub(crate) fn new() -> Self {
-        Self { pools: [const { Vec::new() }; 4], active: Vec::new(), len: 0 }
+        Self { pools: [const { Vec::new() }; 4], active: Vec::new(), len: 0, turn: 0 }
     }
 
     pub(crate) fn insert(&mut self, conn: ConnId, value: T) {
@@ -78,16 +80,23 @@ impl<T> ConnTable<T> {
         self.active.get(index).copied()
     }
 
-    /// Settles the `index`th: it leaves the list unless it is `still` active. Another may take its place.
+    /// Settles the `index`th: it leaves the list unless `settle` says that it is still active; another may take its
+    /// place. `None` when the connection is gone: it has left the list.
     #[inline]
-    pub(crate) fn settled(&mut self, index: usize, still: bool) {
-        if still {
-            return;
-        }
-        let conn = self.active.swap_remove(index);
-        if let Some(entry) = self.entry(conn) {
+    pub(crate) fn settle<R>(&mut self, index: usize, settle: impl FnOnce(&mut T) -> (R, bool)) -> Option<R> {
+        let conn = *self.active.get(index)?;
+        let (pool, at) = place(conn);
+        let entry = self.pools[pool].get_mut(at).and_then(Option::as_mut);
+        let Some(entry) = entry.filter(|entry| entry.generation == conn.generation()) else {
+            self.active.swap_remove(index);
+            return None;
+        };
+        let (result, still) = settle(&mut entry.value);
+        if !still {
             entry.active = false;
+            self.active.swap_remove(index);
         }
+        Some(result)
     }
 
     #[inline]
@@ -131,10 +140,19 @@ mod tests {
         table.touch(low);
         table.touch(low);
         assert_eq!((table.active(0), table.active(1)), (Some(low), None));
-        table.settled(0, false);
+        assert_eq!(table.settle(0, |value| (*value, true)), Some('a'));
+        assert_eq!(table.active(0), Some(low));
+        assert_eq!(table.settle(0, |value| (*value, false)), Some('a'));
         assert_eq!(table.active(0), None);
         assert_eq!(table.remove(low), Some('a'));
         assert!(table.touch(low).is_none());
-        assert_eq!(table.ids(), vec![high]);
+        table.touch(high);
+        table.insert(ConnId::new(1 << 30 | 3, 2), 'c');
+        assert_eq!(
+            (table.settle(0, |_| ((), true)), table.active(0)),
+            (None, None),
+            "gone, and off the list"
+        );
+        assert_eq!(table.ids(), vec![ConnId::new(1 << 30 | 3, 2)]);
     }
 }

@@ -10,8 +10,8 @@ use std::{
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, Plan, SendError, Workers,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, ListenOptions, Negotiated, Port, PortConfig,
-        Provider as _, shm::Shm,
+        Address, Bulk, BulkError, CloseReason, ConnId, Hello, ListenOptions, Negotiated, Port, PortConfig,
+        Provider as _, Refusal, RejectReason, shm::Shm,
     },
 };
 
@@ -79,6 +79,31 @@ fn serve(name: &str, plan: &Plan) -> (Workers<Shm, Echo>, Acceptor, Address) {
     let listener = shm.listen(&address, &ListenOptions::default()).unwrap();
     let acceptor = Acceptor::spawn(listener, workers.handles().to_vec()).unwrap();
     (workers, acceptor, address)
+}
+
+/// The application lets in whom it wants, and the others read why, with its own bytes.
+#[test]
+fn the_application_refuses_with_its_own_bytes() {
+    let plan = plan(Idle::Event);
+    let folder = std::env::temp_dir().join(format!("gimmal-engine-{}-admit", std::process::id()));
+    let address = Address::Shm { path: folder };
+    let workers = Workers::spawn(&Shm, &plan, |_| Echo::default()).unwrap();
+    let listener = Shm.listen(&address, &ListenOptions::default()).unwrap();
+    let mut turn = 0;
+    let admit = move |hello: &Hello, peer: &str| {
+        assert!(hello.ring_bytes == 64 << 10 && !peer.is_empty());
+        turn += 1;
+        let reason = RejectReason::Application { code: turn };
+        if turn > 1 { Ok(()) } else { Err(Refusal::with_data(reason, b"come back").unwrap()) }
+    };
+    let acceptor = Acceptor::spawn_with(listener, workers.handles().to_vec(), Box::new(admit)).unwrap();
+    let mut inline = Inline::new(&Shm, &plan, Echo { is_client: true, ..Echo::default() }).unwrap();
+    let error = inline.connect(&address).unwrap_err().to_string();
+    assert!(error.contains("the application refused with code 1"), "{error}");
+    assert_eq!((acceptor.accepted(), acceptor.refused()), (0, 1));
+    let (conn, _) = inline.connect(&address).unwrap();
+    echo(&mut inline, conn, 10, 1, |_| 8);
+    assert_eq!((acceptor.accepted(), acceptor.refused()), (1, 1));
 }
 
 fn client(plan: &Plan, address: &Address) -> (Inline<Shm, Echo>, ConnId, Arc<Negotiated>) {

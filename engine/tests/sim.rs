@@ -37,16 +37,26 @@ fn seeds() -> u64 {
     std::env::var("GIMMAL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60)
 }
 
+/// Messages of a run there and back.
+fn messages() -> u64 {
+    std::env::var("GIMMAL_MESSAGES").ok().and_then(|messages| messages.parse().ok()).unwrap_or(200)
+}
+
 /// Everything that is sent comes back, whatever the medium and the order of completions.
 #[test]
 fn i3_i5_i8_all_traffic_returns_on_every_medium() {
+    let messages = messages();
     for (name, device) in DEVICES {
         for seed in 0..seeds() {
             let mut pair =
-                Pair::new(config(seed, device()), Traffic { messages: 200, bytes_max: 3000, bulk_every: 17 });
-            pair.run_until(Time(2_000_000_000), |pair| pair.client().is_finished());
+                Pair::new(config(seed, device()), Traffic { messages, bytes_max: 3000, bulk_every: 17 });
+            pair.run_until(Time(messages * 10_000_000), |pair| pair.client().is_finished());
             let client = pair.client();
-            assert_eq!(client.echoed, 200, "{name}, seed {seed}: {client:?}");
+            assert_eq!(
+                (client.echoed, client.pulls_pending),
+                (messages, 0),
+                "{name}, seed {seed}: {client:?}"
+            );
             pair.assert_clean(&format!("{name}, seed {seed}"));
         }
     }

@@ -47,6 +47,19 @@ pub enum Outcome {
     Failed(TransportError),
 }
 
+impl Outcome {
+    /// An answer that is only bytes, and whether they are the method's error; or the outcome itself.
+    ///
+    /// # Errors
+    /// Every other outcome.
+    pub fn into_bytes(self) -> Result<(bool, Vec<u8>), Self> {
+        match self {
+            Self::Answered { is_error, body, bulk: None } => Ok((is_error, body)),
+            other => Err(other),
+        }
+    }
+}
+
 /// The place of one answer.
 #[derive(Debug)]
 pub(crate) struct CallCell {

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use gimmal_engine::transport::Violation;
+use gimmal_engine::transport::{Time, Violation};
 
 use crate::status::{Code, Fate};
 
@@ -49,6 +49,7 @@ impl Kind {
     ///
     /// # Errors
     /// [`Violation::Malformed`] for a kind that nobody knows.
+    #[inline]
     pub const fn parse(code: u16) -> Result<Self, Violation> {
         match code & 0xff {
             1 => Ok(Self::Request),
@@ -74,6 +75,7 @@ pub struct RequestHead {
 impl RequestHead {
     /// As it travels.
     #[must_use]
+    #[inline]
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut out = [0; REQUEST_BYTES];
         out[0..4].copy_from_slice(&self.method.to_le_bytes());
@@ -86,6 +88,7 @@ impl RequestHead {
     ///
     /// # Errors
     /// [`Violation::Malformed`] when it is too short.
+    #[inline]
     pub fn parse(body: &[u8]) -> Result<(Self, &[u8]), Violation> {
         let (head, arguments) =
             body.split_first_chunk::<REQUEST_BYTES>().ok_or(Violation::Malformed { what: "request" })?;
@@ -93,18 +96,30 @@ impl RequestHead {
         Ok((Self { method: word(0), signature: word(4), deadline_us: word(8) }, arguments))
     }
 
+    /// When the caller stops waiting, as seen at `now`.
+    #[inline]
+    #[must_use]
+    pub fn deadline_at(&self, now: Time) -> Time {
+        let left_ns = u64::from(self.deadline_us) * 1000;
+        if left_ns == 0 { Time::NEVER } else { Time(now.0.saturating_add(left_ns)) }
+    }
+
     /// The time that is left, if it is limited.
     #[must_use]
+    #[inline]
     pub fn deadline(&self) -> Option<Duration> {
         (self.deadline_us != 0).then(|| Duration::from_micros(self.deadline_us.into()))
     }
 }
 
 /// A remaining time as it travels: rounded up, 0 where there is none or it is too long to say (71 minutes).
+#[inline]
 #[must_use]
 pub fn deadline_us(left: Option<Duration>) -> u32 {
     let Some(left) = left else { return 0 };
-    u32::try_from(left.as_nanos().div_ceil(1000).max(1)).unwrap_or(0)
+    let us =
+        left.as_secs().saturating_mul(1_000_000).saturating_add(left.subsec_nanos().div_ceil(1000).into());
+    u32::try_from(us.max(1)).unwrap_or(0)
 }
 
 /// How a call ended at the server.
@@ -128,6 +143,7 @@ pub enum Outcome {
 impl Outcome {
     /// As it travels.
     #[must_use]
+    #[inline]
     pub const fn encode(self) -> [u8; RESPONSE_BYTES] {
         match self {
             Self::Ok => [0; RESPONSE_BYTES],
@@ -141,6 +157,7 @@ impl Outcome {
     ///
     /// # Errors
     /// [`Violation::Malformed`] when it is too short or its outcome is unknown.
+    #[inline]
     pub fn parse(body: &[u8]) -> Result<(Self, &[u8]), Violation> {
         let (head, payload) =
             body.split_first_chunk::<RESPONSE_BYTES>().ok_or(Violation::Malformed { what: "response" })?;

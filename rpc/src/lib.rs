@@ -97,7 +97,7 @@ pub mod __private {
         method::{Method, MethodKind, ids_are_distinct},
         service::Service,
         status::Status,
-        task::{BoxTask, Fallible, Plain, task},
+        task::{Fallible, Plain, Seat},
     };
     pub use gimmal_engine::transport::{Bulk, Loan};
 

@@ -7,8 +7,8 @@ use std::{
 };
 
 use gimmal_engine::{
-    Acceptor, Inline,
-    transport::{Address, Provider},
+    Acceptor, Admit, Inline,
+    transport::{Address, Hello, Provider, Refusal},
 };
 
 use crate::{
@@ -26,6 +26,7 @@ use crate::{
 pub struct ServerBuilder {
     services: Vec<Arc<dyn Service>>,
     config: Config,
+    admit: Option<Admit>,
 }
 
 impl fmt::Debug for ServerBuilder {
@@ -40,6 +41,7 @@ struct Prepared {
     plan: gimmal_engine::Plan,
     limits: Limits,
     listener: <Any as Provider>::Listener,
+    admit: Admit,
 }
 
 impl ServerBuilder {
@@ -57,6 +59,14 @@ impl ServerBuilder {
         self
     }
 
+    /// Asks `admit` about every client that wants to connect, with its hello and its name: it lets it in, or refuses it with
+    /// a reason and at most 132 bytes that the client reads. It runs on the accepting thread, so it must not block.
+    #[must_use]
+    pub fn admit(mut self, admit: impl FnMut(&Hello, &str) -> Result<(), Refusal> + Send + 'static) -> Self {
+        self.admit = Some(Box::new(admit));
+        self
+    }
+
     fn prepare(self, url: &str) -> Result<Prepared, ServeError> {
         if self.services.is_empty() {
             return Err(ServeError::NoService);
@@ -66,7 +76,8 @@ impl ServerBuilder {
         let (plan, limits) = self.config.validate()?;
         let provider = any_for(&address);
         let listener = provider.listen(&address, &plan.config().listen)?;
-        Ok(Prepared { provider, registry, plan, limits, listener })
+        let admit = self.admit.unwrap_or_else(|| Box::new(|_, _| Ok(())));
+        Ok(Prepared { provider, registry, plan, limits, listener, admit })
     }
 
     /// Listens on `shm://name`, `rdma://host:port` or `mem://name` and serves on worker threads.
@@ -74,11 +85,11 @@ impl ServerBuilder {
     /// # Errors
     /// See [`ServeError`].
     pub fn listen(self, url: &str) -> Result<Server, ServeError> {
-        let Prepared { provider, registry, plan, limits, listener } = self.prepare(url)?;
+        let Prepared { provider, registry, plan, limits, listener, admit } = self.prepare(url)?;
         let shared = Arc::<Shared>::default();
         let workers = WorkerSet::spawn(&provider, &plan, limits, registry, Arc::clone(&shared))?;
-        let acceptor =
-            Acceptor::spawn(listener, workers.workers.handles().to_vec()).map_err(ServeError::Accept)?;
+        let acceptor = Acceptor::spawn_with(listener, workers.workers.handles().to_vec(), admit)
+            .map_err(ServeError::Accept)?;
         Ok(Server { acceptor, workers, shared, stopper: Stopper::default() })
     }
 
@@ -87,10 +98,11 @@ impl ServerBuilder {
     /// # Errors
     /// See [`ServeError`].
     pub fn listen_inline(self, url: &str) -> Result<InlineServer, ServeError> {
-        let Prepared { provider, registry, plan, limits, listener } = self.prepare(url)?;
+        let Prepared { provider, registry, plan, limits, listener, admit } = self.prepare(url)?;
         let shared = Arc::<Shared>::default();
         let (inline, counters) = workers::inline(&provider, &plan, limits, registry, Arc::clone(&shared))?;
-        let acceptor = Acceptor::spawn(listener, vec![inline.handle()]).map_err(ServeError::Accept)?;
+        let acceptor =
+            Acceptor::spawn_with(listener, vec![inline.handle()], admit).map_err(ServeError::Accept)?;
         Ok(InlineServer { acceptor, inline, counters, shared })
     }
 }

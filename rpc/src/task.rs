@@ -1,6 +1,8 @@
 //! A handler's future and, when it is done, its answer: one allocation for both.
 
 use std::{
+    any::Any,
+    fmt,
     future::Future,
     marker::PhantomData,
     pin::Pin,
@@ -28,6 +30,12 @@ pub trait Task: Send {
 
     /// The bulk that goes with the answer, once.
     fn take_loan(self: Pin<&mut Self>) -> Option<Loan>;
+
+    /// Drops the answer, which has left.
+    fn clear(self: Pin<&mut Self>);
+
+    /// Starts over with the future in `next`, an `Option` of the same type of future; whether it was that.
+    fn refill(self: Pin<&mut Self>, next: &mut dyn Any) -> bool;
 }
 
 /// A task in its allocation.
@@ -131,18 +139,50 @@ pin_project! {
     }
 }
 
-/// Boxes a handler's future.
-pub fn task<C, F>(future: F) -> BoxTask
-where
-    C: Codec,
-    F: Future<Output: Output<C> + 'static> + Send + 'static,
-{
-    Box::pin(Handler { future: Some(future), output: None, codec: PhantomData::<fn() -> C> })
+/// Where a handler's future is put: into the box of an earlier call of the same method, if there is one.
+#[derive(Default)]
+pub struct Seat(Option<BoxTask>);
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Seat({})", if self.0.is_some() { "a task" } else { "empty" })
+    }
+}
+
+impl Seat {
+    /// Puts a handler's future in, whose output codec `C` writes.
+    #[inline]
+    pub fn put<C, F>(&mut self, future: F)
+    where
+        C: Codec,
+        F: Future<Output: Output<C> + 'static> + Send + 'static,
+    {
+        let mut next = Some(future);
+        if !self.0.as_mut().is_some_and(|task| task.as_mut().refill(&mut next)) {
+            self.0 = Some(Box::pin(Handler { future: next, output: None, codec: PhantomData::<fn() -> C> }));
+        }
+    }
+
+    #[inline]
+    pub(crate) fn task(&mut self) -> Option<&mut BoxTask> {
+        self.0.as_mut()
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<BoxTask> {
+        self.0.take()
+    }
+
+    /// Keeps the box of a task whose answer has left.
+    #[inline]
+    pub(crate) fn give(&mut self, task: BoxTask) {
+        self.0 = Some(task);
+    }
 }
 
 impl<F, O, C> Task for Handler<F, O, C>
 where
-    F: Future<Output = O> + Send,
+    F: Future<Output = O> + Send + 'static,
     O: Output<C>,
 {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -172,6 +212,20 @@ where
     fn take_loan(self: Pin<&mut Self>) -> Option<Loan> {
         self.project().output.as_mut().and_then(Output::take_loan)
     }
+
+    fn clear(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        *this.output = None;
+        this.future.set(None);
+    }
+
+    fn refill(self: Pin<&mut Self>, next: &mut dyn Any) -> bool {
+        let Some(next) = next.downcast_mut::<Option<F>>() else { return false };
+        let mut this = self.project();
+        *this.output = None;
+        this.future.set(next.take());
+        true
+    }
 }
 
 #[cfg(test)]
@@ -183,7 +237,9 @@ mod tests {
 
     #[test]
     fn a_task_keeps_its_answer_until_it_is_encoded() {
-        let mut task = task::<Postcard, _>(async { Fallible::<_, u8>(Ok(Plain(300u32))) });
+        let mut seat = Seat::default();
+        seat.put::<Postcard, _>(async { Fallible::<_, u8>(Ok(Plain(300u32))) });
+        let mut task = seat.take().unwrap();
         assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
         assert!(!task.as_mut().is_error());
         assert_eq!(task.as_mut().encode(&mut [0; 1]), Err(EncodeError::Full));
@@ -195,9 +251,35 @@ mod tests {
 
     #[test]
     fn an_error_is_an_answer() {
-        let mut task = task::<Postcard, _>(async { Fallible::<Plain<()>, _>(Err(7u8)) });
+        let mut seat = Seat::default();
+        seat.put::<Postcard, _>(async { Fallible::<Plain<()>, _>(Err(7u8)) });
+        let mut task = seat.take().unwrap();
         assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
         assert!(task.as_mut().is_error());
+        assert_eq!(task.as_mut().encode(&mut [0; 1]), Ok(1));
+    }
+    #[test]
+    fn a_box_is_used_again_by_the_same_future_only() {
+        async fn double(value: u8) -> Plain<u8> {
+            Plain(value * 2)
+        }
+        let mut seat = Seat::default();
+        let mut place = std::ptr::null::<()>();
+        for value in [1, 2] {
+            seat.put::<Postcard, _>(double(value));
+            let mut task = seat.take().unwrap();
+            let here = std::ptr::from_ref(&*task).cast::<()>();
+            assert!(place.is_null() || place == here);
+            place = here;
+            assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+            let mut out = [0; 1];
+            assert_eq!((task.as_mut().encode(&mut out), out), (Ok(1), [value * 2]));
+            task.as_mut().clear();
+            seat.give(task);
+        }
+        seat.put::<Postcard, _>(async { Plain(7u8) });
+        let mut task = seat.take().unwrap();
+        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
         assert_eq!(task.as_mut().encode(&mut [0; 1]), Ok(1));
     }
 }

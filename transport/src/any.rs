@@ -23,7 +23,7 @@ use crate::sim::{self, Sim, SimConnecting, SimGate, SimIncoming, SimListener};
 use crate::verbs::{Verbs, VerbsConnecting, VerbsGate, VerbsIncoming, VerbsLink, VerbsListener};
 use crate::{
     AcceptError, Address, ConnId, ConnectError, ConnectOptions, Connecting, Gate, Hello, Incoming,
-    ListenError, ListenOptions, Listener, Loan, LoanError, PortConfig, PortError, Provider, RejectReason,
+    ListenError, ListenOptions, Listener, Loan, LoanError, PortConfig, PortError, Provider, Refusal,
 };
 
 /// Shared memory's number in a [`ConnId`].
@@ -356,8 +356,8 @@ impl Incoming for AnyIncoming {
         })
     }
 
-    fn reject(self, reason: RejectReason) {
-        each!(self, incoming => incoming.reject(reason));
+    fn refuse(self, refusal: Refusal) {
+        each!(self, incoming => incoming.refuse(refusal));
     }
 }
 

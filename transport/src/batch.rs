@@ -79,16 +79,6 @@ impl Batch {
         self.events.push(event);
     }
 
-    /// Adds what `event` makes, if there is room in memory. As [`Batch::push`], for the data path: because the room is
-    /// known before the event is, it is built in its place, and not on the stack and then moved.
-    #[inline]
-    pub(crate) fn push_with(&mut self, event: impl FnOnce() -> Event) {
-        debug_assert!(self.room() > 0, "a provider pushed into a full batch");
-        if self.events.len() < self.events.capacity() {
-            self.events.push(event());
-        }
-    }
-
     /// How many events are in it.
     #[inline]
     #[must_use]

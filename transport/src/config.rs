@@ -62,6 +62,8 @@ pub struct ConnectOptions {
     pub ack_timeout: Option<u8>,
     /// RNR timer code set after the connection stands (12 = 0.64 ms); the CM's own is 655 ms.
     pub rnr_timer: u8,
+    /// Type of service of the packets (RFC 2474), as routers and switches see it; `None` leaves the CM's. verbs only.
+    pub type_of_service: Option<u8>,
 }
 
 impl Default for ConnectOptions {
@@ -71,6 +73,7 @@ impl Default for ConnectOptions {
             handshake_timeout: Duration::from_secs(2),
             ack_timeout: Some(14),
             rnr_timer: 12,
+            type_of_service: None,
         }
     }
 }

@@ -19,6 +19,8 @@ pub struct PortCounters {
     pub receives_with_imm: u64,
     /// RDMA READ work requests completed.
     pub reads: u64,
+    /// Most RDMA READs that were outstanding at a time; never above the granted `initiator_depth`.
+    pub reads_peak: u64,
     /// Bytes brought by RDMA READ.
     pub read_bytes: u64,
     /// Bytes of bulk read in place.

@@ -50,6 +50,14 @@ pub enum PortError {
         /// What was looked for.
         detail: String,
     },
+    /// The provider is compiled in, and what it needs is not installed.
+    #[error("{provider} is not available: {why}")]
+    Unavailable {
+        /// Which provider.
+        provider: &'static str,
+        /// What is missing, and the command that brings it.
+        why: String,
+    },
     /// The configuration cannot be had.
     #[error("{field} is {value}, the limit is {limit}")]
     Limit {
@@ -138,6 +146,17 @@ pub enum RejectReason {
     /// The server is going away.
     #[error("it is shutting down")]
     ShuttingDown,
+    /// Too few receives were offered to guarantee any credit.
+    #[error("{offered} receives leave no credit, at least {least} are needed; raise `arrivals`")]
+    Credits {
+        /// What the hello offered.
+        offered: u16,
+        /// What is needed.
+        least: u16,
+    },
+    /// It does not know who asks, or does not believe it.
+    #[error("authentication failed; check that both sides have the same key")]
+    Authentication,
     /// The application said no.
     #[error("the application refused with code {code}")]
     Application {
@@ -203,6 +222,8 @@ pub enum ConnectError {
         address: String,
         /// Its reason.
         reason: RejectReason,
+        /// What its application sent beside the reason, at most 132 bytes; mostly empty.
+        data: Vec<u8>,
     },
     /// The fabric or a peer that is not ours refused.
     #[error("{address} refused with CM status {status} ({meaning})")]

@@ -88,7 +88,8 @@ impl FrameWord {
 #[inline]
 #[must_use]
 pub const fn span(payload_bytes: usize) -> usize {
-    (FRAME_WORD_BYTES + payload_bytes).next_multiple_of(FRAME_ALIGN)
+    // What `next_multiple_of` is for a power of two, in two instructions; it stands on every path of every frame.
+    (payload_bytes + FRAME_WORD_BYTES + FRAME_ALIGN - 1) & !(FRAME_ALIGN - 1)
 }
 
 #[cfg(test)]

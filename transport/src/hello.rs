@@ -16,7 +16,9 @@ pub const HELLO_BYTES: usize = 40;
 const HELLO_LEN: u8 = 40;
 /// Bytes of a reject's answer.
 pub const REJECT_BYTES: usize = 16;
-const REJECT_LEN: u8 = 16;
+pub(crate) const REJECT_LEN: u8 = 16;
+/// Receives that data and control need between them.
+const ARRIVALS_MIN: u16 = 4;
 /// The protocol version of this build.
 pub const VERSION: u8 = 1;
 const MAGIC: [u8; 4] = *b"gmml";
@@ -125,6 +127,17 @@ impl Hello {
         Ok(hello)
     }
 
+    /// As [`Hello::decode`], behind at most 16 bytes that are not ours: a resolver's `ai_connect` data must come first
+    /// in the private data of a connect request (`rdma_getaddrinfo(3)`).
+    ///
+    /// # Errors
+    /// As [`Hello::decode`].
+    pub fn decode_behind(bytes: &[u8]) -> Result<Self, RejectReason> {
+        let starts = |at: &usize| bytes.get(*at..).is_some_and(|rest| rest.starts_with(&MAGIC));
+        let at = (0..=CONNECT_PRIVATE_BYTES - HELLO_BYTES).find(starts).unwrap_or(0);
+        Self::decode(bytes.get(at..).unwrap_or_default())
+    }
+
     /// Whether every field is within its limits.
     ///
     /// # Errors
@@ -139,8 +152,8 @@ impl Hello {
         {
             return bad(2);
         }
-        if self.arrivals < 4 {
-            return bad(3);
+        if self.arrivals < ARRIVALS_MIN {
+            return Err(RejectReason::Credits { offered: self.arrivals, least: ARRIVALS_MIN });
         }
         Ok(())
     }
@@ -158,6 +171,8 @@ pub fn encode_reject(reason: RejectReason) -> [u8; REJECT_BYTES] {
         RejectReason::Overloaded => (4, 0),
         RejectReason::ShuttingDown => (5, 0),
         RejectReason::Application { code } => (6, code),
+        RejectReason::Credits { offered, least } => (7, u32::from(offered) | (u32::from(least) << 16)),
+        RejectReason::Authentication => (8, 0),
         RejectReason::Other { code } => (code, 0),
     };
     let mut out = [0; REJECT_BYTES];
@@ -183,6 +198,11 @@ pub fn decode_reject(bytes: &[u8]) -> Option<RejectReason> {
         4 => RejectReason::Overloaded,
         5 => RejectReason::ShuttingDown,
         6 => RejectReason::Application { code: value },
+        7 => RejectReason::Credits {
+            offered: u16::from_le_bytes([bytes[8], bytes[9]]),
+            least: u16::from_le_bytes([bytes[10], bytes[11]]),
+        },
+        8 => RejectReason::Authentication,
         code => RejectReason::Other { code },
     })
 }
@@ -213,6 +233,18 @@ mod tests {
         let mut padded = [0; ACCEPT_PRIVATE_BYTES];
         padded[..HELLO_BYTES].copy_from_slice(&golden);
         assert_eq!(Hello::decode(&padded), Ok(SAMPLE));
+    }
+
+    /// `ai_connect` data of every length that fits comes before the hello.
+    #[test]
+    fn a_hello_behind_connect_data_is_found() {
+        for before in 0..=16 {
+            let mut bytes = [0xee; CONNECT_PRIVATE_BYTES];
+            bytes[before..before + HELLO_BYTES].copy_from_slice(&SAMPLE.encode());
+            assert_eq!(Hello::decode_behind(&bytes), Ok(SAMPLE), "{before} bytes before");
+        }
+        assert_eq!(Hello::decode_behind(&[0; 56]), Err(RejectReason::NotOurs));
+        assert_eq!(Hello::decode_behind(&[]), Err(RejectReason::NotOurs));
     }
 
     /// R6: every length, and every single-byte change, is an answer and never a panic.
@@ -254,6 +286,8 @@ mod tests {
             RejectReason::Overloaded,
             RejectReason::ShuttingDown,
             RejectReason::Application { code: 7 },
+            RejectReason::Credits { offered: 3, least: 4 },
+            RejectReason::Authentication,
             RejectReason::Other { code: 99 },
         ] {
             assert_eq!(decode_reject(&encode_reject(reason)), Some(reason));

@@ -13,6 +13,10 @@
 //! The provider contract, its seven clauses and the cases that prove them: [`provider`] and
 //! `conformance`. Nothing above this crate asks which provider it has; it reads [`Negotiated`].
 //!
+//! Beside them, for messages that may be lost: `datagram`, end points of `RDMA_PS_UDP` and multicast groups.
+//!
+//! Beside the providers, with the feature `verbs`: `cm`, the RDMA CM by itself, for peers that are not ours.
+//!
 //! All `unsafe` of the workspace lives here, in `mem`, `sync`, `shm`, `verbs` and `floor`.
 
 #![deny(missing_docs)]
@@ -37,6 +41,7 @@ pub mod id;
 pub mod mem;
 pub mod negotiated;
 pub mod provider;
+pub mod refusal;
 #[cfg(feature = "shm")]
 pub mod shm;
 #[cfg(feature = "sim")]
@@ -61,5 +66,10 @@ pub use hello::Hello;
 pub use id::{ConnId, Credit, Position};
 pub use mem::{Bulk, Loan, Offer, RxFrame};
 pub use negotiated::{Capabilities, Clamp, DataPath, Negotiated, Term};
-pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Waker};
+pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};
+pub use refusal::Refusal;
 pub use time::Time;
+#[cfg(feature = "verbs")]
+pub use verbs::datagram;
+#[cfg(feature = "verbs")]
+pub use verbs::raw as cm;

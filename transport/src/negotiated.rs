@@ -236,7 +236,12 @@ impl fmt::Display for Negotiated {
             arrivals(self.rx_arrivals)
         )?;
         writeln!(f, "credit               {}", if self.credit_words { "shared words" } else { "frames" })?;
-        writeln!(f, "bulk                 {}", if self.bulk_in_place { "in place" } else { "RDMA READ" })?;
+        let bulk = match (self.bulk_in_place, self.initiator_depth.granted) {
+            (true, _) => "in place",
+            (false, 0) => "off: no READs were granted (initiator_depth 0)",
+            (false, _) => "RDMA READ",
+        };
+        writeln!(f, "bulk                 {bulk}")?;
         writeln!(f, "RNR timer code       {}", timer(self.rnr_timer))?;
         write!(f, "ACK timeout exponent {}", timer(self.ack_timeout))
     }

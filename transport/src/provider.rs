@@ -22,7 +22,7 @@ use std::{fmt::Debug, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 use crate::{
     AcceptError, Address, Batch, CloseReason, ConnId, ConnectError, ConnectOptions, Credit, Hello,
-    ListenError, ListenOptions, LoanError, PortConfig, PortCounters, PortError, Position, Refused,
+    ListenError, ListenOptions, LoanError, PortConfig, PortCounters, PortError, Position, Refusal, Refused,
     RejectReason, Tag, Time,
     mem::{Loan, Offer, RxFrame},
     sync::Doorbell,
@@ -112,8 +112,15 @@ pub trait Incoming: Debug + Send {
     /// # Errors
     /// See [`AcceptError`].
     fn accept(self, gate: &Self::Gate) -> Result<Self::Link, AcceptError>;
+    /// Refuses, with a reason the peer reads, and bytes of the application's own beside it.
+    fn refuse(self, refusal: Refusal);
     /// Refuses, with a reason the peer reads.
-    fn reject(self, reason: RejectReason);
+    fn reject(self, reason: RejectReason)
+    where
+        Self: Sized,
+    {
+        self.refuse(reason.into());
+    }
 }
 
 /// An attempt to connect. Dropping it gives it up and leaves nothing.
@@ -137,6 +144,17 @@ pub enum Chain {
     Begin,
     /// Part of the previous one.
     Extend,
+}
+
+/// A frame as its composer leaves it in the payload it was given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Staged {
+    /// Bytes of it, from the first.
+    pub payload_bytes: usize,
+    /// The engine's bits of the frame word.
+    pub tag: Tag,
+    /// Whether it begins a chain.
+    pub chain: Chain,
 }
 
 /// How another thread wakes the owner of a port. Free of system calls while the owner is awake.
@@ -168,6 +186,28 @@ pub trait Port: Debug {
     /// Stages the first `payload_bytes` of the last reservation as a frame (clause 2) and returns the position
     /// after it. Without a matching reservation on `conn` this does nothing and returns the position as it is.
     fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, chain: Chain) -> Position;
+
+    /// Reserve, compose and commit in one: `fill` writes the frame where it leaves from and says what it wrote; `None`
+    /// gives the reservation up. The position after the frame, or as it was.
+    ///
+    /// # Errors
+    /// As [`Port::reserve`].
+    #[inline]
+    fn compose(
+        &mut self,
+        conn: ConnId,
+        payload_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
+    ) -> Result<Option<Position>, Refused> {
+        let payload = self.reserve(conn, payload_bytes)?;
+        let staged = fill(payload);
+        Ok(staged.map(|staged| self.commit(conn, staged.payload_bytes, staged.tag, staged.chain)))
+    }
+
+    /// Shows what was committed to those peers that see it without a doorbell, so that they have it while this side
+    /// does its accounts; [`Port::flush`] does the rest. Nothing, where a doorbell is needed anyway.
+    #[inline]
+    fn publish(&mut self) {}
 
     /// Shows the peers what was committed (clause 3). A failure closes the connection and comes by [`Port::poll`].
     fn flush(&mut self);
@@ -203,6 +243,20 @@ pub trait Port: Debug {
 
     /// Moves what happened into `batch`, as far as there is room; advances pulls, handshakes and closings.
     fn poll(&mut self, now: Time, batch: &mut Batch);
+
+    /// The next frame that can be had without asking a device or the kernel: the short way of a poll, which brings
+    /// everything else, and these too. `None` in doubt.
+    #[inline]
+    fn next_frame(&mut self) -> Option<(ConnId, RxFrame)> {
+        None
+    }
+
+    /// Whether a poll may find what [`Port::next_frame`] does not: a look that costs next to nothing, for whoever spins.
+    /// In doubt `true`; a `false` may be wrong for what needs no haste (deaths, handshakes), so poll now and then all
+    /// the same.
+    fn is_promising(&self) -> bool {
+        true
+    }
 
     /// Ends `conn`; its [`Event::Closed`](crate::Event::Closed) carries the first cause, which is `reason` if
     /// none came before. Frames committed but not flushed are lost.

@@ -15,6 +15,7 @@ use gimmal_transport::{
 };
 
 use super::wire::CONTROL_BYTES;
+use crate::planted::{self, Bug};
 
 /// Which slots a frame may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +47,8 @@ pub struct TxWindow {
     arrivals_count: bool,
     ring: bool,
     unlimited: bool,
+    /// As long as the head is not beyond it, a data frame of any size fits, without a closer look.
+    open_until: Position,
 }
 
 impl TxWindow {
@@ -53,7 +56,7 @@ impl TxWindow {
     /// that shows what happens then.
     #[must_use]
     pub fn new(negotiated: &Negotiated, enforce: bool) -> Self {
-        Self {
+        let mut window = Self {
             head: Position(0),
             completed: Position(0),
             credit: Credit { bytes: Position(0), arrivals: negotiated.tx_arrivals.into() },
@@ -65,7 +68,32 @@ impl TxWindow {
             arrivals_count: negotiated.arrivals_count,
             ring: negotiated.path == DataPath::Ring,
             unlimited: !enforce,
+            open_until: Position(0),
+        };
+        window.look();
+        window
+    }
+
+    /// Credit, or our own device's progress, has changed.
+    fn look(&mut self) {
+        let kept = NEXT_WORD + CONTROL_SPAN + self.frame_bytes_max;
+        let open = !self.arrivals_count && self.ring_bytes >= kept;
+        self.open_until = if open { self.floor().plus(self.ring_bytes - kept) } else { Position(0) };
+    }
+
+    /// What lies before may be written over.
+    fn floor(&self) -> Position {
+        if planted::is(Bug::DeviceOverrun) {
+            return if self.ring { self.credit.bytes } else { self.head };
         }
+        if self.ring && !self.unlimited { self.credit.bytes.min(self.completed) } else { self.completed }
+    }
+
+    /// Whether a data frame of any size may go: the short way of [`TxWindow::room`], `false` in doubt.
+    #[inline]
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.head < self.open_until
     }
 
     /// The largest payload of a frame, bytes.
@@ -82,12 +110,11 @@ impl TxWindow {
     #[expect(clippy::cast_possible_truncation, reason = "at most a ring, which is at most 1 GiB")]
     pub fn room(&self, min_bytes: usize, lane: Lane) -> Option<usize> {
         let (kept_bytes, kept_arrivals) = match lane {
-            Lane::Data => (CONTROL_SPAN, CONTROL_ARRIVALS),
+            Lane::Data if !planted::is(Bug::NothingKeptForCredit) => (CONTROL_SPAN, CONTROL_ARRIVALS),
+            Lane::Data => (0, 0),
             Lane::Control => (0, 0),
         };
-        let floor =
-            if self.ring && !self.unlimited { self.credit.bytes.min(self.completed) } else { self.completed };
-        let free = self.ring_bytes.saturating_sub(self.head.since(floor) + NEXT_WORD + kept_bytes);
+        let free = self.ring_bytes.saturating_sub(self.head.since(self.floor()) + NEXT_WORD + kept_bytes);
         let mut room = free.min(self.frame_bytes_max);
         if !self.has_arrivals(1 + kept_arrivals) {
             // No receive for another chain, but this one can still grow.
@@ -100,7 +127,10 @@ impl TxWindow {
 
     #[inline]
     fn has_arrivals(&self, wanted: u64) -> bool {
-        !self.arrivals_count || self.unlimited || self.arrivals_used + wanted <= self.credit.arrivals
+        !self.arrivals_count
+            || self.unlimited
+            || planted::is(Bug::ChainWithoutReceive)
+            || self.arrivals_used + wanted <= self.credit.arrivals
     }
 
     /// Whether a frame of `payload_bytes` rides on the open chain. Whoever commits it also calls
@@ -108,7 +138,8 @@ impl TxWindow {
     #[inline]
     #[must_use]
     pub fn chain(&self, payload_bytes: usize) -> Chain {
-        if self.chain_bytes > 0 && self.chain_bytes + span(payload_bytes) as u64 <= self.chain_bytes_max {
+        let fits = self.chain_bytes + span(payload_bytes) as u64 <= self.chain_bytes_max;
+        if self.chain_bytes > 0 && (fits || planted::is(Bug::EndlessChain)) {
             Chain::Extend
         } else {
             Chain::Begin
@@ -138,6 +169,7 @@ impl TxWindow {
     /// Our device is done with the ring up to `completed`.
     pub fn handle_completed(&mut self, completed: Position) {
         self.completed = self.completed.max(completed);
+        self.look();
     }
 
     /// What the peer says it gave back, since the start.
@@ -154,6 +186,7 @@ impl TxWindow {
             return Err(Violation::Credit { value: credit.arrivals, low, high });
         }
         self.credit = credit;
+        self.look();
         Ok(())
     }
 

@@ -39,6 +39,12 @@ impl Beats {
         now >= self.at
     }
 
+    /// A turn that does not ask [`Beats::is_due`] found something.
+    #[inline]
+    pub(crate) const fn worked(&mut self) {
+        self.unlooked = true;
+    }
+
     pub(crate) fn deadline(&self) -> Time {
         if self.unlooked { self.at } else { self.due }
     }

@@ -35,40 +35,55 @@ pub(crate) enum Pause {
     Sleep,
 }
 
-/// Turns that found nothing, since when.
+/// Turns that found nothing, since when; and how old the time is.
 #[derive(Debug)]
 pub(crate) struct Idler {
     idle: Idle,
     empty_turns: u32,
     idle_since: Time,
+    /// Turns and what they found, since the clock was read.
+    stale: u32,
+    has_worked: bool,
 }
 
 /// Empty turns that only pause: the other side's answer is often a few hundred nanoseconds away.
 const SPINS: u32 = 256;
-/// While spinning, one turn in this many reads the clock.
-const CLOCK: u32 = 16;
+/// Turns and messages after which the clock is read: well under a microsecond of empty ones, and one full batch.
+const CLOCK: u32 = 64;
 
 impl Idler {
     pub(crate) const fn new(idle: Idle) -> Self {
-        Self { idle, empty_turns: 0, idle_since: Time(0) }
+        Self { idle, empty_turns: 0, idle_since: Time(0), stale: CLOCK, has_worked: false }
     }
 
-    pub(crate) fn worked(&mut self) {
-        self.empty_turns = 0;
-    }
-
-    pub(crate) fn next(&mut self, now: Time) -> Pause {
+    /// A turn, at `now`, found `work`.
+    #[inline]
+    pub(crate) fn turned(&mut self, work: usize, now: Time) {
+        self.stale += 1;
+        if work > 0 {
+            self.stale = self.stale.saturating_add(u32::try_from(work).unwrap_or(CLOCK));
+            self.empty_turns = 0;
+            self.has_worked = true;
+            return;
+        }
+        if self.empty_turns == 0 {
+            self.idle_since = now;
+        }
         self.empty_turns = self.empty_turns.saturating_add(1);
+    }
+
+    /// What to do after a turn that found nothing.
+    pub(crate) fn pause(&mut self, now: Time) -> Pause {
         match self.idle {
             Idle::Spin => Pause::Spin,
             Idle::Event => Pause::Sleep,
             Idle::Adaptive { spin_us } => {
-                if self.empty_turns == 1 {
-                    self.idle_since = now;
-                }
                 if self.empty_turns <= SPINS && spin_us > 0 {
-                    Pause::Spin
-                } else if now.since(self.idle_since) < Duration::from_micros(spin_us.into()) {
+                    return Pause::Spin;
+                }
+                // Whoever gets the core may keep it for a while.
+                self.stale = CLOCK;
+                if now.since(self.idle_since) < Duration::from_micros(spin_us.into()) {
                     Pause::Yield
                 } else {
                     Pause::Sleep
@@ -77,14 +92,21 @@ impl Idler {
         }
     }
 
-    /// Whether the turn before found something.
+    /// Whether any turn found something since the clock was read.
     pub(crate) const fn has_worked(&self) -> bool {
-        self.empty_turns == 0
+        self.has_worked
     }
 
-    /// Whether the next turn needs a fresh time: always after work or a yield, rarely while spinning.
+    /// Whether the clock should be read.
+    #[inline]
     pub(crate) const fn wants_clock(&self) -> bool {
-        self.empty_turns > SPINS || self.empty_turns.is_multiple_of(CLOCK)
+        self.stale >= CLOCK
+    }
+
+    /// The clock was read.
+    pub(crate) const fn told_time(&mut self) {
+        self.stale = 0;
+        self.has_worked = false;
     }
 }
 
@@ -95,18 +117,39 @@ mod tests {
     #[test]
     fn adaptive_spins_then_yields_then_sleeps_and_starts_over_after_work() {
         let mut idler = Idler::new(Idle::Adaptive { spin_us: 50 });
+        let mut empty = |now| {
+            idler.turned(0, now);
+            idler.pause(now)
+        };
         for _ in 0..SPINS {
-            assert_eq!(idler.next(Time(1000)), Pause::Spin);
+            assert_eq!(empty(Time(1000)), Pause::Spin);
         }
-        assert_eq!(idler.next(Time(50_999)), Pause::Yield);
-        assert_eq!(idler.next(Time(51_000)), Pause::Sleep);
-        idler.worked();
-        assert_eq!(idler.next(Time(90_000)), Pause::Spin);
+        assert_eq!(empty(Time(50_999)), Pause::Yield);
+        assert_eq!(empty(Time(51_000)), Pause::Sleep);
+        idler.turned(1, Time(90_000));
+        idler.turned(0, Time(90_000));
+        assert_eq!(idler.pause(Time(90_000)), Pause::Spin);
     }
 
     #[test]
     fn spin_and_event_do_what_they_say() {
-        assert_eq!(Idler::new(Idle::Spin).next(Time(u64::MAX)), Pause::Spin);
-        assert_eq!(Idler::new(Idle::Event).next(Time(0)), Pause::Sleep);
+        assert_eq!(Idler::new(Idle::Spin).pause(Time(u64::MAX)), Pause::Spin);
+        assert_eq!(Idler::new(Idle::Event).pause(Time(0)), Pause::Sleep);
+    }
+
+    #[test]
+    fn the_clock_is_read_at_first_then_after_many_turns_or_much_work() {
+        let mut idler = Idler::new(Idle::Spin);
+        assert!(idler.wants_clock());
+        for work in [0, 1, 64] {
+            idler.told_time();
+            let turns = (0..).take_while(|_| {
+                let fresh = !idler.wants_clock();
+                idler.turned(work, Time(0));
+                fresh
+            });
+            assert_eq!(turns.count(), 64usize.div_ceil(1 + work));
+            assert_eq!(idler.has_worked(), work > 0);
+        }
     }
 }

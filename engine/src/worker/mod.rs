@@ -37,7 +37,10 @@ pub(crate) struct Worker<P: Port, A: App> {
     pub(crate) opening: Vec<(ConnId, Adopted)>,
     pub(crate) inbox: Arc<Inbox<P::Link, A::Command>>,
     pub(crate) duty: Arc<Duty>,
-    batch: Batch,
+    /// Away while its events are handled.
+    batch: Option<Box<Batch>>,
+    /// Frames or events handled in one turn, at most.
+    batch_limit: usize,
     enforce_credit: bool,
     beats: beat::Beats,
     pub(crate) stopping: bool,
@@ -59,7 +62,8 @@ impl<P: Port, A: App> Worker<P, A> {
             opening: Vec::new(),
             inbox,
             duty,
-            batch: Batch::new(config.batch),
+            batch: Some(Box::new(Batch::new(config.batch))),
+            batch_limit: config.batch,
             enforce_credit: config.enforce_credit,
             beats: beat::Beats::new(config.heartbeat_ms),
             stopping: false,
@@ -70,8 +74,8 @@ impl<P: Port, A: App> Worker<P, A> {
     pub(crate) fn with<R>(&mut self, now: Time, act: impl FnOnce(&mut A, &mut Io<'_, P>) -> R) -> R {
         let mut io = Io { port: &mut self.port, conns: &mut self.conns, now };
         let result = act(&mut self.app, &mut io);
+        self.port.publish();
         self.settle(now);
-        self.port.flush();
         result
     }
 
@@ -84,6 +88,13 @@ impl<P: Port, A: App> Worker<P, A> {
             Ok(conn) => self.opening.push((conn, adopted)),
             Err(error) => adopted.tell(Err(error.into())),
         }
+    }
+
+    /// Whether a turn would find nothing. Timers and deaths are not looked at: they are for the turns that read the
+    /// clock.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.conns.active(0).is_none() && self.inbox.is_empty() && !self.port.is_promising()
     }
 
     /// There are more handshakes than there may be, and the oldest is late: it makes room.

@@ -187,7 +187,8 @@ fn server(service: &Service) -> TokenStream {
                     #index => {
                         let (#(#names,)*) = #private::arguments::<#codec, (#(#types,)*)>(arguments)?;
                         #bulk
-                        ::core::result::Result::Ok(#private::task::<#codec, _>(async move { #wrapped }))
+                        seat.put::<#codec, _>(async move { #wrapped });
+                        ::core::result::Result::Ok(())
                     }
                 });
             }
@@ -237,7 +238,8 @@ fn server(service: &Service) -> TokenStream {
                 cx: #private::Cx,
                 arguments: &[u8],
                 bulk: ::core::option::Option<#private::Bulk>,
-            ) -> ::core::result::Result<#private::BoxTask, #private::Status> {
+                seat: &mut #private::Seat,
+            ) -> ::core::result::Result<(), #private::Status> {
                 let service = #private::Arc::clone(&self.service);
                 match method {
                     #(#starts)*

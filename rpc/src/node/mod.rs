@@ -16,6 +16,7 @@ mod sim_tests;
 mod tasks;
 
 use std::{
+    cell::Cell,
     collections::VecDeque,
     fmt,
     sync::{
@@ -37,8 +38,8 @@ use serving::Serving;
 use tasks::Tasks;
 
 use crate::{
-    calls::{CallKey, Calls},
-    cell::{CallCell, Outcome, Responder},
+    calls::{CallKey, Calls, Taken},
+    cell::{CallCell, Responder},
     config::Limits,
     cx::{Cx, Peer},
     frame::Kind,
@@ -46,6 +47,7 @@ use crate::{
     method::Method,
     service::Registry,
     stats::Counters,
+    task::Seat,
 };
 
 /// What other threads ask of a worker.
@@ -93,6 +95,8 @@ struct Conn {
 
 /// Connections that ended, remembered so that later calls on them can say why.
 const REMEMBERED: usize = 64;
+/// A reading of the clock that is this much older than the next is not what a call's deadline counts from.
+const AWAY: Duration = Duration::from_millis(1);
 /// Handlers polled in one turn.
 const WAKES: usize = 256;
 /// Pull tokens with this bit belong to the callee.
@@ -115,11 +119,15 @@ pub(crate) struct Node {
     next_deadline: Time,
     /// Connections whose turn it is in `expire`; its memory is used again.
     due: Vec<ConnId>,
-    /// The clock's reading at time 0 of the worker.
-    epoch: Option<Instant>,
+    /// Boxes of handlers that are done, one for each method: the next one's future goes into it.
+    seats: Box<[Seat]>,
     /// Marks every request served, see [`Cx::cancelled`](crate::Cx::cancelled).
     mark: u64,
     calls_live: usize,
+    /// The time as it was seen last.
+    seen: Time,
+    /// Calls were started with that time, which may have been old.
+    stale: bool,
 }
 
 impl Node {
@@ -130,9 +138,11 @@ impl Node {
         reach: Arc<Reach>,
         counters: Arc<Counters>,
     ) -> Self {
+        let seats = (0..registry.len()).map(|_| Seat::default()).collect();
         Self {
             limits,
             registry,
+            seats,
             shared,
             tasks: Tasks::new(limits.tasks_max, Arc::clone(&reach)),
             reach,
@@ -142,9 +152,10 @@ impl Node {
             closings: VecDeque::with_capacity(REMEMBERED),
             next_deadline: Time::NEVER,
             due: Vec::with_capacity(64),
-            epoch: None,
             mark: 0,
             calls_live: 0,
+            seen: Time(0),
+            stale: false,
         }
     }
 
@@ -154,34 +165,56 @@ impl Node {
         known.map_or(CloseReason::Local, |(_, reason)| reason.clone())
     }
 
-    /// The outcome of a call made by this thread, once.
-    pub(crate) fn take_local(&mut self, conn: ConnId, key: CallKey) -> Option<Outcome> {
-        if let Some(here) = self.conns.get_mut(conn) {
-            return here.calls.take(key);
+    /// What a call made by this thread came to, once; see [`Calls::take`].
+    #[inline]
+    pub(crate) fn take_local(&mut self, conn: ConnId, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
+        match self.conns.get_mut(conn) {
+            Some(here) => here.calls.take(key, spare),
+            None => self.take_grave(conn, key, spare),
         }
+    }
+
+    #[cold]
+    fn take_grave(&mut self, conn: ConnId, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
         let grave = self.graves.iter().position(|(closed, _)| *closed == conn)?;
-        let outcome = self.graves[grave].1.take(key);
+        let taken = self.graves[grave].1.take(key, spare);
         if !self.graves[grave].1.has_untaken() {
             self.graves.swap_remove(grave);
         }
-        outcome
+        taken
     }
 
-    /// The clock's reading at `time`.
-    fn instant(&self, time: Time) -> Option<Instant> {
-        if time == Time::NEVER { None } else { self.epoch?.checked_add(time.since(Time(0))) }
-    }
-
-    /// Finds out what the clock read at time 0. A turn's time may be some turns old, so the earliest reading is best.
-    fn set_epoch(&mut self, now: Time) {
-        let seen = Instant::now().checked_sub(now.since(Time(0)));
-        self.epoch = self.epoch.into_iter().chain(seen).min();
-    }
-
-    fn expire<P: Port>(&mut self, io: &mut Io<'_, P>) -> bool {
-        if io.now() < self.next_deadline {
-            return false;
+    /// Takes note of the time. A thread that makes calls inline may have been away since the clock was read: calls that
+    /// it started then begin with this reading.
+    #[inline]
+    fn look(&mut self, now: Time) {
+        if now != self.seen {
+            self.looked(now);
         }
+    }
+
+    fn looked(&mut self, now: Time) {
+        let away = now.since(self.seen);
+        if self.stale && away > AWAY {
+            for (_, here) in self.conns.iter_mut() {
+                here.calls.put_off(self.seen, away);
+            }
+        }
+        (self.seen, self.stale) = (now, false);
+    }
+
+    /// Handlers that were woken.
+    fn wake<P: Port>(&mut self, io: &mut Io<'_, P>) {
+        for _ in 0..WAKES {
+            let Some(index) = self.reach.pop_ready() else { return };
+            if let Some((conn, slot, task, polled)) = self.tasks.wake(index) {
+                self.handler_ended(io, conn, slot, task, polled);
+            }
+        }
+    }
+
+    #[cold]
+    fn expire<P: Port>(&mut self, io: &mut Io<'_, P>) -> bool {
         let now = io.now();
         let mut due = std::mem::take(&mut self.due);
         let passed = self.conns.iter_mut().filter(|(_, conn)| conn.next_deadline() <= now);
@@ -209,11 +242,13 @@ impl App for Node {
     type Command = Command;
 
     fn opened<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, negotiated: &Negotiated) {
-        self.set_epoch(io.now());
+        // Its event came in a turn that has just read the clock.
+        let epoch = Instant::now().checked_sub(io.now().since(Time(0)));
         let negotiated = io.negotiated(conn).cloned().unwrap_or_else(|| Arc::new(negotiated.clone()));
         let peer = Arc::new(Peer {
             conn,
             negotiated,
+            epoch,
             reach: Arc::clone(&self.reach),
             running: (0..self.limits.serving_max).map(|_| AtomicU64::new(0)).collect(),
         });
@@ -222,6 +257,7 @@ impl App for Node {
             .insert(conn, Conn { peer, calls, serving: Serving::default(), raw_cx: None, watcher: None });
     }
 
+    #[inline]
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         let id = CallId::from_aux(message.head.aux);
         let handled = match Kind::parse(message.head.kind) {
@@ -294,18 +330,20 @@ impl App for Node {
         }
     }
 
+    #[inline]
     fn tick<P: Port>(&mut self, io: &mut Io<'_, P>) -> Time {
+        let now = io.now();
+        self.look(now);
         let mut acted = false;
-        for _ in 0..WAKES {
-            let Some(index) = self.reach.pop_ready() else { break };
+        if self.reach.has_ready() {
+            self.wake(io);
             acted = true;
-            if let Some((conn, slot, task, polled)) = self.tasks.wake(index) {
-                self.handler_ended(io, conn, slot, task, polled);
-            }
         }
-        acted |= self.expire(io);
+        if now >= self.next_deadline {
+            acted |= self.expire(io);
+        }
         // What was sent just now leaves with a turn, so there must be one.
-        if acted || self.reach.has_ready() { io.now() } else { self.next_deadline }
+        if acted { now } else { self.next_deadline }
     }
 
     fn is_busy(&self) -> bool {

@@ -248,11 +248,11 @@ impl Run {
         let started = self.client.with(|node, io| {
             if at == 5 {
                 let request = number.to_le_bytes();
-                let source = Fresh { value: &request[..], buffer: Vec::new() };
+                let source = Fresh(&request[..]);
                 node.start(io, conn, method, timeout, source, None, Reply::Local)
             } else {
                 let value = &Encoded::<Postcard, _>::new(&arguments);
-                node.start(io, conn, method, timeout, Fresh { value, buffer: Vec::new() }, loan, Reply::Local)
+                node.start(io, conn, method, timeout, Fresh(value), loan, Reply::Local)
             }
         });
         match started {
@@ -269,7 +269,8 @@ impl Run {
         let node = self.client.app_mut();
         let ended = &mut self.ended;
         self.open.retain(|(number, at, key)| {
-            let Some(outcome) = node.take_local(conn, *key) else { return true };
+            let Some(taken) = node.take_local(conn, *key, &std::cell::Cell::default()) else { return true };
+            let outcome = Outcome::from(taken);
             let result = judge(*number, *at, outcome);
             assert!(ended.insert(*number, result).is_none(), "call {number} ended twice");
             false

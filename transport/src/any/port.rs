@@ -27,7 +27,7 @@ use crate::sim::SimPort;
 use crate::verbs::VerbsPort;
 use crate::{
     Batch, Chain, CloseReason, ConnId, Credit, Event, Loan, Offer, Port, PortConfig, PortCounters, PortError,
-    Position, Provider, Refused, RxFrame, Tag, Time, Waker, sync::Doorbell,
+    Position, Provider, Refused, RxFrame, Staged, Tag, Time, Waker, sync::Doorbell,
 };
 
 /// The data side of [`Any`]; see [`Port`].
@@ -368,6 +368,24 @@ impl Port for AnyPort {
     }
 
     #[inline]
+    fn compose(
+        &mut self,
+        conn: ConnId,
+        payload_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
+    ) -> Result<Option<Position>, Refused> {
+        route!(self.as_mut, conn, |port, id| port.compose(id, payload_bytes, fill), else Err(Refused::Closed))
+    }
+
+    #[inline]
+    fn publish(&mut self) {
+        #[cfg(feature = "shm")]
+        if let Some(port) = &mut self.shm {
+            port.publish();
+        }
+    }
+
+    #[inline]
     fn flush(&mut self) {
         for_used!(self.as_mut, |port, _number| port.flush());
     }
@@ -403,6 +421,25 @@ impl Port for AnyPort {
 
     fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
         route!(self.as_mut, conn, |port, id| port.pull(id, offer, token), else Err(Refused::Closed))
+    }
+
+    #[inline]
+    fn next_frame(&mut self) -> Option<(ConnId, RxFrame)> {
+        match self.state.sole {
+            // Its ids are ours as they are.
+            #[cfg(feature = "shm")]
+            SHM => self.shm.as_mut().and_then(Port::next_frame),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn is_promising(&self) -> bool {
+        match self.state.sole {
+            #[cfg(feature = "shm")]
+            SHM => self.shm.as_ref().is_none_or(Port::is_promising),
+            _ => true,
+        }
     }
 
     #[inline]

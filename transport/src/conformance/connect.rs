@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{
     AcceptError, CloseReason, ConnectError, ConnectOptions, Connecting, Incoming, ListenError, ListenOptions,
-    Listener, Port, PortError, Provider, RejectReason, hello::HELLO_BYTES,
+    Listener, Port, PortError, Provider, Refusal, RejectReason, hello::HELLO_BYTES,
+    refusal::REFUSAL_DATA_BYTES,
 };
 
 const KNOCK: Needs = Needs { knock: true, ..ANY };
@@ -131,11 +132,28 @@ fn reject_reason<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         RejectReason::Application { code: 0xdead_beef },
         RejectReason::ShuttingDown,
         RejectReason::Overloaded,
+        RejectReason::Authentication,
+        RejectReason::Credits { offered: 9, least: 16 },
+        RejectReason::Version { ours: 1, theirs: 2 },
     ] {
         let error = refused_by(bench, &mut rig, |incoming| incoming.reject(reason))?;
+        // The reader's own version is `ours`.
+        let reason = match reason {
+            RejectReason::Version { ours, theirs } => RejectReason::Version { ours: theirs, theirs: ours },
+            reason => reason,
+        };
         let read = matches!(&error, ConnectError::Rejected { reason: seen, .. } if *seen == reason);
         ensure!(read, "{reason:?} was read as {error:?}");
         ensure!(error.to_string().contains(&rig.address.to_string()), "'{error}' does not say where");
+    }
+    let reason = RejectReason::Application { code: 9 };
+    for len in [0, 1, 5, REFUSAL_DATA_BYTES] {
+        let own = vec![0xa5; len];
+        let refusal = Refusal::with_data(reason, &own).ok_or("the data does not fit")?;
+        let error = refused_by(bench, &mut rig, |incoming| incoming.refuse(refusal))?;
+        let read = matches!(&error, ConnectError::Rejected { reason: seen, data, .. }
+            if *seen == reason && *data == own);
+        ensure!(read, "{len} bytes of the application's were read as {error:?}");
     }
     let mut duo = bench.connect(&mut rig)?;
     bench.exchange(&mut rig, &mut duo, 1)

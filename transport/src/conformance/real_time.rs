@@ -5,7 +5,7 @@ use std::time::Instant;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
 
 use super::{Harness, Knock};
-use crate::{Address, ConnectError, PortConfig, Provider, Time, hello::decode_reject};
+use crate::{Address, ConnectError, PortConfig, Provider, Refusal, Time};
 
 /// Looks at what no port sees.
 type Checker = Box<dyn FnMut() -> Result<(), Box<dyn std::error::Error>>>;
@@ -131,10 +131,13 @@ pub fn knock_on_socket(address: &Address, private_data: &[u8]) -> Option<Knock> 
         let mut answer = [0; 256];
         match rustix::net::recv(&socket, &mut answer[..], RecvFlags::DONTWAIT) {
             Err(rustix::io::Errno::AGAIN) => None,
-            Ok((len, _)) if len > 0 => Some(
-                decode_reject(&answer[..len])
-                    .map(|reason| ConnectError::Rejected { address: address.clone(), reason }),
-            ),
+            Ok((len, _)) if len > 0 => {
+                Some(Refusal::decode(&answer[..len]).map(|refusal| ConnectError::Rejected {
+                    address: address.clone(),
+                    reason: refusal.reason(),
+                    data: refusal.into_data(),
+                }))
+            }
             _ => Some(None),
         }
     }))

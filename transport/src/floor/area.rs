@@ -8,12 +8,15 @@ use std::{
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
+use super::frames::window_bytes;
 use crate::mem::{Access, Region};
 
 const PHASE: usize = 0;
 const HEARD: usize = 128;
 const PING: usize = 0;
 const PONG: usize = 128;
+const BLOCK_PING: usize = 256;
+const BLOCK_PONG: usize = 384;
 /// Against SIGBUS: a file that was cut would kill whoever has it mapped.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -38,12 +41,13 @@ pub struct Area {
 }
 
 impl Area {
-    /// A new file for frames of up to `payload_bytes`, and its descriptor for the other process.
+    /// A new file for `window` frames of up to `payload_bytes`, and its descriptor for the other process.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub fn create(payload_bytes: usize) -> io::Result<(Self, OwnedFd)> {
-        let ring_bytes = (4 * payload_bytes.max(1)).next_power_of_two().max(64 << 10);
+    /// `InvalidInput` when a ring would have more than 1 GiB; else what the kernel says.
+    pub fn create(payload_bytes: usize, window: usize) -> io::Result<(Self, OwnedFd)> {
+        let ring_bytes = window_bytes(payload_bytes, window).filter(|bytes| *bytes <= 1 << 30);
+        let ring_bytes = ring_bytes.ok_or(io::ErrorKind::InvalidInput)?.next_power_of_two().max(64 << 10);
         let bytes = (head_bytes() + 2 * ring_bytes) as u64;
         let fd = rustix::fs::memfd_create("gimmal-floor", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&fd, bytes)?;
@@ -127,9 +131,19 @@ impl Area {
         self.word(rustix::param::page_size() + PONG)
     }
 
+    /// As [`Area::ping`], for blocks.
+    pub(super) fn block_ping(&self) -> &AtomicU64 {
+        self.word(rustix::param::page_size() + BLOCK_PING)
+    }
+
+    /// As [`Area::pong`], for blocks.
+    pub(super) fn block_pong(&self) -> &AtomicU64 {
+        self.word(rustix::param::page_size() + BLOCK_PONG)
+    }
+
     fn word(&self, offset: usize) -> &AtomicU64 {
         let word = self.caller.at(offset, size_of::<u64>());
-        // SAFETY: in the first two pages of our mapping, which lives as long as `self`; the four offsets are multiples of
+        // SAFETY: in the first two pages of our mapping, which lives as long as `self`; the offsets are multiples of
         // 128, and these words are touched in no other way than as atomics, by either process.
         unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) }
     }
@@ -145,7 +159,7 @@ mod tests {
 
     #[test]
     fn both_sides_see_the_same_words() {
-        let (caller, fd) = Area::create(64).unwrap();
+        let (caller, fd) = Area::create(64, 1).unwrap();
         let echo = Area::attach(fd.as_fd()).unwrap();
         assert_eq!((caller.side(), echo.side()), (Side::Caller, Side::Echo));
         assert_eq!((caller.ring_bytes(), echo.ring_bytes()), (64 << 10, 64 << 10));
@@ -166,7 +180,8 @@ mod tests {
 
     #[test]
     fn rings_grow_with_the_payload() {
-        let (area, _fd) = Area::create(100_000).unwrap();
+        let (area, _fd) = Area::create(100_000, 4).unwrap();
         assert_eq!(area.ring_bytes(), 512 << 10);
+        assert_eq!(Area::create(1 << 30, 4).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -1,10 +1,11 @@
-//! The frame floor: a header and a payload each way through two rings, window 1, and nothing else.
+//! The frame floor: a header and a payload each way through two rings, and nothing else.
 //!
 //! ```text
 //!  frame   word (8): length and tag, stored last │ aux (8) │ payload │ padding to 16
 //! ```
 //! The words and fences are those of the shared-memory provider: the word behind the frame is cleared, then the
-//! frame's own is stored. There is no credit: with one frame under way nothing unread can be written over.
+//! frame's own is stored. There is no credit: the rings hold more frames than are ever under way, so nothing unread is
+//! written over. Nothing is batched either: every frame is published by itself.
 
 use std::{
     io,
@@ -29,6 +30,9 @@ pub struct Frames {
     tx: Ring,
     rx: Ring,
     payload_bytes: usize,
+    /// Frames under way, at most.
+    window: usize,
+    under_way: usize,
 }
 
 /// One direction.
@@ -74,8 +78,8 @@ impl Ring {
     fn compose(&mut self, bytes: usize) -> &mut [u8] {
         let body = self.body(bytes);
         // SAFETY: `bytes` is at most half of a ring, by the callers, so it ends inside the second view; initialised as a
-        // file's bytes are. This process alone writes this ring, and by the window of 1 the other one has read what
-        // was here.
+        // file's bytes are. This process alone writes this ring, and the window, which fits into it (`Frames::new`),
+        // says that the other one has read what was here.
         unsafe { std::slice::from_raw_parts_mut(body.as_ptr(), bytes) }
     }
 
@@ -84,48 +88,54 @@ impl Ring {
     fn read(&self, bytes: usize) -> &[u8] {
         let body = self.body(bytes);
         // SAFETY: `bytes` was checked to be at most half of a ring, so it ends inside the second view. The writer, which
-        // is this same code, leaves a published frame alone until it was answered, and the answer is not sent while
-        // this borrow lives.
+        // is this same code, leaves a published frame alone until it was answered or, being the one that answers, until
+        // we posted a whole window after it; neither happens while this borrow lives.
         unsafe { std::slice::from_raw_parts(body.as_ptr(), bytes) }
     }
 }
 
 impl Frames {
-    /// This process's end, for frames of exactly `payload_bytes`.
+    /// This process's end, for frames of exactly `payload_bytes`, `window` of them under way.
     ///
     /// # Errors
-    /// `InvalidInput` when such a frame does not fit in half of a ring.
-    pub fn new(area: &Rc<Area>, payload_bytes: usize) -> io::Result<Self> {
-        if span(AUX_BYTES + payload_bytes) > area.ring_bytes() / 2 {
+    /// `InvalidInput` when a window of such frames does not fit in a ring.
+    pub fn new(area: &Rc<Area>, payload_bytes: usize, window: usize) -> io::Result<Self> {
+        if window_bytes(payload_bytes, window).is_none_or(|bytes| bytes > area.ring_bytes()) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let (ours, theirs) = match area.side() {
             Side::Caller => (Side::Caller, Side::Echo),
             Side::Echo => (Side::Echo, Side::Caller),
         };
-        Ok(Self { tx: Ring::new(area, ours), rx: Ring::new(area, theirs), payload_bytes })
+        let (tx, rx) = (Ring::new(area, ours), Ring::new(area, theirs));
+        Ok(Self { tx, rx, payload_bytes, window, under_way: 0 })
     }
 
-    /// The caller's half: `payload` goes, and `read` is given what came back. `None` when `go_on` said no before.
+    /// The caller's half: `payload` goes. False when the window is full.
     ///
     /// # Panics
     /// When `payload` is shorter than the frames are for.
     #[inline]
-    pub fn call<R>(
-        &mut self,
-        aux: u64,
-        payload: &[u8],
-        read: impl FnOnce(&[u8]) -> R,
-        go_on: impl FnMut() -> bool,
-    ) -> Option<R> {
+    pub fn post(&mut self, aux: u64, payload: &[u8]) -> bool {
+        if self.under_way == self.window {
+            return false;
+        }
+        self.under_way += 1;
         let payload = &payload[..self.payload_bytes];
         let frame = self.tx.compose(AUX_BYTES + payload.len());
         frame[..AUX_BYTES].copy_from_slice(&aux.to_le_bytes());
         frame[AUX_BYTES..].copy_from_slice(payload);
         send(&mut self.tx, AUX_BYTES + payload.len());
+        true
+    }
+
+    /// The caller's other half: `read` is given what came back. `None` when `go_on` said no before.
+    #[inline]
+    pub fn take<R>(&mut self, read: impl FnOnce(&[u8]) -> R, go_on: impl FnMut() -> bool) -> Option<R> {
         let bytes = wait(|| arrived(&self.rx, self.payload_bytes), go_on)?;
         let result = read(&self.rx.read(bytes)[AUX_BYTES..]);
         self.rx.at += span(bytes);
+        self.under_way = self.under_way.saturating_sub(1);
         Some(result)
     }
 
@@ -137,6 +147,12 @@ impl Frames {
             send(&mut self.tx, bytes);
         }
     }
+}
+
+/// Bytes of ring that `window` frames of `payload_bytes` need, with one more for the word behind them.
+pub(super) fn window_bytes(payload_bytes: usize, window: usize) -> Option<usize> {
+    let frame = payload_bytes.checked_add(AUX_BYTES + FRAME_WORD_BYTES + FRAME_ALIGN)? & !(FRAME_ALIGN - 1);
+    frame.checked_mul(window.checked_add(1)?)
 }
 
 /// Publishes what was composed.
@@ -194,16 +210,17 @@ mod tests {
     #[test]
     fn frames_come_back_whole_over_many_laps() {
         for bytes in [0, 1, 64, 3000] {
-            let (area, fd) = Area::create(bytes).unwrap();
+            let (area, fd) = Area::create(bytes, 1).unwrap();
             let area = Rc::new(area);
             let echo = |area: Rc<Area>, go_on: &dyn Fn() -> bool| {
-                Frames::new(&area, bytes).unwrap().echo(go_on);
+                Frames::new(&area, bytes, 1).unwrap().echo(go_on);
             };
             pair(&fd, echo, || {
-                let mut frames = Frames::new(&area, bytes).unwrap();
+                let mut frames = Frames::new(&area, bytes, 1).unwrap();
                 for round in 0..1500u64 {
                     let payload = vec![round.to_le_bytes()[0]; bytes];
-                    let same = frames.call(round, &payload, |back| back == payload, in_time());
+                    assert!(frames.post(round, &payload) && !frames.post(round, &payload));
+                    let same = frames.take(|back| back == payload, in_time());
                     assert_eq!(same, Some(true), "{bytes} bytes, round {round}");
                 }
             });
@@ -212,7 +229,7 @@ mod tests {
 
     #[test]
     fn lines_come_back_and_a_silent_peer_is_given_up() {
-        let (area, fd) = Area::create(0).unwrap();
+        let (area, fd) = Area::create(0, 1).unwrap();
         let area = Rc::new(area);
         let mut line = Line::new(&area);
         pair(
@@ -225,13 +242,39 @@ mod tests {
             },
         );
         assert!(!line.call(|| false));
-        assert!(Frames::new(&area, 0).unwrap().call(0, &[], |_| (), || false).is_none());
+        let mut frames = Frames::new(&area, 0, 1).unwrap();
+        assert!(frames.post(0, &[]) && frames.take(|_| (), || false).is_none());
     }
 
     #[test]
     fn a_frame_that_does_not_fit_is_refused() {
-        let (area, _fd) = Area::create(64).unwrap();
-        let refused = Frames::new(&Rc::new(area), 40 << 10).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        let (area, _fd) = Area::create(64, 1).unwrap();
+        let area = Rc::new(area);
+        for (bytes, window) in [(40 << 10, 1), (64, 1 << 10), (usize::MAX, 1), (64, usize::MAX)] {
+            let refused = Frames::new(&area, bytes, window).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+
+    #[test]
+    fn a_window_of_frames_comes_back_in_order() {
+        let (area, fd) = Area::create(64, 700).unwrap();
+        let area = Rc::new(area);
+        let echo = |area: Rc<Area>, go_on: &dyn Fn() -> bool| {
+            Frames::new(&area, 64, 700).unwrap().echo(go_on);
+        };
+        pair(&fd, echo, || {
+            let mut frames = Frames::new(&area, 64, 700).unwrap();
+            let payload = |number: u64| [number.to_le_bytes()[0]; 64];
+            let (mut sent, mut done) = (0, 0);
+            while done < 20_000u64 {
+                while frames.post(sent, &payload(sent)) {
+                    sent += 1;
+                }
+                assert_eq!(sent - done, 700);
+                assert_eq!(frames.take(|back| back == payload(done), in_time()), Some(true), "{done}");
+                done += 1;
+            }
+        });
     }
 }

@@ -1,17 +1,19 @@
 //! What an echo costs between two processes without any engine: the floors that results are compared with.
 //!
-//! Two floors, in one shared memfd:
+//! Three floors, in one shared memfd:
 //!
 //! - the **line**: one cache line bounced, a word each way on lines of their own ([`Line`]);
 //! - the **frame**: a 16-byte header and the payload each way, with the publish word inside ([`Frames`]). It has the
-//!   same words and the same fences as the shared-memory provider, but no slots, credit, checks, events or turns.
+//!   same words and the same fences as the shared-memory provider, but no slots, credit, checks, events or turns. With
+//!   more than one under way it is the bare ring that copies and batches nothing;
+//! - the **block**: one core writes it, the other reads every byte ([`Block`]).
 //!
 //! The file also holds two words by which the measuring process says what it measures next ([`Area::announce`]) and
 //! the other one that it has heard ([`Area::answer`]).
 //!
 //! ```text
 //!  0        phase (the measuring side's) │ 128  heard (the other side's)          one page
-//!  page     ping │ 128 pong                                                       one page
+//!  page     ping │ 128 pong │ 256 and 384 the same for blocks                     one page
 //!  2 pages  ring of the measuring side │ ring of the other side                   each mapped twice
 //! ```
 //!
@@ -19,10 +21,12 @@
 //! transport.
 
 mod area;
+mod block;
 mod frames;
 mod line;
 
 pub use area::{Area, Side};
+pub use block::Block;
 pub use frames::Frames;
 pub use line::Line;
 

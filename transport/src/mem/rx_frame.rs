@@ -26,22 +26,21 @@ enum Memory {
 }
 
 impl RxFrame {
-    /// Lends the payload behind `word` at `offset` (where the word is) of `region`.
+    /// Lends the payload of the frame of `word`, which begins at `bytes` in `region`.
     ///
     /// # Safety
-    /// Until this frame is released nobody writes these bytes: not this process, and, by the protocol that the
-    /// trust in the peer rests on, not the peer.
+    /// All of it lies in `region`. Until this frame is released nobody writes these bytes: not this process, and, by
+    /// the protocol that the trust in the peer rests on, not the peer.
     #[inline]
     #[must_use]
     pub(crate) unsafe fn lend(
         region: &Rc<Region>,
-        offset: usize,
+        bytes: NonNull<u8>,
         word: FrameWord,
         end: Position,
         slot: u32,
     ) -> Self {
         let len = word.payload_bytes();
-        let bytes = region.at(offset + crate::frame::FRAME_WORD_BYTES, len);
         Self { bytes, len, tag: word.tag(), end, slot, _memory: Memory::Region(Rc::clone(region)) }
     }
 

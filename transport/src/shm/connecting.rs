@@ -18,8 +18,7 @@ use super::{
     system,
 };
 use crate::{
-    Address, ConnectError, ConnectOptions, Connecting, Hello, RejectReason,
-    hello::{REJECT_BYTES, decode_reject},
+    Address, ConnectError, ConnectOptions, Connecting, Hello, Refusal, RejectReason, hello::REJECT_LEN,
 };
 
 /// How long to wait for a place in the server's backlog before trying again: nothing tells us.
@@ -110,12 +109,15 @@ impl ShmConnecting {
 
     /// The server's answer: its hello and its segment, or a reason.
     fn answered(&self, socket: OwnedFd, ours: &Hello, packet: Packet) -> Result<ShmLink, ConnectError> {
-        if packet.bytes().len() == REJECT_BYTES {
-            let reason = decode_reject(packet.bytes());
-            return Err(reason.map_or_else(
-                || self.foreign(RejectReason::NotOurs),
-                |reason| ConnectError::Rejected { address: self.address.clone(), reason },
-            ));
+        if packet.fd.is_none()
+            && packet.bytes().get(5) == Some(&REJECT_LEN)
+            && let Some(refusal) = Refusal::decode(packet.bytes())
+        {
+            return Err(ConnectError::Rejected {
+                address: self.address.clone(),
+                reason: refusal.reason(),
+                data: refusal.into_data(),
+            });
         }
         let theirs = Hello::decode(packet.bytes()).map_err(|reason| self.foreign(reason))?;
         let Packet { fd: Some(fd), flawed: false, .. } = packet else {

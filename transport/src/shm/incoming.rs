@@ -16,7 +16,7 @@ use super::{
     segment::Segment,
     socket, system,
 };
-use crate::{AcceptError, Hello, Incoming, ListenOptions, RejectReason};
+use crate::{AcceptError, Hello, Incoming, ListenOptions, Refusal, RejectReason};
 
 /// One request. Dropping it rejects.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Incoming for ShmIncoming {
         let ours = hello(config, self.hello.nonce);
         let settled = settle(config, &ours, &self.hello, self.device.clone(), self.peer.clone());
         let negotiated = settled.map_err(|reason| {
-            self.answer(reason);
+            self.answer(&reason.into());
             AcceptError::Rejected(reason)
         })?;
         // On failure `self` is dropped, and says that we are overloaded.
@@ -79,21 +79,21 @@ impl Incoming for ShmIncoming {
         })
     }
 
-    fn reject(mut self, reason: RejectReason) {
-        self.answer(reason);
+    fn refuse(mut self, refusal: Refusal) {
+        self.answer(&refusal);
     }
 }
 
 impl ShmIncoming {
-    fn answer(&mut self, reason: RejectReason) {
+    fn answer(&mut self, refusal: &Refusal) {
         if let Some(socket) = self.socket.take() {
-            refuse(&socket, reason);
+            refuse(&socket, refusal);
         }
     }
 }
 
 impl Drop for ShmIncoming {
     fn drop(&mut self) {
-        self.answer(RejectReason::Overloaded);
+        self.answer(&RejectReason::Overloaded.into());
     }
 }

@@ -16,7 +16,7 @@ use super::{
     socket::{self, Packet},
     system,
 };
-use crate::{Address, Hello, ListenError, ListenOptions, Listener, RejectReason, hello::encode_reject};
+use crate::{Address, Hello, ListenError, ListenOptions, Listener, Refusal, RejectReason};
 
 /// Clients that may be connected without having said hello. Beyond it the oldest goes if it had its chance: an honest
 /// client's hello is there soon after its socket is.
@@ -107,7 +107,7 @@ impl ShmListener {
 
     fn reject(&mut self, socket: OwnedFd, reason: RejectReason) {
         self.rejected += 1;
-        refuse(&socket, reason);
+        refuse(&socket, &reason.into());
     }
 }
 
@@ -165,7 +165,7 @@ fn read_hello(socket: &OwnedFd) -> Outcome {
 }
 
 /// Tells a client no, and makes sure that it can read it.
-pub(super) fn refuse(socket: &OwnedFd, reason: RejectReason) {
-    let _ = socket::send(socket, &encode_reject(reason));
+pub(super) fn refuse(socket: &OwnedFd, refusal: &Refusal) {
+    let _ = socket::send(socket, &refusal.encode());
     socket::drain(socket);
 }

@@ -11,8 +11,7 @@ use std::{rc::Rc, sync::Arc};
 
 use super::{bulk::Passed, link::End, segment::Segment, socket};
 use crate::{
-    Batch, CloseReason, ConnId, Credit, Event, FrameWord, Negotiated, PortCounters, Position, Refused, Tag,
-    Violation,
+    CloseReason, ConnId, Credit, FrameWord, Negotiated, Position, Refused, Tag, Violation,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
     mem::{Region, RxFrame},
     sync::{
@@ -28,7 +27,7 @@ pub(super) const ARRIVALS: u64 = u64::MAX / 2;
 /// The word behind the last frame must be clear, so these bytes are never credit.
 const KEPT_FREE: u64 = FRAME_ALIGN as u64;
 
-/// Frames taken from one connection in one poll, at most: the answers to them leave while the peer sends more.
+/// Frames taken from one connection in one turn, at most: the answers to them leave while the peer sends more.
 const STRIDE_MAX: u32 = 8;
 
 /// A connection whose two segments are mapped.
@@ -41,8 +40,9 @@ pub(super) struct Live {
     rx_limit: u64,
     rx_ring_bytes: u64,
     rx_frame_bytes_max: usize,
-    /// Frames to take in the next poll, at most.
+    /// Frames to take in a turn, at most, and what is left of them.
     stride: u32,
+    stride_left: u32,
     id: ConnId,
     /// The reason to close with as soon as what was published is read.
     pub(super) ending: Option<CloseReason>,
@@ -58,6 +58,10 @@ pub(super) struct Live {
     /// The peer's credit when somebody last looked.
     credit_seen: u64,
     ringer: Ringer,
+    /// Not polled until its peer rings, or we send.
+    pub(super) parked: bool,
+    /// Where both rings stood when somebody last asked whether it is idle.
+    stood: (u64, u64),
     pub(super) end: End,
     pub(super) negotiated: Arc<Negotiated>,
     pub(super) passed: Passed,
@@ -74,6 +78,7 @@ impl Live {
             rx_ring_bytes,
             rx_frame_bytes_max: negotiated.rx_frame_bytes_max as usize,
             stride: 1,
+            stride_left: 1,
             id,
             ending: None,
             tx: 0,
@@ -84,48 +89,50 @@ impl Live {
             run_at: 0,
             credit_seen: 0,
             ringer: Ringer::default(),
+            parked: false,
+            stood: (0, 0),
             end,
             negotiated,
             passed: Passed::default(),
         }
     }
 
-    /// Moves published frames into `batch`: at most `stride` of them.
+    /// The next published frame; `None` when there is none, or when it is time to pause.
     ///
     /// A look at a word that is not published yet takes its line away from a peer that is about to write it, just
-    /// before we answer. So the word behind the last frame is left alone until the next poll: a stride begins with one
-    /// frame, and doubles as long as each poll finds the next frame there. True when there is none left.
+    /// before we answer. So the word behind the last frame is left alone until the next turn: a stride begins with one
+    /// frame, and doubles as long as each turn finds the next frame there.
     #[inline]
-    pub(super) fn receive(
-        &mut self,
-        batch: &mut Batch,
-        counters: &mut PortCounters,
-    ) -> Result<bool, Violation> {
-        let mut taken = 0;
-        while taken < self.stride && batch.room() > 0 {
-            // Read once; everything below uses this copy.
-            let bits = observe(self.peer.word(self.rx));
-            let Some(word) = FrameWord::parse(u64::from_le(bits), self.rx_frame_bytes_max)? else {
-                self.stride = 1;
-                return Ok(true);
-            };
-            let end = self.rx + span(word.payload_bytes()) as u64;
-            if end > self.rx_limit {
-                return Err(Violation::Overrun { bytes: end - self.rx_limit });
-            }
-            let (conn, offset, region) = (self.id, self.peer.offset(self.rx), self.peer.region());
-            batch.push_with(|| {
-                // SAFETY: this process never writes the peer's segment, it is mapped read-only; the peer, of the same
-                // user, is trusted not to write a frame that it has published until we give the credit back.
-                let frame = unsafe { RxFrame::lend(region, offset, word, Position(end), 0) };
-                Event::Frame { conn, frame }
-            });
-            self.rx = end;
-            counters.frames_received += 1;
-            taken += 1;
+    pub(super) fn next_frame(&mut self) -> Result<Option<RxFrame>, Violation> {
+        if self.stride_left == 0 {
+            self.stride = (2 * self.stride).min(STRIDE_MAX);
+            self.stride_left = self.stride;
+            return Ok(None);
         }
-        self.stride = (2 * self.stride).min(STRIDE_MAX);
-        Ok(false)
+        // Read once; everything below uses this copy.
+        let bits = observe(self.peer.word(self.rx));
+        let Some(word) = FrameWord::parse(u64::from_le(bits), self.rx_frame_bytes_max)? else {
+            self.stride = 1;
+            self.stride_left = 1;
+            return Ok(None);
+        };
+        let end = self.rx + span(word.payload_bytes()) as u64;
+        if end > self.rx_limit {
+            return Err(Violation::Overrun { bytes: end - self.rx_limit });
+        }
+        let payload = self.peer.payload(self.rx);
+        // SAFETY: `payload` is in the peer's ring, contiguous for a whole ring by its second view, and a frame is no
+        // longer, by the check of its word. This process never writes the peer's segment, it is mapped read-only; the
+        // peer, of the same user, is trusted not to write a frame that it has published until we give the credit back.
+        let frame = unsafe { RxFrame::lend(self.peer.region(), payload, word, Position(end), 0) };
+        self.rx = end;
+        self.stride_left -= 1;
+        Ok(Some(frame))
+    }
+
+    /// Whether everything that was published is read.
+    pub(super) fn is_drained(&self) -> bool {
+        observe(self.peer.word(self.rx)) == 0
     }
 
     /// The payload of the next frame.
@@ -234,7 +241,19 @@ impl Live {
     pub(super) fn has_work(&mut self) -> bool {
         let credit = consumed(self.peer.consumed());
         let more_credit = std::mem::replace(&mut self.credit_seen, credit) != credit;
-        more_credit || self.ending.is_some() || observe(self.peer.word(self.rx)) != 0 || self.peer_closed()
+        more_credit || self.ending.is_some() || self.has_news()
+    }
+
+    /// Whether nothing came, went, or ended since this was last asked.
+    pub(super) fn is_idle(&mut self) -> bool {
+        let stands = (self.rx, self.tx);
+        let stood = std::mem::replace(&mut self.stood, stands);
+        stood == stands && self.run_word == 0 && self.ending.is_none()
+    }
+
+    /// Whether a frame came, or the peer has closed.
+    pub(super) fn has_news(&self) -> bool {
+        !self.is_drained() || self.peer_closed()
     }
 
     /// The peer's word at `position`.

@@ -25,8 +25,10 @@ const LOOK_POLLS_MAX: u32 = 1 << 19;
 const LOOK_QUIET_NS: u64 = 10_000_000;
 /// Time between two looks while something comes, but perhaps not from everybody.
 const LOOK_BUSY_NS: u64 = 50_000_000;
+/// So late a look was missed because nobody polled; and the time that the peers then get.
+const LOOK_AWAY_NS: u64 = 1_000_000;
 /// Empty polls between two glances at the closing words, which cost no system call.
-const GLANCE_POLLS: u32 = 256;
+const GLANCE_POLLS: u32 = 16;
 /// Polls between two looks while a handshake is under way.
 const GREETING_POLLS: u32 = 32;
 /// Packets read from one socket in one look: a flood of doorbells costs the others no more than this.
@@ -44,6 +46,7 @@ pub(super) struct Pace {
     next: u32,
     step: u32,
     was_busy: bool,
+    was_away: bool,
     quiet_at: Time,
     busy_at: Time,
     /// When the first handshake runs out.
@@ -58,6 +61,7 @@ impl Pace {
             next: LOOK_POLLS,
             step: LOOK_POLLS,
             was_busy: false,
+            was_away: false,
             quiet_at: Time(0),
             busy_at: Time(0),
             greeting_at: Time::NEVER,
@@ -77,15 +81,29 @@ impl Pace {
     fn quiet(&mut self, now: Time) -> bool {
         if self.was_busy {
             self.was_busy = false;
+            self.was_away = false;
             self.next = LOOK_POLLS;
             self.step = LOOK_POLLS;
             self.quiet_at = Time(now.0.saturating_add(LOOK_QUIET_NS));
         }
         self.empty += 1;
-        self.empty >= self.next || now >= self.quiet_at
+        self.empty >= self.next || (now >= self.quiet_at && self.is_late(now))
+    }
+
+    /// Whether the time for a look has really come. When it passed while nobody polled, the quiet was ours and says
+    /// nothing about the peers: they get a little more time, once.
+    #[cold]
+    fn is_late(&mut self, now: Time) -> bool {
+        if !self.was_away && now.0 - self.quiet_at.0 > LOOK_AWAY_NS {
+            self.was_away = true;
+            self.quiet_at = Time(now.0.saturating_add(LOOK_AWAY_NS));
+            return false;
+        }
+        true
     }
 
     fn looked(&mut self, now: Time) {
+        self.was_away = false;
         if self.empty >= self.next {
             self.step = (self.step * 2).min(LOOK_POLLS_MAX);
             self.empty = 0;
@@ -113,6 +131,11 @@ impl ShmPort {
             self.look(now);
             return true;
         }
+        if self.parked.is_due(now) {
+            self.parked.looked(now);
+            self.read_sockets();
+            return true;
+        }
         if !brought && self.pace.empty.is_multiple_of(GLANCE_POLLS) {
             return self.glance();
         }
@@ -125,6 +148,7 @@ impl ShmPort {
         self.pace.looked(now);
         self.glance();
         self.read_sockets();
+        self.park_idle();
         if self.greetings == 0 {
             return;
         }
@@ -185,7 +209,7 @@ impl ShmPort {
             match socket::receive(&end.socket) {
                 Ok(packet) if packet.is_end() => return self.hung_up(index),
                 Ok(packet) => match packet.parse() {
-                    Ok(Message::Doorbell) => {}
+                    Ok(Message::Doorbell) => self.unpark(index),
                     Ok(Message::Grant { fd }) => self.granted(index, &fd),
                     Ok(Message::Pool { id, bytes, fd }) => self.passed(index, id, bytes, &fd),
                     Err(violation) => self.finish(index, violation.into()),
@@ -211,6 +235,7 @@ impl ShmPort {
                 if live.ending.is_none() {
                     live.ending = Some(if live.peer_closed() { CloseReason::Peer } else { gone });
                 }
+                self.unpark(index);
             }
             Stage::Greeting(_) => self.finish(index, gone),
             Stage::Free | Stage::Ended => {}

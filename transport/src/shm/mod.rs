@@ -31,6 +31,7 @@ mod link;
 mod listener;
 mod live;
 mod look;
+mod park;
 mod pool;
 mod port;
 mod rendezvous;

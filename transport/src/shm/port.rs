@@ -14,12 +14,13 @@ use super::{
     link::{End, ShmLink, hello},
     live::{ARRIVALS, Live},
     look::{DOORBELL, Pace, data_of},
+    park::Parked,
     segment::system_io,
     system,
 };
 use crate::{
     Batch, Chain, CloseReason, ConnId, Credit, Event, Negotiated, Port, PortConfig, PortCounters, PortError,
-    Position, Refused, Tag, Time, Waker,
+    Position, Refused, Staged, Tag, Time, Violation, Waker,
     mem::{Loan, Offer, RxFrame},
     sync::{
         Doorbell,
@@ -36,8 +37,10 @@ pub struct ShmPort {
     free: Vec<u32>,
     /// Slots that are polled.
     pub(super) active: Vec<u32>,
-    /// Where in `active` the next poll begins.
+    /// Where in `active` the next frame is looked for, and how many were passed since it was last said that there is
+    /// none.
     turn: usize,
+    passed: usize,
     reserved: Option<(ConnId, usize)>,
     /// Slots with a run that is not published.
     runs: Vec<u32>,
@@ -47,10 +50,11 @@ pub struct ShmPort {
     pub(super) news: VecDeque<Event>,
     pub(super) greetings: usize,
     pub(super) pace: Pace,
+    pub(super) parked: Parked,
     known: Known,
     armed: bool,
-    /// Number of the current or last sleep.
-    epoch: u64,
+    /// Number of the last sleep, of this port or of a parked connection.
+    pub(super) epoch: u64,
 }
 
 /// A place for a connection; used again under another generation.
@@ -97,12 +101,14 @@ impl ShmPort {
             free: Vec::with_capacity(room),
             active: Vec::with_capacity(room),
             turn: 0,
+            passed: 0,
             reserved: None,
             runs: Vec::with_capacity(room),
             credits: Vec::with_capacity(room),
             news: VecDeque::with_capacity(room),
             greetings: 0,
             pace: Pace::new(),
+            parked: Parked::default(),
             known: Known::default(),
             armed: false,
             epoch: 0,
@@ -115,6 +121,17 @@ impl ShmPort {
         match &mut slot.stage {
             Stage::Live(live) if slot.generation == conn.generation() => Some(live),
             _ => None,
+        }
+    }
+
+    /// After a commit: a run that begins is published by the next flush, and its answer is looked for.
+    #[inline]
+    fn began(&mut self, conn: ConnId, begins: bool, parked: bool) {
+        if begins {
+            self.runs.push(conn.index());
+            if parked {
+                self.unpark(conn.index() as usize);
+            }
         }
     }
 
@@ -143,7 +160,10 @@ impl ShmPort {
     pub(super) fn finish(&mut self, index: usize, reason: CloseReason) {
         let slot = &mut self.slots[index];
         let (index, end) = match std::mem::replace(&mut slot.stage, Stage::Ended) {
-            Stage::Live(live) => (live.id().index(), live.end),
+            Stage::Live(live) => {
+                self.parked.count -= usize::from(live.parked);
+                (live.id().index(), live.end)
+            }
             Stage::Greeting(greeting) => {
                 self.greetings -= 1;
                 (greeting.index, greeting.end)
@@ -183,36 +203,18 @@ impl ShmPort {
         }
     }
 
-    /// Polls the active connections in turn; true when one of them ended.
-    #[inline]
-    fn receive(&mut self, batch: &mut Batch) -> bool {
-        let mut ended = false;
-        for _ in 0..self.active.len() {
-            if batch.room() == 0 {
-                break;
+    /// A connection whose peer broke the rules, or has closed and was read to the end.
+    #[cold]
+    fn over(&mut self, index: usize, broken: Option<Violation>) {
+        let Stage::Live(live) = &mut self.slots[index].stage else { return };
+        match broken {
+            Some(violation) => self.finish(index, violation.into()),
+            None if live.is_drained() => {
+                let reason = live.ending.take().unwrap_or(CloseReason::Peer);
+                self.finish(index, reason);
             }
-            if self.turn >= self.active.len() {
-                self.turn = 0;
-            }
-            let Some(&index) = self.active.get(self.turn) else { break };
-            self.turn += 1;
-            let index = index as usize;
-            let slot = &mut self.slots[index];
-            let Stage::Live(live) = &mut slot.stage else { continue };
-            match live.receive(batch, &mut slot.counters) {
-                Ok(empty) if !empty || live.ending.is_none() => {}
-                Ok(_) => {
-                    let reason = live.ending.take().unwrap_or(CloseReason::Peer);
-                    self.finish(index, reason);
-                    ended = true;
-                }
-                Err(violation) => {
-                    self.finish(index, violation.into());
-                    ended = true;
-                }
-            }
+            None => {}
         }
-        ended
     }
 
     /// Wakes those who may sleep for lack of the credit that we gave.
@@ -229,7 +231,9 @@ impl ShmPort {
     fn withdraw(&mut self) {
         self.armed = false;
         for slot in &self.slots {
-            if let Stage::Live(live) = &slot.stage {
+            if let Stage::Live(live) = &slot.stage
+                && !live.parked
+            {
                 withdraw(live.armed());
             }
         }
@@ -295,18 +299,40 @@ impl Port for ShmPort {
         };
         if reserved.is_some_and(|(whose, room)| whose == conn && payload_bytes <= room) {
             slot.counters.frames_sent += 1;
-            if live.commit(payload_bytes, tag) {
-                self.runs.push(conn.index());
-            }
+            let (begins, parked) = (live.commit(payload_bytes, tag), live.parked);
+            let end = live.committed();
+            self.began(conn, begins, parked);
+            return end;
         }
         live.committed()
     }
 
     #[inline]
-    fn flush(&mut self) {
-        if self.runs.is_empty() && self.credits.is_empty() {
-            return;
+    fn compose(
+        &mut self,
+        conn: ConnId,
+        payload_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
+    ) -> Result<Option<Position>, Refused> {
+        self.reserved = None;
+        let slot = self.slots.get_mut(conn.index() as usize).ok_or(Refused::Closed)?;
+        let live = match &mut slot.stage {
+            Stage::Live(live) if slot.generation == conn.generation() => live,
+            _ => return Err(Refused::Closed),
+        };
+        let Some(staged) = fill(live.reserve(payload_bytes)?) else { return Ok(None) };
+        if staged.payload_bytes <= payload_bytes {
+            slot.counters.frames_sent += 1;
+            let (begins, parked) = (live.commit(staged.payload_bytes, staged.tag), live.parked);
+            let end = live.committed();
+            self.began(conn, begins, parked);
+            return Ok(Some(end));
         }
+        Ok(Some(live.committed()))
+    }
+
+    #[inline]
+    fn publish(&mut self) {
         for &index in &self.runs {
             let slot = &mut self.slots[index as usize];
             if let Stage::Live(live) = &mut slot.stage
@@ -315,6 +341,14 @@ impl Port for ShmPort {
                 slot.counters.doorbells += 1;
             }
         }
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        if self.runs.is_empty() && self.credits.is_empty() {
+            return;
+        }
+        self.publish();
         settle();
         for list in [&mut self.runs, &mut self.credits] {
             for &index in &*list {
@@ -397,15 +431,48 @@ impl Port for ShmPort {
         if !self.credits.is_empty() {
             self.ring_for_credit();
         }
-        let before = batch.len();
         if !self.news.is_empty() {
             self.tell(batch);
         }
-        let ended = self.receive(batch);
-        let changed = self.keep_pace(now, batch.len() != before);
-        if ended || changed {
+        let before = batch.len();
+        while batch.room() > 0
+            && let Some((conn, frame)) = self.next_frame()
+        {
+            batch.push(Event::Frame { conn, frame });
+        }
+        self.keep_pace(now, batch.len() != before);
+        if !self.news.is_empty() {
             self.tell(batch);
         }
+    }
+
+    #[inline]
+    fn next_frame(&mut self) -> Option<(ConnId, RxFrame)> {
+        while self.passed < self.active.len() {
+            let Some(&index) = self.active.get(self.turn) else {
+                self.turn = 0;
+                continue;
+            };
+            let slot = self.slots.get_mut(index as usize)?;
+            let Stage::Live(live) = &mut slot.stage else { return None };
+            match live.next_frame() {
+                Ok(Some(frame)) => {
+                    slot.counters.frames_received += 1;
+                    return Some((ConnId::new(index, slot.generation), frame));
+                }
+                Ok(None) if live.ending.is_none() => {}
+                outcome => self.over(index as usize, outcome.err()),
+            }
+            self.turn += 1;
+            self.passed += 1;
+        }
+        self.passed = 0;
+        None
+    }
+
+    #[inline]
+    fn is_promising(&self) -> bool {
+        self.armed || !self.credits.is_empty() || !self.news.is_empty()
     }
 
     fn close(&mut self, conn: ConnId, reason: CloseReason, _now: Time) {
@@ -430,7 +497,9 @@ impl Port for ShmPort {
         self.epoch += 1;
         self.armed = true;
         for slot in &self.slots {
-            if let Stage::Live(live) = &slot.stage {
+            if let Stage::Live(live) = &slot.stage
+                && !live.parked
+            {
                 announce(live.armed(), self.epoch);
             }
         }

@@ -8,7 +8,6 @@
 //! it on. The three words are the owner's, each on a line pair of its own.
 
 use std::{
-    ops::Deref,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
     rc::Rc,
@@ -97,14 +96,6 @@ impl Segment<Rc<Region>> {
     }
 }
 
-impl<K: Deref<Target = Region>> Segment<K> {
-    /// Where `position` is in the mapping.
-    #[inline]
-    pub(super) fn offset(&self, position: u64) -> usize {
-        control_bytes_of(self.control, self.ring) + self.place(position)
-    }
-}
-
 impl<K> Segment<K> {
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "masked by the ring's size, which is below 2 GiB")]
@@ -153,12 +144,6 @@ impl<K> Segment<K> {
     pub(super) fn closing(&self) -> &AtomicU64 {
         self.control(CLOSING)
     }
-}
-
-/// Bytes between the two, both of one mapping.
-#[inline]
-fn control_bytes_of(control: NonNull<u8>, ring: NonNull<u8>) -> usize {
-    ring.addr().get() - control.addr().get()
 }
 
 /// A memfd of `bytes` whose pages are there, not sealed yet.

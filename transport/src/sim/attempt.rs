@@ -8,8 +8,7 @@ use super::{
 };
 use crate::{
     AcceptError, CloseReason, ConnId, ConnectError, ConnectOptions, Credit, DataPath, Hello, Negotiated,
-    PortConfig, RejectReason,
-    hello::{Feature, encode_reject},
+    PortConfig, Refusal, RejectReason, hello::Feature,
 };
 
 /// ECONNRESET.
@@ -150,13 +149,18 @@ impl World {
     }
 
     /// The passive side says no; the answer travels as the reject's private data does.
-    pub(super) fn refuse(&mut self, id: u64, reason: RejectReason) {
-        let read = crate::hello::decode_reject(&encode_reject(reason)).unwrap_or(reason);
-        self.travel(id, 1, Duration::ZERO, Happening::Refusal { conn: id, reason: read });
+    pub(super) fn refuse(&mut self, id: u64, refusal: impl Into<Refusal>) {
+        let refusal = refusal.into();
+        let read = Refusal::decode(&refusal.encode()).unwrap_or(refusal);
+        self.travel(id, 1, Duration::ZERO, Happening::Refusal { conn: id, refusal: read });
     }
 
-    pub(super) fn on_refusal(&mut self, id: u64, reason: RejectReason) {
-        self.fail_attempt(id, |conn, _| ConnectError::Rejected { address: conn.address.clone(), reason });
+    pub(super) fn on_refusal(&mut self, id: u64, refusal: Refusal) {
+        self.fail_attempt(id, |conn, _| ConnectError::Rejected {
+            address: conn.address.clone(),
+            reason: refusal.reason(),
+            data: refusal.into_data(),
+        });
     }
 
     /// Accepts onto a port: receives are posted, the answer leaves.

@@ -7,7 +7,9 @@ use super::{
     port::SimGate,
     world::{Shared, Stage},
 };
-use crate::{AcceptError, Address, Hello, Incoming, ListenError, ListenOptions, Listener, RejectReason};
+use crate::{
+    AcceptError, Address, Hello, Incoming, ListenError, ListenOptions, Listener, Refusal, RejectReason,
+};
 
 /// A name that somebody listens on.
 #[derive(Debug)]
@@ -101,10 +103,10 @@ pub struct SimIncoming {
 }
 
 impl SimIncoming {
-    fn refuse(&mut self, reason: RejectReason) {
+    fn answer(&mut self, refusal: Refusal) {
         if let Some(id) = self.conn.take() {
             self.shared.with(|world| {
-                world.refuse(id, reason);
+                world.refuse(id, refusal);
                 world.leave(id, 1);
             });
         }
@@ -136,13 +138,13 @@ impl Incoming for SimIncoming {
         Ok(Link::new(&self.shared, id, 1, port))
     }
 
-    fn reject(mut self, reason: RejectReason) {
-        self.refuse(reason);
+    fn refuse(mut self, refusal: Refusal) {
+        self.answer(refusal);
     }
 }
 
 impl Drop for SimIncoming {
     fn drop(&mut self) {
-        self.refuse(RejectReason::Overloaded);
+        self.answer(RejectReason::Overloaded.into());
     }
 }

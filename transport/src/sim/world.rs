@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     BulkError, CloseReason, ConnId, ConnectError, Credit, Hello, Negotiated, PortConfig, PortCounters,
-    RejectReason, Tag, Time, Waker, id::Position, mem::Bulk,
+    Refusal, Tag, Time, Waker, id::Position, mem::Bulk,
 };
 
 /// A world and those who wait for it.
@@ -86,7 +86,7 @@ pub(super) type Side = usize;
 pub(super) enum Happening {
     Request { conn: u64 },
     Reply { conn: u64 },
-    Refusal { conn: u64, reason: RejectReason },
+    Refusal { conn: u64, refusal: Refusal },
     ConnectDeadline { conn: u64 },
     HandshakeDeadline { conn: u64, side: Side },
     Grant { conn: u64, from: Side },
@@ -378,7 +378,7 @@ impl World {
             H::Timed(fault) => self.on_timed(fault),
             H::Request { conn } if self.hears(conn) => self.on_request(conn),
             H::Reply { conn } if self.hears(conn) => self.on_reply(conn),
-            H::Refusal { conn, reason } if self.hears(conn) => self.on_refusal(conn, reason),
+            H::Refusal { conn, refusal } if self.hears(conn) => self.on_refusal(conn, refusal),
             H::Grant { conn, from } if self.hears(conn) => self.on_grant(conn, from),
             H::Arrive { conn, from, chain } if self.hears(conn) => self.on_arrive(conn, from, chain),
             H::RnrRetry { conn, to } if self.hears(conn) => self.on_rnr_retry(conn, to),

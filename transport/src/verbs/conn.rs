@@ -186,6 +186,7 @@ impl Conn {
                 let read = self.tx.signalled(kind == Kind::Read).and_then(|signal| signal.read);
                 if let Some((slot, bytes)) = read {
                     counters.reads += 1;
+                    counters.reads_peak = counters.reads_peak.max(self.pulls.outstanding().into());
                     counters.read_bytes += u64::from(bytes);
                     return Ok(self.pulls.arrived(slot, bytes).map(|(token, sink)| Event::Pulled {
                         conn: self.id,

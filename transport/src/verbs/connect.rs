@@ -8,7 +8,6 @@
 
 use std::{
     collections::VecDeque,
-    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -18,13 +17,17 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use crate::{
     ConnectError, ConnectOptions, Connecting, Hello, PortError,
     verbs::{
-        cm::{CmEvent, CmId, ConnectCall, EventKind, IdKey, reject, table::Action, table::State},
+        cm::{
+            CmEvent, CmId, ConnectCall, EventChannel, EventKind, IdKey, reject, table::Action, table::State,
+        },
         control::{Command, Control, ControlGone, ControlHandle},
         entry::{Entry, Handle, Live, Role},
         gate::Shared,
         lane::{Holdings, Lane, LinkParts, WireError},
         link::VerbsLink,
+        naming,
         qp::Qp,
+        raw::{CmError, PathData, Target},
         sys,
     },
 };
@@ -45,7 +48,10 @@ pub(crate) struct Attempt {
     pub(crate) address: String,
     pub(crate) host: String,
     pub(crate) port: u16,
-    pub(crate) candidates: VecDeque<SocketAddr>,
+    /// What is left to try.
+    pub(crate) candidates: VecDeque<Target>,
+    /// What is being tried.
+    pub(crate) current: Option<Target>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: ConnectOptions,
     pub(crate) deadline: Instant,
@@ -120,7 +126,11 @@ impl Resolving {
                 return Err(Box::new(Failure { attempt, lane: None, error: error.into(), try_next: false }));
             }
         };
-        match id.resolve_route(attempt.left()) {
+        let routed = match attempt.current.as_ref().map(|target| target.routes.as_slice()) {
+            None | Some([]) => id.resolve_route(attempt.left()),
+            Some(routes) => id.set_paths(PathData::words(routes)),
+        };
+        match routed {
             Ok(()) => Ok(Routing { attempt, lane }),
             Err(errno) => {
                 let error = attempt.resolve_error("rdma_resolve_route", errno);
@@ -136,7 +146,11 @@ impl Routing {
         let Self { attempt, lane } = self;
         let ack_timeout = set_ack_timeout(id, &lane, attempt.options.ack_timeout);
         let hello = lane.hello(&attempt.shared.config, nonce());
-        let params = lane.params(&hello, None);
+        let mut params = lane.params(&hello, None);
+        if let Some(target) = &attempt.current {
+            // What the resolver gave comes first; that both fit was seen to when the target was tried.
+            params.private.splice(0..0, target.connect_data.iter().copied());
+        }
         // SAFETY: the entry is marked busy until the call has returned, and a busy id is neither destroyed nor used.
         let call = unsafe { id.connect_call(params) };
         (Waiting { attempt, lane, hello, ack_timeout }, call)
@@ -269,15 +283,14 @@ fn parts(lane: Option<Lane>) -> Option<(Qp, Box<Holdings>)> {
 }
 
 impl Control {
-    pub(crate) fn connect(&mut self, mut attempt: Box<Attempt>) {
-        if let Ok(ip) = attempt.host.parse() {
-            attempt.candidates.push_back(SocketAddr::new(ip, attempt.port));
-            return self.try_address(attempt, None);
+    pub(crate) fn connect(&mut self, attempt: Box<Attempt>) {
+        if let Some(target) = naming::literal(&attempt.host, attempt.port) {
+            return self.try_targets(attempt, Ok(vec![target]));
         }
         let (ticket, host, port, mailbox) =
             (attempt.ticket, attempt.host.clone(), attempt.port, self.mailbox.clone());
         let helper = std::thread::Builder::new().name("gimmal-resolve".to_owned()).spawn(move || {
-            mailbox.send(Command::Named { ticket, result: look_up(&host, port) });
+            mailbox.send(Command::Named { ticket, result: naming::targets(&host, port) });
         });
         match helper {
             Ok(_) => {
@@ -290,15 +303,20 @@ impl Control {
         }
     }
 
-    pub(crate) fn named(&mut self, ticket: u64, result: Result<Vec<SocketAddr>, i32>) {
-        let Some(mut attempt) = self.naming.remove(&ticket) else { return };
-        match result {
-            Ok(addresses) => {
-                attempt.candidates.extend(addresses);
+    pub(crate) fn named(&mut self, ticket: u64, result: Result<Vec<Target>, CmError>) {
+        if let Some(attempt) = self.naming.remove(&ticket) {
+            self.try_targets(attempt, result);
+        }
+    }
+
+    fn try_targets(&mut self, mut attempt: Box<Attempt>, targets: Result<Vec<Target>, CmError>) {
+        match targets {
+            Ok(targets) => {
+                attempt.candidates.extend(targets);
                 self.try_address(attempt, None);
             }
-            Err(errno) => {
-                let error = attempt.resolve_error("getaddrinfo", errno);
+            Err(error) => {
+                let error = naming::connect_error(&attempt.address, error);
                 attempt.finish(Err(error));
             }
         }
@@ -306,13 +324,14 @@ impl Control {
 
     /// Starts with the next address; `error` is why the one before failed.
     fn try_address(&mut self, mut attempt: Box<Attempt>, mut error: Option<ConnectError>) {
-        while let Some(address) = attempt.candidates.pop_front() {
-            let id = CmId::new(&self.channel).and_then(|id| {
-                id.resolve_address(address, attempt.left())?;
-                Ok(id)
-            });
-            match id {
+        while let Some(target) = attempt.candidates.pop_front() {
+            if let Err(full) = naming::leaves_room(&target) {
+                error = Some(full.into());
+                continue;
+            }
+            match begin(&self.channel, &target, &attempt) {
                 Ok(id) => {
+                    attempt.current = Some(target);
                     self.keep(id, Role::Active(Active::Resolving(Resolving { attempt })));
                     return;
                 }
@@ -441,6 +460,17 @@ impl Control {
     }
 }
 
+/// An id that resolves `target`'s address.
+fn begin(channel: &Arc<EventChannel>, target: &Target, attempt: &Attempt) -> Result<CmId, i32> {
+    let to = target.destination.as_ref().ok_or(sys::errno::EADDRNOTAVAIL)?;
+    let id = CmId::new(channel)?;
+    if let Some(tos) = attempt.options.type_of_service {
+        id.set_byte(sys::OPTION_ID_TOS, tos)?;
+    }
+    id.resolve_from(target.source.as_ref(), to, attempt.left())?;
+    Ok(id)
+}
+
 /// Sets the ACK timeout where it means something; what is in force then.
 pub(crate) fn set_ack_timeout(id: &CmId, lane: &Lane, exponent: Option<u8>) -> Option<u8> {
     let exponent = exponent.filter(|_| !lane.iwarp())?;
@@ -464,15 +494,6 @@ pub(crate) fn set_rnr_timer(lane: &Lane, code: u8) -> Option<u8> {
             tracing::warn!(errno, code, "the RNR timer stays the CM's, which is 655 ms");
             None
         }
-    }
-}
-
-/// Addresses of a name. Blocks.
-pub(crate) fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, i32> {
-    use std::net::ToSocketAddrs;
-    match (host, port).to_socket_addrs() {
-        Ok(addresses) => Ok(addresses.collect()),
-        Err(error) => Err(error.raw_os_error().unwrap_or(0)),
     }
 }
 

@@ -21,8 +21,7 @@ use crossbeam::channel::{Receiver, Sender, bounded};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::{
-    AcceptError, CloseReason, ConnectError, ListenError, ListenOptions, PortError, RejectReason,
-    hello::encode_reject,
+    AcceptError, CloseReason, ConnectError, ListenError, ListenOptions, PortError, Refusal, RejectReason,
     verbs::{
         asynchronous::{DeviceEvent, Watches},
         cm::{
@@ -35,6 +34,7 @@ use crate::{
         lane::{Holdings, LinkParts},
         listen::{Listening, Request},
         qp::Qp,
+        raw::{CmError, Target},
         removal::Removals,
         sys,
     },
@@ -52,7 +52,7 @@ pub(crate) enum Command {
     /// A name was looked up, on a helper thread.
     Named {
         ticket: u64,
-        result: Result<Vec<std::net::SocketAddr>, i32>,
+        result: Result<Vec<Target>, CmError>,
     },
     /// `rdma_connect` returned, on a helper thread.
     Called {
@@ -84,7 +84,7 @@ pub(crate) enum Command {
     },
     Reject {
         handle: Handle,
-        reason: RejectReason,
+        refusal: Refusal,
     },
     Disconnect {
         handle: Handle,
@@ -268,7 +268,7 @@ impl Control {
                     self.unlisten(handle);
                 }
                 for request in requests.try_iter() {
-                    self.reject(request.handle, RejectReason::ShuttingDown);
+                    self.reject(request.handle, &RejectReason::ShuttingDown.into());
                 }
                 let _ = done.send(());
             }
@@ -279,7 +279,7 @@ impl Control {
                     self.discard(parts);
                 }
             }
-            Command::Reject { handle, reason } => self.reject(handle, reason),
+            Command::Reject { handle, refusal } => self.reject(handle, &refusal),
             Command::Disconnect { handle } => {
                 if let Some(entry) = self.ids.get(&handle.key).filter(|entry| entry.serial == handle.serial)
                     && !entry.busy
@@ -523,10 +523,10 @@ impl Control {
         }
     }
 
-    pub(crate) fn reject(&mut self, handle: Handle, reason: RejectReason) {
+    pub(crate) fn reject(&mut self, handle: Handle, refusal: &Refusal) {
         if let Some(entry) = self.take(handle) {
             // The client may be gone already.
-            let _ = entry.id.reject(&encode_reject(reason));
+            let _ = entry.id.reject(&refusal.encode());
             self.bury(entry, None);
         }
     }

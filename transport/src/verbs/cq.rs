@@ -80,7 +80,16 @@ unsafe impl Sync for Cq {}
 
 impl Cq {
     pub(crate) fn new(context: &Arc<Context>, limits: &DeviceLimits) -> Result<Arc<Self>, PortError> {
-        let entries = ENTRIES.min(limits.cq_entries.max(1));
+        Self::with_entries(context, limits, ENTRIES)
+    }
+
+    /// A queue for one queue pair that needs `entries`; not for siw, see `ENTRIES`.
+    pub(crate) fn with_entries(
+        context: &Arc<Context>,
+        limits: &DeviceLimits,
+        entries: u32,
+    ) -> Result<Arc<Self>, PortError> {
+        let entries = entries.min(ENTRIES).min(limits.cq_entries.max(1));
         // SAFETY: the context is open while we hold it.
         let channel = unsafe { sys::ibv_create_comp_channel(context.raw()) };
         let channel = sys::pointer_result(channel)

@@ -219,6 +219,11 @@ pub(crate) fn require_device() -> Result<(), PortError> {
     Ok(())
 }
 
+/// Whether the libraries can be opened; the error says what to install.
+pub(crate) fn require_libraries() -> Result<(), PortError> {
+    sys::available().map_err(|why| PortError::Unavailable { provider: "verbs", why })
+}
+
 fn no_device() -> PortError {
     PortError::NoDevice { detail: "rdma_get_devices lists none".to_owned() }
 }
@@ -300,6 +305,7 @@ fn cut_off(context: &Context) -> Result<(), i32> {
 
 /// `Ok(None)`: the list is empty.
 fn device_list() -> Result<Option<DeviceList>, PortError> {
+    require_libraries()?;
     let mut count = 0;
     // SAFETY: `count` is a place for one int.
     let list = unsafe { sys::rdma_get_devices(&raw mut count) };

@@ -10,9 +10,9 @@ use crate::{
     conformance::Knock,
     verbs::{
         cm::{CmId, ConnectParams, EventChannel, EventKind, QpRequest, reject},
-        connect::look_up,
         cq::Cq,
         device::{Context, Pd},
+        naming::look_up,
     },
 };
 
@@ -54,8 +54,7 @@ impl Client {
 
     fn connect(&mut self) -> Option<()> {
         self.asked = true;
-        let params =
-            ConnectParams { private: self.private.clone(), responder_resources: 1, initiator_depth: 1 };
+        let params = ConnectParams::new(self.private.clone(), 1, 1);
         // SAFETY: the call is run here, and the id is ours until it returns.
         unsafe { self.id.connect_call(params) }.run().ok()
     }

@@ -229,7 +229,7 @@ impl Lane {
                 initiator_depth = initiator_depth.min(event_depth);
             }
         }
-        ConnectParams { private: ours.encode().to_vec(), responder_resources, initiator_depth }
+        ConnectParams::new(ours.encode().to_vec(), responder_resources, initiator_depth)
     }
 }
 

@@ -12,16 +12,18 @@ use std::{
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::{
-    AcceptError, Address, Hello, Incoming, ListenError, ListenOptions, Listener, PortError, RejectReason,
+    AcceptError, Address, Hello, Incoming, ListenError, ListenOptions, Listener, PortError, Refusal,
+    RejectReason,
     hello::encode_reject,
     verbs::{
         cm::{CmEvent, CmId},
-        connect::{look_up, set_ack_timeout, set_rnr_timer},
+        connect::{set_ack_timeout, set_rnr_timer},
         control::{self, Command, Control, ControlHandle},
         entry::{Handle, Live, Role},
         gate::{Shared, VerbsGate},
         lane::{CREATE_QP, Lane, LinkParts, WireError},
         link::VerbsLink,
+        naming::look_up,
         sys,
     },
 };
@@ -108,7 +110,7 @@ impl Control {
         let Some(Role::Listener(listening)) = self.ids.get(&event.key).map(|entry| &entry.role) else {
             return;
         };
-        let hello = match Hello::decode(event.private()) {
+        let hello = match Hello::decode_behind(event.private()) {
             Ok(hello) => hello,
             Err(reason) => {
                 listening.rejected.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +133,7 @@ impl Control {
         let handle = self.keep(id, Role::Requested(requested));
         if requests.try_send(Request { handle, hello, peer }).is_err() {
             // As many wait as the backlog allows.
-            self.reject(handle, RejectReason::Overloaded);
+            self.reject(handle, &RejectReason::Overloaded.into());
         }
     }
 
@@ -217,7 +219,10 @@ fn listen_error(address: SocketAddr, step: &'static str, errno: i32) -> ListenEr
         sys::errno::EADDRINUSE => ListenError::InUse { address: name },
         sys::errno::ENODEV | sys::errno::EADDRNOTAVAIL => ListenError::Address {
             address: name,
-            why: format!("{step}: no RDMA device has this address ({})", crate::error::errno_text(errno)),
+            why: format!(
+                "{step}: no RDMA device has this address, or a listener on all addresses has the port ({})",
+                crate::error::errno_text(errno)
+            ),
         },
         errno => PortError::System { step, errno }.into(),
     }
@@ -336,17 +341,17 @@ impl Incoming for VerbsIncoming {
         Ok(VerbsLink::new(parts, &self.control))
     }
 
-    fn reject(mut self, reason: RejectReason) {
+    fn refuse(mut self, refusal: Refusal) {
         self.answered = true;
-        self.control.send(Command::Reject { handle: self.request.handle, reason });
+        self.control.send(Command::Reject { handle: self.request.handle, refusal });
     }
 }
 
 impl Drop for VerbsIncoming {
     fn drop(&mut self) {
         if !self.answered {
-            let reason = RejectReason::Overloaded;
-            self.control.send(Command::Reject { handle: self.request.handle, reason });
+            let refusal = RejectReason::Overloaded.into();
+            self.control.send(Command::Reject { handle: self.request.handle, refusal });
         }
     }
 }

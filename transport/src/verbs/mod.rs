@@ -20,21 +20,25 @@ mod conn;
 mod connect;
 mod control;
 mod cq;
+pub mod datagram;
 mod device;
 mod entry;
 mod gate;
 mod grant;
+mod inspect;
 #[cfg(feature = "conformance")]
 mod knock;
 mod lane;
 mod link;
 mod listen;
 mod mr;
+mod naming;
 mod poll;
 mod pool;
 mod port;
 mod pulls;
 mod qp;
+pub mod raw;
 mod removal;
 mod rnr;
 mod rx;
@@ -56,6 +60,10 @@ use crate::{
 
 pub use connect::VerbsConnecting;
 pub use gate::VerbsGate;
+pub use inspect::{
+    DeviceCapacity, DeviceInfo, GidInfo, GidKind, LinkLayer, PortInfo, Route, Transport, devices, libraries,
+    route,
+};
 #[cfg(feature = "conformance")]
 pub use knock::knock;
 pub use link::VerbsLink;
@@ -150,6 +158,7 @@ impl Provider for Verbs {
             host: host.to_owned(),
             port,
             candidates: VecDeque::new(),
+            current: None,
             shared: Arc::clone(&gate.shared),
             options: options.clone(),
             deadline: Instant::now() + options.connect_timeout,

@@ -36,6 +36,8 @@ pub(crate) enum Purpose {
         /// iWARP: the sink of a READ needs remote write.
         iwarp: bool,
     },
+    /// What the user of the raw CM lets a peer do.
+    Chosen { remote_read: bool, remote_write: bool },
 }
 
 impl Purpose {
@@ -47,6 +49,16 @@ impl Purpose {
             Self::Bulk { iwarp: false } => flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_READ,
             Self::Bulk { iwarp: true } => {
                 flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_READ | flags::IBV_ACCESS_REMOTE_WRITE
+            }
+            Self::Chosen { remote_read, remote_write } => {
+                let mut access = flags::IBV_ACCESS_LOCAL_WRITE;
+                if remote_read {
+                    access |= flags::IBV_ACCESS_REMOTE_READ;
+                }
+                if remote_write {
+                    access |= flags::IBV_ACCESS_REMOTE_WRITE;
+                }
+                access
             }
         };
         i32::try_from(access.0).expect("access flags are low bits")

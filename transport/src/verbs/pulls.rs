@@ -58,6 +58,11 @@ impl Pulls {
         self.depth
     }
 
+    /// READs posted and not completed.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.table.len() - self.vacant.len() + self.ended.len() >= PULLS
     }

@@ -121,6 +121,10 @@ impl SendList {
         self.push(id, from, None, sys::ibv_wr_opcode::IBV_WR_SEND, 0, flags);
     }
 
+    pub(crate) fn write(&mut self, id: WrId, from: LocalBytes, to: RemoteBytes, flags: Flags) {
+        self.push(id, from, Some(to), sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0, flags);
+    }
+
     /// Always signalled: the port counts READs by their completions.
     pub(crate) fn read(&mut self, id: WrId, into: LocalBytes, from: RemoteBytes) {
         let flags = Flags { signalled: true, inline: false };

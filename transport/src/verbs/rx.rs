@@ -124,9 +124,10 @@ impl Rx {
             DataPath::Ring => self.position.plus(span as u64),
             DataPath::SendRecv => Position(0),
         };
-        // SAFETY: a completion said that these bytes arrived, and the peer writes them again only after it was
+        let bytes = self.memory.at(walk.offset + FRAME_WORD_BYTES, word.payload_bytes());
+        // SAFETY: checked to lie in the region. A completion said that these bytes arrived, and the peer writes them again only after it was
         // credited with them, which is after the release: the trust that `Negotiated` and the guide name.
-        let frame = unsafe { RxFrame::lend(&self.memory, walk.offset, word, end, walk.slot.into()) };
+        let frame = unsafe { RxFrame::lend(&self.memory, bytes, word, end, walk.slot.into()) };
         if self.path == DataPath::Ring {
             self.position = end;
         } else {

@@ -292,7 +292,7 @@ fn child_r80() {
                 }
             }
         }
-        let _ = child.wait();
+        child.wait().unwrap();
         let expected: &[usize] = match step {
             "connected" | "greeted" | "answered" | "granted" | "adopted" => &[],
             "reserved" | "committed" => &[5],

@@ -110,7 +110,7 @@ fn reasons_travel_both_ways() {
         assert!(incoming.peer().contains(&std::process::id().to_string()));
         incoming.reject(reason);
         let error = connecting.poll(SECOND).unwrap().unwrap_err();
-        assert_eq!(error, ConnectError::Rejected { address: address.to_string(), reason });
+        assert_eq!(error, ConnectError::Rejected { address: address.to_string(), reason, data: Vec::new() });
     }
     assert_eq!(listener.rejected(), 0, "these were handed out");
     // A client that gave up.

@@ -8,6 +8,7 @@ mod hostile;
 mod kill;
 mod listen;
 mod measure;
+mod park;
 mod sleep;
 
 use std::{

@@ -6,7 +6,7 @@ use rustix::fs::OFlags;
 
 use crate::{
     PortError,
-    verbs::{cm::CmEvent, sys},
+    verbs::{cm::CmEvent, device::require_libraries, sys},
 };
 
 /// Where the CM reports. Read by the control thread only.
@@ -22,6 +22,7 @@ unsafe impl Sync for EventChannel {}
 
 impl EventChannel {
     pub(crate) fn new() -> Result<Arc<Self>, PortError> {
+        require_libraries()?;
         // SAFETY: takes nothing.
         let raw = unsafe { sys::rdma_create_event_channel() };
         let raw = sys::pointer_result(raw).map_err(|errno| match errno {

@@ -114,6 +114,12 @@ pub(crate) struct CmEvent {
     pub(crate) responder_resources: u8,
     /// READs we may have outstanding at the peer, as the CM says.
     pub(crate) initiator_depth: u8,
+    pub(crate) flow_control: bool,
+    /// 3 bits: how often the peer wants our sends to be tried again when it has no receive.
+    pub(crate) rnr_retry_count: u8,
+    pub(crate) srq: bool,
+    /// The peer's queue pair.
+    pub(crate) qp_num: u32,
     private: [u8; 256],
     private_bytes: usize,
 }
@@ -150,6 +156,10 @@ impl CmEvent {
             request: None,
             responder_resources: 0,
             initiator_depth: 0,
+            flow_control: false,
+            rnr_retry_count: 0,
+            srq: false,
+            qp_num: 0,
             private: [0; 256],
             private_bytes: 0,
         };
@@ -169,6 +179,10 @@ impl CmEvent {
             let conn = unsafe { held.param.conn };
             taken.responder_resources = conn.responder_resources;
             taken.initiator_depth = conn.initiator_depth;
+            taken.flow_control = conn.flow_control != 0;
+            taken.rnr_retry_count = conn.rnr_retry_count & 7;
+            taken.srq = conn.srq != 0;
+            taken.qp_num = conn.qp_num;
             if !conn.private_data.is_null() {
                 let bytes = usize::from(conn.private_data_len);
                 // SAFETY: the event owns `private_data_len` bytes there until the ack.

@@ -27,6 +27,14 @@ pub(crate) struct ConnectParams {
     pub(crate) private: Vec<u8>,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
+    /// Exchanged only, never put into a queue pair.
+    pub(crate) flow_control: bool,
+    /// Ignored on accept.
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+    /// These two are ignored when the id has a queue pair.
+    pub(crate) srq: bool,
+    pub(crate) qp_num: u32,
 }
 
 /// Times a send is tried again without an answer: the most that 3 bits can say.
@@ -36,16 +44,33 @@ const RETRY_COUNT: u8 = 7;
 const RNR_RETRY_COUNT: u8 = 6;
 
 impl ConnectParams {
+    /// With the retries of our own connections.
+    pub(crate) fn new(private: Vec<u8>, responder_resources: u8, initiator_depth: u8) -> Self {
+        Self {
+            private,
+            responder_resources,
+            initiator_depth,
+            flow_control: false,
+            retry_count: RETRY_COUNT,
+            rnr_retry_count: RNR_RETRY_COUNT,
+            srq: false,
+            qp_num: 0,
+        }
+    }
+
     /// The result points into `self`.
-    fn raw(&self) -> sys::rdma_conn_param {
+    pub(super) fn raw(&self) -> sys::rdma_conn_param {
         // SAFETY: integers and one pointer, for which zero is a value.
         let mut raw: sys::rdma_conn_param = unsafe { MaybeUninit::zeroed().assume_init() };
         raw.private_data = self.private.as_ptr().cast();
         raw.private_data_len = u8::try_from(self.private.len()).unwrap_or(u8::MAX);
         raw.responder_resources = self.responder_resources;
         raw.initiator_depth = self.initiator_depth;
-        raw.retry_count = RETRY_COUNT;
-        raw.rnr_retry_count = RNR_RETRY_COUNT;
+        raw.flow_control = u8::from(self.flow_control);
+        raw.retry_count = self.retry_count;
+        raw.rnr_retry_count = self.rnr_retry_count;
+        raw.srq = u8::from(self.srq);
+        raw.qp_num = self.qp_num;
         raw
     }
 }
@@ -61,10 +86,10 @@ pub(crate) struct QpRequest {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct CmId {
-    raw: NonNull<sys::rdma_cm_id>,
-    has_qp: bool,
+    pub(super) raw: NonNull<sys::rdma_cm_id>,
+    pub(super) has_qp: bool,
     /// After the id's own drop, which runs first.
-    _channel: Arc<EventChannel>,
+    pub(super) channel: Arc<EventChannel>,
 }
 
 // SAFETY: librdmacm lets any thread call on an id; the control thread owns it and is the only one that does,
@@ -85,7 +110,7 @@ impl CmId {
         };
         sys::cm_result(returned)?;
         let raw = NonNull::new(raw).ok_or(sys::errno::EINVAL)?;
-        Ok(Self { raw, has_qp: false, _channel: Arc::clone(channel) })
+        Ok(Self { raw, has_qp: false, channel: Arc::clone(channel) })
     }
 
     /// An id that the library made for a request.
@@ -93,7 +118,7 @@ impl CmId {
     /// # Safety
     /// `raw` is such an id, on `channel`, and nobody else owns it.
     pub(crate) unsafe fn adopt(raw: NonNull<sys::rdma_cm_id>, channel: &Arc<EventChannel>) -> Self {
-        Self { raw, has_qp: false, _channel: Arc::clone(channel) }
+        Self { raw, has_qp: false, channel: Arc::clone(channel) }
     }
 
     pub(crate) fn key(&self) -> IdKey {
@@ -281,6 +306,6 @@ impl ConnectCall {
     }
 }
 
-fn milliseconds(timeout: Duration) -> i32 {
+pub(super) fn milliseconds(timeout: Duration) -> i32 {
     i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX).max(1)
 }

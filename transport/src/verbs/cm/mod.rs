@@ -8,6 +8,7 @@
 pub(crate) mod channel;
 pub(crate) mod event;
 pub(crate) mod id;
+pub(crate) mod raw_id;
 pub(crate) mod reject;
 pub(crate) mod table;
 

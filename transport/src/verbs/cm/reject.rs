@@ -1,9 +1,13 @@
 //! What a refused connection's status means, in words, and what to make of it.
 
-use crate::{ConnectError, hello, verbs::sys::errno};
+use crate::{ConnectError, Refusal, verbs::sys::errno};
 
 /// `IB_CM_REJ_INVALID_SERVICE_ID`: nobody listens.
 const INVALID_SERVICE_ID: i32 = 8;
+
+/// `IB_CM_REJ_CONSUMER_DEFINED`, and the same from `rdma_reject_ece`: the only two that carry private data.
+const CONSUMER_DEFINED: i32 = 28;
+const VENDOR_OPTION: i32 = 35;
 
 /// IB reject codes (`rdma/ib_cm.h`, InfiniBand specification 12.6.7.2).
 const MEANINGS: [&str; 36] = [
@@ -61,13 +65,51 @@ pub(crate) fn meaning(status: i32) -> &'static str {
     }
 }
 
+/// What to do about a status: the retry policy by code, in words.
+pub(crate) fn advice(status: i32) -> &'static str {
+    match status {
+        1..=3 => "it has no room; back off and try again",
+        4 => "it was too slow; try again, or raise the timeout",
+        INVALID_SERVICE_ID => "start the server, or check its port",
+        6 | 7 | 10 | 30 => {
+            "an older connection is still in its TIMEWAIT; make a new queue pair and try again"
+        }
+        12..=18 | 19..=23 | 26 | 32 | 33 => {
+            "the path does not suit it; check subnet, GID, service level and MTU"
+        }
+        24 | 25 | 34 => "connect to where it points: the address in the reject's data",
+        27 => "ask for a smaller initiator_depth",
+        CONSUMER_DEFINED | VENDOR_OPTION => "its program refused; read the data that came along",
+        29 => "give an rnr_retry_count of 0 to 7",
+        5 | 9 | 11 | 31 => "both sides must use the same service type and CM version",
+        _ => match status.saturating_neg() {
+            errno::ECONNREFUSED => "start the server, or check its port; on iWARP it may also have refused",
+            errno::ECONNRESET => "read the data that came along; without any, the peer went away",
+            errno::ETIMEDOUT => "check that the host is up and the path is open",
+            errno::ENOMEM => "it has no room; back off and try again",
+            errno::ENODEV => "check the device with `rdma link`",
+            errno::EINVAL => "check the depths against both devices",
+            _ => "look the number up",
+        },
+    }
+}
+
+pub(crate) fn is_nobody_listening(status: i32) -> bool {
+    status == INVALID_SERVICE_ID || status == -errno::ECONNREFUSED
+}
+
+/// iWARP says both this and a vanished peer by ECONNRESET.
+pub(crate) fn is_by_consumer(status: i32) -> bool {
+    matches!(status, CONSUMER_DEFINED | VENDOR_OPTION) || status == -errno::ECONNRESET
+}
+
 /// What to tell the caller about a REJECTED event, or about `rdma_connect` failing by itself (iWARP).
 pub(crate) fn connect_error(address: &str, status: i32, private: &[u8]) -> ConnectError {
     let address = address.to_owned();
-    if let Some(reason) = hello::decode_reject(private) {
-        return ConnectError::Rejected { address, reason };
+    if let Some(refusal) = Refusal::decode(private) {
+        return ConnectError::Rejected { address, reason: refusal.reason(), data: refusal.into_data() };
     }
-    if status == INVALID_SERVICE_ID || status == -errno::ECONNREFUSED {
+    if is_nobody_listening(status) {
         return ConnectError::NobodyListens { address };
     }
     ConnectError::Refused { address, status, meaning: meaning(status) }
@@ -76,7 +118,7 @@ pub(crate) fn connect_error(address: &str, status: i32, private: &[u8]) -> Conne
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RejectReason;
+    use crate::{RejectReason, hello};
 
     #[test]
     fn statuses_are_told_apart() {
@@ -97,7 +139,10 @@ mod tests {
     #[test]
     fn every_status_has_words() {
         for status in -200..300 {
-            assert!(!meaning(status).is_empty());
+            assert!(!meaning(status).is_empty() && !advice(status).is_empty());
+        }
+        for code in 1..=35 {
+            assert_ne!(advice(code), "look the number up", "reject code {code}: {}", meaning(code));
         }
         assert_eq!(meaning(28), "refused by the consumer");
         assert_eq!(meaning(35), "refused by the consumer for its vendor options");

@@ -1,4 +1,9 @@
-//! The only file that names `rdma_sys`: what we use of it, and the two ways these libraries report errors.
+//! The C libraries under verbs: which backend declares them, and the two ways in which they report errors.
+//!
+//! - `bundled` (default): our own declarations; the libraries are opened when they are first needed;
+//! - `rdma` (cargo feature `rdma-sys`): the crate of that name, made from the installed headers, linked.
+//!
+//! Both have the same names, those of the C headers. Errors:
 //!
 //! - verbs (`ibv_*`) *return* the errno, or NULL with errno set;
 //! - the CM (`rdma_*`) returns -1 *and sets* errno (before librdmacm 1.0.17: a negative errno).
@@ -7,27 +12,18 @@
 
 use std::{io, net::SocketAddr, ptr::NonNull};
 
-pub(crate) use rdma_sys::{
-    ibv_access_flags, ibv_ack_async_event, ibv_ack_cq_events, ibv_alloc_pd, ibv_async_event,
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_dealloc_pd,
-    ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_device_attr, ibv_event_type,
-    ibv_get_async_event, ibv_get_cq_event, ibv_modify_qp, ibv_mr, ibv_pd, ibv_poll_cq, ibv_post_recv,
-    ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_type, ibv_query_device,
-    ibv_recv_wr, ibv_reg_mr, ibv_req_notify_cq, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_transport_type,
-    ibv_wc, ibv_wc_opcode, ibv_wr_opcode, imm_data_invalidated_rkey_union_t, rdma_accept, rdma_ack_cm_event,
-    rdma_bind_addr, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_connect,
-    rdma_create_event_channel, rdma_create_id, rdma_create_qp, rdma_destroy_event_channel, rdma_destroy_id,
-    rdma_destroy_qp, rdma_disconnect, rdma_event_channel, rdma_free_devices, rdma_get_cm_event,
-    rdma_get_devices, rdma_listen, rdma_notify, rdma_port_space, rdma_reject, rdma_resolve_addr,
-    rdma_resolve_route, rdma_set_option, rdma_t, wr_t,
-};
+#[cfg(any(not(feature = "rdma-sys"), test))]
+mod bundled;
+#[cfg(feature = "rdma-sys")]
+mod rdma;
 
-/// `RDMA_OPTION_ID` of `rdma_cma.h`; an anonymous enum there, which the binding leaves out.
-pub(crate) const OPTION_ID: i32 = 0;
-/// `RDMA_OPTION_ID_AFONLY`, an `int`, before bind.
-pub(crate) const OPTION_ID_AFONLY: i32 = 2;
-/// `RDMA_OPTION_ID_ACK_TIMEOUT`, a `u8`, before connect or accept.
-pub(crate) const OPTION_ID_ACK_TIMEOUT: i32 = 3;
+#[cfg(not(feature = "rdma-sys"))]
+pub(crate) use bundled::*;
+#[cfg(feature = "rdma-sys")]
+pub(crate) use rdma::*;
+
+mod constants;
+pub(crate) use constants::*;
 
 /// errno values that decide something here; the same on every Linux architecture that has RDMA.
 pub(crate) mod errno {
@@ -36,6 +32,7 @@ pub(crate) mod errno {
     pub(crate) const ENOMEM: i32 = 12;
     pub(crate) const EINVAL: i32 = 22;
     pub(crate) const ENODEV: i32 = 19;
+    pub(crate) const ENOSYS: i32 = 38;
     pub(crate) const EPERM: i32 = 1;
     pub(crate) const ENOENT: i32 = 2;
     pub(crate) const EADDRINUSE: i32 = 98;
@@ -72,8 +69,10 @@ pub(crate) fn pointer_result<T>(pointer: *mut T) -> Result<NonNull<T>, i32> {
     NonNull::new(pointer).ok_or_else(last_errno)
 }
 
-const AF_INET: u16 = 2;
-const AF_INET6: u16 = 10;
+pub(crate) const AF_INET: u16 = 2;
+pub(crate) const AF_INET6: u16 = 10;
+/// Addresses of the RDMA CM itself: a GID and a service id.
+pub(crate) const AF_IB: u16 = 27;
 
 /// A `sockaddr_in` or `sockaddr_in6`, in the layout of `netinet/in.h`.
 #[repr(C, align(8))]
@@ -81,6 +80,10 @@ const AF_INET6: u16 = 10;
 pub(crate) struct RawAddress([u8; 28]);
 
 impl RawAddress {
+    pub(crate) fn bytes(&self) -> &[u8; 28] {
+        &self.0
+    }
+
     /// For the CM, which only reads through it.
     pub(crate) fn as_mut_ptr<T>(&mut self) -> *mut T {
         self.0.as_mut_ptr().cast()

@@ -1,0 +1,243 @@
+//! Who is measured beside a run: its own baselines, and those that were asked for.
+
+use std::path::Path;
+
+use super::{
+    Against, Contender, Goal, Setting,
+    exchange::Exchange,
+    libfabric::{self, PingPong},
+    own::BareRing,
+    perftest::{self, Operation, Perftest},
+    program::is_installed,
+    sockets::{Meeting, Sockets},
+    ucx::{self, Transport, Ucx},
+};
+use crate::{
+    clock::Relax,
+    error::BenchError,
+    plan::{Mode, Plan, ProviderName},
+    report::Row,
+};
+
+/// What the contenders are chosen by.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice<'a> {
+    /// Who was asked for.
+    pub(crate) against: &'a [Against],
+    /// What is compared.
+    pub(crate) goal: Goal,
+    /// How the bytes travel.
+    pub(crate) provider: ProviderName,
+    /// What is measured.
+    pub(crate) plan: &'a Plan,
+    /// The device's address, when there is one.
+    pub(crate) host: Option<String>,
+}
+
+/// Those who were chosen, and a row for each who cannot come.
+#[derive(Debug, Default)]
+pub(crate) struct Chosen {
+    /// In the order of the report.
+    pub(crate) contenders: Vec<Box<dyn Contender>>,
+    /// Who is not there, and why.
+    pub(crate) absent: Vec<Row>,
+}
+
+impl Choice<'_> {
+    /// Where the server finds the sockets it is to connect to.
+    pub(crate) fn meetings(&self, folder: &Path) -> Result<Vec<Meeting>, BenchError> {
+        let mut meetings = Vec::new();
+        for against in self.against {
+            match against {
+                Against::Tcp => meetings.push(Meeting::tcp()?),
+                Against::Uds => meetings.push(Meeting::uds(folder)?),
+                _ => {}
+            }
+        }
+        Ok(meetings)
+    }
+
+    /// Everyone; the server's ends of `meetings` are connected or on their way.
+    pub(crate) fn contenders(&self, meetings: Vec<Meeting>) -> Result<Chosen, BenchError> {
+        let mut chosen = Chosen::default();
+        let relax = Relax::for_cores(self.plan.client_core, self.plan.server_core);
+        if self.goal == Goal::Rate {
+            chosen.contenders.push(Box::new(BareRing { window: self.plan.window }));
+        }
+        if self.plan.mode == Mode::Handoff && self.goal == Goal::Latency {
+            chosen.contenders.push(Box::new(Exchange::start(self.plan.client_core, relax)?));
+        }
+        for meeting in meetings {
+            let bytes = if self.goal == Goal::Bandwidth { self.plan.block } else { self.plan.bytes };
+            let relax = (self.plan.mode == Mode::Inline).then_some(relax);
+            let stream = meeting.accept()?;
+            chosen.contenders.push(Box::new(Sockets::new(
+                stream,
+                self.goal,
+                bytes,
+                self.plan.window,
+                relax,
+            )?));
+        }
+        for against in self.against {
+            match against {
+                Against::Ucx => self.ucx(&mut chosen),
+                Against::Libfabric => self.libfabric(&mut chosen),
+                Against::Perftest => self.perftest(&mut chosen),
+                Against::Tcp | Against::Uds => {}
+            }
+        }
+        Ok(chosen)
+    }
+
+    fn setting(&self) -> Setting {
+        let plan = self.plan;
+        Setting {
+            goal: self.goal,
+            bytes: if self.goal == Goal::Bandwidth { plan.block } else { plan.bytes },
+            window: plan.window,
+            client_core: plan.client_core,
+            server_core: plan.server_core,
+            host: self.host.clone(),
+        }
+    }
+
+    fn ucx(&self, chosen: &mut Chosen) {
+        if !is_installed(ucx::PROGRAM) {
+            return chosen.absent(ucx::PROGRAM, &missing(ucx::PACKAGE));
+        }
+        let transport = match (self.provider, &self.host) {
+            (ProviderName::Shm, _) => Transport::Posix,
+            (ProviderName::Verbs, Some(host)) => match device_of(host) {
+                Some(Device { is_iwarp: true, .. }) => {
+                    return chosen.absent(ucx::PROGRAM, "UCX has no iWARP");
+                }
+                Some(Device { name, .. }) => Transport::Verbs { device: name, host: host.clone() },
+                None => return chosen.absent(ucx::PROGRAM, "no RDMA device has the server's address"),
+            },
+            (ProviderName::Verbs, None) => return chosen.absent(ucx::PROGRAM, "the server has no address"),
+        };
+        chosen.contenders.push(Box::new(Ucx { setting: self.setting(), transport }));
+    }
+
+    fn libfabric(&self, chosen: &mut Chosen) {
+        if self.goal != Goal::Latency {
+            chosen.absent(libfabric::PROGRAM, "measures one transfer at a time only: see lat")
+        } else if is_installed(libfabric::PROGRAM) {
+            let provider = if self.provider == ProviderName::Shm { "shm" } else { "verbs" };
+            chosen.contenders.push(Box::new(PingPong { setting: self.setting(), provider }));
+        } else {
+            chosen.absent(libfabric::PROGRAM, &missing(libfabric::PACKAGE));
+        }
+    }
+
+    fn perftest(&self, chosen: &mut Chosen) {
+        let operations: &[Operation] = match self.goal {
+            Goal::Latency => &[Operation::SendLat, Operation::WriteLat],
+            Goal::Rate => &[Operation::SendBw],
+            Goal::Bandwidth => &[Operation::ReadBw],
+        };
+        for operation in operations {
+            let program = operation.program();
+            if self.provider == ProviderName::Shm || self.host.is_none() {
+                chosen.absent(program, "needs an RDMA device: see --provider verbs");
+            } else if is_installed(program) {
+                chosen.contenders.push(Box::new(Perftest { setting: self.setting(), operation: *operation }));
+            } else {
+                chosen.absent(program, &missing(perftest::PACKAGE));
+            }
+        }
+    }
+}
+
+impl Chosen {
+    fn absent(&mut self, name: &str, why: &str) {
+        self.absent.push(Row { name: name.to_owned(), note: Some(why.to_owned()), ..Row::default() });
+    }
+}
+
+fn missing(package: &str) -> String {
+    format!("not installed: apt-get install {package}")
+}
+
+/// An RDMA device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Device {
+    name: String,
+    is_iwarp: bool,
+}
+
+/// The device whose network interface has `host`'s address.
+fn device_of(host: &str) -> Option<Device> {
+    let say = |program: &str, arguments: &[&str]| {
+        let output = std::process::Command::new(program).args(arguments).output().ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (name, interface) = links(&say("rdma", &["link"])?).into_iter().find(|(_, interface)| {
+        say("ip", &["-o", "addr", "show", "dev", interface]).is_some_and(|text| has_address(&text, host))
+    })?;
+    let _ = interface;
+    let kind = std::fs::read_to_string(format!("/sys/class/infiniband/{name}/node_type")).unwrap_or_default();
+    Some(Device { is_iwarp: kind.contains("RNIC"), name })
+}
+
+/// Devices and their network interfaces, from what `rdma link` prints.
+fn links(text: &str) -> Vec<(String, String)> {
+    let link = |line: &str| {
+        let mut words = line.split_whitespace();
+        let device = words.nth(1)?.split('/').next()?.to_owned();
+        words.find(|word| *word == "netdev")?;
+        Some((device, words.next()?.to_owned()))
+    };
+    text.lines().filter_map(link).collect()
+}
+
+/// Whether one line of `ip -o addr` has `host`.
+fn has_address(text: &str, host: &str) -> bool {
+    text.split_whitespace().any(|word| word.split_once('/').is_some_and(|(address, _)| address == host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_found_by_their_interfaces() {
+        let text = "link rxe0/1 state ACTIVE physical_state LINK_UP netdev v0 \n\
+                    link siw0/1 state ACTIVE physical_state LINK_UP netdev w0 \n\
+                    link mlx5_0/1 state DOWN physical_state DISABLED\n";
+        let pair = |device: &str, interface: &str| (device.to_owned(), interface.to_owned());
+        assert_eq!(links(text), [pair("rxe0", "v0"), pair("siw0", "w0")]);
+        let text =
+            "3: v0    inet 10.77.1.1/24 scope global v0\\       valid_lft forever preferred_lft forever";
+        assert!(has_address(text, "10.77.1.1") && !has_address(text, "10.77.1.2"));
+    }
+
+    #[test]
+    fn who_cannot_come_is_named() {
+        let plan = Plan {
+            layer: crate::plan::Layer::Engine,
+            mode: Mode::Inline,
+            bytes: 64,
+            window: 32,
+            block: 0,
+            verify: false,
+            keeps_accepting: false,
+            client_core: 0,
+            server_core: 1,
+            same_host: true,
+        };
+        let against = [Against::Libfabric, Against::Perftest];
+        let choice = Choice {
+            against: &against,
+            goal: Goal::Rate,
+            provider: ProviderName::Shm,
+            plan: &plan,
+            host: None,
+        };
+        let chosen = choice.contenders(vec![]).unwrap();
+        assert_eq!(chosen.contenders.len(), 1);
+        let notes: Vec<String> = chosen.absent.iter().filter_map(|row| row.note.clone()).collect();
+        assert!(notes[0].contains("see lat") && notes[1].contains("needs an RDMA device"), "{notes:?}");
+    }
+}

@@ -1,0 +1,92 @@
+//! `fi_pingpong` of libfabric. A transfer is half of a round trip.
+
+use std::time::Duration;
+
+use super::{
+    Contender, Quantity, Setting,
+    program::{PairSpec, Spec, free_port},
+};
+use crate::{error::BenchError, floors::Floors};
+
+/// The program.
+pub(crate) const PROGRAM: &str = "fi_pingpong";
+/// Where it comes from.
+pub(crate) const PACKAGE: &str = "libfabric-bin";
+
+/// Its ping-pong.
+#[derive(Debug)]
+pub(crate) struct PingPong {
+    /// What for.
+    pub(crate) setting: Setting,
+    /// `shm` or `verbs`.
+    pub(crate) provider: &'static str,
+}
+
+impl PingPong {
+    fn pair(&self, port: u16, count: u64) -> PairSpec {
+        let Setting { bytes, client_core, server_core, host, .. } = &self.setting;
+        let port = port.to_string();
+        let endpoint = if self.provider == "verbs" { "msg" } else { "rdm" };
+        let common = ["-p", self.provider, "-e", endpoint];
+        let count = count.to_string();
+        let bytes = bytes.to_string();
+        let host = host.as_deref().unwrap_or("127.0.0.1");
+        let server = ["-B", &port].into_iter();
+        let client = ["-P", &port, "-I", &count, "-S", &bytes, host].into_iter();
+        let spec = |args: Vec<&str>, core| Spec {
+            program: PROGRAM,
+            args: args.into_iter().map(str::to_owned).collect(),
+            env: vec![("FI_LOG_LEVEL", "warn".to_owned())],
+            core,
+        };
+        PairSpec {
+            server: spec(common.into_iter().chain(server).collect(), *server_core),
+            client: spec(common.into_iter().chain(client).collect(), *client_core),
+            ready: None,
+            settle: Duration::from_millis(400),
+            limit: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Microseconds of a transfer of `bytes`.
+#[must_use]
+pub(crate) fn parse(said: &str) -> Option<f64> {
+    let mut lines = said.lines().skip_while(|line| !line.contains("usec/xfer"));
+    let at = lines.next()?.split_whitespace().position(|column| column == "usec/xfer")?;
+    lines.find_map(|line| super::column(line, at).filter(|_| line.split_whitespace().count() > at))
+}
+
+impl Contender for PingPong {
+    fn name(&self) -> String {
+        format!("{PROGRAM}, {}", self.provider)
+    }
+
+    fn label(&self) -> &'static str {
+        "RTT mean, twice its usec/xfer"
+    }
+
+    fn quantity(&self) -> Quantity {
+        Quantity::RoundTrip
+    }
+
+    fn slice(&mut self, floors: &mut Floors, count: u64) -> Result<f64, BenchError> {
+        floors.rest()?;
+        self.pair(free_port()?, count).run(|said| Some(parse(said)? * 2e3))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transfer_is_found() {
+        assert_eq!(parse(include_str!("../samples/fi_pingpong.txt")), Some(1.75));
+        assert_eq!(
+            parse("bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n"),
+            None
+        );
+        assert_eq!(parse("fi_getinfo: -61"), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! Starts a pair of programs, client and server, and waits for the number that one of them prints.
+
+use std::{
+    io::{BufRead as _, BufReader, Read},
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::error::BenchError;
+
+/// A program's end is waited for this long after it printed what we want, then it is ended.
+const GRACE: Duration = Duration::from_secs(2);
+/// It ends itself when we are killed, seconds.
+const ORPHAN_S: &str = "120";
+
+/// One of the two.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Spec {
+    /// The program.
+    pub(crate) program: &'static str,
+    /// Its arguments.
+    pub(crate) args: Vec<String>,
+    /// Beside ours.
+    pub(crate) env: Vec<(&'static str, String)>,
+    /// Where it runs.
+    pub(crate) core: usize,
+}
+
+/// A pair that makes a number.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PairSpec {
+    /// Started first.
+    pub(crate) server: Spec,
+    /// Started second; it prints the number.
+    pub(crate) client: Spec,
+    /// What the server prints when it is ready; without one it is given `settle`.
+    pub(crate) ready: Option<&'static str>,
+    /// As above.
+    pub(crate) settle: Duration,
+    /// For the whole pair.
+    pub(crate) limit: Duration,
+}
+
+/// A port that nobody listens on, as far as one can know.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn free_port() -> Result<u16, BenchError> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(BenchError::system("looking for a free port"))?;
+    Ok(listener.local_addr().map_err(BenchError::system("looking for a free port"))?.port())
+}
+
+/// Whether `program` can be started, that is, whether it is in one of `PATH`'s folders.
+#[must_use]
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// A program that runs; it ends with this.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    lines: Receiver<String>,
+    said: String,
+}
+
+impl Running {
+    fn start(spec: &Spec) -> Result<Self, BenchError> {
+        // `timeout` ends what outlives us, `stdbuf` shows lines when they are printed.
+        let mut child = Command::new("timeout")
+            .args([
+                "-k",
+                "1",
+                ORPHAN_S,
+                "taskset",
+                "-c",
+                &spec.core.to_string(),
+                "stdbuf",
+                "-oL",
+                spec.program,
+            ])
+            .args(&spec.args)
+            .envs(spec.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(BenchError::system("starting another program"))?;
+        let (sender, lines) = mpsc::channel();
+        let outputs: [Option<Box<dyn Read + Send>>; 2] = [
+            child.stdout.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
+            child.stderr.take().map(|output| Box::new(output) as Box<dyn Read + Send>),
+        ];
+        for output in outputs.into_iter().flatten() {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    if sender.send(line).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        Ok(Self { child, lines, said: String::new() })
+    }
+
+    /// What `find` sees in all that was printed; `Ok(None)` when the program ended without it.
+    fn wait_for<T>(
+        &mut self,
+        deadline: Instant,
+        find: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, String> {
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    self.said.push_str(&line);
+                    self.said.push('\n');
+                    if let Some(found) = find(&self.said) {
+                        return Ok(Some(found));
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => return Err("printed no result in time".to_owned()),
+            }
+        }
+    }
+
+    /// The last lines, in one.
+    fn last_words(&self) -> String {
+        let lines: Vec<&str> = self.said.lines().filter(|line| !line.trim().is_empty()).collect();
+        lines[lines.len().saturating_sub(2)..].join(" / ").trim().to_owned()
+    }
+
+    fn end(&mut self, grace: Duration) {
+        let deadline = Instant::now() + grace;
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            // To `timeout`, which passes it on and follows it with a kill.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
+    }
+}
+
+impl PairSpec {
+    /// Runs both; the number that `find` sees in what the client printed.
+    ///
+    /// # Errors
+    /// [`BenchError::Program`], with the last words of whoever failed.
+    pub(crate) fn run(&self, find: impl Fn(&str) -> Option<f64>) -> Result<f64, BenchError> {
+        let name = self.client.program;
+        let failed = |why: String| BenchError::Program { name, why };
+        let deadline = Instant::now() + self.limit;
+        let mut server = Running::start(&self.server)?;
+        match self.ready {
+            Some(text) => {
+                let ready = server.wait_for(deadline, |said| said.contains(text).then_some(()));
+                if ready.map_err(|why| failed(format!("its server {why}")))?.is_none() {
+                    return Err(failed(format!("its server ended: {}", server.last_words())));
+                }
+            }
+            None => std::thread::sleep(self.settle),
+        }
+        let mut client = Running::start(&self.client)?;
+        let found = client.wait_for(deadline, find).map_err(failed)?;
+        client.end(GRACE);
+        server.end(GRACE / 4);
+        found.ok_or_else(|| failed(format!("ended without a result: {}", client.last_words())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Spec {
+        Spec { program: "sh", args: vec!["-c".to_owned(), script.to_owned()], env: vec![], core: 0 }
+    }
+
+    fn pair(server: &str, client: &str, ready: Option<&'static str>) -> PairSpec {
+        let (settle, limit) = (Duration::from_millis(10), Duration::from_secs(5));
+        PairSpec { server: shell(server), client: shell(client), ready, settle, limit }
+    }
+
+    fn number(said: &str) -> Option<f64> {
+        said.lines().find_map(|line| line.strip_prefix("n=")?.parse().ok())
+    }
+
+    #[test]
+    fn the_number_is_found_although_the_client_hangs_afterwards() {
+        let started = Instant::now();
+        let pair = pair("echo up; sleep 60", "echo n=4.5; sleep 60", Some("up"));
+        assert_eq!(pair.run(number).unwrap().to_bits(), 4.5f64.to_bits());
+        assert!(started.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn failures_say_who_and_why() {
+        let error = pair("sleep 60", "echo cannot do that >&2; exit 3", None).run(number).unwrap_err();
+        assert!(error.to_string().contains("without a result: cannot do that"), "{error}");
+        let error = pair("echo no device; exit 1", "echo n=1", Some("up")).run(number).unwrap_err();
+        assert!(error.to_string().contains("its server ended: no device"), "{error}");
+        let mut slow = pair("sleep 60", "sleep 60", None);
+        slow.limit = Duration::from_millis(300);
+        assert!(slow.run(number).unwrap_err().to_string().contains("no result in time"));
+    }
+
+    #[test]
+    fn programs_are_looked_for() {
+        assert!(is_installed("sh") && !is_installed("no-such-program-of-ours"));
+        assert_ne!(free_port().unwrap(), 0);
+    }
+}

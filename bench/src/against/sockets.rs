@@ -1,0 +1,337 @@
+//! The kernel's sockets, by our own code in both processes: TCP over loopback, and unix stream sockets.
+//!
+//! They are waited for as the mode says: inline looks again and again, handed off sleeps in `poll`.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    os::fd::{AsFd, BorrowedFd},
+    os::unix::net::{UnixListener, UnixStream},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::{Contender, Goal, Quantity};
+use crate::{
+    clock::{Patience, Relax, Stamp},
+    error::BenchError,
+    floors::{Floors, Phase},
+    recorder::Recorder,
+    target::body,
+};
+
+/// Looks without bytes between two questions whether to go on.
+const LOOKS: u32 = 1 << 7;
+/// One sleep of those who sleep.
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+/// For the server to come.
+const COME: Duration = Duration::from_secs(10);
+
+/// One connected socket.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    /// TCP, over loopback.
+    Tcp(TcpStream),
+    /// A unix socket.
+    Uds(UnixStream),
+}
+
+impl Stream {
+    /// The server's end of what a [`Meeting`] says.
+    pub(crate) fn connect(place: &str) -> Result<Self, BenchError> {
+        let stream = match place.split_once(':') {
+            Some(("uds", path)) => {
+                Self::Uds(UnixStream::connect(path).map_err(BenchError::system("connecting a unix socket"))?)
+            }
+            Some(("tcp", address)) => Self::Tcp(
+                TcpStream::connect(address).map_err(BenchError::system("connecting over loopback"))?,
+            ),
+            _ => return Err(BenchError::Arguments(format!("--beside {place}: neither tcp: nor uds:"))),
+        };
+        stream.ready()
+    }
+
+    fn ready(self) -> Result<Self, BenchError> {
+        let done = match &self {
+            Self::Tcp(stream) => stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true)),
+            Self::Uds(stream) => stream.set_nonblocking(true),
+        };
+        done.map_err(BenchError::system("setting up a socket"))?;
+        Ok(self)
+    }
+
+    /// When it is measured.
+    pub(crate) fn phase(&self) -> Phase {
+        match self {
+            Self::Tcp(_) => Phase::Tcp,
+            Self::Uds(_) => Phase::Uds,
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Uds(stream) => stream.as_fd(),
+        }
+    }
+
+    /// How many bytes went; 0 when there was no room.
+    fn send(&mut self, bytes: &[u8]) -> Result<usize, BenchError> {
+        let sent = match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Uds(stream) => stream.write(bytes),
+        };
+        moved(sent)
+    }
+
+    /// How many bytes came; 0 when there were none.
+    fn receive(&mut self, bytes: &mut [u8]) -> Result<usize, BenchError> {
+        let received = match self {
+            Self::Tcp(stream) => stream.read(bytes),
+            Self::Uds(stream) => stream.read(bytes),
+        };
+        match received {
+            Ok(0) if !bytes.is_empty() => Err(BenchError::Closed("a socket was closed".to_owned())),
+            other => moved(other),
+        }
+    }
+
+    /// Between two looks.
+    fn wait(&self, relax: Option<Relax>, wants_room: bool) {
+        match relax {
+            Some(relax) => relax.relax(),
+            None => {
+                let flags = if wants_room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+                let mut fds = [PollFd::from_borrowed_fd(self.fd(), flags)];
+                // Woken for nothing is looking once more.
+                let _ = rustix::event::poll(&mut fds, Some(&NAP));
+            }
+        }
+    }
+
+    /// The server's half: sends back what comes, until `go_on` says no. `relax`: none sleeps.
+    pub(crate) fn echo(&mut self, relax: Option<Relax>, go_on: impl Fn() -> bool) -> Result<(), BenchError> {
+        let mut buffer = vec![0; 256 << 10];
+        let mut looks = 0u32;
+        loop {
+            let came = self.receive(&mut buffer)?;
+            let mut gone = 0;
+            while gone < came {
+                match self.send(&buffer[gone..came])? {
+                    0 if !go_on() => return Ok(()),
+                    0 => self.wait(relax, true),
+                    more => gone += more,
+                }
+            }
+            if came == 0 {
+                looks = looks.wrapping_add(1);
+                if (relax.is_none() || looks.is_multiple_of(LOOKS)) && !go_on() {
+                    return Ok(());
+                }
+                self.wait(relax, false);
+            }
+        }
+    }
+}
+
+/// Bytes moved; a socket that would block moved none.
+fn moved(result: std::io::Result<usize>) -> Result<usize, BenchError> {
+    match result {
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
+        other => other.map_err(BenchError::system("moving bytes over a socket")),
+    }
+}
+
+/// Where the server is waited for.
+#[derive(Debug)]
+pub(crate) enum Meeting {
+    /// A port of loopback.
+    Tcp(TcpListener),
+    /// A path.
+    Uds(UnixListener, PathBuf),
+}
+
+impl Meeting {
+    /// Over loopback.
+    pub(crate) fn tcp() -> Result<Self, BenchError> {
+        Ok(Self::Tcp(TcpListener::bind("127.0.0.1:0").map_err(BenchError::system("listening on loopback"))?))
+    }
+
+    /// In `folder`.
+    pub(crate) fn uds(folder: &std::path::Path) -> Result<Self, BenchError> {
+        let path = folder.join("beside");
+        let listener = UnixListener::bind(&path).map_err(BenchError::system("binding a unix socket"))?;
+        Ok(Self::Uds(listener, path))
+    }
+
+    /// What the server's command line says.
+    pub(crate) fn place(&self) -> Result<String, BenchError> {
+        match self {
+            Self::Tcp(listener) => {
+                let address = listener.local_addr().map_err(BenchError::system("listening on loopback"))?;
+                Ok(format!("tcp:{address}"))
+            }
+            Self::Uds(_, path) => Ok(format!("uds:{}", path.display())),
+        }
+    }
+
+    /// The server's end came.
+    pub(crate) fn accept(self) -> Result<Stream, BenchError> {
+        let failed = BenchError::system("accepting the server's socket");
+        let deadline = Instant::now() + COME;
+        match &self {
+            Self::Tcp(listener) => listener.set_nonblocking(true),
+            Self::Uds(listener, _) => listener.set_nonblocking(true),
+        }
+        .map_err(&failed)?;
+        loop {
+            let came = match &self {
+                Self::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
+                Self::Uds(listener, _) => listener.accept().map(|(stream, _)| Stream::Uds(stream)),
+            };
+            match came {
+                Ok(stream) => return stream.ready(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+}
+
+/// The client's half.
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    stream: Stream,
+    goal: Goal,
+    body: Vec<u8>,
+    buffer: Vec<u8>,
+    window: usize,
+    /// None: sleeps.
+    relax: Option<Relax>,
+    recorder: Recorder,
+}
+
+impl Sockets {
+    /// Bodies of `bytes`, `window` of them under way.
+    pub(crate) fn new(
+        stream: Stream,
+        goal: Goal,
+        bytes: usize,
+        window: usize,
+        relax: Option<Relax>,
+    ) -> Result<Self, BenchError> {
+        let body = body(bytes.max(1));
+        let buffer = vec![0; body.len().max(64 << 10)];
+        Ok(Self { stream, goal, body, buffer, window, relax, recorder: Recorder::new()? })
+    }
+
+    /// `count` bodies there and back.
+    fn exchange(&mut self, count: usize) -> Result<(), BenchError> {
+        let each = self.body.len();
+        let (mut sent, mut received, mut looks) = (0, 0, 0u32);
+        let mut patience = Patience::new(self.relax.unwrap_or(Relax::Yield));
+        while received < count * each {
+            let limit = (received / each + self.window).min(count) * each;
+            let mut moved = 0;
+            if sent < limit {
+                let from = sent % each;
+                let gone = self.stream.send(&self.body[from..each.min(from + limit - sent)])?;
+                sent += gone;
+                moved += gone;
+            }
+            let came = self.stream.receive(&mut self.buffer)?;
+            received += came;
+            if moved + came == 0 {
+                looks = looks.wrapping_add(1);
+                if (self.relax.is_none() || looks.is_multiple_of(1 << 12)) && !patience.go_on() {
+                    return Err(BenchError::stalled("echoing over a socket"));
+                }
+                self.stream.wait(self.relax, sent < limit);
+            } else {
+                patience = Patience::new(self.relax.unwrap_or(Relax::Yield));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Contender for Sockets {
+    fn name(&self) -> String {
+        let how = if self.relax.is_some() { "polled" } else { "sleeping" };
+        match self.stream {
+            Stream::Tcp(_) => format!("kernel TCP, loopback, {how}"),
+            Stream::Uds(_) => format!("unix socket, {how}"),
+        }
+    }
+
+    fn label(&self) -> &'static str {
+        match self.goal {
+            Goal::Latency => "RTT p50",
+            Goal::Rate => "echoes per second",
+            Goal::Bandwidth => "bytes per second, each way",
+        }
+    }
+
+    fn quantity(&self) -> Quantity {
+        match self.goal {
+            Goal::Latency => Quantity::RoundTrip,
+            Goal::Rate => Quantity::PerSecond,
+            Goal::Bandwidth => Quantity::Bytes,
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "sizes far below 2^53")]
+    fn slice(&mut self, floors: &mut Floors, count: u64) -> Result<f64, BenchError> {
+        floors.announce(self.stream.phase())?;
+        self.recorder.reset();
+        let first = Stamp::now();
+        if self.goal == Goal::Latency {
+            for _ in 0..count {
+                let start = Stamp::now();
+                self.exchange(1)?;
+                self.recorder.record(Stamp::now().nanos_since(start));
+            }
+            return Ok(self.recorder.fine_median_ns());
+        }
+        self.exchange(usize::try_from(count).unwrap_or(usize::MAX))?;
+        let per_second = count as f64 * 1e9 / Stamp::now().nanos_since(first).max(1) as f64;
+        let each = if self.goal == Goal::Bandwidth { self.body.len() as f64 } else { 1.0 };
+        Ok(per_second * each)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn bytes_come_back_over_both_kinds_polled_and_sleeping() {
+        let folder = tempfile::tempdir().unwrap();
+        for relax in [Some(Relax::Yield), None] {
+            for meeting in [Meeting::tcp().unwrap(), Meeting::uds(folder.path()).unwrap()] {
+                let place = meeting.place().unwrap();
+                let stop = AtomicBool::new(false);
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        let mut stream = Stream::connect(&place).unwrap();
+                        // It may see us go before it looks at `stop`.
+                        let _ = stream.echo(relax, || !stop.load(Ordering::Relaxed));
+                    });
+                    let stream = meeting.accept().unwrap();
+                    let mut sockets = Sockets::new(stream, Goal::Rate, 100_000, 8, relax).unwrap();
+                    sockets.exchange(100).unwrap();
+                    assert_eq!(sockets.buffer.len(), 100_000);
+                    stop.store(true, Ordering::Relaxed);
+                });
+            }
+            std::fs::remove_file(folder.path().join("beside")).unwrap();
+        }
+        assert!(Stream::connect("pipe:x").is_err());
+    }
+}

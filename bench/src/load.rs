@@ -1,0 +1,191 @@
+//! The open loop: calls leave when they are due, whether or not earlier ones came back, and are timed from when they
+//! were due. A closed loop waits for a slow answer and so asks less of a slow server: it hides what stalls do.
+//!
+//! ```text
+//!  closed   call ──► answer, call ──► (stall: one slow call) ──► answer, call
+//!  open     │ │  │    │ │   │ (stall: every call due in it waits) │ │   │       due at random: Poisson
+//! ```
+
+use std::time::Duration;
+
+use crate::{
+    against::Goal,
+    args::{Cores, Run},
+    client::{Job, Loopback, plan, server_address},
+    environment::Environment,
+    error::BenchError,
+    floors::Phase,
+    plan::ring_for,
+    provider::{self, Beside},
+    recorder::Recorder,
+    report::{Part, Report},
+    target::Target,
+};
+
+/// Gaps that are drawn beforehand: no logarithm between two calls.
+const GAPS: usize = 1 << 16;
+/// Of what a closed loop reached, in percent, when no rates are given.
+const SWEEP_PCT: [u64; 9] = [10, 25, 50, 70, 80, 90, 95, 100, 110];
+/// Less than this part of what was offered is too little.
+const REACHED: f64 = 0.95;
+/// A p99 above this many times that of the lowest load is too slow.
+const SLOW: u64 = 10;
+
+/// When calls are due.
+#[derive(Clone, Debug)]
+pub struct Arrivals {
+    /// From one to the next, nanoseconds.
+    gaps_ns: Vec<u64>,
+    next: usize,
+    /// For how long.
+    pub duration: Duration,
+}
+
+impl Arrivals {
+    /// At `rate` per second in the mean, at random.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "gaps far below 2^53, none below 0"
+    )]
+    pub fn poisson(rate: u64, duration: Duration, seed: u64) -> Self {
+        let mut state = seed | 1;
+        let mut uniform = move || {
+            // xorshift64*: its upper bits are random enough for gaps.
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            ((state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+        };
+        let mean_ns = 1e9 / rate.max(1) as f64;
+        let gaps_ns = (0..GAPS).map(|_| (-uniform().ln() * mean_ns) as u64).collect();
+        Self { gaps_ns, next: 0, duration }
+    }
+
+    /// To the next one.
+    #[inline]
+    pub fn gap(&mut self) -> Duration {
+        self.next = (self.next + 1) % self.gaps_ns.len();
+        Duration::from_nanos(self.gaps_ns[self.next])
+    }
+}
+
+/// The highest of the loads that were reached without the p99 rising far above that of the lowest one.
+#[must_use]
+pub fn knee(parts: &[Part]) -> Option<usize> {
+    let base = parts.iter().min_by(|one, other| one.at.total_cmp(&other.at))?.p99_ns.max(1);
+    let holds = |part: &Part| part.per_s >= part.at * REACHED && part.p99_ns <= base.saturating_mul(SLOW);
+    let held = parts.iter().enumerate().filter(|(_, part)| holds(part));
+    held.max_by(|(_, one), (_, other)| one.at.total_cmp(&other.at)).map(|(index, _)| index)
+}
+
+/// What a recorder has, as a part of a report.
+pub(crate) fn part(name: String, at: f64, recorder: &Recorder, per_s: f64) -> Part {
+    Part {
+        name,
+        at,
+        count: recorder.count(),
+        p50_ns: recorder.quantile_ns(0.5),
+        p99_ns: recorder.quantile_ns(0.99),
+        p999_ns: recorder.quantile_ns(0.999),
+        max_ns: recorder.max_ns(),
+        per_s,
+        note: None,
+    }
+}
+
+/// A closed loop first, then every load.
+///
+/// # Errors
+/// See [`BenchError`].
+pub(crate) fn sweep(run: &Run, window: usize, rates: &[u64], seconds: u64) -> Result<Report, BenchError> {
+    provider::is_built(run.provider)?;
+    let cores = Cores::choose(run.cpus)?;
+    let environment = Environment::read(std::path::Path::new("/"), cores.client);
+    let bytes = run.size.0.first().copied().unwrap_or(64);
+    let job = Job { test: "load", goal: Goal::Rate, bytes, window, is_whole: false };
+    let plan = plan(run, cores, &job);
+    let ring_bytes = ring_for(bytes, 256 << 10);
+    let mut loopback = None;
+    if run.loopback {
+        loopback = Some(Loopback::start(run, &plan, ring_bytes, None)?.0);
+    }
+    let address = server_address(run, loopback.as_ref())?;
+    gimmal_engine::worker::thread::pin_to(cores.client)?;
+    let beside = Beside { provider: run.provider, address: &address, plan: &plan, ring_bytes };
+    let mut target = beside.target()?;
+    if let Some(loopback) = &mut loopback {
+        loopback.server.connected();
+        loopback.floors.announce(Phase::Test)?;
+    }
+    let mut closed = Recorder::new()?;
+    target.run(run.warmup.unwrap_or(run.count / 10).max(1), &mut closed)?;
+    closed.reset();
+    target.run(run.count, &mut closed)?;
+    let rates = chosen_rates(rates, closed.per_second());
+    let parts = loads(&mut *target, &rates, seconds)?;
+    if let Some(loopback) = &mut loopback {
+        loopback.floors.rest()?;
+    }
+    target.close();
+    if let Some(loopback) = loopback {
+        loopback.end()?;
+    }
+    Ok(Report { parts, ..Report::of(run, &job, &plan, &closed, environment) })
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "rates far below 2^53, none below 0"
+)]
+fn chosen_rates(asked: &[u64], closed: f64) -> Vec<u64> {
+    if !asked.is_empty() {
+        return asked.to_vec();
+    }
+    SWEEP_PCT.iter().map(|percent| ((closed * *percent as f64 / 100.0) as u64).max(1)).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates far below 2^53")]
+fn loads(target: &mut dyn Target, rates: &[u64], seconds: u64) -> Result<Vec<Part>, BenchError> {
+    let mut parts = Vec::new();
+    for rate in rates {
+        let mut recorder = Recorder::new()?;
+        let mut arrivals = Arrivals::poisson(*rate, Duration::from_secs(seconds), *rate);
+        target.offer(&mut arrivals, &mut recorder)?;
+        let per_second = recorder.per_second();
+        parts.push(part(format!("offered {rate} per s"), *rate as f64, &recorder, per_second));
+    }
+    if let Some(knee) = knee(&parts) {
+        parts[knee].note = Some("the knee: the last load that was reached in good time".to_owned());
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_exponential() {
+        let mut arrivals = Arrivals::poisson(1_000_000, Duration::from_secs(1), 7);
+        let gaps: Vec<f64> = (0..GAPS).map(|_| arrivals.gap().as_nanos() as f64).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        // The mean and the deviation of an exponential distribution are the same.
+        assert!((mean - 1000.0).abs() < 20.0, "{mean}");
+        assert!((variance.sqrt() - 1000.0).abs() < 40.0, "{}", variance.sqrt());
+    }
+
+    #[test]
+    fn the_knee_is_the_last_load_that_holds() {
+        let part = |at: f64, per_s: f64, p99_ns| Part { at, per_s, p99_ns, ..Part::default() };
+        let parts = [part(10.0, 10.0, 5), part(50.0, 50.0, 9), part(90.0, 89.0, 30), part(100.0, 93.0, 20)];
+        assert_eq!(knee(&parts), Some(2));
+        assert_eq!(knee(&[part(10.0, 5.0, 5)]), None);
+        assert_eq!(knee(&[]), None);
+    }
+}

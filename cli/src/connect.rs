@@ -1,0 +1,55 @@
+//! A whole connection to a peer and an orderly end: the proof that nothing is missing.
+
+use std::time::{Duration, Instant};
+
+use gimmal_transport::{
+    Address, Any, AnyConfig, Batch, CloseReason, ConnectOptions, Connecting, Event, Port, PortConfig,
+    Provider, Time,
+};
+
+/// How long an orderly close may take before we just go.
+const CLOSE: Duration = Duration::from_secs(1);
+
+/// Connects to `address`, exchanges grants, closes; says over what.
+///
+/// # Errors
+/// Why not, in a sentence.
+pub(crate) fn try_it(address: &Address, timeout: Duration) -> Result<String, String> {
+    let provider = Any::with(AnyConfig::for_addresses(std::slice::from_ref(address)));
+    let mut port = provider.open_port(&PortConfig::default()).map_err(|error| error.to_string())?;
+    let options = ConnectOptions { connect_timeout: timeout, ..ConnectOptions::default() };
+    let start = Instant::now();
+    let now = || Time::default().plus(start.elapsed());
+    let mut connecting =
+        provider.connect(address, &port.gate(), &options).map_err(|error| error.to_string())?;
+    let link = loop {
+        if let Some(outcome) = connecting.poll(Duration::from_millis(50)) {
+            break outcome.map_err(|error| error.to_string())?;
+        }
+    };
+    let conn = port.adopt(link, now()).map_err(|error| error.to_string())?;
+    let mut batch = Batch::new(16);
+    let mut opened = None;
+    let mut limit = timeout + options.handshake_timeout;
+    while start.elapsed() < limit {
+        port.poll(now(), &mut batch);
+        for event in batch.drain() {
+            match event {
+                Event::Opened { negotiated, .. } => {
+                    opened = Some(format!(
+                        "{} on {}, {}",
+                        negotiated.provider, negotiated.device, negotiated.path
+                    ));
+                    port.close(conn, CloseReason::Local, now());
+                    limit = start.elapsed() + CLOSE;
+                }
+                Event::Closed { reason, .. } => return opened.ok_or_else(|| reason.to_string()),
+                Event::Frame { conn, frame } => port.release(conn, frame),
+                _ => {}
+            }
+        }
+        port.flush();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    opened.ok_or_else(|| format!("{address} connected and sent no grant within {limit:?}"))
+}

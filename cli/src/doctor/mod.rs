@@ -1,0 +1,85 @@
+//! The order of the checks. One that needs another is not judged while that one is wrong, so that one fault is one line.
+//!
+//! ```text
+//! kernel ─► files ──┐
+//! libraries ────────┼─► devices ─► link ─► address ─► route ─┐
+//! memory limit ─────┼────────────────────────────────────────┼─► peer
+//! shared memory ────┘ (shm:// needs only this one) ──────────┘
+//! ```
+
+mod device;
+mod kernel;
+mod limits;
+mod peer;
+#[cfg(test)]
+mod tests;
+
+use gimmal_transport::Address;
+
+use crate::{
+    machine::Machine,
+    report::{Check, Report},
+};
+
+/// `sudo `, for commands that only root can run.
+fn sudo(machine: &impl Machine) -> &'static str {
+    if machine.is_root() { "" } else { "sudo " }
+}
+
+/// Looks at everything, or at what `url` needs.
+pub(crate) fn examine(machine: &impl Machine, url: Option<&Address>) -> Report {
+    let mut checks = Vec::new();
+    let needs_rdma = !matches!(url, Some(Address::Shm { .. } | Address::Mem { .. }));
+    let mut usable = Vec::new();
+    let mut may_lock = true;
+    if needs_rdma {
+        usable = rdma(machine, &mut checks);
+        let memory = limits::locked_memory(machine);
+        may_lock = !memory.is_wrong();
+        checks.push(memory);
+    }
+    let shared = limits::shared_memory(machine);
+    let has_shared = !shared.is_wrong();
+    checks.push(shared);
+    checks.push(limits::huge_pages(machine));
+    checks.push(limits::cores(machine));
+    match url {
+        Some(Address::Rdma { host, port }) => {
+            let route = peer::route(machine, host, *port, &usable);
+            let has_route = route.is_fine();
+            checks.push(route);
+            let missing = match (has_route, may_lock) {
+                (false, _) => Some("a route"),
+                (_, false) => Some("locked memory"),
+                _ => None,
+            };
+            checks.push(peer::reach(machine, url, missing));
+        }
+        Some(_) => checks.push(peer::reach(machine, url, (!has_shared).then_some("shared memory"))),
+        None => {}
+    }
+    Report::new(checks)
+}
+
+/// What verbs needs of this machine; the names of the devices that a connection can use.
+fn rdma(machine: &impl Machine, checks: &mut Vec<Check>) -> Vec<String> {
+    let modules = kernel::modules(machine);
+    let files = if modules.is_fine() {
+        kernel::files(machine)
+    } else {
+        Check::not_checked("device files", "kernel modules")
+    };
+    let libraries = kernel::libraries(machine);
+    let missing = match (modules.is_fine(), files.is_fine(), libraries.is_fine()) {
+        (false, ..) => Some("kernel modules"),
+        (_, false, _) => Some("device files"),
+        (.., false) => Some("libraries"),
+        _ => None,
+    };
+    checks.extend([modules, files, libraries]);
+    if let Some(missing) = missing {
+        checks.extend(["devices", "link", "address"].map(|name| Check::not_checked(name, missing)));
+        return Vec::new();
+    }
+    device::examine(machine, checks)
+}

@@ -1,0 +1,113 @@
+//! What the doctor can ask of a machine; in tests a made-up one answers.
+
+use std::{path::Path, time::Duration};
+
+use gimmal_transport::{
+    Address,
+    verbs::{self, Route},
+};
+use rustix::{
+    fs::{Access, MemfdFlags, SealFlags},
+    process::{Resource, geteuid, getrlimit},
+};
+
+use crate::{addresses, addresses::Assigned, connect, tree::Tree};
+
+/// See the module.
+pub(crate) trait Machine {
+    /// The kernel's files.
+    fn tree(&self) -> &Tree;
+    /// Whether this process may read and write a file.
+    fn may_use(&self, path: &Path) -> bool;
+    fn is_root(&self) -> bool;
+    /// Interfaces' addresses.
+    fn addresses(&self) -> Vec<Assigned>;
+    /// Whether libibverbs and librdmacm can be opened; else what is missing.
+    fn libraries(&self) -> Result<(), String>;
+    /// Names of the devices that libibverbs can open.
+    fn devices(&self) -> Result<Vec<String>, String>;
+    /// The limit of locked memory, bytes; `None`: none.
+    fn memlock(&self) -> Option<u64>;
+    /// Whether a sealed memory file can be made.
+    fn memfd(&self) -> Result<(), String>;
+    /// Bytes of a file system: free and all.
+    fn room(&self, path: &str) -> Option<(u64, u64)>;
+    /// Cores this process may run on.
+    fn cores(&self) -> usize;
+    /// The way to a peer.
+    fn route(&self, host: &str, port: u16) -> Result<Route, String>;
+    /// A whole connection.
+    fn connect(&self, address: &Address) -> Result<String, String>;
+}
+
+/// The machine this program runs on.
+#[derive(Debug)]
+pub(crate) struct Live {
+    tree: Tree,
+    timeout: Duration,
+}
+
+impl Live {
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self { tree: Tree::new("/"), timeout }
+    }
+}
+
+impl Machine for Live {
+    fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    fn may_use(&self, path: &Path) -> bool {
+        rustix::fs::access(path, Access::READ_OK | Access::WRITE_OK).is_ok()
+    }
+
+    fn is_root(&self) -> bool {
+        geteuid().is_root()
+    }
+
+    fn addresses(&self) -> Vec<Assigned> {
+        addresses::all()
+    }
+
+    fn libraries(&self) -> Result<(), String> {
+        verbs::libraries().map_err(|error| error.to_string())
+    }
+
+    fn devices(&self) -> Result<Vec<String>, String> {
+        match verbs::devices() {
+            Ok(devices) => Ok(devices.into_iter().map(|device| device.name).collect()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn memlock(&self) -> Option<u64> {
+        getrlimit(Resource::Memlock).current
+    }
+
+    fn memfd(&self) -> Result<(), String> {
+        rustix::fs::memfd_create("gimmal-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .and_then(|file| {
+                rustix::fs::ftruncate(&file, 4096)?;
+                rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
+            })
+            .map_err(|errno| errno.to_string())
+    }
+
+    fn room(&self, path: &str) -> Option<(u64, u64)> {
+        let room = rustix::fs::statvfs(path).ok()?;
+        Some((room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize))
+    }
+
+    fn cores(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    }
+
+    fn route(&self, host: &str, port: u16) -> Result<Route, String> {
+        verbs::route(host, port, self.timeout).map_err(|error| error.to_string())
+    }
+
+    fn connect(&self, address: &Address) -> Result<String, String> {
+        connect::try_it(address, self.timeout)
+    }
+}

@@ -1,0 +1,111 @@
+//! Which cores the workers get: near the device, one each, and away from each other's hyper-threads.
+//!
+//! With the cargo feature `hwloc` the machine is read by hwloc, which knows containers, offline cores and odd
+//! topologies; otherwise from sysfs.
+
+#[cfg(feature = "hwloc")]
+mod hwloc;
+#[cfg(any(test, not(feature = "hwloc")))]
+mod sysfs;
+
+use crate::error::PlaceError;
+
+/// A memory node, as the kernel numbers it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct NumaNode(pub u32);
+
+/// One logical processor that this process may run on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cpu {
+    /// As the kernel numbers it, and as [`Config::cores`](crate::Config::cores) wants it.
+    pub number: usize,
+    /// Hyper-threads of one core share this; it is unique on the machine.
+    pub core: u32,
+    /// Where its memory is near; `None` when the machine does not say.
+    pub node: Option<NumaNode>,
+}
+
+/// The processors of this process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cpus {
+    /// In the kernel's order.
+    cpus: Vec<Cpu>,
+}
+
+impl Cpus {
+    /// Reads the machine.
+    ///
+    /// # Errors
+    /// [`PlaceError::Unreadable`].
+    pub fn read() -> Result<Self, PlaceError> {
+        #[cfg(feature = "hwloc")]
+        let cpus = hwloc::read()?;
+        #[cfg(not(feature = "hwloc"))]
+        let cpus = sysfs::read(std::path::Path::new("/sys"))?;
+        Ok(Self { cpus })
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> &[Cpu] {
+        &self.cpus
+    }
+
+    /// Cores for `workers` workers: those of node `near` first, whole cores before second hyper-threads.
+    ///
+    /// # Errors
+    /// [`PlaceError::TooFew`] when there are more workers than processors: two on one would wait for each other.
+    pub fn spread(&self, workers: usize, near: Option<NumaNode>) -> Result<Vec<usize>, PlaceError> {
+        if workers > self.cpus.len() {
+            return Err(PlaceError::TooFew { workers, cpus: self.cpus.len() });
+        }
+        let mut ranked: Vec<_> = self.cpus.iter().map(|cpu| (self.rank(*cpu, near), cpu.number)).collect();
+        ranked.sort_unstable();
+        Ok(ranked.into_iter().take(workers).map(|(_, number)| number).collect())
+    }
+
+    /// A far core of its own is worth more than the other half of a near one that works already.
+    fn rank(&self, cpu: Cpu, near: Option<NumaNode>) -> (usize, bool) {
+        let siblings = self.cpus.iter().filter(|other| other.core == cpu.core && other.number < cpu.number);
+        (siblings.count(), near.is_some() && cpu.node != near)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two nodes of two cores with two threads each, numbered as kernels do: first threads first.
+    fn machine() -> Cpus {
+        let cpu = |number: u32| Cpu {
+            number: number as usize,
+            core: number % 4,
+            node: Some(NumaNode(number % 4 / 2)),
+        };
+        Cpus { cpus: (0..8).map(cpu).collect() }
+    }
+
+    #[test]
+    fn whole_cores_come_first_and_near_ones_before_far_ones() {
+        let machine = machine();
+        assert_eq!(machine.spread(4, None).unwrap(), [0, 1, 2, 3]);
+        assert_eq!(machine.spread(3, Some(NumaNode(1))).unwrap(), [2, 3, 0]);
+        assert_eq!(machine.spread(8, Some(NumaNode(1))).unwrap(), [2, 3, 0, 1, 6, 7, 4, 5]);
+    }
+
+    #[test]
+    fn more_workers_than_processors_are_refused() {
+        let refused = machine().spread(9, None).unwrap_err();
+        assert_eq!(refused, PlaceError::TooFew { workers: 9, cpus: 8 });
+    }
+
+    #[test]
+    fn this_machine_can_be_read_and_its_processors_used() {
+        let cpus = Cpus::read().unwrap();
+        let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+        assert_eq!(cpus.all().len(), allowed.count() as usize);
+        assert!(cpus.all().iter().all(|cpu| allowed.is_set(cpu.number)));
+        let chosen = cpus.spread(1, None).unwrap();
+        std::thread::spawn(move || crate::worker::thread::pin_to(chosen[0]).unwrap()).join().unwrap();
+    }
+}

@@ -1,0 +1,7 @@
+# The programs that tests/backends.sh built where rdma-core is hidden, on both devices. Sourced by tests/lab.sh.
+if [ -x target/bare/debug/examples/verbs_smoke ]; then
+    check "built without rdma-core, run on rxe and siw" timeout 170 target/bare/debug/examples/verbs_smoke "$rxe" "$siw"
+else
+    skipped=$((skipped + 1))
+    printf 'SKIP    built without rdma-core: target/bare has nothing; the unit tier makes it\n'
+fi

@@ -1,0 +1,69 @@
+# Part of tests/lab.sh: the CM against rdma-core's own programs, and its edges, on rxe and siw.
+
+rxe6=$GIMMAL_RXE_ADDR6 siw6=$GIMMAL_SIW_ADDR6
+cm_port=9100
+
+# listens FABRIC PORT: whether a CM id listens on the port, within 5 s. rping does not say when it is ready.
+listens() {
+    for _ in $(seq 50); do
+        rdma resource show cm_id 2>/dev/null | grep "state LISTEN" | grep -q ":$1 " && return 0
+        sleep 0.1
+    done
+    return 1
+}
+
+# both SERVER CLIENT: runs the server in the background, the client when it listens on $cm_port; both must end with 0.
+both() {
+    local server status
+    timeout 90 $1 >/tmp/cm.server 2>&1 &
+    server=$!
+    listens $cm_port || echo "the server does not listen"
+    timeout 90 $2
+    status=$?
+    wait $server || { echo "the server ended with $?"; status=1; }
+    tail -n 1 /tmp/cm.server
+    return $status
+}
+
+for address in "$rxe" "$siw" "$rxe6" "$siw6"; do
+    cm_port=$((cm_port + 1))
+    check "rping: our client, its server, $address" both \
+        "rping -s -a $address -p $cm_port" "$bin/examples/rping -c -a $address -p $cm_port -C 1000 -V"
+    cm_port=$((cm_port + 1))
+    check "rping: its client, our server, $address" both \
+        "$bin/examples/rping -s -a $address -p $cm_port" "rping -c -a $address -p $cm_port -C 1000 -V"
+done
+cm_port=$((cm_port + 1))
+check "rping with queue pairs of our own making, $rxe" both \
+    "rping -s -q -a $rxe -p $cm_port -S 4000" "$bin/examples/rping -q -c -a $rxe -p $cm_port -C 100 -S 4000 -V"
+refuses "a queue pair of our own making on iWARP" "CONNECT_RESPONSE" "$bin/examples/rping" -q -c -a "$siw" -p 9199
+
+for address in "$rxe" "$siw" "$rxe6"; do
+    cm_port=$((cm_port + 1))
+    check "ucmatose: our client, its server, $address" both \
+        "ucmatose -b $address -p $cm_port -c 5" "$bin/examples/cmatose -s $address -p $cm_port -c 5"
+    cm_port=$((cm_port + 1))
+    check "ucmatose: its client, our server, $address" both \
+        "$bin/examples/cmatose -b $address -p $cm_port -c 5" "ucmatose -s $address -p $cm_port -c 5"
+done
+
+count "the CM's edges on rxe" timeout 120 "$bin/examples/cm_checks" all "$rxe"
+count "the CM's edges on siw" timeout 120 "$bin/examples/cm_checks" all "$siw"
+
+# A name whose first address has no device: the list is tried in order.
+printf '%s several.gimmal.test\n' 127.0.0.2 "$rxe" >>/etc/hosts
+count "a name with several addresses" timeout 60 "$bin/examples/cm_checks" names "$rxe" several.gimmal.test
+
+# A host that has a hardware address and never answers: rdma_connect blocks there on siw.
+for address in "$rxe" "$siw"; do
+    silent=${address%.*}.77
+    ip neigh replace "$silent" lladdr 02:00:00:00:00:77 nud permanent \
+        dev "$(ip -o route get "$silent" | sed 's/.* dev \([^ ]*\).*/\1/')"
+    count "a silent host, from $address" timeout 60 "$bin/examples/cm_checks" silent "$address" "$silent"
+done
+
+# siw's READs cross the loopback device: a delay there makes round trips visible.
+if tc qdisc add dev lo root netem delay 200ms; then
+    count "READs in flight on siw" timeout 60 "$bin/examples/cm_checks" reads "$siw"
+    tc qdisc del dev lo root
+fi

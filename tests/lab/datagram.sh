@@ -1,0 +1,83 @@
+# Sourced by tests/lab.sh: datagrams over RDMA_PS_UDP, ours against ours and against rdma-core's programs.
+rxe6=$GIMMAL_RXE_ADDR6
+
+# both READY FIRST SECOND: SECOND starts when READY holds of FIRST; both must end with 0.
+both() {
+    local log status pid since=$SECONDS
+    log=$(mktemp)
+    timeout 30 stdbuf -oL sh -c "$2" >"$log" 2>&1 &
+    pid=$!
+    until $1 "$log"; do
+        [ $((SECONDS - since)) -lt 15 ] || break
+        sleep 0.1
+    done
+    timeout 25 sh -c "$3"
+    status=$?
+    wait "$pid" || status=1
+    cat "$log"
+    rm -f "$log"
+    return $status
+}
+
+listens() { rdma resource show cm_id | grep -q "LISTEN ps UDP"; }
+joined() { grep -q joined "$1"; }
+both_joined() { [ "$(grep -c joined "$1")" -ge 2 ]; }
+
+skip() {
+    skipped=$((skipped + 1))
+    printf 'SKIP    %s: %s\n' "$1" "$2"
+}
+
+count "datagrams on rxe and siw" timeout 200 "$bin/examples/datagram" "$rxe" "$rxe6" "$siw"
+
+for address in "$rxe" "$rxe6"; do
+    args="-c 3 -C 50 -S 1000"
+    server="-b $address $args" client="-s $address $args"
+    check "udaddy, ours and ours, $address" both listens "$bin/examples/udaddy $server" "$bin/examples/udaddy $client"
+    check "udaddy, ours serves theirs, $address" both listens "$bin/examples/udaddy $server" "udaddy $client"
+    check "udaddy, theirs serves ours, $address" both listens "udaddy $server" "$bin/examples/udaddy $client"
+    mtu="-C 8 -S 4096"
+    check "udaddy, ours serves theirs, whole packets, $address" \
+        both listens "$bin/examples/udaddy -b $address $mtu" "udaddy -s $address $mtu"
+done
+refuses "udaddy above the path MTU" "path MTU" "$bin/examples/udaddy" -s "$rxe" -b "$rxe" -S 4097
+
+for group in 239.5.5.5 ff12::5555; do
+    address=$rxe && [ $group = ff12::5555 ] && address=$rxe6
+    args="-m $group -b $address -C 20 -S 1000"
+    ours="$bin/examples/mckey $args"
+    check "mckey, ours to ours, $group" both joined "$ours" "$ours -s"
+    check "mckey, ours to ours, send-only, $group" both joined "$ours" "$ours -s -o"
+    if timeout 20 mckey $args -s 2>&1 | grep -q 524; then
+        skip "mckey, theirs, $group" "the kernel's CM refuses IPv6 groups on RoCE v2 (524), and theirs has no other way"
+    else
+        check "mckey, theirs to ours, $group" both joined "$ours" "mckey $args -s"
+        check "mckey, ours to theirs, $group" both joined "mckey $args" "$ours -s"
+        check "mckey, ours to theirs, send-only, $group" both joined "mckey $args" "$ours -s -o"
+    fi
+    subscribe="$bin/examples/subscribe --group $group --local $address --count 200 --quiet"
+    publish="$bin/examples/publish --group $group --local $address --count 200 --interval-us 500"
+    check "publish to two subscribers, $group" both both_joined "$subscribe & one=\$!; $subscribe && wait \$one" "$publish"
+done
+refuses "a subscriber whose time is over" "of 5 messages came" \
+    "$bin/examples/subscribe" --group 239.5.5.7 --local "$rxe" --count 5 --timeout-ms 500
+refuses "udaddy on siw" "iWARP" "$bin/examples/udaddy" -b "$siw"
+refuses "mckey on siw" "iWARP" "$bin/examples/mckey" -m 239.5.5.5 -b "$siw"
+refuses "an address of no device" "no RDMA device" "$bin/examples/mckey" -m 239.5.5.5 -b 127.0.0.1
+skip "udaddy and mckey on siw" "iWARP has no datagrams (UD)"
+
+# A device of its own: the others are in use by the rest of the tier.
+spare() {
+    ip link add u0 type veth peer name u1 && ip address add 10.77.9.1/24 dev u0 && ip link set u0 up &&
+        ip link set u1 up && rdma link add rxe9 type rxe netdev u0 && sleep 1
+}
+if spare; then
+    check "a device deleted under datagrams" timeout 30 "$bin/examples/datagram" --remove rxe9 10.77.9.1
+    check "the same device, added again" sh -c "rdma link add rxe9 type rxe netdev u0 && sleep 1 &&
+        timeout 30 '$bin/examples/mckey' -m 239.5.5.5 -b 10.77.9.1 -s -C 3"
+    rdma link delete rxe9
+    ip link delete u0
+else
+    skip "a device deleted under datagrams" "no second rxe device can be made here"
+fi
+check "no datagram queue pair is left" sh -c 'sleep 1; test -z "$(rdma resource show qp | grep "type UD")"'

@@ -1,0 +1,97 @@
+# `gimmal doctor` and `gimmal devices` on real devices: each fault alone is the one thing that is named, and the command
+# that is printed mends it. Sourced by tests/lab.sh; leaves both devices as they were.
+
+# Exactly one WRONG line, about "$1"; the report goes to $doctor_report.
+doctor_report=$(mktemp)
+names_only() {
+    local step=$1 status
+    shift
+    "$bin/gimmal" doctor "$@" >"$doctor_report" 2>&1
+    status=$?
+    cat "$doctor_report"
+    [ "$status" -eq 1 ] && [ "$(grep -c '^WRONG' "$doctor_report")" = 1 ] && grep -q "^WRONG  *$step" "$doctor_report"
+}
+
+mends() {
+    local command
+    command=$(sed -n 's/^ *mend: //p' "$doctor_report" | head -n 1)
+    printf '%s\n' "$command"
+    sh -c "$command" || return 1
+    # GIDs follow addresses a moment later.
+    sleep 1
+    "$bin/gimmal" doctor
+}
+
+fault() {
+    check "doctor names only: $1" names_only "$@"
+}
+
+# The devices of the guest, as they were.
+give_back() {
+    ip link set v0 up
+    ip link set v1 up
+    ip address replace "$rxe/24" dev v0
+    ip -6 address replace "$GIMMAL_RXE_ADDR6/64" dev v0 nodad
+    rdma link show | grep -q rxe0 || rdma link add rxe0 type rxe netdev v0
+    rdma link show | grep -q siw0 || rdma link add siw0 type siw netdev w0
+}
+
+lists_both() {
+    "$bin/gimmal" devices &&
+        "$bin/gimmal" devices | grep -q "RoCE v2 ::ffff:$rxe v0" && "$bin/gimmal" devices --json | grep -q '"transport": "iWARP"'
+}
+
+sleep 30 | "$bin/files" serve "$PWD/transport/src" --address "rdma://$rxe:7710" >/dev/null 2>&1 &
+doctor_server=$!
+check "devices: rxe0 with its GIDs, siw0" lists_both
+# The server may need a moment.
+for _ in $(seq 20); do
+    "$bin/gimmal" doctor "rdma://$rxe:7710" >/dev/null 2>&1 && break
+    sleep 0.5
+done
+check "doctor: nothing is wrong, the peer answers" "$bin/gimmal" doctor "rdma://$rxe:7710"
+fault peer "rdma://$rxe:7999"
+fault route --timeout-ms 2000 rdma://10.99.9.9:1
+kill "$doctor_server"
+wait "$doctor_server" 2>/dev/null
+
+memlock_of_64() {
+    setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock sh -c "ulimit -l 64; exec $bin/gimmal doctor rdma://$rxe:7999" \
+        >"$doctor_report" 2>&1 && return 1
+    cat "$doctor_report"
+    [ "$(grep -c '^WRONG' "$doctor_report")" = 1 ] && grep -q '^WRONG  *locked memory' "$doctor_report" &&
+        grep -q '^not checked  *peer  *needs locked memory' "$doctor_report"
+}
+check "doctor names only: locked memory" memlock_of_64
+
+no_library() {
+    bash tests/hide.sh libraries "$bin/gimmal" doctor "rdma://$rxe:7999" >"$doctor_report" 2>&1 && return 1
+    cat "$doctor_report"
+    [ "$(grep -c '^WRONG' "$doctor_report")" = 1 ] && grep -q '^WRONG  *libraries .*librdmacm' "$doctor_report"
+}
+check "doctor names only: libraries" no_library
+
+rm /dev/infiniband/rdma_cm
+fault "device files"
+check "and its command mends it" mends
+
+# One device alone from here on, so that nothing else does its work.
+rdma link delete siw0
+rdma link delete rxe0
+fault devices "rdma://$rxe:7999"
+check "and its command mends it" mends
+ip link set v0 down
+fault link "rdma://$rxe:7999"
+check "and its command mends it" mends
+ip link set v1 down
+fault link
+check "and its command mends it" mends
+ip address flush dev v0 scope global
+sleep 1
+fault address "rdma://$rxe:7999"
+check "and its command mends it" mends
+ip address del 10.77.0.1/24 dev v0
+give_back
+sleep 2
+check "doctor: nothing is wrong any more" "$bin/gimmal" doctor
+rm -f "$doctor_report"

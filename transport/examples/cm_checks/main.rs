@@ -1,0 +1,103 @@
+//! The raw CM and our own connects against a real device: `cm_checks GROUP HOST [HOST ...]`.
+//!
+//! HOST is an address of an RDMA device of this machine. Groups: `all` is everything that needs nothing else;
+//! `names HOST NAME` connects to a name whose addresses are HOST and, before it, one without a device;
+//! `silent HOST SILENT` connects to an address that never answers; `reads HOST` counts READs in flight by time, and
+//! needs a path that takes 200 ms each way (`tc qdisc add dev lo root netem delay 200ms`).
+//! Ends with `N passed, N failed, N skipped`.
+
+mod depths;
+mod options;
+mod private_data;
+mod reads;
+mod refusals;
+mod resolve;
+mod rig;
+mod silent;
+mod work;
+
+use std::process::ExitCode;
+
+use rig::{Outcome, Site};
+
+/// A check: `Ok(Some(reason))` is a skip.
+type Check = (&'static str, fn(&Site) -> Outcome);
+
+const ALL: &[Check] = &[
+    ("r6 private data of every length, on request and reject", private_data::request_and_reject),
+    ("r6 private data of every length, on accept", private_data::accept),
+    ("r7 one byte too many is refused before any packet", private_data::too_many),
+    ("r9 depths 0, 1, 3, 16, 128, 255 on both sides", depths::granted),
+    ("depths of a queue pair of our own making", depths::own_queue_pair),
+    ("depths in Negotiated, asked, offered, granted", depths::negotiated),
+    ("r9 bulk never has more READs than were granted", depths::bulk_keeps_the_depth),
+    ("r9 an initiator_depth of 0 turns READs off", reads::none),
+    ("r1 nobody listens", refusals::nobody_listens),
+    ("reject with each of our reasons", refusals::our_reasons),
+    ("a reject of the consumer's, raw", refusals::raw),
+    ("a dropped request", refusals::dropped),
+    ("r4 r5 r8 other versions, foreign and absurd hellos", refusals::other_version),
+    ("every target is tried in order", resolve::in_order),
+    ("connect data comes first", resolve::connect_data),
+    ("addresses and ports", resolve::addresses),
+    ("AF_IB, service records, path records", resolve::not_here),
+    ("options where they are legal", options::legal),
+    ("an ACK timeout is in force", options::ack_timeout),
+    ("REUSEADDR and AFONLY", options::binding),
+    ("backlog", options::backlog),
+    ("posted memory is not touched", work::posted_memory),
+    ("a wrong key is an error in words", work::wrong_key),
+    ("a completion has a deadline", work::deadline),
+];
+
+fn run(checks: &[Check], site: &Site, sums: &mut [u32; 3]) {
+    for (name, check) in checks {
+        match check(site) {
+            Ok(None) => {
+                sums[0] += 1;
+                println!("ok      {name} ({})", site.host);
+            }
+            Ok(Some(reason)) => {
+                sums[2] += 1;
+                println!("SKIP    {name} ({}): {reason}", site.host);
+            }
+            Err(error) => {
+                sums[1] += 1;
+                println!("FAILED  {name} ({}): {error}", site.host);
+            }
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let Some((group, hosts)) = words.split_first().filter(|(_, hosts)| !hosts.is_empty()) else {
+        eprintln!("cm_checks all|names|silent|reads HOST [HOST ...]");
+        return ExitCode::FAILURE;
+    };
+    let mut sums = [0; 3];
+    let only = std::env::var("CM_CHECKS_ONLY").unwrap_or_default();
+    match group.as_str() {
+        "all" => {
+            let chosen: Vec<Check> = ALL.iter().filter(|(name, _)| name.contains(&only)).copied().collect();
+            for host in hosts {
+                run(&chosen, &Site::new(host), &mut sums);
+            }
+        }
+        "silent" => {
+            let site = Site { silent: hosts.get(1).cloned(), ..Site::new(&hosts[0]) };
+            run(silent::CHECKS, &site, &mut sums);
+        }
+        "names" => {
+            let site = Site { name: hosts.get(1).cloned(), ..Site::new(&hosts[0]) };
+            run(&[("a name with several addresses", resolve::several)], &site, &mut sums);
+        }
+        "reads" => {
+            run(&[("r9 N READs in flight, never N+1", reads::in_flight)], &Site::new(&hosts[0]), &mut sums)
+        }
+        other => eprintln!("no group {other}"),
+    }
+    let [passed, failed, skipped] = sums;
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,91 @@
+//! From a host and a port to what an attempt tries, in order. Through the same resolver as the raw CM.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+use crate::{
+    ConnectError, PortError,
+    hello::{CONNECT_PRIVATE_BYTES, HELLO_BYTES},
+    verbs::raw::{CmError, Resolve, Target},
+};
+
+/// Where librdmacm looks for ibacm, which alone knows routes and `ai_connect` data.
+const RESOLVER: [&str; 2] = ["/run/ibacm.sock", "/run/ibacm.port"];
+
+/// Of an address, if nobody needs to be asked about it: librdmacm waits for ibacm without a bound.
+pub(crate) fn literal(host: &str, port: u16) -> Option<Target> {
+    let ip: IpAddr = host.parse().ok()?;
+    let resolver = RESOLVER.iter().any(|path| std::path::Path::new(path).exists());
+    (!resolver).then(|| Target::at(SocketAddr::new(ip, port)))
+}
+
+/// Of a name or an address: all that is known. Blocks.
+pub(crate) fn targets(host: &str, port: u16) -> Result<Vec<Target>, CmError> {
+    Resolve::to(host, port).run()
+}
+
+/// What the caller of a connect is told.
+pub(crate) fn connect_error(address: &str, error: CmError) -> ConnectError {
+    match error {
+        CmError::Port(error) => error.into(),
+        error => ConnectError::Address {
+            address: address.to_owned(),
+            why: format!("the host cannot be resolved: {error}"),
+        },
+    }
+}
+
+/// Whether our hello fits behind what the resolver wants to be sent first.
+pub(crate) fn leaves_room(target: &Target) -> Result<(), PortError> {
+    let limit = CONNECT_PRIVATE_BYTES - HELLO_BYTES;
+    let value = target.connect_data.len();
+    if value <= limit {
+        return Ok(());
+    }
+    Err(PortError::Limit {
+        field: "ai_connect data of rdma_getaddrinfo (bytes)",
+        value: value as u64,
+        limit: limit as u64,
+    })
+}
+
+/// Addresses of a name. Blocks.
+pub(crate) fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, i32> {
+    match (host, port).to_socket_addrs() {
+        Ok(addresses) => Ok(addresses.collect()),
+        Err(error) => Err(error.raw_os_error().unwrap_or(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_needs_nobody_and_a_name_does() {
+        if !RESOLVER.iter().any(|path| std::path::Path::new(path).exists()) {
+            let target = literal("fd77::1", 9).unwrap();
+            assert_eq!(target.destination.unwrap().to_string(), "[fd77::1]:9");
+        }
+        assert_eq!(literal("server", 9), None);
+    }
+
+    #[test]
+    fn connect_data_must_leave_room_for_our_hello() {
+        let mut target = Target::at("10.0.0.1:1".parse::<SocketAddr>().unwrap());
+        target.connect_data = vec![0; 16];
+        assert_eq!(leaves_room(&target), Ok(()));
+        target.connect_data.push(0);
+        assert!(matches!(leaves_room(&target), Err(PortError::Limit { value: 17, limit: 16, .. })));
+    }
+
+    #[test]
+    fn what_cannot_be_resolved_is_said() {
+        let error = CmError::Resolve { what: "nowhere, 1".to_owned(), why: "no such name".to_owned() };
+        let error = connect_error("rdma://nowhere:1", error).to_string();
+        assert!(error.contains("rdma://nowhere:1") && error.contains("resolve"), "{error}");
+        let missing = PortError::NoDevice { detail: "none".to_owned() };
+        assert!(
+            matches!(connect_error("a", missing.clone().into()), ConnectError::Port(seen) if seen == missing)
+        );
+    }
+}
