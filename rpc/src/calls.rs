@@ -18,6 +18,7 @@ use crate::{
     cell::{Outcome, Responder},
     id::CallId,
     method::Method,
+    stream::Lanes,
 };
 
 /// How the end of a call is told.
@@ -76,6 +77,7 @@ pub(crate) struct Call {
     pub(crate) is_error: bool,
     pub(crate) offer: Option<RemoteBulk>,
     pub(crate) loan: Option<Loan>,
+    pub(crate) lanes: Option<Box<Lanes>>,
     reply: Option<Reply>,
 }
 
@@ -179,6 +181,7 @@ impl Calls {
             is_error: false,
             offer: None,
             loan: None,
+            lanes: None,
             reply: None,
         });
         // As many as the table can ever hold free, so that freeing never allocates.
@@ -205,7 +208,7 @@ impl Calls {
         &mut self,
         method: &'static Method,
         times: (Time, Time),
-        loan: Option<Loan>,
+        (loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
         reply: Reply,
         keep: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<CallKey, (E, Reply)> {
@@ -215,7 +218,7 @@ impl Calls {
             self.free.push(index);
             return Err((error, reply));
         }
-        call.loan = loan;
+        (call.loan, call.lanes) = (loan, lanes);
         call.state = State::Waiting;
         self.waiting.push_back(index);
         Ok(self.occupy(index, method, times, reply).0)
@@ -264,11 +267,40 @@ impl Calls {
         Some(&mut self.slots[index as usize])
     }
 
-    /// The first that waited left as `id`.
-    pub(crate) fn post_first(&mut self, id: CallId) {
-        if let Some(index) = self.waiting.pop_front() {
-            self.post(index, id);
-        }
+    /// The first that waited left as `id`. Its key, if it has streams.
+    pub(crate) fn post_first(&mut self, id: CallId) -> Option<CallKey> {
+        let index = self.waiting.pop_front()?;
+        self.post(index, id);
+        self.slots[index as usize].lanes.is_some().then(|| self.key(index))
+    }
+
+    /// The call that left as `id` and was not answered.
+    pub(crate) fn posted(&self, id: CallId) -> Option<u32> {
+        let wire = self.wires.get(id.slot as usize).filter(|wire| wire.generation == id.generation)?;
+        (wire.call != NOBODY).then_some(wire.call)
+    }
+
+    /// The streams of a call whose request has left.
+    pub(crate) fn streaming(&mut self, index: u32) -> Option<(CallId, &mut Lanes)> {
+        let call = &mut self.slots[index as usize];
+        let State::Posted(slot) = call.state else { return None };
+        let id = CallId { slot, generation: self.wires[slot as usize].generation };
+        Some((id, call.lanes.as_deref_mut()?))
+    }
+
+    /// Every call with streams.
+    pub(crate) fn all_streaming(&self) -> Vec<CallKey> {
+        let streams = (0u32..).zip(&self.slots).filter(|(_, call)| call.lanes.is_some());
+        streams.map(|(index, call)| CallKey { index, generation: call.generation }).collect()
+    }
+
+    /// Adds a local call that has ended.
+    pub(crate) fn insert_done(&mut self, method: &'static Method, outcome: Outcome) -> CallKey {
+        let index = self.vacant();
+        let (key, call) = self.occupy(index, method, (Time::NEVER, Time::NEVER), Reply::Local);
+        call.outcome = Some(outcome);
+        call.state = State::Done;
+        key
     }
 
     /// The first that waited can never leave.
@@ -329,8 +361,8 @@ impl Calls {
         if let Some(Reply::Local) = call.reply {
             call.is_error = is_error;
             call.state = State::Done;
-            if call.loan.is_some() {
-                call.loan = None;
+            if call.loan.is_some() || call.lanes.is_some() {
+                (call.loan, call.lanes) = (None, None);
             }
             return;
         }
@@ -341,7 +373,7 @@ impl Calls {
     /// Ends a call: tells whoever waits, or keeps the outcome for the worker's own thread.
     pub(crate) fn finish(&mut self, index: u32, outcome: Outcome) {
         let call = &mut self.slots[index as usize];
-        call.loan = None;
+        (call.loan, call.lanes) = (None, None);
         match call.reply.take() {
             Some(Reply::Cell(responder)) => {
                 self.release(index);
@@ -403,7 +435,7 @@ impl Calls {
         let index = self.find(key)?;
         let state = self.withdraw(index);
         let call = &mut self.slots[index as usize];
-        call.loan = None;
+        (call.loan, call.lanes) = (None, None);
         call.outcome = None;
         if let Some(Reply::Cell(responder)) = call.reply.take() {
             responder.defuse();

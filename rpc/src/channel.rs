@@ -19,6 +19,7 @@ use crate::{
     cx::Cx,
     error::{AllocateError, CallError, TransportError},
     method::Method,
+    stream::Lanes,
     task::{Fallible, Plain, WithLoan},
 };
 
@@ -85,6 +86,22 @@ pub trait Channel: Clone {
         loan: Option<Loan>,
         arguments: &A,
     ) -> Self::Ticket;
+
+    /// Starts a call with streams; `lanes` are the worker's ends of them. A channel around another hands them on.
+    fn start_streams<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        lanes: Lanes,
+        arguments: &A,
+    ) -> Self::Ticket;
+
+    /// Where calls move by the caller's own turns: one turn, which idles if `may_idle` and nothing was to do. `false`
+    /// where a worker moves them.
+    fn drive(&self, may_idle: bool) -> bool {
+        let _ = may_idle;
+        false
+    }
 
     /// Registered memory of `bytes`, to be sent as an argument. May take a lock.
     ///
@@ -155,6 +172,23 @@ impl<T, D: for<'a> Decode<'a, T>> Received<D> for Plain<T> {
 
     fn value(body: &[u8], _: Option<Bulk>) -> Result<T, DecodeError> {
         D::decode(body)
+    }
+
+    fn error(_: &[u8]) -> Result<Infallible, DecodeError> {
+        no_error()
+    }
+}
+
+/// A one-way call's result: that it left.
+#[derive(Debug)]
+pub struct Told;
+
+impl<D> Received<D> for Told {
+    type Value = ();
+    type Error = Infallible;
+
+    fn value(_: &[u8], _: Option<Bulk>) -> Result<(), DecodeError> {
+        Ok(())
     }
 
     fn error(_: &[u8]) -> Result<Infallible, DecodeError> {

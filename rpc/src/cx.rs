@@ -108,6 +108,10 @@ impl CancelToken {
     /// Whether the caller cancelled, its deadline passed, its connection closed, or it was answered.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
+        if self.slot == crate::id::CallId::NONE.slot {
+            // One way: nobody waits, and nobody can take it back.
+            return false;
+        }
         let running = self.peer.running.get(self.slot as usize);
         running.is_none_or(|running| running.load(Ordering::Relaxed) != self.mark)
     }

@@ -27,6 +27,7 @@ use crate::{
     service::Registry,
     stats::{Counters, Stats},
     status::Fate,
+    stream::Lanes,
     workers,
 };
 
@@ -160,6 +161,44 @@ impl Channel for InlineClient {
         loan: Option<Loan>,
         arguments: &A,
     ) -> Local {
+        self.begin(method, options, (loan, None), arguments)
+    }
+
+    fn start_streams<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        lanes: Lanes,
+        arguments: &A,
+    ) -> Local {
+        self.begin(method, options, (None, Some(Box::new(lanes))), arguments)
+    }
+
+    fn drive(&self, may_idle: bool) -> bool {
+        let mut inline = self.core.inline.borrow_mut();
+        if may_idle {
+            inline.idle(SLEEP);
+        } else {
+            inline.turn();
+        }
+        true
+    }
+
+    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+        let handle = self.core.inline.borrow().handle();
+        Ok(handle.allocate(self.core.conn, bytes.max(1))?.truncate(bytes))
+    }
+}
+
+impl InlineClient {
+    #[inline]
+    fn begin<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        loan: (Option<Loan>, Option<Box<Lanes>>),
+        arguments: &A,
+    ) -> Local {
         let core = &self.core;
         let timeout = options.resolve(core.deadline);
         let mut inline = core.inline.borrow_mut();
@@ -172,11 +211,6 @@ impl Channel for InlineClient {
             Ok(key) => Local { core, key: Some(key), failed: None },
             Err(error) => Local { core, key: None, failed: Some(Box::new(error)) },
         }
-    }
-
-    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
-        let handle = self.core.inline.borrow().handle();
-        Ok(handle.allocate(self.core.conn, bytes.max(1))?.truncate(bytes))
     }
 }
 

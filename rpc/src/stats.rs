@@ -24,6 +24,8 @@ counters! {
     calls,
     /// Requests that left.
     posted,
+    /// One-way requests that left.
+    told,
     /// Calls that ended with an answer or the method's error.
     answered,
     /// Calls that ended otherwise.

@@ -6,13 +6,18 @@ use std::{
     future::Future,
     marker::PhantomData,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use gimmal_engine::transport::Loan;
 use pin_project_lite::pin_project;
 
-use crate::codec::{Codec, Encode, EncodeError};
+use crate::{
+    codec::{Codec, Decode, Encode, EncodeError},
+    status::{Code, Status},
+    stream::{Lane, Sink, Stream, Woken},
+};
 
 /// A handler that runs, or its answer that waits to leave.
 pub trait Task: Send {
@@ -139,13 +144,22 @@ pin_project! {
     }
 }
 
+fn no_stream() -> Status {
+    Status::refused(Code::Internal, "a stream that its method does not have")
+}
+
 /// Where a handler's future is put: into the box of an earlier call of the same method, if there is one.
 #[derive(Default)]
-pub struct Seat(Option<BoxTask>);
+pub struct Seat {
+    task: Option<BoxTask>,
+    /// Of the handler that is made next.
+    pub(crate) up: Option<Arc<Lane>>,
+    pub(crate) down: Option<Arc<Lane>>,
+}
 
 impl fmt::Debug for Seat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Seat({})", if self.0.is_some() { "a task" } else { "empty" })
+        write!(f, "Seat({})", if self.task.is_some() { "a task" } else { "empty" })
     }
 }
 
@@ -158,25 +172,42 @@ impl Seat {
         F: Future<Output: Output<C> + 'static> + Send + 'static,
     {
         let mut next = Some(future);
-        if !self.0.as_mut().is_some_and(|task| task.as_mut().refill(&mut next)) {
-            self.0 = Some(Box::pin(Handler { future: next, output: None, codec: PhantomData::<fn() -> C> }));
+        if !self.task.as_mut().is_some_and(|task| task.as_mut().refill(&mut next)) {
+            self.task =
+                Some(Box::pin(Handler { future: next, output: None, codec: PhantomData::<fn() -> C> }));
         }
+    }
+
+    /// The handler's end of the stream that the caller sends.
+    ///
+    /// # Errors
+    /// The method has none.
+    pub fn stream<D: for<'a> Decode<'a, T>, T>(&mut self) -> Result<Stream<T>, Status> {
+        self.up.take().map(|lane| Stream::new::<D>(lane, Woken)).ok_or_else(no_stream)
+    }
+
+    /// The handler's end of the stream that it sends.
+    ///
+    /// # Errors
+    /// The method has none.
+    pub fn sink<E: Encode<T>, T>(&mut self) -> Result<Sink<T>, Status> {
+        self.down.take().map(|lane| Sink::new::<E>(lane, Woken)).ok_or_else(no_stream)
     }
 
     #[inline]
     pub(crate) fn task(&mut self) -> Option<&mut BoxTask> {
-        self.0.as_mut()
+        self.task.as_mut()
     }
 
     #[inline]
     pub(crate) fn take(&mut self) -> Option<BoxTask> {
-        self.0.take()
+        self.task.take()
     }
 
     /// Keeps the box of a task whose answer has left.
     #[inline]
     pub(crate) fn give(&mut self, task: BoxTask) {
-        self.0 = Some(task);
+        self.task = Some(task);
     }
 }
 

@@ -8,11 +8,11 @@ use std::{
 
 use gimmal_engine::{
     Io, RemoteBulk, SendError,
-    transport::{Bulk, BulkError, ConnId, Port, Time, Violation},
+    transport::{Bulk, ConnId, Port, Time, Violation},
 };
 
 use super::{
-    CALLEE, Conn, Node,
+    Conn, Node,
     answers::{Sent, clip, drop_answered, response, send_answer, send_bytes, status_answer},
     serving::{Answered, State},
     tasks::{Polled, discard},
@@ -71,6 +71,9 @@ impl Node {
                     MethodKind::Raw => {
                         self.run_raw(io, conn, id, &entry, deadline, arguments);
                         Ok(())
+                    }
+                    MethodKind::Async if entry.method.streams_up || entry.method.streams_down => {
+                        self.run_streams(io, conn, id, &entry, (deadline, head.window), arguments)
                     }
                     MethodKind::Async => self.run_async(io, conn, id, &entry, deadline, arguments, None),
                 }
@@ -134,7 +137,7 @@ impl Node {
         Ok(())
     }
 
-    fn next_mark(&mut self) -> u64 {
+    pub(super) fn next_mark(&mut self) -> u64 {
         self.mark += 1;
         self.mark
     }
@@ -146,7 +149,7 @@ impl Node {
         mark
     }
 
-    fn take_slot(&mut self, conn: ConnId, id: CallId, mark: u64, deadline: Time, state: State) {
+    pub(super) fn take_slot(&mut self, conn: ConnId, id: CallId, mark: u64, deadline: Time, state: State) {
         if let Some(here) = self.conns.get_mut(conn) {
             here.serving.put(id, mark, deadline, state);
             self.counters.serving.increment();
@@ -215,7 +218,7 @@ impl Node {
 
     /// Makes a handler's future and polls it once; most are done then.
     #[expect(clippy::too_many_arguments, reason = "a request's parts, each needed once")]
-    fn run_async<P: Port>(
+    pub(super) fn run_async<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
@@ -263,7 +266,7 @@ impl Node {
     }
 
     #[cold]
-    fn not_started<P: Port>(
+    pub(super) fn not_started<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
@@ -275,7 +278,12 @@ impl Node {
     }
 
     #[cold]
-    fn no_place<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, id: CallId) -> Result<(), Violation> {
+    pub(super) fn no_place<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+    ) -> Result<(), Violation> {
         let text = "too many handlers are pending on this worker";
         let outcome = Outcome::Status { code: Code::ResourceExhausted, fate: Fate::NotRun };
         self.counters.refused.increment();
@@ -322,7 +330,19 @@ impl Node {
         polled: Polled,
     ) {
         let Some(here) = self.conns.get_mut(conn) else { return };
-        let Some(generation) = here.serving.slot(slot).map(|slot| slot.generation) else { return };
+        let Some(place) = here.serving.slot(slot) else {
+            // One way: nobody is told.
+            if polled == Polled::Panicked {
+                self.counters.panics.increment();
+                tracing::error!("a handler panicked");
+            }
+            discard(task);
+            return;
+        };
+        if place.lanes.is_some() {
+            return self.stream_ended(io, conn, slot, task, polled);
+        }
+        let generation = place.generation;
         here.serving.free(slot);
         self.counters.serving.decrement();
         let id = CallId { slot, generation };
@@ -336,13 +356,24 @@ impl Node {
         conn: ConnId,
         id: CallId,
         method: impl std::fmt::Display,
-        mut task: BoxTask,
+        task: BoxTask,
         polled: Polled,
     ) {
         if let Some(here) = self.conns.get_mut(conn) {
             here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
         }
-        let answered = if polled == Polled::Panicked {
+        let answered = self.answered_by(method, task, polled);
+        self.answer(io, conn, id, Time::NEVER, answered);
+    }
+
+    /// The answer of a handler that is done.
+    pub(super) fn answered_by(
+        &self,
+        method: impl std::fmt::Display,
+        mut task: BoxTask,
+        polled: Polled,
+    ) -> Answered {
+        if polled == Polled::Panicked {
             discard(task);
             self.counters.panics.increment();
             tracing::error!(%method, "a handler panicked");
@@ -351,8 +382,7 @@ impl Node {
         } else {
             let loan = task.as_mut().take_loan();
             Answered::Task(task, loan)
-        };
-        self.answer(io, conn, id, Time::NEVER, answered);
+        }
     }
 
     fn panicked(&self, entry: &Entry) {
@@ -361,7 +391,7 @@ impl Node {
     }
 
     /// Sends an answer, or keeps it in its slot until there is room.
-    fn answer<P: Port>(
+    pub(super) fn answer<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
@@ -431,64 +461,6 @@ impl Node {
         }
     }
 
-    /// Starts to bring the bulk of a request. Returns whether there is room for more.
-    fn pull_request<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, index: u32) -> bool {
-        let Some(here) = self.conns.get_mut(conn) else { return false };
-        let Some(slot) = here.serving.slot(index) else { return true };
-        let id = CallId { slot: index, generation: slot.generation };
-        let token = pull_token(index, slot.mark);
-        let State::Pulling { offer, .. } = &mut slot.state else { return true };
-        let Some(bulk) = offer.take() else { return true };
-        match io.pull(conn, bulk, CALLEE | token) {
-            Ok(()) => true,
-            Err((SendError::Blocked, bulk)) => {
-                *offer = Some(bulk);
-                false
-            }
-            Err((error, bulk)) => {
-                io.decline(conn, bulk);
-                self.fail_pull(io, conn, id, &error.to_string());
-                true
-            }
-        }
-    }
-
-    fn fail_pull<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, id: CallId, why: &str) {
-        let Some(here) = self.conns.get_mut(conn) else { return };
-        here.serving.free(id.slot);
-        self.counters.serving.decrement();
-        self.counters.refused.increment();
-        let outcome = Outcome::Status { code: Code::ResourceExhausted, fate: Fate::NotRun };
-        let text = format!("the request's bulk was not brought: {why}");
-        self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, clip(&text).into()));
-    }
-
-    /// The bulk of a request is here, or will not come.
-    pub(super) fn request_pulled<P: Port>(
-        &mut self,
-        io: &mut Io<'_, P>,
-        conn: ConnId,
-        token: u64,
-        result: Result<Bulk, BulkError>,
-    ) {
-        let index = (token & 0xffff) as u32;
-        let Some(here) = self.conns.get_mut(conn) else { return };
-        let Some(slot) = here.serving.slot(index) else { return };
-        if pull_token(index, slot.mark) != token || !matches!(slot.state, State::Pulling { .. }) {
-            return;
-        }
-        let (id, deadline) = (CallId { slot: index, generation: slot.generation }, slot.deadline);
-        let bulk = match result {
-            Ok(bulk) => bulk,
-            Err(error) => return self.fail_pull(io, conn, id, &error.to_string()),
-        };
-        let State::Pulling { entry, arguments, .. } = here.serving.free(index) else { return };
-        self.counters.serving.decrement();
-        if let Err(violation) = self.run_async(io, conn, id, &entry, deadline, &arguments, Some(bulk)) {
-            io.abort(conn, violation.into());
-        }
-    }
-
     /// The caller is not interested any more. An id that is not served was answered already.
     pub(super) fn cancelled<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, id: CallId) {
         let Some(here) = self.conns.get_mut(conn) else { return };
@@ -504,7 +476,7 @@ impl Node {
     }
 
     /// Drops what a slot was doing; an offer that was not pulled comes back, to be declined.
-    fn drop_state(&mut self, state: State) -> Option<RemoteBulk> {
+    pub(super) fn drop_state(&mut self, state: State) -> Option<RemoteBulk> {
         match state {
             State::Running(place) => {
                 self.counters.dropped.increment();
@@ -515,7 +487,7 @@ impl Node {
                 }
                 None
             }
-            State::Answered(answered) => {
+            State::Answered(answered) | State::Ended(answered) => {
                 drop_answered(answered);
                 None
             }
@@ -532,7 +504,11 @@ impl Node {
         {
             here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
             let state = here.serving.free(id.slot);
-            let fate = if matches!(state, State::Running(_)) { Fate::MaybeRan } else { Fate::NotRun };
+            let fate = if matches!(state, State::Running(_) | State::Ended(_)) {
+                Fate::MaybeRan
+            } else {
+                Fate::NotRun
+            };
             self.counters.serving.decrement();
             self.counters.overdue.increment();
             if let Some(offer) = self.drop_state(state) {
@@ -556,10 +532,6 @@ impl Node {
             let _ = self.drop_state(state);
         }
     }
-}
-
-fn pull_token(slot: u32, mark: u64) -> u64 {
-    u64::from(slot) | (mark << 16 & (CALLEE - 1))
 }
 
 fn run_caught(

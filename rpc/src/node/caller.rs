@@ -17,6 +17,7 @@ use crate::{
     id::CallId,
     method::Method,
     status::{Code, Fate, Status},
+    stream::Lanes,
 };
 
 /// Arguments of a call: written in place, or into a buffer when the call has to wait.
@@ -92,7 +93,7 @@ fn send_request<P: Port>(
     conn: ConnId,
     id: CallId,
     method: &Method,
-    left: Option<Duration>,
+    (left, window): (Option<Duration>, u32),
     loan: &mut Option<Loan>,
     compose: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
 ) -> Result<(), Unsent> {
@@ -100,6 +101,7 @@ fn send_request<P: Port>(
         method: method.id,
         signature: method.signature_hash,
         deadline_us: frame::deadline_us(left),
+        window,
     };
     let mut failure = None;
     let fill = |body: &mut [u8]| {
@@ -114,7 +116,8 @@ fn send_request<P: Port>(
             }
         }
     };
-    let message = Head { kind: Kind::Request.code(), aux: id.aux() };
+    let kind = if method.is_oneway { Kind::OneWay } else { Kind::Request };
+    let message = Head { kind: kind.code(), aux: id.aux() };
     let sent = match loan.take() {
         None => io.send(conn, message, REQUEST_BYTES, fill),
         Some(bulk) if bulk.is_empty() => io.send(conn, message, REQUEST_BYTES, fill),
@@ -159,7 +162,7 @@ impl Node {
         method: &'static Method,
         timeout: Option<Duration>,
         source: impl Source,
-        mut loan: Option<Loan>,
+        (mut loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
         reply: Reply,
     ) -> Result<CallKey, TransportError> {
         self.counters.calls.increment();
@@ -178,20 +181,29 @@ impl Node {
         if !calls.is_queued()
             && let Some(id) = calls.next_wire()
         {
-            match send_request(io, conn, id, method, timeout, &mut loan, |out| source.compose(out)) {
+            let window = lanes.as_ref().map_or(0, |lanes| lanes.window());
+            let id = if method.is_oneway { CallId::NONE } else { id };
+            let compose = |out: &mut [u8]| source.compose(out);
+            match send_request(io, conn, id, method, (timeout, window), &mut loan, compose) {
+                Ok(()) if method.is_oneway => return Ok(self.told_peer(conn, method, reply)),
                 Ok(()) => {
                     self.counters.posted.increment();
                     self.calls_live += 1;
                     self.next_deadline = self.next_deadline.min(deadline);
                     let (key, call) = calls.insert(id, method, times, reply);
                     source.left(&mut call.body);
+                    if lanes.is_some() {
+                        call.lanes = lanes;
+                        here.streams_seen = true;
+                        self.bind_call(io, conn, key);
+                    }
                     return Ok(key);
                 }
                 Err(Unsent::Never(error)) => return self.refuse(reply, error),
                 Err(Unsent::Blocked) => {}
             }
         }
-        self.start_later(io, conn, method, times, source, loan, reply)
+        self.start_later(io, conn, method, times, source, (loan, lanes), reply)
     }
 
     /// Keeps a call until there is room for it.
@@ -199,17 +211,18 @@ impl Node {
     #[cold]
     fn start_later<P: Port>(
         &mut self,
-        io: &Io<'_, P>,
+        io: &mut Io<'_, P>,
         conn: ConnId,
         method: &'static Method,
         times: (Time, Time),
         source: impl Source,
-        loan: Option<Loan>,
+        loan: (Option<Loan>, Option<Box<Lanes>>),
         reply: Reply,
     ) -> Result<CallKey, TransportError> {
         let limit = arguments_max(io, conn);
-        let calls = self.conns.get_mut(conn).map(|here| &mut here.calls);
-        let Some(calls) = calls.filter(|calls| calls.may_wait()) else {
+        let streams = loan.1.is_some();
+        let here = self.conns.get_mut(conn).filter(|here| here.calls.may_wait());
+        let Some(Conn { calls, streams_seen, .. }) = here else {
             let waiting = self.limits.waiting_max;
             return self.refuse(reply, TransportError::Full { waiting });
         };
@@ -218,6 +231,10 @@ impl Node {
             Ok(key) => {
                 self.calls_live += 1;
                 self.next_deadline = self.next_deadline.min(times.1);
+                *streams_seen |= streams;
+                if streams {
+                    self.bind_call(io, conn, key);
+                }
                 Ok(key)
             }
         }
@@ -246,20 +263,29 @@ impl Node {
             return;
         }
         let Some(here) = self.conns.get_mut(conn) else { return };
+        let mut streams = Vec::new();
         while let Some(id) = here.calls.next_wire()
             && let Some(call) = here.calls.first_waiting()
             && let Some(method) = call.method
         {
             let (body, now) = (std::mem::take(&mut call.body), io.now());
-            let left = left(call.deadline, now);
-            let sent = send_request(io, conn, id, method, left, &mut call.loan, |out| body.compose(out));
+            let (left, window) =
+                (left(call.deadline, now), call.lanes.as_ref().map_or(0, |lanes| lanes.window()));
+            let id = if method.is_oneway { CallId::NONE } else { id };
+            let compose = |out: &mut [u8]| body.compose(out);
+            let sent = send_request(io, conn, id, method, (left, window), &mut call.loan, compose);
             call.body = body;
             match sent {
+                Ok(()) if method.is_oneway => {
+                    self.counters.told.increment();
+                    self.calls_live -= 1;
+                    here.calls.fail_first(Outcome::nothing());
+                }
                 Ok(()) => {
                     self.counters.posted.increment();
-                    here.calls.post_first(id);
+                    streams.extend(here.calls.post_first(id));
                 }
-                Err(Unsent::Blocked) => return,
+                Err(Unsent::Blocked) => break,
                 Err(Unsent::Never(error)) => {
                     self.counters.failed.increment();
                     self.calls_live -= 1;
@@ -267,6 +293,7 @@ impl Node {
                 }
             }
         }
+        streams.into_iter().for_each(|key| self.pump_call(io, conn, key));
     }
 
     /// Pulls that found no room. Returns whether all found some.
@@ -384,7 +411,7 @@ impl Node {
         }
     }
 
-    fn finish(&mut self, conn: ConnId, index: u32, outcome: Outcome) {
+    pub(super) fn finish(&mut self, conn: ConnId, index: u32, outcome: Outcome) {
         let counter = match &outcome {
             Outcome::Answered { .. } => &self.counters.answered,
             _ => &self.counters.failed,

@@ -9,10 +9,15 @@ mod answers;
 mod callee;
 mod caller;
 mod map;
+mod oneway;
+mod pulls;
 mod reach;
 mod serving;
 #[cfg(test)]
+mod sim_streams;
+#[cfg(test)]
 mod sim_tests;
+mod streams;
 mod tasks;
 
 use std::{
@@ -47,6 +52,7 @@ use crate::{
     method::Method,
     service::Registry,
     stats::Counters,
+    stream::Lanes,
     task::Seat,
 };
 
@@ -60,6 +66,7 @@ pub(crate) enum Command {
         timeout: Option<Duration>,
         body: Vec<u8>,
         loan: Option<Loan>,
+        lanes: Option<Box<Lanes>>,
         responder: Responder,
     },
     /// Nobody waits for the call of this cell any more.
@@ -90,6 +97,8 @@ struct Conn {
     serving: Serving,
     /// For raw methods, one after the other: no counting of references for each call.
     raw_cx: Option<Cx>,
+    /// Whether any call had streams: only then they are looked for.
+    streams_seen: bool,
     watcher: Option<Arc<dyn Watcher>>,
 }
 
@@ -203,8 +212,13 @@ impl Node {
         (self.seen, self.stale) = (now, false);
     }
 
-    /// Handlers that were woken.
+    /// Handlers that were woken, and streams that moved, by handlers perhaps.
     fn wake<P: Port>(&mut self, io: &mut Io<'_, P>) {
+        self.wake_handlers(io);
+        self.pump_noticed(io);
+    }
+
+    fn wake_handlers<P: Port>(&mut self, io: &mut Io<'_, P>) {
         for _ in 0..WAKES {
             let Some(index) = self.reach.pop_ready() else { return };
             if let Some((conn, slot, task, polled)) = self.tasks.wake(index) {
@@ -253,8 +267,17 @@ impl App for Node {
             running: (0..self.limits.serving_max).map(|_| AtomicU64::new(0)).collect(),
         });
         let calls = Calls::new(self.limits.window, self.limits.waiting_max);
-        self.conns
-            .insert(conn, Conn { peer, calls, serving: Serving::default(), raw_cx: None, watcher: None });
+        self.conns.insert(
+            conn,
+            Conn {
+                peer,
+                calls,
+                serving: Serving::default(),
+                raw_cx: None,
+                streams_seen: false,
+                watcher: None,
+            },
+        );
     }
 
     #[inline]
@@ -267,9 +290,8 @@ impl App for Node {
                 self.cancelled(io, conn, id);
                 Ok(())
             }
-            Ok(Kind::OneWay) => {
-                Err(gimmal_engine::transport::Violation::Malformed { what: "one-way message" })
-            }
+            Ok(Kind::OneWay) => self.told(io, conn, message.body, message.bulk),
+            Ok(kind) => self.streamed(io, conn, kind, id, message.body),
             Err(violation) => Err(violation),
         };
         if let Err(violation) = handled {
@@ -295,6 +317,7 @@ impl App for Node {
         // Answers first: they free what both sides wait for.
         self.send_answers(io, conn);
         self.send_requests(io, conn);
+        self.pump_all(io, conn);
     }
 
     fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, conn: ConnId, reason: &CloseReason) {
@@ -316,10 +339,10 @@ impl App for Node {
 
     fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Command) {
         match command {
-            Command::Call { conn, method, timeout, body, loan, responder } => {
+            Command::Call { conn, method, timeout, body, loan, lanes, responder } => {
                 let reply = crate::calls::Reply::Cell(responder);
                 // The cell has heard if it failed.
-                let _ = self.start(io, conn, method, timeout, Composed(body), loan, reply);
+                let _ = self.start(io, conn, method, timeout, Composed(body), (loan, lanes), reply);
             }
             Command::Cancel(conn, cell) => self.cancel_cell(io, conn, &cell),
             Command::Watch(conn, watcher) => match self.conns.get_mut(conn) {
