@@ -1,5 +1,7 @@
 //! The command line.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gimmal_engine::{Cpus, transport::Address};
 
@@ -71,6 +73,15 @@ pub enum Command {
         /// How many connections, ascending.
         #[arg(long, value_delimiter = ',', default_value = "1,10,100,1000")]
         connections: Vec<usize>,
+    },
+    /// One page with plots from what --json printed; of two files, what changed.
+    Report {
+        /// Files of records; with two, the older one first.
+        #[arg(required = true, num_args = 1..=2)]
+        files: Vec<PathBuf>,
+        /// The page.
+        #[arg(short, long, default_value = "gimmal-bench.html")]
+        output: PathBuf,
     },
     /// The other side, for clients that are started elsewhere.
     Serve(Serve),

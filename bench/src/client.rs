@@ -117,9 +117,12 @@ pub(crate) fn server_address(run: &Run, loopback: Option<&Loopback>) -> Result<A
 ///
 /// # Errors
 /// When nothing was measured. A run that broke off has a report, and beside it the reason.
-pub(crate) fn measure_job(run: &Run, job: &Job) -> Result<(Report, Option<BenchError>), BenchError> {
+pub(crate) fn measure_job(
+    run: &Run,
+    job: &Job,
+    cores: Cores,
+) -> Result<(Report, Option<BenchError>), BenchError> {
     provider::is_built(run.provider)?;
-    let cores = Cores::choose(run.cpus)?;
     let environment = Environment::read(std::path::Path::new("/"), cores.client);
     let plan = plan(run, cores, job);
     let ring_bytes = ring_for(plan.bytes, 256 << 10);

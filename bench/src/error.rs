@@ -91,6 +91,17 @@ pub enum BenchError {
         /// What happened, with its last words.
         why: String,
     },
+    /// A record that cannot be read.
+    #[error("{place}: no record of gimmal-bench: {why}")]
+    Record {
+        /// File and line.
+        place: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A plot.
+    #[error("drawing a plot: {0}")]
+    Plot(String),
     /// The kernel.
     #[error("{step}: {error}")]
     System {
@@ -116,7 +127,11 @@ impl BenchError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Arguments(_) | Self::Address(_) | Self::TooLarge { .. } | Self::Config(_) => 2,
+            Self::Arguments(_)
+            | Self::Record { .. }
+            | Self::Address(_)
+            | Self::TooLarge { .. }
+            | Self::Config(_) => 2,
             Self::NotBuilt { .. }
             | Self::Core { .. }
             | Self::NoServer { .. }

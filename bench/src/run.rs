@@ -4,11 +4,11 @@ use gimmal_engine::transport::Address;
 
 use crate::{
     against::Goal,
-    args::{Cli, Command, Run, Serve, Touch},
+    args::{Cli, Command, Cores, Run, Serve, Touch},
     client::{Job, measure_job},
     csv,
     error::BenchError,
-    load, many,
+    html, load, many,
     plan::ProviderName,
     provider,
     report::Report,
@@ -31,6 +31,12 @@ pub fn run(cli: Cli) -> Result<(), BenchError> {
         }
         Command::Conn(run) => print(&run, &many::connections(&run)?, true),
         Command::Scale { run, connections } => print(&run, &many::scale(&run, &connections)?, true),
+        Command::Report { files, output } => {
+            let runs = files.iter().map(|path| html::read(path)).collect::<Result<Vec<_>, _>>()?;
+            std::fs::write(&output, html::page(&runs)?).map_err(BenchError::system("writing the page"))?;
+            eprintln!("gimmal-bench: {} written", output.display());
+            Ok(())
+        }
         Command::Serve(serve) => server(&serve),
     }
 }
@@ -48,9 +54,11 @@ fn each_size(
     window: usize,
     is_whole: bool,
 ) -> Result<(), BenchError> {
+    // Once: the first run pins this thread, and from then on it sees one core only.
+    let cores = Cores::choose(run.cpus)?;
     for (number, bytes) in run.size.0.iter().enumerate() {
         let job = Job { test, goal, bytes: *bytes, window, is_whole };
-        let (report, ended) = measure_job(run, &job)?;
+        let (report, ended) = measure_job(run, &job, cores)?;
         print(run, &report, number == 0)?;
         if let Some(why) = ended {
             return Err(why);

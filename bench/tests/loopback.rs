@@ -19,7 +19,42 @@ fn json(line: &str) -> Value {
     let output = bench(line);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{line}: {said}");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{line}: {error}\n{said}"))
+    let record =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{line}: {error}\n{said}"));
+    conforms(&serde_json::from_str(include_str!("../schema.json")).unwrap(), &record, line);
+    record
+}
+
+/// Whether `value` is what `schema` says; as much of JSON Schema as ours uses.
+fn conforms(schema: &Value, value: &Value, place: &str) {
+    let is = |kind: &str| match kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_u64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
+        other => panic!("{place}: the schema says {other}"),
+    };
+    let fits = match &schema["type"] {
+        Value::Array(kinds) => kinds.iter().any(|kind| is(kind.as_str().unwrap())),
+        kind => is(kind.as_str().unwrap()),
+    };
+    assert!(fits, "{place}: {value} is not {}", schema["type"]);
+    if let Value::Object(fields) = value {
+        for name in schema["required"].as_array().unwrap() {
+            assert!(fields.contains_key(name.as_str().unwrap()), "{place}: {name} is missing");
+        }
+        for (name, value) in fields {
+            let schema = &schema["properties"][name];
+            assert!(schema.is_object(), "{place}: {name} is not in the schema");
+            conforms(schema, value, &format!("{place}.{name}"));
+        }
+    }
+    if let (Value::Array(items), true) = (value, schema["items"].is_object()) {
+        items.iter().for_each(|item| conforms(&schema["items"], item, &format!("{place}[]")));
+    }
 }
 
 /// What must hold on the busiest machine.
@@ -205,14 +240,35 @@ fn many_connections_and_what_one_costs() {
 fn lists_of_sizes_make_a_report_each() {
     let output = bench("lat --loopback -n 200 -s 8,64..256 --pairs 2 --json");
     let text = String::from_utf8(output.stdout).unwrap();
-    let sizes: Vec<u64> = text
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap()["bytes"].as_u64().unwrap())
-        .collect();
+    let reports: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let sizes: Vec<u64> = reports.iter().map(|report| report["bytes"].as_u64().unwrap()).collect();
+    assert!(reports.iter().all(|report| report["cpus"] == reports[0]["cpus"]), "{text}");
     assert_eq!(sizes, [8, 64, 128, 256]);
     let output = bench("lat --loopback -n 200 -s 8,64 --pairs 2 --csv");
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!((text.lines().count(), text.matches("test,provider").count()), (3, 1), "{text}");
+}
+
+#[test]
+fn records_become_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let (records, page) = (folder.path().join("records.json"), folder.path().join("page.html"));
+    let output = bench("lat --loopback -n 200 -s 64,256 --pairs 3 --against uds --json");
+    std::fs::write(&records, &output.stdout).unwrap();
+    let written = bench(&format!("report {} -o {}", records.display(), page.display()));
+    assert!(written.status.success(), "{written:?}");
+    let page = std::fs::read_to_string(&page).unwrap();
+    // It names nothing that a browser would fetch.
+    assert!(
+        page.contains("<svg")
+            && page.contains("unix socket")
+            && !page.contains("src=")
+            && !page.contains("href=")
+    );
+    std::fs::write(&records, "{}").unwrap();
+    let refused = bench(&format!("report {}", records.display()));
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("records.json:1"));
 }
 
 #[test]

@@ -1,0 +1,353 @@
+//! One self-contained page: what was measured, where, beside whom, and two runs beside each other.
+
+use std::{fmt::Write as _, path::Path};
+
+use crate::{
+    error::BenchError,
+    plots::{self, Axis, Line, percentiles},
+    report::{Report, time},
+};
+
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}\
+h1,h2{line-height:1.2}table{border-collapse:collapse;margin:1rem 0;width:100%}td,th{border-bottom:1px solid #ddd;\
+padding:.3rem .6rem;text-align:right}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}\
+.note{color:#555}.warn{background:#fff3cd;padding:.5rem .8rem;border-left:4px solid #e69f00;margin:.3rem 0}";
+
+/// The records of a file: one JSON object a line, as `--json` prints them.
+///
+/// # Errors
+/// [`BenchError::System`], [`BenchError::Record`].
+pub fn read(path: &Path) -> Result<Vec<Report>, BenchError> {
+    let text = std::fs::read_to_string(path).map_err(BenchError::system("reading a file of records"))?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines
+        .map(|(number, line)| {
+            serde_json::from_str(line).map_err(|error| BenchError::Record {
+                place: format!("{}:{}", path.display(), number + 1),
+                why: error.to_string(),
+            })
+        })
+        .collect()
+}
+
+/// Text that is no markup.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// What was measured, in few words.
+fn name(report: &Report) -> String {
+    let Report { test, provider, layer, mode, bytes, window, .. } = report;
+    format!("{test} {provider} {layer} {mode}, {bytes} B, window {window}")
+}
+
+/// The page of one run, or of two that are compared: the first is the older one.
+///
+/// # Errors
+/// [`BenchError::Plot`].
+pub fn page(runs: &[Vec<Report>]) -> Result<String, BenchError> {
+    let mut page = format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>gimmal-bench</title>\
+         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head><body>\
+         <h1>gimmal-bench</h1>"
+    );
+    let reports: Vec<&Report> = runs.iter().flatten().collect();
+    environments(&mut page, &reports);
+    overview(&mut page, &reports);
+    for run in runs {
+        let reports: Vec<&Report> = run.iter().collect();
+        if runs.len() > 1 {
+            page.push_str("<h2>One of the runs</h2>");
+        }
+        latencies(&mut page, &reports)?;
+        sizes(&mut page, &reports)?;
+    }
+    for report in &reports {
+        beside(&mut page, report)?;
+        loads(&mut page, report)?;
+    }
+    if let [older, newer] = runs {
+        compared(&mut page, older, newer)?;
+    }
+    page.push_str("</body></html>\n");
+    Ok(page)
+}
+
+fn environments(page: &mut String, reports: &[&Report]) {
+    let mut told: Vec<&Report> = Vec::new();
+    for report in reports {
+        if told.iter().any(|other| same_place(other, report)) {
+            continue;
+        }
+        told.push(report);
+        let at = &report.environment;
+        let [total, free, kib] = at.huge_pages;
+        // Writing to a string does not fail, here and below.
+        let _ = write!(
+            page,
+            "<p class=\"note\">{}, {} cores{}; Linux {}; governor {}; {free} of {total} huge pages of {kib} KiB free; \
+             devices: {}; {} build of {}</p>",
+            escaped(&at.cpu),
+            at.cores,
+            if at.is_guest { ", a virtual machine" } else { "" },
+            escaped(&at.kernel),
+            escaped(at.governor.as_deref().unwrap_or("none")),
+            if at.devices.is_empty() { "none".to_owned() } else { escaped(&at.devices.join(", ")) },
+            at.build,
+            escaped(&at.commit),
+        );
+    }
+    if told.len() > 1 {
+        page.push_str(
+            "<p class=\"warn\">These records come from different places or builds: compare ratios, no times.</p>",
+        );
+    }
+    let mut warnings: Vec<String> = reports
+        .iter()
+        .flat_map(|report| report.warning().into_iter().chain(report.warnings.clone()))
+        .collect();
+    warnings.sort();
+    warnings.dedup();
+    for warning in warnings {
+        let _ = write!(page, "<p class=\"warn\">{}</p>", escaped(&warning));
+    }
+}
+
+/// Whether two records may be compared in time.
+fn same_place(one: &Report, other: &Report) -> bool {
+    let (one, other) = (&one.environment, &other.environment);
+    (&one.cpu, &one.kernel, &one.build, &one.commit, one.cores)
+        == (&other.cpu, &other.kernel, &other.build, &other.commit, other.cores)
+}
+
+fn overview(page: &mut String, reports: &[&Report]) {
+    page.push_str(
+        "<h2>What was measured</h2><table><tr><th>test</th><th>RTT p50</th><th>half</th><th>p99</th><th>p99.9</th>\
+         <th>max</th><th>per second</th><th>to frame floor</th></tr>",
+    );
+    for report in reports {
+        let ratio =
+            report.ratio_to_frame_floor.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2} x"));
+        let _ = write!(
+            page,
+            "<tr><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.0}</td><td>{ratio}</td></tr>",
+            escaped(&name(report)),
+            if report.is_complete { "" } else { " (incomplete)" },
+            time(report.p50_ns),
+            time(report.half_p50_ns),
+            time(report.p99_ns),
+            time(report.p999_ns),
+            time(report.max_ns),
+            report.calls_per_s,
+        );
+    }
+    page.push_str("</table>");
+}
+
+fn latencies(page: &mut String, reports: &[&Report]) -> Result<(), BenchError> {
+    let lines: Vec<Line> = reports.iter().map(|report| percentiles(name(report), report)).collect();
+    // More lines than that are told apart by nobody.
+    for lines in lines.chunks(7) {
+        page.push_str(&plots::times("Round trip times", Axis::Percentiles, lines)?);
+    }
+    Ok(())
+}
+
+/// Records that differ in nothing but the size make a line.
+#[expect(clippy::cast_precision_loss, reason = "for a plot")]
+fn sizes(page: &mut String, reports: &[&Report]) -> Result<(), BenchError> {
+    let mut lines: Vec<Line> = Vec::new();
+    for report in reports {
+        let name = format!(
+            "{} {} {} {}, window {}",
+            report.test, report.provider, report.layer, report.mode, report.window
+        );
+        let point = ((report.bytes.max(1) as f64).log2(), report.p50_ns as f64);
+        match lines.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Line { name, points: vec![point] }),
+        }
+    }
+    lines.retain(|line| line.points.iter().any(|(bytes, _)| (bytes - line.points[0].0).abs() > 0.01));
+    for line in &mut lines {
+        line.points.sort_by(|one, other| one.0.total_cmp(&other.0));
+    }
+    if !lines.is_empty() {
+        page.push_str(&plots::times("RTT p50 over the size", Axis::Bytes, &lines)?);
+    }
+    Ok(())
+}
+
+/// Who was measured in turns with it.
+fn beside(page: &mut String, report: &Report) -> Result<(), BenchError> {
+    if report.rows.is_empty() {
+        return Ok(());
+    }
+    let _ = write!(page, "<h2>Beside {}</h2>", escaped(&name(report)));
+    let bars: Vec<_> = report
+        .rows
+        .iter()
+        .filter_map(|row| Some((row.name.clone(), row.ratio?, row.ratio_interval?)))
+        .collect();
+    if !bars.is_empty() {
+        let is_rate = matches!(&*report.test, "rate" | "bw");
+        let title =
+            if is_rate { "ours over theirs (more is better)" } else { "ours over theirs (less is better)" };
+        page.push_str(&plots::ratios(title, &bars)?);
+    }
+    page.push_str("<table><tr><th>who</th><th>what</th><th>value</th><th>slices</th><th>note</th></tr>");
+    for row in &report.rows {
+        let value = row.value.map_or_else(String::new, |value| format!("{value:.0}"));
+        let _ = write!(
+            page,
+            "<tr><td>{}</td><td>{}</td><td>{value}</td><td>{}</td><td>{}</td></tr>",
+            escaped(&row.name),
+            escaped(&row.what),
+            row.slices,
+            escaped(row.note.as_deref().unwrap_or_default()),
+        );
+    }
+    page.push_str("</table>");
+    Ok(())
+}
+
+/// The open loop, and parts of other tests.
+#[expect(clippy::cast_precision_loss, reason = "for a plot")]
+fn loads(page: &mut String, report: &Report) -> Result<(), BenchError> {
+    if report.parts.is_empty() {
+        return Ok(());
+    }
+    let _ = write!(page, "<h2>Parts of {}</h2>", escaped(&name(report)));
+    if report.test == "load" {
+        let line = |name: &str, of: fn(&crate::report::Part) -> u64| Line {
+            name: name.to_owned(),
+            points: report.parts.iter().map(|part| (part.at, of(part) as f64)).collect(),
+        };
+        let mut lines =
+            vec![line("open loop p50", |part| part.p50_ns), line("open loop p99", |part| part.p99_ns)];
+        let closed = report.p99_ns as f64;
+        let ends = report.parts.iter().map(|part| (part.at, closed)).collect();
+        lines.push(Line { name: "closed loop p99".to_owned(), points: ends });
+        page.push_str(&plots::times("Times from when calls were due, over the load", Axis::Rate, &lines)?);
+        page.push_str(
+            "<p class=\"note\">A closed loop waits for slow answers and asks less meanwhile: a stall is one slow call \
+             among many. In the open loop every call that was due in a stall waits, as callers do.</p>",
+        );
+    }
+    page.push_str(
+        "<table><tr><th>part</th><th>p50</th><th>p99</th><th>p99.9</th><th>max</th><th>per second</th><th></th></tr>",
+    );
+    for part in &report.parts {
+        let _ = write!(
+            page,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.0}</td><td>{}</td></tr>",
+            escaped(&part.name),
+            time(part.p50_ns),
+            time(part.p99_ns),
+            time(part.p999_ns),
+            time(part.max_ns),
+            part.per_s,
+            escaped(part.note.as_deref().unwrap_or_default()),
+        );
+    }
+    page.push_str("</table>");
+    Ok(())
+}
+
+/// The same tests of two runs, by what survives a change of machine: ratios to floors and to others.
+fn compared(page: &mut String, older: &[Report], newer: &[Report]) -> Result<(), BenchError> {
+    page.push_str(
+        "<h2>Two runs</h2><p class=\"note\">Ratios to floors and to others, which were measured in each run \
+                   beside the test: the newer over the older one.</p>",
+    );
+    let mut bars = Vec::new();
+    for report in newer {
+        let Some(before) = older.iter().find(|before| name(before) == name(report)) else { continue };
+        if let (Some(now), Some(then)) = (report.ratio_to_frame_floor, before.ratio_to_frame_floor)
+            && then > 0.0
+        {
+            bars.push((format!("{}, to frame floor", name(report)), now / then, [now / then; 2]));
+        }
+        for row in &report.rows {
+            let Some(other) = before.rows.iter().find(|other| other.name == row.name) else { continue };
+            let intervals = row.ratio_interval.zip(other.ratio_interval);
+            if let (Some((now, then)), Some(([low, high], [then_low, then_high]))) =
+                (row.ratio.zip(other.ratio), intervals)
+                && then_low > 0.0
+            {
+                // The widest that both intervals allow.
+                bars.push((
+                    format!("{}, to {}", name(report), row.name),
+                    now / then,
+                    [low / then_high, high / then_low],
+                ));
+            }
+        }
+    }
+    if bars.is_empty() {
+        page.push_str("<p>The two have no test in common.</p>");
+        return Ok(());
+    }
+    page.push_str(&plots::ratios("newer over older", &bars)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Part, Row};
+
+    fn report(bytes: usize, ratio: f64) -> Report {
+        Report {
+            test: "lat".to_owned(),
+            bytes,
+            p50_ns: 500,
+            p99_ns: 900,
+            max_ns: 10_000,
+            ratio_to_frame_floor: Some(ratio),
+            rows: vec![Row {
+                name: "a <rival>".to_owned(),
+                ratio: Some(ratio),
+                ratio_interval: Some([ratio * 0.9, ratio * 1.1]),
+                ..Row::default()
+            }],
+            is_complete: true,
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn a_page_has_everything_and_no_markup_of_others() {
+        let mut load = report(64, 1.0);
+        load.test = "load".to_owned();
+        load.parts = vec![Part { name: "offered 10 per s".to_owned(), at: 10.0, ..Part::default() }];
+        let page = page(&[vec![report(64, 1.5), report(4096, 1.2), load]]).unwrap();
+        for text in
+            ["<!doctype html>", "RTT p50 over the size", "a &lt;rival&gt;", "offered 10 per s", "</html>"]
+        {
+            assert!(page.contains(text), "{text}");
+        }
+        assert!(!page.contains("<rival>") && !page.contains("http://") || page.contains("www.w3.org"));
+        assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+    }
+
+    #[test]
+    fn two_runs_are_compared_by_ratios() {
+        let page = page(&[vec![report(64, 1.0)], vec![report(64, 1.5)]]).unwrap();
+        assert!(page.contains("newer over older") && page.contains("1.50 x (1.23 to 1.83)"), "{page}");
+        let page = super::page(&[vec![report(64, 1.0)], vec![report(65, 1.5)]]).unwrap();
+        assert!(page.contains("no test in common"));
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("runs.json");
+        let good = serde_json::to_string(&report(64, 1.0)).unwrap();
+        std::fs::write(&path, format!("{good}\n\n{good}\n")).unwrap();
+        assert_eq!(read(&path).unwrap().len(), 2);
+        std::fs::write(&path, format!("{good}\n{{\n")).unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.contains("runs.json:2"), "{error}");
+    }
+}
