@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=${RUST_BACKTRACE:-0}
 
 tiers=("$@")
-[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit sysfs conformance loom tidy bench demo lab)
+[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit bincode sysfs conformance loom tidy bench demo lab)
 
 passed=0 failed=0 skipped=0
 log=$(mktemp)
@@ -66,6 +66,8 @@ for name in "${tiers[@]}"; do
         lint) tier lint lint_tier ;;
         doc) RUSTDOCFLAGS="-D warnings" tier doc cargo doc -q --workspace --all-features --no-deps ;;
         unit) tier unit unit_tier ;;
+        bincode) tier bincode cargo test -q -p gimmal-rpc --no-fail-fast --features test-bincode \
+            --test calls --test failures --test streams --test hostile ;;
         sysfs) tier sysfs cargo test -q -p gimmal-engine --lib place ;;
         conformance) tier conformance bash tests/conformance.sh ;;
         loom) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom tier loom \

@@ -19,7 +19,7 @@ use gimmal_rpc::{
 
 extern crate gimmal_rpc as gimmal;
 
-#[gimmal_rpc::service(crate = gimmal_rpc)]
+#[gimmal_rpc::service(crate = gimmal_rpc, codec = common::Chosen)]
 trait Talk {
     /// Counts to `limit`.
     async fn count(&self, cx: &Cx, limit: u32, out: Sink<u32>) -> u32;
