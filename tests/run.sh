@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=${RUST_BACKTRACE:-0}
 
 tiers=("$@")
-[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit sysfs seeds planted conformance loom tidy bench demo lab)
+[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit bincode sysfs seeds planted conformance loom tidy bench demo lab)
 
 passed=0 failed=0 skipped=0
 log=$(mktemp)
@@ -69,6 +69,7 @@ lab_tier() {
     local status=0
     target/release/gimmal-lab run --fabric none --timeout-s 120 -- bash "$PWD/tests/lab_none.sh" || status=1
     target/release/gimmal-lab run --fabric both --timeout-s 2100 -- bash "$PWD/tests/lab.sh" || status=1
+    bash tests/pair.sh || status=1
     return $status
 }
 
@@ -78,6 +79,8 @@ for name in "${tiers[@]}"; do
         lint) tier lint lint_tier ;;
         doc) RUSTDOCFLAGS="-D warnings" tier doc cargo doc -q --workspace --all-features --no-deps ;;
         unit) tier unit unit_tier ;;
+        bincode) tier bincode cargo test -q -p gimmal-rpc --no-fail-fast --features test-bincode \
+            --test calls --test failures --test streams --test hostile ;;
         sysfs) tier sysfs cargo test -q -p gimmal-engine --lib place ;;
         # 2,100 runs of 1,000 messages there and back, 700 seeds on each of three media.
         seeds) GIMMAL_SEEDS=700 GIMMAL_MESSAGES=1000 tier seeds cargo test --release -q -p gimmal-engine --test sim ;;

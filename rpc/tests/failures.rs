@@ -29,6 +29,8 @@ for_each_scheme! {
     a_slow_reader_gets_every_answer
 }
 
+/// The suite runs with either codec.
+const CODEC: &str = <common::Chosen as gimmal_rpc::codec::Codec>::NAME;
 const SHORT: Duration = Duration::from_millis(60);
 
 fn short() -> CallOptions {
@@ -211,7 +213,7 @@ fn r82_a_panic_is_a_status_and_the_worker_lives(scheme: &str) {
 mod newer {
     use super::Cx;
 
-    #[gimmal_rpc::service(crate = gimmal_rpc, name = "Probe")]
+    #[gimmal_rpc::service(crate = gimmal_rpc, name = "Probe", codec = super::common::Chosen)]
     pub(crate) trait Newer {
         async fn echo(&self, cx: &Cx, text: String, times: u32) -> String;
         async fn divide(
@@ -231,8 +233,8 @@ fn a_method_spelled_differently_fails_alone(scheme: &str) {
     match client.echo("text".to_owned(), 3).wait().unwrap_err() {
         CallError::Mismatch { method, ours, theirs } => {
             assert_eq!(method, "Probe.echo");
-            assert_eq!(ours, "echo(String, u32) -> String [postcard]");
-            assert_eq!(theirs, "echo(String) -> String [postcard]");
+            assert_eq!(ours, format!("echo(String, u32) -> String [{CODEC}]"));
+            assert_eq!(theirs, format!("echo(String) -> String [{CODEC}]"));
         }
         other => panic!("{other}"),
     }
@@ -249,13 +251,13 @@ fn newer_client(fixture: &Fixture) -> newer::NewerClient {
 fn mismatch_of_paths() -> CallError<common::DivideError> {
     CallError::Mismatch {
         method: "Probe.divide".to_owned(),
-        ours: "divide(u32, u32) -> Result<u32, super::common::DivideError> [postcard]".to_owned(),
-        theirs: "divide(u32, u32) -> Result<u32, DivideError> [postcard]".to_owned(),
+        ours: format!("divide(u32, u32) -> Result<u32, super::common::DivideError> [{CODEC}]"),
+        theirs: format!("divide(u32, u32) -> Result<u32, DivideError> [{CODEC}]"),
     }
 }
 
 const UNKNOWN: Method = Method::new("Nobody", "home", "()", "raw", MethodKind::Raw);
-const WRONG: Method = Method::new("Probe", "echo", "(String) -> String", "postcard", MethodKind::Async);
+const WRONG: Method = Method::new("Probe", "echo", "(String) -> String", CODEC, MethodKind::Async);
 
 fn r90_an_unknown_method_is_unimplemented(scheme: &str) {
     let fixture = Fixture::new(scheme, "unknown");

@@ -27,8 +27,14 @@ pub enum DivideError {
     ByZero { dividend: u32 },
 }
 
+/// The codec that the suite runs with.
+#[cfg(feature = "test-bincode")]
+pub type Chosen = gimmal_rpc::Bincode;
+#[cfg(not(feature = "test-bincode"))]
+pub type Chosen = gimmal_rpc::Postcard;
+
 /// Everything that a service can have.
-#[gimmal_rpc::service(crate = gimmal_rpc)]
+#[gimmal_rpc::service(crate = gimmal_rpc, codec = Chosen)]
 pub trait Probe {
     /// The same text.
     async fn echo(&self, cx: &Cx, text: String) -> String;
