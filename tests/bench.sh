@@ -22,21 +22,23 @@ check 'many connections' timeout 100 target/release/gimmal-bench scale --loopbac
 refuses 'a bit turned over' 'not what was sent' target/release/gimmal-bench lat --loopback -n 3000 --corrupt 2000 --verify
 
 # Instructions of a 64 B echo, both ends' turns on one thread: exact where times are not, so these are judged.
-# The first number of a line in tests/instructions.txt is the window, the second the most that a round may take.
-cargo build --release -q -p gimmal-bench --example pair || exit 1
+# A line of tests/instructions.txt: the layer (engine; raw or typed calls), the window, the most that a round may take.
+cargo build --release -q -p gimmal-bench --example pair --example pair_rpc || exit 1
 instructions() {
-    valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/pair 64 "$1" "$2" 2>&1 |
+    local program=(pair_rpc "$1")
+    [ "$1" != engine ] || program=(pair 64)
+    valgrind --tool=callgrind --callgrind-out-file=/dev/null "target/release/examples/${program[0]}" "${program[1]}" "$2" "$3" 2>&1 |
         sed -n 's/.*Collected : //p'
 }
 within_budget() {
     local few many each
-    few=$(instructions "$1" 1000) many=$(instructions "$1" 11000)
-    each=$(((many - few) / 10000))
-    echo "window $1: $each instructions a round, budget $2"
-    [ "$each" -gt 0 ] && [ "$each" -le "$2" ]
+    few=$(instructions "$1" "$2" 1000) many=$(instructions "$1" "$2" 6000)
+    each=$(((many - few) / 5000))
+    echo "$1, window $2: $each instructions a round, budget $3"
+    [ "$each" -gt 0 ] && [ "$each" -le "$3" ]
 }
-while read -r window budget; do
-    check "instructions of a round, window $window" within_budget "$window" "$budget"
+while read -r layer window budget; do
+    check "instructions of a round, $layer, window $window" within_budget "$layer" "$window" "$budget"
 done < <(grep -v '^#' tests/instructions.txt)
 
 check "criterion benches run" timeout 300 cargo bench -q -p gimmal-bench --bench pieces -- --test

@@ -9,6 +9,8 @@ bin=target/release
 
 check "hello" sh -c "$bin/hello | grep 'good day, Ada'"
 check "hello is the README's" bash -c 'sed -n "/^\`\`\`rust/,/^\`\`\`$/p" README.md | sed "1d;\$d" | diff - <(sed 1,4d examples/src/bin/hello.rs)'
+check "chat" sh -c "$bin/chat | grep 'Bob said 2, Ada said 1'"
+check "watch" sh -c "$bin/watch | grep 'readings sent'"
 check "demo over shm" timeout 120 ./x demo
 check "demo of a folder" timeout 60 "$bin/files" demo /usr/share/doc --bytes-max 20000000
 check "a server killed among 100 calls" timeout 60 "$bin/fates" --address shm://fates-$$

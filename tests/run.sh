@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=${RUST_BACKTRACE:-0}
 
 tiers=("$@")
-[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit sysfs conformance loom tidy bench demo lab)
+[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit sysfs seeds planted conformance loom tidy bench demo lab)
 
 passed=0 failed=0 skipped=0
 log=$(mktemp)
@@ -53,13 +53,22 @@ unit_tier() {
     return $status
 }
 
+# Builds the test programs of a package with its features and lays them where the lab finds them.
+lab_programs() {
+    local package=$1 features=$2 name program
+    cargo test --release -q -p "$package" --features "$features" --tests --no-run --message-format=json |
+        sed -n 's/.*"kind":\["test"\].*"name":"\([a-z_]*\)","src_path".*"executable":"\([^"]*\)".*/\1 \2/p' |
+        while read -r name program; do ln -sf "$program" "target/release/lab-$name"; done
+}
+
 lab_tier() {
     cargo build --release -q -p gimmal-cli -p gimmal-examples -p gimmal-bench -p gimmal-transport -p gimmal-engine --bins --examples \
         --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/conformance,gimmal-engine/verbs ||
         return 1
+    lab_programs gimmal-rpc verbs || return 1
     local status=0
     target/release/gimmal-lab run --fabric none --timeout-s 120 -- bash "$PWD/tests/lab_none.sh" || status=1
-    target/release/gimmal-lab run --fabric both --timeout-s 1500 -- bash "$PWD/tests/lab.sh" || status=1
+    target/release/gimmal-lab run --fabric both --timeout-s 2100 -- bash "$PWD/tests/lab.sh" || status=1
     return $status
 }
 
@@ -70,6 +79,9 @@ for name in "${tiers[@]}"; do
         doc) RUSTDOCFLAGS="-D warnings" tier doc cargo doc -q --workspace --all-features --no-deps ;;
         unit) tier unit unit_tier ;;
         sysfs) tier sysfs cargo test -q -p gimmal-engine --lib place ;;
+        # 2,100 runs of 1,000 messages there and back, 700 seeds on each of three media.
+        seeds) GIMMAL_SEEDS=700 GIMMAL_MESSAGES=1000 tier seeds cargo test --release -q -p gimmal-engine --test sim ;;
+        planted) tier planted bash tests/planted.sh ;;
         conformance) tier conformance bash tests/conformance.sh ;;
         loom) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom tier loom \
             cargo test -q -p gimmal-transport --release --lib --no-default-features loom_ ;;

@@ -14,6 +14,7 @@ use gimmal_transport::{Address, Hello, Incoming, Listener, Provider, Refusal, Re
 use crate::{
     app::App,
     error::OpenError,
+    slots::Slots,
     worker::{WorkerHandle, inbox::Adopted},
 };
 
@@ -126,7 +127,13 @@ fn accept<P: Provider, A: App>(
     shared: &Shared,
 ) {
     let mut turn = 0;
+    let slots = Slots::new(workers[0].handshakes_max);
     while !shared.stop.load(Ordering::Relaxed) {
+        if let Some(wait) = slots.wait(Instant::now()) {
+            // Requests wait in the listener's backlog, which refuses what it cannot hold.
+            std::thread::sleep(wait);
+            continue;
+        }
         let incoming = match listener.accept(WAIT) {
             Ok(incoming) => incoming,
             Err(error) => {
@@ -154,8 +161,10 @@ fn accept<P: Provider, A: App>(
             continue;
         }
         let accepted = incoming.accept(&worker.gate).map_err(|error| error.to_string());
-        let adopted = accepted
-            .and_then(|link| worker.adopt(link, Adopted::nobody()).map_err(|error| error.to_string()));
+        let adopted = accepted.and_then(|link| {
+            let adopted = Adopted::accepted(slots.begin(Instant::now()));
+            worker.adopt(link, adopted).map_err(|error| error.to_string())
+        });
         match adopted {
             Ok(()) => {
                 shared.accepted.fetch_add(1, Ordering::Relaxed);

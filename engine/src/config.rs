@@ -33,6 +33,9 @@ pub struct Config {
     pub batch: usize,
     /// Commands that wait in a worker's inbox, a power of two is not needed; full means the caller is refused.
     pub inbox: usize,
+    /// Accepted connections that may be in their handshake at once, 1 to 65,536; one more waits, at most until the
+    /// oldest is late. Default 128.
+    pub handshakes_max: usize,
     /// Within this time a peer that went silent is reported, ms: 0 (never) or 10 to 3,600,000. Default 5000.
     pub heartbeat_ms: u32,
     /// Whether the peer's credit is obeyed. Off only in the test that shows what credit is for.
@@ -51,6 +54,7 @@ impl Default for Config {
             idle: Idle::default(),
             batch: 64,
             inbox: 1024,
+            handshakes_max: 128,
             heartbeat_ms: 5000,
             enforce_credit: true,
         }
@@ -105,6 +109,9 @@ impl Config {
         }
         if self.inbox == 0 {
             return field("inbox", 0, "above 0");
+        }
+        if !(1..=1 << 16).contains(&self.handshakes_max) {
+            return field("handshakes_max", self.handshakes_max as u64, "1 to 65,536");
         }
         if self.heartbeat_ms != 0 && !(10..=3_600_000).contains(&self.heartbeat_ms) {
             return field("heartbeat_ms", self.heartbeat_ms.into(), "0, or 10 to 3,600,000");
@@ -166,7 +173,7 @@ mod tests {
     #[test]
     fn bad_fields_are_named() {
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 8] = [
+        let changes: [(Change, &str); 9] = [
             (|c| c.port.ring_bytes = 5000, "port.ring_bytes is 5000"),
             (|c| c.port.slot_bytes = 17, "port.slot_bytes is 17"),
             (|c| c.port.arrivals = 3, "port.arrivals is 3"),
@@ -180,6 +187,7 @@ mod tests {
                 "cores is 1",
             ),
             (|c| c.batch = 0, "batch is 0"),
+            (|c| c.handshakes_max = 0, "handshakes_max is 0"),
             (|c| c.heartbeat_ms = 9, "heartbeat_ms is 9"),
         ];
         for (change, message) in changes {

@@ -6,6 +6,7 @@ use gimmal_transport::{CloseReason, ConnId, Negotiated, Port, Refused, Staged, T
 
 use crate::{
     error::SendError,
+    planted::{self, Bug},
     proto::{
         Heart, Lane, RxLedger, State, StateEvent, TxWindow,
         bulk::{InPlace, Loans, Pulls},
@@ -205,7 +206,9 @@ impl Connection {
 
     /// The peer's loan is not needed any more.
     pub(crate) fn bulk_done(&mut self, loan_id: u32) {
-        self.control.push_back((Kind::BulkDone, loan_id.into()));
+        if !planted::is(Bug::LoanNotFreed) {
+            self.control.push_back((Kind::BulkDone, loan_id.into()));
+        }
     }
 
     /// A pull ended: in-place bytes are watched until the user drops them, others are answered for at once.
@@ -222,7 +225,9 @@ impl Connection {
     }
 
     pub(crate) fn pong(&mut self, token: u64) {
-        self.control.push_back((Kind::Pong, token));
+        if !planted::is(Bug::PingUnanswered) {
+            self.control.push_back((Kind::Pong, token));
+        }
     }
 
     pub(crate) fn handle_credit(&mut self, credit: gimmal_transport::Credit) -> Result<(), Violation> {
@@ -233,14 +238,16 @@ impl Connection {
         if self.state == State::Open {
             self.state = State::Draining;
             self.control.push_back((Kind::Goodbye, 0));
-            self.close_at = now.plus(DRAIN_TIMEOUT);
+            self.close_at = if planted::is(Bug::AbruptGoodbye) { now } else { now.plus(DRAIN_TIMEOUT) };
         }
     }
 
     pub(crate) fn hear_goodbye(&mut self, now: Time) -> Result<(), Violation> {
         self.state =
             self.state.on(StateEvent::GoodbyeHeard).ok_or(Violation::Malformed { what: "second goodbye" })?;
-        self.control.push_back((Kind::GoodbyeAck, 0));
+        if !planted::is(Bug::GoodbyeUnanswered) {
+            self.control.push_back((Kind::GoodbyeAck, 0));
+        }
         self.close_at = self.close_at.min(now.plus(DRAIN_TIMEOUT));
         Ok(())
     }
@@ -249,7 +256,8 @@ impl Connection {
     pub(crate) fn cause(&self, seen: CloseReason) -> CloseReason {
         match (self.state, &seen) {
             (State::Leaving, _) => CloseReason::Peer,
-            (State::Draining, CloseReason::PeerGone { .. }) => CloseReason::Local,
+            // Closed before its port said so: the goodbye was answered, and the peer was quicker to disconnect.
+            (State::Draining | State::Closed, CloseReason::PeerGone { .. }) => CloseReason::Local,
             _ => seen,
         }
     }
@@ -310,7 +318,7 @@ impl Connection {
         }
         let riding =
             owed == Owed::Ride && self.window.chain(wire::CONTROL_BYTES) == gimmal_transport::Chain::Extend;
-        if owed < Owed::Now && !riding {
+        if (owed < Owed::Now || planted::is(Bug::CreditOnlyRides)) && !riding {
             return true;
         }
         if self.admit(port, conn, wire::CONTROL_BYTES, Lane::Control).is_err() {
@@ -329,7 +337,7 @@ impl Connection {
             self.blocked_bytes = None;
             return false;
         }
-        let writable = self.window.room(wanted, Lane::Data).is_some();
+        let writable = self.window.room(wanted, Lane::Data).is_some() && !planted::is(Bug::RoomNotTold);
         if writable {
             self.blocked_bytes = None;
         }

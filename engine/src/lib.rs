@@ -19,7 +19,9 @@ pub mod inline;
 pub mod io;
 pub mod message;
 pub mod place;
+mod planted;
 pub mod proto;
+mod slots;
 mod table;
 pub mod worker;
 

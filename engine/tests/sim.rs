@@ -37,16 +37,26 @@ fn seeds() -> u64 {
     std::env::var("GIMMAL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60)
 }
 
+/// Messages of a run there and back.
+fn messages() -> u64 {
+    std::env::var("GIMMAL_MESSAGES").ok().and_then(|messages| messages.parse().ok()).unwrap_or(200)
+}
+
 /// Everything that is sent comes back, whatever the medium and the order of completions.
 #[test]
 fn i3_i5_i8_all_traffic_returns_on_every_medium() {
+    let messages = messages();
     for (name, device) in DEVICES {
         for seed in 0..seeds() {
             let mut pair =
-                Pair::new(config(seed, device()), Traffic { messages: 200, bytes_max: 3000, bulk_every: 17 });
-            pair.run_until(Time(2_000_000_000), |pair| pair.client().is_finished());
+                Pair::new(config(seed, device()), Traffic { messages, bytes_max: 3000, bulk_every: 17 });
+            pair.run_until(Time(messages * 500_000), |pair| pair.client().is_finished());
             let client = pair.client();
-            assert_eq!(client.echoed, 200, "{name}, seed {seed}: {client:?}");
+            assert_eq!(
+                (client.echoed, client.loans_back),
+                (messages, client.loans_sent()),
+                "{name}, seed {seed}: {client:?}"
+            );
             pair.assert_clean(&format!("{name}, seed {seed}"));
         }
     }
@@ -84,7 +94,8 @@ fn r25_lost_at_any_step_is_told_once() {
                 !client.closed.is_empty() || !client.opened,
                 "{step:?}, seed {seed}: nobody told the client"
             );
-            assert_eq!(client.pulls_pending, 0, "{step:?}, seed {seed}: a pull never ended");
+            let pulls = [client.pulls_pending, server.pulls_pending];
+            assert_eq!(pulls, [0, 0], "{step:?}, seed {seed}: a pull never ended");
         }
     }
 }
@@ -112,6 +123,7 @@ fn r98_an_orderly_close_loses_nothing() {
                 !pair.client().closed.is_empty() && !pair.server().closed.is_empty()
             });
             assert_eq!(pair.server().received, 30, "{name}, seed {seed}");
+            assert!(pair.now() < Time(200_000_000), "{name}, seed {seed}: nobody answered the goodbye");
             assert_eq!(pair.client().closed, [CloseReason::Local], "{name}, seed {seed}");
             assert_eq!(pair.server().closed, [CloseReason::Peer], "{name}, seed {seed}");
         }

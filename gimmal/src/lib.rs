@@ -63,6 +63,56 @@
 //! # }
 //! ```
 //!
+//! # Streams and one-way messages
+//!
+//! A `Stream<T>` argument is items from the caller, a `Sink<T>` items to it; the client's method gives its own ends and
+//! the call. A reader that is slow slows its sender, and nobody else. `#[oneway]` methods are not answered.
+//!
+//! ```
+//! use gimmal::{Cx, Sink, Stream};
+//!
+//! #[gimmal::service]
+//! trait Words {
+//!     async fn count(&self, cx: &Cx, words: Stream<String>, longest: Sink<String>) -> u32;
+//!     #[oneway]
+//!     async fn forget(&self, cx: &Cx, word: String);
+//! }
+//!
+//! struct Counter;
+//!
+//! impl Words for Counter {
+//!     async fn count(&self, _: &Cx, mut words: Stream<String>, mut longest: Sink<String>) -> u32 {
+//!         let (mut count, mut length) = (0, 0);
+//!         while let Some(Ok(word)) = words.next().await {
+//!             count += 1;
+//!             if word.len() > length {
+//!                 length = word.len();
+//!                 let _ = longest.send(&word).await; // refused when the caller is gone
+//!             }
+//!         }
+//!         count
+//!     }
+//!
+//!     async fn forget(&self, _: &Cx, _: String) {}
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = gimmal::serve("mem://words", serve_words(Counter))?;
+//! let client = WordsClient::new(gimmal::connect("mem://words")?);
+//! let (mut words, mut longest, call) = client.count();
+//! for word in ["a", "rose", "is", "a", "rosebush"] {
+//!     words.send_wait(&word.to_owned())?; // or `send(..).await`
+//! }
+//! drop(words); // no more
+//! let longest: Result<Vec<_>, _> = std::iter::from_fn(|| longest.next_wait()).collect();
+//! assert_eq!(longest?, ["a", "rose", "rosebush"]);
+//! assert_eq!(call.wait()?, 5);
+//! client.forget("rose".into()).wait()?; // it has left; nobody says more
+//! # drop(server);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Large data
 //!
 //! Arguments and answers are encoded into the transmit ring and must fit in a message (a quarter of `ring_bytes`).

@@ -7,7 +7,7 @@
 //! Invariants: at most `window` wire slots are taken; a wire slot is used again only with a new generation; a key or
 //! an id with an old generation finds nothing.
 
-use std::collections::VecDeque;
+use std::{cell::Cell, collections::VecDeque, time::Duration};
 
 use gimmal_engine::{
     RemoteBulk,
@@ -18,6 +18,7 @@ use crate::{
     cell::{Outcome, Responder},
     id::CallId,
     method::Method,
+    stream::Lanes,
 };
 
 /// How the end of a call is told.
@@ -46,20 +47,18 @@ impl CallKey {
     }
 }
 
-#[derive(Debug)]
+/// Where a call is. What belongs to a state stands beside it in the call: so telling them apart moves a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Free,
     /// In the queue, composed.
     Waiting,
     /// The request left in this slot of the window.
     Posted(u32),
-    /// The answer is here, its bulk on the way. The offer is here while the device has no room for the pull.
-    Pulling {
-        is_error: bool,
-        offer: Option<RemoteBulk>,
-    },
+    /// The answer is here, its bulk on the way. There is an offer while the device has no room for the pull.
+    Pulling,
     /// Ended, for the worker's own thread to take.
-    Done(Outcome),
+    Done,
 }
 
 #[derive(Debug)]
@@ -67,17 +66,49 @@ pub(crate) struct Call {
     generation: u32,
     pub(crate) state: State,
     pub(crate) deadline: Time,
+    /// The reading of the clock that the deadline counts from, when it may have been an old one.
+    pub(crate) started: Time,
     pub(crate) method: Option<&'static Method>,
-    /// The composed request while it waits; the answer's bytes later.
+    /// The composed request while it waits; the answer's bytes later. Its memory stays with the slot.
     pub(crate) body: Vec<u8>,
+    /// What a local call came to; `None` with `Done`: the answer in `body`.
+    outcome: Option<Outcome>,
+    /// The body is the method's error.
+    pub(crate) is_error: bool,
+    pub(crate) offer: Option<RemoteBulk>,
     pub(crate) loan: Option<Loan>,
+    pub(crate) lanes: Option<Box<Lanes>>,
     reply: Option<Reply>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Wire {
     generation: u32,
-    call: Option<u32>,
+    /// The call, or [`NOBODY`].
+    call: u32,
+}
+
+/// No call is in this slot of the window.
+const NOBODY: u32 = u32::MAX;
+
+/// What was there for the worker's own thread.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// The bytes of the answer, or of the method's error.
+    Bytes {
+        is_error: bool,
+        body: Vec<u8>,
+    },
+    Other(Outcome),
+}
+
+impl From<Taken> for Outcome {
+    fn from(taken: Taken) -> Self {
+        match taken {
+            Taken::Bytes { is_error, body } => Self::Answered { is_error, body, bulk: None },
+            Taken::Other(outcome) => outcome,
+        }
+    }
 }
 
 /// See the module.
@@ -100,7 +131,7 @@ impl Calls {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
-            wires: vec![Wire { generation: 0, call: None }; window],
+            wires: vec![Wire { generation: 0, call: NOBODY }; window],
             taken: vec![0; window.div_ceil(64)],
             window,
             waiting_max,
@@ -131,52 +162,101 @@ impl Calls {
         Some(CallId { slot: u32::try_from(slot).ok()?, generation: wire.generation })
     }
 
-    /// Adds a call that waits (`None`) or was just posted as `id`.
+    /// A place for a call; its memory from earlier calls is in it.
+    #[inline]
+    fn vacant(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| self.grow())
+    }
+
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        self.slots.push(Call {
+            generation: 0,
+            state: State::Free,
+            deadline: Time::NEVER,
+            started: Time::NEVER,
+            method: None,
+            body: Vec::new(),
+            outcome: None,
+            is_error: false,
+            offer: None,
+            loan: None,
+            lanes: None,
+            reply: None,
+        });
+        // As many as the table can ever hold free, so that freeing never allocates.
+        self.free.reserve(self.slots.len());
+        u32::try_from(self.slots.len() - 1).expect("window and waiting_max bound the table")
+    }
+
+    /// Adds a call that was just posted as `id`. `times`: see [`Call::started`], and the deadline.
+    #[inline]
     pub(crate) fn insert(
         &mut self,
-        id: Option<CallId>,
+        id: CallId,
         method: &'static Method,
-        deadline: Time,
-        body: Vec<u8>,
-        loan: Option<Loan>,
+        times: (Time, Time),
         reply: Reply,
-    ) -> CallKey {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Call {
-                generation: 0,
-                state: State::Free,
-                deadline: Time::NEVER,
-                method: None,
-                body: Vec::new(),
-                loan: None,
-                reply: None,
-            });
-            u32::try_from(self.slots.len() - 1).expect("window and waiting_max bound the table")
-        });
+    ) -> (CallKey, &mut Call) {
+        let index = self.vacant();
+        self.post(index, id);
+        self.occupy(index, method, times, reply)
+    }
+
+    /// Adds a call that waits, with the request that `keep` writes; gives the reply back when it cannot be written.
+    pub(crate) fn insert_waiting<E>(
+        &mut self,
+        method: &'static Method,
+        times: (Time, Time),
+        (loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
+        reply: Reply,
+        keep: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<CallKey, (E, Reply)> {
+        let index = self.vacant();
         let call = &mut self.slots[index as usize];
-        call.deadline = deadline;
-        call.method = Some(method);
-        call.body = body;
-        call.loan = loan;
+        if let Err(error) = keep(&mut call.body) {
+            self.free.push(index);
+            return Err((error, reply));
+        }
+        (call.loan, call.lanes) = (loan, lanes);
+        call.state = State::Waiting;
+        self.waiting.push_back(index);
+        Ok(self.occupy(index, method, times, reply).0)
+    }
+
+    #[inline]
+    fn occupy(
+        &mut self,
+        index: u32,
+        method: &'static Method,
+        (started, deadline): (Time, Time),
+        reply: Reply,
+    ) -> (CallKey, &mut Call) {
+        self.next_deadline = self.next_deadline.min(deadline);
+        let call = &mut self.slots[index as usize];
         let key = CallKey { index, generation: call.generation };
         if let Reply::Cell(responder) = &reply {
             responder.set_key(key.bits());
         }
+        call.deadline = deadline;
+        call.started = started;
+        call.method = Some(method);
         call.reply = Some(reply);
-        self.next_deadline = self.next_deadline.min(deadline);
-        match id {
-            Some(id) => self.post(index, id),
-            None => {
-                call.state = State::Waiting;
-                self.waiting.push_back(index);
-            }
+        (key, call)
+    }
+
+    /// Calls that were started by an old reading of the clock get the time back that had passed since it.
+    pub(crate) fn put_off(&mut self, started: Time, by: Duration) {
+        for call in self.slots.iter_mut().filter(|call| call.started == started) {
+            call.deadline = call.deadline.plus(by);
+            call.started = Time::NEVER;
         }
-        key
     }
 
     /// The call left as `id`, which is what [`Calls::next_wire`] said.
+    #[inline]
     fn post(&mut self, index: u32, id: CallId) {
-        self.wires[id.slot as usize].call = Some(index);
+        self.wires[id.slot as usize].call = index;
         self.taken[id.slot as usize / 64] |= 1 << (id.slot % 64);
         self.slots[index as usize].state = State::Posted(id.slot);
     }
@@ -187,11 +267,40 @@ impl Calls {
         Some(&mut self.slots[index as usize])
     }
 
-    /// The first that waited left as `id`.
-    pub(crate) fn post_first(&mut self, id: CallId) {
-        if let Some(index) = self.waiting.pop_front() {
-            self.post(index, id);
-        }
+    /// The first that waited left as `id`. Its key, if it has streams.
+    pub(crate) fn post_first(&mut self, id: CallId) -> Option<CallKey> {
+        let index = self.waiting.pop_front()?;
+        self.post(index, id);
+        self.slots[index as usize].lanes.is_some().then(|| self.key(index))
+    }
+
+    /// The call that left as `id` and was not answered.
+    pub(crate) fn posted(&self, id: CallId) -> Option<u32> {
+        let wire = self.wires.get(id.slot as usize).filter(|wire| wire.generation == id.generation)?;
+        (wire.call != NOBODY).then_some(wire.call)
+    }
+
+    /// The streams of a call whose request has left.
+    pub(crate) fn streaming(&mut self, index: u32) -> Option<(CallId, &mut Lanes)> {
+        let call = &mut self.slots[index as usize];
+        let State::Posted(slot) = call.state else { return None };
+        let id = CallId { slot, generation: self.wires[slot as usize].generation };
+        Some((id, call.lanes.as_deref_mut()?))
+    }
+
+    /// Every call with streams.
+    pub(crate) fn all_streaming(&self) -> Vec<CallKey> {
+        let streams = (0u32..).zip(&self.slots).filter(|(_, call)| call.lanes.is_some());
+        streams.map(|(index, call)| CallKey { index, generation: call.generation }).collect()
+    }
+
+    /// Adds a local call that has ended.
+    pub(crate) fn insert_done(&mut self, method: &'static Method, outcome: Outcome) -> CallKey {
+        let index = self.vacant();
+        let (key, call) = self.occupy(index, method, (Time::NEVER, Time::NEVER), Reply::Local);
+        call.outcome = Some(outcome);
+        call.state = State::Done;
+        key
     }
 
     /// The first that waited can never leave.
@@ -201,21 +310,27 @@ impl Calls {
         }
     }
 
+    #[inline]
     fn free_wire(&mut self, slot: u32) {
         let wire = &mut self.wires[slot as usize];
         wire.generation = wire.generation.wrapping_add(1);
-        wire.call = None;
+        wire.call = NOBODY;
         self.taken[slot as usize / 64] &= !(1 << (slot % 64));
     }
 
     /// An answer for `id` arrived: its call, whose slot in the window is free now. `None`: it ended before.
+    #[inline]
     pub(crate) fn answered(&mut self, id: CallId) -> Option<u32> {
-        let wire = self.wires.get(id.slot as usize).filter(|wire| wire.generation == id.generation)?;
-        let index = wire.call?;
+        let wire = self.wires.get(id.slot as usize)?;
+        let index = wire.call;
+        if wire.generation != id.generation || index == NOBODY {
+            return None;
+        }
         self.free_wire(id.slot);
         Some(index)
     }
 
+    #[inline]
     pub(crate) fn call(&mut self, index: u32) -> &mut Call {
         &mut self.slots[index as usize]
     }
@@ -225,9 +340,10 @@ impl Calls {
     }
 
     /// The call of `key` while it lives.
+    #[inline]
     pub(crate) fn find(&self, key: CallKey) -> Option<u32> {
         let call = self.slots.get(key.index as usize)?;
-        (call.generation == key.generation && !matches!(call.state, State::Free)).then_some(key.index)
+        (call.generation == key.generation && call.state != State::Free).then_some(key.index)
     }
 
     /// Whether `key` is the call of `cell`.
@@ -236,55 +352,80 @@ impl Calls {
         matches!(reply, Some(Reply::Cell(responder)) if responder.is(cell))
     }
 
+    /// Ends a call with the bytes of its answer: tells whoever waits, or keeps them for the worker's own thread.
+    #[inline]
+    pub(crate) fn finish_bytes(&mut self, index: u32, is_error: bool, payload: &[u8]) {
+        let call = &mut self.slots[index as usize];
+        call.body.clear();
+        call.body.extend_from_slice(payload);
+        if let Some(Reply::Local) = call.reply {
+            call.is_error = is_error;
+            call.state = State::Done;
+            if call.loan.is_some() || call.lanes.is_some() {
+                (call.loan, call.lanes) = (None, None);
+            }
+            return;
+        }
+        let body = std::mem::take(&mut call.body);
+        self.finish(index, Outcome::Answered { is_error, body, bulk: None });
+    }
+
     /// Ends a call: tells whoever waits, or keeps the outcome for the worker's own thread.
     pub(crate) fn finish(&mut self, index: u32, outcome: Outcome) {
         let call = &mut self.slots[index as usize];
-        call.loan = None;
+        (call.loan, call.lanes) = (None, None);
         match call.reply.take() {
             Some(Reply::Cell(responder)) => {
                 self.release(index);
                 responder.complete(outcome);
             }
-            Some(Reply::Local) => call.state = State::Done(outcome),
+            Some(Reply::Local) => {
+                call.outcome = Some(outcome);
+                call.state = State::Done;
+            }
             None => self.release(index),
         }
     }
 
+    #[inline]
     fn release(&mut self, index: u32) {
         let call = &mut self.slots[index as usize];
         // 31 bits: the top bit of a pull's token says whose it is.
         call.generation = call.generation.wrapping_add(1) & (u32::MAX >> 1);
         call.state = State::Free;
-        call.method = None;
         self.free.push(index);
     }
 
-    /// The outcome of a local call, once.
-    pub(crate) fn take(&mut self, key: CallKey) -> Option<Outcome> {
-        let index = self.find(key)?;
-        if !matches!(self.slots[index as usize].state, State::Done(_)) {
+    /// What a local call came to, once. `spare` takes the place of the bytes that are handed out.
+    #[inline]
+    pub(crate) fn take(&mut self, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
+        let call = self.slots.get_mut(key.index as usize)?;
+        if call.generation != key.generation || call.state != State::Done {
             return None;
         }
-        let State::Done(outcome) = std::mem::replace(&mut self.slots[index as usize].state, State::Free)
-        else {
-            return None;
+        let taken = match call.outcome.take() {
+            None => Taken::Bytes {
+                is_error: call.is_error,
+                body: std::mem::replace(&mut call.body, spare.take()),
+            },
+            Some(outcome) => Taken::Other(outcome),
         };
-        self.release(index);
-        Some(outcome)
+        self.release(key.index);
+        Some(taken)
     }
 
     /// Takes a call out of wherever it is, before it is finished by hand. A posted one leaves its slot of the window
     /// taken until [`Calls::cancel_left`]. Returns how far it was.
     pub(crate) fn withdraw(&mut self, index: u32) -> State {
         let state = std::mem::replace(&mut self.slots[index as usize].state, State::Waiting);
-        match &state {
+        match state {
             State::Waiting => self.waiting.retain(|waiting| *waiting != index),
             State::Posted(slot) => {
-                let wire = &mut self.wires[*slot as usize];
-                wire.call = None;
-                self.cancels.push_back(CallId { slot: *slot, generation: wire.generation });
+                let wire = &mut self.wires[slot as usize];
+                wire.call = NOBODY;
+                self.cancels.push_back(CallId { slot, generation: wire.generation });
             }
-            State::Free | State::Pulling { .. } | State::Done(_) => {}
+            State::Free | State::Pulling | State::Done => {}
         }
         state
     }
@@ -294,7 +435,8 @@ impl Calls {
         let index = self.find(key)?;
         let state = self.withdraw(index);
         let call = &mut self.slots[index as usize];
-        call.loan = None;
+        (call.loan, call.lanes) = (None, None);
+        call.outcome = None;
         if let Some(Reply::Cell(responder)) = call.reply.take() {
             responder.defuse();
         }
@@ -321,7 +463,7 @@ impl Calls {
         }
         let mut next = Time::NEVER;
         for (index, call) in (0u32..).zip(&self.slots) {
-            if matches!(call.state, State::Free | State::Done(_)) {
+            if matches!(call.state, State::Free | State::Done) {
                 continue;
             }
             if call.deadline <= now {
@@ -335,18 +477,18 @@ impl Calls {
 
     /// Any call that lives: a closing connection ends them one by one.
     pub(crate) fn any_live(&self) -> Option<u32> {
-        let lives = |call: &Call| !matches!(call.state, State::Free | State::Done(_));
+        let lives = |call: &Call| !matches!(call.state, State::Free | State::Done);
         self.slots.iter().position(lives).and_then(|index| u32::try_from(index).ok())
     }
 
     /// Calls whose bulk waits for room in the device's queue.
     pub(crate) fn first_unpulled(&self) -> Option<u32> {
-        let waits = |call: &Call| matches!(call.state, State::Pulling { offer: Some(_), .. });
+        let waits = |call: &Call| call.state == State::Pulling && call.offer.is_some();
         self.slots.iter().position(waits).and_then(|index| u32::try_from(index).ok())
     }
 
     /// Whether a local outcome was not taken yet.
     pub(crate) fn has_untaken(&self) -> bool {
-        self.slots.iter().any(|call| matches!(call.state, State::Done(_)))
+        self.slots.iter().any(|call| call.state == State::Done)
     }
 }

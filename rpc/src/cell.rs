@@ -47,6 +47,24 @@ pub enum Outcome {
     Failed(TransportError),
 }
 
+impl Outcome {
+    /// Of a one-way call that left.
+    pub(crate) const fn nothing() -> Self {
+        Self::Answered { is_error: false, body: Vec::new(), bulk: None }
+    }
+
+    /// An answer that is only bytes, and whether they are the method's error; or the outcome itself.
+    ///
+    /// # Errors
+    /// Every other outcome.
+    pub fn into_bytes(self) -> Result<(bool, Vec<u8>), Self> {
+        match self {
+            Self::Answered { is_error, body, bulk: None } => Ok((is_error, body)),
+            other => Err(other),
+        }
+    }
+}
+
 /// The place of one answer.
 #[derive(Debug)]
 pub(crate) struct CallCell {
@@ -125,6 +143,19 @@ impl Wake for Unpark {
 thread_local! {
     /// Made once for each thread that waits.
     static PARKER: Waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+}
+
+/// Blocks the thread until `poll` is ready.
+pub(crate) fn block<R>(mut poll: impl FnMut(&Context<'_>) -> Poll<R>) -> R {
+    PARKER.with(|waker| {
+        let context = Context::from_waker(waker);
+        loop {
+            if let Poll::Ready(result) = poll(&context) {
+                return result;
+            }
+            std::thread::park();
+        }
+    })
 }
 
 /// The worker's end of a cell.

@@ -19,6 +19,7 @@ use crate::{
     cx::Cx,
     error::{AllocateError, CallError, TransportError},
     method::Method,
+    stream::Lanes,
     task::{Fallible, Plain, WithLoan},
 };
 
@@ -86,6 +87,22 @@ pub trait Channel: Clone {
         arguments: &A,
     ) -> Self::Ticket;
 
+    /// Starts a call with streams; `lanes` are the worker's ends of them. A channel around another hands them on.
+    fn start_streams<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        lanes: Lanes,
+        arguments: &A,
+    ) -> Self::Ticket;
+
+    /// Where calls move by the caller's own turns: one turn, which idles if `may_idle` and nothing was to do. `false`
+    /// where a worker moves them.
+    fn drive(&self, may_idle: bool) -> bool {
+        let _ = may_idle;
+        false
+    }
+
     /// Registered memory of `bytes`, to be sent as an argument. May take a lock.
     ///
     /// # Errors
@@ -110,6 +127,16 @@ pub trait Ticket: Unpin {
 
     /// Blocks until the outcome is there.
     fn wait(&mut self) -> Outcome;
+
+    /// The same for an answer that is only bytes: whether they are the method's error, and the bytes; or the outcome.
+    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(bool, Vec<u8>), Outcome>> {
+        self.poll(context).map(Outcome::into_bytes)
+    }
+
+    /// As [`Ticket::wait`], for an answer that is only bytes.
+    fn wait_bytes(&mut self) -> Result<(bool, Vec<u8>), Outcome> {
+        self.wait().into_bytes()
+    }
 
     /// Takes a buffer back that came in an outcome.
     fn recycle(&mut self, buffer: Vec<u8>);
@@ -145,6 +172,23 @@ impl<T, D: for<'a> Decode<'a, T>> Received<D> for Plain<T> {
 
     fn value(body: &[u8], _: Option<Bulk>) -> Result<T, DecodeError> {
         D::decode(body)
+    }
+
+    fn error(_: &[u8]) -> Result<Infallible, DecodeError> {
+        no_error()
+    }
+}
+
+/// A one-way call's result: that it left.
+#[derive(Debug)]
+pub struct Told;
+
+impl<D> Received<D> for Told {
+    type Value = ();
+    type Error = Infallible;
+
+    fn value(_: &[u8], _: Option<Bulk>) -> Result<(), DecodeError> {
+        Ok(())
     }
 
     fn error(_: &[u8]) -> Result<Infallible, DecodeError> {
@@ -233,32 +277,51 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     ///
     /// # Errors
     /// See [`CallError`].
+    #[inline]
     pub fn wait(mut self) -> Result<O::Value, CallError<O::Error>> {
-        let outcome = self.ticket.wait();
-        self.decode(outcome)
+        match self.ticket.wait_bytes() {
+            Ok((is_error, body)) => self.decode_bytes(is_error, body),
+            Err(outcome) => self.decode(outcome),
+        }
     }
 
     /// Blocks until the answer is there and lends its bytes to `read`: nothing is allocated.
     ///
     /// # Errors
     /// See [`CallError`].
+    #[inline]
     pub fn wait_with<R>(mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R, CallError<O::Error>> {
-        match self.ticket.wait() {
-            Outcome::Answered { is_error: false, body, bulk: None } => {
+        match self.ticket.wait_bytes() {
+            Ok((false, body)) => {
                 let result = read(&body);
                 self.ticket.recycle(body);
                 Ok(result)
             }
-            Outcome::Answered { is_error: false, .. } => Err(CallError::Transport(TransportError::Decode(
-                DecodeError::new("bulk that was not asked for"),
-            ))),
-            other => match self.decode(other) {
-                Err(error) => Err(error),
-                Ok(_) => Err(CallError::Transport(TransportError::Decode(no_answer()))),
-            },
+            Ok((true, body)) => Err(self.unread(Outcome::Answered { is_error: true, body, bulk: None })),
+            Err(outcome) => Err(self.unread(outcome)),
         }
     }
 
+    #[cold]
+    fn unread(&mut self, outcome: Outcome) -> CallError<O::Error> {
+        let undecoded = |why| CallError::Transport(TransportError::Decode(DecodeError::new(why)));
+        match outcome {
+            Outcome::Answered { is_error: false, .. } => undecoded("bulk that was not asked for"),
+            other => self.decode(other).err().unwrap_or_else(|| undecoded("no answer")),
+        }
+    }
+
+    #[inline]
+    fn decode_bytes(&mut self, is_error: bool, body: Vec<u8>) -> Result<O::Value, CallError<O::Error>> {
+        if is_error {
+            return self.decode(Outcome::Answered { is_error, body, bulk: None });
+        }
+        let value = O::value(&body, None);
+        self.ticket.recycle(body);
+        value.map_err(|error| CallError::Transport(TransportError::Decode(error)))
+    }
+
+    #[cold]
     fn decode(&mut self, outcome: Outcome) -> Result<O::Value, CallError<O::Error>> {
         let undecoded = |error| CallError::Transport(TransportError::Decode(error));
         match outcome {
@@ -282,17 +345,14 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     }
 }
 
-fn no_answer() -> DecodeError {
-    DecodeError::new("no answer")
-}
-
 impl<C: Channel, D: Codec, O: Received<D>> Future for Call<C, D, O> {
     type Output = Result<O::Value, CallError<O::Error>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.ticket.poll(context) {
+        match self.ticket.poll_bytes(context) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(outcome) => Poll::Ready(self.decode(outcome)),
+            Poll::Ready(Ok((is_error, body))) => Poll::Ready(self.decode_bytes(is_error, body)),
+            Poll::Ready(Err(outcome)) => Poll::Ready(self.decode(outcome)),
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::{
     service::Registry,
     stats::Stats,
     status::Fate,
+    stream::Lanes,
     workers::WorkerSet,
 };
 
@@ -228,6 +229,33 @@ impl Channel for Client {
         loan: Option<Loan>,
         arguments: &A,
     ) -> Handed {
+        self.hand(method, options, (loan, None), arguments)
+    }
+
+    fn start_streams<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        lanes: Lanes,
+        arguments: &A,
+    ) -> Handed {
+        self.hand(method, options, (None, Some(Box::new(lanes))), arguments)
+    }
+
+    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+        let line = &self.inner.line;
+        Ok(line.handle.allocate(line.conn(), bytes.max(1))?.truncate(bytes))
+    }
+}
+
+impl Client {
+    fn hand<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        (loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
+        arguments: &A,
+    ) -> Handed {
         let inner = &self.inner;
         let timeout = options.resolve(inner.deadline);
         let (conn, limit) = (inner.line.conn(), inner.line.arguments_max());
@@ -242,7 +270,7 @@ impl Channel for Client {
         }
         let cell = inner.pool.cell();
         let responder = Responder::new(&cell);
-        let mut command = Command::Call { conn, method, timeout, body, loan, responder };
+        let mut command = Command::Call { conn, method, timeout, body, loan, lanes, responder };
         for _ in 0..OFFERS {
             match inner.line.handle.submit(command) {
                 Ok(()) => {
@@ -261,11 +289,6 @@ impl Channel for Client {
         let why = "its inbox is full: too many calls started at once";
         handed.failed = Some(TransportError::Worker { why, fate: Fate::NotRun });
         handed
-    }
-
-    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
-        let line = &self.inner.line;
-        Ok(line.handle.allocate(line.conn(), bytes.max(1))?.truncate(bytes))
     }
 }
 

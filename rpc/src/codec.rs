@@ -193,11 +193,20 @@ pub(crate) fn compose_into(
     limit: usize,
     value: &(impl Compose + ?Sized),
 ) -> Result<(), EncodeError> {
+    compose_into_with(out, limit, |place| value.compose(place))
+}
+
+/// The same with what writes it.
+pub(crate) fn compose_into_with(
+    out: &mut Vec<u8>,
+    limit: usize,
+    compose: impl Fn(&mut [u8]) -> Result<usize, EncodeError>,
+) -> Result<(), EncodeError> {
     let mut len = limit.min(512);
     loop {
         out.clear();
         out.resize(len, 0);
-        match value.compose(out) {
+        match compose(out) {
             Ok(bytes) => {
                 out.truncate(bytes);
                 return Ok(());

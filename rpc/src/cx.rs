@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_engine::transport::{ConnId, Loan, Negotiated};
+use gimmal_engine::transport::{ConnId, Loan, Negotiated, Time};
 
 use crate::{error::AllocateError, method::Method, node::Reach};
 
@@ -18,6 +18,8 @@ pub(crate) struct Peer {
     pub(crate) conn: ConnId,
     pub(crate) negotiated: Arc<Negotiated>,
     pub(crate) reach: Arc<Reach>,
+    /// The clock's reading at time 0 of the worker.
+    pub(crate) epoch: Option<Instant>,
     /// What runs in each slot of the caller's window: its id plus one, or 0.
     pub(crate) running: Box<[AtomicU64]>,
 }
@@ -35,7 +37,7 @@ pub struct Cx {
     pub(crate) method: &'static Method,
     pub(crate) slot: u32,
     pub(crate) mark: u64,
-    pub(crate) deadline: Option<Instant>,
+    pub(crate) deadline: Time,
 }
 
 impl Cx {
@@ -59,14 +61,17 @@ impl Cx {
 
     /// When the caller stops waiting; `None`: never.
     #[must_use]
-    pub const fn deadline(&self) -> Option<Instant> {
-        self.deadline
+    pub fn deadline(&self) -> Option<Instant> {
+        if self.deadline == Time::NEVER {
+            return None;
+        }
+        self.peer.epoch?.checked_add(self.deadline.since(Time(0)))
     }
 
     /// The time the caller still waits; `None`: as long as it takes.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+        self.deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
     /// Whether nobody waits for the answer any more. The handler's own future is dropped then; this is for work that
@@ -103,6 +108,10 @@ impl CancelToken {
     /// Whether the caller cancelled, its deadline passed, its connection closed, or it was answered.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
+        if self.slot == crate::id::CallId::NONE.slot {
+            // One way: nobody waits, and nobody can take it back.
+            return false;
+        }
         let running = self.peer.running.get(self.slot as usize);
         running.is_none_or(|running| running.load(Ordering::Relaxed) != self.mark)
     }

@@ -86,6 +86,14 @@ pub enum TransportError {
         /// Largest arguments on this connection, bytes.
         limit: usize,
     },
+    /// An item of a stream can never fit in a message.
+    #[error(
+        "an item is above the limit of {limit} bytes; send smaller ones, or raise ring_bytes at the peer"
+    )]
+    Item {
+        /// Largest item on this connection, bytes.
+        limit: usize,
+    },
     /// The arguments cannot be written.
     #[error("arguments: {0}")]
     Encode(EncodeError),
@@ -128,6 +136,7 @@ impl TransportError {
             | Self::NoBulk { fate, .. }
             | Self::Worker { fate, .. } => *fate,
             Self::Full { .. } | Self::TooLarge { .. } | Self::Encode(_) => Fate::NotRun,
+            Self::Item { .. } => Fate::MaybeRan,
             Self::Decode(_) => Fate::Ran,
         }
     }

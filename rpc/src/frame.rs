@@ -2,16 +2,22 @@
 //!
 //! ```text
 //!  head.kind   bits 0..8 kind │ 8..16 reserved, ignored                  head.aux   slot u32 │ generation u32
-//!  Request     method u32 │ signature u32 │ deadline us u32 (0: none) │ reserved u32, ignored │ arguments
+//!  Request     method u32 │ signature u32 │ deadline us u32 (0: none) │ window u32 │ arguments
 //!  Response    outcome u8 │ code u8 │ fate u8 │ zero u8 │ reserved u32, ignored               │ payload
 //!                Ok: the answer   App: the error   Status: a message   Mismatch: the server's signature
-//!  Cancel      –                                                                       (little endian)
+//!  Cancel      –
+//!  OneWay      as Request; aux is 0, there is no answer
+//!  UpItem, DownItem       an item of a stream, to the callee or to the caller
+//!  UpEnd                  no more items to the callee; those to the caller end with the Response
+//!  UpCredit, DownCredit   items u32: so many more may be sent up (said by the callee) or down      (little endian)
 //! ```
+//! `window`: items of a stream that the callee may send before it is given credit.
+//!
 //! With the engine's header the arguments start on a multiple of 16 in ring memory, an answer on a multiple of 8.
 
 use std::time::Duration;
 
-use gimmal_engine::transport::Violation;
+use gimmal_engine::transport::{Time, Violation};
 
 use crate::status::{Code, Fate};
 
@@ -29,8 +35,18 @@ pub enum Kind {
     Response,
     /// The caller is not interested any more; not answered.
     Cancel,
-    /// A request that is not answered (kept free; refused until it is built).
+    /// A request that is not answered.
     OneWay,
+    /// An item of a stream to the callee.
+    UpItem,
+    /// An item of a stream to the caller.
+    DownItem,
+    /// No more items to the callee.
+    UpEnd,
+    /// More items may go to the callee.
+    UpCredit,
+    /// More items may go to the caller.
+    DownCredit,
 }
 
 impl Kind {
@@ -42,6 +58,11 @@ impl Kind {
             Self::Response => 2,
             Self::Cancel => 3,
             Self::OneWay => 4,
+            Self::UpItem => 5,
+            Self::DownItem => 6,
+            Self::UpEnd => 7,
+            Self::UpCredit => 8,
+            Self::DownCredit => 9,
         }
     }
 
@@ -49,12 +70,18 @@ impl Kind {
     ///
     /// # Errors
     /// [`Violation::Malformed`] for a kind that nobody knows.
+    #[inline]
     pub const fn parse(code: u16) -> Result<Self, Violation> {
         match code & 0xff {
             1 => Ok(Self::Request),
             2 => Ok(Self::Response),
             3 => Ok(Self::Cancel),
             4 => Ok(Self::OneWay),
+            5 => Ok(Self::UpItem),
+            6 => Ok(Self::DownItem),
+            7 => Ok(Self::UpEnd),
+            8 => Ok(Self::UpCredit),
+            9 => Ok(Self::DownCredit),
             _ => Err(Violation::Malformed { what: "message kind" }),
         }
     }
@@ -69,16 +96,29 @@ pub struct RequestHead {
     pub signature: u32,
     /// Time that is left, microseconds; 0: no limit.
     pub deadline_us: u32,
+    /// Items of a stream that the callee may send at first.
+    pub window: u32,
+}
+
+/// Reads the items of a credit.
+///
+/// # Errors
+/// [`Violation::Malformed`] when it is not four bytes.
+pub fn parse_credit(body: &[u8]) -> Result<u32, Violation> {
+    let bytes = body.try_into().map_err(|_| Violation::Malformed { what: "credit of a stream" })?;
+    Ok(u32::from_le_bytes(bytes))
 }
 
 impl RequestHead {
     /// As it travels.
     #[must_use]
+    #[inline]
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut out = [0; REQUEST_BYTES];
         out[0..4].copy_from_slice(&self.method.to_le_bytes());
         out[4..8].copy_from_slice(&self.signature.to_le_bytes());
         out[8..12].copy_from_slice(&self.deadline_us.to_le_bytes());
+        out[12..16].copy_from_slice(&self.window.to_le_bytes());
         out
     }
 
@@ -86,25 +126,38 @@ impl RequestHead {
     ///
     /// # Errors
     /// [`Violation::Malformed`] when it is too short.
+    #[inline]
     pub fn parse(body: &[u8]) -> Result<(Self, &[u8]), Violation> {
         let (head, arguments) =
             body.split_first_chunk::<REQUEST_BYTES>().ok_or(Violation::Malformed { what: "request" })?;
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        Ok((Self { method: word(0), signature: word(4), deadline_us: word(8) }, arguments))
+        Ok((Self { method: word(0), signature: word(4), deadline_us: word(8), window: word(12) }, arguments))
+    }
+
+    /// When the caller stops waiting, as seen at `now`.
+    #[inline]
+    #[must_use]
+    pub fn deadline_at(&self, now: Time) -> Time {
+        let left_ns = u64::from(self.deadline_us) * 1000;
+        if left_ns == 0 { Time::NEVER } else { Time(now.0.saturating_add(left_ns)) }
     }
 
     /// The time that is left, if it is limited.
     #[must_use]
+    #[inline]
     pub fn deadline(&self) -> Option<Duration> {
         (self.deadline_us != 0).then(|| Duration::from_micros(self.deadline_us.into()))
     }
 }
 
 /// A remaining time as it travels: rounded up, 0 where there is none or it is too long to say (71 minutes).
+#[inline]
 #[must_use]
 pub fn deadline_us(left: Option<Duration>) -> u32 {
     let Some(left) = left else { return 0 };
-    u32::try_from(left.as_nanos().div_ceil(1000).max(1)).unwrap_or(0)
+    let us =
+        left.as_secs().saturating_mul(1_000_000).saturating_add(left.subsec_nanos().div_ceil(1000).into());
+    u32::try_from(us.max(1)).unwrap_or(0)
 }
 
 /// How a call ended at the server.
@@ -128,6 +181,7 @@ pub enum Outcome {
 impl Outcome {
     /// As it travels.
     #[must_use]
+    #[inline]
     pub const fn encode(self) -> [u8; RESPONSE_BYTES] {
         match self {
             Self::Ok => [0; RESPONSE_BYTES],
@@ -141,6 +195,7 @@ impl Outcome {
     ///
     /// # Errors
     /// [`Violation::Malformed`] when it is too short or its outcome is unknown.
+    #[inline]
     pub fn parse(body: &[u8]) -> Result<(Self, &[u8]), Violation> {
         let (head, payload) =
             body.split_first_chunk::<RESPONSE_BYTES>().ok_or(Violation::Malformed { what: "response" })?;
@@ -163,9 +218,14 @@ mod tests {
 
     #[test]
     fn golden_request() {
-        let head = RequestHead { method: 0x0403_0201, signature: 0x0807_0605, deadline_us: 0x0c0b_0a09 };
+        let head = RequestHead {
+            method: 0x0403_0201,
+            signature: 0x0807_0605,
+            deadline_us: 0x0c0b_0a09,
+            window: 0x0d,
+        };
         let bytes = head.encode();
-        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0, 0, 0, 0]);
+        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 0, 0, 0]);
         let mut body = bytes.to_vec();
         body.extend_from_slice(b"args");
         assert_eq!(RequestHead::parse(&body), Ok((head, &b"args"[..])));
@@ -196,7 +256,7 @@ mod tests {
     fn r90_reserved_bits_are_ignored() {
         assert_eq!(Kind::parse(0xff01), Ok(Kind::Request));
         assert_eq!(Kind::parse(0), Err(Violation::Malformed { what: "message kind" }));
-        let mut body = RequestHead { method: 1, signature: 2, deadline_us: 0 }.encode();
+        let mut body = RequestHead { method: 1, signature: 2, deadline_us: 0, window: 0 }.encode();
         body[12..].fill(0xff);
         assert_eq!(RequestHead::parse(&body).unwrap().0.deadline(), None);
         assert_eq!(Outcome::parse(&[0, 9, 9, 9, 9, 9, 9, 9]).unwrap().0, Outcome::Ok);
@@ -205,7 +265,7 @@ mod tests {
     /// R91: every flip of a bit of every header is a value or a named violation.
     #[test]
     fn r91_every_bit_flip_is_answered() {
-        let request = RequestHead { method: 1, signature: 2, deadline_us: 3 }.encode();
+        let request = RequestHead { method: 1, signature: 2, deadline_us: 3, window: 0 }.encode();
         let response = Outcome::Status { code: Code::Internal, fate: Fate::Ran }.encode();
         for bit in 0..request.len() * 8 {
             let mut body = request;

@@ -33,6 +33,9 @@ pub struct CallId {
 }
 
 impl CallId {
+    /// Of a message that is no call: its slot is in no window.
+    pub const NONE: Self = Self { slot: u32::MAX, generation: 0 };
+
     /// As it travels in a message's `aux`.
     #[must_use]
     pub const fn aux(self) -> u64 {

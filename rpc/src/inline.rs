@@ -1,7 +1,7 @@
 //! The client whose calling thread is the worker: the lowest latency, no second thread, no copy of the request.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     fmt,
     rc::Rc,
     sync::Arc,
@@ -15,7 +15,7 @@ use gimmal_engine::{
 };
 
 use crate::{
-    calls::{CallKey, Reply},
+    calls::{CallKey, Reply, Taken},
     cell::Outcome,
     channel::{CallOptions, Channel, Ticket},
     codec::Compose,
@@ -27,13 +27,14 @@ use crate::{
     service::Registry,
     stats::{Counters, Stats},
     status::Fate,
+    stream::Lanes,
     workers,
 };
 
 /// The longest sleep of a thread that waits for an answer; its deadline wakes it earlier.
 const SLEEP: Duration = Duration::from_secs(1);
-/// Buffers kept for answers.
-const SPARE: usize = 64;
+/// A buffer above this is not kept.
+const KEEP_BYTES: usize = 1 << 20;
 
 /// A connection whose worker is the calling thread. Not `Send`; clones share it.
 ///
@@ -50,7 +51,16 @@ struct Core {
     negotiated: Arc<Negotiated>,
     counters: Arc<Counters>,
     deadline: Option<Duration>,
-    spare: RefCell<Vec<Vec<u8>>>,
+    /// Takes the place of an answer's bytes while they are read.
+    spare: Cell<Vec<u8>>,
+}
+
+impl Core {
+    /// What the call of `key` came to.
+    #[inline]
+    fn take(&self, key: CallKey, node: &mut Node) -> Option<Taken> {
+        node.take_local(self.conn, key, &self.spare)
+    }
 }
 
 impl fmt::Debug for InlineClient {
@@ -95,7 +105,7 @@ impl InlineClient {
             negotiated,
             counters,
             deadline: limits.deadline,
-            spare: RefCell::new(Vec::with_capacity(SPARE)),
+            spare: Cell::default(),
         };
         Ok(Self { core: Rc::new(core) })
     }
@@ -143,6 +153,7 @@ impl InlineClient {
 impl Channel for InlineClient {
     type Ticket = Local;
 
+    #[inline]
     fn start<A: Compose + ?Sized>(
         &self,
         method: &'static Method,
@@ -150,21 +161,27 @@ impl Channel for InlineClient {
         loan: Option<Loan>,
         arguments: &A,
     ) -> Local {
-        let core = &self.core;
-        let timeout = options.resolve(core.deadline);
-        let buffer = core.spare.borrow_mut().pop().unwrap_or_default();
-        let mut inline = core.inline.borrow_mut();
-        // The time of the last turn may be long ago: deadlines start now.
-        let _ = inline.now();
-        let source = Fresh { value: arguments, buffer };
-        let started =
-            inline.with(|node, io| node.start(io, core.conn, method, timeout, source, loan, Reply::Local));
-        drop(inline);
-        let core = Rc::clone(core);
-        match started {
-            Ok(key) => Local { core, key: Some(key), failed: None },
-            Err(error) => Local { core, key: None, failed: Some(error) },
+        self.begin(method, options, (loan, None), arguments)
+    }
+
+    fn start_streams<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        lanes: Lanes,
+        arguments: &A,
+    ) -> Local {
+        self.begin(method, options, (None, Some(Box::new(lanes))), arguments)
+    }
+
+    fn drive(&self, may_idle: bool) -> bool {
+        let mut inline = self.core.inline.borrow_mut();
+        if may_idle {
+            inline.idle(SLEEP);
+        } else {
+            inline.turn();
         }
+        true
     }
 
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
@@ -173,11 +190,35 @@ impl Channel for InlineClient {
     }
 }
 
+impl InlineClient {
+    #[inline]
+    fn begin<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        loan: (Option<Loan>, Option<Box<Lanes>>),
+        arguments: &A,
+    ) -> Local {
+        let core = &self.core;
+        let timeout = options.resolve(core.deadline);
+        let mut inline = core.inline.borrow_mut();
+        let source = Fresh(arguments);
+        let started =
+            inline.with(|node, io| node.start(io, core.conn, method, timeout, source, loan, Reply::Local));
+        drop(inline);
+        let core = Rc::clone(core);
+        match started {
+            Ok(key) => Local { core, key: Some(key), failed: None },
+            Err(error) => Local { core, key: None, failed: Some(Box::new(error)) },
+        }
+    }
+}
+
 /// A call of an inline client.
 pub struct Local {
     core: Rc<Core>,
     key: Option<CallKey>,
-    failed: Option<TransportError>,
+    failed: Option<Box<TransportError>>,
 }
 
 impl fmt::Debug for Local {
@@ -187,26 +228,26 @@ impl fmt::Debug for Local {
 }
 
 impl Local {
-    fn take(&mut self, inline: &mut Inline<Any, Node>) -> Option<Outcome> {
-        let Some(key) = self.key else {
-            let taken = TransportError::Worker { why: "the outcome was taken already", fate: Fate::MaybeRan };
-            return Some(Outcome::Failed(self.failed.take().unwrap_or(taken)));
-        };
-        let outcome = inline.app_mut().take_local(self.core.conn, key)?;
-        self.key = None;
-        Some(outcome)
+    /// It was never started, or was taken before.
+    #[cold]
+    fn keyless(&mut self) -> Outcome {
+        let taken = TransportError::Worker { why: "the outcome was taken already", fate: Fate::MaybeRan };
+        Outcome::Failed(self.failed.take().map_or(taken, |failed| *failed))
     }
-}
 
-impl Ticket for Local {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        let core = Rc::clone(&self.core);
+    #[inline]
+    fn poll_taken(&mut self, context: &Context<'_>) -> Poll<Taken> {
+        let Some(key) = self.key else {
+            return Poll::Ready(Taken::Other(self.keyless()));
+        };
+        let core = &*self.core;
         let mut inline = core.inline.borrow_mut();
-        if self.key.is_some() {
-            inline.turn();
-        }
-        match self.take(&mut inline) {
-            Some(outcome) => Poll::Ready(outcome),
+        inline.turn();
+        match core.take(key, inline.app_mut()) {
+            Some(taken) => {
+                self.key = None;
+                Poll::Ready(taken)
+            }
             None => {
                 context.waker().wake_by_ref();
                 Poll::Pending
@@ -214,32 +255,72 @@ impl Ticket for Local {
         }
     }
 
-    fn wait(&mut self) -> Outcome {
-        let core = Rc::clone(&self.core);
+    #[inline]
+    fn wait_taken(&mut self) -> Taken {
+        let Some(key) = self.key else {
+            return Taken::Other(self.keyless());
+        };
+        let core = &*self.core;
         let mut inline = core.inline.borrow_mut();
         loop {
-            if let Some(outcome) = self.take(&mut inline) {
-                return outcome;
+            if let Some(taken) = core.take(key, inline.app_mut()) {
+                self.key = None;
+                return taken;
             }
             inline.idle(SLEEP);
         }
     }
+}
 
+fn bytes(taken: Taken) -> Result<(bool, Vec<u8>), Outcome> {
+    match taken {
+        Taken::Bytes { is_error, body } => Ok((is_error, body)),
+        Taken::Other(outcome) => Err(outcome),
+    }
+}
+
+impl Ticket for Local {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        self.poll_taken(context).map(Outcome::from)
+    }
+
+    fn wait(&mut self) -> Outcome {
+        self.wait_taken().into()
+    }
+
+    #[inline]
+    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(bool, Vec<u8>), Outcome>> {
+        self.poll_taken(context).map(bytes)
+    }
+
+    #[inline]
+    fn wait_bytes(&mut self) -> Result<(bool, Vec<u8>), Outcome> {
+        bytes(self.wait_taken())
+    }
+
+    #[inline]
     fn recycle(&mut self, buffer: Vec<u8>) {
-        let mut spare = self.core.spare.borrow_mut();
-        if spare.len() < SPARE {
-            spare.push(buffer);
+        if buffer.capacity() <= KEEP_BYTES {
+            self.core.spare.set(buffer);
         }
     }
 }
 
 impl Drop for Local {
+    #[inline]
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
-            let conn = self.core.conn;
-            if let Ok(mut inline) = self.core.inline.try_borrow_mut() {
-                inline.with(|node, io| node.cancel(io, conn, key));
-            }
+            self.cancel(key);
+        }
+    }
+}
+
+impl Local {
+    #[cold]
+    fn cancel(&self, key: CallKey) {
+        let conn = self.core.conn;
+        if let Ok(mut inline) = self.core.inline.try_borrow_mut() {
+            inline.with(|node, io| node.cancel(io, conn, key));
         }
     }
 }

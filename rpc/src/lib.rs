@@ -55,6 +55,7 @@ pub mod server;
 pub mod service;
 pub mod stats;
 pub mod status;
+pub mod stream;
 pub mod task;
 mod workers;
 
@@ -76,6 +77,7 @@ pub use server::{InlineServer, Server, ServerBuilder, Stopper};
 pub use service::Service;
 pub use stats::Stats;
 pub use status::{Code, Fate, Status};
+pub use stream::{Sink, Stream, StreamError};
 pub use task::WithLoan;
 
 /// What the macro's code names. Not for people; may change at any time.
@@ -86,18 +88,20 @@ pub mod __private {
     use crate::{
         Code,
         channel::Received,
-        codec::{Compose, Decode},
+        codec::{Compose, Decode, Encode},
+        stream::{Lane, Lanes, lanes},
     };
     pub use crate::{
         answer::{Answer, RawOutcome},
-        channel::{Call, CallOptions, Channel, RawCall},
+        channel::{Call, CallOptions, Channel, RawCall, Told},
         client::Client,
         codec::{Codec, Encoded, Postcard, Raw},
         cx::Cx,
         method::{Method, MethodKind, ids_are_distinct},
         service::Service,
         status::Status,
-        task::{BoxTask, Fallible, Plain, task},
+        stream::{Sink, Stream},
+        task::{Fallible, Plain, Seat},
     };
     pub use gimmal_engine::transport::{Bulk, Loan};
 
@@ -110,6 +114,43 @@ pub mod __private {
         arguments: &impl Compose,
     ) -> Call<C, D, O> {
         Call::new(channel.start(method, options, loan, arguments), method)
+    }
+
+    /// The worker's ends of a call's streams.
+    #[derive(Debug)]
+    pub struct Ends(Lanes);
+
+    /// Lanes for a call that streams in these directions.
+    #[must_use]
+    pub fn ends(up: bool, down: bool) -> Ends {
+        Ends(lanes(up, down))
+    }
+
+    impl Ends {
+        /// Where the caller's items go in.
+        #[must_use]
+        pub fn sink<C: Channel, E: Encode<T>, T>(&self, channel: &C) -> Sink<T, C> {
+            let lane = self.0.tx.clone().unwrap_or_else(|| Lane::new(1));
+            Sink::new::<E>(lane, channel.clone())
+        }
+
+        /// Where the handler's items come out.
+        #[must_use]
+        pub fn stream<C: Channel, D: for<'a> Decode<'a, T>, T>(&self, channel: &C) -> Stream<T, C> {
+            let lane = self.0.rx.clone().unwrap_or_else(|| Lane::new(1));
+            Stream::new::<D>(lane, channel.clone())
+        }
+    }
+
+    /// Starts a typed call with streams.
+    pub fn start_streams<C: Channel, D: Codec, O: Received<D>>(
+        channel: &C,
+        method: &'static Method,
+        options: &CallOptions,
+        ends: Ends,
+        arguments: &impl Compose,
+    ) -> Call<C, D, O> {
+        Call::new(channel.start_streams(method, options, ends.0, arguments), method)
     }
 
     /// Arguments of a request, or a refusal.

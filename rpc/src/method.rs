@@ -34,6 +34,12 @@ pub struct Method {
     pub takes_bulk: bool,
     /// Whether the answer may come with bulk.
     pub gives_bulk: bool,
+    /// Whether there is no answer.
+    pub is_oneway: bool,
+    /// Whether the caller sends a stream of items.
+    pub streams_up: bool,
+    /// Whether the handler does.
+    pub streams_down: bool,
 }
 
 impl Method {
@@ -58,6 +64,9 @@ impl Method {
             kind,
             takes_bulk: false,
             gives_bulk: false,
+            is_oneway: false,
+            streams_up: false,
+            streams_down: false,
         }
     }
 
@@ -66,6 +75,21 @@ impl Method {
     pub const fn with_bulk(mut self, takes: bool, gives: bool) -> Self {
         self.takes_bulk = takes;
         self.gives_bulk = gives;
+        self
+    }
+
+    /// The same method without an answer.
+    #[must_use]
+    pub const fn one_way(mut self) -> Self {
+        self.is_oneway = true;
+        self
+    }
+
+    /// The same method with streams of items.
+    #[must_use]
+    pub const fn with_streams(mut self, up: bool, down: bool) -> Self {
+        self.streams_up = up;
+        self.streams_down = down;
         self
     }
 

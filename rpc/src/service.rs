@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use gimmal_engine::transport::Bulk;
 
-use crate::{answer::Answer, cx::Cx, error::ServeError, method::Method, status::Status, task::BoxTask};
+use crate::{answer::Answer, cx::Cx, error::ServeError, method::Method, status::Status, task::Seat};
 
 /// A service as the server sees it. `#[service]` implements it; by hand it is a dynamic service.
 pub trait Service: Send + Sync + 'static {
@@ -18,11 +18,18 @@ pub trait Service: Send + Sync + 'static {
     fn call_raw(&self, method: usize, cx: &Cx, request: &[u8], answer: &mut Answer<'_>)
     -> Result<(), Status>;
 
-    /// Decodes the arguments of a method of kind [`Async`](crate::MethodKind::Async) and makes its future.
+    /// Decodes the arguments of a method of kind [`Async`](crate::MethodKind::Async) and puts its future into `seat`.
     ///
     /// # Errors
     /// A status with [`Fate::NotRun`](crate::Fate::NotRun) when the arguments cannot be decoded.
-    fn start(&self, method: usize, cx: Cx, arguments: &[u8], bulk: Option<Bulk>) -> Result<BoxTask, Status>;
+    fn start(
+        &self,
+        method: usize,
+        cx: Cx,
+        arguments: &[u8],
+        bulk: Option<Bulk>,
+        seat: &mut Seat,
+    ) -> Result<(), Status>;
 }
 
 /// A method that was found.
@@ -31,11 +38,17 @@ pub(crate) struct Entry {
     pub(crate) method: &'static Method,
     service: u32,
     index: u32,
+    /// Among all methods of the server.
+    number: u32,
 }
 
 impl Entry {
     pub(crate) const fn index(&self) -> usize {
         self.index as usize
+    }
+
+    pub(crate) const fn number(&self) -> usize {
+        self.number as usize
     }
 }
 
@@ -55,10 +68,12 @@ impl fmt::Debug for Registry {
 impl Registry {
     pub(crate) fn new(services: Vec<Arc<dyn Service>>) -> Result<Self, ServeError> {
         let count: usize = services.iter().map(|service| service.methods().len()).sum();
+        let mut number = 0;
         let mut registry = Self { table: vec![None; (count * 2 + 1).next_power_of_two()], services };
         for (at, service) in (0u32..).zip(&registry.services) {
             for (index, method) in (0u32..).zip(service.methods()) {
-                let entry = Entry { method, service: at, index };
+                let entry = Entry { method, service: at, index, number };
+                number += 1;
                 let place = place(&registry.table, method.id);
                 if let Some(other) = registry.table[place].replace(entry) {
                     return Err(ServeError::DuplicateMethod {
@@ -72,6 +87,12 @@ impl Registry {
         Ok(registry)
     }
 
+    /// How many methods there are.
+    pub(crate) fn len(&self) -> usize {
+        self.table.iter().flatten().count()
+    }
+
+    #[inline]
     pub(crate) fn find(&self, id: u32) -> Option<Entry> {
         if self.table.is_empty() { None } else { self.table[place(&self.table, id)] }
     }
@@ -81,6 +102,7 @@ impl Registry {
     }
 }
 
+#[inline]
 /// Where `id` is, or would be: never full, so there is always a place.
 fn place(table: &[Option<Entry>], id: u32) -> usize {
     let mask = table.len() - 1;
@@ -107,7 +129,7 @@ mod tests {
             Ok(())
         }
 
-        fn start(&self, _: usize, _: Cx, _: &[u8], _: Option<Bulk>) -> Result<BoxTask, Status> {
+        fn start(&self, _: usize, _: Cx, _: &[u8], _: Option<Bulk>, _: &mut Seat) -> Result<(), Status> {
             Err(Status::refused(crate::Code::Internal, ""))
         }
     }

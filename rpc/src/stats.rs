@@ -24,6 +24,8 @@ counters! {
     calls,
     /// Requests that left.
     posted,
+    /// One-way requests that left.
+    told,
     /// Calls that ended with an answer or the method's error.
     answered,
     /// Calls that ended otherwise.
@@ -59,19 +61,23 @@ counters! {
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
+    #[inline]
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn add(&self, by: u64) {
         // One writer: no read-modify-write is needed.
         self.0.store(self.get().wrapping_add(by), Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn increment(&self) {
         self.add(1);
     }
 
+    #[inline]
     pub(crate) fn decrement(&self) {
         self.add(u64::MAX);
     }

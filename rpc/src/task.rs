@@ -1,16 +1,23 @@
 //! A handler's future and, when it is done, its answer: one allocation for both.
 
 use std::{
+    any::Any,
+    fmt,
     future::Future,
     marker::PhantomData,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use gimmal_engine::transport::Loan;
 use pin_project_lite::pin_project;
 
-use crate::codec::{Codec, Encode, EncodeError};
+use crate::{
+    codec::{Codec, Decode, Encode, EncodeError},
+    status::{Code, Status},
+    stream::{Lane, Sink, Stream, Woken},
+};
 
 /// A handler that runs, or its answer that waits to leave.
 pub trait Task: Send {
@@ -28,6 +35,12 @@ pub trait Task: Send {
 
     /// The bulk that goes with the answer, once.
     fn take_loan(self: Pin<&mut Self>) -> Option<Loan>;
+
+    /// Drops the answer, which has left.
+    fn clear(self: Pin<&mut Self>);
+
+    /// Starts over with the future in `next`, an `Option` of the same type of future; whether it was that.
+    fn refill(self: Pin<&mut Self>, next: &mut dyn Any) -> bool;
 }
 
 /// A task in its allocation.
@@ -131,18 +144,76 @@ pin_project! {
     }
 }
 
-/// Boxes a handler's future.
-pub fn task<C, F>(future: F) -> BoxTask
-where
-    C: Codec,
-    F: Future<Output: Output<C> + 'static> + Send + 'static,
-{
-    Box::pin(Handler { future: Some(future), output: None, codec: PhantomData::<fn() -> C> })
+fn no_stream() -> Status {
+    Status::refused(Code::Internal, "a stream that its method does not have")
+}
+
+/// Where a handler's future is put: into the box of an earlier call of the same method, if there is one.
+#[derive(Default)]
+pub struct Seat {
+    task: Option<BoxTask>,
+    /// Of the handler that is made next.
+    pub(crate) up: Option<Arc<Lane>>,
+    pub(crate) down: Option<Arc<Lane>>,
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Seat({})", if self.task.is_some() { "a task" } else { "empty" })
+    }
+}
+
+impl Seat {
+    /// Puts a handler's future in, whose output codec `C` writes.
+    #[inline]
+    pub fn put<C, F>(&mut self, future: F)
+    where
+        C: Codec,
+        F: Future<Output: Output<C> + 'static> + Send + 'static,
+    {
+        let mut next = Some(future);
+        if !self.task.as_mut().is_some_and(|task| task.as_mut().refill(&mut next)) {
+            self.task =
+                Some(Box::pin(Handler { future: next, output: None, codec: PhantomData::<fn() -> C> }));
+        }
+    }
+
+    /// The handler's end of the stream that the caller sends.
+    ///
+    /// # Errors
+    /// The method has none.
+    pub fn stream<D: for<'a> Decode<'a, T>, T>(&mut self) -> Result<Stream<T>, Status> {
+        self.up.take().map(|lane| Stream::new::<D>(lane, Woken)).ok_or_else(no_stream)
+    }
+
+    /// The handler's end of the stream that it sends.
+    ///
+    /// # Errors
+    /// The method has none.
+    pub fn sink<E: Encode<T>, T>(&mut self) -> Result<Sink<T>, Status> {
+        self.down.take().map(|lane| Sink::new::<E>(lane, Woken)).ok_or_else(no_stream)
+    }
+
+    #[inline]
+    pub(crate) fn task(&mut self) -> Option<&mut BoxTask> {
+        self.task.as_mut()
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<BoxTask> {
+        self.task.take()
+    }
+
+    /// Keeps the box of a task whose answer has left.
+    #[inline]
+    pub(crate) fn give(&mut self, task: BoxTask) {
+        self.task = Some(task);
+    }
 }
 
 impl<F, O, C> Task for Handler<F, O, C>
 where
-    F: Future<Output = O> + Send,
+    F: Future<Output = O> + Send + 'static,
     O: Output<C>,
 {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -172,6 +243,20 @@ where
     fn take_loan(self: Pin<&mut Self>) -> Option<Loan> {
         self.project().output.as_mut().and_then(Output::take_loan)
     }
+
+    fn clear(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        *this.output = None;
+        this.future.set(None);
+    }
+
+    fn refill(self: Pin<&mut Self>, next: &mut dyn Any) -> bool {
+        let Some(next) = next.downcast_mut::<Option<F>>() else { return false };
+        let mut this = self.project();
+        *this.output = None;
+        this.future.set(next.take());
+        true
+    }
 }
 
 #[cfg(test)]
@@ -183,7 +268,9 @@ mod tests {
 
     #[test]
     fn a_task_keeps_its_answer_until_it_is_encoded() {
-        let mut task = task::<Postcard, _>(async { Fallible::<_, u8>(Ok(Plain(300u32))) });
+        let mut seat = Seat::default();
+        seat.put::<Postcard, _>(async { Fallible::<_, u8>(Ok(Plain(300u32))) });
+        let mut task = seat.take().unwrap();
         assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
         assert!(!task.as_mut().is_error());
         assert_eq!(task.as_mut().encode(&mut [0; 1]), Err(EncodeError::Full));
@@ -195,9 +282,35 @@ mod tests {
 
     #[test]
     fn an_error_is_an_answer() {
-        let mut task = task::<Postcard, _>(async { Fallible::<Plain<()>, _>(Err(7u8)) });
+        let mut seat = Seat::default();
+        seat.put::<Postcard, _>(async { Fallible::<Plain<()>, _>(Err(7u8)) });
+        let mut task = seat.take().unwrap();
         assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
         assert!(task.as_mut().is_error());
+        assert_eq!(task.as_mut().encode(&mut [0; 1]), Ok(1));
+    }
+    #[test]
+    fn a_box_is_used_again_by_the_same_future_only() {
+        async fn double(value: u8) -> Plain<u8> {
+            Plain(value * 2)
+        }
+        let mut seat = Seat::default();
+        let mut place = std::ptr::null::<()>();
+        for value in [1, 2] {
+            seat.put::<Postcard, _>(double(value));
+            let mut task = seat.take().unwrap();
+            let here = std::ptr::from_ref(&*task).cast::<()>();
+            assert!(place.is_null() || place == here);
+            place = here;
+            assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+            let mut out = [0; 1];
+            assert_eq!((task.as_mut().encode(&mut out), out), (Ok(1), [value * 2]));
+            task.as_mut().clear();
+            seat.give(task);
+        }
+        seat.put::<Postcard, _>(async { Plain(7u8) });
+        let mut task = seat.take().unwrap();
+        assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
         assert_eq!(task.as_mut().encode(&mut [0; 1]), Ok(1));
     }
 }

@@ -359,3 +359,21 @@ fn bad_addresses_and_servers_say_so() {
     bad.window = 0;
     assert!(matches!(Client::builder().config(bad).connect("mem://x"), Err(ConnectError::Config(_))));
 }
+
+#[test]
+fn a_deadline_counts_from_the_call_although_the_thread_was_away() {
+    let url = common::address("mem", "away");
+    let builder = Server::builder().service(serve_probe(Prober::default())).config(config());
+    let server = builder.listen(&url).unwrap();
+    let channel = Client::builder().config(config()).connect_inline(&url).unwrap();
+    let patient = CallOptions::default().timeout(Duration::from_millis(500));
+    let client = common::ProbeClient::new(channel).with_options(patient);
+    // The clock was read last before this.
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(client.later(20).wait().unwrap(), 20);
+    std::thread::sleep(Duration::from_millis(700));
+    let started = std::time::Instant::now();
+    assert_eq!(client.hang().wait().unwrap_err().status().unwrap().code(), Code::DeadlineExceeded);
+    assert!((450..5000).contains(&started.elapsed().as_millis()), "{:?}", started.elapsed());
+    drop(server);
+}

@@ -92,12 +92,15 @@ impl Attacker {
 fn request(name: &str) -> Vec<u8> {
     let methods = gimmal_rpc::Service::methods(&common::serve_probe(common::Prober::default()));
     let method = methods.iter().find(|method| method.name == name).unwrap();
-    RequestHead { method: method.id, signature: method.signature_hash, deadline_us: 0 }.encode().to_vec()
+    RequestHead { method: method.id, signature: method.signature_hash, deadline_us: 0, window: 0 }
+        .encode()
+        .to_vec()
 }
 
 for_each_scheme! {
     what_is_no_message_closes_its_connection
     r86_a_doubled_request_is_not_run_again
+    items_and_credit_out_of_place
     answers_and_cancels_of_nothing_are_ignored
     a_caller_that_ignores_the_limit_is_refused
 }
@@ -107,7 +110,7 @@ fn what_is_no_message_closes_its_connection(scheme: &str) {
     let honest = fixture.client();
     let nonsense: [(u16, &[u8]); 7] = [
         (0, b""),
-        (4, b"one-way is not there yet"),
+        (Kind::OneWay.code(), b"short"),
         (99, b"what"),
         (Kind::Request.code(), b"short"),
         (Kind::Response.code(), b"short"),
@@ -132,6 +135,28 @@ fn r86_a_doubled_request_is_not_run_again(scheme: &str) {
     attacker.until_closed();
     until("its handler was dropped", || fixture.hanging() == 0);
     assert_eq!(fixture.server.stats().started, 1);
+}
+
+fn items_and_credit_out_of_place(scheme: &str) {
+    let fixture = Fixture::new(scheme, "items");
+    let kinds = [Kind::UpItem, Kind::DownItem, Kind::UpEnd, Kind::UpCredit, Kind::DownCredit];
+    let id = CallId { slot: 2, generation: 1 };
+    for kind in kinds {
+        // Of calls that are not there: late, for all we know.
+        let mut attacker = Attacker::new(&fixture.url);
+        attacker.send(kind.code(), id.aux(), &[1; 4]);
+        attacker.send(Kind::Request.code(), 0, &[&request("echo")[..], b"\x02ok"].concat());
+        attacker.until_answers(1);
+    }
+    for kind in [Kind::UpItem, Kind::UpEnd, Kind::DownCredit] {
+        // Of a call that has no streams.
+        let mut attacker = Attacker::new(&fixture.url);
+        attacker.send(Kind::Request.code(), id.aux(), &request("hang"));
+        until("it runs", || fixture.hanging() == 1);
+        attacker.send(kind.code(), id.aux(), &[1; 4]);
+        attacker.until_closed();
+        until("its handler was dropped", || fixture.hanging() == 0);
+    }
 }
 
 fn answers_and_cancels_of_nothing_are_ignored(scheme: &str) {

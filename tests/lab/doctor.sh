@@ -43,8 +43,12 @@ lists_both() {
 
 sleep 30 | "$bin/files" serve "$PWD/transport/src" --address "rdma://$rxe:7710" >/dev/null 2>&1 &
 doctor_server=$!
-sleep 1
 check "devices: rxe0 with its GIDs, siw0" lists_both
+# The server may need a moment.
+for _ in $(seq 20); do
+    "$bin/gimmal" doctor "rdma://$rxe:7710" >/dev/null 2>&1 && break
+    sleep 0.5
+done
 check "doctor: nothing is wrong, the peer answers" "$bin/gimmal" doctor "rdma://$rxe:7710"
 fault peer "rdma://$rxe:7999"
 fault route --timeout-ms 2000 rdma://10.99.9.9:1

@@ -15,6 +15,8 @@
 //!
 //! Beside them, for messages that may be lost: `datagram`, end points of `RDMA_PS_UDP` and multicast groups.
 //!
+//! Beside the providers, with the feature `verbs`: `cm`, the RDMA CM by itself, for peers that are not ours.
+//!
 //! All `unsafe` of the workspace lives here, in `mem`, `sync`, `shm`, `verbs` and `floor`.
 
 #![deny(missing_docs)]

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use gimmal_transport::Time;
 
+use crate::planted::{self, Bug};
+
 /// The times that follow from the bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pace {
@@ -86,7 +88,7 @@ impl Heart {
         if now < due {
             return Beat::Fine;
         }
-        if now.since(due) > pace.look {
+        if now.since(due) > pace.look && !planted::is(Bug::OwnAbsenceCounts) {
             // We were away. What came meanwhile may not have been read, so the question is asked as if in time.
             self.heard = Time(now.0.saturating_sub(nanoseconds(pace.ask)));
         }

@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 
 use gimmal_transport::{Credit, DataPath, Negotiated, Position, Violation};
 
+use crate::planted::{self, Bug};
+
 /// The receiver's half of a connection.
 #[derive(Debug, Clone)]
 pub struct RxLedger {
@@ -116,10 +118,11 @@ impl RxLedger {
         self.arrivals_count
     }
 
-    /// Receives posted since the connection opened.
+    /// Receives posted since the connection opened. Fewer than before: the port has closed it, and does not count any
+    /// more.
     #[inline]
     pub fn handle_posted(&mut self, posted: u64) {
-        self.posted = posted;
+        self.posted = self.posted.max(posted);
     }
 
     /// How much is owed.
@@ -149,6 +152,12 @@ impl RxLedger {
     /// The credit to send; from here on the peer may use it.
     pub fn poll_credit(&mut self) -> Credit {
         self.told = Credit { bytes: self.freed, arrivals: self.posted };
+        if planted::is(Bug::HeldBytesGivenBack) {
+            self.told.bytes = self.arrived;
+        }
+        if planted::is(Bug::InventedReceives) {
+            self.told.arrivals += 1;
+        }
         self.told
     }
 

@@ -15,6 +15,7 @@ use gimmal_transport::{
 };
 
 use super::wire::CONTROL_BYTES;
+use crate::planted::{self, Bug};
 
 /// Which slots a frame may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +83,9 @@ impl TxWindow {
 
     /// What lies before may be written over.
     fn floor(&self) -> Position {
+        if planted::is(Bug::DeviceOverrun) {
+            return if self.ring { self.credit.bytes } else { self.head };
+        }
         if self.ring && !self.unlimited { self.credit.bytes.min(self.completed) } else { self.completed }
     }
 
@@ -106,7 +110,8 @@ impl TxWindow {
     #[expect(clippy::cast_possible_truncation, reason = "at most a ring, which is at most 1 GiB")]
     pub fn room(&self, min_bytes: usize, lane: Lane) -> Option<usize> {
         let (kept_bytes, kept_arrivals) = match lane {
-            Lane::Data => (CONTROL_SPAN, CONTROL_ARRIVALS),
+            Lane::Data if !planted::is(Bug::NothingKeptForCredit) => (CONTROL_SPAN, CONTROL_ARRIVALS),
+            Lane::Data => (0, 0),
             Lane::Control => (0, 0),
         };
         let free = self.ring_bytes.saturating_sub(self.head.since(self.floor()) + NEXT_WORD + kept_bytes);
@@ -122,7 +127,10 @@ impl TxWindow {
 
     #[inline]
     fn has_arrivals(&self, wanted: u64) -> bool {
-        !self.arrivals_count || self.unlimited || self.arrivals_used + wanted <= self.credit.arrivals
+        !self.arrivals_count
+            || self.unlimited
+            || planted::is(Bug::ChainWithoutReceive)
+            || self.arrivals_used + wanted <= self.credit.arrivals
     }
 
     /// Whether a frame of `payload_bytes` rides on the open chain. Whoever commits it also calls
@@ -130,7 +138,8 @@ impl TxWindow {
     #[inline]
     #[must_use]
     pub fn chain(&self, payload_bytes: usize) -> Chain {
-        if self.chain_bytes > 0 && self.chain_bytes + span(payload_bytes) as u64 <= self.chain_bytes_max {
+        let fits = self.chain_bytes + span(payload_bytes) as u64 <= self.chain_bytes_max;
+        if self.chain_bytes > 0 && (fits || planted::is(Bug::EndlessChain)) {
             Chain::Extend
         } else {
             Chain::Begin

@@ -26,6 +26,7 @@ pub struct WorkerHandle<P: Provider, A: App> {
     pub(crate) inbox: Arc<Inbox<P::Link, A::Command>>,
     pub(crate) duty: Arc<Duty>,
     pub(crate) connect: ConnectOptions,
+    pub(crate) handshakes_max: usize,
 }
 
 impl<P: Provider, A: App> Clone for WorkerHandle<P, A> {
@@ -36,6 +37,7 @@ impl<P: Provider, A: App> Clone for WorkerHandle<P, A> {
             inbox: Arc::clone(&self.inbox),
             duty: Arc::clone(&self.duty),
             connect: self.connect.clone(),
+            handshakes_max: self.handshakes_max,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use crossbeam::queue::ArrayQueue;
 use gimmal_transport::{ConnId, Negotiated, PortCounters, Waker};
 
-use crate::error::OpenError;
+use crate::{error::OpenError, slots::Slot};
 
 /// What another thread may ask of a worker.
 #[derive(Debug)]
@@ -22,20 +22,33 @@ pub(crate) type Opened = Result<(ConnId, Arc<Negotiated>), OpenError>;
 
 /// Who hears how an adoption went; nobody, on the passive side. Once per connection, so a channel will do.
 #[derive(Debug)]
-pub(crate) struct Adopted(Option<mpsc::SyncSender<Opened>>);
+pub(crate) struct Adopted {
+    waits: Option<mpsc::SyncSender<Opened>>,
+    /// Of an accepted connection: freed when its handshake is over.
+    slot: Option<Slot>,
+}
 
 impl Adopted {
     pub(crate) const fn nobody() -> Self {
-        Self(None)
+        Self { waits: None, slot: None }
     }
 
     pub(crate) fn channel() -> (Self, mpsc::Receiver<Opened>) {
         let (sender, receiver) = mpsc::sync_channel(1);
-        (Self(Some(sender)), receiver)
+        (Self { waits: Some(sender), slot: None }, receiver)
+    }
+
+    /// A connection that was accepted.
+    pub(crate) const fn accepted(slot: Slot) -> Self {
+        Self { waits: None, slot: Some(slot) }
+    }
+
+    pub(crate) const fn slot(&self) -> Option<&Slot> {
+        self.slot.as_ref()
     }
 
     pub(crate) fn tell(self, outcome: Opened) {
-        if let Some(sender) = self.0 {
+        if let Some(sender) = self.waits {
             // Whoever asked may have stopped waiting.
             let _ = sender.try_send(outcome);
         }

@@ -10,7 +10,7 @@ mod turn;
 
 use std::sync::Arc;
 
-use gimmal_transport::{Batch, ConnId, Port, Time};
+use gimmal_transport::{Batch, CloseReason, ConnId, Port, Time};
 
 pub use duty::Duty;
 pub use handle::WorkerHandle;
@@ -22,6 +22,7 @@ use crate::{
     config::Plan,
     connection::Connection,
     io::Io,
+    slots::Slot,
     table::ConnTable,
     worker::inbox::{Adopted, Inbox},
 };
@@ -80,6 +81,9 @@ impl<P: Port, A: App> Worker<P, A> {
 
     /// Takes a connection over; `adopted` hears how it went.
     pub(crate) fn adopt(&mut self, link: P::Link, adopted: Adopted, now: Time) {
+        if adopted.slot().is_some_and(Slot::is_over) {
+            self.close_oldest_handshake(now);
+        }
         match self.port.adopt(link, now) {
             Ok(conn) => self.opening.push((conn, adopted)),
             Err(error) => adopted.tell(Err(error.into())),
@@ -91,6 +95,19 @@ impl<P: Port, A: App> Worker<P, A> {
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.conns.active(0).is_none() && self.inbox.is_empty() && !self.port.is_promising()
+    }
+
+    /// There are more handshakes than there may be, and the oldest is late: it makes room.
+    fn close_oldest_handshake(&mut self, now: Time) {
+        let accepted =
+            self.opening.iter().filter_map(|(conn, adopted)| Some((adopted.slot()?.number(), *conn)));
+        if let Some((_, conn)) = accepted.min() {
+            self.port.close(conn, CloseReason::Handshake, now);
+            // Its slot is free at once, so that the next one closes another.
+            if let Some((_, adopted)) = self.opening.iter_mut().find(|(opening, _)| *opening == conn) {
+                *adopted = Adopted::nobody();
+            }
+        }
     }
 
     /// Whether a connection wants to be settled again: credit or control that found no room.

@@ -152,6 +152,7 @@ pub(crate) fn prepare<P: Provider, A: App>(
         inbox: Arc::clone(&inbox),
         duty: Arc::clone(&duty),
         connect: config.connect.clone(),
+        handshakes_max: config.handshakes_max,
     };
     Ok((Runner::new(Worker::new(port, app, plan, inbox, duty), config.idle), handle))
 }

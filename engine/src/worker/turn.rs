@@ -13,6 +13,7 @@ use crate::{
     error::OpenError,
     io::Io,
     message::{Head, Message, RemoteBulk},
+    planted,
     proto::{State, StateEvent, wire::Frame},
 };
 
@@ -222,7 +223,9 @@ impl<P: Port, A: App> Worker<P, A> {
         while let Some(pull) = connection.pulls.take_any() {
             app.pulled(&mut io, conn, pull.token, Err(BulkError::Closed));
         }
-        app.closed(&mut io, conn, &cause);
+        if !planted::is(planted::Bug::CloseNotTold) {
+            app.closed(&mut io, conn, &cause);
+        }
     }
 
     /// What is owed, then the flush: the end of a turn, and of whatever else the application does.

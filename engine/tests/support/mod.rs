@@ -83,7 +83,7 @@ impl Node {
                 && self.pulls_pending == 0)
     }
 
-    fn loans_sent(&self) -> u64 {
+    pub(crate) fn loans_sent(&self) -> u64 {
         self.sent.checked_div(self.traffic.bulk_every).unwrap_or(0)
     }
 
@@ -184,8 +184,11 @@ impl App for Node {
         self.loans_back += 1;
     }
 
-    fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, _: ConnId) {
+    fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
         self.send_more(io);
+        if let Some((bulk, token)) = self.refused_bulk.pop() {
+            self.pull(io, conn, bulk, token);
+        }
     }
 
     fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, reason: &CloseReason) {
@@ -194,14 +197,6 @@ impl App for Node {
     }
 
     fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
-
-    fn tick<P: Port>(&mut self, io: &mut Io<'_, P>) -> Time {
-        self.send_more(io);
-        if let (Some(conn), Some((bulk, token))) = (self.conn, self.refused_bulk.pop()) {
-            self.pull(io, conn, bulk, token);
-        }
-        Time::NEVER
-    }
 }
 
 /// Client and server on one world.

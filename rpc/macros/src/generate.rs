@@ -57,9 +57,10 @@ pub(crate) fn spelled(tokens: &impl ToTokens) -> String {
 fn signature(kind: &Kind) -> String {
     match kind {
         Kind::Raw(_) => "(bytes) -> bytes".to_owned(),
-        Kind::Async { arguments, result } => {
+        Kind::Async { arguments, result, is_oneway } => {
             let types: Vec<String> = arguments.iter().map(|argument| spelled(&argument.ty)).collect();
-            format!("({}) -> {}", types.join(", "), spelled(&result.ty))
+            let way = if *is_oneway { "one-way " } else { "" };
+            format!("{way}({}) -> {}", types.join(", "), spelled(&result.ty))
         }
     }
 }
@@ -75,7 +76,7 @@ fn declared(service: &Service) -> TokenStream {
         let Method { ident, docs, attributes, cx, kind } = method;
         match kind {
             Kind::Raw(signature) => quote! { #(#docs)* #(#attributes)* #signature; },
-            Kind::Async { arguments, result } => {
+            Kind::Async { arguments, result, .. } => {
                 let inputs = arguments.iter().map(|Argument { ident, ty, .. }| quote!(#ident: #ty));
                 let output = &result.ty;
                 quote! {
@@ -96,6 +97,12 @@ fn declared(service: &Service) -> TokenStream {
     }
 }
 
+/// Whether the caller streams, and whether the handler does.
+fn directions(arguments: &[Argument]) -> (bool, bool) {
+    let any = |is: fn(&Argument) -> bool| arguments.iter().any(is);
+    (any(|argument| argument.stream.is_some()), any(|argument| argument.sink.is_some()))
+}
+
 fn table(service: &Service) -> TokenStream {
     let Service { krate, codec, name, .. } = service;
     let table = table_ident(service);
@@ -103,10 +110,18 @@ fn table(service: &Service) -> TokenStream {
     let methods = service.methods.iter().map(|method| {
         let text = method.ident.to_string();
         let signature = signature(&method.kind);
+        let mut more = quote!();
         let (codec, kind, takes, gives) = match &method.kind {
             Kind::Raw(_) => (quote!(#private::Raw), quote!(Raw), false, false),
-            Kind::Async { arguments, result } => {
+            Kind::Async { arguments, result, is_oneway } => {
                 let takes = arguments.iter().any(|argument| argument.is_bulk);
+                let (up, down) = directions(arguments);
+                if up || down {
+                    more = quote!(.with_streams(#up, #down));
+                }
+                if *is_oneway {
+                    more = quote!(.one_way());
+                }
                 (codec.clone(), quote!(Async), takes, result.is_loan)
             }
         };
@@ -119,6 +134,7 @@ fn table(service: &Service) -> TokenStream {
                 #private::MethodKind::#kind,
             )
             .with_bulk(#takes, #gives)
+            #more
         }
     });
     let complaint = format!("two methods of {name} have the same id; rename one of them");
@@ -172,14 +188,23 @@ fn server(service: &Service) -> TokenStream {
             Kind::Raw(_) => raw.push(quote! {
                 #index => #private::RawOutcome::outcome(#ident::#name(&*self.service, cx, request, answer)),
             }),
-            Kind::Async { arguments, result } => {
-                let encoded = arguments.iter().enumerate().filter(|(_, argument)| !argument.is_bulk);
+            Kind::Async { arguments, result, .. } => {
+                let encoded = arguments.iter().enumerate().filter(|(_, argument)| argument.is_encoded());
                 let (names, types): (Vec<_>, Vec<_>) =
                     encoded.map(|(at, argument)| (format_ident!("argument_{at}"), &argument.ty)).unzip();
                 let bulk = arguments.iter().position(|argument| argument.is_bulk).map(|at| {
                     let name = format_ident!("argument_{at}");
                     quote!(let #name = #private::bulk(bulk)?;)
                 });
+                let streams = arguments.iter().enumerate().filter_map(|(at, argument)| {
+                    let name = format_ident!("argument_{at}");
+                    match (&argument.stream, &argument.sink) {
+                        (Some(item), _) => Some(quote!(let #name = seat.stream::<#codec, #item>()?;)),
+                        (_, Some(item)) => Some(quote!(let #name = seat.sink::<#codec, #item>()?;)),
+                        _ => None,
+                    }
+                });
+                let streams: TokenStream = streams.collect();
                 let all = (0..arguments.len()).map(|at| format_ident!("argument_{at}"));
                 let call = quote!(#ident::#name(&*service, &cx, #(#all),*).await);
                 let wrapped = wrapped(service, result, &call);
@@ -187,7 +212,9 @@ fn server(service: &Service) -> TokenStream {
                     #index => {
                         let (#(#names,)*) = #private::arguments::<#codec, (#(#types,)*)>(arguments)?;
                         #bulk
-                        ::core::result::Result::Ok(#private::task::<#codec, _>(async move { #wrapped }))
+                        #streams
+                        seat.put::<#codec, _>(async move { #wrapped });
+                        ::core::result::Result::Ok(())
                     }
                 });
             }
@@ -237,7 +264,8 @@ fn server(service: &Service) -> TokenStream {
                 cx: #private::Cx,
                 arguments: &[u8],
                 bulk: ::core::option::Option<#private::Bulk>,
-            ) -> ::core::result::Result<#private::BoxTask, #private::Status> {
+                seat: &mut #private::Seat,
+            ) -> ::core::result::Result<(), #private::Status> {
                 let service = #private::Arc::clone(&self.service);
                 match method {
                     #(#starts)*
@@ -261,11 +289,14 @@ fn client_method(service: &Service, index: usize, method: &Method) -> TokenStrea
                 #private::Channel::call_raw_with(&self.channel, &#table[#index], &self.options, request)
             }
         },
-        Kind::Async { arguments, result } => {
-            let inputs = arguments.iter().map(|Argument { ident, ty, is_bulk }| {
+        Kind::Async { arguments, result, is_oneway } => {
+            if directions(arguments) != (false, false) {
+                return client_streams(service, &index, method, arguments, result);
+            }
+            let inputs = arguments.iter().map(|Argument { ident, ty, is_bulk, .. }| {
                 if *is_bulk { quote!(#ident: #private::Loan) } else { quote!(#ident: #ty) }
             });
-            let encoded = arguments.iter().filter(|argument| !argument.is_bulk);
+            let encoded = arguments.iter().filter(|argument| argument.is_encoded());
             let (names, types): (Vec<_>, Vec<_>) =
                 encoded.map(|argument| (&argument.ident, &argument.ty)).unzip();
             let loan = arguments.iter().find(|argument| argument.is_bulk).map_or_else(
@@ -275,7 +306,7 @@ fn client_method(service: &Service, index: usize, method: &Method) -> TokenStrea
                     quote!(::core::option::Option::Some(#name))
                 },
             );
-            let output = output(service, result);
+            let output = if *is_oneway { quote!(#private::Told) } else { output(service, result) };
             quote! {
                 #(#docs)*
                 pub fn #ident(&self, #(#inputs),*) -> #private::Call<C, #codec, #output> {
@@ -288,6 +319,52 @@ fn client_method(service: &Service, index: usize, method: &Method) -> TokenStrea
                     )
                 }
             }
+        }
+    }
+}
+
+/// A method with streams: the caller's ends of them, and the call.
+fn client_streams(
+    service: &Service,
+    index: &Literal,
+    method: &Method,
+    arguments: &[Argument],
+    result: &Answer,
+) -> TokenStream {
+    let Service { krate, codec, .. } = service;
+    let private = quote!(#krate::__private);
+    let table = table_ident(service);
+    let Method { ident, docs, .. } = method;
+    let encoded: Vec<&Argument> = arguments.iter().filter(|argument| argument.is_encoded()).collect();
+    let names: Vec<&Ident> = encoded.iter().map(|argument| &argument.ident).collect();
+    let types: Vec<&syn::Type> = encoded.iter().map(|argument| &argument.ty).collect();
+    let (up, down) = directions(arguments);
+    let mut ends = Vec::new();
+    let mut gives = Vec::new();
+    // What the handler reads, the caller writes.
+    if let Some(item) = arguments.iter().find_map(|argument| argument.stream.as_ref()) {
+        ends.push(quote!(ends.sink::<C, #codec, #item>(&self.channel)));
+        gives.push(quote!(#private::Sink<#item, C>));
+    }
+    if let Some(item) = arguments.iter().find_map(|argument| argument.sink.as_ref()) {
+        ends.push(quote!(ends.stream::<C, #codec, #item>(&self.channel)));
+        gives.push(quote!(#private::Stream<#item, C>));
+    }
+    let output = output(service, result);
+    quote! {
+        #(#docs)*
+        pub fn #ident(&self, #(#names: #types),*) -> (#(#gives,)* #private::Call<C, #codec, #output>) {
+            let ends = #private::ends(#up, #down);
+            (
+                #(#ends,)*
+                #private::start_streams(
+                    &self.channel,
+                    &#table[#index],
+                    &self.options,
+                    ends,
+                    &#private::Encoded::<#codec, (#(#types,)*)>::new(&(#(#names,)*)),
+                ),
+            )
         }
     }
 }

@@ -31,6 +31,10 @@ use syn::parse_macro_input;
 /// Arguments and results are owned values that the service's codec can carry. An argument of type `Bulk` and a result
 /// of type `WithLoan<T>` travel beside the codec: the client gives a `Loan` and gets a `Pulled<T>`.
 ///
+/// An argument of type `Stream<T>` is a stream of items from the caller, one of type `Sink<T>` a stream to it; the
+/// client's method then gives its ends and the call: `(Sink<T>, Stream<U>, Call)`. A method with `#[oneway]` is not
+/// answered; its call ends when the request has left.
+///
 /// Options: `#[service(codec = Bincode)]` (default `Postcard`), `#[service(name = "counter.v2")]` (default the trait's
 /// name; part of every method's id), `#[service(crate = path)]`.
 #[proc_macro_attribute]

@@ -73,6 +73,7 @@ pub(crate) enum Kind {
     Async {
         arguments: Vec<Argument>,
         result: Answer,
+        is_oneway: bool,
     },
 }
 
@@ -80,6 +81,17 @@ pub(crate) struct Argument {
     pub(crate) ident: Ident,
     pub(crate) ty: Type,
     pub(crate) is_bulk: bool,
+    /// `T` of `Stream<T>`.
+    pub(crate) stream: Option<Type>,
+    /// `T` of `Sink<T>`.
+    pub(crate) sink: Option<Type>,
+}
+
+impl Argument {
+    /// Whether the codec writes it.
+    pub(crate) const fn is_encoded(&self) -> bool {
+        !self.is_bulk && self.stream.is_none() && self.sink.is_none()
+    }
 }
 
 /// A method's result, by its spelling.
@@ -170,27 +182,57 @@ impl Method {
         }
         let (raw, attrs): (Vec<_>, Vec<_>) =
             attrs.into_iter().partition(|attribute| attribute.path().is_ident("raw"));
+        let (oneway, attrs): (Vec<_>, Vec<_>) =
+            attrs.into_iter().partition(|attribute| attribute.path().is_ident("oneway"));
         let (docs, attributes) = split_docs(attrs);
         let (cx, arguments) = inputs(&sig)?;
+        if let (Some(oneway), false) = (oneway.first(), raw.is_empty()) {
+            return Err(Error::new(oneway.span(), "a raw method is answered: it cannot be one-way"));
+        }
         let kind = if raw.is_empty() {
             if sig.asyncness.is_none() {
                 let what = "a service method is `async fn`, or `#[raw] fn` with (cx, request: &[u8], answer: &mut Answer<'_>)";
                 return Err(Error::new(sig.fn_token.span(), what));
             }
             let arguments: Vec<Argument> = arguments.into_iter().map(Argument::new).collect::<Result<_>>()?;
-            if let Some(second) = arguments.iter().filter(|argument| argument.is_bulk).nth(1) {
-                return Err(Error::new(
-                    second.ty.span(),
-                    "one bulk argument a method: one message carries one loan",
-                ));
-            }
-            Kind::Async { arguments, result: Answer::new(&sig.output)? }
+            let result = Answer::new(&sig.output)?;
+            async_shape(&arguments, &result, &sig, !oneway.is_empty())?;
+            Kind::Async { arguments, result, is_oneway: !oneway.is_empty() }
         } else {
             raw_shape(&sig, arguments.len())?;
             Kind::Raw(Box::new(sig.clone()))
         };
         Ok(Self { ident: sig.ident, docs, attributes, cx, kind })
     }
+}
+
+fn async_shape(arguments: &[Argument], result: &Answer, sig: &syn::Signature, is_oneway: bool) -> Result<()> {
+    let second = |is: fn(&Argument) -> bool| arguments.iter().filter(|argument| is(argument)).nth(1);
+    if let Some(second) = second(|argument| argument.is_bulk) {
+        return Err(Error::new(second.ty.span(), "one bulk argument a method: one message carries one loan"));
+    }
+    let twice = second(|argument| argument.stream.is_some()).or_else(|| second(|a| a.sink.is_some()));
+    if let Some(second) = twice {
+        let what = "at most one `Stream<T>` and one `Sink<T>` a method: a call has two directions";
+        return Err(Error::new(second.ty.span(), what));
+    }
+    let streams = arguments.iter().any(|argument| argument.stream.is_some() || argument.sink.is_some());
+    if let Some(bulk) = arguments.iter().find(|argument| argument.is_bulk)
+        && (streams || is_oneway)
+    {
+        let what = "a method with streams, or a one-way one, takes no bulk";
+        return Err(Error::new(bulk.ty.span(), what));
+    }
+    if is_oneway && streams {
+        return Err(Error::new(sig.ident.span(), "a one-way method has no streams: nobody waits for it"));
+    }
+    if is_oneway && !matches!(&sig.output, ReturnType::Default) {
+        return Err(Error::new(sig.output.span(), "a one-way method returns nothing: nobody hears it"));
+    }
+    if streams && result.is_loan {
+        return Err(Error::new(sig.output.span(), "a method with streams returns no loan"));
+    }
+    Ok(())
 }
 
 fn raw_shape(sig: &syn::Signature, arguments: usize) -> Result<()> {
@@ -260,7 +302,13 @@ impl Argument {
         }
         let is_bulk = last_segment(&input.ty)
             .is_some_and(|segment| segment.ident == "Bulk" && segment.arguments.is_empty());
-        Ok(Self { ident: pattern.ident.clone(), ty: *input.ty, is_bulk })
+        let item = |name: &str| {
+            let segment = last_segment(&input.ty).filter(|segment| segment.ident == name)?;
+            let types = type_arguments(segment);
+            (types.len() == 1).then(|| types[0].clone())
+        };
+        let (stream, sink) = (item("Stream"), item("Sink"));
+        Ok(Self { ident: pattern.ident.clone(), stream, sink, ty: *input.ty, is_bulk })
     }
 }
 

@@ -94,16 +94,23 @@ pub(super) fn send_answer<P: Port>(
             }
         }
     };
-    match (sent, failure) {
-        (Ok(()), _) => Sent::Left,
-        (Err(SendError::Closed), _) => Sent::Left,
-        (Err(_), Some(why)) => Sent::Instead(Status::new(Code::Internal, format!("the answer: {why}"))),
-        (Err(SendError::TooLarge { limit, .. }), None) => Sent::Instead(too_large(limit)),
-        (Err(SendError::NoBulk), None) => {
+    match sent {
+        Ok(()) => Sent::Left,
+        Err(error) => unsent(error, failure),
+    }
+}
+
+#[cold]
+fn unsent(error: SendError, failure: Option<String>) -> Sent {
+    match (error, failure) {
+        (SendError::Closed, _) => Sent::Left,
+        (_, Some(why)) => Sent::Instead(Status::new(Code::Internal, format!("the answer: {why}"))),
+        (SendError::TooLarge { limit, .. }, None) => Sent::Instead(too_large(limit)),
+        (SendError::NoBulk, None) => {
             let why = "the answer's bulk cannot be offered: initiator_depth was negotiated to 0";
             Sent::Instead(Status::new(Code::FailedPrecondition, why))
         }
-        (Err(_), None) => Sent::Blocked,
+        (_, None) => Sent::Blocked,
     }
 }
 

@@ -3,18 +3,19 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::Ordering,
+    task::{Context, Poll},
 };
 
 use gimmal_engine::{
     Io, RemoteBulk, SendError,
-    transport::{Bulk, BulkError, ConnId, Port, Time, Violation},
+    transport::{Bulk, ConnId, Port, Time, Violation},
 };
 
 use super::{
-    CALLEE, Conn, Node,
+    Conn, Node,
     answers::{Sent, clip, drop_answered, response, send_answer, send_bytes, status_answer},
     serving::{Answered, State},
-    tasks::{Polled, discard, poll},
+    tasks::{Polled, discard},
 };
 use crate::{
     answer::Answer,
@@ -24,11 +25,12 @@ use crate::{
     method::MethodKind,
     service::{Entry, Service},
     status::{Code, Fate, Status},
-    task::BoxTask,
+    task::{BoxTask, Seat},
 };
 
 impl Node {
     /// A request arrived.
+    #[inline]
     pub(super) fn requested<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
@@ -53,7 +55,7 @@ impl Node {
                 return self.refuse_request(io, conn, id, outcome, text);
             }
         };
-        let deadline = head.deadline().map_or(Time::NEVER, |left| io.now().plus(left));
+        let deadline = head.deadline_at(io.now());
         match bulk {
             Some(bulk) if entry.method.takes_bulk => {
                 let state = State::Pulling { entry, arguments: arguments.to_vec(), offer: Some(bulk) };
@@ -70,6 +72,9 @@ impl Node {
                         self.run_raw(io, conn, id, &entry, deadline, arguments);
                         Ok(())
                     }
+                    MethodKind::Async if entry.method.streams_up || entry.method.streams_down => {
+                        self.run_streams(io, conn, id, &entry, (deadline, head.window), arguments)
+                    }
                     MethodKind::Async => self.run_async(io, conn, id, &entry, deadline, arguments, None),
                 }
             }
@@ -77,8 +82,25 @@ impl Node {
     }
 
     /// Whether a request may run, and what.
+    #[inline]
     fn admit(&self, id: CallId, head: &RequestHead) -> Result<Entry, (Outcome, String)> {
-        let refused = |code, text: String| Err((Outcome::Status { code, fate: Fate::NotRun }, text));
+        match self.registry.find(head.method) {
+            Some(entry)
+                if (id.slot as usize) < self.limits.serving_max
+                    && entry.method.signature_hash == head.signature
+                    && !self.shared.draining.load(Ordering::Relaxed)
+                    && (entry.method.kind == MethodKind::Raw || self.tasks.len() < self.limits.tasks_max) =>
+            {
+                Ok(entry)
+            }
+            found => Err(self.why_not(id, head, found)),
+        }
+    }
+
+    /// Why a request is refused.
+    #[cold]
+    fn why_not(&self, id: CallId, head: &RequestHead, found: Option<Entry>) -> (Outcome, String) {
+        let refused = |code, text: String| (Outcome::Status { code, fate: Fate::NotRun }, text);
         let limit = self.limits.serving_max;
         if id.slot as usize >= limit {
             let text = format!("more than {limit} calls under way on this connection");
@@ -87,19 +109,17 @@ impl Node {
         if self.shared.draining.load(Ordering::Relaxed) {
             return refused(Code::Unavailable, "the server is shutting down".to_owned());
         }
-        let Some(entry) = self.registry.find(head.method) else {
+        let Some(entry) = found else {
             return refused(Code::Unimplemented, format!("no method with id {:#010x} here", head.method));
         };
         if entry.method.signature_hash != head.signature {
-            return Err((Outcome::Mismatch, entry.method.spelled()));
+            return (Outcome::Mismatch, entry.method.spelled());
         }
-        if entry.method.kind == MethodKind::Async && self.tasks.len() >= self.limits.tasks_max {
-            let text = format!("{} handlers are pending on this worker, its limit", self.tasks.len());
-            return refused(Code::ResourceExhausted, text);
-        }
-        Ok(entry)
+        let text = format!("{} handlers are pending on this worker, its limit", self.tasks.len());
+        refused(Code::ResourceExhausted, text)
     }
 
+    #[cold]
     fn refuse_request<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
@@ -117,7 +137,7 @@ impl Node {
         Ok(())
     }
 
-    fn next_mark(&mut self) -> u64 {
+    pub(super) fn next_mark(&mut self) -> u64 {
         self.mark += 1;
         self.mark
     }
@@ -129,7 +149,7 @@ impl Node {
         mark
     }
 
-    fn take_slot(&mut self, conn: ConnId, id: CallId, mark: u64, deadline: Time, state: State) {
+    pub(super) fn take_slot(&mut self, conn: ConnId, id: CallId, mark: u64, deadline: Time, state: State) {
         if let Some(here) = self.conns.get_mut(conn) {
             here.serving.put(id, mark, deadline, state);
             self.counters.serving.increment();
@@ -149,16 +169,15 @@ impl Node {
     ) {
         self.counters.started.increment();
         let mark = self.next_mark();
-        let until = self.instant(deadline);
         let Some(here) = self.conns.get_mut(conn) else { return };
         let cx = here.raw_cx.get_or_insert_with(|| Cx {
             peer: std::sync::Arc::clone(&here.peer),
             method: entry.method,
             slot: id.slot,
             mark,
-            deadline: until,
+            deadline,
         });
-        (cx.method, cx.slot, cx.mark, cx.deadline) = (entry.method, id.slot, mark, until);
+        (cx.method, cx.slot, cx.mark, cx.deadline) = (entry.method, id.slot, mark, deadline);
         here.peer.running[id.slot as usize].store(mark, Ordering::Relaxed);
         let service = self.registry.service(entry);
         let mut panicked = false;
@@ -199,7 +218,7 @@ impl Node {
 
     /// Makes a handler's future and polls it once; most are done then.
     #[expect(clippy::too_many_arguments, reason = "a request's parts, each needed once")]
-    fn run_async<P: Port>(
+    pub(super) fn run_async<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
@@ -210,50 +229,94 @@ impl Node {
         bulk: Option<Bulk>,
     ) -> Result<(), Violation> {
         let mark = self.next_mark();
-        let until = self.instant(deadline);
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
+        // `admit` has seen that there is a place; only a request's bulk may have taken long enough to lose it.
+        let Some(place) = self.tasks.place() else { return self.no_place(io, conn, id) };
+        let running = &here.peer.running[id.slot as usize];
         let peer = std::sync::Arc::clone(&here.peer);
-        let cx = Cx { peer, method: entry.method, slot: id.slot, mark, deadline: until };
+        let cx = Cx { peer, method: entry.method, slot: id.slot, mark, deadline };
         let service = self.registry.service(entry);
-        let started = catch_unwind(AssertUnwindSafe(|| service.start(entry.index(), cx, arguments, bulk)));
-        let status = match started {
-            Ok(Ok(task)) => {
-                self.counters.started.increment();
-                here.peer.running[id.slot as usize].store(mark, Ordering::Relaxed);
-                self.poll_new(io, conn, id, entry, (mark, deadline), task);
-                return Ok(());
+        let seat = &mut self.seats[entry.number()];
+        let mut context = Context::from_waker(self.tasks.waker(place));
+        let mut began = false;
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            service.start(entry.index(), cx, arguments, bulk, seat)?;
+            began = true;
+            running.store(mark, Ordering::Relaxed);
+            Ok(seat.task().map(|task| task.as_mut().poll(&mut context)))
+        }));
+        self.counters.started.add(u64::from(began));
+        let task = if began { seat.take() } else { None };
+        match (polled, task) {
+            (Ok(Ok(Some(Poll::Ready(())))), Some(task)) => self.ready(io, conn, id, entry, task),
+            (Ok(Ok(Some(Poll::Pending))), Some(task)) => {
+                self.tasks.keep(place, task, conn, id.slot);
+                self.take_slot(conn, id, mark, deadline, State::Running(place));
             }
-            Ok(Err(status)) => status,
-            Err(_) => Status::refused(Code::Internal, "decoding the arguments panicked"),
-        };
+            (Ok(Err(status)), _) => return self.not_started(io, conn, id, &status),
+            (_, Some(task)) => self.ended(io, conn, id, entry.method, task, Polled::Panicked),
+            (_, None) => {
+                // What was in the seat may be half made.
+                self.seats[entry.number()] = Seat::default();
+                let status = Status::refused(Code::Internal, "decoding the arguments panicked");
+                return self.not_started(io, conn, id, &status);
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    pub(super) fn not_started<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        status: &Status,
+    ) -> Result<(), Violation> {
         let outcome = Outcome::Status { code: status.code(), fate: status.fate() };
         self.refuse_request(io, conn, id, outcome, status.message().to_owned())
     }
 
-    fn poll_new<P: Port>(
+    #[cold]
+    pub(super) fn no_place<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+    ) -> Result<(), Violation> {
+        let text = "too many handlers are pending on this worker";
+        let outcome = Outcome::Status { code: Code::ResourceExhausted, fate: Fate::NotRun };
+        self.counters.refused.increment();
+        self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, text.into()));
+        Ok(())
+    }
+
+    /// A handler was done when it was polled first: its answer leaves, and its box is kept.
+    fn ready<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
         id: CallId,
         entry: &Entry,
-        (mark, deadline): (u64, Time),
         mut task: BoxTask,
     ) {
-        // `admit` has seen that there is a place; only a request's bulk may have taken long enough to lose it.
-        let Some((place, waker)) = self.tasks.place() else {
-            discard(task);
-            let text = "too many handlers are pending on this worker";
-            let outcome = Outcome::Status { code: Code::ResourceExhausted, fate: Fate::NotRun };
-            self.counters.refused.increment();
-            self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, text.into()));
-            return;
-        };
-        match poll(&mut task, &waker) {
-            Polled::Pending => {
-                self.tasks.keep(place, task, conn, id.slot);
-                self.take_slot(conn, id, mark, deadline, State::Running(place));
+        if let Some(here) = self.conns.get_mut(conn) {
+            here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
+        }
+        let loan = task.as_mut().take_loan();
+        let mut answered = Answered::Task(task, loan);
+        let sent = send_answer(io, conn, id, &mut answered);
+        match (sent, answered) {
+            (Sent::Left, Answered::Task(mut task, _)) => {
+                self.counters.answers.increment();
+                // Values of a handler may panic when they are dropped.
+                if catch_unwind(AssertUnwindSafe(|| task.as_mut().clear())).is_ok() {
+                    self.seats[entry.number()].give(task);
+                } else {
+                    discard(task);
+                }
             }
-            polled => self.ended(io, conn, id, entry.method, task, polled),
+            (sent, answered) => self.answer_later(io, conn, id, Time::NEVER, sent, answered),
         }
     }
 
@@ -267,7 +330,19 @@ impl Node {
         polled: Polled,
     ) {
         let Some(here) = self.conns.get_mut(conn) else { return };
-        let Some(generation) = here.serving.slot(slot).map(|slot| slot.generation) else { return };
+        let Some(place) = here.serving.slot(slot) else {
+            // One way: nobody is told.
+            if polled == Polled::Panicked {
+                self.counters.panics.increment();
+                tracing::error!("a handler panicked");
+            }
+            discard(task);
+            return;
+        };
+        if place.lanes.is_some() {
+            return self.stream_ended(io, conn, slot, task, polled);
+        }
+        let generation = place.generation;
         here.serving.free(slot);
         self.counters.serving.decrement();
         let id = CallId { slot, generation };
@@ -281,13 +356,24 @@ impl Node {
         conn: ConnId,
         id: CallId,
         method: impl std::fmt::Display,
-        mut task: BoxTask,
+        task: BoxTask,
         polled: Polled,
     ) {
         if let Some(here) = self.conns.get_mut(conn) {
             here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
         }
-        let answered = if polled == Polled::Panicked {
+        let answered = self.answered_by(method, task, polled);
+        self.answer(io, conn, id, Time::NEVER, answered);
+    }
+
+    /// The answer of a handler that is done.
+    pub(super) fn answered_by(
+        &self,
+        method: impl std::fmt::Display,
+        mut task: BoxTask,
+        polled: Polled,
+    ) -> Answered {
+        if polled == Polled::Panicked {
             discard(task);
             self.counters.panics.increment();
             tracing::error!(%method, "a handler panicked");
@@ -296,8 +382,7 @@ impl Node {
         } else {
             let loan = task.as_mut().take_loan();
             Answered::Task(task, loan)
-        };
-        self.answer(io, conn, id, Time::NEVER, answered);
+        }
     }
 
     fn panicked(&self, entry: &Entry) {
@@ -306,7 +391,7 @@ impl Node {
     }
 
     /// Sends an answer, or keeps it in its slot until there is room.
-    fn answer<P: Port>(
+    pub(super) fn answer<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
@@ -314,7 +399,21 @@ impl Node {
         deadline: Time,
         mut answered: Answered,
     ) {
-        match send_answer(io, conn, id, &mut answered) {
+        let sent = send_answer(io, conn, id, &mut answered);
+        self.answer_later(io, conn, id, deadline, sent, answered);
+    }
+
+    /// What becomes of an answer that was sent, or was not.
+    fn answer_later<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        deadline: Time,
+        sent: Sent,
+        mut answered: Answered,
+    ) {
+        match sent {
             Sent::Left => {
                 self.counters.answers.increment();
                 drop_answered(answered);
@@ -362,64 +461,6 @@ impl Node {
         }
     }
 
-    /// Starts to bring the bulk of a request. Returns whether there is room for more.
-    fn pull_request<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, index: u32) -> bool {
-        let Some(here) = self.conns.get_mut(conn) else { return false };
-        let Some(slot) = here.serving.slot(index) else { return true };
-        let id = CallId { slot: index, generation: slot.generation };
-        let token = pull_token(index, slot.mark);
-        let State::Pulling { offer, .. } = &mut slot.state else { return true };
-        let Some(bulk) = offer.take() else { return true };
-        match io.pull(conn, bulk, CALLEE | token) {
-            Ok(()) => true,
-            Err((SendError::Blocked, bulk)) => {
-                *offer = Some(bulk);
-                false
-            }
-            Err((error, bulk)) => {
-                io.decline(conn, bulk);
-                self.fail_pull(io, conn, id, &error.to_string());
-                true
-            }
-        }
-    }
-
-    fn fail_pull<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, id: CallId, why: &str) {
-        let Some(here) = self.conns.get_mut(conn) else { return };
-        here.serving.free(id.slot);
-        self.counters.serving.decrement();
-        self.counters.refused.increment();
-        let outcome = Outcome::Status { code: Code::ResourceExhausted, fate: Fate::NotRun };
-        let text = format!("the request's bulk was not brought: {why}");
-        self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, clip(&text).into()));
-    }
-
-    /// The bulk of a request is here, or will not come.
-    pub(super) fn request_pulled<P: Port>(
-        &mut self,
-        io: &mut Io<'_, P>,
-        conn: ConnId,
-        token: u64,
-        result: Result<Bulk, BulkError>,
-    ) {
-        let index = (token & 0xffff) as u32;
-        let Some(here) = self.conns.get_mut(conn) else { return };
-        let Some(slot) = here.serving.slot(index) else { return };
-        if pull_token(index, slot.mark) != token || !matches!(slot.state, State::Pulling { .. }) {
-            return;
-        }
-        let (id, deadline) = (CallId { slot: index, generation: slot.generation }, slot.deadline);
-        let bulk = match result {
-            Ok(bulk) => bulk,
-            Err(error) => return self.fail_pull(io, conn, id, &error.to_string()),
-        };
-        let State::Pulling { entry, arguments, .. } = here.serving.free(index) else { return };
-        self.counters.serving.decrement();
-        if let Err(violation) = self.run_async(io, conn, id, &entry, deadline, &arguments, Some(bulk)) {
-            io.abort(conn, violation.into());
-        }
-    }
-
     /// The caller is not interested any more. An id that is not served was answered already.
     pub(super) fn cancelled<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, id: CallId) {
         let Some(here) = self.conns.get_mut(conn) else { return };
@@ -435,7 +476,7 @@ impl Node {
     }
 
     /// Drops what a slot was doing; an offer that was not pulled comes back, to be declined.
-    fn drop_state(&mut self, state: State) -> Option<RemoteBulk> {
+    pub(super) fn drop_state(&mut self, state: State) -> Option<RemoteBulk> {
         match state {
             State::Running(place) => {
                 self.counters.dropped.increment();
@@ -446,7 +487,7 @@ impl Node {
                 }
                 None
             }
-            State::Answered(answered) => {
+            State::Answered(answered) | State::Ended(answered) => {
                 drop_answered(answered);
                 None
             }
@@ -463,7 +504,11 @@ impl Node {
         {
             here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
             let state = here.serving.free(id.slot);
-            let fate = if matches!(state, State::Running(_)) { Fate::MaybeRan } else { Fate::NotRun };
+            let fate = if matches!(state, State::Running(_) | State::Ended(_)) {
+                Fate::MaybeRan
+            } else {
+                Fate::NotRun
+            };
             self.counters.serving.decrement();
             self.counters.overdue.increment();
             if let Some(offer) = self.drop_state(state) {
@@ -487,10 +532,6 @@ impl Node {
             let _ = self.drop_state(state);
         }
     }
-}
-
-fn pull_token(slot: u32, mark: u64) -> u64 {
-    u64::from(slot) | (mark << 16 & (CALLEE - 1))
 }
 
 fn run_caught(

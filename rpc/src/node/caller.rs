@@ -17,14 +17,16 @@ use crate::{
     id::CallId,
     method::Method,
     status::{Code, Fate, Status},
+    stream::Lanes,
 };
 
 /// Arguments of a call: written in place, or into a buffer when the call has to wait.
 pub(crate) trait Source {
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError>;
-    fn into_buffer(self, limit: usize) -> Result<Vec<u8>, EncodeError>;
-    /// The buffer for the answer.
-    fn spare(self) -> Vec<u8>;
+    /// Writes them into `body`.
+    fn keep(self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError>;
+    /// They left: `body` is where the answer will be put.
+    fn left(self, body: &mut Vec<u8>);
 }
 
 /// Arguments that another thread has written already.
@@ -36,35 +38,35 @@ impl Source for Composed {
         self.0[..].compose(out)
     }
 
-    fn into_buffer(self, limit: usize) -> Result<Vec<u8>, EncodeError> {
-        if self.0.len() <= limit { Ok(self.0) } else { Err(EncodeError::Full) }
+    fn keep(self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError> {
+        if self.0.len() > limit {
+            return Err(EncodeError::Full);
+        }
+        *body = self.0;
+        Ok(())
     }
 
-    fn spare(self) -> Vec<u8> {
-        self.0
+    fn left(self, body: &mut Vec<u8>) {
+        *body = self.0;
     }
 }
 
 /// Arguments of the worker's own thread.
 #[derive(Debug)]
-pub(crate) struct Fresh<'a, T: ?Sized> {
-    pub(crate) value: &'a T,
-    pub(crate) buffer: Vec<u8>,
-}
+pub(crate) struct Fresh<'a, T: ?Sized>(pub(crate) &'a T);
 
 impl<T: Compose + ?Sized> Source for Fresh<'_, T> {
+    #[inline]
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
-        self.value.compose(out)
+        self.0.compose(out)
     }
 
-    fn into_buffer(mut self, limit: usize) -> Result<Vec<u8>, EncodeError> {
-        compose_into(&mut self.buffer, limit, self.value)?;
-        Ok(self.buffer)
+    fn keep(self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError> {
+        compose_into(body, limit, self.0)
     }
 
-    fn spare(self) -> Vec<u8> {
-        self.buffer
-    }
+    #[inline]
+    fn left(self, _: &mut Vec<u8>) {}
 }
 
 /// Why a request did not leave.
@@ -85,12 +87,13 @@ fn arguments_max<P: Port>(io: &Io<'_, P>, conn: ConnId) -> usize {
 }
 
 /// Sends a request whose arguments `compose` writes in place; gives the loan back when it did not leave.
+#[inline]
 fn send_request<P: Port>(
     io: &mut Io<'_, P>,
     conn: ConnId,
     id: CallId,
     method: &Method,
-    left: Option<Duration>,
+    (left, window): (Option<Duration>, u32),
     loan: &mut Option<Loan>,
     compose: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
 ) -> Result<(), Unsent> {
@@ -98,6 +101,7 @@ fn send_request<P: Port>(
         method: method.id,
         signature: method.signature_hash,
         deadline_us: frame::deadline_us(left),
+        window,
     };
     let mut failure = None;
     let fill = |body: &mut [u8]| {
@@ -112,7 +116,8 @@ fn send_request<P: Port>(
             }
         }
     };
-    let message = Head { kind: Kind::Request.code(), aux: id.aux() };
+    let kind = if method.is_oneway { Kind::OneWay } else { Kind::Request };
+    let message = Head { kind: kind.code(), aux: id.aux() };
     let sent = match loan.take() {
         None => io.send(conn, message, REQUEST_BYTES, fill),
         Some(bulk) if bulk.is_empty() => io.send(conn, message, REQUEST_BYTES, fill),
@@ -121,20 +126,25 @@ fn send_request<P: Port>(
             refused.error
         }),
     };
-    match (sent, failure) {
-        (Ok(()), _) => Ok(()),
-        (Err(_), Some(error)) => Err(Unsent::Never(TransportError::Encode(error))),
-        (Err(SendError::Blocked), None) => Err(Unsent::Blocked),
-        (Err(SendError::TooLarge { limit, .. }), None) => {
-            Err(Unsent::Never(TransportError::TooLarge { limit: limit.saturating_sub(REQUEST_BYTES) }))
+    match sent {
+        Ok(()) => Ok(()),
+        Err(error) => Err(unsent(error, failure)),
+    }
+}
+
+#[cold]
+fn unsent(error: SendError, failure: Option<EncodeError>) -> Unsent {
+    match (error, failure) {
+        (_, Some(error)) => Unsent::Never(TransportError::Encode(error)),
+        (SendError::Blocked, None) => Unsent::Blocked,
+        (SendError::TooLarge { limit, .. }, None) => {
+            Unsent::Never(TransportError::TooLarge { limit: limit.saturating_sub(REQUEST_BYTES) })
         }
-        (Err(SendError::NoBulk), None) => Err(Unsent::Never(TransportError::NoBulk {
+        (SendError::NoBulk, None) => Unsent::Never(TransportError::NoBulk {
             why: "bulk was negotiated away (initiator_depth 0)",
             fate: Fate::NotRun,
-        })),
-        (Err(_), None) => {
-            Err(Unsent::Never(TransportError::Closed { reason: CloseReason::Local, fate: Fate::NotRun }))
-        }
+        }),
+        (_, None) => Unsent::Never(TransportError::Closed { reason: CloseReason::Local, fate: Fate::NotRun }),
     }
 }
 
@@ -152,13 +162,17 @@ impl Node {
         method: &'static Method,
         timeout: Option<Duration>,
         source: impl Source,
-        mut loan: Option<Loan>,
+        (mut loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
         reply: Reply,
     ) -> Result<CallKey, TransportError> {
         self.counters.calls.increment();
         let now = io.now();
+        self.look(now);
         let deadline = timeout.map_or(Time::NEVER, |timeout| now.plus(timeout));
-        let limit = arguments_max(io, conn);
+        // The worker's own thread did not read the clock for this: see `looked`.
+        let is_local = matches!(reply, Reply::Local);
+        self.stale |= is_local;
+        let times = (if is_local { now } else { Time::NEVER }, deadline);
         let Some(here) = self.conns.get_mut(conn) else {
             let reason = self.closing(conn);
             return self.refuse(reply, TransportError::Closed { reason, fate: Fate::NotRun });
@@ -167,31 +181,66 @@ impl Node {
         if !calls.is_queued()
             && let Some(id) = calls.next_wire()
         {
-            match send_request(io, conn, id, method, timeout, &mut loan, |out| source.compose(out)) {
+            let window = lanes.as_ref().map_or(0, |lanes| lanes.window());
+            let id = if method.is_oneway { CallId::NONE } else { id };
+            let compose = |out: &mut [u8]| source.compose(out);
+            match send_request(io, conn, id, method, (timeout, window), &mut loan, compose) {
+                Ok(()) if method.is_oneway => return Ok(self.told_peer(conn, method, reply)),
                 Ok(()) => {
                     self.counters.posted.increment();
                     self.calls_live += 1;
                     self.next_deadline = self.next_deadline.min(deadline);
-                    return Ok(calls.insert(Some(id), method, deadline, source.spare(), None, reply));
+                    let (key, call) = calls.insert(id, method, times, reply);
+                    source.left(&mut call.body);
+                    if lanes.is_some() {
+                        call.lanes = lanes;
+                        here.streams_seen = true;
+                        self.bind_call(io, conn, key);
+                    }
+                    return Ok(key);
                 }
                 Err(Unsent::Never(error)) => return self.refuse(reply, error),
                 Err(Unsent::Blocked) => {}
             }
         }
-        if !calls.may_wait() {
+        self.start_later(io, conn, method, times, source, (loan, lanes), reply)
+    }
+
+    /// Keeps a call until there is room for it.
+    #[expect(clippy::too_many_arguments, reason = "a call's parts, each needed once")]
+    #[cold]
+    fn start_later<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        method: &'static Method,
+        times: (Time, Time),
+        source: impl Source,
+        loan: (Option<Loan>, Option<Box<Lanes>>),
+        reply: Reply,
+    ) -> Result<CallKey, TransportError> {
+        let limit = arguments_max(io, conn);
+        let streams = loan.1.is_some();
+        let here = self.conns.get_mut(conn).filter(|here| here.calls.may_wait());
+        let Some(Conn { calls, streams_seen, .. }) = here else {
             let waiting = self.limits.waiting_max;
             return self.refuse(reply, TransportError::Full { waiting });
-        }
-        match source.into_buffer(limit) {
-            Err(error) => self.refuse(reply, encode_failure(error, limit)),
-            Ok(body) => {
+        };
+        match calls.insert_waiting(method, times, loan, reply, |body| source.keep(body, limit)) {
+            Err((error, reply)) => self.refuse(reply, encode_failure(error, limit)),
+            Ok(key) => {
                 self.calls_live += 1;
-                self.next_deadline = self.next_deadline.min(deadline);
-                Ok(calls.insert(None, method, deadline, body, loan, reply))
+                self.next_deadline = self.next_deadline.min(times.1);
+                *streams_seen |= streams;
+                if streams {
+                    self.bind_call(io, conn, key);
+                }
+                Ok(key)
             }
         }
     }
 
+    #[cold]
     fn refuse(&self, reply: Reply, error: TransportError) -> Result<CallKey, TransportError> {
         self.counters.failed.increment();
         if let Reply::Cell(responder) = reply {
@@ -214,20 +263,29 @@ impl Node {
             return;
         }
         let Some(here) = self.conns.get_mut(conn) else { return };
+        let mut streams = Vec::new();
         while let Some(id) = here.calls.next_wire()
             && let Some(call) = here.calls.first_waiting()
             && let Some(method) = call.method
         {
             let (body, now) = (std::mem::take(&mut call.body), io.now());
-            let left = left(call.deadline, now);
-            let sent = send_request(io, conn, id, method, left, &mut call.loan, |out| body.compose(out));
+            let (left, window) =
+                (left(call.deadline, now), call.lanes.as_ref().map_or(0, |lanes| lanes.window()));
+            let id = if method.is_oneway { CallId::NONE } else { id };
+            let compose = |out: &mut [u8]| body.compose(out);
+            let sent = send_request(io, conn, id, method, (left, window), &mut call.loan, compose);
             call.body = body;
             match sent {
+                Ok(()) if method.is_oneway => {
+                    self.counters.told.increment();
+                    self.calls_live -= 1;
+                    here.calls.fail_first(Outcome::nothing());
+                }
                 Ok(()) => {
                     self.counters.posted.increment();
-                    here.calls.post_first(id);
+                    streams.extend(here.calls.post_first(id));
                 }
-                Err(Unsent::Blocked) => return,
+                Err(Unsent::Blocked) => break,
                 Err(Unsent::Never(error)) => {
                     self.counters.failed.increment();
                     self.calls_live -= 1;
@@ -235,6 +293,7 @@ impl Node {
                 }
             }
         }
+        streams.into_iter().for_each(|key| self.pump_call(io, conn, key));
     }
 
     /// Pulls that found no room. Returns whether all found some.
@@ -265,6 +324,7 @@ impl Node {
     }
 
     /// A response arrived.
+    #[inline]
     pub(super) fn answered<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
@@ -274,24 +334,54 @@ impl Node {
         bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
         let (outcome, payload) = frame::Outcome::parse(body)?;
+        let is_error = outcome == frame::Outcome::App;
+        if bulk.is_some() || !(is_error || outcome == frame::Outcome::Ok) {
+            self.answered_otherwise(io, conn, id, outcome, payload, bulk);
+            return Ok(());
+        }
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
+        let Some(index) = here.calls.answered(id) else {
+            self.counters.late_answers.increment();
+            return Ok(());
+        };
+        self.counters.answered.increment();
+        self.calls_live -= 1;
+        here.calls.finish_bytes(index, is_error, payload);
+        if here.calls.is_queued() {
+            self.send_requests(io, conn);
+        }
+        Ok(())
+    }
+
+    /// The same with bulk, or with no answer at all.
+    #[cold]
+    fn answered_otherwise<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        outcome: frame::Outcome,
+        payload: &[u8],
+        bulk: Option<RemoteBulk>,
+    ) {
+        let Some(here) = self.conns.get_mut(conn) else { return };
         let Some(index) = here.calls.answered(id) else {
             self.counters.late_answers.increment();
             if let Some(bulk) = bulk {
                 io.decline(conn, bulk);
             }
-            return Ok(());
+            return;
         };
         let call = here.calls.call(index);
         let wanted = call.method.is_some_and(|method| method.gives_bulk);
-        let mut buffer = std::mem::take(&mut call.body);
         let text = || String::from_utf8_lossy(payload).into_owned();
         let is_error = outcome == frame::Outcome::App;
+        let mut buffer = std::mem::take(&mut call.body);
         match (outcome, bulk) {
             (frame::Outcome::Ok, Some(bulk)) if wanted => {
                 fill(&mut buffer, payload);
                 call.body = buffer;
-                call.state = State::Pulling { is_error, offer: Some(bulk) };
+                (call.state, call.is_error, call.offer) = (State::Pulling, is_error, Some(bulk));
                 self.pull(io, conn, index);
             }
             (outcome, bulk) => {
@@ -312,7 +402,6 @@ impl Node {
             }
         }
         self.more_requests(io, conn);
-        Ok(())
     }
 
     /// Posts what waits, if anything does.
@@ -322,7 +411,7 @@ impl Node {
         }
     }
 
-    fn finish(&mut self, conn: ConnId, index: u32, outcome: Outcome) {
+    pub(super) fn finish(&mut self, conn: ConnId, index: u32, outcome: Outcome) {
         let counter = match &outcome {
             Outcome::Answered { .. } => &self.counters.answered,
             _ => &self.counters.failed,
@@ -346,7 +435,10 @@ impl Node {
         // A call that ended meanwhile: its bulk goes back by being dropped.
         let Some(index) = here.calls.find(key) else { return };
         let call = here.calls.call(index);
-        let State::Pulling { is_error, offer: None } = call.state else { return };
+        if call.state != State::Pulling || call.offer.is_some() {
+            return;
+        }
+        let is_error = call.is_error;
         let body = std::mem::take(&mut call.body);
         let outcome = match result {
             Ok(bulk) => Outcome::Answered { is_error, body, bulk: Some(bulk) },
@@ -368,8 +460,8 @@ impl Node {
             any = true;
             let (fate, message) = match here.calls.withdraw(index) {
                 State::Posted(_) => (Fate::MaybeRan, "no answer before the deadline"),
-                State::Pulling { offer, .. } => {
-                    if let Some(offer) = offer {
+                State::Pulling => {
+                    if let Some(offer) = here.calls.call(index).offer.take() {
                         io.decline(conn, offer);
                     }
                     (Fate::Ran, "the answer's bulk was not here before the deadline")
@@ -401,12 +493,15 @@ impl Node {
     /// Nobody waits for a call any more.
     pub(crate) fn cancel<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, key: CallKey) {
         let Some(here) = self.conns.get_mut(conn) else {
-            drop(self.take_local(conn, key));
+            drop(self.take_local(conn, key, &std::cell::Cell::default()));
             return;
         };
+        let offer = here.calls.find(key).and_then(|index| here.calls.call(index).offer.take());
+        if let Some(offer) = offer {
+            io.decline(conn, offer);
+        }
         match here.calls.forget(key) {
-            None | Some(State::Done(_)) => return,
-            Some(State::Pulling { offer: Some(offer), .. }) => io.decline(conn, offer),
+            None | Some(State::Done) => return,
             Some(_) => {}
         }
         self.counters.cancelled.increment();
@@ -419,7 +514,7 @@ impl Node {
         while let Some(index) = gone.calls.any_live() {
             let fate = match gone.calls.withdraw(index) {
                 State::Posted(_) => Fate::MaybeRan,
-                State::Pulling { .. } => Fate::Ran,
+                State::Pulling => Fate::Ran,
                 _ => Fate::NotRun,
             };
             self.counters.failed.increment();
@@ -445,7 +540,7 @@ enum Pull {
 /// Starts to bring the bulk of an answer.
 fn pull<P: Port>(io: &mut Io<'_, P>, conn: ConnId, calls: &mut Calls, index: u32) -> Pull {
     let token = calls.key(index).bits();
-    let State::Pulling { offer, .. } = &mut calls.call(index).state else { return Pull::Started };
+    let offer = &mut calls.call(index).offer;
     let Some(bulk) = offer.take() else { return Pull::Started };
     match io.pull(conn, bulk, token) {
         Ok(()) => Pull::Started,

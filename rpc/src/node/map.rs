@@ -8,6 +8,7 @@ pub(crate) struct ConnMap<T> {
     pools: [Vec<Option<(u32, T)>>; 4],
 }
 
+#[inline]
 const fn place(conn: ConnId) -> (usize, usize) {
     ((conn.index() >> 30) as usize, (conn.index() & 0x3fff_ffff) as usize)
 }

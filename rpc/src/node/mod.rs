@@ -9,13 +9,19 @@ mod answers;
 mod callee;
 mod caller;
 mod map;
+mod oneway;
+mod pulls;
 mod reach;
 mod serving;
 #[cfg(test)]
+mod sim_streams;
+#[cfg(test)]
 mod sim_tests;
+mod streams;
 mod tasks;
 
 use std::{
+    cell::Cell,
     collections::VecDeque,
     fmt,
     sync::{
@@ -37,8 +43,8 @@ use serving::Serving;
 use tasks::Tasks;
 
 use crate::{
-    calls::{CallKey, Calls},
-    cell::{CallCell, Outcome, Responder},
+    calls::{CallKey, Calls, Taken},
+    cell::{CallCell, Responder},
     config::Limits,
     cx::{Cx, Peer},
     frame::Kind,
@@ -46,6 +52,8 @@ use crate::{
     method::Method,
     service::Registry,
     stats::Counters,
+    stream::Lanes,
+    task::Seat,
 };
 
 /// What other threads ask of a worker.
@@ -58,6 +66,7 @@ pub(crate) enum Command {
         timeout: Option<Duration>,
         body: Vec<u8>,
         loan: Option<Loan>,
+        lanes: Option<Box<Lanes>>,
         responder: Responder,
     },
     /// Nobody waits for the call of this cell any more.
@@ -88,11 +97,15 @@ struct Conn {
     serving: Serving,
     /// For raw methods, one after the other: no counting of references for each call.
     raw_cx: Option<Cx>,
+    /// Whether any call had streams: only then they are looked for.
+    streams_seen: bool,
     watcher: Option<Arc<dyn Watcher>>,
 }
 
 /// Connections that ended, remembered so that later calls on them can say why.
 const REMEMBERED: usize = 64;
+/// A reading of the clock that is this much older than the next is not what a call's deadline counts from.
+const AWAY: Duration = Duration::from_millis(1);
 /// Handlers polled in one turn.
 const WAKES: usize = 256;
 /// Pull tokens with this bit belong to the callee.
@@ -115,11 +128,15 @@ pub(crate) struct Node {
     next_deadline: Time,
     /// Connections whose turn it is in `expire`; its memory is used again.
     due: Vec<ConnId>,
-    /// The clock's reading at time 0 of the worker.
-    epoch: Option<Instant>,
+    /// Boxes of handlers that are done, one for each method: the next one's future goes into it.
+    seats: Box<[Seat]>,
     /// Marks every request served, see [`Cx::cancelled`](crate::Cx::cancelled).
     mark: u64,
     calls_live: usize,
+    /// The time as it was seen last.
+    seen: Time,
+    /// Calls were started with that time, which may have been old.
+    stale: bool,
 }
 
 impl Node {
@@ -130,9 +147,11 @@ impl Node {
         reach: Arc<Reach>,
         counters: Arc<Counters>,
     ) -> Self {
+        let seats = (0..registry.len()).map(|_| Seat::default()).collect();
         Self {
             limits,
             registry,
+            seats,
             shared,
             tasks: Tasks::new(limits.tasks_max, Arc::clone(&reach)),
             reach,
@@ -142,9 +161,10 @@ impl Node {
             closings: VecDeque::with_capacity(REMEMBERED),
             next_deadline: Time::NEVER,
             due: Vec::with_capacity(64),
-            epoch: None,
             mark: 0,
             calls_live: 0,
+            seen: Time(0),
+            stale: false,
         }
     }
 
@@ -154,34 +174,61 @@ impl Node {
         known.map_or(CloseReason::Local, |(_, reason)| reason.clone())
     }
 
-    /// The outcome of a call made by this thread, once.
-    pub(crate) fn take_local(&mut self, conn: ConnId, key: CallKey) -> Option<Outcome> {
-        if let Some(here) = self.conns.get_mut(conn) {
-            return here.calls.take(key);
+    /// What a call made by this thread came to, once; see [`Calls::take`].
+    #[inline]
+    pub(crate) fn take_local(&mut self, conn: ConnId, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
+        match self.conns.get_mut(conn) {
+            Some(here) => here.calls.take(key, spare),
+            None => self.take_grave(conn, key, spare),
         }
+    }
+
+    #[cold]
+    fn take_grave(&mut self, conn: ConnId, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
         let grave = self.graves.iter().position(|(closed, _)| *closed == conn)?;
-        let outcome = self.graves[grave].1.take(key);
+        let taken = self.graves[grave].1.take(key, spare);
         if !self.graves[grave].1.has_untaken() {
             self.graves.swap_remove(grave);
         }
-        outcome
+        taken
     }
 
-    /// The clock's reading at `time`.
-    fn instant(&self, time: Time) -> Option<Instant> {
-        if time == Time::NEVER { None } else { self.epoch?.checked_add(time.since(Time(0))) }
-    }
-
-    /// Finds out what the clock read at time 0. A turn's time may be some turns old, so the earliest reading is best.
-    fn set_epoch(&mut self, now: Time) {
-        let seen = Instant::now().checked_sub(now.since(Time(0)));
-        self.epoch = self.epoch.into_iter().chain(seen).min();
-    }
-
-    fn expire<P: Port>(&mut self, io: &mut Io<'_, P>) -> bool {
-        if io.now() < self.next_deadline {
-            return false;
+    /// Takes note of the time. A thread that makes calls inline may have been away since the clock was read: calls that
+    /// it started then begin with this reading.
+    #[inline]
+    fn look(&mut self, now: Time) {
+        if now != self.seen {
+            self.looked(now);
         }
+    }
+
+    fn looked(&mut self, now: Time) {
+        let away = now.since(self.seen);
+        if self.stale && away > AWAY {
+            for (_, here) in self.conns.iter_mut() {
+                here.calls.put_off(self.seen, away);
+            }
+        }
+        (self.seen, self.stale) = (now, false);
+    }
+
+    /// Handlers that were woken, and streams that moved, by handlers perhaps.
+    fn wake<P: Port>(&mut self, io: &mut Io<'_, P>) {
+        self.wake_handlers(io);
+        self.pump_noticed(io);
+    }
+
+    fn wake_handlers<P: Port>(&mut self, io: &mut Io<'_, P>) {
+        for _ in 0..WAKES {
+            let Some(index) = self.reach.pop_ready() else { return };
+            if let Some((conn, slot, task, polled)) = self.tasks.wake(index) {
+                self.handler_ended(io, conn, slot, task, polled);
+            }
+        }
+    }
+
+    #[cold]
+    fn expire<P: Port>(&mut self, io: &mut Io<'_, P>) -> bool {
         let now = io.now();
         let mut due = std::mem::take(&mut self.due);
         let passed = self.conns.iter_mut().filter(|(_, conn)| conn.next_deadline() <= now);
@@ -209,19 +256,31 @@ impl App for Node {
     type Command = Command;
 
     fn opened<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, negotiated: &Negotiated) {
-        self.set_epoch(io.now());
+        // Its event came in a turn that has just read the clock.
+        let epoch = Instant::now().checked_sub(io.now().since(Time(0)));
         let negotiated = io.negotiated(conn).cloned().unwrap_or_else(|| Arc::new(negotiated.clone()));
         let peer = Arc::new(Peer {
             conn,
             negotiated,
+            epoch,
             reach: Arc::clone(&self.reach),
             running: (0..self.limits.serving_max).map(|_| AtomicU64::new(0)).collect(),
         });
         let calls = Calls::new(self.limits.window, self.limits.waiting_max);
-        self.conns
-            .insert(conn, Conn { peer, calls, serving: Serving::default(), raw_cx: None, watcher: None });
+        self.conns.insert(
+            conn,
+            Conn {
+                peer,
+                calls,
+                serving: Serving::default(),
+                raw_cx: None,
+                streams_seen: false,
+                watcher: None,
+            },
+        );
     }
 
+    #[inline]
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         let id = CallId::from_aux(message.head.aux);
         let handled = match Kind::parse(message.head.kind) {
@@ -231,9 +290,8 @@ impl App for Node {
                 self.cancelled(io, conn, id);
                 Ok(())
             }
-            Ok(Kind::OneWay) => {
-                Err(gimmal_engine::transport::Violation::Malformed { what: "one-way message" })
-            }
+            Ok(Kind::OneWay) => self.told(io, conn, message.body, message.bulk),
+            Ok(kind) => self.streamed(io, conn, kind, id, message.body),
             Err(violation) => Err(violation),
         };
         if let Err(violation) = handled {
@@ -259,6 +317,7 @@ impl App for Node {
         // Answers first: they free what both sides wait for.
         self.send_answers(io, conn);
         self.send_requests(io, conn);
+        self.pump_all(io, conn);
     }
 
     fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, conn: ConnId, reason: &CloseReason) {
@@ -280,10 +339,10 @@ impl App for Node {
 
     fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Command) {
         match command {
-            Command::Call { conn, method, timeout, body, loan, responder } => {
+            Command::Call { conn, method, timeout, body, loan, lanes, responder } => {
                 let reply = crate::calls::Reply::Cell(responder);
                 // The cell has heard if it failed.
-                let _ = self.start(io, conn, method, timeout, Composed(body), loan, reply);
+                let _ = self.start(io, conn, method, timeout, Composed(body), (loan, lanes), reply);
             }
             Command::Cancel(conn, cell) => self.cancel_cell(io, conn, &cell),
             Command::Watch(conn, watcher) => match self.conns.get_mut(conn) {
@@ -294,18 +353,20 @@ impl App for Node {
         }
     }
 
+    #[inline]
     fn tick<P: Port>(&mut self, io: &mut Io<'_, P>) -> Time {
+        let now = io.now();
+        self.look(now);
         let mut acted = false;
-        for _ in 0..WAKES {
-            let Some(index) = self.reach.pop_ready() else { break };
+        if self.reach.has_ready() {
+            self.wake(io);
             acted = true;
-            if let Some((conn, slot, task, polled)) = self.tasks.wake(index) {
-                self.handler_ended(io, conn, slot, task, polled);
-            }
         }
-        acted |= self.expire(io);
+        if now >= self.next_deadline {
+            acted |= self.expire(io);
+        }
         // What was sent just now leaves with a turn, so there must be one.
-        if acted || self.reach.has_ready() { io.now() } else { self.next_deadline }
+        if acted { now } else { self.next_deadline }
     }
 
     fn is_busy(&self) -> bool {

@@ -9,14 +9,14 @@ use std::{
     task::Wake,
 };
 
-use crossbeam::queue::ArrayQueue;
+use crossbeam::queue::{ArrayQueue, SegQueue};
 use gimmal_engine::{
     WorkerHandle,
     transport::{ConnId, Loan, LoanError, Provider},
 };
 
 use super::{Command, Node};
-use crate::error::AllocateError;
+use crate::{error::AllocateError, stream::Lane};
 
 /// A worker's handle without its provider.
 trait Worker: Send + Sync {
@@ -39,6 +39,8 @@ impl<P: Provider> Worker for WorkerHandle<P, Node> {
 pub(crate) struct Reach {
     /// Handlers that were woken; each is in it at most once, so it is never full.
     ready: ArrayQueue<u32>,
+    /// Lanes whose users did something; each is in it at most once.
+    lanes: SegQueue<Arc<Lane>>,
     worker: OnceLock<Box<dyn Worker>>,
 }
 
@@ -50,7 +52,7 @@ impl fmt::Debug for Reach {
 
 impl Reach {
     pub(crate) fn new(tasks_max: usize) -> Arc<Self> {
-        Arc::new(Self { ready: ArrayQueue::new(tasks_max), worker: OnceLock::new() })
+        Arc::new(Self { ready: ArrayQueue::new(tasks_max), lanes: SegQueue::new(), worker: OnceLock::new() })
     }
 
     /// Tells where the worker is; once, right after it started.
@@ -69,8 +71,21 @@ impl Reach {
         self.ready.pop()
     }
 
+    #[inline]
     pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+        !self.ready.is_empty() || !self.lanes.is_empty()
+    }
+
+    pub(crate) fn pop_lane(&self) -> Option<Arc<Lane>> {
+        self.lanes.pop()
+    }
+
+    /// Makes the worker look at a lane.
+    pub(crate) fn push_lane(&self, lane: Arc<Lane>) {
+        self.lanes.push(lane);
+        if let Some(worker) = self.worker.get() {
+            worker.ring();
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use gimmal_engine::{
     transport::{Loan, Time},
 };
 
-use crate::{frame::Outcome, id::CallId, service::Entry, task::BoxTask};
+use crate::{frame::Outcome, id::CallId, service::Entry, stream::Lanes, task::BoxTask};
 
 /// An answer that waits for room.
 pub(super) enum Answered {
@@ -37,6 +37,8 @@ pub(super) enum State {
     },
     /// A pending handler, by its place among the worker's tasks.
     Running(u32),
+    /// Done; its streams have something to send before.
+    Ended(Answered),
     /// Done, not sent.
     Answered(Answered),
 }
@@ -48,6 +50,7 @@ pub(super) struct Slot {
     pub(super) mark: u64,
     pub(super) deadline: Time,
     pub(super) state: State,
+    pub(super) lanes: Option<Box<Lanes>>,
 }
 
 /// See the module.
@@ -88,12 +91,18 @@ impl Serving {
     pub(super) fn put(&mut self, id: CallId, mark: u64, deadline: Time, state: State) {
         let index = id.slot as usize;
         while self.slots.len() <= index {
-            self.slots.push(Slot { generation: 0, mark: 0, deadline: Time::NEVER, state: State::Free });
+            self.slots.push(Slot {
+                generation: 0,
+                mark: 0,
+                deadline: Time::NEVER,
+                state: State::Free,
+                lanes: None,
+            });
         }
         if matches!(state, State::Answered(_)) {
             self.answers.push_back((id.slot, mark));
         }
-        self.slots[index] = Slot { generation: id.generation, mark, deadline, state };
+        self.slots[index] = Slot { generation: id.generation, mark, deadline, state, lanes: None };
         self.next_deadline = self.next_deadline.min(deadline);
     }
 
@@ -109,9 +118,9 @@ impl Serving {
 
     /// Frees a slot; what it was doing is the caller's.
     pub(super) fn free(&mut self, slot: u32) -> State {
-        self.slots
-            .get_mut(slot as usize)
-            .map_or(State::Free, |slot| std::mem::replace(&mut slot.state, State::Free))
+        let Some(slot) = self.slots.get_mut(slot as usize) else { return State::Free };
+        slot.lanes = None;
+        std::mem::replace(&mut slot.state, State::Free)
     }
 
     /// The first answer that waits, with its id; cancelled ones are skipped.
@@ -160,7 +169,7 @@ impl Serving {
         }
         let mut next = Time::NEVER;
         for (index, slot) in (0u32..).zip(&self.slots) {
-            if !matches!(slot.state, State::Running(_) | State::Pulling { .. }) {
+            if !matches!(slot.state, State::Running(_) | State::Pulling { .. } | State::Ended(_)) {
                 continue;
             }
             if slot.deadline <= now {
@@ -178,11 +187,20 @@ impl Serving {
         self.slots.iter().position(waits).and_then(|index| u32::try_from(index).ok())
     }
 
+    /// Every slot with streams, and its mark.
+    pub(super) fn all_streaming(&self) -> Vec<(u32, u64)> {
+        let streams = (0u32..).zip(&self.slots).filter(|(_, slot)| slot.lanes.is_some());
+        streams.map(|(index, slot)| (index, slot.mark)).collect()
+    }
+
     /// Frees every slot, for a connection that is gone.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (u32, State)> {
         let slots = (0u32..).zip(&mut self.slots);
         slots
-            .map(|(index, slot)| (index, std::mem::replace(&mut slot.state, State::Free)))
+            .map(|(index, slot)| {
+                slot.lanes = None;
+                (index, std::mem::replace(&mut slot.state, State::Free))
+            })
             .filter(|(_, state)| !matches!(state, State::Free))
     }
 }

@@ -122,14 +122,14 @@ impl World for Handlers {
     }
 }
 
-struct Rng(u64);
+pub(super) struct Rng(pub(super) u64);
 
 impl Rng {
-    fn index(&mut self, limit: usize) -> usize {
+    pub(super) fn index(&mut self, limit: usize) -> usize {
         usize::try_from(self.below(limit as u64)).unwrap()
     }
 
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -152,7 +152,11 @@ struct Run {
     cancelled: usize,
 }
 
-fn node(sim: &Sim, config: &Config, services: Vec<Arc<dyn Service>>) -> (Inline<Sim, Node>, Arc<Counters>) {
+pub(super) fn node(
+    sim: &Sim,
+    config: &Config,
+    services: Vec<Arc<dyn Service>>,
+) -> (Inline<Sim, Node>, Arc<Counters>) {
     let (plan, limits) = config.clone().validate().unwrap();
     let (reach, counters) = (Reach::new(limits.tasks_max), Arc::<Counters>::default());
     let registry = Arc::new(Registry::new(services).unwrap());
@@ -162,10 +166,56 @@ fn node(sim: &Sim, config: &Config, services: Vec<Arc<dyn Service>>) -> (Inline<
     (inline, counters)
 }
 
-fn config(serving_max: usize) -> Config {
+pub(super) fn config(serving_max: usize) -> Config {
     let port = PortConfig { ring_bytes: 16 << 10, slot_bytes: 4096, arrivals: 16, ..PortConfig::default() };
     let engine = EngineConfig { port, ..EngineConfig::default() };
     Config { engine, window: 8, waiting_max: 16, serving_max, tasks_max: 6, ..Config::default() }
+}
+
+/// A turn of the client, and perhaps one of the server.
+pub(super) fn turns(
+    client: &mut Inline<Sim, Node>,
+    server: &mut Inline<Sim, Node>,
+    rng: &mut Rng,
+    now: &mut Time,
+) {
+    *now = Time(now.0 + 1000);
+    client.turn_at(*now);
+    if rng.below(3) > 0 {
+        server.turn_at(*now);
+    }
+}
+
+/// Connects the two; the client's end.
+pub(super) fn connect(
+    sim: &Sim,
+    client: &mut Inline<Sim, Node>,
+    server: &mut Inline<Sim, Node>,
+    rng: &mut Rng,
+    now: &mut Time,
+) -> gimmal_engine::transport::ConnId {
+    let address: Address = "mem://world".parse().unwrap();
+    let mut listener = sim.listen(&address, &ListenOptions::default()).unwrap();
+    let gate = client.handle().gate().clone();
+    let mut connecting = sim.connect(&address, &gate, &ConnectOptions::default()).unwrap();
+    for _ in 0..10_000 {
+        turns(client, server, rng, now);
+        if let Some(incoming) = listener.accept(Duration::ZERO).unwrap() {
+            let link = incoming.accept(server.handle().gate()).unwrap();
+            server.adopt(link);
+        }
+        if let Some(link) = connecting.poll(Duration::ZERO) {
+            client.adopt(link.unwrap());
+            break;
+        }
+    }
+    for _ in 0..1000 {
+        turns(client, server, rng, now);
+        if let Some((conn, _)) = client.app_mut().conns.iter_mut().next() {
+            return conn;
+        }
+    }
+    panic!("no connection");
 }
 
 impl Run {
@@ -194,37 +244,12 @@ impl Run {
     }
 
     fn connect(&mut self) {
-        let address: Address = "mem://world".parse().unwrap();
-        let mut listener = self.sim.listen(&address, &ListenOptions::default()).unwrap();
-        let gate = self.client.handle().gate().clone();
-        let mut connecting = self.sim.connect(&address, &gate, &ConnectOptions::default()).unwrap();
-        for _ in 0..10_000 {
-            self.turns();
-            if let Some(incoming) = listener.accept(Duration::ZERO).unwrap() {
-                let link = incoming.accept(self.server.handle().gate()).unwrap();
-                self.server.adopt(link);
-            }
-            if let Some(link) = connecting.poll(Duration::ZERO) {
-                self.client.adopt(link.unwrap());
-                break;
-            }
-        }
-        for _ in 0..1000 {
-            self.turns();
-            self.conn = self.client.app_mut().conns.iter_mut().map(|(conn, _)| conn).next();
-            if self.conn.is_some() {
-                return;
-            }
-        }
-        panic!("no connection");
+        let Self { sim, client, server, rng, now, .. } = self;
+        self.conn = Some(connect(sim, client, server, rng, now));
     }
 
     fn turns(&mut self) {
-        self.now = Time(self.now.0 + 1000);
-        self.client.turn_at(self.now);
-        if self.rng.below(3) > 0 {
-            self.server.turn_at(self.now);
-        }
+        turns(&mut self.client, &mut self.server, &mut self.rng, &mut self.now);
     }
 
     fn call(&mut self, number: u32) {
@@ -248,11 +273,11 @@ impl Run {
         let started = self.client.with(|node, io| {
             if at == 5 {
                 let request = number.to_le_bytes();
-                let source = Fresh { value: &request[..], buffer: Vec::new() };
-                node.start(io, conn, method, timeout, source, None, Reply::Local)
+                let source = Fresh(&request[..]);
+                node.start(io, conn, method, timeout, source, (None, None), Reply::Local)
             } else {
                 let value = &Encoded::<Postcard, _>::new(&arguments);
-                node.start(io, conn, method, timeout, Fresh { value, buffer: Vec::new() }, loan, Reply::Local)
+                node.start(io, conn, method, timeout, Fresh(value), (loan, None), Reply::Local)
             }
         });
         match started {
@@ -269,7 +294,8 @@ impl Run {
         let node = self.client.app_mut();
         let ended = &mut self.ended;
         self.open.retain(|(number, at, key)| {
-            let Some(outcome) = node.take_local(conn, *key) else { return true };
+            let Some(taken) = node.take_local(conn, *key, &std::cell::Cell::default()) else { return true };
+            let outcome = Outcome::from(taken);
             let result = judge(*number, *at, outcome);
             assert!(ended.insert(*number, result).is_none(), "call {number} ended twice");
             false
@@ -374,12 +400,12 @@ fn judge(number: u32, at: usize, outcome: Outcome) -> Result<(), Fate> {
     }
 }
 
-type Device = (&'static str, fn() -> SimDevice);
+pub(super) type Device = (&'static str, fn() -> SimDevice);
 
-const DEVICES: [Device; 3] =
+pub(super) const DEVICES: [Device; 3] =
     [("roce", SimDevice::roce), ("iwarp", SimDevice::iwarp), ("shared memory", SimDevice::shared_memory)];
 
-fn world(seed: u64, device: SimDevice) -> SimConfig {
+pub(super) fn world(seed: u64, device: SimDevice) -> SimConfig {
     SimConfig {
         seed,
         device,
@@ -391,7 +417,7 @@ fn world(seed: u64, device: SimDevice) -> SimConfig {
 }
 
 /// Seeds of a run: few in CI, more in a soak.
-fn seeds() -> u64 {
+pub(super) fn seeds() -> u64 {
     std::env::var("GIMMAL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40)
 }
 

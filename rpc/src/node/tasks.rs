@@ -65,20 +65,29 @@ impl Tasks {
         self.places.len() - self.free.len()
     }
 
-    /// A free place and its waker; `None` when `tasks_max` are pending. Not taken until [`Tasks::keep`].
-    pub(crate) fn place(&mut self) -> Option<(u32, Waker)> {
-        if let Some(&index) = self.free.last() {
-            return Some((index, self.places[index as usize].waker.clone()));
-        }
+    /// A free place; `None` when `tasks_max` are pending. Not taken until [`Tasks::keep`].
+    #[inline]
+    pub(crate) fn place(&mut self) -> Option<u32> {
+        self.free.last().copied().or_else(|| self.grow())
+    }
+
+    /// Wakes what is in a place.
+    #[inline]
+    pub(crate) fn waker(&self, index: u32) -> &Waker {
+        &self.places[index as usize].waker
+    }
+
+    #[cold]
+    fn grow(&mut self) -> Option<u32> {
         if self.places.len() >= self.max {
             return None;
         }
         let index = u32::try_from(self.places.len()).ok()?;
         let wake = TaskWake::new(index, &self.reach);
         let waker = Waker::from(Arc::clone(&wake));
-        self.places.push(Place { wake, waker: waker.clone(), task: None, conn: ConnId::new(0, 0), slot: 0 });
+        self.places.push(Place { wake, waker, task: None, conn: ConnId::new(0, 0), slot: 0 });
         self.free.push(index);
-        Some((index, waker))
+        Some(index)
     }
 
     /// Keeps a pending handler in the place that [`Tasks::place`] gave.

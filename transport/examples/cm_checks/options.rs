@@ -50,10 +50,14 @@ pub(crate) fn ack_timeout(site: &Site) -> Outcome {
             Ok(answering.accept(&plan.accept, STEP)?)
         },
     )?;
-    let (client, ()) = client?;
+    let (mut client, ()) = client?;
     let seen = (client.query()?.timeout, server.query()?.timeout);
     ensure!(seen == (17, 19), "the queue pairs have {seen:?}, set were 17 and 19");
+    client.set_rnr_timer(12)?;
+    let refused = client.set_rnr_timer(32);
+    ensure!(matches!(refused, Err(CmError::Value { limit: 31, .. })), "{refused:?}");
     let view = client.query()?;
+    ensure!(view.min_rnr_timer == 12 && server.query()?.min_rnr_timer == 0, "{view:?}");
     ensure!((view.retry_count, view.rnr_retry, view.state) == (7, 7, 3), "{view:?}");
     Ok(None)
 }

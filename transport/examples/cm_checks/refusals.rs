@@ -100,6 +100,21 @@ pub(crate) fn raw(site: &Site) -> Outcome {
     ensure!(seen.is_by_consumer() && seen.private_data.starts_with(b"closed on Sundays"), "{seen:?}");
     ensure!(!seen.is_nobody_listening(), "{seen}");
     println!("        {seen}");
+    // For its vendor options, which no software device has.
+    let (client, ()) = meet(
+        &mut listener,
+        &target,
+        &Plan::default(),
+        |_| Ok(()),
+        |request| {
+            ensure!(request.remote_ece()?.is_none(), "ECE options from a software device");
+            Ok(request.reject_ece(&reply)?)
+        },
+    )?;
+    let seen = rejection(client)?;
+    ensure!(seen.status == if site.iwarp { -104 } else { 35 }, "{seen:?}");
+    ensure!(seen.is_by_consumer() && seen.private_data.starts_with(b"closed on Sundays"), "{seen:?}");
+    println!("        {seen}");
     Ok(None)
 }
 

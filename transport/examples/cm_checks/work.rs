@@ -38,7 +38,7 @@ pub(crate) fn posted_memory(site: &Site) -> Outcome {
     client.post_send(ours.range(128..160), 21)?;
     let touched = client.write(ours.range(130..131), b"x");
     ensure!(matches!(touched, Err(CmError::Posted { .. })), "{touched:?}");
-    client.read(ours.range(128..160), &mut bytes)?;
+    client.read(ours.range(128..160), &mut bytes[..32])?;
     let done = client.completion(STEP)?;
     ensure!((done.operation, done.token) == (Operation::Send, 21), "{done:?}");
     client.write(ours.range(130..131), b"x")?;

@@ -18,9 +18,11 @@ use super::{
 };
 use crate::{Address, Hello, ListenError, ListenOptions, Listener, Refusal, RejectReason};
 
-/// Clients that may be connected without having said hello. Beyond it the oldest goes: an honest client's hello is
-/// there as soon as its socket is.
+/// Clients that may be connected without having said hello. Beyond it the oldest goes if it had its chance: an honest
+/// client's hello is there soon after its socket is.
 const WAITING_MAX: usize = 32;
+/// That chance, on a host with more clients than cores.
+const CHANCE: Duration = Duration::from_millis(25);
 
 /// Listens on a unix socket.
 #[derive(Debug)]
@@ -35,7 +37,10 @@ pub struct ShmListener {
 #[derive(Debug)]
 struct Waiting {
     socket: OwnedFd,
+    since: Instant,
     until: Instant,
+    /// Its hello was looked for, in vain.
+    looked: bool,
 }
 
 /// What a waiting client came to.
@@ -55,6 +60,12 @@ impl ShmListener {
     fn accept_sockets(&mut self) -> Result<(), ListenError> {
         // Bounded, so that a flood of clients cannot keep us from those who have said hello.
         for _ in 0..WAITING_MAX {
+            let full = self.waiting.len() == WAITING_MAX;
+            let is_late = |oldest: &Waiting| oldest.looked && oldest.since.elapsed() >= CHANCE;
+            if full && !self.waiting.front().is_some_and(is_late) {
+                // The others wait in the backlog.
+                return Ok(());
+            }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match rustix::net::accept_with(self.place.socket(), flags) {
                 Ok(socket) => socket,
@@ -66,13 +77,12 @@ impl ShmListener {
                 self.reject(socket, RejectReason::NotOurs);
                 continue;
             }
-            if self.waiting.len() == WAITING_MAX
-                && let Some(oldest) = self.waiting.pop_front()
-            {
+            if full && let Some(oldest) = self.waiting.pop_front() {
                 self.reject(oldest.socket, RejectReason::Overloaded);
             }
-            let until = Instant::now() + self.options.handshake_timeout;
-            self.waiting.push_back(Waiting { socket, until });
+            let since = Instant::now();
+            let until = since + self.options.handshake_timeout;
+            self.waiting.push_back(Waiting { socket, since, until, looked: false });
         }
         Ok(())
     }
@@ -87,7 +97,7 @@ impl ShmListener {
                     return Some(ShmIncoming::new(client.socket, hello, self.place.path(), &self.options));
                 }
                 Outcome::Later if client.until <= now => self.reject(client.socket, RejectReason::Overloaded),
-                Outcome::Later => self.waiting.push_back(client),
+                Outcome::Later => self.waiting.push_back(Waiting { looked: true, ..client }),
                 Outcome::Gone => {}
                 Outcome::Rejected(reason) => self.reject(client.socket, reason),
             }
@@ -122,10 +132,14 @@ impl Listener for ShmListener {
                 return Ok(None);
             }
             // A client that stays silent is dropped at its own time, whoever else comes.
-            let turn = self.waiting.iter().map(|client| client.until).chain(until).min();
+            let full = self.waiting.len() == WAITING_MAX;
+            let chance = self.waiting.front().filter(|_| full).map(|oldest| oldest.since + CHANCE);
+            let turn = self.waiting.iter().map(|client| client.until).chain(until).chain(chance).min();
             let turn = turn.unwrap_or_else(|| now + Duration::from_secs(3600));
             let sockets = self.waiting.iter().map(|client| client.socket.as_fd());
-            socket::wait_readable(sockets.chain([self.place.socket().as_fd()]), turn)
+            // Who waits in the backlog is let in when there is room.
+            let place = (!full).then(|| self.place.socket().as_fd());
+            socket::wait_readable(sockets.chain(place), turn)
                 .map_err(|errno| ListenError::Port(system("poll")(errno)))?;
         }
     }

@@ -284,9 +284,8 @@ fn parts(lane: Option<Lane>) -> Option<(Qp, Box<Holdings>)> {
 
 impl Control {
     pub(crate) fn connect(&mut self, attempt: Box<Attempt>) {
-        if let Ok(ip) = attempt.host.parse() {
-            let targets = naming::literal(ip, attempt.port);
-            return self.try_targets(attempt, targets);
+        if let Some(target) = naming::literal(&attempt.host, attempt.port) {
+            return self.try_targets(attempt, Ok(vec![target]));
         }
         let (ticket, host, port, mailbox) =
             (attempt.ticket, attempt.host.clone(), attempt.port, self.mailbox.clone());

@@ -68,6 +68,7 @@ pub use inspect::{
 pub use knock::knock;
 pub use link::VerbsLink;
 pub use listen::{VerbsIncoming, VerbsListener};
+pub use mr::registrations;
 pub use port::VerbsPort;
 pub use rnr::{RnrCounters, rnr_counters};
 

@@ -1,12 +1,28 @@
 //! Registered memory: one registration for each purpose, with no more rights than the purpose needs.
 
-use std::{ptr::NonNull, sync::Arc};
+use std::{
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use crate::{
     PortError,
     mem::Region,
     verbs::{device::Pd, sys},
 };
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
+
+/// Registrations of this process so far, and the time they took: usually most of what a connection costs.
+#[must_use]
+pub fn registrations() -> (u64, Duration) {
+    (COUNT.load(Ordering::Relaxed), Duration::from_nanos(NANOSECONDS.load(Ordering::Relaxed)))
+}
 
 /// What a registration is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,12 +82,16 @@ unsafe impl Sync for Mr {}
 impl Mr {
     /// Registers all of `region`.
     pub(crate) fn new(pd: &Arc<Pd>, region: &Region, purpose: Purpose) -> Result<Self, PortError> {
+        let started = Instant::now();
         // SAFETY: the range is exactly a live mapping, readable and writable; what the device may do with it is
         // `purpose`, and nobody here holds a reference into a range that the purpose lets others write.
         let raw = unsafe {
             sys::ibv_reg_mr(pd.raw(), region.base().as_ptr().cast(), region.len(), purpose.access())
         };
         let raw = sys::pointer_result(raw).map_err(|errno| registration_error(errno, region.len()))?;
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        NANOSECONDS.fetch_add(took, Ordering::Relaxed);
         // SAFETY: the call succeeded; the keys never change.
         let lkey = unsafe { (*raw.as_ptr()).lkey };
         // SAFETY: as above.

@@ -8,12 +8,17 @@ use crate::{
     verbs::raw::{CmError, Resolve, Target},
 };
 
-/// Of an address that needs no name server: nobody is waited for.
-pub(crate) fn literal(ip: IpAddr, port: u16) -> Result<Vec<Target>, CmError> {
-    Resolve::to(&ip.to_string(), port).numeric_host().no_route().run()
+/// Where librdmacm looks for ibacm, which alone knows routes and `ai_connect` data.
+const RESOLVER: [&str; 2] = ["/run/ibacm.sock", "/run/ibacm.port"];
+
+/// Of an address, if nobody needs to be asked about it: librdmacm waits for ibacm without a bound.
+pub(crate) fn literal(host: &str, port: u16) -> Option<Target> {
+    let ip: IpAddr = host.parse().ok()?;
+    let resolver = RESOLVER.iter().any(|path| std::path::Path::new(path).exists());
+    (!resolver).then(|| Target::at(SocketAddr::new(ip, port)))
 }
 
-/// Of a name: every address it has. Blocks.
+/// Of a name or an address: all that is known. Blocks.
 pub(crate) fn targets(host: &str, port: u16) -> Result<Vec<Target>, CmError> {
     Resolve::to(host, port).run()
 }
@@ -54,6 +59,15 @@ pub(crate) fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_needs_nobody_and_a_name_does() {
+        if !RESOLVER.iter().any(|path| std::path::Path::new(path).exists()) {
+            let target = literal("fd77::1", 9).unwrap();
+            assert_eq!(target.destination.unwrap().to_string(), "[fd77::1]:9");
+        }
+        assert_eq!(literal("server", 9), None);
+    }
 
     #[test]
     fn connect_data_must_leave_room_for_our_hello() {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  live removal --address rdma://HOST:7800 --device rxe0     a device is removed under load, and added again
+//!  live cycles  --address rdma://HOST:7820 --total 1000      connections made and ended, nothing left
 //!  live storm   --address shm://storm --clients 1000         many clients at once
 //!  live host    --address rdma://HOST:7801                   the server of two guests
 //!  live visit   --address rdma://PEER:7801 --expect same     its client, while something happens between them
@@ -9,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cycles;
 mod removal;
 mod storm;
 mod tally;
@@ -28,6 +30,8 @@ struct Args {
 enum What {
     /// Removes a device under load and adds it again. Needs root, and a guest that nobody else uses.
     Removal(removal::Options),
+    /// Makes and ends connections: what one costs, and that nothing is left.
+    Cycles(cycles::Options),
     /// Connects many clients at once; each must end connected, refused with a reason, or at its deadline.
     Storm(storm::Options),
     /// Serves until its standard input ends, or for some time.
@@ -39,6 +43,7 @@ enum What {
 fn main() -> anyhow::Result<()> {
     match Args::parse().what {
         What::Removal(options) => removal::run(&options),
+        What::Cycles(options) => cycles::run(&options),
         What::Storm(options) => storm::run(&options),
         What::Host(options) => visit::host(&options),
         What::Visit(options) => visit::run(&options),

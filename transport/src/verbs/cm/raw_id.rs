@@ -88,6 +88,22 @@ impl CmId {
         sys::cm_result(unsafe { sys::rdma_establish(self.raw.as_ptr()) })
     }
 
+    pub(crate) fn remote_ece(&self, ece: &mut sys::ibv_ece) -> Result<(), i32> {
+        // SAFETY: the id is live; the place is ours.
+        sys::cm_result(unsafe { sys::rdma_get_remote_ece(self.raw.as_ptr(), ece) })
+    }
+
+    pub(crate) fn set_local_ece(&self, mut ece: sys::ibv_ece) -> Result<(), i32> {
+        // SAFETY: the id is live; the options are read during the call only.
+        sys::cm_result(unsafe { sys::rdma_set_local_ece(self.raw.as_ptr(), &raw mut ece) })
+    }
+
+    pub(crate) fn reject_ece(&self, private: &[u8]) -> Result<(), i32> {
+        let len = u8::try_from(private.len()).unwrap_or(0);
+        // SAFETY: the id is live; the bytes are read during the call only.
+        sys::cm_result(unsafe { sys::rdma_reject_ece(self.raw.as_ptr(), private.as_ptr().cast(), len) })
+    }
+
     /// What a queue pair of our own must be told to enter `state`, and the mask that says which fields.
     pub(crate) fn qp_attributes(&self, state: u32) -> Result<(sys::ibv_qp_attr, i32), i32> {
         // SAFETY: integers and unions of integers, for which zero is a value.

@@ -84,6 +84,48 @@ impl Connection {
         &self.private_data
     }
 
+    /// Waits for ESTABLISHED. A receive that completes before counts as it: the CM's last message may be late or lost.
+    pub(crate) fn await_established(&mut self, limit: &Limit) -> Result<(), CmError> {
+        const STEP: &str = "waiting for ESTABLISHED";
+        loop {
+            if self.fetch()? && self.ready.front().is_some_and(|first| first.status == 0) {
+                if let Err(errno) = self.endpoint.id.notify_established() {
+                    // EISCONN: it knows by now.
+                    tracing::debug!(errno, "rdma_notify");
+                }
+                return Ok(());
+            }
+            self.endpoint.queue.arm().map_err(call("ibv_req_notify_cq"))?;
+            while let Some(event) = self.endpoint.channel.next().map_err(call("rdma_get_cm_event"))? {
+                match event.kind {
+                    EventKind::Established if event.status == 0 => return Ok(()),
+                    EventKind::AddrChange | EventKind::TimewaitExit | EventKind::Other(_) => {}
+                    _ => return Err(wait::failed(&event, STEP)),
+                }
+            }
+            if limit.is_over() {
+                return Err(limit.error(STEP));
+            }
+            wait::readable(&[self.endpoint.queue.fd(), self.endpoint.channel.fd()], limit)?;
+            self.endpoint.queue.quiet();
+        }
+    }
+
+    /// How long the peer waits when it meets no receive of ours: a code of the InfiniBand table, 12 is 0.64 ms. The CM
+    /// leaves 0, which is 655 ms.
+    ///
+    /// # Errors
+    /// [`CmError::Value`] above 31, [`CmError::Unsupported`] on iWARP.
+    pub fn set_rnr_timer(&mut self, code: u8) -> Result<(), CmError> {
+        if self.endpoint.is_iwarp() {
+            return Err(CmError::Unsupported { what: "an RNR timer", why: "iWARP has no RNR" });
+        }
+        if code > 31 {
+            return Err(CmError::Value { field: "rnr_timer", value: code.into(), limit: 31 });
+        }
+        self.endpoint.qp.set_rnr_timer(code).map_err(call("ibv_modify_qp"))
+    }
+
     /// Sends `span`.
     ///
     /// # Errors

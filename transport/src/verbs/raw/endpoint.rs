@@ -135,7 +135,12 @@ impl Endpoint {
             }
         }
         let pd = Pd::new(&device.context)?;
-        let queue = Cq::new(&device.context, &device.limits)?;
+        let entries = plan.send_entries.saturating_add(plan.recv_entries);
+        let queue = if device.limits.iwarp {
+            Cq::new(&device.context, &device.limits)
+        } else {
+            Cq::with_entries(&device.context, &device.limits, entries)
+        }?;
         let request =
             QpRequest { send_entries: plan.send_entries, recv_entries: plan.recv_entries, inline_bytes: 0 };
         let (qp, own) = match plan.maker {

@@ -66,7 +66,7 @@ impl Listener {
 /// A request to connect. Dropping it rejects it.
 #[derive(Debug)]
 pub struct Request {
-    id: CmId,
+    pub(crate) id: CmId,
     channel: Arc<EventChannel>,
     event: CmEvent,
 }
@@ -190,8 +190,9 @@ impl Answering {
         }
         let raw = param.raw(&depths, endpoint.qp_number());
         endpoint.id.accept(&raw).map_err(call("rdma_accept"))?;
-        wait::expect(&endpoint.channel, EventKind::Established, &limit, "waiting for ESTABLISHED")?;
-        Ok(Connection::new(endpoint, depths, event.private().to_vec()))
+        let mut connection = Connection::new(endpoint, depths, event.private().to_vec());
+        connection.await_established(&limit)?;
+        Ok(connection)
     }
 
     /// Refuses, with data for the other side.

@@ -35,6 +35,7 @@
 mod active;
 pub(crate) mod address;
 mod connection;
+mod ece;
 mod endpoint;
 mod error;
 mod listener;
@@ -48,6 +49,7 @@ mod wait;
 pub use active::{DialOptions, Dialing, Draft, Resolved, Routed, dial};
 pub use address::{CmAddress, IbAddress};
 pub use connection::{Connection, Done};
+pub use ece::Ece;
 pub use endpoint::{Endpoint, Operation, QpMaker, QpPlan};
 pub use error::{CmError, Rejection};
 pub use listener::{Answering, Listener, Request};

@@ -17,7 +17,7 @@ use crate::verbs::{
     raw::{
         address::{CmAddress, RawCmAddress},
         error::CmError,
-        target::Target,
+        target::{PathData, Target},
     },
     sys::{self, rai},
 };
@@ -110,6 +110,7 @@ pub struct Resolve {
     qp_type: QpType,
     source: Option<CmAddress>,
     destination: Option<CmAddress>,
+    route: Option<PathData>,
 }
 
 impl Resolve {
@@ -151,6 +152,7 @@ impl Resolve {
             qp_type: QpType::Rc,
             source: None,
             destination: None,
+            route: None,
         }
     }
 
@@ -193,6 +195,13 @@ impl Resolve {
     #[must_use]
     pub fn source(mut self, source: impl Into<CmAddress>) -> Self {
         self.source = Some(source.into());
+        self
+    }
+
+    /// Only paths like this one (`ai_route` of the hints); means something where a resolver knows the subnet.
+    #[must_use]
+    pub fn route(mut self, route: PathData) -> Self {
+        self.route = Some(route);
         self
     }
 
@@ -296,6 +305,11 @@ impl Resolve {
         if let Some(destination) = &mut destination {
             hints.ai_dst_len = destination.len();
             hints.ai_dst_addr = destination.as_mut_ptr();
+        }
+        let mut route = self.route.map(|route| PathData::words(&[route]));
+        if let Some(route) = &mut route {
+            hints.ai_route_len = size_of_val(route.as_slice());
+            hints.ai_route = route.as_mut_ptr().cast();
         }
         let mut list = std::ptr::null_mut();
         // SAFETY: the strings end with NULs, the hints point to locals; all outlive the call; `list` is ours.

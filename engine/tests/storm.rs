@@ -1,0 +1,106 @@
+//! Many clients at once, and clients that connect and then say nothing.
+
+#![allow(clippy::unwrap_used, reason = "a failure of a test is a panic")]
+
+use std::time::{Duration, Instant};
+
+use gimmal_engine::{
+    Acceptor, App, Config, Idle, Io, Message, Workers,
+    transport::{
+        Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Connecting as _, Negotiated, Port,
+        PortConfig, Provider as _,
+        shm::Shm,
+        sim::{Sim, SimConfig},
+    },
+};
+
+/// Has nothing to say.
+#[derive(Debug)]
+struct Mute;
+
+impl App for Mute {
+    type Command = ();
+
+    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
+    fn message<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: Message<'_>) {}
+    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
+    fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {}
+    fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &CloseReason) {}
+    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
+}
+
+fn config(handshakes_max: usize) -> Config {
+    let port = PortConfig { ring_bytes: 4 << 10, slot_bytes: 256, arrivals: 4, ..PortConfig::default() };
+    let mut config = Config { idle: Idle::Event, port, handshakes_max, ..Config::default() };
+    // Long, so that nothing but the limit frees a place.
+    config.listen.handshake_timeout = Duration::from_secs(60);
+    config
+}
+
+fn serve(name: &str, config: &Config) -> (Workers<Shm, Mute>, Acceptor, Address) {
+    let path = std::env::temp_dir().join(format!("gimmal-storm-{}-{name}", std::process::id()));
+    let address = Address::Shm { path };
+    let plan = config.clone().validate().unwrap();
+    let workers = Workers::spawn(&Shm, &plan, |_| Mute).unwrap();
+    let listener = Shm.listen(&address, &config.listen).unwrap();
+    let acceptor = Acceptor::spawn(listener, workers.handles().to_vec()).unwrap();
+    (workers, acceptor, address)
+}
+
+/// R10: clients that connect and never send their grant hold only so many places, and an honest one gets in beside
+/// them soon.
+#[test]
+fn r10_slowloris_holds_no_more_than_its_places() {
+    const STALLERS: usize = 60;
+    const PLACES: usize = 16;
+    let config = config(PLACES);
+    let sim = Sim::new(SimConfig { real_time: true, ..SimConfig::default() });
+    let address: Address = "mem://slowloris".parse().unwrap();
+    let plan = config.clone().validate().unwrap();
+    let workers = Workers::spawn(&sim, &plan, |_| Mute).unwrap();
+    let listener = sim.listen(&address, &config.listen).unwrap();
+    let acceptor = Acceptor::spawn(listener, workers.handles().to_vec()).unwrap();
+    let port = sim.open_port(&config.port).unwrap();
+    let options = ConnectOptions { connect_timeout: Duration::from_secs(30), ..ConnectOptions::default() };
+    // Accepted, and never adopted: so no grant is ever sent.
+    let stalled: Vec<_> = (0..STALLERS)
+        .map(|_| {
+            let mut connecting = sim.connect(&address, &port.gate(), &options).unwrap();
+            connecting.poll(Duration::from_secs(30)).expect("an outcome").unwrap()
+        })
+        .collect();
+    assert_eq!(acceptor.accepted(), STALLERS as u64);
+    assert_eq!(workers.handles()[0].load(), 0, "nobody has opened");
+
+    let honest = Workers::spawn(&sim, &plan, |_| Mute).unwrap();
+    let started = Instant::now();
+    honest.handles()[0].connect(&address).unwrap();
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(1), "let in only after {took:?} beside {STALLERS} stallers");
+    drop(stalled);
+}
+
+/// R11: all at once; every one is connected.
+#[test]
+fn r11_many_clients_at_once_are_all_connected() {
+    const CLIENTS: usize = 200;
+    let config = config(128);
+    let (_workers, acceptor, address) = serve("many", &config);
+    let clients = Workers::spawn(&Shm, &config.validate().unwrap(), |_| Mute).unwrap();
+    let handle = &clients.handles()[0];
+    let start = std::sync::Barrier::new(CLIENTS);
+    std::thread::scope(|scope| {
+        let attempts: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                scope.spawn(|| {
+                    start.wait();
+                    handle.connect(&address).map(|(conn, _)| conn)
+                })
+            })
+            .collect();
+        let conns: std::collections::HashSet<_> =
+            attempts.into_iter().map(|attempt| attempt.join().unwrap().unwrap()).collect();
+        assert_eq!(conns.len(), CLIENTS, "an id was given twice");
+    });
+    assert_eq!((acceptor.accepted(), acceptor.refused()), (CLIENTS as u64, 0));
+}

@@ -1,0 +1,105 @@
+//! Requests that are not answered: no slot of a window, no deadline, no cancel.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    task::{Context, Poll},
+};
+
+use gimmal_engine::{
+    Io, RemoteBulk,
+    transport::{ConnId, Port, Time, Violation},
+};
+
+use super::{Node, tasks::discard};
+use crate::{
+    calls::{CallKey, Reply},
+    cell::Outcome,
+    cx::Cx,
+    frame::RequestHead,
+    id::CallId,
+    method::{Method, MethodKind},
+    service::Entry,
+    task::BoxTask,
+};
+
+impl Node {
+    /// A one-way request left: that is all its caller hears.
+    #[cold]
+    pub(super) fn told_peer(&mut self, conn: ConnId, method: &'static Method, reply: Reply) -> CallKey {
+        self.counters.told.increment();
+        match reply {
+            Reply::Cell(responder) => responder.complete(Outcome::nothing()),
+            Reply::Local => {
+                if let Some(here) = self.conns.get_mut(conn) {
+                    return here.calls.insert_done(method, Outcome::nothing());
+                }
+            }
+        }
+        CallKey { index: u32::MAX, generation: 0 }
+    }
+
+    /// A one-way request arrived. What cannot be run is counted, and nobody is told.
+    #[cold]
+    pub(super) fn told<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        body: &[u8],
+        bulk: Option<RemoteBulk>,
+    ) -> Result<(), Violation> {
+        let (head, arguments) = RequestHead::parse(body)?;
+        self.counters.requests.increment();
+        if let Some(bulk) = bulk {
+            io.decline(conn, bulk);
+        }
+        let entry = self.registry.find(head.method).filter(|entry| {
+            entry.method.signature_hash == head.signature
+                && entry.method.is_oneway
+                && entry.method.kind == MethodKind::Async
+                && !self.shared.draining.load(std::sync::atomic::Ordering::Relaxed)
+        });
+        match entry {
+            Some(entry) => self.run_told(conn, &entry, arguments),
+            None => self.counters.refused.increment(),
+        }
+        Ok(())
+    }
+
+    fn run_told(&mut self, conn: ConnId, entry: &Entry, arguments: &[u8]) {
+        let mark = self.next_mark();
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        let Some(place) = self.tasks.place() else { return self.counters.refused.increment() };
+        let peer = std::sync::Arc::clone(&here.peer);
+        let slot = CallId::NONE.slot;
+        let cx = Cx { peer, method: entry.method, slot, mark, deadline: Time::NEVER };
+        let service = self.registry.service(entry);
+        let seat = &mut self.seats[entry.number()];
+        let mut context = Context::from_waker(self.tasks.waker(place));
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            service.start(entry.index(), cx, arguments, None, seat).ok()?;
+            seat.task().map(|task| task.as_mut().poll(&mut context))
+        }));
+        match (polled, seat.take()) {
+            (Ok(Some(Poll::Ready(()))), Some(mut task)) => {
+                self.counters.started.increment();
+                if catch_unwind(AssertUnwindSafe(|| task.as_mut().clear())).is_ok() {
+                    seat.give(task);
+                } else {
+                    discard(task);
+                }
+            }
+            (Ok(Some(Poll::Pending)), Some(task)) => {
+                self.counters.started.increment();
+                self.tasks.keep(place, task, conn, slot);
+            }
+            (Ok(_), _) => self.counters.refused.increment(),
+            (Err(_), task) => self.told_panicked(entry.method, task),
+        }
+    }
+
+    fn told_panicked(&self, method: &Method, task: Option<BoxTask>) {
+        task.map(discard);
+        self.counters.panics.increment();
+        tracing::error!(%method, "a handler panicked");
+    }
+}

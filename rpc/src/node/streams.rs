@@ -1,0 +1,265 @@
+//! Items, their credit and their ends, for both roles.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::Ordering},
+};
+
+use gimmal_engine::{
+    Head, Io, SendError,
+    transport::{ConnId, Port, Time, Violation},
+};
+
+use super::{
+    Node,
+    serving::{Answered, State},
+    tasks::{self, Polled},
+};
+use crate::{
+    calls::CallKey,
+    cell::Outcome,
+    cx::Cx,
+    error::TransportError,
+    frame::{self, Kind},
+    id::CallId,
+    service::Entry,
+    status::{Code, Fate, Status},
+    stream::{Lanes, Owed, Owner, lanes_of_callee},
+    task::BoxTask,
+};
+
+/// Lanes looked at in one turn.
+const LANES: usize = 256;
+
+/// How far sending came.
+enum Pumped {
+    Done,
+    Blocked,
+    TooLarge(usize),
+}
+
+/// Sends what a call's lanes owe; `kinds` are those of an item and of a credit.
+fn pump<P: Port>(
+    io: &mut Io<'_, P>,
+    conn: ConnId,
+    id: CallId,
+    lanes: &mut Lanes,
+    (item, credit): (Kind, Kind),
+) -> Pumped {
+    while let Some(owed) = lanes.next_owed() {
+        let number;
+        let (kind, bytes): (Kind, &[u8]) = match &owed {
+            Owed::Item(bytes) => (item, bytes),
+            Owed::Credit(items) => {
+                number = items.to_le_bytes();
+                (credit, &number)
+            }
+            Owed::End => (Kind::UpEnd, &[]),
+        };
+        let head = Head { kind: kind.code(), aux: id.aux() };
+        let sent = io.send(conn, head, bytes.len(), |body| {
+            body[..bytes.len()].copy_from_slice(bytes);
+            Some(bytes.len())
+        });
+        match sent {
+            Ok(()) => lanes.left(owed),
+            Err(SendError::TooLarge { limit, .. }) => return Pumped::TooLarge(limit),
+            Err(_) => {
+                lanes.blocked(owed);
+                return Pumped::Blocked;
+            }
+        }
+    }
+    Pumped::Done
+}
+
+const fn broken(what: &'static str) -> Violation {
+    Violation::Malformed { what }
+}
+
+impl Node {
+    /// Lanes whose users did something.
+    pub(super) fn pump_noticed<P: Port>(&mut self, io: &mut Io<'_, P>) {
+        for _ in 0..LANES {
+            let Some(lane) = self.reach.pop_lane() else { return };
+            lane.unqueue();
+            match lane.owner() {
+                Some((conn, Owner::Caller(key))) => self.pump_call(io, conn, CallKey::from_bits(key)),
+                Some((conn, Owner::Callee(slot, mark))) => self.pump_slot(io, conn, slot, mark),
+                None => {}
+            }
+        }
+    }
+
+    /// A call with streams left, or may: its user's ends learn where it is.
+    #[cold]
+    pub(super) fn bind_call<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, key: CallKey) {
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        if let Some(lanes) = &here.calls.call(key.index).lanes {
+            lanes.bind(&self.reach, conn, Owner::Caller(key.bits()));
+        }
+        self.pump_call(io, conn, key);
+    }
+
+    /// Sends what a call's streams owe, if its request has left.
+    pub(super) fn pump_call<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, key: CallKey) {
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        let Some(index) = here.calls.find(key) else { return };
+        let Some((id, lanes)) = here.calls.streaming(index) else { return };
+        if let Pumped::TooLarge(limit) = pump(io, conn, id, lanes, (Kind::UpItem, Kind::DownCredit)) {
+            here.calls.withdraw(index);
+            let error = TransportError::Item { limit };
+            self.finish(conn, index, Outcome::Failed(error));
+            self.send_requests(io, conn);
+        }
+    }
+
+    /// Sends what the streams of a slot owe, and its answer when that was all and the handler is done.
+    pub(super) fn pump_slot<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, index: u32, mark: u64) {
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        let Some(slot) = here.serving.slot(index).filter(|slot| slot.mark == mark) else { return };
+        let id = CallId { slot: index, generation: slot.generation };
+        let Some(lanes) = &mut slot.lanes else { return };
+        match pump(io, conn, id, lanes, (Kind::DownItem, Kind::UpCredit)) {
+            Pumped::Blocked => {}
+            Pumped::Done => {
+                if matches!(slot.state, State::Ended(_))
+                    && lanes.is_drained()
+                    && let State::Ended(answered) = here.serving.free(index)
+                {
+                    self.counters.serving.decrement();
+                    self.answer(io, conn, id, Time::NEVER, answered);
+                }
+            }
+            Pumped::TooLarge(limit) => {
+                here.peer.running[index as usize].store(0, Ordering::Relaxed);
+                let state = here.serving.free(index);
+                self.counters.serving.decrement();
+                let _ = self.drop_state(state);
+                let text = format!("an item is above the limit of {limit} bytes");
+                let outcome = frame::Outcome::Status { code: Code::ResourceExhausted, fate: Fate::Ran };
+                self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, text.into()));
+            }
+        }
+    }
+
+    /// There is room again.
+    pub(super) fn pump_all<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        if here.streams_seen {
+            let (calls, slots) = (here.calls.all_streaming(), here.serving.all_streaming());
+            calls.into_iter().for_each(|key| self.pump_call(io, conn, key));
+            slots.into_iter().for_each(|(slot, mark)| self.pump_slot(io, conn, slot, mark));
+        }
+    }
+
+    /// A message of a stream arrived. Those of calls that have ended are late, and dropped.
+    pub(super) fn streamed<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        kind: Kind,
+        id: CallId,
+        body: &[u8],
+    ) -> Result<(), Violation> {
+        let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
+        if matches!(kind, Kind::DownItem | Kind::UpCredit) {
+            let Some(index) = here.calls.posted(id) else { return Ok(()) };
+            let key = here.calls.key(index);
+            let lanes = here.calls.call(index).lanes.as_mut();
+            let lanes = lanes.ok_or(broken("a stream of a call that has none"))?;
+            handle(lanes, kind, body)?;
+            self.pump_call(io, conn, key);
+            return Ok(());
+        }
+        let Some(slot) = here.serving.find(id) else { return Ok(()) };
+        let mark = slot.mark;
+        let Some(lanes) = &mut slot.lanes else {
+            // An answer that waits for room, of a call whose streams are over; else it has none.
+            let over = matches!(slot.state, State::Answered(_));
+            return if over { Ok(()) } else { Err(broken("a stream of a call that has none")) };
+        };
+        handle(lanes, kind, body)?;
+        self.pump_slot(io, conn, id.slot, mark);
+        Ok(())
+    }
+}
+
+impl Node {
+    /// Makes the future of a handler with streams and polls it once. It has its slot before: what it sends at once
+    /// finds it there.
+    pub(super) fn run_streams<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        entry: &Entry,
+        (deadline, window): (Time, u32),
+        arguments: &[u8],
+    ) -> Result<(), Violation> {
+        let mark = self.next_mark();
+        let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
+        let Some(place) = self.tasks.place() else { return self.no_place(io, conn, id) };
+        here.streams_seen = true;
+        let peer = Arc::clone(&here.peer);
+        let lanes = lanes_of_callee(entry.method.streams_up, entry.method.streams_down, window);
+        lanes.bind(&self.reach, conn, Owner::Callee(id.slot, mark));
+        let seat = &mut self.seats[entry.number()];
+        (seat.up, seat.down) = (lanes.rx.clone(), lanes.tx.clone());
+        let cx = Cx { peer: Arc::clone(&peer), method: entry.method, slot: id.slot, mark, deadline };
+        let service = self.registry.service(entry);
+        let started =
+            catch_unwind(AssertUnwindSafe(|| service.start(entry.index(), cx, arguments, None, seat)));
+        (seat.up, seat.down) = (None, None);
+        let task = match started {
+            Ok(Ok(())) => seat.take(),
+            Ok(Err(status)) => return self.not_started(io, conn, id, &status),
+            Err(_) => None,
+        };
+        let Some(mut task) = task else {
+            let status = Status::refused(Code::Internal, "decoding the arguments panicked");
+            return self.not_started(io, conn, id, &status);
+        };
+        self.counters.started.increment();
+        peer.running[id.slot as usize].store(mark, Ordering::Relaxed);
+        let polled = tasks::poll(&mut task, self.tasks.waker(place));
+        let state = if polled == Polled::Pending {
+            self.tasks.keep(place, task, conn, id.slot);
+            State::Running(place)
+        } else {
+            State::Ended(self.answered_by(entry.method, task, polled))
+        };
+        self.take_slot(conn, id, mark, deadline, state);
+        if let Some(slot) = self.conns.get_mut(conn).and_then(|here| here.serving.slot(id.slot)) {
+            slot.lanes = Some(Box::new(lanes));
+        }
+        self.pump_slot(io, conn, id.slot, mark);
+        Ok(())
+    }
+
+    /// A handler with streams is done: what it sent goes before its answer.
+    pub(super) fn stream_ended<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        index: u32,
+        task: BoxTask,
+        polled: Polled,
+    ) {
+        let answered = self.answered_by("a handler with streams", task, polled);
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        let Some(slot) = here.serving.slot(index) else { return };
+        slot.state = State::Ended(answered);
+        let mark = slot.mark;
+        self.pump_slot(io, conn, index, mark);
+    }
+}
+
+fn handle(lanes: &mut Lanes, kind: Kind, body: &[u8]) -> Result<(), Violation> {
+    let (fine, what) = match kind {
+        Kind::UpItem | Kind::DownItem => (lanes.arrived(body), "an item of a stream without credit"),
+        Kind::UpEnd => (lanes.ended(), "the end of a stream"),
+        _ => (lanes.credited(frame::parse_credit(body)?), "credit of a stream"),
+    };
+    if fine { Ok(()) } else { Err(broken(what)) }
+}

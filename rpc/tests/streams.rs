@@ -1,0 +1,301 @@
+//! Streams in both directions and one-way messages, over every provider, inline and handed off.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use common::{address, block_on, config, until};
+use gimmal_rpc::{
+    CallOptions, Channel, Client, Code, Cx, Fate, InlineClient, Server, Sink, Stream, StreamError,
+};
+
+extern crate gimmal_rpc as gimmal;
+
+#[gimmal_rpc::service(crate = gimmal_rpc)]
+trait Talk {
+    /// Counts to `limit`.
+    async fn count(&self, cx: &Cx, limit: u32, out: Sink<u32>) -> u32;
+    /// Adds up.
+    async fn add(&self, cx: &Cx, start: u64, numbers: Stream<u32>) -> Result<u64, String>;
+    /// Says everything twice.
+    async fn twice(&self, cx: &Cx, words: Stream<String>, out: Sink<String>) -> u32;
+    /// Sends as long as somebody takes.
+    async fn pour(&self, cx: &Cx, out: Sink<u64>);
+    /// Sends one item of so many bytes.
+    async fn large(&self, cx: &Cx, bytes: u32, out: Sink<Vec<u8>>);
+    /// Reads one, and no more.
+    async fn taste(&self, cx: &Cx, words: Stream<String>) -> String;
+    /// Remembers.
+    #[oneway]
+    async fn note(&self, cx: &Cx, number: u64);
+    /// Answers what was remembered.
+    async fn noted(&self, cx: &Cx) -> u64;
+}
+
+#[derive(Clone, Default)]
+struct Talker {
+    noted: Arc<AtomicU64>,
+    poured: Arc<AtomicU64>,
+    ended: Arc<AtomicU64>,
+}
+
+struct Ended(Arc<AtomicU64>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Talk for Talker {
+    async fn count(&self, _: &Cx, limit: u32, mut out: Sink<u32>) -> u32 {
+        for number in 0..limit {
+            out.send(&number).await.unwrap();
+        }
+        limit
+    }
+
+    async fn add(&self, _: &Cx, start: u64, mut numbers: Stream<u32>) -> Result<u64, String> {
+        let mut sum = start;
+        while let Some(number) = numbers.next().await {
+            sum += u64::from(number.map_err(|error| error.to_string())?);
+        }
+        if sum == 13 { Err("unlucky".to_owned()) } else { Ok(sum) }
+    }
+
+    async fn twice(&self, _: &Cx, mut words: Stream<String>, mut out: Sink<String>) -> u32 {
+        let mut count = 0;
+        while let Some(Ok(word)) = words.next().await {
+            count += 1;
+            if out.send(&format!("{word} {word}")).await.is_err() {
+                break;
+            }
+        }
+        count
+    }
+
+    async fn pour(&self, _: &Cx, mut out: Sink<u64>) {
+        let _ended = Ended(Arc::clone(&self.ended));
+        for number in 0.. {
+            self.poured.store(number, Ordering::SeqCst);
+            if out.send(&number).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn large(&self, _: &Cx, bytes: u32, mut out: Sink<Vec<u8>>) {
+        let _ = out.send(&vec![1; bytes as usize]).await;
+    }
+
+    async fn taste(&self, _: &Cx, mut words: Stream<String>) -> String {
+        let first = words.next().await.unwrap().unwrap();
+        drop(words);
+        common::sleep(30).await;
+        first
+    }
+
+    async fn note(&self, cx: &Cx, number: u64) {
+        assert!(!cx.is_cancelled());
+        assert_ne!(number, 666, "as it was asked to");
+        if number == 50 {
+            common::sleep(5).await;
+        }
+        self.noted.fetch_add(number, Ordering::SeqCst);
+    }
+
+    async fn noted(&self, _: &Cx) -> u64 {
+        self.noted.load(Ordering::SeqCst)
+    }
+}
+
+for_each_scheme! {
+    every_shape_of_stream_gives_every_item_once_and_in_order
+    a_reader_that_does_not_read_stops_its_sender_and_nobody_else
+    r84_a_dropped_call_ends_its_streams_on_both_sides
+    r85_a_deadline_ends_a_stream
+    an_item_above_the_limit_ends_its_call_by_name
+    a_handler_that_stops_reading_does_not_stop_the_caller
+    one_way_messages_arrive_and_nobody_is_told
+    r82_a_server_that_goes_ends_streams
+}
+
+fn server(scheme: &str) -> (Server, Talker, String) {
+    let talker = Talker::default();
+    let builder = Server::builder().service(serve_talk(talker.clone())).config(config());
+    let server = builder.listen(&address(scheme, "talk")).unwrap();
+    let url = server.address().to_string();
+    (server, talker, url)
+}
+
+fn handed(url: &str) -> TalkClient {
+    TalkClient::new(Client::builder().config(config()).connect(url).unwrap())
+}
+
+fn inline(url: &str) -> TalkClient<InlineClient> {
+    TalkClient::new(Client::builder().config(config()).connect_inline(url).unwrap())
+}
+
+const ITEMS: u32 = 400;
+
+fn shapes<C: Channel>(client: &TalkClient<C>) {
+    let (mut numbers, call) = client.count(ITEMS);
+    for expected in 0..ITEMS {
+        assert_eq!(numbers.next_wait().unwrap().unwrap(), expected);
+    }
+    assert!(numbers.next_wait().is_none());
+    assert_eq!(call.wait().unwrap(), ITEMS);
+    let (numbers, call) = client.count(3);
+    assert_eq!(call.wait().unwrap(), 3, "the answer may be asked for first");
+    drop(numbers);
+    let (mut sink, call) = client.add(7);
+    (0..ITEMS).for_each(|number| sink.send_wait(&number).unwrap());
+    drop(sink);
+    assert_eq!(call.wait().unwrap(), 7 + u64::from(ITEMS * (ITEMS - 1) / 2));
+    let (mut sink, call) = client.add(6);
+    sink.send_wait(&7).unwrap();
+    drop(sink);
+    assert!(call.wait().unwrap_err().to_string().contains("unlucky"));
+    let (mut sink, mut stream, call) = client.twice();
+    for number in 0..ITEMS {
+        sink.send_wait(&number.to_string()).unwrap();
+        assert_eq!(stream.next_wait().unwrap().unwrap(), format!("{number} {number}"));
+    }
+    drop(sink);
+    assert!(stream.next_wait().is_none());
+    assert_eq!(call.wait().unwrap(), ITEMS);
+}
+
+fn every_shape_of_stream_gives_every_item_once_and_in_order(scheme: &str) {
+    let (server, _, url) = server(scheme);
+    shapes(&handed(&url));
+    shapes(&inline(&url));
+    block_on(async {
+        let client = handed(&url);
+        let (mut sink, mut stream, call) = client.twice();
+        for number in 0..ITEMS {
+            sink.send(&number.to_string()).await.unwrap();
+            assert_eq!(stream.next().await.unwrap().unwrap(), format!("{number} {number}"));
+        }
+        drop(sink);
+        assert!(stream.next().await.is_none());
+        assert_eq!(call.await.unwrap(), ITEMS);
+    });
+    until("nothing is served", || server.stats().serving == 0);
+}
+
+fn a_reader_that_does_not_read_stops_its_sender_and_nobody_else(scheme: &str) {
+    let (_server, talker, url) = server(scheme);
+    let client = handed(&url);
+    let (mut stream, call) = client.pour();
+    until("it stops", || {
+        let before = talker.poured.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(30));
+        before > 0 && talker.poured.load(Ordering::SeqCst) == before
+    });
+    assert!(talker.poured.load(Ordering::SeqCst) <= 64);
+    shapes(&client);
+    for expected in 0..500 {
+        assert_eq!(stream.next_wait().unwrap().unwrap(), expected);
+    }
+    drop(call);
+    until("it was cancelled", || talker.ended.load(Ordering::SeqCst) == 1);
+}
+
+fn r84_a_dropped_call_ends_its_streams_on_both_sides(scheme: &str) {
+    let (server, talker, url) = server(scheme);
+    for round in 0..20 {
+        let client = handed(&url);
+        let (mut stream, call) = client.pour();
+        for _ in 0..round * 5 {
+            stream.next_wait().unwrap().unwrap();
+        }
+        drop(call);
+        while stream.next_wait().is_some() {}
+    }
+    let client = inline(&url);
+    let (mut sink, call) = client.add(0);
+    sink.send_wait(&1).unwrap();
+    drop(call);
+    assert_eq!(sink.send_wait(&1), Err(StreamError::Over));
+    until("nothing is served", || server.stats().serving == 0);
+    assert!(talker.ended.load(Ordering::SeqCst) <= 20);
+    shapes(&client);
+}
+
+fn r85_a_deadline_ends_a_stream(scheme: &str) {
+    let (server, _, url) = server(scheme);
+    let short = CallOptions::default().timeout(Duration::from_millis(80));
+    let client = handed(&url).with_options(short);
+    let (mut stream, call) = client.pour();
+    while stream.next_wait().is_some() {}
+    let error = call.wait().unwrap_err();
+    assert_eq!(error.status().unwrap().code(), Code::DeadlineExceeded);
+    let client = inline(&url).with_options(short);
+    let (mut sink, call) = client.add(0);
+    while sink.send_wait(&1).is_ok() {}
+    assert_eq!(call.wait().unwrap_err().status().unwrap().code(), Code::DeadlineExceeded);
+    until("nothing is served", || server.stats().serving == 0);
+}
+
+fn an_item_above_the_limit_ends_its_call_by_name(scheme: &str) {
+    let (server, _, url) = server(scheme);
+    let client = handed(&url);
+    let (mut stream, call) = client.large(4 << 20);
+    assert!(stream.next_wait().is_none());
+    let error = call.wait().unwrap_err();
+    assert_eq!((error.status().unwrap().code(), error.fate()), (Code::ResourceExhausted, Fate::Ran));
+    let (mut words, call) = client.taste();
+    words.send_wait(&"x".repeat(4 << 20)).unwrap();
+    let error = call.wait().unwrap_err().to_string();
+    assert!(error.contains("an item is above the limit of"), "{error}");
+    until("nothing is served", || server.stats().serving == 0);
+}
+
+fn a_handler_that_stops_reading_does_not_stop_the_caller(scheme: &str) {
+    let (_server, _, url) = server(scheme);
+    let client = handed(&url);
+    let (mut words, call) = client.taste();
+    let mut sent = 0;
+    while sent < 300 && words.send_wait(&sent.to_string()).is_ok() {
+        sent += 1;
+    }
+    assert!(sent > 100, "{sent}");
+    assert_eq!(call.wait().unwrap(), "0");
+}
+
+fn one_way_messages_arrive_and_nobody_is_told(scheme: &str) {
+    let (server, _, url) = server(scheme);
+    let (client, inline) = (handed(&url), inline(&url));
+    for number in 1..=100 {
+        client.note(number).wait().unwrap();
+        inline.note(number).wait().unwrap();
+    }
+    block_on(client.note(1)).unwrap();
+    until("all are noted", || client.noted().wait().unwrap() == 2 * 5050 + 1);
+    client.note(666).wait().unwrap();
+    until("it panicked", || server.stats().panics == 1);
+    assert_eq!((client.channel().stats().told, inline.channel().stats().told), (102, 100));
+    assert_eq!(server.stats().serving, 0);
+}
+
+fn r82_a_server_that_goes_ends_streams(scheme: &str) {
+    let (server, _, url) = server(scheme);
+    let client = handed(&url);
+    let (mut stream, call) = client.pour();
+    let (mut sink, other) = client.add(0);
+    stream.next_wait().unwrap().unwrap();
+    let _ = server.shutdown(Duration::ZERO);
+    while stream.next_wait().is_some() {}
+    while sink.send_wait(&1).is_ok() {}
+    assert_eq!(call.wait().unwrap_err().fate(), Fate::MaybeRan);
+    assert_eq!(other.wait().unwrap_err().fate(), Fate::MaybeRan);
+}
