@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Contender, Quantity, Setting,
-    program::{PairSpec, Spec, free_port},
+    program::{PairSpec, Spec, free_port, settle},
 };
 use crate::{error::BenchError, floors::Floors};
 
@@ -43,7 +43,7 @@ impl PingPong {
             server: spec(common.into_iter().chain(server).collect(), *server_core),
             client: spec(common.into_iter().chain(client).collect(), *client_core),
             ready: None,
-            settle: Duration::from_millis(400),
+            settle: settle(),
             limit: Duration::from_secs(60),
         }
     }

@@ -1,0 +1,67 @@
+//! iceoryx2's request-response, polled on both sides.
+
+use std::{
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, anyhow, ensure};
+use iceoryx2::prelude::{NodeBuilder, ServiceName, ipc};
+
+use crate::{BYTES, Times};
+
+/// For an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A name that nobody else has: that of the folder both sides know.
+fn name(place: &Path) -> Result<ServiceName> {
+    let text = format!("gimmal-peers{}", place.display());
+    ServiceName::new(&text).map_err(|error| anyhow!("{error:?}"))
+}
+
+/// Until `stop`.
+pub(crate) fn serve(place: &Path, stop: &AtomicBool) -> Result<()> {
+    let node = NodeBuilder::new().create::<ipc::Service>().map_err(|error| anyhow!("{error:?}"))?;
+    let service = node.service_builder(&name(place)?).request_response::<[u8; BYTES], [u8; BYTES]>();
+    let service = service.open_or_create().map_err(|error| anyhow!("{error:?}"))?;
+    let server = service.server_builder().create().map_err(|error| anyhow!("{error:?}"))?;
+    std::fs::write(place, "")?;
+    while !stop.load(Ordering::Relaxed) {
+        while let Some(request) = server.receive().map_err(|error| anyhow!("{error:?}"))? {
+            let answer = request.loan_uninit().map_err(|error| anyhow!("{error:?}"))?;
+            answer.write_payload(*request).send().map_err(|error| anyhow!("{error:?}"))?;
+        }
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+/// `calls` after a tenth of that to warm up.
+pub(crate) fn call(place: &Path, calls: usize) -> Result<Times> {
+    let node = NodeBuilder::new().create::<ipc::Service>().map_err(|error| anyhow!("{error:?}"))?;
+    let service = node.service_builder(&name(place)?).request_response::<[u8; BYTES], [u8; BYTES]>();
+    let service = service.open_or_create().map_err(|error| anyhow!("{error:?}"))?;
+    let client = service.client_builder().create().map_err(|error| anyhow!("{error:?}"))?;
+    let body = [7; BYTES];
+    let mut times = Times::default();
+    for number in 0..calls + calls / 10 {
+        let start = Instant::now();
+        let request = client.loan_uninit().map_err(|error| anyhow!("{error:?}"))?;
+        let pending = request.write_payload(body).send().map_err(|error| anyhow!("{error:?}"))?;
+        let mut looks = 0u32;
+        loop {
+            if let Some(answer) = pending.receive().map_err(|error| anyhow!("{error:?}"))? {
+                ensure!(*answer == body, "another body");
+                break;
+            }
+            looks = looks.wrapping_add(1);
+            ensure!(!looks.is_multiple_of(1 << 12) || start.elapsed() < PATIENCE, "no answer");
+            std::hint::spin_loop();
+        }
+        if number >= calls / 10 {
+            times.record(start);
+        }
+    }
+    Ok(times)
+}
