@@ -4,7 +4,7 @@
 //!  own code in both processes     bare ring, inline, thread exchange, TCP, unix socket, 64 B echo, block
 //!  programs of others             ucx_perftest, fi_pingpong, perftest; started, parsed, ended for every slice
 //! ```
-//! Whatever a program prints, a [`Contender`] gives round trips in nanoseconds, or a rate whose unit is in its label.
+//! Whatever a program prints, a `Contender` gives round trips in nanoseconds, or a rate whose unit is in its label.
 
 pub(crate) mod choose;
 pub(crate) mod exchange;

@@ -472,7 +472,7 @@ impl Port for ShmPort {
 
     #[inline]
     fn is_promising(&self) -> bool {
-        self.armed || !self.credits.is_empty() || !self.news.is_empty()
+        self.armed || self.greetings > 0 || !self.credits.is_empty() || !self.news.is_empty()
     }
 
     fn close(&mut self, conn: ConnId, reason: CloseReason, _now: Time) {
