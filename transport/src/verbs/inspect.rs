@@ -202,7 +202,7 @@ pub fn route(host: &str, port: u16, timeout: Duration) -> Result<Route, ConnectE
     let peer = *peer.first().ok_or_else(|| resolve("getaddrinfo", 0))?;
     let channel = EventChannel::new()?;
     let id = CmId::new(&channel).map_err(|errno| resolve("rdma_create_id", errno))?;
-    id.resolve_address(peer, timeout).map_err(|errno| resolve("rdma_resolve_addr", errno))?;
+    id.resolve_address(None, peer, timeout).map_err(|errno| resolve("rdma_resolve_addr", errno))?;
     let limit = Instant::now() + timeout;
     let mut step = "resolving the address";
     while Instant::now() < limit {

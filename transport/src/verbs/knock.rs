@@ -35,7 +35,7 @@ impl Client {
         let to = look_up(host, *port).ok()?.into_iter().next()?;
         let channel = EventChannel::new().ok()?;
         let id = CmId::new(&channel).ok()?;
-        id.resolve_address(to, LIMIT).ok()?;
+        id.resolve_address(None, to, LIMIT).ok()?;
         let (private, limit) = (private.to_vec(), Instant::now() + LIMIT);
         Some(Self { id, channel, parts: None, private, address: address.to_string(), limit, asked: false })
     }

@@ -55,6 +55,16 @@ impl EventChannel {
     /// # Errors
     /// errno, when the channel itself is broken.
     pub(crate) fn next(self: &Arc<Self>) -> Result<Option<CmEvent>, i32> {
+        // SAFETY: `take` lends an event of ours before its ack, and once.
+        self.take(|event| unsafe { CmEvent::copy(event, self) })
+    }
+
+    /// The next event as `copy` makes it from the library's, which is acked then: `rdma_destroy_id` waits for unacked
+    /// events. `copy` is the only one that sees it, so what it holds (a request's id) may be taken over.
+    ///
+    /// # Errors
+    /// errno, when the channel itself is broken.
+    pub(crate) fn take<T>(&self, copy: impl FnOnce(&sys::rdma_cm_event) -> T) -> Result<Option<T>, i32> {
         let mut event = std::ptr::null_mut();
         // SAFETY: the channel is live, and `event` is a place for one pointer.
         let returned = unsafe { sys::rdma_get_cm_event(self.raw(), &raw mut event) };
@@ -64,8 +74,14 @@ impl EventChannel {
             Err(errno) => return Err(errno),
         }
         let event = NonNull::new(event).ok_or(sys::errno::EINVAL)?;
-        // SAFETY: the call succeeded, so this is an event that nobody acked yet; it is not used afterwards.
-        Ok(Some(unsafe { CmEvent::take(event, self) }))
+        // SAFETY: the call succeeded, so this is an event that nobody acked yet: live until the ack below.
+        let copied = copy(unsafe { event.as_ref() });
+        // SAFETY: acked once, and not used afterwards.
+        let returned = unsafe { sys::rdma_ack_cm_event(event.as_ptr()) };
+        if let Err(errno) = sys::cm_result(returned) {
+            tracing::warn!(errno, "rdma_ack_cm_event failed");
+        }
+        Ok(Some(copied))
     }
 }
 

@@ -140,13 +140,11 @@ impl fmt::Debug for CmEvent {
 }
 
 impl CmEvent {
-    /// Copies `event` and acks it.
+    /// Copies an event, and takes over the id of a request.
     ///
     /// # Safety
-    /// `event` came from `rdma_get_cm_event`, was not acked yet, and is not used afterwards.
-    pub(crate) unsafe fn take(event: NonNull<sys::rdma_cm_event>, channel: &Arc<EventChannel>) -> Self {
-        // SAFETY: unacked, so the memory is live until the ack below; nobody else reads or writes it.
-        let held = unsafe { event.as_ref() };
+    /// `held` is of `channel`, is not acked before we return, and is copied once.
+    pub(crate) unsafe fn copy(held: &sys::rdma_cm_event, channel: &Arc<EventChannel>) -> Self {
         let kind = EventKind::from(held.event);
         let is_request = kind == EventKind::ConnectRequest;
         let mut taken = Self {
@@ -190,11 +188,6 @@ impl CmEvent {
                 taken.private[..bytes].copy_from_slice(data);
                 taken.private_bytes = bytes;
             }
-        }
-        // SAFETY: acked once; everything was copied out above.
-        let returned = unsafe { sys::rdma_ack_cm_event(event.as_ptr()) };
-        if let Err(errno) = sys::cm_result(returned) {
-            tracing::warn!(errno, "rdma_ack_cm_event failed");
         }
         taken
     }

@@ -83,10 +83,32 @@ pub(crate) struct QpRequest {
     pub(crate) inline_bytes: u32,
 }
 
+impl QpRequest {
+    /// For `ibv_create_qp(3)` and `rdma_create_qp(3)`; one scatter entry each way.
+    pub(crate) fn attributes(
+        self,
+        kind: sys::ibv_qp_type::Type,
+        sends: &Cq,
+        receives: &Cq,
+    ) -> sys::ibv_qp_init_attr {
+        // SAFETY: integers and pointers, for which zero is a value.
+        let mut attributes: sys::ibv_qp_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+        attributes.send_cq = sends.raw();
+        attributes.recv_cq = receives.raw();
+        attributes.qp_type = kind;
+        attributes.cap.max_send_wr = self.send_entries;
+        attributes.cap.max_recv_wr = self.recv_entries;
+        attributes.cap.max_send_sge = 1;
+        attributes.cap.max_recv_sge = 1;
+        attributes.cap.max_inline_data = self.inline_bytes;
+        attributes
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct CmId {
-    pub(super) raw: NonNull<sys::rdma_cm_id>,
+    pub(in crate::verbs) raw: NonNull<sys::rdma_cm_id>,
     pub(super) has_qp: bool,
     /// After the id's own drop, which runs first.
     pub(super) channel: Arc<EventChannel>,
@@ -98,19 +120,7 @@ unsafe impl Send for CmId {}
 
 impl CmId {
     pub(crate) fn new(channel: &Arc<EventChannel>) -> Result<Self, i32> {
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: the channel is live; `raw` is a place for one pointer; no context is kept with the id.
-        let returned = unsafe {
-            sys::rdma_create_id(
-                channel.raw(),
-                &raw mut raw,
-                std::ptr::null_mut(),
-                sys::rdma_port_space::RDMA_PS_TCP,
-            )
-        };
-        sys::cm_result(returned)?;
-        let raw = NonNull::new(raw).ok_or(sys::errno::EINVAL)?;
-        Ok(Self { raw, has_qp: false, channel: Arc::clone(channel) })
+        Self::in_space(channel, sys::rdma_port_space::RDMA_PS_TCP)
     }
 
     /// An id that the library made for a request.
@@ -178,16 +188,18 @@ impl CmId {
         sys::cm_result(unsafe { sys::rdma_listen(self.raw.as_ptr(), i32::from(backlog.max(1))) })
     }
 
-    pub(crate) fn resolve_address(&self, to: SocketAddr, timeout: Duration) -> Result<(), i32> {
+    pub(crate) fn resolve_address(
+        &self,
+        from: Option<SocketAddr>,
+        to: SocketAddr,
+        timeout: Duration,
+    ) -> Result<(), i32> {
         let mut to = RawAddress::from(to);
-        // SAFETY: the id is live; no source is given; the address is read during the call only.
+        let mut from = from.map(RawAddress::from);
+        let from = from.as_mut().map_or(std::ptr::null_mut(), RawAddress::as_mut_ptr);
+        // SAFETY: the id is live; both addresses are read during the call only, and no source is a null one.
         sys::cm_result(unsafe {
-            sys::rdma_resolve_addr(
-                self.raw.as_ptr(),
-                std::ptr::null_mut(),
-                to.as_mut_ptr(),
-                milliseconds(timeout),
-            )
+            sys::rdma_resolve_addr(self.raw.as_ptr(), from, to.as_mut_ptr(), milliseconds(timeout))
         })
     }
 
@@ -206,41 +218,30 @@ impl CmId {
     }
 
     /// Sets the ACK timeout exponent; before connect or accept.
-    pub(crate) fn set_ack_timeout(&self, mut exponent: u8) -> Result<(), i32> {
-        let place = (&raw mut exponent).cast();
-        // SAFETY: as in `set_flag`.
-        sys::cm_result(unsafe {
-            sys::rdma_set_option(
-                self.raw.as_ptr(),
-                sys::OPTION_ID,
-                sys::OPTION_ID_ACK_TIMEOUT,
-                place,
-                size_of::<u8>(),
-            )
-        })
+    pub(crate) fn set_ack_timeout(&self, exponent: u8) -> Result<(), i32> {
+        self.set_byte(sys::OPTION_ID_ACK_TIMEOUT, exponent)
     }
 
     /// Makes the queue pair. The CM moves it through its states from here on.
     pub(crate) fn create_qp(&mut self, pd: &Pd, cq: &Cq, request: QpRequest) -> Result<Qp, i32> {
-        // SAFETY: integers and pointers, for which zero is a value.
-        let mut attributes: sys::ibv_qp_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
-        attributes.send_cq = cq.raw();
-        attributes.recv_cq = cq.raw();
-        attributes.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
-        attributes.cap.max_send_wr = request.send_entries;
-        attributes.cap.max_recv_wr = request.recv_entries;
-        attributes.cap.max_send_sge = 1;
-        attributes.cap.max_recv_sge = 1;
-        attributes.cap.max_inline_data = request.inline_bytes;
-        // SAFETY: id, domain and queue are live and of one device; the owner of the queue pair keeps the two others.
-        let returned = unsafe { sys::rdma_create_qp(self.raw.as_ptr(), pd.raw(), &raw mut attributes) };
+        let mut attributes = request.attributes(sys::ibv_qp_type::IBV_QPT_RC, cq, cq);
+        let qp = self.make_qp(pd, &mut attributes)?;
+        // SAFETY: destroyed only by `destroy_qp`, in exchange for this value, or with the id when it is lost.
+        Ok(unsafe { Qp::new(qp, attributes.cap.max_inline_data) })
+    }
+
+    /// `rdma_create_qp(3)`, which writes what the device granted into `attributes`. The queue pair goes with the id.
+    pub(in crate::verbs) fn make_qp(
+        &mut self,
+        pd: &Pd,
+        attributes: &mut sys::ibv_qp_init_attr,
+    ) -> Result<NonNull<sys::ibv_qp>, i32> {
+        // SAFETY: id, domain and queues are live and of one device; the owner of the queue pair keeps the others.
+        let returned = unsafe { sys::rdma_create_qp(self.raw.as_ptr(), pd.raw(), attributes) };
         sys::cm_result(returned)?;
         self.has_qp = true;
         // SAFETY: the call succeeded, so the id has a queue pair.
-        let qp = NonNull::new(unsafe { (*self.raw.as_ptr()).qp }).ok_or(sys::errno::EINVAL)?;
-        let granted = attributes.cap.max_inline_data;
-        // SAFETY: destroyed only by `destroy_qp`, in exchange for this value, or with the id when it is lost.
-        Ok(unsafe { Qp::new(qp, granted) })
+        NonNull::new(unsafe { (*self.raw.as_ptr()).qp }).ok_or(sys::errno::EINVAL)
     }
 
     /// Destroys the queue pair: afterwards the device touches nothing that was posted on it.

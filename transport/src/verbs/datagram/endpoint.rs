@@ -14,7 +14,7 @@ use super::{
     error::{OpenError, SendError},
     event::UdEvent,
     group::Joined,
-    id::{Room, UdId},
+    id::UdId,
     lookup::{Pending, with_scope},
     name::{Qkey, QpNumber},
     peer::{Peer, Source},
@@ -24,7 +24,7 @@ use super::{
 use crate::{
     PortError,
     verbs::{
-        cm::{EventChannel, EventKind},
+        cm::{EventChannel, EventKind, QpRequest},
         device::{Context, Pd, require_device},
         qp::Qp,
         sys,
@@ -148,7 +148,11 @@ impl Datagram {
         let mtu = path_mtu(&context, port_number)?;
         let pd = Pd::new(&context)?;
         let parts = Parts::new(&context, &limits, &pd, config, mtu)?;
-        let room = Room { sends: config.sends.into(), receives: config.receives.into() };
+        let room = QpRequest {
+            send_entries: config.sends.into(),
+            recv_entries: config.receives.into(),
+            inline_bytes: 0,
+        };
         let made = id.create_qp(&pd, &parts.send_cq, &parts.receive_cq, room);
         let (qp, number) = made.map_err(system("rdma_create_qp"))?;
         // From here on the order of the fields is the order of destruction.

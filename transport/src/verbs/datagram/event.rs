@@ -54,27 +54,15 @@ impl UdEvent {
     /// # Errors
     /// errno, when the channel itself is broken.
     pub(super) fn next(channel: &Arc<EventChannel>) -> Result<Option<Self>, i32> {
-        let mut event = std::ptr::null_mut();
-        // SAFETY: the channel is live, and `event` is a place for one pointer.
-        let returned = unsafe { sys::rdma_get_cm_event(channel.raw(), &raw mut event) };
-        match sys::cm_result(returned) {
-            Ok(()) => {}
-            Err(sys::errno::EAGAIN) => return Ok(None),
-            Err(errno) => return Err(errno),
-        }
-        let event = NonNull::new(event).ok_or(sys::errno::EINVAL)?;
-        // SAFETY: the call succeeded, so this is an event that nobody acked yet; it is not used afterwards.
-        Ok(Some(unsafe { Self::take(event, channel) }))
+        // SAFETY: `take` lends an event of this channel before its ack, and once; all ids on it are of `RDMA_PS_UDP`.
+        channel.take(|event| unsafe { Self::copy(event, channel) })
     }
 
-    /// Copies `event` and acks it.
+    /// Copies an event, and takes over the id of a look-up.
     ///
     /// # Safety
-    /// `event` came from `rdma_get_cm_event` on `channel`, which has ids of `RDMA_PS_UDP` only, was not acked yet,
-    /// and is not used afterwards.
-    unsafe fn take(event: NonNull<sys::rdma_cm_event>, channel: &Arc<EventChannel>) -> Self {
-        // SAFETY: unacked, so the memory is live until the ack below; nobody else reads or writes it.
-        let held = unsafe { event.as_ref() };
+    /// `held` is of `channel`, which has ids of `RDMA_PS_UDP` only, is not acked before we return, and is copied once.
+    unsafe fn copy(held: &sys::rdma_cm_event, channel: &Arc<EventChannel>) -> Self {
         let kind = EventKind::from(held.event);
         let is_request = kind == EventKind::ConnectRequest;
         let mut taken = Self {
@@ -109,11 +97,6 @@ impl UdEvent {
         if matches!(kind, EventKind::Established | EventKind::MulticastJoin) {
             let qp = QpNumber::new(ud.qp_num);
             taken.way = Some(Way { attributes: ud.ah_attr, qp, qkey: Qkey(ud.qkey) });
-        }
-        // SAFETY: acked once; everything was copied out above.
-        let returned = unsafe { sys::rdma_ack_cm_event(event.as_ptr()) };
-        if let Err(errno) = sys::cm_result(returned) {
-            tracing::warn!(errno, "rdma_ack_cm_event failed");
         }
         taken
     }

@@ -26,16 +26,7 @@ unsafe impl Send for OwnQp {}
 impl OwnQp {
     /// Makes it and takes it to INIT, so that receives can be posted.
     pub(crate) fn new(id: &CmId, pd: &Arc<Pd>, queue: &Arc<Cq>, request: QpRequest) -> Result<Self, CmError> {
-        // SAFETY: integers and pointers, for which zero is a value.
-        let mut attributes: sys::ibv_qp_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
-        attributes.send_cq = queue.raw();
-        attributes.recv_cq = queue.raw();
-        attributes.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
-        attributes.cap.max_send_wr = request.send_entries;
-        attributes.cap.max_recv_wr = request.recv_entries;
-        attributes.cap.max_send_sge = 1;
-        attributes.cap.max_recv_sge = 1;
-        attributes.cap.max_inline_data = request.inline_bytes;
+        let mut attributes = request.attributes(sys::ibv_qp_type::IBV_QPT_RC, queue, queue);
         // SAFETY: domain and queue are live, of one device, and kept by the result.
         let raw = unsafe { sys::ibv_create_qp(pd.raw(), &raw mut attributes) };
         let raw = sys::pointer_result(raw).map_err(call("ibv_create_qp"))?;
