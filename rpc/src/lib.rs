@@ -58,6 +58,7 @@ pub mod stats;
 pub mod status;
 pub mod stream;
 pub mod task;
+pub mod topic;
 mod workers;
 
 pub use answer::Answer;
@@ -80,6 +81,7 @@ pub use stats::Stats;
 pub use status::{Code, Fate, Status};
 pub use stream::{Sink, Stream, StreamError};
 pub use task::WithLoan;
+pub use topic::{Behind, Fed, Published, Topic};
 
 /// What the macro's code names. Not for people; may change at any time.
 #[doc(hidden)]
