@@ -147,6 +147,8 @@ pub struct Negotiated {
     pub chain_bytes_max: u32,
     /// Whether the peer answers pings by itself, see [`PortConfig::attended`].
     pub peer_attended: bool,
+    /// Whether both sides proved that they have a shared key.
+    pub authenticated: bool,
     /// RNR timer code in force at our end; `None` where it does not apply.
     pub rnr_timer: Option<u8>,
     /// ACK timeout exponent in force at our end; `None` where it does not apply or is the CM's.
@@ -209,6 +211,7 @@ impl Negotiated {
                 DataPath::SendRecv => frame_bytes_max & !15,
             },
             peer_attended: theirs.features.has(Feature::ATTENDED),
+            authenticated: ours.features.has(Feature::KEYED) && theirs.features.has(Feature::KEYED),
             rnr_timer: None,
             ack_timeout: None,
         })

@@ -74,7 +74,10 @@ impl Provider for Shm {
             let why = "shared memory listens on shm://name or shm:///absolute/path".to_owned();
             return Err(ListenError::Address { address: address.to_string(), why });
         };
-        Ok(ShmListener::new(Rendezvous::bind(path, options.backlog)?, options.clone()))
+        Ok(ShmListener::new(
+            Rendezvous::bind(path, options.backlog, !options.allow.is_default())?,
+            options.clone(),
+        ))
     }
 
     fn connect(
