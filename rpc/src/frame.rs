@@ -5,7 +5,7 @@
 //!  Request     method u32 │ signature u32 │ deadline us u32 (0: none) │ window u32 │ arguments
 //!  Response    outcome u8 │ code u8 │ fate u8 │ zero u8 │ reserved u32, ignored               │ payload
 //!                Ok: the answer   App: the error   Status: a message   Mismatch: the server's signature
-//!  Cancel      –
+//!  Cancel, GoAway         –
 //!  OneWay      as Request; aux is 0, there is no answer
 //!  UpItem, DownItem       an item of a stream, to the callee or to the caller
 //!  UpEnd                  no more items to the callee; those to the caller end with the Response
@@ -47,6 +47,8 @@ pub enum Kind {
     UpCredit,
     /// More items may go to the caller.
     DownCredit,
+    /// This side takes no more calls; those that run are answered. Its aux names no call.
+    GoAway,
 }
 
 impl Kind {
@@ -63,6 +65,7 @@ impl Kind {
             Self::UpEnd => 7,
             Self::UpCredit => 8,
             Self::DownCredit => 9,
+            Self::GoAway => 16,
         }
     }
 
@@ -82,6 +85,7 @@ impl Kind {
             7 => Ok(Self::UpEnd),
             8 => Ok(Self::UpCredit),
             9 => Ok(Self::DownCredit),
+            16 => Ok(Self::GoAway),
             _ => Err(Violation::Malformed { what: "message kind" }),
         }
     }

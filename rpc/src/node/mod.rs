@@ -8,6 +8,7 @@
 mod answers;
 mod callee;
 mod caller;
+mod drain;
 mod map;
 mod oneway;
 mod pulls;
@@ -26,7 +27,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -73,6 +74,10 @@ pub(crate) enum Command {
     Cancel(ConnId, Arc<CallCell>),
     /// Tell this one when the connection ends.
     Watch(ConnId, Arc<dyn Watcher>),
+    /// Close the connection if none of our calls is on it any more, and say so.
+    Retire(ConnId, Arc<AtomicBool>),
+    /// Tell every peer that this side takes no more calls.
+    Drain,
     /// Something is ready; a turn will find it.
     Look,
 }
@@ -80,6 +85,9 @@ pub(crate) enum Command {
 /// Hears that a connection ended, once, on the worker's thread: must not block.
 pub(crate) trait Watcher: fmt::Debug + Send + Sync {
     fn ended(&self, reason: &CloseReason);
+
+    /// The peer takes no more calls; the connection stands as long as those that run.
+    fn leaving(&self);
 }
 
 /// What all workers of a server share.
@@ -100,6 +108,8 @@ struct Conn {
     /// Whether any call had streams: only then they are looked for.
     streams_seen: bool,
     watcher: Option<Arc<dyn Watcher>>,
+    /// The peer has not been told yet that we take no more calls.
+    owes_go_away: bool,
 }
 
 /// Connections that ended, remembered so that later calls on them can say why.
@@ -276,8 +286,12 @@ impl App for Node {
                 raw_cx: None,
                 streams_seen: false,
                 watcher: None,
+                owes_go_away: false,
             },
         );
+        if self.shared.draining.load(Ordering::Relaxed) {
+            self.owe_go_away(io, conn);
+        }
     }
 
     #[inline]
@@ -291,6 +305,10 @@ impl App for Node {
                 Ok(())
             }
             Ok(Kind::OneWay) => self.told(io, conn, message.body, message.bulk),
+            Ok(Kind::GoAway) => {
+                self.gone_away(conn);
+                Ok(())
+            }
             Ok(kind) => self.streamed(io, conn, kind, id, message.body),
             Err(violation) => Err(violation),
         };
@@ -314,6 +332,7 @@ impl App for Node {
     }
 
     fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
+        self.send_go_away(io, conn);
         // Answers first: they free what both sides wait for.
         self.send_answers(io, conn);
         self.send_requests(io, conn);
@@ -349,6 +368,8 @@ impl App for Node {
                 Some(here) => here.watcher = Some(watcher),
                 None => watcher.ended(&self.closing(conn)),
             },
+            Command::Retire(conn, done) => self.retire(io, conn, &done),
+            Command::Drain => self.drain(io),
             Command::Look => {}
         }
     }
