@@ -37,6 +37,9 @@ pub mod error;
 pub mod floor;
 pub mod frame;
 pub mod hello;
+#[cfg(any(test, feature = "conformance"))]
+#[doc(hidden)]
+pub mod hostile;
 pub mod id;
 pub mod mem;
 pub mod negotiated;
