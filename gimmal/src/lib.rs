@@ -151,9 +151,10 @@
 //!
 //! # Large data
 //!
-//! Arguments and answers are encoded into the transmit ring and must fit in a message (a quarter of `ring_bytes`).
-//! Larger data travels beside the codec as a [`Loan`] of registered memory, which the other side reads where it lies
-//! (shared memory) or brings by RDMA READ:
+//! Arguments and answers are encoded into the transmit ring. What does not fit in a message (a quarter of `ring_bytes`)
+//! is encoded into registered memory instead, up to [`Config::message_bytes_max`], and the other side decodes it where
+//! it lies (shared memory) or brings it by RDMA READ. Data that should not pass a codec at all travels beside it, as a
+//! [`Loan`]:
 //!
 //! ```
 //! use gimmal::{AllocateError, Bulk, Channel, Cx, WithLoan};

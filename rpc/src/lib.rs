@@ -47,6 +47,7 @@ pub mod error;
 pub mod frame;
 pub mod id;
 pub mod inline;
+mod large;
 pub mod method;
 mod node;
 mod provider;
