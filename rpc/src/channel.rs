@@ -308,6 +308,7 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
                 Ok(result)
             }
             Ok((true, body)) => Err(self.unread(Outcome::Answered { is_error: true, body, bulk: None })),
+            Err(Outcome::Large { is_error: false, bulk }) => Ok(read(&bulk)),
             Err(outcome) => Err(self.unread(outcome)),
         }
     }
@@ -343,6 +344,10 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
                 };
                 self.ticket.recycle(body);
                 decoded.unwrap_or_else(|error| Err(undecoded(error)))
+            }
+            Outcome::Large { is_error: false, bulk } => O::value(&bulk, None).map_err(undecoded),
+            Outcome::Large { is_error: true, bulk } => {
+                O::error(&bulk).map_or_else(|error| Err(undecoded(error)), |error| Err(CallError::App(error)))
             }
             Outcome::Status(status) => Err(CallError::Status(status)),
             Outcome::Mismatch(theirs) => Err(CallError::Mismatch {

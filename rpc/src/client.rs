@@ -16,6 +16,7 @@ use crate::{
     config::Config,
     error::{AllocateError, ConnectError, TransportError},
     inline::InlineClient,
+    large::{lend, no_reads},
     method::Method,
     node::Command,
     provider::{Any, any, any_for},
@@ -49,6 +50,7 @@ struct Inner {
     line: Line,
     pool: Pool,
     deadline: Option<Duration>,
+    message_bytes_max: usize,
     workers: Arc<WorkerSet>,
 }
 
@@ -114,7 +116,8 @@ impl Client {
         let line = Line::new(handle, address.clone(), config.reconnect, opened);
         let pool = Pool::new(config.window + config.waiting_max.min(1024));
         let deadline = (!config.deadline.is_zero()).then_some(config.deadline);
-        let inner = Arc::new(Inner { line, pool, deadline, workers });
+        let inner =
+            Arc::new(Inner { line, pool, deadline, message_bytes_max: config.message_bytes_max, workers });
         reconnect::watch(&inner);
         Ok(Self { inner })
     }
@@ -289,16 +292,24 @@ impl Client {
         let mut handed =
             Handed { inner: Arc::clone(inner), conn, cell: None, failed: None, timeout, waiting: None };
         let mut body = inner.pool.buffer();
-        if let Err(error) = compose_into(&mut body, limit, arguments) {
-            handed.failed = Some(match error {
-                EncodeError::Full => TransportError::TooLarge { limit },
-                error => TransportError::Encode(error),
-            });
+        let mut beside = (loan, lanes);
+        let mut is_large = false;
+        let composed = match compose_into(&mut body, limit, arguments) {
+            Ok(()) => Ok(()),
+            Err(EncodeError::Full) => {
+                is_large = true;
+                self.enclose(method, limit, &mut beside, arguments).inspect(|()| body.clear())
+            }
+            Err(error) => Err(TransportError::Encode(error)),
+        };
+        if let Err(error) = composed {
+            handed.failed = Some(error);
             return handed;
         }
+        let (loan, lanes) = beside;
         let cell = inner.pool.cell();
         let responder = Responder::new(&cell);
-        let mut command = Command::Call { conn, method, timeout, body, loan, lanes, responder };
+        let mut command = Command::Call { conn, method, timeout, body, loan, is_large, lanes, responder };
         for _ in 0..OFFERS {
             match inner.line.handle.submit(command) {
                 Ok(()) => {
@@ -317,6 +328,33 @@ impl Client {
         let why = "its inbox is full: too many calls started at once";
         handed.failed = Some(TransportError::Worker { why, fate: Fate::NotRun });
         handed
+    }
+}
+
+type Beside = (Option<Loan>, Option<Box<Lanes>>);
+
+impl Client {
+    /// Writes arguments that are above `limit`, what a message holds, into registered memory that goes with the call.
+    #[cold]
+    fn enclose<A: Compose + ?Sized>(
+        &self,
+        method: &Method,
+        limit: usize,
+        beside: &mut Beside,
+        arguments: &A,
+    ) -> Result<(), TransportError> {
+        let max = self.inner.message_bytes_max;
+        let carries = beside.1.is_some() || beside.0.as_ref().is_some_and(|loan| !loan.is_empty());
+        if carries || method.is_oneway || max <= limit {
+            return Err(TransportError::TooLarge { limit });
+        }
+        if self.negotiated().responder_resources.granted == 0 {
+            return Err(no_reads());
+        }
+        let compose = |out: &mut [u8]| arguments.compose(out);
+        let loan = lend(arguments.composed_bytes(), (limit, max), compose, |bytes| self.loan(bytes));
+        beside.0 = Some(loan.map_err(|error| error.of_request(max))?);
+        Ok(())
     }
 }
 

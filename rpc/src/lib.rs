@@ -48,6 +48,7 @@ pub mod error;
 pub mod frame;
 pub mod id;
 pub mod inline;
+mod large;
 pub mod layer;
 pub mod method;
 mod node;
@@ -61,6 +62,7 @@ pub mod status;
 pub mod stream;
 pub mod task;
 mod timer;
+pub mod topic;
 mod workers;
 
 pub use answer::Answer;
@@ -84,6 +86,7 @@ pub use stats::Stats;
 pub use status::{Code, Fate, Status};
 pub use stream::{Sink, Stream, StreamError};
 pub use task::WithLoan;
+pub use topic::{Behind, Fed, Published, Topic};
 
 /// What the macro's code names. Not for people; may change at any time.
 #[doc(hidden)]

@@ -38,6 +38,9 @@ pub mod error;
 pub mod floor;
 pub mod frame;
 pub mod hello;
+#[cfg(any(test, feature = "conformance"))]
+#[doc(hidden)]
+pub mod hostile;
 pub mod id;
 pub mod key;
 pub mod mem;

@@ -7,6 +7,10 @@ use std::fmt;
 
 use crate::{Hello, PortConfig, RejectReason, hello::Feature};
 
+/// A peer may ask us to keep a transmit ring of this size, or of our own receive ring's if that is larger; beyond it, it
+/// would spend our memory as it likes.
+pub const TX_RING_BYTES_MAX: u32 = 16 << 20;
+
 /// What a device or a medium can do. Data, asked once; nobody asks which provider it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
@@ -168,6 +172,10 @@ impl Negotiated {
         theirs: &Hello,
     ) -> Result<Self, RejectReason> {
         theirs.check()?;
+        // On a ring path we write into one of that size, and keep it.
+        if theirs.ring_bytes > TX_RING_BYTES_MAX.max(config.ring_bytes) {
+            return Err(RejectReason::BadHello { field: 1 });
+        }
         let path = if ours.features.has(Feature::RING) && theirs.features.has(Feature::RING) {
             DataPath::Ring
         } else {

@@ -9,6 +9,7 @@ mod answers;
 mod callee;
 mod caller;
 mod drain;
+mod large;
 mod map;
 mod oneway;
 mod pulls;
@@ -38,6 +39,7 @@ use gimmal_engine::{
 };
 
 pub(crate) use caller::{Composed, Fresh};
+use large::Enclosed;
 use map::ConnMap;
 pub(crate) use reach::Reach;
 use serving::Serving;
@@ -67,6 +69,8 @@ pub(crate) enum Command {
         timeout: Option<Duration>,
         body: Vec<u8>,
         loan: Option<Loan>,
+        /// The arguments are the loan.
+        is_large: bool,
         lanes: Option<Box<Lanes>>,
         responder: Responder,
     },
@@ -309,6 +313,8 @@ impl App for Node {
                 self.gone_away(conn);
                 Ok(())
             }
+            Ok(Kind::LargeRequest) => self.requested_large(io, conn, id, message.body, message.bulk),
+            Ok(Kind::LargeResponse) => self.answered_large(io, conn, id, message.body, message.bulk),
             Ok(kind) => self.streamed(io, conn, kind, id, message.body),
             Err(violation) => Err(violation),
         };
@@ -358,10 +364,15 @@ impl App for Node {
 
     fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Command) {
         match command {
-            Command::Call { conn, method, timeout, body, loan, lanes, responder } => {
-                let reply = crate::calls::Reply::Cell(responder);
+            Command::Call { conn, method, timeout, body, loan, is_large, lanes, responder } => {
+                let (reply, beside) = (crate::calls::Reply::Cell(responder), (loan, lanes));
                 // The cell has heard if it failed.
-                let _ = self.start(io, conn, method, timeout, Composed(body), (loan, lanes), reply);
+                let _ = if is_large {
+                    self.counters.large.increment();
+                    self.start(io, conn, method, timeout, Enclosed, beside, reply)
+                } else {
+                    self.start(io, conn, method, timeout, Composed(body), beside, reply)
+                };
             }
             Command::Cancel(conn, cell) => self.cancel_cell(io, conn, &cell),
             Command::Watch(conn, watcher) => match self.conns.get_mut(conn) {

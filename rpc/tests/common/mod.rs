@@ -50,6 +50,8 @@ pub trait Probe {
     async fn panic(&self, cx: &Cx, ms: u64);
     /// An answer of this many bytes.
     async fn fill(&self, cx: &Cx, bytes: u32) -> Vec<u8>;
+    /// An error of this many bytes.
+    async fn complain(&self, cx: &Cx, bytes: u32) -> Result<(), String>;
     /// How many bytes came.
     async fn measure(&self, cx: &Cx, bytes: Vec<u8>) -> u64;
     /// Bulk of this many bytes, and their sum.
@@ -151,6 +153,10 @@ impl Probe for Prober {
 
     async fn fill(&self, _: &Cx, bytes: u32) -> Vec<u8> {
         vec![7; bytes as usize]
+    }
+
+    async fn complain(&self, _: &Cx, bytes: u32) -> Result<(), String> {
+        Err("y".repeat(bytes as usize))
     }
 
     async fn measure(&self, _: &Cx, bytes: Vec<u8>) -> u64 {
@@ -260,7 +266,11 @@ impl Fixture {
     }
 
     pub fn inline(&self) -> ProbeClient<InlineClient> {
-        ProbeClient::new(Client::builder().config(config()).connect_inline(&self.url).unwrap())
+        self.inline_with(config())
+    }
+
+    pub fn inline_with(&self, config: Config) -> ProbeClient<InlineClient> {
+        ProbeClient::new(Client::builder().config(config).connect_inline(&self.url).unwrap())
     }
 
     pub fn hanging(&self) -> u64 {

@@ -14,7 +14,7 @@ use crate::{
         grant::Grant,
         lane::{GrantPage, Holdings, LinkParts},
         pulls::Pulls,
-        qp::{Flags, Qp, SendList},
+        qp::{Flags, LocalBytes, Qp, RemoteBytes, SendList},
         rx::Rx,
         tx::Tx,
         wr_id::{Kind, WrId},
@@ -24,14 +24,16 @@ use crate::{
 /// Where a connection stands.
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// The peer's grant has not arrived.
-    Opening { deadline: Time },
+    /// The peer's grant has not arrived. At `nudge` its device is made to look for ours.
+    Opening { deadline: Time, nudge: Time },
     /// Frames may travel.
     Open,
     /// On its way out, with the first cause.
     Closing(Closing),
 }
 
+/// How long the active side of iWARP waits for an answer to its grant before it nudges the peer, again and again.
+const NUDGE: Duration = Duration::from_millis(100);
 /// How long a failed post waits for its cause.
 const CAUSE_WAIT: Duration = Duration::from_millis(200);
 
@@ -90,12 +92,13 @@ impl Conn {
             address: if on_ring { wiring.rx.base().as_ptr().addr() as u64 } else { 0 },
             rkey: if on_ring { wiring.rx_rkey } else { 0 },
         };
+        let nudge = if active && lane.iwarp() { now.plus(NUDGE) } else { Time::NEVER };
         Self {
             id: lane.holdings.seat.conn,
             handle,
             fate: Arc::clone(&lane.holdings.seat.fate),
             belongings: Some(Belongings { qp: lane.qp, holdings: Box::new(lane.holdings) }),
-            phase: Phase::Opening { deadline: now.plus(handshake_timeout) },
+            phase: Phase::Opening { deadline: now.plus(handshake_timeout), nudge },
             tx: Tx::new(wiring.tx, wiring.tx_lkey, &negotiated, config),
             rx: Rx::new(wiring.rx, wiring.rx_lkey, &negotiated),
             pulls: Pulls::new(negotiated.initiator_depth.granted, config.bulk_piece_bytes),
@@ -148,6 +151,26 @@ impl Conn {
         }
     }
 
+    /// Makes the peer's device look at what it has from us, and sets the time of the next nudge.
+    ///
+    /// siw's passive side sends its MPA reply before it moves the socket under the queue pair. What we send between
+    /// the two waits in the socket, noticed by nobody until something else arrives: a write of no bytes, which uses
+    /// no receive and touches no memory. It takes the place of the grant in the send queue, so that has left before.
+    pub(crate) fn nudge(&mut self, now: Time, list: &mut SendList) {
+        let Phase::Opening { nudge, .. } = &mut self.phase else { return };
+        *nudge = now.plus(NUDGE);
+        let Some(belongings) = self.belongings.as_ref().filter(|_| self.tx.has_no_signals()) else { return };
+        tracing::debug!(conn = ?self.id, "no answer to the grant: the peer is nudged");
+        let nothing = LocalBytes { address: 0, bytes: 0, lkey: 0 };
+        let nowhere = RemoteBytes { address: 0, rkey: 0 };
+        let flags = Flags { signalled: true, inline: false };
+        list.write(WrId::new(Kind::Nudge, self.id, 0), nothing, nowhere, flags);
+        match list.post(&belongings.qp) {
+            Ok(()) => self.tx.posted_other(None),
+            Err(error) => self.fail_post("ibv_post_send", error.errno, now),
+        }
+    }
+
     /// What a completion means. At most one event comes of it; frames are walked by the port afterwards.
     ///
     /// # Errors
@@ -185,7 +208,7 @@ impl Conn {
                     return Err(Violation::Malformed { what: "frame before the grant" }.into());
                 }
             }
-            Kind::Chain | Kind::Grant | Kind::Goodbye | Kind::Read => {
+            Kind::Chain | Kind::Grant | Kind::Goodbye | Kind::Read | Kind::Nudge => {
                 counters.signals += 1;
                 let read = self.tx.signalled(kind == Kind::Read).and_then(|signal| signal.read);
                 if let Some((slot, bytes)) = read {
@@ -216,6 +239,7 @@ impl Conn {
             (Kind::Chain | Kind::Goodbye, DataPath::Ring) => "RDMA WRITE with immediate",
             (Kind::Chain | Kind::Goodbye, DataPath::SendRecv) | (Kind::Grant, _) => "SEND",
             (Kind::Read, _) => "RDMA READ",
+            (Kind::Nudge, _) => "RDMA WRITE",
         };
         Err(CloseReason::Work { operation, status: done.status, vendor: done.vendor })
     }

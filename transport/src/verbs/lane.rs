@@ -299,7 +299,7 @@ pub(crate) struct LinkParts {
 }
 
 /// Queue sizes, each a sum with reasons:
-/// - sends: chains of frames, READs up to the depth we ask for, one grant, one goodbye;
+/// - sends: chains of frames, READs up to the depth we ask for, one grant or nudge, one goodbye;
 /// - receives: those guaranteed to the peer, one for its grant, one for its goodbye.
 fn queue_sizes(config: &PortConfig, device: &PortDevice) -> Result<QpRequest, PortError> {
     let depth = config.initiator_depth.min(device.limits.initiator_depth);
