@@ -41,6 +41,9 @@ pub enum Deadline {
 pub struct CallOptions {
     /// How long it may take.
     pub deadline: Deadline,
+    /// Whether the call waits for a connection when there is none, instead of failing at once (not run). Calls with
+    /// loans or streams do not wait.
+    pub wait_for_ready: bool,
 }
 
 impl CallOptions {
@@ -48,6 +51,13 @@ impl CallOptions {
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.deadline = Deadline::In(timeout);
+        self
+    }
+
+    /// Waits for a connection, within the deadline, instead of failing at once when there is none.
+    #[must_use]
+    pub const fn wait_for_ready(mut self) -> Self {
+        self.wait_for_ready = true;
         self
     }
 

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_engine::transport::{Address, ConnId, Loan, Negotiated, PortCounters};
+use gimmal_engine::transport::{Address, ConnId, Key, Loan, Negotiated, PortCounters};
 
 use crate::{
     cell::{CallCell, Outcome, Pool, Responder},
@@ -21,6 +21,7 @@ use crate::{
     method::Method,
     node::Command,
     provider::{Any, any, any_for},
+    ready::{self, Waiting},
     reconnect::{self, Line, Lined, Reconnect},
     service::Registry,
     stats::Stats,
@@ -134,6 +135,19 @@ impl Client {
         self.inner.line.reconnects()
     }
 
+    /// Whether there is a connection that takes calls, as far as this side knows.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.inner.line.is_up()
+    }
+
+    /// Takes no more calls (they fail, not run), waits for those that are under way, at most `timeout`, and says goodbye.
+    /// All clones of the client go with it. Returns whether every call had ended.
+    #[must_use]
+    pub fn shutdown(self, timeout: Duration) -> bool {
+        self.inner.line.leave(timeout)
+    }
+
     /// What the port did for this connection: doorbells, frames, READs. Asks the worker, so not for a hot path;
     /// `None` when it did not answer within a second.
     #[must_use]
@@ -190,6 +204,13 @@ impl ClientBuilder {
         self
     }
 
+    /// The shared key that this client proves, and has the server prove.
+    #[must_use]
+    pub fn key(mut self, key: Key) -> Self {
+        self.config.engine.connect.key = Some(key);
+        self
+    }
+
     /// Within how many ms a peer that went silent is reported; 0: never.
     #[must_use]
     pub const fn heartbeat_ms(mut self, bound_ms: u32) -> Self {
@@ -241,6 +262,12 @@ impl Channel for Client {
         loan: Option<Loan>,
         arguments: &A,
     ) -> Handed {
+        if options.wait_for_ready
+            && loan.is_none()
+            && let Some(handed) = ready::start(self, self.inner.deadline, method, options, arguments)
+        {
+            return handed;
+        }
         self.hand(method, options, (loan, None), arguments)
     }
 
@@ -261,7 +288,7 @@ impl Channel for Client {
 }
 
 impl Client {
-    fn hand<A: Compose + ?Sized>(
+    pub(crate) fn hand<A: Compose + ?Sized>(
         &self,
         method: &'static Method,
         options: &CallOptions,
@@ -271,7 +298,8 @@ impl Client {
         let inner = &self.inner;
         let timeout = options.resolve(inner.deadline);
         let (conn, limit) = (inner.line.conn(), inner.line.arguments_max());
-        let mut handed = Handed { inner: Arc::clone(inner), conn, cell: None, failed: None, timeout };
+        let mut handed =
+            Handed { inner: Arc::clone(inner), conn, cell: None, failed: None, timeout, waiting: None };
         let mut body = inner.pool.buffer();
         let mut beside = (loan, lanes);
         let mut is_large = false;
@@ -348,6 +376,8 @@ pub struct Handed {
     cell: Option<Arc<CallCell>>,
     failed: Option<TransportError>,
     timeout: Option<Duration>,
+    /// It waits for a connection if there is none.
+    pub(crate) waiting: Option<Box<Waiting>>,
 }
 
 impl fmt::Debug for Handed {
@@ -371,8 +401,12 @@ impl Handed {
     }
 }
 
-impl Ticket for Handed {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+impl Handed {
+    pub(crate) fn client(&self) -> Client {
+        Client { inner: Arc::clone(&self.inner) }
+    }
+
+    pub(crate) fn poll_once(&mut self, context: &Context<'_>) -> Poll<Outcome> {
         let Some(cell) = &self.cell else {
             return Poll::Ready(self.without_cell());
         };
@@ -381,8 +415,20 @@ impl Ticket for Handed {
             Poll::Pending => Poll::Pending,
         }
     }
+}
+
+impl Ticket for Handed {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        if self.waiting.is_some() {
+            return ready::poll(self, context);
+        }
+        self.poll_once(context)
+    }
 
     fn wait(&mut self) -> Outcome {
+        if self.waiting.is_some() {
+            return ready::wait(self);
+        }
         let Some(cell) = &self.cell else {
             return self.without_cell();
         };

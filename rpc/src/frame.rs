@@ -6,7 +6,7 @@
 //!  Response    outcome u8 │ code u8 │ fate u8 │ zero u8 │ reserved u32, ignored               │ payload
 //!                Ok: the answer   App: the error   Status: a message   Mismatch: the server's signature
 //!  LargeRequest, LargeResponse   the same, whose arguments or payload are the bulk on offer beside it
-//!  Cancel      –
+//!  Cancel, GoAway         –
 //!  OneWay      as Request; aux is 0, there is no answer
 //!  UpItem, DownItem       an item of a stream, to the callee or to the caller
 //!  UpEnd                  no more items to the callee; those to the caller end with the Response
@@ -48,6 +48,8 @@ pub enum Kind {
     UpCredit,
     /// More items may go to the caller.
     DownCredit,
+    /// This side takes no more calls; those that run are answered. Its aux names no call.
+    GoAway,
     /// A call whose arguments are the bulk beside it.
     LargeRequest,
     /// An answer, or the method's error, that is the bulk beside it.
@@ -68,6 +70,7 @@ impl Kind {
             Self::UpEnd => 7,
             Self::UpCredit => 8,
             Self::DownCredit => 9,
+            Self::GoAway => 16,
             Self::LargeRequest => 10,
             Self::LargeResponse => 11,
         }
@@ -89,6 +92,7 @@ impl Kind {
             7 => Ok(Self::UpEnd),
             8 => Ok(Self::UpCredit),
             9 => Ok(Self::DownCredit),
+            16 => Ok(Self::GoAway),
             10 => Ok(Self::LargeRequest),
             11 => Ok(Self::LargeResponse),
             _ => Err(Violation::Malformed { what: "message kind" }),

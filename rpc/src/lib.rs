@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod again;
 pub mod answer;
 mod calls;
 pub mod cell;
@@ -50,9 +51,11 @@ pub mod frame;
 pub mod id;
 pub mod inline;
 mod large;
+pub mod layer;
 pub mod method;
 mod node;
 mod provider;
+mod ready;
 mod reconnect;
 pub mod server;
 pub mod service;
@@ -60,6 +63,7 @@ pub mod stats;
 pub mod status;
 pub mod stream;
 pub mod task;
+mod timer;
 pub mod topic;
 mod workers;
 
@@ -74,9 +78,10 @@ pub use cx::{CancelToken, Cx};
 pub use driven::{DrivenClient, Driver};
 pub use error::{AllocateError, CallError, ConnectError, ServeError, TransportError};
 pub use gimmal_engine as engine;
-pub use gimmal_engine::transport::{Bulk, Loan, Negotiated};
+pub use gimmal_engine::transport::{Allow, Bulk, Key, KeyError, Loan, Negotiated};
 pub use gimmal_macros::service;
 pub use inline::InlineClient;
+pub use layer::{Hedge, Layer, Layered, Retry, RetryPolicy};
 pub use method::{Method, MethodKind};
 pub use server::{InlineServer, Server, ServerBuilder, Stopper};
 pub use service::Service;

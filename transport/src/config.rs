@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::{Allow, Key};
+
 /// Sizes of one [`Port`](crate::Port) and of each connection on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortConfig {
@@ -64,6 +66,10 @@ pub struct ConnectOptions {
     pub rnr_timer: u8,
     /// Type of service of the packets (RFC 2474), as routers and switches see it; `None` leaves the CM's. verbs only.
     pub type_of_service: Option<u8>,
+    /// The shared key to prove, and to have proved by the server; `None`: neither. The server must have it too.
+    pub key: Option<Key>,
+    /// Whose servers to share memory with. shm only.
+    pub allow: Allow,
 }
 
 impl Default for ConnectOptions {
@@ -74,6 +80,8 @@ impl Default for ConnectOptions {
             ack_timeout: Some(14),
             rnr_timer: 12,
             type_of_service: None,
+            key: None,
+            allow: Allow::default(),
         }
     }
 }
@@ -89,6 +97,11 @@ pub struct ListenOptions {
     pub ack_timeout: Option<u8>,
     /// See [`ConnectOptions::rnr_timer`].
     pub rnr_timer: u8,
+    /// Shared keys, at most [`KEYS_MAX`](crate::key::KEYS_MAX): a client must prove one of them, and has it proved.
+    /// Empty: none is asked for. Two while a key is being changed.
+    pub keys: Vec<Key>,
+    /// Whose clients to share memory with. shm only; beyond this user, the socket's folder must let them in.
+    pub allow: Allow,
 }
 
 impl Default for ListenOptions {
@@ -99,6 +112,8 @@ impl Default for ListenOptions {
             handshake_timeout: connect.handshake_timeout,
             ack_timeout: connect.ack_timeout,
             rnr_timer: connect.rnr_timer,
+            keys: Vec::new(),
+            allow: Allow::default(),
         }
     }
 }

@@ -8,6 +8,7 @@
 mod answers;
 mod callee;
 mod caller;
+mod drain;
 mod large;
 mod map;
 mod oneway;
@@ -27,7 +28,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -77,6 +78,10 @@ pub(crate) enum Command {
     Cancel(ConnId, Arc<CallCell>),
     /// Tell this one when the connection ends.
     Watch(ConnId, Arc<dyn Watcher>),
+    /// Close the connection if none of our calls is on it any more, and say so.
+    Retire(ConnId, Arc<AtomicBool>),
+    /// Tell every peer that this side takes no more calls.
+    Drain,
     /// Something is ready; a turn will find it.
     Look,
 }
@@ -84,6 +89,9 @@ pub(crate) enum Command {
 /// Hears that a connection ended, once, on the worker's thread: must not block.
 pub(crate) trait Watcher: fmt::Debug + Send + Sync {
     fn ended(&self, reason: &CloseReason);
+
+    /// The peer takes no more calls; the connection stands as long as those that run.
+    fn leaving(&self);
 }
 
 /// What all workers of a server share.
@@ -104,6 +112,8 @@ struct Conn {
     /// Whether any call had streams: only then they are looked for.
     streams_seen: bool,
     watcher: Option<Arc<dyn Watcher>>,
+    /// The peer has not been told yet that we take no more calls.
+    owes_go_away: bool,
 }
 
 /// Connections that ended, remembered so that later calls on them can say why.
@@ -280,8 +290,12 @@ impl App for Node {
                 raw_cx: None,
                 streams_seen: false,
                 watcher: None,
+                owes_go_away: false,
             },
         );
+        if self.shared.draining.load(Ordering::Relaxed) {
+            self.owe_go_away(io, conn);
+        }
     }
 
     #[inline]
@@ -295,6 +309,10 @@ impl App for Node {
                 Ok(())
             }
             Ok(Kind::OneWay) => self.told(io, conn, message.body, message.bulk),
+            Ok(Kind::GoAway) => {
+                self.gone_away(conn);
+                Ok(())
+            }
             Ok(Kind::LargeRequest) => self.requested_large(io, conn, id, message.body, message.bulk),
             Ok(Kind::LargeResponse) => self.answered_large(io, conn, id, message.body, message.bulk),
             Ok(kind) => self.streamed(io, conn, kind, id, message.body),
@@ -320,6 +338,7 @@ impl App for Node {
     }
 
     fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
+        self.send_go_away(io, conn);
         // Answers first: they free what both sides wait for.
         self.send_answers(io, conn);
         self.send_requests(io, conn);
@@ -360,6 +379,8 @@ impl App for Node {
                 Some(here) => here.watcher = Some(watcher),
                 None => watcher.ended(&self.closing(conn)),
             },
+            Command::Retire(conn, done) => self.retire(io, conn, &done),
+            Command::Drain => self.drain(io),
             Command::Look => {}
         }
     }

@@ -37,10 +37,12 @@ pub type Chosen = gimmal_rpc::Postcard;
 #[gimmal_rpc::service(crate = gimmal_rpc, codec = Chosen)]
 pub trait Probe {
     /// The same text.
+    #[idempotent]
     async fn echo(&self, cx: &Cx, text: String) -> String;
     /// Or an error of its own.
     async fn divide(&self, cx: &Cx, dividend: u32, divisor: u32) -> Result<u32, DivideError>;
     /// Answers from another thread, later.
+    #[idempotent]
     async fn later(&self, cx: &Cx, ms: u64) -> u64;
     /// Counts itself while it runs, and never ends.
     async fn hang(&self, cx: &Cx);

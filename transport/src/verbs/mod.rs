@@ -161,6 +161,7 @@ impl Provider for Verbs {
             current: None,
             shared: Arc::clone(&gate.shared),
             options: options.clone(),
+            nonce: u128::from_le_bytes(crate::proof::random()?),
             deadline: Instant::now() + options.connect_timeout,
             outcome: sender,
         };
