@@ -177,6 +177,10 @@ mod bincode_codec {
 
 /// Something that can be written where it leaves from; may be asked again when there was too little room.
 pub trait Compose {
+    /// Metadata stands before it.
+    #[doc(hidden)]
+    const IS_NOTED: bool = false;
+
     /// As [`Encode::encode`].
     ///
     /// # Errors

@@ -52,6 +52,7 @@ pub mod id;
 pub mod inline;
 mod large;
 pub mod layer;
+pub mod metadata;
 pub mod method;
 mod node;
 mod provider;
@@ -82,6 +83,7 @@ pub use gimmal_engine::transport::{Allow, Bulk, Key, KeyError, Loan, Negotiated}
 pub use gimmal_macros::service;
 pub use inline::InlineClient;
 pub use layer::{Hedge, Layer, Layered, Retry, RetryPolicy};
+pub use metadata::{Metadata, MetadataError};
 pub use method::{Method, MethodKind};
 pub use server::{InlineServer, Server, ServerBuilder, Stopper};
 pub use service::Service;

@@ -89,7 +89,7 @@ fn handlers_may_wait_for_other_threads(scheme: &str) {
 }
 
 fn large_values<C: Channel>(client: &common::ProbeClient<C>) {
-    for bytes in [60_000u32, 70_000, 1_000_000, 5_000_001] {
+    for bytes in [60_000u32, 70_000, 300_001] {
         assert_eq!(client.fill(bytes).wait().unwrap(), vec![7; bytes as usize]);
         assert_eq!(client.measure(vec![1; bytes as usize]).wait().unwrap(), u64::from(bytes));
         let text = "x".repeat(bytes as usize);
@@ -114,10 +114,10 @@ fn values_above_a_message_travel_by_themselves(scheme: &str) {
     let frame = client.channel().negotiated().frame_bytes_max;
     assert!(frame <= 65_536, "all but the first size are above a message");
     // Requests: 4 of 5 kinds; answers: likewise, and the error.
-    assert!(called.iter().all(|stats| stats.large >= 12 && stats.large_copied_bytes == 0), "{called:?}");
+    assert!(called.iter().all(|stats| stats.large >= 8 && stats.large_copied_bytes == 0), "{called:?}");
     // A raw answer is written beside its ring, and copied once; a typed one is not.
-    let raw = if frame < 60_000 { 4 * 6_130_001 } else { 4 * 6_070_001 };
-    assert!(served.large >= 25 && served.large_copied_bytes == raw, "{served:?}");
+    let raw = if frame < 60_000 { 4 * 430_001 } else { 4 * 370_001 };
+    assert!(served.large >= 17 && served.large_copied_bytes == raw, "{served:?}");
     assert_eq!((served.serving, served.refused), (0, 0));
     assert!(fixture.server.shutdown(Duration::from_secs(5)));
 }
