@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::{Hello, PortConfig, RejectReason, hello::Feature};
+use crate::{DevicePort, Hello, PortConfig, RejectReason, hello::Feature};
 
 /// What a device or a medium can do. Data, asked once; nobody asks which provider it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,6 +111,8 @@ pub struct Negotiated {
     pub provider: &'static str,
     /// Device and port, socket path, or name.
     pub device: String,
+    /// The device port of this end; `None` where there is no RDMA device.
+    pub port: Option<DevicePort>,
     /// The peer's address or process.
     pub peer: String,
     /// How frames travel.
@@ -179,6 +181,7 @@ impl Negotiated {
         Ok(Self {
             provider,
             device: String::new(),
+            port: None,
             peer: String::new(),
             path,
             responder_resources: Term::settle(
@@ -222,6 +225,13 @@ impl fmt::Display for Negotiated {
         let arrivals =
             |count: u32| if self.arrivals_count { count.to_string() } else { "not applicable".to_owned() };
         writeln!(f, "provider             {} on {}", self.provider, self.device)?;
+        match self.port.as_ref().map(|port| (port.fabric, port.gid)) {
+            Some((fabric, Some(gid))) => {
+                writeln!(f, "fabric               {fabric}, from GID {} {}", gid.index, gid.value)?;
+            }
+            Some((fabric, None)) => writeln!(f, "fabric               {fabric}")?,
+            None => {}
+        }
         writeln!(f, "peer                 {}", self.peer)?;
         writeln!(f, "data path            {}", self.path)?;
         writeln!(f, "responder_resources  {}", self.responder_resources)?;
