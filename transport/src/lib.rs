@@ -33,6 +33,7 @@ pub mod config;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod counters;
+pub mod device_port;
 pub mod error;
 #[cfg(feature = "floor")]
 pub mod floor;
@@ -65,6 +66,7 @@ pub use any::{Any, AnyConfig};
 pub use batch::{Batch, Event};
 pub use config::{ConnectOptions, ListenOptions, PortConfig};
 pub use counters::PortCounters;
+pub use device_port::{DeviceChoice, DevicePort, Fabric, Gid};
 pub use error::{
     AcceptError, AddressError, BulkError, CloseReason, ConnectError, ListenError, LoanError, PortError,
     Refused, RejectReason, Violation,

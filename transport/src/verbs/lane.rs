@@ -24,6 +24,7 @@ use crate::{
         grant::GRANT_BYTES_MAX,
         mr::{Mr, Purpose},
         pool::Pool,
+        ports,
         qp::{LocalBytes, Qp, RecvList, receive_id},
         rx::GOODBYE,
         sys,
@@ -99,7 +100,6 @@ pub(crate) struct Lane {
     pub(crate) qp: Qp,
     pub(crate) grants: GrantPage,
     pub(crate) holdings: Holdings,
-    pub(crate) device_name: String,
 }
 
 impl Lane {
@@ -128,12 +128,10 @@ impl Lane {
                 Err(errno) => return Err(PortError::System { step: CREATE_QP, errno }),
             }
         };
-        let device_name = format!("{} port {}", device.context.name(), id.port_number());
         let lane = Self {
             qp,
             grants,
             holdings: Holdings { registrations: vec![registration], share, device, seat },
-            device_name,
         };
         lane.post_grant_receive()?;
         Ok(lane)
@@ -149,6 +147,13 @@ impl Lane {
 
     pub(crate) fn iwarp(&self) -> bool {
         self.holdings.device.limits.iwarp
+    }
+
+    /// Says which port of which device it is on; once the queue pair stands.
+    pub(crate) fn describe(&self, id: &CmId, negotiated: &mut Negotiated) {
+        let port = ports::device_port(id, &self.qp, self.context(), self.iwarp());
+        negotiated.device = format!("{} port {}", port.device, port.number);
+        negotiated.port = Some(port);
     }
 
     fn post_grant_receive(&self) -> Result<(), PortError> {
