@@ -6,6 +6,7 @@ use std::{
 };
 
 use gimmal_transport::floor::{Area, Block, Frames, Line};
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 use crate::{
     clock::{Patience, Relax, Stamp, has_ended},
@@ -55,6 +56,19 @@ impl Phase {
     }
 }
 
+/// Of a child that has ended and was not waited for.
+fn how_it_ended(process: BorrowedFd<'_>) -> String {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let status = waitid(WaitId::PidFd(process), options).ok().flatten();
+    let signal = status.as_ref().and_then(WaitIdStatus::terminating_signal);
+    let code = status.as_ref().and_then(WaitIdStatus::exit_status);
+    match (signal, code) {
+        (Some(signal), _) => format!(" by signal {signal}"),
+        (None, Some(code)) => format!(" with exit code {code}"),
+        (None, None) => String::new(),
+    }
+}
+
 /// The client's half.
 #[derive(Debug)]
 pub(crate) struct Floors {
@@ -97,7 +111,8 @@ impl Floors {
     fn gave_up(&self, doing: &'static str) -> BenchError {
         match &self.server {
             Some(server) if has_ended(server.as_fd()) => {
-                BenchError::Server("ended in the middle: the connection ended".to_owned())
+                let how = how_it_ended(server.as_fd());
+                BenchError::Server(format!("ended in the middle{how}: the connection ended"))
             }
             _ => BenchError::stalled(doing),
         }
@@ -119,7 +134,8 @@ impl Floors {
         self.area.announce(word);
         let mut patience = self.patience(Stamp::now());
         while self.area.heard() != word {
-            if !patience.go_on() {
+            // It may have heard that this is the end, and have ended.
+            if !patience.go_on() && self.area.heard() != word {
                 return Err(self.gave_up("waiting for the server to change what it does"));
             }
         }
