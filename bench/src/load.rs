@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::{
     against::Goal,
     args::{Cores, Run},
-    client::{Job, Loopback, plan, server_address},
+    client::{Job, Loopback, blamed, plan, server_address},
     environment::Environment,
     error::BenchError,
     floors::Phase,
@@ -135,6 +135,7 @@ pub(crate) fn sweep(
     note_knee(&mut parts);
     let report = Report { parts, ..Report::of(run, &job, &plan, &closed, environment) };
     if let Err(why) = ended {
+        let why = blamed(loopback.as_ref(), why);
         return Ok((Report { is_complete: false, ..report }, Some(why)));
     }
     if let Some(loopback) = &mut loopback {
