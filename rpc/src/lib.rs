@@ -172,6 +172,11 @@ pub mod __private {
             .map_err(|error| Status::refused(Code::InvalidArgument, format!("arguments: {error}")))
     }
 
+    /// The answer of an inline method.
+    pub fn put<C, O: crate::task::Output<C>>(answer: &mut Answer<'_>, output: &O) -> Result<(), Status> {
+        answer.put(output)
+    }
+
     /// An argument that is bulk; an empty one does not travel.
     pub fn bulk(bulk: Option<Bulk>) -> Result<Bulk, Status> {
         bulk.map_or_else(

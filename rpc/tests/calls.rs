@@ -13,6 +13,7 @@ for_each_scheme! {
     typed_calls_inline_and_handed_off
     errors_of_the_method_arrive_as_they_are
     raw_calls
+    inline_methods_read_where_the_request_landed
     handlers_may_wait_for_other_threads
     values_above_a_message_travel_by_themselves
     many_large_values_at_once
@@ -74,6 +75,30 @@ fn raw_calls(scheme: &str) {
     let status = refused.status().unwrap();
     assert_eq!((status.code(), status.message()), (Code::PermissionDenied, "not today"));
     assert_eq!(refused.fate(), Fate::Ran);
+}
+
+fn borrowed<C: Channel>(client: &common::ProbeClient<C>) {
+    for bytes in [1, 1000, 300_000] {
+        let request: Vec<u8> = (0..bytes).map(pattern).collect();
+        assert_eq!(client.add("name", &request).wait(), Ok(sum(&request)));
+    }
+    let error = CallError::App(DivideError::ByZero { dividend: 5 });
+    assert_eq!(client.add("empty", &[]).wait(), Err(error));
+    let text = "long".repeat(50_000);
+    assert_eq!(client.cut(&text, 200_000).wait().unwrap(), text);
+    assert_eq!(client.cut("short", 3).wait().unwrap(), "sho");
+}
+
+fn inline_methods_read_where_the_request_landed(scheme: &str) {
+    let fixture = Fixture::new(scheme, "borrowed");
+    borrowed(&fixture.client());
+    borrowed(&fixture.inline());
+    // No text: refused before the method runs.
+    let methods = gimmal_rpc::Service::methods(&serve_probe(Prober::default()));
+    let cut = methods.iter().find(|method| method.name == "cut").unwrap();
+    let error = fixture.inline().channel().call_raw(cut, b"\x02\xff\xff\x01").wait().unwrap_err();
+    assert_eq!((error.status().unwrap().code(), error.fate()), (Code::InvalidArgument, Fate::NotRun));
+    assert_eq!(fixture.server.stats().serving, 0);
 }
 
 fn handlers_may_wait_for_other_threads(scheme: &str) {

@@ -202,9 +202,9 @@ impl Node {
             let mut answer = Answer::new(place);
             let ended = run_caught(service, entry.index(), cx, request, &mut answer, &mut panicked);
             match ended {
-                Ok(()) => answer.finish().map_err(|bytes| (Outcome::Ok, bytes)),
+                Ok(()) => answer.finish(),
                 Err(status) => {
-                    let outcome = Outcome::Status { code: status.code(), fate: Fate::Ran };
+                    let outcome = Outcome::Status { code: status.code(), fate: status.fate() };
                     Err((outcome, status_bytes(&status)))
                 }
             }
