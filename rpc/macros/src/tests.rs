@@ -21,7 +21,12 @@ fn complaints(methods: &str) -> Vec<String> {
 #[test]
 fn every_complaint_says_what_to_write_instead() {
     for (methods, complaint) in [
-        ("fn m(&self, cx: &Cx);", "a service method is `async fn`, or `#[raw] fn`"),
+        ("fn m(&self, cx: &Cx);", "a service method is `async fn`, `#[inline] fn`, or `#[raw] fn`"),
+        ("#[inline] async fn m(&self, cx: &Cx);", "a service method is `async fn`, `#[inline] fn`"),
+        ("#[inline] fn m(&self, cx: &Cx, name: &mut str);", "may borrow from it"),
+        ("#[inline] fn m(&self, cx: &Cx, bytes: Bulk);", "takes no bulk and no streams"),
+        ("#[inline] fn m(&self, cx: &Cx) -> WithLoan<u8>;", "returns no loan"),
+        ("#[inline] #[oneway] fn m(&self, cx: &Cx);", "cannot be one-way"),
         ("async fn m(&self, name: String);", "second parameter is `cx: &Cx`"),
         ("async fn m(&self, cx: &mut Cx);", "second parameter is `cx: &Cx`"),
         ("async fn m(&mut self, cx: &Cx);", "takes `&self`"),
