@@ -104,6 +104,20 @@ impl Region {
         };
     }
 
+    /// Sets the first `bytes` to zero.
+    ///
+    /// # Safety
+    /// No other process and no device uses this memory, nor does anybody here point into it.
+    ///
+    /// # Panics
+    /// When `bytes` are more than are mapped.
+    pub unsafe fn clear(&mut self, bytes: usize) {
+        let base = self.at(0, bytes);
+        // SAFETY: inside the mapping, which is writable unless a peer owns it, and then the caller may not call; nobody
+        // else uses it, by the caller's promise.
+        unsafe { base.write_bytes(0, bytes) };
+    }
+
     /// The first byte.
     #[inline]
     #[must_use]

@@ -164,7 +164,7 @@ impl Waiting {
         let shared = &attempt.shared;
         let wired = Hello::decode(event.private())
             .map_err(WireError::from)
-            .and_then(|theirs| lane.wire(&shared.config, &hello, &theirs));
+            .and_then(|theirs| lane.wire(shared, &hello, &theirs));
         let mut wiring = match wired {
             Ok(wiring) => wiring,
             Err(error) => {
@@ -371,9 +371,17 @@ impl Control {
         }
     }
 
-    /// Runs `rdma_connect` on a thread of its own: it can block (siw), and nobody waits for it.
+    /// Runs `rdma_connect`; on iWARP on a thread of its own: it can block (siw), and nobody waits for it.
     fn call(&self, state: Routing, entry: &mut Entry) -> Result<Active, Box<Failure>> {
         let (waiting, call) = state.has_route(&entry.id);
+        if !waiting.lane.iwarp() {
+            // On IB it only sends the request.
+            let active = Active::Connecting(waiting);
+            return match call.run() {
+                Ok(()) => Ok(active),
+                Err(errno) => Err(active.call_failed(errno)),
+            };
+        }
         let handle = Handle { key: entry.id.key(), serial: entry.serial };
         let mailbox = self.mailbox.clone();
         let helper = std::thread::Builder::new().name("gimmal-connect".to_owned()).spawn(move || {

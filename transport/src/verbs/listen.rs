@@ -183,7 +183,7 @@ fn answer(
 ) -> Result<LinkParts, (Box<Lane>, AcceptError)> {
     let theirs = &requested.hello;
     let ours = lane.hello(&shared.config, theirs.nonce);
-    let mut wiring = match lane.wire(&shared.config, &ours, theirs) {
+    let mut wiring = match lane.wire(shared, &ours, theirs) {
         Ok(wiring) => wiring,
         Err(error) => {
             let (reason, error) = match error {

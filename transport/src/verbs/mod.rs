@@ -40,6 +40,7 @@ mod pulls;
 mod qp;
 pub mod raw;
 mod removal;
+mod rings;
 mod rnr;
 mod rx;
 mod sys;
