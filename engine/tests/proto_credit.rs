@@ -29,6 +29,7 @@ fn negotiated(
     Negotiated {
         provider: "oracle",
         device: String::new(),
+        port: None,
         peer: String::new(),
         path,
         responder_resources: term,
