@@ -184,6 +184,9 @@ pub enum ConnectError {
     /// The connection.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The descriptor that a driven client is waited for with.
+    #[error("no descriptor to wait for the connection with: {0}")]
+    Alarm(String),
 }
 
 /// A server did not come to stand.
