@@ -184,6 +184,20 @@ pub enum ConnectError {
     /// The connection.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// No server to connect to.
+    #[error("no server: {why}")]
+    NoServer {
+        /// Why.
+        why: String,
+    },
+    /// The server is on another host, and there is no RDMA to it.
+    #[error("{url} is on another host and cannot be reached by RDMA ({why}); tcp is not there yet")]
+    NoWay {
+        /// What was given.
+        url: String,
+        /// Why RDMA did not do.
+        why: String,
+    },
 }
 
 /// A server did not come to stand.

@@ -109,8 +109,12 @@ fn restart(url: &str) {
             let started = Instant::now();
             drop(server.input.take());
             assert_eq!(next.listening(), url);
+            let listening = started.elapsed();
             until("the new one answers", || pid.load(Ordering::Relaxed) == u64::from(next.child.id()));
-            println!("restart {round}: the new process answered {:?} after the word", started.elapsed());
+            let answered = started.elapsed();
+            println!(
+                "restart {round}: the new process listened {listening:?} after the word, and answered after {answered:?}"
+            );
             assert_eq!(server.line(), "drained true");
             server = next;
         }
