@@ -180,6 +180,9 @@ fn accept(
     listeners.into_iter().map(spawn).collect()
 }
 
+/// Between two looks whether an address is free: on verbs a look makes and destroys an id.
+const TAKE_OVER_LOOK: Duration = Duration::from_millis(10);
+
 /// Listens, waiting for whoever has the address to stop.
 fn listen_within(
     provider: &Any,
@@ -191,7 +194,7 @@ fn listen_within(
     loop {
         match provider.listen(address, options) {
             Err(ListenError::InUse { .. }) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {
-                std::thread::sleep(Duration::from_millis(2));
+                std::thread::sleep(TAKE_OVER_LOOK);
             }
             outcome => return outcome,
         }

@@ -42,8 +42,10 @@ fn serve(url: &str) {
     let server = builder.take_over(Duration::from_secs(20)).listen(url).unwrap();
     println!("listening on {}", server.address());
     let _ = std::io::stdin().read(&mut [0]);
+    let told = Instant::now();
     let drained = server.shutdown(Duration::from_secs(5));
     println!("drained {drained}");
+    eprintln!("the old process drained within {:?}", told.elapsed());
 }
 
 /// Killed when the test ends, whatever its end.
