@@ -173,10 +173,18 @@ pub(crate) fn measure_job(
     let measured = measure(&mut *target, floors, chosen.contenders, &amount)?;
     let report = report(run, job, &plan, &measured, chosen.absent, environment);
     if let Some(why) = measured.ended {
-        return Ok((report, Some(why)));
+        return Ok((report, Some(blamed(loopback.as_ref(), why))));
     }
     close(loopback, target, measured.others)?;
     Ok((report, None))
+}
+
+/// See [`Floors::blame`].
+pub(crate) fn blamed(loopback: Option<&Loopback>, why: BenchError) -> BenchError {
+    match loopback {
+        Some(loopback) => loopback.floors.blame(why),
+        None => why,
+    }
 }
 
 fn close(loopback: Option<Loopback>, target: Box<dyn Target>, others: Vec<Other>) -> Result<(), BenchError> {

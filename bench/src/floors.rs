@@ -3,6 +3,7 @@
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     rc::Rc,
+    time::Duration,
 };
 
 use gimmal_transport::floor::{Area, Block, Frames, Line};
@@ -56,6 +57,9 @@ impl Phase {
     }
 }
 
+/// From the end of a server's sockets to its own.
+const ENDING: Duration = Duration::from_millis(200);
+
 /// Of a child that has ended and was not waited for.
 fn how_it_ended(process: BorrowedFd<'_>) -> String {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -105,6 +109,22 @@ impl Floors {
     /// Nobody is waited for once `server`, a pidfd, says that it ended.
     pub(crate) fn watch(&mut self, server: OwnedFd) {
         self.server = Some(server);
+    }
+
+    /// `why` the run broke off, or that the server is gone: what else was seen follows from that.
+    pub(crate) fn blame(&self, why: BenchError) -> BenchError {
+        let Some(server) = self.server.as_ref().filter(|_| !matches!(why, BenchError::Server(_))) else {
+            return why;
+        };
+        // Its sockets close a little before it has ended.
+        let deadline = Stamp::now().after(ENDING);
+        while !has_ended(server.as_fd()) {
+            if Stamp::now() > deadline {
+                return why;
+            }
+            std::thread::sleep(ENDING / 20);
+        }
+        BenchError::Server(format!("ended in the middle{}: {why}", how_it_ended(server.as_fd())))
     }
 
     /// Why nothing came.

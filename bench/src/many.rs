@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::{
     against::Goal,
     args::{Cores, Run},
-    client::{Job, Loopback, plan, server_address},
+    client::{Job, Loopback, blamed, plan, server_address},
     clock::Stamp,
     environment::Environment,
     error::BenchError,
@@ -84,8 +84,13 @@ impl Stage {
                 self.loopback.take().map_or(Ok(()), Loopback::end)?;
                 Ok((Report { parts, ..report }, None))
             }
-            Err(why) if all.count() == 0 => Err(why),
-            Err(why) => Ok((Report { parts, is_complete: false, ..report }, Some(why))),
+            Err(why) => {
+                let why = blamed(self.loopback.as_ref(), why);
+                if all.count() == 0 {
+                    return Err(why);
+                }
+                Ok((Report { parts, is_complete: false, ..report }, Some(why)))
+            }
         }
     }
 }
