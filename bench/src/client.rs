@@ -219,7 +219,7 @@ fn rpc_companion(
     target: &dyn Target,
 ) -> Result<Option<Companion>, BenchError> {
     let is_wanted = job.goal == Goal::Latency && beside.plan.mode == Mode::Handoff;
-    if !is_wanted || beside.plan.layer != crate::plan::Layer::Rpc {
+    if !is_wanted || beside.plan.layer == crate::plan::Layer::Engine {
         return Ok(None);
     }
     let inline = beside.rpc_inline(target.served_at())?;

@@ -110,8 +110,11 @@ fn every_layer_and_mode() {
         "rate --loopback -n 2000 --json --mode handoff -O 8",
         "lat --loopback -n 2000 --json --layer rpc",
         "rate --loopback -n 2000 --json --layer rpc -O 8",
+        "lat --loopback -n 2000 --json --layer typed --verify",
+        "rate --loopback -n 2000 --json --layer typed -O 8",
         "lat --loopback -n 2000 --json --layer rpc --mode handoff",
         "rate --loopback -n 2000 --json --layer rpc --mode handoff -O 8",
+        "lat --loopback -n 2000 --json --layer typed --mode handoff",
     ] {
         plausible(&json(line));
     }
