@@ -39,6 +39,8 @@
 //!
 //! - [`Client`] is `Clone + Send + Sync`: any thread, any async runtime, or [`wait`](Call::wait). A worker thread does
 //!   the work.
+//! - [`DrivenClient`] is moved by a future of a current-thread runtime, beside the tasks that call: no second thread. Any
+//!   event loop that can wait for a descriptor will do ([`Driver::run`]).
 //! - [`InlineClient`] makes the waiting thread the worker: the lowest latency, no second thread.
 //!
 //! # What can go wrong, and what may be repeated

@@ -14,6 +14,7 @@ use crate::{
     channel::{CallOptions, Channel, Ticket},
     codec::{Compose, EncodeError, compose_into},
     config::Config,
+    driven::{DrivenClient, Driver},
     error::{AllocateError, ConnectError, TransportError},
     inline::InlineClient,
     large::{lend, no_reads},
@@ -267,6 +268,14 @@ impl ClientBuilder {
     /// See [`ConnectError`].
     pub fn connect_inline(self, url: &str) -> Result<InlineClient, ConnectError> {
         InlineClient::with(self.config, url)
+    }
+
+    /// Connects, blocking, a client whose calls are moved by a future of the calling thread's runtime.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect_driven(self, url: &str) -> Result<(DrivenClient, Driver), ConnectError> {
+        DrivenClient::with(self.config, url)
     }
 }
 

@@ -198,6 +198,9 @@ pub enum ConnectError {
         /// Why RDMA did not do.
         why: String,
     },
+    /// The descriptor that a driven client is waited for with.
+    #[error("no descriptor to wait for the connection with: {0}")]
+    Alarm(String),
 }
 
 /// A server did not come to stand.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! At most once: a call is a slot and a generation, and every failure carries its [`Fate`]. A [`Client`] is handed
-//! around between threads and runtimes; an [`InlineClient`] runs on the thread that waits. A [`Server`] runs handlers
+//! around between threads and runtimes; a [`DrivenClient`] is moved by a task of the runtime that calls; an
+//! [`InlineClient`] runs on the thread that waits. A [`Server`] runs handlers
 //! on its workers: raw ones to completion, async ones as futures that may wait for timers and other threads, not for
 //! the worker. Services are traits with [`macro@service`].
 //!
@@ -45,6 +46,7 @@ pub mod client;
 pub mod codec;
 pub mod config;
 pub mod cx;
+pub mod driven;
 pub mod error;
 pub mod frame;
 pub mod id;
@@ -77,6 +79,7 @@ pub use codec::Bincode;
 pub use codec::{Postcard, Raw};
 pub use config::{Config, Reconnect};
 pub use cx::{CancelToken, Cx};
+pub use driven::{DrivenClient, Driver};
 pub use error::{AllocateError, CallError, ConnectError, ServeError, TransportError};
 pub use gimmal_engine as engine;
 pub use gimmal_engine::transport::{Allow, Bulk, Key, KeyError, Loan, Negotiated};

@@ -1,8 +1,8 @@
 //! What a port, a listener and a connect are told. Plain data; the engine's `Plan` proves the sums.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
-use crate::{Allow, Key};
+use crate::{Allow, DeviceChoice, Key};
 
 /// Sizes of one [`Port`](crate::Port) and of each connection on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,6 +70,10 @@ pub struct ConnectOptions {
     pub key: Option<Key>,
     /// Whose servers to share memory with. shm only.
     pub allow: Allow,
+    /// Connect from this address of ours, which chooses the device; `None`: as the route says. verbs only.
+    pub source: Option<IpAddr>,
+    /// Connect through this device, from the first of its addresses that fits; `None`: as the route says. verbs only.
+    pub device: Option<DeviceChoice>,
 }
 
 impl Default for ConnectOptions {
@@ -82,6 +86,8 @@ impl Default for ConnectOptions {
             type_of_service: None,
             key: None,
             allow: Allow::default(),
+            source: None,
+            device: None,
         }
     }
 }
@@ -102,6 +108,8 @@ pub struct ListenOptions {
     pub keys: Vec<Key>,
     /// Whose clients to share memory with. shm only; beyond this user, the socket's folder must let them in.
     pub allow: Allow,
+    /// Listen on this device only: on all its addresses, when the address is a wildcard. verbs only.
+    pub device: Option<DeviceChoice>,
 }
 
 impl Default for ListenOptions {
@@ -114,6 +122,7 @@ impl Default for ListenOptions {
             rnr_timer: connect.rnr_timer,
             keys: Vec::new(),
             allow: Allow::default(),
+            device: None,
         }
     }
 }

@@ -22,6 +22,14 @@ pub enum AddressError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// A choice of a device that cannot be one.
+    #[error("'{text}' is no device: {why}; use a name like rxe0, or a name and a port like mlx5_0:2")]
+    Device {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
 }
 
 /// A port could not be opened, or could not take a connection.
@@ -49,6 +57,14 @@ pub enum PortError {
     NoDevice {
         /// What was looked for.
         detail: String,
+    },
+    /// Another device was asked for than there are.
+    #[error("there is no RDMA device {wanted}; there are: {present}")]
+    NoSuchDevice {
+        /// What was asked for.
+        wanted: String,
+        /// Devices and their ports, as they are chosen.
+        present: String,
     },
     /// The provider is compiled in, and what it needs is not installed.
     #[error("{provider} is not available: {why}")]

@@ -33,6 +33,7 @@ pub mod config;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod counters;
+pub mod device_port;
 pub mod error;
 #[cfg(feature = "floor")]
 pub mod floor;
@@ -65,6 +66,7 @@ pub use any::{Any, AnyConfig};
 pub use batch::{Batch, Event};
 pub use config::{ConnectOptions, ListenOptions, PortConfig};
 pub use counters::PortCounters;
+pub use device_port::{DeviceChoice, DevicePort, Fabric, Gid};
 pub use error::{
     AcceptError, AddressError, BulkError, CloseReason, ConnectError, ListenError, LoanError, PortError,
     Refused, RejectReason, Violation,
@@ -73,7 +75,7 @@ pub use frame::{FrameWord, Tag};
 pub use hello::Hello;
 pub use id::{ConnId, Credit, Position};
 pub use key::{Key, KeyError};
-pub use mem::{Bulk, Loan, Offer, RxFrame};
+pub use mem::{Bulk, Holder, Loan, Offer, RxBuf, RxFrame};
 pub use negotiated::{Capabilities, Clamp, DataPath, Negotiated, Term};
 pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};
 pub use refusal::Refusal;

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::{Hello, PortConfig, RejectReason, hello::Feature};
+use crate::{DevicePort, Hello, PortConfig, RejectReason, hello::Feature};
 
 /// A peer may ask us to keep a transmit ring of this size, or of our own receive ring's if that is larger; beyond it, it
 /// would spend our memory as it likes.
@@ -115,6 +115,8 @@ pub struct Negotiated {
     pub provider: &'static str,
     /// Device and port, socket path, or name.
     pub device: String,
+    /// The device port of this end; `None` where there is no RDMA device.
+    pub port: Option<DevicePort>,
     /// The peer's address or process.
     pub peer: String,
     /// How frames travel.
@@ -189,6 +191,7 @@ impl Negotiated {
         Ok(Self {
             provider,
             device: String::new(),
+            port: None,
             peer: String::new(),
             path,
             responder_resources: Term::settle(
@@ -233,6 +236,13 @@ impl fmt::Display for Negotiated {
         let arrivals =
             |count: u32| if self.arrivals_count { count.to_string() } else { "not applicable".to_owned() };
         writeln!(f, "provider             {} on {}", self.provider, self.device)?;
+        match self.port.as_ref().map(|port| (port.fabric, port.gid)) {
+            Some((fabric, Some(gid))) => {
+                writeln!(f, "fabric               {fabric}, from GID {} {}", gid.index, gid.value)?;
+            }
+            Some((fabric, None)) => writeln!(f, "fabric               {fabric}")?,
+            None => {}
+        }
         writeln!(f, "peer                 {}", self.peer)?;
         writeln!(f, "data path            {}", self.path)?;
         writeln!(f, "responder_resources  {}", self.responder_resources)?;

@@ -38,7 +38,7 @@ use gimmal_engine::{
     transport::{Bulk, BulkError, CloseReason, ConnId, Loan, Negotiated, Port, Time},
 };
 
-pub(crate) use caller::{Composed, Fresh};
+pub(crate) use caller::{Composed, Fresh, Source};
 use large::Enclosed;
 use map::ConnMap;
 pub(crate) use reach::Reach;

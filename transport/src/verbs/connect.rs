@@ -8,6 +8,7 @@
 
 use std::{
     collections::VecDeque,
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -58,6 +59,8 @@ pub(crate) struct Attempt {
     pub(crate) options: ConnectOptions,
     /// Of the hello.
     pub(crate) nonce: u128,
+    /// Our addresses to connect from, when the device or one of them was chosen.
+    pub(crate) sources: Vec<IpAddr>,
     pub(crate) deadline: Instant,
     pub(crate) outcome: Sender<Outcome>,
 }
@@ -134,6 +137,9 @@ impl Resolving {
                 return Err(Box::new(Failure { attempt, lane: None, error: error.into(), try_next: false }));
             }
         };
+        if let Err(error) = attempt.check_device(&lane, id.port_number()) {
+            return Err(Box::new(Failure { attempt, lane: Some(lane), error, try_next: true }));
+        }
         let routed = match attempt.current.as_ref().map(|target| target.routes.as_slice()) {
             None | Some([]) => id.resolve_route(attempt.left()),
             Some(routes) => id.set_paths(PathData::words(routes)),
@@ -168,7 +174,12 @@ impl Routing {
 
 impl Waiting {
     /// ESTABLISHED: the accept's private data is the peer's hello.
-    fn accepted(self, handle: Handle, event: &CmEvent) -> Result<(LinkParts, Box<Attempt>), Box<Failure>> {
+    fn accepted(
+        self,
+        id: &CmId,
+        handle: Handle,
+        event: &CmEvent,
+    ) -> Result<(LinkParts, Box<Attempt>), Box<Failure>> {
         let Self { attempt, mut lane, hello, ack_timeout } = self;
         let shared = &attempt.shared;
         let wired = Hello::decode(event.private()).map_err(WireError::from).and_then(|theirs| {
@@ -196,8 +207,8 @@ impl Waiting {
         };
         wiring.negotiated.ack_timeout = ack_timeout;
         wiring.negotiated.rnr_timer = set_rnr_timer(&lane, attempt.options.rnr_timer);
-        wiring.negotiated.device.clone_from(&lane.device_name);
         wiring.negotiated.peer.clone_from(&attempt.address);
+        lane.describe(id, &mut wiring.negotiated);
         let handshake_timeout = attempt.options.handshake_timeout;
         Ok((LinkParts { handle, lane, wiring, active: true, handshake_timeout, session }, attempt))
     }
@@ -352,7 +363,7 @@ impl Control {
                     self.keep(id, Role::Active(Active::Resolving(Resolving { attempt })));
                     return;
                 }
-                Err(errno) => error = Some(attempt.resolve_error("rdma_resolve_addr", errno)),
+                Err(why) => error = Some(why),
             }
         }
         let error = error.unwrap_or_else(|| attempt.resolve_error("getaddrinfo", 0));
@@ -384,7 +395,7 @@ impl Control {
                 entry.role = Role::Active(active);
                 self.ids.insert(event.key, entry);
             }
-            Err(failure) => self.failed(entry, failure),
+            Err(failure) => self.failed(entry, *failure),
         }
     }
 
@@ -414,7 +425,7 @@ impl Control {
 
     fn established(&mut self, state: Waiting, mut entry: Entry, event: &CmEvent) {
         let handle = Handle { key: entry.id.key(), serial: entry.serial };
-        match state.accepted(handle, event) {
+        match state.accepted(&entry.id, handle, event) {
             Ok((parts, attempt)) => {
                 entry.role = Role::Live(Live::of(&parts, &entry.id, &attempt.shared));
                 self.ids.insert(handle.key, entry);
@@ -429,14 +440,14 @@ impl Control {
                 if !entry.busy {
                     let _ = entry.id.disconnect();
                 }
-                self.failed(entry, failure);
+                self.failed(entry, *failure);
             }
         }
     }
 
     /// Ends what failed, and goes on with the next address if that can help.
-    pub(crate) fn failed(&mut self, entry: Entry, failure: Box<Failure>) {
-        let Failure { attempt, lane, error, try_next } = *failure;
+    pub(crate) fn failed(&mut self, entry: Entry, failure: Failure) {
+        let Failure { attempt, lane, error, try_next } = failure;
         self.bury(entry, parts(lane));
         if try_next && !attempt.candidates.is_empty() && Instant::now() < attempt.deadline {
             tracing::debug!(%error, "trying the next address");
@@ -450,7 +461,7 @@ impl Control {
     pub(crate) fn fail(&mut self, key: IdKey, how: impl FnOnce(Active) -> Box<Failure>) {
         let Some(mut entry) = self.ids.remove(&key) else { return };
         match std::mem::replace(&mut entry.role, Role::Dying(None)) {
-            Role::Active(active) => self.failed(entry, how(active)),
+            Role::Active(active) => self.failed(entry, *how(active)),
             role => {
                 entry.role = role;
                 self.ids.insert(key, entry);
@@ -478,13 +489,15 @@ impl Control {
 }
 
 /// An id that resolves `target`'s address.
-fn begin(channel: &Arc<EventChannel>, target: &Target, attempt: &Attempt) -> Result<CmId, i32> {
-    let to = target.destination.as_ref().ok_or(sys::errno::EADDRNOTAVAIL)?;
-    let id = CmId::new(channel)?;
+fn begin(channel: &Arc<EventChannel>, target: &Target, attempt: &Attempt) -> Result<CmId, ConnectError> {
+    let failed = |errno| attempt.resolve_error("rdma_resolve_addr", errno);
+    let to = target.destination.as_ref().ok_or_else(|| failed(sys::errno::EADDRNOTAVAIL))?;
+    let from = attempt.source(target, to)?;
+    let id = CmId::new(channel).map_err(failed)?;
     if let Some(tos) = attempt.options.type_of_service {
-        id.set_byte(sys::OPTION_ID_TOS, tos)?;
+        id.set_byte(sys::OPTION_ID_TOS, tos).map_err(failed)?;
     }
-    id.resolve_from(target.source.as_ref(), to, attempt.left())?;
+    id.resolve_from(from.as_ref(), to, attempt.left()).map_err(failed)?;
     Ok(id)
 }
 

@@ -356,7 +356,7 @@ impl Control {
                     }
                     Err(errno) => {
                         let failure = active.call_failed(errno);
-                        self.failed(entry, failure);
+                        self.failed(entry, *failure);
                     }
                 }
             }

@@ -7,7 +7,11 @@
 //! ```
 //! Mappings may go before registrations: a registration pins its pages by itself.
 
-use std::{os::fd::AsFd, sync::Arc, time::Duration};
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
 
 use rustix::fs::MemfdFlags;
 
@@ -24,6 +28,7 @@ use crate::{
         grant::GRANT_BYTES_MAX,
         mr::{Mr, Purpose},
         pool::Pool,
+        ports,
         qp::{LocalBytes, Qp, RecvList, receive_id},
         rx::GOODBYE,
         sys,
@@ -99,7 +104,6 @@ pub(crate) struct Lane {
     pub(crate) qp: Qp,
     pub(crate) grants: GrantPage,
     pub(crate) holdings: Holdings,
-    pub(crate) device_name: String,
 }
 
 impl Lane {
@@ -128,12 +132,10 @@ impl Lane {
                 Err(errno) => return Err(PortError::System { step: CREATE_QP, errno }),
             }
         };
-        let device_name = format!("{} port {}", device.context.name(), id.port_number());
         let lane = Self {
             qp,
             grants,
             holdings: Holdings { registrations: vec![registration], share, device, seat },
-            device_name,
         };
         lane.post_grant_receive()?;
         Ok(lane)
@@ -149,6 +151,13 @@ impl Lane {
 
     pub(crate) fn iwarp(&self) -> bool {
         self.holdings.device.limits.iwarp
+    }
+
+    /// Says which port of which device it is on; once the queue pair stands.
+    pub(crate) fn describe(&self, id: &CmId, negotiated: &mut Negotiated) {
+        let port = ports::device_port(id, &self.qp, self.context(), self.iwarp());
+        negotiated.device = format!("{} port {}", port.device, port.number);
+        negotiated.port = Some(port);
     }
 
     fn post_grant_receive(&self) -> Result<(), PortError> {
@@ -191,8 +200,7 @@ impl Lane {
             DataPath::Ring => (memory_ring("gimmal-rx", config.ring_bytes)?, Purpose::ReceiveRing),
             DataPath::SendRecv => {
                 let bytes = (usize::from(config.arrivals) + GOODBYE) * config.slot_bytes as usize;
-                let slab = Region::anonymous(bytes).map_err(|error| system("mmap", &error))?;
-                (slab, Purpose::Local)
+                (memory_slab("gimmal-slots", bytes)?, Purpose::Local)
             }
         };
         let rx_registration = Mr::new(pd, &rx, purpose)?;
@@ -331,10 +339,21 @@ const fn inline_step(bytes: u32) -> u32 {
 }
 
 fn memory_ring(name: &str, bytes: u32) -> Result<Region, PortError> {
+    let fd = memory_file(name, bytes.into())?;
+    Region::ring(fd.as_fd(), 0, bytes as usize, Access::ReadWrite).map_err(|error| system("mmap", &error))
+}
+
+/// A file's pages, not private ones: held frames are read through a second mapping of them.
+fn memory_slab(name: &str, bytes: usize) -> Result<Region, PortError> {
+    let fd = memory_file(name, bytes as u64)?;
+    Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(|error| system("mmap", &error))
+}
+
+fn memory_file(name: &str, bytes: u64) -> Result<OwnedFd, PortError> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)
         .map_err(|errno| rustix_error("memfd_create", errno))?;
-    rustix::fs::ftruncate(&fd, bytes.into()).map_err(|errno| rustix_error("ftruncate", errno))?;
-    Region::ring(fd.as_fd(), 0, bytes as usize, Access::ReadWrite).map_err(|error| system("mmap", &error))
+    rustix::fs::ftruncate(&fd, bytes).map_err(|errno| rustix_error("ftruncate", errno))?;
+    Ok(fd)
 }
 
 fn rustix_error(step: &'static str, errno: rustix::io::Errno) -> PortError {

@@ -1,7 +1,7 @@
 //! The passive side: requests whose hello was good are handed out, others are refused and counted.
 
 use std::{
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -9,8 +9,8 @@ use std::{
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::{
-    AcceptError, Address, Hello, Incoming, Key, ListenError, ListenOptions, Listener, PortError, Refusal,
-    RejectReason,
+    AcceptError, Address, DeviceChoice, Hello, Incoming, Key, ListenError, ListenOptions, Listener,
+    PortError, Refusal, RejectReason,
     hello::{Feature, encode_reject},
     proof::{Session, admit, random},
     rejected::Rejected,
@@ -23,7 +23,7 @@ use crate::{
         lane::{CREATE_QP, Lane, LinkParts, WireError},
         link::VerbsLink,
         naming::look_up,
-        sys,
+        ports, sys,
     },
 };
 
@@ -60,12 +60,39 @@ pub(crate) struct Requested {
 }
 
 impl Control {
-    /// Listens on the first of `addresses` that works; wildcards on both families.
+    /// Listens on all of `addresses`, which are those of a device, with one port; the first chooses it.
+    fn listen_on_each(
+        &mut self,
+        addresses: &[SocketAddr],
+        listening: &Listening,
+    ) -> Result<(Vec<Handle>, u16), ListenError> {
+        let (mut ids, mut bound) = (Vec::new(), 0);
+        for &address in addresses {
+            let port = if ids.is_empty() { address.port() } else { bound };
+            match self.listen_on(SocketAddr::new(address.ip(), port), listening) {
+                Ok((handle, port)) => {
+                    ids.push(handle);
+                    bound = port;
+                }
+                Err(error) => {
+                    ids.into_iter().for_each(|handle| self.unlisten(handle));
+                    return Err(error);
+                }
+            }
+        }
+        Ok((ids, bound))
+    }
+
+    /// Listens on the first of `addresses` that works; wildcards on both families. On every one when a device was
+    /// chosen: they are its.
     pub(crate) fn listen(
         &mut self,
         addresses: &[SocketAddr],
         listening: &Listening,
     ) -> Result<(Vec<Handle>, u16), ListenError> {
+        if listening.options.device.is_some() && !addresses.is_empty() {
+            return self.listen_on_each(addresses, listening);
+        }
         let mut error = None;
         for &address in addresses {
             match self.listen_on(address, listening) {
@@ -215,7 +242,7 @@ fn answer(
     }
     wiring.negotiated.ack_timeout = ack_timeout;
     wiring.negotiated.rnr_timer = set_rnr_timer(&lane, requested.options.rnr_timer);
-    wiring.negotiated.device.clone_from(&lane.device_name);
+    lane.describe(id, &mut wiring.negotiated);
     wiring.negotiated.peer.clone_from(&requested.peer);
     let handshake_timeout = requested.options.handshake_timeout;
     Ok(LinkParts { handle, lane, wiring, active: false, handshake_timeout, session })
@@ -253,6 +280,31 @@ pub(crate) fn listen_addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>,
     })
 }
 
+/// Those of `asked` that the device has; all it has for a wildcard.
+fn on_device(
+    asked: &[SocketAddr],
+    has: &[IpAddr],
+    choice: &DeviceChoice,
+) -> Result<Vec<SocketAddr>, ListenError> {
+    let fits = |asked: IpAddr, has: IpAddr| {
+        asked == has || (asked.is_unspecified() && (asked.is_ipv4() || has.is_ipv6()))
+    };
+    let mut found = Vec::new();
+    for asked in asked {
+        for &ip in has.iter().filter(|ip| fits(asked.ip(), **ip)) {
+            let address = SocketAddr::new(ip, asked.port());
+            if !found.contains(&address) {
+                found.push(address);
+            }
+        }
+    }
+    if found.is_empty() {
+        let address = asked.first().map_or_else(String::new, |asked| format!("rdma://{asked}"));
+        return Err(ListenError::Address { address, why: format!("{choice} has {has:?}") });
+    }
+    Ok(found)
+}
+
 /// The passive side of the RDMA CM.
 #[derive(Debug)]
 pub struct VerbsListener {
@@ -270,7 +322,10 @@ impl VerbsListener {
         port: u16,
         options: &ListenOptions,
     ) -> Result<Self, ListenError> {
-        let addresses = listen_addresses(host, port)?;
+        let mut addresses = listen_addresses(host, port)?;
+        if let Some(choice) = &options.device {
+            addresses = on_device(&addresses, &ports::addresses_of(choice)?, choice)?;
+        }
         let (sender, requests) = bounded(usize::from(options.backlog.max(1)));
         let rejected = Arc::<Rejected>::default();
         let (reply, answer) = bounded(1);
@@ -370,5 +425,31 @@ impl Drop for VerbsIncoming {
             let refusal = RejectReason::Overloaded.into();
             self.control.send(Command::Reject { handle: self.request.handle, refusal });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_device_has_is_listened_on() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let has = [ip("10.0.0.1"), ip("10.0.0.2"), ip("fd00::1")];
+        let choice: DeviceChoice = "rxe0".parse().unwrap();
+        let on = |asked: &[&str]| {
+            on_device(&asked.iter().map(|asked| at(asked)).collect::<Vec<_>>(), &has, &choice)
+        };
+        let all = vec![at("10.0.0.1:7"), at("10.0.0.2:7"), at("[fd00::1]:7")];
+        assert_eq!(on(&["0.0.0.0:7"]), Ok(all.clone()));
+        assert_eq!(on(&["0.0.0.0:7", "[::]:7"]), Ok(all));
+        assert_eq!(on(&["[::]:7"]), Ok(vec![at("[fd00::1]:7")]));
+        assert_eq!(on(&["10.0.0.2:7"]), Ok(vec![at("10.0.0.2:7")]));
+        let error = on(&["10.0.9.9:7"]).unwrap_err().to_string();
+        assert!(
+            error.contains("10.0.9.9:7") && error.contains("rxe0 has") && error.contains("fd00::1"),
+            "{error}"
+        );
     }
 }
