@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{Fixture, ProbeClient, block_on, config, fate, until};
 use gimmal_rpc::{
-    CallError, Channel, Client, Code, Fate, Hedge, Layered, Retry, RetryPolicy,
+    CallError, Client, Code, Fate, Hedge, Layered, Retry, RetryPolicy,
     layer::{Limit, Log, Metrics, Rate, Timeout},
 };
 
