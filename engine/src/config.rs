@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gimmal_transport::{ConnectOptions, ListenOptions, PortConfig, frame::span};
+use gimmal_transport::{ConnectOptions, ListenOptions, PortConfig, frame::span, key::KEYS_MAX};
 
 use crate::{
     error::ConfigError,
@@ -36,6 +36,9 @@ pub struct Config {
     /// Accepted connections that may be in their handshake at once, 1 to 65,536; one more waits, at most until the
     /// oldest is late. Default 128.
     pub handshakes_max: usize,
+    /// Connections that the workers of a listener may have at once, its own and others together; one more is refused.
+    /// 0: as many as their ports hold (`port.connections` each). Default 0.
+    pub accepted_max: usize,
     /// Within this time a peer that went silent is reported, ms: 0 (never) or 10 to 3,600,000. Default 5000.
     pub heartbeat_ms: u32,
     /// Whether the peer's credit is obeyed. Off only in the test that shows what credit is for.
@@ -55,6 +58,7 @@ impl Default for Config {
             batch: 64,
             inbox: 1024,
             handshakes_max: 128,
+            accepted_max: 0,
             heartbeat_ms: 5000,
             enforce_credit: true,
         }
@@ -112,6 +116,9 @@ impl Config {
         }
         if !(1..=1 << 16).contains(&self.handshakes_max) {
             return field("handshakes_max", self.handshakes_max as u64, "1 to 65,536");
+        }
+        if self.listen.keys.len() > KEYS_MAX {
+            return field("listen.keys", self.listen.keys.len() as u64, "at most 8");
         }
         if self.heartbeat_ms != 0 && !(10..=3_600_000).contains(&self.heartbeat_ms) {
             return field("heartbeat_ms", self.heartbeat_ms.into(), "0, or 10 to 3,600,000");

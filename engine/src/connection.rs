@@ -18,6 +18,10 @@ use crate::{
 /// From our goodbye to closing without an answer.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Control frames that may wait for room, at most: an answer for each of the 65,536 loans that a peer can have on offer,
+/// and a few. Who makes us owe more reads none of them, and would fill our memory.
+const CONTROL_MAX: usize = (1 << 16) + 64;
+
 /// What a turn still has to do for a connection after it was settled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Settled {
@@ -225,8 +229,13 @@ impl Connection {
     }
 
     pub(crate) fn pong(&mut self, token: u64) {
-        if !planted::is(Bug::PingUnanswered) {
-            self.control.push_back((Kind::Pong, token));
+        if planted::is(Bug::PingUnanswered) {
+            return;
+        }
+        // One answer that waits is enough, the newest.
+        match self.control.back_mut() {
+            Some((Kind::Pong, waiting)) => *waiting = token,
+            _ => self.control.push_back((Kind::Pong, token)),
         }
     }
 
@@ -294,6 +303,10 @@ impl Connection {
                 break;
             }
             self.control.pop_front();
+        }
+        if self.control.len() > CONTROL_MAX {
+            port.close(conn, Violation::Malformed { what: "number of bulk offers" }.into(), now);
+            self.control.clear();
         }
         let writable = self.settle_blocked(port, conn, now);
         let again =

@@ -39,6 +39,13 @@ pub enum Outcome {
         /// What came beside them.
         bulk: Option<Bulk>,
     },
+    /// With bytes that a message does not hold: read where they are.
+    Large {
+        /// Whether they are the method's error.
+        is_error: bool,
+        /// The bytes.
+        bulk: Bulk,
+    },
     /// With a status.
     Status(Status),
     /// The server spells the method so.

@@ -35,6 +35,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod again;
 pub mod answer;
 mod calls;
 pub mod cell;
@@ -47,9 +48,12 @@ pub mod error;
 pub mod frame;
 pub mod id;
 pub mod inline;
+mod large;
+pub mod layer;
 pub mod method;
 mod node;
 mod provider;
+mod ready;
 mod reconnect;
 pub mod server;
 pub mod service;
@@ -57,6 +61,8 @@ pub mod stats;
 pub mod status;
 pub mod stream;
 pub mod task;
+mod timer;
+pub mod topic;
 mod workers;
 
 pub use answer::Answer;
@@ -69,9 +75,10 @@ pub use config::{Config, Reconnect};
 pub use cx::{CancelToken, Cx};
 pub use error::{AllocateError, CallError, ConnectError, ServeError, TransportError};
 pub use gimmal_engine as engine;
-pub use gimmal_engine::transport::{Bulk, Loan, Negotiated};
+pub use gimmal_engine::transport::{Allow, Bulk, Key, KeyError, Loan, Negotiated};
 pub use gimmal_macros::service;
 pub use inline::InlineClient;
+pub use layer::{Hedge, Layer, Layered, Retry, RetryPolicy};
 pub use method::{Method, MethodKind};
 pub use server::{InlineServer, Server, ServerBuilder, Stopper};
 pub use service::Service;
@@ -79,6 +86,7 @@ pub use stats::Stats;
 pub use status::{Code, Fate, Status};
 pub use stream::{Sink, Stream, StreamError};
 pub use task::WithLoan;
+pub use topic::{Behind, Fed, Published, Topic};
 
 /// What the macro's code names. Not for people; may change at any time.
 #[doc(hidden)]

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use crate::DeviceChoice;
+use crate::{Allow, DeviceChoice, Key};
 
 /// Sizes of one [`Port`](crate::Port) and of each connection on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,6 +70,10 @@ pub struct ConnectOptions {
     pub source: Option<IpAddr>,
     /// Connect through this device, from the first of its addresses that fits; `None`: as the route says. verbs only.
     pub device: Option<DeviceChoice>,
+    /// The shared key to prove, and to have proved by the server; `None`: neither. The server must have it too.
+    pub key: Option<Key>,
+    /// Whose servers to share memory with. shm only.
+    pub allow: Allow,
 }
 
 impl Default for ConnectOptions {
@@ -82,6 +86,8 @@ impl Default for ConnectOptions {
             type_of_service: None,
             source: None,
             device: None,
+            key: None,
+            allow: Allow::default(),
         }
     }
 }
@@ -99,6 +105,11 @@ pub struct ListenOptions {
     pub rnr_timer: u8,
     /// Listen on this device only: on all its addresses, when the address is a wildcard. verbs only.
     pub device: Option<DeviceChoice>,
+    /// Shared keys, at most [`KEYS_MAX`](crate::key::KEYS_MAX): a client must prove one of them, and has it proved.
+    /// Empty: none is asked for. Two while a key is being changed.
+    pub keys: Vec<Key>,
+    /// Whose clients to share memory with. shm only; beyond this user, the socket's folder must let them in.
+    pub allow: Allow,
 }
 
 impl Default for ListenOptions {
@@ -110,6 +121,8 @@ impl Default for ListenOptions {
             ack_timeout: connect.ack_timeout,
             rnr_timer: connect.rnr_timer,
             device: None,
+            keys: Vec::new(),
+            allow: Allow::default(),
         }
     }
 }

@@ -25,6 +25,7 @@
 compile_error!("gimmal runs on Linux only: memfd seals, epoll and the RDMA CM are what it is built on");
 
 pub mod address;
+pub mod allow;
 #[cfg(any(feature = "shm", feature = "sim", feature = "verbs"))]
 pub mod any;
 pub mod batch;
@@ -38,11 +39,17 @@ pub mod error;
 pub mod floor;
 pub mod frame;
 pub mod hello;
+#[cfg(any(test, feature = "conformance"))]
+#[doc(hidden)]
+pub mod hostile;
 pub mod id;
+pub mod key;
 pub mod mem;
 pub mod negotiated;
+mod proof;
 pub mod provider;
 pub mod refusal;
+mod rejected;
 #[cfg(feature = "shm")]
 pub mod shm;
 #[cfg(feature = "sim")]
@@ -53,6 +60,7 @@ pub mod time;
 pub mod verbs;
 
 pub use address::Address;
+pub use allow::Allow;
 #[cfg(any(feature = "shm", feature = "sim", feature = "verbs"))]
 pub use any::{Any, AnyConfig};
 pub use batch::{Batch, Event};
@@ -66,6 +74,7 @@ pub use error::{
 pub use frame::{FrameWord, Tag};
 pub use hello::Hello;
 pub use id::{ConnId, Credit, Position};
+pub use key::{Key, KeyError};
 pub use mem::{Bulk, Loan, Offer, RxFrame};
 pub use negotiated::{Capabilities, Clamp, DataPath, Negotiated, Term};
 pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};

@@ -17,6 +17,8 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 
 use crate::{
     ConnectError, ConnectOptions, Connecting, Hello, PortError,
+    hello::HELLO_BYTES,
+    proof::{REQUEST_BYTES, Session, request},
     verbs::{
         cm::{
             CmEvent, CmId, ConnectCall, EventChannel, EventKind, IdKey, reject, table::Action, table::State,
@@ -30,6 +32,7 @@ use crate::{
         qp::Qp,
         raw::{CmError, PathData, Target},
         sys,
+        timers::{set_ack_timeout, set_rnr_timer},
     },
 };
 
@@ -57,6 +60,8 @@ pub(crate) struct Attempt {
     pub(crate) options: ConnectOptions,
     /// Our addresses to connect from, when the device or one of them was chosen.
     pub(crate) sources: Vec<IpAddr>,
+    /// Of the hello.
+    pub(crate) nonce: u128,
     pub(crate) deadline: Instant,
     pub(crate) outcome: Sender<Outcome>,
 }
@@ -69,6 +74,10 @@ impl Attempt {
     /// Tells the caller that it failed. One that does not listen any more has given up.
     pub(crate) fn finish(&self, outcome: Outcome) {
         let _ = self.outcome.send(outcome);
+    }
+
+    fn request_bytes(&self) -> usize {
+        if self.options.key.is_some() { REQUEST_BYTES } else { HELLO_BYTES }
     }
 
     fn left(&self) -> Duration {
@@ -151,8 +160,9 @@ impl Routing {
     fn has_route(self, id: &CmId) -> (Waiting, ConnectCall) {
         let Self { attempt, lane } = self;
         let ack_timeout = set_ack_timeout(id, &lane, attempt.options.ack_timeout);
-        let hello = lane.hello(&attempt.shared.config, nonce());
-        let mut params = lane.params(&hello, None);
+        let mut hello = lane.hello(&attempt.shared.config, attempt.nonce);
+        let request = request(&mut hello, attempt.options.key.as_ref());
+        let mut params = lane.params(&hello, request, None);
         if let Some(target) = &attempt.current {
             // What the resolver gave comes first; that both fit was seen to when the target was tried.
             params.private.splice(0..0, target.connect_data.iter().copied());
@@ -173,16 +183,24 @@ impl Waiting {
     ) -> Result<(LinkParts, Box<Attempt>), Box<Failure>> {
         let Self { attempt, mut lane, hello, ack_timeout } = self;
         let shared = &attempt.shared;
-        let wired = Hello::decode(event.private())
-            .map_err(WireError::from)
-            .and_then(|theirs| lane.wire(&shared.config, &hello, &theirs));
-        let mut wiring = match wired {
-            Ok(wiring) => wiring,
+        let wired = Hello::decode(event.private()).map_err(WireError::from).and_then(|theirs| {
+            let challenge = event.private().get(HELLO_BYTES..).unwrap_or_default();
+            let session = attempt
+                .options
+                .key
+                .as_ref()
+                .map(|key| Session::active(key, &hello, &theirs, challenge).ok_or(WireError::Unproven));
+            // Nothing is made for a peer that has not proved itself.
+            let session = session.transpose()?;
+            Ok((lane.wire(&shared.config, &hello, &theirs)?, session))
+        });
+        let (mut wiring, session) = match wired {
+            Ok(wired) => wired,
             Err(error) => {
+                let address = attempt.address.clone();
                 let error = match error {
-                    WireError::Terms(reason) => {
-                        ConnectError::Foreign { address: attempt.address.clone(), reason }
-                    }
+                    WireError::Terms(reason) => ConnectError::Foreign { address, reason },
+                    WireError::Unproven => ConnectError::Unproven { address },
                     WireError::Port(error) => error.into(),
                 };
                 return Err(Box::new(Failure { attempt, lane: Some(lane), error, try_next: false }));
@@ -193,7 +211,7 @@ impl Waiting {
         wiring.negotiated.peer.clone_from(&attempt.address);
         lane.describe(id, &mut wiring.negotiated);
         let handshake_timeout = attempt.options.handshake_timeout;
-        Ok((LinkParts { handle, lane, wiring, active: true, handshake_timeout }, attempt))
+        Ok((LinkParts { handle, lane, wiring, active: true, handshake_timeout, session }, attempt))
     }
 }
 
@@ -336,7 +354,7 @@ impl Control {
     /// Starts with the next address; `error` is why the one before failed.
     fn try_address(&mut self, mut attempt: Box<Attempt>, mut error: Option<ConnectError>) {
         while let Some(target) = attempt.candidates.pop_front() {
-            if let Err(full) = naming::leaves_room(&target) {
+            if let Err(full) = naming::leaves_room(&target, attempt.request_bytes()) {
                 error = Some(full.into());
                 continue;
             }
@@ -482,38 +500,6 @@ fn begin(channel: &Arc<EventChannel>, target: &Target, attempt: &Attempt) -> Res
     }
     id.resolve_from(from.as_ref(), to, attempt.left()).map_err(failed)?;
     Ok(id)
-}
-
-/// Sets the ACK timeout where it means something; what is in force then.
-pub(crate) fn set_ack_timeout(id: &CmId, lane: &Lane, exponent: Option<u8>) -> Option<u8> {
-    let exponent = exponent.filter(|_| !lane.iwarp())?;
-    match id.set_ack_timeout(exponent) {
-        Ok(()) => Some(exponent),
-        Err(errno) => {
-            tracing::warn!(errno, exponent, "the ACK timeout stays the CM's");
-            None
-        }
-    }
-}
-
-/// Moves the RNR timer off the CM's 655 ms where it means something; what is in force then.
-pub(crate) fn set_rnr_timer(lane: &Lane, code: u8) -> Option<u8> {
-    if lane.iwarp() {
-        return None;
-    }
-    match lane.qp.set_rnr_timer(code) {
-        Ok(()) => Some(code),
-        Err(errno) => {
-            tracing::warn!(errno, code, "the RNR timer stays the CM's, which is 655 ms");
-            None
-        }
-    }
-}
-
-/// A number that names the connection. Not a secret.
-fn nonce() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::hash::RandomState::new().build_hasher().finish()
 }
 
 /// An attempt of the active side.

@@ -15,12 +15,13 @@ use crate::{
     ConnId, DataPath, Hello, Negotiated, PortConfig, PortError, RejectReason,
     hello::Feature,
     mem::{Access, Region},
+    proof::Session,
     verbs::{
         cm::{CmId, ConnectParams, QpRequest},
         device::Context,
         entry::Handle,
         gate::{CqShare, PortDevice, Seat, Shared},
-        grant::GRANT_BYTES,
+        grant::GRANT_BYTES_MAX,
         mr::{Mr, Purpose},
         pool::Pool,
         ports,
@@ -36,8 +37,9 @@ pub(crate) const CREATE_QP: &str = "rdma_create_qp";
 /// The grant that arrives lies at the start of the page, the one that leaves here.
 const GRANT_OUT: usize = 64;
 const GRANT_PAGE: usize = 4096;
-#[expect(clippy::cast_possible_truncation, reason = "24")]
-const GRANT_BYTES_U32: u32 = GRANT_BYTES as u32;
+#[expect(clippy::cast_possible_truncation, reason = "56")]
+const GRANT_BYTES_MAX_U32: u32 = GRANT_BYTES_MAX as u32;
+const _: () = assert!(GRANT_BYTES_MAX <= GRANT_OUT);
 
 /// What the device must let go of before the seat is free. Fields drop in this order.
 #[derive(Debug)]
@@ -67,28 +69,28 @@ pub(crate) struct GrantPage {
 
 impl GrantPage {
     fn incoming(&self) -> LocalBytes {
-        self.local(0)
+        self.local(0, GRANT_BYTES_MAX_U32)
     }
 
-    fn local(&self, at: usize) -> LocalBytes {
-        let address = self.region.at(at, GRANT_BYTES).as_ptr().addr() as u64;
-        LocalBytes { address, bytes: GRANT_BYTES_U32, lkey: self.lkey }
+    fn local(&self, at: usize, bytes: u32) -> LocalBytes {
+        let address = self.region.at(at, bytes as usize).as_ptr().addr() as u64;
+        LocalBytes { address, bytes, lkey: self.lkey }
     }
 
     /// What arrived; called once, after its completion.
     pub(crate) fn read(&self, bytes: u32) -> Vec<u8> {
-        let bytes = (bytes as usize).min(GRANT_BYTES);
+        let bytes = (bytes as usize).min(GRANT_BYTES_MAX);
         let from = self.region.at(0, bytes);
         // SAFETY: inside the page; the one receive that the device had for it has completed.
         unsafe { std::slice::from_raw_parts(from.as_ptr(), bytes) }.to_vec()
     }
 
-    /// Puts our grant where the device fetches it; called once, before the post.
-    pub(crate) fn write(&self, grant: &[u8; GRANT_BYTES]) -> LocalBytes {
-        let to = self.region.at(GRANT_OUT, GRANT_BYTES);
+    /// Puts our grant, of which `bytes` go, where the device fetches it; called once, before the post.
+    pub(crate) fn write(&self, grant: &[u8; GRANT_BYTES_MAX], bytes: u32) -> LocalBytes {
+        let to = self.region.at(GRANT_OUT, GRANT_BYTES_MAX);
         // SAFETY: inside the page, apart from where the other grant arrives; no work names this place yet.
-        unsafe { to.cast::<[u8; GRANT_BYTES]>().write_unaligned(*grant) };
-        self.local(GRANT_OUT)
+        unsafe { to.cast::<[u8; GRANT_BYTES_MAX]>().write_unaligned(*grant) };
+        self.local(GRANT_OUT, bytes.min(GRANT_BYTES_MAX_U32))
     }
 }
 
@@ -161,7 +163,7 @@ impl Lane {
     }
 
     /// What this side says first.
-    pub(crate) fn hello(&self, config: &PortConfig, nonce: u64) -> Hello {
+    pub(crate) fn hello(&self, config: &PortConfig, nonce: u128) -> Hello {
         let limits = &self.holdings.device.limits;
         Hello {
             features: Feature::default()
@@ -222,9 +224,14 @@ impl Lane {
         list.post(&self.qp).map_err(|error| PortError::System { step: "ibv_post_recv", errno: error.errno })
     }
 
-    /// What the CM is told with our hello. Never more than the peer's hello or, on IB, its request allows;
+    /// What the CM is told with `private`, which begins with our hello. Never more than the peer's hello or, on IB, its request allows;
     /// iWARP's events carry these two numbers swapped or not at all.
-    pub(crate) fn params(&self, ours: &Hello, theirs: Option<(&Hello, u8, u8)>) -> ConnectParams {
+    pub(crate) fn params(
+        &self,
+        ours: &Hello,
+        private: Vec<u8>,
+        theirs: Option<(&Hello, u8, u8)>,
+    ) -> ConnectParams {
         let (mut responder_resources, mut initiator_depth) = (ours.responder_resources, ours.initiator_depth);
         if let Some((theirs, event_responder, event_depth)) = theirs {
             responder_resources = responder_resources.min(theirs.initiator_depth);
@@ -234,13 +241,14 @@ impl Lane {
                 initiator_depth = initiator_depth.min(event_depth);
             }
         }
-        ConnectParams::new(ours.encode().to_vec(), responder_resources, initiator_depth)
+        ConnectParams::new(private, responder_resources, initiator_depth)
     }
 }
 
 /// Why a lane could not be wired.
 #[derive(Debug)]
 pub(crate) enum WireError {
+    Unproven,
     Terms(RejectReason),
     Port(PortError),
 }
@@ -291,10 +299,12 @@ pub(crate) struct LinkParts {
     /// The active side sends its grant first.
     pub(crate) active: bool,
     pub(crate) handshake_timeout: Duration,
+    /// The handshake of a shared key, where there is one.
+    pub(crate) session: Option<Session>,
 }
 
 /// Queue sizes, each a sum with reasons:
-/// - sends: chains of frames, READs up to the depth we ask for, one grant, one goodbye;
+/// - sends: chains of frames, READs up to the depth we ask for, one grant or nudge, one goodbye;
 /// - receives: those guaranteed to the peer, one for its grant, one for its goodbye.
 fn queue_sizes(config: &PortConfig, device: &PortDevice) -> Result<QpRequest, PortError> {
     let depth = config.initiator_depth.min(device.limits.initiator_depth);

@@ -2,22 +2,20 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::{
-    AcceptError, Address, DeviceChoice, Hello, Incoming, ListenError, ListenOptions, Listener, PortError,
-    Refusal, RejectReason,
-    hello::encode_reject,
+    AcceptError, Address, DeviceChoice, Hello, Incoming, Key, ListenError, ListenOptions, Listener,
+    PortError, Refusal, RejectReason,
+    hello::{Feature, encode_reject},
+    proof::{Session, admit, random},
+    rejected::Rejected,
     verbs::{
         cm::{CmEvent, CmId},
-        connect::{set_ack_timeout, set_rnr_timer},
         control::{self, Command, Control, ControlHandle},
         entry::{Handle, Live, Role},
         gate::{Shared, VerbsGate},
@@ -25,6 +23,7 @@ use crate::{
         link::VerbsLink,
         naming::look_up,
         ports, sys,
+        timers::{set_ack_timeout, set_rnr_timer},
     },
 };
 
@@ -35,7 +34,7 @@ const CLOSE_WAIT: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(crate) struct Listening {
     pub(crate) requests: Sender<Request>,
-    pub(crate) rejected: Arc<AtomicU64>,
+    pub(crate) rejected: Arc<Rejected>,
     pub(crate) options: ListenOptions,
 }
 
@@ -51,6 +50,8 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) struct Requested {
     hello: Hello,
+    /// The shared key that the request was tagged with.
+    key: Option<Key>,
     /// What the CM's event allows; already swapped by it.
     responder_resources: u8,
     initiator_depth: u8,
@@ -137,10 +138,10 @@ impl Control {
         let Some(Role::Listener(listening)) = self.ids.get(&event.key).map(|entry| &entry.role) else {
             return;
         };
-        let hello = match Hello::decode_behind(event.private()) {
-            Ok(hello) => hello,
+        let (hello, key) = match admit(event.private(), &listening.options.keys) {
+            Ok((hello, key)) => (hello, key.cloned()),
             Err(reason) => {
-                listening.rejected.fetch_add(1, Ordering::Relaxed);
+                listening.rejected.note(reason);
                 tracing::info!(peer = ?id.peer(), %reason, "refused a connect request");
                 if let Err(errno) = id.reject(&encode_reject(reason)) {
                     tracing::debug!(errno, "rdma_reject failed: the client is gone");
@@ -151,6 +152,7 @@ impl Control {
         let peer = id.peer().map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
         let requested = Requested {
             hello,
+            key,
             responder_resources: event.responder_resources,
             initiator_depth: event.initiator_depth,
             options: listening.options.clone(),
@@ -209,12 +211,21 @@ fn answer(
     shared: &Arc<Shared>,
 ) -> Result<LinkParts, (Box<Lane>, AcceptError)> {
     let theirs = &requested.hello;
-    let ours = lane.hello(&shared.config, theirs.nonce);
-    let mut wiring = match lane.wire(&shared.config, &ours, theirs) {
-        Ok(wiring) => wiring,
+    let mut ours = lane.hello(&shared.config, theirs.nonce);
+    ours.features = ours.features.and(Feature::KEYED, requested.key.is_some());
+    let session = requested.key.as_ref().map(|key| Ok(Session::passive(key, theirs, &ours, random()?)));
+    let wired = session
+        .transpose()
+        .map_err(WireError::Port)
+        .and_then(|session| Ok((lane.wire(&shared.config, &ours, theirs)?, session)));
+    let (mut wiring, session) = match wired {
+        Ok(wired) => wired,
         Err(error) => {
             let (reason, error) = match error {
                 WireError::Terms(reason) => (reason, AcceptError::Rejected(reason)),
+                WireError::Unproven => {
+                    (RejectReason::Authentication, AcceptError::Rejected(RejectReason::Authentication))
+                }
                 WireError::Port(error) => (RejectReason::Overloaded, error.into()),
             };
             let _ = id.reject(&encode_reject(reason));
@@ -222,7 +233,9 @@ fn answer(
         }
     };
     let event = (theirs, requested.responder_resources, requested.initiator_depth);
-    let params = lane.params(&ours, Some(event));
+    let mut private = ours.encode().to_vec();
+    private.extend(session.iter().flat_map(Session::challenge));
+    let params = lane.params(&ours, private, Some(event));
     let ack_timeout = set_ack_timeout(id, &lane, requested.options.ack_timeout);
     if let Err(errno) = id.accept(&params) {
         return Err((Box::new(lane), AcceptError::Gone { errno }));
@@ -232,7 +245,7 @@ fn answer(
     lane.describe(id, &mut wiring.negotiated);
     wiring.negotiated.peer.clone_from(&requested.peer);
     let handshake_timeout = requested.options.handshake_timeout;
-    Ok(LinkParts { handle, lane, wiring, active: false, handshake_timeout })
+    Ok(LinkParts { handle, lane, wiring, active: false, handshake_timeout, session })
 }
 
 fn listen_error(address: SocketAddr, step: &'static str, errno: i32) -> ListenError {
@@ -299,7 +312,7 @@ pub struct VerbsListener {
     address: Address,
     ids: Vec<Handle>,
     requests: Receiver<Request>,
-    rejected: Arc<AtomicU64>,
+    rejected: Arc<Rejected>,
 }
 
 impl VerbsListener {
@@ -314,7 +327,7 @@ impl VerbsListener {
             addresses = on_device(&addresses, &ports::addresses_of(choice)?, choice)?;
         }
         let (sender, requests) = bounded(usize::from(options.backlog.max(1)));
-        let rejected = Arc::new(AtomicU64::new(0));
+        let rejected = Arc::<Rejected>::default();
         let (reply, answer) = bounded(1);
         control.send(Command::Listen {
             addresses,
@@ -352,7 +365,11 @@ impl Listener for VerbsListener {
     }
 
     fn rejected(&self) -> u64 {
-        self.rejected.load(Ordering::Relaxed)
+        self.rejected.count()
+    }
+
+    fn last_rejected(&self) -> Option<RejectReason> {
+        self.rejected.last()
     }
 }
 

@@ -45,6 +45,7 @@ mod removal;
 mod rnr;
 mod rx;
 mod sys;
+mod timers;
 mod tx;
 mod wr_id;
 
@@ -176,6 +177,7 @@ impl Provider for Verbs {
             shared: Arc::clone(&gate.shared),
             options: options.clone(),
             sources,
+            nonce: u128::from_le_bytes(crate::proof::random()?),
             deadline: Instant::now() + options.connect_timeout,
             outcome: sender,
         };
