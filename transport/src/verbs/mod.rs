@@ -46,6 +46,7 @@ mod rnr;
 mod rx;
 mod sys;
 mod timers;
+mod turns;
 mod tx;
 mod wr_id;
 
