@@ -66,6 +66,7 @@ lab_tier() {
         --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/conformance,gimmal-engine/verbs ||
         return 1
     lab_programs gimmal-rpc verbs || return 1
+    lab_programs gimmal-engine verbs || return 1
     local status=0
     target/release/gimmal-lab run --fabric none --timeout-s 120 -- bash "$PWD/tests/lab_none.sh" || status=1
     target/release/gimmal-lab run --fabric both --timeout-s 2100 -- bash "$PWD/tests/lab.sh" || status=1

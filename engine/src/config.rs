@@ -7,6 +7,7 @@ use gimmal_transport::{ConnectOptions, ListenOptions, PortConfig, frame::span, k
 use crate::{
     error::ConfigError,
     proto::{
+        ledger::hold_receives,
         window::{CONTROL_ARRIVALS, CONTROL_SPAN, NEXT_WORD},
         wire::CONTROL_BYTES,
     },
@@ -41,6 +42,9 @@ pub struct Config {
     pub accepted_max: usize,
     /// Within this time a peer that went silent is reported, ms: 0 (never) or 10 to 3,600,000. Default 5000.
     pub heartbeat_ms: u32,
+    /// How much of a connection's receive ring, or of its receives, held frames may keep from the peer, percent: 0 (held
+    /// frames are always copied) to 50. Default 25.
+    pub hold_percent: u8,
     /// Whether the peer's credit is obeyed. Off only in the test that shows what credit is for.
     #[doc(hidden)]
     pub enforce_credit: bool,
@@ -60,6 +64,7 @@ impl Default for Config {
             handshakes_max: 128,
             accepted_max: 0,
             heartbeat_ms: 5000,
+            hold_percent: 25,
             enforce_credit: true,
         }
     }
@@ -123,6 +128,9 @@ impl Config {
         if self.heartbeat_ms != 0 && !(10..=3_600_000).contains(&self.heartbeat_ms) {
             return field("heartbeat_ms", self.heartbeat_ms.into(), "0, or 10 to 3,600,000");
         }
+        if self.hold_percent > 50 {
+            return field("hold_percent", self.hold_percent.into(), "0 to 50");
+        }
         Ok(Plan { config: self })
     }
 }
@@ -162,6 +170,13 @@ impl fmt::Display for Plan {
             port.ring_bytes / 2,
             arrivals.div_ceil(2)
         )?;
+        let hold_percent = self.config.hold_percent;
+        writeln!(
+            f,
+            "held frames        at most {} bytes of the ring, or {} receives, then copied",
+            u64::from(port.ring_bytes) * u64::from(hold_percent) / 100,
+            hold_receives(arrivals, hold_percent)
+        )?;
         writeln!(f, "sends              {}, one signal in {}", port.sends, port.signal_interval)?;
         write!(f, "workers            {} on cores {:?}", self.config.workers, self.config.cores)
     }
@@ -175,12 +190,15 @@ mod tests {
     fn the_default_is_valid_and_prints_its_sums() {
         let plan = Config::default().validate().unwrap();
         assert!(plan.to_string().contains("receives           64 = chains 62 + control 2"));
+        assert!(
+            plan.to_string().contains("held frames        at most 65536 bytes of the ring, or 16 receives")
+        );
     }
 
     #[test]
     fn bad_fields_are_named() {
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 9] = [
+        let changes: [(Change, &str); 10] = [
             (|c| c.port.ring_bytes = 5000, "port.ring_bytes is 5000"),
             (|c| c.port.slot_bytes = 17, "port.slot_bytes is 17"),
             (|c| c.port.arrivals = 3, "port.arrivals is 3"),
@@ -196,6 +214,7 @@ mod tests {
             (|c| c.batch = 0, "batch is 0"),
             (|c| c.handshakes_max = 0, "handshakes_max is 0"),
             (|c| c.heartbeat_ms = 9, "heartbeat_ms is 9"),
+            (|c| c.hold_percent = 51, "hold_percent is 51"),
         ];
         for (change, message) in changes {
             let mut config = Config::default();

@@ -2,10 +2,14 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use gimmal_transport::{CloseReason, ConnId, Negotiated, Port, Refused, Staged, Tag, Time, Violation};
+use gimmal_transport::{
+    CloseReason, ConnId, Negotiated, Port, Refused, RxBuf, RxFrame, Staged, Tag, Time, Violation,
+};
 
 use crate::{
+    config::Config,
     error::SendError,
+    holds::Holds,
     planted::{self, Bug},
     proto::{
         Heart, Lane, RxLedger, State, StateEvent, TxWindow,
@@ -13,6 +17,7 @@ use crate::{
         ledger::Owed,
         wire::{self, Kind},
     },
+    worker::Duty,
 };
 
 /// From our goodbye to closing without an answer.
@@ -42,6 +47,7 @@ pub(crate) struct Connection {
     pub(crate) loans: Loans,
     pub(crate) pulls: Pulls,
     in_place: InPlace,
+    pub(crate) holds: Holds,
     pub(crate) state: State,
     pub(crate) heart: Heart,
     /// Control frames that wait for room.
@@ -51,16 +57,17 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(negotiated: Arc<Negotiated>, enforce_credit: bool, now: Time) -> Self {
+    pub(crate) fn new(negotiated: Arc<Negotiated>, config: &Config, duty: &Arc<Duty>, now: Time) -> Self {
         Self {
             heart: Heart::new(now, negotiated.peer_attended),
-            window: TxWindow::new(&negotiated, enforce_credit),
+            window: TxWindow::new(&negotiated, config.enforce_credit),
             sent_in: 0,
-            ledger: RxLedger::new(&negotiated),
+            ledger: RxLedger::new(&negotiated, config.hold_percent),
             negotiated,
             loans: Loans::default(),
             pulls: Pulls::default(),
             in_place: InPlace::default(),
+            holds: Holds::new(Arc::clone(duty)),
             state: State::Open,
             control: VecDeque::with_capacity(16),
             blocked_bytes: None,
@@ -208,6 +215,17 @@ impl Connection {
         self.ledger.counts_arrivals() || self.ledger.owed() != Owed::Little
     }
 
+    /// Keeps the last `bytes` of `frame`, which has just arrived.
+    pub(crate) fn hold<P: Port>(
+        &mut self,
+        port: &mut P,
+        conn: ConnId,
+        frame: &RxFrame,
+        bytes: usize,
+    ) -> RxBuf {
+        self.holds.hold(&mut self.ledger, port, conn, frame, bytes)
+    }
+
     /// The peer's loan is not needed any more.
     pub(crate) fn bulk_done(&mut self, loan_id: u32) {
         if !planted::is(Bug::LoanNotFreed) {
@@ -275,7 +293,10 @@ impl Connection {
     #[inline]
     pub(crate) fn settle<P: Port>(&mut self, port: &mut P, conn: ConnId, now: Time, turn: u64) -> Settled {
         self.begin(turn);
-        let told = self.settle_credit(port, conn);
+        if !self.holds.is_empty() {
+            self.holds.settle(&mut self.ledger, port, conn);
+        }
+        let told = self.settle_credit(port, conn) && !self.holds.is_waited_for();
         // Messages came and went, nothing else: between them and the flush there is no time to lose.
         if told
             && self.control.is_empty()

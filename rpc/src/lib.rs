@@ -7,7 +7,8 @@
 //! ```
 //!
 //! At most once: a call is a slot and a generation, and every failure carries its [`Fate`]. A [`Client`] is handed
-//! around between threads and runtimes; an [`InlineClient`] runs on the thread that waits. A [`Server`] runs handlers
+//! around between threads and runtimes; a [`DrivenClient`] is moved by a task of the runtime that calls; an
+//! [`InlineClient`] runs on the thread that waits. A [`Server`] runs handlers
 //! on its workers: raw ones to completion, async ones as futures that may wait for timers and other threads, not for
 //! the worker. Services are traits with [`macro@service`].
 //!
@@ -37,6 +38,7 @@
 
 mod again;
 pub mod answer;
+pub mod balance;
 mod calls;
 pub mod cell;
 pub mod channel;
@@ -44,6 +46,7 @@ pub mod client;
 pub mod codec;
 pub mod config;
 pub mod cx;
+pub mod driven;
 pub mod error;
 pub mod frame;
 pub mod id;
@@ -55,6 +58,8 @@ mod node;
 mod provider;
 mod ready;
 mod reconnect;
+pub mod reflect;
+mod route;
 pub mod server;
 pub mod service;
 pub mod stats;
@@ -66,6 +71,7 @@ pub mod topic;
 mod workers;
 
 pub use answer::Answer;
+pub use balance::{Balanced, Dns, Pick, Resolver};
 pub use channel::{Call, CallOptions, Channel, Deadline, Pulled, RawCall};
 pub use client::{Client, ClientBuilder};
 #[cfg(feature = "bincode")]
@@ -73,12 +79,13 @@ pub use codec::Bincode;
 pub use codec::{Postcard, Raw};
 pub use config::{Config, Reconnect};
 pub use cx::{CancelToken, Cx};
+pub use driven::{DrivenClient, Driver};
 pub use error::{AllocateError, CallError, ConnectError, ServeError, TransportError};
 pub use gimmal_engine as engine;
 pub use gimmal_engine::transport::{Allow, Bulk, Key, KeyError, Loan, Negotiated};
 pub use gimmal_macros::service;
 pub use inline::InlineClient;
-pub use layer::{Hedge, Layer, Layered, Retry, RetryPolicy};
+pub use layer::{Guarded, Hedge, Layer, Layered, Retry, RetryPolicy, ServerLayer};
 pub use method::{Method, MethodKind};
 pub use server::{InlineServer, Server, ServerBuilder, Stopper};
 pub use service::Service;

@@ -4,7 +4,7 @@
 cases() { timeout 300 "$bin/lab-$1" --ignored "$2" 2>&1 | sed 's/ passed; / passed, /; s/ failed; .*/ failed/'; }
 
 for fabric in rxe siw; do
-    for program in calls failures hostile streams topics reconnect security lifetime; do
+    for program in calls failures hostile streams driven topics reconnect security lifetime balance layers; do
         count "rpc $program over $fabric" cases "$program" "$fabric::"
     done
 done
@@ -21,5 +21,6 @@ for device in "$rxe" "$siw"; do
     check "news over $device" sh -c "timeout 30 $bin/news rdma://$device:7622 | grep 'the last was \"headline 1000\"'"
     check "pool over $device" sh -c "timeout 20 $bin/pool rdma://$device:7623 | grep '16 resource exhausted'"
     check "watch over $device" sh -c "timeout 20 $bin/watch rdma://$device:7624 | grep 'readings sent'"
+    check "driven over $device" sh -c "timeout 20 $bin/driven rdma://$device:7626 | grep 'are 338350'"
     check "kv over $device" sh -c "timeout 20 $bin/kv rdma://$device:7625 | grep 'get  large: 1048576 bytes, 1048576 of them x'"
 done

@@ -517,7 +517,7 @@ impl Node {
     }
 
     /// The caller dropped a call that was handed off.
-    pub(super) fn cancel_cell<P: Port>(
+    pub(crate) fn cancel_cell<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,

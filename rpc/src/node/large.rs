@@ -11,9 +11,8 @@ use gimmal_engine::{
 };
 
 use super::{
-    Node, Reach,
+    Node, Reach, Source,
     answers::{drop_answered, status_answer, too_large},
-    caller::Source,
     serving::{Answered, State},
 };
 use crate::{

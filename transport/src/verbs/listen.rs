@@ -217,7 +217,7 @@ fn answer(
     let wired = session
         .transpose()
         .map_err(WireError::Port)
-        .and_then(|session| Ok((lane.wire(&shared.config, &ours, theirs)?, session)));
+        .and_then(|session| Ok((lane.wire(shared, &ours, theirs)?, session)));
     let (mut wiring, session) = match wired {
         Ok(wired) => wired,
         Err(error) => {

@@ -19,6 +19,7 @@ mod close;
 mod cm;
 mod conn;
 mod connect;
+mod connecting;
 mod control;
 mod cq;
 pub mod datagram;
@@ -42,6 +43,7 @@ mod pulls;
 mod qp;
 pub mod raw;
 mod removal;
+mod rings;
 mod rnr;
 mod rx;
 mod sys;
@@ -63,7 +65,7 @@ use crate::{
 };
 
 pub use addresses::{Assigned, all as addresses};
-pub use connect::VerbsConnecting;
+pub use connecting::VerbsConnecting;
 pub use gate::VerbsGate;
 pub use inspect::{
     DeviceCapacity, DeviceInfo, GidInfo, GidKind, LinkLayer, PortInfo, Route, Transport, devices, libraries,
@@ -177,8 +179,8 @@ impl Provider for Verbs {
             current: None,
             shared: Arc::clone(&gate.shared),
             options: options.clone(),
-            sources,
             nonce: u128::from_le_bytes(crate::proof::random()?),
+            sources,
             deadline: Instant::now() + options.connect_timeout,
             outcome: sender,
         };

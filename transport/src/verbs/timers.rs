@@ -1,4 +1,4 @@
-//! The timers of a connection that stands or is about to: ours where they mean something, the CM's elsewhere.
+//! Timers of the device that both sides set, each at its time.
 
 use crate::verbs::{cm::CmId, lane::Lane};
 
