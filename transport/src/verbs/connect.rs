@@ -339,7 +339,7 @@ impl Control {
         match targets {
             Ok(targets) => {
                 attempt.candidates.extend(targets);
-                self.try_address(attempt, None);
+                self.turns.push(attempt);
             }
             Err(error) => {
                 let error = naming::connect_error(&attempt.address, error);
@@ -349,7 +349,7 @@ impl Control {
     }
 
     /// Starts with the next address; `error` is why the one before failed.
-    fn try_address(&mut self, mut attempt: Box<Attempt>, mut error: Option<ConnectError>) {
+    pub(crate) fn try_address(&mut self, mut attempt: Box<Attempt>, mut error: Option<ConnectError>) {
         while let Some(target) = attempt.candidates.pop_front() {
             if let Err(full) = naming::leaves_room(&target, attempt.request_bytes()) {
                 error = Some(full.into());
@@ -477,6 +477,7 @@ impl Control {
 
     pub(crate) fn give_up(&mut self, ticket: u64, outcome: &Receiver<Outcome>) {
         self.naming.remove(&ticket);
+        self.turns.remove(ticket);
         let key = self.ids.iter().find_map(|(&key, entry)| match &entry.role {
             Role::Active(active) if active.ticket() == ticket => Some(key),
             _ => None,

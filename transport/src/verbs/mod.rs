@@ -48,6 +48,7 @@ mod rnr;
 mod rx;
 mod sys;
 mod timers;
+mod turns;
 mod tx;
 mod wr_id;
 
