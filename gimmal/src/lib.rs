@@ -43,6 +43,37 @@
 //!   event loop that can wait for a descriptor will do ([`Driver::run`]).
 //! - [`InlineClient`] makes the waiting thread the worker: the lowest latency, no second thread.
 //!
+//! # Handlers that borrow
+//!
+//! The arguments of an `async fn` are owned, because its future outlives the message. A method with `#[inline]` is a
+//! plain `fn` that runs to its end on the worker; what it borrows is read where the request landed.
+//!
+//! ```
+//! use gimmal::Cx;
+//!
+//! #[gimmal::service]
+//! trait Sums {
+//!     #[inline]
+//!     fn sum(&self, cx: &Cx, what: &str, bytes: &[u8]) -> u64;
+//! }
+//!
+//! struct Adder;
+//!
+//! impl Sums for Adder {
+//!     fn sum(&self, _: &Cx, _: &str, bytes: &[u8]) -> u64 {
+//!         bytes.iter().map(|byte| u64::from(*byte)).sum()
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = gimmal::serve("mem://sums", serve_sums(Adder))?;
+//! let client = SumsClient::new(gimmal::connect("mem://sums")?);
+//! assert_eq!(client.sum("ones", &[1; 100]).wait()?, 100);
+//! # drop(server);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What can go wrong, and what may be repeated
 //!
 //! Every failed call is a [`CallError`] and knows its [`Fate`]: [`NotRun`](Fate::NotRun) (never sent, or refused

@@ -16,8 +16,10 @@ use crate::{
     config::Config,
     driven::{DrivenClient, Driver},
     error::{AllocateError, ConnectError, TransportError},
+    frame::Form,
     inline::InlineClient,
     large::{lend, no_reads},
+    metadata::Noted,
     method::Method,
     node::Command,
     provider::{Any, any, any_for},
@@ -322,6 +324,19 @@ impl Client {
         (loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
         arguments: &A,
     ) -> Handed {
+        match options.noted(method) {
+            None => self.hand_with(method, options, (loan, lanes), arguments),
+            Some(metadata) => self.hand_with(method, options, (loan, lanes), &Noted { metadata, arguments }),
+        }
+    }
+
+    fn hand_with<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        (loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
+        arguments: &A,
+    ) -> Handed {
         let inner = &self.inner;
         let timeout = options.resolve(inner.deadline);
         let (conn, limit) = (inner.line.conn(), inner.line.arguments_max());
@@ -329,11 +344,11 @@ impl Client {
             Handed { inner: Arc::clone(inner), conn, cell: None, failed: None, timeout, waiting: None };
         let mut body = inner.pool.buffer();
         let mut beside = (loan, lanes);
-        let mut is_large = false;
+        let mut form = Form { is_large: false, is_noted: A::IS_NOTED };
         let composed = match compose_into(&mut body, limit, arguments) {
             Ok(()) => Ok(()),
             Err(EncodeError::Full) => {
-                is_large = true;
+                form.is_large = true;
                 self.enclose(method, limit, &mut beside, arguments).inspect(|()| body.clear())
             }
             Err(error) => Err(TransportError::Encode(error)),
@@ -345,7 +360,7 @@ impl Client {
         let (loan, lanes) = beside;
         let cell = inner.pool.cell();
         let responder = Responder::new(&cell);
-        let mut command = Command::Call { conn, method, timeout, body, loan, is_large, lanes, responder };
+        let mut command = Command::Call { conn, method, timeout, body, loan, form, lanes, responder };
         for _ in 0..OFFERS {
             match inner.line.handle.submit(command) {
                 Ok(()) => {

@@ -53,6 +53,7 @@ pub mod id;
 pub mod inline;
 mod large;
 pub mod layer;
+pub mod metadata;
 pub mod method;
 mod node;
 mod provider;
@@ -86,6 +87,7 @@ pub use gimmal_engine::transport::{Allow, Bulk, Key, KeyError, Loan, Negotiated}
 pub use gimmal_macros::service;
 pub use inline::InlineClient;
 pub use layer::{Guarded, Hedge, Layer, Layered, Retry, RetryPolicy, ServerLayer};
+pub use metadata::{Metadata, MetadataError};
 pub use method::{Method, MethodKind};
 pub use server::{InlineServer, Server, ServerBuilder, Stopper};
 pub use service::Service;
@@ -172,6 +174,11 @@ pub mod __private {
     pub fn arguments<'a, C: Decode<'a, T>, T>(bytes: &'a [u8]) -> Result<T, Status> {
         C::decode(bytes)
             .map_err(|error| Status::refused(Code::InvalidArgument, format!("arguments: {error}")))
+    }
+
+    /// The answer of an inline method.
+    pub fn put<C, O: crate::task::Output<C>>(answer: &mut Answer<'_>, output: &O) -> Result<(), Status> {
+        answer.put(output)
     }
 
     /// An argument that is bulk; an empty one does not travel.

@@ -11,6 +11,7 @@ mod caller;
 mod drain;
 mod large;
 mod map;
+mod noted;
 mod oneway;
 mod pulls;
 mod reach;
@@ -50,7 +51,7 @@ use crate::{
     cell::{CallCell, Responder},
     config::Limits,
     cx::{Cx, Peer},
-    frame::Kind,
+    frame::{Form, Kind},
     id::CallId,
     method::Method,
     reflect::Roll,
@@ -70,8 +71,7 @@ pub(crate) enum Command {
         timeout: Option<Duration>,
         body: Vec<u8>,
         loan: Option<Loan>,
-        /// The arguments are the loan.
-        is_large: bool,
+        form: Form,
         lanes: Option<Box<Lanes>>,
         responder: Responder,
     },
@@ -283,6 +283,7 @@ impl App for Node {
             negotiated,
             epoch,
             reach: Arc::clone(&self.reach),
+            notes: crate::metadata::Notes::default(),
             running: (0..self.limits.serving_max).map(|_| AtomicU64::new(0)).collect(),
         });
         let number = self.shared.roll.enter(&peer.negotiated);
@@ -320,7 +321,11 @@ impl App for Node {
                 self.gone_away(conn);
                 Ok(())
             }
-            Ok(Kind::LargeRequest) => self.requested_large(io, conn, id, message.body, message.bulk),
+            Ok(Kind::LargeRequest) => self.requested_large(io, conn, id, message.body, message.bulk, false),
+            Ok(Kind::NotedLargeRequest) => {
+                self.requested_large(io, conn, id, message.body, message.bulk, true)
+            }
+            Ok(Kind::NotedRequest) => self.requested_noted(io, conn, id, message.body, message.bulk),
             Ok(Kind::LargeResponse) => self.answered_large(io, conn, id, message.body, message.bulk),
             Ok(kind) => self.streamed(io, conn, kind, id, message.body),
             Err(violation) => Err(violation),
@@ -372,14 +377,14 @@ impl App for Node {
 
     fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Command) {
         match command {
-            Command::Call { conn, method, timeout, body, loan, is_large, lanes, responder } => {
+            Command::Call { conn, method, timeout, body, loan, form, lanes, responder } => {
                 let (reply, beside) = (crate::calls::Reply::Cell(responder), (loan, lanes));
                 // The cell has heard if it failed.
-                let _ = if is_large {
+                let _ = if form.is_large {
                     self.counters.large.increment();
-                    self.start(io, conn, method, timeout, Enclosed, beside, reply)
+                    self.start(io, conn, method, timeout, Enclosed { is_noted: form.is_noted }, beside, reply)
                 } else {
-                    self.start(io, conn, method, timeout, Composed(body), beside, reply)
+                    self.start(io, conn, method, timeout, Composed(body, form), beside, reply)
                 };
             }
             Command::Cancel(conn, cell) => self.cancel_cell(io, conn, &cell),
