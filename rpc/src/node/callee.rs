@@ -190,7 +190,7 @@ impl Node {
             match ended {
                 Ok(()) => answer.finish().map_err(|bytes| (Outcome::Ok, bytes)),
                 Err(status) => {
-                    let outcome = Outcome::Status { code: status.code(), fate: Fate::Ran };
+                    let outcome = Outcome::Status { code: status.code(), fate: status.fate() };
                     Err((outcome, clip(status.message()).as_bytes().to_vec()))
                 }
             }
