@@ -255,6 +255,15 @@ fn lists_of_sizes_make_a_report_each() {
     let sizes: Vec<u64> = reports.iter().map(|report| report["bytes"].as_u64().unwrap()).collect();
     assert!(reports.iter().all(|report| report["cpus"] == reports[0]["cpus"]), "{text}");
     assert_eq!(sizes, [8, 64, 128, 256]);
+    let folder = tempfile::tempdir().unwrap();
+    let hgrm = folder.path().join("times.hgrm").display().to_string();
+    let output = bench(&format!("lat --loopback -n 200 -s 8,64 --pairs 2 --format perftest --hgrm {hgrm}"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!((text.lines().count(), text.matches("t_typical[usec]").count()), (3, 1), "{text}");
+    for bytes in [8, 64] {
+        let text = std::fs::read_to_string(format!("{hgrm}.{bytes}")).unwrap();
+        assert!(text.contains("Total count    =          200]"), "{text}");
+    }
     let output = bench("lat --loopback -n 200 -s 8,64 --pairs 2 --csv");
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!((text.lines().count(), text.matches("test,provider").count()), (3, 1), "{text}");
