@@ -25,6 +25,7 @@ use crate::{
     provider::{Any, any, any_for},
     ready::{self, Waiting},
     reconnect::{self, Line, Lined, Reconnect},
+    route::Route,
     service::Registry,
     stats::Stats,
     status::Fate,
@@ -90,7 +91,7 @@ fn common() -> Result<(Arc<WorkerSet>, Config), ConnectError> {
     Ok((workers, config))
 }
 
-fn spawn(provider: &Any, config: Config) -> Result<WorkerSet, ConnectError> {
+pub(crate) fn spawn(provider: &Any, config: Config) -> Result<WorkerSet, ConnectError> {
     let (plan, limits) = config.validate()?;
     Ok(WorkerSet::spawn(provider, &plan, limits, Arc::new(Registry::default()), Arc::default())?)
 }
@@ -102,15 +103,40 @@ impl Client {
     /// # Errors
     /// See [`ConnectError`].
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
-        let address: Address = url.parse()?;
+        let route = Route::to(url)?;
         let (workers, config) = common()?;
-        Self::on(workers, &config, &address)
+        Self::by(&workers, &config, &route)
     }
 
     /// A client with a configuration of its own.
     #[must_use]
     pub fn builder() -> ClientBuilder {
         ClientBuilder { config: Config::default() }
+    }
+
+    /// A client on workers that others share.
+    pub(crate) fn on_url(workers: &Arc<WorkerSet>, config: &Config, url: &str) -> Result<Self, ConnectError> {
+        Self::by(workers, config, &Route::to(url)?)
+    }
+
+    /// The first way that leads there.
+    fn by(workers: &Arc<WorkerSet>, config: &Config, route: &Route) -> Result<Self, ConnectError> {
+        let mut outcome = Err(ConnectError::NoServer { why: "no address".to_owned() });
+        for address in &route.addresses {
+            outcome = Self::on(Arc::clone(workers), config, address);
+            if outcome.is_ok() {
+                route.log(address);
+                return outcome;
+            }
+        }
+        outcome.map_err(|error| route.explain(error))
+    }
+
+    /// This client: all its calls go over one connection, so they leave in the order in which they are made. Over several
+    /// servers, [`Balanced::ordered`](crate::Balanced::ordered) gives one connection for a key.
+    #[must_use]
+    pub fn ordered(&self, _key: impl std::hash::Hash) -> Self {
+        self.clone()
     }
 
     fn on(workers: Arc<WorkerSet>, config: &Config, address: &Address) -> Result<Self, ConnectError> {
@@ -232,9 +258,10 @@ impl ClientBuilder {
     /// # Errors
     /// See [`ConnectError`].
     pub fn connect(self, url: &str) -> Result<Client, ConnectError> {
-        let address: Address = url.parse()?;
-        let workers = Arc::new(spawn(&any_for(&address), self.config.clone())?);
-        Client::on(workers, &self.config, &address)
+        let route = Route::to(url)?;
+        let spawned = spawn(&any_for(&route.addresses), self.config.clone());
+        let workers = Arc::new(spawned.map_err(|error| route.explain(error))?);
+        Client::by(&workers, &self.config, &route)
     }
 
     /// Connects with the calling thread as the worker.

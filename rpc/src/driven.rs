@@ -117,7 +117,7 @@ impl DrivenClient {
         let places = config.window + config.waiting_max.min(1024);
         let (plan, limits) = config.validate()?;
         let (mut inline, counters) = workers::inline(
-            &any_for(&address),
+            &any_for(std::slice::from_ref(&address)),
             &plan,
             limits,
             Arc::new(Registry::default()),

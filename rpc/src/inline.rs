@@ -93,7 +93,7 @@ impl InlineClient {
         config.engine.port.attended = false;
         let (plan, limits) = config.validate()?;
         let (mut inline, counters) = workers::inline(
-            &any_for(&address),
+            &any_for(std::slice::from_ref(&address)),
             &plan,
             limits,
             Arc::new(Registry::default()),

@@ -38,6 +38,7 @@
 
 mod again;
 pub mod answer;
+pub mod balance;
 mod calls;
 pub mod cell;
 pub mod channel;
@@ -58,6 +59,8 @@ mod node;
 mod provider;
 mod ready;
 mod reconnect;
+pub mod reflect;
+mod route;
 pub mod server;
 pub mod service;
 pub mod stats;
@@ -69,6 +72,7 @@ pub mod topic;
 mod workers;
 
 pub use answer::Answer;
+pub use balance::{Balanced, Dns, Pick, Resolver};
 pub use channel::{Call, CallOptions, Channel, Deadline, Pulled, RawCall};
 pub use client::{Client, ClientBuilder};
 #[cfg(feature = "bincode")]
@@ -82,7 +86,7 @@ pub use gimmal_engine as engine;
 pub use gimmal_engine::transport::{Allow, Bulk, Key, KeyError, Loan, Negotiated};
 pub use gimmal_macros::service;
 pub use inline::InlineClient;
-pub use layer::{Hedge, Layer, Layered, Retry, RetryPolicy};
+pub use layer::{Guarded, Hedge, Layer, Layered, Retry, RetryPolicy, ServerLayer};
 pub use metadata::{Metadata, MetadataError};
 pub use method::{Method, MethodKind};
 pub use server::{InlineServer, Server, ServerBuilder, Stopper};

@@ -54,6 +54,7 @@ use crate::{
     frame::{Form, Kind},
     id::CallId,
     method::Method,
+    reflect::Roll,
     service::Registry,
     stats::Counters,
     stream::Lanes,
@@ -99,6 +100,8 @@ pub(crate) trait Watcher: fmt::Debug + Send + Sync {
 pub(crate) struct Shared {
     /// Set once when the server shuts down: new requests are refused.
     pub(crate) draining: AtomicBool,
+    /// Who is connected, for reflection.
+    pub(crate) roll: Roll,
 }
 
 /// One connection.
@@ -114,6 +117,8 @@ struct Conn {
     watcher: Option<Arc<dyn Watcher>>,
     /// The peer has not been told yet that we take no more calls.
     owes_go_away: bool,
+    /// Its number on the server's roll.
+    number: u64,
 }
 
 /// Connections that ended, remembered so that later calls on them can say why.
@@ -281,6 +286,7 @@ impl App for Node {
             notes: crate::metadata::Notes::default(),
             running: (0..self.limits.serving_max).map(|_| AtomicU64::new(0)).collect(),
         });
+        let number = self.shared.roll.enter(&peer.negotiated);
         let calls = Calls::new(self.limits.window, self.limits.waiting_max);
         self.conns.insert(
             conn,
@@ -292,6 +298,7 @@ impl App for Node {
                 streams_seen: false,
                 watcher: None,
                 owes_go_away: false,
+                number,
             },
         );
         if self.shared.draining.load(Ordering::Relaxed) {
@@ -356,6 +363,7 @@ impl App for Node {
         }
         self.closings.push_back((conn, reason.clone()));
         if let Some(mut gone) = self.conns.remove(conn) {
+            self.shared.roll.leave(gone.number);
             self.end_handlers(&mut gone);
             self.end_calls(&mut gone, reason);
             if gone.calls.has_untaken() {
