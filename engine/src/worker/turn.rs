@@ -124,9 +124,20 @@ impl<P: Port, A: App> Worker<P, A> {
     #[inline]
     fn receive(&mut self, conn: ConnId, frame: RxFrame, now: Time) {
         let outcome = self.dispatch(conn, &frame, now);
-        self.port.release(conn, frame);
+        if frame.is_held() {
+            self.keep(conn, frame);
+        } else {
+            self.port.release(conn, frame);
+        }
         if let Err(violation) = outcome {
             self.port.close(conn, violation.into(), now);
+        }
+    }
+
+    #[cold]
+    fn keep(&mut self, conn: ConnId, frame: RxFrame) {
+        if let Some(connection) = self.conns.peek(conn) {
+            connection.holds.keep(frame);
         }
     }
 
@@ -137,16 +148,14 @@ impl<P: Port, A: App> Worker<P, A> {
             return Ok(());
         };
         connection.ledger.handle_arrival(frame.end())?;
-        // Said at once, while the connection is at hand: what it frees is given back by the turn's settling, and the
-        // application has seen the frame by then.
-        connection.ledger.handle_release(frame.end());
+        // What it frees is given back by the turn's settling: the application has seen it by then, and said if it holds it.
         if connection.owes() {
             conns.touch(conn);
         }
         match Frame::parse(frame.tag(), frame)? {
             Frame::Message { kind, aux, bulk, body } => {
                 let bulk = bulk.map(|(id, offer)| RemoteBulk { id, offer });
-                let message = Message { head: Head { kind, aux }, body, bulk };
+                let message = Message { head: Head { kind, aux }, body, bulk, source: (conn, frame) };
                 app.message(&mut Io { port, conns, now }, conn, message);
                 Ok(())
             }
@@ -195,7 +204,7 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     fn opened(&mut self, conn: ConnId, negotiated: Arc<Negotiated>, now: Time) {
-        self.conns.insert(conn, Connection::new(Arc::clone(&negotiated), self.enforce_credit, now));
+        self.conns.insert(conn, Connection::new(Arc::clone(&negotiated), &self.config, &self.duty, now));
         self.duty.opened();
         self.beats.opened(self.conns.len(), now);
         let Self { port, app, conns, .. } = self;

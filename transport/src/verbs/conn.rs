@@ -5,12 +5,13 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     CloseReason, ConnId, DataPath, Event, Negotiated, PortConfig, PortCounters, Time, Violation,
     mem::Bulk,
+    proof::Session,
     verbs::{
         close::Closing,
         cq::{Completion, STATUS_FLUSHED},
         entry::Handle,
         gate::Fate,
-        grant::{GRANT_BYTES, Grant, GrantPlaces},
+        grant::{Grant, GrantPlaces},
         lane::{Holdings, LinkParts},
         pulls::Pulls,
         qp::{Flags, LocalBytes, Qp, RemoteBytes, SendList},
@@ -78,12 +79,13 @@ pub(crate) struct Conn {
     negotiated: Arc<Negotiated>,
     grants: GrantPlaces,
     ours: Grant,
+    session: Option<Session>,
     active: bool,
 }
 
 impl Conn {
     pub(crate) fn new(parts: LinkParts, config: &PortConfig, now: Time) -> Self {
-        let LinkParts { handle, lane, wiring, active, handshake_timeout } = parts;
+        let LinkParts { handle, lane, wiring, active, handshake_timeout, session } = parts;
         let negotiated = wiring.negotiated;
         let on_ring = negotiated.path == DataPath::Ring;
         let ours = Grant {
@@ -111,6 +113,7 @@ impl Conn {
             negotiated: Arc::new(negotiated),
             grants: lane.grants,
             ours,
+            session,
             active,
         }
     }
@@ -144,7 +147,8 @@ impl Conn {
 
     fn send_grant(&mut self, now: Time, list: &mut SendList) {
         let Some(belongings) = &self.belongings else { return };
-        let from = self.grants.write(&self.ours.encode());
+        let (bytes, len) = self.ours.seal(self.session.as_ref(), self.active);
+        let from = self.grants.write(&bytes, len);
         let flags = Flags { signalled: true, inline: false };
         list.send(WrId::new(Kind::Grant, self.id, 0), from, flags);
         match list.post(&belongings.qp) {
@@ -256,11 +260,12 @@ impl Conn {
         if !matches!(self.phase, Phase::Opening { .. }) {
             return Ok(None);
         }
-        let bytes = usize::try_from(done.bytes).unwrap_or(usize::MAX);
-        if bytes != GRANT_BYTES || done.with_imm {
+        if done.with_imm {
             return Err(Violation::Malformed { what: "grant" }.into());
         }
-        let grant = Grant::decode(&self.grants.read(done.bytes), self.negotiated.tx_ring_bytes)?;
+        let bytes = self.grants.read(done.bytes);
+        let ring_bytes = self.negotiated.tx_ring_bytes;
+        let grant = Grant::open(&bytes, ring_bytes, self.session.as_ref(), !self.active)?;
         self.tx.set_remote(grant.remote());
         if !self.active {
             self.send_grant(now, list);

@@ -13,6 +13,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     ConnId, DataPath, Hello, Negotiated, PortConfig, PortError, RejectReason,
     hello::Feature,
+    proof::Session,
     verbs::{
         cm::{CmId, ConnectParams, QpRequest},
         device::Context,
@@ -21,6 +22,7 @@ use crate::{
         grant::GrantPlaces,
         mr::{Mr, Purpose},
         pool::Pool,
+        ports,
         qp::{LocalBytes, Qp, RecvList, receive_id},
         rings::{Room, Shape},
         rx::GOODBYE,
@@ -60,7 +62,6 @@ pub(crate) struct Lane {
     pub(crate) qp: Qp,
     pub(crate) grants: GrantPlaces,
     pub(crate) holdings: Holdings,
-    pub(crate) device_name: String,
 }
 
 impl Lane {
@@ -87,13 +88,7 @@ impl Lane {
                 Err(errno) => return Err(PortError::System { step: CREATE_QP, errno }),
             }
         };
-        let device_name = format!("{} port {}", device.context.name(), id.port_number());
-        let lane = Self {
-            qp,
-            grants,
-            holdings: Holdings { registrations: Vec::new(), share, device, seat },
-            device_name,
-        };
+        let lane = Self { qp, grants, holdings: Holdings { registrations: Vec::new(), share, device, seat } };
         lane.post_grant_receive()?;
         Ok(lane)
     }
@@ -110,6 +105,13 @@ impl Lane {
         self.holdings.iwarp()
     }
 
+    /// Says which port of which device it is on; once the queue pair stands.
+    pub(crate) fn describe(&self, id: &CmId, negotiated: &mut Negotiated) {
+        let port = ports::device_port(id, &self.qp, self.context(), self.iwarp());
+        negotiated.device = format!("{} port {}", port.device, port.number);
+        negotiated.port = Some(port);
+    }
+
     fn post_grant_receive(&self) -> Result<(), PortError> {
         let mut list = RecvList::new(1);
         list.push(WrId::new(Kind::GrantReceive, self.conn(), 0), Some(self.grants.incoming()));
@@ -117,7 +119,7 @@ impl Lane {
     }
 
     /// What this side says first.
-    pub(crate) fn hello(&self, config: &PortConfig, nonce: u64) -> Hello {
+    pub(crate) fn hello(&self, config: &PortConfig, nonce: u128) -> Hello {
         let limits = &self.holdings.device.limits;
         Hello {
             features: Feature::default()
@@ -177,9 +179,14 @@ impl Lane {
         list.post(&self.qp).map_err(|error| PortError::System { step: "ibv_post_recv", errno: error.errno })
     }
 
-    /// What the CM is told with our hello. Never more than the peer's hello or, on IB, its request allows;
+    /// What the CM is told with `private`, which begins with our hello. Never more than the peer's hello or, on IB, its request allows;
     /// iWARP's events carry these two numbers swapped or not at all.
-    pub(crate) fn params(&self, ours: &Hello, theirs: Option<(&Hello, u8, u8)>) -> ConnectParams {
+    pub(crate) fn params(
+        &self,
+        ours: &Hello,
+        private: Vec<u8>,
+        theirs: Option<(&Hello, u8, u8)>,
+    ) -> ConnectParams {
         let (mut responder_resources, mut initiator_depth) = (ours.responder_resources, ours.initiator_depth);
         if let Some((theirs, event_responder, event_depth)) = theirs {
             responder_resources = responder_resources.min(theirs.initiator_depth);
@@ -189,13 +196,14 @@ impl Lane {
                 initiator_depth = initiator_depth.min(event_depth);
             }
         }
-        ConnectParams::new(ours.encode().to_vec(), responder_resources, initiator_depth)
+        ConnectParams::new(private, responder_resources, initiator_depth)
     }
 }
 
 /// Why a lane could not be wired.
 #[derive(Debug)]
 pub(crate) enum WireError {
+    Unproven,
     Terms(RejectReason),
     Port(PortError),
 }
@@ -246,6 +254,8 @@ pub(crate) struct LinkParts {
     /// The active side sends its grant first.
     pub(crate) active: bool,
     pub(crate) handshake_timeout: Duration,
+    /// The handshake of a shared key, where there is one.
+    pub(crate) session: Option<Session>,
 }
 
 /// Queue sizes, each a sum with reasons:

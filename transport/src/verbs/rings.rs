@@ -36,11 +36,18 @@ impl Shape {
         }
     }
 
+    /// A file's pages, not private ones: held frames are read through a second mapping of them.
     fn make(self) -> Result<Region, PortError> {
-        match self {
-            Self::Ring { bytes } => ring(bytes),
-            Self::Slab { bytes } => Region::anonymous(bytes).map_err(|error| system("mmap", &error)),
-        }
+        let failed =
+            |step| move |errno: rustix::io::Errno| PortError::System { step, errno: errno.raw_os_error() };
+        let fd =
+            rustix::fs::memfd_create("gimmal-ring", MemfdFlags::CLOEXEC).map_err(failed("memfd_create"))?;
+        rustix::fs::ftruncate(&fd, self.bytes() as u64).map_err(failed("ftruncate"))?;
+        let region = match self {
+            Self::Ring { bytes } => Region::ring(fd.as_fd(), 0, bytes, Access::ReadWrite),
+            Self::Slab { bytes } => Region::file(fd.as_fd(), bytes, Access::ReadWrite),
+        };
+        region.map_err(|error| system("mmap", &error))
     }
 }
 
@@ -81,13 +88,13 @@ impl Rings {
         Ok(room)
     }
 
-    /// Keeps it, if there is not too much already.
+    /// Keeps it, if there is not too much already, and nobody may still read it through a view.
     ///
     /// # Safety
     /// The queue pair and the registrations that knew this memory are gone, and nothing points into it.
     pub(crate) unsafe fn give_back(&self, room: Room) {
         let mut idle = lock(&self.idle);
-        if idle.bytes + room.shape.bytes() <= KEPT_BYTES {
+        if !room.region.was_viewed() && idle.bytes + room.shape.bytes() <= KEPT_BYTES {
             idle.bytes += room.shape.bytes();
             idle.rooms.push(room);
         } else {
@@ -96,14 +103,6 @@ impl Rings {
             drop(room);
         }
     }
-}
-
-fn ring(bytes: usize) -> Result<Region, PortError> {
-    let failed =
-        |step| move |errno: rustix::io::Errno| PortError::System { step, errno: errno.raw_os_error() };
-    let fd = rustix::fs::memfd_create("gimmal-ring", MemfdFlags::CLOEXEC).map_err(failed("memfd_create"))?;
-    rustix::fs::ftruncate(&fd, bytes as u64).map_err(failed("ftruncate"))?;
-    Region::ring(fd.as_fd(), 0, bytes, Access::ReadWrite).map_err(|error| system("mmap", &error))
 }
 
 pub(crate) fn system(step: &'static str, error: &std::io::Error) -> PortError {
@@ -135,6 +134,16 @@ mod tests {
         // SAFETY: as above; the second view.
         assert_eq!(unsafe { again.region.at(2 * 8192 - 1, 1).read() }, 0);
         assert_ne!(rings.take(shape).unwrap().region.base(), base, "it is in use");
+    }
+
+    #[test]
+    fn what_may_still_be_read_is_not_taken_again() {
+        let rings = Rings::default();
+        let room = rings.take(Shape::Ring { bytes: 4096 }).unwrap();
+        let view = room.region.view().unwrap();
+        give_back(&rings, room);
+        assert_eq!(lock(&rings.idle).rooms.len(), 0);
+        drop(view);
     }
 
     #[test]

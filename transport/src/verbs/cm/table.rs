@@ -135,8 +135,9 @@ const fn cm_action(state: State, event: EventKind) -> Action {
         }
 
         (S::Live, E::Established) => Action::Note,
-        (S::Live, E::Disconnected) => Action::PeerGone,
-        (S::Live, E::ConnectError | E::Rejected) => Action::Fail,
+        // Rejected: it went while its CM, or ours, still waited for the last message of the handshake. Data needs neither.
+        (S::Live, E::Disconnected | E::Rejected) => Action::PeerGone,
+        (S::Live, E::ConnectError) => Action::Fail,
 
         // A doubled step of the way is harmless; what is not known to this program is, too.
         (S::Routing, E::AddrResolved) | (S::Connecting, E::AddrResolved | E::RouteResolved) => Action::Stray,
