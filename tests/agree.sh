@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # What the bench prints of other programs, beside what they print themselves, started by hand: same cores, same size, in
-# turns. Usage: tests/agree.sh [PAIRS]; on shm here, and over rxe and siw inside the lab:
+# turns. Usage: tests/agree.sh [PAIRS [NAMES]]; NAMES is a pattern of grep -E. On shm here, and over rxe and siw inside the lab:
 #   target/release/gimmal-lab run --fabric both --timeout-s 1500 -- bash "$PWD/tests/agree.sh" 7
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
-pairs=${1:-7} bin=${BIN:-target/release/gimmal-bench} port=$((20000 + RANDOM % 20000)) scratch=$(mktemp -d)
+pairs=${1:-7} names=${2:-.} bin=${BIN:-target/release/gimmal-bench} port=$((20000 + RANDOM % 20000)) scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 # row NAME ARGS...: the value of the row that begins with NAME.
@@ -37,13 +37,18 @@ perftest_latency() { awk '$1 == 64 && NF >= 9 { print $5 * 2000 }'; }
 perftest_rate() { awk '$1 == 64 && NF == 5 { print $5 * 1e6 }'; }
 perftest_bytes() { awk '$1 == 65536 && NF == 5 { print $4 * 1048576 }'; }
 
-# agrees LIMIT_PERCENT OURS THEIRS: two functions that print a number each; the median of theirs over ours.
+# compare NAME LIMIT_PERCENT: if NAME is asked for.
+compare() {
+    if grep -qE "$names" <<<"$1"; then check "$1" agrees "$2"; fi
+}
+
+# agrees LIMIT_PERCENT: `ours` and `theirs` print a number each; the median of ours over theirs is within the limit.
 agrees() {
-    local limit=$1 ours=$2 theirs=$3 pair one other ratios=()
+    local limit=$1 pair one other ratios=()
     for pair in $(seq "$pairs"); do
         port=$((port + 3))
         # A B, B A: what drifts one way cancels.
-        if [ $((pair % 2)) -eq 0 ]; then one=$($ours) other=$($theirs); else other=$($theirs) one=$($ours); fi
+        if [ $((pair % 2)) -eq 0 ]; then one=$(ours) other=$(theirs); else other=$(theirs) one=$(ours); fi
         if [ -z "$one" ] || [ -z "$other" ]; then
             echo "pair $pair: no number (ours: ${one:-none}, by hand: ${other:-none})"
             return 1
@@ -76,15 +81,15 @@ if [ -z "${GIMMAL_LAB:-}" ]; then
     has ucx_perftest 2 && {
         ours() { row ucx_perftest lat --cpus 0,1 -n $count --against ucx; }
         theirs() { ucx ucx_latency ucp_am_lat; }
-        check "ucx_perftest ucp_am_lat, posix" agrees 10 ours theirs
+        compare "ucx_perftest ucp_am_lat, posix" 10
         ours() { row ucx_perftest rate --cpus 0,1 -n $count -O 32 --against ucx; }
         theirs() { ucx ucx_rate ucp_am_bw -O 32; }
-        check "ucx_perftest ucp_am_bw, posix" agrees 10 ours theirs
+        compare "ucx_perftest ucp_am_bw, posix" 10
     }
     has fi_pingpong && {
         ours() { row fi_pingpong lat --cpus 0,1 -n $count --against libfabric; }
         theirs() { alone fi_pingpong pingpong -p shm -e rdm -I $count -S 64 -B $port -- -p shm -e rdm -I $count -S 64 -P $port 127.0.0.1; }
-        check "fi_pingpong, shm" agrees 10 ours theirs
+        compare "fi_pingpong, shm" 10
     }
 else
     count=${COUNT:-500}
@@ -95,15 +100,15 @@ else
         has ib_send_lat 3 && {
             ours() { verbs ib_send_lat lat --against perftest; }
             theirs() { perftest ib_send_lat perftest_latency -s 64 -n "$count"; }
-            check "ib_send_lat, $fabric" agrees 20 ours theirs
+            compare "ib_send_lat, $fabric" 20
             ours() { verbs ib_send_bw rate -O 32 --against perftest; }
             theirs() { perftest ib_send_bw perftest_rate -s 64 -n "$count" -t 32; }
-            check "ib_send_bw, $fabric" agrees 20 ours theirs
+            compare "ib_send_bw, $fabric" 20
         }
         has fi_pingpong && {
             ours() { verbs fi_pingpong lat --against libfabric; }
             theirs() { alone fi_pingpong pingpong -p verbs -e msg -I "$count" -S 64 -B $port -- -p verbs -e msg -I "$count" -S 64 -P $port "$host"; }
-            check "fi_pingpong, verbs, $fabric" agrees 20 ours theirs
+            compare "fi_pingpong, verbs, $fabric" 20
         }
     done
     host=$GIMMAL_RXE_ADDR
@@ -112,7 +117,7 @@ else
         export UCX_NET_DEVICES=rxe0:1 UCX_TLS=rc_verbs,ud_verbs,self UCX_LOG_LEVEL=error UCX_IB_GID_INDEX=0
         ours() { verbs ucx_perftest lat --against ucx; }
         theirs() { alone ucx_perftest ucx_latency -p $port -- "$host" -p $port -t ucp_am_lat -s 64 -n "$count" -w $((count / 10)) -f -v; }
-        check "ucx_perftest ucp_am_lat, rc_verbs, rxe" agrees 20 ours theirs
+        compare "ucx_perftest ucp_am_lat, rc_verbs, rxe" 20
     }
     check "UCX has no iWARP, and its row says so" sh -c \
         "$bin lat --provider verbs --loopback --address rdma://$GIMMAL_SIW_ADDR:0 -n 20 --warmup 2 --pairs 1 --against ucx | grep 'UCX has no iWARP'"

@@ -13,12 +13,13 @@ done
 
 check 'handed off beside inline and the bare exchange' timeout 60 target/release/gimmal-bench lat --loopback --mode handoff -n 20000
 check 'rate beside sockets and UCX' timeout 200 target/release/gimmal-bench rate --loopback -n 70000 --pairs 7 --against tcp,uds,ucx
-check 'latency beside libfabric' timeout 200 target/release/gimmal-bench lat --loopback -n 14000 --pairs 7 --against libfabric
+check 'latency beside libfabric' timeout 60 target/release/gimmal-bench lat --loopback -n 14000 --pairs 7 --against libfabric
 check 'bandwidth of loans' timeout 60 target/release/gimmal-bench bw --loopback -s 1m -n 700 --pairs 7
 check 'loans touched at their header' timeout 60 target/release/gimmal-bench bw --loopback -s 1m --touch header -n 7000 --pairs 7
 check 'open loop with stalls' timeout 60 target/release/gimmal-bench load --loopback -O 1 -n 50000 --rates 1k,10k -D 3 --stall 100
 check 'connections' timeout 60 target/release/gimmal-bench conn --loopback -n 100
 check 'many connections' timeout 100 target/release/gimmal-bench scale --loopback -n 5000 --connections 1,100,500
+count 'the page, in a browser where there is one' bash tests/page.sh
 refuses 'a bit turned over' 'not what was sent' target/release/gimmal-bench lat --loopback -n 3000 --corrupt 2000 --verify
 
 # Instructions of a 64 B echo, both ends' turns on one thread: exact where times are not, so these are judged.

@@ -82,9 +82,9 @@ pub fn advise(report: &Report) -> Vec<Advice> {
         granted_less.unwrap_or_default(),
     );
     add(
-        report.bytes >= 2 << 20 && at.huge_pages[0] == 0 && report.provider == "shm",
+        report.bytes >= 2 << 20 && at.huge_shared.as_deref() == Some("never") && report.provider == "shm",
         "Huge pages",
-        format!("{} bytes at a time and no huge pages", report.bytes),
+        format!("{} bytes at a time, and shared memory gets no huge pages", report.bytes),
     );
     advice
 }

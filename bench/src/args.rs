@@ -126,6 +126,9 @@ pub struct Run {
     /// (64..4k) in powers of two.
     #[arg(short, long, default_value = "64", value_parser = parse_sizes)]
     pub size: Sizes,
+    /// All sizes from 2 bytes to 8 MiB, in powers of two.
+    #[arg(short, long, conflicts_with = "size")]
+    pub all: bool,
     /// Calls to measure; k, m and g are powers of 1000.
     #[arg(short = 'n', long, default_value = "100k", value_parser = parse_count)]
     pub count: u64,
@@ -156,6 +159,39 @@ pub struct Run {
     /// Comma-separated values instead of the table.
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
+    /// The columns of another program instead of the table, for what reads those.
+    #[arg(long, value_enum, conflicts_with_all = ["json", "csv"])]
+    pub format: Option<Format>,
+    /// Write the distribution here, for HdrHistogram's tools; of several sizes each gets its own file, FILE.BYTES.
+    #[arg(long, value_name = "FILE")]
+    pub hgrm: Option<PathBuf>,
+}
+
+/// Columns that people and their scripts know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// perftest's: half round trips in microseconds; or mebibytes and millions of messages per second.
+    Perftest,
+}
+
+impl Run {
+    /// What to measure, one after the other.
+    #[must_use]
+    pub fn sizes(&self) -> Vec<usize> {
+        if self.all { (1..=23).map(|power| 1 << power).collect() } else { self.size.0.clone() }
+    }
+
+    /// Where the distribution of a size goes.
+    #[must_use]
+    pub fn hgrm_of(&self, bytes: usize) -> Option<PathBuf> {
+        let path = self.hgrm.as_ref()?;
+        if self.sizes().len() == 1 {
+            return Some(path.clone());
+        }
+        let mut name = path.clone().into_os_string();
+        name.push(format!(".{bytes}"));
+        Some(name.into())
+    }
 }
 
 /// Which runs, and what becomes of them.

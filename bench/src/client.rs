@@ -171,6 +171,10 @@ pub(crate) fn measure_job(
         &mut loopback.floors
     });
     let measured = measure(&mut *target, floors, chosen.contenders, &amount)?;
+    if let Some(path) = run.hgrm_of(job.bytes) {
+        std::fs::write(path, measured.test.distribution())
+            .map_err(BenchError::system("writing the distribution"))?;
+    }
     let report = report(run, job, &plan, &measured, chosen.absent, environment);
     if let Some(why) = measured.ended {
         return Ok((report, Some(blamed(loopback.as_ref(), why))));
@@ -219,7 +223,7 @@ fn rpc_companion(
     target: &dyn Target,
 ) -> Result<Option<Companion>, BenchError> {
     let is_wanted = job.goal == Goal::Latency && beside.plan.mode == Mode::Handoff;
-    if !is_wanted || beside.plan.layer != crate::plan::Layer::Rpc {
+    if !is_wanted || beside.plan.layer == crate::plan::Layer::Engine {
         return Ok(None);
     }
     let inline = beside.rpc_inline(target.served_at())?;
@@ -318,6 +322,8 @@ impl Report {
             p999_ns: test.quantile_ns(0.999),
             p9999_ns: test.quantile_ns(0.9999),
             max_ns: test.max_ns(),
+            mean_ns: test.mean_ns(),
+            stdev_ns: test.stdev_ns(),
             half_p50_ns: test.quantile_ns(0.5) / 2,
             calls_per_s: test.per_second(),
             cpus,

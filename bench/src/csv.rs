@@ -1,4 +1,4 @@
-//! Records as comma-separated values: a line for the test and one for each who was measured beside it.
+//! Records in columns: perftest's, and comma-separated values: a line for the test and one for each who was measured beside it.
 
 use std::fmt::Write as _;
 
@@ -19,6 +19,33 @@ fn field(text: &str) -> String {
 
 fn number(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
+}
+
+/// A report in perftest's columns, whose times are half round trips and whose megabytes are binary.
+#[expect(clippy::cast_precision_loss, reason = "times and sizes far below 2^53")]
+#[must_use]
+pub fn perftest(report: &Report, with_header: bool) -> String {
+    let Report { bytes, count, .. } = report;
+    if matches!(&*report.test, "rate" | "bw") {
+        let header = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n";
+        let average = report.calls_per_s * *bytes as f64 / 1_048_576.0;
+        // Slices are averaged: no higher one is known.
+        let line = format!(
+            " {bytes:<10} {count:<14} {average:<18.2} {average:<20.2} {:.6}\n",
+            report.calls_per_s / 1e6
+        );
+        return if with_header { format!("{header}{line}") } else { line };
+    }
+    let header = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
+                  t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n";
+    let half = |nanos: f64| nanos / 2e3;
+    let [min, max, typical] = [report.min_ns, report.max_ns, report.p50_ns].map(|nanos| half(nanos as f64));
+    let [tail, far] = [report.p99_ns, report.p999_ns].map(|nanos| half(nanos as f64));
+    let (mean, stdev) = (half(report.mean_ns), half(report.stdev_ns));
+    let line = format!(
+        " {bytes:<7} {count:<14} {min:<14.2} {max:<12.2} {typical:<16.2} {mean:<14.2} {stdev:<15.2} {tail:<22.2} {far:.2}\n"
+    );
+    if with_header { format!("{header}{line}") } else { line }
 }
 
 /// The lines of one report, with the header before the first.
@@ -116,5 +143,16 @@ mod tests {
         let counts: Vec<usize> = text.lines().map(fields).collect();
         assert_eq!(counts, [26; 4], "{text}");
         assert_eq!(lines(&report, false).lines().count(), 3);
+    }
+
+    #[test]
+    fn perftests_columns_are_read_by_what_reads_perftest() {
+        let lat = Report { test: "lat".to_owned(), bytes: 64, count: 100, p50_ns: 3000, ..Report::default() };
+        assert_eq!(crate::against::perftest::parse_latency(&perftest(&lat, true)), Some(1.5));
+        let (test, calls_per_s) = ("rate".to_owned(), 2e6);
+        let rate = Report { test, bytes: 1 << 20, count: 100, calls_per_s, ..Report::default() };
+        let found = crate::against::perftest::parse_bandwidth(&perftest(&rate, true));
+        assert_eq!(found, Some((2e6 * 1_048_576.0, 2.0)));
+        assert_eq!(perftest(&rate, false).lines().count(), 1);
     }
 }

@@ -21,6 +21,9 @@ pub struct Environment {
     pub devices: Vec<String>,
     /// Huge pages: how many, how many of them free, and their size in KiB.
     pub huge_pages: [u64; 3],
+    /// Whether shared memory gets huge pages by itself: always, within_size, advise, never; none where nobody knows.
+    #[serde(default)]
+    pub huge_shared: Option<String>,
     /// Processes that ran or wanted to, averaged over a minute, when the run began.
     pub load: f64,
     /// How the program was built: release or debug.
@@ -39,6 +42,11 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 fn number(text: &str, name: &str) -> u64 {
     let value = field(text, name).and_then(|value| value.split_whitespace().next()?.parse().ok());
     value.unwrap_or(0)
+}
+
+/// The word in brackets, as in `always [never]`.
+fn chosen(text: &str) -> Option<String> {
+    Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
 
 impl Environment {
@@ -68,6 +76,7 @@ impl Environment {
                 number(&meminfo, "HugePages_Free"),
                 number(&meminfo, "Hugepagesize"),
             ],
+            huge_shared: chosen(&text("sys/kernel/mm/transparent_hugepage/shmem_enabled")),
             load: text("proc/loadavg")
                 .split_whitespace()
                 .next()
@@ -95,7 +104,7 @@ impl Environment {
         warn(
             self.governor.as_deref().is_some_and(|governor| governor != "performance"),
             format!(
-                "the frequency governor is {}: cpupower frequency-set -g performance (tuning.md, Governor)",
+                "the frequency governor is {}: cpupower frequency-set -g performance (tuning.md, Frequency governor)",
                 self.governor.as_deref().unwrap_or_default()
             ),
         );
@@ -105,10 +114,6 @@ impl Environment {
                 "the load was {:.1} before the run: stop what else runs, or isolate the cores",
                 self.load
             ),
-        );
-        warn(
-            self.huge_pages[0] == 0,
-            "no huge pages are reserved: sysctl vm.nr_hugepages=64 (tuning.md, Huge pages)".to_owned(),
         );
         warn(
             self.is_guest,
@@ -140,6 +145,7 @@ mod tests {
         write("proc/sys/kernel/osrelease", "6.1.0\n");
         write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", governor);
         write("sys/class/infiniband/rxe0/node_type", "");
+        write("sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size [never]\n");
         root
     }
 
@@ -150,11 +156,11 @@ mod tests {
         assert_eq!((&*found.cpu, found.cores, found.is_guest), ("Fast CPU", 2, true));
         assert_eq!((found.governor.as_deref(), &*found.kernel), (Some("powersave"), "6.1.0"));
         assert_eq!((found.huge_pages, &found.devices), ([12, 7, 2048], &vec!["rxe0".to_owned()]));
+        assert_eq!(found.huge_shared.as_deref(), Some("never"));
         let warnings = found.warnings([0, 0]).join("\n");
         for words in ["share a core", "governor is powersave", "load was 1.5", "virtual machine"] {
             assert!(warnings.contains(words), "{words}: {warnings}");
         }
-        assert!(!warnings.contains("huge pages"));
     }
 
     #[test]

@@ -71,10 +71,13 @@ pub fn page(runs: &[Vec<Report>]) -> Result<String, BenchError> {
     let reports: Vec<&Report> = runs.iter().flatten().collect();
     environments(&mut page, &reports);
     overview(&mut page, &reports);
-    for run in runs {
+    if let [older, newer] = runs {
+        compared(&mut page, older, newer)?;
+    }
+    for (run, title) in runs.iter().zip(["The older run", "The newer run"]) {
         let reports: Vec<&Report> = run.iter().collect();
         if runs.len() > 1 {
-            page.push_str("<h2>One of the runs</h2>");
+            let _ = write!(page, "<h2>{title}</h2>");
         }
         latencies(&mut page, &reports)?;
         sizes(&mut page, &reports)?;
@@ -82,9 +85,6 @@ pub fn page(runs: &[Vec<Report>]) -> Result<String, BenchError> {
     for report in &reports {
         beside(&mut page, report)?;
         loads(&mut page, report)?;
-    }
-    if let [older, newer] = runs {
-        compared(&mut page, older, newer)?;
     }
     page.push_str("</body></html>\n");
     Ok(page)
@@ -280,12 +280,13 @@ fn loads(page: &mut String, report: &Report) -> Result<(), BenchError> {
         );
     }
     page.push_str(
-        "<table><tr><th>part</th><th>p50</th><th>p99</th><th>p99.9</th><th>max</th><th>per second</th><th></th></tr>",
+        "<table><tr><th>part</th><th>p50</th><th>p99</th><th>p99.9</th><th>max</th><th>per second</th>\
+         <th class=\"words\">note</th></tr>",
     );
     for part in &report.parts {
         let _ = write!(
             page,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.0}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.0}</td><td class=\"words\">{}</td></tr>",
             escaped(&part.name),
             time(part.p50_ns),
             time(part.p99_ns),

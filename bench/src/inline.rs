@@ -8,9 +8,9 @@ use gimmal_engine::{
 };
 
 use crate::{
+    arrivals::Arrivals,
     clock::{PATIENCE, Patience, Relax, Stamp},
     error::BenchError,
-    load::Arrivals,
     plan::{ECHO, PLAN, Plan, READ, engine_plan, head, parse_answer},
     recorder::Recorder,
     target::{Counted, Target, body, digest, total},

@@ -15,6 +15,7 @@
 pub mod advise;
 pub mod against;
 pub mod args;
+pub mod arrivals;
 mod bulk;
 mod child;
 mod client;

@@ -26,6 +26,8 @@ pub enum Layer {
     Engine,
     /// Calls of a raw method.
     Rpc,
+    /// Calls of a typed method, through the codec.
+    Typed,
 }
 
 /// Who runs the caller's turns.
@@ -57,7 +59,7 @@ macro_rules! named {
 
 named! {
     ProviderName { Shm = "shm", Verbs = "verbs" }
-    Layer { Engine = "engine", Rpc = "rpc" }
+    Layer { Engine = "engine", Rpc = "rpc", Typed = "typed" }
     Mode { Inline = "inline", Handoff = "handoff" }
 }
 

@@ -88,7 +88,9 @@ impl With for Connect<'_> {
             (Kind::Planned, Layer::Engine, Mode::Handoff) => {
                 Box::new(HandoffTarget::connect(&provider, address, plan, ring_bytes)?)
             }
-            (Kind::Planned, Layer::Rpc, _) => rpc::connect(&provider, address, plan, ring_bytes)?,
+            (Kind::Planned, Layer::Rpc | Layer::Typed, _) => {
+                rpc::connect(&provider, address, plan, ring_bytes)?
+            }
             (Kind::Bulk(is_whole), ..) => {
                 Box::new(BulkTarget::connect(&provider, address, plan, ring_bytes, is_whole)?)
             }

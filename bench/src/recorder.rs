@@ -88,6 +88,41 @@ impl Recorder {
         if self.count() == 0 { 0 } else { self.times.min() }
     }
 
+    /// The mean, nanoseconds.
+    #[must_use]
+    pub fn mean_ns(&self) -> f64 {
+        self.times.mean()
+    }
+
+    /// The standard deviation, nanoseconds.
+    #[must_use]
+    pub fn stdev_ns(&self) -> f64 {
+        self.times.stdev()
+    }
+
+    /// The distribution as `HdrHistogram` tools plot it (`.hgrm`): microseconds, quantile, count, 1/(1-quantile).
+    #[expect(clippy::cast_precision_loss, reason = "times far below 2^53")]
+    #[must_use]
+    pub fn distribution(&self) -> String {
+        let mut text = "       Value     Percentile TotalCount 1/(1-Percentile)\n\n".to_owned();
+        let mut below = 0;
+        for step in self.times.iter_quantiles(5) {
+            below += step.count_since_last_iteration();
+            let (micros, quantile) = (step.value_iterated_to() as f64 / 1e3, step.quantile_iterated_to());
+            let rest =
+                if quantile < 1.0 { format!("{:14.2}", 1.0 / (1.0 - quantile)) } else { String::new() };
+            text += &format!("{micros:12.3} {quantile:2.12} {below:10} {rest}\n");
+        }
+        let (mean, stdev) = (self.mean_ns() / 1e3, self.stdev_ns() / 1e3);
+        text += &format!("#[Mean    = {mean:12.3}, StdDeviation   = {stdev:12.3}]\n");
+        text += &format!(
+            "#[Max     = {:12.3}, Total count    = {:12}]\n",
+            self.max_ns() as f64 / 1e3,
+            self.count()
+        );
+        text
+    }
+
     /// The longest, nanoseconds.
     #[must_use]
     pub fn max_ns(&self) -> u64 {
@@ -105,6 +140,19 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_distribution_has_all_calls() {
+        let mut recorder = Recorder::new().unwrap();
+        (1..=1000).for_each(|nanos| recorder.record(nanos * 1000));
+        let text = recorder.distribution();
+        let last = text.lines().rfind(|line| line.contains("1.000000000000")).unwrap();
+        assert!(last.trim_start().starts_with("1000.") && last.contains(" 1000 "), "{text}");
+        assert!(
+            text.contains("Total count    =         1000]")
+                && (recorder.mean_ns() - 500_500.0).abs() < 1000.0
+        );
+    }
 
     #[test]
     fn quantiles_and_rate() {

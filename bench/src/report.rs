@@ -40,6 +40,12 @@ pub struct Report {
     pub p9999_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// The mean.
+    #[serde(default)]
+    pub mean_ns: f64,
+    /// The standard deviation.
+    #[serde(default)]
+    pub stdev_ns: f64,
     /// Half of `p50_ns`: what others print as latency.
     pub half_p50_ns: u64,
     /// Over all slices of the test, what lies between calls included.

@@ -1,9 +1,10 @@
-//! The RPC layer's echo: a raw method that reads its request in place and writes its answer in place.
+//! The RPC layer's echoes: a raw method that reads its request in place and writes its answer in place, and a typed one.
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
 use gimmal::{
-    Answer, CallError, Channel, Client, Cx, InlineClient, InlineServer, RawCall, Server, engine::Idle,
+    Answer, Call, CallError, Channel, Client, Cx, InlineClient, InlineServer, Postcard, RawCall, Server,
+    engine::Idle,
 };
 use gimmal_engine::transport::{Address, Provider};
 
@@ -11,7 +12,7 @@ use crate::{
     clock::Stamp,
     error::BenchError,
     inline::InlineTarget,
-    plan::{Mode, Plan, engine_config},
+    plan::{Layer, Mode, Plan, engine_config},
     recorder::Recorder,
     target::{Target, body, digest, total},
 };
@@ -22,6 +23,8 @@ trait Bench {
     /// Sends the request back.
     #[raw]
     fn echo(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+    /// The same through the codec.
+    async fn typed(&self, cx: &Cx, body: Vec<u8>) -> Vec<u8>;
 }
 
 #[derive(Debug)]
@@ -30,6 +33,30 @@ struct Mirror;
 impl Bench for Mirror {
     fn echo(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
         answer.write(request);
+    }
+
+    async fn typed(&self, _: &Cx, body: Vec<u8>) -> Vec<u8> {
+        body
+    }
+}
+
+/// A call of the typed method, as its client makes it.
+type TypedCall<C> = Call<C, Postcard, gimmal::__private::Plain<Vec<u8>>>;
+
+/// A call under way.
+enum Pending<C: Channel> {
+    Raw(RawCall<C>),
+    Typed(TypedCall<C>),
+}
+
+impl<C: Channel> Pending<C> {
+    /// What `read` makes of its answer.
+    #[inline]
+    fn finish(self, read: impl FnOnce(&[u8]) -> u64) -> Result<u64, BenchError> {
+        match self {
+            Self::Raw(call) => call.wait_with(read).map_err(failed),
+            Self::Typed(call) => call.wait().map(|body| read(&body)).map_err(failed),
+        }
     }
 }
 
@@ -67,7 +94,8 @@ pub(crate) struct RpcTarget<C: Channel, P: Provider> {
     digest: u64,
     is_thorough: bool,
     window: usize,
-    under_way: VecDeque<(Stamp, RawCall<C>)>,
+    is_typed: bool,
+    under_way: VecDeque<(Stamp, Pending<C>)>,
     close: fn(C),
 }
 
@@ -147,6 +175,7 @@ impl<C: Channel, P: Provider> RpcTarget<C, P> {
             is_thorough: plan.verify,
             body,
             window,
+            is_typed: plan.layer == Layer::Typed,
             under_way: VecDeque::with_capacity(window),
             close,
         }
@@ -164,13 +193,17 @@ impl<C: Channel, P: Provider> Target for RpcTarget<C, P> {
         for _ in 0..count {
             while started < count && self.under_way.len() < self.window {
                 let now = Stamp::now();
-                self.under_way.push_back((now, self.client.echo(&self.body)));
+                let call = if self.is_typed {
+                    Pending::Typed(self.client.typed(self.body.clone()))
+                } else {
+                    Pending::Raw(self.client.echo(&self.body))
+                };
+                self.under_way.push_back((now, call));
                 started += 1;
             }
             let Some((start, call)) = self.under_way.pop_front() else { break };
-            let found = call
-                .wait_with(|answer| if self.is_thorough { total(answer) } else { digest(answer) })
-                .map_err(failed)?;
+            let found =
+                call.finish(|answer| if self.is_thorough { total(answer) } else { digest(answer) })?;
             recorder.record(Stamp::now().nanos_since(start));
             self.compare(found)?;
         }

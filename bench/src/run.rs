@@ -5,7 +5,7 @@ use gimmal_engine::transport::Address;
 use crate::{
     advise,
     against::Goal,
-    args::{Cli, Command, Cores, Run, Serve, Touch},
+    args::{Cli, Command, Cores, Format, Run, Serve, Touch},
     client::{Job, measure_job},
     csv,
     error::BenchError,
@@ -64,7 +64,7 @@ fn each_size(
 ) -> Result<(), BenchError> {
     // Once: the first run pins this thread, and from then on it sees one core only.
     let cores = Cores::choose(run.cpus)?;
-    for (number, bytes) in run.size.0.iter().enumerate() {
+    for (number, bytes) in run.sizes().iter().enumerate() {
         let job = Job { test, goal, bytes: *bytes, window, is_whole };
         finish(run, measure_job(run, &job, cores)?, number == 0)?;
     }
@@ -86,7 +86,7 @@ fn finish(
 /// # Errors
 /// [`BenchError::System`].
 pub(crate) fn print(run: &Run, report: &Report, is_first: bool) -> Result<(), BenchError> {
-    if run.json || run.csv {
+    if run.json || run.csv || run.format.is_some() {
         // Of several sizes, what concerns all is told once.
         let common = report.warnings.iter().filter(|_| is_first);
         for warning in report.warning().iter().chain(common) {
@@ -98,6 +98,8 @@ pub(crate) fn print(run: &Run, report: &Report, is_first: bool) -> Result<(), Be
         println!("{}", text.map_err(|error| BenchError::system("printing")(error))?);
     } else if run.csv {
         print!("{}", csv::lines(report, is_first));
+    } else if run.format == Some(Format::Perftest) {
+        print!("{}", csv::perftest(report, is_first));
     } else {
         println!("{}{report}", if is_first { "" } else { "\n" });
     }

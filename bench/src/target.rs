@@ -2,7 +2,7 @@
 
 use gimmal_engine::{transport::PortCounters, worker::duty::DutySnapshot};
 
-use crate::{error::BenchError, load::Arrivals, recorder::Recorder};
+use crate::{arrivals::Arrivals, error::BenchError, recorder::Recorder};
 
 /// What a target's connection and worker counted since they began.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -110,8 +110,11 @@ fn every_layer_and_mode() {
         "rate --loopback -n 2000 --json --mode handoff -O 8",
         "lat --loopback -n 2000 --json --layer rpc",
         "rate --loopback -n 2000 --json --layer rpc -O 8",
+        "lat --loopback -n 2000 --json --layer typed --verify",
+        "rate --loopback -n 2000 --json --layer typed -O 8",
         "lat --loopback -n 2000 --json --layer rpc --mode handoff",
         "rate --loopback -n 2000 --json --layer rpc --mode handoff -O 8",
+        "lat --loopback -n 2000 --json --layer typed --mode handoff",
     ] {
         plausible(&json(line));
     }
@@ -252,6 +255,15 @@ fn lists_of_sizes_make_a_report_each() {
     let sizes: Vec<u64> = reports.iter().map(|report| report["bytes"].as_u64().unwrap()).collect();
     assert!(reports.iter().all(|report| report["cpus"] == reports[0]["cpus"]), "{text}");
     assert_eq!(sizes, [8, 64, 128, 256]);
+    let folder = tempfile::tempdir().unwrap();
+    let hgrm = folder.path().join("times.hgrm").display().to_string();
+    let output = bench(&format!("lat --loopback -n 200 -s 8,64 --pairs 2 --format perftest --hgrm {hgrm}"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!((text.lines().count(), text.matches("t_typical[usec]").count()), (3, 1), "{text}");
+    for bytes in [8, 64] {
+        let text = std::fs::read_to_string(format!("{hgrm}.{bytes}")).unwrap();
+        assert!(text.contains("Total count    =          200]"), "{text}");
+    }
     let output = bench("lat --loopback -n 200 -s 8,64 --pairs 2 --csv");
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!((text.lines().count(), text.matches("test,provider").count()), (3, 1), "{text}");

@@ -4,7 +4,8 @@
 //! main ─► doctor ─► kernel, device, limits, peer      the checks, each judged only when what it needs is fine
 //!   │       ├─────► machine ─► tree (/sys, /proc, /dev), transport (libraries, addresses, route, connect)
 //!   │       └─────► report      text or JSON
-//!   └───► devices
+//!   ├───► devices
+//!   └───► live                        call, top: a server's reflection, and calls by hand
 //! ```
 //! Exit codes: 0 all is well, 1 something needed is wrong, 2 the command line is.
 
@@ -13,6 +14,7 @@
 mod connect;
 mod devices;
 mod doctor;
+mod live;
 mod machine;
 mod report;
 mod tree;
@@ -45,6 +47,26 @@ enum Command {
         #[arg(long, default_value_t = 5000)]
         timeout_ms: u64,
     },
+    /// Lists the methods of a live server, or calls one: `gimmal call shm://name Service.method 1 text [2,3]`.
+    Call {
+        #[command(flatten)]
+        server: live::Server,
+        /// Service.method; none: lists them.
+        method: Option<String>,
+        /// Its arguments as JSON; text needs no quotes. A raw method gets them as they are.
+        arguments: Vec<String>,
+    },
+    /// Shows what a live server does: connections, counters, health.
+    Top {
+        #[command(flatten)]
+        server: live::Server,
+        /// Between two looks.
+        #[arg(long, default_value_t = 1000)]
+        interval_ms: u64,
+        /// How many looks.
+        #[arg(long, default_value_t = u64::MAX)]
+        count: u64,
+    },
     /// Lists RDMA devices, their ports and GIDs.
     Devices {
         /// For programs.
@@ -71,6 +93,11 @@ fn run(command: Command) -> Result<bool, Box<dyn std::error::Error>> {
             report.print(json)?;
             Ok(report.ok)
         }
+        Command::Call { server, method, arguments } => {
+            live::call(&server, method.as_deref(), &arguments)?;
+            Ok(true)
+        }
+        Command::Top { server, interval_ms, count } => live::top(&server, interval_ms, count),
         Command::Devices { json } => {
             devices::print(&gimmal_transport::verbs::devices()?, json)?;
             Ok(true)

@@ -33,6 +33,7 @@
 //! | `shm://name`, `shm:///path` | processes of this host, through shared memory | `shm` (default) |
 //! | `rdma://host:port` | other hosts: InfiniBand, RoCE, iWARP | `verbs` |
 //! | `mem://name` | this process: unit tests | `sim` (default) |
+//! | `gimmal://host:port` | a server on this host through shared memory, any other by RDMA | `shm`, `verbs` |
 //!
 //! # Ways to call
 //!
@@ -41,6 +42,37 @@
 //! - [`DrivenClient`] is moved by a future of a current-thread runtime, beside the tasks that call: no second thread. Any
 //!   event loop that can wait for a descriptor will do ([`Driver::run`]).
 //! - [`InlineClient`] makes the waiting thread the worker: the lowest latency, no second thread.
+//!
+//! # Handlers that borrow
+//!
+//! The arguments of an `async fn` are owned, because its future outlives the message. A method with `#[inline]` is a
+//! plain `fn` that runs to its end on the worker; what it borrows is read where the request landed.
+//!
+//! ```
+//! use gimmal::Cx;
+//!
+//! #[gimmal::service]
+//! trait Sums {
+//!     #[inline]
+//!     fn sum(&self, cx: &Cx, what: &str, bytes: &[u8]) -> u64;
+//! }
+//!
+//! struct Adder;
+//!
+//! impl Sums for Adder {
+//!     fn sum(&self, _: &Cx, _: &str, bytes: &[u8]) -> u64 {
+//!         bytes.iter().map(|byte| u64::from(*byte)).sum()
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = gimmal::serve("mem://sums", serve_sums(Adder))?;
+//! let client = SumsClient::new(gimmal::connect("mem://sums")?);
+//! assert_eq!(client.sum("ones", &[1; 100]).wait()?, 100);
+//! # drop(server);
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # What can go wrong, and what may be repeated
 //!
@@ -191,6 +223,88 @@
 //! assert_eq!(client.put("name".into(), loan).wait()?, 100_000);
 //! # Ok(())
 //! # }
+//! ```
+//!
+//! # Servers that go and come
+//!
+//! [`Server::shutdown`] frees the address at once, sends the clients elsewhere, refuses new calls (not run) and waits for those
+//! that run; a new process that was started with [`ServerBuilder::take_over`] has the address meanwhile. A [`Client`]
+//! makes its next connection by itself. Calls made until then fail at once (not run), wait for it
+//! ([`CallOptions::wait_for_ready()`]), or are made again by [`Retry`]: those that did not run always, those that may have run
+//! if their method is `#[idempotent]`.
+//!
+//! ```
+//! use gimmal::{Cx, Retry, RetryPolicy};
+//!
+//! #[gimmal::service]
+//! trait Clock {
+//!     #[idempotent]
+//!     async fn seconds(&self, cx: &Cx) -> u64;
+//! }
+//!
+//! struct Wall;
+//!
+//! impl Clock for Wall {
+//!     async fn seconds(&self, _: &Cx) -> u64 {
+//!         7
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = gimmal::serve("mem://clock", serve_clock(Wall))?;
+//! let client = gimmal::connect("mem://clock")?;
+//! let client = ClockClient::new(Retry::new(client, RetryPolicy::default()));
+//! assert_eq!(client.seconds().wait()?, 7);
+//! # drop(server);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Retry`] is a layer: a channel around a channel. [`layer`] has more: time-outs, limits of number and rate, hedging,
+//! logging, metrics, and the same for services. [`Balanced`] is a channel over several servers.
+//!
+//! # Who may connect
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let key = gimmal::Key::from_file("/etc/gimmal.key")?; // head -c 32 /dev/urandom, mode 0600
+//! let client = gimmal::Client::builder().key(key.clone()).connect("rdma://10.0.0.1:7471")?;
+//! let server = gimmal::Server::builder().key(key); // .service(..).listen(..)
+//! # let _ = (client, server);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Both sides prove the key, over fresh randomness, before either discloses an address. The bytes of messages are neither
+//! signed nor hidden: a key says who may connect. In shared memory the kernel says which user is at the other end; without
+//! a word only this user and root ([`Allow`]).
+//!
+//! # What went wrong, by its words
+//!
+//! | words | what to do |
+//! |---|---|
+//! | `authentication failed; check that both sides have the same key` | the server has none of the client's key among its own |
+//! | `it asks for a shared key and this side gave none` | give the client the key |
+//! | `it has no shared key and this side wants one proved` | give the server the key, or connect without |
+//! | `did not prove that it has the shared key` | another program has the address, or a server with another key |
+//! | `uid N is not on its allow-list` | the server's [`Allow`] lacks this user |
+//! | `the hello was not gimmal's: a foreign client on this port` | two programs use one port |
+//! | `it speaks protocol version N, this side M` | upgrade the older one |
+//! | `it is overloaded; try again later` | `accepted_max`, `port.connections` or the backlog is full |
+//! | `the server is shutting down` | not run: make the call elsewhere, or let [`Retry`] do so |
+//! | `the connection ended: … (the call may have run)` | the server died while the call was on its way |
+//! | `no connection became ready before the deadline` | nobody listened for as long as the call waited |
+//! | `nobody listens on …; start the server first` | the server is not there, or elsewhere |
+//! | `is on another host and cannot be reached by RDMA …; tcp is not there yet` | both hosts need an RDMA device |
+//!
+//! # A look inside
+//!
+//! Every server tells about itself ([`reflect`]), unless it was built without:
+//!
+//! ```sh
+//! gimmal call shm://hello                          # what it serves
+//! gimmal call shm://hello Hello.hello world        # a call by hand: arguments as JSON
+//! gimmal top  shm://hello                          # connections, counters, health
 //! ```
 
 #![forbid(unsafe_code)]

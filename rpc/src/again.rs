@@ -43,14 +43,14 @@ impl Again {
         let mut body = Vec::new();
         compose_into(&mut body, KEEP_BYTES, arguments)?;
         let until = options.resolve(default).and_then(|timeout| Instant::now().checked_add(timeout));
-        Ok(Self { method, body, options: *options, until, wait, wait_max, alarm: None })
+        Ok(Self { method, body, options: options.clone(), until, wait, wait_max, alarm: None })
     }
 
     /// The options of the next attempt: what is left of its time. `None`: nothing is.
     pub(crate) fn options(&self) -> Option<CallOptions> {
-        let Some(until) = self.until else { return Some(self.options) };
+        let Some(until) = self.until else { return Some(self.options.clone()) };
         let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
-        Some(CallOptions { deadline: Deadline::In(left), ..self.options })
+        Some(CallOptions { deadline: Deadline::In(left), ..self.options.clone() })
     }
 
     /// Begins a wait, twice as long as the last one; whoever polled is woken at its end.

@@ -1,6 +1,11 @@
 //! Where a raw method writes its answer: the transmit ring, as long as there is room in it.
 
-use crate::{codec::Encode, status::Status};
+use crate::{
+    codec::{Encode, compose_into_with},
+    frame::Outcome,
+    status::{Code, Status},
+    task::Output,
+};
 
 /// The answer of a raw method, written in place. What finds no room in the ring goes on in memory of its own and
 /// is copied once when there is room.
@@ -9,12 +14,14 @@ pub struct Answer<'a> {
     place: &'a mut [u8],
     len: usize,
     spill: Option<Vec<u8>>,
+    /// It is the method's error, and lies in `spill`.
+    is_error: bool,
 }
 
 impl<'a> Answer<'a> {
     /// An empty answer at `place`.
     pub fn new(place: &'a mut [u8]) -> Self {
-        Self { place, len: 0, spill: None }
+        Self { place, len: 0, spill: None, is_error: false }
     }
 
     /// The next `bytes` of the answer, to be filled; they hold old bytes.
@@ -51,8 +58,32 @@ impl<'a> Answer<'a> {
         }
         let mut bytes = Vec::new();
         crate::codec::compose_into(&mut bytes, usize::MAX / 8, &crate::codec::Encoded::<C, T>::new(value))
-            .map_err(|error| Status::new(crate::status::Code::Internal, error.to_string()))?;
+            .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
         self.write(&bytes);
+        Ok(())
+    }
+
+    /// Writes what a method returned, as `C` writes it.
+    ///
+    /// # Errors
+    /// A status for the caller, when the value cannot be written.
+    pub(crate) fn put<C, O: Output<C>>(&mut self, output: &O) -> Result<(), Status> {
+        if !output.is_error()
+            && let Ok(written) = output.encode(self.place)
+        {
+            self.len = written;
+            return Ok(());
+        }
+        self.put_beside(output)
+    }
+
+    #[cold]
+    fn put_beside<C, O: Output<C>>(&mut self, output: &O) -> Result<(), Status> {
+        let mut bytes = Vec::new();
+        compose_into_with(&mut bytes, usize::MAX / 8, |out| output.encode(out))
+            .map_err(|error| Status::new(Code::Internal, format!("the answer: {error}")))?;
+        (self.len, self.is_error) = (bytes.len(), output.is_error());
+        self.spill = Some(bytes);
         Ok(())
     }
 
@@ -69,10 +100,10 @@ impl<'a> Answer<'a> {
     }
 
     /// What is in place, or what had to go elsewhere.
-    pub(crate) fn finish(self) -> Result<usize, Vec<u8>> {
+    pub(crate) fn finish(self) -> Result<usize, (Outcome, Vec<u8>)> {
         match self.spill {
             None => Ok(self.len),
-            Some(spill) => Err(spill),
+            Some(spill) => Err((if self.is_error { Outcome::App } else { Outcome::Ok }, spill)),
         }
     }
 }
@@ -115,7 +146,7 @@ mod tests {
         answer.write(b"1234");
         answer.write(b"56789");
         answer.write(b"0");
-        assert_eq!((answer.len(), answer.finish()), (10, Err(b"1234567890".to_vec())));
+        assert_eq!((answer.len(), answer.finish()), (10, Err((Outcome::Ok, b"1234567890".to_vec()))));
     }
 
     #[test]
@@ -126,6 +157,6 @@ mod tests {
         assert_eq!(answer.finish(), Ok(4));
         let mut answer = Answer::new(&mut place);
         answer.encode::<Postcard, _>("abcd").unwrap();
-        assert_eq!(answer.finish(), Err(b"\x04abcd".to_vec()));
+        assert_eq!(answer.finish(), Err((Outcome::Ok, b"\x04abcd".to_vec())));
     }
 }

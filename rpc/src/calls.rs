@@ -16,6 +16,7 @@ use gimmal_engine::{
 
 use crate::{
     cell::{Outcome, Responder},
+    frame::Form,
     id::CallId,
     method::Method,
     stream::Lanes,
@@ -75,7 +76,9 @@ pub(crate) struct Call {
     outcome: Option<Outcome>,
     /// The body is the method's error.
     pub(crate) is_error: bool,
-    /// While it waits: its arguments are the loan. While its answer is pulled: that is the bulk.
+    /// Of its request, while it waits.
+    pub(crate) form: Form,
+    /// The bulk that is pulled is its answer.
     pub(crate) is_large: bool,
     pub(crate) offer: Option<RemoteBulk>,
     pub(crate) loan: Option<Loan>,
@@ -181,6 +184,7 @@ impl Calls {
             body: Vec::new(),
             outcome: None,
             is_error: false,
+            form: Form::default(),
             is_large: false,
             offer: None,
             loan: None,

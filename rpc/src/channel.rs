@@ -7,6 +7,7 @@ use std::{
     marker::PhantomData,
     ops::Deref,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -18,6 +19,7 @@ use crate::{
     codec::{Codec, Compose, Decode, DecodeError},
     cx::Cx,
     error::{AllocateError, CallError, TransportError},
+    metadata::{Metadata, TRACEPARENT, TRACESTATE},
     method::Method,
     stream::Lanes,
     task::{Fallible, Plain, WithLoan},
@@ -36,7 +38,7 @@ pub enum Deadline {
 }
 
 /// What may be said of a call beside its arguments.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct CallOptions {
     /// How long it may take.
@@ -44,6 +46,8 @@ pub struct CallOptions {
     /// Whether the call waits for a connection when there is none, instead of failing at once (not run). Calls with
     /// loans or streams do not wait.
     pub wait_for_ready: bool,
+    /// Pairs that the handler reads with [`Cx::metadata`]. One-way requests carry none.
+    pub metadata: Option<Arc<Metadata>>,
 }
 
 impl CallOptions {
@@ -61,9 +65,42 @@ impl CallOptions {
         self
     }
 
-    /// At most as long as the caller of the handler that has `cx` waits.
+    /// With `metadata`, in place of what was said before.
+    #[must_use]
+    pub fn metadata(mut self, metadata: Metadata) -> Self {
+        self.metadata = (!metadata.is_empty()).then(|| Arc::new(metadata));
+        self
+    }
+
+    /// What goes with a call of `method`.
+    #[inline]
+    pub(crate) fn noted(&self, method: &Method) -> Option<&Metadata> {
+        self.metadata.as_deref().filter(|_| !method.is_oneway)
+    }
+
+    /// Hands trace context on, where it was not set.
+    fn trace(&mut self, theirs: &Metadata) {
+        if theirs.get(TRACEPARENT).is_none()
+            || self.metadata.as_ref().is_some_and(|ours| ours.get(TRACEPARENT).is_some())
+        {
+            return;
+        }
+        let mut ours = self.metadata.as_deref().cloned().unwrap_or_default();
+        for key in [TRACEPARENT, TRACESTATE] {
+            if let Some(value) = theirs.get(key) {
+                // Without room for it the call goes without it.
+                let _ = ours.insert(key, value);
+            }
+        }
+        self.metadata = Some(Arc::new(ours));
+    }
+
+    /// At most as long as the caller of the handler that has `cx` waits, and with its trace context.
     #[must_use]
     pub fn within(mut self, cx: &Cx) -> Self {
+        if let Some(theirs) = cx.metadata() {
+            self.trace(&theirs);
+        }
         if let Some(left) = cx.remaining() {
             self.deadline = Deadline::In(match self.deadline {
                 Deadline::In(timeout) => timeout.min(left),

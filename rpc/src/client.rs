@@ -16,13 +16,16 @@ use crate::{
     config::Config,
     driven::{DrivenClient, Driver},
     error::{AllocateError, ConnectError, TransportError},
+    frame::Form,
     inline::InlineClient,
     large::{lend, no_reads},
+    metadata::Noted,
     method::Method,
     node::Command,
     provider::{Any, any, any_for},
     ready::{self, Waiting},
     reconnect::{self, Line, Lined, Reconnect},
+    route::Route,
     service::Registry,
     stats::Stats,
     status::Fate,
@@ -88,7 +91,7 @@ fn common() -> Result<(Arc<WorkerSet>, Config), ConnectError> {
     Ok((workers, config))
 }
 
-fn spawn(provider: &Any, config: Config) -> Result<WorkerSet, ConnectError> {
+pub(crate) fn spawn(provider: &Any, config: Config) -> Result<WorkerSet, ConnectError> {
     let (plan, limits) = config.validate()?;
     Ok(WorkerSet::spawn(provider, &plan, limits, Arc::new(Registry::default()), Arc::default())?)
 }
@@ -100,15 +103,40 @@ impl Client {
     /// # Errors
     /// See [`ConnectError`].
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
-        let address: Address = url.parse()?;
+        let route = Route::to(url)?;
         let (workers, config) = common()?;
-        Self::on(workers, &config, &address)
+        Self::by(&workers, &config, &route)
     }
 
     /// A client with a configuration of its own.
     #[must_use]
     pub fn builder() -> ClientBuilder {
         ClientBuilder { config: Config::default() }
+    }
+
+    /// A client on workers that others share.
+    pub(crate) fn on_url(workers: &Arc<WorkerSet>, config: &Config, url: &str) -> Result<Self, ConnectError> {
+        Self::by(workers, config, &Route::to(url)?)
+    }
+
+    /// The first way that leads there.
+    fn by(workers: &Arc<WorkerSet>, config: &Config, route: &Route) -> Result<Self, ConnectError> {
+        let mut outcome = Err(ConnectError::NoServer { why: "no address".to_owned() });
+        for address in &route.addresses {
+            outcome = Self::on(Arc::clone(workers), config, address);
+            if outcome.is_ok() {
+                route.log(address);
+                return outcome;
+            }
+        }
+        outcome.map_err(|error| route.explain(error))
+    }
+
+    /// This client: all its calls go over one connection, so they leave in the order in which they are made. Over several
+    /// servers, [`Balanced::ordered`](crate::Balanced::ordered) gives one connection for a key.
+    #[must_use]
+    pub fn ordered(&self, _key: impl std::hash::Hash) -> Self {
+        self.clone()
     }
 
     fn on(workers: Arc<WorkerSet>, config: &Config, address: &Address) -> Result<Self, ConnectError> {
@@ -230,9 +258,10 @@ impl ClientBuilder {
     /// # Errors
     /// See [`ConnectError`].
     pub fn connect(self, url: &str) -> Result<Client, ConnectError> {
-        let address: Address = url.parse()?;
-        let workers = Arc::new(spawn(&any_for(&address), self.config.clone())?);
-        Client::on(workers, &self.config, &address)
+        let route = Route::to(url)?;
+        let spawned = spawn(&any_for(&route.addresses), self.config.clone());
+        let workers = Arc::new(spawned.map_err(|error| route.explain(error))?);
+        Client::by(&workers, &self.config, &route)
     }
 
     /// Connects with the calling thread as the worker.
@@ -295,6 +324,19 @@ impl Client {
         (loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
         arguments: &A,
     ) -> Handed {
+        match options.noted(method) {
+            None => self.hand_with(method, options, (loan, lanes), arguments),
+            Some(metadata) => self.hand_with(method, options, (loan, lanes), &Noted { metadata, arguments }),
+        }
+    }
+
+    fn hand_with<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        (loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
+        arguments: &A,
+    ) -> Handed {
         let inner = &self.inner;
         let timeout = options.resolve(inner.deadline);
         let (conn, limit) = (inner.line.conn(), inner.line.arguments_max());
@@ -302,11 +344,11 @@ impl Client {
             Handed { inner: Arc::clone(inner), conn, cell: None, failed: None, timeout, waiting: None };
         let mut body = inner.pool.buffer();
         let mut beside = (loan, lanes);
-        let mut is_large = false;
+        let mut form = Form { is_large: false, is_noted: A::IS_NOTED };
         let composed = match compose_into(&mut body, limit, arguments) {
             Ok(()) => Ok(()),
             Err(EncodeError::Full) => {
-                is_large = true;
+                form.is_large = true;
                 self.enclose(method, limit, &mut beside, arguments).inspect(|()| body.clear())
             }
             Err(error) => Err(TransportError::Encode(error)),
@@ -318,7 +360,7 @@ impl Client {
         let (loan, lanes) = beside;
         let cell = inner.pool.cell();
         let responder = Responder::new(&cell);
-        let mut command = Command::Call { conn, method, timeout, body, loan, is_large, lanes, responder };
+        let mut command = Command::Call { conn, method, timeout, body, loan, form, lanes, responder };
         for _ in 0..OFFERS {
             match inner.line.handle.submit(command) {
                 Ok(()) => {

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A way to write values.
@@ -82,8 +82,8 @@ impl<T: Serialize + ?Sized> Encode<T> for Postcard {
     }
 }
 
-impl<T: DeserializeOwned> Decode<'_, T> for Postcard {
-    fn decode(bytes: &[u8]) -> Result<T, DecodeError> {
+impl<'a, T: Deserialize<'a>> Decode<'a, T> for Postcard {
+    fn decode(bytes: &'a [u8]) -> Result<T, DecodeError> {
         match postcard::take_from_bytes(bytes) {
             Ok((value, [])) => Ok(value),
             Ok((_, rest)) => Err(DecodeError::new(format!("{} bytes too many", rest.len()))),
@@ -126,7 +126,7 @@ pub struct Bincode;
 #[cfg(feature = "bincode")]
 mod bincode_codec {
     use super::{Bincode, Codec, Decode, DecodeError, Encode, EncodeError};
-    use serde::{Serialize, de::DeserializeOwned};
+    use serde::{Deserialize, Serialize};
 
     /// Most bytes that a value may claim to hold; a length prefix beyond it is refused before it is allocated.
     const LIMIT: usize = 64 << 20;
@@ -163,9 +163,9 @@ mod bincode_codec {
         }
     }
 
-    impl<T: DeserializeOwned> Decode<'_, T> for Bincode {
-        fn decode(bytes: &[u8]) -> Result<T, DecodeError> {
-            let (value, used) = bincode::serde::decode_from_slice(bytes, config())
+    impl<'a, T: Deserialize<'a>> Decode<'a, T> for Bincode {
+        fn decode(bytes: &'a [u8]) -> Result<T, DecodeError> {
+            let (value, used) = bincode::serde::borrow_decode_from_slice(bytes, config())
                 .map_err(|error| DecodeError::new(error.to_string()))?;
             match bytes.len() - used {
                 0 => Ok(value),
@@ -177,6 +177,10 @@ mod bincode_codec {
 
 /// Something that can be written where it leaves from; may be asked again when there was too little room.
 pub trait Compose {
+    /// Metadata stands before it.
+    #[doc(hidden)]
+    const IS_NOTED: bool = false;
+
     /// As [`Encode::encode`].
     ///
     /// # Errors

@@ -11,7 +11,12 @@ use std::{
 
 use gimmal_engine::transport::{ConnId, Loan, Negotiated, Time};
 
-use crate::{error::AllocateError, method::Method, node::Reach};
+use crate::{
+    error::AllocateError,
+    metadata::{Metadata, Notes},
+    method::Method,
+    node::Reach,
+};
 
 /// A connection as handlers see it; shared by all its calls.
 pub(crate) struct Peer {
@@ -20,6 +25,8 @@ pub(crate) struct Peer {
     pub(crate) reach: Arc<Reach>,
     /// The clock's reading at time 0 of the worker.
     pub(crate) epoch: Option<Instant>,
+    /// Metadata of its calls.
+    pub(crate) notes: Notes,
     /// What runs in each slot of the caller's window: its id plus one, or 0.
     pub(crate) running: Box<[AtomicU64]>,
 }
@@ -51,6 +58,12 @@ impl Cx {
     #[must_use]
     pub fn negotiated(&self) -> &Negotiated {
         &self.peer.negotiated
+    }
+
+    /// What the caller sent beside the arguments, if anything. May take a lock.
+    #[must_use]
+    pub fn metadata(&self) -> Option<Arc<Metadata>> {
+        self.peer.notes.get(self.slot, self.mark)
     }
 
     /// The method that was called.

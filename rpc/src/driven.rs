@@ -20,7 +20,7 @@ use std::{
 };
 
 use gimmal_engine::{
-    Alarm, Inline, Rest,
+    Alarm, App as _, Inline, Rest,
     transport::{Address, CloseReason, ConnId, Loan, Negotiated},
 };
 
@@ -31,6 +31,8 @@ use crate::{
     codec::{Compose, EncodeError, compose_into},
     config::Config,
     error::{AllocateError, ConnectError, TransportError},
+    frame::Form,
+    metadata::Noted,
     method::Method,
     node::{Node, Source},
     provider::{Any, any_for},
@@ -115,7 +117,7 @@ impl DrivenClient {
         let places = config.window + config.waiting_max.min(1024);
         let (plan, limits) = config.validate()?;
         let (mut inline, counters) = workers::inline(
-            &any_for(&address),
+            &any_for(std::slice::from_ref(&address)),
             &plan,
             limits,
             Arc::new(Registry::default()),
@@ -156,6 +158,19 @@ impl DrivenClient {
         beside: (Option<Loan>, Option<Box<Lanes>>),
         arguments: &A,
     ) -> DrivenTicket {
+        match options.noted(method) {
+            None => self.begin_with(method, options, beside, arguments),
+            Some(metadata) => self.begin_with(method, options, beside, &Noted { metadata, arguments }),
+        }
+    }
+
+    fn begin_with<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        beside: (Option<Loan>, Option<Box<Lanes>>),
+        arguments: &A,
+    ) -> DrivenTicket {
         let core = &self.core;
         let timeout = options.resolve(core.deadline);
         let cell = core.pool.cell();
@@ -179,6 +194,11 @@ struct Spare<'a, A: ?Sized> {
 }
 
 impl<A: Compose + ?Sized> Source for Spare<'_, A> {
+    #[inline]
+    fn form(&self) -> Form {
+        Form { is_large: false, is_noted: A::IS_NOTED }
+    }
+
     #[inline]
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
         self.arguments.compose(out)
@@ -320,13 +340,11 @@ impl Drop for Driver {
         let Ok(mut inline) = core.inline.try_borrow_mut() else { return };
         core.rouse(&mut inline);
         let conn = core.conn;
-        inline.with(|_, io| io.abort(conn, CloseReason::Local));
-        for _ in 0..STEPS {
-            if inline.with(|_, io| io.negotiated(conn).is_none()) {
-                return;
-            }
-            inline.turn();
-        }
+        // The device may take a while to let go of it; the calls need not wait for that.
+        inline.with(|node, io| {
+            io.abort(conn, CloseReason::Local);
+            node.closed(io, conn, &CloseReason::Local);
+        });
     }
 }
 

@@ -187,6 +187,20 @@ pub enum ConnectError {
     /// The descriptor that a driven client is waited for with.
     #[error("no descriptor to wait for the connection with: {0}")]
     Alarm(String),
+    /// No server to connect to.
+    #[error("no server: {why}")]
+    NoServer {
+        /// Why.
+        why: String,
+    },
+    /// The server is on another host, and there is no RDMA to it.
+    #[error("{url} is on another host and cannot be reached by RDMA ({why}); tcp is not there yet")]
+    NoWay {
+        /// What was given.
+        url: String,
+        /// Why RDMA did not do.
+        why: String,
+    },
 }
 
 /// A server did not come to stand.

@@ -4,8 +4,9 @@
 //!  head.kind   bits 0..8 kind │ 8..16 reserved, ignored                  head.aux   slot u32 │ generation u32
 //!  Request     method u32 │ signature u32 │ deadline us u32 (0: none) │ window u32 │ arguments
 //!  Response    outcome u8 │ code u8 │ fate u8 │ zero u8 │ reserved u32, ignored               │ payload
-//!                Ok: the answer   App: the error   Status: a message   Mismatch: the server's signature
+//!                Ok: the answer   App: the error   Status: a message, and a 0 and details   Mismatch: the server's signature
 //!  LargeRequest, LargeResponse   the same, whose arguments or payload are the bulk on offer beside it
+//!  NotedRequest, NotedLargeRequest   the same with metadata before the arguments, see `metadata`
 //!  Cancel, GoAway         –
 //!  OneWay      as Request; aux is 0, there is no answer
 //!  UpItem, DownItem       an item of a stream, to the callee or to the caller
@@ -54,6 +55,32 @@ pub enum Kind {
     LargeRequest,
     /// An answer, or the method's error, that is the bulk beside it.
     LargeResponse,
+    /// A call with metadata.
+    NotedRequest,
+    /// A call whose metadata and arguments are the bulk beside it.
+    NotedLargeRequest,
+}
+
+/// How the arguments of a request travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Form {
+    /// In the loan that goes with it.
+    pub(crate) is_large: bool,
+    /// Behind metadata.
+    pub(crate) is_noted: bool,
+}
+
+impl Form {
+    /// What such a request is. One that is one-way has this form only.
+    pub(crate) const fn kind(self, is_oneway: bool) -> Kind {
+        match (is_oneway, self.is_large, self.is_noted) {
+            (true, ..) => Kind::OneWay,
+            (false, false, false) => Kind::Request,
+            (false, true, false) => Kind::LargeRequest,
+            (false, false, true) => Kind::NotedRequest,
+            (false, true, true) => Kind::NotedLargeRequest,
+        }
+    }
 }
 
 impl Kind {
@@ -73,6 +100,8 @@ impl Kind {
             Self::GoAway => 16,
             Self::LargeRequest => 10,
             Self::LargeResponse => 11,
+            Self::NotedRequest => 12,
+            Self::NotedLargeRequest => 13,
         }
     }
 
@@ -95,6 +124,8 @@ impl Kind {
             16 => Ok(Self::GoAway),
             10 => Ok(Self::LargeRequest),
             11 => Ok(Self::LargeResponse),
+            12 => Ok(Self::NotedRequest),
+            13 => Ok(Self::NotedLargeRequest),
             _ => Err(Violation::Malformed { what: "message kind" }),
         }
     }

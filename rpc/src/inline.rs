@@ -21,6 +21,7 @@ use crate::{
     codec::Compose,
     config::Config,
     error::{AllocateError, ConnectError, TransportError},
+    metadata::Noted,
     method::Method,
     node::{Fresh, Node},
     provider::{Any, any_for},
@@ -92,7 +93,7 @@ impl InlineClient {
         config.engine.port.attended = false;
         let (plan, limits) = config.validate()?;
         let (mut inline, counters) = workers::inline(
-            &any_for(&address),
+            &any_for(std::slice::from_ref(&address)),
             &plan,
             limits,
             Arc::new(Registry::default()),
@@ -193,6 +194,20 @@ impl Channel for InlineClient {
 impl InlineClient {
     #[inline]
     fn begin<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        loan: (Option<Loan>, Option<Box<Lanes>>),
+        arguments: &A,
+    ) -> Local {
+        match options.noted(method) {
+            None => self.begin_with(method, options, loan, arguments),
+            Some(metadata) => self.begin_with(method, options, loan, &Noted { metadata, arguments }),
+        }
+    }
+
+    #[inline]
+    fn begin_with<A: Compose + ?Sized>(
         &self,
         method: &'static Method,
         options: &CallOptions,

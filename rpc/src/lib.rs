@@ -38,6 +38,7 @@
 
 mod again;
 pub mod answer;
+pub mod balance;
 mod calls;
 pub mod cell;
 pub mod channel;
@@ -52,11 +53,14 @@ pub mod id;
 pub mod inline;
 mod large;
 pub mod layer;
+pub mod metadata;
 pub mod method;
 mod node;
 mod provider;
 mod ready;
 mod reconnect;
+pub mod reflect;
+mod route;
 pub mod server;
 pub mod service;
 pub mod stats;
@@ -68,6 +72,7 @@ pub mod topic;
 mod workers;
 
 pub use answer::Answer;
+pub use balance::{Balanced, Dns, Pick, Resolver};
 pub use channel::{Call, CallOptions, Channel, Deadline, Pulled, RawCall};
 pub use client::{Client, ClientBuilder};
 #[cfg(feature = "bincode")]
@@ -81,7 +86,8 @@ pub use gimmal_engine as engine;
 pub use gimmal_engine::transport::{Allow, Bulk, Key, KeyError, Loan, Negotiated};
 pub use gimmal_macros::service;
 pub use inline::InlineClient;
-pub use layer::{Hedge, Layer, Layered, Retry, RetryPolicy};
+pub use layer::{Guarded, Hedge, Layer, Layered, Retry, RetryPolicy, ServerLayer};
+pub use metadata::{Metadata, MetadataError};
 pub use method::{Method, MethodKind};
 pub use server::{InlineServer, Server, ServerBuilder, Stopper};
 pub use service::Service;
@@ -168,6 +174,11 @@ pub mod __private {
     pub fn arguments<'a, C: Decode<'a, T>, T>(bytes: &'a [u8]) -> Result<T, Status> {
         C::decode(bytes)
             .map_err(|error| Status::refused(Code::InvalidArgument, format!("arguments: {error}")))
+    }
+
+    /// The answer of an inline method.
+    pub fn put<C, O: crate::task::Output<C>>(answer: &mut Answer<'_>, output: &O) -> Result<(), Status> {
+        answer.put(output)
     }
 
     /// An argument that is bulk; an empty one does not travel.

@@ -8,7 +8,7 @@ pub(crate) fn any() -> Any {
     Any::new()
 }
 
-/// Only what `address` needs: less to look at in every turn.
-pub(crate) fn any_for(address: &Address) -> Any {
-    Any::with(AnyConfig::for_addresses(std::slice::from_ref(address)))
+/// Only what `addresses` need: less to look at in every turn.
+pub(crate) fn any_for(addresses: &[Address]) -> Any {
+    Any::with(AnyConfig::for_addresses(addresses))
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Condvar, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -16,9 +16,11 @@ use crate::{
     error::ServeError,
     node::{Node, Shared},
     provider::{Any, any_for},
+    reflect::{Mirror, serve_reflection},
+    route::Route,
     service::{Registry, Service},
     stats::{Counters, Stats},
-    workers::{self, WorkerSet},
+    workers::{self, Handle, WorkerSet},
 };
 
 /// Collects what a server is made of.
@@ -28,6 +30,7 @@ pub struct ServerBuilder {
     config: Config,
     admit: Option<Admit>,
     patience: Duration,
+    is_opaque: bool,
 }
 
 impl fmt::Debug for ServerBuilder {
@@ -41,8 +44,11 @@ struct Prepared {
     registry: Arc<Registry>,
     plan: gimmal_engine::Plan,
     limits: Limits,
-    listener: <Any as Provider>::Listener,
+    listeners: Vec<<Any as Provider>::Listener>,
     admit: Admit,
+    shared: Arc<Shared>,
+    /// Set when the workers run, for reflection.
+    counters: Arc<OnceLock<Vec<Arc<Counters>>>>,
 }
 
 impl ServerBuilder {
@@ -90,30 +96,54 @@ impl ServerBuilder {
         self
     }
 
-    fn prepare(self, url: &str) -> Result<Prepared, ServeError> {
+    /// Leaves [`reflect`](crate::reflect) out: clients are told nothing but what the services tell.
+    #[must_use]
+    pub const fn without_reflection(mut self) -> Self {
+        self.is_opaque = true;
+        self
+    }
+
+    fn prepare(mut self, url: &str) -> Result<Prepared, ServeError> {
         if self.services.is_empty() {
             return Err(ServeError::NoService);
         }
-        let address: Address = url.parse()?;
+        let route = Route::at(url)?;
+        let (shared, counters) = (Arc::<Shared>::default(), Arc::default());
+        if !self.is_opaque {
+            let methods = Registry::methods(&self.services);
+            let mirror = Mirror::new(methods, Arc::clone(&shared), Arc::clone(&counters));
+            self.services.push(Arc::new(serve_reflection(mirror)));
+        }
         let registry = Arc::new(Registry::new(self.services)?);
         let (plan, limits) = self.config.validate()?;
-        let provider = any_for(&address);
-        let listener = listen_within(&provider, &address, &plan.config().listen, self.patience)?;
+        let provider = any_for(&route.addresses);
+        let listen =
+            |address: &Address| listen_within(&provider, address, &plan.config().listen, self.patience);
+        let mut listeners = vec![listen(&route.addresses[0])?];
+        for address in &route.addresses[1..] {
+            // A host without RDMA still serves its own processes.
+            match listen(address) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => tracing::warn!(url, %error, "only processes of this host are served"),
+            }
+        }
         let admit = self.admit.unwrap_or_else(|| Box::new(|_, _| Ok(())));
-        Ok(Prepared { provider, registry, plan, limits, listener, admit })
+        Ok(Prepared { provider, registry, plan, limits, listeners, admit, shared, counters })
     }
 
-    /// Listens on `shm://name`, `rdma://host:port` or `mem://name` and serves on worker threads.
+    /// Listens on `shm://name`, `rdma://host:port` or `mem://name` and serves on worker threads; on `gimmal://host:port` in
+    /// shared memory, and by RDMA where there is a device.
     ///
     /// # Errors
     /// See [`ServeError`].
     pub fn listen(self, url: &str) -> Result<Server, ServeError> {
-        let Prepared { provider, registry, plan, limits, listener, admit } = self.prepare(url)?;
-        let shared = Arc::<Shared>::default();
+        let prepared = self.prepare(url)?;
+        let Prepared { provider, registry, plan, limits, listeners, admit, shared, counters } = prepared;
         let workers = WorkerSet::spawn(&provider, &plan, limits, registry, Arc::clone(&shared))?;
-        let acceptor = Acceptor::spawn_with(listener, workers.workers.handles().to_vec(), admit)
-            .map_err(ServeError::Accept)?;
-        Ok(Server { acceptor, workers, shared, stopper: Stopper::default() })
+        // Nobody else sets it.
+        let _ = counters.set(workers.counters.clone());
+        let acceptors = accept(listeners, workers.workers.handles(), admit)?;
+        Ok(Server { acceptors, workers, shared, stopper: Stopper::default() })
     }
 
     /// The same with the calling thread as the worker: handlers run in [`InlineServer::idle`].
@@ -121,14 +151,37 @@ impl ServerBuilder {
     /// # Errors
     /// See [`ServeError`].
     pub fn listen_inline(self, url: &str) -> Result<InlineServer, ServeError> {
-        let Prepared { provider, registry, plan, limits, listener, admit } = self.prepare(url)?;
-        let shared = Arc::<Shared>::default();
+        let prepared = self.prepare(url)?;
+        let Prepared { provider, registry, plan, limits, listeners, admit, shared, counters: told } =
+            prepared;
         let (inline, counters) = workers::inline(&provider, &plan, limits, registry, Arc::clone(&shared))?;
-        let acceptor =
-            Acceptor::spawn_with(listener, vec![inline.handle()], admit).map_err(ServeError::Accept)?;
-        Ok(InlineServer { acceptor, inline, counters, shared })
+        // Nobody else sets it.
+        let _ = told.set(vec![Arc::clone(&counters)]);
+        let acceptors = accept(listeners, &[inline.handle()], admit)?;
+        Ok(InlineServer { acceptors, inline, counters, shared })
     }
 }
+
+/// A thread for each listener; all ask the same `admit`.
+fn accept(
+    listeners: Vec<<Any as Provider>::Listener>,
+    workers: &[Handle],
+    admit: Admit,
+) -> Result<Vec<Acceptor>, ServeError> {
+    let admit = Arc::new(Mutex::new(admit));
+    let spawn = |listener| {
+        let admit = Arc::clone(&admit);
+        let ask = move |hello: &Hello, peer: &str| {
+            let mut admit = admit.lock().unwrap_or_else(PoisonError::into_inner);
+            admit(hello, peer)
+        };
+        Acceptor::spawn_with(listener, workers.to_vec(), Box::new(ask)).map_err(ServeError::Accept)
+    };
+    listeners.into_iter().map(spawn).collect()
+}
+
+/// Between two looks whether an address is free: on verbs a look makes and destroys an id.
+const TAKE_OVER_LOOK: Duration = Duration::from_millis(10);
 
 /// Listens, waiting for whoever has the address to stop.
 fn listen_within(
@@ -141,7 +194,7 @@ fn listen_within(
     loop {
         match provider.listen(address, options) {
             Err(ListenError::InUse { .. }) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {
-                std::thread::sleep(Duration::from_millis(2));
+                std::thread::sleep(TAKE_OVER_LOOK);
             }
             outcome => return outcome,
         }
@@ -151,7 +204,8 @@ fn listen_within(
 /// Services on worker threads. Dropping it closes every connection, within a bound.
 #[derive(Debug)]
 pub struct Server {
-    acceptor: Acceptor,
+    /// At least one.
+    acceptors: Vec<Acceptor>,
     workers: WorkerSet,
     shared: Arc<Shared>,
     stopper: Stopper,
@@ -167,7 +221,7 @@ impl Server {
     /// Where it listens, with the port that was chosen.
     #[must_use]
     pub fn address(&self) -> &Address {
-        self.acceptor.address()
+        self.acceptors[0].address()
     }
 
     /// What was counted over all workers.
@@ -179,19 +233,25 @@ impl Server {
     /// Connections accepted so far.
     #[must_use]
     pub fn accepted(&self) -> u64 {
-        self.acceptor.accepted()
+        self.acceptors.iter().map(Acceptor::accepted).sum()
     }
 
     /// Requests to connect that were turned away by the listener: foreign clients, wrong keys, users not on the list.
     #[must_use]
     pub fn rejected(&self) -> u64 {
-        self.acceptor.rejected()
+        self.acceptors.iter().map(Acceptor::rejected).sum()
     }
 
     /// Why the last of those was.
     #[must_use]
     pub fn last_rejected(&self) -> Option<RejectReason> {
-        self.acceptor.last_rejected()
+        self.acceptors.iter().find_map(Acceptor::last_rejected)
+    }
+
+    /// What `gimmal.Reflection` says of a service's health from now on; the empty name means the whole server. Calls are
+    /// not affected.
+    pub fn set_health(&self, service: &str, is_well: bool) {
+        self.shared.roll.set_health(service, is_well);
     }
 
     /// Ends [`Server::join`] from another thread.
@@ -214,10 +274,10 @@ impl Server {
     /// and a second. Returns whether every call had ended and every peer had answered.
     #[must_use]
     pub fn shutdown(self, timeout: Duration) -> bool {
-        let Self { mut acceptor, workers, shared, .. } = self;
+        let Self { mut acceptors, workers, shared, .. } = self;
         let deadline = Instant::now() + timeout;
         shared.draining.store(true, Ordering::Relaxed);
-        acceptor.stop();
+        acceptors.iter_mut().for_each(Acceptor::stop);
         workers.drain();
         while workers.stats().serving > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
@@ -246,7 +306,8 @@ impl Stopper {
 /// Services on the calling thread: the lowest latency. Not `Send`.
 #[derive(Debug)]
 pub struct InlineServer {
-    acceptor: Acceptor,
+    /// At least one.
+    acceptors: Vec<Acceptor>,
     inline: Inline<Any, Node>,
     counters: Arc<Counters>,
     shared: Arc<Shared>,
@@ -256,7 +317,7 @@ impl InlineServer {
     /// Where it listens, with the port that was chosen.
     #[must_use]
     pub fn address(&self) -> &Address {
-        self.acceptor.address()
+        self.acceptors[0].address()
     }
 
     /// What was counted.
@@ -287,7 +348,7 @@ impl InlineServer {
     pub fn shutdown(mut self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         self.shared.draining.store(true, Ordering::Relaxed);
-        self.acceptor.stop();
+        self.acceptors.iter_mut().for_each(Acceptor::stop);
         self.inline.with(|node, io| node.drain(io));
         while self.stats().serving > 0 && Instant::now() < deadline {
             self.inline.idle(Duration::from_millis(1));

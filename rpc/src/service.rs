@@ -87,6 +87,11 @@ impl Registry {
         Ok(registry)
     }
 
+    /// All methods.
+    pub(crate) fn methods(services: &[Arc<dyn Service>]) -> impl Iterator<Item = &'static Method> {
+        services.iter().flat_map(|service| service.methods())
+    }
+
     /// How many methods there are.
     pub(crate) fn len(&self) -> usize {
         self.table.iter().flatten().count()

@@ -13,6 +13,14 @@ macro_rules! counters {
         #[non_exhaustive]
         pub struct Stats { $($(#[$doc])* pub $name: u64,)* }
 
+        impl Stats {
+            /// Every number with its name.
+            #[must_use]
+            pub fn fields(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+
         impl Counters {
             pub(crate) fn add_to(&self, stats: &mut Stats) { $(stats.$name += self.$name.get();)* }
         }
@@ -58,6 +66,19 @@ counters! {
     large,
     /// Bytes of those that were copied beside being encoded and decoded: answers of raw methods are, once.
     large_copied_bytes,
+}
+
+impl Stats {
+    /// In Prometheus' text format; `side` is put into a label, `client` or `server` for instance.
+    #[must_use]
+    pub fn prometheus(&self, side: &str) -> String {
+        let line = |(name, value): (&str, u64)| match name {
+            // It goes down too.
+            "serving" => format!("gimmal_{name}{{side=\"{side}\"}} {value}\n"),
+            _ => format!("gimmal_{name}_total{{side=\"{side}\"}} {value}\n"),
+        };
+        self.fields().into_iter().map(line).collect()
+    }
 }
 
 /// One number with one writer.

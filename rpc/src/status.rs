@@ -105,11 +105,15 @@ impl fmt::Display for Code {
     }
 }
 
-/// A code, a message for people, and the call's fate.
+/// Most bytes of a status's details; more do not travel.
+pub const DETAILS_BYTES_MAX: usize = 2048;
+
+/// A code, a message for people, details for programs, and the call's fate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Status {
     code: Code,
     message: Cow<'static, str>,
+    details: Vec<u8>,
     fate: Fate,
 }
 
@@ -117,13 +121,13 @@ impl Status {
     /// A status that a handler gives: it ran.
     #[must_use]
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, message: message.into(), fate: Fate::Ran }
+        Self { code, message: message.into(), details: Vec::new(), fate: Fate::Ran }
     }
 
     /// A status of a call that was refused before its handler was called.
     #[must_use]
     pub fn refused(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, message: message.into(), fate: Fate::NotRun }
+        Self { code, message: message.into(), details: Vec::new(), fate: Fate::NotRun }
     }
 
     /// The same with another fate.
@@ -131,6 +135,20 @@ impl Status {
     pub fn with_fate(mut self, fate: Fate) -> Self {
         self.fate = fate;
         self
+    }
+
+    /// The same with details: bytes that both sides know how to read. Above [`DETAILS_BYTES_MAX`], or what a message
+    /// holds, they do not travel.
+    #[must_use]
+    pub fn with_details(mut self, details: impl Into<Vec<u8>>) -> Self {
+        self.details = details.into();
+        self
+    }
+
+    /// For programs; empty as a rule.
+    #[must_use]
+    pub fn details(&self) -> &[u8] {
+        &self.details
     }
 
     /// What kind of failure.

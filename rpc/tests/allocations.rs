@@ -62,3 +62,12 @@ fn an_async_handler_that_does_not_wait_and_an_inline_caller_allocate_nothing() {
     });
     assert_eq!((client.count_total, server.count_total), (0, 0));
 }
+
+#[test]
+fn an_inline_method_with_borrowed_arguments_allocates_nothing() {
+    let bytes = [3; 4096];
+    let (client, server) = count("borrowed", |client| {
+        assert_eq!(client.add("a name", &bytes).wait(), Ok(3 * 4096));
+    });
+    assert_eq!((client.count_total, server.count_total), (0, 0));
+}

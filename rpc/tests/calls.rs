@@ -13,6 +13,7 @@ for_each_scheme! {
     typed_calls_inline_and_handed_off
     errors_of_the_method_arrive_as_they_are
     raw_calls
+    inline_methods_read_where_the_request_landed
     handlers_may_wait_for_other_threads
     values_above_a_message_travel_by_themselves
     many_large_values_at_once
@@ -76,6 +77,30 @@ fn raw_calls(scheme: &str) {
     assert_eq!(refused.fate(), Fate::Ran);
 }
 
+fn borrowed<C: Channel>(client: &common::ProbeClient<C>) {
+    for bytes in [1, 1000, 300_000] {
+        let request: Vec<u8> = (0..bytes).map(pattern).collect();
+        assert_eq!(client.add("name", &request).wait(), Ok(sum(&request)));
+    }
+    let error = CallError::App(DivideError::ByZero { dividend: 5 });
+    assert_eq!(client.add("empty", &[]).wait(), Err(error));
+    let text = "long".repeat(50_000);
+    assert_eq!(client.cut(&text, 200_000).wait().unwrap(), text);
+    assert_eq!(client.cut("short", 3).wait().unwrap(), "sho");
+}
+
+fn inline_methods_read_where_the_request_landed(scheme: &str) {
+    let fixture = Fixture::new(scheme, "borrowed");
+    borrowed(&fixture.client());
+    borrowed(&fixture.inline());
+    // No text: refused before the method runs.
+    let methods = gimmal_rpc::Service::methods(&serve_probe(Prober::default()));
+    let cut = methods.iter().find(|method| method.name == "cut").unwrap();
+    let error = fixture.inline().channel().call_raw(cut, b"\x02\xff\xff\x01").wait().unwrap_err();
+    assert_eq!((error.status().unwrap().code(), error.fate()), (Code::InvalidArgument, Fate::NotRun));
+    assert_eq!(fixture.server.stats().serving, 0);
+}
+
 fn handlers_may_wait_for_other_threads(scheme: &str) {
     let fixture = Fixture::new(scheme, "later");
     let client = fixture.client();
@@ -89,7 +114,7 @@ fn handlers_may_wait_for_other_threads(scheme: &str) {
 }
 
 fn large_values<C: Channel>(client: &common::ProbeClient<C>) {
-    for bytes in [60_000u32, 70_000, 1_000_000, 5_000_001] {
+    for bytes in [60_000u32, 70_000, 300_001] {
         assert_eq!(client.fill(bytes).wait().unwrap(), vec![7; bytes as usize]);
         assert_eq!(client.measure(vec![1; bytes as usize]).wait().unwrap(), u64::from(bytes));
         let text = "x".repeat(bytes as usize);
@@ -114,10 +139,10 @@ fn values_above_a_message_travel_by_themselves(scheme: &str) {
     let frame = client.channel().negotiated().frame_bytes_max;
     assert!(frame <= 65_536, "all but the first size are above a message");
     // Requests: 4 of 5 kinds; answers: likewise, and the error.
-    assert!(called.iter().all(|stats| stats.large >= 12 && stats.large_copied_bytes == 0), "{called:?}");
+    assert!(called.iter().all(|stats| stats.large >= 8 && stats.large_copied_bytes == 0), "{called:?}");
     // A raw answer is written beside its ring, and copied once; a typed one is not.
-    let raw = if frame < 60_000 { 4 * 6_130_001 } else { 4 * 6_070_001 };
-    assert!(served.large >= 25 && served.large_copied_bytes == raw, "{served:?}");
+    let raw = if frame < 60_000 { 4 * 430_001 } else { 4 * 370_001 };
+    assert!(served.large >= 17 && served.large_copied_bytes == raw, "{served:?}");
     assert_eq!((served.serving, served.refused), (0, 0));
     assert!(fixture.server.shutdown(Duration::from_secs(5)));
 }

@@ -366,7 +366,7 @@ fn a_large_value_given_up_or_late_leaves_nothing(scheme: &str) {
     let (client, inline) = (fixture.client(), fixture.inline());
     for round in 0..20u64 {
         let hurried = CallOptions::default().timeout(Duration::from_micros(1 + round * 50));
-        let late = client.clone().with_options(hurried).measure(vec![1; 200_000]).wait();
+        let late = client.clone().with_options(hurried.clone()).measure(vec![1; 200_000]).wait();
         assert!(ended(&late, |bytes| *bytes == 200_000), "{late:?}");
         drop(client.fill(200_000));
         drop(inline.measure(vec![1; 200_000]));

@@ -42,8 +42,10 @@ fn serve(url: &str) {
     let server = builder.take_over(Duration::from_secs(20)).listen(url).unwrap();
     println!("listening on {}", server.address());
     let _ = std::io::stdin().read(&mut [0]);
+    let told = Instant::now();
     let drained = server.shutdown(Duration::from_secs(5));
     println!("drained {drained}");
+    eprintln!("the old process drained within {:?}", told.elapsed());
 }
 
 /// Killed when the test ends, whatever its end.
@@ -109,8 +111,12 @@ fn restart(url: &str) {
             let started = Instant::now();
             drop(server.input.take());
             assert_eq!(next.listening(), url);
+            let listening = started.elapsed();
             until("the new one answers", || pid.load(Ordering::Relaxed) == u64::from(next.child.id()));
-            println!("restart {round}: the new process answered {:?} after the word", started.elapsed());
+            let answered = started.elapsed();
+            println!(
+                "restart {round}: the new process listened {listening:?} after the word, and answered after {answered:?}"
+            );
             assert_eq!(server.line(), "drained true");
             server = next;
         }

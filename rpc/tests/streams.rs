@@ -234,7 +234,7 @@ fn r84_a_dropped_call_ends_its_streams_on_both_sides(scheme: &str) {
 fn r85_a_deadline_ends_a_stream(scheme: &str) {
     let (server, _, url) = server(scheme);
     let short = CallOptions::default().timeout(Duration::from_millis(80));
-    let client = handed(&url).with_options(short);
+    let client = handed(&url).with_options(short.clone());
     let (mut stream, call) = client.pour();
     while stream.next_wait().is_some() {}
     let error = call.wait().unwrap_err();

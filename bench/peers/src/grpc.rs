@@ -7,7 +7,7 @@ use std::{
     pin::Pin,
     sync::atomic::{AtomicBool, Ordering},
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Result, ensure};
@@ -117,8 +117,8 @@ pub(crate) fn serve(place: &Path, stop: &AtomicBool) -> Result<()> {
     })
 }
 
-/// `calls` after a tenth of that to warm up.
-pub(crate) fn call(place: &Path, calls: usize) -> Result<Times> {
+/// `calls` after a tenth of that to warm up, `window` of them at once.
+pub(crate) fn call(place: &Path, calls: usize, window: usize) -> Result<Times> {
     let place = place.to_owned();
     runtime()?.block_on(async {
         // The address is not used: the connector knows the socket.
@@ -128,19 +128,18 @@ pub(crate) fn call(place: &Path, calls: usize) -> Result<Times> {
                 async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(place).await?)) }
             }))
             .await?;
-        let mut client = tonic::client::Grpc::new(channel);
+        let client = tonic::client::Grpc::new(channel);
         let body = Bytes::from(vec![7; BYTES]);
-        let mut times = Times::default();
-        for number in 0..calls + calls / 10 {
-            let start = Instant::now();
-            client.ready().await?;
-            let path = PathAndQuery::from_static("/peers.Echo/echo");
-            let back = client.unary(Request::new(body.clone()), path, Raw).await?;
-            if number >= calls / 10 {
-                times.record(start);
+        crate::windowed(calls, window, || {
+            let (mut client, body) = (client.clone(), body.clone());
+            async move {
+                client.ready().await?;
+                let path = PathAndQuery::from_static("/peers.Echo/echo");
+                let back = client.unary(Request::new(body.clone()), path, Raw).await?;
+                ensure!(back.into_inner() == body, "another body");
+                Ok(())
             }
-            ensure!(back.into_inner() == body, "another body");
-        }
-        Ok(times)
+        })
+        .await
     })
 }

@@ -3,7 +3,7 @@
 use std::{
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Result, ensure};
@@ -54,21 +54,19 @@ pub(crate) fn serve(place: &Path, stop: &AtomicBool) -> Result<()> {
     })
 }
 
-/// `calls` after a tenth of that to warm up.
-pub(crate) fn call(place: &Path, calls: usize) -> Result<Times> {
+/// `calls` after a tenth of that to warm up, `window` of them at once.
+pub(crate) fn call(place: &Path, calls: usize, window: usize) -> Result<Times> {
     runtime()?.block_on(async {
         let transport = tarpc::serde_transport::unix::connect(place, Bincode::default).await?;
         let client = EchoClient::new(client::Config::default(), transport).spawn();
-        let body = vec![7; BYTES];
-        let mut times = Times::default();
-        for number in 0..calls + calls / 10 {
-            let start = Instant::now();
-            let back = client.echo(context::current(), body.clone()).await?;
-            if number >= calls / 10 {
-                times.record(start);
+        crate::windowed(calls, window, || {
+            let client = client.clone();
+            async move {
+                let back = client.echo(context::current(), vec![7; BYTES]).await?;
+                ensure!(back == [7; BYTES], "another body");
+                Ok(())
             }
-            ensure!(back == body, "another body");
-        }
-        Ok(times)
+        })
+        .await
     })
 }

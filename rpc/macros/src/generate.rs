@@ -57,7 +57,7 @@ pub(crate) fn spelled(tokens: &impl ToTokens) -> String {
 fn signature(kind: &Kind) -> String {
     match kind {
         Kind::Raw(_) => "(bytes) -> bytes".to_owned(),
-        Kind::Async { arguments, result, is_oneway } => {
+        Kind::Async { arguments, result, is_oneway, .. } => {
             let types: Vec<String> = arguments.iter().map(|argument| spelled(&argument.ty)).collect();
             let way = if *is_oneway { "one-way " } else { "" };
             format!("{way}({}) -> {}", types.join(", "), spelled(&result.ty))
@@ -76,9 +76,16 @@ fn declared(service: &Service) -> TokenStream {
         let Method { ident, docs, attributes, cx, kind, .. } = method;
         match kind {
             Kind::Raw(signature) => quote! { #(#docs)* #(#attributes)* #signature; },
-            Kind::Async { arguments, result, .. } => {
+            Kind::Async { arguments, result, is_inline, .. } => {
                 let inputs = arguments.iter().map(|Argument { ident, ty, .. }| quote!(#ident: #ty));
                 let output = &result.ty;
+                if *is_inline {
+                    return quote! {
+                        #(#docs)*
+                        #(#attributes)*
+                        fn #ident(&self, cx: #cx, #(#inputs),*) -> #output;
+                    };
+                }
                 quote! {
                     #(#docs)*
                     #(#attributes)*
@@ -113,7 +120,7 @@ fn table(service: &Service) -> TokenStream {
         let mut more = quote!();
         let (codec, kind, takes, gives) = match &method.kind {
             Kind::Raw(_) => (quote!(#private::Raw), quote!(Raw), false, false),
-            Kind::Async { arguments, result, is_oneway } => {
+            Kind::Async { arguments, result, is_oneway, is_inline } => {
                 let takes = arguments.iter().any(|argument| argument.is_bulk);
                 let (up, down) = directions(arguments);
                 if up || down {
@@ -122,7 +129,8 @@ fn table(service: &Service) -> TokenStream {
                 if *is_oneway {
                     more = quote!(.one_way());
                 }
-                (codec.clone(), quote!(Async), takes, result.is_loan)
+                let kind = if *is_inline { quote!(Raw) } else { quote!(Async) };
+                (codec.clone(), kind, takes, result.is_loan)
             }
         };
         let again = if method.is_idempotent { quote!(.idempotent()) } else { quote!() };
@@ -190,10 +198,21 @@ fn server(service: &Service) -> TokenStream {
             Kind::Raw(_) => raw.push(quote! {
                 #index => #private::RawOutcome::outcome(#ident::#name(&*self.service, cx, request, answer)),
             }),
-            Kind::Async { arguments, result, .. } => {
+            Kind::Async { arguments, result, is_inline, .. } => {
                 let encoded = arguments.iter().enumerate().filter(|(_, argument)| argument.is_encoded());
                 let (names, types): (Vec<_>, Vec<_>) =
                     encoded.map(|(at, argument)| (format_ident!("argument_{at}"), &argument.ty)).unzip();
+                if *is_inline {
+                    let call = quote!(#ident::#name(&*self.service, cx, #(#names),*));
+                    let wrapped = wrapped(service, result, &call);
+                    raw.push(quote! {
+                        #index => {
+                            let (#(#names,)*) = #private::arguments::<#codec, (#(#types,)*)>(request)?;
+                            #private::put::<#codec, _>(answer, &#wrapped)
+                        }
+                    });
+                    continue;
+                }
                 let bulk = arguments.iter().position(|argument| argument.is_bulk).map(|at| {
                     let name = format_ident!("argument_{at}");
                     quote!(let #name = #private::bulk(bulk)?;)
@@ -291,7 +310,7 @@ fn client_method(service: &Service, index: usize, method: &Method) -> TokenStrea
                 #private::Channel::call_raw_with(&self.channel, &#table[#index], &self.options, request)
             }
         },
-        Kind::Async { arguments, result, is_oneway } => {
+        Kind::Async { arguments, result, is_oneway, .. } => {
             if directions(arguments) != (false, false) {
                 return client_streams(service, &index, method, arguments, result);
             }

@@ -28,7 +28,10 @@ use syn::parse_macro_input;
 /// - `serve_counter(implementation)`, to be given to a server, and its type `CounterServer`;
 /// - `CounterClient<C>`, with a method for each of the trait's, over any channel.
 ///
-/// Arguments and results are owned values that the service's codec can carry. An argument of type `Bulk` and a result
+/// A method with `#[inline]` is a plain `fn` that runs to completion on the worker: its arguments may borrow (`&str`,
+/// `&[u8]`, a type with a lifetime) and then lie where the request landed; it must not block.
+///
+/// Arguments of other methods and results are owned values that the service's codec can carry. An argument of type `Bulk` and a result
 /// of type `WithLoan<T>` travel beside the codec: the client gives a `Loan` and gets a `Pulled<T>`.
 ///
 /// An argument of type `Stream<T>` is a stream of items from the caller, one of type `Sink<T>` a stream to it; the

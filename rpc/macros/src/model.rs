@@ -75,6 +75,8 @@ pub(crate) enum Kind {
         arguments: Vec<Argument>,
         result: Answer,
         is_oneway: bool,
+        /// Run to completion where the request landed: not a future.
+        is_inline: bool,
     },
 }
 
@@ -185,6 +187,8 @@ impl Method {
             attrs.into_iter().partition(|attribute| attribute.path().is_ident("raw"));
         let (oneway, attrs): (Vec<_>, Vec<_>) =
             attrs.into_iter().partition(|attribute| attribute.path().is_ident("oneway"));
+        let (inline, attrs): (Vec<_>, Vec<_>) =
+            attrs.into_iter().partition(|attribute| attribute.path().is_ident("inline"));
         let (idempotent, attrs): (Vec<_>, Vec<_>) =
             attrs.into_iter().partition(|attribute| attribute.path().is_ident("idempotent"));
         let (docs, attributes) = split_docs(attrs);
@@ -193,14 +197,19 @@ impl Method {
             return Err(Error::new(oneway.span(), "a raw method is answered: it cannot be one-way"));
         }
         let kind = if raw.is_empty() {
-            if sig.asyncness.is_none() {
-                let what = "a service method is `async fn`, or `#[raw] fn` with (cx, request: &[u8], answer: &mut Answer<'_>)";
+            let (is_inline, is_oneway) = (!inline.is_empty(), !oneway.is_empty());
+            if sig.asyncness.is_some() == is_inline {
+                let what = "a service method is `async fn`, `#[inline] fn`, or `#[raw] fn` with (cx, request: &[u8], answer: &mut Answer<'_>)";
                 return Err(Error::new(sig.fn_token.span(), what));
             }
-            let arguments: Vec<Argument> = arguments.into_iter().map(Argument::new).collect::<Result<_>>()?;
+            let argument = |input| Argument::new(input, is_inline);
+            let arguments: Vec<Argument> = arguments.into_iter().map(argument).collect::<Result<_>>()?;
             let result = Answer::new(&sig.output)?;
-            async_shape(&arguments, &result, &sig, !oneway.is_empty())?;
-            Kind::Async { arguments, result, is_oneway: !oneway.is_empty() }
+            async_shape(&arguments, &result, &sig, is_oneway)?;
+            if is_inline {
+                inline_shape(&arguments, &result, &sig, is_oneway)?;
+            }
+            Kind::Async { arguments, result, is_oneway, is_inline }
         } else {
             raw_shape(&sig, arguments.len())?;
             Kind::Raw(Box::new(sig.clone()))
@@ -234,6 +243,25 @@ fn async_shape(arguments: &[Argument], result: &Answer, sig: &syn::Signature, is
     }
     if streams && result.is_loan {
         return Err(Error::new(sig.output.span(), "a method with streams returns no loan"));
+    }
+    Ok(())
+}
+
+fn inline_shape(
+    arguments: &[Argument],
+    result: &Answer,
+    sig: &syn::Signature,
+    is_oneway: bool,
+) -> Result<()> {
+    if is_oneway {
+        return Err(Error::new(sig.ident.span(), "an inline method is answered: it cannot be one-way"));
+    }
+    if let Some(other) = arguments.iter().find(|argument| !argument.is_encoded()) {
+        let what = "an inline method takes no bulk and no streams: it does not wait; make it `async fn`";
+        return Err(Error::new(other.ty.span(), what));
+    }
+    if result.is_loan {
+        return Err(Error::new(sig.output.span(), "an inline method returns no loan; make it `async fn`"));
     }
     Ok(())
 }
@@ -289,13 +317,13 @@ fn is_reference_to(ty: &Type, name: &str) -> bool {
 }
 
 impl Argument {
-    fn new(input: syn::PatType) -> Result<Self> {
+    fn new(input: syn::PatType, may_borrow: bool) -> Result<Self> {
         let Pat::Ident(pattern) = &*input.pat else {
             return Err(Error::new(input.pat.span(), "a service method's parameters are plain names"));
         };
         match &*input.ty {
-            Type::Reference(reference) => {
-                let what = "arguments are owned values (String, Vec<u8>, ...): they outlive the message they came in";
+            Type::Reference(reference) if !may_borrow || reference.mutability.is_some() => {
+                let what = "arguments are owned values (String, Vec<u8>, ...): they outlive the message they came in; those of an `#[inline] fn` may borrow from it";
                 return Err(Error::new(reference.span(), what));
             }
             Type::ImplTrait(generic) => {

@@ -53,7 +53,7 @@ impl<C: Channel, L: Layer> Layered<C, L> {
         options: &CallOptions,
         start: impl FnOnce(&CallOptions) -> C::Ticket,
     ) -> Watched<C::Ticket, L> {
-        let mut options = *options;
+        let mut options = options.clone();
         let (state, ticket) = match self.layer.before(method, &mut options) {
             Ok(seen) => (State::Seen(seen), Some(start(&options))),
             Err(status) => (State::Refused(status), None),

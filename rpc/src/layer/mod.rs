@@ -1,4 +1,5 @@
 //! Client layers: channels around channels. A generated client takes any of them, and one that is not used costs nothing.
+//! Server layers: services around services ([`serve`]).
 //!
 //! ```text
 //!  XClient ─► Retry ─► Layered<Limit> ─► Layered<Log> ─► Balanced ─► Client
@@ -10,8 +11,12 @@ pub mod hedge;
 pub mod layered;
 pub mod ready_made;
 pub mod retry;
+pub mod serve;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 pub use hedge::Hedge;
 pub use layered::{Layer, Layered};
 pub use ready_made::{Limit, Log, Metrics, Rate, Timeout};
 pub use retry::{Retry, RetryPolicy};
+pub use serve::{Ended, Guarded, ServerLayer};

@@ -10,10 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::Layer;
+use super::{Ended, Layer, ServerLayer};
 use crate::{
     cell::Outcome,
     channel::{CallOptions, Deadline},
+    cx::Cx,
     method::Method,
     status::{Code, Status},
 };
@@ -59,16 +60,31 @@ impl Drop for Permit {
     }
 }
 
-impl Layer for Limit {
-    type Seen = Permit;
-
-    fn before(&self, _: &'static Method, _: &mut CallOptions) -> Result<Permit, Status> {
+impl Limit {
+    fn permit(&self) -> Result<Permit, Status> {
         let permit = Permit(Arc::clone(&self.under_way));
         if self.under_way.fetch_add(1, Ordering::Relaxed) < self.most {
             return Ok(permit);
         }
-        let text = format!("{} calls are under way already, this client's limit", self.most);
+        let text = format!("{} calls are under way already, the limit", self.most);
         Err(Status::refused(Code::ResourceExhausted, text))
+    }
+}
+
+impl Layer for Limit {
+    type Seen = Permit;
+
+    fn before(&self, _: &'static Method, _: &mut CallOptions) -> Result<Permit, Status> {
+        self.permit()
+    }
+}
+
+/// At most so many handlers of the service at once.
+impl ServerLayer for Limit {
+    type Seen = Permit;
+
+    fn before(&self, _: &Cx, _: &'static Method) -> Result<Permit, Status> {
+        self.permit()
     }
 }
 
@@ -90,10 +106,8 @@ impl Rate {
     }
 }
 
-impl Layer for Rate {
-    type Seen = ();
-
-    fn before(&self, _: &'static Method, _: &mut CallOptions) -> Result<(), Status> {
+impl Rate {
+    fn spend(&self) -> Result<(), Status> {
         let now = Instant::now();
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         let base = spent.map_or(now, |spent| spent.max(now));
@@ -103,6 +117,23 @@ impl Layer for Rate {
         }
         *spent = Some(base + self.each);
         Ok(())
+    }
+}
+
+impl Layer for Rate {
+    type Seen = ();
+
+    fn before(&self, _: &'static Method, _: &mut CallOptions) -> Result<(), Status> {
+        self.spend()
+    }
+}
+
+/// At most so many handlers of the service a second.
+impl ServerLayer for Rate {
+    type Seen = ();
+
+    fn before(&self, _: &Cx, _: &'static Method) -> Result<(), Status> {
+        self.spend()
     }
 }
 
@@ -130,6 +161,23 @@ impl Layer for Log {
             Outcome::Mismatch(theirs) => tracing::warn!(%method, ?took, theirs, "call failed: mismatch"),
             _ => tracing::debug!(%method, ?took, "call answered"),
         }
+    }
+}
+
+/// An event for every handler that began.
+impl ServerLayer for Log {
+    type Seen = Option<(tracing::Span, Instant)>;
+
+    fn before(&self, cx: &Cx, method: &'static Method) -> Result<Self::Seen, Status> {
+        let span =
+            tracing::debug_span!("serve", service = method.service, method = method.name, peer = cx.peer());
+        Ok((!span.is_disabled()).then(|| (span, Instant::now())))
+    }
+
+    fn after(&self, method: &'static Method, seen: Self::Seen, ended: Ended) {
+        let Some((span, started)) = seen else { return };
+        let _entered = span.enter();
+        tracing::debug!(%method, took = ?started.elapsed(), ?ended, "handler ended");
     }
 }
 
@@ -186,6 +234,33 @@ impl Metrics {
     }
 }
 
+impl Metrics {
+    fn note(&self, method: &'static Method, started: Instant, is_answered: bool) {
+        let took = started.elapsed();
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BUCKETS_US.iter().position(|bound| us <= *bound).unwrap_or(BUCKETS_US.len());
+        let mut methods = self.methods.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = methods.entry((method.service, method.name)).or_default();
+        seen.answered += u64::from(is_answered);
+        seen.failed += u64::from(!is_answered);
+        seen.total += took;
+        seen.buckets[bucket] += 1;
+    }
+}
+
+/// Handlers by method; one that ended with its method's error counts as failed here.
+impl ServerLayer for Metrics {
+    type Seen = Instant;
+
+    fn before(&self, _: &Cx, _: &'static Method) -> Result<Instant, Status> {
+        Ok(Instant::now())
+    }
+
+    fn after(&self, method: &'static Method, started: Instant, ended: Ended) {
+        self.note(method, started, ended == Ended::Answered);
+    }
+}
+
 impl Layer for Metrics {
     type Seen = Instant;
 
@@ -194,17 +269,7 @@ impl Layer for Metrics {
     }
 
     fn after(&self, method: &'static Method, started: Instant, outcome: &Outcome) {
-        let took = started.elapsed();
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let bucket = BUCKETS_US.iter().position(|bound| us <= *bound).unwrap_or(BUCKETS_US.len());
-        let mut methods = self.methods.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = methods.entry((method.service, method.name)).or_default();
-        if matches!(outcome, Outcome::Status(_) | Outcome::Failed(_) | Outcome::Mismatch(_)) {
-            seen.failed += 1;
-        } else {
-            seen.answered += 1;
-        }
-        seen.total += took;
-        seen.buckets[bucket] += 1;
+        let is_answered = !matches!(outcome, Outcome::Status(_) | Outcome::Failed(_) | Outcome::Mismatch(_));
+        self.note(method, started, is_answered);
     }
 }

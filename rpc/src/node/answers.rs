@@ -12,7 +12,7 @@ use crate::{
     codec::EncodeError,
     frame::{Kind, Outcome, RESPONSE_BYTES},
     id::CallId,
-    status::{Code, Status},
+    status::{Code, DETAILS_BYTES_MAX, Fate, Status},
 };
 
 /// Most bytes of a status message on the wire.
@@ -146,7 +146,24 @@ fn send_large<P: Port>(
 
 pub(super) fn status_answer(status: &Status) -> Answered {
     let outcome = Outcome::Status { code: status.code(), fate: status.fate() };
-    Answered::Bytes(outcome, clip(status.message()).as_bytes().to_vec())
+    Answered::Bytes(outcome, status_bytes(status))
+}
+
+/// A message, and details behind a zero, which no message has.
+pub(super) fn status_bytes(status: &Status) -> Vec<u8> {
+    let mut bytes = clip(status.message()).replace('\0', " ").into_bytes();
+    if (1..=DETAILS_BYTES_MAX).contains(&status.details().len()) {
+        bytes.push(0);
+        bytes.extend_from_slice(status.details());
+    }
+    bytes
+}
+
+/// The same, taken apart.
+pub(super) fn status_of(code: Code, fate: Fate, bytes: &[u8]) -> Status {
+    let mut parts = bytes.splitn(2, |byte| *byte == 0);
+    let message = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
+    Status::new(code, message).with_fate(fate).with_details(parts.next().unwrap_or_default())
 }
 
 /// Values of a handler may panic when they are dropped.

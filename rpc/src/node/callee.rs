@@ -13,7 +13,7 @@ use gimmal_engine::{
 
 use super::{
     Conn, Node,
-    answers::{Sent, clip, drop_answered, response, send_answer, send_bytes, status_answer},
+    answers::{Sent, clip, drop_answered, response, send_answer, send_bytes, status_answer, status_bytes},
     large::enclose,
     serving::{Answered, State},
     tasks::{Polled, discard},
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     answer::Answer,
     cx::Cx,
-    frame::{Outcome, RESPONSE_BYTES, RequestHead},
+    frame::{Form, Outcome, RESPONSE_BYTES, RequestHead},
     id::CallId,
     method::MethodKind,
     service::{Entry, Service},
@@ -41,13 +41,27 @@ impl Node {
         bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
         let (head, arguments) = RequestHead::parse(body)?;
+        self.requested_by(io, conn, id, &head, arguments, bulk)
+    }
+
+    /// The same, taken apart.
+    #[inline]
+    pub(super) fn requested_by<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        head: &RequestHead,
+        arguments: &[u8],
+        bulk: Option<RemoteBulk>,
+    ) -> Result<(), Violation> {
         self.counters.requests.increment();
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
         if here.serving.is_taken(id.slot) {
             // Its call was neither answered nor cancelled: a doubled request, or a liar.
             return Err(Violation::Malformed { what: "call id: it is in use" });
         }
-        let entry = match self.admit(id, &head) {
+        let entry = match self.admit(id, head) {
             Ok(entry) => entry,
             Err((outcome, text)) => {
                 if let Some(bulk) = bulk {
@@ -60,7 +74,7 @@ impl Node {
         match bulk {
             Some(bulk) if entry.method.takes_bulk => {
                 let arguments = arguments.to_vec();
-                let state = State::Pulling { entry, arguments, offer: Some(bulk), is_large: false };
+                let state = State::Pulling { entry, arguments, offer: Some(bulk), form: Form::default() };
                 self.occupy(conn, id, deadline, state);
                 self.pull_request(io, conn, id.slot);
                 Ok(())
@@ -188,10 +202,10 @@ impl Node {
             let mut answer = Answer::new(place);
             let ended = run_caught(service, entry.index(), cx, request, &mut answer, &mut panicked);
             match ended {
-                Ok(()) => answer.finish().map_err(|bytes| (Outcome::Ok, bytes)),
+                Ok(()) => answer.finish(),
                 Err(status) => {
-                    let outcome = Outcome::Status { code: status.code(), fate: Fate::Ran };
-                    Err((outcome, clip(status.message()).as_bytes().to_vec()))
+                    let outcome = Outcome::Status { code: status.code(), fate: status.fate() };
+                    Err((outcome, status_bytes(&status)))
                 }
             }
         };

@@ -7,13 +7,13 @@ use gimmal_engine::{
     transport::{Bulk, BulkError, CloseReason, ConnId, Loan, Port, Time, Violation},
 };
 
-use super::{Conn, Node};
+use super::{Conn, Node, answers::status_of};
 use crate::{
     calls::{CallKey, Calls, Reply, State},
     cell::{CallCell, Outcome},
     codec::{Compose, EncodeError, compose_into},
     error::TransportError,
-    frame::{self, Kind, REQUEST_BYTES, RequestHead},
+    frame::{self, Form, Kind, REQUEST_BYTES, RequestHead},
     id::CallId,
     method::Method,
     status::{Code, Fate, Status},
@@ -22,9 +22,8 @@ use crate::{
 
 /// Arguments of a call: written in place, or into a buffer when the call has to wait.
 pub(crate) trait Source {
-    /// They are in the loan that goes with the request.
-    const IS_LARGE: bool = false;
-
+    /// How they travel.
+    fn form(&self) -> Form;
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError>;
     /// See [`Compose::composed_bytes`].
     fn composed_bytes(&self) -> Option<usize>;
@@ -36,9 +35,13 @@ pub(crate) trait Source {
 
 /// Arguments that another thread has written already.
 #[derive(Debug)]
-pub(crate) struct Composed(pub(crate) Vec<u8>);
+pub(crate) struct Composed(pub(crate) Vec<u8>, pub(crate) Form);
 
 impl Source for Composed {
+    fn form(&self) -> Form {
+        self.1
+    }
+
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
         self.0[..].compose(out)
     }
@@ -66,6 +69,11 @@ pub(crate) struct Fresh<'a, T: ?Sized>(pub(crate) &'a T);
 
 impl<T: Compose + ?Sized> Source for Fresh<'_, T> {
     #[inline]
+    fn form(&self) -> Form {
+        Form { is_large: false, is_noted: T::IS_NOTED }
+    }
+
+    #[inline]
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
         self.0.compose(out)
     }
@@ -90,21 +98,9 @@ enum Unsent {
     Never(TransportError),
 }
 
-const fn is_large<S: Source>(_: &S) -> bool {
-    S::IS_LARGE
-}
-
 /// Whether nothing but its arguments goes with a request.
 fn is_plain(loan: Option<&Loan>, streams: bool) -> bool {
     !streams && loan.is_none_or(|loan| loan.is_empty())
-}
-
-const fn kind(method: &Method, is_large: bool) -> Kind {
-    match (method.is_oneway, is_large) {
-        (true, _) => Kind::OneWay,
-        (false, true) => Kind::LargeRequest,
-        (false, false) => Kind::Request,
-    }
 }
 
 fn arguments_max<P: Port>(io: &Io<'_, P>, conn: ConnId) -> usize {
@@ -206,7 +202,7 @@ impl Node {
             let window = lanes.as_ref().map_or(0, |lanes| lanes.window());
             let id = if method.is_oneway { CallId::NONE } else { id };
             let compose = |out: &mut [u8]| source.compose(out);
-            let head = (kind(method, is_large(&source)), timeout, window);
+            let head = (source.form().kind(method.is_oneway), timeout, window);
             match send_request(io, conn, id, method, head, &mut loan, compose) {
                 Ok(()) if method.is_oneway => return Ok(self.told_peer(conn, method, reply)),
                 Ok(()) => {
@@ -247,7 +243,7 @@ impl Node {
         reply: Reply,
     ) -> Result<CallKey, TransportError> {
         let limit = arguments_max(io, conn);
-        let (streams, is_large) = (loan.1.is_some(), is_large(&source));
+        let (streams, form) = (loan.1.is_some(), source.form());
         let plain = is_plain(loan.0.as_ref(), streams);
         let here = self.conns.get_mut(conn).filter(|here| here.calls.may_wait());
         let Some(Conn { calls, streams_seen, .. }) = here else {
@@ -261,7 +257,7 @@ impl Node {
             }
             Err((error, reply)) => self.refuse(reply, TransportError::Encode(error)),
             Ok(key) => {
-                calls.call(key.index).is_large = is_large;
+                calls.call(key.index).form = form;
                 self.calls_live += 1;
                 self.next_deadline = self.next_deadline.min(times.1);
                 *streams_seen |= streams;
@@ -303,7 +299,7 @@ impl Node {
         {
             let (body, now) = (std::mem::take(&mut call.body), io.now());
             let window = call.lanes.as_ref().map_or(0, |lanes| lanes.window());
-            let head = (kind(method, call.is_large), left(call.deadline, now), window);
+            let head = (call.form.kind(method.is_oneway), left(call.deadline, now), window);
             let id = if method.is_oneway { CallId::NONE } else { id };
             let compose = |out: &mut [u8]| body.compose(out);
             let sent = send_request(io, conn, id, method, head, &mut call.loan, compose);
@@ -431,9 +427,7 @@ impl Node {
                         fill(&mut buffer, payload);
                         Outcome::Answered { is_error, body: buffer, bulk: None }
                     }
-                    frame::Outcome::Status { code, fate } => {
-                        Outcome::Status(Status::new(code, text()).with_fate(fate))
-                    }
+                    frame::Outcome::Status { code, fate } => Outcome::Status(status_of(code, fate, payload)),
                     frame::Outcome::Mismatch => Outcome::Mismatch(text()),
                 };
                 self.finish(conn, index, outcome);

@@ -20,9 +20,10 @@ use crate::{
     cell,
     codec::{Encode, EncodeError, Raw},
     error::TransportError,
-    frame::{Outcome, RequestHead},
+    frame::{Form, Outcome, RequestHead},
     id::CallId,
     large::{Unlent, lend, no_reads},
+    metadata,
     method::{Method, MethodKind},
     service::Entry,
     stats::Counters,
@@ -31,10 +32,14 @@ use crate::{
 
 /// Arguments that lie in the loan beside the request.
 #[derive(Debug)]
-pub(crate) struct Enclosed;
+pub(crate) struct Enclosed {
+    pub(crate) is_noted: bool,
+}
 
 impl Source for Enclosed {
-    const IS_LARGE: bool = true;
+    fn form(&self) -> Form {
+        Form { is_large: true, is_noted: self.is_noted }
+    }
 
     fn compose(&self, _: &mut [u8]) -> Result<usize, EncodeError> {
         Ok(0)
@@ -89,7 +94,8 @@ impl Node {
                 // It is counted once.
                 self.counters.calls.decrement();
                 self.counters.large.increment();
-                self.start(io, conn, method, timeout, Enclosed, (Some(loan), None), reply)
+                let enclosed = Enclosed { is_noted: source.form().is_noted };
+                self.start(io, conn, method, timeout, enclosed, (Some(loan), None), reply)
             }
             Err(error) => self.refuse(reply, error.of_request(max)),
         }
@@ -104,6 +110,7 @@ impl Node {
         id: CallId,
         body: &[u8],
         bulk: Option<RemoteBulk>,
+        is_noted: bool,
     ) -> Result<(), Violation> {
         let (head, rest) = RequestHead::parse(body)?;
         let bulk = bulk.ok_or(malformed("large request without bulk"))?;
@@ -120,8 +127,8 @@ impl Node {
                 Err(malformed("large request of a method with streams"))
             }
             Ok(entry) => {
-                let state =
-                    State::Pulling { entry, arguments: Vec::new(), offer: Some(bulk), is_large: true };
+                let form = Form { is_large: true, is_noted };
+                let state = State::Pulling { entry, arguments: Vec::new(), offer: Some(bulk), form };
                 self.occupy(conn, id, head.deadline_at(io.now()), state);
                 self.pull_request(io, conn, id.slot);
                 Ok(())
@@ -150,10 +157,16 @@ impl Node {
         io: &mut Io<'_, P>,
         conn: ConnId,
         id: CallId,
-        entry: &Entry,
+        (entry, form): (&Entry, Form),
         deadline: Time,
-        arguments: &Bulk,
+        bulk: &Bulk,
     ) -> Result<(), Violation> {
+        let mut arguments = &bulk[..];
+        if form.is_noted {
+            let (metadata, behind) = metadata::split(bulk)?;
+            self.note(conn, id.slot, metadata);
+            arguments = behind;
+        }
         match entry.method.kind {
             MethodKind::Raw => {
                 self.run_raw(io, conn, id, entry, deadline, arguments);
@@ -224,6 +237,11 @@ pub(super) fn enclose<P: Port>(
     limit: usize,
     answered: &mut Answered,
 ) {
+    if let Answered::Bytes(Outcome::Status { .. }, bytes) = answered {
+        // A status is no value: it goes without its details.
+        let message = bytes.iter().position(|byte| *byte == 0).unwrap_or(0);
+        return bytes.truncate(message);
+    }
     let enclosed = if matches!(answered, Answered::Task(_, Some(_))) || max <= limit {
         // One message carries one loan.
         Err(too_large(limit))

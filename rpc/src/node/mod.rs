@@ -11,6 +11,7 @@ mod caller;
 mod drain;
 mod large;
 mod map;
+mod noted;
 mod oneway;
 mod pulls;
 mod reach;
@@ -50,9 +51,10 @@ use crate::{
     cell::{CallCell, Responder},
     config::Limits,
     cx::{Cx, Peer},
-    frame::Kind,
+    frame::{Form, Kind},
     id::CallId,
     method::Method,
+    reflect::Roll,
     service::Registry,
     stats::Counters,
     stream::Lanes,
@@ -69,8 +71,7 @@ pub(crate) enum Command {
         timeout: Option<Duration>,
         body: Vec<u8>,
         loan: Option<Loan>,
-        /// The arguments are the loan.
-        is_large: bool,
+        form: Form,
         lanes: Option<Box<Lanes>>,
         responder: Responder,
     },
@@ -99,6 +100,8 @@ pub(crate) trait Watcher: fmt::Debug + Send + Sync {
 pub(crate) struct Shared {
     /// Set once when the server shuts down: new requests are refused.
     pub(crate) draining: AtomicBool,
+    /// Who is connected, for reflection.
+    pub(crate) roll: Roll,
 }
 
 /// One connection.
@@ -114,6 +117,8 @@ struct Conn {
     watcher: Option<Arc<dyn Watcher>>,
     /// The peer has not been told yet that we take no more calls.
     owes_go_away: bool,
+    /// Its number on the server's roll.
+    number: u64,
 }
 
 /// Connections that ended, remembered so that later calls on them can say why.
@@ -278,8 +283,10 @@ impl App for Node {
             negotiated,
             epoch,
             reach: Arc::clone(&self.reach),
+            notes: crate::metadata::Notes::default(),
             running: (0..self.limits.serving_max).map(|_| AtomicU64::new(0)).collect(),
         });
+        let number = self.shared.roll.enter(&peer.negotiated);
         let calls = Calls::new(self.limits.window, self.limits.waiting_max);
         self.conns.insert(
             conn,
@@ -291,6 +298,7 @@ impl App for Node {
                 streams_seen: false,
                 watcher: None,
                 owes_go_away: false,
+                number,
             },
         );
         if self.shared.draining.load(Ordering::Relaxed) {
@@ -313,7 +321,11 @@ impl App for Node {
                 self.gone_away(conn);
                 Ok(())
             }
-            Ok(Kind::LargeRequest) => self.requested_large(io, conn, id, message.body, message.bulk),
+            Ok(Kind::LargeRequest) => self.requested_large(io, conn, id, message.body, message.bulk, false),
+            Ok(Kind::NotedLargeRequest) => {
+                self.requested_large(io, conn, id, message.body, message.bulk, true)
+            }
+            Ok(Kind::NotedRequest) => self.requested_noted(io, conn, id, message.body, message.bulk),
             Ok(Kind::LargeResponse) => self.answered_large(io, conn, id, message.body, message.bulk),
             Ok(kind) => self.streamed(io, conn, kind, id, message.body),
             Err(violation) => Err(violation),
@@ -351,6 +363,7 @@ impl App for Node {
         }
         self.closings.push_back((conn, reason.clone()));
         if let Some(mut gone) = self.conns.remove(conn) {
+            self.shared.roll.leave(gone.number);
             self.end_handlers(&mut gone);
             self.end_calls(&mut gone, reason);
             if gone.calls.has_untaken() {
@@ -364,14 +377,14 @@ impl App for Node {
 
     fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Command) {
         match command {
-            Command::Call { conn, method, timeout, body, loan, is_large, lanes, responder } => {
+            Command::Call { conn, method, timeout, body, loan, form, lanes, responder } => {
                 let (reply, beside) = (crate::calls::Reply::Cell(responder), (loan, lanes));
                 // The cell has heard if it failed.
-                let _ = if is_large {
+                let _ = if form.is_large {
                     self.counters.large.increment();
-                    self.start(io, conn, method, timeout, Enclosed, beside, reply)
+                    self.start(io, conn, method, timeout, Enclosed { is_noted: form.is_noted }, beside, reply)
                 } else {
-                    self.start(io, conn, method, timeout, Composed(body), beside, reply)
+                    self.start(io, conn, method, timeout, Composed(body, form), beside, reply)
                 };
             }
             Command::Cancel(conn, cell) => self.cancel_cell(io, conn, &cell),

@@ -63,15 +63,17 @@ impl Node {
         if pull_token(index, slot.mark) != token || !matches!(slot.state, State::Pulling { .. }) {
             return;
         }
-        let (id, deadline) = (CallId { slot: index, generation: slot.generation }, slot.deadline);
+        let (id, deadline, mark) =
+            (CallId { slot: index, generation: slot.generation }, slot.deadline, slot.mark);
         let bulk = match result {
             Ok(bulk) => bulk,
             Err(error) => return self.fail_pull(io, conn, id, &error.to_string()),
         };
-        let State::Pulling { entry, arguments, is_large, .. } = here.serving.free(index) else { return };
+        let State::Pulling { entry, arguments, form, .. } = here.serving.free(index) else { return };
         self.counters.serving.decrement();
-        let run = if is_large {
-            self.run_large(io, conn, id, &entry, deadline, &bulk)
+        self.note_again(conn, index, mark);
+        let run = if form.is_large {
+            self.run_large(io, conn, id, (&entry, form), deadline, &bulk)
         } else {
             self.run_async(io, conn, id, &entry, deadline, &arguments, Some(bulk))
         };

@@ -7,7 +7,13 @@ use gimmal_engine::{
     transport::{Loan, Time},
 };
 
-use crate::{frame::Outcome, id::CallId, service::Entry, stream::Lanes, task::BoxTask};
+use crate::{
+    frame::{Form, Outcome},
+    id::CallId,
+    service::Entry,
+    stream::Lanes,
+    task::BoxTask,
+};
 
 /// An answer that waits for room.
 pub(super) enum Answered {
@@ -37,8 +43,8 @@ pub(super) enum State {
         entry: Entry,
         arguments: Vec<u8>,
         offer: Option<RemoteBulk>,
-        /// It is the arguments.
-        is_large: bool,
+        /// Whether it is the arguments, and metadata stands before them.
+        form: Form,
     },
     /// A pending handler, by its place among the worker's tasks.
     Running(u32),

@@ -60,6 +60,12 @@ pub trait Probe {
     async fn sum(&self, cx: &Cx, salt: u64, bytes: Bulk) -> u64;
     /// Microseconds that are left.
     async fn left(&self, cx: &Cx) -> Option<u64>;
+    /// The sum of borrowed bytes; an error when there are none.
+    #[inline]
+    fn add(&self, cx: &Cx, name: &str, bytes: &[u8]) -> Result<u64, DivideError>;
+    /// As much of a borrowed text.
+    #[inline]
+    fn cut(&self, cx: &Cx, text: &str, chars: u32) -> String;
     /// Backwards.
     #[raw]
     fn reverse(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
@@ -178,6 +184,17 @@ impl Probe for Prober {
 
     async fn left(&self, cx: &Cx) -> Option<u64> {
         cx.remaining().map(|left| u64::try_from(left.as_micros()).unwrap())
+    }
+
+    fn add(&self, _: &Cx, name: &str, bytes: &[u8]) -> Result<u64, DivideError> {
+        match bytes {
+            [] => Err(DivideError::ByZero { dividend: u32::try_from(name.len()).unwrap() }),
+            bytes => Ok(sum(bytes)),
+        }
+    }
+
+    fn cut(&self, _: &Cx, text: &str, chars: u32) -> String {
+        text.chars().take(chars as usize).collect()
     }
 
     fn reverse(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {

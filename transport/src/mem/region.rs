@@ -31,7 +31,8 @@ pub enum Access {
 pub struct Region {
     map: MmapRaw,
     shared: Shared,
-    viewed: AtomicBool,
+    /// Somebody may read these pages through another mapping.
+    is_viewed: AtomicBool,
 }
 
 /// Which pages of a region are a file's, that others map too.
@@ -53,7 +54,7 @@ impl Region {
     pub fn anonymous(bytes: usize) -> io::Result<Self> {
         let map = MmapOptions::new().len(bytes).populate().map_anon()?;
         let region =
-            Self { map: MmapRaw::from(map), shared: Shared::Nothing, viewed: AtomicBool::new(false) };
+            Self { map: MmapRaw::from(map), shared: Shared::Nothing, is_viewed: AtomicBool::new(false) };
         region.not_for_children();
         Ok(region)
     }
@@ -63,7 +64,7 @@ impl Region {
         Ok(Self {
             map: MmapRaw::from(MmapMut::map_anon(bytes)?),
             shared: Shared::Nothing,
-            viewed: AtomicBool::new(false),
+            is_viewed: AtomicBool::new(false),
         })
     }
 
@@ -85,8 +86,11 @@ impl Region {
         }
         let first = head_bytes + ring_bytes;
         let map = MmapRaw::from(MmapMut::map_anon(first + ring_bytes)?);
-        let shared = Shared::Twice { head: head_bytes, bytes: ring_bytes };
-        let region = Self { map, shared, viewed: AtomicBool::new(false) };
+        let region = Self {
+            map,
+            shared: Shared::Twice { head: head_bytes, bytes: ring_bytes },
+            is_viewed: AtomicBool::new(false),
+        };
         region.fill(0, first, fd, 0, access)?;
         region.fill(first, ring_bytes, fd, head_bytes as u64, access)?;
         region.not_for_children();
@@ -101,7 +105,7 @@ impl Region {
         let region = Self {
             map: MmapRaw::from(MmapMut::map_anon(bytes)?),
             shared: Shared::Once,
-            viewed: AtomicBool::new(false),
+            is_viewed: AtomicBool::new(false),
         };
         region.fill(0, bytes, fd, 0, access)?;
         region.not_for_children();
@@ -120,7 +124,7 @@ impl Region {
             Shared::Twice { head, bytes } => (head, bytes, 2),
         };
         let view = Self::reserved(times * bytes)?;
-        self.viewed.store(true, Ordering::Relaxed);
+        self.is_viewed.store(true, Ordering::Relaxed);
         for time in 0..times {
             let (from, to) = (self.at(head, bytes), view.at(time * bytes, bytes));
             // SAFETY: an old size of 0 leaves the old mapping as it is and maps its pages, which are shared, once more;
@@ -134,10 +138,9 @@ impl Region {
         Ok((view, head))
     }
 
-    /// Whether somebody has, or had, another mapping of these pages in this process.
-    pub(crate) fn was_viewed(&self) -> bool {
-        // Asked by the owner of all of it: whoever made a view did so before.
-        self.viewed.load(Ordering::Relaxed)
+    /// Whether a view of it was ever made: it may outlive whoever asked for it.
+    pub(crate) fn is_viewed(&self) -> bool {
+        self.is_viewed.load(Ordering::Relaxed)
     }
 
     /// Puts the pages of `fresh` in the place of those from `at` on. For whoever reads there meanwhile it is one
@@ -268,8 +271,10 @@ mod tests {
         let region = Region::ring(fd.as_fd(), 4096, 8192, Access::ReadWrite).unwrap();
         let reader = Region::ring(fd.as_fd(), 4096, 8192, Access::ReadOnly).unwrap();
         let (view, head) = reader.view().unwrap();
+        assert!(reader.is_viewed());
         drop(reader);
         assert_eq!((view.len(), head), (2 * 8192, 4096));
+        assert!(!region.is_viewed(), "it is another mapping that was");
         // SAFETY: inside the mapping, one byte, read and written by this thread alone.
         let write = |at: usize, value| unsafe { region.at(4096 + at, 1).write(value) };
         // SAFETY: as above.

@@ -1,5 +1,7 @@
 //! The simulator does what it says: faults happen, misuse is seen, the same seed is the same world.
 
+mod key;
+
 use std::{str::FromStr, time::Duration};
 
 use super::*;

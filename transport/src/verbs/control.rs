@@ -38,6 +38,7 @@ use crate::{
         raw::{CmError, Target},
         removal::Removals,
         sys,
+        turns::Turns,
     },
 };
 
@@ -143,6 +144,7 @@ impl ControlHandle {
             channel,
             ids: HashMap::new(),
             naming: HashMap::new(),
+            turns: Turns::default(),
             inbox,
             mailbox: mailbox.clone(),
             watches: Watches::new(epoll),
@@ -192,6 +194,7 @@ pub(crate) struct Control {
     pub(crate) ids: HashMap<IdKey, Entry>,
     /// Attempts whose name is being looked up.
     pub(crate) naming: HashMap<u64, Box<Attempt>>,
+    pub(crate) turns: Turns,
     inbox: Receiver<Command>,
     pub(crate) mailbox: Mailbox,
     pub(crate) watches: Watches,
@@ -233,6 +236,7 @@ impl Control {
                 self.take_events();
             }
             self.expire(Instant::now());
+            self.begin_waiting();
             self.attend();
             self.step_removals(Instant::now());
         }
@@ -486,7 +490,7 @@ impl Control {
             Role::Active(active) => Some(active.deadline()),
             _ => None,
         });
-        named.chain(active).chain(self.removals.next_look()).min()
+        named.chain(active).chain(self.turns.deadlines()).chain(self.removals.next_look()).min()
     }
 
     fn expire(&mut self, now: Instant) {
@@ -499,6 +503,7 @@ impl Control {
         for key in late {
             self.fail(key, Active::timed_out);
         }
+        self.turns.expire(now);
         let late: Vec<u64> = self
             .naming
             .iter()
@@ -515,6 +520,7 @@ impl Control {
     fn stop(&mut self) {
         self.stopping = true;
         self.naming.clear();
+        self.turns.clear();
         self.removals.stop();
         for key in self.ids.keys().copied().collect::<Vec<_>>() {
             let Some(mut entry) = self.ids.remove(&key) else { continue };

@@ -31,12 +31,13 @@ const MAGIC: [u8; 4] = *b"gmgr";
 #[expect(clippy::cast_possible_truncation, reason = "56")]
 const GRANT_BYTES_MAX_U32: u32 = GRANT_BYTES_MAX as u32;
 
-const PAGE_BYTES: usize = 8192;
+const PAGE_BYTES: usize = 4096;
 /// A seat's part of a page: the grant that arrives, and half-way the one that leaves.
 const PLACES_BYTES: usize = 128;
+const _: () = assert!(GRANT_BYTES_MAX <= PLACES_BYTES / 2);
 /// Seats whose places are in one page.
-const SEATS: u32 = 64;
-const _: () = assert!(GRANT_BYTES_MAX <= PLACES_BYTES / 2 && SEATS as usize * PLACES_BYTES == PAGE_BYTES);
+const SEATS: u32 = 32;
+const _: () = assert!(SEATS as usize * PLACES_BYTES == PAGE_BYTES);
 
 /// What one side grants the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -72,9 +72,10 @@ impl Rx {
         }
     }
 
-    /// `None`: a frame in it is still lent.
+    /// `None`: a frame in it is still lent, or may still be held.
     pub(crate) fn into_room(self) -> Option<Room> {
-        Rc::into_inner(self.memory).map(|region| Room { region, shape: self.shape })
+        let region = Rc::into_inner(self.memory).filter(|region| !region.is_viewed())?;
+        Some(Room { region, shape: self.shape })
     }
 
     pub(crate) fn arrivals(&self) -> u64 {

@@ -1,0 +1,170 @@
+//! A look at a live server: what it serves, what it does, and calls by hand.
+
+mod value;
+
+use std::{error::Error, fmt::Write as _, path::PathBuf, time::Duration};
+
+use gimmal_rpc::{
+    CallOptions, Channel, Client, Key, Method, MethodKind,
+    cell::Outcome,
+    channel::Ticket,
+    reflect::{ConnectionInfo, Health, MethodInfo, ReflectionClient},
+};
+use value::{Type, signature};
+
+/// How to reach a server.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Server {
+    /// shm://name, rdma://host:port or gimmal://host:port.
+    url: String,
+    /// A file with the shared key, mode 0600.
+    #[arg(long)]
+    key: Option<PathBuf>,
+    /// How long a call may take.
+    #[arg(long, default_value_t = 5000)]
+    timeout_ms: u64,
+}
+
+type Done<T = ()> = Result<T, Box<dyn Error>>;
+
+impl Server {
+    fn connect(&self) -> Done<Client> {
+        let mut builder = Client::builder().deadline(Duration::from_millis(self.timeout_ms));
+        if let Some(path) = &self.key {
+            builder = builder.key(Key::from_file(path)?);
+        }
+        Ok(builder.connect(&self.url)?)
+    }
+}
+
+/// `gimmal call`: lists methods, or calls one.
+pub(crate) fn call(server: &Server, method: Option<&str>, arguments: &[String]) -> Done {
+    let client = server.connect()?;
+    let reflection = ReflectionClient::new(client.clone());
+    let methods = reflection.methods().wait().map_err(explain)?;
+    let Some(wanted) = method else {
+        print!("{}", listed(&methods));
+        return Ok(());
+    };
+    let found = methods.iter().find(|method| format!("{}.{}", method.service, method.name) == wanted);
+    let found = found.ok_or_else(|| format!("{wanted} is not served; there are\n{}", listed(&methods)))?;
+    println!("{}", answer(&client, found, arguments)?);
+    Ok(())
+}
+
+fn explain<E: std::fmt::Display>(error: E) -> String {
+    format!("{error}; was the server built without reflection?")
+}
+
+fn listed(methods: &[MethodInfo]) -> String {
+    let mut out = String::new();
+    for method in methods {
+        let MethodInfo { service, name, signature, codec, kind, .. } = method;
+        let again = if method.is_idempotent { ", idempotent" } else { "" };
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "{service}.{name}{signature} [{kind}, {codec}{again}]");
+    }
+    out
+}
+
+fn answer(client: &Client, method: &MethodInfo, arguments: &[String]) -> Done<String> {
+    if !method.is_plain {
+        return Err("bulk and streams need a program with the service's trait".into());
+    }
+    let is_raw = method.kind == "raw";
+    if !is_raw && method.codec != "postcard" {
+        return Err(format!("only postcard is spoken here, and it has {}", method.codec).into());
+    }
+    let mut body = Vec::new();
+    let mut result = None;
+    if is_raw {
+        body.extend_from_slice(arguments.join(" ").as_bytes());
+    } else {
+        let (types, spelled) = signature(&method.signature).ok_or("its signature cannot be read")?;
+        if types.len() != arguments.len() {
+            let (wanted, given) = (types.len(), arguments.len());
+            return Err(format!("{} takes {wanted} arguments, {given} were given", method.signature).into());
+        }
+        for (ty, given) in types.iter().zip(arguments) {
+            Type::parse(ty)?.encode_argument(given, &mut body)?;
+        }
+        result = Type::parse(spelled).ok();
+    }
+    let kind = if is_raw { MethodKind::Raw } else { MethodKind::Async };
+    let leak = |text: &str| -> &'static str { Box::leak(text.to_owned().into_boxed_str()) };
+    let (service, name) = (leak(&method.service), leak(&method.name));
+    // A method lives as long as the process: this one makes one call.
+    let spoken = Method::new(service, name, leak(&method.signature), leak(&method.codec), kind);
+    let spoken = if method.kind == "one-way" { spoken.one_way() } else { spoken };
+    let spoken: &'static Method = Box::leak(Box::new(spoken));
+    // Not through a typed call: whether bytes are the method's error is seen here.
+    match client.start(spoken, &CallOptions::default(), None, &body[..]).wait().into_bytes() {
+        Ok((false, bytes)) if is_raw => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Ok((false, bytes)) => Ok(shown(result.as_ref(), &bytes)),
+        Ok((true, bytes)) => {
+            let ty = match &result {
+                Some(Type::Result(_, error)) => error.as_deref(),
+                _ => None,
+            };
+            Err(format!("the method failed: {}", shown(ty, &bytes)).into())
+        }
+        Err(Outcome::Status(status)) => Err(status.to_string().into()),
+        Err(Outcome::Failed(error)) => Err(error.to_string().into()),
+        Err(Outcome::Mismatch(theirs)) => Err(format!("it is spelled {theirs} there").into()),
+        Err(_) => Err("the answer is too large to be shown here".into()),
+    }
+}
+
+/// As JSON, or as bytes where the type is the program's own.
+fn shown(ty: Option<&Type>, bytes: &[u8]) -> String {
+    let json = ty.and_then(|ty| ty.decode_all(bytes));
+    json.map_or_else(
+        || bytes.iter().fold("0x".to_owned(), |hex, byte| format!("{hex}{byte:02x}")),
+        |value| value.to_string(),
+    )
+}
+
+/// `gimmal top`: what a server does, again and again. Returns whether it is well.
+pub(crate) fn top(server: &Server, interval_ms: u64, count: u64) -> Done<bool> {
+    let client = server.connect()?;
+    let reflection = ReflectionClient::new(client);
+    let mut before: Option<Vec<(String, u64)>> = None;
+    let mut is_well = true;
+    for round in 0..count.max(1) {
+        if round > 0 {
+            std::thread::sleep(Duration::from_millis(interval_ms));
+        }
+        let counters = reflection.counters().wait().map_err(explain)?;
+        let connections = reflection.connections().wait()?;
+        let health = reflection.health(String::new()).wait()?;
+        is_well = health == Health::Serving;
+        print!("{}", page(&counters, before.as_deref(), &connections, health, interval_ms));
+        before = Some(counters);
+    }
+    Ok(is_well)
+}
+
+fn page(
+    counters: &[(String, u64)],
+    before: Option<&[(String, u64)]>,
+    connections: &[ConnectionInfo],
+    health: Health,
+    interval_ms: u64,
+) -> String {
+    let mut out = format!("health {health:?}, {} connections\n", connections.len());
+    for ConnectionInfo { peer, provider, device, authenticated, age_ms } in connections {
+        let proved = if *authenticated { ", key proved" } else { "" };
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "  {provider:5} {peer} on {device}, {:.1} s{proved}", *age_ms as f64 / 1000.0);
+    }
+    let _ = writeln!(out, "{:16} {:>14} {:>12}", "counter", "total", "per second");
+    for (name, value) in counters {
+        let old = before.and_then(|before| before.iter().find(|(old, _)| old == name));
+        let rate = old.map(|(_, old)| value.saturating_sub(*old) * 1000 / interval_ms.max(1));
+        if *value > 0 {
+            let rate = rate.map(|rate| rate.to_string()).unwrap_or_default();
+            let _ = writeln!(out, "{name:16} {value:>14} {rate:>12}");
+        }
+    }
+    out
+}

@@ -1,0 +1,178 @@
+//! A look at every call of a service before its handler begins and after it ended: server layers.
+//!
+//! ```text
+//!  Server ─► Guarded<Guarded<XServer, Metrics>, Limit>: before, before ─► handler ─► after, after
+//! ```
+
+use std::{
+    any::Any,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use gimmal_engine::transport::{Bulk, Loan};
+
+use crate::{
+    answer::Answer,
+    codec::EncodeError,
+    cx::Cx,
+    method::Method,
+    service::Service,
+    status::Status,
+    task::{BoxTask, Seat, Task},
+};
+
+/// How a handler ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Ended {
+    /// With its answer.
+    Answered,
+    /// With its method's error, or a status in place of an answer.
+    Failed,
+    /// It was dropped, because nobody waits for it any more, or it panicked.
+    Dropped,
+}
+
+/// What is done before a handler begins and after it ended. Both run on the server's worker, so they must not block.
+pub trait ServerLayer: Send + Sync + 'static {
+    /// What is kept while the handler runs.
+    type Seen: Send + 'static;
+
+    /// Before the arguments are decoded.
+    ///
+    /// # Errors
+    /// The caller gets this status, and the handler does not begin; make it with [`Status::refused`], so that the
+    /// caller knows that.
+    fn before(&self, cx: &Cx, method: &'static Method) -> Result<Self::Seen, Status>;
+
+    /// After it ended, in whatever way.
+    fn after(&self, method: &'static Method, seen: Self::Seen, ended: Ended) {
+        let _ = (method, seen, ended);
+    }
+}
+
+/// A service with a [`ServerLayer`] around it, which is a service. Costs two allocations for a call of an async method.
+#[derive(Debug)]
+pub struct Guarded<S, L> {
+    service: S,
+    layer: Arc<L>,
+}
+
+impl<S: Service, L: ServerLayer> Guarded<S, L> {
+    /// `layer` around `service`.
+    pub fn new(service: S, layer: L) -> Self {
+        Self { service, layer: Arc::new(layer) }
+    }
+}
+
+/// Tells the layer how it ended, once.
+struct Watch<L: ServerLayer> {
+    layer: Arc<L>,
+    method: &'static Method,
+    seen: Option<L::Seen>,
+}
+
+impl<L: ServerLayer> Watch<L> {
+    fn end(&mut self, ended: Ended) {
+        if let Some(seen) = self.seen.take() {
+            self.layer.after(self.method, seen, ended);
+        }
+    }
+}
+
+impl<L: ServerLayer> Drop for Watch<L> {
+    fn drop(&mut self) {
+        self.end(Ended::Dropped);
+    }
+}
+
+impl<S: Service, L: ServerLayer> Guarded<S, L> {
+    fn watch(&self, cx: &Cx) -> Result<Watch<L>, Status> {
+        let method = cx.method();
+        let seen = Some(self.layer.before(cx, method)?);
+        Ok(Watch { layer: Arc::clone(&self.layer), method, seen })
+    }
+}
+
+impl<S: Service, L: ServerLayer> Service for Guarded<S, L> {
+    fn methods(&self) -> &'static [Method] {
+        self.service.methods()
+    }
+
+    fn call_raw(
+        &self,
+        method: usize,
+        cx: &Cx,
+        request: &[u8],
+        answer: &mut Answer<'_>,
+    ) -> Result<(), Status> {
+        let mut watch = self.watch(cx)?;
+        let ended = self.service.call_raw(method, cx, request, answer);
+        watch.end(if ended.is_ok() { Ended::Answered } else { Ended::Failed });
+        ended
+    }
+
+    fn start(
+        &self,
+        method: usize,
+        cx: Cx,
+        arguments: &[u8],
+        bulk: Option<Bulk>,
+        seat: &mut Seat,
+    ) -> Result<(), Status> {
+        let watch = self.watch(&cx)?;
+        self.service.start(method, cx, arguments, bulk, seat)?;
+        if let Some(task) = seat.take() {
+            seat.give(Box::pin(Watched { task, watch }));
+        }
+        Ok(())
+    }
+}
+
+/// A handler under a layer.
+struct Watched<L: ServerLayer> {
+    task: BoxTask,
+    watch: Watch<L>,
+}
+
+// What must not move lies in a box of its own.
+impl<L: ServerLayer> Unpin for Watched<L> {}
+
+impl<L: ServerLayer> Task for Watched<L> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        let polled = this.task.as_mut().poll(context);
+        if polled.is_ready() {
+            let ended = if this.task.as_mut().is_error() { Ended::Failed } else { Ended::Answered };
+            this.watch.end(ended);
+        }
+        polled
+    }
+
+    fn is_error(self: Pin<&mut Self>) -> bool {
+        self.get_mut().task.as_mut().is_error()
+    }
+
+    fn encode(self: Pin<&mut Self>, out: &mut [u8]) -> Result<usize, EncodeError> {
+        self.get_mut().task.as_mut().encode(out)
+    }
+
+    fn encoded_bytes(self: Pin<&mut Self>) -> Option<usize> {
+        self.get_mut().task.as_mut().encoded_bytes()
+    }
+
+    fn take_loan(self: Pin<&mut Self>) -> Option<Loan> {
+        self.get_mut().task.as_mut().take_loan()
+    }
+
+    fn clear(self: Pin<&mut Self>) {
+        self.get_mut().task.as_mut().clear();
+    }
+
+    fn refill(self: Pin<&mut Self>, _: &mut dyn Any) -> bool {
+        // The next call has a watch of its own.
+        false
+    }
+}

@@ -1,0 +1,76 @@
+//! A server that goes away at any moment: what runs is answered, what comes later is refused and did not run, and the client
+//! leaves when its calls have ended.
+
+use super::*;
+
+/// Hears what a client's line would.
+#[derive(Debug, Default)]
+struct Heard {
+    leaving: AtomicBool,
+    ended: AtomicBool,
+}
+
+impl super::super::Watcher for Heard {
+    fn ended(&self, _: &gimmal_engine::transport::CloseReason) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    fn leaving(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_server_that_drains_answers_what_runs_and_refuses_the_rest() {
+    let (mut answered, mut refused) = (0, 0);
+    for (name, device) in DEVICES {
+        for seed in 0..seeds() {
+            let what = format!("{name}, seed {seed}");
+            let mut run = Run::new(seed, world(seed, device()));
+            let conn = run.conn.unwrap();
+            let heard = Arc::new(Heard::default());
+            let watcher: Arc<dyn super::super::Watcher> = Arc::clone(&heard) as _;
+            run.client.with(|node, _| node.conns.get_mut(conn).unwrap().watcher = Some(watcher));
+            let moment = u32::try_from(run.rng.below(150)).unwrap();
+            let mut number = 0;
+            while number < 150 {
+                run.step();
+                if run.rng.below(2) == 0 {
+                    run.call(number);
+                    number += 1;
+                }
+                if number == moment && !heard.leaving.load(Ordering::Relaxed) {
+                    run.server.app().shared.draining.store(true, Ordering::Relaxed);
+                    run.server.with(|node, io| node.drain(io));
+                }
+            }
+            // The rest of the calls end, and nothing is left.
+            for _ in 0..40_000 {
+                run.step();
+                if run.open.is_empty() {
+                    break;
+                }
+            }
+            for _ in 0..3000 {
+                run.step();
+            }
+            run.check(&what, 150);
+            assert!(heard.leaving.load(Ordering::Relaxed), "{what}: the client was not told");
+            assert!(
+                !heard.ended.load(Ordering::Relaxed),
+                "{what}: the connection stands until somebody leaves"
+            );
+            answered += run.ended.values().filter(|ended| ended.is_ok()).count();
+            refused += run.ended.values().filter(|ended| **ended == Err(Fate::NotRun)).count();
+            let done = Arc::new(AtomicBool::new(false));
+            run.client.with(|node, io| node.retire(io, conn, &done));
+            assert!(done.load(Ordering::Relaxed), "{what}: no call is on it");
+            for _ in 0..3000 {
+                run.turns();
+            }
+            assert!(heard.ended.load(Ordering::Relaxed), "{what}: it was not closed");
+            assert_eq!(run.server.app_mut().conns.iter_mut().count(), 0, "{what}");
+        }
+    }
+    assert!(answered > 100 && refused > 100, "{answered} {refused}");
+}

@@ -1,0 +1,161 @@
+//! Channels around channels: each ready-made layer does what it says, and several together.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Fixture, ProbeClient, block_on, config, fate, until};
+use gimmal_rpc::{
+    CallError, Client, Code, Fate, Hedge, Layered, Retry, RetryPolicy,
+    layer::{Limit, Log, Metrics, Rate, Timeout},
+};
+
+for_each_scheme! {
+    limits_refuse_at_once_and_give_back
+    timeouts_cap_and_metrics_count
+    a_slow_call_is_hedged_once_and_the_loser_cancelled
+}
+
+fn channel(fixture: &Fixture) -> Client {
+    Client::builder().config(config()).connect(&fixture.url).unwrap()
+}
+
+fn code<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, CallError<E>>) -> Code {
+    let error = result.expect_err("the call should have failed");
+    error.status().expect("a status").code()
+}
+
+fn limits_refuse_at_once_and_give_back(scheme: &str) {
+    let fixture = Fixture::new(scheme, "limits");
+    let client = ProbeClient::new(Layered::new(channel(&fixture), Limit::new(2)));
+    let (first, second) = (client.hang(), client.hang());
+    until("both run", || fixture.hanging() == 2);
+    let third = client.echo("x".into()).wait();
+    assert_eq!(fate(third.clone()), Fate::NotRun);
+    assert_eq!(code(third), Code::ResourceExhausted);
+    // A cancelled call gives its place back, and an answered one.
+    drop(first);
+    for _ in 0..5 {
+        assert_eq!(client.echo("x".into()).wait().unwrap(), "x");
+        assert_eq!(block_on(client.echo("x".into())).unwrap(), "x");
+    }
+    drop(second);
+    let client = ProbeClient::new(Layered::new(channel(&fixture), Rate::new(20, 3)));
+    let started = Instant::now();
+    let outcomes: Vec<_> = (0..6).map(|_| client.echo("x".into()).wait()).collect();
+    if started.elapsed() < Duration::from_millis(50) {
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 3);
+        assert_eq!(code(outcomes[5].clone()), Code::ResourceExhausted);
+    }
+    std::thread::sleep(Duration::from_millis(120));
+    assert!(client.echo("x".into()).wait().is_ok(), "it fills up again");
+    // With retries around it, a limit is a queue.
+    let policy = RetryPolicy { attempts: 100, ..RetryPolicy::default() };
+    let client = ProbeClient::new(Retry::new(client.channel().clone(), policy));
+    for _ in 0..4 {
+        assert!(client.echo("x".into()).wait().is_ok());
+    }
+}
+
+fn timeouts_cap_and_metrics_count(scheme: &str) {
+    let fixture = Fixture::new(scheme, "metrics");
+    let metrics = Metrics::default();
+    let inner = Layered::new(channel(&fixture), Timeout(Duration::from_millis(50)));
+    let client = ProbeClient::new(Layered::new(Layered::new(inner, metrics.clone()), Log));
+    assert_eq!(client.echo("x".into()).wait().unwrap(), "x");
+    assert!(client.divide(1, 0).wait().is_err(), "an answer all the same");
+    assert_eq!(code(client.hang().wait()), Code::DeadlineExceeded);
+    let seen = metrics.snapshot();
+    let of = |method| &seen[&("Probe", method)];
+    assert_eq!((of("echo").answered, of("echo").failed), (1, 0));
+    assert_eq!((of("divide").answered, of("divide").failed), (1, 0));
+    assert_eq!((of("hang").answered, of("hang").failed), (0, 1));
+    assert!(of("hang").total >= Duration::from_millis(50));
+    assert_eq!(of("hang").buckets.iter().sum::<u64>(), 1);
+    let text = metrics.prometheus();
+    let line = "gimmal_call_seconds_count{service=\"Probe\",method=\"echo\"} 1";
+    assert!(text.contains(line) && text.contains("le=\"+Inf\"} 1"), "{text}");
+    let stats = fixture.server.stats().prometheus("server");
+    assert!(stats.contains("gimmal_requests_total{side=\"server\"} 3\n"), "{stats}");
+}
+
+fn a_slow_call_is_hedged_once_and_the_loser_cancelled(scheme: &str) {
+    let fixture = Fixture::new(scheme, "hedge");
+    let client = ProbeClient::new(Hedge::new(channel(&fixture), Duration::from_millis(300)));
+    assert_eq!(client.echo("fast".into()).wait().unwrap(), "fast");
+    assert_eq!(fixture.server.stats().started, 1);
+    assert_eq!(client.later(1000).wait().unwrap(), 1000);
+    until("the second was made and cancelled", || {
+        let stats = fixture.server.stats();
+        stats.started == 3 && stats.serving == 0
+    });
+    assert_eq!(fixture.server.stats().dropped, 1);
+    assert_eq!(block_on(client.later(600)).unwrap(), 600);
+    // What may not run twice is made once.
+    drop(client.hang());
+    let hanging = client.hang();
+    let waiting = std::thread::spawn(move || hanging.wait());
+    until("it hangs", || fixture.hanging() == 1);
+    std::thread::sleep(Duration::from_millis(450));
+    assert_eq!(fixture.hanging(), 1);
+    let Fixture { server, .. } = fixture;
+    drop(server);
+    assert_eq!(fate(waiting.join().unwrap()), Fate::MaybeRan);
+}
+
+/// The same layers around a service: refusals are not run, and every handler's end is seen.
+#[test]
+fn a_service_is_limited_and_counted() {
+    use gimmal_rpc::{Guarded, Server};
+    for scheme in ["mem", "shm"] {
+        let metrics = Metrics::default();
+        let prober = common::Prober::default();
+        let counts = std::sync::Arc::clone(&prober.0);
+        let service = Guarded::new(common::serve_probe(prober), metrics.clone());
+        let service = Guarded::new(service, Limit::new(2));
+        let server = Server::builder().service(service).config(config());
+        let server = server.listen(&common::address(scheme, "guarded")).unwrap();
+        let client = Client::builder().config(config()).connect(&server.address().to_string()).unwrap();
+        let client = ProbeClient::new(client);
+        for _ in 0..3 {
+            assert_eq!(client.echo("x".into()).wait().unwrap(), "x");
+            assert_eq!(client.reverse(b"ab").wait().unwrap(), b"ba");
+        }
+        assert!(client.divide(1, 0).wait().is_err());
+        assert_eq!(client.later(5).wait().unwrap(), 5);
+        let hanging = [client.hang(), client.hang()];
+        until("both hang", || counts.hanging.load(std::sync::atomic::Ordering::SeqCst) == 2);
+        let third = client.echo("x".into()).wait();
+        assert_eq!((fate(third.clone()), code(third)), (Fate::NotRun, Code::ResourceExhausted));
+        assert_eq!(fate(client.reverse(b"ab").wait()), Fate::NotRun);
+        drop(hanging);
+        until("both were dropped", || {
+            metrics.snapshot().get(&("Probe", "hang")).is_some_and(|m| m.failed == 2)
+        });
+        assert_eq!(client.echo("x".into()).wait().unwrap(), "x");
+        let seen = metrics.snapshot();
+        let of = |method| (seen[&("Probe", method)].answered, seen[&("Probe", method)].failed);
+        assert_eq!((of("echo"), of("reverse"), of("divide"), of("later")), ((4, 0), (3, 0), (0, 1), (1, 0)));
+    }
+}
+
+#[cfg(feature = "tower")]
+#[test]
+fn a_channel_is_a_service_of_tower() {
+    use gimmal_rpc::{
+        CallOptions, Method, MethodKind,
+        layer::tower::{Around, Calls, Request},
+    };
+    use tower_layer::Layer as _;
+    use tower_service::Service as _;
+    static REVERSE: Method = Method::new("Probe", "reverse", "(bytes) -> bytes", "raw", MethodKind::Raw);
+    let fixture = Fixture::new("mem", "tower");
+    let mut calls = Calls(Around(Limit::new(1)).layer(channel(&fixture)));
+    let request = Request { method: &REVERSE, options: CallOptions::default(), body: b"abc".to_vec() };
+    assert_eq!(block_on(calls.call(request.clone())).unwrap(), b"cba");
+    let (first, second) = (calls.call(request.clone()), calls.call(request));
+    assert_eq!(fate(block_on(second)), Fate::NotRun);
+    assert_eq!(block_on(first).unwrap(), b"cba");
+}
