@@ -227,7 +227,7 @@ CONNECT_REQUEST Request Fail Fail Fail Stray Stray Stray
 CONNECT_RESPONSE Stray Fail Fail Fail Stray Stray Reap
 CONNECT_ERROR Stray Fail Fail Fail Forget Fail Reap
 UNREACHABLE Stray Fail Fail NoAnswer Forget Probe Reap
-REJECTED Stray Fail Fail Refused Forget Fail Reap
+REJECTED Stray Fail Fail Refused Forget PeerGone Reap
 ESTABLISHED Stray Fail Fail Accepted Forget Note Reap
 DISCONNECTED Stray Fail Fail Fail Forget PeerGone Reap
 DEVICE_REMOVAL DeviceGone DeviceGone DeviceGone DeviceGone DeviceGone DeviceGone Reap
