@@ -26,7 +26,7 @@ use crate::{
     verbs::{
         asynchronous::{DeviceEvent, Watches},
         cm::{
-            CmEvent, CmId, EventChannel, IdKey,
+            CmEvent, CmId, EventChannel, EventKind, IdKey,
             table::{Action, Happening, action, answers},
         },
         connect::{Active, Attempt, Outcome},
@@ -394,7 +394,7 @@ impl Control {
             }
             Action::Establish | Action::Stray => self.stray(&event),
             Action::Request => self.request(event),
-            Action::PeerGone => self.down(&event, CloseReason::PeerGone { how: how_gone(event.status) }),
+            Action::PeerGone => self.down(&event, CloseReason::PeerGone { how: how_gone(&event) }),
             Action::DeviceGone => self.device_gone(&event),
             Action::Fail if matches!(entry.role, Role::Live(_)) => {
                 let reason = CloseReason::Event { event: event.kind.name(), status: event.status };
@@ -546,9 +546,11 @@ impl Control {
     }
 }
 
-/// How a connection that the CM reports as disconnected went.
-fn how_gone(status: i32) -> &'static str {
-    if status == -sys::errno::ETIMEDOUT {
+/// How a connection went that the CM reports as disconnected, or as rejected after all.
+fn how_gone(event: &CmEvent) -> &'static str {
+    if event.kind == EventKind::Rejected {
+        "gone before the CM had finished connecting"
+    } else if event.status == -sys::errno::ETIMEDOUT {
         "disconnected; it did not answer our own request to disconnect"
     } else {
         "disconnected"

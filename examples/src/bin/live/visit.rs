@@ -5,7 +5,7 @@ use std::{
     collections::BTreeSet,
     process::Command,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -25,6 +25,8 @@ trait Harm {
     async fn cut(&self, cx: &Cx, netdev: String, ms: u64, how: Cut);
     /// When the network came back, if it did.
     async fn back(&self, cx: &Cx) -> Option<Back>;
+    /// How many milliseconds this process has been listening.
+    async fn since_listening(&self, cx: &Cx) -> u64;
     /// Ends the process without a goodbye, shortly after the answer.
     async fn die(&self, cx: &Cx);
     /// Switches the host off, shortly after the answer.
@@ -60,6 +62,9 @@ const SLACK: Duration = Duration::from_millis(500);
 
 #[derive(Default, Clone)]
 struct Harmer(Arc<Mutex<Option<(Instant, bool)>>>);
+
+/// When this process began to listen.
+static LISTENING: OnceLock<Instant> = OnceLock::new();
 
 fn later(act: impl FnOnce() + Send + 'static) {
     std::thread::spawn(move || {
@@ -109,6 +114,11 @@ impl Harm for Harmer {
     async fn back(&self, _: &Cx) -> Option<Back> {
         let (up, carrier_lost) = (*self.0.lock().unwrap_or_else(PoisonError::into_inner))?;
         Some(Back { since_ms: u64::try_from(up.elapsed().as_millis()).ok()?, carrier_lost })
+    }
+
+    async fn since_listening(&self, _: &Cx) -> u64 {
+        let span = LISTENING.get().map_or(Duration::ZERO, Instant::elapsed);
+        u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
     }
 
     async fn die(&self, _: &Cx) {
@@ -177,6 +187,7 @@ pub(crate) fn host(options: &HostOptions) -> anyhow::Result<()> {
         .service(serve_tally(Book::default()))
         .service(serve_harm(Harmer::default()))
         .listen(&options.address)?;
+    let _ = LISTENING.set(Instant::now());
     println!("listening on {}", server.address());
     std::thread::sleep(Duration::from_secs(options.seconds));
     ensure!(server.shutdown(Duration::from_secs(2)), "calls were still running after 2 s");
@@ -214,7 +225,7 @@ pub(crate) struct Options {
     /// How long the network is away, ms.
     #[arg(long, default_value_t = 5000)]
     away_ms: u64,
-    /// Connected again this long after the network is back, ms.
+    /// Connected again this long after the network is back, or the next server listens, ms.
     #[arg(long, default_value_t = 2000)]
     back_ms: u64,
     #[command(flatten)]
@@ -301,7 +312,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     harm_it(options, &harm)?;
     let harmed = Instant::now();
     let back = if options.event == Event::Restart {
-        wait_for_restart(&tally, before, harmed)?
+        wait_for_restart(&tally, &harm, before, harmed)?
     } else {
         wait_for_network(options, &harm, harmed)?
     };
@@ -338,10 +349,22 @@ fn harm_it(options: &Options, harm: &HarmClient<Client>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn wait_for_restart(tally: &TallyClient<Client>, before: u32, harmed: Instant) -> anyhow::Result<Duration> {
+/// How long after the next process began to listen we could ask it.
+fn wait_for_restart(
+    tally: &TallyClient<Client>,
+    harm: &HarmClient<Client>,
+    before: u32,
+    harmed: Instant,
+) -> anyhow::Result<Duration> {
     loop {
         match tally.process().wait() {
-            Ok(now) if now != before => return Ok(harmed.elapsed().saturating_sub(LEAD)),
+            Ok(now) if now != before => {
+                println!(
+                    "the next process answers {:?} after the end",
+                    harmed.elapsed().saturating_sub(LEAD)
+                );
+                return Ok(Duration::from_millis(anyhow_of(harm.since_listening().wait())?));
+            }
             _ => std::thread::sleep(Duration::from_millis(5)),
         }
         ensure!(harmed.elapsed() < Duration::from_secs(30), "the restarted server was not reached");
@@ -392,11 +415,11 @@ fn check(
         return Ok(());
     }
     ensure!(reconnects >= 1, "never reconnected: not injected");
+    ensure!(back <= Duration::from_millis(options.back_ms), "reconnected only after {back:?}");
     if options.event == Event::Restart {
-        // When it comes back is whoever restarts it's business.
+        // It remembers no calls.
         return Ok(());
     }
-    ensure!(back <= Duration::from_millis(options.back_ms), "reconnected only after {back:?}");
     let end =
         fates.answered.iter().chain(&fates.not_run).chain(&fates.maybe_ran).max().copied().unwrap_or(0) + 1;
     let seen: BTreeSet<u64> = anyhow_of(tally.seen(first_number(), end).wait())?.into_iter().collect();

@@ -135,8 +135,9 @@ const fn cm_action(state: State, event: EventKind) -> Action {
         }
 
         (S::Live, E::Established) => Action::Note,
-        (S::Live, E::Disconnected) => Action::PeerGone,
-        (S::Live, E::ConnectError | E::Rejected) => Action::Fail,
+        // Rejected: it went while its CM, or ours, still waited for the last message of the handshake. Data needs neither.
+        (S::Live, E::Disconnected | E::Rejected) => Action::PeerGone,
+        (S::Live, E::ConnectError) => Action::Fail,
 
         // A doubled step of the way is harmless; what is not known to this program is, too.
         (S::Routing, E::AddrResolved) | (S::Connecting, E::AddrResolved | E::RouteResolved) => Action::Stray,
@@ -226,7 +227,7 @@ CONNECT_REQUEST Request Fail Fail Fail Stray Stray Stray
 CONNECT_RESPONSE Stray Fail Fail Fail Stray Stray Reap
 CONNECT_ERROR Stray Fail Fail Fail Forget Fail Reap
 UNREACHABLE Stray Fail Fail NoAnswer Forget Probe Reap
-REJECTED Stray Fail Fail Refused Forget Fail Reap
+REJECTED Stray Fail Fail Refused Forget PeerGone Reap
 ESTABLISHED Stray Fail Fail Accepted Forget Note Reap
 DISCONNECTED Stray Fail Fail Fail Forget PeerGone Reap
 DEVICE_REMOVAL DeviceGone DeviceGone DeviceGone DeviceGone DeviceGone DeviceGone Reap
