@@ -45,6 +45,7 @@ mod removal;
 mod rnr;
 mod rx;
 mod sys;
+mod timers;
 mod tx;
 mod wr_id;
 
