@@ -385,12 +385,12 @@ fn child_no_memory() {
     let (_folder, address) = place();
     let mut listener = listen(&address);
     let small = Shm.open_port(&config(4096)).unwrap();
-    let large = Shm.open_port(&config(64 << 20)).unwrap();
+    let large = Shm.open_port(&config(16 << 20)).unwrap();
     let mut connecting = connect(&address, &large.gate()).unwrap();
     let incoming = listener.accept(SECOND).unwrap().unwrap();
     let status = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = status.split(' ').next().unwrap().parse().unwrap();
-    let limit = rustix::process::Rlimit { current: Some((pages << 12) + (64 << 20)), maximum: None };
+    let limit = rustix::process::Rlimit { current: Some((pages << 12) + (16 << 20)), maximum: None };
     rustix::process::setrlimit(rustix::process::Resource::As, limit).unwrap();
     let error = incoming.accept(&small.gate()).unwrap_err();
     let errno = rustix::io::Errno::NOMEM.raw_os_error();
