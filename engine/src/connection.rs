@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use gimmal_transport::{CloseReason, ConnId, Negotiated, Port, Refused, Staged, Tag, Time, Violation};
+use gimmal_transport::{Chain, CloseReason, ConnId, Negotiated, Port, Refused, Staged, Tag, Time, Violation};
 
 use crate::{
     error::SendError,
@@ -38,7 +38,7 @@ pub(crate) struct Connection {
     pub(crate) loans: Loans,
     pub(crate) pulls: Pulls,
     in_place: InPlace,
-    pub(crate) state: State,
+    state: State,
     pub(crate) heart: Heart,
     /// Control frames that wait for room.
     control: VecDeque<(Kind, u64)>,
@@ -70,6 +70,47 @@ impl Connection {
 
     pub(crate) fn body_bytes_max(&self) -> usize {
         self.window.payload_bytes_max() - wire::HEAD_BYTES
+    }
+
+    pub(crate) const fn state(&self) -> State {
+        self.state
+    }
+
+    pub(crate) fn set_state(&mut self, state: State) {
+        self.state = state;
+        if !state.may_send() {
+            self.window.shut();
+        }
+    }
+
+    /// Whether a message with `min_bytes` of payload goes the short way.
+    #[inline]
+    pub(crate) fn is_open(&self, min_bytes: usize) -> bool {
+        self.window.is_open() && min_bytes <= self.window.payload_bytes_max()
+    }
+
+    /// Sends a message that `fill` composes, the short way; as [`Connection::compose`] otherwise.
+    #[inline]
+    pub(crate) fn send_open<P: Port>(
+        &mut self,
+        port: &mut P,
+        conn: ConnId,
+        tag: Tag,
+        fill: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Result<(), SendError> {
+        let room = self.window.payload_bytes_max();
+        let end = port.compose(conn, room, |payload| {
+            let payload_bytes = fill(&mut payload[..room])?;
+            Some(Staged { payload_bytes, tag, chain: Chain::Begin })
+        });
+        match end {
+            Ok(Some(end)) => {
+                self.window.advanced(end);
+                Ok(())
+            }
+            Ok(None) => Err(self.too_small(room - wire::HEAD_BYTES)),
+            Err(refused) => Err(self.refused(refused)),
+        }
     }
 
     /// Room for a frame of at least `min_bytes` of payload, after one look at what was given back since.
@@ -198,12 +239,6 @@ impl Connection {
         }
     }
 
-    /// Whether a message that came and went leaves something to settle.
-    #[inline]
-    pub(crate) fn owes(&self) -> bool {
-        self.ledger.counts_arrivals() || self.ledger.owed() != Owed::Little
-    }
-
     /// The peer's loan is not needed any more.
     pub(crate) fn bulk_done(&mut self, loan_id: u32) {
         if !planted::is(Bug::LoanNotFreed) {
@@ -236,15 +271,15 @@ impl Connection {
 
     pub(crate) fn say_goodbye(&mut self, now: Time) {
         if self.state == State::Open {
-            self.state = State::Draining;
+            self.set_state(State::Draining);
             self.control.push_back((Kind::Goodbye, 0));
             self.close_at = if planted::is(Bug::AbruptGoodbye) { now } else { now.plus(DRAIN_TIMEOUT) };
         }
     }
 
     pub(crate) fn hear_goodbye(&mut self, now: Time) -> Result<(), Violation> {
-        self.state =
-            self.state.on(StateEvent::GoodbyeHeard).ok_or(Violation::Malformed { what: "second goodbye" })?;
+        let violation = Violation::Malformed { what: "second goodbye" };
+        self.set_state(self.state.on(StateEvent::GoodbyeHeard).ok_or(violation)?);
         if !planted::is(Bug::GoodbyeUnanswered) {
             self.control.push_back((Kind::GoodbyeAck, 0));
         }
@@ -316,8 +351,7 @@ impl Connection {
             port.return_credit(conn, self.ledger.poll_credit());
             return true;
         }
-        let riding =
-            owed == Owed::Ride && self.window.chain(wire::CONTROL_BYTES) == gimmal_transport::Chain::Extend;
+        let riding = owed == Owed::Ride && self.window.chain(wire::CONTROL_BYTES) == Chain::Extend;
         if (owed < Owed::Now || planted::is(Bug::CreditOnlyRides)) && !riding {
             return true;
         }

@@ -97,6 +97,7 @@ impl<P: Port, A: App> Runner<P, A> {
     }
 
     fn sleep(&mut self, limit: Duration) {
+        self.worker.restless = true;
         let now = self.now();
         let mut wanted = self.worker.deadline(now).since(now).min(limit);
         if self.worker.is_unsettled() {

@@ -64,7 +64,7 @@ pub use error::{
 pub use frame::{FrameWord, Tag};
 pub use hello::Hello;
 pub use id::{ConnId, Credit, Position};
-pub use mem::{Bulk, Loan, Offer, RxFrame};
+pub use mem::{Bulk, Lent, Loan, Offer, Run, RxFrame};
 pub use negotiated::{Capabilities, Clamp, DataPath, Negotiated, Term};
 pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};
 pub use refusal::Refusal;

@@ -20,6 +20,10 @@ pub struct RxLedger {
     held: VecDeque<(Position, bool)>,
     posted: u64,
     told: Credit,
+    /// The peer may have written up to here, by what it was told.
+    limit: Position,
+    /// From here on the bytes that were freed are worth a word: a quarter of the ring.
+    worth: Position,
     ring_bytes: u64,
     window: u64,
     ring: bool,
@@ -52,6 +56,8 @@ impl RxLedger {
             held: VecDeque::with_capacity(Self::HELD),
             posted: arrivals,
             told: Credit { bytes: Position(0), arrivals },
+            limit: Position(negotiated.rx_ring_bytes.into()),
+            worth: Position(u64::from(negotiated.rx_ring_bytes).div_ceil(4)),
             ring_bytes: negotiated.rx_ring_bytes.into(),
             window: arrivals,
             ring: negotiated.path == DataPath::Ring,
@@ -70,15 +76,33 @@ impl RxLedger {
             self.arrived.0 += 1;
             return Ok(());
         }
-        let unread = end.since(self.told.bytes);
-        if unread > self.ring_bytes || end <= self.arrived {
-            return Err(Violation::Overrun { bytes: unread.saturating_sub(self.ring_bytes) });
+        if end > self.limit || end <= self.arrived {
+            return Err(Violation::Overrun { bytes: end.since(self.limit) });
         }
         self.arrived = end;
         if self.only.is_none() && self.held.is_empty() {
             self.only = Some(end);
         } else {
             self.hold(end);
+        }
+        Ok(())
+    }
+
+    /// Frames arrived one behind the other, up to `end`, and each was released. May be said again, for none.
+    ///
+    /// # Errors
+    /// As [`RxLedger::handle_arrival`].
+    #[inline]
+    pub fn handle_run(&mut self, end: Position) -> Result<(), Violation> {
+        if end > self.limit || end < self.arrived {
+            return Err(Violation::Overrun { bytes: end.since(self.limit) });
+        }
+        self.arrived = end;
+        if self.only.is_none() && self.held.is_empty() {
+            self.freed = end;
+        } else {
+            self.hold(end);
+            self.release_held(end);
         }
         Ok(())
     }
@@ -125,6 +149,13 @@ impl RxLedger {
         self.posted = self.posted.max(posted);
     }
 
+    /// Whether anything is owed: the short way of [`RxLedger::owed`], `true` in doubt.
+    #[inline]
+    #[must_use]
+    pub fn may_owe(&self) -> bool {
+        self.arrivals_count || self.freed >= self.worth
+    }
+
     /// How much is owed.
     #[inline]
     #[must_use]
@@ -158,6 +189,8 @@ impl RxLedger {
         if planted::is(Bug::InventedReceives) {
             self.told.arrivals += 1;
         }
+        self.limit = self.told.bytes.plus(self.ring_bytes);
+        self.worth = self.told.bytes.plus(self.ring_bytes.div_ceil(4));
         self.told
     }
 
