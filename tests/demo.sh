@@ -11,6 +11,9 @@ check "hello" sh -c "$bin/hello | grep 'good day, Ada'"
 check "hello is the README's" bash -c 'sed -n "/^\`\`\`rust/,/^\`\`\`$/p" README.md | sed "1d;\$d" | diff - <(sed 1,4d examples/src/bin/hello.rs)'
 check "chat" sh -c "$bin/chat | grep 'Bob said 2, Ada said 1'"
 check "kv" sh -c "$bin/kv | grep 'get  large: 1048576 bytes, 1048576 of them x'"
+check "driven" sh -c "$bin/driven | grep 'are 338350'"
+check "news" sh -c "$bin/news | grep 'a     read 1000, lost   0'"
+check "pool" sh -c "$bin/pool | grep '16 resource exhausted'"
 check "watch" sh -c "$bin/watch | grep 'readings sent'"
 check "demo over shm" timeout 120 ./x demo
 check "demo of a folder" timeout 60 "$bin/files" demo /usr/share/doc --bytes-max 20000000

@@ -23,16 +23,19 @@ $1
 summary" 2>&1 | tee -a "$log" | sed -n 's/^b| //p' | grep -v 'passed, '
 }
 
+# wire: the server's cable is pulled out, its port is down. loss: both ports stay up and nothing arrives.
 both '
-check "the network is away for 5 s, bound 1 s: dead, then back" visit 7801 --event cut '"$impatient"'
-check "the network is away for 5 s, bound 15 s: the same connection" visit 7802 --event ride '"$patient"'
+check "the link is down for 5 s, bound 1 s: dead, then back" visit 7801 --event cut --how wire '"$impatient"'
+check "the link is down for 5 s, bound 15 s: the same connection" visit 7802 --event ride --how wire '"$patient"'
+check "all is lost for 5 s, bound 1 s: dead, then back" visit 7801 --event cut --how loss '"$impatient"'
+check "all is lost for 5 s, bound 15 s: the same connection" visit 7802 --event ride --how loss '"$patient"'
 check "the server is started again: the client comes back" visit 7801 --event restart '"$impatient"
 both '
 check "the host loses power: reported within the bound" visit 7801 --event power-off '"$impatient"
 
 # Every check must have said how it went: a guest that never started has failed them all.
 passed=$(grep -c '^b| ok ' "$log")
-failed=$((4 - passed))
+failed=$((6 - passed))
 [ "$failed" -eq 0 ] || tail -n 40 "$log" | sed 's/passed, /passed; /'
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" -eq 0 ]

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=${RUST_BACKTRACE:-0}
 
 tiers=("$@")
-[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit bincode sysfs seeds planted conformance loom tidy bench demo lab)
+[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit bincode sysfs seeds planted churn conformance loom tidy bench demo lab)
 
 passed=0 failed=0 skipped=0
 log=$(mktemp)
@@ -66,6 +66,7 @@ lab_tier() {
         --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/conformance,gimmal-engine/verbs ||
         return 1
     lab_programs gimmal-rpc verbs || return 1
+    lab_programs gimmal-engine verbs || return 1
     local status=0
     target/release/gimmal-lab run --fabric none --timeout-s 120 -- bash "$PWD/tests/lab_none.sh" || status=1
     target/release/gimmal-lab run --fabric both --timeout-s 2100 -- bash "$PWD/tests/lab.sh" || status=1
@@ -85,6 +86,7 @@ for name in "${tiers[@]}"; do
         # 2,100 runs of 1,000 messages there and back, 700 seeds on each of three media.
         seeds) GIMMAL_SEEDS=700 GIMMAL_MESSAGES=1000 tier seeds cargo test --release -q -p gimmal-engine --test sim ;;
         planted) tier planted bash tests/planted.sh ;;
+        churn) GIMMAL_CALLS=1000000 tier churn cargo test --release -q -p gimmal-rpc --features verbs --test churn shm:: ;;
         conformance) tier conformance bash tests/conformance.sh ;;
         loom) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom tier loom \
             cargo test -q -p gimmal-transport --release --lib --no-default-features loom_ ;;

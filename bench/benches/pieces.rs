@@ -63,7 +63,7 @@ fn credit(criterion: &mut Criterion) {
     const PAYLOAD: usize = 72;
     for (name, credit_words) in [("words", true), ("frames", false)] {
         let negotiated = negotiated(credit_words);
-        let (mut window, mut ledger) = (TxWindow::new(&negotiated, true), RxLedger::new(&negotiated));
+        let (mut window, mut ledger) = (TxWindow::new(&negotiated, true), RxLedger::new(&negotiated, 25));
         let (mut head, mut posted) = (Position(0), u64::from(negotiated.rx_arrivals));
         criterion.bench_function(&format!("window and ledger, one frame, credit in {name}"), |bench| {
             bench.iter(|| {
@@ -74,7 +74,6 @@ fn credit(criterion: &mut Criterion) {
                 window.flushed();
                 window.handle_completed(head);
                 ledger.handle_arrival(head).expect("within the ring");
-                ledger.handle_release(head);
                 posted += 1;
                 ledger.handle_posted(posted);
                 black_box(ledger.owed());

@@ -14,7 +14,7 @@ use crate::{
 /// Latency and rate of gimmal's layers, beside the floors of the same two processes.
 ///
 /// Times are round trips (RTT).
-#[derive(Parser, Clone, PartialEq, Eq, Debug)]
+#[derive(Parser, Clone, PartialEq, Debug)]
 #[command(name = "gimmal-bench", version, propagate_version = true)]
 pub struct Cli {
     /// What to do.
@@ -23,7 +23,7 @@ pub struct Cli {
 }
 
 /// What to do.
-#[derive(Subcommand, Clone, PartialEq, Eq, Debug)]
+#[derive(Subcommand, Clone, PartialEq, Debug)]
 pub enum Command {
     /// Round trip time of one call at a time.
     Lat(Run),
@@ -82,6 +82,14 @@ pub enum Command {
         /// The page.
         #[arg(short, long, default_value = "gimmal-bench.html")]
         output: PathBuf,
+    },
+    /// A file of runs, or quick, full, paper, regress.
+    Suite(Suite),
+    /// What records say about configuration and machine, and which section of tuning.md to read.
+    Advise {
+        /// Files of records.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
     },
     /// The other side, for clients that are started elsewhere.
     Serve(Serve),
@@ -148,6 +156,28 @@ pub struct Run {
     /// Comma-separated values instead of the table.
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
+}
+
+/// Which runs, and what becomes of them.
+#[derive(Args, Clone, PartialEq, Debug)]
+pub struct Suite {
+    /// quick, full, paper, regress, or a TOML file.
+    pub name: String,
+    /// Put this behind every line, as in "--provider verbs --address rdma://10.0.0.1:0".
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    pub with: String,
+    /// Keep the records here, one JSON object a line.
+    #[arg(long)]
+    pub save: Option<PathBuf>,
+    /// Make a page of them.
+    #[arg(long)]
+    pub page: Option<PathBuf>,
+    /// Records of an earlier time; the program ends with 1 when one was better.
+    #[arg(long)]
+    pub baseline: Option<PathBuf>,
+    /// How much a ratio may be worse than in the baseline, percent.
+    #[arg(long, default_value = "15")]
+    pub tolerance: f64,
 }
 
 /// How to serve.

@@ -88,7 +88,10 @@ impl<P: Provider> BulkTarget<P> {
                 self.sent += 1;
                 Ok(true)
             }
-            Err(refused) if refused.error == SendError::Blocked => Ok(false),
+            Err(refused) if refused.error == SendError::Blocked => {
+                self.inner.blocked += 1;
+                Ok(false)
+            }
             Err(refused) => Err(BenchError::Closed(refused.error.to_string())),
         }
     }

@@ -16,7 +16,7 @@ use crate::{
     environment::Environment,
     error::BenchError,
     floors::{Floors, Phase},
-    measure::{Amount, Measured, Other, measure},
+    measure::{Amount, CONTENDER_MAX, Measured, MeasuredFloors, Other, measure},
     plan::{Mode, Plan, ring_for},
     provider::{self, Beside},
     recorder::Recorder,
@@ -159,8 +159,13 @@ pub(crate) fn measure_job(
         }
     }
     let warmup = run.warmup.unwrap_or_else(|| (run.count / 10).clamp(1, 20_000));
-    let amount =
-        Amount { count: run.count, warmup, slices: run.pairs.min(run.count), is_quiet: run.json || run.csv };
+    let amount = Amount {
+        count: run.count,
+        warmup,
+        slices: run.pairs.min(run.count),
+        is_quiet: run.json || run.csv,
+        server: loopback.as_ref().map(|loopback| loopback.server.id()),
+    };
     let floors = loopback.as_mut().map(|loopback| {
         loopback.server.connected();
         &mut loopback.floors
@@ -168,10 +173,18 @@ pub(crate) fn measure_job(
     let measured = measure(&mut *target, floors, chosen.contenders, &amount)?;
     let report = report(run, job, &plan, &measured, chosen.absent, environment);
     if let Some(why) = measured.ended {
-        return Ok((report, Some(why)));
+        return Ok((report, Some(blamed(loopback.as_ref(), why))));
     }
     close(loopback, target, measured.others)?;
     Ok((report, None))
+}
+
+/// See [`Floors::blame`].
+pub(crate) fn blamed(loopback: Option<&Loopback>, why: BenchError) -> BenchError {
+    match loopback {
+        Some(loopback) => loopback.floors.blame(why),
+        None => why,
+    }
 }
 
 fn close(loopback: Option<Loopback>, target: Box<dyn Target>, others: Vec<Other>) -> Result<(), BenchError> {
@@ -215,7 +228,7 @@ fn rpc_companion(
 
 /// The row of one contender.
 #[expect(clippy::cast_precision_loss, reason = "sizes far below 2^53")]
-fn row(other: &Other, measured: &Measured, bytes: usize) -> Row {
+fn row(other: &Other, measured: &Measured, bytes: usize, count: u64) -> Row {
     let contender = &other.contender;
     let bandwidth: Vec<f64> = measured.rates.iter().map(|rate| rate * bytes as f64).collect();
     let ours = match contender.quantity() {
@@ -232,6 +245,7 @@ fn row(other: &Other, measured: &Measured, bytes: usize) -> Row {
         ratio: ratio.map(|ratio| ratio.median),
         ratio_interval: ratio.map(|ratio| [ratio.low, ratio.high]),
         note: other.failed.clone(),
+        commands: contender.commands(count),
     }
 }
 
@@ -244,6 +258,16 @@ fn handoff_per_exchange(measured: &Measured) -> Option<f64> {
     Estimate::of_ratios(&more, &exchange.values).map(|ratio| ratio.median)
 }
 
+/// Every slice over the floors on both sides of it: of the medians, or of the rates, the floor's at window 1.
+fn to_frame_floor(plan: &Plan, measured: &Measured, floors: &MeasuredFloors) -> Option<Estimate> {
+    let frame = floors.frame.medians_ns().windows(2).map(|around| (around[0] + around[1]) / 2.0);
+    if plan.window == 1 {
+        return Estimate::of_ratios(&measured.medians_ns, &frame.collect::<Vec<_>>());
+    }
+    let rates: Vec<f64> = frame.map(|nanos| 1e9 / nanos.max(1.0)).collect();
+    Estimate::of_ratios(&measured.rates, &rates)
+}
+
 fn report(
     run: &Run,
     job: &Job,
@@ -253,21 +277,23 @@ fn report(
     environment: Environment,
 ) -> Report {
     let Measured { test, floors, .. } = measured;
-    let frame_ns = floors.as_ref().map(|floors| floors.frame.all().fine_median_ns());
-    let frame_ns = frame_ns.filter(|frame| *frame > 0.0 && job.goal != Goal::Bandwidth);
-    let ratio = frame_ns.map(|frame| {
-        if plan.window == 1 { test.fine_median_ns() / frame } else { test.per_second() * frame / 1e9 }
-    });
+    let is_bulk = job.goal == Goal::Bandwidth;
+    let ratio =
+        floors.as_ref().filter(|_| !is_bulk).and_then(|floors| to_frame_floor(plan, measured, floors));
     let drift = floors.as_ref().map(|floors| floors.line.drift_pct().max(floors.frame.drift_pct()));
-    let mut rows: Vec<Row> = measured.others.iter().map(|other| row(other, measured, job.bytes)).collect();
+    let each = (run.count / run.pairs).clamp(1, CONTENDER_MAX);
+    let mut rows: Vec<Row> =
+        measured.others.iter().map(|other| row(other, measured, job.bytes, each)).collect();
     rows.extend(absent);
     Report {
         line_floor_p50_ns: floors.as_ref().map(|floors| floors.line.all().quantile_ns(0.5)),
         frame_floor_p50_ns: floors.as_ref().map(|floors| floors.frame.all().quantile_ns(0.5)),
-        ratio_to_frame_floor: ratio,
+        ratio_to_frame_floor: ratio.map(|ratio| ratio.median),
+        ratio_to_frame_floor_interval: ratio.map(|ratio| [ratio.low, ratio.high]),
         floor_drift_pct: drift,
         handoff_per_exchange: handoff_per_exchange(measured),
         rows,
+        cost: Some(measured.cost.clone()),
         is_complete: measured.ended.is_none(),
         ..Report::of(run, job, plan, test, environment)
     }

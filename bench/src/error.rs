@@ -99,6 +99,14 @@ pub enum BenchError {
         /// What is wrong with it.
         why: String,
     },
+    /// Runs of a suite that broke off, or that were better in the baseline.
+    #[error("{number} of the suite's runs are not as they should be:\n  {what}")]
+    Suite {
+        /// How many.
+        number: usize,
+        /// Which, a line each.
+        what: String,
+    },
     /// A plot.
     #[error("drawing a plot: {0}")]
     Plot(String),

@@ -3,9 +3,11 @@
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     rc::Rc,
+    time::Duration,
 };
 
 use gimmal_transport::floor::{Area, Block, Frames, Line};
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 use crate::{
     clock::{Patience, Relax, Stamp, has_ended},
@@ -55,6 +57,22 @@ impl Phase {
     }
 }
 
+/// From the end of a server's sockets to its own.
+const ENDING: Duration = Duration::from_millis(200);
+
+/// Of a child that has ended and was not waited for.
+fn how_it_ended(process: BorrowedFd<'_>) -> String {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let status = waitid(WaitId::PidFd(process), options).ok().flatten();
+    let signal = status.as_ref().and_then(WaitIdStatus::terminating_signal);
+    let code = status.as_ref().and_then(WaitIdStatus::exit_status);
+    match (signal, code) {
+        (Some(signal), _) => format!(" by signal {signal}"),
+        (None, Some(code)) => format!(" with exit code {code}"),
+        (None, None) => String::new(),
+    }
+}
+
 /// The client's half.
 #[derive(Debug)]
 pub(crate) struct Floors {
@@ -93,11 +111,28 @@ impl Floors {
         self.server = Some(server);
     }
 
+    /// `why` the run broke off, or that the server is gone: what else was seen follows from that.
+    pub(crate) fn blame(&self, why: BenchError) -> BenchError {
+        let Some(server) = self.server.as_ref().filter(|_| !matches!(why, BenchError::Server(_))) else {
+            return why;
+        };
+        // Its sockets close a little before it has ended.
+        let deadline = Stamp::now().after(ENDING);
+        while !has_ended(server.as_fd()) {
+            if Stamp::now() > deadline {
+                return why;
+            }
+            std::thread::sleep(ENDING / 20);
+        }
+        BenchError::Server(format!("ended in the middle{}: {why}", how_it_ended(server.as_fd())))
+    }
+
     /// Why nothing came.
     fn gave_up(&self, doing: &'static str) -> BenchError {
         match &self.server {
             Some(server) if has_ended(server.as_fd()) => {
-                BenchError::Server("ended in the middle: the connection ended".to_owned())
+                let how = how_it_ended(server.as_fd());
+                BenchError::Server(format!("ended in the middle{how}: the connection ended"))
             }
             _ => BenchError::stalled(doing),
         }
@@ -119,7 +154,8 @@ impl Floors {
         self.area.announce(word);
         let mut patience = self.patience(Stamp::now());
         while self.area.heard() != word {
-            if !patience.go_on() {
+            // It may have heard that this is the end, and have ended.
+            if !patience.go_on() && self.area.heard() != word {
                 return Err(self.gave_up("waiting for the server to change what it does"));
             }
         }

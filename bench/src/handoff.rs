@@ -24,7 +24,7 @@ use crate::{
     error::BenchError,
     plan::{ECHO, PLAN, Plan, engine_config, head, parse_answer},
     recorder::Recorder,
-    target::{Target, body, digest, total},
+    target::{Counted, Target, body, digest, total},
 };
 
 /// How long a parked caller waits before it looks whether anything is wrong.
@@ -177,6 +177,7 @@ pub struct HandoffTarget<P: Provider> {
     workers: Workers<P, Courier>,
     handle: WorkerHandle<P, Courier>,
     conn: ConnId,
+    negotiated: Arc<Negotiated>,
     answers: Arc<Answers>,
     free: Vec<Ticket>,
     digest: u64,
@@ -219,7 +220,7 @@ impl<P: Provider> HandoffTarget<P> {
         let relax = Relax::for_cores(plan.client_core, plan.server_core);
         let is_thorough = plan.verify;
         let digest = if is_thorough { total(&body) } else { digest(&body) };
-        let target = Self { workers, handle, conn, answers, free, digest, is_thorough, relax };
+        let target = Self { workers, handle, conn, negotiated, answers, free, digest, is_thorough, relax };
         target.tell(plan)?;
         Ok(target)
     }
@@ -287,6 +288,16 @@ impl<P: Provider> Target for HandoffTarget<P> {
         }
         recorder.busy(Stamp::now().nanos_since(first));
         Ok(())
+    }
+
+    fn counted(&mut self) -> Counted {
+        let port = self.handle.port_counters(self.conn);
+        Counted {
+            negotiated: port.map(|_| self.negotiated.to_string()),
+            port: port.unwrap_or_default(),
+            duty: self.handle.duty(),
+            blocked: 0,
+        }
     }
 
     fn close(self: Box<Self>) {

@@ -4,14 +4,23 @@ use std::{fmt::Write as _, path::Path};
 
 use crate::{
     error::BenchError,
-    plots::{self, Axis, Line, percentiles},
-    report::{Report, time},
+    plots::{self, Axis, Line, Up, percentiles},
+    report::{self, Report, time},
 };
 
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}\
-h1,h2{line-height:1.2}table{border-collapse:collapse;margin:1rem 0;width:100%}td,th{border-bottom:1px solid #ddd;\
-padding:.3rem .6rem;text-align:right}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}\
-.note{color:#555}.warn{background:#fff3cd;padding:.5rem .8rem;border-left:4px solid #e69f00;margin:.3rem 0}";
+/// Plots are drawn in black on white; where the page is dark, it gives these two and the grid other colours.
+const STYLE: &str = "\
+:root{color-scheme:light dark;--ink:#222;--paper:#fff;--grid:#ddd;--faint:#555;--warn:#fff3cd}\
+@media (prefers-color-scheme:dark){:root{--ink:#e4e4e4;--paper:#16191d;--grid:#3a3f46;--faint:#a4a9b0;--warn:#43381a}}\
+body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:var(--ink);\
+background:var(--paper)}h1,h2{line-height:1.2}h2{margin-top:2.5rem}\
+table{border-collapse:collapse;margin:1rem 0;width:100%;font-variant-numeric:tabular-nums}\
+td,th{border-bottom:1px solid var(--grid);padding:.3rem .6rem;text-align:right;vertical-align:top;white-space:nowrap}\
+td:first-child,th:first-child,.words{text-align:left;white-space:normal}svg{max-width:100%;height:auto;display:block;margin:1rem 0}\
+svg text{fill:var(--ink)}svg [fill='#FFFFFF']{fill:var(--paper)}svg [stroke='#FFFFFF']{stroke:var(--paper)}\
+svg [fill='#000000']{fill:var(--ink)}svg [stroke='#000000']{stroke:var(--ink)}svg [stroke='#DDDDDD']{stroke:var(--grid)}\
+.note{color:var(--faint)}.warn{background:var(--warn);padding:.5rem .8rem;border-left:4px solid #e69f00;margin:.3rem 0}\
+pre{overflow-x:auto;font-size:13px;color:var(--faint)}";
 
 /// The records of a file: one JSON object a line, as `--json` prints them.
 ///
@@ -19,11 +28,16 @@ padding:.3rem .6rem;text-align:right}td:first-child,th:first-child{text-align:le
 /// [`BenchError::System`], [`BenchError::Record`].
 pub fn read(path: &Path) -> Result<Vec<Report>, BenchError> {
     let text = std::fs::read_to_string(path).map_err(BenchError::system("reading a file of records"))?;
+    records(&text, &path.display().to_string())
+}
+
+/// The records in `text`, which is from `place`.
+pub(crate) fn records(text: &str, place: &str) -> Result<Vec<Report>, BenchError> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines
         .map(|(number, line)| {
             serde_json::from_str(line).map_err(|error| BenchError::Record {
-                place: format!("{}:{}", path.display(), number + 1),
+                place: format!("{place}:{}", number + 1),
                 why: error.to_string(),
             })
         })
@@ -36,8 +50,11 @@ fn escaped(text: &str) -> String {
 }
 
 /// What was measured, in few words.
-fn name(report: &Report) -> String {
+pub(crate) fn name(report: &Report) -> String {
     let Report { test, provider, layer, mode, bytes, window, .. } = report;
+    if test == "instructions" {
+        return format!("instructions of a round: {layer}");
+    }
     format!("{test} {provider} {layer} {mode}, {bytes} B, window {window}")
 }
 
@@ -102,13 +119,7 @@ fn environments(page: &mut String, reports: &[&Report]) {
             "<p class=\"warn\">These records come from different places or builds: compare ratios, no times.</p>",
         );
     }
-    let mut warnings: Vec<String> = reports
-        .iter()
-        .flat_map(|report| report.warning().into_iter().chain(report.warnings.clone()))
-        .collect();
-    warnings.sort();
-    warnings.dedup();
-    for warning in warnings {
+    for warning in report::warnings(reports.iter().copied()) {
         let _ = write!(page, "<p class=\"warn\">{}</p>", escaped(&warning));
     }
 }
@@ -125,7 +136,7 @@ fn overview(page: &mut String, reports: &[&Report]) {
         "<h2>What was measured</h2><table><tr><th>test</th><th>RTT p50</th><th>half</th><th>p99</th><th>p99.9</th>\
          <th>max</th><th>per second</th><th>to frame floor</th></tr>",
     );
-    for report in reports {
+    for report in reports.iter().filter(|report| report.test != "instructions") {
         let ratio =
             report.ratio_to_frame_floor.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2} x"));
         let _ = write!(
@@ -142,27 +153,29 @@ fn overview(page: &mut String, reports: &[&Report]) {
         );
     }
     page.push_str("</table>");
+    for report in reports.iter().filter(|report| report.test == "instructions") {
+        let _ = write!(page, "<p>{}: {}</p>", escaped(&name(report)), report.count);
+    }
 }
 
 fn latencies(page: &mut String, reports: &[&Report]) -> Result<(), BenchError> {
-    let lines: Vec<Line> = reports.iter().map(|report| percentiles(name(report), report)).collect();
+    let timed = reports.iter().filter(|report| report.p50_ns > 0);
+    let lines: Vec<Line> = timed.map(|report| percentiles(name(report), report)).collect();
     // More lines than that are told apart by nobody.
     for lines in lines.chunks(7) {
-        page.push_str(&plots::times("Round trip times", Axis::Percentiles, lines)?);
+        page.push_str(&plots::lines("Round trip times", Axis::Percentiles, Up::Time, lines, None)?);
     }
     Ok(())
 }
 
 /// Records that differ in nothing but the size make a line.
 #[expect(clippy::cast_precision_loss, reason = "for a plot")]
-fn sizes(page: &mut String, reports: &[&Report]) -> Result<(), BenchError> {
+fn lines_over_size(reports: &[&Report], of: impl Fn(&Report) -> f64) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for report in reports {
-        let name = format!(
-            "{} {} {} {}, window {}",
-            report.test, report.provider, report.layer, report.mode, report.window
-        );
-        let point = ((report.bytes.max(1) as f64).log2(), report.p50_ns as f64);
+        let Report { test, provider, layer, mode, window, .. } = report;
+        let name = format!("{test} {provider} {layer} {mode}, window {window}");
+        let point = ((report.bytes.max(1) as f64).log2(), of(report));
         match lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push(point),
             None => lines.push(Line { name, points: vec![point] }),
@@ -172,10 +185,29 @@ fn sizes(page: &mut String, reports: &[&Report]) -> Result<(), BenchError> {
     for line in &mut lines {
         line.points.sort_by(|one, other| one.0.total_cmp(&other.0));
     }
-    if !lines.is_empty() {
-        page.push_str(&plots::times("RTT p50 over the size", Axis::Bytes, &lines)?);
-    }
-    Ok(())
+    lines
+}
+
+/// What becomes of times and rates when messages grow.
+#[expect(clippy::cast_precision_loss, reason = "for a plot")]
+fn sizes(page: &mut String, reports: &[&Report]) -> Result<(), BenchError> {
+    let mut plot = |title: &str, up, lines: Vec<Line>| -> Result<(), BenchError> {
+        if !lines.is_empty() {
+            page.push_str(&plots::lines(title, Axis::Bytes, up, &lines, None)?);
+        }
+        Ok(())
+    };
+    let of = |test: &str| -> Vec<&Report> {
+        reports.iter().copied().filter(|report| report.test == test).collect()
+    };
+    plot("RTT p50 over the size", Up::Time, lines_over_size(&of("lat"), |report| report.p50_ns as f64))?;
+    plot(
+        "Calls per second over the size",
+        Up::Rate,
+        lines_over_size(&of("rate"), |report| report.calls_per_s),
+    )?;
+    let bytes = |report: &Report| report.calls_per_s * report.bytes as f64;
+    plot("Bytes per second over the size of a loan", Up::Bytes, lines_over_size(&of("bw"), bytes))
 }
 
 /// Who was measured in turns with it.
@@ -195,19 +227,30 @@ fn beside(page: &mut String, report: &Report) -> Result<(), BenchError> {
             if is_rate { "ours over theirs (more is better)" } else { "ours over theirs (less is better)" };
         page.push_str(&plots::ratios(title, &bars)?);
     }
-    page.push_str("<table><tr><th>who</th><th>what</th><th>value</th><th>slices</th><th>note</th></tr>");
+    page.push_str(
+        "<table><tr><th>who</th><th>value</th><th class=\"words\">what</th><th>slices</th>\
+         <th class=\"words\">note</th></tr>",
+    );
     for row in &report.rows {
-        let value = row.value.map_or_else(String::new, |value| format!("{value:.0}"));
         let _ = write!(
             page,
-            "<tr><td>{}</td><td>{}</td><td>{value}</td><td>{}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td>{}</td><td class=\"words\">{}</td><td>{}</td><td class=\"words\">{}</td></tr>",
             escaped(&row.name),
+            row.shown_value().unwrap_or_default(),
             escaped(&row.what),
             row.slices,
             escaped(row.note.as_deref().unwrap_or_default()),
         );
     }
     page.push_str("</table>");
+    let commands: Vec<String> = report.rows.iter().map(|row| row.commands.join("\n")).collect();
+    if commands.iter().any(|lines| !lines.is_empty()) {
+        let _ = write!(
+            page,
+            "<details><summary>The same by hand</summary><pre>{}</pre></details>",
+            escaped(commands.join("\n").trim())
+        );
+    }
     Ok(())
 }
 
@@ -219,7 +262,7 @@ fn loads(page: &mut String, report: &Report) -> Result<(), BenchError> {
     }
     let _ = write!(page, "<h2>Parts of {}</h2>", escaped(&name(report)));
     if report.test == "load" {
-        let line = |name: &str, of: fn(&crate::report::Part) -> u64| Line {
+        let line = |name: &str, of: fn(&report::Part) -> u64| Line {
             name: name.to_owned(),
             points: report.parts.iter().map(|part| (part.at, of(part) as f64)).collect(),
         };
@@ -228,7 +271,9 @@ fn loads(page: &mut String, report: &Report) -> Result<(), BenchError> {
         let closed = report.p99_ns as f64;
         let ends = report.parts.iter().map(|part| (part.at, closed)).collect();
         lines.push(Line { name: "closed loop p99".to_owned(), points: ends });
-        page.push_str(&plots::times("Times from when calls were due, over the load", Axis::Rate, &lines)?);
+        let knee = crate::load::knee(&report.parts).map(|knee| (report.parts[knee].at, " the knee"));
+        let title = "Times from when calls were due, over the load";
+        page.push_str(&plots::lines(title, Axis::Rate, Up::Time, &lines, knee)?);
         page.push_str(
             "<p class=\"note\">A closed loop waits for slow answers and asks less meanwhile: a stall is one slow call \
              among many. In the open loop every call that was due in a stall waits, as callers do.</p>",
@@ -254,6 +299,12 @@ fn loads(page: &mut String, report: &Report) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// The widest that both intervals allow.
+fn quotient(now: Option<[f64; 2]>, then: Option<[f64; 2]>) -> Option<[f64; 2]> {
+    let ([low, high], [then_low, then_high]) = now.zip(then)?;
+    (then_low > 0.0).then(|| [low / then_high, high / then_low])
+}
+
 /// The same tests of two runs, by what survives a change of machine: ratios to floors and to others.
 fn compared(page: &mut String, older: &[Report], newer: &[Report]) -> Result<(), BenchError> {
     page.push_str(
@@ -266,21 +317,17 @@ fn compared(page: &mut String, older: &[Report], newer: &[Report]) -> Result<(),
         if let (Some(now), Some(then)) = (report.ratio_to_frame_floor, before.ratio_to_frame_floor)
             && then > 0.0
         {
-            bars.push((format!("{}, to frame floor", name(report)), now / then, [now / then; 2]));
+            let interval =
+                quotient(report.ratio_to_frame_floor_interval, before.ratio_to_frame_floor_interval);
+            let text = format!("{}, to frame floor", name(report));
+            bars.push((text, now / then, interval.unwrap_or([now / then; 2])));
         }
         for row in &report.rows {
             let Some(other) = before.rows.iter().find(|other| other.name == row.name) else { continue };
-            let intervals = row.ratio_interval.zip(other.ratio_interval);
-            if let (Some((now, then)), Some(([low, high], [then_low, then_high]))) =
-                (row.ratio.zip(other.ratio), intervals)
-                && then_low > 0.0
+            if let (Some((now, then)), Some(interval)) =
+                (row.ratio.zip(other.ratio), quotient(row.ratio_interval, other.ratio_interval))
             {
-                // The widest that both intervals allow.
-                bars.push((
-                    format!("{}, to {}", name(report), row.name),
-                    now / then,
-                    [low / then_high, high / then_low],
-                ));
+                bars.push((format!("{}, to {}", name(report), row.name), now / then, interval));
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::{
     load::Arrivals,
     plan::{ECHO, PLAN, Plan, READ, engine_plan, head, parse_answer},
     recorder::Recorder,
-    target::{Target, body, digest, total},
+    target::{Counted, Target, body, digest, total},
 };
 
 /// Turns without an answer between two questions whether to go on.
@@ -84,6 +84,8 @@ pub struct InlineTarget<P: Provider> {
     started: Vec<Stamp>,
     /// Echoes asked for, on whichever connection.
     pub(crate) sent: u64,
+    /// Sends that found no room.
+    pub(crate) blocked: u64,
     served_at: String,
 }
 
@@ -133,6 +135,7 @@ impl<P: Provider> InlineTarget<P> {
             relax,
             started,
             sent: 0,
+            blocked: 0,
             served_at: String::new(),
         })
     }
@@ -217,12 +220,15 @@ impl<P: Provider> InlineTarget<P> {
         let first = Stamp::now();
         let mut now = first;
         while done < last {
-            let Self { inline, body, started, sent, .. } = self;
+            let Self { inline, body, started, sent, blocked, .. } = self;
             inline.with(|_, io| {
                 while *sent < last && *sent - done < window {
                     match io.send(conn, head(ECHO, *sent + 1), body.len(), fill(body)) {
                         Ok(()) => started[slot(*sent)] = now,
-                        Err(SendError::Blocked) => break,
+                        Err(SendError::Blocked) => {
+                            *blocked += 1;
+                            break;
+                        }
                         Err(error) => return Err(BenchError::Closed(error.to_string())),
                     }
                     *sent += 1;
@@ -289,7 +295,7 @@ impl<P: Provider> Target for InlineTarget<P> {
                         continue;
                     }
                     // It stays due: its waiting counts.
-                    Err(SendError::Blocked) => {}
+                    Err(SendError::Blocked) => self.blocked += 1,
                     Err(error) => return Err(BenchError::Closed(error.to_string())),
                 }
             }
@@ -311,6 +317,17 @@ impl<P: Provider> Target for InlineTarget<P> {
         }
         recorder.busy(Stamp::now().nanos_since(first));
         Ok(())
+    }
+
+    fn counted(&mut self) -> Counted {
+        let (conn, duty) = (self.conn, self.inline.handle().duty());
+        let blocked = self.blocked;
+        self.inline.with(|_, io| Counted {
+            port: io.port_counters(conn),
+            duty,
+            blocked,
+            negotiated: io.negotiated(conn).map(ToString::to_string),
+        })
     }
 
     fn served_at(&self) -> &str {

@@ -12,12 +12,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod advise;
 pub mod against;
 pub mod args;
 mod bulk;
 mod child;
 mod client;
 pub mod clock;
+pub mod cost;
 pub mod csv;
 pub mod echo;
 pub mod environment;
@@ -34,9 +36,11 @@ pub mod plan;
 mod plots;
 mod provider;
 pub mod recorder;
+mod regress;
 pub mod report;
 mod rpc;
 pub mod run;
 pub mod serve;
 pub mod slices;
+mod suite;
 pub mod target;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::{
     against::Goal,
     args::{Cores, Run},
-    client::{Job, Loopback, plan, server_address},
+    client::{Job, Loopback, blamed, plan, server_address},
     environment::Environment,
     error::BenchError,
     floors::Phase,
@@ -96,11 +96,16 @@ pub(crate) fn part(name: String, at: f64, recorder: &Recorder, per_s: f64) -> Pa
     }
 }
 
-/// A closed loop first, then every load.
+/// A closed loop first, then every load. Beside the report the reason when it broke off.
 ///
 /// # Errors
-/// See [`BenchError`].
-pub(crate) fn sweep(run: &Run, window: usize, rates: &[u64], seconds: u64) -> Result<Report, BenchError> {
+/// When nothing was measured.
+pub(crate) fn sweep(
+    run: &Run,
+    window: usize,
+    rates: &[u64],
+    seconds: u64,
+) -> Result<(Report, Option<BenchError>), BenchError> {
     provider::is_built(run.provider)?;
     let cores = Cores::choose(run.cpus)?;
     let environment = Environment::read(std::path::Path::new("/"), cores.client);
@@ -123,9 +128,16 @@ pub(crate) fn sweep(run: &Run, window: usize, rates: &[u64], seconds: u64) -> Re
     let mut closed = Recorder::new()?;
     target.run(run.warmup.unwrap_or(run.count / 10).max(1), &mut closed)?;
     closed.reset();
-    target.run(run.count, &mut closed)?;
-    let rates = chosen_rates(rates, closed.per_second());
-    let parts = loads(&mut *target, &rates, seconds)?;
+    let mut parts = Vec::new();
+    let ended = target
+        .run(run.count, &mut closed)
+        .and_then(|()| loads(&mut *target, &chosen_rates(rates, closed.per_second()), seconds, &mut parts));
+    note_knee(&mut parts);
+    let report = Report { parts, ..Report::of(run, &job, &plan, &closed, environment) };
+    if let Err(why) = ended {
+        let why = blamed(loopback.as_ref(), why);
+        return Ok((Report { is_complete: false, ..report }, Some(why)));
+    }
     if let Some(loopback) = &mut loopback {
         loopback.floors.rest()?;
     }
@@ -133,7 +145,7 @@ pub(crate) fn sweep(run: &Run, window: usize, rates: &[u64], seconds: u64) -> Re
     if let Some(loopback) = loopback {
         loopback.end()?;
     }
-    Ok(Report { parts, ..Report::of(run, &job, &plan, &closed, environment) })
+    Ok((report, None))
 }
 
 #[expect(
@@ -150,19 +162,28 @@ fn chosen_rates(asked: &[u64], closed: f64) -> Vec<u64> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "rates far below 2^53")]
-fn loads(target: &mut dyn Target, rates: &[u64], seconds: u64) -> Result<Vec<Part>, BenchError> {
-    let mut parts = Vec::new();
+fn loads(
+    target: &mut dyn Target,
+    rates: &[u64],
+    seconds: u64,
+    parts: &mut Vec<Part>,
+) -> Result<(), BenchError> {
     for rate in rates {
         let mut recorder = Recorder::new()?;
         let mut arrivals = Arrivals::poisson(*rate, Duration::from_secs(seconds), *rate);
-        target.offer(&mut arrivals, &mut recorder)?;
-        let per_second = recorder.per_second();
-        parts.push(part(format!("offered {rate} per s"), *rate as f64, &recorder, per_second));
+        let done = target.offer(&mut arrivals, &mut recorder);
+        let mut made = part(format!("offered {rate} per s"), *rate as f64, &recorder, recorder.per_second());
+        made.note = done.is_err().then(|| "broke off".to_owned());
+        parts.extend((made.count > 0).then_some(made));
+        done?;
     }
-    if let Some(knee) = knee(&parts) {
+    Ok(())
+}
+
+fn note_knee(parts: &mut [Part]) {
+    if let Some(knee) = knee(parts) {
         parts[knee].note = Some("the knee: the last load that was reached in good time".to_owned());
     }
-    Ok(parts)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::{
     against::Goal,
     args::{Cores, Run},
-    client::{Job, Loopback, plan, server_address},
+    client::{Job, Loopback, blamed, plan, server_address},
     clock::Stamp,
     environment::Environment,
     error::BenchError,
@@ -70,8 +70,28 @@ impl Stage {
         self.loopback.as_mut().map_or(Ok(()), |loopback| loopback.floors.announce(phase))
     }
 
-    fn end(&mut self) -> Result<(), BenchError> {
-        self.loopback.take().map_or(Ok(()), Loopback::end)
+    /// What was measured, and why no more; the error alone when it was nothing.
+    fn report(
+        &mut self,
+        run: &Run,
+        parts: Vec<Part>,
+        all: &Recorder,
+        done: Result<(), BenchError>,
+    ) -> Result<(Report, Option<BenchError>), BenchError> {
+        let report = Report::of(run, &self.job, &self.plan, all, self.environment.clone());
+        match done {
+            Ok(()) => {
+                self.loopback.take().map_or(Ok(()), Loopback::end)?;
+                Ok((Report { parts, ..report }, None))
+            }
+            Err(why) => {
+                let why = blamed(self.loopback.as_ref(), why);
+                if all.count() == 0 {
+                    return Err(why);
+                }
+                Ok((Report { parts, is_complete: false, ..report }, Some(why)))
+            }
+        }
     }
 }
 
@@ -79,6 +99,7 @@ impl Stage {
 struct Connect<'a> {
     stage: &'a Stage,
     count: u64,
+    made: &'a mut Connected,
 }
 
 /// Times of the steps, and of all of them together.
@@ -88,17 +109,13 @@ struct Connected {
 }
 
 impl With for Connect<'_> {
-    type Output = Connected;
+    type Output = ();
 
-    fn with<P: Provider>(self, provider: P) -> Result<Connected, BenchError> {
-        let Stage { address, plan, ring_bytes, .. } = self.stage;
+    fn with<P: Provider>(self, provider: P) -> Result<(), BenchError> {
+        let Self { stage: Stage { address, plan, ring_bytes, .. }, count, made } = self;
         // The plan is told last: until then the server waits for connections.
         let mut target = InlineTarget::connect_beside(&provider, address, plan, *ring_bytes)?;
-        let mut made = Connected {
-            steps: STEPS.iter().map(|_| Recorder::new()).collect::<Result<_, _>>()?,
-            all: Recorder::new()?,
-        };
-        for _ in 0..self.count {
+        for _ in 0..count {
             let stamps = once(&provider, &mut target, address)?;
             for (step, recorder) in made.steps.iter_mut().enumerate() {
                 recorder.record(stamps[step + 1].nanos_since(stamps[step]));
@@ -108,7 +125,7 @@ impl With for Connect<'_> {
             made.all.busy(took);
         }
         Box::new(target).close();
-        Ok(made)
+        Ok(())
     }
 }
 
@@ -151,21 +168,24 @@ fn once<P: Provider>(
     Ok(stamps)
 }
 
-/// Connections per second, and the time of every step.
+/// Connections per second, and the time of every step. Beside the report the reason when it broke off.
 ///
 /// # Errors
-/// See [`BenchError`].
-pub(crate) fn connections(run: &Run) -> Result<Report, BenchError> {
+/// When nothing was measured.
+pub(crate) fn connections(run: &Run) -> Result<(Report, Option<BenchError>), BenchError> {
     let mut stage = Stage::set(run, "conn", 64 << 10)?;
-    let made = with_provider(run.provider, Connect { stage: &stage, count: run.count })?;
-    stage.end()?;
+    let mut made = Connected {
+        steps: STEPS.iter().map(|_| Recorder::new()).collect::<Result<_, _>>()?,
+        all: Recorder::new()?,
+    };
+    let done = with_provider(run.provider, Connect { stage: &stage, count: run.count, made: &mut made });
     let steps = STEPS.iter().zip(&made.steps);
     let parts = steps.enumerate().map(|(at, (name, recorder))| {
         let at = u32::try_from(at).map_or(0.0, f64::from);
         part((*name).to_owned(), at, recorder, 0.0)
     });
     let parts = parts.collect();
-    Ok(Report { parts, ..Report::of(run, &stage.job, &stage.plan, &made.all, stage.environment.clone()) })
+    stage.report(run, parts, &made.all, done)
 }
 
 /// Grows the number of connections and calls on one of them, then on all.
@@ -173,19 +193,22 @@ struct Grow<'a> {
     stage: &'a mut Stage,
     numbers: &'a [usize],
     count: u64,
+    parts: &'a mut Vec<Part>,
+    /// Of the last number, one active.
+    one: &'a mut Recorder,
 }
 
 impl With for Grow<'_> {
-    type Output = (Vec<Part>, Recorder);
+    type Output = ();
 
     #[expect(clippy::cast_precision_loss, reason = "numbers of connections")]
-    fn with<P: Provider>(self, provider: P) -> Result<Self::Output, BenchError> {
-        let Self { stage, numbers, count } = self;
+    fn with<P: Provider>(self, provider: P) -> Result<(), BenchError> {
+        let Self { stage, numbers, count, parts, one } = self;
         let (address, ring_bytes) = (stage.address.clone(), stage.ring_bytes);
         let mut target = InlineTarget::connect(&provider, &address, &stage.plan, ring_bytes)?;
-        let (mut conns, mut parts) = (vec![target.conn], Vec::new());
+        let mut conns = vec![target.conn];
         let server = stage.loopback.as_ref().map(|loopback| loopback.server.id());
-        let (mut one, all_before) = (Recorder::new()?, memory_kib(server));
+        let all_before = memory_kib(server);
         for number in numbers {
             stage.announce(Phase::Idle)?;
             while conns.len() < *number {
@@ -196,11 +219,11 @@ impl With for Grow<'_> {
             }
             stage.announce(Phase::Test)?;
             target.conn = *conns.last().unwrap_or(&target.conn);
-            target.run((count / 10).max(1), &mut Recorder::new()?)?;
+            target.run((count / 10).clamp(1, 20_000), &mut Recorder::new()?)?;
             one.reset();
-            target.run(count, &mut one)?;
+            target.run(count, one)?;
             let mut active =
-                part(format!("{number} connections, 1 active"), *number as f64, &one, one.per_second());
+                part(format!("{number} connections, 1 active"), *number as f64, one, one.per_second());
             let grown = memory_kib(server).saturating_sub(all_before);
             let others = (*number as u64).saturating_sub(1).max(1);
             active.note = (*number > 1).then(|| format!("{} KiB a connection, both ends", grown / others));
@@ -216,7 +239,7 @@ impl With for Grow<'_> {
         }
         stage.announce(Phase::Idle)?;
         Box::new(target).close();
-        Ok((parts, one))
+        Ok(())
     }
 }
 
@@ -231,16 +254,17 @@ fn memory_kib(server: Option<u32>) -> u64 {
     of("self") + theirs
 }
 
-/// What a call costs beside `numbers` of connections, and what a connection costs.
+/// What a call costs beside `numbers` of connections, and what a connection costs. Beside the report the reason when
+/// it broke off.
 ///
 /// # Errors
-/// See [`BenchError`].
-pub(crate) fn scale(run: &Run, numbers: &[usize]) -> Result<Report, BenchError> {
+/// When nothing was measured.
+pub(crate) fn scale(run: &Run, numbers: &[usize]) -> Result<(Report, Option<BenchError>), BenchError> {
     let mut stage = Stage::set(run, "scale", 16 << 10)?;
-    let grow = Grow { stage: &mut stage, numbers, count: run.count };
-    let (parts, one) = with_provider(run.provider, grow)?;
-    stage.end()?;
-    Ok(Report { parts, ..Report::of(run, &stage.job, &stage.plan, &one, stage.environment.clone()) })
+    let (mut parts, mut one) = (Vec::new(), Recorder::new()?);
+    let grow = Grow { stage: &mut stage, numbers, count: run.count, parts: &mut parts, one: &mut one };
+    let done = with_provider(run.provider, grow);
+    stage.report(run, parts, &one, done)
 }
 
 impl<P: Provider> InlineTarget<P> {

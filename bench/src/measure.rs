@@ -6,10 +6,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     against::Contender,
+    cost::{Cost, Meter},
     error::BenchError,
     floors::{Floors, Phase},
     recorder::Recorder,
-    target::Target,
+    target::{Counted, Target},
 };
 
 /// Exchanges of one floor in one slice.
@@ -17,7 +18,7 @@ const FLOOR_MIN: u64 = 500;
 /// As above, at most.
 const FLOOR_MAX: u64 = 20_000;
 /// Exchanges that another contender makes in one slice, at most.
-const CONTENDER_MAX: u64 = 200_000;
+pub(crate) const CONTENDER_MAX: u64 = 200_000;
 
 /// How much.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct Amount {
     pub(crate) slices: u64,
     /// No progress is shown.
     pub(crate) is_quiet: bool,
+    /// The server's process, when it is on this host.
+    pub(crate) server: Option<u32>,
 }
 
 /// What was measured.
@@ -41,6 +44,8 @@ pub(crate) struct Measured {
     pub(crate) medians_ns: Vec<f64>,
     /// Calls per second of each slice.
     pub(crate) rates: Vec<f64>,
+    /// What the test cost.
+    pub(crate) cost: Cost,
     /// The floors, where both processes can reach them.
     pub(crate) floors: Option<MeasuredFloors>,
     /// The others, in the order in which they were given.
@@ -95,6 +100,11 @@ impl Floor {
         &self.all
     }
 
+    /// Of each slice; the first was measured before the test's first.
+    pub(crate) fn medians_ns(&self) -> &[f64] {
+        &self.medians_ns
+    }
+
     /// See [`drift_pct`].
     pub(crate) fn drift_pct(&self) -> f64 {
         drift_pct(&self.medians_ns)
@@ -128,18 +138,24 @@ pub(crate) fn measure(
         test: Recorder::new()?,
         medians_ns: vec![],
         rates: vec![],
+        cost: Cost::default(),
         floors: None,
         others: others.collect(),
         ended: None,
     };
     let floor_count = (amount.count / amount.slices).clamp(FLOOR_MIN, FLOOR_MAX);
     let mut warm = Recorder::new()?;
-    test_slice(target, floors.as_deref_mut(), amount.warmup, &mut warm)?;
+    announce_test(floors.as_deref_mut())?;
+    target.run(amount.warmup, &mut warm)?;
     if let Some(floors) = floors.as_deref_mut() {
         MeasuredFloors::new()?.slice(floors, FLOOR_MIN)?;
         measured.floors = Some(MeasuredFloors::new()?);
     }
-    let ended = slices(target, floors, &mut measured, amount, floor_count);
+    let mut meter = Meter::start(amount.server, &target.counted());
+    let ended = slices(target, floors, &mut measured, amount, floor_count, &mut meter);
+    // A worker that is gone counts nothing.
+    let counted = if ended.is_ok() { target.counted() } else { Counted::default() };
+    measured.cost = meter.finish(measured.test.count(), counted);
     measured.ended = ended.err();
     Ok(measured)
 }
@@ -150,6 +166,7 @@ fn slices(
     measured: &mut Measured,
     amount: &Amount,
     floor_count: u64,
+    meter: &mut Meter,
 ) -> Result<(), BenchError> {
     let progress = progress(amount.is_quiet, amount.slices);
     let Amount { count, slices, .. } = *amount;
@@ -160,7 +177,10 @@ fn slices(
     for slice in 0..slices {
         let calls = count * (slice + 1) / slices - count * slice / slices;
         slice_of_test.reset();
-        let done = test_slice(target, floors.as_deref_mut(), calls, &mut slice_of_test);
+        announce_test(floors.as_deref_mut())?;
+        meter.begin();
+        let done = target.run(calls, &mut slice_of_test);
+        meter.end();
         // What a slice that broke off has counts too, but not as a slice.
         measured.test.add(&slice_of_test)?;
         done?;
@@ -207,16 +227,8 @@ impl MeasuredFloors {
     }
 }
 
-fn test_slice(
-    target: &mut dyn Target,
-    floors: Option<&mut Floors>,
-    count: u64,
-    recorder: &mut Recorder,
-) -> Result<(), BenchError> {
-    if let Some(floors) = floors {
-        floors.announce(Phase::Test)?;
-    }
-    target.run(count, recorder)
+fn announce_test(floors: Option<&mut Floors>) -> Result<(), BenchError> {
+    floors.map_or(Ok(()), |floors| floors.announce(Phase::Test))
 }
 
 /// Only for people who watch: moves between slices, never within one.

@@ -11,10 +11,7 @@ use plotters::{
     style::{Color as _, RGBColor},
 };
 
-use crate::{
-    error::BenchError,
-    report::{Report, time},
-};
+use crate::{error::BenchError, report::Report};
 
 /// Of one plot, pixels.
 const SIZE: (u32, u32) = (860, 420);
@@ -28,6 +25,9 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(90, 90, 90),
 ];
+
+/// Of the grid. This and black and white are changed by the page where it is dark.
+const GRID: RGBColor = RGBColor(221, 221, 221);
 
 /// A line with its name.
 #[derive(Clone, PartialEq, Debug)]
@@ -66,17 +66,61 @@ impl Axis {
                 let name = NAMES.get(x.round() as usize).filter(|_| (x - x.round()).abs() < 0.01);
                 name.map_or_else(String::new, |name| (*name).to_owned())
             }
-            Self::Bytes => thousands(x.exp2()),
+            Self::Bytes if (x - x.round()).abs() < 0.01 => binary(x.exp2()),
+            Self::Bytes => String::new(),
             Self::Rate => thousands(x),
         }
     }
 }
 
+/// What goes up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Up {
+    /// Nanoseconds.
+    Time,
+    /// Calls per second.
+    Rate,
+    /// Bytes per second.
+    Bytes,
+}
+
+impl Up {
+    fn label(self, y: f64) -> String {
+        match self {
+            Self::Time => match y {
+                y if y >= 1e9 => format!("{} s", rounded(y / 1e9)),
+                y if y >= 1e6 => format!("{} ms", rounded(y / 1e6)),
+                y if y >= 1e3 => format!("{} us", rounded(y / 1e3)),
+                y => format!("{} ns", rounded(y)),
+            },
+            Self::Rate => format!("{}/s", thousands(y)),
+            Self::Bytes => format!("{}B/s", thousands(y)),
+        }
+    }
+}
+
+/// Bytes, as they are typed: 64, 4k, 1m.
+fn binary(x: f64) -> String {
+    match x {
+        x if x >= 1_048_576.0 => format!("{}m", rounded(x / 1_048_576.0)),
+        x if x >= 1024.0 => format!("{}k", rounded(x / 1024.0)),
+        x => rounded(x),
+    }
+}
+
+/// One digit behind the point, when it says something.
+fn rounded(x: f64) -> String {
+    let text = format!("{x:.1}");
+    text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)
+}
+
 /// A number with a unit prefix.
 fn thousands(x: f64) -> String {
     match x {
+        x if x >= 1e9 => format!("{:.1} G", x / 1e9),
         x if x >= 1e6 => format!("{:.1} M", x / 1e6),
         x if x >= 1e4 => format!("{:.0} k", x / 1e3),
+        x if x >= 1e3 => format!("{:.1} k", x / 1e3),
         x => format!("{x:.0}"),
     }
 }
@@ -108,31 +152,60 @@ fn draw(
     Ok(svg)
 }
 
-/// Times over something, on a logarithmic scale of nanoseconds.
-pub(crate) fn times(title: &str, axis: Axis, lines: &[Line]) -> Result<String, BenchError> {
+/// Lines over something, on a logarithmic scale; a place on the x axis may be marked.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "at most seven lines, and powers of two"
+)]
+pub(crate) fn lines(
+    title: &str,
+    axis: Axis,
+    up: Up,
+    lines: &[Line],
+    mark: Option<(f64, &str)>,
+) -> Result<String, BenchError> {
     let points = || lines.iter().flat_map(|line| line.points.iter());
     let (left, right) =
         if axis == Axis::Percentiles { (0.0, 5.0) } else { bounds(points().map(|(x, _)| *x)) };
     let (low, high) = bounds(points().map(|(_, y)| y.max(1.0)));
+    // Whole powers of ten, which are labelled; above the lines there is room for the legend.
+    let decade = |y: f64, up: bool| 10f64.powf(if up { y.log10().ceil() } else { y.log10().floor() });
+    let (low, high) = (decade(low, false), decade(high * 1.01, true));
+    let room = (high / low).powf(0.09 * lines.len().min(7) as f64);
     draw(SIZE, |root| {
         let mut chart = ChartBuilder::on(root)
             .caption(title, ("sans-serif", 20))
             .margin(14)
             .x_label_area_size(44)
             .y_label_area_size(84)
-            .build_cartesian_2d(left..right, (low * 0.8..high * 1.3).log_scale())
+            .build_cartesian_2d(left..right, (low..high * room).log_scale())
             .map_err(failed)?;
-        let labels = if axis == Axis::Percentiles { 6 } else { 10 };
+        let labels = match axis {
+            Axis::Percentiles => 6,
+            // One for each power of two.
+            Axis::Bytes => (right - left).round() as usize + 1,
+            Axis::Rate => 10,
+        };
         chart
             .configure_mesh()
+            .light_line_style(WHITE)
+            .bold_line_style(GRID)
             .x_desc(axis.title())
             .label_style(("sans-serif", 14))
             .axis_desc_style(("sans-serif", 15))
             .x_labels(labels)
             .x_label_formatter(&|x| axis.label(*x))
-            .y_label_formatter(&|y| label_of_time(*y))
+            .y_label_formatter(&|y| up.label(*y))
             .draw()
             .map_err(failed)?;
+        if let Some((x, name)) = mark {
+            let line = PathElement::new([(x, low), (x, high * room)], COLOURS[6].stroke_width(1));
+            let label = Text::new(name.to_owned(), (x, low * 1.5), ("sans-serif", 14));
+            chart.draw_series([line]).map_err(failed)?;
+            chart.draw_series([label]).map_err(failed)?;
+        }
         for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
             let style = colour.stroke_width(2);
             chart
@@ -147,16 +220,11 @@ pub(crate) fn times(title: &str, axis: Axis, lines: &[Line]) -> Result<String, B
             .configure_series_labels()
             .label_font(("sans-serif", 14))
             .position(plotters::prelude::SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.85))
-            .border_style(BLACK.mix(0.3))
+            .background_style(WHITE)
+            .border_style(GRID)
             .draw()
             .map_err(failed)
     })
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "for people")]
-fn label_of_time(nanos: f64) -> String {
-    time(nanos.max(0.0) as u64)
 }
 
 /// A bar each, with where it lies with 95 % confidence; 1 is drawn as a line.
@@ -173,6 +241,7 @@ pub(crate) fn ratios(title: &str, bars: &[(String, f64, [f64; 2])]) -> Result<St
             .build_cartesian_2d(0.0..high * 1.15, rows.clone())
             .map_err(failed)?;
         let mut mesh = chart.configure_mesh();
+        mesh.light_line_style(WHITE).bold_line_style(GRID);
         mesh.disable_y_mesh().disable_y_axis().label_style(("sans-serif", 14)).draw().map_err(failed)?;
         for (index, ((name, ratio, [from, to]), colour)) in
             bars.iter().zip(COLOURS.iter().cycle()).enumerate()
@@ -186,7 +255,7 @@ pub(crate) fn ratios(title: &str, bars: &[(String, f64, [f64; 2])]) -> Result<St
             let label = Text::new(text, (high * 0.005, top - 0.1), ("sans-serif", 14));
             chart.draw_series([label]).map_err(failed)?;
         }
-        let one = PathElement::new([(1.0, 0.0), (1.0, rows.end)], BLACK.mix(0.6));
+        let one = PathElement::new([(1.0, 0.0), (1.0, rows.end)], BLACK);
         chart.draw_series([one]).map_err(failed)?;
         Ok(())
     })
@@ -207,8 +276,8 @@ mod tests {
     #[test]
     fn plots_have_their_names_and_numbers() {
         let line = Line { name: "one line".to_owned(), points: vec![(0.0, 500.0), (1.0, 7e6)] };
-        let svg = times("a title", Axis::Percentiles, &[line]).unwrap();
-        for text in ["<svg", "a title", "one line", "99.9", "</svg>"] {
+        let svg = lines("a title", Axis::Percentiles, Up::Time, &[line], Some((1.0, "a mark"))).unwrap();
+        for text in ["<svg", "a title", "one line", "99.9", "a mark", "</svg>"] {
             assert!(svg.contains(text), "{text}: {svg}");
         }
         let svg = ratios("beside", &[("ucx".to_owned(), 0.5, [0.4, 0.6])]).unwrap();
@@ -217,9 +286,9 @@ mod tests {
 
     #[test]
     fn empty_and_flat_plots_are_plots() {
-        assert!(times("nothing", Axis::Rate, &[]).is_ok());
+        assert!(lines("nothing", Axis::Rate, Up::Rate, &[], None).is_ok());
         assert!(ratios("nothing", &[]).is_ok());
         let flat = Line { name: "flat".to_owned(), points: vec![(6.0, 0.0)] };
-        assert!(times("flat", Axis::Bytes, &[flat]).is_ok());
+        assert!(lines("flat", Axis::Bytes, Up::Bytes, &[flat], None).is_ok());
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::environment::Environment;
+use crate::{cost::Cost, environment::Environment};
 
 /// Floors that moved by more than this make a run worthless, percent.
 pub const DRIFT_MAX_PCT: f64 = 15.0;
@@ -49,13 +49,20 @@ pub struct Report {
     /// Median of a bare frame and its echo.
     pub frame_floor_p50_ns: Option<u64>,
     /// Window 1: the median over the frame floor's. Else: the calls per second over those of the bare frame at window 1.
+    /// Of each slice with the floors on both sides of it; the median of the slices.
     pub ratio_to_frame_floor: Option<f64>,
+    /// Where it lies with 95 % confidence (all slices, of less than six).
+    #[serde(default)]
+    pub ratio_to_frame_floor_interval: Option<[f64; 2]>,
     /// The widest difference between slices of one floor, but for the lowest and the highest slice, percent.
     pub floor_drift_pct: Option<f64>,
     /// Handed off: what it costs more than inline, over a bare thread exchange; the median of the pairs.
     pub handoff_per_exchange: Option<f64>,
     /// Who else was measured, in turns with the test.
     pub rows: Vec<Row>,
+    /// What a call cost besides time, of tests with slices.
+    #[serde(default)]
+    pub cost: Option<Cost>,
     /// Named parts: steps of a connection, numbers of connections, loads.
     #[serde(default)]
     pub parts: Vec<Part>,
@@ -88,6 +95,9 @@ pub struct Row {
     pub ratio_interval: Option<[f64; 2]>,
     /// Why there is no number, or not from every slice.
     pub note: Option<String>,
+    /// A program of others: what is typed to get its number by hand, the server's command and the client's.
+    #[serde(default)]
+    pub commands: Vec<String>,
 }
 
 /// A part of a test with a distribution of its own.
@@ -124,6 +134,21 @@ impl Report {
     }
 }
 
+/// The warnings of all, those once that differ in a number only.
+#[must_use]
+pub fn warnings<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Vec<String> {
+    let mut told: Vec<(String, String)> = Vec::new();
+    for report in reports {
+        for warning in report.warning().into_iter().chain(report.warnings.clone()) {
+            let words: String = warning.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+            if told.iter().all(|(other, _)| *other != words) {
+                told.push((words, warning));
+            }
+        }
+    }
+    told.into_iter().map(|(_, warning)| warning).collect()
+}
+
 /// Nanoseconds with three digits and a unit.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 #[must_use]
@@ -135,16 +160,24 @@ pub fn time(nanos: u64) -> String {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "for people")]
+impl Row {
+    /// Its value as people read it: a time with its unit, or a number of something per second.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "for people")]
+    #[must_use]
+    pub fn shown_value(&self) -> Option<String> {
+        let value = self.value?;
+        Some(if self.what.contains("second") {
+            format!("{value:.0}")
+        } else {
+            time(value.max(0.0).round() as u64)
+        })
+    }
+}
+
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "  {:<44}", self.name)?;
-        if let Some(value) = self.value {
-            let value = if self.what.contains("second") {
-                format!("{value:.0}")
-            } else {
-                time(value.max(0.0).round() as u64)
-            };
+        if let Some(value) = self.shown_value() {
             write!(f, " {value:>12} {}", self.what)?;
         }
         if let Some(ratio) = self.ratio {
@@ -182,6 +215,9 @@ impl fmt::Display for Report {
         writeln!(f, "calls              {}, cores {client} (client) and {server} (server)", self.count)?;
         if self.count > 0 {
             self.times(f)?;
+        }
+        if let Some(cost) = &self.cost {
+            write!(f, "{cost}")?;
         }
         self.floors(f)?;
         if let Some(ratio) = self.handoff_per_exchange {
@@ -232,7 +268,11 @@ impl Report {
         if let Some(ratio) = self.ratio_to_frame_floor {
             let of =
                 if self.window == 1 { "of the RTT p50" } else { "of the rates, the floor's at window 1" };
-            writeln!(f, "to frame floor     {ratio:.2} x, {of}")?;
+            write!(f, "to frame floor     {ratio:.2} x, {of}")?;
+            match self.ratio_to_frame_floor_interval {
+                Some([low, high]) => writeln!(f, " ({low:.2} to {high:.2})")?,
+                None => writeln!(f)?,
+            }
         }
         match self.floor_drift_pct {
             Some(drift) => writeln!(f, "floors moved by    {drift:.1} %"),
@@ -274,6 +314,7 @@ mod tests {
                 ratio: Some(0.5),
                 ratio_interval: Some([0.45, 0.55]),
                 note: None,
+                commands: vec![],
             }],
             ..Report::default()
         }
@@ -308,5 +349,13 @@ mod tests {
         report.line_floor_p50_ns = None;
         assert!(report.warning().is_none());
         assert!(report.to_string().contains("floors             none"));
+    }
+
+    #[test]
+    fn a_warning_is_told_once() {
+        let one = Report { floor_drift_pct: Some(20.0), warnings: vec!["load 1.5".to_owned()], ..report() };
+        let other = Report { floor_drift_pct: Some(30.0), warnings: vec!["load 2.5".to_owned()], ..report() };
+        let told = warnings([&one, &other]);
+        assert_eq!((told.len(), &*told[1]), (2, "load 1.5"), "{told:?}");
     }
 }

@@ -3,6 +3,7 @@
 use gimmal_engine::transport::Address;
 
 use crate::{
+    advise,
     against::Goal,
     args::{Cli, Command, Cores, Run, Serve, Touch},
     client::{Job, measure_job},
@@ -13,6 +14,7 @@ use crate::{
     provider,
     report::Report,
     serve::ServeOptions,
+    suite,
 };
 
 /// Does what the command line says.
@@ -27,14 +29,20 @@ pub fn run(cli: Cli) -> Result<(), BenchError> {
             each_size(&run, "bw", Goal::Bandwidth, window_of(window)?, touch == Touch::All)
         }
         Command::Load { run, window, rates, seconds } => {
-            print(&run, &load::sweep(&run, window_of(window)?, &rates, seconds)?, true)
+            finish(&run, load::sweep(&run, window_of(window)?, &rates, seconds)?, true)
         }
-        Command::Conn(run) => print(&run, &many::connections(&run)?, true),
-        Command::Scale { run, connections } => print(&run, &many::scale(&run, &connections)?, true),
+        Command::Conn(run) => finish(&run, many::connections(&run)?, true),
+        Command::Scale { run, connections } => finish(&run, many::scale(&run, &connections)?, true),
         Command::Report { files, output } => {
             let runs = files.iter().map(|path| html::read(path)).collect::<Result<Vec<_>, _>>()?;
             std::fs::write(&output, html::page(&runs)?).map_err(BenchError::system("writing the page"))?;
             eprintln!("gimmal-bench: {} written", output.display());
+            Ok(())
+        }
+        Command::Suite(suite) => suite::run(&suite),
+        Command::Advise { files } => {
+            let runs = files.iter().map(|path| html::read(path)).collect::<Result<Vec<_>, _>>()?;
+            print!("{}", advise::tell(&runs.concat()));
             Ok(())
         }
         Command::Serve(serve) => server(&serve),
@@ -58,13 +66,19 @@ fn each_size(
     let cores = Cores::choose(run.cpus)?;
     for (number, bytes) in run.size.0.iter().enumerate() {
         let job = Job { test, goal, bytes: *bytes, window, is_whole };
-        let (report, ended) = measure_job(run, &job, cores)?;
-        print(run, &report, number == 0)?;
-        if let Some(why) = ended {
-            return Err(why);
-        }
+        finish(run, measure_job(run, &job, cores)?, number == 0)?;
     }
     Ok(())
+}
+
+/// Prints what was measured; an error when it broke off.
+fn finish(
+    run: &Run,
+    (report, ended): (Report, Option<BenchError>),
+    is_first: bool,
+) -> Result<(), BenchError> {
+    print(run, &report, is_first)?;
+    ended.map_or(Ok(()), Err)
 }
 
 /// Prints a report as the command line says.
@@ -73,7 +87,9 @@ fn each_size(
 /// [`BenchError::System`].
 pub(crate) fn print(run: &Run, report: &Report, is_first: bool) -> Result<(), BenchError> {
     if run.json || run.csv {
-        for warning in report.warning().iter().chain(&report.warnings) {
+        // Of several sizes, what concerns all is told once.
+        let common = report.warnings.iter().filter(|_| is_first);
+        for warning in report.warning().iter().chain(common) {
             eprintln!("gimmal-bench: {warning}");
         }
     }

@@ -1,6 +1,21 @@
 //! What can be measured: something that makes calls.
 
+use gimmal_engine::{transport::PortCounters, worker::duty::DutySnapshot};
+
 use crate::{error::BenchError, load::Arrivals, recorder::Recorder};
+
+/// What a target's connection and worker counted since they began.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Counted {
+    /// The connection's.
+    pub port: PortCounters,
+    /// The worker's.
+    pub duty: DutySnapshot,
+    /// Sends that found no room.
+    pub blocked: u64,
+    /// What the connection runs with; without it the others say nothing.
+    pub negotiated: Option<String>,
+}
 
 /// One connection to an echo, through one layer.
 ///
@@ -21,6 +36,11 @@ pub trait Target: std::fmt::Debug {
     fn offer(&mut self, arrivals: &mut Arrivals, recorder: &mut Recorder) -> Result<(), BenchError> {
         let _ = (arrivals, recorder);
         Err(BenchError::Arguments("the open loop needs --layer engine and --mode inline".to_owned()))
+    }
+
+    /// What was counted; nothing from targets that cannot tell.
+    fn counted(&mut self) -> Counted {
+        Counted::default()
     }
 
     /// Where the plan's layer is served; empty: on the plan's own connection.

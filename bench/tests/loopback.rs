@@ -75,6 +75,14 @@ fn plausible(report: &Value) {
 fn lat_says_what_it_must() {
     let report = json("lat --loopback -n 20000 --json");
     plausible(&report);
+    let cost = &report["cost"];
+    assert!(
+        cost["client_cpu_ns"].as_f64() > Some(0.0) && cost["server_cpu_ns"].as_f64() > Some(0.0),
+        "{cost}"
+    );
+    assert!(
+        cost["negotiated"].as_str().unwrap().contains("data path") && cost.to_string().contains("doorbells")
+    );
     assert_eq!(
         (&report["provider"], &report["layer"], &report["mode"]),
         (&"shm".into(), &"engine".into(), &"inline".into())
@@ -272,6 +280,43 @@ fn records_become_a_page() {
 }
 
 #[test]
+fn a_suite_is_run_kept_and_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (suite, kept, page) = (path("suite.toml"), path("kept.json"), path("page.html"));
+    let lines = "about = 'a test'\n[[run]]\nline = 'lat --loopback -n 300 --pairs 2'\n\
+                 [[run]]\nline = 'rate --loopback -n 300 -O 4 --pairs 2'\n\
+                 [[instructions]]\nname = 'nothing'\nline = 'examples/no-such-program 1'\n";
+    std::fs::write(&suite, lines).unwrap();
+    let output = bench(&format!("suite {suite} --save {kept} --page {page}"));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    assert!(said.contains("lat shm engine inline, 64 B") && said.contains("SKIP"), "{said}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("<svg"));
+    let records = std::fs::read_to_string(&kept).unwrap();
+    assert_eq!(records.lines().count(), 2, "{records}");
+
+    // A baseline in which everything was a hundred times better.
+    let better = records.lines().map(|line| {
+        let mut record: Value = serde_json::from_str(line).unwrap();
+        let factor = if record["test"] == "lat" { 0.01 } else { 100.0 };
+        let ratio = record["ratio_to_frame_floor"].as_f64().unwrap() * factor;
+        record["ratio_to_frame_floor"] = ratio.into();
+        record["ratio_to_frame_floor_interval"] = vec![ratio, ratio].into();
+        record.to_string()
+    });
+    let baseline = path("better.json");
+    std::fs::write(&baseline, better.collect::<Vec<_>>().join("\n")).unwrap();
+    let worse = bench(&format!("suite {suite} --baseline {baseline}"));
+    let said = String::from_utf8_lossy(&worse.stdout).into_owned();
+    assert_eq!((worse.status.code(), said.matches("WORSE").count()), (Some(1), 2), "{said}");
+
+    let advice = bench(&format!("advise {kept}"));
+    assert!(advice.status.success() && String::from_utf8_lossy(&advice.stdout).contains("lat shm engine"));
+    assert_eq!(bench("suite no-such-suite").status.code(), Some(2));
+}
+
+#[test]
 fn verify_catches_one_bit() {
     for mode in ["inline", "handoff"] {
         // The last byte of a line is what only a thorough look sees.
@@ -300,33 +345,62 @@ fn child_of(id: u32) -> String {
     }
 }
 
-#[test]
-fn a_killed_server_ends_the_run_and_what_was_measured_is_kept() {
-    for mode in ["inline", "handoff"] {
+/// Kills the server of a run once it is measuring; what the run printed before it ended. On a busy machine that takes
+/// longer: until `is_enough` was measured.
+fn kill_the_server_of(line: &str, is_enough: impl Fn(&Value) -> bool) -> Value {
+    let mut last = String::new();
+    for measuring_s in [3, 8, 20, 40] {
         let client = Command::new(env!("CARGO_BIN_EXE_gimmal-bench"))
-            .args(["lat", "--loopback", "-n", "1g", "--warmup", "10", "--json", "--mode", mode])
+            .args(line.split_whitespace())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let server = child_of(client.id());
-        // Warming up is over by then.
-        std::thread::sleep(Duration::from_secs(6));
+        std::thread::sleep(Duration::from_secs(measuring_s));
         assert!(Command::new("kill").args(["-9", &server]).status().unwrap().success());
         let killed = Instant::now();
         let output = client.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(
-            said.contains("the connection ended") || said.contains("is the server still there"),
-            "{said}"
-        );
-        let report: Value =
-            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
-        assert_eq!(report["is_complete"], false);
-        assert!(report["count"].as_u64().unwrap() > 0 && report["p50_ns"].as_u64().unwrap() > 0, "{report}");
+        assert!(killed.elapsed() < Duration::from_secs(5), "{line}: {:?}", killed.elapsed());
+        assert_eq!(output.status.code(), Some(1), "{line}: {said}");
+        assert!(said.contains("the server process ended in the middle by signal 9"), "{line}: {said}");
+        if let Ok(report) = serde_json::from_slice::<Value>(&output.stdout)
+            && is_enough(&report)
+        {
+            assert_eq!(report["is_complete"], false, "{line}");
+            return report;
+        }
+        last = said;
     }
+    panic!("{line}: nothing was measured in 40 s: {last}");
+}
+
+/// Whether there are calls, with their times.
+fn has_calls(report: &Value) -> bool {
+    report["count"].as_u64() > Some(0) && report["p50_ns"].as_u64() > Some(0)
+}
+
+#[test]
+fn a_killed_server_ends_the_run_and_what_was_measured_is_kept() {
+    for line in [
+        "lat --loopback -n 1g --warmup 10 --json",
+        "lat --loopback -n 1g --warmup 10 --json --mode handoff",
+        "rate --loopback -n 1g --warmup 10 --json --layer rpc",
+        "bw --loopback -s 64k -n 1g --warmup 10 --json",
+    ] {
+        kill_the_server_of(line, has_calls);
+    }
+}
+
+#[test]
+fn a_killed_server_ends_tests_with_parts_too() {
+    let parts = |report: &Value| report["parts"].as_array().is_some_and(|parts| !parts.is_empty());
+    let report = kill_the_server_of("load --loopback -n 200 --rates 100,200 -D 60 --json", parts);
+    let broken = part(&report, "offered 100 per s");
+    assert!(broken["count"].as_u64().unwrap() > 0 && broken["note"] == "broke off", "{report}");
+    kill_the_server_of("conn --loopback -n 1m --json", has_calls);
+    kill_the_server_of("scale --loopback -n 1g --connections 1,2 --json", has_calls);
 }
 
 #[test]

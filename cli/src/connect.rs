@@ -36,10 +36,9 @@ pub(crate) fn try_it(address: &Address, timeout: Duration) -> Result<String, Str
         for event in batch.drain() {
             match event {
                 Event::Opened { negotiated, .. } => {
-                    opened = Some(format!(
-                        "{} on {}, {}",
-                        negotiated.provider, negotiated.device, negotiated.path
-                    ));
+                    let through = negotiated.port.as_ref().map(ToString::to_string);
+                    let through = through.unwrap_or_else(|| negotiated.device.clone());
+                    opened = Some(format!("{} on {through}; {}", negotiated.provider, negotiated.path));
                     port.close(conn, CloseReason::Local, now());
                     limit = start.elapsed() + CLOSE;
                 }

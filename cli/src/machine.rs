@@ -4,14 +4,14 @@ use std::{path::Path, time::Duration};
 
 use gimmal_transport::{
     Address,
-    verbs::{self, Route},
+    verbs::{self, Assigned, Route},
 };
 use rustix::{
     fs::{Access, MemfdFlags, SealFlags},
     process::{Resource, geteuid, getrlimit},
 };
 
-use crate::{addresses, addresses::Assigned, connect, tree::Tree};
+use crate::{connect, tree::Tree};
 
 /// See the module.
 pub(crate) trait Machine {
@@ -67,7 +67,7 @@ impl Machine for Live {
     }
 
     fn addresses(&self) -> Vec<Assigned> {
-        addresses::all()
+        verbs::addresses()
     }
 
     fn libraries(&self) -> Result<(), String> {

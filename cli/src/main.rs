@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! main ─► doctor ─► kernel, device, limits, peer      the checks, each judged only when what it needs is fine
-//!   │       ├─────► machine ─► tree (/sys, /proc, /dev), addresses (netlink), transport (libraries, route, connect)
+//!   │       ├─────► machine ─► tree (/sys, /proc, /dev), transport (libraries, addresses, route, connect)
 //!   │       └─────► report      text or JSON
 //!   └───► devices
 //! ```
@@ -10,7 +10,6 @@
 
 #![forbid(unsafe_code)]
 
-mod addresses;
 mod connect;
 mod devices;
 mod doctor;

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -31,6 +31,7 @@ struct Shared {
     accepted: AtomicU64,
     refused: AtomicU64,
     rejected: AtomicU64,
+    last_rejected: Mutex<Option<RejectReason>>,
 }
 
 /// The passive side of a server. Dropping it stops listening.
@@ -99,6 +100,12 @@ impl Acceptor {
         self.shared.rejected.load(Ordering::Relaxed)
     }
 
+    /// Why the last of those was rejected: a wrong key, a user that is not allowed, a foreign client.
+    #[must_use]
+    pub fn last_rejected(&self) -> Option<RejectReason> {
+        *self.shared.last_rejected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Stops listening; connections that stand go on.
     pub fn stop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -117,6 +124,14 @@ impl Acceptor {
 impl Drop for Acceptor {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+fn note_rejected(listener: &impl Listener, shared: &Shared) {
+    let rejected = listener.rejected();
+    if shared.rejected.load(Ordering::Relaxed) != rejected {
+        *shared.last_rejected.lock().unwrap_or_else(PoisonError::into_inner) = listener.last_rejected();
+        shared.rejected.store(rejected, Ordering::Relaxed);
     }
 }
 
@@ -141,11 +156,18 @@ fn accept<P: Provider, A: App>(
                 return;
             }
         };
-        shared.rejected.store(listener.rejected(), Ordering::Relaxed);
+        note_rejected(&listener, shared);
         let Some(incoming) = incoming else {
             continue;
         };
         turn += 1;
+        let most = workers[0].accepted_max;
+        if most > 0 && workers.iter().map(WorkerHandle::load).sum::<u64>() >= most as u64 {
+            shared.refused.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(peer = incoming.peer(), most, "refused: as many connections as accepted_max");
+            incoming.reject(RejectReason::Overloaded);
+            continue;
+        }
         let least = (0..workers.len())
             .map(|at| &workers[(at + turn) % workers.len()])
             .min_by_key(|worker| worker.load());

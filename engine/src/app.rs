@@ -17,7 +17,7 @@ pub trait App: std::fmt::Debug + 'static {
     /// A connection may carry messages.
     fn opened<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, negotiated: &Negotiated);
 
-    /// A message arrived. Its bytes are lent for this call only.
+    /// A message arrived. Its bytes are lent for this call only; [`Io::hold`] keeps them longer.
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>);
 
     /// A pull that was started with [`Io::pull`] ended. `token` is what was given there.

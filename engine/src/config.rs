@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use gimmal_transport::{ConnectOptions, ListenOptions, PortConfig, frame::span};
+use gimmal_transport::{ConnectOptions, ListenOptions, PortConfig, frame::span, key::KEYS_MAX};
 
 use crate::{
     error::ConfigError,
     proto::{
+        ledger::hold_receives,
         window::{CONTROL_ARRIVALS, CONTROL_SPAN, NEXT_WORD},
         wire::CONTROL_BYTES,
     },
@@ -36,8 +37,14 @@ pub struct Config {
     /// Accepted connections that may be in their handshake at once, 1 to 65,536; one more waits, at most until the
     /// oldest is late. Default 128.
     pub handshakes_max: usize,
+    /// Connections that the workers of a listener may have at once, its own and others together; one more is refused.
+    /// 0: as many as their ports hold (`port.connections` each). Default 0.
+    pub accepted_max: usize,
     /// Within this time a peer that went silent is reported, ms: 0 (never) or 10 to 3,600,000. Default 5000.
     pub heartbeat_ms: u32,
+    /// How much of a connection's receive ring, or of its receives, held frames may keep from the peer, percent: 0 (held
+    /// frames are always copied) to 50. Default 25.
+    pub hold_percent: u8,
     /// Whether the peer's credit is obeyed. Off only in the test that shows what credit is for.
     #[doc(hidden)]
     pub enforce_credit: bool,
@@ -55,7 +62,9 @@ impl Default for Config {
             batch: 64,
             inbox: 1024,
             handshakes_max: 128,
+            accepted_max: 0,
             heartbeat_ms: 5000,
+            hold_percent: 25,
             enforce_credit: true,
         }
     }
@@ -113,8 +122,14 @@ impl Config {
         if !(1..=1 << 16).contains(&self.handshakes_max) {
             return field("handshakes_max", self.handshakes_max as u64, "1 to 65,536");
         }
+        if self.listen.keys.len() > KEYS_MAX {
+            return field("listen.keys", self.listen.keys.len() as u64, "at most 8");
+        }
         if self.heartbeat_ms != 0 && !(10..=3_600_000).contains(&self.heartbeat_ms) {
             return field("heartbeat_ms", self.heartbeat_ms.into(), "0, or 10 to 3,600,000");
+        }
+        if self.hold_percent > 50 {
+            return field("hold_percent", self.hold_percent.into(), "0 to 50");
         }
         Ok(Plan { config: self })
     }
@@ -155,6 +170,13 @@ impl fmt::Display for Plan {
             port.ring_bytes / 2,
             arrivals.div_ceil(2)
         )?;
+        let hold_percent = self.config.hold_percent;
+        writeln!(
+            f,
+            "held frames        at most {} bytes of the ring, or {} receives, then copied",
+            u64::from(port.ring_bytes) * u64::from(hold_percent) / 100,
+            hold_receives(arrivals, hold_percent)
+        )?;
         writeln!(f, "sends              {}, one signal in {}", port.sends, port.signal_interval)?;
         write!(f, "workers            {} on cores {:?}", self.config.workers, self.config.cores)
     }
@@ -168,12 +190,15 @@ mod tests {
     fn the_default_is_valid_and_prints_its_sums() {
         let plan = Config::default().validate().unwrap();
         assert!(plan.to_string().contains("receives           64 = chains 62 + control 2"));
+        assert!(
+            plan.to_string().contains("held frames        at most 65536 bytes of the ring, or 16 receives")
+        );
     }
 
     #[test]
     fn bad_fields_are_named() {
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 9] = [
+        let changes: [(Change, &str); 10] = [
             (|c| c.port.ring_bytes = 5000, "port.ring_bytes is 5000"),
             (|c| c.port.slot_bytes = 17, "port.slot_bytes is 17"),
             (|c| c.port.arrivals = 3, "port.arrivals is 3"),
@@ -189,6 +214,7 @@ mod tests {
             (|c| c.batch = 0, "batch is 0"),
             (|c| c.handshakes_max = 0, "handshakes_max is 0"),
             (|c| c.heartbeat_ms = 9, "heartbeat_ms is 9"),
+            (|c| c.hold_percent = 51, "hold_percent is 51"),
         ];
         for (change, message) in changes {
             let mut config = Config::default();

@@ -2,10 +2,15 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use gimmal_transport::{Chain, CloseReason, ConnId, Negotiated, Port, Refused, Staged, Tag, Time, Violation};
+use gimmal_transport::{
+    Chain, CloseReason, ConnId, Negotiated, Port, Refused, RxBuf, Staged, Tag, Time, Violation,
+};
 
 use crate::{
+    config::Config,
     error::SendError,
+    holds::Holds,
+    message::Source,
     planted::{self, Bug},
     proto::{
         Heart, Lane, RxLedger, State, StateEvent, TxWindow,
@@ -13,10 +18,15 @@ use crate::{
         ledger::Owed,
         wire::{self, Kind},
     },
+    worker::Duty,
 };
 
 /// From our goodbye to closing without an answer.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Control frames that may wait for room, at most: an answer for each of the 65,536 loans that a peer can have on offer,
+/// and a few. Who makes us owe more reads none of them, and would fill our memory.
+const CONTROL_MAX: usize = (1 << 16) + 64;
 
 /// What a turn still has to do for a connection after it was settled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,6 +48,7 @@ pub(crate) struct Connection {
     pub(crate) loans: Loans,
     pub(crate) pulls: Pulls,
     in_place: InPlace,
+    pub(crate) holds: Holds,
     state: State,
     pub(crate) heart: Heart,
     /// Control frames that wait for room.
@@ -47,16 +58,17 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(negotiated: Arc<Negotiated>, enforce_credit: bool, now: Time) -> Self {
+    pub(crate) fn new(negotiated: Arc<Negotiated>, config: &Config, duty: &Arc<Duty>, now: Time) -> Self {
         Self {
             heart: Heart::new(now, negotiated.peer_attended),
-            window: TxWindow::new(&negotiated, enforce_credit),
+            window: TxWindow::new(&negotiated, config.enforce_credit),
             sent_in: 0,
-            ledger: RxLedger::new(&negotiated),
+            ledger: RxLedger::new(&negotiated, config.hold_percent),
             negotiated,
             loans: Loans::default(),
             pulls: Pulls::default(),
             in_place: InPlace::default(),
+            holds: Holds::new(Arc::clone(duty)),
             state: State::Open,
             control: VecDeque::with_capacity(16),
             blocked_bytes: None,
@@ -239,6 +251,24 @@ impl Connection {
         }
     }
 
+    /// Keeps `body`, the end of a frame that has just arrived.
+    #[cold]
+    pub(crate) fn hold<P: Port>(&mut self, port: &mut P, source: Source<'_>, body: &[u8]) -> RxBuf {
+        match source {
+            Source::Frame(conn, frame) => self.holds.hold(&mut self.ledger, port, conn, frame, body.len()),
+            // What is wrong with its end is said when the run is over.
+            Source::Run(_, lent) if self.ledger.handle_run(lent.end()).is_err() => RxBuf::copied(body),
+            Source::Run(conn, lent) => {
+                let Some(frame) = lent.keep() else { return RxBuf::copied(body) };
+                let held = self.holds.hold(&mut self.ledger, port, conn, &frame, body.len());
+                if frame.is_held() {
+                    self.holds.keep(frame);
+                }
+                held
+            }
+        }
+    }
+
     /// The peer's loan is not needed any more.
     pub(crate) fn bulk_done(&mut self, loan_id: u32) {
         if !planted::is(Bug::LoanNotFreed) {
@@ -260,8 +290,13 @@ impl Connection {
     }
 
     pub(crate) fn pong(&mut self, token: u64) {
-        if !planted::is(Bug::PingUnanswered) {
-            self.control.push_back((Kind::Pong, token));
+        if planted::is(Bug::PingUnanswered) {
+            return;
+        }
+        // One answer that waits is enough, the newest.
+        match self.control.back_mut() {
+            Some((Kind::Pong, waiting)) => *waiting = token,
+            _ => self.control.push_back((Kind::Pong, token)),
         }
     }
 
@@ -301,7 +336,10 @@ impl Connection {
     #[inline]
     pub(crate) fn settle<P: Port>(&mut self, port: &mut P, conn: ConnId, now: Time, turn: u64) -> Settled {
         self.begin(turn);
-        let told = self.settle_credit(port, conn);
+        if !self.holds.is_empty() {
+            self.holds.settle(&mut self.ledger, port, conn);
+        }
+        let told = self.settle_credit(port, conn) && !self.holds.is_waited_for();
         // Messages came and went, nothing else: between them and the flush there is no time to lose.
         if told
             && self.control.is_empty()
@@ -329,6 +367,10 @@ impl Connection {
                 break;
             }
             self.control.pop_front();
+        }
+        if self.control.len() > CONTROL_MAX {
+            port.close(conn, Violation::Malformed { what: "number of bulk offers" }.into(), now);
+            self.control.clear();
         }
         let writable = self.settle_blocked(port, conn, now);
         let again =

@@ -8,6 +8,7 @@ use std::{
 use gimmal_transport::{Address, ConnId, Negotiated, Port, Provider, Time};
 
 use crate::{
+    alarm::Alarm,
     app::App,
     config::Plan,
     error::{OpenError, StartError},
@@ -96,7 +97,8 @@ impl<P: Port, A: App> Runner<P, A> {
         0
     }
 
-    fn sleep(&mut self, limit: Duration) {
+    /// Prepares to sleep; for how long at most, or `None` when there is something to do.
+    fn arm(&mut self, limit: Duration) -> Option<Duration> {
         self.worker.restless = true;
         let now = self.now();
         let mut wanted = self.worker.deadline(now).since(now).min(limit);
@@ -107,8 +109,20 @@ impl<P: Port, A: App> Runner<P, A> {
         // Whoever pushes after this sees the doorbell armed; whoever pushed before is seen by the second look.
         if wanted.is_zero() || !self.worker.port.arm() || !self.worker.inbox.is_empty() {
             self.worker.port.disarm();
-            return;
+            return None;
         }
+        Some(wanted)
+    }
+
+    /// After sleeping.
+    fn woke(&mut self) {
+        self.worker.port.disarm();
+        self.worker.duty.slept();
+        self.now();
+    }
+
+    fn sleep(&mut self, limit: Duration) {
+        let Some(wanted) = self.arm(limit) else { return };
         let fd = self.worker.port.wait_fd();
         let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
         let timeout = rustix::time::Timespec {
@@ -117,10 +131,21 @@ impl<P: Port, A: App> Runner<P, A> {
         };
         // A signal ends the sleep early, which is harmless.
         let _ = rustix::event::poll(&mut fds, Some(&timeout));
-        self.worker.port.disarm();
-        self.worker.duty.slept();
-        self.now();
+        self.woke();
     }
+}
+
+/// What there is to do after a [step](Inline::step).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rest {
+    /// It found something: others may have something to do now.
+    Worked,
+    /// Nothing, yet: another step.
+    Spin,
+    /// Nothing for a while: another step, after others.
+    Yield,
+    /// Sleep until the [alarm](Inline::alarm) rings, at most so long, and call [`Inline::woke`] before anything else.
+    Sleep(Duration),
 }
 
 /// A worker on the calling thread: the lowest latency, and no thread at all. Not `Send`.
@@ -192,6 +217,31 @@ impl<P: Provider, A: App> Inline<P, A> {
         self.runner.run_once(limit)
     }
 
+    /// One bounded turn for a task of an event loop: never blocks, and says what the configured strategy does then.
+    pub fn step(&mut self, limit: Duration) -> Rest {
+        if self.runner.turn() > 0 {
+            return Rest::Worked;
+        }
+        match self.runner.idler.pause(self.runner.now) {
+            Pause::Spin => Rest::Spin,
+            Pause::Yield => Rest::Yield,
+            Pause::Sleep => self.runner.arm(limit).map_or(Rest::Yield, Rest::Sleep),
+        }
+    }
+
+    /// After [`Rest::Sleep`], whoever rang.
+    pub fn woke(&mut self) {
+        self.runner.woke();
+    }
+
+    /// What an event loop waits for; meaningful after [`Rest::Sleep`].
+    ///
+    /// # Errors
+    /// The system's: no more descriptors, as a rule.
+    pub fn alarm(&self) -> std::io::Result<Alarm> {
+        Alarm::new(self.runner.worker.port.wait_fd())
+    }
+
     /// One bounded turn at a time of the caller's choosing: for simulated worlds, whose clock is an argument.
     pub fn turn_at(&mut self, now: Time) -> usize {
         self.runner.turn_at(now)
@@ -210,8 +260,7 @@ impl<P: Provider, A: App> Inline<P, A> {
         self.runner.worker.with(now, act)
     }
 
-    /// The time of the last turn.
-    #[must_use]
+    /// Reads the clock. What the application does next happens at this time.
     pub fn now(&mut self) -> Time {
         self.runner.now()
     }

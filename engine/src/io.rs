@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use gimmal_transport::{CloseReason, ConnId, Loan, Negotiated, Port, Time};
+use gimmal_transport::{CloseReason, ConnId, Loan, Negotiated, Port, RxBuf, Time};
 
 use crate::{
     connection::Connection,
     error::{LoanRefused, SendError},
-    message::{Head, RemoteBulk},
+    message::{Head, Message, RemoteBulk},
     proto::{Lane, wire},
     table::ConnTable,
 };
@@ -136,6 +136,16 @@ impl<P: Port> Io<'_, P> {
             fill(body).map(|bytes| front + bytes.min(offered))
         })?;
         if sent { Ok(slot) } else { Err(connection.too_small(room - front)) }
+    }
+
+    /// Keeps the body of a message beyond this call, on any thread: where it landed while held frames are within
+    /// [`Config::hold_percent`](crate::Config::hold_percent), otherwise copied once, now or when the peer needs the room.
+    #[must_use]
+    pub fn hold(&mut self, message: &Message<'_>) -> RxBuf {
+        let Some(connection) = self.conns.peek(message.source.conn()) else {
+            return RxBuf::copied(message.body);
+        };
+        connection.hold(self.port, message.source, message.body)
     }
 
     /// Brings `bulk` here; ends with [`App::pulled`](crate::App::pulled) and `token`.

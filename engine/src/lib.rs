@@ -11,10 +11,12 @@
 #![deny(missing_docs)]
 
 pub mod acceptor;
+pub mod alarm;
 pub mod app;
 pub mod config;
 mod connection;
 pub mod error;
+mod holds;
 pub mod inline;
 pub mod io;
 pub mod message;
@@ -26,11 +28,12 @@ mod table;
 pub mod worker;
 
 pub use acceptor::{Acceptor, Admit};
+pub use alarm::Alarm;
 pub use app::App;
 pub use config::{Config, Plan};
 pub use error::{ConfigError, LoanRefused, OpenError, PlaceError, SendError, StartError};
-pub use gimmal_transport as transport;
-pub use inline::Inline;
+pub use gimmal_transport::{self as transport, RxBuf};
+pub use inline::{Inline, Rest};
 pub use io::Io;
 pub use message::{Head, Message, RemoteBulk};
 pub use place::{Cpus, NumaNode};

@@ -1,6 +1,6 @@
 //! A message as the engine's user sees it.
 
-use gimmal_transport::Offer;
+use gimmal_transport::{ConnId, Lent, Offer, RxFrame};
 
 /// Who a message is for: opaque to the engine, carried in every message's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -11,7 +11,8 @@ pub struct Head {
     pub aux: u64,
 }
 
-/// A message that arrived, lent for one call of [`App::message`](crate::App::message).
+/// A message that arrived, lent for one call of [`App::message`](crate::App::message); [`Io::hold`](crate::Io::hold) keeps its
+/// body longer.
 #[derive(Debug)]
 pub struct Message<'a> {
     /// What the sender put in the header.
@@ -20,6 +21,25 @@ pub struct Message<'a> {
     pub body: &'a [u8],
     /// Bulk on offer with it; to be answered by [`Io::pull`](crate::Io::pull) or [`Io::decline`](crate::Io::decline).
     pub bulk: Option<RemoteBulk>,
+    /// What it came by.
+    pub(crate) source: Source<'a>,
+}
+
+/// What a message came by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    /// A poll.
+    Frame(ConnId, &'a RxFrame),
+    /// A run, which is not accounted for yet.
+    Run(ConnId, &'a Lent<'a>),
+}
+
+impl Source<'_> {
+    pub(crate) const fn conn(&self) -> ConnId {
+        match self {
+            Self::Frame(conn, _) | Self::Run(conn, _) => *conn,
+        }
+    }
 }
 
 /// Bulk that a peer offers. Neither `Copy` nor `Clone`: it is pulled or declined once.

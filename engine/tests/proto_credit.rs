@@ -1,7 +1,7 @@
 //! The pure core, two ends of it, against an oracle: random sizes, delays, release orders and turns.
 //!
 //! After every step: no byte is written over that was not released, no chain is sent without a receive, credit never
-//! deadlocks once the receivers release what they hold.
+//! deadlocks: neither while receivers hold what they may, nor once they let go.
 
 #![allow(clippy::unwrap_used, reason = "a failure of a test is a panic")]
 
@@ -29,6 +29,7 @@ fn negotiated(
     Negotiated {
         provider: "oracle",
         device: String::new(),
+        port: None,
         peer: String::new(),
         path,
         responder_resources: term,
@@ -52,9 +53,12 @@ fn negotiated(
     }
 }
 
+const HOLD_PERCENT: u8 = 25;
+
 #[derive(Debug)]
 struct Sent {
     end: Position,
+    bytes: u64,
     begins: bool,
     credit: Option<Credit>,
 }
@@ -86,7 +90,7 @@ impl End {
     fn new(negotiated: &Negotiated) -> Self {
         Self {
             window: TxWindow::new(negotiated, true),
-            ledger: RxLedger::new(negotiated),
+            ledger: RxLedger::new(negotiated, HOLD_PERCENT),
             head: Position(0),
             staged: Vec::new(),
             wire: VecDeque::new(),
@@ -116,7 +120,8 @@ impl End {
             !self.ring || self.head.since(self.peer_freed) + FRAME_ALIGN as u64 <= self.ring_bytes,
             "wrote over bytes that were not released"
         );
-        self.staged.push(Sent { end: self.head, begins: chain == Chain::Begin, credit });
+        let bytes = span(payload) as u64;
+        self.staged.push(Sent { end: self.head, bytes, begins: chain == Chain::Begin, credit });
         true
     }
 
@@ -135,7 +140,13 @@ impl End {
         }
     }
 
-    fn turn(&mut self) -> bool {
+    fn turn(&mut self, peer: &mut Self) -> bool {
+        if self.ledger.is_over() {
+            // Moved out, all of them.
+            while !self.held.is_empty() {
+                self.release(peer, 0);
+            }
+        }
         let told = self.owed();
         self.window.flushed();
         self.wire.extend(self.staged.drain(..));
@@ -166,10 +177,11 @@ impl End {
             self.window.handle_credit(credit).unwrap();
         }
         self.delivered += 1;
-        self.held.push(sent.end);
-        if !hold {
-            let index = self.held.len() - 1;
-            self.release(from, index);
+        if hold && self.ledger.may_hold(sent.bytes) {
+            self.ledger.handle_hold(sent.bytes);
+            self.held.push(sent.end);
+        } else {
+            self.free(from, sent.end);
         }
     }
 
@@ -184,9 +196,12 @@ impl End {
             return;
         }
         let end = self.held.swap_remove(index % self.held.len());
-        if self.ring {
-            self.ledger.handle_release(end);
-        } else {
+        self.ledger.handle_release(end);
+        self.free(from, end);
+    }
+
+    fn free(&mut self, from: &mut Self, end: Position) {
+        if !self.ring {
             // A slot is posted again when all its frames are released; the newest may still grow.
             let slot = self.slots.iter().position(|(_, frames)| frames.contains(&end)).unwrap();
             self.slots[slot].1.retain(|&frame| frame != end);
@@ -225,15 +240,15 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Faults stop, holders let go: everything owed must come back and a full frame must fit again.
-fn drain(a: &mut End, b: &mut End) {
+/// Faults stop: everything owed must come back and a full frame must fit again, whether holders let go or not.
+fn drain(a: &mut End, b: &mut End, let_go: bool) {
     for _ in 0..200 {
         let (mut one, mut two) = (&mut *a, &mut *b);
         for _ in 0..2 {
-            while !one.held.is_empty() {
+            while let_go && !one.held.is_empty() {
                 one.release(two, 0);
             }
-            one.turn();
+            one.turn(two);
             while !one.wire.is_empty() {
                 two.receive(one, false);
             }
@@ -254,15 +269,17 @@ fn run(negotiated: &Negotiated, steps: &[Step]) {
                 let end = if from_a { &mut a } else { &mut b };
                 end.try_send(payload, Lane::Data, None);
             }
-            Step::Turn { a: true } => drop(a.turn()),
-            Step::Turn { a: false } => drop(b.turn()),
+            Step::Turn { a: true } => drop(a.turn(&mut b)),
+            Step::Turn { a: false } => drop(b.turn(&mut a)),
             Step::Deliver { to_a: true, hold } => a.receive(&mut b, hold),
             Step::Deliver { to_a: false, hold } => b.receive(&mut a, hold),
             Step::Release { a: true, index } => a.release(&mut b, index),
             Step::Release { a: false, index } => b.release(&mut a, index),
         }
     }
-    drain(&mut a, &mut b);
+    drain(&mut a, &mut b, false);
+    drain(&mut a, &mut b, true);
+    assert!(a.held.is_empty() && b.held.is_empty());
 }
 
 proptest! {

@@ -76,6 +76,25 @@ fn r44_a_slow_receiver_is_back_pressure() {
     }
 }
 
+/// R47: held frames come back in any order, and one never does: nothing is written over, and nobody waits for it.
+#[test]
+fn r47_held_frames_on_every_medium() {
+    for (name, device) in DEVICES {
+        let mut sums = (0, 0);
+        for seed in 0..seeds() {
+            let traffic = Traffic { messages: 100, bytes_max: 2000, bulk_every: 0 };
+            let mut pair = Pair::new(config(seed, device()), traffic);
+            pair.hold();
+            pair.run_until(Time(150_000_000), |pair| pair.client().is_finished());
+            assert_eq!(pair.client().echoed, 100, "{name}, seed {seed}: {:?}", pair.client());
+            pair.assert_clean(&format!("{name}, seed {seed}"));
+            let (held, copied) = pair.held();
+            sums = (sums.0 + held, sums.1 + copied);
+        }
+        assert!(sums.0 > 0 && sums.1 > 0, "{name}: {sums:?} held and copied: not injected");
+    }
+}
+
 /// R23, R25: the connection is lost at any step; both sides hear of it exactly once, and nobody hangs.
 #[test]
 fn r25_lost_at_any_step_is_told_once() {

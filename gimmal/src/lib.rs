@@ -38,6 +38,8 @@
 //!
 //! - [`Client`] is `Clone + Send + Sync`: any thread, any async runtime, or [`wait`](Call::wait). A worker thread does
 //!   the work.
+//! - [`DrivenClient`] is moved by a future of a current-thread runtime, beside the tasks that call: no second thread. Any
+//!   event loop that can wait for a descriptor will do ([`Driver::run`]).
 //! - [`InlineClient`] makes the waiting thread the worker: the lowest latency, no second thread.
 //!
 //! # What can go wrong, and what may be repeated
@@ -113,11 +115,48 @@
 //! # }
 //! ```
 //!
+//! # Publish and subscribe
+//!
+//! A [`Topic`] in the server feeds any number of sinks; [`Behind`] says what happens to a subscriber that is slower
+//! than the publisher.
+//!
+//! ```
+//! use gimmal::{Behind, Cx, Sink, Topic};
+//!
+//! #[gimmal::service]
+//! trait News {
+//!     async fn follow(&self, cx: &Cx, items: Sink<String>);
+//! }
+//!
+//! struct Desk(Topic<String>);
+//!
+//! impl News for Desk {
+//!     async fn follow(&self, _: &Cx, items: Sink<String>) {
+//!         self.0.feed(items).await;
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let topic = Topic::new(16, Behind::DropOldest);
+//! let server = gimmal::serve("mem://news", serve_news(Desk(topic.clone())))?;
+//! let client = NewsClient::new(gimmal::connect("mem://news")?);
+//! let (mut items, call) = client.follow();
+//! while topic.subscribers() == 0 {
+//!     std::thread::yield_now();
+//! }
+//! topic.publish_wait(&"rain".to_owned())?; // or `publish(..).await`
+//! assert_eq!(items.next_wait().transpose()?.as_deref(), Some("rain"));
+//! # drop((call, server));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Large data
 //!
-//! Arguments and answers are encoded into the transmit ring and must fit in a message (a quarter of `ring_bytes`).
-//! Larger data travels beside the codec as a [`Loan`] of registered memory, which the other side reads where it lies
-//! (shared memory) or brings by RDMA READ:
+//! Arguments and answers are encoded into the transmit ring. What does not fit in a message (a quarter of `ring_bytes`)
+//! is encoded into registered memory instead, up to [`Config::message_bytes_max`], and the other side decodes it where
+//! it lies (shared memory) or brings it by RDMA READ. Data that should not pass a codec at all travels beside it, as a
+//! [`Loan`]:
 //!
 //! ```
 //! use gimmal::{AllocateError, Bulk, Channel, Cx, WithLoan};

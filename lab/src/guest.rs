@@ -19,6 +19,7 @@ use crate::{
     packages, qemu, script,
     spec::Spec,
     tool,
+    wire::Wire,
 };
 
 /// How often the host looks at a guest.
@@ -32,6 +33,7 @@ pub(crate) struct Guest {
     process: Process,
     folder: PathBuf,
     followers: Vec<Follower>,
+    wire: Wire,
 }
 
 /// Everything a guest left behind.
@@ -74,7 +76,7 @@ impl Guest {
             .stderr(File::create(folder.join("qemu.log"))?)
             .spawn()
             .context("cannot start QEMU")?;
-        Ok(Self { process: Process(child), folder: folder.to_owned(), followers })
+        Ok(Self { process: Process(child), folder: folder.to_owned(), followers, wire: Wire::new(folder) })
     }
 
     /// The command's exit code, as soon as it has one.
@@ -85,6 +87,11 @@ impl Guest {
     /// Lets a guest of a pair go that waits for its peer to be done.
     pub(crate) fn release(&self) -> Result<()> {
         tool::write(&self.folder.join("ctl/off"), b"")
+    }
+
+    /// Pulls out or puts back the network cable, if the guest asked for it. Only a guest of a pair has one.
+    pub(crate) fn follow_wire(&mut self) -> Result<()> {
+        self.wire.follow()
     }
 
     pub(crate) fn is_running(&mut self) -> Result<bool> {

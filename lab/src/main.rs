@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! main ─► run, pair, selftest ─► guest ─► qemu, script, follow      one guest's life
-//!             │                    └────► verdict                   what it came to
+//!             │                    ├────► verdict                   what it came to
+//!             │                    └────► wire                      its network cable, in a pair
 //!             └─► cache ─► kernel, siw, bzimage, initrd ─► cpio, tool   what it boots from
 //! ```
 //!
@@ -34,6 +35,7 @@ mod siw;
 mod spec;
 mod tool;
 mod verdict;
+mod wire;
 
 use std::process::ExitCode;
 

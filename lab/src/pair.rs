@@ -72,6 +72,10 @@ fn wait(guests: &mut [Guest], timeout: Duration) -> Result<bool> {
         let mut done = 0;
         for guest in guests.iter_mut() {
             let exit = guest.exit();
+            // What its command left running may ask, too.
+            if guest.is_running()? {
+                guest.follow_wire()?;
+            }
             if exit.is_some() || !guest.is_running()? {
                 done += 1;
                 if exit != Some(0) {

@@ -1,13 +1,13 @@
 //! The command line of one guest.
 //!
 //! QEMU runs in the guest's own folder on the host, so that its files and sockets have short, relative names:
-//! `ctl/` (scripts, output, exit code), `console.log`, `qemu.log`, and in a pair `../net-a` and `../net-b`.
+//! `ctl/` (scripts, output, exit code), `console.log`, `qemu.log`, and in a pair `qmp`, `../net-a` and `../net-b`.
 //! Acceleration is TCG, always: where a virtual machine monitor hands on a `/dev/kvm` that does not work, a guest
 //! hangs at its first instruction.
 
 use std::path::Path;
 
-use crate::{cache::Cache, spec::Spec};
+use crate::{cache::Cache, spec::Spec, wire};
 
 /// The clock options save a system call on every reading of the time. An oops ends the guest: what follows one
 /// proves nothing. Stall detectors would report a busy host as a fault of the guest.
@@ -36,10 +36,15 @@ pub(crate) fn args(spec: &Spec, cache: &Cache, out: &Path) -> Vec<String> {
         args.pair(
             "-netdev",
             &format!(
-                "dgram,id=net,local.type=unix,local.path=../net-{own},remote.type=unix,remote.path=../net-{peer}"
+                "dgram,id={},local.type=unix,local.path=../net-{own},remote.type=unix,remote.path=../net-{peer}",
+                wire::NETDEV
             ),
         );
-        args.pair("-device", &format!("virtio-net-pci,netdev=net,host_mtu=9000,mac={},romfile=", role.mac()));
+        args.pair(
+            "-device",
+            &format!("virtio-net-pci,netdev={},host_mtu=9000,mac={},romfile=", wire::NETDEV, role.mac()),
+        );
+        args.pair("-qmp", &format!("unix:{},server=on,wait=off", wire::SOCKET));
     }
     args.0
 }

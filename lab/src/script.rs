@@ -15,6 +15,7 @@ use std::fmt::Write;
 use crate::{
     fabric::{Link, Role},
     spec::{FOLDER, Memlock, Spec, Variable},
+    wire,
 };
 
 /// What every guest has in its environment, and what depends on the fabrics.
@@ -30,6 +31,7 @@ pub(crate) fn environment(spec: &Spec) -> Vec<Variable> {
             list.extend([
                 Variable::new("GIMMAL_LAB_FABRICS", fabrics),
                 Variable::new("GIMMAL_LAB_ROLE", role.name()),
+                Variable::new("GIMMAL_LAB_WIRE", format!("{FOLDER}/ctl/{}", wire::WISH)),
                 Variable::new("GIMMAL_LOCAL_ADDR", role.addr()),
                 Variable::new("GIMMAL_LOCAL_ADDR6", role.addr6()),
                 Variable::new("GIMMAL_PEER_ADDR", role.peer().addr()),

@@ -75,6 +75,8 @@ pub(crate) struct Call {
     outcome: Option<Outcome>,
     /// The body is the method's error.
     pub(crate) is_error: bool,
+    /// While it waits: its arguments are the loan. While its answer is pulled: that is the bulk.
+    pub(crate) is_large: bool,
     pub(crate) offer: Option<RemoteBulk>,
     pub(crate) loan: Option<Loan>,
     pub(crate) lanes: Option<Box<Lanes>>,
@@ -179,6 +181,7 @@ impl Calls {
             body: Vec::new(),
             outcome: None,
             is_error: false,
+            is_large: false,
             offer: None,
             loan: None,
             lanes: None,

@@ -39,6 +39,13 @@ pub enum Outcome {
         /// What came beside them.
         bulk: Option<Bulk>,
     },
+    /// With bytes that a message does not hold: read where they are.
+    Large {
+        /// Whether they are the method's error.
+        is_error: bool,
+        /// The bytes.
+        bulk: Bulk,
+    },
     /// With a status.
     Status(Status),
     /// The server spells the method so.
@@ -93,6 +100,11 @@ impl CallCell {
         }
         self.waker.register(context.waker());
         self.outcome.pop().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// The outcome, if it is there.
+    pub(crate) fn try_take(&self) -> Option<Outcome> {
+        self.outcome.pop()
     }
 
     /// Blocks the thread until the outcome is there; at most until `limit`, if there is one.

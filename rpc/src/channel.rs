@@ -41,6 +41,9 @@ pub enum Deadline {
 pub struct CallOptions {
     /// How long it may take.
     pub deadline: Deadline,
+    /// Whether the call waits for a connection when there is none, instead of failing at once (not run). Calls with
+    /// loans or streams do not wait.
+    pub wait_for_ready: bool,
 }
 
 impl CallOptions {
@@ -48,6 +51,13 @@ impl CallOptions {
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.deadline = Deadline::In(timeout);
+        self
+    }
+
+    /// Waits for a connection, within the deadline, instead of failing at once when there is none.
+    #[must_use]
+    pub const fn wait_for_ready(mut self) -> Self {
+        self.wait_for_ready = true;
         self
     }
 
@@ -298,6 +308,7 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
                 Ok(result)
             }
             Ok((true, body)) => Err(self.unread(Outcome::Answered { is_error: true, body, bulk: None })),
+            Err(Outcome::Large { is_error: false, bulk }) => Ok(read(&bulk)),
             Err(outcome) => Err(self.unread(outcome)),
         }
     }
@@ -333,6 +344,10 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
                 };
                 self.ticket.recycle(body);
                 decoded.unwrap_or_else(|error| Err(undecoded(error)))
+            }
+            Outcome::Large { is_error: false, bulk } => O::value(&bulk, None).map_err(undecoded),
+            Outcome::Large { is_error: true, bulk } => {
+                O::error(&bulk).map_or_else(|error| Err(undecoded(error)), |error| Err(CallError::App(error)))
             }
             Outcome::Status(status) => Err(CallError::Status(status)),
             Outcome::Mismatch(theirs) => Err(CallError::Mismatch {

@@ -7,18 +7,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_engine::transport::{Address, ConnId, Loan, Negotiated, PortCounters};
+use gimmal_engine::transport::{Address, ConnId, Key, Loan, Negotiated, PortCounters};
 
 use crate::{
     cell::{CallCell, Outcome, Pool, Responder},
     channel::{CallOptions, Channel, Ticket},
     codec::{Compose, EncodeError, compose_into},
     config::Config,
+    driven::{DrivenClient, Driver},
     error::{AllocateError, ConnectError, TransportError},
     inline::InlineClient,
+    large::{lend, no_reads},
     method::Method,
     node::Command,
     provider::{Any, any, any_for},
+    ready::{self, Waiting},
     reconnect::{self, Line, Lined, Reconnect},
     service::Registry,
     stats::Stats,
@@ -48,6 +51,7 @@ struct Inner {
     line: Line,
     pool: Pool,
     deadline: Option<Duration>,
+    message_bytes_max: usize,
     workers: Arc<WorkerSet>,
 }
 
@@ -113,7 +117,8 @@ impl Client {
         let line = Line::new(handle, address.clone(), config.reconnect, opened);
         let pool = Pool::new(config.window + config.waiting_max.min(1024));
         let deadline = (!config.deadline.is_zero()).then_some(config.deadline);
-        let inner = Arc::new(Inner { line, pool, deadline, workers });
+        let inner =
+            Arc::new(Inner { line, pool, deadline, message_bytes_max: config.message_bytes_max, workers });
         reconnect::watch(&inner);
         Ok(Self { inner })
     }
@@ -128,6 +133,19 @@ impl Client {
     #[must_use]
     pub fn reconnects(&self) -> u64 {
         self.inner.line.reconnects()
+    }
+
+    /// Whether there is a connection that takes calls, as far as this side knows.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.inner.line.is_up()
+    }
+
+    /// Takes no more calls (they fail, not run), waits for those that are under way, at most `timeout`, and says goodbye.
+    /// All clones of the client go with it. Returns whether every call had ended.
+    #[must_use]
+    pub fn shutdown(self, timeout: Duration) -> bool {
+        self.inner.line.leave(timeout)
     }
 
     /// What the port did for this connection: doorbells, frames, READs. Asks the worker, so not for a hot path;
@@ -186,6 +204,13 @@ impl ClientBuilder {
         self
     }
 
+    /// The shared key that this client proves, and has the server prove.
+    #[must_use]
+    pub fn key(mut self, key: Key) -> Self {
+        self.config.engine.connect.key = Some(key);
+        self
+    }
+
     /// Within how many ms a peer that went silent is reported; 0: never.
     #[must_use]
     pub const fn heartbeat_ms(mut self, bound_ms: u32) -> Self {
@@ -217,6 +242,14 @@ impl ClientBuilder {
     pub fn connect_inline(self, url: &str) -> Result<InlineClient, ConnectError> {
         InlineClient::with(self.config, url)
     }
+
+    /// Connects, blocking, a client whose calls are moved by a future of the calling thread's runtime.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect_driven(self, url: &str) -> Result<(DrivenClient, Driver), ConnectError> {
+        DrivenClient::with(self.config, url)
+    }
 }
 
 impl Channel for Client {
@@ -229,6 +262,12 @@ impl Channel for Client {
         loan: Option<Loan>,
         arguments: &A,
     ) -> Handed {
+        if options.wait_for_ready
+            && loan.is_none()
+            && let Some(handed) = ready::start(self, self.inner.deadline, method, options, arguments)
+        {
+            return handed;
+        }
         self.hand(method, options, (loan, None), arguments)
     }
 
@@ -249,7 +288,7 @@ impl Channel for Client {
 }
 
 impl Client {
-    fn hand<A: Compose + ?Sized>(
+    pub(crate) fn hand<A: Compose + ?Sized>(
         &self,
         method: &'static Method,
         options: &CallOptions,
@@ -259,18 +298,27 @@ impl Client {
         let inner = &self.inner;
         let timeout = options.resolve(inner.deadline);
         let (conn, limit) = (inner.line.conn(), inner.line.arguments_max());
-        let mut handed = Handed { inner: Arc::clone(inner), conn, cell: None, failed: None, timeout };
+        let mut handed =
+            Handed { inner: Arc::clone(inner), conn, cell: None, failed: None, timeout, waiting: None };
         let mut body = inner.pool.buffer();
-        if let Err(error) = compose_into(&mut body, limit, arguments) {
-            handed.failed = Some(match error {
-                EncodeError::Full => TransportError::TooLarge { limit },
-                error => TransportError::Encode(error),
-            });
+        let mut beside = (loan, lanes);
+        let mut is_large = false;
+        let composed = match compose_into(&mut body, limit, arguments) {
+            Ok(()) => Ok(()),
+            Err(EncodeError::Full) => {
+                is_large = true;
+                self.enclose(method, limit, &mut beside, arguments).inspect(|()| body.clear())
+            }
+            Err(error) => Err(TransportError::Encode(error)),
+        };
+        if let Err(error) = composed {
+            handed.failed = Some(error);
             return handed;
         }
+        let (loan, lanes) = beside;
         let cell = inner.pool.cell();
         let responder = Responder::new(&cell);
-        let mut command = Command::Call { conn, method, timeout, body, loan, lanes, responder };
+        let mut command = Command::Call { conn, method, timeout, body, loan, is_large, lanes, responder };
         for _ in 0..OFFERS {
             match inner.line.handle.submit(command) {
                 Ok(()) => {
@@ -292,6 +340,33 @@ impl Client {
     }
 }
 
+type Beside = (Option<Loan>, Option<Box<Lanes>>);
+
+impl Client {
+    /// Writes arguments that are above `limit`, what a message holds, into registered memory that goes with the call.
+    #[cold]
+    fn enclose<A: Compose + ?Sized>(
+        &self,
+        method: &Method,
+        limit: usize,
+        beside: &mut Beside,
+        arguments: &A,
+    ) -> Result<(), TransportError> {
+        let max = self.inner.message_bytes_max;
+        let carries = beside.1.is_some() || beside.0.as_ref().is_some_and(|loan| !loan.is_empty());
+        if carries || method.is_oneway || max <= limit {
+            return Err(TransportError::TooLarge { limit });
+        }
+        if self.negotiated().responder_resources.granted == 0 {
+            return Err(no_reads());
+        }
+        let compose = |out: &mut [u8]| arguments.compose(out);
+        let loan = lend(arguments.composed_bytes(), (limit, max), compose, |bytes| self.loan(bytes));
+        beside.0 = Some(loan.map_err(|error| error.of_request(max))?);
+        Ok(())
+    }
+}
+
 /// A call that was handed to a worker.
 pub struct Handed {
     inner: Arc<Inner>,
@@ -301,6 +376,8 @@ pub struct Handed {
     cell: Option<Arc<CallCell>>,
     failed: Option<TransportError>,
     timeout: Option<Duration>,
+    /// It waits for a connection if there is none.
+    pub(crate) waiting: Option<Box<Waiting>>,
 }
 
 impl fmt::Debug for Handed {
@@ -324,8 +401,12 @@ impl Handed {
     }
 }
 
-impl Ticket for Handed {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+impl Handed {
+    pub(crate) fn client(&self) -> Client {
+        Client { inner: Arc::clone(&self.inner) }
+    }
+
+    pub(crate) fn poll_once(&mut self, context: &Context<'_>) -> Poll<Outcome> {
         let Some(cell) = &self.cell else {
             return Poll::Ready(self.without_cell());
         };
@@ -334,8 +415,20 @@ impl Ticket for Handed {
             Poll::Pending => Poll::Pending,
         }
     }
+}
+
+impl Ticket for Handed {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        if self.waiting.is_some() {
+            return ready::poll(self, context);
+        }
+        self.poll_once(context)
+    }
 
     fn wait(&mut self) -> Outcome {
+        if self.waiting.is_some() {
+            return ready::wait(self);
+        }
         let Some(cell) = &self.cell else {
             return self.without_cell();
         };

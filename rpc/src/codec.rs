@@ -18,6 +18,12 @@ pub trait Encode<T: ?Sized>: Codec {
     /// # Errors
     /// [`EncodeError::Full`] when `out` is too short; what was written then is garbage.
     fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError>;
+
+    /// How many bytes that takes, where it can be said without writing them: a value above a frame is then written once.
+    fn encoded_bytes(value: &T) -> Option<usize> {
+        let _ = value;
+        None
+    }
 }
 
 /// What a codec can read. `'a` is the life of the bytes, for values that borrow from them.
@@ -70,6 +76,10 @@ impl<T: Serialize + ?Sized> Encode<T> for Postcard {
             Err(error) => Err(EncodeError::Value(error.to_string())),
         }
     }
+
+    fn encoded_bytes(value: &T) -> Option<usize> {
+        postcard::experimental::serialized_size(value).ok()
+    }
 }
 
 impl<T: DeserializeOwned> Decode<'_, T> for Postcard {
@@ -95,6 +105,10 @@ impl<T: AsRef<[u8]> + ?Sized> Encode<T> for Raw {
         let value = value.as_ref();
         out.get_mut(..value.len()).ok_or(EncodeError::Full)?.copy_from_slice(value);
         Ok(value.len())
+    }
+
+    fn encoded_bytes(value: &T) -> Option<usize> {
+        Some(value.as_ref().len())
     }
 }
 
@@ -132,6 +146,21 @@ mod bincode_codec {
                 error => EncodeError::Value(error.to_string()),
             })
         }
+
+        fn encoded_bytes(value: &T) -> Option<usize> {
+            let mut bytes = 0;
+            bincode::serde::encode_into_writer(value, Count(&mut bytes), config()).ok()?;
+            Some(bytes)
+        }
+    }
+
+    struct Count<'a>(&'a mut usize);
+
+    impl bincode::enc::write::Writer for Count<'_> {
+        fn write(&mut self, bytes: &[u8]) -> Result<(), bincode::error::EncodeError> {
+            *self.0 += bytes.len();
+            Ok(())
+        }
     }
 
     impl<T: DeserializeOwned> Decode<'_, T> for Bincode {
@@ -153,6 +182,11 @@ pub trait Compose {
     /// # Errors
     /// As [`Encode::encode`].
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError>;
+
+    /// As [`Encode::encoded_bytes`].
+    fn composed_bytes(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// A value by its codec.
@@ -178,12 +212,20 @@ impl<C: Encode<T>, T: ?Sized> Compose for Encoded<'_, C, T> {
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
         C::encode(self.value, out)
     }
+
+    fn composed_bytes(&self) -> Option<usize> {
+        C::encoded_bytes(self.value)
+    }
 }
 
 /// Bytes as they are.
 impl Compose for [u8] {
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
         Raw::encode(self, out)
+    }
+
+    fn composed_bytes(&self) -> Option<usize> {
+        Some(self.len())
     }
 }
 
@@ -229,6 +271,7 @@ mod tests {
         let mut out = [0; 64];
         let bytes = C::encode(&value, &mut out).unwrap();
         assert_eq!(C::decode(&out[..bytes]).unwrap(), value);
+        assert_eq!(C::encoded_bytes(&value), Some(bytes));
         assert_eq!(C::encode(&value, &mut [0; 5]), Err(EncodeError::Full));
         assert!(C::decode(&out[..bytes - 1]).is_err());
         assert!(C::decode(&out[..=bytes]).is_err(), "trailing bytes are refused");

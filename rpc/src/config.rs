@@ -25,6 +25,9 @@ pub struct Config {
     /// Handlers that may be pending on a worker, over all connections, 1 to 2^20; one more is refused, not run.
     /// Default 4096.
     pub tasks_max: usize,
+    /// Largest arguments or answer, encoded, that travel by themselves as bulk because a message does not hold them,
+    /// bytes; 0: none do. At most 1 GiB. Larger ones are refused. Default 16 MiB.
+    pub message_bytes_max: usize,
 }
 
 impl Default for Config {
@@ -37,6 +40,7 @@ impl Default for Config {
             serving_max: 256,
             reconnect: Some(Reconnect::default()),
             tasks_max: 4096,
+            message_bytes_max: 16 << 20,
         }
     }
 }
@@ -49,6 +53,7 @@ pub(crate) struct Limits {
     pub(crate) waiting_max: usize,
     pub(crate) serving_max: usize,
     pub(crate) tasks_max: usize,
+    pub(crate) message_bytes_max: usize,
 }
 
 /// Most calls of a window: a server keeps a word and a slot for each.
@@ -73,6 +78,9 @@ impl Config {
         if self.waiting_max > 1 << 20 {
             return field("waiting_max", self.waiting_max, "at most 1,048,576");
         }
+        if self.message_bytes_max > 1 << 30 {
+            return field("message_bytes_max", self.message_bytes_max, "at most 1,073,741,824");
+        }
         if let Some((name, ms, rule)) = self.reconnect.as_ref().and_then(Reconnect::wrong) {
             return Err(ConfigError::Field { field: name, value: ms, rule });
         }
@@ -82,6 +90,7 @@ impl Config {
             waiting_max: self.waiting_max,
             serving_max: self.serving_max,
             tasks_max: self.tasks_max,
+            message_bytes_max: self.message_bytes_max,
         };
         Ok((self.engine.validate()?, limits))
     }
@@ -95,11 +104,12 @@ mod tests {
     fn bad_fields_are_named() {
         assert!(Config::default().validate().is_ok());
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 6] = [
+        let changes: [(Change, &str); 7] = [
             (|c| c.window = 0, "window is 0"),
             (|c| c.serving_max = 4097, "serving_max is 4097"),
             (|c| c.tasks_max = 0, "tasks_max is 0"),
             (|c| c.waiting_max = usize::MAX, "waiting_max is"),
+            (|c| c.message_bytes_max = usize::MAX, "message_bytes_max is"),
             (|c| c.engine.batch = 0, "batch is 0"),
             (
                 |c| c.reconnect = Some(Reconnect { attempt: Duration::ZERO, ..Reconnect::default() }),

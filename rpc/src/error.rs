@@ -78,7 +78,8 @@ pub enum TransportError {
         /// `Config::waiting_max`.
         waiting: usize,
     },
-    /// The request can never fit in a message.
+    /// The request can never fit in a message, and is none that travels as bulk by itself: it is one-way, has streams or
+    /// bulk of its own, or `message_bytes_max` is 0.
     #[error(
         "the request is above the limit of {limit} bytes; send it as bulk, or raise ring_bytes (slot_bytes on send/recv) at the peer"
     )]
@@ -86,6 +87,27 @@ pub enum TransportError {
         /// Largest arguments on this connection, bytes.
         limit: usize,
     },
+    /// The request is above what may travel as bulk by itself.
+    #[error(
+        "the request is above message_bytes_max, {limit} bytes; raise it at both sides, or send it as a loan"
+    )]
+    AboveMax {
+        /// `Config::message_bytes_max`.
+        limit: usize,
+    },
+    /// The answer is above what may travel as bulk by itself.
+    #[error(
+        "the answer of {bytes} bytes is above our message_bytes_max, {limit} bytes; raise it (the call ran)"
+    )]
+    AnswerAboveMax {
+        /// Its length, bytes.
+        bytes: u64,
+        /// `Config::message_bytes_max`.
+        limit: usize,
+    },
+    /// There is no registered memory for a request that a message does not hold.
+    #[error("the request needs registered memory: {0}")]
+    Memory(AllocateError),
     /// An item of a stream can never fit in a message.
     #[error(
         "an item is above the limit of {limit} bytes; send smaller ones, or raise ring_bytes at the peer"
@@ -135,9 +157,13 @@ impl TransportError {
             | Self::Bulk { fate, .. }
             | Self::NoBulk { fate, .. }
             | Self::Worker { fate, .. } => *fate,
-            Self::Full { .. } | Self::TooLarge { .. } | Self::Encode(_) => Fate::NotRun,
+            Self::Full { .. }
+            | Self::TooLarge { .. }
+            | Self::AboveMax { .. }
+            | Self::Memory(_)
+            | Self::Encode(_) => Fate::NotRun,
             Self::Item { .. } => Fate::MaybeRan,
-            Self::Decode(_) => Fate::Ran,
+            Self::Decode(_) | Self::AnswerAboveMax { .. } => Fate::Ran,
         }
     }
 }
@@ -158,6 +184,9 @@ pub enum ConnectError {
     /// The connection.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The descriptor that a driven client is waited for with.
+    #[error("no descriptor to wait for the connection with: {0}")]
+    Alarm(String),
 }
 
 /// A server did not come to stand.

@@ -5,7 +5,8 @@
 //!  Request     method u32 │ signature u32 │ deadline us u32 (0: none) │ window u32 │ arguments
 //!  Response    outcome u8 │ code u8 │ fate u8 │ zero u8 │ reserved u32, ignored               │ payload
 //!                Ok: the answer   App: the error   Status: a message   Mismatch: the server's signature
-//!  Cancel      –
+//!  LargeRequest, LargeResponse   the same, whose arguments or payload are the bulk on offer beside it
+//!  Cancel, GoAway         –
 //!  OneWay      as Request; aux is 0, there is no answer
 //!  UpItem, DownItem       an item of a stream, to the callee or to the caller
 //!  UpEnd                  no more items to the callee; those to the caller end with the Response
@@ -47,6 +48,12 @@ pub enum Kind {
     UpCredit,
     /// More items may go to the caller.
     DownCredit,
+    /// This side takes no more calls; those that run are answered. Its aux names no call.
+    GoAway,
+    /// A call whose arguments are the bulk beside it.
+    LargeRequest,
+    /// An answer, or the method's error, that is the bulk beside it.
+    LargeResponse,
 }
 
 impl Kind {
@@ -63,6 +70,9 @@ impl Kind {
             Self::UpEnd => 7,
             Self::UpCredit => 8,
             Self::DownCredit => 9,
+            Self::GoAway => 16,
+            Self::LargeRequest => 10,
+            Self::LargeResponse => 11,
         }
     }
 
@@ -82,6 +92,9 @@ impl Kind {
             7 => Ok(Self::UpEnd),
             8 => Ok(Self::UpCredit),
             9 => Ok(Self::DownCredit),
+            16 => Ok(Self::GoAway),
+            10 => Ok(Self::LargeRequest),
+            11 => Ok(Self::LargeResponse),
             _ => Err(Violation::Malformed { what: "message kind" }),
         }
     }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! At most once: a call is a slot and a generation, and every failure carries its [`Fate`]. A [`Client`] is handed
-//! around between threads and runtimes; an [`InlineClient`] runs on the thread that waits. A [`Server`] runs handlers
+//! around between threads and runtimes; a [`DrivenClient`] is moved by a task of the runtime that calls; an
+//! [`InlineClient`] runs on the thread that waits. A [`Server`] runs handlers
 //! on its workers: raw ones to completion, async ones as futures that may wait for timers and other threads, not for
 //! the worker. Services are traits with [`macro@service`].
 //!
@@ -35,6 +36,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod again;
 pub mod answer;
 mod calls;
 pub mod cell;
@@ -43,13 +45,17 @@ pub mod client;
 pub mod codec;
 pub mod config;
 pub mod cx;
+pub mod driven;
 pub mod error;
 pub mod frame;
 pub mod id;
 pub mod inline;
+mod large;
+pub mod layer;
 pub mod method;
 mod node;
 mod provider;
+mod ready;
 mod reconnect;
 pub mod server;
 pub mod service;
@@ -57,6 +63,8 @@ pub mod stats;
 pub mod status;
 pub mod stream;
 pub mod task;
+mod timer;
+pub mod topic;
 mod workers;
 
 pub use answer::Answer;
@@ -67,11 +75,13 @@ pub use codec::Bincode;
 pub use codec::{Postcard, Raw};
 pub use config::{Config, Reconnect};
 pub use cx::{CancelToken, Cx};
+pub use driven::{DrivenClient, Driver};
 pub use error::{AllocateError, CallError, ConnectError, ServeError, TransportError};
 pub use gimmal_engine as engine;
-pub use gimmal_engine::transport::{Bulk, Loan, Negotiated};
+pub use gimmal_engine::transport::{Allow, Bulk, Key, KeyError, Loan, Negotiated};
 pub use gimmal_macros::service;
 pub use inline::InlineClient;
+pub use layer::{Hedge, Layer, Layered, Retry, RetryPolicy};
 pub use method::{Method, MethodKind};
 pub use server::{InlineServer, Server, ServerBuilder, Stopper};
 pub use service::Service;
@@ -79,6 +89,7 @@ pub use stats::Stats;
 pub use status::{Code, Fate, Status};
 pub use stream::{Sink, Stream, StreamError};
 pub use task::WithLoan;
+pub use topic::{Behind, Fed, Published, Topic};
 
 /// What the macro's code names. Not for people; may change at any time.
 #[doc(hidden)]

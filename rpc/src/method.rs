@@ -36,6 +36,8 @@ pub struct Method {
     pub gives_bulk: bool,
     /// Whether there is no answer.
     pub is_oneway: bool,
+    /// Whether running it twice does no more than running it once.
+    pub is_idempotent: bool,
     /// Whether the caller sends a stream of items.
     pub streams_up: bool,
     /// Whether the handler does.
@@ -65,6 +67,7 @@ impl Method {
             takes_bulk: false,
             gives_bulk: false,
             is_oneway: false,
+            is_idempotent: false,
             streams_up: false,
             streams_down: false,
         }
@@ -82,6 +85,14 @@ impl Method {
     #[must_use]
     pub const fn one_way(mut self) -> Self {
         self.is_oneway = true;
+        self
+    }
+
+    /// The same method, which may be run more than once for one call: a layer may make the call again although it may
+    /// have run.
+    #[must_use]
+    pub const fn idempotent(mut self) -> Self {
+        self.is_idempotent = true;
         self
     }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!  worker: closed ─► Watcher::ended ─► a thread: wait (jittered back-off) ─► connect ─► swap ─► watch again
 //! ```
+//! A peer that says that it goes away is left in the same way, while calls in flight end on the old connection.
 //! The thread lives only while there is no connection, and holds the client only while it tries: a dropped client is
 //! not dialled for. Calls go to whatever connection there is; on one that ended they fail at once, not run.
 
@@ -11,9 +12,9 @@ use std::{
     hash::{BuildHasher, Hasher},
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use gimmal_engine::{
@@ -104,7 +105,20 @@ pub(crate) struct Line {
     arguments_max: AtomicUsize,
     negotiated: Mutex<Arc<Negotiated>>,
     reconnects: AtomicU64,
+    standing: Arc<Standing>,
 }
+
+/// Whether a line is of use. Shared with the watcher, which runs on the worker and must not hold the client: dropping
+/// the last hold on a client stops its workers, and a worker cannot wait for itself.
+#[derive(Debug)]
+struct Standing {
+    is_up: AtomicBool,
+    /// Its user wants no connection any more.
+    is_left: AtomicBool,
+}
+
+/// A connection that never was: calls on it fail at once.
+const NOWHERE: ConnId = ConnId::new(u32::MAX, u32::MAX);
 
 fn bits(conn: ConnId) -> u64 {
     u64::from(conn.index()) << 32 | u64::from(conn.generation())
@@ -130,6 +144,7 @@ impl Line {
             arguments_max: AtomicUsize::new(arguments_max(&negotiated)),
             negotiated: Mutex::new(negotiated),
             reconnects: AtomicU64::new(0),
+            standing: Arc::new(Standing { is_up: AtomicBool::new(true), is_left: AtomicBool::new(false) }),
         }
     }
 
@@ -156,6 +171,36 @@ impl Line {
         self.reconnects.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn is_up(&self) -> bool {
+        self.standing.is_up.load(Ordering::Relaxed)
+    }
+
+    fn is_left(&self) -> bool {
+        self.standing.is_left.load(Ordering::Relaxed)
+    }
+
+    /// Ends it when its calls have ended, at the latest after `timeout`; whether they had.
+    pub(crate) fn leave(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now().checked_add(timeout);
+        self.standing.is_left.store(true, Ordering::Relaxed);
+        self.standing.is_up.store(false, Ordering::Relaxed);
+        let conn = self.conn();
+        self.conn.store(bits(NOWHERE), Ordering::Relaxed);
+        let done = Arc::new(AtomicBool::new(false));
+        loop {
+            // Behind every call that was made before in the worker's inbox.
+            let _ = self.handle.submit(Command::Retire(conn, Arc::clone(&done)));
+            std::thread::sleep(Duration::from_millis(1));
+            if done.load(Ordering::Acquire) {
+                return true;
+            }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                let _ = self.handle.close(conn);
+                return false;
+            }
+        }
+    }
+
     fn dial(&self, attempt: Duration) -> Result<(), OpenError> {
         let options = self.handle.connect_options();
         let options = ConnectOptions {
@@ -167,6 +212,7 @@ impl Line {
         self.arguments_max.store(arguments_max(&negotiated), Ordering::Relaxed);
         *self.negotiated.lock().unwrap_or_else(PoisonError::into_inner) = negotiated;
         self.conn.store(bits(conn), Ordering::Relaxed);
+        self.standing.is_up.store(true, Ordering::Relaxed);
         self.reconnects.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -181,7 +227,12 @@ pub(crate) trait Lined: Send + Sync + 'static {
 pub(crate) fn watch<T: Lined>(owner: &Arc<T>) {
     let line = owner.line();
     let Some(reconnect) = line.reconnect else { return };
-    let redial: Arc<dyn Watcher> = Arc::new(Redial { owner: Arc::downgrade(owner), reconnect });
+    let redial: Arc<dyn Watcher> = Arc::new(Redial {
+        owner: Arc::downgrade(owner),
+        standing: Arc::clone(&line.standing),
+        reconnect,
+        is_moving: AtomicBool::new(false),
+    });
     let mut command = Command::Watch(line.conn(), redial);
     // A full inbox empties soon; a worker that is gone takes nothing, and the client is of no use then.
     for _ in 0..1000 {
@@ -196,7 +247,10 @@ pub(crate) fn watch<T: Lined>(owner: &Arc<T>) {
 
 struct Redial<T> {
     owner: Weak<T>,
+    standing: Arc<Standing>,
     reconnect: Reconnect,
+    /// The next connection is being made.
+    is_moving: AtomicBool,
 }
 
 impl<T> fmt::Debug for Redial<T> {
@@ -207,9 +261,23 @@ impl<T> fmt::Debug for Redial<T> {
 
 impl<T: Lined> Watcher for Redial<T> {
     fn ended(&self, reason: &CloseReason) {
-        if *reason == CloseReason::Local || self.owner.strong_count() == 0 {
+        if *reason != CloseReason::Local {
+            self.move_on();
+        }
+    }
+
+    fn leaving(&self) {
+        self.move_on();
+    }
+}
+
+impl<T: Lined> Redial<T> {
+    fn move_on(&self) {
+        let is_wanted = self.owner.strong_count() > 0 && !self.standing.is_left.load(Ordering::Relaxed);
+        if !is_wanted || self.is_moving.swap(true, Ordering::Relaxed) {
             return;
         }
+        self.standing.is_up.store(false, Ordering::Relaxed);
         let (owner, reconnect) = (Weak::clone(&self.owner), self.reconnect);
         let thread = std::thread::Builder::new()
             .name("gimmal-redial".to_owned())
@@ -225,6 +293,9 @@ fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect) {
     loop {
         std::thread::sleep(backoff.wait(random()));
         let Some(owner) = owner.upgrade() else { return };
+        if owner.line().is_left() {
+            return;
+        }
         match owner.line().dial(reconnect.attempt) {
             Ok(()) => {
                 tracing::info!(address = %owner.line().address, "connected again");

@@ -8,7 +8,7 @@ use std::{
 
 use gimmal_engine::{
     Acceptor, Admit, Inline,
-    transport::{Address, Hello, Provider, Refusal},
+    transport::{Address, Allow, Hello, Key, ListenError, ListenOptions, Provider, Refusal, RejectReason},
 };
 
 use crate::{
@@ -27,6 +27,7 @@ pub struct ServerBuilder {
     services: Vec<Arc<dyn Service>>,
     config: Config,
     admit: Option<Admit>,
+    patience: Duration,
 }
 
 impl fmt::Debug for ServerBuilder {
@@ -59,11 +60,33 @@ impl ServerBuilder {
         self
     }
 
+    /// The shared key that every client must prove, and that this server proves; with several calls, any of them.
+    #[must_use]
+    pub fn key(mut self, key: Key) -> Self {
+        self.config.engine.listen.keys.push(key);
+        self
+    }
+
+    /// Whose processes may connect over shared memory.
+    #[must_use]
+    pub fn allow(mut self, allow: Allow) -> Self {
+        self.config.engine.listen.allow = allow;
+        self
+    }
+
     /// Asks `admit` about every client that wants to connect, with its hello and its name: it lets it in, or refuses it with
     /// a reason and at most 132 bytes that the client reads. It runs on the accepting thread, so it must not block.
     #[must_use]
     pub fn admit(mut self, admit: impl FnMut(&Hello, &str) -> Result<(), Refusal> + Send + 'static) -> Self {
         self.admit = Some(Box::new(admit));
+        self
+    }
+
+    /// When another process listens at the address, waits this long for it to stop: for a server that takes over from one
+    /// that is shutting down.
+    #[must_use]
+    pub const fn take_over(mut self, patience: Duration) -> Self {
+        self.patience = patience;
         self
     }
 
@@ -75,7 +98,7 @@ impl ServerBuilder {
         let registry = Arc::new(Registry::new(self.services)?);
         let (plan, limits) = self.config.validate()?;
         let provider = any_for(&address);
-        let listener = provider.listen(&address, &plan.config().listen)?;
+        let listener = listen_within(&provider, &address, &plan.config().listen, self.patience)?;
         let admit = self.admit.unwrap_or_else(|| Box::new(|_, _| Ok(())));
         Ok(Prepared { provider, registry, plan, limits, listener, admit })
     }
@@ -104,6 +127,24 @@ impl ServerBuilder {
         let acceptor =
             Acceptor::spawn_with(listener, vec![inline.handle()], admit).map_err(ServeError::Accept)?;
         Ok(InlineServer { acceptor, inline, counters, shared })
+    }
+}
+
+/// Listens, waiting for whoever has the address to stop.
+fn listen_within(
+    provider: &Any,
+    address: &Address,
+    options: &ListenOptions,
+    patience: Duration,
+) -> Result<<Any as Provider>::Listener, ListenError> {
+    let deadline = Instant::now().checked_add(patience);
+    loop {
+        match provider.listen(address, options) {
+            Err(ListenError::InUse { .. }) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            outcome => return outcome,
+        }
     }
 }
 
@@ -141,6 +182,18 @@ impl Server {
         self.acceptor.accepted()
     }
 
+    /// Requests to connect that were turned away by the listener: foreign clients, wrong keys, users not on the list.
+    #[must_use]
+    pub fn rejected(&self) -> u64 {
+        self.acceptor.rejected()
+    }
+
+    /// Why the last of those was.
+    #[must_use]
+    pub fn last_rejected(&self) -> Option<RejectReason> {
+        self.acceptor.last_rejected()
+    }
+
     /// Ends [`Server::join`] from another thread.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
@@ -156,7 +209,8 @@ impl Server {
         }
     }
 
-    /// Stops accepting, refuses new calls, waits for those that run, says goodbye to every peer; all within `timeout`
+    /// Stops accepting, frees its address, tells every client to go elsewhere and refuses new calls (not run, so safe to
+    /// make elsewhere), waits for those that run, says goodbye to every peer; all within `timeout`
     /// and a second. Returns whether every call had ended and every peer had answered.
     #[must_use]
     pub fn shutdown(self, timeout: Duration) -> bool {
@@ -164,6 +218,7 @@ impl Server {
         let deadline = Instant::now() + timeout;
         shared.draining.store(true, Ordering::Relaxed);
         acceptor.stop();
+        workers.drain();
         while workers.stats().serving > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -233,6 +288,7 @@ impl InlineServer {
         let deadline = Instant::now() + timeout;
         self.shared.draining.store(true, Ordering::Relaxed);
         self.acceptor.stop();
+        self.inline.with(|node, io| node.drain(io));
         while self.stats().serving > 0 && Instant::now() < deadline {
             self.inline.idle(Duration::from_millis(1));
         }

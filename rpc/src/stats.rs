@@ -54,6 +54,10 @@ counters! {
     serving,
     /// Answers that had to wait for credit.
     blocked_answers,
+    /// Requests and answers that left as bulk by themselves, because a message does not hold them.
+    large,
+    /// Bytes of those that were copied beside being encoded and decoded: answers of raw methods are, once.
+    large_copied_bytes,
 }
 
 /// One number with one writer.

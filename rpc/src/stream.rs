@@ -406,8 +406,30 @@ impl<T, V> Drop for Stream<T, V> {
 /// client's says that no more come.
 pub struct Sink<T, V = Woken> {
     lane: Arc<Lane>,
-    encode: fn(&T, &mut [u8]) -> Result<usize, EncodeError>,
+    encoder: Encoder<T>,
     drive: V,
+}
+
+/// How the items of a stream are written.
+pub(crate) struct Encoder<T> {
+    /// The codec's name.
+    pub(crate) codec: &'static str,
+    encode: fn(&T, &mut [u8]) -> Result<usize, EncodeError>,
+}
+
+impl<T> Clone for Encoder<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Encoder<T> {}
+
+impl<T> Encoder<T> {
+    /// Writes `item` over what is in `buffer`.
+    pub(crate) fn encode_into(&self, item: &T, buffer: &mut Vec<u8>) -> Result<(), EncodeError> {
+        compose_into_with(buffer, ITEM_BYTES_MAX, |out| (self.encode)(item, out))
+    }
 }
 
 impl<T, V> fmt::Debug for Sink<T, V> {
@@ -418,14 +440,28 @@ impl<T, V> fmt::Debug for Sink<T, V> {
 
 impl<T, V: Drive> Sink<T, V> {
     pub(crate) fn new<E: Encode<T>>(lane: Arc<Lane>, drive: V) -> Self {
-        Self { lane, encode: |value, out| E::encode(value, out), drive }
+        let encoder = Encoder { codec: E::NAME, encode: |value, out| E::encode(value, out) };
+        Self { lane, encoder, drive }
     }
 
     fn encode(&self, item: &T) -> Result<Vec<u8>, StreamError> {
         let mut buffer = self.lane.spare.pop().unwrap_or_default();
-        compose_into_with(&mut buffer, ITEM_BYTES_MAX, |out| (self.encode)(item, out))
-            .map_err(StreamError::Encode)?;
+        self.encoder.encode_into(item, &mut buffer).map_err(StreamError::Encode)?;
         Ok(buffer)
+    }
+
+    /// How its items are written.
+    pub(crate) fn encoder(&self) -> Encoder<T> {
+        self.encoder
+    }
+
+    /// As [`Sink::send`], of an item that its encoder wrote.
+    pub(crate) async fn send_encoded(&self, item: &[u8]) -> Result<(), StreamError> {
+        let mut buffer = self.lane.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(item);
+        let mut buffer = Some(buffer);
+        std::future::poll_fn(|context| self.poll_put(context, &mut buffer)).await
     }
 
     fn put(&self, item: &mut Option<Vec<u8>>) -> Poll<Result<(), StreamError>> {
@@ -522,77 +558,4 @@ const _: fn() = || {
 };
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::codec::Postcard;
-
-    #[test]
-    fn items_credit_and_the_end_go_in_order_and_within_the_window() {
-        let mut caller = lanes(true, false);
-        let mut callee = lanes_of_callee(true, false, 0);
-        let mut sink = Sink::<u32>::new::<Postcard>(caller.tx.clone().unwrap(), Woken);
-        let mut stream = Stream::<u32>::new::<Postcard>(callee.rx.clone().unwrap(), Woken);
-        sink.send_wait(&0).unwrap();
-        assert!(caller.next_owed().is_none(), "nothing goes without credit");
-        let mut sent = 1;
-        let mut read = 0;
-        for _ in 0..20 {
-            while let Some(Owed::Credit(items)) = callee.next_owed() {
-                callee.left(Owed::Credit(items));
-                assert!(caller.credited(items));
-            }
-            while let Some(owed) = caller.next_owed() {
-                let Owed::Item(item) = &owed else { panic!("{owed:?}") };
-                assert!(callee.arrived(item));
-                caller.left(owed);
-                sink.send_wait(&sent).unwrap();
-                sent += 1;
-            }
-            assert!(sent - read <= WINDOW + 1);
-            for _ in 0..7 {
-                assert_eq!(stream.next_wait().unwrap().unwrap(), read);
-                read += 1;
-            }
-        }
-        drop(sink);
-        for _ in 0..(sent - read) {
-            if let Some(Owed::Credit(items)) = callee.next_owed() {
-                callee.left(Owed::Credit(items));
-                assert!(caller.credited(items));
-            }
-            if let Some(owed @ Owed::Item(_)) = caller.next_owed() {
-                let Owed::Item(item) = &owed else { unreachable!() };
-                assert!(callee.arrived(item));
-                caller.left(owed);
-            }
-            assert_eq!(stream.next_wait().unwrap().unwrap(), read);
-            read += 1;
-        }
-        assert!(matches!(caller.next_owed(), Some(Owed::End)));
-        assert!(callee.ended() && !callee.ended());
-        assert!(stream.next_wait().is_none());
-        assert!(!callee.arrived(&[1]), "an item after the end");
-    }
-
-    #[test]
-    fn a_closed_call_ends_readers_and_refuses_senders() {
-        let lanes = lanes(true, true);
-        let mut sink = Sink::<u8>::new::<Postcard>(lanes.tx.clone().unwrap(), Woken);
-        let mut stream = Stream::<u8>::new::<Postcard>(lanes.rx.clone().unwrap(), Woken);
-        drop(lanes);
-        assert_eq!(sink.send_wait(&1), Err(StreamError::Over));
-        assert!(stream.next_wait().is_none());
-    }
-
-    #[test]
-    fn r93_a_peer_that_sends_without_credit_is_refused() {
-        let mut callee = lanes_of_callee(true, false, 0);
-        assert!(!callee.arrived(&[1]));
-        let mut caller = lanes(false, true);
-        for _ in 0..WINDOW {
-            assert!(caller.arrived(&[1]));
-        }
-        assert!(!caller.arrived(&[1]));
-        assert!(!caller.credited(1), "credit for what it does not send");
-    }
-}
+mod tests;

@@ -33,6 +33,9 @@ pub trait Task: Send {
     /// See [`EncodeError`].
     fn encode(self: Pin<&mut Self>, out: &mut [u8]) -> Result<usize, EncodeError>;
 
+    /// See [`Encode::encoded_bytes`].
+    fn encoded_bytes(self: Pin<&mut Self>) -> Option<usize>;
+
     /// The bulk that goes with the answer, once.
     fn take_loan(self: Pin<&mut Self>) -> Option<Loan>;
 
@@ -56,6 +59,9 @@ pub trait Output<C>: Send {
     /// # Errors
     /// See [`EncodeError`].
     fn encode(&self, out: &mut [u8]) -> Result<usize, EncodeError>;
+
+    /// See [`Encode::encoded_bytes`].
+    fn encoded_bytes(&self) -> Option<usize>;
 
     /// See [`Task::take_loan`].
     fn take_loan(&mut self) -> Option<Loan> {
@@ -98,6 +104,10 @@ impl<C: Encode<T>, T: Send> Output<C> for Plain<T> {
     fn encode(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
         C::encode(&self.0, out)
     }
+
+    fn encoded_bytes(&self) -> Option<usize> {
+        C::encoded_bytes(&self.0)
+    }
 }
 
 impl<C: Encode<T>, T: Send> Output<C> for WithLoan<T> {
@@ -107,6 +117,10 @@ impl<C: Encode<T>, T: Send> Output<C> for WithLoan<T> {
 
     fn encode(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
         C::encode(&self.value, out)
+    }
+
+    fn encoded_bytes(&self) -> Option<usize> {
+        C::encoded_bytes(&self.value)
     }
 
     fn take_loan(&mut self) -> Option<Loan> {
@@ -127,6 +141,13 @@ impl<C: Encode<E>, O: Output<C>, E: Send> Output<C> for Fallible<O, E> {
         match &self.0 {
             Ok(output) => output.encode(out),
             Err(error) => C::encode(error, out),
+        }
+    }
+
+    fn encoded_bytes(&self) -> Option<usize> {
+        match &self.0 {
+            Ok(output) => output.encoded_bytes(),
+            Err(error) => C::encoded_bytes(error),
         }
     }
 
@@ -238,6 +259,10 @@ where
 
     fn encode(self: Pin<&mut Self>, out: &mut [u8]) -> Result<usize, EncodeError> {
         self.project().output.as_ref().map_or(Ok(0), |output| output.encode(out))
+    }
+
+    fn encoded_bytes(self: Pin<&mut Self>) -> Option<usize> {
+        self.project().output.as_ref().and_then(Output::encoded_bytes)
     }
 
     fn take_loan(self: Pin<&mut Self>) -> Option<Loan> {

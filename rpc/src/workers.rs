@@ -1,12 +1,12 @@
 //! Worker threads with the RPC layer on them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use gimmal_engine::{Inline, Plan, StartError, WorkerHandle, Workers};
 
 use crate::{
     config::Limits,
-    node::{Node, Reach, Shared},
+    node::{Command, Node, Reach, Shared},
     provider::Any,
     service::Registry,
     stats::{Counters, Stats},
@@ -52,6 +52,21 @@ impl WorkerSet {
     pub(crate) fn least(&self) -> &Handle {
         let handles = self.workers.handles();
         handles.iter().min_by_key(|handle| handle.load()).unwrap_or(&handles[0])
+    }
+
+    /// Has every peer told that this side takes no more calls.
+    pub(crate) fn drain(&self) {
+        for handle in self.workers.handles() {
+            let mut command = Command::Drain;
+            // A full inbox empties soon. A peer that is not told is refused, call by call.
+            for _ in 0..100 {
+                match handle.submit(command) {
+                    Ok(()) => break,
+                    Err(back) => command = back,
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -14,6 +14,8 @@ for_each_scheme! {
     errors_of_the_method_arrive_as_they_are
     raw_calls
     handlers_may_wait_for_other_threads
+    values_above_a_message_travel_by_themselves
+    many_large_values_at_once
     bulk_results_of_every_size
     bulk_arguments_of_every_size
     several_threads_share_a_client
@@ -84,6 +86,60 @@ fn handlers_may_wait_for_other_threads(scheme: &str) {
         assert_eq!(call.wait().unwrap(), ms);
     }
     assert_eq!(fixture.server.stats().serving, 0);
+}
+
+fn large_values<C: Channel>(client: &common::ProbeClient<C>) {
+    for bytes in [60_000u32, 70_000, 1_000_000, 5_000_001] {
+        assert_eq!(client.fill(bytes).wait().unwrap(), vec![7; bytes as usize]);
+        assert_eq!(client.measure(vec![1; bytes as usize]).wait().unwrap(), u64::from(bytes));
+        let text = "x".repeat(bytes as usize);
+        assert_eq!(block_on(client.echo(text.clone())).unwrap(), text);
+        let request: Vec<u8> = (0..bytes as usize).map(pattern).collect();
+        let backwards: Vec<u8> = request.iter().rev().copied().collect();
+        assert_eq!(client.reverse(&request).wait().unwrap(), backwards);
+        assert_eq!(client.reverse(&request).wait_with(|answer| answer == backwards), Ok(true));
+    }
+}
+
+fn values_above_a_message_travel_by_themselves(scheme: &str) {
+    let fixture = Fixture::new(scheme, "above");
+    let (client, inline) = (fixture.client(), fixture.inline());
+    large_values(&client);
+    large_values(&inline);
+    // Errors of the method too.
+    let error = client.complain(300_000).wait().unwrap_err();
+    assert_eq!(error, CallError::App("y".repeat(300_000)));
+    let served = fixture.server.stats();
+    let called = [client.channel().stats(), inline.channel().stats()];
+    let frame = client.channel().negotiated().frame_bytes_max;
+    assert!(frame <= 65_536, "all but the first size are above a message");
+    // Requests: 4 of 5 kinds; answers: likewise, and the error.
+    assert!(called.iter().all(|stats| stats.large >= 12 && stats.large_copied_bytes == 0), "{called:?}");
+    // A raw answer is written beside its ring, and copied once; a typed one is not.
+    let raw = if frame < 60_000 { 4 * 6_130_001 } else { 4 * 6_070_001 };
+    assert!(served.large >= 25 && served.large_copied_bytes == raw, "{served:?}");
+    assert_eq!((served.serving, served.refused), (0, 0));
+    assert!(fixture.server.shutdown(Duration::from_secs(5)));
+}
+
+fn many_large_values_at_once(scheme: &str) {
+    let fixture = Fixture::new(scheme, "heap");
+    let mut small = config();
+    small.window = 8;
+    let client = fixture.client_with(small);
+    let calls: Vec<_> = (0..40u32).map(|number| client.fill(100_000 + number)).collect();
+    let up: Vec<_> = (0..40).map(|number| client.measure(vec![2; 100_000 + number])).collect();
+    // Some are given up on the way.
+    for (number, call) in (0..40).zip(calls) {
+        if number % 3 > 0 {
+            assert_eq!(call.wait().unwrap().len(), 100_000 + number);
+        }
+    }
+    for (number, call) in (0..40).zip(up) {
+        assert_eq!(call.wait().unwrap(), 100_000 + number);
+    }
+    assert_eq!(client.echo("after all".to_owned()).wait().unwrap(), "after all");
+    common::until("nothing is served", || fixture.server.stats().serving == 0);
 }
 
 fn bulk_results_of_every_size(scheme: &str) {

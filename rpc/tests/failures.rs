@@ -24,6 +24,9 @@ for_each_scheme! {
     a_method_spelled_differently_fails_alone
     r90_an_unknown_method_is_unimplemented
     r89_a_message_above_the_limit_names_the_limit
+    r89_a_value_above_what_may_travel_as_bulk_names_the_limit
+    without_reads_a_value_above_a_message_says_so
+    a_large_value_given_up_or_late_leaves_nothing
     bytes_that_are_no_arguments_are_refused
     r98_shutdown_waits_for_calls_and_refuses_new_ones
     a_slow_reader_gets_every_answer
@@ -267,8 +270,11 @@ fn r90_an_unknown_method_is_unimplemented(scheme: &str) {
 }
 
 fn r89_a_message_above_the_limit_names_the_limit(scheme: &str) {
-    let fixture = Fixture::new(scheme, "large");
-    let (client, inline) = (fixture.client(), fixture.inline());
+    let mut frames_only = config();
+    frames_only.message_bytes_max = 0;
+    let fixture = Fixture::with(scheme, "large", frames_only.clone());
+    let client = fixture.client_with(frames_only.clone());
+    let inline = fixture.inline_with(frames_only);
     // A frame less its word, the engine's header and the request's or response's.
     let frame = client.channel().negotiated().frame_bytes_max as usize;
     let (request, response) = (frame - 32, frame - 24);
@@ -287,6 +293,89 @@ fn r89_a_message_above_the_limit_names_the_limit(scheme: &str) {
     assert_eq!(inline.measure(vec![1; request - 3]).wait().unwrap(), request as u64 - 3);
     let fits = response - 3;
     assert_eq!(client.fill(u32::try_from(fits).unwrap()).wait().unwrap().len(), fits);
+}
+
+fn r89_a_value_above_what_may_travel_as_bulk_names_the_limit(scheme: &str) {
+    let limited = |bytes| {
+        let mut config = config();
+        config.message_bytes_max = bytes;
+        config
+    };
+    let fixture = Fixture::with(scheme, "above", limited(200_000));
+    // At the caller: before anything left.
+    let client = fixture.client_with(limited(150_000));
+    let inline = fixture.inline_with(limited(150_000));
+    for error in [
+        client.measure(vec![1; 150_000]).wait().unwrap_err(),
+        inline.measure(vec![1; 150_000]).wait().unwrap_err(),
+    ] {
+        assert_eq!(error.fate(), Fate::NotRun);
+        assert!(error.to_string().contains("above message_bytes_max, 150000 bytes"), "{error}");
+    }
+    // An answer that the caller does not take.
+    for error in [client.fill(160_000).wait().unwrap_err(), inline.fill(160_000).wait().unwrap_err()] {
+        assert_eq!(error.fate(), Fate::Ran);
+        assert!(error.to_string().contains("above our message_bytes_max, 150000 bytes"), "{error}");
+    }
+    // At the server: refused before its handler, nothing is pulled.
+    let (client, inline) = (fixture.client_with(limited(400_000)), fixture.inline_with(limited(400_000)));
+    let started = fixture.server.stats().started;
+    for error in [
+        client.measure(vec![1; 300_000]).wait().unwrap_err(),
+        inline.measure(vec![1; 300_000]).wait().unwrap_err(),
+    ] {
+        assert_eq!((error.status().unwrap().code(), error.fate()), (Code::ResourceExhausted, Fate::NotRun));
+        assert!(error.to_string().contains("above the server's message_bytes_max, 200000 bytes"), "{error}");
+    }
+    assert_eq!(fixture.server.stats().started, started);
+    let error = client.fill(300_000).wait().unwrap_err();
+    assert_eq!((error.status().unwrap().code(), error.fate()), (Code::ResourceExhausted, Fate::Ran));
+    assert!(error.to_string().contains("above message_bytes_max, 200000 bytes"), "{error}");
+    assert_eq!(inline.measure(vec![1; 199_990]).wait().unwrap(), 199_990);
+    assert_eq!(fixture.server.stats().serving, 0);
+}
+
+fn without_reads_a_value_above_a_message_says_so(scheme: &str) {
+    let mut no_reads = config();
+    (no_reads.engine.port.initiator_depth, no_reads.engine.port.responder_resources) = (0, 0);
+    let fixture = Fixture::with(scheme, "no-reads", no_reads);
+    let (client, inline) = (fixture.client(), fixture.inline());
+    for error in [
+        client.measure(vec![1; 100_000]).wait().unwrap_err(),
+        inline.measure(vec![1; 100_000]).wait().unwrap_err(),
+    ] {
+        assert_eq!(error.fate(), Fate::NotRun);
+        assert!(error.to_string().contains("READs were negotiated away (depth 0)"), "{error}");
+    }
+    let error = client.fill(100_000).wait().unwrap_err();
+    assert_eq!((error.status().unwrap().code(), error.fate()), (Code::FailedPrecondition, Fate::Ran));
+    assert!(error.to_string().contains("READs were negotiated away (depth 0)"), "{error}");
+    assert_eq!(client.fill(10_000).wait().unwrap().len(), 10_000);
+    assert_eq!(inline.measure(vec![1; 10_000]).wait().unwrap(), 10_000);
+}
+
+fn ended<T>(result: &Result<T, CallError>, is_whole: impl Fn(&T) -> bool) -> bool {
+    match result {
+        Ok(value) => is_whole(value),
+        Err(error) => error.status().is_some_and(|status| status.code() == Code::DeadlineExceeded),
+    }
+}
+
+fn a_large_value_given_up_or_late_leaves_nothing(scheme: &str) {
+    let fixture = Fixture::new(scheme, "late");
+    let (client, inline) = (fixture.client(), fixture.inline());
+    for round in 0..20u64 {
+        let hurried = CallOptions::default().timeout(Duration::from_micros(1 + round * 50));
+        let late = client.clone().with_options(hurried).measure(vec![1; 200_000]).wait();
+        assert!(ended(&late, |bytes| *bytes == 200_000), "{late:?}");
+        drop(client.fill(200_000));
+        drop(inline.measure(vec![1; 200_000]));
+        let late = inline.clone().with_options(hurried).fill(200_000).wait();
+        assert!(ended(&late, |bytes| bytes.len() == 200_000), "{:?}", late.map(|bytes| bytes.len()));
+    }
+    assert_eq!(client.fill(200_000).wait().unwrap().len(), 200_000);
+    assert_eq!(inline.measure(vec![1; 200_000]).wait().unwrap(), 200_000);
+    until("nothing is served", || fixture.server.stats().serving == 0);
 }
 
 fn bytes_that_are_no_arguments_are_refused(scheme: &str) {

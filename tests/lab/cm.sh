@@ -50,6 +50,9 @@ done
 count "the CM's edges on rxe" timeout 120 "$bin/examples/cm_checks" all "$rxe"
 count "the CM's edges on siw" timeout 120 "$bin/examples/cm_checks" all "$siw"
 
+count "several devices in one process" timeout 120 "$bin/examples/cm_checks" devices "$rxe" "$siw"
+count "several devices in one process, IPv6" timeout 120 "$bin/examples/cm_checks" devices "$rxe6" "$siw6"
+
 # A name whose first address has no device: the list is tried in order.
 printf '%s several.gimmal.test\n' 127.0.0.2 "$rxe" >>/etc/hosts
 count "a name with several addresses" timeout 60 "$bin/examples/cm_checks" names "$rxe" several.gimmal.test

@@ -1,12 +1,26 @@
 # The RPC layer's behaviour over real devices: the same cases as over shared memory. Sourced by tests/lab.sh.
 
 # cases NAME FILTER: a Rust test program's ignored cases, counted.
-cases() { timeout 120 "$bin/lab-$1" --ignored "$2" 2>&1 | sed 's/ passed; / passed, /; s/ failed; .*/ failed/'; }
+cases() { timeout 300 "$bin/lab-$1" --ignored "$2" 2>&1 | sed 's/ passed; / passed, /; s/ failed; .*/ failed/'; }
 
 for fabric in rxe siw; do
-    for program in calls failures hostile streams reconnect; do
+    for program in calls failures hostile streams driven topics reconnect security lifetime; do
         count "rpc $program over $fabric" cases "$program" "$fabric::"
     done
 done
+for fabric in rxe siw; do
+    GIMMAL_CALLS=50000 GIMMAL_RESTART_MS=4000 \
+        count "50,000 calls among cancels, deadlines and restarts over $fabric" cases churn "$fabric::"
+done
+check "hot restart over rxe" env GIMMAL_RESTART_URL="rdma://$rxe:7612" timeout 120 "$bin/lab-restart"
+check "hot restart over siw" env GIMMAL_RESTART_URL="rdma://$siw:7613" timeout 120 "$bin/lab-restart"
 check "kill -9 over rxe" env GIMMAL_KILL_URL="rdma://$rxe:7610" timeout 120 "$bin/lab-kill"
 check "kill -9 over siw" env GIMMAL_KILL_URL="rdma://$siw:7611" timeout 120 "$bin/lab-kill"
+for device in "$rxe" "$siw"; do
+    check "chat over $device" sh -c "timeout 20 $bin/chat rdma://$device:7621 | grep 'Bob said 2, Ada said 1'"
+    check "news over $device" sh -c "timeout 30 $bin/news rdma://$device:7622 | grep 'the last was \"headline 1000\"'"
+    check "pool over $device" sh -c "timeout 20 $bin/pool rdma://$device:7623 | grep '16 resource exhausted'"
+    check "watch over $device" sh -c "timeout 20 $bin/watch rdma://$device:7624 | grep 'readings sent'"
+    check "driven over $device" sh -c "timeout 20 $bin/driven rdma://$device:7626 | grep 'are 338350'"
+    check "kv over $device" sh -c "timeout 20 $bin/kv rdma://$device:7625 | grep 'get  large: 1048576 bytes, 1048576 of them x'"
+done

@@ -24,6 +24,7 @@ use crate::verbs::{Verbs, VerbsConnecting, VerbsGate, VerbsIncoming, VerbsLink, 
 use crate::{
     AcceptError, Address, ConnId, ConnectError, ConnectOptions, Connecting, Gate, Hello, Incoming,
     ListenError, ListenOptions, Listener, Loan, LoanError, PortConfig, PortError, Provider, Refusal,
+    RejectReason,
 };
 
 /// Shared memory's number in a [`ConnId`].
@@ -315,6 +316,10 @@ impl Listener for AnyListener {
 
     fn rejected(&self) -> u64 {
         each!(self, listener => listener.rejected())
+    }
+
+    fn last_rejected(&self) -> Option<RejectReason> {
+        each!(self, listener => listener.last_rejected())
     }
 }
 

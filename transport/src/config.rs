@@ -1,6 +1,8 @@
 //! What a port, a listener and a connect are told. Plain data; the engine's `Plan` proves the sums.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
+
+use crate::{Allow, DeviceChoice, Key};
 
 /// Sizes of one [`Port`](crate::Port) and of each connection on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -64,6 +66,14 @@ pub struct ConnectOptions {
     pub rnr_timer: u8,
     /// Type of service of the packets (RFC 2474), as routers and switches see it; `None` leaves the CM's. verbs only.
     pub type_of_service: Option<u8>,
+    /// The shared key to prove, and to have proved by the server; `None`: neither. The server must have it too.
+    pub key: Option<Key>,
+    /// Whose servers to share memory with. shm only.
+    pub allow: Allow,
+    /// Connect from this address of ours, which chooses the device; `None`: as the route says. verbs only.
+    pub source: Option<IpAddr>,
+    /// Connect through this device, from the first of its addresses that fits; `None`: as the route says. verbs only.
+    pub device: Option<DeviceChoice>,
 }
 
 impl Default for ConnectOptions {
@@ -74,6 +84,10 @@ impl Default for ConnectOptions {
             ack_timeout: Some(14),
             rnr_timer: 12,
             type_of_service: None,
+            key: None,
+            allow: Allow::default(),
+            source: None,
+            device: None,
         }
     }
 }
@@ -89,6 +103,13 @@ pub struct ListenOptions {
     pub ack_timeout: Option<u8>,
     /// See [`ConnectOptions::rnr_timer`].
     pub rnr_timer: u8,
+    /// Shared keys, at most [`KEYS_MAX`](crate::key::KEYS_MAX): a client must prove one of them, and has it proved.
+    /// Empty: none is asked for. Two while a key is being changed.
+    pub keys: Vec<Key>,
+    /// Whose clients to share memory with. shm only; beyond this user, the socket's folder must let them in.
+    pub allow: Allow,
+    /// Listen on this device only: on all its addresses, when the address is a wildcard. verbs only.
+    pub device: Option<DeviceChoice>,
 }
 
 impl Default for ListenOptions {
@@ -99,6 +120,9 @@ impl Default for ListenOptions {
             handshake_timeout: connect.handshake_timeout,
             ack_timeout: connect.ack_timeout,
             rnr_timer: connect.rnr_timer,
+            keys: Vec::new(),
+            allow: Allow::default(),
+            device: None,
         }
     }
 }

@@ -22,6 +22,14 @@ pub enum AddressError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// A choice of a device that cannot be one.
+    #[error("'{text}' is no device: {why}; use a name like rxe0, or a name and a port like mlx5_0:2")]
+    Device {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
 }
 
 /// A port could not be opened, or could not take a connection.
@@ -49,6 +57,14 @@ pub enum PortError {
     NoDevice {
         /// What was looked for.
         detail: String,
+    },
+    /// Another device was asked for than there are.
+    #[error("there is no RDMA device {wanted}; there are: {present}")]
+    NoSuchDevice {
+        /// What was asked for.
+        wanted: String,
+        /// Devices and their ports, as they are chosen.
+        present: String,
     },
     /// The provider is compiled in, and what it needs is not installed.
     #[error("{provider} is not available: {why}")]
@@ -157,6 +173,18 @@ pub enum RejectReason {
     /// It does not know who asks, or does not believe it.
     #[error("authentication failed; check that both sides have the same key")]
     Authentication,
+    /// It asks for a shared key, and this side has none.
+    #[error("it asks for a shared key and this side gave none; set `connect.key`")]
+    KeyNeeded,
+    /// This side wants a shared key proved, and the other has none.
+    #[error("it has no shared key and this side wants one proved; set `listen.keys` there")]
+    KeyUnknown,
+    /// This user is not one that it shares memory with.
+    #[error("uid {uid} is not on its allow-list (`listen.allow`)")]
+    NotAllowed {
+        /// Who asked.
+        uid: u32,
+    },
     /// The application said no.
     #[error("the application refused with code {code}")]
     Application {
@@ -264,6 +292,24 @@ pub enum ConnectError {
         address: String,
         /// What was wrong with its answer.
         reason: RejectReason,
+    },
+    /// It answered without proving that it has the shared key. It was told nothing.
+    #[error(
+        "{address} did not prove that it has the shared key: another server has that address, or another key"
+    )]
+    Unproven {
+        /// What was given.
+        address: String,
+    },
+    /// The process at the other end is of a user that this side does not share memory with.
+    #[error(
+        "the server at {address} is of uid {uid}, which is not on this side's allow-list (`connect.allow`)"
+    )]
+    NotAllowed {
+        /// What was given.
+        address: String,
+        /// Whose process it is.
+        uid: u32,
     },
     /// Everything the port side can say.
     #[error(transparent)]
@@ -378,6 +424,9 @@ pub enum CloseReason {
     /// The peer was silent for too long during the handshake.
     #[error("the peer did not finish the handshake in time")]
     Handshake,
+    /// The peer did not prove that it has the shared key; it was told no address.
+    #[error("the peer did not prove that it has the shared key")]
+    Authentication,
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Violation(#[from] Violation),

@@ -3,7 +3,7 @@
 //! ```text
 //!  0 magic "gmml" │ 4 version │ 5 length │ 6 features u16 │ 8 ring_bytes u32 │ 12 slot_bytes u32
 //! 16 arrivals u16 │ 18 responder_resources │ 19 initiator_depth │ 20 lane │ 21 zero u8 │ 22 zero u16
-//! 24 nonce u64    │ 32 zero u64                                              (little endian)
+//! 24 nonce u128                                                              (little endian)
 //! ```
 //!
 //! The CM pads private data with zeroes and hides its length, so the hello carries its own. Keys and
@@ -43,6 +43,8 @@ impl Feature {
 
     /// A thread turns for this side whatever its user does: it answers pings by itself, so its silence means something.
     pub const ATTENDED: Self = Self(2);
+    /// This side has a shared key, and proves it; see [`Key`](crate::Key).
+    pub const KEYED: Self = Self(4);
 
     /// Both sets, the second only if `wanted`.
     #[must_use]
@@ -74,8 +76,8 @@ pub struct Hello {
     pub initiator_depth: u8,
     /// 0: the first queue pair of a connection.
     pub lane: u8,
-    /// Names the connection; the same on all its lanes.
-    pub nonce: u64,
+    /// Names the connection; the same on all its lanes. The active side's fresh randomness.
+    pub nonce: u128,
 }
 
 impl Hello {
@@ -93,7 +95,7 @@ impl Hello {
         out[18] = self.responder_resources;
         out[19] = self.initiator_depth;
         out[20] = self.lane;
-        out[24..32].copy_from_slice(&self.nonce.to_le_bytes());
+        out[24..40].copy_from_slice(&self.nonce.to_le_bytes());
         out
     }
 
@@ -121,7 +123,7 @@ impl Hello {
             responder_resources: bytes[18],
             initiator_depth: bytes[19],
             lane: bytes[20],
-            nonce: u64::from(u32_at(24)) | (u64::from(u32_at(28)) << 32),
+            nonce: (0..4).map(|word| u128::from(u32_at(24 + 4 * word)) << (32 * word)).sum(),
         };
         hello.check()?;
         Ok(hello)
@@ -173,6 +175,9 @@ pub fn encode_reject(reason: RejectReason) -> [u8; REJECT_BYTES] {
         RejectReason::Application { code } => (6, code),
         RejectReason::Credits { offered, least } => (7, u32::from(offered) | (u32::from(least) << 16)),
         RejectReason::Authentication => (8, 0),
+        RejectReason::KeyNeeded => (9, 0),
+        RejectReason::KeyUnknown => (10, 0),
+        RejectReason::NotAllowed { uid } => (11, uid),
         RejectReason::Other { code } => (code, 0),
     };
     let mut out = [0; REJECT_BYTES];
@@ -203,6 +208,9 @@ pub fn decode_reject(bytes: &[u8]) -> Option<RejectReason> {
             least: u16::from_le_bytes([bytes[10], bytes[11]]),
         },
         8 => RejectReason::Authentication,
+        9 => RejectReason::KeyNeeded,
+        10 => RejectReason::KeyUnknown,
+        11 => RejectReason::NotAllowed { uid: value },
         code => RejectReason::Other { code },
     })
 }
@@ -288,6 +296,9 @@ mod tests {
             RejectReason::Application { code: 7 },
             RejectReason::Credits { offered: 3, least: 4 },
             RejectReason::Authentication,
+            RejectReason::KeyNeeded,
+            RejectReason::KeyUnknown,
+            RejectReason::NotAllowed { uid: 70_000 },
             RejectReason::Other { code: 99 },
         ] {
             assert_eq!(decode_reject(&encode_reject(reason)), Some(reason));

@@ -25,6 +25,7 @@
 compile_error!("gimmal runs on Linux only: memfd seals, epoll and the RDMA CM are what it is built on");
 
 pub mod address;
+pub mod allow;
 #[cfg(any(feature = "shm", feature = "sim", feature = "verbs"))]
 pub mod any;
 pub mod batch;
@@ -32,16 +33,23 @@ pub mod config;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod counters;
+pub mod device_port;
 pub mod error;
 #[cfg(feature = "floor")]
 pub mod floor;
 pub mod frame;
 pub mod hello;
+#[cfg(any(test, feature = "conformance"))]
+#[doc(hidden)]
+pub mod hostile;
 pub mod id;
+pub mod key;
 pub mod mem;
 pub mod negotiated;
+mod proof;
 pub mod provider;
 pub mod refusal;
+mod rejected;
 #[cfg(feature = "shm")]
 pub mod shm;
 #[cfg(feature = "sim")]
@@ -52,11 +60,13 @@ pub mod time;
 pub mod verbs;
 
 pub use address::Address;
+pub use allow::Allow;
 #[cfg(any(feature = "shm", feature = "sim", feature = "verbs"))]
 pub use any::{Any, AnyConfig};
 pub use batch::{Batch, Event};
 pub use config::{ConnectOptions, ListenOptions, PortConfig};
 pub use counters::PortCounters;
+pub use device_port::{DeviceChoice, DevicePort, Fabric, Gid};
 pub use error::{
     AcceptError, AddressError, BulkError, CloseReason, ConnectError, ListenError, LoanError, PortError,
     Refused, RejectReason, Violation,
@@ -64,7 +74,8 @@ pub use error::{
 pub use frame::{FrameWord, Tag};
 pub use hello::Hello;
 pub use id::{ConnId, Credit, Position};
-pub use mem::{Bulk, Lent, Loan, Offer, Run, RxFrame};
+pub use key::{Key, KeyError};
+pub use mem::{Bulk, Holder, Lent, Loan, Offer, Run, RxBuf, RxFrame};
 pub use negotiated::{Capabilities, Clamp, DataPath, Negotiated, Term};
 pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};
 pub use refusal::Refusal;

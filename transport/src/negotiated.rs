@@ -5,7 +5,11 @@
 
 use std::fmt;
 
-use crate::{Hello, PortConfig, RejectReason, hello::Feature};
+use crate::{DevicePort, Hello, PortConfig, RejectReason, hello::Feature};
+
+/// A peer may ask us to keep a transmit ring of this size, or of our own receive ring's if that is larger; beyond it, it
+/// would spend our memory as it likes.
+pub const TX_RING_BYTES_MAX: u32 = 16 << 20;
 
 /// What a device or a medium can do. Data, asked once; nobody asks which provider it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,6 +115,8 @@ pub struct Negotiated {
     pub provider: &'static str,
     /// Device and port, socket path, or name.
     pub device: String,
+    /// The device port of this end; `None` where there is no RDMA device.
+    pub port: Option<DevicePort>,
     /// The peer's address or process.
     pub peer: String,
     /// How frames travel.
@@ -147,6 +153,8 @@ pub struct Negotiated {
     pub chain_bytes_max: u32,
     /// Whether the peer answers pings by itself, see [`PortConfig::attended`].
     pub peer_attended: bool,
+    /// Whether both sides proved that they have a shared key.
+    pub authenticated: bool,
     /// RNR timer code in force at our end; `None` where it does not apply.
     pub rnr_timer: Option<u8>,
     /// ACK timeout exponent in force at our end; `None` where it does not apply or is the CM's.
@@ -166,6 +174,10 @@ impl Negotiated {
         theirs: &Hello,
     ) -> Result<Self, RejectReason> {
         theirs.check()?;
+        // On a ring path we write into one of that size, and keep it.
+        if theirs.ring_bytes > TX_RING_BYTES_MAX.max(config.ring_bytes) {
+            return Err(RejectReason::BadHello { field: 1 });
+        }
         let path = if ours.features.has(Feature::RING) && theirs.features.has(Feature::RING) {
             DataPath::Ring
         } else {
@@ -179,6 +191,7 @@ impl Negotiated {
         Ok(Self {
             provider,
             device: String::new(),
+            port: None,
             peer: String::new(),
             path,
             responder_resources: Term::settle(
@@ -209,6 +222,7 @@ impl Negotiated {
                 DataPath::SendRecv => frame_bytes_max & !15,
             },
             peer_attended: theirs.features.has(Feature::ATTENDED),
+            authenticated: ours.features.has(Feature::KEYED) && theirs.features.has(Feature::KEYED),
             rnr_timer: None,
             ack_timeout: None,
         })
@@ -222,6 +236,13 @@ impl fmt::Display for Negotiated {
         let arrivals =
             |count: u32| if self.arrivals_count { count.to_string() } else { "not applicable".to_owned() };
         writeln!(f, "provider             {} on {}", self.provider, self.device)?;
+        match self.port.as_ref().map(|port| (port.fabric, port.gid)) {
+            Some((fabric, Some(gid))) => {
+                writeln!(f, "fabric               {fabric}, from GID {} {}", gid.index, gid.value)?;
+            }
+            Some((fabric, None)) => writeln!(f, "fabric               {fabric}")?,
+            None => {}
+        }
         writeln!(f, "peer                 {}", self.peer)?;
         writeln!(f, "data path            {}", self.path)?;
         writeln!(f, "responder_resources  {}", self.responder_resources)?;

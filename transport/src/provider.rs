@@ -94,6 +94,9 @@ pub trait Listener: Debug + Send + 'static {
 
     /// Requests rejected without being handed out: foreign clients, other versions, bad hellos.
     fn rejected(&self) -> u64;
+
+    /// Why the last of those was rejected.
+    fn last_rejected(&self) -> Option<RejectReason>;
 }
 
 /// A request to connect. Dropping it rejects with [`RejectReason::Overloaded`].

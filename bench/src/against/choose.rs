@@ -112,7 +112,7 @@ impl Choice<'_> {
                 Some(Device { is_iwarp: true, .. }) => {
                     return chosen.absent(ucx::PROGRAM, "UCX has no iWARP");
                 }
-                Some(Device { name, .. }) => Transport::Verbs { device: name, host: host.clone() },
+                Some(Device { name, gid, .. }) => Transport::Verbs { device: name, host: host.clone(), gid },
                 None => return chosen.absent(ucx::PROGRAM, "no RDMA device has the server's address"),
             },
             (ProviderName::Verbs, None) => return chosen.absent(ucx::PROGRAM, "the server has no address"),
@@ -125,7 +125,7 @@ impl Choice<'_> {
             chosen.absent(libfabric::PROGRAM, "measures one transfer at a time only: see lat")
         } else if is_installed(libfabric::PROGRAM) {
             let provider = if self.provider == ProviderName::Shm { "shm" } else { "verbs" };
-            chosen.contenders.push(Box::new(PingPong { setting: self.setting(), provider }));
+            chosen.contenders.push(Box::new(PingPong::new(self.setting(), provider)));
         } else {
             chosen.absent(libfabric::PROGRAM, &missing(libfabric::PACKAGE));
         }
@@ -165,6 +165,8 @@ fn missing(package: &str) -> String {
 struct Device {
     name: String,
     is_iwarp: bool,
+    /// Which of its addresses UCX can use; none: whichever it likes.
+    gid: Option<usize>,
 }
 
 /// The device whose network interface has `host`'s address.
@@ -177,8 +179,21 @@ fn device_of(host: &str) -> Option<Device> {
         say("ip", &["-o", "addr", "show", "dev", interface]).is_some_and(|text| has_address(&text, host))
     })?;
     let _ = interface;
-    let kind = std::fs::read_to_string(format!("/sys/class/infiniband/{name}/node_type")).unwrap_or_default();
-    Some(Device { is_iwarp: kind.contains("RNIC"), name })
+    let folder = Path::new("/sys/class/infiniband").join(&name);
+    let kind = std::fs::read_to_string(folder.join("node_type")).unwrap_or_default();
+    // A device made of software names the interface below it.
+    let gid = folder.join("parent").is_file().then(|| plain_gid(&folder.join("ports/1/gids"))).flatten();
+    Some(Device { is_iwarp: kind.contains("RNIC"), name, gid })
+}
+
+/// The first address in `folder` that is IPv6 of its own. Two sides of UCX meet by datagrams, and on rxe they drop those
+/// that came over IPv4.
+fn plain_gid(folder: &Path) -> Option<usize> {
+    (0..16).find(|number| {
+        let gid = std::fs::read_to_string(folder.join(number.to_string())).unwrap_or_default();
+        let is_none = gid.chars().all(|digit| matches!(digit, '0' | ':' | '\n'));
+        !is_none && !gid.starts_with("0000:0000:0000:0000:0000:ffff:")
+    })
 }
 
 /// Devices and their network interfaces, from what `rdma link` prints.
@@ -211,6 +226,21 @@ mod tests {
         let text =
             "3: v0    inet 10.77.1.1/24 scope global v0\\       valid_lft forever preferred_lft forever";
         assert!(has_address(text, "10.77.1.1") && !has_address(text, "10.77.1.2"));
+    }
+
+    #[test]
+    fn the_address_that_ucx_can_use_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(plain_gid(folder.path()), None);
+        let gids = [
+            "0000:0000:0000:0000:0000:0000:0000:0000\n",
+            "0000:0000:0000:0000:0000:ffff:0a4d:0101\n",
+            "fe80:0000:0000:0000:94ac:9fff:fe16:001d\n",
+        ];
+        for (number, gid) in gids.iter().enumerate() {
+            std::fs::write(folder.path().join(number.to_string()), gid).unwrap();
+        }
+        assert_eq!(plain_gid(folder.path()), Some(2));
     }
 
     #[test]

@@ -83,6 +83,12 @@ pub(crate) trait Contender: std::fmt::Debug {
         Role::Row
     }
 
+    /// The commands with which a person gets the same number of `count` exchanges, when it is a program of others.
+    fn commands(&self, count: u64) -> Vec<String> {
+        let _ = count;
+        vec![]
+    }
+
     /// Measures one slice, `count` exchanges if it can choose. The server does what [`Contender`] needs meanwhile;
     /// `floors` says so.
     ///

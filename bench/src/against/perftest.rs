@@ -9,6 +9,8 @@ use super::{
 };
 use crate::{error::BenchError, floors::Floors};
 
+/// The port it takes when it is not told one.
+const PORT: u16 = 18515;
 /// Where it comes from.
 pub(crate) const PACKAGE: &str = "perftest";
 /// Its megabyte.
@@ -118,6 +120,10 @@ impl Contender for Perftest {
             Operation::SendBw => Quantity::PerSecond,
             Operation::ReadBw => Quantity::Bytes,
         }
+    }
+
+    fn commands(&self, count: u64) -> Vec<String> {
+        self.pair(PORT, count).lines()
     }
 
     fn slice(&mut self, floors: &mut Floors, count: u64) -> Result<f64, BenchError> {

@@ -30,6 +30,16 @@ pub(crate) struct Spec {
     pub(crate) core: usize,
 }
 
+impl Spec {
+    /// As a person would type it.
+    fn line(&self) -> String {
+        let set = self.env.iter().map(|(name, value)| format!("{name}={value} "));
+        let args = self.args.iter().map(|argument| format!(" {argument}"));
+        let front: String = set.collect();
+        format!("{front}taskset -c {} {}{}", self.core, self.program, args.collect::<String>())
+    }
+}
+
 /// A pair that makes a number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PairSpec {
@@ -144,9 +154,13 @@ impl Running {
 
     fn end(&mut self, grace: Duration) {
         let deadline = Instant::now() + grace;
-        while Instant::now() < deadline {
+        loop {
+            // Its number may be another's by now.
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
+            }
+            if Instant::now() >= deadline {
+                break;
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -170,8 +184,16 @@ impl PairSpec {
     /// # Errors
     /// [`BenchError::Program`], with the last words of whoever failed.
     pub(crate) fn run(&self, find: impl Fn(&str) -> Option<f64>) -> Result<f64, BenchError> {
-        // Once more: a client that came before its server listened gives up.
-        self.run_once(&find).or_else(|_| self.run_once(&find))
+        let started = Instant::now();
+        // Once more: a client that came before its server listened gives up. Who hung would hang again.
+        self.run_once(&find)
+            .or_else(|error| if started.elapsed() < self.limit { self.run_once(&find) } else { Err(error) })
+    }
+
+    /// What is typed to do the same by hand: the server's command and the client's.
+    #[must_use]
+    pub(crate) fn lines(&self) -> Vec<String> {
+        vec![self.server.line(), self.client.line()]
     }
 
     fn run_once(&self, find: impl Fn(&str) -> Option<f64>) -> Result<f64, BenchError> {
@@ -227,7 +249,10 @@ mod tests {
         assert!(error.to_string().contains("its server ended: no device"), "{error}");
         let mut slow = pair("sleep 60", "sleep 60", None);
         slow.limit = Duration::from_millis(300);
+        let started = Instant::now();
         assert!(slow.run(number).unwrap_err().to_string().contains("no result in time"));
+        assert!(started.elapsed() < Duration::from_secs(5), "who hangs is not asked twice");
+        assert_eq!(slow.lines()[1], "taskset -c 0 sh -c sleep 60");
     }
 
     #[test]

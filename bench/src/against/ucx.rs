@@ -10,6 +10,8 @@ use crate::{error::BenchError, floors::Floors};
 
 /// The program.
 pub(crate) const PROGRAM: &str = "ucx_perftest";
+/// The port it takes when it is not told one.
+const PORT: u16 = 13337;
 /// Where it comes from.
 pub(crate) const PACKAGE: &str = "ucx-utils";
 
@@ -24,6 +26,8 @@ pub(crate) enum Transport {
         device: String,
         /// Of the server.
         host: String,
+        /// The number of the device's address that it must take.
+        gid: Option<usize>,
     },
 }
 
@@ -46,10 +50,16 @@ impl Ucx {
         let port = port.to_string();
         let (host, tls, device) = match &self.transport {
             Transport::Posix => ("127.0.0.1", "posix,self", None),
-            Transport::Verbs { device, host } => (&**host, "rc_verbs,self", Some(format!("{device}:1"))),
+            // Without datagrams the two cannot meet.
+            Transport::Verbs { device, host, .. } => {
+                (&**host, "rc_verbs,ud_verbs,self", Some(format!("{device}:1")))
+            }
         };
         let mut env = vec![("UCX_TLS", tls.to_owned()), ("UCX_LOG_LEVEL", "error".to_owned())];
         env.extend(device.map(|device| ("UCX_NET_DEVICES", device)));
+        if let Transport::Verbs { gid: Some(gid), .. } = &self.transport {
+            env.push(("UCX_IB_GID_INDEX", gid.to_string()));
+        }
         let warm = (count / 10).max(1).to_string();
         let mut args: Vec<String> = [
             host,
@@ -117,6 +127,10 @@ impl Contender for Ucx {
         }
     }
 
+    fn commands(&self, count: u64) -> Vec<String> {
+        self.pair(PORT, count).lines()
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "sizes far below 2^53")]
     fn slice(&mut self, floors: &mut Floors, count: u64) -> Result<f64, BenchError> {
         floors.rest()?;
@@ -148,11 +162,18 @@ mod tests {
     fn the_pair_says_the_same_port_and_transport() {
         let setting =
             Setting { goal: Goal::Rate, bytes: 64, window: 32, client_core: 0, server_core: 1, host: None };
-        let pair = Ucx { setting, transport: Transport::Posix }.pair(4711, 1000);
+        let pair = Ucx { setting: setting.clone(), transport: Transport::Posix }.pair(4711, 1000);
         let line = pair.client.args.join(" ");
         assert_eq!(line, "127.0.0.1 -p 4711 -t ucp_am_bw -s 64 -n 1000 -w 100 -f -v -O 32");
         assert_eq!(pair.server.args.join(" "), "-p 4711");
         assert_eq!((pair.client.core, pair.server.core), (0, 1));
         assert_eq!(pair.client.env[0], ("UCX_TLS", "posix,self".to_owned()));
+        let (device, host) = ("rxe0".to_owned(), "10.77.1.1".to_owned());
+        let verbs = Ucx { transport: Transport::Verbs { device, host, gid: Some(2) }, setting };
+        let line = &verbs.commands(10)[0];
+        assert!(
+            line.contains("UCX_NET_DEVICES=rxe0:1 UCX_IB_GID_INDEX=2 taskset -c 1 ucx_perftest -p"),
+            "{line}"
+        );
     }
 }

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use crate::{addresses::Assigned, doctor::sudo, machine::Machine, report::Check, tree::Device};
+use gimmal_transport::verbs::Assigned;
+
+use crate::{doctor::sudo, machine::Machine, report::Check, tree::Device};
 
 const DEVICES: &str = "devices";
 const LINK: &str = "link";

@@ -5,12 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use gimmal_transport::{Address, verbs::Route};
+use gimmal_transport::{
+    Address,
+    verbs::{Assigned, Route},
+};
 use tempfile::TempDir;
 
 use super::examine;
 use crate::{
-    addresses::Assigned,
     machine::Machine,
     report::{Report, Verdict},
     tree::Tree,

@@ -1,7 +1,12 @@
 //! What we owe the peer: ring bytes, given back only over a contiguous run, and receives posted again.
 //!
-//! Frames arrive in order and may be released in any order; a byte that lies before an unreleased frame's end is
-//! never given back, however much behind it is free. Otherwise the peer would write over a frame still in use.
+//! ```text
+//!           told          freed                         arrived
+//!  given back │ free again  │ held │ free, but behind it │ may still be written
+//!                           ◄──── pinned: at most the hold budget ────►
+//! ```
+//! Frames arrive in order and are free after their turn, unless they are held; then they come back in any order. A byte
+//! behind a held frame is never given back, however much there is free: the peer would write over that frame.
 
 use std::collections::VecDeque;
 
@@ -14,20 +19,36 @@ use crate::planted::{self, Bug};
 pub struct RxLedger {
     arrived: Position,
     freed: Position,
-    /// The end of the only frame that is not released: so it stays while each is released before the next arrives.
-    only: Option<Position>,
-    /// Otherwise those not released yet, and released ones behind them: (end, released).
-    held: VecDeque<(Position, bool)>,
+    /// Frames that outlive their turn.
+    held: VecDeque<Held>,
+    /// On the send/recv path: how many there are; each keeps a receive.
+    held_receives: u64,
+    hold_bytes: u64,
+    hold_receives: u64,
     posted: u64,
     told: Credit,
     /// The peer may have written up to here, by what it was told.
     limit: Position,
-    /// From here on the bytes that were freed are worth a word: a quarter of the ring.
+    /// From here on what arrived is worth a word: a quarter of the ring.
     worth: Position,
     ring_bytes: u64,
     window: u64,
     ring: bool,
     arrivals_count: bool,
+}
+
+/// A held frame in a ring.
+#[derive(Debug, Clone)]
+struct Held {
+    start: Position,
+    end: Position,
+    released: bool,
+}
+
+/// Receives that held frames may keep.
+pub(crate) fn hold_receives(arrivals: u64, hold_percent: u8) -> u64 {
+    // Told of every single receive, two sides would answer credit with credit for ever.
+    (arrivals * u64::from(hold_percent) / 100).min((arrivals / 2).saturating_sub(2))
 }
 
 /// How urgently credit should go.
@@ -42,30 +63,32 @@ pub enum Owed {
 }
 
 impl RxLedger {
-    /// Frames that may be held at once before the ledger grows; the engine holds none beyond a turn yet.
-    const HELD: usize = 64;
-
-    /// The ledger of a connection that has just opened.
+    /// The ledger of a connection that has just opened. Held frames may keep `hold_percent` of the ring, or of the
+    /// receives, from the peer.
     #[must_use]
-    pub fn new(negotiated: &Negotiated) -> Self {
+    pub fn new(negotiated: &Negotiated, hold_percent: u8) -> Self {
         let arrivals = negotiated.rx_arrivals.into();
+        let ring_bytes = negotiated.rx_ring_bytes.into();
         Self {
             arrived: Position(0),
             freed: Position(0),
-            only: None,
-            held: VecDeque::with_capacity(Self::HELD),
+            held: VecDeque::new(),
+            held_receives: 0,
+            hold_bytes: ring_bytes * u64::from(hold_percent) / 100,
+            hold_receives: hold_receives(arrivals, hold_percent),
             posted: arrivals,
             told: Credit { bytes: Position(0), arrivals },
-            limit: Position(negotiated.rx_ring_bytes.into()),
-            worth: Position(u64::from(negotiated.rx_ring_bytes).div_ceil(4)),
-            ring_bytes: negotiated.rx_ring_bytes.into(),
+            limit: Position(ring_bytes),
+            worth: Position(ring_bytes.div_ceil(4)),
+            ring_bytes,
             window: arrivals,
             ring: negotiated.path == DataPath::Ring,
             arrivals_count: negotiated.arrivals_count,
         }
     }
 
-    /// A frame that ends at `end` arrived.
+    /// A frame that ends at `end` arrived. It is free when the turn ends, unless [`RxLedger::handle_hold`] says
+    /// otherwise before.
     ///
     /// # Errors
     /// [`Violation::Overrun`] when the peer wrote beyond what it was given.
@@ -76,19 +99,14 @@ impl RxLedger {
             self.arrived.0 += 1;
             return Ok(());
         }
-        if end > self.limit || end <= self.arrived {
-            return Err(Violation::Overrun { bytes: end.since(self.limit) });
+        if end == self.arrived {
+            return Err(Violation::Overrun { bytes: 0 });
         }
-        self.arrived = end;
-        if self.only.is_none() && self.held.is_empty() {
-            self.only = Some(end);
-        } else {
-            self.hold(end);
-        }
-        Ok(())
+        self.handle_run(end)
     }
 
-    /// Frames arrived one behind the other, up to `end`, and each was released. May be said again, for none.
+    /// Frames arrived one behind the other, up to `end`, as [`RxLedger::handle_arrival`] says of each. May be said again,
+    /// for none.
     ///
     /// # Errors
     /// As [`RxLedger::handle_arrival`].
@@ -98,41 +116,55 @@ impl RxLedger {
             return Err(Violation::Overrun { bytes: end.since(self.limit) });
         }
         self.arrived = end;
-        if self.only.is_none() && self.held.is_empty() {
+        if self.held.is_empty() {
             self.freed = end;
-        } else {
-            self.hold(end);
-            self.release_held(end);
         }
         Ok(())
     }
 
-    fn hold(&mut self, end: Position) {
-        if let Some(only) = self.only.take() {
-            self.held.push_back((only, false));
+    /// Whether the frame that has just arrived, `bytes` long with all that belongs to it, may be held where it is.
+    #[must_use]
+    pub fn may_hold(&self, bytes: u64) -> bool {
+        if self.ring {
+            let pinned = self.held.front().map_or(bytes, |held| self.arrived.since(held.start));
+            pinned <= self.hold_bytes
+        } else {
+            self.held_receives < self.hold_receives
         }
-        self.held.push_back((end, false));
     }
 
-    /// The frame that ends at `end` was released.
-    #[inline]
+    /// The frame that has just arrived is held.
+    pub fn handle_hold(&mut self, bytes: u64) {
+        if !self.ring {
+            self.held_receives += 1;
+            return;
+        }
+        let start = Position(self.arrived.0.saturating_sub(bytes));
+        if self.held.is_empty() {
+            self.freed = start;
+        }
+        self.held.push_back(Held { start, end: self.arrived, released: false });
+    }
+
+    /// The held frame that ends at `end` was released.
     pub fn handle_release(&mut self, end: Position) {
-        if self.only == Some(end) {
-            self.only = None;
-            self.freed = end;
-        } else if self.ring {
-            self.release_held(end);
+        if !self.ring {
+            self.held_receives = self.held_receives.saturating_sub(1);
+            return;
         }
-    }
-
-    fn release_held(&mut self, end: Position) {
-        if let Some(entry) = self.held.iter_mut().find(|(held, _)| *held == end) {
-            entry.1 = true;
+        if let Some(held) = self.held.iter_mut().find(|held| held.end == end) {
+            held.released = true;
         }
-        while let Some(&(end, true)) = self.held.front() {
-            self.freed = end;
+        while self.held.front().is_some_and(|held| held.released) {
             self.held.pop_front();
         }
+        self.freed = self.held.front().map_or(self.arrived, |held| held.start);
+    }
+
+    /// Whether held frames keep more of the ring from the peer than they may: they must be moved out.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.arrived.since(self.freed) > self.hold_bytes && !self.held.is_empty()
     }
 
     /// Whether receives are counted at all; otherwise [`RxLedger::handle_posted`] need not be told.
@@ -153,19 +185,26 @@ impl RxLedger {
     #[inline]
     #[must_use]
     pub fn may_owe(&self) -> bool {
-        self.arrivals_count || self.freed >= self.worth
+        self.arrivals_count || self.arrived >= self.worth
     }
 
     /// How much is owed.
     #[inline]
     #[must_use]
     pub fn owed(&self) -> Owed {
-        let bytes = self.freed.since(self.told.bytes);
-        let arrivals = if self.arrivals_count { self.posted - self.told.arrivals } else { 0 };
+        // What is held is not owed, but it is as little use to the peer: it counts, as long as there is anything to tell.
+        let bytes = self.arrived.since(self.told.bytes);
+        let arrivals =
+            if self.arrivals_count { self.posted - self.told.arrivals + self.held_receives } else { 0 };
         // Most of the time it is little; this is asked after every frame.
         if bytes * 4 < self.ring_bytes && arrivals * 4 < self.window {
             return Owed::Little;
         }
+        if self.is_over() {
+            return Owed::Now;
+        }
+        let bytes = if self.freed > self.told.bytes { bytes } else { 0 };
+        let arrivals = if self.posted > self.told.arrivals { arrivals } else { 0 };
         Self::parts_owed(bytes, self.ring_bytes, arrivals, self.window)
     }
 
@@ -198,11 +237,5 @@ impl RxLedger {
     #[must_use]
     pub fn mark(&self) -> u64 {
         self.arrived.0
-    }
-
-    /// Frames not released.
-    #[must_use]
-    pub fn held(&self) -> usize {
-        usize::from(self.only.is_some()) + self.held.iter().filter(|(_, released)| !released).count()
     }
 }

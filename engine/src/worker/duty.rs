@@ -15,6 +15,8 @@ pub struct Duty {
     longest_turn_ns: AtomicU64,
     connections_opened: AtomicU64,
     connections_closed: AtomicU64,
+    held: AtomicU64,
+    held_copied: AtomicU64,
 }
 
 /// A reading of [`Duty`].
@@ -34,6 +36,10 @@ pub struct DutySnapshot {
     pub connections_opened: u64,
     /// Connections that closed after they had opened.
     pub connections_closed: u64,
+    /// Frames held where they landed.
+    pub held: u64,
+    /// Frames copied because they were held: at once, or later, when they kept too much of the ring from the peer.
+    pub held_copied: u64,
 }
 
 #[inline]
@@ -72,6 +78,14 @@ impl Duty {
         add(&self.connections_closed, 1);
     }
 
+    pub(crate) fn held(&self) {
+        add(&self.held, 1);
+    }
+
+    pub(crate) fn held_copied(&self, frames: u64) {
+        add(&self.held_copied, frames);
+    }
+
     /// All of them.
     #[must_use]
     pub fn snapshot(&self) -> DutySnapshot {
@@ -84,6 +98,8 @@ impl Duty {
             longest_turn: Duration::from_nanos(read(&self.longest_turn_ns)),
             connections_opened: read(&self.connections_opened),
             connections_closed: read(&self.connections_closed),
+            held: read(&self.held),
+            held_copied: read(&self.held_copied),
         }
     }
 }

@@ -27,6 +27,7 @@ pub struct WorkerHandle<P: Provider, A: App> {
     pub(crate) duty: Arc<Duty>,
     pub(crate) connect: ConnectOptions,
     pub(crate) handshakes_max: usize,
+    pub(crate) accepted_max: usize,
 }
 
 impl<P: Provider, A: App> Clone for WorkerHandle<P, A> {
@@ -38,6 +39,7 @@ impl<P: Provider, A: App> Clone for WorkerHandle<P, A> {
             duty: Arc::clone(&self.duty),
             connect: self.connect.clone(),
             handshakes_max: self.handshakes_max,
+            accepted_max: self.accepted_max,
         }
     }
 }

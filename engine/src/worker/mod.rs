@@ -19,7 +19,7 @@ pub use thread::Workers;
 
 use crate::{
     app::App,
-    config::Plan,
+    config::{Config, Plan},
     connection::Connection,
     io::Io,
     slots::Slot,
@@ -41,7 +41,7 @@ pub(crate) struct Worker<P: Port, A: App> {
     batch: Option<Box<Batch>>,
     /// Frames or events handled in one turn, at most.
     batch_limit: usize,
-    enforce_credit: bool,
+    config: Config,
     beats: beat::Beats,
     pub(crate) stopping: bool,
     /// The next turn is a whole one: something waits for more than frames.
@@ -66,7 +66,7 @@ impl<P: Port, A: App> Worker<P, A> {
             duty,
             batch: Some(Box::new(Batch::new(config.batch))),
             batch_limit: config.batch,
-            enforce_credit: config.enforce_credit,
+            config: config.clone(),
             beats: beat::Beats::new(config.heartbeat_ms),
             stopping: false,
             restless: true,

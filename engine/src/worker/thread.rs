@@ -153,6 +153,7 @@ pub(crate) fn prepare<P: Provider, A: App>(
         duty: Arc::clone(&duty),
         connect: config.connect.clone(),
         handshakes_max: config.handshakes_max,
+        accepted_max: config.accepted_max,
     };
     Ok((Runner::new(Worker::new(port, app, plan, inbox, duty), config.idle), handle))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gimmal_transport::{
-    Batch, Bulk, BulkError, CloseReason, ConnId, Event, Negotiated, Port, Position, Run, RxFrame, Tag, Time,
+    Batch, Bulk, BulkError, CloseReason, ConnId, Event, Lent, Negotiated, Port, Run, RxFrame, Tag, Time,
     Violation,
 };
 
@@ -13,7 +13,7 @@ use crate::{
     connection::Connection,
     error::OpenError,
     io::Io,
-    message::{Head, Message, RemoteBulk},
+    message::{Head, Message, RemoteBulk, Source},
     planted,
     proto::{
         State, StateEvent,
@@ -129,9 +129,10 @@ impl<P: Port, A: App> Worker<P, A> {
         io.conns.cut = false;
         while let Some(frame) = run.next_frame() {
             if let Some((kind, aux, body)) = wire::plain(frame.tag(), frame.payload()) {
-                app.message(&mut io, conn, Message { head: Head { kind, aux }, body, bulk: None });
+                let source = Source::Run(conn, &frame);
+                app.message(&mut io, conn, Message { head: Head { kind, aux }, body, bulk: None, source });
             } else {
-                outcome = Self::other_of_run(app, &mut io, conn, frame.end(), (frame.tag(), frame.payload()));
+                outcome = Self::other_of_run(app, &mut io, conn, &frame);
             }
             if io.conns.cut {
                 break;
@@ -159,11 +160,11 @@ impl<P: Port, A: App> Worker<P, A> {
         app: &mut A,
         io: &mut Io<'_, P>,
         conn: ConnId,
-        end: Position,
-        (tag, payload): (Tag, &[u8]),
+        frame: &Lent<'_>,
     ) -> Result<(), Violation> {
-        let accounted = io.conns.peek(conn).map_or(Ok(()), |conn| conn.ledger.handle_run(end));
-        let outcome = accounted.and_then(|()| Self::other(app, io, conn, tag, payload));
+        let accounted = io.conns.peek(conn).map_or(Ok(()), |conn| conn.ledger.handle_run(frame.end()));
+        let outcome = accounted
+            .and_then(|()| Self::other(app, io, frame.tag(), frame.payload(), Source::Run(conn, frame)));
         io.conns.cut |= outcome.is_err();
         outcome
     }
@@ -171,9 +172,20 @@ impl<P: Port, A: App> Worker<P, A> {
     /// A frame that a poll brought.
     fn receive(&mut self, conn: ConnId, frame: RxFrame, now: Time) {
         let outcome = self.dispatch(conn, &frame, now);
-        self.port.release(conn, frame);
+        if frame.is_held() {
+            self.keep(conn, frame);
+        } else {
+            self.port.release(conn, frame);
+        }
         if let Err(violation) = outcome {
             self.port.close(conn, violation.into(), now);
+        }
+    }
+
+    #[cold]
+    fn keep(&mut self, conn: ConnId, frame: RxFrame) {
+        if let Some(connection) = self.conns.peek(conn) {
+            connection.holds.keep(frame);
         }
     }
 
@@ -183,27 +195,26 @@ impl<P: Port, A: App> Worker<P, A> {
             return Ok(());
         };
         connection.ledger.handle_arrival(frame.end())?;
-        // Said at once, while the connection is at hand: what it frees is given back by the turn's settling, and the
-        // application has seen the frame by then.
-        connection.ledger.handle_release(frame.end());
+        // What it frees is given back by the turn's settling: the application has seen it by then, and said if it holds it.
         if connection.ledger.may_owe() {
             conns.touch(conn);
         }
-        Self::other(app, &mut Io { port, conns, now }, conn, frame.tag(), frame)
+        Self::other(app, &mut Io { port, conns, now }, frame.tag(), frame, Source::Frame(conn, frame))
     }
 
     /// A frame of any kind.
     fn other(
         app: &mut A,
         io: &mut Io<'_, P>,
-        conn: ConnId,
         tag: Tag,
         payload: &[u8],
+        source: Source<'_>,
     ) -> Result<(), Violation> {
+        let conn = source.conn();
         match Frame::parse(tag, payload)? {
             Frame::Message { kind, aux, bulk, body } => {
                 let bulk = bulk.map(|(id, offer)| RemoteBulk { id, offer });
-                app.message(io, conn, Message { head: Head { kind, aux }, body, bulk });
+                app.message(io, conn, Message { head: Head { kind, aux }, body, bulk, source });
                 Ok(())
             }
             control => Self::control(app, io, conn, control),
@@ -250,7 +261,7 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     fn opened(&mut self, conn: ConnId, negotiated: Arc<Negotiated>, now: Time) {
-        self.conns.insert(conn, Connection::new(Arc::clone(&negotiated), self.enforce_credit, now));
+        self.conns.insert(conn, Connection::new(Arc::clone(&negotiated), &self.config, &self.duty, now));
         self.duty.opened();
         self.beats.opened(self.conns.len(), now);
         let Self { port, app, conns, .. } = self;

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use gimmal_engine::{
-    App, Config, Head, Inline, Io, Message, RemoteBulk, SendError,
+    App, Config, Head, Inline, Io, Message, RemoteBulk, RxBuf, SendError,
     transport::{
         Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Connecting as _, Gate as _,
         Incoming as _, ListenOptions, Listener as _, Negotiated, Port, PortConfig, Provider as _, Time,
@@ -34,6 +34,8 @@ pub(crate) struct Node {
     conn: Option<ConnId>,
     echoes: VecDeque<(Head, Vec<u8>)>,
     refused_bulk: Vec<(RemoteBulk, u64)>,
+    holds: bool,
+    kept: Vec<(u64, RxBuf)>,
     pub(crate) opened: bool,
     pub(crate) sent: u64,
     pub(crate) received: u64,
@@ -63,6 +65,8 @@ impl Node {
             conn: None,
             echoes: VecDeque::new(),
             refused_bulk: Vec::new(),
+            holds: false,
+            kept: Vec::new(),
             opened: false,
             sent: 0,
             received: 0,
@@ -164,6 +168,14 @@ impl App for Node {
         }
         assert_eq!(seq, self.received, "a message out of order");
         self.received += 1;
+        if self.holds {
+            self.kept.push((seq, io.hold(&message)));
+            // Another one goes, but never the first; sometimes all the others.
+            while self.kept.len() > 1 + size(seq, 20) {
+                let (seq, buf) = self.kept.swap_remove(1 + size(seq, self.kept.len() - 2));
+                assert_eq!(*buf, pattern(seq, size(seq, self.traffic.bytes_max)), "held message {seq}");
+            }
+        }
         if let Some(bulk) = message.bulk {
             assert_eq!(bulk.len(), 10_000);
             self.pull(io, conn, bulk, seq);
@@ -280,6 +292,17 @@ impl Pair {
         while self.now < end && !done(self) {
             self.step();
         }
+    }
+
+    /// The server keeps messages for a while, in any order, and the first for ever.
+    pub(crate) fn hold(&mut self) {
+        self.server.app_mut().holds = true;
+    }
+
+    /// Messages that the server held where they were, and those that it copied.
+    pub(crate) fn held(&self) -> (u64, u64) {
+        let duty = self.server.handle().duty();
+        (duty.held, duty.held_copied)
     }
 
     /// The virtual time.

@@ -4,14 +4,9 @@
 
 #![forbid(unsafe_code)]
 
-use std::{
-    collections::VecDeque,
-    future::poll_fn,
-    sync::{Arc, Mutex, PoisonError},
-    task::{Poll, Waker},
-};
+use std::{future::poll_fn, pin::pin, task::Poll};
 
-use gimmal::{Cx, Sink, Stream};
+use gimmal::{Behind, Cx, Sink, Stream, Topic};
 
 #[gimmal::service]
 trait Chat {
@@ -19,91 +14,39 @@ trait Chat {
     async fn join(&self, cx: &Cx, name: String, says: Stream<String>, hears: Sink<String>) -> u32;
 }
 
-/// Lines that one member has not heard yet. A member that does not read loses the oldest ones, and holds up nobody.
-#[derive(Default)]
-struct Mailbox {
-    lines: VecDeque<String>,
-    waker: Option<Waker>,
-}
-
-const KEPT: usize = 100;
-
-#[derive(Default)]
-struct Room {
-    members: Mutex<Vec<Arc<Mutex<Mailbox>>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Room {
-    fn tell(&self, line: &str) {
-        for member in lock(&self.members).iter() {
-            let mut mailbox = lock(member);
-            if mailbox.lines.len() == KEPT {
-                mailbox.lines.pop_front();
-            }
-            mailbox.lines.push_back(line.to_owned());
-            if let Some(waker) = mailbox.waker.take() {
-                waker.wake();
-            }
-        }
-    }
-}
-
-/// A member while its handler lives, however that ends.
-struct Seat<'a> {
-    room: &'a Room,
-    mailbox: Arc<Mutex<Mailbox>>,
-}
-
-impl Drop for Seat<'_> {
-    fn drop(&mut self) {
-        lock(&self.room.members).retain(|member| !Arc::ptr_eq(member, &self.mailbox));
-    }
-}
-
-enum Event {
-    Said(String),
-    Heard(String),
-    Left,
-}
+/// What is said goes to everybody. A member that does not read loses the oldest lines, and holds up nobody.
+struct Room(Topic<String>);
 
 impl Chat for Room {
-    async fn join(&self, _: &Cx, name: String, mut says: Stream<String>, mut hears: Sink<String>) -> u32 {
-        let seat = Seat { room: self, mailbox: Arc::default() };
-        lock(&self.members).push(Arc::clone(&seat.mailbox));
-        self.tell(&format!("{name} is here"));
+    async fn join(&self, _: &Cx, name: String, mut says: Stream<String>, hears: Sink<String>) -> u32 {
+        let mut hearing = pin!(self.0.feed(hears));
         let mut said = 0;
-        loop {
-            let event = poll_fn(|context| {
-                let mut mailbox = lock(&seat.mailbox);
-                if let Some(line) = mailbox.lines.pop_front() {
-                    return Poll::Ready(Event::Heard(line));
-                }
-                mailbox.waker = Some(context.waker().clone());
-                drop(mailbox);
-                says.poll_next(context).map(|line| match line {
-                    Some(Ok(line)) => Event::Said(line),
-                    _ => Event::Left,
-                })
-            });
-            match event.await {
-                Event::Said(line) => {
-                    said += 1;
-                    self.tell(&format!("{name}: {line}"));
-                }
-                Event::Heard(line) if hears.send(&line).await.is_ok() => {}
-                Event::Heard(_) | Event::Left => return said,
+        let mut line = Some(format!("{name} is here"));
+        // Hears before it says, so that a member hears itself.
+        while let Some(next) = poll_fn(|context| {
+            if hearing.as_mut().poll(context).is_ready() {
+                return Poll::Ready(None);
             }
+            match line.take() {
+                Some(line) => Poll::Ready(Some(line)),
+                None => says.poll_next(context).map(|item| {
+                    let text = item?.ok()?;
+                    said += 1;
+                    Some(format!("{name}: {text}"))
+                }),
+            }
+        })
+        .await
+        {
+            let _ = self.0.publish(&next).await; // text can always be written
         }
+        said
     }
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::args().nth(1).unwrap_or_else(|| format!("shm://chat-{}", std::process::id()));
-    let server = gimmal::serve(&url, serve_chat(Room::default()))?;
+    let server = gimmal::serve(&url, serve_chat(Room(Topic::new(100, Behind::DropOldest))))?;
     let url = server.address().to_string();
     let room = ChatClient::new(gimmal::connect(&url)?);
     let (mut ada, mut at_ada, ada_call) = room.join("Ada".to_owned());

@@ -73,7 +73,7 @@ fn declared(service: &Service) -> TokenStream {
     let Service { ident, vis, docs, attributes, supertraits, .. } = service;
     let supertraits = if supertraits.is_empty() { quote!() } else { quote!(+ #supertraits) };
     let methods = service.methods.iter().map(|method| {
-        let Method { ident, docs, attributes, cx, kind } = method;
+        let Method { ident, docs, attributes, cx, kind, .. } = method;
         match kind {
             Kind::Raw(signature) => quote! { #(#docs)* #(#attributes)* #signature; },
             Kind::Async { arguments, result, .. } => {
@@ -125,6 +125,7 @@ fn table(service: &Service) -> TokenStream {
                 (codec.clone(), quote!(Async), takes, result.is_loan)
             }
         };
+        let again = if method.is_idempotent { quote!(.idempotent()) } else { quote!() };
         quote! {
             #private::Method::new(
                 #name,
@@ -135,6 +136,7 @@ fn table(service: &Service) -> TokenStream {
             )
             .with_bulk(#takes, #gives)
             #more
+            #again
         }
     });
     let complaint = format!("two methods of {name} have the same id; rename one of them");

@@ -33,7 +33,8 @@ use syn::parse_macro_input;
 ///
 /// An argument of type `Stream<T>` is a stream of items from the caller, one of type `Sink<T>` a stream to it; the
 /// client's method then gives its ends and the call: `(Sink<T>, Stream<U>, Call)`. A method with `#[oneway]` is not
-/// answered; its call ends when the request has left.
+/// answered; its call ends when the request has left. A method with `#[idempotent]` may be made again by
+/// layers although it may have run.
 ///
 /// Options: `#[service(codec = Bincode)]` (default `Postcard`), `#[service(name = "counter.v2")]` (default the trait's
 /// name; part of every method's id), `#[service(crate = path)]`.

@@ -64,6 +64,7 @@ pub(crate) struct Method {
     pub(crate) docs: Vec<Attribute>,
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) cx: Type,
+    pub(crate) is_idempotent: bool,
     pub(crate) kind: Kind,
 }
 
@@ -184,6 +185,8 @@ impl Method {
             attrs.into_iter().partition(|attribute| attribute.path().is_ident("raw"));
         let (oneway, attrs): (Vec<_>, Vec<_>) =
             attrs.into_iter().partition(|attribute| attribute.path().is_ident("oneway"));
+        let (idempotent, attrs): (Vec<_>, Vec<_>) =
+            attrs.into_iter().partition(|attribute| attribute.path().is_ident("idempotent"));
         let (docs, attributes) = split_docs(attrs);
         let (cx, arguments) = inputs(&sig)?;
         if let (Some(oneway), false) = (oneway.first(), raw.is_empty()) {
@@ -202,7 +205,7 @@ impl Method {
             raw_shape(&sig, arguments.len())?;
             Kind::Raw(Box::new(sig.clone()))
         };
-        Ok(Self { ident: sig.ident, docs, attributes, cx, kind })
+        Ok(Self { ident: sig.ident, docs, attributes, cx, is_idempotent: !idempotent.is_empty(), kind })
     }
 }
 

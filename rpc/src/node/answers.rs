@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gimmal_engine::{
     Head, Io, SendError,
-    transport::{ConnId, Port},
+    transport::{ConnId, Loan, Port},
 };
 
 use super::{serving::Answered, tasks::discard};
@@ -50,12 +50,13 @@ pub(super) fn send_bytes<P: Port>(
 pub(super) enum Sent {
     Left,
     Blocked,
+    /// A message holds so many bytes, and it is more.
+    TooLarge(usize),
     /// It can never leave; this goes in its place.
     Instead(Status),
 }
 
-fn too_large(limit: usize) -> Status {
-    let limit = limit.saturating_sub(RESPONSE_BYTES);
+pub(super) fn too_large(limit: usize) -> Status {
     let message = format!("the answer is above the limit of {limit} bytes; return it as a loan");
     Status::new(Code::ResourceExhausted, message)
 }
@@ -93,6 +94,7 @@ pub(super) fn send_answer<P: Port>(
                 }
             }
         }
+        Answered::Large(outcome, loan) => return send_large(io, conn, id, *outcome, loan),
     };
     match sent {
         Ok(()) => Sent::Left,
@@ -105,12 +107,40 @@ fn unsent(error: SendError, failure: Option<String>) -> Sent {
     match (error, failure) {
         (SendError::Closed, _) => Sent::Left,
         (_, Some(why)) => Sent::Instead(Status::new(Code::Internal, format!("the answer: {why}"))),
-        (SendError::TooLarge { limit, .. }, None) => Sent::Instead(too_large(limit)),
+        (SendError::TooLarge { limit, .. }, None) => Sent::TooLarge(limit.saturating_sub(RESPONSE_BYTES)),
         (SendError::NoBulk, None) => {
             let why = "the answer's bulk cannot be offered: initiator_depth was negotiated to 0";
             Sent::Instead(Status::new(Code::FailedPrecondition, why))
         }
         (_, None) => Sent::Blocked,
+    }
+}
+
+/// Offers an answer that lies in a loan.
+#[cold]
+fn send_large<P: Port>(
+    io: &mut Io<'_, P>,
+    conn: ConnId,
+    id: CallId,
+    outcome: Outcome,
+    loan: &mut Option<Loan>,
+) -> Sent {
+    let Some(bulk) = loan.take() else { return Sent::Left };
+    let head = Head { kind: Kind::LargeResponse.code(), aux: id.aux() };
+    let sent = io.send_with_loan(conn, head, bulk, RESPONSE_BYTES, |body| {
+        body[..RESPONSE_BYTES].copy_from_slice(&outcome.encode());
+        Some(RESPONSE_BYTES)
+    });
+    match sent {
+        Ok(()) => Sent::Left,
+        Err(refused) => {
+            *loan = Some(refused.loan);
+            match unsent(refused.error, None) {
+                // It is the loan that is: of a peer, or a device, that takes less.
+                Sent::TooLarge(limit) => Sent::Instead(too_large(limit)),
+                sent => sent,
+            }
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use gimmal_engine::{
 use super::{
     Conn, Node,
     answers::{Sent, clip, drop_answered, response, send_answer, send_bytes, status_answer},
+    large::enclose,
     serving::{Answered, State},
     tasks::{Polled, discard},
 };
@@ -58,7 +59,8 @@ impl Node {
         let deadline = head.deadline_at(io.now());
         match bulk {
             Some(bulk) if entry.method.takes_bulk => {
-                let state = State::Pulling { entry, arguments: arguments.to_vec(), offer: Some(bulk) };
+                let arguments = arguments.to_vec();
+                let state = State::Pulling { entry, arguments, offer: Some(bulk), is_large: false };
                 self.occupy(conn, id, deadline, state);
                 self.pull_request(io, conn, id.slot);
                 Ok(())
@@ -83,7 +85,7 @@ impl Node {
 
     /// Whether a request may run, and what.
     #[inline]
-    fn admit(&self, id: CallId, head: &RequestHead) -> Result<Entry, (Outcome, String)> {
+    pub(super) fn admit(&self, id: CallId, head: &RequestHead) -> Result<Entry, (Outcome, String)> {
         match self.registry.find(head.method) {
             Some(entry)
                 if (id.slot as usize) < self.limits.serving_max
@@ -120,7 +122,7 @@ impl Node {
     }
 
     #[cold]
-    fn refuse_request<P: Port>(
+    pub(super) fn refuse_request<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
@@ -143,7 +145,7 @@ impl Node {
     }
 
     /// Takes the slot of `id` with `state`.
-    fn occupy(&mut self, conn: ConnId, id: CallId, deadline: Time, state: State) -> u64 {
+    pub(super) fn occupy(&mut self, conn: ConnId, id: CallId, deadline: Time, state: State) -> u64 {
         let mark = self.next_mark();
         self.take_slot(conn, id, mark, deadline, state);
         mark
@@ -158,7 +160,7 @@ impl Node {
     }
 
     /// Runs a raw method to its end, reading in place and writing in place.
-    fn run_raw<P: Port>(
+    pub(super) fn run_raw<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
@@ -420,6 +422,10 @@ impl Node {
                 return;
             }
             Sent::Blocked => {}
+            Sent::TooLarge(limit) => {
+                self.enclose_answer(io, conn, limit, &mut answered);
+                return self.answer(io, conn, id, deadline, answered);
+            }
             Sent::Instead(status) => {
                 drop_answered(std::mem::replace(&mut answered, status_answer(&status)));
                 if let Sent::Left = send_answer(io, conn, id, &mut answered) {
@@ -443,6 +449,10 @@ impl Node {
                     here.serving.answer_left();
                 }
                 Sent::Blocked => return,
+                Sent::TooLarge(limit) => {
+                    let max = self.limits.message_bytes_max;
+                    enclose(&self.reach, &self.counters, max, io, conn, limit, answered);
+                }
                 Sent::Instead(status) => {
                     drop_answered(std::mem::replace(answered, status_answer(&status)));
                 }

@@ -22,9 +22,14 @@ use crate::{
 
 /// Arguments of a call: written in place, or into a buffer when the call has to wait.
 pub(crate) trait Source {
+    /// They are in the loan that goes with the request.
+    const IS_LARGE: bool = false;
+
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError>;
-    /// Writes them into `body`.
-    fn keep(self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError>;
+    /// See [`Compose::composed_bytes`].
+    fn composed_bytes(&self) -> Option<usize>;
+    /// Writes them into `body`. What failed can be asked again.
+    fn keep(&mut self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError>;
     /// They left: `body` is where the answer will be put.
     fn left(self, body: &mut Vec<u8>);
 }
@@ -38,11 +43,15 @@ impl Source for Composed {
         self.0[..].compose(out)
     }
 
-    fn keep(self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError> {
+    fn composed_bytes(&self) -> Option<usize> {
+        Some(self.0.len())
+    }
+
+    fn keep(&mut self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError> {
         if self.0.len() > limit {
             return Err(EncodeError::Full);
         }
-        *body = self.0;
+        *body = std::mem::take(&mut self.0);
         Ok(())
     }
 
@@ -61,7 +70,11 @@ impl<T: Compose + ?Sized> Source for Fresh<'_, T> {
         self.0.compose(out)
     }
 
-    fn keep(self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError> {
+    fn composed_bytes(&self) -> Option<usize> {
+        self.0.composed_bytes()
+    }
+
+    fn keep(&mut self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError> {
         compose_into(body, limit, self.0)
     }
 
@@ -72,13 +85,25 @@ impl<T: Compose + ?Sized> Source for Fresh<'_, T> {
 /// Why a request did not leave.
 enum Unsent {
     Blocked,
+    /// The largest arguments of a message, bytes.
+    TooLarge(usize),
     Never(TransportError),
 }
 
-fn encode_failure(error: EncodeError, limit: usize) -> TransportError {
-    match error {
-        EncodeError::Full => TransportError::TooLarge { limit },
-        error => TransportError::Encode(error),
+const fn is_large<S: Source>(_: &S) -> bool {
+    S::IS_LARGE
+}
+
+/// Whether nothing but its arguments goes with a request.
+fn is_plain(loan: Option<&Loan>, streams: bool) -> bool {
+    !streams && loan.is_none_or(|loan| loan.is_empty())
+}
+
+const fn kind(method: &Method, is_large: bool) -> Kind {
+    match (method.is_oneway, is_large) {
+        (true, _) => Kind::OneWay,
+        (false, true) => Kind::LargeRequest,
+        (false, false) => Kind::Request,
     }
 }
 
@@ -93,7 +118,7 @@ fn send_request<P: Port>(
     conn: ConnId,
     id: CallId,
     method: &Method,
-    (left, window): (Option<Duration>, u32),
+    (kind, left, window): (Kind, Option<Duration>, u32),
     loan: &mut Option<Loan>,
     compose: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
 ) -> Result<(), Unsent> {
@@ -116,7 +141,6 @@ fn send_request<P: Port>(
             }
         }
     };
-    let kind = if method.is_oneway { Kind::OneWay } else { Kind::Request };
     let message = Head { kind: kind.code(), aux: id.aux() };
     let sent = match loan.take() {
         None => io.send(conn, message, REQUEST_BYTES, fill),
@@ -137,9 +161,7 @@ fn unsent(error: SendError, failure: Option<EncodeError>) -> Unsent {
     match (error, failure) {
         (_, Some(error)) => Unsent::Never(TransportError::Encode(error)),
         (SendError::Blocked, None) => Unsent::Blocked,
-        (SendError::TooLarge { limit, .. }, None) => {
-            Unsent::Never(TransportError::TooLarge { limit: limit.saturating_sub(REQUEST_BYTES) })
-        }
+        (SendError::TooLarge { limit, .. }, None) => Unsent::TooLarge(limit.saturating_sub(REQUEST_BYTES)),
         (SendError::NoBulk, None) => Unsent::Never(TransportError::NoBulk {
             why: "bulk was negotiated away (initiator_depth 0)",
             fate: Fate::NotRun,
@@ -184,7 +206,8 @@ impl Node {
             let window = lanes.as_ref().map_or(0, |lanes| lanes.window());
             let id = if method.is_oneway { CallId::NONE } else { id };
             let compose = |out: &mut [u8]| source.compose(out);
-            match send_request(io, conn, id, method, (timeout, window), &mut loan, compose) {
+            let head = (kind(method, is_large(&source)), timeout, window);
+            match send_request(io, conn, id, method, head, &mut loan, compose) {
                 Ok(()) if method.is_oneway => return Ok(self.told_peer(conn, method, reply)),
                 Ok(()) => {
                     self.counters.posted.increment();
@@ -200,6 +223,10 @@ impl Node {
                     return Ok(key);
                 }
                 Err(Unsent::Never(error)) => return self.refuse(reply, error),
+                Err(Unsent::TooLarge(limit)) => {
+                    let plain = is_plain(loan.as_ref(), lanes.is_some());
+                    return self.start_large(io, conn, method, timeout, &source, (plain, limit), reply);
+                }
                 Err(Unsent::Blocked) => {}
             }
         }
@@ -215,20 +242,26 @@ impl Node {
         conn: ConnId,
         method: &'static Method,
         times: (Time, Time),
-        source: impl Source,
+        mut source: impl Source,
         loan: (Option<Loan>, Option<Box<Lanes>>),
         reply: Reply,
     ) -> Result<CallKey, TransportError> {
         let limit = arguments_max(io, conn);
-        let streams = loan.1.is_some();
+        let (streams, is_large) = (loan.1.is_some(), is_large(&source));
+        let plain = is_plain(loan.0.as_ref(), streams);
         let here = self.conns.get_mut(conn).filter(|here| here.calls.may_wait());
         let Some(Conn { calls, streams_seen, .. }) = here else {
             let waiting = self.limits.waiting_max;
             return self.refuse(reply, TransportError::Full { waiting });
         };
         match calls.insert_waiting(method, times, loan, reply, |body| source.keep(body, limit)) {
-            Err((error, reply)) => self.refuse(reply, encode_failure(error, limit)),
+            Err((EncodeError::Full, reply)) => {
+                let timeout = left(times.1, io.now());
+                self.start_large(io, conn, method, timeout, &source, (plain, limit), reply)
+            }
+            Err((error, reply)) => self.refuse(reply, TransportError::Encode(error)),
             Ok(key) => {
+                calls.call(key.index).is_large = is_large;
                 self.calls_live += 1;
                 self.next_deadline = self.next_deadline.min(times.1);
                 *streams_seen |= streams;
@@ -241,7 +274,7 @@ impl Node {
     }
 
     #[cold]
-    fn refuse(&self, reply: Reply, error: TransportError) -> Result<CallKey, TransportError> {
+    pub(super) fn refuse(&self, reply: Reply, error: TransportError) -> Result<CallKey, TransportError> {
         self.counters.failed.increment();
         if let Reply::Cell(responder) = reply {
             responder.complete(Outcome::Failed(error.clone()));
@@ -269,11 +302,11 @@ impl Node {
             && let Some(method) = call.method
         {
             let (body, now) = (std::mem::take(&mut call.body), io.now());
-            let (left, window) =
-                (left(call.deadline, now), call.lanes.as_ref().map_or(0, |lanes| lanes.window()));
+            let window = call.lanes.as_ref().map_or(0, |lanes| lanes.window());
+            let head = (kind(method, call.is_large), left(call.deadline, now), window);
             let id = if method.is_oneway { CallId::NONE } else { id };
             let compose = |out: &mut [u8]| body.compose(out);
-            let sent = send_request(io, conn, id, method, (left, window), &mut call.loan, compose);
+            let sent = send_request(io, conn, id, method, head, &mut call.loan, compose);
             call.body = body;
             match sent {
                 Ok(()) if method.is_oneway => {
@@ -286,7 +319,11 @@ impl Node {
                     streams.extend(here.calls.post_first(id));
                 }
                 Err(Unsent::Blocked) => break,
-                Err(Unsent::Never(error)) => {
+                Err(unsent) => {
+                    let error = match unsent {
+                        Unsent::Never(error) => error,
+                        _ => TransportError::TooLarge { limit: arguments_max(io, conn) },
+                    };
                     self.counters.failed.increment();
                     self.calls_live -= 1;
                     here.calls.fail_first(Outcome::Failed(error));
@@ -309,7 +346,7 @@ impl Node {
     }
 
     /// Brings the bulk of an answer. Returns whether there is room for more.
-    fn pull<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, index: u32) -> bool {
+    pub(super) fn pull<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, index: u32) -> bool {
         let Some(here) = self.conns.get_mut(conn) else { return false };
         match pull(io, conn, &mut here.calls, index) {
             Pull::Started => true,
@@ -381,7 +418,8 @@ impl Node {
             (frame::Outcome::Ok, Some(bulk)) if wanted => {
                 fill(&mut buffer, payload);
                 call.body = buffer;
-                (call.state, call.is_error, call.offer) = (State::Pulling, is_error, Some(bulk));
+                (call.state, call.is_error, call.is_large) = (State::Pulling, is_error, false);
+                call.offer = Some(bulk);
                 self.pull(io, conn, index);
             }
             (outcome, bulk) => {
@@ -405,7 +443,7 @@ impl Node {
     }
 
     /// Posts what waits, if anything does.
-    fn more_requests<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
+    pub(super) fn more_requests<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
         if self.conns.get_mut(conn).is_some_and(|here| here.calls.is_queued()) {
             self.send_requests(io, conn);
         }
@@ -413,7 +451,7 @@ impl Node {
 
     pub(super) fn finish(&mut self, conn: ConnId, index: u32, outcome: Outcome) {
         let counter = match &outcome {
-            Outcome::Answered { .. } => &self.counters.answered,
+            Outcome::Answered { .. } | Outcome::Large { .. } => &self.counters.answered,
             _ => &self.counters.failed,
         };
         counter.increment();
@@ -438,9 +476,10 @@ impl Node {
         if call.state != State::Pulling || call.offer.is_some() {
             return;
         }
-        let is_error = call.is_error;
-        let body = std::mem::take(&mut call.body);
+        let (is_error, is_large) = (call.is_error, call.is_large);
+        let body = if is_large { Vec::new() } else { std::mem::take(&mut call.body) };
         let outcome = match result {
+            Ok(bulk) if is_large => Outcome::Large { is_error, bulk },
             Ok(bulk) => Outcome::Answered { is_error, body, bulk: Some(bulk) },
             Err(error) => Outcome::Failed(TransportError::Bulk { error, fate: Fate::Ran }),
         };
@@ -478,7 +517,7 @@ impl Node {
     }
 
     /// The caller dropped a call that was handed off.
-    pub(super) fn cancel_cell<P: Port>(
+    pub(crate) fn cancel_cell<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,

@@ -8,6 +8,8 @@
 mod answers;
 mod callee;
 mod caller;
+mod drain;
+mod large;
 mod map;
 mod oneway;
 mod pulls;
@@ -26,7 +28,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -36,7 +38,8 @@ use gimmal_engine::{
     transport::{Bulk, BulkError, CloseReason, ConnId, Loan, Negotiated, Port, Time},
 };
 
-pub(crate) use caller::{Composed, Fresh};
+pub(crate) use caller::{Composed, Fresh, Source};
+use large::Enclosed;
 use map::ConnMap;
 pub(crate) use reach::Reach;
 use serving::Serving;
@@ -66,6 +69,8 @@ pub(crate) enum Command {
         timeout: Option<Duration>,
         body: Vec<u8>,
         loan: Option<Loan>,
+        /// The arguments are the loan.
+        is_large: bool,
         lanes: Option<Box<Lanes>>,
         responder: Responder,
     },
@@ -73,6 +78,10 @@ pub(crate) enum Command {
     Cancel(ConnId, Arc<CallCell>),
     /// Tell this one when the connection ends.
     Watch(ConnId, Arc<dyn Watcher>),
+    /// Close the connection if none of our calls is on it any more, and say so.
+    Retire(ConnId, Arc<AtomicBool>),
+    /// Tell every peer that this side takes no more calls.
+    Drain,
     /// Something is ready; a turn will find it.
     Look,
 }
@@ -80,6 +89,9 @@ pub(crate) enum Command {
 /// Hears that a connection ended, once, on the worker's thread: must not block.
 pub(crate) trait Watcher: fmt::Debug + Send + Sync {
     fn ended(&self, reason: &CloseReason);
+
+    /// The peer takes no more calls; the connection stands as long as those that run.
+    fn leaving(&self);
 }
 
 /// What all workers of a server share.
@@ -100,6 +112,8 @@ struct Conn {
     /// Whether any call had streams: only then they are looked for.
     streams_seen: bool,
     watcher: Option<Arc<dyn Watcher>>,
+    /// The peer has not been told yet that we take no more calls.
+    owes_go_away: bool,
 }
 
 /// Connections that ended, remembered so that later calls on them can say why.
@@ -276,8 +290,12 @@ impl App for Node {
                 raw_cx: None,
                 streams_seen: false,
                 watcher: None,
+                owes_go_away: false,
             },
         );
+        if self.shared.draining.load(Ordering::Relaxed) {
+            self.owe_go_away(io, conn);
+        }
     }
 
     #[inline]
@@ -291,6 +309,12 @@ impl App for Node {
                 Ok(())
             }
             Ok(Kind::OneWay) => self.told(io, conn, message.body, message.bulk),
+            Ok(Kind::GoAway) => {
+                self.gone_away(conn);
+                Ok(())
+            }
+            Ok(Kind::LargeRequest) => self.requested_large(io, conn, id, message.body, message.bulk),
+            Ok(Kind::LargeResponse) => self.answered_large(io, conn, id, message.body, message.bulk),
             Ok(kind) => self.streamed(io, conn, kind, id, message.body),
             Err(violation) => Err(violation),
         };
@@ -314,6 +338,7 @@ impl App for Node {
     }
 
     fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
+        self.send_go_away(io, conn);
         // Answers first: they free what both sides wait for.
         self.send_answers(io, conn);
         self.send_requests(io, conn);
@@ -339,16 +364,23 @@ impl App for Node {
 
     fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Command) {
         match command {
-            Command::Call { conn, method, timeout, body, loan, lanes, responder } => {
-                let reply = crate::calls::Reply::Cell(responder);
+            Command::Call { conn, method, timeout, body, loan, is_large, lanes, responder } => {
+                let (reply, beside) = (crate::calls::Reply::Cell(responder), (loan, lanes));
                 // The cell has heard if it failed.
-                let _ = self.start(io, conn, method, timeout, Composed(body), (loan, lanes), reply);
+                let _ = if is_large {
+                    self.counters.large.increment();
+                    self.start(io, conn, method, timeout, Enclosed, beside, reply)
+                } else {
+                    self.start(io, conn, method, timeout, Composed(body), beside, reply)
+                };
             }
             Command::Cancel(conn, cell) => self.cancel_cell(io, conn, &cell),
             Command::Watch(conn, watcher) => match self.conns.get_mut(conn) {
                 Some(here) => here.watcher = Some(watcher),
                 None => watcher.ended(&self.closing(conn)),
             },
+            Command::Retire(conn, done) => self.retire(io, conn, &done),
+            Command::Drain => self.drain(io),
             Command::Look => {}
         }
     }

@@ -68,9 +68,14 @@ impl Node {
             Ok(bulk) => bulk,
             Err(error) => return self.fail_pull(io, conn, id, &error.to_string()),
         };
-        let State::Pulling { entry, arguments, .. } = here.serving.free(index) else { return };
+        let State::Pulling { entry, arguments, is_large, .. } = here.serving.free(index) else { return };
         self.counters.serving.decrement();
-        if let Err(violation) = self.run_async(io, conn, id, &entry, deadline, &arguments, Some(bulk)) {
+        let run = if is_large {
+            self.run_large(io, conn, id, &entry, deadline, &bulk)
+        } else {
+            self.run_async(io, conn, id, &entry, deadline, &arguments, Some(bulk))
+        };
+        if let Err(violation) = run {
             io.abort(conn, violation.into());
         }
     }

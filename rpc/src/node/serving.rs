@@ -15,12 +15,15 @@ pub(super) enum Answered {
     Task(BoxTask, Option<Loan>),
     /// Bytes.
     Bytes(Outcome, Vec<u8>),
+    /// What a message does not hold; the loan is there until it has left.
+    Large(Outcome, Option<Loan>),
 }
 
 impl std::fmt::Debug for Answered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Task(_, loan) => write!(f, "Task({loan:?})"),
+            Self::Large(outcome, loan) => write!(f, "{outcome:?}({loan:?})"),
             Self::Bytes(outcome, bytes) => write!(f, "{outcome:?}({} bytes)", bytes.len()),
         }
     }
@@ -34,6 +37,8 @@ pub(super) enum State {
         entry: Entry,
         arguments: Vec<u8>,
         offer: Option<RemoteBulk>,
+        /// It is the arguments.
+        is_large: bool,
     },
     /// A pending handler, by its place among the worker's tasks.
     Running(u32),

@@ -44,6 +44,7 @@ trait World {
     async fn large(&self, cx: &Cx, number: u32) -> (u32, Vec<u8>);
     async fn lend(&self, cx: &Cx, number: u32) -> WithLoan<u32>;
     async fn take(&self, cx: &Cx, number: u32, bytes: Bulk) -> u32;
+    async fn huge(&self, cx: &Cx, number: u32, filler: Vec<u8>) -> (u32, Vec<u8>);
     #[raw]
     fn raw(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
 }
@@ -85,6 +86,11 @@ fn bytes(number: u32) -> usize {
     (number as usize * 37) % 3000
 }
 
+/// Most are above a message, some above `message_bytes_max`.
+fn huge_bytes(number: u32) -> usize {
+    (number as usize * 397) % 33_000
+}
+
 impl World for Handlers {
     async fn now(&self, _: &Cx, number: u32) -> u32 {
         self.run(number);
@@ -116,8 +122,14 @@ impl World for Handlers {
         number
     }
 
+    async fn huge(&self, _: &Cx, number: u32, filler: Vec<u8>) -> (u32, Vec<u8>) {
+        self.run(number);
+        assert!(filler.len() == huge_bytes(number) && filler.iter().all(|byte| *byte == 3));
+        (number, vec![4; huge_bytes(number + 31)])
+    }
+
     fn raw(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
-        self.run(u32::from_le_bytes(request.try_into().unwrap()));
+        self.run(u32::from_le_bytes(*request.first_chunk().unwrap()));
         answer.write(request);
     }
 }
@@ -136,6 +148,10 @@ impl Rng {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % limit
     }
 }
+
+/// Methods, by their places.
+const HUGE: usize = 5;
+const RAW: usize = 6;
 
 struct Run {
     sim: Sim,
@@ -169,7 +185,16 @@ pub(super) fn node(
 pub(super) fn config(serving_max: usize) -> Config {
     let port = PortConfig { ring_bytes: 16 << 10, slot_bytes: 4096, arrivals: 16, ..PortConfig::default() };
     let engine = EngineConfig { port, ..EngineConfig::default() };
-    Config { engine, window: 8, waiting_max: 16, serving_max, tasks_max: 6, ..Config::default() }
+    Config {
+        engine,
+        window: 8,
+        waiting_max: 16,
+        serving_max,
+        tasks_max: 6,
+        // The side that only calls takes a little more.
+        message_bytes_max: if serving_max == 1 { 31_000 } else { 30_000 },
+        ..Config::default()
+    }
 }
 
 /// A turn of the client, and perhaps one of the server.
@@ -254,7 +279,7 @@ impl Run {
 
     fn call(&mut self, number: u32) {
         let Some(conn) = self.conn else { return };
-        let at = self.rng.index(6);
+        let at = self.rng.index(7);
         let method: &'static Method = &__WORLD_METHODS[at];
         let timeout = match self.rng.below(4) {
             0 => Some(Duration::from_micros(1 + self.rng.below(200))),
@@ -271,10 +296,15 @@ impl Run {
         }
         let arguments = (number,);
         let started = self.client.with(|node, io| {
-            if at == 5 {
-                let request = number.to_le_bytes();
+            if at == RAW {
+                let mut request = number.to_le_bytes().to_vec();
+                request.resize(4 + huge_bytes(number), 5);
                 let source = Fresh(&request[..]);
                 node.start(io, conn, method, timeout, source, (None, None), Reply::Local)
+            } else if at == HUGE {
+                let arguments = (number, vec![3u8; huge_bytes(number)]);
+                let value = &Encoded::<Postcard, _>::new(&arguments);
+                node.start(io, conn, method, timeout, Fresh(value), (None, None), Reply::Local)
             } else {
                 let value = &Encoded::<Postcard, _>::new(&arguments);
                 node.start(io, conn, method, timeout, Fresh(value), (loan, None), Reply::Local)
@@ -376,20 +406,14 @@ impl Run {
 /// Whether the outcome is the call's, and how it ended.
 fn judge(number: u32, at: usize, outcome: Outcome) -> Result<(), Fate> {
     match outcome {
+        Outcome::Large { is_error, bulk } => {
+            assert!(!is_error && bulk.len() > 3000);
+            assert_eq!(read(number, at, &bulk), number, "another call's answer");
+            Ok(())
+        }
         Outcome::Answered { is_error, body, bulk } => {
             assert!(!is_error);
-            let answer = match at {
-                2 => {
-                    let (answer, filler): (u32, Vec<u8>) = Postcard::decode(&body).unwrap();
-                    assert_eq!(filler.len(), bytes(number));
-                    answer
-                }
-                5 => u32::from_le_bytes(
-                    <Raw as Decode<'_, Vec<u8>>>::decode(&body).unwrap().try_into().unwrap(),
-                ),
-                _ => Postcard::decode(&body).unwrap(),
-            };
-            assert_eq!(answer, number, "another call's answer");
+            assert_eq!(read(number, at, &body), number, "another call's answer");
             assert_eq!(at == 3 && bytes(number) > 0, bulk.is_some());
             assert!(bulk.is_none_or(|bulk| bulk.len() == bytes(number)));
             Ok(())
@@ -397,6 +421,28 @@ fn judge(number: u32, at: usize, outcome: Outcome) -> Result<(), Fate> {
         Outcome::Status(status) => Err(status.fate()),
         Outcome::Failed(error) => Err(error.fate()),
         Outcome::Mismatch(theirs) => panic!("a mismatch with {theirs}"),
+    }
+}
+
+/// Whose answer it is.
+fn read(number: u32, at: usize, body: &[u8]) -> u32 {
+    match at {
+        2 => {
+            let (answer, filler): (u32, Vec<u8>) = Postcard::decode(body).unwrap();
+            assert_eq!(filler.len(), bytes(number));
+            answer
+        }
+        HUGE => {
+            let (answer, filler): (u32, Vec<u8>) = Postcard::decode(body).unwrap();
+            assert!(filler.len() == huge_bytes(number + 31) && filler.iter().all(|byte| *byte == 4));
+            answer
+        }
+        RAW => {
+            let body = <Raw as Decode<'_, Vec<u8>>>::decode(body).unwrap();
+            assert!(body.len() == 4 + huge_bytes(number) && body[4..].iter().all(|byte| *byte == 5));
+            u32::from_le_bytes(*body.first_chunk().unwrap())
+        }
+        _ => Postcard::decode(body).unwrap(),
     }
 }
 

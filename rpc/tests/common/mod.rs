@@ -37,10 +37,12 @@ pub type Chosen = gimmal_rpc::Postcard;
 #[gimmal_rpc::service(crate = gimmal_rpc, codec = Chosen)]
 pub trait Probe {
     /// The same text.
+    #[idempotent]
     async fn echo(&self, cx: &Cx, text: String) -> String;
     /// Or an error of its own.
     async fn divide(&self, cx: &Cx, dividend: u32, divisor: u32) -> Result<u32, DivideError>;
     /// Answers from another thread, later.
+    #[idempotent]
     async fn later(&self, cx: &Cx, ms: u64) -> u64;
     /// Counts itself while it runs, and never ends.
     async fn hang(&self, cx: &Cx);
@@ -48,6 +50,8 @@ pub trait Probe {
     async fn panic(&self, cx: &Cx, ms: u64);
     /// An answer of this many bytes.
     async fn fill(&self, cx: &Cx, bytes: u32) -> Vec<u8>;
+    /// An error of this many bytes.
+    async fn complain(&self, cx: &Cx, bytes: u32) -> Result<(), String>;
     /// How many bytes came.
     async fn measure(&self, cx: &Cx, bytes: Vec<u8>) -> u64;
     /// Bulk of this many bytes, and their sum.
@@ -149,6 +153,10 @@ impl Probe for Prober {
 
     async fn fill(&self, _: &Cx, bytes: u32) -> Vec<u8> {
         vec![7; bytes as usize]
+    }
+
+    async fn complain(&self, _: &Cx, bytes: u32) -> Result<(), String> {
+        Err("y".repeat(bytes as usize))
     }
 
     async fn measure(&self, _: &Cx, bytes: Vec<u8>) -> u64 {
@@ -258,7 +266,11 @@ impl Fixture {
     }
 
     pub fn inline(&self) -> ProbeClient<InlineClient> {
-        ProbeClient::new(Client::builder().config(config()).connect_inline(&self.url).unwrap())
+        self.inline_with(config())
+    }
+
+    pub fn inline_with(&self, config: Config) -> ProbeClient<InlineClient> {
+        ProbeClient::new(Client::builder().config(config).connect_inline(&self.url).unwrap())
     }
 
     pub fn hanging(&self) -> u64 {

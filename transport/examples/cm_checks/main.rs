@@ -2,11 +2,13 @@
 //!
 //! HOST is an address of an RDMA device of this machine. Groups: `all` is everything that needs nothing else;
 //! `names HOST NAME` connects to a name whose addresses are HOST and, before it, one without a device;
+//! `devices RXE SIW` has one listener over two devices, and chooses between them;
 //! `silent HOST SILENT` connects to an address that never answers; `reads HOST` counts READs in flight by time, and
 //! needs a path that takes 200 ms each way (`tc qdisc add dev lo root netem delay 200ms`).
 //! Ends with `N passed, N failed, N skipped`.
 
 mod depths;
+mod devices;
 mod options;
 mod private_data;
 mod reads;
@@ -22,6 +24,15 @@ use rig::{Outcome, Site};
 
 /// A check: `Ok(Some(reason))` is a skip.
 type Check = (&'static str, fn(&Site) -> Outcome);
+/// One over several devices.
+type Across = (&'static str, fn(&[Site]) -> Outcome);
+
+const DEVICES: &[Across] = &[
+    ("one listener over all devices", devices::one_listener),
+    ("a listener on one device of several", devices::listen_on_one),
+    ("a connect through one device of several", devices::connect_through_one),
+    ("a device that is not there", devices::wrong_name),
+];
 
 const ALL: &[Check] = &[
     ("r6 private data of every length, on request and reject", private_data::request_and_reject),
@@ -52,19 +63,23 @@ const ALL: &[Check] = &[
 
 fn run(checks: &[Check], site: &Site, sums: &mut [u32; 3]) {
     for (name, check) in checks {
-        match check(site) {
-            Ok(None) => {
-                sums[0] += 1;
-                println!("ok      {name} ({})", site.host);
-            }
-            Ok(Some(reason)) => {
-                sums[2] += 1;
-                println!("SKIP    {name} ({}): {reason}", site.host);
-            }
-            Err(error) => {
-                sums[1] += 1;
-                println!("FAILED  {name} ({}): {error}", site.host);
-            }
+        tell(name, &site.host, check(site), sums);
+    }
+}
+
+fn tell(name: &str, host: &str, outcome: Outcome, sums: &mut [u32; 3]) {
+    match outcome {
+        Ok(None) => {
+            sums[0] += 1;
+            println!("ok      {name} ({host})");
+        }
+        Ok(Some(reason)) => {
+            sums[2] += 1;
+            println!("SKIP    {name} ({host}): {reason}");
+        }
+        Err(error) => {
+            sums[1] += 1;
+            println!("FAILED  {name} ({host}): {error}");
         }
     }
 }
@@ -72,7 +87,7 @@ fn run(checks: &[Check], site: &Site, sums: &mut [u32; 3]) {
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let Some((group, hosts)) = words.split_first().filter(|(_, hosts)| !hosts.is_empty()) else {
-        eprintln!("cm_checks all|names|silent|reads HOST [HOST ...]");
+        eprintln!("cm_checks all|devices|names|silent|reads HOST [HOST ...]");
         return ExitCode::FAILURE;
     };
     let mut sums = [0; 3];
@@ -87,6 +102,12 @@ fn main() -> ExitCode {
         "silent" => {
             let site = Site { silent: hosts.get(1).cloned(), ..Site::new(&hosts[0]) };
             run(silent::CHECKS, &site, &mut sums);
+        }
+        "devices" => {
+            let sites: Vec<_> = hosts.iter().map(|host| Site::new(host)).collect();
+            for (name, check) in DEVICES {
+                tell(name, &hosts.join(" "), check(&sites), &mut sums);
+            }
         }
         "names" => {
             let site = Site { name: hosts.get(1).cloned(), ..Site::new(&hosts[0]) };

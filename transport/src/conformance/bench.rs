@@ -98,9 +98,22 @@ impl<'a, P: Provider> Bench<'a, P> {
     }
 
     pub(super) fn connect(&mut self, rig: &mut Rig<P>) -> Outcome<Duo> {
+        self.connect_with(rig, &ConnectOptions::default())
+    }
+
+    pub(super) fn connect_with(&mut self, rig: &mut Rig<P>, options: &ConnectOptions) -> Outcome<Duo> {
         let gates = [rig.ports[0].gate(), rig.ports[1].gate()];
-        let mut connecting = rig.providers[0].connect(&rig.address, &gates[0], &ConnectOptions::default())?;
-        let passive = self.incoming(rig)?.accept(&gates[1])?;
+        let mut connecting = rig.providers[0].connect(&rig.address, &gates[0], options)?;
+        // A client with a key has to answer before its request is handed out.
+        let incoming = self.wait("connect request", |now| {
+            rig.poll(now);
+            match connecting.poll(Duration::ZERO) {
+                Some(Err(error)) => Err(error.into()),
+                Some(Ok(_)) => Err("connected before it was accepted".into()),
+                None => Ok(rig.listener.accept(Duration::ZERO)?),
+            }
+        })?;
+        let passive = incoming.accept(&gates[1])?;
         let now = self.now();
         let passive = rig.ports[1].adopt(passive, now)?;
         let active = self.wait("outcome of the connect", |now| {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    ANY, Case, Needs, Outcome,
+    ANY, Case, KNOCK, Outcome,
     bench::Bench,
     ensure,
     rig::{Rig, Side},
@@ -13,8 +13,6 @@ use crate::{
     Listener, Port, PortError, Provider, Refusal, RejectReason, hello::HELLO_BYTES,
     refusal::REFUSAL_DATA_BYTES,
 };
-
-const KNOCK: Needs = Needs { knock: true, ..ANY };
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
     vec![

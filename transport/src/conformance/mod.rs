@@ -16,6 +16,7 @@ mod connect;
 mod credit;
 mod flush;
 mod harness;
+mod key;
 mod poll;
 mod publish;
 mod real_time;
@@ -74,6 +75,7 @@ const ANY: Needs = Needs {
     in_place: false,
     knock: false,
 };
+const KNOCK: Needs = Needs { knock: true, ..ANY };
 const BULK: Needs = Needs { bulk: true, ..ANY };
 
 impl Needs {
@@ -170,6 +172,7 @@ fn cases<P: Provider>() -> Vec<Case<P>> {
     all.extend(bulk::cases());
     all.extend(refused::cases());
     all.extend(connect::cases());
+    all.extend(key::cases());
     all.extend(close::cases());
     all
 }

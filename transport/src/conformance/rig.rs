@@ -35,7 +35,7 @@ impl<P: Provider> Rig<P> {
         {
             let conn = run.conn();
             while let Some(frame) = run.next_frame() {
-                self.inbox[side].push_back(Event::Frame { conn, frame: frame.keep() });
+                self.inbox[side].extend(frame.keep().map(|frame| Event::Frame { conn, frame }));
             }
             let count = run.taken() as usize;
             self.ports[side].end_run(&run);

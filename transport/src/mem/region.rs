@@ -10,7 +10,7 @@
 use std::{io, os::fd::BorrowedFd, ptr::NonNull};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, mremap_fixed};
 
 /// What a mapping may be used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +25,18 @@ pub enum Access {
 #[derive(Debug)]
 pub struct Region {
     map: MmapRaw,
+    shared: Shared,
+}
+
+/// Which pages of a region are a file's, that others map too.
+#[derive(Clone, Copy, Debug)]
+enum Shared {
+    /// None.
+    Nothing,
+    /// All, once.
+    Once,
+    /// `bytes` from `head`, and again behind themselves.
+    Twice { head: usize, bytes: usize },
 }
 
 impl Region {
@@ -34,9 +46,14 @@ impl Region {
     /// What mmap says.
     pub fn anonymous(bytes: usize) -> io::Result<Self> {
         let map = MmapOptions::new().len(bytes).populate().map_anon()?;
-        let region = Self { map: MmapRaw::from(map) };
+        let region = Self { map: MmapRaw::from(map), shared: Shared::Nothing };
         region.not_for_children();
         Ok(region)
+    }
+
+    /// Private zeroed memory whose pages come when they are touched.
+    pub(crate) fn reserved(bytes: usize) -> io::Result<Self> {
+        Ok(Self { map: MmapRaw::from(MmapMut::map_anon(bytes)?), shared: Shared::Nothing })
     }
 
     /// Maps `head_bytes + ring_bytes` of `fd` from its start, and the ring part a second time behind it.
@@ -57,7 +74,7 @@ impl Region {
         }
         let first = head_bytes + ring_bytes;
         let map = MmapRaw::from(MmapMut::map_anon(first + ring_bytes)?);
-        let region = Self { map };
+        let region = Self { map, shared: Shared::Twice { head: head_bytes, bytes: ring_bytes } };
         region.fill(0, first, fd, 0, access)?;
         region.fill(first, ring_bytes, fd, head_bytes as u64, access)?;
         region.not_for_children();
@@ -69,10 +86,55 @@ impl Region {
     /// # Errors
     /// What mmap says.
     pub fn file(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> io::Result<Self> {
-        let region = Self { map: MmapRaw::from(MmapMut::map_anon(bytes)?) };
+        let region = Self { map: MmapRaw::from(MmapMut::map_anon(bytes)?), shared: Shared::Once };
         region.fill(0, bytes, fd, 0, access)?;
         region.not_for_children();
         Ok(region)
+    }
+
+    /// Another mapping of the same pages: a ring's without its head, and all of another file's. The first byte of it
+    /// is the byte at the offset that is returned beside it.
+    ///
+    /// # Errors
+    /// `Unsupported` for memory that is nobody else's; what mmap and mremap say.
+    pub(crate) fn view(&self) -> io::Result<(Self, usize)> {
+        let (head, bytes, times) = match self.shared {
+            Shared::Nothing => return Err(io::ErrorKind::Unsupported.into()),
+            Shared::Once => (0, self.len(), 1),
+            Shared::Twice { head, bytes } => (head, bytes, 2),
+        };
+        let view = Self::reserved(times * bytes)?;
+        for time in 0..times {
+            let (from, to) = (self.at(head, bytes), view.at(time * bytes, bytes));
+            // SAFETY: an old size of 0 leaves the old mapping as it is and maps its pages, which are shared, once more;
+            // the new place is a part of our own reservation that nobody points into yet.
+            let moved = unsafe {
+                mremap_fixed(from.as_ptr().cast(), 0, bytes, MremapFlags::MAYMOVE, to.as_ptr().cast())
+            };
+            moved?;
+        }
+        view.not_for_children();
+        Ok((view, head))
+    }
+
+    /// Puts the pages of `fresh` in the place of those from `at` on. For whoever reads there meanwhile it is one
+    /// change from the old bytes to the new ones, and when this returns nobody sees the old ones any more.
+    ///
+    /// # Errors
+    /// What mremap says; then everything is as it was.
+    ///
+    /// # Safety
+    /// Whoever reads there must find the same bytes in `fresh`.
+    pub(crate) unsafe fn replace(&self, at: usize, fresh: Self) -> io::Result<()> {
+        let to = self.at(at, fresh.len());
+        let (from, bytes) = (fresh.base().as_ptr().cast(), fresh.len());
+        // SAFETY: `fresh` is ours alone and moves as a whole; its new place lies inside our own mapping. The kernel takes the
+        // old pages away and brings the new ones under one lock, which a reader that faults in between waits for, and
+        // checks beforehand what can fail (the number of mappings).
+        unsafe { mremap_fixed(from, bytes, bytes, MremapFlags::MAYMOVE, to.as_ptr().cast()) }?;
+        // Where it was is nothing now: unmapping it could hit whatever comes there next.
+        std::mem::forget(fresh);
+        Ok(())
     }
 
     fn fill(
@@ -160,5 +222,31 @@ mod tests {
         let reader = Region::ring(fd.as_fd(), 4096, 8192, Access::ReadOnly).unwrap();
         // SAFETY: inside the mapping, written above and not since.
         assert_eq!(unsafe { reader.at(4096 + 5, 1).read() }, 7);
+    }
+
+    #[test]
+    fn a_view_outlives_its_region_and_pages_can_be_replaced_in_it() {
+        let fd = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, 3 * 4096).unwrap();
+        let region = Region::ring(fd.as_fd(), 4096, 8192, Access::ReadWrite).unwrap();
+        let reader = Region::ring(fd.as_fd(), 4096, 8192, Access::ReadOnly).unwrap();
+        let (view, head) = reader.view().unwrap();
+        drop(reader);
+        assert_eq!((view.len(), head), (2 * 8192, 4096));
+        // SAFETY: inside the mapping, one byte, read and written by this thread alone.
+        let write = |at: usize, value| unsafe { region.at(4096 + at, 1).write(value) };
+        // SAFETY: as above.
+        let read = |at| unsafe { view.at(at, 1).read_volatile() };
+        write(5, 7);
+        write(4096, 8);
+        assert_eq!([read(5), read(8192 + 5), read(4096)], [7, 7, 8]);
+        let fresh = Region::anonymous(4096).unwrap();
+        // SAFETY: inside the mapping, nobody else has it.
+        unsafe { fresh.at(5, 1).write(7) };
+        // SAFETY: nobody reads there but this thread.
+        unsafe { view.replace(8192, fresh) }.unwrap();
+        write(5, 9);
+        assert_eq!([read(5), read(8192 + 5), read(4096)], [9, 7, 8], "only the replaced page is apart");
+        assert!(Region::anonymous(4096).unwrap().view().is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! A run of received frames: lent where they landed, with what can be done once for all of them done once.
 
-use std::{ptr::NonNull, rc::Rc};
+use std::{cell::Cell, ptr::NonNull, rc::Rc};
 
 use super::{Region, RxFrame};
 use crate::{
@@ -41,6 +41,7 @@ pub struct Lent<'a> {
     payload: &'a [u8],
     end: Position,
     region: &'a Rc<Region>,
+    kept: Cell<bool>,
 }
 
 impl Run {
@@ -138,7 +139,7 @@ impl Run {
         // SAFETY: contiguous for a whole ring by its second view, and a frame is no longer, by the check above.
         // Published, so written; nobody writes it before the credit for it is returned, by `new`.
         let payload = unsafe { std::slice::from_raw_parts(payload.as_ptr(), word.payload_bytes()) };
-        Some(Lent { word, payload, end: Position(end), region: &self.region })
+        Some(Lent { word, payload, end: Position(end), region: &self.region, kept: Cell::new(false) })
     }
 }
 
@@ -164,11 +165,14 @@ impl Lent<'_> {
         self.end
     }
 
-    /// The same frame for longer than its turn; to be released by itself then.
+    /// The same frame for longer than its turn, once; to be released by itself then.
     #[must_use]
-    pub fn keep(&self) -> RxFrame {
+    pub fn keep(&self) -> Option<RxFrame> {
+        if self.kept.replace(true) {
+            return None;
+        }
         let bytes = NonNull::from(self.payload).cast();
         // SAFETY: the payload lies in `region`, and stays as it is until it is released, by `Run::new`.
-        unsafe { RxFrame::lend(self.region, bytes, self.word, self.end, 0) }
+        Some(unsafe { RxFrame::lend(self.region, bytes, self.word, self.end, 0) })
     }
 }

@@ -1,6 +1,6 @@
 //! A received frame, lent where it landed.
 
-use std::{ops::Deref, ptr::NonNull, rc::Rc};
+use std::{cell::Cell, ops::Deref, ptr::NonNull, rc::Rc};
 
 use crate::{FrameWord, Position, Tag, mem::Region};
 
@@ -15,14 +15,18 @@ pub struct RxFrame {
     tag: Tag,
     end: Position,
     slot: u32,
-    _memory: Memory,
+    /// Where it lies among the held ones.
+    place: Cell<u32>,
+    memory: Memory,
 }
 
+/// No place.
+const NOT_HELD: u32 = u32::MAX;
+
 #[derive(Debug)]
-#[allow(dead_code)] // held for their drop
 enum Memory {
     Region(Rc<Region>),
-    Heap(Box<[u8]>),
+    Heap(#[allow(dead_code)] Box<[u8]>), // held for its drop
 }
 
 impl RxFrame {
@@ -41,7 +45,8 @@ impl RxFrame {
         slot: u32,
     ) -> Self {
         let len = word.payload_bytes();
-        Self { bytes, len, tag: word.tag(), end, slot, _memory: Memory::Region(Rc::clone(region)) }
+        let (tag, place, memory) = (word.tag(), Cell::new(NOT_HELD), Memory::Region(Rc::clone(region)));
+        Self { bytes, len, tag, end, slot, place, memory }
     }
 
     /// A frame in memory of its own.
@@ -49,7 +54,7 @@ impl RxFrame {
     pub fn on_heap(payload: Box<[u8]>, tag: Tag, end: Position, slot: u32) -> Self {
         let len = payload.len();
         let bytes = NonNull::from(&*payload).cast();
-        Self { bytes, len, tag, end, slot, _memory: Memory::Heap(payload) }
+        Self { bytes, len, tag, end, slot, place: Cell::new(NOT_HELD), memory: Memory::Heap(payload) }
     }
 
     /// The engine's bits of the frame word.
@@ -72,6 +77,34 @@ impl RxFrame {
     pub const fn slot(&self) -> u32 {
         self.slot
     }
+
+    /// Whether somebody holds its bytes: then it goes to [`Holder::keep`](crate::mem::Holder::keep), not to its port.
+    #[inline]
+    #[must_use]
+    pub const fn is_held(&self) -> bool {
+        self.place.get() != NOT_HELD
+    }
+
+    pub(super) fn place(&self) -> Option<u32> {
+        self.is_held().then(|| self.place.get())
+    }
+
+    pub(super) fn put_on(&self, place: u32) {
+        self.place.set(place);
+    }
+
+    pub(super) const fn region(&self) -> Option<&Rc<Region>> {
+        match &self.memory {
+            Memory::Region(region) => Some(region),
+            Memory::Heap(_) => None,
+        }
+    }
+
+    /// Where its payload begins in `region`, if it does.
+    pub(super) fn offset_in(&self, region: &Region) -> Option<usize> {
+        let offset = self.bytes.addr().get().checked_sub(region.base().addr().get())?;
+        (offset <= region.len() && self.len <= region.len() - offset).then_some(offset)
+    }
 }
 
 impl Deref for RxFrame {
@@ -79,7 +112,7 @@ impl Deref for RxFrame {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `lend`'s caller promised that nobody writes these bytes while we exist, and `_memory` keeps them
+        // SAFETY: `lend`'s caller promised that nobody writes these bytes while we exist, and `memory` keeps them
         // mapped; `on_heap` owns them. `bytes` and `len` were checked against the region by `Region::at`.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.len) }
     }

@@ -18,7 +18,9 @@ use super::{
     system,
 };
 use crate::{
-    Address, ConnectError, ConnectOptions, Connecting, Hello, Refusal, RejectReason, hello::REJECT_LEN,
+    Address, ConnectError, ConnectOptions, Connecting, Hello, Key, Refusal, RejectReason,
+    hello::REJECT_LEN,
+    proof::{Label, Session, random, request},
 };
 
 /// How long to wait for a place in the server's backlog before trying again: nothing tells us.
@@ -31,7 +33,7 @@ pub struct ShmConnecting {
     address: String,
     device: String,
     gate: ShmGate,
-    options: ConnectOptions,
+    options: Box<ConnectOptions>,
     until: Instant,
 }
 
@@ -42,7 +44,13 @@ enum Step {
         socket: OwnedFd,
         to: SocketAddrUnix,
     },
-    /// Our hello is sent.
+    /// Our hello is sent, with a tag: it must prove first that it has our key.
+    Challenging {
+        socket: OwnedFd,
+        ours: Hello,
+        key: Key,
+    },
+    /// Our hello is sent, and what a key asks for.
     Greeting {
         socket: OwnedFd,
         ours: Hello,
@@ -62,7 +70,7 @@ impl ShmConnecting {
             address,
             device: path.display().to_string(),
             gate: gate.clone(),
-            options: options.clone(),
+            options: Box::new(options.clone()),
             until: Instant::now() + options.connect_timeout,
         };
         attempt.advance()?;
@@ -80,35 +88,37 @@ impl ShmConnecting {
                 }
                 Ok(None)
             }
-            Step::Greeting { socket, ours } => match socket::receive(&socket) {
-                Ok(packet) if packet.is_end() => Err(self.nobody()),
-                Ok(packet) => self.answered(socket, &ours, packet).map(Some),
-                Err(Errno::AGAIN) => {
+            Step::Challenging { socket, ours, key } => match self.receive(&socket)? {
+                Some(packet) => {
+                    self.challenged(&socket, &ours, &key, &packet)?;
                     self.step = Step::Greeting { socket, ours };
                     Ok(None)
                 }
-                Err(Errno::CONNRESET) => Err(self.nobody()),
-                Err(errno) => Err(ConnectError::Port(system("recvmsg")(errno))),
+                None => {
+                    self.step = Step::Challenging { socket, ours, key };
+                    Ok(None)
+                }
+            },
+            Step::Greeting { socket, ours } => match self.receive(&socket)? {
+                Some(packet) => self.answered(socket, &ours, packet).map(Some),
+                None => {
+                    self.step = Step::Greeting { socket, ours };
+                    Ok(None)
+                }
             },
             Step::Done => Ok(None),
         }
     }
 
-    fn greet(&self, socket: OwnedFd) -> Result<Step, ConnectError> {
-        let peer = socket::peer(&socket).map_err(|errno| ConnectError::Port(system("SO_PEERCRED")(errno)))?;
-        if !socket::is_trusted(&peer) {
-            return Err(self.foreign(RejectReason::NotOurs));
-        }
-        let ours = hello(self.gate.config(), nonce());
-        match socket::send(&socket, &ours.encode()) {
-            // Then it says why, or is gone: both are read.
-            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(Step::Greeting { socket, ours }),
-            Err(errno) => Err(ConnectError::Port(system("send")(errno))),
-        }
-    }
-
-    /// The server's answer: its hello and its segment, or a reason.
-    fn answered(&self, socket: OwnedFd, ours: &Hello, packet: Packet) -> Result<ShmLink, ConnectError> {
+    /// What the server sent, if anything; a refusal is an error.
+    fn receive(&self, socket: &OwnedFd) -> Result<Option<Packet>, ConnectError> {
+        let packet = match socket::receive(socket) {
+            Ok(packet) if packet.is_end() => return Err(self.nobody()),
+            Ok(packet) => packet,
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::CONNRESET) => return Err(self.nobody()),
+            Err(errno) => return Err(ConnectError::Port(system("recvmsg")(errno))),
+        };
         if packet.fd.is_none()
             && packet.bytes().get(5) == Some(&REJECT_LEN)
             && let Some(refusal) = Refusal::decode(packet.bytes())
@@ -119,6 +129,46 @@ impl ShmConnecting {
                 data: refusal.into_data(),
             });
         }
+        Ok(Some(packet))
+    }
+
+    /// The server's proof; ours is the answer.
+    fn challenged(
+        &self,
+        socket: &OwnedFd,
+        ours: &Hello,
+        key: &Key,
+        packet: &Packet,
+    ) -> Result<(), ConnectError> {
+        // Its hello comes later, over this socket, which nobody else can write to.
+        let session = packet.challenge().and_then(|challenge| Session::active(key, ours, ours, challenge));
+        let session = session.ok_or_else(|| ConnectError::Unproven { address: self.address.clone() })?;
+        match socket::send_proof(socket, &session.prove(Label::ActiveGrant, &[])) {
+            // Then it says why, or is gone: both are read.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+            Err(errno) => Err(ConnectError::Port(system("send")(errno))),
+        }
+    }
+
+    fn greet(&self, socket: OwnedFd) -> Result<Step, ConnectError> {
+        let peer = socket::peer(&socket).map_err(|errno| ConnectError::Port(system("SO_PEERCRED")(errno)))?;
+        if !socket::is_allowed(&peer, &self.options.allow) {
+            return Err(ConnectError::NotAllowed { address: self.address.clone(), uid: peer.uid.as_raw() });
+        }
+        let mut ours = hello(self.gate.config(), u128::from_le_bytes(random()?));
+        let request = request(&mut ours, self.options.key.as_ref());
+        match socket::send(&socket, &request) {
+            // Then it says why, or is gone: both are read.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(match self.options.key.clone() {
+                Some(key) => Step::Challenging { socket, ours, key },
+                None => Step::Greeting { socket, ours },
+            }),
+            Err(errno) => Err(ConnectError::Port(system("send")(errno))),
+        }
+    }
+
+    /// The server's hello and its segment.
+    fn answered(&self, socket: OwnedFd, ours: &Hello, packet: Packet) -> Result<ShmLink, ConnectError> {
         let theirs = Hello::decode(packet.bytes()).map_err(|reason| self.foreign(reason))?;
         let Packet { fd: Some(fd), flawed: false, .. } = packet else {
             return Err(self.foreign(RejectReason::NotOurs));
@@ -170,7 +220,7 @@ impl ShmConnecting {
                 std::thread::sleep(BACKLOG_RETRY.min(until.saturating_duration_since(Instant::now())));
             }
             // An error of poll(2) is found again by the next step, at the latest by the deadline.
-            Step::Greeting { socket, .. } => {
+            Step::Challenging { socket, .. } | Step::Greeting { socket, .. } => {
                 let _ = socket::wait_readable([socket.as_fd()].into_iter(), until);
             }
             Step::Done => {}
@@ -180,6 +230,7 @@ impl ShmConnecting {
     fn step_name(&self) -> &'static str {
         match self.step {
             Step::Dialing { .. } => "waiting for a place in its backlog",
+            Step::Challenging { .. } => "waiting for its proof of the shared key",
             Step::Greeting { .. } => "waiting for its hello",
             Step::Done => "done",
         }
@@ -212,10 +263,4 @@ impl Connecting for ShmConnecting {
             self.wait(until);
         }
     }
-}
-
-/// Names a connection; std's hasher keys are the randomness at hand.
-fn nonce() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::hash::RandomState::new().build_hasher().finish()
 }

@@ -16,7 +16,7 @@ use super::{
     segment::Segment,
     socket, system,
 };
-use crate::{AcceptError, Hello, Incoming, ListenOptions, Refusal, RejectReason};
+use crate::{AcceptError, Hello, Incoming, ListenOptions, Refusal, RejectReason, hello::Feature};
 
 /// One request. Dropping it rejects.
 #[derive(Debug)]
@@ -57,7 +57,9 @@ impl Incoming for ShmIncoming {
 
     fn accept(mut self, gate: &ShmGate) -> Result<ShmLink, AcceptError> {
         let config = gate.config();
-        let ours = hello(config, self.hello.nonce);
+        let mut ours = hello(config, self.hello.nonce);
+        // What it proved before it was handed out; without a key a hello that says so is refused.
+        ours.features = ours.features.and(Feature::KEYED, self.hello.features.has(Feature::KEYED));
         let settled = settle(config, &ours, &self.hello, self.device.clone(), self.peer.clone());
         let negotiated = settled.map_err(|reason| {
             self.answer(&reason.into());

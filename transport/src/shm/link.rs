@@ -49,7 +49,7 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
 };
 
 /// What a port with `config` says first.
-pub(super) fn hello(config: &PortConfig, nonce: u64) -> Hello {
+pub(super) fn hello(config: &PortConfig, nonce: u128) -> Hello {
     Hello {
         features: Feature::RING.and(Feature::ATTENDED, config.attended),
         ring_bytes: config.ring_bytes,

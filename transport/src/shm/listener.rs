@@ -16,7 +16,11 @@ use super::{
     socket::{self, Packet},
     system,
 };
-use crate::{Address, Hello, ListenError, ListenOptions, Listener, Refusal, RejectReason};
+use crate::{
+    Address, Hello, Key, ListenError, ListenOptions, Listener, Refusal, RejectReason,
+    proof::{Label, Session, admit, random},
+    rejected::Rejected,
+};
 
 /// Clients that may be connected without having said hello. Beyond it the oldest goes if it had its chance: an honest
 /// client's hello is there soon after its socket is.
@@ -30,22 +34,25 @@ pub struct ShmListener {
     place: Rendezvous,
     options: ListenOptions,
     waiting: VecDeque<Waiting>,
-    rejected: u64,
+    rejected: Rejected,
 }
 
-/// A client that has not said hello.
+/// A client that has not said hello, or has a key to prove.
 #[derive(Debug)]
 struct Waiting {
     socket: OwnedFd,
     since: Instant,
     until: Instant,
-    /// Its hello was looked for, in vain.
+    /// Its packet was looked for, in vain.
     looked: bool,
+    /// It said hello with a key, and was asked to prove it.
+    proving: Option<Box<(Hello, Session)>>,
 }
 
 /// What a waiting client came to.
 enum Outcome {
     Hello(Hello),
+    Challenged(Hello, Session),
     Later,
     Gone,
     Rejected(RejectReason),
@@ -53,7 +60,7 @@ enum Outcome {
 
 impl ShmListener {
     pub(super) fn new(place: Rendezvous, options: ListenOptions) -> Self {
-        Self { place, options, waiting: VecDeque::with_capacity(WAITING_MAX), rejected: 0 }
+        Self { place, options, waiting: VecDeque::with_capacity(WAITING_MAX), rejected: Rejected::default() }
     }
 
     /// Takes what waits in the socket's backlog, as far as it is let in.
@@ -73,16 +80,23 @@ impl ShmListener {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(errno) => return Err(ListenError::Port(system("accept4")(errno))),
             };
-            if !socket::peer(&socket).is_ok_and(|peer| socket::is_trusted(&peer)) {
-                self.reject(socket, RejectReason::NotOurs);
-                continue;
+            match socket::peer(&socket) {
+                Ok(peer) if socket::is_allowed(&peer, &self.options.allow) => {}
+                Ok(peer) => {
+                    self.reject(&socket, RejectReason::NotAllowed { uid: peer.uid.as_raw() });
+                    continue;
+                }
+                Err(_) => {
+                    self.reject(&socket, RejectReason::NotOurs);
+                    continue;
+                }
             }
             if full && let Some(oldest) = self.waiting.pop_front() {
-                self.reject(oldest.socket, RejectReason::Overloaded);
+                self.reject(&oldest.socket, RejectReason::Overloaded);
             }
             let since = Instant::now();
             let until = since + self.options.handshake_timeout;
-            self.waiting.push_back(Waiting { socket, since, until, looked: false });
+            self.waiting.push_back(Waiting { socket, since, until, looked: false, proving: None });
         }
         Ok(())
     }
@@ -92,22 +106,34 @@ impl ShmListener {
         let now = Instant::now();
         for _ in 0..self.waiting.len() {
             let client = self.waiting.pop_front()?;
-            match read_hello(&client.socket) {
+            let outcome = match &client.proving {
+                None => read_hello(&client.socket, &self.options.keys),
+                Some(proving) => read_proof(&client.socket, &proving.0, &proving.1),
+            };
+            match outcome {
+                Outcome::Challenged(hello, session) => {
+                    let proving = Some(Box::new((hello, session)));
+                    self.waiting.push_back(Waiting { looked: false, proving, ..client });
+                }
                 Outcome::Hello(hello) => {
                     return Some(ShmIncoming::new(client.socket, hello, self.place.path(), &self.options));
                 }
-                Outcome::Later if client.until <= now => self.reject(client.socket, RejectReason::Overloaded),
+                Outcome::Later if client.until <= now => {
+                    self.reject(&client.socket, RejectReason::Overloaded)
+                }
                 Outcome::Later => self.waiting.push_back(Waiting { looked: true, ..client }),
                 Outcome::Gone => {}
-                Outcome::Rejected(reason) => self.reject(client.socket, reason),
+                Outcome::Rejected(reason) => self.reject(&client.socket, reason),
             }
         }
         None
     }
 
-    fn reject(&mut self, socket: OwnedFd, reason: RejectReason) {
-        self.rejected += 1;
-        refuse(&socket, &reason.into());
+    fn reject(&self, socket: &OwnedFd, reason: RejectReason) {
+        self.rejected.note(reason);
+        let peer = socket::peer(socket).map_or_else(|_| "unknown".to_owned(), |peer| socket::describe(&peer));
+        tracing::info!(peer, %reason, "refused a connect request");
+        refuse(socket, &reason.into());
     }
 }
 
@@ -145,19 +171,47 @@ impl Listener for ShmListener {
     }
 
     fn rejected(&self) -> u64 {
-        self.rejected
+        self.rejected.count()
+    }
+
+    fn last_rejected(&self) -> Option<RejectReason> {
+        self.rejected.last()
     }
 }
 
-fn read_hello(socket: &OwnedFd) -> Outcome {
+fn read_hello(socket: &OwnedFd, keys: &[Key]) -> Outcome {
     match socket::receive(socket) {
         Ok(packet) if packet.is_end() => Outcome::Gone,
         Ok(Packet { flawed: true, .. } | Packet { fd: Some(_), .. }) => {
             Outcome::Rejected(RejectReason::NotOurs)
         }
-        Ok(packet) => match Hello::decode(packet.bytes()) {
-            Ok(hello) => Outcome::Hello(hello),
+        Ok(packet) => match admit(packet.bytes(), keys) {
+            Ok((hello, None)) => Outcome::Hello(hello),
+            Ok((hello, Some(key))) => challenge(socket, hello, key),
             Err(reason) => Outcome::Rejected(reason),
+        },
+        Err(Errno::AGAIN) => Outcome::Later,
+        Err(_) => Outcome::Gone,
+    }
+}
+
+/// Asks a client to prove its key, and proves it to the client.
+fn challenge(socket: &OwnedFd, hello: Hello, key: &Key) -> Outcome {
+    let Ok(nonce) = random() else { return Outcome::Rejected(RejectReason::Overloaded) };
+    // Which port takes it is not known yet; our hello comes later, over this socket.
+    let session = Session::passive(key, &hello, &hello, nonce);
+    match socket::send_challenge(socket, &session.challenge()) {
+        Ok(()) => Outcome::Challenged(hello, session),
+        Err(_) => Outcome::Gone,
+    }
+}
+
+fn read_proof(socket: &OwnedFd, hello: &Hello, session: &Session) -> Outcome {
+    match socket::receive(socket) {
+        Ok(packet) if packet.is_end() => Outcome::Gone,
+        Ok(packet) => match packet.proof() {
+            Some(proof) if session.is_proved(Label::ActiveGrant, &[], proof) => Outcome::Hello(*hello),
+            _ => Outcome::Rejected(RejectReason::Authentication),
         },
         Err(Errno::AGAIN) => Outcome::Later,
         Err(_) => Outcome::Gone,

@@ -23,6 +23,10 @@
 //!   trusted with that, being of the same user; with nothing else: words are read once and checked, sizes are sealed.
 //! - A loan lies in a segment that is passed whole: a peer that was offered one loan can read its neighbours.
 
+#[cfg(feature = "conformance")]
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod attack;
 mod bulk;
 mod connecting;
 mod gate;
@@ -74,7 +78,10 @@ impl Provider for Shm {
             let why = "shared memory listens on shm://name or shm:///absolute/path".to_owned();
             return Err(ListenError::Address { address: address.to_string(), why });
         };
-        Ok(ShmListener::new(Rendezvous::bind(path, options.backlog)?, options.clone()))
+        Ok(ShmListener::new(
+            Rendezvous::bind(path, options.backlog, !options.allow.is_default())?,
+            options.clone(),
+        ))
     }
 
     fn connect(

@@ -455,8 +455,8 @@ impl Port for ShmPort {
         let before = batch.len();
         while let Some(mut run) = self.next_run(batch.room()) {
             let conn = run.conn();
-            while let Some(frame) = run.next_frame() {
-                batch.push(Event::Frame { conn, frame: frame.keep() });
+            while let Some(frame) = run.next_frame().and_then(|lent| lent.keep()) {
+                batch.push(Event::Frame { conn, frame });
             }
             self.end_run(&run);
         }

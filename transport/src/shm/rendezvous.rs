@@ -27,8 +27,8 @@ pub(super) struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// Takes the place at `path`.
-    pub(super) fn bind(path: &Path, backlog: u16) -> Result<Self, ListenError> {
+    /// Takes the place at `path`; the processes of other users can reach it if `shared`, and if its folder lets them.
+    pub(super) fn bind(path: &Path, backlog: u16, shared: bool) -> Result<Self, ListenError> {
         let refuse = |why: String| ListenError::Address { address: shown(path), why };
         let address = socket_address(path).map_err(refuse)?;
         let folder = path.parent().filter(|_| path.file_name().is_some());
@@ -48,7 +48,9 @@ impl Rendezvous {
         rustix::net::bind(&socket, &address).map_err(system("bind"))?;
         let place = Self { socket, path: path.to_owned(), lock_path, _lock: lock };
         // Nobody can connect before `listen`, so there is no moment with another mode.
-        rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(system("chmod"))?;
+        let others = Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
+        let mode = Mode::RUSR | Mode::WUSR | if shared { others } else { Mode::empty() };
+        rustix::fs::chmod(path, mode).map_err(system("chmod"))?;
         rustix::net::listen(&place.socket, backlog.max(1).into()).map_err(system("listen"))?;
         Ok(place)
     }

@@ -97,6 +97,12 @@ impl Segment<Rc<Region>> {
 }
 
 impl<K> Segment<K> {
+    /// What keeps the mapping.
+    #[cfg(feature = "conformance")]
+    pub(super) fn keeper(&self) -> &K {
+        &self.keeper
+    }
+
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "masked by the ring's size, which is below 2 GiB")]
     fn offset(&self, position: u64) -> usize {

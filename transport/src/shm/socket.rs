@@ -1,7 +1,9 @@
 //! The rendezvous socket: packets of at most one descriptor, never blocking, never signalling.
 //!
 //! ```text
-//!  client ─ hello (40) ─────────────────────► server
+//!  client ─ hello (40), or with a tag (56) ─► server
+//!         ◄─ challenge (56) ─ or ─ reject (16)           with a shared key
+//!         ─ proof (40) ─────────────────────►            with a shared key
 //!         ◄─ hello (40) + its segment ─ or ─ reject (16)
 //!         ─ grant (8) + its segment ────────►
 //!  either ─ doorbell (1) ─ or ─ pool (24) + a pool segment ─► either
@@ -23,11 +25,16 @@ use rustix::{
     },
 };
 
-use crate::Violation;
+use crate::{
+    Allow, Violation,
+    proof::{CHALLENGE_BYTES, PROOF_BYTES},
+};
 
 /// Room for any packet, and for the longer hello of a later version.
 const PACKET_BYTES: usize = 256;
 const GRANT: [u8; 8] = *b"gmgrant1";
+const CHALLENGE: [u8; 8] = *b"gmchall1";
+const PROOF: [u8; 8] = *b"gmproof1";
 const POOL: [u8; 8] = *b"gmpool_1";
 
 /// A new socket of the rendezvous' kind.
@@ -76,6 +83,21 @@ impl Packet {
         self.len == 0
     }
 
+    /// The passive side's randomness and proof.
+    pub(super) fn challenge(&self) -> Option<&[u8]> {
+        self.marked(CHALLENGE)
+    }
+
+    /// The active side's proof.
+    pub(super) fn proof(&self) -> Option<&[u8]> {
+        self.marked(PROOF)
+    }
+
+    fn marked(&self, mark: [u8; 8]) -> Option<&[u8]> {
+        let is_plain = !self.flawed && self.fd.is_none();
+        self.bytes().strip_prefix(&mark).filter(|_| is_plain)
+    }
+
     /// What an established connection may be sent.
     pub(super) fn parse(self) -> Result<Message, Violation> {
         if self.flawed {
@@ -122,6 +144,16 @@ pub(super) enum Message {
 /// Wakes the peer. A full buffer means that it has been rung before; any other error is found by reading.
 pub(super) fn send_doorbell(socket: impl AsFd) {
     let _ = send(socket, &[0]);
+}
+
+/// Sends the passive side's randomness and proof.
+pub(super) fn send_challenge(socket: impl AsFd, challenge: &[u8; CHALLENGE_BYTES]) -> Result<(), Errno> {
+    send(socket, &[&CHALLENGE[..], challenge].concat())
+}
+
+/// Sends the active side's proof.
+pub(super) fn send_proof(socket: impl AsFd, proof: &[u8; PROOF_BYTES]) -> Result<(), Errno> {
+    send(socket, &[&PROOF[..], proof].concat())
 }
 
 /// Sends the active side's segment.
@@ -174,9 +206,9 @@ pub(super) fn peer(socket: impl AsFd) -> Result<UCred, Errno> {
     rustix::net::sockopt::socket_peercred(socket)
 }
 
-/// Whether shared memory is shared with `peer`: this user, or root, who could read us anyway.
-pub(super) fn is_trusted(peer: &UCred) -> bool {
-    peer.uid == rustix::process::geteuid() || peer.uid.is_root()
+/// Whether `allow` lets `peer` share memory with this process.
+pub(super) fn is_allowed(peer: &UCred, allow: &Allow) -> bool {
+    allow.admits(rustix::process::geteuid().as_raw(), peer.uid.as_raw(), peer.gid.as_raw())
 }
 
 /// A peer, for people.

@@ -8,7 +8,9 @@ use super::{
 };
 use crate::{
     AcceptError, CloseReason, ConnId, ConnectError, ConnectOptions, Credit, DataPath, Hello, Negotiated,
-    PortConfig, Refusal, RejectReason, hello::Feature,
+    PortConfig, Refusal, RejectReason,
+    hello::Feature,
+    proof::{Label, PROOF_BYTES, Session, admit, request},
 };
 
 /// ECONNRESET.
@@ -19,7 +21,7 @@ const HOST_UNREACHABLE: i32 = 113;
 const CONSUMER_REJECT: i32 = 28;
 
 /// The hello of an end.
-pub(super) fn hello(device: &SimDevice, config: &PortConfig, nonce: u64) -> Hello {
+pub(super) fn hello(device: &SimDevice, config: &PortConfig, nonce: u128) -> Hello {
     Hello {
         features: Feature::default()
             .and(Feature::RING, device.path == DataPath::Ring)
@@ -34,6 +36,10 @@ pub(super) fn hello(device: &SimDevice, config: &PortConfig, nonce: u64) -> Hell
     }
 }
 
+const fn grant_label(from: Side) -> Label {
+    if from == 0 { Label::ActiveGrant } else { Label::PassiveGrant }
+}
+
 impl World {
     /// Starts an attempt from a port; `private_data` stands in for the hello.
     pub(super) fn start_attempt(
@@ -46,10 +52,11 @@ impl World {
     ) -> Option<u64> {
         let state = self.ports.get(&port)?;
         let (device, config) = (state.device.clone(), state.config.clone());
-        let nonce = self.rng.next();
-        let ours = hello(&device, &config, nonce);
+        let nonce = u128::from(self.rng.next());
+        let mut ours = hello(&device, &config, nonce);
+        let said = request(&mut ours, options.key.as_ref());
         let mut active = End::new(device.clone(), config.clone());
-        (active.port, active.hello) = (Some(port), Some(ours));
+        (active.port, active.hello, active.key) = (Some(port), Some(ours), options.key.clone());
         active.handshake_timeout = options.handshake_timeout;
         let mut passive = End::new(device, config);
         passive.gone = true;
@@ -60,7 +67,8 @@ impl World {
             number,
             address,
             name,
-            private_data: private_data.unwrap_or_else(|| ours.encode().to_vec()),
+            private_data: private_data.unwrap_or(said),
+            challenge: Vec::new(),
             connect_timeout: options.connect_timeout,
             stage: Stage::Requesting,
             outcome: None,
@@ -127,17 +135,18 @@ impl World {
             (Some(FaultKind::Reject(reason)), _) => self.refuse(id, reason),
             (Some(kind), _) => self.strike(id, kind, 0, "connect"),
             (None, None) => self.fail_attempt(id, nobody),
-            (None, Some(listener)) => match Hello::decode(&conn.private_data) {
+            (None, Some(listener)) => match admit(&conn.private_data, &listener.options.keys) {
                 Err(reason) => {
-                    listener.rejected += 1;
+                    listener.rejected.note(reason);
                     self.refuse(id, reason);
                 }
                 Ok(_) if listener.waiting.len() >= usize::from(listener.options.backlog) => {
-                    listener.rejected += 1;
+                    listener.rejected.note(RejectReason::Overloaded);
                     self.refuse(id, RejectReason::Overloaded);
                 }
-                Ok(theirs) => {
+                Ok((theirs, key)) => {
                     conn.stage = Stage::Waiting;
+                    conn.ends[1].key = key.cloned();
                     conn.ends[0].hello = Some(theirs);
                     conn.ends[1].gone = false;
                     conn.ends[1].handshake_timeout = listener.options.handshake_timeout;
@@ -189,9 +198,16 @@ impl World {
             }
             None => {}
         }
+        let keyed = self.conns.get(&id).is_some_and(|conn| conn.ends[1].key.is_some());
+        let drawn = if keyed { [self.rng.next(), self.rng.next()] } else { [0; 2] };
         let Some(conn) = self.conns.get_mut(&id) else { return gone };
         let Some(theirs) = conn.ends[0].hello else { return gone };
-        let ours = hello(&device, &config, theirs.nonce);
+        let mut ours = hello(&device, &config, theirs.nonce);
+        ours.features = ours.features.and(Feature::KEYED, keyed);
+        let nonce = u128::from(drawn[0]) << 64 | u128::from(drawn[1]);
+        let session =
+            conn.ends[1].key.as_ref().map(|key| Session::passive(key, &theirs, &ours, nonce.to_le_bytes()));
+        conn.challenge = session.as_ref().map(|session| session.challenge().to_vec()).unwrap_or_default();
         let settled = Negotiated::settle("sim", &device.capabilities(), &config, &ours, &theirs);
         let negotiated = match settled {
             Ok(negotiated) => negotiated,
@@ -202,6 +218,7 @@ impl World {
         };
         let end = &mut conn.ends[1];
         (end.device, end.config, end.port, end.hello) = (device, config, Some(port), Some(ours));
+        end.session = session;
         conn.stage = Stage::Replying;
         let number = conn.number;
         self.link(id, 1, negotiated, format!("connection {number}"));
@@ -210,11 +227,24 @@ impl World {
     }
 
     pub(super) fn on_reply(&mut self, id: u64) {
-        if let Some(kind) = self.fault(id, Step::Reply) {
+        let fault = self.fault(id, Step::Reply);
+        if let Some(kind) = fault.filter(|kind| *kind != FaultKind::Forged) {
             return self.strike(id, kind, 1, "accept");
         }
         let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.outcome.is_none()) else { return };
         let (Some(ours), Some(theirs)) = (conn.ends[0].hello, conn.ends[1].hello) else { return };
+        if let (Some(_), Some(byte)) = (fault, conn.challenge.last_mut()) {
+            *byte ^= 1;
+        }
+        if let Some(key) = &conn.ends[0].key {
+            let session = Session::active(key, &ours, &theirs, &conn.challenge);
+            if session.is_none() {
+                let unproven = |conn: &Conn, _| ConnectError::Unproven { address: conn.address.clone() };
+                self.fail_attempt(id, unproven);
+                return self.travel(id, 0, Duration::ZERO, Happening::Goodbye { conn: id, from: 0 });
+            }
+            conn.ends[0].session = session;
+        }
         let end = &conn.ends[0];
         let settled = Negotiated::settle("sim", &end.device.capabilities(), &end.config, &ours, &theirs);
         match settled {
@@ -266,20 +296,36 @@ impl World {
         }
         self.offer_inbox(id, side);
         if side == 0 {
-            self.travel(id, 0, Duration::ZERO, Happening::Grant { conn: id, from: 0 });
+            self.grant(id, 0);
         } else {
             self.open(id, 1);
         }
     }
 
-    pub(super) fn on_grant(&mut self, id: u64, from: Side) {
+    /// An end's grant leaves, with its proof where there is a key.
+    fn grant(&mut self, id: u64, from: Side) {
+        let session = self.conns.get(&id).and_then(|conn| conn.ends[from].session.as_ref());
+        let proof = session.map(|session| session.prove(grant_label(from), &[]));
+        self.travel(id, from, Duration::ZERO, Happening::Grant { conn: id, from, proof });
+    }
+
+    pub(super) fn on_grant(&mut self, id: u64, from: Side, proof: Option<[u8; PROOF_BYTES]>) {
         let step = Step::Grant(if from == 0 { 1 } else { 2 });
-        if let Some(kind) = self.fault(id, step) {
+        let fault = self.fault(id, step);
+        if let Some(kind) = fault.filter(|kind| *kind != FaultKind::Forged) {
             return self.strike(id, kind, from, "grant");
         }
-        if let Some(conn) = self.conns.get_mut(&id) {
-            conn.ends[1 - from].granted = true;
-            self.open(id, 1 - from);
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let to = 1 - from;
+        let end = &mut conn.ends[to];
+        let proof = proof.filter(|_| fault.is_none()).unwrap_or_default();
+        let is_proved =
+            |session: &Session| end.life != Life::Linked || session.is_proved(grant_label(from), &[], &proof);
+        if end.session.as_ref().is_none_or(is_proved) {
+            end.granted = true;
+            self.open(id, to);
+        } else {
+            self.hang_up(id, to, CloseReason::Authentication);
         }
     }
 
@@ -294,7 +340,7 @@ impl World {
         end.life = Life::Open;
         self.log("open", &[id, side as u64]);
         if side == 1 {
-            self.travel(id, 1, Duration::ZERO, Happening::Grant { conn: id, from: 1 });
+            self.grant(id, 1);
         }
         self.put(id, side, Inbound::Opened(negotiated));
     }

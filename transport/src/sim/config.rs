@@ -205,6 +205,8 @@ pub enum FaultKind {
     Lost,
     /// The sender's work request fails with this completion status; the peer sees a disconnect.
     Work(u32),
+    /// Reply, Grant: the proof of the shared key is not that of one who has it.
+    Forged,
     /// A frame's word arrives with a length that cannot be.
     Corrupt,
     /// A chain arrives twice.

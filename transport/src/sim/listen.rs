@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     AcceptError, Address, Hello, Incoming, ListenError, ListenOptions, Listener, Refusal, RejectReason,
+    rejected::Rejected,
 };
 
 /// A name that somebody listens on.
@@ -16,7 +17,7 @@ use crate::{
 pub(super) struct Listening {
     pub(super) options: ListenOptions,
     pub(super) waiting: VecDeque<u64>,
-    pub(super) rejected: u64,
+    pub(super) rejected: Rejected,
 }
 
 /// Listens on `mem://name`; see [`Listener`].
@@ -36,7 +37,8 @@ impl SimListener {
             let why = "the simulator listens on mem://name only".to_owned();
             return Err(ListenError::Address { address: address.to_string(), why });
         };
-        let listening = Listening { options: options.clone(), waiting: VecDeque::new(), rejected: 0 };
+        let listening =
+            Listening { options: options.clone(), waiting: VecDeque::new(), rejected: Rejected::default() };
         let fresh = shared.with(|world| {
             let free = !world.listeners.contains_key(name);
             if free {
@@ -77,7 +79,12 @@ impl Listener for SimListener {
     }
 
     fn rejected(&self) -> u64 {
-        self.shared.with(|world| world.listeners.get(&self.name).map_or(0, |listening| listening.rejected))
+        self.shared
+            .with(|world| world.listeners.get(&self.name).map_or(0, |listening| listening.rejected.count()))
+    }
+
+    fn last_rejected(&self) -> Option<RejectReason> {
+        self.shared.with(|world| world.listeners.get(&self.name)?.rejected.last())
     }
 }
 

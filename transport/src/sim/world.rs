@@ -22,8 +22,11 @@ use super::{
     path::{Chain, Receive, Transmit},
 };
 use crate::{
-    BulkError, CloseReason, ConnId, ConnectError, Credit, Hello, Negotiated, PortConfig, PortCounters,
-    Refusal, Tag, Time, Waker, id::Position, mem::Bulk,
+    BulkError, CloseReason, ConnId, ConnectError, Credit, Hello, Key, Negotiated, PortConfig, PortCounters,
+    Refusal, Tag, Time, Waker,
+    id::Position,
+    mem::Bulk,
+    proof::{PROOF_BYTES, Session},
 };
 
 /// A world and those who wait for it.
@@ -89,7 +92,7 @@ pub(super) enum Happening {
     Refusal { conn: u64, refusal: Refusal },
     ConnectDeadline { conn: u64 },
     HandshakeDeadline { conn: u64, side: Side },
-    Grant { conn: u64, from: Side },
+    Grant { conn: u64, from: Side, proof: Option<[u8; PROOF_BYTES]> },
     Arrive { conn: u64, from: Side, chain: Chain },
     RnrRetry { conn: u64, to: Side },
     Complete { conn: u64, side: Side, chains: u64, position: u64 },
@@ -166,6 +169,9 @@ pub(super) struct End {
     pub(super) device: SimDevice,
     pub(super) config: PortConfig,
     pub(super) hello: Option<Hello>,
+    /// The shared key it proves, if any.
+    pub(super) key: Option<Key>,
+    pub(super) session: Option<Session>,
     pub(super) negotiated: Option<Arc<Negotiated>>,
     pub(super) handshake_timeout: Duration,
     pub(super) life: Life,
@@ -192,6 +198,8 @@ impl End {
             device,
             config,
             hello: None,
+            key: None,
+            session: None,
             negotiated: None,
             handshake_timeout: Duration::ZERO,
             life: Life::Nascent,
@@ -217,6 +225,8 @@ pub(super) struct Conn {
     pub(super) address: String,
     pub(super) name: String,
     pub(super) private_data: Vec<u8>,
+    /// What stands behind the passive side's hello.
+    pub(super) challenge: Vec<u8>,
     pub(super) connect_timeout: Duration,
     pub(super) stage: Stage,
     pub(super) outcome: Option<Result<(), ConnectError>>,
@@ -379,7 +389,7 @@ impl World {
             H::Request { conn } if self.hears(conn) => self.on_request(conn),
             H::Reply { conn } if self.hears(conn) => self.on_reply(conn),
             H::Refusal { conn, refusal } if self.hears(conn) => self.on_refusal(conn, refusal),
-            H::Grant { conn, from } if self.hears(conn) => self.on_grant(conn, from),
+            H::Grant { conn, from, proof } if self.hears(conn) => self.on_grant(conn, from, proof),
             H::Arrive { conn, from, chain } if self.hears(conn) => self.on_arrive(conn, from, chain),
             H::RnrRetry { conn, to } if self.hears(conn) => self.on_rnr_retry(conn, to),
             H::Complete { conn, side, chains, position } if self.hears(conn) => {

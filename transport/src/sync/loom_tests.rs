@@ -1,4 +1,4 @@
-//! Loom: every interleaving of publish/consume and of arm/wake, and weakened copies that must fail.
+//! Loom: every interleaving of publish/consume, of arm/wake and of release/take, and weakened copies that must fail.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p gimmal-transport --release loom_`
 
@@ -13,6 +13,7 @@ use loom::{
 
 use super::{
     publish::{consume, consumed, observe, publish},
+    release::{release, take},
     wake::{Ringer, announce, settle, withdraw},
 };
 
@@ -151,4 +152,60 @@ fn loom_a_waker_without_its_fence_is_caught() {
 #[should_panic(expected = "deadlock")]
 fn loom_a_sleeper_without_its_fence_is_caught() {
     sleeps(settle, || {});
+}
+
+/// Two places are lent, one to another thread and one to a second, and written over when they came back.
+fn holds(release: fn(&AtomicU64, u32), take: fn(&AtomicU64) -> u64) {
+    loom::model(move || {
+        let (ring, map) = (Arc::new(Ring::new()), Arc::new(AtomicU64::new(0)));
+        ring.fill(0, 10);
+        ring.fill(1, 11);
+        let droppers = [(0, 10), (1, 11)].map(|(place, value)| {
+            let (ring, map) = (Arc::clone(&ring), Arc::clone(&map));
+            thread::spawn(move || {
+                assert_eq!(ring.read(place), value);
+                release(&map, u32::try_from(place).unwrap());
+            })
+        });
+        // At any time, so also between the two; then until both are back.
+        let mut seen = 0;
+        loop {
+            let back = take(&map);
+            for place in [0, 1].into_iter().filter(|place| back & 1 << place != 0) {
+                ring.fill(place, 20);
+            }
+            seen |= back;
+            if seen == 0b11 {
+                break;
+            }
+            thread::yield_now();
+        }
+        for dropper in droppers {
+            dropper.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn loom_a_place_is_written_over_only_after_its_reader() {
+    holds(release, take);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_weak_release_is_caught() {
+    holds(|map, place| _ = map.fetch_or(1 << place, Ordering::Relaxed), take);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn loom_a_weak_take_is_caught() {
+    holds(release, |map| map.swap(0, Ordering::Relaxed));
+}
+
+/// It forgets the releases that came before: the owner waits for ever.
+#[test]
+#[should_panic(expected = "Model exceeded maximum number of branches")]
+fn loom_a_release_that_stores_the_word_is_caught() {
+    holds(|map, place| map.store(1 << place, Ordering::Release), take);
 }

@@ -6,6 +6,7 @@ pub mod doorbell;
 #[cfg(all(test, loom))]
 mod loom_tests;
 pub(crate) mod publish;
+pub(crate) mod release;
 pub(crate) mod wake;
 pub(crate) mod word;
 

@@ -5,15 +5,16 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     CloseReason, ConnId, DataPath, Event, Negotiated, PortConfig, PortCounters, Time, Violation,
     mem::Bulk,
+    proof::Session,
     verbs::{
         close::Closing,
         cq::{Completion, STATUS_FLUSHED},
         entry::Handle,
         gate::Fate,
-        grant::{GRANT_BYTES, Grant},
+        grant::Grant,
         lane::{GrantPage, Holdings, LinkParts},
         pulls::Pulls,
-        qp::{Flags, Qp, SendList},
+        qp::{Flags, LocalBytes, Qp, RemoteBytes, SendList},
         rx::Rx,
         tx::Tx,
         wr_id::{Kind, WrId},
@@ -23,14 +24,16 @@ use crate::{
 /// Where a connection stands.
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// The peer's grant has not arrived.
-    Opening { deadline: Time },
+    /// The peer's grant has not arrived. At `nudge` its device is made to look for ours.
+    Opening { deadline: Time, nudge: Time },
     /// Frames may travel.
     Open,
     /// On its way out, with the first cause.
     Closing(Closing),
 }
 
+/// How long the active side of iWARP waits for an answer to its grant before it nudges the peer, again and again.
+const NUDGE: Duration = Duration::from_millis(100);
 /// How long a failed post waits for its cause.
 const CAUSE_WAIT: Duration = Duration::from_millis(200);
 
@@ -75,12 +78,13 @@ pub(crate) struct Conn {
     negotiated: Arc<Negotiated>,
     grants: GrantPage,
     ours: Grant,
+    session: Option<Session>,
     active: bool,
 }
 
 impl Conn {
     pub(crate) fn new(parts: LinkParts, config: &PortConfig, now: Time) -> Self {
-        let LinkParts { handle, lane, wiring, active, handshake_timeout } = parts;
+        let LinkParts { handle, lane, wiring, active, handshake_timeout, session } = parts;
         let negotiated = wiring.negotiated;
         let on_ring = negotiated.path == DataPath::Ring;
         let ours = Grant {
@@ -88,12 +92,13 @@ impl Conn {
             address: if on_ring { wiring.rx.base().as_ptr().addr() as u64 } else { 0 },
             rkey: if on_ring { wiring.rx_rkey } else { 0 },
         };
+        let nudge = if active && lane.iwarp() { now.plus(NUDGE) } else { Time::NEVER };
         Self {
             id: lane.holdings.seat.conn,
             handle,
             fate: Arc::clone(&lane.holdings.seat.fate),
             belongings: Some(Belongings { qp: lane.qp, holdings: Box::new(lane.holdings) }),
-            phase: Phase::Opening { deadline: now.plus(handshake_timeout) },
+            phase: Phase::Opening { deadline: now.plus(handshake_timeout), nudge },
             tx: Tx::new(wiring.tx, wiring.tx_lkey, &negotiated, config),
             rx: Rx::new(wiring.rx, wiring.rx_lkey, &negotiated),
             pulls: Pulls::new(negotiated.initiator_depth.granted, config.bulk_piece_bytes),
@@ -107,6 +112,7 @@ impl Conn {
             negotiated: Arc::new(negotiated),
             grants: lane.grants,
             ours,
+            session,
             active,
         }
     }
@@ -135,9 +141,30 @@ impl Conn {
 
     fn send_grant(&mut self, now: Time, list: &mut SendList) {
         let Some(belongings) = &self.belongings else { return };
-        let from = self.grants.write(&self.ours.encode());
+        let (bytes, len) = self.ours.seal(self.session.as_ref(), self.active);
+        let from = self.grants.write(&bytes, len);
         let flags = Flags { signalled: true, inline: false };
         list.send(WrId::new(Kind::Grant, self.id, 0), from, flags);
+        match list.post(&belongings.qp) {
+            Ok(()) => self.tx.posted_other(None),
+            Err(error) => self.fail_post("ibv_post_send", error.errno, now),
+        }
+    }
+
+    /// Makes the peer's device look at what it has from us, and sets the time of the next nudge.
+    ///
+    /// siw's passive side sends its MPA reply before it moves the socket under the queue pair. What we send between
+    /// the two waits in the socket, noticed by nobody until something else arrives: a write of no bytes, which uses
+    /// no receive and touches no memory. It takes the place of the grant in the send queue, so that has left before.
+    pub(crate) fn nudge(&mut self, now: Time, list: &mut SendList) {
+        let Phase::Opening { nudge, .. } = &mut self.phase else { return };
+        *nudge = now.plus(NUDGE);
+        let Some(belongings) = self.belongings.as_ref().filter(|_| self.tx.has_no_signals()) else { return };
+        tracing::debug!(conn = ?self.id, "no answer to the grant: the peer is nudged");
+        let nothing = LocalBytes { address: 0, bytes: 0, lkey: 0 };
+        let nowhere = RemoteBytes { address: 0, rkey: 0 };
+        let flags = Flags { signalled: true, inline: false };
+        list.write(WrId::new(Kind::Nudge, self.id, 0), nothing, nowhere, flags);
         match list.post(&belongings.qp) {
             Ok(()) => self.tx.posted_other(None),
             Err(error) => self.fail_post("ibv_post_send", error.errno, now),
@@ -181,7 +208,7 @@ impl Conn {
                     return Err(Violation::Malformed { what: "frame before the grant" }.into());
                 }
             }
-            Kind::Chain | Kind::Grant | Kind::Goodbye | Kind::Read => {
+            Kind::Chain | Kind::Grant | Kind::Goodbye | Kind::Read | Kind::Nudge => {
                 counters.signals += 1;
                 let read = self.tx.signalled(kind == Kind::Read).and_then(|signal| signal.read);
                 if let Some((slot, bytes)) = read {
@@ -212,6 +239,7 @@ impl Conn {
             (Kind::Chain | Kind::Goodbye, DataPath::Ring) => "RDMA WRITE with immediate",
             (Kind::Chain | Kind::Goodbye, DataPath::SendRecv) | (Kind::Grant, _) => "SEND",
             (Kind::Read, _) => "RDMA READ",
+            (Kind::Nudge, _) => "RDMA WRITE",
         };
         Err(CloseReason::Work { operation, status: done.status, vendor: done.vendor })
     }
@@ -226,11 +254,12 @@ impl Conn {
         if !matches!(self.phase, Phase::Opening { .. }) {
             return Ok(None);
         }
-        let bytes = usize::try_from(done.bytes).unwrap_or(usize::MAX);
-        if bytes != GRANT_BYTES || done.with_imm {
+        if done.with_imm {
             return Err(Violation::Malformed { what: "grant" }.into());
         }
-        let grant = Grant::decode(&self.grants.read(done.bytes), self.negotiated.tx_ring_bytes)?;
+        let bytes = self.grants.read(done.bytes);
+        let ring_bytes = self.negotiated.tx_ring_bytes;
+        let grant = Grant::open(&bytes, ring_bytes, self.session.as_ref(), !self.active)?;
         self.tx.set_remote(grant.remote());
         if !self.active {
             self.send_grant(now, list);

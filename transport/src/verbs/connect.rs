@@ -8,6 +8,7 @@
 
 use std::{
     collections::VecDeque,
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,6 +17,8 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 
 use crate::{
     ConnectError, ConnectOptions, Connecting, Hello, PortError,
+    hello::HELLO_BYTES,
+    proof::{REQUEST_BYTES, Session, request},
     verbs::{
         cm::{
             CmEvent, CmId, ConnectCall, EventChannel, EventKind, IdKey, reject, table::Action, table::State,
@@ -54,6 +57,10 @@ pub(crate) struct Attempt {
     pub(crate) current: Option<Target>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: ConnectOptions,
+    /// Of the hello.
+    pub(crate) nonce: u128,
+    /// Our addresses to connect from, when the device or one of them was chosen.
+    pub(crate) sources: Vec<IpAddr>,
     pub(crate) deadline: Instant,
     pub(crate) outcome: Sender<Outcome>,
 }
@@ -66,6 +73,10 @@ impl Attempt {
     /// Tells the caller that it failed. One that does not listen any more has given up.
     pub(crate) fn finish(&self, outcome: Outcome) {
         let _ = self.outcome.send(outcome);
+    }
+
+    fn request_bytes(&self) -> usize {
+        if self.options.key.is_some() { REQUEST_BYTES } else { HELLO_BYTES }
     }
 
     fn left(&self) -> Duration {
@@ -126,6 +137,9 @@ impl Resolving {
                 return Err(Box::new(Failure { attempt, lane: None, error: error.into(), try_next: false }));
             }
         };
+        if let Err(error) = attempt.check_device(&lane, id.port_number()) {
+            return Err(Box::new(Failure { attempt, lane: Some(lane), error, try_next: true }));
+        }
         let routed = match attempt.current.as_ref().map(|target| target.routes.as_slice()) {
             None | Some([]) => id.resolve_route(attempt.left()),
             Some(routes) => id.set_paths(PathData::words(routes)),
@@ -145,8 +159,9 @@ impl Routing {
     fn has_route(self, id: &CmId) -> (Waiting, ConnectCall) {
         let Self { attempt, lane } = self;
         let ack_timeout = set_ack_timeout(id, &lane, attempt.options.ack_timeout);
-        let hello = lane.hello(&attempt.shared.config, nonce());
-        let mut params = lane.params(&hello, None);
+        let mut hello = lane.hello(&attempt.shared.config, attempt.nonce);
+        let request = request(&mut hello, attempt.options.key.as_ref());
+        let mut params = lane.params(&hello, request, None);
         if let Some(target) = &attempt.current {
             // What the resolver gave comes first; that both fit was seen to when the target was tried.
             params.private.splice(0..0, target.connect_data.iter().copied());
@@ -159,19 +174,32 @@ impl Routing {
 
 impl Waiting {
     /// ESTABLISHED: the accept's private data is the peer's hello.
-    fn accepted(self, handle: Handle, event: &CmEvent) -> Result<(LinkParts, Box<Attempt>), Box<Failure>> {
+    fn accepted(
+        self,
+        id: &CmId,
+        handle: Handle,
+        event: &CmEvent,
+    ) -> Result<(LinkParts, Box<Attempt>), Box<Failure>> {
         let Self { attempt, mut lane, hello, ack_timeout } = self;
         let shared = &attempt.shared;
-        let wired = Hello::decode(event.private())
-            .map_err(WireError::from)
-            .and_then(|theirs| lane.wire(&shared.config, &hello, &theirs));
-        let mut wiring = match wired {
-            Ok(wiring) => wiring,
+        let wired = Hello::decode(event.private()).map_err(WireError::from).and_then(|theirs| {
+            let challenge = event.private().get(HELLO_BYTES..).unwrap_or_default();
+            let session = attempt
+                .options
+                .key
+                .as_ref()
+                .map(|key| Session::active(key, &hello, &theirs, challenge).ok_or(WireError::Unproven));
+            // Nothing is made for a peer that has not proved itself.
+            let session = session.transpose()?;
+            Ok((lane.wire(&shared.config, &hello, &theirs)?, session))
+        });
+        let (mut wiring, session) = match wired {
+            Ok(wired) => wired,
             Err(error) => {
+                let address = attempt.address.clone();
                 let error = match error {
-                    WireError::Terms(reason) => {
-                        ConnectError::Foreign { address: attempt.address.clone(), reason }
-                    }
+                    WireError::Terms(reason) => ConnectError::Foreign { address, reason },
+                    WireError::Unproven => ConnectError::Unproven { address },
                     WireError::Port(error) => error.into(),
                 };
                 return Err(Box::new(Failure { attempt, lane: Some(lane), error, try_next: false }));
@@ -179,10 +207,10 @@ impl Waiting {
         };
         wiring.negotiated.ack_timeout = ack_timeout;
         wiring.negotiated.rnr_timer = set_rnr_timer(&lane, attempt.options.rnr_timer);
-        wiring.negotiated.device.clone_from(&lane.device_name);
         wiring.negotiated.peer.clone_from(&attempt.address);
+        lane.describe(id, &mut wiring.negotiated);
         let handshake_timeout = attempt.options.handshake_timeout;
-        Ok((LinkParts { handle, lane, wiring, active: true, handshake_timeout }, attempt))
+        Ok((LinkParts { handle, lane, wiring, active: true, handshake_timeout, session }, attempt))
     }
 }
 
@@ -325,7 +353,7 @@ impl Control {
     /// Starts with the next address; `error` is why the one before failed.
     fn try_address(&mut self, mut attempt: Box<Attempt>, mut error: Option<ConnectError>) {
         while let Some(target) = attempt.candidates.pop_front() {
-            if let Err(full) = naming::leaves_room(&target) {
+            if let Err(full) = naming::leaves_room(&target, attempt.request_bytes()) {
                 error = Some(full.into());
                 continue;
             }
@@ -335,7 +363,7 @@ impl Control {
                     self.keep(id, Role::Active(Active::Resolving(Resolving { attempt })));
                     return;
                 }
-                Err(errno) => error = Some(attempt.resolve_error("rdma_resolve_addr", errno)),
+                Err(why) => error = Some(why),
             }
         }
         let error = error.unwrap_or_else(|| attempt.resolve_error("getaddrinfo", 0));
@@ -367,7 +395,7 @@ impl Control {
                 entry.role = Role::Active(active);
                 self.ids.insert(event.key, entry);
             }
-            Err(failure) => self.failed(entry, failure),
+            Err(failure) => self.failed(entry, *failure),
         }
     }
 
@@ -397,7 +425,7 @@ impl Control {
 
     fn established(&mut self, state: Waiting, mut entry: Entry, event: &CmEvent) {
         let handle = Handle { key: entry.id.key(), serial: entry.serial };
-        match state.accepted(handle, event) {
+        match state.accepted(&entry.id, handle, event) {
             Ok((parts, attempt)) => {
                 entry.role = Role::Live(Live::of(&parts, &entry.id, &attempt.shared));
                 self.ids.insert(handle.key, entry);
@@ -412,14 +440,14 @@ impl Control {
                 if !entry.busy {
                     let _ = entry.id.disconnect();
                 }
-                self.failed(entry, failure);
+                self.failed(entry, *failure);
             }
         }
     }
 
     /// Ends what failed, and goes on with the next address if that can help.
-    pub(crate) fn failed(&mut self, entry: Entry, failure: Box<Failure>) {
-        let Failure { attempt, lane, error, try_next } = *failure;
+    pub(crate) fn failed(&mut self, entry: Entry, failure: Failure) {
+        let Failure { attempt, lane, error, try_next } = failure;
         self.bury(entry, parts(lane));
         if try_next && !attempt.candidates.is_empty() && Instant::now() < attempt.deadline {
             tracing::debug!(%error, "trying the next address");
@@ -433,7 +461,7 @@ impl Control {
     pub(crate) fn fail(&mut self, key: IdKey, how: impl FnOnce(Active) -> Box<Failure>) {
         let Some(mut entry) = self.ids.remove(&key) else { return };
         match std::mem::replace(&mut entry.role, Role::Dying(None)) {
-            Role::Active(active) => self.failed(entry, how(active)),
+            Role::Active(active) => self.failed(entry, *how(active)),
             role => {
                 entry.role = role;
                 self.ids.insert(key, entry);
@@ -461,13 +489,15 @@ impl Control {
 }
 
 /// An id that resolves `target`'s address.
-fn begin(channel: &Arc<EventChannel>, target: &Target, attempt: &Attempt) -> Result<CmId, i32> {
-    let to = target.destination.as_ref().ok_or(sys::errno::EADDRNOTAVAIL)?;
-    let id = CmId::new(channel)?;
+fn begin(channel: &Arc<EventChannel>, target: &Target, attempt: &Attempt) -> Result<CmId, ConnectError> {
+    let failed = |errno| attempt.resolve_error("rdma_resolve_addr", errno);
+    let to = target.destination.as_ref().ok_or_else(|| failed(sys::errno::EADDRNOTAVAIL))?;
+    let from = attempt.source(target, to)?;
+    let id = CmId::new(channel).map_err(failed)?;
     if let Some(tos) = attempt.options.type_of_service {
-        id.set_byte(sys::OPTION_ID_TOS, tos)?;
+        id.set_byte(sys::OPTION_ID_TOS, tos).map_err(failed)?;
     }
-    id.resolve_from(target.source.as_ref(), to, attempt.left())?;
+    id.resolve_from(from.as_ref(), to, attempt.left()).map_err(failed)?;
     Ok(id)
 }
 
@@ -495,12 +525,6 @@ pub(crate) fn set_rnr_timer(lane: &Lane, code: u8) -> Option<u8> {
             None
         }
     }
-}
-
-/// A number that names the connection. Not a secret.
-fn nonce() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::hash::RandomState::new().build_hasher().finish()
 }
 
 /// An attempt of the active side.

@@ -22,6 +22,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::{
     AcceptError, CloseReason, ConnectError, ListenError, ListenOptions, PortError, Refusal, RejectReason,
+    rejected::Rejected,
     verbs::{
         asynchronous::{DeviceEvent, Watches},
         cm::{
@@ -68,7 +69,7 @@ pub(crate) enum Command {
         addresses: Vec<std::net::SocketAddr>,
         options: ListenOptions,
         requests: Sender<Request>,
-        rejected: Arc<AtomicU64>,
+        rejected: Arc<Rejected>,
         reply: Sender<Result<(Vec<Handle>, u16), ListenError>>,
     },
     /// Ends listening; `requests` nobody took are refused.
@@ -355,7 +356,7 @@ impl Control {
                     }
                     Err(errno) => {
                         let failure = active.call_failed(errno);
-                        self.failed(entry, failure);
+                        self.failed(entry, *failure);
                     }
                 }
             }

@@ -2,16 +2,23 @@
 //!
 //! ```text
 //!  0 magic "gmgr" │ 4 ring_bytes u32 │ 8 ring address u64 │ 16 rkey u32 │ 20 zero u32     (little endian)
+//! 24 proof of the shared key, over the 24 bytes before it; only where there is one
 //! ```
 //!
 //! The active side sends its own as soon as the connection stands; the passive side posts nothing before it
 //! has arrived. iWARP demands that, and on rxe a SEND right after the accept was seen to be lost.
 //! On the send/recv path address and key are 0.
 
-use crate::{Violation, verbs::qp::RemoteBytes};
+use crate::{
+    CloseReason, Violation,
+    proof::{Label, PROOF_BYTES, Session},
+    verbs::qp::RemoteBytes,
+};
 
 /// Bytes of a grant.
 pub(crate) const GRANT_BYTES: usize = 24;
+/// With a proof.
+pub(crate) const GRANT_BYTES_MAX: usize = GRANT_BYTES + PROOF_BYTES;
 const MAGIC: [u8; 4] = *b"gmgr";
 
 /// What one side grants the other.
@@ -22,7 +29,38 @@ pub(crate) struct Grant {
     pub(crate) rkey: u32,
 }
 
+fn label(from_active: bool) -> Label {
+    if from_active { Label::ActiveGrant } else { Label::PassiveGrant }
+}
+
 impl Grant {
+    /// As it leaves, and how many bytes of it.
+    pub(crate) fn seal(&self, session: Option<&Session>, active: bool) -> ([u8; GRANT_BYTES_MAX], u32) {
+        let (plain, mut out) = (self.encode(), [0; GRANT_BYTES_MAX]);
+        out[..GRANT_BYTES].copy_from_slice(&plain);
+        let Some(session) = session else { return (out, 24) };
+        out[GRANT_BYTES..].copy_from_slice(&session.prove(label(active), &plain));
+        (out, 56)
+    }
+
+    /// Reads what the peer sent: the proof first, where there is a key.
+    pub(crate) fn open(
+        bytes: &[u8],
+        ring_bytes: u32,
+        session: Option<&Session>,
+        from_active: bool,
+    ) -> Result<Self, CloseReason> {
+        let mut plain = bytes;
+        if let Some(session) = session {
+            let split = bytes.split_at_checked(GRANT_BYTES).ok_or(CloseReason::Authentication)?;
+            if !session.is_proved(label(from_active), split.0, split.1) {
+                return Err(CloseReason::Authentication);
+            }
+            plain = split.0;
+        }
+        Ok(Self::decode(plain, ring_bytes)?)
+    }
+
     pub(crate) fn encode(&self) -> [u8; GRANT_BYTES] {
         let mut out = [0; GRANT_BYTES];
         out[0..4].copy_from_slice(&MAGIC);
@@ -68,6 +106,36 @@ mod tests {
         ];
         assert_eq!(grant.encode(), golden);
         assert_eq!(Grant::decode(&golden, 0x0004_0000), Ok(grant));
+    }
+
+    #[test]
+    fn a_sealed_grant_opens_only_with_its_session_and_from_its_side() {
+        let hello = crate::Hello::decode(
+            b"gmml\x01\x28\x05\0\0\0\x04\0\0\x40\0\0\x40\0\x10\x10\0\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+        )
+        .unwrap();
+        let session = |byte| {
+            let key = crate::Key::new(&[byte; 32]).unwrap();
+            Session::passive(&key, &hello, &hello, [7; 16])
+        };
+        let (ours, others) = (session(1), session(2));
+        let grant = Grant { ring_bytes: 4096, address: 4096, rkey: 1 };
+        let (bytes, len) = grant.seal(Some(&ours), true);
+        assert_eq!(len as usize, GRANT_BYTES_MAX);
+        assert_eq!(Grant::open(&bytes, 4096, Some(&ours), true), Ok(grant));
+        let refused = Err(CloseReason::Authentication);
+        assert_eq!(Grant::open(&bytes, 4096, Some(&others), true), refused);
+        assert_eq!(Grant::open(&bytes, 4096, Some(&ours), false), refused, "one's own, sent back");
+        assert_eq!(Grant::open(&bytes[..GRANT_BYTES], 4096, Some(&ours), true), refused, "no proof");
+        for at in 0..GRANT_BYTES_MAX {
+            let mut bad = bytes;
+            bad[at] ^= 1;
+            assert_eq!(Grant::open(&bad, 4096, Some(&ours), true), refused, "byte {at}");
+        }
+        let (bytes, len) = grant.seal(None, true);
+        assert_eq!(len as usize, GRANT_BYTES);
+        assert_eq!(Grant::open(&bytes[..GRANT_BYTES], 4096, None, true), Ok(grant));
+        assert!(Grant::open(&bytes, 4096, None, true).is_err(), "a proof that nobody asked for");
     }
 
     #[test]

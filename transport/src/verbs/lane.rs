@@ -7,7 +7,11 @@
 //! ```
 //! Mappings may go before registrations: a registration pins its pages by itself.
 
-use std::{os::fd::AsFd, sync::Arc, time::Duration};
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
 
 use rustix::fs::MemfdFlags;
 
@@ -15,14 +19,16 @@ use crate::{
     ConnId, DataPath, Hello, Negotiated, PortConfig, PortError, RejectReason,
     hello::Feature,
     mem::{Access, Region},
+    proof::Session,
     verbs::{
         cm::{CmId, ConnectParams, QpRequest},
         device::Context,
         entry::Handle,
         gate::{CqShare, PortDevice, Seat, Shared},
-        grant::GRANT_BYTES,
+        grant::GRANT_BYTES_MAX,
         mr::{Mr, Purpose},
         pool::Pool,
+        ports,
         qp::{LocalBytes, Qp, RecvList, receive_id},
         rx::GOODBYE,
         sys,
@@ -35,8 +41,9 @@ pub(crate) const CREATE_QP: &str = "rdma_create_qp";
 /// The grant that arrives lies at the start of the page, the one that leaves here.
 const GRANT_OUT: usize = 64;
 const GRANT_PAGE: usize = 4096;
-#[expect(clippy::cast_possible_truncation, reason = "24")]
-const GRANT_BYTES_U32: u32 = GRANT_BYTES as u32;
+#[expect(clippy::cast_possible_truncation, reason = "56")]
+const GRANT_BYTES_MAX_U32: u32 = GRANT_BYTES_MAX as u32;
+const _: () = assert!(GRANT_BYTES_MAX <= GRANT_OUT);
 
 /// What the device must let go of before the seat is free. Fields drop in this order.
 #[derive(Debug)]
@@ -66,28 +73,28 @@ pub(crate) struct GrantPage {
 
 impl GrantPage {
     fn incoming(&self) -> LocalBytes {
-        self.local(0)
+        self.local(0, GRANT_BYTES_MAX_U32)
     }
 
-    fn local(&self, at: usize) -> LocalBytes {
-        let address = self.region.at(at, GRANT_BYTES).as_ptr().addr() as u64;
-        LocalBytes { address, bytes: GRANT_BYTES_U32, lkey: self.lkey }
+    fn local(&self, at: usize, bytes: u32) -> LocalBytes {
+        let address = self.region.at(at, bytes as usize).as_ptr().addr() as u64;
+        LocalBytes { address, bytes, lkey: self.lkey }
     }
 
     /// What arrived; called once, after its completion.
     pub(crate) fn read(&self, bytes: u32) -> Vec<u8> {
-        let bytes = (bytes as usize).min(GRANT_BYTES);
+        let bytes = (bytes as usize).min(GRANT_BYTES_MAX);
         let from = self.region.at(0, bytes);
         // SAFETY: inside the page; the one receive that the device had for it has completed.
         unsafe { std::slice::from_raw_parts(from.as_ptr(), bytes) }.to_vec()
     }
 
-    /// Puts our grant where the device fetches it; called once, before the post.
-    pub(crate) fn write(&self, grant: &[u8; GRANT_BYTES]) -> LocalBytes {
-        let to = self.region.at(GRANT_OUT, GRANT_BYTES);
+    /// Puts our grant, of which `bytes` go, where the device fetches it; called once, before the post.
+    pub(crate) fn write(&self, grant: &[u8; GRANT_BYTES_MAX], bytes: u32) -> LocalBytes {
+        let to = self.region.at(GRANT_OUT, GRANT_BYTES_MAX);
         // SAFETY: inside the page, apart from where the other grant arrives; no work names this place yet.
-        unsafe { to.cast::<[u8; GRANT_BYTES]>().write_unaligned(*grant) };
-        self.local(GRANT_OUT)
+        unsafe { to.cast::<[u8; GRANT_BYTES_MAX]>().write_unaligned(*grant) };
+        self.local(GRANT_OUT, bytes.min(GRANT_BYTES_MAX_U32))
     }
 }
 
@@ -97,7 +104,6 @@ pub(crate) struct Lane {
     pub(crate) qp: Qp,
     pub(crate) grants: GrantPage,
     pub(crate) holdings: Holdings,
-    pub(crate) device_name: String,
 }
 
 impl Lane {
@@ -126,12 +132,10 @@ impl Lane {
                 Err(errno) => return Err(PortError::System { step: CREATE_QP, errno }),
             }
         };
-        let device_name = format!("{} port {}", device.context.name(), id.port_number());
         let lane = Self {
             qp,
             grants,
             holdings: Holdings { registrations: vec![registration], share, device, seat },
-            device_name,
         };
         lane.post_grant_receive()?;
         Ok(lane)
@@ -149,6 +153,13 @@ impl Lane {
         self.holdings.device.limits.iwarp
     }
 
+    /// Says which port of which device it is on; once the queue pair stands.
+    pub(crate) fn describe(&self, id: &CmId, negotiated: &mut Negotiated) {
+        let port = ports::device_port(id, &self.qp, self.context(), self.iwarp());
+        negotiated.device = format!("{} port {}", port.device, port.number);
+        negotiated.port = Some(port);
+    }
+
     fn post_grant_receive(&self) -> Result<(), PortError> {
         let mut list = RecvList::new(1);
         list.push(WrId::new(Kind::GrantReceive, self.conn(), 0), Some(self.grants.incoming()));
@@ -156,7 +167,7 @@ impl Lane {
     }
 
     /// What this side says first.
-    pub(crate) fn hello(&self, config: &PortConfig, nonce: u64) -> Hello {
+    pub(crate) fn hello(&self, config: &PortConfig, nonce: u128) -> Hello {
         let limits = &self.holdings.device.limits;
         Hello {
             features: Feature::default()
@@ -189,8 +200,7 @@ impl Lane {
             DataPath::Ring => (memory_ring("gimmal-rx", config.ring_bytes)?, Purpose::ReceiveRing),
             DataPath::SendRecv => {
                 let bytes = (usize::from(config.arrivals) + GOODBYE) * config.slot_bytes as usize;
-                let slab = Region::anonymous(bytes).map_err(|error| system("mmap", &error))?;
-                (slab, Purpose::Local)
+                (memory_slab("gimmal-slots", bytes)?, Purpose::Local)
             }
         };
         let rx_registration = Mr::new(pd, &rx, purpose)?;
@@ -217,9 +227,14 @@ impl Lane {
         list.post(&self.qp).map_err(|error| PortError::System { step: "ibv_post_recv", errno: error.errno })
     }
 
-    /// What the CM is told with our hello. Never more than the peer's hello or, on IB, its request allows;
+    /// What the CM is told with `private`, which begins with our hello. Never more than the peer's hello or, on IB, its request allows;
     /// iWARP's events carry these two numbers swapped or not at all.
-    pub(crate) fn params(&self, ours: &Hello, theirs: Option<(&Hello, u8, u8)>) -> ConnectParams {
+    pub(crate) fn params(
+        &self,
+        ours: &Hello,
+        private: Vec<u8>,
+        theirs: Option<(&Hello, u8, u8)>,
+    ) -> ConnectParams {
         let (mut responder_resources, mut initiator_depth) = (ours.responder_resources, ours.initiator_depth);
         if let Some((theirs, event_responder, event_depth)) = theirs {
             responder_resources = responder_resources.min(theirs.initiator_depth);
@@ -229,13 +244,14 @@ impl Lane {
                 initiator_depth = initiator_depth.min(event_depth);
             }
         }
-        ConnectParams::new(ours.encode().to_vec(), responder_resources, initiator_depth)
+        ConnectParams::new(private, responder_resources, initiator_depth)
     }
 }
 
 /// Why a lane could not be wired.
 #[derive(Debug)]
 pub(crate) enum WireError {
+    Unproven,
     Terms(RejectReason),
     Port(PortError),
 }
@@ -286,10 +302,12 @@ pub(crate) struct LinkParts {
     /// The active side sends its grant first.
     pub(crate) active: bool,
     pub(crate) handshake_timeout: Duration,
+    /// The handshake of a shared key, where there is one.
+    pub(crate) session: Option<Session>,
 }
 
 /// Queue sizes, each a sum with reasons:
-/// - sends: chains of frames, READs up to the depth we ask for, one grant, one goodbye;
+/// - sends: chains of frames, READs up to the depth we ask for, one grant or nudge, one goodbye;
 /// - receives: those guaranteed to the peer, one for its grant, one for its goodbye.
 fn queue_sizes(config: &PortConfig, device: &PortDevice) -> Result<QpRequest, PortError> {
     let depth = config.initiator_depth.min(device.limits.initiator_depth);
@@ -321,10 +339,21 @@ const fn inline_step(bytes: u32) -> u32 {
 }
 
 fn memory_ring(name: &str, bytes: u32) -> Result<Region, PortError> {
+    let fd = memory_file(name, bytes.into())?;
+    Region::ring(fd.as_fd(), 0, bytes as usize, Access::ReadWrite).map_err(|error| system("mmap", &error))
+}
+
+/// A file's pages, not private ones: held frames are read through a second mapping of them.
+fn memory_slab(name: &str, bytes: usize) -> Result<Region, PortError> {
+    let fd = memory_file(name, bytes as u64)?;
+    Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(|error| system("mmap", &error))
+}
+
+fn memory_file(name: &str, bytes: u64) -> Result<OwnedFd, PortError> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)
         .map_err(|errno| rustix_error("memfd_create", errno))?;
-    rustix::fs::ftruncate(&fd, bytes.into()).map_err(|errno| rustix_error("ftruncate", errno))?;
-    Region::ring(fd.as_fd(), 0, bytes as usize, Access::ReadWrite).map_err(|error| system("mmap", &error))
+    rustix::fs::ftruncate(&fd, bytes).map_err(|errno| rustix_error("ftruncate", errno))?;
+    Ok(fd)
 }
 
 fn rustix_error(step: &'static str, errno: rustix::io::Errno) -> PortError {

@@ -1,20 +1,19 @@
 //! The passive side: requests whose hello was good are handed out, others are refused and counted.
 
 use std::{
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
     time::Duration,
 };
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::{
-    AcceptError, Address, Hello, Incoming, ListenError, ListenOptions, Listener, PortError, Refusal,
-    RejectReason,
-    hello::encode_reject,
+    AcceptError, Address, DeviceChoice, Hello, Incoming, Key, ListenError, ListenOptions, Listener,
+    PortError, Refusal, RejectReason,
+    hello::{Feature, encode_reject},
+    proof::{Session, admit, random},
+    rejected::Rejected,
     verbs::{
         cm::{CmEvent, CmId},
         connect::{set_ack_timeout, set_rnr_timer},
@@ -24,7 +23,7 @@ use crate::{
         lane::{CREATE_QP, Lane, LinkParts, WireError},
         link::VerbsLink,
         naming::look_up,
-        sys,
+        ports, sys,
     },
 };
 
@@ -35,7 +34,7 @@ const CLOSE_WAIT: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(crate) struct Listening {
     pub(crate) requests: Sender<Request>,
-    pub(crate) rejected: Arc<AtomicU64>,
+    pub(crate) rejected: Arc<Rejected>,
     pub(crate) options: ListenOptions,
 }
 
@@ -51,6 +50,8 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) struct Requested {
     hello: Hello,
+    /// The shared key that the request was tagged with.
+    key: Option<Key>,
     /// What the CM's event allows; already swapped by it.
     responder_resources: u8,
     initiator_depth: u8,
@@ -59,12 +60,39 @@ pub(crate) struct Requested {
 }
 
 impl Control {
-    /// Listens on the first of `addresses` that works; wildcards on both families.
+    /// Listens on all of `addresses`, which are those of a device, with one port; the first chooses it.
+    fn listen_on_each(
+        &mut self,
+        addresses: &[SocketAddr],
+        listening: &Listening,
+    ) -> Result<(Vec<Handle>, u16), ListenError> {
+        let (mut ids, mut bound) = (Vec::new(), 0);
+        for &address in addresses {
+            let port = if ids.is_empty() { address.port() } else { bound };
+            match self.listen_on(SocketAddr::new(address.ip(), port), listening) {
+                Ok((handle, port)) => {
+                    ids.push(handle);
+                    bound = port;
+                }
+                Err(error) => {
+                    ids.into_iter().for_each(|handle| self.unlisten(handle));
+                    return Err(error);
+                }
+            }
+        }
+        Ok((ids, bound))
+    }
+
+    /// Listens on the first of `addresses` that works; wildcards on both families. On every one when a device was
+    /// chosen: they are its.
     pub(crate) fn listen(
         &mut self,
         addresses: &[SocketAddr],
         listening: &Listening,
     ) -> Result<(Vec<Handle>, u16), ListenError> {
+        if listening.options.device.is_some() && !addresses.is_empty() {
+            return self.listen_on_each(addresses, listening);
+        }
         let mut error = None;
         for &address in addresses {
             match self.listen_on(address, listening) {
@@ -110,10 +138,10 @@ impl Control {
         let Some(Role::Listener(listening)) = self.ids.get(&event.key).map(|entry| &entry.role) else {
             return;
         };
-        let hello = match Hello::decode_behind(event.private()) {
-            Ok(hello) => hello,
+        let (hello, key) = match admit(event.private(), &listening.options.keys) {
+            Ok((hello, key)) => (hello, key.cloned()),
             Err(reason) => {
-                listening.rejected.fetch_add(1, Ordering::Relaxed);
+                listening.rejected.note(reason);
                 tracing::info!(peer = ?id.peer(), %reason, "refused a connect request");
                 if let Err(errno) = id.reject(&encode_reject(reason)) {
                     tracing::debug!(errno, "rdma_reject failed: the client is gone");
@@ -124,6 +152,7 @@ impl Control {
         let peer = id.peer().map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
         let requested = Requested {
             hello,
+            key,
             responder_resources: event.responder_resources,
             initiator_depth: event.initiator_depth,
             options: listening.options.clone(),
@@ -182,12 +211,21 @@ fn answer(
     shared: &Arc<Shared>,
 ) -> Result<LinkParts, (Box<Lane>, AcceptError)> {
     let theirs = &requested.hello;
-    let ours = lane.hello(&shared.config, theirs.nonce);
-    let mut wiring = match lane.wire(&shared.config, &ours, theirs) {
-        Ok(wiring) => wiring,
+    let mut ours = lane.hello(&shared.config, theirs.nonce);
+    ours.features = ours.features.and(Feature::KEYED, requested.key.is_some());
+    let session = requested.key.as_ref().map(|key| Ok(Session::passive(key, theirs, &ours, random()?)));
+    let wired = session
+        .transpose()
+        .map_err(WireError::Port)
+        .and_then(|session| Ok((lane.wire(&shared.config, &ours, theirs)?, session)));
+    let (mut wiring, session) = match wired {
+        Ok(wired) => wired,
         Err(error) => {
             let (reason, error) = match error {
                 WireError::Terms(reason) => (reason, AcceptError::Rejected(reason)),
+                WireError::Unproven => {
+                    (RejectReason::Authentication, AcceptError::Rejected(RejectReason::Authentication))
+                }
                 WireError::Port(error) => (RejectReason::Overloaded, error.into()),
             };
             let _ = id.reject(&encode_reject(reason));
@@ -195,17 +233,19 @@ fn answer(
         }
     };
     let event = (theirs, requested.responder_resources, requested.initiator_depth);
-    let params = lane.params(&ours, Some(event));
+    let mut private = ours.encode().to_vec();
+    private.extend(session.iter().flat_map(Session::challenge));
+    let params = lane.params(&ours, private, Some(event));
     let ack_timeout = set_ack_timeout(id, &lane, requested.options.ack_timeout);
     if let Err(errno) = id.accept(&params) {
         return Err((Box::new(lane), AcceptError::Gone { errno }));
     }
     wiring.negotiated.ack_timeout = ack_timeout;
     wiring.negotiated.rnr_timer = set_rnr_timer(&lane, requested.options.rnr_timer);
-    wiring.negotiated.device.clone_from(&lane.device_name);
+    lane.describe(id, &mut wiring.negotiated);
     wiring.negotiated.peer.clone_from(&requested.peer);
     let handshake_timeout = requested.options.handshake_timeout;
-    Ok(LinkParts { handle, lane, wiring, active: false, handshake_timeout })
+    Ok(LinkParts { handle, lane, wiring, active: false, handshake_timeout, session })
 }
 
 fn listen_error(address: SocketAddr, step: &'static str, errno: i32) -> ListenError {
@@ -240,6 +280,31 @@ pub(crate) fn listen_addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>,
     })
 }
 
+/// Those of `asked` that the device has; all it has for a wildcard.
+fn on_device(
+    asked: &[SocketAddr],
+    has: &[IpAddr],
+    choice: &DeviceChoice,
+) -> Result<Vec<SocketAddr>, ListenError> {
+    let fits = |asked: IpAddr, has: IpAddr| {
+        asked == has || (asked.is_unspecified() && (asked.is_ipv4() || has.is_ipv6()))
+    };
+    let mut found = Vec::new();
+    for asked in asked {
+        for &ip in has.iter().filter(|ip| fits(asked.ip(), **ip)) {
+            let address = SocketAddr::new(ip, asked.port());
+            if !found.contains(&address) {
+                found.push(address);
+            }
+        }
+    }
+    if found.is_empty() {
+        let address = asked.first().map_or_else(String::new, |asked| format!("rdma://{asked}"));
+        return Err(ListenError::Address { address, why: format!("{choice} has {has:?}") });
+    }
+    Ok(found)
+}
+
 /// The passive side of the RDMA CM.
 #[derive(Debug)]
 pub struct VerbsListener {
@@ -247,7 +312,7 @@ pub struct VerbsListener {
     address: Address,
     ids: Vec<Handle>,
     requests: Receiver<Request>,
-    rejected: Arc<AtomicU64>,
+    rejected: Arc<Rejected>,
 }
 
 impl VerbsListener {
@@ -257,9 +322,12 @@ impl VerbsListener {
         port: u16,
         options: &ListenOptions,
     ) -> Result<Self, ListenError> {
-        let addresses = listen_addresses(host, port)?;
+        let mut addresses = listen_addresses(host, port)?;
+        if let Some(choice) = &options.device {
+            addresses = on_device(&addresses, &ports::addresses_of(choice)?, choice)?;
+        }
         let (sender, requests) = bounded(usize::from(options.backlog.max(1)));
-        let rejected = Arc::new(AtomicU64::new(0));
+        let rejected = Arc::<Rejected>::default();
         let (reply, answer) = bounded(1);
         control.send(Command::Listen {
             addresses,
@@ -297,7 +365,11 @@ impl Listener for VerbsListener {
     }
 
     fn rejected(&self) -> u64 {
-        self.rejected.load(Ordering::Relaxed)
+        self.rejected.count()
+    }
+
+    fn last_rejected(&self) -> Option<RejectReason> {
+        self.rejected.last()
     }
 }
 
@@ -353,5 +425,31 @@ impl Drop for VerbsIncoming {
             let refusal = RejectReason::Overloaded.into();
             self.control.send(Command::Reject { handle: self.request.handle, refusal });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_device_has_is_listened_on() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let has = [ip("10.0.0.1"), ip("10.0.0.2"), ip("fd00::1")];
+        let choice: DeviceChoice = "rxe0".parse().unwrap();
+        let on = |asked: &[&str]| {
+            on_device(&asked.iter().map(|asked| at(asked)).collect::<Vec<_>>(), &has, &choice)
+        };
+        let all = vec![at("10.0.0.1:7"), at("10.0.0.2:7"), at("[fd00::1]:7")];
+        assert_eq!(on(&["0.0.0.0:7"]), Ok(all.clone()));
+        assert_eq!(on(&["0.0.0.0:7", "[::]:7"]), Ok(all));
+        assert_eq!(on(&["[::]:7"]), Ok(vec![at("[fd00::1]:7")]));
+        assert_eq!(on(&["10.0.0.2:7"]), Ok(vec![at("10.0.0.2:7")]));
+        let error = on(&["10.0.9.9:7"]).unwrap_err().to_string();
+        assert!(
+            error.contains("10.0.9.9:7") && error.contains("rxe0 has") && error.contains("fd00::1"),
+            "{error}"
+        );
     }
 }

@@ -13,6 +13,7 @@
 //! Data travels by write-with-immediate into the peer's receive ring where the device can, by SEND into posted
 //! receives where it cannot (iWARP). Bulk is pulled by RDMA READ.
 
+mod addresses;
 mod asynchronous;
 mod close;
 mod cm;
@@ -36,6 +37,7 @@ mod naming;
 mod poll;
 mod pool;
 mod port;
+mod ports;
 mod pulls;
 mod qp;
 pub mod raw;
@@ -58,6 +60,7 @@ use crate::{
     Address, ConnectError, ConnectOptions, ListenError, ListenOptions, PortConfig, PortError, Provider,
 };
 
+pub use addresses::{Assigned, all as addresses};
 pub use connect::VerbsConnecting;
 pub use gate::VerbsGate;
 pub use inspect::{
@@ -151,6 +154,17 @@ impl Provider for Verbs {
         let (host, port) =
             rdma_host(address).map_err(|why| ConnectError::Address { address: address.to_string(), why })?;
         let control = self.control()?;
+        let mut sources: Vec<_> = options.source.into_iter().collect();
+        if let Some(choice) = &options.device {
+            let has = ports::addresses_of(choice)?;
+            if let Some(source) = sources.first().filter(|source| !has.contains(source)) {
+                let why = format!("{choice} has {has:?}, and not {source}");
+                return Err(ConnectError::Address { address: address.to_string(), why });
+            }
+            if sources.is_empty() {
+                sources = has;
+            }
+        }
         let (sender, outcome) = bounded(1);
         let attempt = Attempt {
             ticket: control.ticket(),
@@ -161,6 +175,8 @@ impl Provider for Verbs {
             current: None,
             shared: Arc::clone(&gate.shared),
             options: options.clone(),
+            nonce: u128::from_le_bytes(crate::proof::random()?),
+            sources,
             deadline: Instant::now() + options.connect_timeout,
             outcome: sender,
         };

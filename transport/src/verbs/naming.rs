@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use crate::{
     ConnectError, PortError,
-    hello::{CONNECT_PRIVATE_BYTES, HELLO_BYTES},
+    hello::CONNECT_PRIVATE_BYTES,
     verbs::raw::{CmError, Resolve, Target},
 };
 
@@ -34,9 +34,9 @@ pub(crate) fn connect_error(address: &str, error: CmError) -> ConnectError {
     }
 }
 
-/// Whether our hello fits behind what the resolver wants to be sent first.
-pub(crate) fn leaves_room(target: &Target) -> Result<(), PortError> {
-    let limit = CONNECT_PRIVATE_BYTES - HELLO_BYTES;
+/// Whether our request, a hello and perhaps the tag of a key, fits behind what the resolver wants to be sent first.
+pub(crate) fn leaves_room(target: &Target, request_bytes: usize) -> Result<(), PortError> {
+    let limit = CONNECT_PRIVATE_BYTES - request_bytes;
     let value = target.connect_data.len();
     if value <= limit {
         return Ok(());
@@ -59,6 +59,7 @@ pub(crate) fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{hello::HELLO_BYTES, proof::REQUEST_BYTES};
 
     #[test]
     fn an_address_needs_nobody_and_a_name_does() {
@@ -73,9 +74,13 @@ mod tests {
     fn connect_data_must_leave_room_for_our_hello() {
         let mut target = Target::at("10.0.0.1:1".parse::<SocketAddr>().unwrap());
         target.connect_data = vec![0; 16];
-        assert_eq!(leaves_room(&target), Ok(()));
+        assert_eq!(leaves_room(&target, HELLO_BYTES), Ok(()));
+        assert!(leaves_room(&target, REQUEST_BYTES).is_err());
         target.connect_data.push(0);
-        assert!(matches!(leaves_room(&target), Err(PortError::Limit { value: 17, limit: 16, .. })));
+        assert!(matches!(
+            leaves_room(&target, HELLO_BYTES),
+            Err(PortError::Limit { value: 17, limit: 16, .. })
+        ));
     }
 
     #[test]

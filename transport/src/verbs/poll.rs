@@ -233,9 +233,11 @@ impl VerbsPort {
                         }
                         true
                     }
-                    (Phase::Opening { deadline }, None) => {
+                    (Phase::Opening { deadline, nudge }, None) => {
                         if now >= *deadline {
                             self.begin_close(index, CloseReason::Handshake, now);
+                        } else if now >= *nudge {
+                            conn.nudge(now, &mut self.sends);
                         }
                         true
                     }

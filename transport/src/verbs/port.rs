@@ -389,7 +389,7 @@ impl Port for VerbsPort {
                 Phase::Opening { .. } | Phase::Open if conn.post_failed.is_some() => {
                     conn.post_failed.map_or(Time::NEVER, |failed| failed.at)
                 }
-                Phase::Opening { deadline } => *deadline,
+                Phase::Opening { deadline, nudge } => (*deadline).min(*nudge),
                 Phase::Open => Time::NEVER,
                 Phase::Closing(closing) => closing.deadline(),
             })

@@ -25,10 +25,12 @@ pub(crate) enum Kind {
     Read,
     /// The empty message before an orderly end.
     Goodbye,
+    /// A write of no bytes, which only makes the peer's device look at its socket.
+    Nudge,
 }
 
-const KINDS: [Kind; 6] =
-    [Kind::Receive, Kind::GrantReceive, Kind::Grant, Kind::Chain, Kind::Read, Kind::Goodbye];
+const KINDS: [Kind; 7] =
+    [Kind::Receive, Kind::GrantReceive, Kind::Grant, Kind::Chain, Kind::Read, Kind::Goodbye, Kind::Nudge];
 
 /// The 64 bits of `wr_id`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -23,8 +23,8 @@ trait Harm {
     /// Takes the network away for so many milliseconds, from shortly after the answer on: the link goes down, or all
     /// that is sent is lost on the way.
     async fn cut(&self, cx: &Cx, netdev: String, ms: u64, how: Cut);
-    /// How many milliseconds ago the network came back.
-    async fn since_up(&self, cx: &Cx) -> Option<u64>;
+    /// When the network came back, if it did.
+    async fn back(&self, cx: &Cx) -> Option<Back>;
     /// Ends the process without a goodbye, shortly after the answer.
     async fn die(&self, cx: &Cx);
     /// Switches the host off, shortly after the answer.
@@ -33,14 +33,24 @@ trait Harm {
     async fn hang(&self, cx: &Cx);
 }
 
-/// How a network goes away. rxe breaks a queue pair that sends while its own link is down, the CM's own among them:
-/// then the device must be added anew before anybody can connect.
+/// How a network goes away. Not by `ip link set down`: that takes the route, rxe breaks every queue pair that sends
+/// without one, the CM's own among them, and then nobody connects, rdma-core's rping neither, until the device is added
+/// anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
 enum Cut {
-    /// The server's link goes down.
-    Link,
-    /// Both hosts' packets are lost on the way.
+    /// The server's cable is pulled out: no carrier, and the port is down. Needs the lab's wire.
+    Wire,
+    /// Both hosts' packets are lost on the way; the ports stay up and no event tells.
     Loss,
+}
+
+/// How a network was away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct Back {
+    /// How long ago it came back.
+    since_ms: u64,
+    /// Whether the network device had no carrier meanwhile.
+    carrier_lost: bool,
 }
 
 /// From an answer to the harm, so that the answer is not lost with it.
@@ -49,7 +59,7 @@ const LEAD: Duration = Duration::from_millis(200);
 const SLACK: Duration = Duration::from_millis(500);
 
 #[derive(Default, Clone)]
-struct Harmer(Arc<Mutex<Option<Instant>>>);
+struct Harmer(Arc<Mutex<Option<(Instant, bool)>>>);
 
 fn later(act: impl FnOnce() + Send + 'static) {
     std::thread::spawn(move || {
@@ -65,30 +75,40 @@ fn command(program: &str, arguments: &[&str]) {
     }
 }
 
-fn cut_for(netdev: &str, span: Duration, how: Cut) {
+/// The lab pulls out the cable, or puts it back, when it reads this.
+fn wire(state: &str) {
+    let outcome = std::env::var("GIMMAL_LAB_WIRE").map(|path| std::fs::write(path, state));
+    println!("wire {state}: {outcome:?}");
+}
+
+/// Says whether the carrier was gone meanwhile.
+fn cut_for(netdev: &str, span: Duration, how: Cut) -> bool {
     match how {
-        Cut::Link => command("ip", &["link", "set", netdev, "down"]),
+        Cut::Wire => wire("down"),
         Cut::Loss => command("tc", &["qdisc", "add", "dev", netdev, "root", "netem", "loss", "100%"]),
     }
     std::thread::sleep(span);
+    let carrier = std::fs::read_to_string(format!("/sys/class/net/{netdev}/carrier"));
     match how {
-        Cut::Link => command("ip", &["link", "set", netdev, "up"]),
+        Cut::Wire => wire("up"),
         Cut::Loss => command("tc", &["qdisc", "del", "dev", netdev, "root"]),
     }
+    carrier.is_ok_and(|carrier| carrier.trim() == "0")
 }
 
 impl Harm for Harmer {
     async fn cut(&self, _: &Cx, netdev: String, ms: u64, how: Cut) {
         let up = Arc::clone(&self.0);
+        *up.lock().unwrap_or_else(PoisonError::into_inner) = None;
         later(move || {
-            cut_for(&netdev, Duration::from_millis(ms), how);
-            *up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            let carrier_lost = cut_for(&netdev, Duration::from_millis(ms), how);
+            *up.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), carrier_lost));
         });
     }
 
-    async fn since_up(&self, _: &Cx) -> Option<u64> {
-        let up = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        up.and_then(|up| u64::try_from(up.elapsed().as_millis()).ok())
+    async fn back(&self, _: &Cx) -> Option<Back> {
+        let (up, carrier_lost) = (*self.0.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some(Back { since_ms: u64::try_from(up.elapsed().as_millis()).ok()?, carrier_lost })
     }
 
     async fn die(&self, _: &Cx) {
@@ -217,11 +237,16 @@ fn anyhow_of<T, E: std::fmt::Debug>(result: Result<T, E>) -> anyhow::Result<T> {
     result.map_err(|error| anyhow::anyhow!("{error:?}"))
 }
 
+/// Where this process begins to number its calls: the server remembers those of earlier ones.
+fn first_number() -> u64 {
+    u64::from(std::process::id()) << 32
+}
+
 /// Calls without pause until `stop`.
 fn call_on(client: &TallyClient<Client>, stop: &AtomicBool) -> Fates {
     let mut fates = Fates::default();
     let mut last = Instant::now();
-    for number in 0.. {
+    for number in first_number().. {
         if stop.load(Ordering::Relaxed) {
             break;
         }
@@ -278,7 +303,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let back = if options.event == Event::Restart {
         wait_for_restart(&tally, before, harmed)?
     } else {
-        wait_for_network(&harm, harmed)?
+        wait_for_network(options, &harm, harmed)?
     };
     // Traffic after it, too.
     std::thread::sleep(Duration::from_millis(500));
@@ -308,7 +333,7 @@ fn harm_it(options: &Options, harm: &HarmClient<Client>) -> anyhow::Result<()> {
     if matches!(options.event, Event::Cut | Event::Ride) && options.how == Cut::Loss {
         // What we send is lost, too.
         let (netdev, span) = (options.netdev.clone(), Duration::from_millis(options.away_ms));
-        later(move || cut_for(&netdev, span, Cut::Loss));
+        later(move || _ = cut_for(&netdev, span, Cut::Loss));
     }
     Ok(())
 }
@@ -324,10 +349,17 @@ fn wait_for_restart(tally: &TallyClient<Client>, before: u32, harmed: Instant) -
 }
 
 /// How long after the network was back we could ask for it.
-fn wait_for_network(harm: &HarmClient<Client>, harmed: Instant) -> anyhow::Result<Duration> {
+fn wait_for_network(
+    options: &Options,
+    harm: &HarmClient<Client>,
+    harmed: Instant,
+) -> anyhow::Result<Duration> {
     loop {
-        match harm.since_up().wait() {
-            Ok(Some(ms)) => return Ok(Duration::from_millis(ms)),
+        match harm.back().wait() {
+            Ok(Some(back)) => {
+                ensure!(back.carrier_lost == (options.how == Cut::Wire), "not injected as {:?}", options.how);
+                return Ok(Duration::from_millis(back.since_ms));
+            }
             _ => std::thread::sleep(Duration::from_millis(5)),
         }
         ensure!(harmed.elapsed() < Duration::from_secs(60), "the server was not reached again");
@@ -367,7 +399,7 @@ fn check(
     ensure!(back <= Duration::from_millis(options.back_ms), "reconnected only after {back:?}");
     let end =
         fates.answered.iter().chain(&fates.not_run).chain(&fates.maybe_ran).max().copied().unwrap_or(0) + 1;
-    let seen: BTreeSet<u64> = anyhow_of(tally.seen(0, end).wait())?.into_iter().collect();
+    let seen: BTreeSet<u64> = anyhow_of(tally.seen(first_number(), end).wait())?.into_iter().collect();
     let lied: Vec<_> = fates.not_run.intersection(&seen).collect();
     ensure!(lied.is_empty(), "told NotRun, but they ran: {lied:?}");
     ensure!(fates.answered.is_subset(&seen), "answered, but they never ran");

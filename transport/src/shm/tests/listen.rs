@@ -277,7 +277,10 @@ fn r76_another_user_is_refused() {
     assert!(listener.accept(Duration::from_millis(300)).unwrap().is_none());
     assert_eq!(listener.rejected(), 1);
     let error = thread.join().unwrap().unwrap_err();
-    assert!(matches!(error, ConnectError::Rejected { reason: RejectReason::NotOurs, .. }), "{error}");
+    assert!(
+        matches!(error, ConnectError::Rejected { reason: RejectReason::NotAllowed { uid: 65534 }, .. }),
+        "{error}"
+    );
 }
 
 /// R78: a socket that nobody serves is replaced, one that somebody serves is not.

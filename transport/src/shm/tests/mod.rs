@@ -5,6 +5,7 @@
 mod bulk;
 mod echo;
 mod hostile;
+mod key;
 mod kill;
 mod listen;
 mod measure;

@@ -6,15 +6,19 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, netdevice, re
 
 /// An interface's address.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Assigned {
-    pub(crate) netdev: String,
-    pub(crate) address: IpAddr,
-    pub(crate) prefix: u8,
+pub struct Assigned {
+    /// `eth0`.
+    pub netdev: String,
+    /// What it has.
+    pub address: IpAddr,
+    /// Bits that it shares with its network.
+    pub prefix: u8,
 }
 
 impl Assigned {
     /// Whether peers beyond the link can use it; link-local ones need a scope that no URL of ours carries.
-    pub(crate) fn is_usable(&self) -> bool {
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
         match self.address {
             IpAddr::V4(v4) => !v4.is_link_local() && !v4.is_loopback(),
             IpAddr::V6(v6) => !v6.is_unicast_link_local() && !v6.is_loopback(),
@@ -36,7 +40,8 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
 /// What all interfaces have; empty when the kernel does not say.
-pub(crate) fn all() -> Vec<Assigned> {
+#[must_use]
+pub fn all() -> Vec<Assigned> {
     ask().unwrap_or_default()
 }
 

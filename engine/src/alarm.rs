@@ -1,0 +1,81 @@
+//! A worker's sleep as one descriptor that any event loop can wait for: what the port waits for, and a time.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+use rustix::{
+    event::epoll,
+    time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    },
+};
+
+/// Readable when the port has something to do, or the time that was set is over.
+#[derive(Debug)]
+pub struct Alarm {
+    epoll: OwnedFd,
+    timer: OwnedFd,
+}
+
+impl Alarm {
+    /// For a port that waits by `port`.
+    pub(crate) fn new(port: BorrowedFd<'_>) -> io::Result<Self> {
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, port, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &timer, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
+        Ok(Self { epoll, timer })
+    }
+
+    /// Rings after this time, and not before. What it rang before is forgotten.
+    ///
+    /// # Errors
+    /// The system call's.
+    pub fn set(&self, after: Duration) -> io::Result<()> {
+        // 0 would turn it off.
+        let after = after.max(Duration::from_nanos(1));
+        let it_value = Timespec {
+            tv_sec: after.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: after.subsec_nanos().into(),
+        };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value })?;
+        Ok(())
+    }
+}
+
+impl AsFd for Alarm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, eventfd, poll};
+
+    use super::*;
+
+    fn rings_within(alarm: &Alarm, ms: i64) -> bool {
+        let mut fds = [PollFd::new(alarm, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: ms * 1_000_000 })).unwrap() == 1
+    }
+
+    #[test]
+    fn it_rings_by_the_port_and_by_the_time() {
+        let port = eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+        let alarm = Alarm::new(port.as_fd()).unwrap();
+        assert!(!rings_within(&alarm, 1));
+        alarm.set(Duration::from_millis(5)).unwrap();
+        assert!(rings_within(&alarm, 900));
+        alarm.set(Duration::from_secs(100)).unwrap();
+        assert!(!rings_within(&alarm, 1), "what it rang before is forgotten");
+        rustix::io::write(&port, &1u64.to_ne_bytes()).unwrap();
+        assert!(rings_within(&alarm, 900));
+    }
+}

@@ -1,0 +1,148 @@
+//! A second call beside one that is slow; the first answer counts and the other call is cancelled.
+
+use std::{
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use gimmal_engine::transport::Loan;
+
+use crate::{
+    again::{Again, repeatable},
+    cell::{Outcome, block},
+    channel::{CallOptions, Channel, Ticket},
+    codec::Compose,
+    error::AllocateError,
+    method::Method,
+    stream::Lanes,
+    timer::Alarm,
+};
+
+/// A channel that makes a call a second time when its answer takes longer than `after`, and its method is
+/// `#[idempotent]`. Of use around a channel over several servers.
+#[derive(Clone, Debug)]
+pub struct Hedge<C> {
+    channel: C,
+    after: Duration,
+}
+
+impl<C: Channel> Hedge<C> {
+    /// Around `channel`; `after` is best a little above the usual time of an answer.
+    pub fn new(channel: C, after: Duration) -> Self {
+        Self { channel, after }
+    }
+}
+
+impl<C: Channel> Channel for Hedge<C> {
+    type Ticket = Hedged<C>;
+
+    fn start<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        loan: Option<Loan>,
+        arguments: &A,
+    ) -> Hedged<C> {
+        let mut spare = None;
+        if loan.is_none() && method.is_idempotent {
+            let again = Again::new(method, options, None, (self.after, self.after), arguments);
+            let at = Instant::now().checked_add(self.after);
+            spare = again
+                .ok()
+                .zip(at)
+                .map(|(again, at)| Box::new(Spare { channel: self.channel.clone(), again, at, alarm: None }));
+        }
+        let first = match &spare {
+            Some(spare) => self.channel.start(method, options, None, &spare.again.body[..]),
+            None => self.channel.start(method, options, loan, arguments),
+        };
+        Hedged { tickets: [Some(first), None], spare }
+    }
+
+    fn start_streams<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        lanes: Lanes,
+        arguments: &A,
+    ) -> Hedged<C> {
+        let first = self.channel.start_streams(method, options, lanes, arguments);
+        Hedged { tickets: [Some(first), None], spare: None }
+    }
+
+    fn drive(&self, may_idle: bool) -> bool {
+        self.channel.drive(may_idle)
+    }
+
+    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+        self.channel.loan(bytes)
+    }
+}
+
+/// The second call, not yet made.
+#[derive(Debug)]
+struct Spare<C> {
+    channel: C,
+    again: Again,
+    at: Instant,
+    alarm: Option<Alarm>,
+}
+
+/// A call that may be made twice.
+#[derive(Debug)]
+pub struct Hedged<C: Channel> {
+    tickets: [Option<C::Ticket>; 2],
+    spare: Option<Box<Spare<C>>>,
+}
+
+// Nothing in it is pinned.
+impl<C: Channel> Unpin for Hedged<C> {}
+
+impl<C: Channel> Hedged<C> {
+    /// What either came to: a failure counts only when the other cannot do better.
+    fn poll_both(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        for at in 0..2 {
+            let Some(ticket) = &mut self.tickets[at] else { continue };
+            let Poll::Ready(outcome) = ticket.poll(context) else { continue };
+            let other = self.tickets[1 - at].is_some();
+            if !other || repeatable(&outcome).is_none() {
+                // The other is cancelled.
+                self.tickets[1 - at] = None;
+                self.spare = None;
+                return Poll::Ready(outcome);
+            }
+            self.tickets[at] = None;
+        }
+        Poll::Pending
+    }
+}
+
+impl<C: Channel> Ticket for Hedged<C> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        if let Poll::Ready(outcome) = self.poll_both(context) {
+            return Poll::Ready(outcome);
+        }
+        let Some(spare) = &mut self.spare else { return Poll::Pending };
+        if Instant::now() < spare.at {
+            spare.alarm = Some(Alarm::new(spare.at, context.waker()));
+            return Poll::Pending;
+        }
+        let Some(spare) = self.spare.take() else { return Poll::Pending };
+        if let Some(options) = spare.again.options() {
+            let second = spare.channel.start(spare.again.method, &options, None, &spare.again.body[..]);
+            let free = usize::from(self.tickets[0].is_some());
+            self.tickets[free] = Some(second);
+        }
+        self.poll_both(context)
+    }
+
+    fn wait(&mut self) -> Outcome {
+        block(|context| self.poll(&mut Context::from_waker(context.waker())))
+    }
+
+    fn recycle(&mut self, buffer: Vec<u8>) {
+        if let Some(ticket) = self.tickets.iter_mut().flatten().next() {
+            ticket.recycle(buffer);
+        }
+    }
+}

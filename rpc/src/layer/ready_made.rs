@@ -1,0 +1,210 @@
+//! Layers that most clients want one of.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use super::Layer;
+use crate::{
+    cell::Outcome,
+    channel::{CallOptions, Deadline},
+    method::Method,
+    status::{Code, Status},
+};
+
+/// No call takes longer than this.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeout(pub Duration);
+
+impl Layer for Timeout {
+    type Seen = ();
+
+    fn before(&self, _: &'static Method, options: &mut CallOptions) -> Result<(), Status> {
+        options.deadline = match options.deadline {
+            Deadline::In(timeout) => Deadline::In(timeout.min(self.0)),
+            Deadline::Default | Deadline::Never => Deadline::In(self.0),
+        };
+        Ok(())
+    }
+}
+
+/// At most so many calls at once; one more is refused (not run), with `resource exhausted`. Clones share the count.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    most: usize,
+    under_way: Arc<AtomicUsize>,
+}
+
+impl Limit {
+    /// `most` calls at once.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self { most, under_way: Arc::default() }
+    }
+}
+
+/// One of the calls that may be under way.
+#[derive(Debug)]
+pub struct Permit(Arc<AtomicUsize>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Layer for Limit {
+    type Seen = Permit;
+
+    fn before(&self, _: &'static Method, _: &mut CallOptions) -> Result<Permit, Status> {
+        let permit = Permit(Arc::clone(&self.under_way));
+        if self.under_way.fetch_add(1, Ordering::Relaxed) < self.most {
+            return Ok(permit);
+        }
+        let text = format!("{} calls are under way already, this client's limit", self.most);
+        Err(Status::refused(Code::ResourceExhausted, text))
+    }
+}
+
+/// At most so many calls a second, and a burst; one more is refused (not run), with `resource exhausted`. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Rate {
+    each: Duration,
+    burst: u32,
+    /// When the bucket would be empty: the time of the last call that was let through, moved on by one share each.
+    spent: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Rate {
+    /// `per_second` calls a second on average, `burst` of them at once.
+    #[must_use]
+    pub fn new(per_second: u32, burst: u32) -> Self {
+        let each = Duration::from_secs(1) / per_second.max(1);
+        Self { each, burst: burst.max(1), spent: Arc::default() }
+    }
+}
+
+impl Layer for Rate {
+    type Seen = ();
+
+    fn before(&self, _: &'static Method, _: &mut CallOptions) -> Result<(), Status> {
+        let now = Instant::now();
+        let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        let base = spent.map_or(now, |spent| spent.max(now));
+        if base.duration_since(now) > self.each * (self.burst - 1) {
+            let text = format!("more than one call each {:?}, with bursts of {}", self.each, self.burst);
+            return Err(Status::refused(Code::ResourceExhausted, text));
+        }
+        *spent = Some(base + self.each);
+        Ok(())
+    }
+}
+
+/// An event of `tracing` for every call, within a span of its own: `debug` when it was answered, `warn` when not. Nothing is
+/// done when nobody listens.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Log;
+
+impl Layer for Log {
+    type Seen = Option<(tracing::Span, Instant)>;
+
+    fn before(&self, method: &'static Method, _: &mut CallOptions) -> Result<Self::Seen, Status> {
+        let span = tracing::debug_span!("call", service = method.service, method = method.name);
+        let is_heard = !span.is_disabled() || tracing::enabled!(tracing::Level::WARN);
+        Ok(is_heard.then(|| (span, Instant::now())))
+    }
+
+    fn after(&self, method: &'static Method, seen: Self::Seen, outcome: &Outcome) {
+        let Some((span, started)) = seen else { return };
+        let _entered = span.enter();
+        let took = started.elapsed();
+        match outcome {
+            Outcome::Status(status) => tracing::warn!(%method, ?took, %status, "call failed"),
+            Outcome::Failed(error) => tracing::warn!(%method, ?took, %error, "call failed"),
+            Outcome::Mismatch(theirs) => tracing::warn!(%method, ?took, theirs, "call failed: mismatch"),
+            _ => tracing::debug!(%method, ?took, "call answered"),
+        }
+    }
+}
+
+/// Upper bounds of the buckets of [`Metrics`], microseconds.
+const BUCKETS_US: [u64; 12] = [2, 5, 10, 25, 50, 100, 250, 1000, 5000, 25_000, 100_000, 1_000_000];
+
+/// What became of one method's calls.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MethodMetrics {
+    /// Calls that ended with an answer or the method's own error.
+    pub answered: u64,
+    /// Calls that ended otherwise.
+    pub failed: u64,
+    /// Time of all that ended.
+    pub total: Duration,
+    /// How many ended within 2, 5, 10, 25, 50, 100, 250 us, 1, 5, 25, 100 ms and 1 s; the last ones took longer.
+    pub buckets: [u64; 13],
+}
+
+/// Counts calls and their time, by method. Clones share it. A lock and a look at the clock for each call.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    methods: Arc<Mutex<BTreeMap<(&'static str, &'static str), MethodMetrics>>>,
+}
+
+impl Metrics {
+    /// What was counted so far, by service and method.
+    #[must_use]
+    pub fn snapshot(&self) -> BTreeMap<(&'static str, &'static str), MethodMetrics> {
+        self.methods.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same in Prometheus' text format.
+    #[must_use]
+    pub fn prometheus(&self) -> String {
+        let mut out = String::from("# TYPE gimmal_call_seconds histogram\n");
+        for ((service, method), seen) in self.snapshot() {
+            let labels = format!("service=\"{service}\",method=\"{method}\"");
+            let mut sum = 0;
+            for (at, count) in seen.buckets.iter().enumerate() {
+                sum += count;
+                let le = BUCKETS_US.get(at).map_or_else(
+                    || "+Inf".to_owned(),
+                    |us| format!("{}", Duration::from_micros(*us).as_secs_f64()),
+                );
+                // Writing to a string does not fail.
+                let _ = writeln!(out, "gimmal_call_seconds_bucket{{{labels},le=\"{le}\"}} {sum}");
+            }
+            let _ = writeln!(out, "gimmal_call_seconds_sum{{{labels}}} {}", seen.total.as_secs_f64());
+            let _ = writeln!(out, "gimmal_call_seconds_count{{{labels}}} {sum}");
+            let _ = writeln!(out, "gimmal_call_failed_total{{{labels}}} {}", seen.failed);
+        }
+        out
+    }
+}
+
+impl Layer for Metrics {
+    type Seen = Instant;
+
+    fn before(&self, _: &'static Method, _: &mut CallOptions) -> Result<Instant, Status> {
+        Ok(Instant::now())
+    }
+
+    fn after(&self, method: &'static Method, started: Instant, outcome: &Outcome) {
+        let took = started.elapsed();
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BUCKETS_US.iter().position(|bound| us <= *bound).unwrap_or(BUCKETS_US.len());
+        let mut methods = self.methods.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = methods.entry((method.service, method.name)).or_default();
+        if matches!(outcome, Outcome::Status(_) | Outcome::Failed(_) | Outcome::Mismatch(_)) {
+            seen.failed += 1;
+        } else {
+            seen.answered += 1;
+        }
+        seen.total += took;
+        seen.buckets[bucket] += 1;
+    }
+}

@@ -1,0 +1,162 @@
+//! Calls that failed are made again where that is safe: those that did not run always, those that may have run only
+//! if their method is marked `#[idempotent]`.
+
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use gimmal_engine::transport::Loan;
+
+use crate::{
+    again::{Again, repeatable},
+    cell::{Outcome, block},
+    channel::{CallOptions, Channel, Ticket},
+    codec::Compose,
+    error::{AllocateError, TransportError},
+    method::Method,
+    status::Fate,
+    stream::Lanes,
+};
+
+/// How often, and how long between.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RetryPolicy {
+    /// Attempts at most, the first one among them. Default 5.
+    pub attempts: u32,
+    /// The wait before the second attempt, doubled for each next one, each drawn between half of it and all. Default
+    /// 5 ms.
+    pub first: Duration,
+    /// The longest wait. Default 500 ms.
+    pub max: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self { attempts: 5, first: Duration::from_millis(5), max: Duration::from_millis(500) }
+    }
+}
+
+/// A channel that makes failed calls again; see the module. A deadline is for all attempts together.
+///
+/// Calls with loans or streams are made once: what they carry is used up.
+#[derive(Clone, Debug)]
+pub struct Retry<C> {
+    channel: C,
+    policy: RetryPolicy,
+}
+
+impl<C: Channel> Retry<C> {
+    /// Around `channel`.
+    pub fn new(channel: C, policy: RetryPolicy) -> Self {
+        Self { channel, policy }
+    }
+}
+
+impl<C: Channel> Channel for Retry<C> {
+    type Ticket = Retrying<C>;
+
+    fn start<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        loan: Option<Loan>,
+        arguments: &A,
+    ) -> Retrying<C> {
+        let waits = (self.policy.first, self.policy.max);
+        let may_repeat = loan.is_none() && self.policy.attempts > 1;
+        let again = may_repeat.then(|| Again::new(method, options, None, waits, arguments).ok()).flatten();
+        let ticket = match &again {
+            // Encoded once: the copy is what leaves.
+            Some(again) => self.channel.start(method, options, None, &again.body[..]),
+            None => self.channel.start(method, options, loan, arguments),
+        };
+        let again = again.map(|again| Box::new((self.channel.clone(), again)));
+        Retrying { ticket: Some(ticket), again, left: self.policy.attempts.saturating_sub(1), last: None }
+    }
+
+    fn start_streams<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        lanes: Lanes,
+        arguments: &A,
+    ) -> Retrying<C> {
+        let ticket = self.channel.start_streams(method, options, lanes, arguments);
+        Retrying { ticket: Some(ticket), again: None, left: 0, last: None }
+    }
+
+    fn drive(&self, may_idle: bool) -> bool {
+        self.channel.drive(may_idle)
+    }
+
+    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+        self.channel.loan(bytes)
+    }
+}
+
+/// A call that may be made again.
+#[derive(Debug)]
+pub struct Retrying<C: Channel> {
+    ticket: Option<C::Ticket>,
+    again: Option<Box<(C, Again)>>,
+    left: u32,
+    last: Option<Outcome>,
+}
+
+// Nothing in it is pinned.
+impl<C: Channel> Unpin for Retrying<C> {}
+
+impl<C: Channel> Retrying<C> {
+    /// Whether `outcome` is one that another attempt may follow.
+    fn may_repeat(&self, outcome: &Outcome) -> bool {
+        let Some(again) = self.again.as_ref().filter(|_| self.left > 0) else { return false };
+        match repeatable(outcome) {
+            Some(Fate::NotRun) => true,
+            Some(Fate::MaybeRan) => again.1.method.is_idempotent,
+            Some(Fate::Ran) | None => false,
+        }
+    }
+}
+
+impl<C: Channel> Ticket for Retrying<C> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        loop {
+            if let Some(ticket) = &mut self.ticket {
+                let Poll::Ready(outcome) = ticket.poll(context) else { return Poll::Pending };
+                if !self.may_repeat(&outcome) {
+                    return Poll::Ready(outcome);
+                }
+                (self.ticket, self.last) = (None, Some(outcome));
+                self.left -= 1;
+                if let Some(again) = &mut self.again {
+                    again.1.pause(context);
+                }
+            }
+            let Some(again) = &mut self.again else { return Poll::Ready(taken()) };
+            if again.1.poll_rested(context).is_pending() {
+                return Poll::Pending;
+            }
+            let (channel, again) = &**again;
+            let Some(options) = again.options() else {
+                return Poll::Ready(self.last.take().unwrap_or_else(taken));
+            };
+            self.ticket = Some(channel.start(again.method, &options, None, &again.body[..]));
+        }
+    }
+
+    fn wait(&mut self) -> Outcome {
+        block(|context| self.poll(&mut Context::from_waker(context.waker())))
+    }
+
+    fn recycle(&mut self, buffer: Vec<u8>) {
+        if let Some(ticket) = &mut self.ticket {
+            ticket.recycle(buffer);
+        }
+    }
+}
+
+fn taken() -> Outcome {
+    let why = "the outcome was taken already";
+    Outcome::Failed(TransportError::Worker { why, fate: Fate::MaybeRan })
+}

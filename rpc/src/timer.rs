@@ -1,0 +1,137 @@
+//! Wakes tasks at a time, on any runtime or none: one thread for the process, made when it is first needed.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    task::Waker,
+    time::Instant,
+};
+
+#[derive(Default)]
+struct Timer {
+    alarms: Mutex<Alarms>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Alarms {
+    next: u64,
+    wakers: BTreeMap<(Instant, u64), Waker>,
+    is_running: bool,
+}
+
+static TIMER: OnceLock<Timer> = OnceLock::new();
+
+impl Timer {
+    fn alarms(&self) -> MutexGuard<'_, Alarms> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut alarms = self.alarms();
+        loop {
+            let now = Instant::now();
+            alarms = match alarms.wakers.first_key_value().map(|(key, _)| key.0) {
+                Some(at) if at <= now => {
+                    let waker = alarms.wakers.pop_first().map(|(_, waker)| waker);
+                    drop(alarms);
+                    // Foreign code: not under the lock.
+                    if let Some(waker) = waker {
+                        waker.wake();
+                    }
+                    self.alarms()
+                }
+                Some(at) => {
+                    let waited = self.changed.wait_timeout(alarms, at - now);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(alarms).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+}
+
+/// A waker that will be woken; not any more when this is dropped.
+pub(crate) struct Alarm {
+    key: (Instant, u64),
+}
+
+impl fmt::Debug for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Alarm({:?})", self.key.0)
+    }
+}
+
+impl Alarm {
+    /// Wakes `waker` at `at`. Without a thread for it, it is woken at once, and looks again: slower, and right.
+    pub(crate) fn new(at: Instant, waker: &Waker) -> Self {
+        let timer = TIMER.get_or_init(Timer::default);
+        let mut alarms = timer.alarms();
+        if !alarms.is_running {
+            let thread = std::thread::Builder::new().name("gimmal-timer".to_owned());
+            alarms.is_running = thread.spawn(|| TIMER.get_or_init(Timer::default).run()).is_ok();
+        }
+        alarms.next += 1;
+        let key = (at, alarms.next);
+        if alarms.is_running {
+            alarms.wakers.insert(key, waker.clone());
+        } else {
+            waker.wake_by_ref();
+        }
+        let is_first = alarms.wakers.first_key_value().is_some_and(|(first, _)| *first == key);
+        drop(alarms);
+        if is_first {
+            timer.changed.notify_one();
+        }
+        Self { key }
+    }
+
+    /// The same time, for another waker.
+    pub(crate) fn again(&self, waker: &Waker) -> Self {
+        Self::new(self.key.0, waker)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        Instant::now() >= self.key.0
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if let Some(timer) = TIMER.get() {
+            timer.alarms().wakers.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{task::Poll, time::Duration};
+
+    use super::*;
+    use crate::cell::block;
+
+    #[test]
+    fn alarms_wake_in_time_whatever_the_order_they_were_set_in() {
+        let started = Instant::now();
+        let _late = Alarm::new(started + Duration::from_secs(3600), Waker::noop());
+        let mut alarm = None;
+        block(|context| {
+            let alarm =
+                alarm.get_or_insert_with(|| Alarm::new(started + Duration::from_millis(20), context.waker()));
+            if alarm.is_over() { Poll::Ready(()) } else { Poll::Pending }
+        });
+        assert!(started.elapsed() >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_dropped_alarm_is_forgotten() {
+        let at = Instant::now() + Duration::from_secs(7200);
+        let alarm = Alarm::new(at, Waker::noop());
+        let key = alarm.key;
+        drop(alarm);
+        let timer = TIMER.get().unwrap();
+        assert!(!timer.alarms().wakers.contains_key(&key));
+    }
+}

@@ -1,0 +1,275 @@
+//! A client that is moved by a task of the runtime its calls are made on: one thread, no second one.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::{
+    future::{Future, poll_fn},
+    io,
+    os::fd::AsFd,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use common::{Fixture, ProbeClient, Prober, config, fate, serve_probe, until};
+use gimmal_rpc::{
+    CallOptions, Channel, Client, Code, Config, Cx, DrivenClient, Driver, Fate, Server, Sink, Stream,
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    runtime::{Builder, Runtime},
+    task::LocalSet,
+};
+
+for_each_scheme! {
+    calls_of_every_kind_on_one_thread
+    many_calls_at_once
+    deadlines_end_while_the_driver_sleeps
+    a_dropped_call_is_cancelled_at_the_server
+    streams_in_both_directions
+    without_its_driver_every_call_ends
+    a_server_that_goes_ends_every_call
+    blocking_works_too
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_io().build().unwrap()
+}
+
+fn connect(url: &str, config: Config) -> (DrivenClient, Driver) {
+    Client::builder().config(config).connect_driven(url).unwrap()
+}
+
+/// All of what tokio needs to know.
+fn on_tokio(driver: Driver) -> impl Future<Output = io::Result<()>> {
+    let fd = driver.as_fd().try_clone_to_owned().unwrap();
+    #[allow(deprecated, reason = "the way that replaces it is unsafe; nobody else has this descriptor")]
+    let fd = AsyncFd::with_interest(fd, Interest::READABLE).unwrap();
+    driver.run(move |context: &mut Context<'_>| {
+        fd.poll_read_ready(context).map_ok(|mut ready| ready.clear_ready())
+    })
+}
+
+/// Runs `test` beside the driver, and then waits for the driver's end.
+fn drive<F: Future<Output = ()>>(url: &str, config: Config, test: impl FnOnce(DrivenClient) -> F) {
+    let runtime = runtime();
+    LocalSet::new().block_on(&runtime, async {
+        let (client, driver) = connect(url, config);
+        let driver = tokio::task::spawn_local(on_tokio(driver));
+        test(client).await;
+        driver.await.unwrap().unwrap();
+    });
+}
+
+fn calls_of_every_kind_on_one_thread(scheme: &str) {
+    let fixture = Fixture::new(scheme, "driven");
+    drive(&fixture.url, config(), async |channel| {
+        let client = ProbeClient::new(channel);
+        for text in ["", "hello", &"long ".repeat(1000), &"large ".repeat(50_000)] {
+            assert_eq!(client.echo(text.to_owned()).await.unwrap(), text);
+        }
+        assert_eq!(client.reverse(b"abc").await.unwrap(), b"cba");
+        assert_eq!(client.divide(5, 0).await.unwrap_err().fate(), Fate::Ran);
+        // The driver sleeps meanwhile.
+        assert_eq!(client.later(20).await.unwrap(), 20);
+        let pulled = client.lend(300_000).await.unwrap();
+        assert_eq!(common::sum(&pulled), pulled.value);
+        let mut loan = client.channel().loan(10_000).unwrap();
+        loan.fill(2);
+        assert_eq!(client.sum(1, loan).await.unwrap(), 20_001);
+        assert_eq!(client.channel().stats().answered, 9);
+    });
+    assert_eq!(fixture.server.stats().serving, 0);
+}
+
+fn many_calls_at_once(scheme: &str) {
+    let fixture = Fixture::new(scheme, "join");
+    drive(&fixture.url, config(), async |channel| {
+        let client = ProbeClient::new(channel);
+        // Of one task, and of many.
+        let mut calls: Vec<_> = (0..200u32).map(|number| Some(client.divide(number * 3, 3))).collect();
+        let mut answers = vec![None; calls.len()];
+        poll_fn(|context| {
+            for (call, answer) in calls.iter_mut().zip(&mut answers) {
+                if let Some(pending) = call
+                    && let Poll::Ready(result) = std::pin::Pin::new(pending).poll(context)
+                {
+                    *answer = Some(result.unwrap());
+                    *call = None;
+                }
+            }
+            if calls.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        assert!((0..).zip(answers).all(|(number, answer)| answer == Some(number)));
+        let tasks: Vec<_> = (0..50u64)
+            .map(|number| {
+                let client = client.clone();
+                tokio::task::spawn_local(async move { client.later(number % 5).await.unwrap() })
+            })
+            .collect();
+        for (number, task) in (0..50).zip(tasks) {
+            assert_eq!(task.await.unwrap(), number % 5);
+        }
+    });
+}
+
+fn deadlines_end_while_the_driver_sleeps(scheme: &str) {
+    let fixture = Fixture::new(scheme, "alarm");
+    drive(&fixture.url, config(), async |channel| {
+        let client = ProbeClient::new(channel);
+        let started = Instant::now();
+        let hurried = client.with_options(CallOptions::default().timeout(Duration::from_millis(60)));
+        let error = hurried.hang().await.unwrap_err();
+        assert_eq!(error.status().unwrap().code(), Code::DeadlineExceeded);
+        assert!(started.elapsed() >= Duration::from_millis(60), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    });
+    until("the handler is dropped", || fixture.hanging() == 0);
+}
+
+fn a_dropped_call_is_cancelled_at_the_server(scheme: &str) {
+    let fixture = Fixture::new(scheme, "drop");
+    drive(&fixture.url, config(), async |channel| {
+        let client = ProbeClient::new(channel);
+        let call = client.hang();
+        assert_eq!(client.divide(4, 2).await, Ok(2));
+        until("it hangs", || fixture.hanging() == 1);
+        drop(call);
+        assert_eq!(client.divide(6, 2).await, Ok(3));
+        until("it is dropped", || fixture.hanging() == 0);
+        assert_eq!(client.channel().stats().cancelled, 1);
+    });
+}
+
+#[gimmal_rpc::service(crate = gimmal_rpc)]
+trait Flow {
+    async fn double(&self, cx: &Cx, numbers: Stream<u32>, doubled: Sink<u32>) -> u32;
+}
+
+struct Doubling;
+
+impl Flow for Doubling {
+    async fn double(&self, _: &Cx, mut numbers: Stream<u32>, mut doubled: Sink<u32>) -> u32 {
+        let mut count = 0;
+        while let Some(Ok(number)) = numbers.next().await {
+            count += 1;
+            if doubled.send(&(number * 2)).await.is_err() {
+                break;
+            }
+        }
+        count
+    }
+}
+
+fn streams_in_both_directions(scheme: &str) {
+    let server = Server::builder().service(serve_flow(Doubling)).config(config());
+    let server = server.listen(&common::address(scheme, "flow")).unwrap();
+    drive(&server.address().to_string(), config(), async |channel| {
+        let (mut numbers, mut doubled, call) = FlowClient::new(channel).double();
+        // Far more than either side's window.
+        let sender = tokio::task::spawn_local(async move {
+            for number in 0..500 {
+                numbers.send(&number).await.unwrap();
+            }
+        });
+        for number in 0..500 {
+            assert_eq!(doubled.next().await.unwrap().unwrap(), number * 2);
+        }
+        sender.await.unwrap();
+        assert!(doubled.next().await.is_none());
+        assert_eq!(call.await.unwrap(), 500);
+    });
+}
+
+fn without_its_driver_every_call_ends(scheme: &str) {
+    let fixture = Fixture::new(scheme, "undriven");
+    let runtime = runtime();
+    LocalSet::new().block_on(&runtime, async {
+        let (channel, driver) = connect(&fixture.url, config());
+        let client = ProbeClient::new(channel);
+        let driver = tokio::task::spawn_local(on_tokio(driver));
+        assert_eq!(client.divide(4, 2).await, Ok(2));
+        let call = client.hang();
+        assert_eq!(client.divide(4, 2).await, Ok(2));
+        driver.abort();
+        assert_eq!(fate(call.await), Fate::MaybeRan);
+        assert_eq!(fate(client.divide(4, 2).await), Fate::NotRun);
+    });
+    until("the handler is dropped", || fixture.hanging() == 0);
+}
+
+fn a_server_that_goes_ends_every_call(scheme: &str) {
+    let fixture = Fixture::new(scheme, "gone");
+    let (url, counts) = (fixture.url.clone(), fixture.counts.clone());
+    drive(&url, config(), async move |channel| {
+        let client = ProbeClient::new(channel);
+        let call = client.hang();
+        assert_eq!(client.divide(4, 2).await, Ok(2));
+        until("it hangs", || counts.hanging.load(std::sync::atomic::Ordering::SeqCst) == 1);
+        let going = std::thread::spawn(move || fixture.server.shutdown(Duration::ZERO));
+        assert_eq!(fate(call.await), Fate::MaybeRan);
+        assert_eq!(fate(client.divide(4, 2).await), Fate::NotRun);
+        going.join().unwrap();
+    });
+}
+
+fn blocking_works_too(scheme: &str) {
+    let fixture = Fixture::new(scheme, "block");
+    let (channel, driver) = connect(&fixture.url, config());
+    let client = ProbeClient::new(channel);
+    assert_eq!(client.echo("here".to_owned()).wait().unwrap(), "here");
+    assert_eq!(client.later(10).wait().unwrap(), 10);
+    drop(driver);
+    assert_eq!(fate(client.echo("gone".to_owned()).wait()), Fate::NotRun);
+}
+
+/// A thread that does nothing while nothing happens: the driver sleeps in tokio.
+#[test]
+fn an_idle_driver_costs_nothing() {
+    let fixture = Fixture::new("shm", "idle");
+    drive(&fixture.url, config(), async |channel| {
+        let client = ProbeClient::new(channel);
+        assert_eq!(client.divide(4, 2).await, Ok(2));
+        let busy = || {
+            let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+            stat.split(' ').next().unwrap().parse::<u64>().unwrap()
+        };
+        let before = busy();
+        assert_eq!(client.later(300).await.unwrap(), 300);
+        let used = Duration::from_nanos(busy() - before);
+        assert!(used < Duration::from_millis(100), "{used:?} of 300 ms");
+    });
+}
+
+/// Counted on the runtime's thread: the calls, the driver and what tokio does to sleep and wake.
+#[test]
+fn a_call_of_a_driven_client_allocates_nothing() {
+    let server = Server::builder().service(serve_probe(Prober::default())).config(config());
+    let server = server.listen(&common::address("shm", "count")).unwrap();
+    runtime().block_on(async {
+        let (channel, driver) = connect(&server.address().to_string(), config());
+        let client = ProbeClient::new(channel);
+        let mut driver = std::pin::pin!(on_tokio(driver));
+        let mut calls = std::pin::pin!(async {
+            for number in 0..4000 {
+                assert_eq!(client.divide(number * 3, 3).await, Ok(number));
+            }
+        });
+        let mut counted = allocation_counter::AllocationInfo::default();
+        poll_fn(|context| {
+            let mut polled = Poll::Pending;
+            let info = allocation_counter::measure(|| {
+                polled = calls.as_mut().poll(context);
+                assert!(driver.as_mut().poll(context).is_pending());
+            });
+            if client.channel().stats().answered > 1000 {
+                counted.count_total += info.count_total;
+            }
+            polled
+        })
+        .await;
+        assert_eq!(counted.count_total, 0);
+    });
+}

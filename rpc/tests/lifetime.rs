@@ -1,0 +1,167 @@
+//! Servers and clients that come and go in good order, and calls that wait or are made again.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use common::{Fixture, ProbeClient, Prober, block_on, config, fate, serve_probe, until};
+use gimmal_rpc::{CallOptions, Client, Code, Config, Fate, Reconnect, Retry, RetryPolicy, Server};
+
+for_each_scheme! {
+    a_call_waits_for_a_server_that_is_not_there
+    a_server_drains_while_another_takes_over
+    a_client_goes_when_its_calls_have_ended
+    calls_are_made_again_only_where_it_is_safe
+}
+
+fn eager() -> Config {
+    let reconnect = Reconnect { max: Duration::from_millis(50), ..Reconnect::default() };
+    Config { reconnect: Some(reconnect), ..config() }
+}
+
+fn another(url: &str) -> (Server, Arc<common::Counts>) {
+    let prober = Prober::default();
+    let counts = Arc::clone(&prober.0);
+    let builder = Server::builder().service(serve_probe(prober)).config(config());
+    (builder.take_over(Duration::from_secs(5)).listen(url).unwrap(), counts)
+}
+
+fn a_call_waits_for_a_server_that_is_not_there(scheme: &str) {
+    let fixture = Fixture::new(scheme, "ready");
+    let client = fixture.client_with(eager());
+    let patient = client.clone().with_options(CallOptions::default().wait_for_ready());
+    assert_eq!(patient.echo("first".into()).wait().unwrap(), "first");
+    let Fixture { server, url, .. } = fixture;
+    let _ = server.shutdown(Duration::ZERO);
+    until("the client knows", || !client.channel().is_ready());
+    // By default at once, and not run.
+    let started = Instant::now();
+    assert_eq!(fate(client.echo("x".into()).wait()), Fate::NotRun);
+    assert!(started.elapsed() < Duration::from_secs(1));
+    // One that waits does so until its deadline.
+    let short = CallOptions::default().wait_for_ready().timeout(Duration::from_millis(60));
+    let error = client.clone().with_options(short).echo("x".into()).wait().unwrap_err();
+    assert_eq!((error.fate(), error.status().unwrap().code()), (Fate::NotRun, Code::DeadlineExceeded));
+    assert!(error.to_string().contains("no connection became ready"), "{error}");
+    // Or until there is a server: blocking, as a future, and dropped on the way.
+    let waiting = std::thread::spawn({
+        let patient = patient.clone();
+        move || patient.echo("later".into()).wait()
+    });
+    let task = std::thread::spawn({
+        let patient = patient.clone();
+        move || block_on(patient.echo("task".into()))
+    });
+    drop(patient.echo("nobody".into()));
+    std::thread::sleep(Duration::from_millis(50));
+    let (server, counts) = another(&url);
+    assert_eq!(waiting.join().unwrap().unwrap(), "later");
+    assert_eq!(task.join().unwrap().unwrap(), "task");
+    assert_eq!(counts.ran.load(Ordering::SeqCst), 2, "a call ran that nobody waited for, or one twice");
+    drop(server);
+}
+
+fn a_server_drains_while_another_takes_over(scheme: &str) {
+    let fixture = Fixture::new(scheme, "drain");
+    let client = fixture.client_with(eager());
+    let running = client.later(400);
+    until("it runs", || fixture.server.stats().serving == 1);
+    let Fixture { server, url, .. } = fixture;
+    let old = std::thread::spawn(move || server.shutdown(Duration::from_secs(5)));
+    // The address is free while the old one still works for its clients; they come by themselves.
+    let (server, counts) = another(&url);
+    let patient = client.clone().with_options(CallOptions::default().wait_for_ready());
+    assert_eq!(patient.echo("new".into()).wait().unwrap(), "new");
+    assert_eq!(counts.ran.load(Ordering::SeqCst), 1, "it ran at the old server");
+    assert_eq!(client.channel().reconnects(), 1);
+    // The call that ran at the old one is answered there.
+    assert_eq!(running.wait().unwrap(), 400);
+    assert!(old.join().unwrap(), "the old server did not drain");
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(client.channel().reconnects(), 1, "the old connection's end is no reason to dial");
+    drop(server);
+}
+
+fn a_client_goes_when_its_calls_have_ended(scheme: &str) {
+    let fixture = Fixture::new(scheme, "leave");
+    let client = fixture.client_with(eager());
+    let running = client.later(200);
+    until("it runs", || fixture.server.stats().serving == 1);
+    let handle = client.channel().clone();
+    let leaving = std::thread::spawn(move || handle.shutdown(Duration::from_secs(5)));
+    until("it takes no more", || !client.channel().is_ready());
+    assert_eq!(fate(client.echo("x".into()).wait()), Fate::NotRun);
+    assert_eq!(running.wait().unwrap(), 200);
+    assert!(leaving.join().unwrap(), "the call had ended");
+    // One that does not end is cut off at the time given.
+    let client = fixture.client_with(eager());
+    let hanging = client.hang();
+    until("it hangs", || fixture.hanging() == 1);
+    assert!(!client.channel().clone().shutdown(Duration::from_millis(50)));
+    assert_eq!(fate(hanging.wait()), Fate::MaybeRan);
+    until("the server dropped it", || fixture.hanging() == 0);
+}
+
+fn calls_are_made_again_only_where_it_is_safe(scheme: &str) {
+    let fixture = Fixture::new(scheme, "again");
+    let client = Client::builder().config(eager()).connect(&fixture.url).unwrap();
+    let policy = RetryPolicy { attempts: 50, max: Duration::from_millis(50), ..RetryPolicy::default() };
+    let again = ProbeClient::new(Retry::new(client, policy));
+    let calls = [again.later(60_000), again.later(60_000)];
+    let hanging = again.hang();
+    until("all run", || fixture.server.stats().serving == 3);
+    let Fixture { server, url, .. } = fixture;
+    let _ = server.shutdown(Duration::ZERO);
+    let polls = std::thread::spawn(move || fate(hanging.wait()));
+    let [first, second] = calls;
+    let repeated = [std::thread::spawn(move || first.wait()), std::thread::spawn(move || second.wait())];
+    let (server, counts) = another(&url);
+    // Its method is not idempotent, and it may have run.
+    assert_eq!(polls.join().unwrap(), Fate::MaybeRan);
+    assert_eq!(counts.hung.load(Ordering::SeqCst) + counts.hanging.load(Ordering::SeqCst), 0);
+    until("the idempotent ones run again", || server.stats().serving == 2);
+    // What did not run is made again, whatever its method.
+    let divide = again.divide(6, 3);
+    assert_eq!(divide.wait().unwrap(), 2);
+    drop(server);
+    drop(repeated);
+}
+
+/// Calls without a pause while the server is replaced three times: none that is idempotent fails.
+#[test]
+fn replaced_servers_fail_no_idempotent_call() {
+    let fixture = Fixture::new("shm", "replaced");
+    let client = Client::builder().config(eager()).connect(&fixture.url).unwrap();
+    let policy = RetryPolicy { attempts: 100, max: Duration::from_millis(20), ..RetryPolicy::default() };
+    let client = ProbeClient::new(Retry::new(client, policy));
+    let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let callers: Vec<_> = (0..2)
+        .map(|_| {
+            let (client, stop, made) = (client.clone(), Arc::clone(&stop), Arc::clone(&made));
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    assert_eq!(client.echo("x".into()).wait().unwrap(), "x");
+                    made.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let Fixture { mut server, url, .. } = fixture;
+    for _ in 0..3 {
+        let before = made.load(Ordering::Relaxed);
+        until("calls go through", || made.load(Ordering::Relaxed) > before + 10);
+        let old = std::thread::spawn(move || server.shutdown(Duration::from_secs(2)));
+        server = another(&url).0;
+        assert!(old.join().unwrap());
+    }
+    stop.store(true, Ordering::Relaxed);
+    callers.into_iter().for_each(|caller| caller.join().unwrap());
+}

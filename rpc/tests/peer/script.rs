@@ -1,0 +1,177 @@
+//! What the layers above would say: messages of calls and streams, bulk, control frames; mostly true.
+
+use gimmal_rpc::{
+    engine::{
+        proto::wire::{BULK_BYTES, Kind as Frame, control, message_tag, put_bulk},
+        transport::{Offer, Tag, hostile::Choices, shm::attack::Script},
+    },
+    frame::{Kind, Outcome, RequestHead},
+    id::CallId,
+};
+
+/// A method that the victim may have: id and signature.
+pub type Method = (u32, u32);
+
+const KINDS: [Kind; 9] = [
+    Kind::Request,
+    Kind::Response,
+    Kind::Cancel,
+    Kind::OneWay,
+    Kind::UpItem,
+    Kind::DownItem,
+    Kind::UpEnd,
+    Kind::UpCredit,
+    Kind::DownCredit,
+];
+
+/// Speaks the engine's frames, and calls in them.
+#[derive(Debug, Default)]
+pub struct Speaker {
+    /// Methods to call.
+    pub methods: Vec<Method>,
+    /// How often a message is spoiled: once in so many; 0: never.
+    pub spoil_once_in: u64,
+    /// What bulk may be offered in.
+    pools: Vec<(u64, u64)>,
+    /// Loans of the victim that it was not told to be done.
+    loans: Vec<u32>,
+    /// Calls that were made.
+    calls: Vec<CallId>,
+    loan_id: u32,
+    generation: u32,
+}
+
+impl Speaker {
+    /// One that calls `methods`.
+    pub fn new(methods: Vec<Method>) -> Self {
+        Self { methods, spoil_once_in: 500, ..Self::default() }
+    }
+
+    fn call(&mut self, choices: &mut Choices) -> CallId {
+        if choices.once_in(2) && !self.calls.is_empty() {
+            return self.calls[choices.index(self.calls.len())];
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let slot = u32::try_from(choices.below(300)).unwrap();
+        let id = CallId { slot, generation: self.generation };
+        if self.calls.len() < 64 {
+            self.calls.push(id);
+        } else {
+            let at = choices.index(64);
+            self.calls[at] = id;
+        }
+        id
+    }
+
+    /// A message of the calls' layer: kind, aux, body.
+    pub fn message(&mut self, choices: &mut Choices) -> (u16, u64, Vec<u8>) {
+        let kind = if choices.once_in(2) { Kind::Request } else { choices.pick(&KINDS) };
+        let mut id = self.call(choices);
+        let mut body = Vec::new();
+        match kind {
+            Kind::Request | Kind::OneWay => {
+                let number = |choices: &mut Choices| u32::try_from(choices.number() & 0xffff_ffff).unwrap();
+                let (method, signature) = if self.methods.is_empty() || choices.once_in(16) {
+                    (number(choices), number(choices))
+                } else {
+                    self.methods[choices.index(self.methods.len())]
+                };
+                let deadline_us = u32::try_from(choices.below(5000)).unwrap();
+                let window = u32::try_from(choices.below(64)).unwrap();
+                body.extend(RequestHead { method, signature, deadline_us, window }.encode());
+                if kind == Kind::Request && choices.once_in(8) {
+                    id.generation = id.generation.wrapping_add(1000);
+                }
+            }
+            Kind::Response => {
+                body.extend(choices.pick(&[Outcome::Ok, Outcome::App, Outcome::Mismatch]).encode());
+            }
+            Kind::UpCredit | Kind::DownCredit => body.extend(&choices.below(40).to_le_bytes()[..4]),
+            _ => {}
+        }
+        if !matches!(kind, Kind::Cancel | Kind::UpCredit | Kind::DownCredit) {
+            body.extend(choices.bytes(48));
+        }
+        (kind.code(), id.aux(), body)
+    }
+
+    fn bulk(&mut self, choices: &mut Choices) -> Offer {
+        self.loan_id = self.loan_id.wrapping_add(1);
+        let (key, bytes) = match choices.index(self.pools.len() + 1) {
+            at if at < self.pools.len() => self.pools[at],
+            _ => (0, 4096),
+        };
+        let address = choices.below(bytes);
+        let len = choices.below(bytes - address + 1);
+        if choices.once_in(64) {
+            return Offer { address: choices.number(), key: choices.number(), len: choices.number() };
+        }
+        Offer { address, key, len }
+    }
+
+    fn control(&mut self, choices: &mut Choices, payload: &mut Vec<u8>) -> Tag {
+        let (kind, first, second) = match choices.below(64) {
+            0 if choices.once_in(32) => (choices.pick(&[Frame::Goodbye, Frame::GoodbyeAck]), 0, 0),
+            0..8 => (Frame::BulkDone, choices.number() & 0xff_ffff, 0),
+            8..24 if !self.loans.is_empty() => {
+                (Frame::BulkDone, self.loans.swap_remove(choices.index(self.loans.len())).into(), 0)
+            }
+            8..40 => (Frame::Ping, choices.number(), 0),
+            _ => (Frame::Pong, choices.number(), choices.number()),
+        };
+        payload.extend(control(first, second));
+        kind.tag()
+    }
+
+    /// A frame of the engine.
+    pub fn frame(&mut self, choices: &mut Choices, payload: &mut Vec<u8>) -> Tag {
+        let mut tag = match choices.below(16) {
+            0..3 => self.control(choices, payload),
+            what => {
+                let (kind, aux, body) = self.message(choices);
+                payload.extend(aux.to_le_bytes());
+                if what == 3 {
+                    let mut bulk = [0; BULK_BYTES];
+                    let offer = self.bulk(choices);
+                    put_bulk(&mut bulk, self.loan_id, &offer);
+                    payload.extend(bulk);
+                }
+                payload.extend(body);
+                message_tag(kind, what == 3)
+            }
+        };
+        if self.spoil_once_in > 0 && choices.once_in(self.spoil_once_in) {
+            if choices.once_in(4) {
+                tag.0 ^= 1 << choices.below(32);
+            } else {
+                choices.spoil(payload);
+            }
+        }
+        tag
+    }
+}
+
+impl Script for Speaker {
+    fn connected(&mut self) {
+        self.pools.clear();
+        self.loans.clear();
+        self.calls.clear();
+    }
+
+    fn passed(&mut self, id: u64, bytes: u64) {
+        self.pools.push((id, bytes));
+    }
+
+    fn write(&mut self, choices: &mut Choices, payload: &mut Vec<u8>) -> Tag {
+        self.frame(choices, payload)
+    }
+
+    fn hear(&mut self, tag: Tag, payload: &[u8]) {
+        if tag.0 & 0x1ff == 0x101
+            && let Some(id) = payload.get(8..12)
+            && self.loans.len() < 64
+        {
+            self.loans.push(u32::from_le_bytes(id.try_into().unwrap()));
+        }
+    }
+}

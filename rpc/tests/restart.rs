@@ -1,0 +1,137 @@
+//! Hot restart: a new process takes the server's place while clients call without a pause. No idempotent call fails.
+//!
+//! Over shared memory, or over the URL in `GIMMAL_RESTART_URL` (`rdma://host:port`).
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use gimmal_rpc::{Client, Config, Cx, Reconnect, Retry, RetryPolicy, Server, engine::Idle};
+
+#[gimmal_rpc::service(crate = gimmal_rpc)]
+trait Who {
+    /// The server's process.
+    #[idempotent]
+    async fn pid(&self, cx: &Cx) -> u32;
+}
+
+struct Me;
+
+impl Who for Me {
+    async fn pid(&self, _: &Cx) -> u32 {
+        std::process::id()
+    }
+}
+
+fn config() -> Config {
+    let reconnect = Reconnect { max: Duration::from_millis(50), ..Reconnect::default() };
+    let mut config = Config { reconnect: Some(reconnect), ..Config::default() };
+    config.engine.idle = Idle::Adaptive { spin_us: 20 };
+    config
+}
+
+/// The server's process: serves until its input ends, then drains.
+fn serve(url: &str) {
+    println!("waiting");
+    let builder = Server::builder().service(serve_who(Me)).config(config());
+    let server = builder.take_over(Duration::from_secs(20)).listen(url).unwrap();
+    println!("listening on {}", server.address());
+    let _ = std::io::stdin().read(&mut [0]);
+    let drained = server.shutdown(Duration::from_secs(5));
+    println!("drained {drained}");
+}
+
+/// Killed when the test ends, whatever its end.
+struct Process {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Process {
+    fn start(url: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let command = command.env("GIMMAL_RESTART_SERVE", url);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut process = Self { input: child.stdin.take(), child, output };
+        assert_eq!(process.line(), "waiting");
+        process
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    fn listening(&mut self) -> String {
+        self.line().strip_prefix("listening on ").expect("the server starts").to_owned()
+    }
+}
+
+fn restart(url: &str) {
+    let mut server = Process::start(url);
+    let url = server.listening();
+    let client = Client::builder().config(config()).connect(&url).unwrap();
+    let policy = RetryPolicy { attempts: 200, max: Duration::from_millis(20), ..RetryPolicy::default() };
+    let client = WhoClient::new(Retry::new(client, policy));
+    let (stop, made, pid) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let (stop, made, pid) = (&stop, &made, &pid);
+        for _ in 0..2 {
+            let client = client.clone();
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let answer = client.pid().wait().expect("no idempotent call fails");
+                    pid.store(answer.into(), Ordering::Relaxed);
+                    made.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for round in 1..=3 {
+            let before = made.load(Ordering::Relaxed);
+            until("calls go through", || made.load(Ordering::Relaxed) > before + 500);
+            // It is there before the old one goes, and waits for its place.
+            let mut next = Process::start(&url);
+            let started = Instant::now();
+            drop(server.input.take());
+            assert_eq!(next.listening(), url);
+            until("the new one answers", || pid.load(Ordering::Relaxed) == u64::from(next.child.id()));
+            println!("restart {round}: the new process answered {:?} after the word", started.elapsed());
+            assert_eq!(server.line(), "drained true");
+            server = next;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    println!("{} calls, none failed, over 3 restarts", made.load(Ordering::Relaxed));
+    std::io::stdout().flush().unwrap();
+}
+
+fn until(what: &str, mut ready: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !ready() {
+        assert!(started.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn main() {
+    if let Ok(url) = std::env::var("GIMMAL_RESTART_SERVE") {
+        return serve(&url);
+    }
+    let own = format!("shm://{}/gimmal-restart-{}", std::env::temp_dir().display(), std::process::id());
+    restart(&std::env::var("GIMMAL_RESTART_URL").unwrap_or(own));
+}

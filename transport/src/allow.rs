@@ -1,0 +1,54 @@
+//! Who may share memory: the users and groups at the other end of a socket, as the kernel names them.
+
+/// An allow-list for shared memory, by what `SO_PEERCRED` says of the process at the other end. By default: this user,
+/// and root, who could read us anyway. One that names anybody lets in only those it names.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Allow {
+    uids: Vec<u32>,
+    gids: Vec<u32>,
+}
+
+impl Allow {
+    /// Also the user `uid`.
+    #[must_use]
+    pub fn uid(mut self, uid: u32) -> Self {
+        self.uids.push(uid);
+        self
+    }
+
+    /// Also processes whose group is `gid`; groups beside a process's first do not count.
+    #[must_use]
+    pub fn gid(mut self, gid: u32) -> Self {
+        self.gids.push(gid);
+        self
+    }
+
+    /// Whether it names nobody: this user and root.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.uids.is_empty() && self.gids.is_empty()
+    }
+
+    /// Whether a process of `uid` and `gid` is let in by a process of the user `ours`.
+    #[must_use]
+    pub fn admits(&self, ours: u32, uid: u32, gid: u32) -> bool {
+        if self.is_default() {
+            return uid == ours || uid == 0;
+        }
+        self.uids.contains(&uid) || self.gids.contains(&gid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_named_are_let_in() {
+        let default = Allow::default();
+        assert!(default.admits(7, 7, 7) && default.admits(7, 0, 0) && !default.admits(7, 8, 7));
+        let some = Allow::default().uid(8).gid(20);
+        assert!(some.admits(7, 8, 1) && some.admits(7, 9, 20));
+        assert!(!some.admits(7, 7, 7) && !some.admits(7, 0, 0), "a list is the whole list");
+    }
+}

@@ -1,0 +1,172 @@
+//! A shared key: read from a file that is closed to others, never shown, gone from memory when it is dropped.
+
+use std::{
+    fmt,
+    io::Read,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::{fs::OFlags, process::geteuid};
+use thiserror::Error;
+use zeroize::Zeroize;
+
+/// Fewest bytes of a key. They must be random: whoever hears a client can try words at leisure.
+pub const KEY_BYTES_MIN: usize = 16;
+/// Most bytes of a key file.
+pub const KEY_BYTES_MAX: usize = 4096;
+/// Keys a listener may believe at once.
+pub const KEYS_MAX: usize = 8;
+
+const CONTEXT: &str = "gimmal 2026 shared key of the connection handshake";
+
+/// A key could not be had.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// Too few or too many bytes.
+    #[error(
+        "a key has {KEY_BYTES_MIN} to {KEY_BYTES_MAX} random bytes, this one {bytes}; make one with `head -c 32 /dev/urandom > FILE`"
+    )]
+    Length {
+        /// How many there are.
+        bytes: usize,
+    },
+    /// The file can be read or written by others, or belongs to somebody else.
+    #[error("the key file {} {why}; `chmod 600` it, as its user", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The file cannot be read.
+    #[error("the key file {} cannot be read: {why}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        why: String,
+    },
+}
+
+struct Secret([u8; 32]);
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+/// A key that both sides of a connection have. Clones share it; equality takes the same time for all keys.
+#[derive(Clone)]
+pub struct Key {
+    secret: Arc<Secret>,
+}
+
+impl Key {
+    /// A key of [`KEY_BYTES_MIN`] to [`KEY_BYTES_MAX`] random bytes.
+    ///
+    /// # Errors
+    /// [`KeyError::Length`].
+    pub fn new(bytes: &[u8]) -> Result<Self, KeyError> {
+        if !(KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&bytes.len()) {
+            return Err(KeyError::Length { bytes: bytes.len() });
+        }
+        Ok(Self { secret: Arc::new(Secret(blake3::derive_key(CONTEXT, bytes))) })
+    }
+
+    /// The bytes of a file of this user (or root's), mode 0600 or less; white space at its end is no part of it.
+    ///
+    /// # Errors
+    /// See [`KeyError`].
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, KeyError> {
+        let path = path.as_ref();
+        let unread = |error: std::io::Error| KeyError::Read { path: path.into(), why: error.to_string() };
+        // A pipe put there must not hold us up.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let mut file =
+            std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unread)?;
+        // Of the file that is open, not of the path.
+        let about = file.metadata().map_err(unread)?;
+        let open = |why| Err(KeyError::Open { path: path.into(), why });
+        if !about.is_file() {
+            return open("is no file".to_owned());
+        }
+        if about.mode() & 0o077 != 0 {
+            return open(format!("has mode {:04o}", about.mode() & 0o7777));
+        }
+        if about.uid() != geteuid().as_raw() && about.uid() != 0 {
+            return open(format!("belongs to uid {}", about.uid()));
+        }
+        let mut bytes = Vec::with_capacity(KEY_BYTES_MAX + 1);
+        let read = (&mut file).take(KEY_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unread);
+        let key = read.and_then(|_| Self::new(bytes.trim_ascii_end()));
+        bytes.zeroize();
+        key
+    }
+
+    /// A keyed hash over `parts`, whose lengths the caller has fixed.
+    pub(crate) fn hash(&self, parts: &[&[u8]]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.secret.0);
+        for part in parts {
+            hasher.update(part);
+        }
+        hasher.finalize()
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(not shown)")
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        constant_time_eq::constant_time_eq_32(&self.secret.0, &other.secret.0)
+    }
+}
+
+impl Eq for Key {}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, os::unix::fs::PermissionsExt};
+
+    use super::*;
+
+    fn file(bytes: &[u8], mode: u32) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
+        file.as_file().set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_key_is_never_shown_and_compares_by_value() {
+        let key = Key::new(b"sixteen bytes ok").unwrap();
+        assert_eq!(format!("{key:?} {key:#?}"), "Key(not shown) Key(not shown)");
+        assert_eq!(key, Key::new(b"sixteen bytes ok").unwrap());
+        assert_ne!(key, Key::new(b"sixteen bytes no").unwrap());
+        assert_eq!(Key::new(b"short"), Err(KeyError::Length { bytes: 5 }));
+        assert!(Key::new(&[1; KEY_BYTES_MAX + 1]).is_err());
+    }
+
+    #[test]
+    fn a_file_must_be_closed_to_others() {
+        let good = file(b"0123456789abcdef0123456789abcdef\n", 0o600);
+        let key = Key::from_file(good.path()).unwrap();
+        assert_eq!(key, Key::new(b"0123456789abcdef0123456789abcdef").unwrap());
+        for mode in [0o640, 0o604, 0o644, 0o660] {
+            let open = file(b"0123456789abcdef0123456789abcdef", mode);
+            let error = Key::from_file(open.path()).unwrap_err().to_string();
+            assert!(error.contains(&format!("has mode {mode:04o}")), "{error}");
+        }
+        let short = file(b"short\n", 0o600);
+        assert_eq!(Key::from_file(short.path()), Err(KeyError::Length { bytes: 5 }));
+        assert!(matches!(Key::from_file("/nowhere/key"), Err(KeyError::Read { .. })));
+        assert!(matches!(Key::from_file("/dev"), Err(KeyError::Open { .. } | KeyError::Read { .. })));
+    }
+}

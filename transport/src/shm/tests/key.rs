@@ -1,0 +1,122 @@
+//! A shared key and the allow-list, at the socket.
+
+use super::{super::socket, *};
+use crate::{ConnectError, Key, RejectReason, allow::Allow, proof};
+
+fn key(byte: u8) -> Key {
+    Key::new(&[byte; 32]).unwrap()
+}
+
+/// Somebody who recorded every packet of a good client: its proof is of the old challenge, and no segment is sent.
+#[test]
+fn a_recorded_proof_is_refused_before_any_segment() {
+    let (_folder, address) = place();
+    let Address::Shm { path } = &address else { panic!() };
+    let options = ListenOptions { keys: vec![key(1)], ..ListenOptions::default() };
+    let mut listener = Shm.listen(&address, &options).unwrap();
+    let mut hello = super::super::link::hello(&config(4096), 7);
+    let recorded = proof::request(&mut hello, Some(&key(1)));
+    // Through a listener of the same key, as the good client would.
+    let session = proof::Session::passive(&key(1), &hello, &hello, [1; 16]);
+    let old_proof = session.prove(proof::Label::ActiveGrant, &[]);
+    let client = socket::open().unwrap();
+    rustix::net::connect(&client, &rustix::net::SocketAddrUnix::new(path).unwrap()).unwrap();
+    socket::send(&client, &recorded).unwrap();
+    assert!(listener.accept(Duration::from_millis(50)).unwrap().is_none(), "handed out before its proof");
+    let packet = socket::receive(&client).unwrap();
+    assert!(packet.challenge().is_some() && packet.fd.is_none());
+    socket::send_proof(&client, &old_proof).unwrap();
+    assert!(listener.accept(Duration::from_millis(50)).unwrap().is_none(), "handed out with an old proof");
+    let packet = socket::receive(&client).unwrap();
+    assert!(packet.fd.is_none(), "a segment was disclosed");
+    assert_eq!(crate::hello::decode_reject(packet.bytes()), Some(RejectReason::Authentication));
+    assert_eq!((listener.rejected(), listener.last_rejected()), (1, Some(RejectReason::Authentication)));
+}
+
+/// A server that plays ours without the key learns nothing but a request.
+#[test]
+fn a_server_that_cannot_prove_itself_is_told_nothing() {
+    for plays in 0..3 {
+        let (_folder, address) = place();
+        let Address::Shm { path } = &address else { panic!() };
+        let server = socket::open().unwrap();
+        rustix::net::bind(&server, &rustix::net::SocketAddrUnix::new(path).unwrap()).unwrap();
+        rustix::net::listen(&server, 1).unwrap();
+        let gate = Shm.open_port(&config(4096)).unwrap().gate();
+        let options = ConnectOptions { key: Some(key(1)), ..ConnectOptions::default() };
+        let mut connecting = Shm.connect(&address, &gate, &options).unwrap();
+        let peer = rustix::net::accept(&server).unwrap();
+        let request = socket::receive(&peer).unwrap();
+        let (hello, _) = proof::admit(request.bytes(), &[key(1)]).unwrap();
+        match plays {
+            0 => socket::send(&peer, &hello.encode()).unwrap(),
+            1 => socket::send_challenge(&peer, &[7; proof::CHALLENGE_BYTES]).unwrap(),
+            _ => {
+                let session = proof::Session::passive(&key(2), &hello, &hello, [1; 16]);
+                socket::send_challenge(&peer, &session.challenge()).unwrap();
+            }
+        }
+        let error = connecting.poll(SECOND).expect("an outcome").unwrap_err();
+        assert_eq!(error, ConnectError::Unproven { address: address.to_string() }, "server {plays}");
+        assert!(
+            socket::receive(&peer).is_ok_and(|packet| packet.is_end()) || socket::receive(&peer).is_err(),
+            "it was told more"
+        );
+    }
+}
+
+#[test]
+fn a_list_is_the_whole_list_on_both_sides() {
+    let (_folder, address) = place();
+    let gate = Shm.open_port(&config(4096)).unwrap().gate();
+    let own = rustix::process::geteuid().as_raw();
+    let group = rustix::process::getegid().as_raw();
+    let others = Allow::default().uid(own + 4242).gid(group + 4242);
+    let options = ListenOptions { allow: others.clone(), ..ListenOptions::default() };
+    let mut listener = Shm.listen(&address, &options).unwrap();
+    let mut connecting = connect(&address, &gate).unwrap();
+    assert!(listener.accept(Duration::from_millis(50)).unwrap().is_none());
+    let error = connecting.poll(SECOND).expect("an outcome").unwrap_err();
+    assert!(
+        matches!(error, ConnectError::Rejected { reason: RejectReason::NotAllowed { uid }, .. } if uid == own),
+        "{error}"
+    );
+    assert!(error.to_string().contains(&format!("uid {own} is not on its allow-list")), "{error}");
+    assert_eq!(listener.last_rejected(), Some(RejectReason::NotAllowed { uid: own }));
+    drop(listener);
+    // By its group, and the client asks too.
+    let options = ListenOptions { allow: others.clone().gid(group), ..ListenOptions::default() };
+    let mut listener = Shm.listen(&address, &options).unwrap();
+    let _links = links(&mut listener, &gate, &gate);
+    let options = ConnectOptions { allow: others, ..ConnectOptions::default() };
+    let error = Shm.connect(&address, &gate, &options).unwrap_err();
+    assert_eq!(error, ConnectError::NotAllowed { address: address.to_string(), uid: own });
+}
+
+/// A client of another user, where the list and the folder let it in.
+#[test]
+fn another_user_on_the_list_is_let_in() {
+    use std::os::unix::fs::PermissionsExt;
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP another_user_on_the_list_is_let_in: only root can become another user");
+        return;
+    }
+    let (folder, address) = place();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let options = ListenOptions { allow: Allow::default().uid(65534), ..ListenOptions::default() };
+    let mut listener = Shm.listen(&address, &options).unwrap();
+    let gate = Shm.open_port(&config(4096)).unwrap().gate();
+    let theirs = address.clone();
+    let thread = std::thread::spawn(move || {
+        let port = Shm.open_port(&config(4096)).unwrap();
+        let nobody = rustix::thread::Uid::from_raw(65534);
+        // This thread alone: the system call, not the C library's wrapper.
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        // Its server is root's, which the default trusts.
+        connect(&theirs, &port.gate())?.poll(SECOND).expect("an outcome").map(drop)
+    });
+    let incoming = listener.accept(SECOND).unwrap().expect("it is on the list");
+    assert!(incoming.peer().ends_with("of uid 65534"), "{}", incoming.peer());
+    let _link = incoming.accept(&gate).unwrap();
+    thread.join().unwrap().unwrap();
+}
