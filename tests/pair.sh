@@ -5,6 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 lab=${GIMMAL_LAB_TOOL:-target/release/gimmal-lab}
 live=${GIMMAL_LIVE:-$PWD/target/release/live}
+pulls=${GIMMAL_PULLS:-$PWD/target/release/examples/pulls}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
@@ -33,9 +34,16 @@ check "the server is started again: the client comes back" visit 7801 --event re
 both '
 check "the host loses power: reported within the bound" visit 7801 --event power-off '"$impatient"
 
+# A long way between the two: what the depth of READs is worth.
+serve="tc qdisc add dev eth0 root netem delay 5ms && timeout 120 $pulls serve --address rdma://\$GIMMAL_LOCAL_ADDR:7803 --seconds 110"
+both '
+tc qdisc add dev eth0 root netem delay 5ms
+check "5 ms each way: 16 READs in flight are 5 x as fast as one" timeout 100 '"$pulls"' depth --address rdma://$GIMMAL_PEER_ADDR:7803
+'
+
 # Every check must have said how it went: a guest that never started has failed them all.
 passed=$(grep -c '^b| ok ' "$log")
-failed=$((6 - passed))
+failed=$((7 - passed))
 [ "$failed" -eq 0 ] || tail -n 40 "$log" | sed 's/passed, /passed; /'
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" -eq 0 ]

@@ -93,8 +93,17 @@ fn every_counter_is_explained_and_every_one_that_is_named_exists() {
     assert_eq!(known.difference(&explained).collect::<Vec<_>>(), Vec::<&String>::new(), "not explained");
     assert_eq!(explained.difference(&known).collect::<Vec<_>>(), Vec::<&String>::new(), "no such counter");
     // What "How to see it is wrong" and the last table name in small letters is a counter, a field or a device's.
-    let others =
-        ["rcvd_rnr_err", "spin_us", "initiator_depth", "subscribe", "tcpdump", "migrations", "first", "max", "attempt"];
+    let others = [
+        "rcvd_rnr_err",
+        "spin_us",
+        "initiator_depth",
+        "subscribe",
+        "tcpdump",
+        "migrations",
+        "first",
+        "max",
+        "attempt",
+    ];
     let lines = TUNING.lines().filter(|line| line.contains("How to see it is wrong"));
     let symptoms = TUNING.split("\n## When a number is bad").nth(1).unwrap().lines();
     for line in lines.chain(symptoms) {

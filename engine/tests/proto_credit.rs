@@ -48,6 +48,7 @@ fn negotiated(
         rx_frame_bytes_max: frame,
         chain_bytes_max: frame & !15,
         peer_attended: true,
+        authenticated: false,
         rnr_timer: None,
         ack_timeout: None,
     }

@@ -42,7 +42,7 @@ pub(crate) fn start<A: Compose + ?Sized>(
 
 /// Its outcome: never for want of a connection, but for a deadline.
 #[cold]
-pub(crate) fn poll(handed: &mut Handed, context: &mut Context<'_>) -> Poll<Outcome> {
+pub(crate) fn poll(handed: &mut Handed, context: &Context<'_>) -> Poll<Outcome> {
     loop {
         if handed.waiting.as_ref().is_some_and(|waiting| !waiting.rests) {
             match handed.poll_once(context) {
@@ -72,5 +72,5 @@ pub(crate) fn poll(handed: &mut Handed, context: &mut Context<'_>) -> Poll<Outco
 /// The same for a thread that waits.
 #[cold]
 pub(crate) fn wait(handed: &mut Handed) -> Outcome {
-    block(|context| poll(handed, &mut Context::from_waker(context.waker())))
+    block(|context| poll(handed, context))
 }

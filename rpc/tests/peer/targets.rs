@@ -225,6 +225,7 @@ fn negotiated(choices: &mut Choices) -> Negotiated {
     Negotiated {
         provider: "fuzz",
         device: String::new(),
+        port: None,
         peer: String::new(),
         path,
         responder_resources: term,
@@ -306,7 +307,7 @@ struct Arrivals {
 impl Arrivals {
     fn new(negotiated: &Negotiated) -> Self {
         Self {
-            ledger: RxLedger::new(negotiated),
+            ledger: RxLedger::new(negotiated, 25),
             ring: negotiated.path == DataPath::Ring,
             ring_bytes: negotiated.rx_ring_bytes.into(),
             end: 0,

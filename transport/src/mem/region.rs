@@ -7,7 +7,12 @@
 //!   memory  │ head │ ring │ ring again │        offset p and p + ring are the same bytes
 //! ```
 
-use std::{io, os::fd::BorrowedFd, ptr::NonNull};
+use std::{
+    io,
+    os::fd::BorrowedFd,
+    ptr::NonNull,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, mremap_fixed};
@@ -26,6 +31,8 @@ pub enum Access {
 pub struct Region {
     map: MmapRaw,
     shared: Shared,
+    /// Somebody may read these pages through another mapping.
+    is_viewed: AtomicBool,
 }
 
 /// Which pages of a region are a file's, that others map too.
@@ -46,14 +53,19 @@ impl Region {
     /// What mmap says.
     pub fn anonymous(bytes: usize) -> io::Result<Self> {
         let map = MmapOptions::new().len(bytes).populate().map_anon()?;
-        let region = Self { map: MmapRaw::from(map), shared: Shared::Nothing };
+        let region =
+            Self { map: MmapRaw::from(map), shared: Shared::Nothing, is_viewed: AtomicBool::new(false) };
         region.not_for_children();
         Ok(region)
     }
 
     /// Private zeroed memory whose pages come when they are touched.
     pub(crate) fn reserved(bytes: usize) -> io::Result<Self> {
-        Ok(Self { map: MmapRaw::from(MmapMut::map_anon(bytes)?), shared: Shared::Nothing })
+        Ok(Self {
+            map: MmapRaw::from(MmapMut::map_anon(bytes)?),
+            shared: Shared::Nothing,
+            is_viewed: AtomicBool::new(false),
+        })
     }
 
     /// Maps `head_bytes + ring_bytes` of `fd` from its start, and the ring part a second time behind it.
@@ -74,7 +86,11 @@ impl Region {
         }
         let first = head_bytes + ring_bytes;
         let map = MmapRaw::from(MmapMut::map_anon(first + ring_bytes)?);
-        let region = Self { map, shared: Shared::Twice { head: head_bytes, bytes: ring_bytes } };
+        let region = Self {
+            map,
+            shared: Shared::Twice { head: head_bytes, bytes: ring_bytes },
+            is_viewed: AtomicBool::new(false),
+        };
         region.fill(0, first, fd, 0, access)?;
         region.fill(first, ring_bytes, fd, head_bytes as u64, access)?;
         region.not_for_children();
@@ -86,7 +102,11 @@ impl Region {
     /// # Errors
     /// What mmap says.
     pub fn file(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> io::Result<Self> {
-        let region = Self { map: MmapRaw::from(MmapMut::map_anon(bytes)?), shared: Shared::Once };
+        let region = Self {
+            map: MmapRaw::from(MmapMut::map_anon(bytes)?),
+            shared: Shared::Once,
+            is_viewed: AtomicBool::new(false),
+        };
         region.fill(0, bytes, fd, 0, access)?;
         region.not_for_children();
         Ok(region)
@@ -104,6 +124,7 @@ impl Region {
             Shared::Twice { head, bytes } => (head, bytes, 2),
         };
         let view = Self::reserved(times * bytes)?;
+        self.is_viewed.store(true, Ordering::Relaxed);
         for time in 0..times {
             let (from, to) = (self.at(head, bytes), view.at(time * bytes, bytes));
             // SAFETY: an old size of 0 leaves the old mapping as it is and maps its pages, which are shared, once more;
@@ -115,6 +136,11 @@ impl Region {
         }
         view.not_for_children();
         Ok((view, head))
+    }
+
+    /// Whether a view of it was ever made: it may outlive whoever asked for it.
+    pub(crate) fn is_viewed(&self) -> bool {
+        self.is_viewed.load(Ordering::Relaxed)
     }
 
     /// Puts the pages of `fresh` in the place of those from `at` on. For whoever reads there meanwhile it is one
@@ -164,6 +190,20 @@ impl Region {
         let _ = unsafe {
             rustix::mm::madvise(self.map.as_mut_ptr().cast(), self.map.len(), Advice::LinuxDontFork)
         };
+    }
+
+    /// Sets the first `bytes` to zero.
+    ///
+    /// # Safety
+    /// No other process and no device uses this memory, nor does anybody here point into it.
+    ///
+    /// # Panics
+    /// When `bytes` are more than are mapped.
+    pub unsafe fn clear(&mut self, bytes: usize) {
+        let base = self.at(0, bytes);
+        // SAFETY: inside the mapping, which is writable unless a peer owns it, and then the caller may not call; nobody
+        // else uses it, by the caller's promise.
+        unsafe { base.write_bytes(0, bytes) };
     }
 
     /// The first byte.
@@ -231,8 +271,10 @@ mod tests {
         let region = Region::ring(fd.as_fd(), 4096, 8192, Access::ReadWrite).unwrap();
         let reader = Region::ring(fd.as_fd(), 4096, 8192, Access::ReadOnly).unwrap();
         let (view, head) = reader.view().unwrap();
+        assert!(reader.is_viewed());
         drop(reader);
         assert_eq!((view.len(), head), (2 * 8192, 4096));
+        assert!(!region.is_viewed(), "it is another mapping that was");
         // SAFETY: inside the mapping, one byte, read and written by this thread alone.
         let write = |at: usize, value| unsafe { region.at(4096 + at, 1).write(value) };
         // SAFETY: as above.

@@ -1,7 +1,8 @@
 //! The way out of a connection, in steps that each have a bound.
 //!
 //! ```text
-//!  Lingering ─ what was flushed and the goodbye have left, or 500 ms ─► rdma_disconnect ─► Draining ─ completions, or 500 ms ─►
+//!  Lingering ─ after 500 ms ─► rdma_disconnect ─► Draining ─ no completion is missing, or 500 ms ─►┐
+//!      └─ what was flushed and the goodbye have left ──────────────────────────────────────────────►┴─►
 //!  queue pair, registrations and id go to the control thread ─► Destroying ─ they are gone ─► Closed
 //! ```
 //! Sinks of unfinished pulls are kept until the queue pair is gone: until then the device may write them.
@@ -78,8 +79,10 @@ impl Conn {
         let orderly = reason == CloseReason::Local && self.is_open() && self.fate.down.get().is_none();
         self.tx.discard();
         let lingers = orderly && self.say_goodbye(list);
-        self.phase = Phase::Closing(Closing { reason, stage: Stage::Lingering, deadline: now.plus(LINGER) });
-        if !lingers {
+        let stage = if lingers { Stage::Lingering } else { Stage::Draining };
+        self.phase = Phase::Closing(Closing { reason, stage, deadline: now.plus(LINGER) });
+        // With nothing to wait for, destroying disconnects soon enough.
+        if !lingers && !self.tx.has_no_signals() {
             self.disconnect(now, control);
         }
     }
@@ -112,10 +115,10 @@ impl Conn {
             let Phase::Closing(closing) = &mut self.phase else { return Step::Waits };
             let late = now >= closing.deadline;
             match closing.stage {
-                Stage::Lingering if self.tx.is_drained() || self.flushed || late => {
-                    self.disconnect(now, control);
-                }
-                Stage::Draining if self.tx.has_no_signals() || self.flushed || late => {
+                Stage::Lingering if late && !self.tx.has_no_signals() => self.disconnect(now, control),
+                Stage::Lingering if !(self.tx.is_drained() || self.flushed || late) => return Step::Waits,
+                Stage::Draining if !(self.tx.has_no_signals() || self.flushed || late) => return Step::Waits,
+                Stage::Lingering | Stage::Draining => {
                     closing.stage = Stage::Destroying;
                     closing.deadline = now.plus(DESTROY);
                     self.hand_over(control);

@@ -11,10 +11,11 @@ use crate::{
         cq::{Completion, STATUS_FLUSHED},
         entry::Handle,
         gate::Fate,
-        grant::Grant,
-        lane::{GrantPage, Holdings, LinkParts},
+        grant::{Grant, GrantPlaces},
+        lane::{Holdings, LinkParts},
         pulls::Pulls,
         qp::{Flags, LocalBytes, Qp, RemoteBytes, SendList},
+        rings::Room,
         rx::Rx,
         tx::Tx,
         wr_id::{Kind, WrId},
@@ -76,7 +77,7 @@ pub(crate) struct Conn {
     pub(crate) is_pulling: bool,
     pub(crate) is_owing: bool,
     negotiated: Arc<Negotiated>,
-    grants: GrantPage,
+    grants: GrantPlaces,
     ours: Grant,
     session: Option<Session>,
     active: bool,
@@ -89,7 +90,7 @@ impl Conn {
         let on_ring = negotiated.path == DataPath::Ring;
         let ours = Grant {
             ring_bytes: config.ring_bytes,
-            address: if on_ring { wiring.rx.base().as_ptr().addr() as u64 } else { 0 },
+            address: if on_ring { wiring.rx.region.base().as_ptr().addr() as u64 } else { 0 },
             rkey: if on_ring { wiring.rx_rkey } else { 0 },
         };
         let nudge = if active && lane.iwarp() { now.plus(NUDGE) } else { Time::NEVER };
@@ -115,6 +116,11 @@ impl Conn {
             session,
             active,
         }
+    }
+
+    /// What it received into and sent from; not what a received frame still lies in.
+    pub(crate) fn into_rooms(self) -> impl Iterator<Item = Room> {
+        [Some(self.tx.into_room()), self.rx.into_room()].into_iter().flatten()
     }
 
     /// A post failed: the queue pair is in error, and the cause is on its way.

@@ -13,25 +13,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use crossbeam::channel::{Receiver, Sender};
 
 use crate::{
-    ConnectError, ConnectOptions, Connecting, Hello, PortError,
+    ConnectError, ConnectOptions, Hello, PortError,
     hello::HELLO_BYTES,
     proof::{REQUEST_BYTES, Session, request},
     verbs::{
         cm::{
             CmEvent, CmId, ConnectCall, EventChannel, EventKind, IdKey, reject, table::Action, table::State,
         },
-        control::{Command, Control, ControlGone, ControlHandle},
+        control::{Command, Control},
         entry::{Entry, Handle, Live, Role},
         gate::Shared,
         lane::{Holdings, Lane, LinkParts, WireError},
-        link::VerbsLink,
         naming,
         qp::Qp,
         raw::{CmError, PathData, Target},
         sys,
+        timers::{set_ack_timeout, set_rnr_timer},
     },
 };
 
@@ -40,8 +40,6 @@ pub(crate) type Outcome = Result<LinkParts, ConnectError>;
 
 /// One call's worth of resolving, at most; the attempt's own deadline ends it earlier.
 const RESOLVE_MAX: Duration = Duration::from_secs(10);
-/// How much later than the control thread's deadline a caller gives up by itself.
-const GRACE: Duration = Duration::from_millis(200);
 
 /// What an attempt carries through its steps.
 #[derive(Debug)]
@@ -191,7 +189,7 @@ impl Waiting {
                 .map(|key| Session::active(key, &hello, &theirs, challenge).ok_or(WireError::Unproven));
             // Nothing is made for a peer that has not proved itself.
             let session = session.transpose()?;
-            Ok((lane.wire(&shared.config, &hello, &theirs)?, session))
+            Ok((lane.wire(shared, &hello, &theirs)?, session))
         });
         let (mut wiring, session) = match wired {
             Ok(wired) => wired,
@@ -399,9 +397,17 @@ impl Control {
         }
     }
 
-    /// Runs `rdma_connect` on a thread of its own: it can block (siw), and nobody waits for it.
+    /// Runs `rdma_connect`; on iWARP on a thread of its own: it can block (siw), and nobody waits for it.
     fn call(&self, state: Routing, entry: &mut Entry) -> Result<Active, Box<Failure>> {
         let (waiting, call) = state.has_route(&entry.id);
+        if !waiting.lane.iwarp() {
+            // On IB it only sends the request.
+            let active = Active::Connecting(waiting);
+            return match call.run() {
+                Ok(()) => Ok(active),
+                Err(errno) => Err(active.call_failed(errno)),
+            };
+        }
         let handle = Handle { key: entry.id.key(), serial: entry.serial };
         let mailbox = self.mailbox.clone();
         let helper = std::thread::Builder::new().name("gimmal-connect".to_owned()).spawn(move || {
@@ -499,112 +505,4 @@ fn begin(channel: &Arc<EventChannel>, target: &Target, attempt: &Attempt) -> Res
     }
     id.resolve_from(from.as_ref(), to, attempt.left()).map_err(failed)?;
     Ok(id)
-}
-
-/// Sets the ACK timeout where it means something; what is in force then.
-pub(crate) fn set_ack_timeout(id: &CmId, lane: &Lane, exponent: Option<u8>) -> Option<u8> {
-    let exponent = exponent.filter(|_| !lane.iwarp())?;
-    match id.set_ack_timeout(exponent) {
-        Ok(()) => Some(exponent),
-        Err(errno) => {
-            tracing::warn!(errno, exponent, "the ACK timeout stays the CM's");
-            None
-        }
-    }
-}
-
-/// Moves the RNR timer off the CM's 655 ms where it means something; what is in force then.
-pub(crate) fn set_rnr_timer(lane: &Lane, code: u8) -> Option<u8> {
-    if lane.iwarp() {
-        return None;
-    }
-    match lane.qp.set_rnr_timer(code) {
-        Ok(()) => Some(code),
-        Err(errno) => {
-            tracing::warn!(errno, code, "the RNR timer stays the CM's, which is 655 ms");
-            None
-        }
-    }
-}
-
-/// An attempt of the active side.
-#[derive(Debug)]
-pub struct VerbsConnecting {
-    control: Arc<ControlHandle>,
-    outcome: Receiver<Outcome>,
-    ticket: u64,
-    address: String,
-    timeout: Duration,
-    /// When we stop waiting for the control thread.
-    limit: Instant,
-    over: bool,
-}
-
-impl VerbsConnecting {
-    /// Hands the attempt to the control thread.
-    pub(crate) fn start(
-        control: &Arc<ControlHandle>,
-        attempt: Attempt,
-        outcome: Receiver<Outcome>,
-    ) -> Result<Self, ConnectError> {
-        let connecting = Self {
-            control: Arc::clone(control),
-            outcome,
-            ticket: attempt.ticket,
-            address: attempt.address.clone(),
-            timeout: attempt.options.connect_timeout,
-            limit: attempt.deadline + GRACE,
-            over: false,
-        };
-        if connecting.control.send(Command::Connect(Box::new(attempt))) {
-            Ok(connecting)
-        } else {
-            Err(ControlGone.into())
-        }
-    }
-
-    fn give_up(&self) {
-        self.control.send(Command::GiveUp { ticket: self.ticket, outcome: self.outcome.clone() });
-    }
-}
-
-impl Connecting for VerbsConnecting {
-    type Link = VerbsLink;
-
-    fn poll(&mut self, timeout: Duration) -> Option<Result<VerbsLink, ConnectError>> {
-        if self.over {
-            return None;
-        }
-        let outcome = if timeout.is_zero() {
-            self.outcome.try_recv().map_err(|error| error == TryRecvError::Disconnected)
-        } else {
-            let timeout = timeout.min(self.limit.saturating_duration_since(Instant::now()));
-            let outcome = self.outcome.recv_timeout(timeout);
-            outcome.map_err(|error| error == RecvTimeoutError::Disconnected)
-        };
-        let result = match outcome {
-            Ok(outcome) => outcome.map(|parts| VerbsLink::new(parts, &self.control)),
-            Err(true) => Err(ControlGone.into()),
-            Err(false) if Instant::now() < self.limit => return None,
-            // The control thread is stuck in a call: the caller's deadline does not depend on it.
-            Err(false) => {
-                self.give_up();
-                Err(ConnectError::Timeout {
-                    address: self.address.clone(),
-                    step: "waiting for the control thread",
-                    timeout: self.timeout,
-                })
-            }
-        };
-        self.over = true;
-        Some(result)
-    }
-}
-
-impl Drop for VerbsConnecting {
-    fn drop(&mut self) {
-        if !self.over {
-            self.give_up();
-        }
-    }
 }

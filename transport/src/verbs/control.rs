@@ -218,14 +218,20 @@ impl Control {
                     return;
                 }
             }
+            let (mut has_events, mut has_commands) = (false, false);
             for event in ready.drain(..) {
                 match event.data.u64() {
-                    CHANNEL | BELL => {}
+                    CHANNEL => has_events = true,
+                    BELL => has_commands = true,
                     watch => self.on_device(watch),
                 }
             }
-            self.take_commands();
-            self.take_events();
+            if has_commands {
+                self.take_commands();
+            }
+            if has_events {
+                self.take_events();
+            }
             self.expire(Instant::now());
             self.attend();
             self.step_removals(Instant::now());
@@ -326,8 +332,9 @@ impl Control {
             // Its id went with the device; the queue pair did too.
             return;
         };
-        if !entry.busy {
-            // So that the peer hears of it; EINVAL: it is down already.
+        if !entry.busy && holdings.iwarp() {
+            // So that the peer hears of an end and not of a reset; EINVAL: it is down already. On IB the destruction of
+            // the id asks for the same.
             let _ = entry.id.disconnect();
         }
         self.bury(entry, Some((qp, holdings)));

@@ -23,7 +23,9 @@ use crate::{
         control::ControlHandle,
         cq::Cq,
         device::{Context, DeviceLimits, Pd},
+        grant::{GrantPages, GrantPlaces},
         pool::Pool,
+        rings::Rings,
         wr_id::INDEX_LIMIT,
     },
 };
@@ -60,6 +62,7 @@ pub(crate) struct PortDevice {
     pub(crate) pool: Arc<Pool>,
     pub(crate) pd: Arc<Pd>,
     cqs: Mutex<Vec<Arc<Cq>>>,
+    grants: Mutex<GrantPages>,
     pub(crate) limits: DeviceLimits,
     pub(crate) context: Arc<Context>,
 }
@@ -71,7 +74,13 @@ impl PortDevice {
         let cq = Cq::new(&context, &limits)?;
         let pd = Pd::new(&context)?;
         let pool = Pool::new(Arc::clone(&pd), limits.iwarp);
-        Ok(Arc::new(Self { pool, pd, cqs: Mutex::new(vec![cq]), limits, context }))
+        let (cqs, grants) = (Mutex::new(vec![cq]), Mutex::default());
+        Ok(Arc::new(Self { pool, pd, cqs, grants, limits, context }))
+    }
+
+    /// Where the grants of the connection in the seat `index` lie.
+    pub(crate) fn grant_places(&self, index: u32) -> Result<GrantPlaces, PortError> {
+        lock(&self.grants).places(&self.pd, index)
     }
 
     /// Room for `entries` completions: in a queue that has it, else in a new one.
@@ -144,6 +153,7 @@ impl Fate {
 pub(crate) struct Shared {
     pub(crate) config: PortConfig,
     pub(crate) bell: Waker,
+    pub(crate) rings: Rings,
     notes: ArrayQueue<ConnId>,
     seats: Mutex<Seats>,
     devices: Mutex<Vec<Arc<PortDevice>>>,
@@ -157,6 +167,7 @@ impl Shared {
         Arc::new(Self {
             config: config.clone(),
             bell,
+            rings: Rings::default(),
             notes,
             seats: Mutex::new(Seats { limit: seats, table: Vec::new(), free: Vec::new() }),
             devices: Mutex::new(Vec::new()),

@@ -9,10 +9,18 @@
 //! has arrived. iWARP demands that, and on rxe a SEND right after the accept was seen to be lost.
 //! On the send/recv path address and key are 0.
 
+use std::sync::Arc;
+
 use crate::{
-    CloseReason, Violation,
+    CloseReason, PortError, Violation,
+    mem::Region,
     proof::{Label, PROOF_BYTES, Session},
-    verbs::qp::RemoteBytes,
+    verbs::{
+        device::Pd,
+        mr::{Mr, Purpose},
+        qp::{LocalBytes, RemoteBytes},
+        rings::system,
+    },
 };
 
 /// Bytes of a grant.
@@ -20,6 +28,16 @@ pub(crate) const GRANT_BYTES: usize = 24;
 /// With a proof.
 pub(crate) const GRANT_BYTES_MAX: usize = GRANT_BYTES + PROOF_BYTES;
 const MAGIC: [u8; 4] = *b"gmgr";
+#[expect(clippy::cast_possible_truncation, reason = "56")]
+const GRANT_BYTES_MAX_U32: u32 = GRANT_BYTES_MAX as u32;
+
+const PAGE_BYTES: usize = 4096;
+/// A seat's part of a page: the grant that arrives, and half-way the one that leaves.
+const PLACES_BYTES: usize = 128;
+const _: () = assert!(GRANT_BYTES_MAX <= PLACES_BYTES / 2);
+/// Seats whose places are in one page.
+const SEATS: u32 = 32;
+const _: () = assert!(SEATS as usize * PLACES_BYTES == PAGE_BYTES);
 
 /// What one side grants the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +108,76 @@ impl Grant {
 
     pub(crate) fn remote(&self) -> RemoteBytes {
         RemoteBytes { address: self.address, rkey: self.rkey }
+    }
+}
+
+/// Registered memory for the grants of some seats, kept as long as its device is used.
+#[derive(Debug)]
+pub(crate) struct GrantPage {
+    /// Gone before the memory.
+    registration: Mr,
+    region: Region,
+}
+
+impl GrantPage {
+    fn new(pd: &Arc<Pd>) -> Result<Self, PortError> {
+        let region = Region::anonymous(PAGE_BYTES).map_err(|error| system("mmap", &error))?;
+        Ok(Self { registration: Mr::new(pd, &region, Purpose::Local)?, region })
+    }
+}
+
+/// The pages that seats have used so far.
+#[derive(Debug, Default)]
+pub(crate) struct GrantPages(Vec<Option<Arc<GrantPage>>>);
+
+impl GrantPages {
+    /// The places of the seat `index`.
+    pub(crate) fn places(&mut self, pd: &Arc<Pd>, index: u32) -> Result<GrantPlaces, PortError> {
+        let (page, at) = ((index / SEATS) as usize, (index % SEATS) as usize * PLACES_BYTES);
+        if self.0.len() <= page {
+            self.0.resize(page + 1, None);
+        }
+        let slot = &mut self.0[page];
+        let page = match slot {
+            Some(page) => Arc::clone(page),
+            None => Arc::clone(slot.insert(Arc::new(GrantPage::new(pd)?))),
+        };
+        Ok(GrantPlaces { page, at })
+    }
+}
+
+/// Where the two grants of a connection lie. Its seat's alone, which is taken until the queue pair is gone.
+#[derive(Debug)]
+pub(crate) struct GrantPlaces {
+    page: Arc<GrantPage>,
+    at: usize,
+}
+
+impl GrantPlaces {
+    pub(crate) fn incoming(&self) -> LocalBytes {
+        self.local(self.at, GRANT_BYTES_MAX_U32)
+    }
+
+    fn local(&self, at: usize, bytes: u32) -> LocalBytes {
+        let address = self.page.region.at(at, bytes as usize).as_ptr().addr() as u64;
+        LocalBytes { address, bytes, lkey: self.page.registration.lkey() }
+    }
+
+    /// What arrived; called once, after its completion.
+    pub(crate) fn read(&self, bytes: u32) -> Vec<u8> {
+        let bytes = (bytes as usize).min(GRANT_BYTES_MAX);
+        let from = self.page.region.at(self.at, bytes);
+        // SAFETY: inside the page; the one receive that the device had for this place has completed.
+        unsafe { std::slice::from_raw_parts(from.as_ptr(), bytes) }.to_vec()
+    }
+
+    /// Puts our grant, of which `bytes` go, where the device fetches it; called once, before the post.
+    pub(crate) fn write(&self, grant: &[u8; GRANT_BYTES_MAX], bytes: u32) -> LocalBytes {
+        let at = self.at + PLACES_BYTES / 2;
+        let to = self.page.region.at(at, GRANT_BYTES_MAX);
+        // SAFETY: inside the page, apart from where the other grant arrives; no work names this place yet.
+        unsafe { to.cast::<[u8; GRANT_BYTES_MAX]>().write_unaligned(*grant) };
+        self.local(at, bytes.min(GRANT_BYTES_MAX_U32))
     }
 }
 

@@ -1,35 +1,30 @@
 //! A connection's belongings on the device, from the queue pair to the rings, and the order they go in.
 //!
 //! ```text
-//!  Lane      seat, share of the CQ, queue pair, grant page      before connect or accept
+//!  Lane      seat, share of the CQ, queue pair, grant places     before connect or accept
 //!  Wiring    receive memory, transmit ring, Negotiated          when both hellos are known
 //!  drop      queue pair (by the control thread) ─► registrations ─► share of the CQ ─► seat (the port hears of it)
 //! ```
-//! Mappings may go before registrations: a registration pins its pages by itself.
+//! Mappings may go before registrations: a registration pins its pages by itself. The memory of rings and slabs outlives
+//! both (`rings`).
 
-use std::{
-    os::fd::{AsFd, OwnedFd},
-    sync::Arc,
-    time::Duration,
-};
-
-use rustix::fs::MemfdFlags;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     ConnId, DataPath, Hello, Negotiated, PortConfig, PortError, RejectReason,
     hello::Feature,
-    mem::{Access, Region},
     proof::Session,
     verbs::{
         cm::{CmId, ConnectParams, QpRequest},
         device::Context,
         entry::Handle,
         gate::{CqShare, PortDevice, Seat, Shared},
-        grant::GRANT_BYTES_MAX,
+        grant::GrantPlaces,
         mr::{Mr, Purpose},
         pool::Pool,
         ports,
         qp::{LocalBytes, Qp, RecvList, receive_id},
+        rings::{Room, Shape},
         rx::GOODBYE,
         sys,
         wr_id::{Kind, WrId},
@@ -38,13 +33,6 @@ use crate::{
 
 /// The step that fails when the CM cannot make a queue pair.
 pub(crate) const CREATE_QP: &str = "rdma_create_qp";
-/// The grant that arrives lies at the start of the page, the one that leaves here.
-const GRANT_OUT: usize = 64;
-const GRANT_PAGE: usize = 4096;
-#[expect(clippy::cast_possible_truncation, reason = "56")]
-const GRANT_BYTES_MAX_U32: u32 = GRANT_BYTES_MAX as u32;
-const _: () = assert!(GRANT_BYTES_MAX <= GRANT_OUT);
-
 /// What the device must let go of before the seat is free. Fields drop in this order.
 #[derive(Debug)]
 pub(crate) struct Holdings {
@@ -62,39 +50,9 @@ impl Holdings {
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.device.pool
     }
-}
 
-/// Two places in one registered page.
-#[derive(Debug)]
-pub(crate) struct GrantPage {
-    region: Region,
-    lkey: u32,
-}
-
-impl GrantPage {
-    fn incoming(&self) -> LocalBytes {
-        self.local(0, GRANT_BYTES_MAX_U32)
-    }
-
-    fn local(&self, at: usize, bytes: u32) -> LocalBytes {
-        let address = self.region.at(at, bytes as usize).as_ptr().addr() as u64;
-        LocalBytes { address, bytes, lkey: self.lkey }
-    }
-
-    /// What arrived; called once, after its completion.
-    pub(crate) fn read(&self, bytes: u32) -> Vec<u8> {
-        let bytes = (bytes as usize).min(GRANT_BYTES_MAX);
-        let from = self.region.at(0, bytes);
-        // SAFETY: inside the page; the one receive that the device had for it has completed.
-        unsafe { std::slice::from_raw_parts(from.as_ptr(), bytes) }.to_vec()
-    }
-
-    /// Puts our grant, of which `bytes` go, where the device fetches it; called once, before the post.
-    pub(crate) fn write(&self, grant: &[u8; GRANT_BYTES_MAX], bytes: u32) -> LocalBytes {
-        let to = self.region.at(GRANT_OUT, GRANT_BYTES_MAX);
-        // SAFETY: inside the page, apart from where the other grant arrives; no work names this place yet.
-        unsafe { to.cast::<[u8; GRANT_BYTES_MAX]>().write_unaligned(*grant) };
-        self.local(GRANT_OUT, bytes.min(GRANT_BYTES_MAX_U32))
+    pub(crate) fn iwarp(&self) -> bool {
+        self.device.limits.iwarp
     }
 }
 
@@ -102,7 +60,7 @@ impl GrantPage {
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) qp: Qp,
-    pub(crate) grants: GrantPage,
+    pub(crate) grants: GrantPlaces,
     pub(crate) holdings: Holdings,
 }
 
@@ -119,9 +77,7 @@ impl Lane {
         let config = &shared.config;
         let mut request = queue_sizes(config, &device)?;
         let share = device.take_entries(request.send_entries + request.recv_entries)?;
-        let region = Region::anonymous(GRANT_PAGE).map_err(|error| system("mmap", &error))?;
-        let registration = Mr::new(&device.pd, &region, Purpose::Local)?;
-        let grants = GrantPage { region, lkey: registration.lkey() };
+        let grants = device.grant_places(seat.conn.index())?;
         let qp = loop {
             match id.create_qp(&device.pd, &share.cq, request) {
                 Ok(qp) => break qp,
@@ -132,11 +88,7 @@ impl Lane {
                 Err(errno) => return Err(PortError::System { step: CREATE_QP, errno }),
             }
         };
-        let lane = Self {
-            qp,
-            grants,
-            holdings: Holdings { registrations: vec![registration], share, device, seat },
-        };
+        let lane = Self { qp, grants, holdings: Holdings { registrations: Vec::new(), share, device, seat } };
         lane.post_grant_receive()?;
         Ok(lane)
     }
@@ -150,7 +102,7 @@ impl Lane {
     }
 
     pub(crate) fn iwarp(&self) -> bool {
-        self.holdings.device.limits.iwarp
+        self.holdings.iwarp()
     }
 
     /// Says which port of which device it is on; once the queue pair stands.
@@ -186,24 +138,24 @@ impl Lane {
     /// Settles the terms, and makes and posts the memory they ask for. Timers are the caller's to fill in.
     pub(crate) fn wire(
         &mut self,
-        config: &PortConfig,
+        shared: &Shared,
         ours: &Hello,
         theirs: &Hello,
     ) -> Result<Wiring, WireError> {
+        let config = &shared.config;
         let inline = u16::try_from(self.qp.inline_bytes).unwrap_or(u16::MAX);
         let caps = self.holdings.device.limits.capabilities(inline);
         let negotiated = Negotiated::settle("verbs", &caps, config, ours, theirs)?;
         let pd = &self.holdings.device.pd;
-        let tx = memory_ring("gimmal-tx", theirs.ring_bytes)?;
-        let tx_registration = Mr::new(pd, &tx, Purpose::Local)?;
-        let (rx, purpose) = match negotiated.path {
-            DataPath::Ring => (memory_ring("gimmal-rx", config.ring_bytes)?, Purpose::ReceiveRing),
-            DataPath::SendRecv => {
-                let bytes = (usize::from(config.arrivals) + GOODBYE) * config.slot_bytes as usize;
-                (memory_slab("gimmal-slots", bytes)?, Purpose::Local)
-            }
+        let tx = shared.rings.take(Shape::Ring { bytes: theirs.ring_bytes as usize })?;
+        let tx_registration = Mr::new(pd, &tx.region, Purpose::Local)?;
+        let slab_bytes = (usize::from(config.arrivals) + GOODBYE) * config.slot_bytes as usize;
+        let (shape, purpose) = match negotiated.path {
+            DataPath::Ring => (Shape::Ring { bytes: config.ring_bytes as usize }, Purpose::ReceiveRing),
+            DataPath::SendRecv => (Shape::Slab { bytes: slab_bytes }, Purpose::Local),
         };
-        let rx_registration = Mr::new(pd, &rx, purpose)?;
+        let rx = shared.rings.take(shape)?;
+        let rx_registration = Mr::new(pd, &rx.region, purpose)?;
         let wiring = Wiring {
             tx_lkey: tx_registration.lkey(),
             rx_lkey: rx_registration.lkey(),
@@ -272,10 +224,10 @@ impl From<PortError> for WireError {
 #[derive(Debug)]
 pub(crate) struct Wiring {
     /// Receive ring, or slab of slots.
-    pub(crate) rx: Region,
+    pub(crate) rx: Room,
     pub(crate) rx_lkey: u32,
     pub(crate) rx_rkey: u32,
-    pub(crate) tx: Region,
+    pub(crate) tx: Room,
     pub(crate) tx_lkey: u32,
     pub(crate) transfers_in_post: bool,
     pub(crate) negotiated: Negotiated,
@@ -288,7 +240,7 @@ impl Wiring {
             return None;
         }
         let bytes = self.negotiated.rx_slot_bytes;
-        let place = self.rx.at(usize::from(slot) * bytes as usize, bytes as usize);
+        let place = self.rx.region.at(usize::from(slot) * bytes as usize, bytes as usize);
         Some(LocalBytes { address: place.as_ptr().addr() as u64, bytes, lkey: self.rx_lkey })
     }
 }
@@ -336,32 +288,6 @@ const fn inline_step(bytes: u32) -> u32 {
         65..=80 => 64,
         _ => 0,
     }
-}
-
-fn memory_ring(name: &str, bytes: u32) -> Result<Region, PortError> {
-    let fd = memory_file(name, bytes.into())?;
-    Region::ring(fd.as_fd(), 0, bytes as usize, Access::ReadWrite).map_err(|error| system("mmap", &error))
-}
-
-/// A file's pages, not private ones: held frames are read through a second mapping of them.
-fn memory_slab(name: &str, bytes: usize) -> Result<Region, PortError> {
-    let fd = memory_file(name, bytes as u64)?;
-    Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(|error| system("mmap", &error))
-}
-
-fn memory_file(name: &str, bytes: u64) -> Result<OwnedFd, PortError> {
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)
-        .map_err(|errno| rustix_error("memfd_create", errno))?;
-    rustix::fs::ftruncate(&fd, bytes).map_err(|errno| rustix_error("ftruncate", errno))?;
-    Ok(fd)
-}
-
-fn rustix_error(step: &'static str, errno: rustix::io::Errno) -> PortError {
-    PortError::System { step, errno: errno.raw_os_error() }
-}
-
-fn system(step: &'static str, error: &std::io::Error) -> PortError {
-    PortError::System { step, errno: error.raw_os_error().unwrap_or(0) }
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ use crate::{
     rejected::Rejected,
     verbs::{
         cm::{CmEvent, CmId},
-        connect::{set_ack_timeout, set_rnr_timer},
         control::{self, Command, Control, ControlHandle},
         entry::{Handle, Live, Role},
         gate::{Shared, VerbsGate},
@@ -24,6 +23,7 @@ use crate::{
         link::VerbsLink,
         naming::look_up,
         ports, sys,
+        timers::{set_ack_timeout, set_rnr_timer},
     },
 };
 
@@ -217,7 +217,7 @@ fn answer(
     let wired = session
         .transpose()
         .map_err(WireError::Port)
-        .and_then(|session| Ok((lane.wire(&shared.config, &ours, theirs)?, session)));
+        .and_then(|session| Ok((lane.wire(shared, &ours, theirs)?, session)));
     let (mut wiring, session) = match wired {
         Ok(wired) => wired,
         Err(error) => {

@@ -19,6 +19,7 @@ mod close;
 mod cm;
 mod conn;
 mod connect;
+mod connecting;
 mod control;
 mod cq;
 pub mod datagram;
@@ -42,9 +43,11 @@ mod pulls;
 mod qp;
 pub mod raw;
 mod removal;
+mod rings;
 mod rnr;
 mod rx;
 mod sys;
+mod timers;
 mod tx;
 mod wr_id;
 
@@ -61,7 +64,7 @@ use crate::{
 };
 
 pub use addresses::{Assigned, all as addresses};
-pub use connect::VerbsConnecting;
+pub use connecting::VerbsConnecting;
 pub use gate::VerbsGate;
 pub use inspect::{
     DeviceCapacity, DeviceInfo, GidInfo, GidKind, LinkLayer, PortInfo, Route, Transport, devices, libraries,

@@ -277,6 +277,10 @@ impl VerbsPort {
         for token in conn.pulls.abandon() {
             self.backlog.push_back(Event::Pulled { conn: id, token, result: Err(BulkError::Closed) });
         }
+        for room in conn.into_rooms() {
+            // SAFETY: `Gone` is said after the queue pair and its registrations went; `conn` was the last to point there.
+            unsafe { self.gate.shared.rings.give_back(room) };
+        }
         self.backlog.push_back(Event::Closed { conn: id, reason });
     }
 }

@@ -139,6 +139,10 @@ impl VerbsPort {
     pub(super) fn begin_close(&mut self, index: usize, reason: CloseReason, now: Time) {
         let Some(conn) = self.slots.get_mut(index).and_then(|slot| slot.conn.as_deref_mut()) else { return };
         conn.begin_close(reason, now, &mut self.sends, &self.gate.control);
+        if self.walking != Some(index) {
+            // Often there is nothing to wait for. It is never gone yet: that takes another thread.
+            conn.step_close(now, &self.gate.control);
+        }
         if !self.waiting.contains(&index) {
             self.waiting.push(index);
         }

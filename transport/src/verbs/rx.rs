@@ -11,6 +11,7 @@ use crate::{
     mem::{Region, RxFrame},
     verbs::{
         qp::{LocalBytes, Qp, RecvList, receive_id},
+        rings::{Room, Shape},
         wr_id::WrId,
     },
 };
@@ -32,6 +33,7 @@ struct Walk {
 #[derive(Debug)]
 pub(crate) struct Rx {
     memory: Rc<Region>,
+    shape: Shape,
     lkey: u32,
     path: DataPath,
     ring_bytes: usize,
@@ -49,13 +51,14 @@ pub(crate) struct Rx {
 }
 
 impl Rx {
-    pub(crate) fn new(memory: Region, lkey: u32, negotiated: &Negotiated) -> Self {
+    pub(crate) fn new(room: Room, lkey: u32, negotiated: &Negotiated) -> Self {
         let slots = match negotiated.path {
             DataPath::Ring => 0,
             DataPath::SendRecv => negotiated.rx_arrivals as usize + GOODBYE,
         };
         Self {
-            memory: Rc::new(memory),
+            memory: Rc::new(room.region),
+            shape: room.shape,
             lkey,
             path: negotiated.path,
             ring_bytes: negotiated.rx_ring_bytes as usize,
@@ -67,6 +70,12 @@ impl Rx {
             arrivals: negotiated.rx_arrivals.into(),
             owed: 0,
         }
+    }
+
+    /// `None`: a frame in it is still lent, or may still be held.
+    pub(crate) fn into_room(self) -> Option<Room> {
+        let region = Rc::into_inner(self.memory).filter(|region| !region.is_viewed())?;
+        Some(Room { region, shape: self.shape })
     }
 
     pub(crate) fn arrivals(&self) -> u64 {
@@ -246,7 +255,9 @@ mod tests {
             let map = || Region::file(fd.as_fd(), bytes as usize, Access::ReadWrite).expect("slots");
             (map(), map())
         };
-        (Rx::new(ours, 0, &terms), theirs)
+        let bytes = bytes as usize;
+        let shape = if ring { Shape::Ring { bytes } } else { Shape::Slab { bytes } };
+        (Rx::new(Room { region: ours, shape }, 0, &terms), theirs)
     }
 
     fn write(device: &Region, at: usize, bits: u64) {

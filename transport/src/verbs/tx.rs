@@ -14,6 +14,7 @@ use crate::{
     mem::Region,
     verbs::{
         qp::{Flags, LocalBytes, PostError, Qp, RemoteBytes, SendList},
+        rings::{Room, Shape},
         sys,
         wr_id::{Kind, WrId},
     },
@@ -62,11 +63,11 @@ pub(crate) struct Tx {
 }
 
 impl Tx {
-    pub(crate) fn new(ring: Region, lkey: u32, negotiated: &Negotiated, config: &PortConfig) -> Self {
+    pub(crate) fn new(room: Room, lkey: u32, negotiated: &Negotiated, config: &PortConfig) -> Self {
         let entries = u32::from(config.sends).max(2);
         let reads = negotiated.initiator_depth.granted as usize;
         Self {
-            ring,
+            ring: room.region,
             lkey,
             ring_bytes: negotiated.tx_ring_bytes as usize,
             path: negotiated.path,
@@ -86,6 +87,10 @@ impl Tx {
             // At most half the queue, so that a full queue always has a signal on its way.
             interval: u32::from(config.signal_interval).clamp(1, entries / 2),
         }
+    }
+
+    pub(crate) fn into_room(self) -> Room {
+        Room { region: self.ring, shape: Shape::Ring { bytes: self.ring_bytes } }
     }
 
     pub(crate) fn set_remote(&mut self, remote: RemoteBytes) {

@@ -1,7 +1,8 @@
 //! Connections made and ended by the thousand: what one costs beside rdma-core's `cmtime`, and that nothing is left.
 //!
 //! As `cmtime`: so many at once, the server is another process, the time of all from the first call to the last
-//! destruction, for each connection. Ours also exchanges hellos and grants, says goodbye and registers two rings.
+//! destruction, for each connection. Ours also exchanges hellos and grants, says goodbye, waits for the answer, and
+//! registers two rings.
 
 use std::{
     fs,
@@ -40,8 +41,8 @@ pub(crate) struct Options {
     serve: bool,
 }
 
-/// Connections of `cmtime` are warmed up by so many before.
-const WARM_UP: usize = 10;
+/// Rounds before those that are measured.
+const WARM_UPS: usize = 10;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Counts.
@@ -130,14 +131,16 @@ impl Drop for Server {
 /// Where the time of a round went.
 #[derive(Debug, Clone, Copy, Default)]
 struct Times {
+    /// Without what registering took.
     connect: Duration,
+    registering: Duration,
     open: Duration,
     close: Duration,
 }
 
 impl Times {
     fn sum(&self) -> Duration {
-        self.connect + self.open + self.close
+        self.connect + self.registering + self.open + self.close
     }
 }
 
@@ -170,6 +173,7 @@ fn round(
     count: usize,
 ) -> anyhow::Result<Times> {
     let handle = inline.handle();
+    let before = registrations().1;
     let mut times = Times::default();
     inline.app_mut().closed = 0;
     let started = Instant::now();
@@ -180,7 +184,8 @@ fn round(
         let link = attempt.poll(LIMIT).context("no outcome in time")??;
         inline.adopt(link);
     }
-    times.connect = started.elapsed();
+    times.registering = registrations().1.saturating_sub(before);
+    times.connect = started.elapsed().saturating_sub(times.registering);
     let started = Instant::now();
     turn_until(inline, "not all opened", |app| app.conns.len() == count)?;
     times.open = started.elapsed();
@@ -201,7 +206,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (server, address) = Server::start(options)?;
     let provider = Any::new();
     let mut inline = Inline::new(&provider, &plan()?, Counter::default())?;
-    round(&mut inline, &provider, &address, WARM_UP)?;
+    for _ in 0..WARM_UPS {
+        round(&mut inline, &provider, &address, options.in_flight)?;
+    }
     match options.total {
         None => measure(options, &mut inline, &provider, &address)?,
         Some(total) => leaves_nothing(options, &server, &mut inline, &provider, &address, total)?,
@@ -218,24 +225,25 @@ fn measure(
     address: &Address,
 ) -> anyhow::Result<()> {
     let each = |time: Duration| time.as_secs_f64() * 1e6 / options.in_flight as f64;
-    let before = registrations();
+    let before = registrations().0;
     let mut rounds = (0..options.rounds)
         .map(|_| round(inline, provider, address, options.in_flight))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let after = registrations();
-    let connections = (options.rounds * options.in_flight) as f64;
-    let registering = (after.1 - before.1).as_secs_f64() * 1e6 / connections;
+    let registered = (registrations().0 - before) as f64 / (options.rounds * options.in_flight) as f64;
     rounds.sort_by_key(Times::sum);
     let median = rounds[rounds.len() / 2];
-    println!("{} in flight, median of {} rounds, us for each connection", options.in_flight, options.rounds);
-    println!("  connect (address, route, queue pair, both hellos)  {:10.0}", each(median.connect));
-    println!("  open (both grants)                                 {:10.0}", each(median.open));
-    println!("  close (goodbye, disconnect, destroy)               {:10.0}", each(median.close));
-    println!("  sum                                                {:10.0}", each(median.sum()));
     println!(
-        "  of it registering memory at this end, {:.0} times     {registering:10.0}",
-        (after.0 - before.0) as f64 / connections
+        "{} in flight, {WARM_UPS} warm-ups, median of {} rounds, us for each connection",
+        options.in_flight, options.rounds
     );
+    println!("  connect (address, route, queue pair, both hellos)  {:10.0}", each(median.connect));
+    println!(
+        "  registering memory at this end, {registered:.0} times            {:10.0}",
+        each(median.registering)
+    );
+    println!("  open (both grants)                                 {:10.0}", each(median.open));
+    println!("  close (goodbye, its answer, disconnect, destroy)   {:10.0}", each(median.close));
+    println!("  sum                                                {:10.0}", each(median.sum()));
     Ok(())
 }
 
