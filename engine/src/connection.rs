@@ -3,13 +3,14 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use gimmal_transport::{
-    CloseReason, ConnId, Negotiated, Port, Refused, RxBuf, RxFrame, Staged, Tag, Time, Violation,
+    Chain, CloseReason, ConnId, Negotiated, Port, Refused, RxBuf, Staged, Tag, Time, Violation,
 };
 
 use crate::{
     config::Config,
     error::SendError,
     holds::Holds,
+    message::Source,
     planted::{self, Bug},
     proto::{
         Heart, Lane, RxLedger, State, StateEvent, TxWindow,
@@ -48,7 +49,7 @@ pub(crate) struct Connection {
     pub(crate) pulls: Pulls,
     in_place: InPlace,
     pub(crate) holds: Holds,
-    pub(crate) state: State,
+    state: State,
     pub(crate) heart: Heart,
     /// Control frames that wait for room.
     control: VecDeque<(Kind, u64)>,
@@ -81,6 +82,47 @@ impl Connection {
 
     pub(crate) fn body_bytes_max(&self) -> usize {
         self.window.payload_bytes_max() - wire::HEAD_BYTES
+    }
+
+    pub(crate) const fn state(&self) -> State {
+        self.state
+    }
+
+    pub(crate) fn set_state(&mut self, state: State) {
+        self.state = state;
+        if !state.may_send() {
+            self.window.shut();
+        }
+    }
+
+    /// Whether a message with `min_bytes` of payload goes the short way.
+    #[inline]
+    pub(crate) fn is_open(&self, min_bytes: usize) -> bool {
+        self.window.is_open() && min_bytes <= self.window.payload_bytes_max()
+    }
+
+    /// Sends a message that `fill` composes, the short way; as [`Connection::compose`] otherwise.
+    #[inline]
+    pub(crate) fn send_open<P: Port>(
+        &mut self,
+        port: &mut P,
+        conn: ConnId,
+        tag: Tag,
+        fill: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Result<(), SendError> {
+        let room = self.window.payload_bytes_max();
+        let end = port.compose(conn, room, |payload| {
+            let payload_bytes = fill(&mut payload[..room])?;
+            Some(Staged { payload_bytes, tag, chain: Chain::Begin })
+        });
+        match end {
+            Ok(Some(end)) => {
+                self.window.advanced(end);
+                Ok(())
+            }
+            Ok(None) => Err(self.too_small(room - wire::HEAD_BYTES)),
+            Err(refused) => Err(self.refused(refused)),
+        }
     }
 
     /// Room for a frame of at least `min_bytes` of payload, after one look at what was given back since.
@@ -209,21 +251,22 @@ impl Connection {
         }
     }
 
-    /// Whether a message that came and went leaves something to settle.
-    #[inline]
-    pub(crate) fn owes(&self) -> bool {
-        self.ledger.counts_arrivals() || self.ledger.owed() != Owed::Little
-    }
-
-    /// Keeps the last `bytes` of `frame`, which has just arrived.
-    pub(crate) fn hold<P: Port>(
-        &mut self,
-        port: &mut P,
-        conn: ConnId,
-        frame: &RxFrame,
-        bytes: usize,
-    ) -> RxBuf {
-        self.holds.hold(&mut self.ledger, port, conn, frame, bytes)
+    /// Keeps `body`, the end of a frame that has just arrived.
+    #[cold]
+    pub(crate) fn hold<P: Port>(&mut self, port: &mut P, source: Source<'_>, body: &[u8]) -> RxBuf {
+        match source {
+            Source::Frame(conn, frame) => self.holds.hold(&mut self.ledger, port, conn, frame, body.len()),
+            // What is wrong with its end is said when the run is over.
+            Source::Run(_, lent) if self.ledger.handle_run(lent.end()).is_err() => RxBuf::copied(body),
+            Source::Run(conn, lent) => {
+                let Some(frame) = lent.keep() else { return RxBuf::copied(body) };
+                let held = self.holds.hold(&mut self.ledger, port, conn, &frame, body.len());
+                if frame.is_held() {
+                    self.holds.keep(frame);
+                }
+                held
+            }
+        }
     }
 
     /// The peer's loan is not needed any more.
@@ -263,15 +306,15 @@ impl Connection {
 
     pub(crate) fn say_goodbye(&mut self, now: Time) {
         if self.state == State::Open {
-            self.state = State::Draining;
+            self.set_state(State::Draining);
             self.control.push_back((Kind::Goodbye, 0));
             self.close_at = if planted::is(Bug::AbruptGoodbye) { now } else { now.plus(DRAIN_TIMEOUT) };
         }
     }
 
     pub(crate) fn hear_goodbye(&mut self, now: Time) -> Result<(), Violation> {
-        self.state =
-            self.state.on(StateEvent::GoodbyeHeard).ok_or(Violation::Malformed { what: "second goodbye" })?;
+        let violation = Violation::Malformed { what: "second goodbye" };
+        self.set_state(self.state.on(StateEvent::GoodbyeHeard).ok_or(violation)?);
         if !planted::is(Bug::GoodbyeUnanswered) {
             self.control.push_back((Kind::GoodbyeAck, 0));
         }
@@ -350,8 +393,7 @@ impl Connection {
             port.return_credit(conn, self.ledger.poll_credit());
             return true;
         }
-        let riding =
-            owed == Owed::Ride && self.window.chain(wire::CONTROL_BYTES) == gimmal_transport::Chain::Extend;
+        let riding = owed == Owed::Ride && self.window.chain(wire::CONTROL_BYTES) == Chain::Extend;
         if (owed < Owed::Now || planted::is(Bug::CreditOnlyRides)) && !riding {
             return true;
         }

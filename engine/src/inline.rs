@@ -99,6 +99,7 @@ impl<P: Port, A: App> Runner<P, A> {
 
     /// Prepares to sleep; for how long at most, or `None` when there is something to do.
     fn arm(&mut self, limit: Duration) -> Option<Duration> {
+        self.worker.restless = true;
         let now = self.now();
         let mut wanted = self.worker.deadline(now).since(now).min(limit);
         if self.worker.is_unsettled() {

@@ -46,6 +46,7 @@ impl<P: Port> Io<'_, P> {
     ///
     /// # Errors
     /// See [`SendError`].
+    #[inline]
     pub fn send(
         &mut self,
         conn: ConnId,
@@ -53,41 +54,39 @@ impl<P: Port> Io<'_, P> {
         min_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Result<(), SendError> {
-        let sent = self.try_send(conn, head, min_bytes, fill);
-        if sent.is_err() {
-            // It may wait for room now.
-            self.conns.touch(conn);
-        }
-        sent
-    }
-
-    #[inline]
-    fn try_send(
-        &mut self,
-        conn: ConnId,
-        head: Head,
-        min_bytes: usize,
-        fill: impl FnOnce(&mut [u8]) -> Option<usize>,
-    ) -> Result<(), SendError> {
-        let turn = self.conns.turn;
-        let connection = self.conns.peek(conn).ok_or(SendError::Closed)?;
-        connection.begin(turn);
-        let room = connection.admit(self.port, conn, wire::HEAD_BYTES + min_bytes, Lane::Data)?;
-        let tag = wire::message_tag(head.kind, false);
-        let sent = connection.compose(self.port, conn, room, tag, |payload| {
+        let write = |payload: &mut [u8]| {
             let (front, body) = payload.split_first_chunk_mut()?;
             *front = head.aux.to_le_bytes();
             let offered = body.len();
             fill(body).map(|bytes| wire::HEAD_BYTES + bytes.min(offered))
-        })?;
-        if !sent {
-            return Err(connection.too_small(room - wire::HEAD_BYTES));
+        };
+        let min_bytes = wire::HEAD_BYTES + min_bytes;
+        match self.conns.peek(conn) {
+            Some(connection) if connection.is_open(min_bytes) => {
+                connection.send_open(self.port, conn, wire::message_tag(head.kind, false), write)
+            }
+            _ => self.send_closely(conn, head.kind, min_bytes, write),
         }
-        if connection.ledger.counts_arrivals() {
-            // Credit that is owed rides along.
-            self.conns.touch(conn);
+    }
+
+    #[inline(never)]
+    fn send_closely(
+        &mut self,
+        conn: ConnId,
+        kind: u16,
+        min_bytes: usize,
+        write: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Result<(), SendError> {
+        let turn = self.conns.turn;
+        // It may wait for room afterwards; and credit that is owed rides along.
+        let connection = self.conns.touch(conn).ok_or(SendError::Closed)?;
+        connection.begin(turn);
+        let room = connection.admit(self.port, conn, min_bytes, Lane::Data)?;
+        if connection.compose(self.port, conn, room, wire::message_tag(kind, false), write)? {
+            Ok(())
+        } else {
+            Err(connection.too_small(room - wire::HEAD_BYTES))
         }
-        Ok(())
     }
 
     /// Sends a message with a loan beside it, which the peer pulls. The engine keeps the loan until the peer is done.
@@ -143,11 +142,10 @@ impl<P: Port> Io<'_, P> {
     /// [`Config::hold_percent`](crate::Config::hold_percent), otherwise copied once, now or when the peer needs the room.
     #[must_use]
     pub fn hold(&mut self, message: &Message<'_>) -> RxBuf {
-        let (conn, frame) = message.source;
-        match self.conns.peek(conn) {
-            Some(connection) => connection.hold(self.port, conn, frame, message.body.len()),
-            None => RxBuf::copied(message.body),
-        }
+        let Some(connection) = self.conns.peek(message.source.conn()) else {
+            return RxBuf::copied(message.body);
+        };
+        connection.hold(self.port, message.source, message.body)
     }
 
     /// Brings `bulk` here; ends with [`App::pulled`](crate::App::pulled) and `token`.
@@ -192,6 +190,7 @@ impl<P: Port> Io<'_, P> {
 
     /// Ends `conn` now, with `reason` as the cause if there was none before.
     pub fn abort(&mut self, conn: ConnId, reason: CloseReason) {
+        self.conns.cut = true;
         self.port.close(conn, reason, self.now);
     }
 

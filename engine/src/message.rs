@@ -1,6 +1,6 @@
 //! A message as the engine's user sees it.
 
-use gimmal_transport::{ConnId, Offer, RxFrame};
+use gimmal_transport::{ConnId, Lent, Offer, RxFrame};
 
 /// Who a message is for: opaque to the engine, carried in every message's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -22,7 +22,24 @@ pub struct Message<'a> {
     /// Bulk on offer with it; to be answered by [`Io::pull`](crate::Io::pull) or [`Io::decline`](crate::Io::decline).
     pub bulk: Option<RemoteBulk>,
     /// What it came by.
-    pub(crate) source: (ConnId, &'a RxFrame),
+    pub(crate) source: Source<'a>,
+}
+
+/// What a message came by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    /// A poll.
+    Frame(ConnId, &'a RxFrame),
+    /// A run, which is not accounted for yet.
+    Run(ConnId, &'a Lent<'a>),
+}
+
+impl Source<'_> {
+    pub(crate) const fn conn(&self) -> ConnId {
+        match self {
+            Self::Frame(conn, _) | Self::Run(conn, _) => *conn,
+        }
+    }
 }
 
 /// Bulk that a peer offers. Neither `Copy` nor `Clone`: it is pulled or declined once.

@@ -10,6 +10,8 @@ pub(crate) struct ConnTable<T> {
     len: usize,
     /// Number of the turn, or of what else ends with a flush.
     pub(crate) turn: u64,
+    /// A connection was closed while its messages are handed out: no more of them.
+    pub(crate) cut: bool,
 }
 
 #[derive(Debug)]
@@ -26,7 +28,7 @@ fn place(conn: ConnId) -> (usize, usize) {
 
 impl<T> ConnTable<T> {
     pub(crate) fn new() -> Self {
-        Self { pools: [const { Vec::new() }; 4], active: Vec::new(), len: 0, turn: 0 }
+        Self { pools: [const { Vec::new() }; 4], active: Vec::new(), len: 0, turn: 0, cut: false }
     }
 
     pub(crate) fn insert(&mut self, conn: ConnId, value: T) {

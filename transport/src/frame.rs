@@ -62,6 +62,19 @@ impl FrameWord {
         Ok(Some(word))
     }
 
+    /// As it was read; see [`FrameWord::is_within`].
+    #[inline]
+    pub(crate) const fn unchecked(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Whether this is a frame of at most `frame_bytes_max`, which is 8 at least. Not published (0) is none.
+    #[inline]
+    pub(crate) const fn is_within(self, frame_bytes_max: usize) -> bool {
+        // One comparison for both ends: what is too short wraps around.
+        self.frame_bytes().wrapping_sub(FRAME_WORD_BYTES) <= frame_bytes_max - FRAME_WORD_BYTES
+    }
+
     /// Word and payload, without padding.
     #[inline]
     #[must_use]
@@ -73,7 +86,7 @@ impl FrameWord {
     #[inline]
     #[must_use]
     pub const fn payload_bytes(self) -> usize {
-        self.frame_bytes() - FRAME_WORD_BYTES
+        self.frame_bytes().wrapping_sub(FRAME_WORD_BYTES)
     }
 
     /// What the engine put there.
@@ -89,7 +102,7 @@ impl FrameWord {
 #[must_use]
 pub const fn span(payload_bytes: usize) -> usize {
     // What `next_multiple_of` is for a power of two, in two instructions; it stands on every path of every frame.
-    (payload_bytes + FRAME_WORD_BYTES + FRAME_ALIGN - 1) & !(FRAME_ALIGN - 1)
+    payload_bytes.wrapping_add(FRAME_WORD_BYTES + FRAME_ALIGN - 1) & !(FRAME_ALIGN - 1)
 }
 
 #[cfg(test)]

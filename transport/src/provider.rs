@@ -24,7 +24,7 @@ use crate::{
     AcceptError, Address, Batch, CloseReason, ConnId, ConnectError, ConnectOptions, Credit, Hello,
     ListenError, ListenOptions, LoanError, PortConfig, PortCounters, PortError, Position, Refusal, Refused,
     RejectReason, Tag, Time,
-    mem::{Loan, Offer, RxFrame},
+    mem::{Loan, Offer, Run, RxFrame},
     sync::Doorbell,
 };
 
@@ -247,14 +247,23 @@ pub trait Port: Debug {
     /// Moves what happened into `batch`, as far as there is room; advances pulls, handshakes and closings.
     fn poll(&mut self, now: Time, batch: &mut Batch);
 
-    /// The next frame that can be had without asking a device or the kernel: the short way of a poll, which brings
-    /// everything else, and these too. `None` in doubt.
+    /// Frames of one connection that can be had without asking a device or the kernel, at most `limit`: the short way
+    /// of a poll, which brings everything else, and these too. `None` when no connection has any, and in doubt; each is
+    /// asked once until then. Goes back by [`Port::end_run`] before the next is asked for.
     #[inline]
-    fn next_frame(&mut self) -> Option<(ConnId, RxFrame)> {
+    fn next_run(&mut self, limit: usize) -> Option<Run> {
+        let _ = limit;
         None
     }
 
-    /// Whether a poll may find what [`Port::next_frame`] does not: a look that costs next to nothing, for whoever spins.
+    /// Releases the frames that were taken from `run`, but for those that were kept. What the peer did wrong in it closes
+    /// the connection.
+    #[inline]
+    fn end_run(&mut self, run: &Run) {
+        let _ = run;
+    }
+
+    /// Whether a poll may find what [`Port::next_run`] does not: a look that costs next to nothing, for whoever spins.
     /// In doubt `true`; a `false` may be wrong for what needs no haste (deaths, handshakes), so poll now and then all
     /// the same.
     fn is_promising(&self) -> bool {

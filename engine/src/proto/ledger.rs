@@ -27,6 +27,10 @@ pub struct RxLedger {
     hold_receives: u64,
     posted: u64,
     told: Credit,
+    /// The peer may have written up to here, by what it was told.
+    limit: Position,
+    /// From here on what arrived is worth a word: a quarter of the ring.
+    worth: Position,
     ring_bytes: u64,
     window: u64,
     ring: bool,
@@ -74,6 +78,8 @@ impl RxLedger {
             hold_receives: hold_receives(arrivals, hold_percent),
             posted: arrivals,
             told: Credit { bytes: Position(0), arrivals },
+            limit: Position(ring_bytes),
+            worth: Position(ring_bytes.div_ceil(4)),
             ring_bytes,
             window: arrivals,
             ring: negotiated.path == DataPath::Ring,
@@ -93,9 +99,21 @@ impl RxLedger {
             self.arrived.0 += 1;
             return Ok(());
         }
-        let unread = end.since(self.told.bytes);
-        if unread > self.ring_bytes || end <= self.arrived {
-            return Err(Violation::Overrun { bytes: unread.saturating_sub(self.ring_bytes) });
+        if end == self.arrived {
+            return Err(Violation::Overrun { bytes: 0 });
+        }
+        self.handle_run(end)
+    }
+
+    /// Frames arrived one behind the other, up to `end`, as [`RxLedger::handle_arrival`] says of each. May be said again,
+    /// for none.
+    ///
+    /// # Errors
+    /// As [`RxLedger::handle_arrival`].
+    #[inline]
+    pub fn handle_run(&mut self, end: Position) -> Result<(), Violation> {
+        if end > self.limit || end < self.arrived {
+            return Err(Violation::Overrun { bytes: end.since(self.limit) });
         }
         self.arrived = end;
         if self.held.is_empty() {
@@ -163,6 +181,13 @@ impl RxLedger {
         self.posted = self.posted.max(posted);
     }
 
+    /// Whether anything is owed: the short way of [`RxLedger::owed`], `true` in doubt.
+    #[inline]
+    #[must_use]
+    pub fn may_owe(&self) -> bool {
+        self.arrivals_count || self.arrived >= self.worth
+    }
+
     /// How much is owed.
     #[inline]
     #[must_use]
@@ -203,6 +228,8 @@ impl RxLedger {
         if planted::is(Bug::InventedReceives) {
             self.told.arrivals += 1;
         }
+        self.limit = self.told.bytes.plus(self.ring_bytes);
+        self.worth = self.told.bytes.plus(self.ring_bytes.div_ceil(4));
         self.told
     }
 

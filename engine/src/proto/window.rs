@@ -47,6 +47,8 @@ pub struct TxWindow {
     arrivals_count: bool,
     ring: bool,
     unlimited: bool,
+    /// No data goes any more.
+    shut: bool,
     /// As long as the head is not beyond it, a data frame of any size fits, without a closer look.
     open_until: Position,
 }
@@ -68,6 +70,7 @@ impl TxWindow {
             arrivals_count: negotiated.arrivals_count,
             ring: negotiated.path == DataPath::Ring,
             unlimited: !enforce,
+            shut: false,
             open_until: Position(0),
         };
         window.look();
@@ -77,8 +80,14 @@ impl TxWindow {
     /// Credit, or our own device's progress, has changed.
     fn look(&mut self) {
         let kept = NEXT_WORD + CONTROL_SPAN + self.frame_bytes_max;
-        let open = !self.arrivals_count && self.ring_bytes >= kept;
+        let open = !self.shut && !self.arrivals_count && self.ring_bytes >= kept;
         self.open_until = if open { self.floor().plus(self.ring_bytes - kept) } else { Position(0) };
+    }
+
+    /// No more data: only control frames have room.
+    pub fn shut(&mut self) {
+        self.shut = true;
+        self.look();
     }
 
     /// What lies before may be written over.
@@ -89,7 +98,8 @@ impl TxWindow {
         if self.ring && !self.unlimited { self.credit.bytes.min(self.completed) } else { self.completed }
     }
 
-    /// Whether a data frame of any size may go: the short way of [`TxWindow::room`], `false` in doubt.
+    /// Whether a data frame of any size may go, each a chain of its own because chains cost nothing here: the short way
+    /// of [`TxWindow::room`], `false` in doubt.
     #[inline]
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -133,13 +143,13 @@ impl TxWindow {
             || self.arrivals_used + wanted <= self.credit.arrivals
     }
 
-    /// Whether a frame of `payload_bytes` rides on the open chain. Whoever commits it also calls
+    /// Whether a frame of `payload_bytes` rides on the open chain; none does where receives are not counted. Whoever commits it also calls
     /// [`TxWindow::committed`].
     #[inline]
     #[must_use]
     pub fn chain(&self, payload_bytes: usize) -> Chain {
         let fits = self.chain_bytes + span(payload_bytes) as u64 <= self.chain_bytes_max;
-        if self.chain_bytes > 0 && (fits || planted::is(Bug::EndlessChain)) {
+        if self.arrivals_count && self.chain_bytes > 0 && (fits || planted::is(Bug::EndlessChain)) {
             Chain::Extend
         } else {
             Chain::Begin
@@ -158,6 +168,12 @@ impl TxWindow {
             }
             Chain::Extend => self.chain_bytes += span,
         }
+    }
+
+    /// As [`TxWindow::committed`], after [`TxWindow::is_open`].
+    #[inline]
+    pub const fn advanced(&mut self, end: Position) {
+        self.head = end;
     }
 
     /// Everything committed was flushed: no chain is open. Returns whether one was.

@@ -111,6 +111,17 @@ pub enum Frame<'a> {
     Pong(u64),
 }
 
+/// Kind, aux and body of a message without bulk, which nearly all frames are.
+#[inline]
+#[must_use]
+pub fn plain(tag: Tag, payload: &[u8]) -> Option<(u16, u64, &[u8])> {
+    if tag.0 & (0xff | BULK_FLAG) != Kind::Message.code() {
+        return None;
+    }
+    let (aux, body) = payload.split_first_chunk()?;
+    Some(((tag.0 >> 16) as u16, u64::from_le_bytes(*aux), body))
+}
+
 impl<'a> Frame<'a> {
     /// Takes `payload` apart.
     ///
@@ -118,12 +129,8 @@ impl<'a> Frame<'a> {
     /// [`Violation::Malformed`], naming the kind.
     #[inline]
     pub fn parse(tag: Tag, payload: &'a [u8]) -> Result<Self, Violation> {
-        // Nearly all frames are messages without bulk.
-        if tag.0 & (0xff | BULK_FLAG) == Kind::Message.code()
-            && let Some((aux, body)) = payload.split_first_chunk()
-        {
-            let aux = u64::from_le_bytes(*aux);
-            return Ok(Self::Message { kind: (tag.0 >> 16) as u16, aux, bulk: None, body });
+        if let Some((kind, aux, body)) = plain(tag, payload) {
+            return Ok(Self::Message { kind, aux, bulk: None, body });
         }
         Self::parse_other(tag, payload)
     }

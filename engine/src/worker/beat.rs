@@ -73,7 +73,7 @@ impl<P: Port, A: App> Worker<P, A> {
         for &conn in &ids {
             let Some(connection) = self.conns.peek(conn) else { continue };
             // A goodbye has a time limit of its own.
-            if connection.state != State::Open {
+            if connection.state() != State::Open {
                 continue;
             }
             let beat = connection.heart.poll(now, connection.ledger.mark(), &pace);
@@ -96,7 +96,7 @@ impl<P: Port, A: App> Worker<P, A> {
     /// Something casts doubt on `conn`: asks it now, without waiting for a third of the bound.
     pub(super) fn doubt(&mut self, conn: ConnId, now: Time) {
         let Some(connection) = self.conns.peek(conn) else { return };
-        if connection.state == State::Open && connection.heart.handle_doubt() {
+        if connection.state() == State::Open && connection.heart.handle_doubt() {
             if let Some(pace) = &self.beats.pace {
                 self.beats.due = self.beats.due.min(connection.heart.due(pace));
                 self.beats.at = self.beats.at.min(self.beats.due);

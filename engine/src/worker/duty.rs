@@ -42,12 +42,14 @@ pub struct DutySnapshot {
     pub held_copied: u64,
 }
 
+#[inline]
 fn add(counter: &AtomicU64, value: u64) {
     // One writer: load and store need no read-modify-write.
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
 }
 
 impl Duty {
+    #[inline]
     pub(crate) fn turned(&self, work: usize) {
         add(&self.turns, 1);
         if work == 0 {

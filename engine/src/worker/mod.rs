@@ -44,6 +44,8 @@ pub(crate) struct Worker<P: Port, A: App> {
     config: Config,
     beats: beat::Beats,
     pub(crate) stopping: bool,
+    /// The next turn is a whole one: something waits for more than frames.
+    pub(crate) restless: bool,
 }
 
 impl<P: Port, A: App> Worker<P, A> {
@@ -67,6 +69,7 @@ impl<P: Port, A: App> Worker<P, A> {
             config: config.clone(),
             beats: beat::Beats::new(config.heartbeat_ms),
             stopping: false,
+            restless: true,
         }
     }
 
@@ -74,7 +77,6 @@ impl<P: Port, A: App> Worker<P, A> {
     pub(crate) fn with<R>(&mut self, now: Time, act: impl FnOnce(&mut A, &mut Io<'_, P>) -> R) -> R {
         let mut io = Io { port: &mut self.port, conns: &mut self.conns, now };
         let result = act(&mut self.app, &mut io);
-        self.port.publish();
         self.settle(now);
         result
     }
@@ -84,6 +86,7 @@ impl<P: Port, A: App> Worker<P, A> {
         if adopted.slot().is_some_and(Slot::is_over) {
             self.close_oldest_handshake(now);
         }
+        self.restless = true;
         match self.port.adopt(link, now) {
             Ok(conn) => self.opening.push((conn, adopted)),
             Err(error) => adopted.tell(Err(error.into())),
@@ -94,7 +97,7 @@ impl<P: Port, A: App> Worker<P, A> {
     /// clock.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        self.conns.active(0).is_none() && self.inbox.is_empty() && !self.port.is_promising()
+        !self.restless && self.inbox.is_empty()
     }
 
     /// There are more handshakes than there may be, and the oldest is late: it makes room.
@@ -111,6 +114,7 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     /// Whether a connection wants to be settled again: credit or control that found no room.
+    #[inline]
     pub(crate) fn is_unsettled(&self) -> bool {
         self.conns.active(0).is_some()
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use gimmal_transport::{
-    Batch, Bulk, BulkError, CloseReason, ConnId, Event, Negotiated, Port, RxFrame, Time, Violation,
+    Batch, Bulk, BulkError, CloseReason, ConnId, Event, Lent, Negotiated, Port, Run, RxFrame, Tag, Time,
+    Violation,
 };
 
 use super::{Worker, inbox::Command};
@@ -12,9 +13,12 @@ use crate::{
     connection::Connection,
     error::OpenError,
     io::Io,
-    message::{Head, Message, RemoteBulk},
+    message::{Head, Message, RemoteBulk, Source},
     planted,
-    proto::{State, StateEvent, wire::Frame},
+    proto::{
+        State, StateEvent,
+        wire::{self, Frame},
+    },
 };
 
 /// Commands taken from the inbox in one turn.
@@ -44,8 +48,6 @@ impl<P: Port, A: App> Worker<P, A> {
 
     #[inline]
     fn end_turn(&mut self, now: Time) {
-        // The answers first: those who wait for them need not wait for our accounts.
-        self.port.publish();
         self.tick(now);
         self.settle(now);
     }
@@ -53,11 +55,8 @@ impl<P: Port, A: App> Worker<P, A> {
     #[inline]
     fn take_frames(&mut self, now: Time) -> usize {
         let mut taken = 0;
-        while taken < self.batch_limit
-            && let Some((conn, frame)) = self.port.next_frame()
-        {
-            taken += 1;
-            self.receive(conn, frame, now);
+        while let Some(run) = self.port.next_run(self.batch_limit - taken) {
+            taken += self.receive_run(run, now);
         }
         taken
     }
@@ -121,7 +120,56 @@ impl<P: Port, A: App> Worker<P, A> {
         taken
     }
 
+    /// Hands out what lies open on one connection, and accounts for all of it at once.
     #[inline]
+    fn receive_run(&mut self, mut run: Run, now: Time) -> usize {
+        let Self { port, app, conns, .. } = self;
+        let (conn, mut outcome) = (run.conn(), Ok(()));
+        let mut io = Io { port, conns, now };
+        io.conns.cut = false;
+        while let Some(frame) = run.next_frame() {
+            if let Some((kind, aux, body)) = wire::plain(frame.tag(), frame.payload()) {
+                let source = Source::Run(conn, &frame);
+                app.message(&mut io, conn, Message { head: Head { kind, aux }, body, bulk: None, source });
+            } else {
+                outcome = Self::other_of_run(app, &mut io, conn, &frame);
+            }
+            if io.conns.cut {
+                break;
+            }
+        }
+        // The answers first: those who wait for them need not wait for our accounts.
+        io.port.publish();
+        if let Some(connection) = conns.peek(conn) {
+            // The application has seen the frames: what this frees is given back by the turn's settling.
+            outcome = outcome.and_then(|()| connection.ledger.handle_run(run.end()));
+            if connection.ledger.may_owe() {
+                conns.touch(conn);
+            }
+        }
+        let taken = run.taken() as usize;
+        port.end_run(&run);
+        if let Err(violation) = outcome {
+            port.close(conn, violation.into(), now);
+        }
+        taken
+    }
+
+    #[inline(never)]
+    fn other_of_run(
+        app: &mut A,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        frame: &Lent<'_>,
+    ) -> Result<(), Violation> {
+        let accounted = io.conns.peek(conn).map_or(Ok(()), |conn| conn.ledger.handle_run(frame.end()));
+        let outcome = accounted
+            .and_then(|()| Self::other(app, io, frame.tag(), frame.payload(), Source::Run(conn, frame)));
+        io.conns.cut |= outcome.is_err();
+        outcome
+    }
+
+    /// A frame that a poll brought.
     fn receive(&mut self, conn: ConnId, frame: RxFrame, now: Time) {
         let outcome = self.dispatch(conn, &frame, now);
         if frame.is_held() {
@@ -141,7 +189,6 @@ impl<P: Port, A: App> Worker<P, A> {
         }
     }
 
-    #[inline]
     fn dispatch(&mut self, conn: ConnId, frame: &RxFrame, now: Time) -> Result<(), Violation> {
         let Self { port, app, conns, .. } = self;
         let Some(connection) = conns.peek(conn) else {
@@ -149,26 +196,36 @@ impl<P: Port, A: App> Worker<P, A> {
         };
         connection.ledger.handle_arrival(frame.end())?;
         // What it frees is given back by the turn's settling: the application has seen it by then, and said if it holds it.
-        if connection.owes() {
+        if connection.ledger.may_owe() {
             conns.touch(conn);
         }
-        match Frame::parse(frame.tag(), frame)? {
+        Self::other(app, &mut Io { port, conns, now }, frame.tag(), frame, Source::Frame(conn, frame))
+    }
+
+    /// A frame of any kind.
+    fn other(
+        app: &mut A,
+        io: &mut Io<'_, P>,
+        tag: Tag,
+        payload: &[u8],
+        source: Source<'_>,
+    ) -> Result<(), Violation> {
+        let conn = source.conn();
+        match Frame::parse(tag, payload)? {
             Frame::Message { kind, aux, bulk, body } => {
                 let bulk = bulk.map(|(id, offer)| RemoteBulk { id, offer });
-                let message = Message { head: Head { kind, aux }, body, bulk, source: (conn, frame) };
-                app.message(&mut Io { port, conns, now }, conn, message);
+                app.message(io, conn, Message { head: Head { kind, aux }, body, bulk, source });
                 Ok(())
             }
-            control => self.control(conn, control, now),
+            control => Self::control(app, io, conn, control),
         }
     }
 
-    fn control(&mut self, conn: ConnId, frame: Frame<'_>, now: Time) -> Result<(), Violation> {
-        let Self { port, app, conns, .. } = self;
-        let Some(connection) = conns.touch(conn) else {
+    fn control(app: &mut A, io: &mut Io<'_, P>, conn: ConnId, frame: Frame<'_>) -> Result<(), Violation> {
+        let Some(connection) = io.conns.touch(conn) else {
             return Ok(());
         };
-        connection.heart.handle_heard(now, connection.ledger.mark());
+        connection.heart.handle_heard(io.now, connection.ledger.mark());
         match frame {
             Frame::Message { .. } => {}
             Frame::Credit(credit) => connection.handle_credit(credit)?,
@@ -176,14 +233,14 @@ impl<P: Port, A: App> Worker<P, A> {
                 // An id that is not on offer is a late or doubled answer: harmless, the generation told.
                 if let Some((loan, aux)) = connection.loans.done(id) {
                     drop(loan);
-                    app.loan_done(&mut Io { port, conns, now }, conn, aux);
+                    app.loan_done(io, conn, aux);
                 }
             }
-            Frame::Goodbye => connection.hear_goodbye(now)?,
+            Frame::Goodbye => connection.hear_goodbye(io.now)?,
             Frame::GoodbyeAck => {
                 let violation = Violation::Malformed { what: "goodbye answer" };
-                connection.state = connection.state.on(StateEvent::AckHeard).ok_or(violation)?;
-                port.close(conn, CloseReason::Local, now);
+                connection.set_state(connection.state().on(StateEvent::AckHeard).ok_or(violation)?);
+                io.abort(conn, CloseReason::Local);
             }
             Frame::Ping(token) => connection.pong(token),
             Frame::Pong(_) => {}
@@ -226,7 +283,7 @@ impl<P: Port, A: App> Worker<P, A> {
         };
         self.duty.closed();
         let cause = connection.cause(reason);
-        connection.state = State::Closed;
+        connection.set_state(State::Closed);
         let Self { port, app, conns, .. } = self;
         let mut io = Io { port, conns, now };
         while let Some(pull) = connection.pulls.take_any() {
@@ -240,11 +297,12 @@ impl<P: Port, A: App> Worker<P, A> {
     /// What is owed, then the flush: the end of a turn, and of whatever else the application does.
     #[inline]
     pub(crate) fn settle(&mut self, now: Time) {
-        if self.conns.active(0).is_some() {
+        if self.is_unsettled() {
             self.settle_active(now);
         }
         self.port.flush();
         self.conns.turn += 1;
+        self.restless = self.is_unsettled() || self.port.is_promising();
     }
 
     /// Credit, control frames, connections that have room again. Those that want more stay on the list.

@@ -27,7 +27,7 @@ use crate::sim::SimPort;
 use crate::verbs::VerbsPort;
 use crate::{
     Batch, Chain, CloseReason, ConnId, Credit, Event, Loan, Offer, Port, PortConfig, PortCounters, PortError,
-    Position, Provider, Refused, RxFrame, Staged, Tag, Time, Waker, sync::Doorbell,
+    Position, Provider, Refused, Run, RxFrame, Staged, Tag, Time, Waker, sync::Doorbell,
 };
 
 /// The data side of [`Any`]; see [`Port`].
@@ -424,13 +424,22 @@ impl Port for AnyPort {
     }
 
     #[inline]
-    fn next_frame(&mut self) -> Option<(ConnId, RxFrame)> {
-        match self.state.sole {
-            // Its ids are ours as they are.
-            #[cfg(feature = "shm")]
-            SHM => self.shm.as_mut().and_then(Port::next_frame),
-            _ => None,
+    fn next_run(&mut self, limit: usize) -> Option<Run> {
+        // Its ids are ours as they are.
+        #[cfg(feature = "shm")]
+        return self.shm.as_mut().and_then(|port| port.next_run(limit));
+        #[cfg(not(feature = "shm"))]
+        None
+    }
+
+    #[inline]
+    fn end_run(&mut self, run: &Run) {
+        #[cfg(feature = "shm")]
+        if let Some(port) = &mut self.shm {
+            port.end_run(run);
         }
+        #[cfg(not(feature = "shm"))]
+        let _ = run;
     }
 
     #[inline]

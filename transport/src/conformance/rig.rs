@@ -31,10 +31,15 @@ impl<P: Provider> Rig<P> {
         self.polls += 1;
         // The short way takes turns with the poll that brings the rest.
         if self.polls.is_multiple_of(2)
-            && let Some((conn, frame)) = self.ports[side].next_frame()
+            && let Some(mut run) = self.ports[side].next_run(self.batch.room())
         {
-            self.inbox[side].push_back(Event::Frame { conn, frame });
-            return 1;
+            let conn = run.conn();
+            while let Some(frame) = run.next_frame() {
+                self.inbox[side].extend(frame.keep().map(|frame| Event::Frame { conn, frame }));
+            }
+            let count = run.taken() as usize;
+            self.ports[side].end_run(&run);
+            return count;
         }
         self.ports[side].poll(now, &mut self.batch);
         let count = self.batch.len();

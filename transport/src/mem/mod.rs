@@ -3,7 +3,7 @@
 //! ```text
 //!  Region  a mapping; shared by whoever lends from it
 //!  ├─ transmit ring ─ reserve ─► &mut [u8] ─ commit ─► the device's, until `completed` and the peer's credit pass
-//!  ├─ receive ring  ─ the peer writes ─► RxFrame (lent, read only) ─ release ─► credit ─► the peer's again
+//!  ├─ receive ring  ─ the peer writes ─► RxFrame, Run (lent, read only) ─ release ─► credit ─► the peer's again
 //!  RxBuf   an RxFrame's bytes, kept on any thread; Holder is the worker's list of them
 //!  Loan    ours to fill ─ offer ─► the peer may read ─ done ─► ours
 //!  Bulk    what a pull brought: ours (verbs), or the peer's memory until it is dropped (shm)
@@ -13,10 +13,12 @@ pub mod bulk;
 pub mod hold;
 pub mod loan;
 pub mod region;
+pub mod run;
 pub mod rx_frame;
 
 pub use bulk::{Bulk, Release};
 pub use hold::{Holder, RxBuf};
 pub use loan::{Loan, LoanHome, Offer};
 pub use region::{Access, Region};
+pub use run::{Lent, Run};
 pub use rx_frame::RxFrame;

@@ -11,9 +11,9 @@ use std::{rc::Rc, sync::Arc};
 
 use super::{bulk::Passed, link::End, segment::Segment, socket};
 use crate::{
-    CloseReason, ConnId, Credit, FrameWord, Negotiated, Position, Refused, Tag, Violation,
+    CloseReason, ConnId, Credit, FrameWord, Negotiated, Position, Refused, Tag,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
-    mem::{Region, RxFrame},
+    mem::{Region, Run},
     sync::{
         atomic::Ordering,
         publish::{consume, consumed, observe, publish},
@@ -40,9 +40,8 @@ pub(super) struct Live {
     rx_limit: u64,
     rx_ring_bytes: u64,
     rx_frame_bytes_max: usize,
-    /// Frames to take in a turn, at most, and what is left of them.
+    /// Frames to take in a turn, at most.
     stride: u32,
-    stride_left: u32,
     id: ConnId,
     /// The reason to close with as soon as what was published is read.
     pub(super) ending: Option<CloseReason>,
@@ -78,7 +77,6 @@ impl Live {
             rx_ring_bytes,
             rx_frame_bytes_max: negotiated.rx_frame_bytes_max as usize,
             stride: 1,
-            stride_left: 1,
             id,
             ending: None,
             tx: 0,
@@ -97,46 +95,46 @@ impl Live {
         }
     }
 
-    /// The next published frame; `None` when there is none, or when it is time to pause.
+    /// The frames that were published, at most `limit`; see [`Live::has_frame`].
     ///
     /// A look at a word that is not published yet takes its line away from a peer that is about to write it, just
-    /// before we answer. So the word behind the last frame is left alone until the next turn: a stride begins with one
-    /// frame, and doubles as long as each turn finds the next frame there.
+    /// before we answer. So the word behind the last frame is left alone until the next turn: a run is one frame, and
+    /// twice as long as the last one when that was taken to its end.
     #[inline]
-    pub(super) fn next_frame(&mut self) -> Result<Option<RxFrame>, Violation> {
-        if self.stride_left == 0 {
-            self.stride = (2 * self.stride).min(STRIDE_MAX);
-            self.stride_left = self.stride;
-            return Ok(None);
-        }
-        // Read once; everything below uses this copy.
-        let bits = observe(self.peer.word(self.rx));
-        let Some(word) = FrameWord::parse(u64::from_le(bits), self.rx_frame_bytes_max)? else {
+    pub(super) fn run(&self, limit: usize) -> Run {
+        let left = self.stride.min(u32::try_from(limit).unwrap_or(STRIDE_MAX));
+        let (span, bytes_max) = ((self.rx, self.rx_limit), self.rx_frame_bytes_max);
+        // SAFETY: the peer's ring, mapped twice by its region, its mask made for frames. This process never writes it, it
+        // is mapped read-only; the peer, of the same user, is trusted not to write a frame that it has published until we
+        // give the credit back.
+        unsafe { Run::new(self.id, self.peer.region(), self.peer.place(), span, bytes_max, left) }
+    }
+
+    /// Whether a frame is there to be read.
+    #[inline]
+    pub(super) fn has_frame(&mut self) -> bool {
+        let is_drained = self.is_drained();
+        if is_drained {
             self.stride = 1;
-            self.stride_left = 1;
-            return Ok(None);
-        };
-        let end = self.rx + span(word.payload_bytes()) as u64;
-        if end > self.rx_limit {
-            return Err(Violation::Overrun { bytes: end - self.rx_limit });
         }
-        let payload = self.peer.payload(self.rx);
-        // SAFETY: `payload` is in the peer's ring, contiguous for a whole ring by its second view, and a frame is no
-        // longer, by the check of its word. This process never writes the peer's segment, it is mapped read-only; the
-        // peer, of the same user, is trusted not to write a frame that it has published until we give the credit back.
-        let frame = unsafe { RxFrame::lend(self.peer.region(), payload, word, Position(end), 0) };
-        self.rx = end;
-        self.stride_left -= 1;
-        Ok(Some(frame))
+        !is_drained
+    }
+
+    /// The run is over; what was taken of it is read.
+    #[inline]
+    pub(super) fn end_run(&mut self, run: &Run) {
+        self.rx = run.end().0;
+        self.stride = if run.is_spent() { (2 * self.stride).min(STRIDE_MAX) } else { 1 };
     }
 
     /// Whether everything that was published is read.
+    #[inline]
     pub(super) fn is_drained(&self) -> bool {
         observe(self.peer.word(self.rx)) == 0
     }
 
     /// The payload of the next frame.
-    #[inline]
+    #[inline(always)]
     pub(super) fn reserve(&mut self, payload_bytes: usize) -> Result<&mut [u8], Refused> {
         if payload_bytes > self.frame_bytes_max - FRAME_WORD_BYTES {
             let limit = self.frame_bytes_max - FRAME_WORD_BYTES;
@@ -159,7 +157,7 @@ impl Live {
     }
 
     /// Stages the frame whose payload was reserved; true when it begins a run.
-    #[inline]
+    #[inline(always)]
     pub(super) fn commit(&mut self, payload_bytes: usize, tag: Tag) -> bool {
         let word = FrameWord::new(payload_bytes, tag).bits().to_le();
         let next = self.tx + span(payload_bytes) as u64;

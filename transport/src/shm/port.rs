@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{
     Batch, Chain, CloseReason, ConnId, Credit, Event, Negotiated, Port, PortConfig, PortCounters, PortError,
-    Position, Refused, Staged, Tag, Time, Violation, Waker,
-    mem::{Loan, Offer, RxFrame},
+    Position, Refused, Staged, Tag, Time, Waker,
+    mem::{Loan, Offer, Run, RxFrame},
     sync::{
         Doorbell,
         wake::{announce, settle, withdraw},
@@ -42,8 +42,9 @@ pub struct ShmPort {
     turn: usize,
     passed: usize,
     reserved: Option<(ConnId, usize)>,
-    /// Slots with a run that is not published.
+    /// Slots with a run that was not flushed, and how many of them were published.
     runs: Vec<u32>,
+    published: usize,
     /// Slots whose peer may sleep and wait for the credit that we gave.
     credits: Vec<u32>,
     /// Events that are not about frames.
@@ -104,6 +105,7 @@ impl ShmPort {
             passed: 0,
             reserved: None,
             runs: Vec::with_capacity(room),
+            published: 0,
             credits: Vec::with_capacity(room),
             news: VecDeque::with_capacity(room),
             greetings: 0,
@@ -180,6 +182,7 @@ impl ShmPort {
         for list in [&mut self.active, &mut self.runs, &mut self.credits] {
             list.retain(|other| *other != index);
         }
+        self.published = 0;
         self.gate.open().remove(&conn);
         tracing::debug!(?conn, %reason, "closed");
         self.news.push_back(Event::Closed { conn, reason });
@@ -203,17 +206,45 @@ impl ShmPort {
         }
     }
 
-    /// A connection whose peer broke the rules, or has closed and was read to the end.
-    #[cold]
-    fn over(&mut self, index: usize, broken: Option<Violation>) {
-        let Stage::Live(live) = &mut self.slots[index].stage else { return };
-        match broken {
-            Some(violation) => self.finish(index, violation.into()),
-            None if live.is_drained() => {
-                let reason = live.ending.take().unwrap_or(CloseReason::Peer);
-                self.finish(index, reason);
+    /// The next slot with frames to read, once round.
+    #[inline(always)]
+    fn next_open(&mut self, limit: usize) -> Option<usize> {
+        while self.passed < self.active.len() && limit > 0 {
+            let Some(&index) = self.active.get(self.turn) else {
+                self.turn = 0;
+                continue;
+            };
+            let index = index as usize;
+            let Stage::Live(live) = &mut self.slots.get_mut(index)?.stage else { return None };
+            self.turn += 1;
+            self.passed += 1;
+            if live.has_frame() {
+                return Some(index);
             }
-            None => {}
+            if live.ending.is_some() {
+                self.over(index);
+            }
+        }
+        self.passed = 0;
+        None
+    }
+
+    /// A connection whose peer has closed, and which was read to the end.
+    #[cold]
+    fn over(&mut self, index: usize) {
+        if let Stage::Live(live) = &mut self.slots[index].stage {
+            let reason = live.ending.take().unwrap_or(CloseReason::Peer);
+            self.finish(index, reason);
+        }
+    }
+
+    /// Wakes those who may sleep for lack of what was published.
+    fn ring(&mut self) {
+        settle();
+        self.published = 0;
+        ring_each(&mut self.runs, &mut self.slots);
+        if !self.credits.is_empty() {
+            ring_each(&mut self.credits, &mut self.slots);
         }
     }
 
@@ -221,11 +252,7 @@ impl ShmPort {
     #[cold]
     fn ring_for_credit(&mut self) {
         settle();
-        while let Some(index) = self.credits.pop() {
-            if let Stage::Live(live) = &mut self.slots[index as usize].stage {
-                live.ring();
-            }
-        }
+        ring_each(&mut self.credits, &mut self.slots);
     }
 
     fn withdraw(&mut self) {
@@ -333,30 +360,21 @@ impl Port for ShmPort {
 
     #[inline]
     fn publish(&mut self) {
-        for &index in &self.runs {
-            let slot = &mut self.slots[index as usize];
-            if let Stage::Live(live) = &mut slot.stage
+        while let Some(&index) = self.runs.get(self.published) {
+            self.published += 1;
+            if let Stage::Live(live) = &mut self.slots[index as usize].stage
                 && live.publish()
             {
-                slot.counters.doorbells += 1;
+                self.slots[index as usize].counters.doorbells += 1;
             }
         }
     }
 
     #[inline]
     fn flush(&mut self) {
-        if self.runs.is_empty() && self.credits.is_empty() {
-            return;
-        }
-        self.publish();
-        settle();
-        for list in [&mut self.runs, &mut self.credits] {
-            for &index in &*list {
-                if let Stage::Live(live) = &mut self.slots[index as usize].stage {
-                    live.ring();
-                }
-            }
-            list.clear();
+        if !self.runs.is_empty() || !self.credits.is_empty() {
+            self.publish();
+            self.ring();
         }
     }
 
@@ -435,10 +453,12 @@ impl Port for ShmPort {
             self.tell(batch);
         }
         let before = batch.len();
-        while batch.room() > 0
-            && let Some((conn, frame)) = self.next_frame()
-        {
-            batch.push(Event::Frame { conn, frame });
+        while let Some(mut run) = self.next_run(batch.room()) {
+            let conn = run.conn();
+            while let Some(frame) = run.next_frame().and_then(|lent| lent.keep()) {
+                batch.push(Event::Frame { conn, frame });
+            }
+            self.end_run(&run);
         }
         self.keep_pace(now, batch.len() != before);
         if !self.news.is_empty() {
@@ -446,28 +466,34 @@ impl Port for ShmPort {
         }
     }
 
-    #[inline]
-    fn next_frame(&mut self) -> Option<(ConnId, RxFrame)> {
-        while self.passed < self.active.len() {
-            let Some(&index) = self.active.get(self.turn) else {
-                self.turn = 0;
-                continue;
-            };
-            let slot = self.slots.get_mut(index as usize)?;
-            let Stage::Live(live) = &mut slot.stage else { return None };
-            match live.next_frame() {
-                Ok(Some(frame)) => {
-                    slot.counters.frames_received += 1;
-                    return Some((ConnId::new(index, slot.generation), frame));
-                }
-                Ok(None) if live.ending.is_none() => {}
-                outcome => self.over(index as usize, outcome.err()),
-            }
-            self.turn += 1;
-            self.passed += 1;
+    #[inline(always)]
+    fn next_run(&mut self, limit: usize) -> Option<Run> {
+        if self.passed == self.active.len() {
+            // As most of the time: all were asked.
+            self.passed = 0;
+            return None;
         }
-        self.passed = 0;
-        None
+        let slot = self.next_open(limit)?;
+        match &self.slots.get(slot)?.stage {
+            Stage::Live(live) => Some(live.run(limit)),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn end_run(&mut self, run: &Run) {
+        let conn = run.conn();
+        // It may have been closed since.
+        let Some(slot) = self.slots.get_mut(conn.index() as usize) else { return };
+        let Stage::Live(live) = &mut slot.stage else { return };
+        if slot.generation != conn.generation() {
+            return;
+        }
+        live.end_run(run);
+        slot.counters.frames_received += u64::from(run.taken());
+        if let Some(violation) = run.broken() {
+            self.finish(conn.index() as usize, violation.into());
+        }
     }
 
     #[inline]
@@ -539,6 +565,15 @@ impl Port for ShmPort {
         slot.filter(|slot| slot.generation == conn.generation())
             .map_or_else(PortCounters::default, |slot| slot.counters)
     }
+}
+
+fn ring_each(list: &mut Vec<u32>, slots: &mut [Slot]) {
+    for &index in &*list {
+        if let Stage::Live(live) = &mut slots[index as usize].stage {
+            live.ring();
+        }
+    }
+    list.clear();
 }
 
 /// Whether our own hello will be taken by a peer, and by this machine's pages.

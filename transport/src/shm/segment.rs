@@ -23,7 +23,7 @@ use super::system;
 use crate::{
     PortError, Violation,
     frame::FRAME_ALIGN,
-    mem::{Access, Region},
+    mem::{Access, Region, run::RingPlace},
 };
 
 const CONSUMED: usize = 0;
@@ -105,7 +105,7 @@ impl<K> Segment<K> {
 
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "masked by the ring's size, which is below 2 GiB")]
-    fn place(&self, position: u64) -> usize {
+    fn offset(&self, position: u64) -> usize {
         (position & self.mask) as usize
     }
 
@@ -113,17 +113,23 @@ impl<K> Segment<K> {
     #[inline]
     pub(super) fn word(&self, position: u64) -> &AtomicU64 {
         // SAFETY: the mask keeps the offset inside the ring, and 16 bytes from its end at least.
-        let word = unsafe { self.ring.add(self.place(position)) };
+        let word = unsafe { self.ring.add(self.offset(position)) };
         // SAFETY: mapped while `keeper` lives, aligned to 16 by the mask, and touched only as an atomic while it
         // may be shared (a payload that covers it is written by its one owner, before it is published).
         unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) }
+    }
+
+    /// Where the ring is.
+    #[inline]
+    pub(super) const fn place(&self) -> RingPlace {
+        RingPlace { base: self.ring, mask: self.mask }
     }
 
     /// Where the payload of the frame at `position` begins; the ring is contiguous for its whole size from here.
     #[inline]
     pub(super) fn payload(&self, position: u64) -> NonNull<u8> {
         // SAFETY: inside the double mapping: below the ring's size, and the word's eight bytes further.
-        unsafe { self.ring.add(self.place(position) + crate::frame::FRAME_WORD_BYTES) }
+        unsafe { self.ring.add(self.offset(position) + crate::frame::FRAME_WORD_BYTES) }
     }
 
     fn control(&self, offset: usize) -> &AtomicU64 {

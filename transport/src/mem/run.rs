@@ -1,0 +1,178 @@
+//! A run of received frames: lent where they landed, with what can be done once for all of them done once.
+
+use std::{cell::Cell, ptr::NonNull, rc::Rc};
+
+use super::{Region, RxFrame};
+use crate::{
+    ConnId, FrameWord, Position, Tag, Violation,
+    frame::{FRAME_WORD_BYTES, span},
+    sync::publish::observe,
+};
+
+/// Frames of one connection that lie open in memory, one behind the other.
+///
+/// Comes from [`Port::next_run`](crate::Port::next_run) and goes back to [`Port::end_run`](crate::Port::end_run): the
+/// frames that were taken from it are released then. It keeps its memory mapped.
+#[derive(Debug)]
+pub struct Run {
+    conn: ConnId,
+    place: RingPlace,
+    at: u64,
+    limit: u64,
+    frame_bytes_max: usize,
+    most: u32,
+    left: u32,
+    /// The word at which it stopped, when that is no frame; 0 otherwise.
+    stopped: u64,
+    region: Rc<Region>,
+}
+
+/// Where a ring is in its region: its first byte, and what masks a position.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingPlace {
+    pub(crate) base: NonNull<u8>,
+    pub(crate) mask: u64,
+}
+
+/// One frame of a [`Run`], read only until the next is taken.
+#[derive(Debug)]
+pub struct Lent<'a> {
+    word: FrameWord,
+    payload: &'a [u8],
+    end: Position,
+    region: &'a Rc<Region>,
+    kept: Cell<bool>,
+}
+
+impl Run {
+    /// At most `left` frames, the first at position `at`; the peer may have written up to `limit`.
+    ///
+    /// # Safety
+    /// `ring` is a ring that is mapped twice, back to back, in `region`; its mask clears what is no multiple of 16. The
+    /// peer alone writes it, atomically where a word may be; a frame that it published it leaves alone until the credit
+    /// for it was returned, by the protocol that the trust in the peer rests on.
+    #[inline]
+    pub(crate) unsafe fn new(
+        conn: ConnId,
+        region: &Rc<Region>,
+        place: RingPlace,
+        (at, limit): (u64, u64),
+        frame_bytes_max: usize,
+        left: u32,
+    ) -> Self {
+        let region = Rc::clone(region);
+        Self { conn, place, at, limit, frame_bytes_max, most: left, left, stopped: 0, region }
+    }
+
+    /// Whose frames they are.
+    #[inline]
+    #[must_use]
+    pub const fn conn(&self) -> ConnId {
+        self.conn
+    }
+
+    /// The position behind those that were taken.
+    #[inline]
+    #[must_use]
+    pub const fn end(&self) -> Position {
+        Position(self.at)
+    }
+
+    /// How many were taken.
+    #[inline]
+    #[must_use]
+    pub const fn taken(&self) -> u32 {
+        self.most - self.left
+    }
+
+    /// Whether it was taken to its end, so that more may follow.
+    #[inline]
+    pub(crate) const fn is_spent(&self) -> bool {
+        self.left == 0
+    }
+
+    /// What the peer did wrong, if it did.
+    #[inline]
+    pub(crate) fn broken(&self) -> Option<Violation> {
+        if self.stopped == 0 { None } else { self.violation() }
+    }
+
+    #[cold]
+    fn violation(&self) -> Option<Violation> {
+        match FrameWord::parse(self.stopped, self.frame_bytes_max) {
+            Err(violation) => Some(violation),
+            Ok(word) => {
+                let end = self.at + word.map_or(0, |word| span(word.payload_bytes()) as u64);
+                Some(Violation::Overrun { bytes: end.saturating_sub(self.limit) })
+            }
+        }
+    }
+
+    /// The next frame. `None`: no more is open, enough were taken, or the peer broke the rules, which
+    /// [`Port::end_run`](crate::Port::end_run) sees to.
+    #[inline]
+    pub fn next_frame(&mut self) -> Option<Lent<'_>> {
+        if self.left == 0 {
+            return None;
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "masked by the ring's size, which is below 2 GiB"
+        )]
+        let offset = (self.at & self.place.mask) as usize;
+        // SAFETY: the mask keeps the offset inside the ring, 16 bytes from its end at least.
+        let first = unsafe { self.place.base.add(offset) };
+        // SAFETY: mapped while `region` lives, aligned to 16 by the mask; the peer writes a word atomically.
+        let first_word = unsafe { std::sync::atomic::AtomicU64::from_ptr(first.as_ptr().cast()) };
+        // Read once; everything below uses this copy.
+        let bits = u64::from_le(observe(first_word));
+        let word = FrameWord::unchecked(bits);
+        let end = self.at + span(word.payload_bytes()) as u64;
+        if !word.is_within(self.frame_bytes_max) || end > self.limit {
+            self.stopped = bits;
+            return None;
+        }
+        self.at = end;
+        self.left -= 1;
+        // SAFETY: the word's eight bytes lie inside the ring, see above.
+        let payload = unsafe { first.add(FRAME_WORD_BYTES) };
+        // SAFETY: contiguous for a whole ring by its second view, and a frame is no longer, by the check above.
+        // Published, so written; nobody writes it before the credit for it is returned, by `new`.
+        let payload = unsafe { std::slice::from_raw_parts(payload.as_ptr(), word.payload_bytes()) };
+        Some(Lent { word, payload, end: Position(end), region: &self.region, kept: Cell::new(false) })
+    }
+}
+
+impl Lent<'_> {
+    /// The engine's bits of the frame word.
+    #[inline]
+    #[must_use]
+    pub const fn tag(&self) -> Tag {
+        self.word.tag()
+    }
+
+    /// What the peer put there.
+    #[inline]
+    #[must_use]
+    pub const fn payload(&self) -> &[u8] {
+        self.payload
+    }
+
+    /// The position after this frame in its ring.
+    #[inline]
+    #[must_use]
+    pub const fn end(&self) -> Position {
+        self.end
+    }
+
+    /// The same frame for longer than its turn, once; to be released by itself then.
+    #[must_use]
+    pub fn keep(&self) -> Option<RxFrame> {
+        if self.kept.replace(true) {
+            return None;
+        }
+        let bytes = NonNull::from(self.payload).cast();
+        // SAFETY: the payload lies in `region`, and stays as it is until it is released, by `Run::new`.
+        Some(unsafe { RxFrame::lend(self.region, bytes, self.word, self.end, 0) })
+    }
+}
