@@ -4,7 +4,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
-seconds=${1:-60}
+seconds=${1:-60} LINES_SHOWN=6
 if ! cargo +nightly --version >/dev/null 2>&1; then
     echo "SKIP    libFuzzer: no nightly toolchain"
     skipped=$((skipped + 1))

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=${RUST_BACKTRACE:-0}
 
 tiers=("$@")
-[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit bincode sysfs seeds planted churn conformance loom tidy bench demo lab)
+[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit bincode sysfs seeds planted hostile churn conformance loom tidy bench demo lab)
 
 passed=0 failed=0 skipped=0
 log=$(mktemp)
@@ -84,7 +84,12 @@ for name in "${tiers[@]}"; do
             --test calls --test failures --test streams --test hostile ;;
         sysfs) tier sysfs cargo test -q -p gimmal-engine --lib place ;;
         # 2,100 runs of 1,000 messages there and back, 700 seeds on each of three media.
-        seeds) GIMMAL_SEEDS=700 GIMMAL_MESSAGES=1000 tier seeds cargo test --release -q -p gimmal-engine --test sim ;;
+        seeds) GIMMAL_SEEDS=700 GIMMAL_MESSAGES=1000 GIMMAL_FAULT_SEEDS=100 tier seeds \
+            cargo test --release -q -p gimmal-engine --test sim --test faults ;;
+        # 3 x 3,400,000 hostile operations, and 200,000 spoiled inputs for each parser. With the lab's features, so that it
+        # is compiled once.
+        hostile) GIMMAL_HOSTILE_OPERATIONS=3400000 GIMMAL_FUZZ_INPUTS=200000 tier hostile \
+            cargo test --release -q -p gimmal-rpc --features verbs --test attack --test fuzz -- --nocapture ;;
         planted) tier planted bash tests/planted.sh ;;
         churn) GIMMAL_CALLS=1000000 tier churn cargo test --release -q -p gimmal-rpc --features verbs --test churn shm:: ;;
         conformance) tier conformance bash tests/conformance.sh ;;

@@ -18,6 +18,11 @@ check "10^7 echoes, window 32" timeout 300 "$bin/gimmal-bench" rate --provider s
 check "10^6 calls, window 32" timeout 300 "$bin/gimmal-bench" rate --provider shm --layer rpc --loopback -s 64 -n 1000000 -O 32
 check "10^7 calls among cancels, deadlines and restarts" env GIMMAL_CALLS=10000000 timeout 3000 cargo test -q --release -p gimmal-rpc --features verbs --test churn shm::
 check "9,000 runs of the simulated engine, 1,000 messages each" env GIMMAL_SEEDS=3000 GIMMAL_MESSAGES=1000 timeout 3000 cargo test -q --release -p gimmal-engine --test sim
+check "1,000 servers killed at random moments" env GIMMAL_KILLS=1000 timeout 900 cargo test -q -p gimmal-rpc --test kill
+check "3 x 10^7 hostile operations" env GIMMAL_HOSTILE_OPERATIONS=10000000 GIMMAL_FUZZ_INPUTS=1000000 \
+    timeout 1800 cargo test -q --release -p gimmal-rpc --test attack --test fuzz
+count "libFuzzer, a minute for each target" bash tests/fuzz.sh 60
+count "sanitizers" bash tests/sanitize.sh
 {
     date -u '+soak of %Y-%m-%d'
     uname -srm

@@ -45,6 +45,39 @@ lonely_sync_points() {
     grep -ohE 'SYNC POINT: [a-z -]+' $(sources '*.rs') | sort | uniq -c | awk '$1 < 2'
 }
 
+# Names in backquotes in the table of faults that are no test.
+untested_faults() {
+    grep -oE '`[a-z0-9_]+`' tests/faults.md | tr -d '`' | sort -u | while read -r name; do
+        grep -qrE "(fn )?\\b$name\\b *(\\(|\$)" $(sources '*.rs') || echo "$name"
+    done
+}
+
+# Licences that deny.toml does not allow, of everything that is compiled in; cargo-deny checks more where it is installed.
+foreign_licences() {
+    if cargo deny --version >/dev/null 2>&1; then
+        cargo deny --log-level error check licenses bans sources 2>&1 | tail -n 20
+        return
+    fi
+    command -v python3 >/dev/null || { echo "neither cargo-deny nor python3 is here"; return; }
+    local allowed
+    allowed=$(sed -n 's/^allow = \[\(.*\)\]/\1/p' deny.toml | tr -d '"' | tr ',' '\n' | sed 's/^ //')
+    cargo metadata --format-version 1 --all-features --locked 2>/dev/null |
+        python3 -c '
+import json, re, sys
+allowed = set(sys.argv[1].splitlines())
+# Their licence is a file; what it says was read.
+read = {"rdma-sys": "MIT"}
+def fits(text):
+    return any(all(part.strip(" ()") in allowed for part in re.split(r" AND ", choice)) for choice in re.split(r" OR |/", text))
+for package in json.load(sys.stdin)["packages"]:
+    licence = package["license"] or read.get(package["name"]) or ("in " + package["license_file"] if package["license_file"] else "none")
+    if not fits(licence):
+        print(package["name"], package["version"] + ":", licence)
+    if package["source"] and not package["source"].startswith("registry+https://github.com/rust-lang/crates.io-index"):
+        print(package["name"], "comes from", package["source"])
+' "$allowed"
+}
+
 long_files() { wc -l $(sources '*.rs') | awk '$2 != "total" && $1 > 600 { print $2 ": " $1 " lines" }'; }
 
 rule 'unsafe only in transport/src/{mem,sync,shm,verbs,floor}' < <(unsafe_outside)
@@ -57,6 +90,9 @@ rule 'nothing left to do in the code' < <(grep -nE '(^|[^a-z_])(todo!|unimplemen
 rule 'SAFETY comments argue' < <(grep -nE 'SAFETY: *(ffi|todo|\?)' $(sources '*.rs'))
 rule 'every SYNC POINT has its other end' < <(lonely_sync_points)
 rule 'every config field is in tuning.md' < <(undocumented_knobs)
+
+rule 'every test named in tests/faults.md exists' < <(untested_faults)
+rule 'licences and sources are those of deny.toml' < <(foreign_licences)
 
 printf '%d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" -eq 0 ]

@@ -20,7 +20,7 @@ use std::{
 
 use atomic_waker::AtomicWaker;
 use crossbeam::queue::ArrayQueue;
-use gimmal_engine::transport::Bulk;
+use gimmal_engine::transport::{Bulk, sync::once::take_or_register};
 
 use crate::{
     error::TransportError,
@@ -95,11 +95,8 @@ impl CallCell {
     }
 
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Outcome> {
-        if let Some(outcome) = self.outcome.pop() {
-            return Poll::Ready(outcome);
-        }
-        self.waker.register(context.waker());
-        self.outcome.pop().map_or(Poll::Pending, Poll::Ready)
+        take_or_register(|| self.outcome.pop(), || self.waker.register(context.waker()))
+            .map_or(Poll::Pending, Poll::Ready)
     }
 
     /// The outcome, if it is there.

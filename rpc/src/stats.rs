@@ -1,6 +1,6 @@
 //! Counters of calls, one set for each worker, read from other threads.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use gimmal_engine::transport::sync::Counter;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -78,32 +78,5 @@ impl Stats {
             _ => format!("gimmal_{name}_total{{side=\"{side}\"}} {value}\n"),
         };
         self.fields().into_iter().map(line).collect()
-    }
-}
-
-/// One number with one writer.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    #[inline]
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    pub(crate) fn add(&self, by: u64) {
-        // One writer: no read-modify-write is needed.
-        self.0.store(self.get().wrapping_add(by), Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn increment(&self) {
-        self.add(1);
-    }
-
-    #[inline]
-    pub(crate) fn decrement(&self) {
-        self.add(u64::MAX);
     }
 }

@@ -1,6 +1,8 @@
 //! `kill -9` on a server in the middle of 100 calls: every call ends in time with its fate, no call that is said not to
 //! have run is in the server's journal, nothing is left behind, and a restarted server is reachable.
 //!
+//! Then, over shared memory, `GIMMAL_KILLS` (100) servers are killed at random moments among calls that are answered.
+//!
 //! Over shared memory, or over the URL in `GIMMAL_KILL_URL` (`rdma://host:port`).
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
@@ -20,15 +22,29 @@ use gimmal_rpc::{Client, Config, Cx, Fate, Server, engine::Idle};
 trait Journal {
     /// Writes `number` to the journal, then takes its time.
     async fn work(&self, cx: &Cx, number: u32) -> u32;
+    /// Writes `number` to the journal, and answers.
+    async fn note(&self, cx: &Cx, number: u32) -> u32;
 }
 
 struct Journaler(PathBuf);
 
 impl Journal for Journaler {
     async fn work(&self, _: &Cx, number: u32) -> u32 {
-        let mut journal = OpenOptions::new().append(true).create(true).open(&self.0).unwrap();
-        writeln!(journal, "{number}").unwrap();
+        self.write(number);
         if number < ANSWERED { number } else { std::future::pending().await }
+    }
+
+    async fn note(&self, _: &Cx, number: u32) -> u32 {
+        self.write(number);
+        number
+    }
+}
+
+impl Journaler {
+    fn write(&self, number: u32) {
+        let mut journal = OpenOptions::new().append(true).create(true).open(&self.0).unwrap();
+        // One write, so that a line is whole or not there.
+        journal.write_all(format!("{number}\n").as_bytes()).unwrap();
     }
 }
 
@@ -140,6 +156,75 @@ fn kill_in_the_middle(url: &str, limit: Duration) {
     }
 }
 
+/// Calls of a server that is killed at a random moment.
+const NOTES: u32 = 400;
+
+/// Kills a server within `after` of the first of many calls. Answered calls ran, `NotRun` ones did not, all have ended.
+/// Returns how many were not run, may have run, and were answered.
+fn kill_at_random(url: &str, journal: &Path, after: Duration) -> [u64; 3] {
+    let _ = fs::remove_file(journal);
+    let (server, url) = start(url, journal);
+    let client = JournalClient::new(Client::builder().config(config()).connect(&url).unwrap());
+    assert_eq!(client.note(NOTES).wait().unwrap(), NOTES);
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(after);
+        drop(server);
+        Instant::now()
+    });
+    let calls: Vec<_> = (0..NOTES).map(|number| client.note(number)).collect();
+    let outcomes: Vec<_> = (0..NOTES).zip(calls.into_iter().map(gimmal_rpc::Call::wait)).collect();
+    let ended = Instant::now();
+    let took = ended.saturating_duration_since(killer.join().unwrap());
+    assert!(took < Duration::from_secs(5), "the last call ended {took:?} after the kill");
+    let ran = journaled(journal);
+    let mut fates = [0; 3];
+    for (number, outcome) in outcomes {
+        let fate = match outcome {
+            Ok(answer) => {
+                assert!(answer == number && ran.contains(&number), "{number} was answered and never ran");
+                2
+            }
+            Err(error) => match error.fate() {
+                Fate::NotRun => {
+                    assert!(!ran.contains(&number), "{number} ran, and is said not to have");
+                    0
+                }
+                fate => {
+                    assert_eq!(fate, Fate::MaybeRan);
+                    1
+                }
+            },
+        };
+        fates[fate] += 1;
+    }
+    fates
+}
+
+fn kills_at_random(kills: u64) {
+    let folder = std::env::temp_dir();
+    let path = folder.join(format!("gimmal-kills-{}.sock", std::process::id()));
+    let journal = folder.join(format!("gimmal-kills-{}.journal", std::process::id()));
+    let url = format!("shm://{}", path.display());
+    let (mut fates, mut before) = ([0; 3], None);
+    for round in 0..kills {
+        // Golden-ratio steps: every part of the first 4 ms gets its share.
+        let after = Duration::from_nanos(round.wrapping_mul(2_472_135_955) % 4_000_000);
+        let these = kill_at_random(&url, &journal, after);
+        for (sum, fate) in fates.iter_mut().zip(these) {
+            *sum += fate;
+        }
+        before.get_or_insert_with(descriptors);
+    }
+    let [not_ran, maybe_ran, answered] = fates;
+    println!("{kills} kills: not run {not_ran}, may have run {maybe_ran}, answered {answered}");
+    assert_eq!(not_ran + maybe_ran + answered, kills * u64::from(NOTES));
+    assert!(kills < 50 || (maybe_ran > 0 && answered > 0), "no kill came in the middle");
+    until("every descriptor is closed", || before.is_none_or(|before| descriptors() <= before));
+    for path in [path, journal] {
+        let _ = fs::remove_file(path);
+    }
+}
+
 fn main() {
     if let (Ok(url), Ok(journal)) = (std::env::var("GIMMAL_KILL_SERVE"), std::env::var("GIMMAL_KILL_JOURNAL"))
     {
@@ -155,5 +240,9 @@ fn main() {
     let before = descriptors();
     kill_in_the_middle(&url, limit);
     until("every descriptor is closed", || descriptors() <= before);
+    if url.starts_with("shm") {
+        let kills = std::env::var("GIMMAL_KILLS").map_or(100, |kills| kills.parse().expect("a number"));
+        kills_at_random(kills);
+    }
     println!("1 passed, 0 failed");
 }

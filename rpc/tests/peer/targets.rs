@@ -326,7 +326,11 @@ impl Arrivals {
                     Ok(()) => {
                         assert!(!self.ring || !beyond, "an overrun was taken");
                         self.end = end;
-                        self.held.push((start, end));
+                        let hold = choices.once_in(2) && self.ledger.may_hold(end - start);
+                        if hold {
+                            self.ledger.handle_hold(end - start);
+                            self.held.push((start, end));
+                        }
                     }
                     Err(_) => assert!(self.ring && beyond, "what was granted was refused"),
                 }

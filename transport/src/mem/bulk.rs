@@ -5,7 +5,10 @@ use std::{fmt, ops::Deref, ptr::NonNull, sync::Arc};
 use crate::{
     mem::{Loan, Region},
     provider::Waker,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        atomic::AtomicBool,
+        flag::{is_raised, raise},
+    },
 };
 
 /// Pulled bytes, read only. `Send`: a handler may keep them as long as it likes; dropping them is one store.
@@ -103,15 +106,14 @@ impl Release {
     }
 
     fn set(&self) {
-        // SYNC POINT: bulk released. Our reads are done before the worker tells the peer.
-        self.done.store(true, Ordering::Release);
+        // Our reads are done before the worker tells the peer.
+        raise(&self.done);
         self.waker.ring();
     }
 
     /// Whether it was dropped.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        // SYNC POINT: bulk released.
-        self.done.load(Ordering::Acquire)
+        is_raised(&self.done)
     }
 }

@@ -125,10 +125,13 @@ const ODD: [Deed; 20] = [
     D::Pool,
 ];
 /// What the victim must not take.
-const WRONG: [Deed; 9] = [
+const WRONG: [Deed; 12] = [
     D::FalseCredit,
     D::FalseCredit,
     D::FalseWord,
+    D::Overrun,
+    D::Overrun,
+    D::Overrun,
     D::Overrun,
     D::Closing,
     D::Packet,
@@ -305,6 +308,12 @@ impl<S: Script> Attacker<S> {
             self.choices.pick(&ODD)
         };
         let Self { choices, script, .. } = self;
+        // Each is a memfd; a few are enough.
+        let deed = if deed == D::Pool && (attached.pools == POOLS_MAX || !choices.once_in(8)) {
+            D::Payload
+        } else {
+            deed
+        };
         match deed {
             D::Hear | D::Credit if attached.deaf => {}
             D::Frames => attached.frames(choices, script),
@@ -380,7 +389,7 @@ impl Attached {
         }
     }
 
-    /// As many large frames as it takes, and one more.
+    /// As many large frames as it takes, and one more. A victim that keeps up has given the place back meanwhile.
     fn overrun(&mut self, choices: &mut Choices) {
         let limit = self.limit() + FRAME_ALIGN as u64;
         let payload = vec![0; self.frame_bytes_max / 2 + choices.index(self.frame_bytes_max / 2 - 8)];
@@ -495,7 +504,7 @@ impl Attached {
         let socket = &self.end.socket;
         match deed {
             D::Doorbell => {
-                for _ in 0..=choices.below(20) {
+                for _ in 0..=choices.below(4) {
                     let _ = socket::send(socket, &[0]);
                 }
             }

@@ -117,6 +117,9 @@ impl World {
     pub(super) fn on_arrive(&mut self, id: u64, from: Side, chain: Chain) {
         let to = 1 - from;
         let Some(conn) = self.conns.get_mut(&id) else { return };
+        if conn.ends[from].failed {
+            return;
+        }
         let rx = &mut conn.ends[to].rx;
         if !rx.blocked.is_empty() {
             rx.blocked.push_back(chain);
@@ -153,7 +156,11 @@ impl World {
 
     /// Delivers a chain, or gives it back when no receive is posted.
     fn deliver(&mut self, id: u64, to: Side, mut chain: Chain) -> Option<Chain> {
-        let end = &mut self.conns.get_mut(&id)?.ends[to];
+        let conn = self.conns.get_mut(&id)?;
+        if conn.ends[1 - to].failed {
+            return None;
+        }
+        let end = &mut conn.ends[to];
         if end.life == Life::Closed {
             return None;
         }

@@ -176,6 +176,8 @@ pub(super) struct End {
     pub(super) handshake_timeout: Duration,
     pub(super) life: Life,
     pub(super) granted: bool,
+    /// A work request failed: those behind it are flushed, and never arrive.
+    pub(super) failed: bool,
     /// Nobody holds a link, an attempt, a request or a slot for it.
     pub(super) gone: bool,
     pub(super) queued: bool,
@@ -204,6 +206,7 @@ impl End {
             handshake_timeout: Duration::ZERO,
             life: Life::Nascent,
             granted: false,
+            failed: false,
             gone: false,
             queued: false,
             inbox: VecDeque::new(),
@@ -448,6 +451,9 @@ impl World {
             }
             FaultKind::Work(status) => {
                 self.close_end(conn, sender, CloseReason::Work { operation, status, vendor: 0 });
+                if let Some(conn) = self.conns.get_mut(&conn) {
+                    conn.ends[sender].failed = true;
+                }
                 self.travel(conn, sender, Duration::ZERO, Happening::Goodbye { conn, from: sender });
             }
             FaultKind::DeviceRemoved => self.remove_device(),

@@ -36,9 +36,7 @@ impl Doorbell {
 
     /// Called by whoever has just made work visible.
     pub fn ring(&self) {
-        // SYNC POINT: doorbell armed. Pairs with the fence in `arm`.
-        fence(Ordering::SeqCst);
-        if self.armed.load(Ordering::Relaxed) == ARMED && self.armed.swap(AWAKE, Ordering::AcqRel) == ARMED {
+        if must_ring(&self.armed) {
             // EAGAIN means the counter is full: it is readable, which is all we want.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
@@ -46,18 +44,35 @@ impl Doorbell {
 
     /// Called by the owner before it looks for work a last time and sleeps.
     pub fn arm(&self) {
-        self.armed.store(ARMED, Ordering::Relaxed);
-        // SYNC POINT: doorbell armed. Pairs with the fence in `ring`.
-        fence(Ordering::SeqCst);
+        arm(&self.armed);
     }
 
     /// Called by the owner after waking: rings are free again, and the descriptor is quiet.
     pub fn disarm(&self) {
-        if self.armed.swap(AWAKE, Ordering::AcqRel) == AWAKE {
-            let mut count = [0; 8];
-            let _ = rustix::io::read(&self.event, &mut count);
-        }
+        disarm(&self.armed);
+        // Also when nobody rang in this sleep: a ring of the last one may have been written after its disarm, and would
+        // end every sleep from here on.
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.event, &mut count);
     }
+}
+
+/// Whether whoever has just made work visible must write the descriptor: once for each sleep.
+#[inline]
+pub(super) fn must_ring(armed: &AtomicU32) -> bool {
+    // SYNC POINT: doorbell armed. Pairs with the fence in `arm`.
+    fence(Ordering::SeqCst);
+    armed.load(Ordering::Relaxed) == ARMED && armed.swap(AWAKE, Ordering::AcqRel) == ARMED
+}
+
+pub(super) fn arm(armed: &AtomicU32) {
+    armed.store(ARMED, Ordering::Relaxed);
+    // SYNC POINT: doorbell armed. Pairs with the fence in `must_ring`.
+    fence(Ordering::SeqCst);
+}
+
+pub(super) fn disarm(armed: &AtomicU32) {
+    armed.store(AWAKE, Ordering::Relaxed);
 }
 
 impl AsFd for Doorbell {
@@ -84,6 +99,20 @@ mod tests {
         bell.arm();
         bell.ring();
         bell.ring();
+        assert!(readable(&bell));
+        bell.disarm();
+        assert!(!readable(&bell));
+    }
+
+    /// A ring that is written after its sleep has ended is gone after the next one.
+    #[test]
+    fn a_late_ring_ends_one_sleep_only() {
+        let bell = Doorbell::new().unwrap();
+        bell.arm();
+        assert!(must_ring(&bell.armed));
+        bell.disarm();
+        rustix::io::write(&bell.event, &1u64.to_ne_bytes()).unwrap();
+        bell.arm();
         assert!(readable(&bell));
         bell.disarm();
         assert!(!readable(&bell));

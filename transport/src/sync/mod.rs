@@ -2,14 +2,20 @@
 //!
 //! Every `Release` store names its `Acquire` load with the same `SYNC POINT` label.
 
+pub mod counter;
 pub mod doorbell;
+pub(crate) mod flag;
 #[cfg(all(test, loom))]
 mod loom_tests;
+#[cfg(all(test, loom))]
+mod loom_threads;
+pub mod once;
 pub(crate) mod publish;
 pub(crate) mod release;
 pub(crate) mod wake;
 pub(crate) mod word;
 
+pub use counter::Counter;
 pub use doorbell::Doorbell;
 
 #[cfg(all(test, loom))]
