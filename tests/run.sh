@@ -37,10 +37,11 @@ tier() {
     [ "$f" -eq 0 ]
 }
 
-# All features, which is the backend `rdma-sys`; then the default one.
+# All features, which is the backend `rdma-sys`; then the default one; then no verbs at all.
 lint_tier() {
     cargo clippy -q --workspace --all-targets --all-features -- -D warnings &&
-        cargo clippy -q -p gimmal-transport --all-targets --features verbs,conformance,floor -- -D warnings
+        cargo clippy -q -p gimmal-transport --all-targets --features verbs,conformance,floor -- -D warnings &&
+        cargo clippy -q -p gimmal-transport -- -D warnings
 }
 
 # The default build needs neither headers nor clang; the other backend of verbs is tested and compared with it here.

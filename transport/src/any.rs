@@ -281,6 +281,7 @@ pub enum AnyLink {
 }
 
 /// A listener of some provider; see [`Listener`].
+#[allow(clippy::large_enum_variant, reason = "a process has few of them")]
 #[derive(Debug)]
 pub enum AnyListener {
     /// Shared memory.

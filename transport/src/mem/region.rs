@@ -139,6 +139,7 @@ impl Region {
     }
 
     /// Whether a view of it was ever made: it may outlive whoever asked for it.
+    #[cfg(any(feature = "verbs", test))]
     pub(crate) fn is_viewed(&self) -> bool {
         self.is_viewed.load(Ordering::Relaxed)
     }
