@@ -61,6 +61,15 @@ impl Loans {
     }
 }
 
+/// The connection is gone, and nobody will say any more that the peer is done.
+impl Drop for Loans {
+    fn drop(&mut self) {
+        for (loan, _) in self.slots.iter_mut().filter_map(|slot| slot.held.take()) {
+            loan.set_aside();
+        }
+    }
+}
+
 /// Pulls of this connection, by the slot the port knows them by.
 #[derive(Debug, Default)]
 pub struct Pulls {
@@ -138,7 +147,39 @@ impl InPlace {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use gimmal_transport::mem::LoanHome;
+
     use super::*;
+
+    #[test]
+    fn what_the_peer_was_not_done_with_is_set_aside() {
+        #[derive(Default)]
+        struct Home(Mutex<Vec<(u64, bool)>>);
+        impl LoanHome for Home {
+            fn give_back(&self, ticket: u64) {
+                self.0.lock().unwrap().push((ticket, false));
+            }
+            fn set_aside(&self, ticket: u64) {
+                self.0.lock().unwrap().push((ticket, true));
+            }
+        }
+        let home = Arc::new(Home::default());
+        let mut loans = Loans::default();
+        let ids = [1, 2].map(|ticket| {
+            let id = loans.slot();
+            loans.keep(
+                id,
+                Loan::anonymous_from(8, ticket, Arc::clone(&home) as Arc<dyn LoanHome>).unwrap(),
+                0,
+            );
+            id
+        });
+        drop(loans.done(ids[0]));
+        drop(loans);
+        assert_eq!(*home.0.lock().unwrap(), [(1, false), (2, true)]);
+    }
 
     #[test]
     fn late_and_doubled_answers_are_harmless() {

@@ -13,6 +13,11 @@ use crate::{Violation, mem::Region};
 pub trait LoanHome: Send + Sync + 'static {
     /// Takes the memory named by `ticket` back.
     fn give_back(&self, ticket: u64);
+
+    /// The same of memory that a peer may still read, although its connection is gone: nobody may write it again.
+    fn set_aside(&self, ticket: u64) {
+        self.give_back(ticket);
+    }
 }
 
 /// A buffer of registered memory. Ours to write until it is offered; its bytes start as they come.
@@ -20,6 +25,7 @@ pub struct Loan {
     bytes: NonNull<u8>,
     len: usize,
     ticket: u64,
+    may_be_read: bool,
     home: Arc<dyn LoanHome>,
 }
 
@@ -36,7 +42,7 @@ impl Loan {
     /// touches them until then. (A device or a peer may read them while the loan is on offer.)
     #[must_use]
     pub(crate) unsafe fn new(bytes: NonNull<u8>, len: usize, ticket: u64, home: Arc<dyn LoanHome>) -> Self {
-        Self { bytes, len, ticket, home }
+        Self { bytes, len, ticket, may_be_read: false, home }
     }
 
     /// A loan in memory of its own, for providers that need no registration.
@@ -61,6 +67,10 @@ impl Loan {
             fn give_back(&self, ticket: u64) {
                 self.1.give_back(ticket);
             }
+
+            fn set_aside(&self, ticket: u64) {
+                self.1.set_aside(ticket);
+            }
         }
         // SAFETY: `MmapRaw` is a plain mapping that only this owner refers to.
         unsafe impl Send for Owner {}
@@ -76,6 +86,11 @@ impl Loan {
     #[must_use]
     pub fn ticket(&self) -> u64 {
         self.ticket
+    }
+
+    /// Ends it, when it was offered and the peer never said that it is done with it.
+    pub fn set_aside(mut self) {
+        self.may_be_read = true;
     }
 
     /// The same memory, used only up to `len`.
@@ -104,7 +119,11 @@ impl DerefMut for Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        self.home.give_back(self.ticket);
+        if self.may_be_read {
+            self.home.set_aside(self.ticket);
+        } else {
+            self.home.give_back(self.ticket);
+        }
     }
 }
 

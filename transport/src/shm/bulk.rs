@@ -2,7 +2,7 @@
 
 use std::{
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
+    sync::{Arc, Weak},
 };
 
 use rustix::io::Errno;
@@ -34,17 +34,18 @@ pub(super) struct Passed {
 
 /// The pool's segments that this port has met, so that an offer takes no lock.
 #[derive(Debug, Default)]
-pub(super) struct Known(Vec<Arc<PoolSegment>>);
+pub(super) struct Known(Vec<Weak<PoolSegment>>);
 
 impl Known {
     /// Where `loan` is in `pool`.
-    fn place(&mut self, pool: &Pool, loan: &Loan) -> Option<(&PoolSegment, usize)> {
+    fn place(&mut self, pool: &Pool, loan: &Loan) -> Option<(Arc<PoolSegment>, usize)> {
         let index = usize::try_from(loan.ticket() >> 32).ok()?;
         if index >= self.0.len() {
             pool.segments_after(&mut self.0);
         }
-        let segment = self.0.get(index)?;
-        Some((segment, segment.offset_of(loan)?))
+        let segment = self.0.get(index)?.upgrade()?;
+        let offset = segment.offset_of(loan)?;
+        Some((segment, offset))
     }
 }
 

@@ -2,12 +2,13 @@
 //! something in them.
 //!
 //! A segment may be mapped by several peers, all of this user; it stays until the pool's last loan and handle are gone.
-//! The pool so keeps the most that was ever lent at once.
+//! The pool so keeps the most that was ever lent at once. Only where a connection ended while its peer was still reading
+//! a loan is nothing cut any more: that segment goes with the last loan in it, and its pages with the last reader.
 
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use super::{
@@ -62,9 +63,10 @@ pub(super) struct Pool {
 
 #[derive(Debug, Default)]
 struct State {
-    segments: Vec<Arc<PoolSegment>>,
-    /// For each segment: the gaps, offset to bytes.
-    gaps: Vec<BTreeMap<usize, usize>>,
+    /// `None`: it was retired and is gone.
+    segments: Vec<Option<Arc<PoolSegment>>>,
+    /// For each segment: the gaps, offset to bytes. `None`: it is retired.
+    gaps: Vec<Option<BTreeMap<usize, usize>>>,
     /// What is lent: bytes by ticket.
     lent: BTreeMap<u64, usize>,
 }
@@ -96,22 +98,25 @@ impl Pool {
         };
         let ticket = ticket(segment, offset);
         state.lent.insert(ticket, rounded);
-        let memory = state.segments[segment].region.at(offset, bytes);
+        let memory = state.segments[segment].as_ref().map(|segment| segment.region.at(offset, bytes));
+        let memory = memory.ok_or_else(too_large)?;
         // SAFETY: the bytes were cut out of a gap and return there only by `give_back`; they came zeroed from the kernel;
-        // the segment stays mapped while the pool lives, which the loan keeps.
+        // the segment stays mapped while something in it is lent and the pool lives, which the loan keeps.
         Ok(unsafe { Loan::new(memory, bytes, ticket, Arc::clone(self) as Arc<dyn LoanHome>) })
     }
 
     /// Adds the segments that are new to `known`.
-    pub(super) fn segments_after(&self, known: &mut Vec<Arc<PoolSegment>>) {
+    pub(super) fn segments_after(&self, known: &mut Vec<Weak<PoolSegment>>) {
         let state = self.state();
-        known.extend(state.segments.iter().skip(known.len()).cloned());
+        let weak =
+            |segment: &Option<Arc<PoolSegment>>| segment.as_ref().map(Arc::downgrade).unwrap_or_default();
+        known.extend(state.segments.iter().skip(known.len()).map(weak));
     }
 
     #[cfg(all(test, not(loom)))]
     pub(super) fn counts(&self) -> (usize, usize) {
         let state = self.state();
-        (state.segments.len(), state.lent.len())
+        (state.segments.iter().flatten().count(), state.lent.len())
     }
 }
 
@@ -119,12 +124,17 @@ impl LoanHome for Pool {
     fn give_back(&self, ticket: u64) {
         self.state().give_back(ticket);
     }
+
+    fn set_aside(&self, ticket: u64) {
+        self.state().set_aside(ticket);
+    }
 }
 
 impl State {
     /// The first gap that fits.
     fn cut(&mut self, bytes: usize) -> Option<(usize, usize)> {
         for (index, gaps) in self.gaps.iter_mut().enumerate() {
+            let Some(gaps) = gaps else { continue };
             let fit = gaps.iter().find_map(|(&start, &size)| {
                 let offset = if bytes < PAGE { start } else { start.next_multiple_of(PAGE) };
                 (offset - start <= size && bytes <= size - (offset - start)).then_some((start, size, offset))
@@ -145,15 +155,15 @@ impl State {
     fn grow(&mut self, bytes: usize) -> Result<(), PortError> {
         let bytes = bytes.max(POOL_SEGMENT_BYTES).next_power_of_two();
         let segment = PoolSegment::create(self.segments.len() as u64, bytes)?;
-        self.segments.push(Arc::new(segment));
-        self.gaps.push(BTreeMap::from([(0, bytes)]));
+        self.segments.push(Some(Arc::new(segment)));
+        self.gaps.push(Some(BTreeMap::from([(0, bytes)])));
         Ok(())
     }
 
     fn give_back(&mut self, ticket: u64) {
         let Some(mut bytes) = self.lent.remove(&ticket) else { return };
         let (segment, mut start) = place(ticket);
-        let Some(gaps) = self.gaps.get_mut(segment) else { return };
+        let Some(Some(gaps)) = self.gaps.get_mut(segment) else { return self.forget(segment) };
         if let Some((&before, &size)) = gaps.range(..start).next_back()
             && before + size == start
         {
@@ -165,6 +175,26 @@ impl State {
             bytes += size;
         }
         gaps.insert(start, bytes);
+    }
+
+    /// Retires the segment: the rest of it is given up with what may still be read, and not kept apart for ever.
+    fn set_aside(&mut self, ticket: u64) {
+        self.lent.remove(&ticket);
+        let (segment, _) = place(ticket);
+        if let Some(gaps) = self.gaps.get_mut(segment) {
+            *gaps = None;
+        }
+        self.forget(segment);
+    }
+
+    /// Lets go of a retired segment in which nothing is lent any more.
+    fn forget(&mut self, segment: usize) {
+        let tickets = ticket(segment, 0)..ticket(segment + 1, 0);
+        if self.lent.range(tickets).next().is_none()
+            && let Some(segment) = self.segments.get_mut(segment)
+        {
+            *segment = None;
+        }
     }
 }
 

@@ -78,6 +78,29 @@ fn the_pool_grows_and_keeps_what_it_has() {
 }
 
 #[test]
+fn what_may_still_be_read_is_never_written_again() {
+    let (mut server, mut client) = pair(4096);
+    let gate = client.port.gate();
+    let bytes = pattern(1, 100_000);
+    let mut loan = gate.allocate(client.conn, bytes.len()).unwrap();
+    loan.copy_from_slice(&bytes);
+    let neighbour = gate.allocate(client.conn, 5000).unwrap();
+    let offer = client.port.offer(client.conn, &loan).unwrap();
+    let offer = carry(&mut client, &mut server, &offer);
+    let bulk = pulled(&mut server, offer, 70).unwrap();
+    // As when the connection is gone, and nobody said that the reading is over.
+    loan.set_aside();
+    assert_eq!(gate.pool().counts(), (1, 1), "the neighbour's memory stays");
+    for _ in 0..4 {
+        gate.allocate(client.conn, POOL_SEGMENT_BYTES).unwrap().fill(0xee);
+    }
+    drop(neighbour);
+    assert_eq!(gate.pool().counts(), (1, 0), "the old segment is gone here, the new one is kept");
+    gate.allocate(client.conn, 100_000).unwrap().fill(0xee);
+    assert!(*bulk == bytes[..]);
+}
+
+#[test]
 fn loans_are_freed_on_any_thread_and_outlive_the_port() {
     let (_server, client) = pair(4096);
     let gate = client.port.gate();
