@@ -135,6 +135,8 @@ impl End {
                     return false;
                 }
                 let credit = self.ledger.poll_credit();
+                // The slots kept back for credit hide a receive too many from the wire for long: it is judged here.
+                assert!(credit.arrivals <= self.posted, "credit for a receive that was never posted");
                 assert!(self.try_send(wire::CONTROL_BYTES, Lane::Control, Some(credit)));
                 true
             }
