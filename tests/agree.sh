@@ -16,15 +16,24 @@ row() {
         grep -oE "\"name\":\"$name[^}]*" | grep -oE '"value":[0-9.]+' | head -n 1 | cut -d: -f2
 }
 
+# Whether somebody listens on $port, over TCP or the CM.
+listening() {
+    grep -qi ":$(printf %04x $port) [0:]* 0A " /proc/net/tcp /proc/net/tcp6 2>/dev/null ||
+        { [ -n "${GIMMAL_LAB:-}" ] && rdma resource show cm_id 2>/dev/null | grep LISTEN | grep -q ":$port "; }
+}
+
 # alone PROGRAM PARSER SERVER_ARGS -- CLIENT_ARGS: the program's own number; server on core 1, client on core 0.
 alone() {
-    local program=$1 parser=$2 server=() settle=1
+    local program=$1 parser=$2 server=() i
     shift 2
     while [ "$1" != -- ]; do server+=("$1"); shift; done
     shift
-    [ -z "${GIMMAL_LAB:-}" ] || settle=3
     timeout -k 1 100 taskset -c 1 "$program" "${server[@]}" >"$scratch/server" 2>&1 &
-    sleep $settle
+    # Both of a pair are to meet the same state of the host: no second is spent waiting.
+    for i in $(seq 100); do
+        listening && break
+        sleep 0.03
+    done
     timeout -k 1 90 taskset -c 0 "$program" "$@" 2>&1 | "$parser"
     kill $! 2>/dev/null
     wait $! 2>/dev/null
