@@ -191,6 +191,7 @@ impl Provider for Verbs {
             options,
             nonce: u128::from_le_bytes(crate::proof::random()?),
             sources,
+            running: None,
             outcome: sender,
         };
         VerbsConnecting::start(&control, attempt, outcome)
