@@ -16,9 +16,11 @@ use gimmal_engine::{
 
 use crate::{
     cell::{Outcome, Responder},
+    copied,
     frame::Form,
     id::CallId,
     method::Method,
+    stats::Counter,
     stream::Lanes,
 };
 
@@ -367,10 +369,9 @@ impl Calls {
 
     /// Ends a call with the bytes of its answer: tells whoever waits, or keeps them for the worker's own thread.
     #[inline]
-    pub(crate) fn finish_bytes(&mut self, index: u32, is_error: bool, payload: &[u8]) {
+    pub(crate) fn finish_bytes(&mut self, index: u32, is_error: bool, payload: &[u8], copies: &Counter) {
         let call = &mut self.slots[index as usize];
-        call.body.clear();
-        call.body.extend_from_slice(payload);
+        copied::into_buffer(&mut call.body, payload, copies);
         if let Some(Reply::Local) = call.reply {
             call.is_error = is_error;
             call.state = State::Done;
