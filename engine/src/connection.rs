@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use gimmal_transport::{
-    Chain, CloseReason, ConnId, Negotiated, Port, Refused, RxBuf, Staged, Tag, Time, Violation,
+    Chain, CloseReason, ConnId, Negotiated, Port, Position, Refused, RxBuf, Staged, Tag, Time, Violation,
 };
 
 use crate::{
@@ -58,12 +58,19 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(negotiated: Arc<Negotiated>, config: &Config, duty: &Arc<Duty>, now: Time) -> Self {
+    /// One that has just opened; its positions begin at `first`.
+    pub(crate) fn new(
+        negotiated: Arc<Negotiated>,
+        first: Position,
+        config: &Config,
+        duty: &Arc<Duty>,
+        now: Time,
+    ) -> Self {
         Self {
             heart: Heart::new(now, negotiated.peer_attended),
-            window: TxWindow::new(&negotiated, config.enforce_credit),
+            window: TxWindow::new(&negotiated, config.enforce_credit).beginning_at(first),
             sent_in: 0,
-            ledger: RxLedger::new(&negotiated, config.hold_percent),
+            ledger: RxLedger::new(&negotiated, config.hold_percent).beginning_at(first),
             negotiated,
             loans: Loans::default(),
             pulls: Pulls::default(),

@@ -123,3 +123,20 @@ fn r43_a_failed_work_request_at_every_moment_on_every_medium() {
 fn r19_the_device_goes_at_every_moment_on_every_medium() {
     every_moment(|_| FaultKind::DeviceRemoved);
 }
+
+/// R49: the completion queue loses a completion: an event says so, and what is on that queue ends with it.
+#[test]
+fn r49_a_completion_queue_that_overruns_ends_its_connections() {
+    every_moment(|_| FaultKind::Overrun);
+    let mut seen = 0;
+    for seed in 0..seeds() {
+        let faults = vec![Fault::at(Step::Completion(1 + seed % 5), FaultKind::Overrun)];
+        let config = SimConfig { seed, faults, ..SimConfig::default() };
+        let mut pair = Pair::new(config, TRAFFIC);
+        pair.run_until(Time(50_000_000), |pair| !pair.client().closed.is_empty());
+        let overrun = CloseReason::Event { event: "CQ_ERR", status: 0 };
+        let closed = [&pair.client().closed, &pair.server().closed];
+        seen += u64::from(closed.iter().any(|closed| closed[..] == [overrun.clone()]));
+    }
+    assert_eq!(seen, seeds(), "an overrun that nobody was told of");
+}

@@ -77,6 +77,14 @@ impl TxWindow {
         window
     }
 
+    /// The same, with positions that begin at `first` instead of 0.
+    #[must_use]
+    pub fn beginning_at(mut self, first: Position) -> Self {
+        (self.head, self.completed, self.credit.bytes) = (first, first, first);
+        self.look();
+        self
+    }
+
     /// Credit, or our own device's progress, has changed.
     fn look(&mut self) {
         let kept = NEXT_WORD + CONTROL_SPAN + self.frame_bytes_max;

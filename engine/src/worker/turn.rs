@@ -261,7 +261,9 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     fn opened(&mut self, conn: ConnId, negotiated: Arc<Negotiated>, now: Time) {
-        self.conns.insert(conn, Connection::new(Arc::clone(&negotiated), &self.config, &self.duty, now));
+        let first = self.port.completed(conn);
+        let connection = Connection::new(Arc::clone(&negotiated), first, &self.config, &self.duty, now);
+        self.conns.insert(conn, connection);
         self.duty.opened();
         self.beats.opened(self.conns.len(), now);
         let Self { port, app, conns, .. } = self;

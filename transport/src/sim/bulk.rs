@@ -97,6 +97,11 @@ impl World {
             self.put(conn, side, Inbound::Pulled { token, result: Err(BulkError::Offer(violation)) });
             return Ok(());
         }
+        if let Err(error) = self.setup("ibv_reg_mr of a sink") {
+            let result = Err(BulkError::Memory(LoanError::Port(error)));
+            self.put(conn, side, Inbound::Pulled { token, result });
+            return Ok(());
+        }
         if let Some(loan) = self.loans.get_mut(&offer.key) {
             loan.readers += 1;
         }
