@@ -166,6 +166,9 @@ impl RxLedger {
         }
         while self.held.front().is_some_and(|held| held.released) {
             self.held.pop_front();
+            if planted::is(Bug::ReleaseCountedTwice) {
+                self.held.pop_front();
+            }
         }
         self.freed = self.held.front().map_or(self.arrived, |held| held.start);
     }

@@ -28,7 +28,9 @@ pub(super) fn hello(device: &SimDevice, config: &PortConfig, nonce: u128) -> Hel
     Hello {
         features: Feature::default()
             .and(Feature::RING, device.path == DataPath::Ring)
-            .and(Feature::ATTENDED, config.attended),
+            .and(Feature::ATTENDED, config.attended)
+            .and(Feature::NUMBERED, true)
+            .and(Feature::CHECKSUM, config.checksum),
         ring_bytes: config.ring_bytes,
         slot_bytes: config.slot_bytes,
         arrivals: config.arrivals,

@@ -218,6 +218,8 @@ pub enum FaultKind {
     Corrupt,
     /// Frame: a chain arrives twice. Completion: it is told twice. Request: the request arrives twice.
     Doubled,
+    /// Frame, Bulk: a bit that the seed chooses is another one: of a frame's tag or payload, of the bulk.
+    Flipped,
     /// Request, Reply: it is lost, and the CM sends it again after this time.
     Late(Duration),
     /// Request: rejected, because the peer still holds the connection of an earlier queue pair of this number.
