@@ -398,6 +398,20 @@ pub enum Violation {
         /// By how much.
         bytes: u64,
     },
+    /// A frame's sum is not that of its bytes: something between the two processes changed them.
+    #[error("the checksum of a {what} is not that of its bytes (port.checksum)")]
+    Checksum {
+        /// `frame` or `bulk`.
+        what: &'static str,
+    },
+    /// A frame is not the next one: a completion was told twice, or a chain was lost.
+    #[error("frame number {number} arrived where {next} was next (of 128)")]
+    OutOfSequence {
+        /// Its number.
+        number: u32,
+        /// The one that was awaited.
+        next: u32,
+    },
     /// A grant, segment or bulk offer that cannot be true.
     #[error("a {what} that cannot be true")]
     Malformed {

@@ -124,7 +124,9 @@ impl Lane {
         Hello {
             features: Feature::default()
                 .and(Feature::RING, !limits.iwarp)
-                .and(Feature::ATTENDED, config.attended),
+                .and(Feature::ATTENDED, config.attended)
+                .and(Feature::NUMBERED, true)
+                .and(Feature::CHECKSUM, config.checksum),
             ring_bytes: config.ring_bytes,
             slot_bytes: config.slot_bytes,
             arrivals: config.arrivals,
