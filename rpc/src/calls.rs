@@ -157,6 +157,12 @@ impl Calls {
         self.waiting.len() < self.waiting_max
     }
 
+    /// Whether there is at most one call, ended ones that nobody has taken included.
+    #[inline]
+    pub(crate) fn is_alone(&self) -> bool {
+        self.slots.len() - self.free.len() <= 1
+    }
+
     pub(crate) fn is_queued(&self) -> bool {
         !self.waiting.is_empty()
     }

@@ -43,7 +43,7 @@ for fabric in rxe siw; do
     host=$rxe && [ $fabric = siw ] && host=$siw
     check "1,000 connections leave nothing on $fabric" timeout 200 \
         "$bin/live" cycles --address "rdma://$host:7821" --in-flight 10 --total 1000
-    check "r11 400 clients at once over $fabric" timeout 150 "$bin/live" storm --address "rdma://$host:7822" --clients 400
+    check "r11 1,000 clients at once over $fabric" timeout 180 "$bin/live" storm --address "rdma://$host:7822" --clients 1000
     check "r19 $fabric is removed under load" timeout 100 \
         "$bin/live" removal --address "rdma://$host:7823" --device ${fabric}0
 done
