@@ -9,6 +9,7 @@ use crate::{
     against::Against,
     error::BenchError,
     plan::{Layer, Mode, ProviderName},
+    stream::Direction,
 };
 
 /// Latency and rate of gimmal's layers, beside the floors of the same two processes.
@@ -62,6 +63,15 @@ pub enum Command {
         /// Seconds of each.
         #[arg(short = 'D', long, default_value = "2", value_parser = clap::value_parser!(u64).range(1..=86400))]
         seconds: u64,
+    },
+    /// Items and bytes per second of streaming methods, each way; times are from one item to the next.
+    Stream {
+        /// How to measure; the count is of items of each size, each way.
+        #[command(flatten)]
+        run: Run,
+        /// Which way the items go.
+        #[arg(long, value_enum, value_delimiter = ',', default_value = "down,up,both")]
+        direction: Vec<Direction>,
     },
     /// Connections per second, and the time of each step of one.
     Conn(Run),

@@ -43,5 +43,6 @@ mod rpc;
 pub mod run;
 pub mod serve;
 pub mod slices;
+pub mod stream;
 mod suite;
 pub mod target;

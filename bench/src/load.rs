@@ -50,6 +50,7 @@ pub(crate) fn part(name: String, at: f64, recorder: &Recorder, per_s: f64) -> Pa
         p999_ns: recorder.quantile_ns(0.999),
         max_ns: recorder.max_ns(),
         per_s,
+        bytes_per_s: None,
         note: None,
     }
 }

@@ -37,18 +37,18 @@ pub(crate) fn raise_descriptors() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
-/// What both tests need.
-struct Stage {
-    loopback: Option<Loopback>,
-    address: Address,
-    plan: Plan,
+/// What tests of parts need.
+pub(crate) struct Stage {
+    pub(crate) loopback: Option<Loopback>,
+    pub(crate) address: Address,
+    pub(crate) plan: Plan,
     job: Job,
     environment: Environment,
-    ring_bytes: u32,
+    pub(crate) ring_bytes: u32,
 }
 
 impl Stage {
-    fn set(run: &Run, test: &'static str, ring_bytes: u32) -> Result<Self, BenchError> {
+    pub(crate) fn set(run: &Run, test: &'static str, ring_bytes: u32) -> Result<Self, BenchError> {
         is_built(run.provider)?;
         raise_descriptors();
         let cores = Cores::choose(run.cpus)?;
@@ -66,12 +66,12 @@ impl Stage {
         Ok(Self { loopback, address, plan, job, environment, ring_bytes })
     }
 
-    fn announce(&mut self, phase: Phase) -> Result<(), BenchError> {
+    pub(crate) fn announce(&mut self, phase: Phase) -> Result<(), BenchError> {
         self.loopback.as_mut().map_or(Ok(()), |loopback| loopback.floors.announce(phase))
     }
 
     /// What was measured, and why no more; the error alone when it was nothing.
-    fn report(
+    pub(crate) fn report(
         &mut self,
         run: &Run,
         parts: Vec<Part>,

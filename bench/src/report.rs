@@ -125,6 +125,9 @@ pub struct Part {
     pub max_ns: u64,
     /// As many were done in a second.
     pub per_s: f64,
+    /// So many bytes, where they are what is moved.
+    #[serde(default)]
+    pub bytes_per_s: Option<f64>,
     /// What else there is to say.
     pub note: Option<String>,
 }
@@ -206,6 +209,9 @@ impl fmt::Display for Part {
         if self.per_s > 0.0 {
             write!(f, "  {:>10.0} per s", self.per_s)?;
         }
+        if let Some(bytes) = self.bytes_per_s {
+            write!(f, "  {:>9.1} MB/s", bytes / 1e6)?;
+        }
         match &self.note {
             Some(note) => write!(f, "  {note}"),
             None => Ok(()),
@@ -250,8 +256,11 @@ impl fmt::Display for Report {
 
 impl Report {
     fn times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, per_second) =
-            if self.test == "conn" { ("whole", "connections/s     ") } else { ("RTT", "calls per second  ") };
+        let (what, per_second) = match &*self.test {
+            "conn" => ("whole", "connections/s     "),
+            "stream" => ("gap", "items per second  "),
+            _ => ("RTT", "calls per second  "),
+        };
         let mut line = |name: &str, text: String| writeln!(f, "{:<18} {text}", format!("{what} {name}"));
         line("p50", format!("{} (half: {})", time(self.p50_ns), time(self.half_p50_ns)))?;
         line("min, p90", format!("{}, {}", time(self.min_ns), time(self.p90_ns)))?;

@@ -14,6 +14,7 @@ use crate::{
     inline::InlineTarget,
     plan::{Layer, Mode, Plan, engine_config},
     recorder::Recorder,
+    stream::{Source, serve_streams},
     target::{Target, body, digest, total},
 };
 
@@ -82,8 +83,8 @@ pub(crate) fn serve(address: &Address, plan: &Plan, ring_bytes: u32) -> Result<I
         }
         Address::Mem { name } => format!("mem://{name}-rpc"),
     };
-    let builder =
-        Server::builder().service(serve_bench(Mirror)).config(config(plan, ring_bytes, Idle::default()));
+    let services = Server::builder().service(serve_bench(Mirror)).service(serve_streams(Source));
+    let builder = services.config(config(plan, ring_bytes, Idle::default()));
     builder.listen_inline(&beside).map_err(|error| BenchError::Rpc(error.to_string()))
 }
 
@@ -135,17 +136,31 @@ pub(crate) fn connect_beside<P: Provider>(
     open::<P>(url, None, plan, ring_bytes)
 }
 
+/// A client whose thread is its worker.
+pub(crate) fn inline(url: &str, plan: &Plan, ring_bytes: u32) -> Result<InlineClient, BenchError> {
+    let config = config(plan, ring_bytes, Idle::Spin);
+    let connected = Client::builder().config(config).connect_inline(url);
+    connected.map_err(|error| BenchError::Rpc(error.to_string()))
+}
+
+/// A client with a worker on the client's core.
+pub(crate) fn handed_off(url: &str, plan: &Plan, ring_bytes: u32) -> Result<Client, BenchError> {
+    let mut config = config(plan, ring_bytes, Idle::default());
+    config.engine.cores = vec![plan.client_core];
+    config.engine.inbox = config.engine.inbox.max(plan.window);
+    let connected = Client::builder().config(config).connect(url);
+    connected.map_err(|error| BenchError::Rpc(error.to_string()))
+}
+
 fn open<P: Provider>(
     url: &str,
     control: Option<InlineTarget<P>>,
     plan: &Plan,
     ring_bytes: u32,
 ) -> Result<Box<dyn Target>, BenchError> {
-    let failed = |error: gimmal::ConnectError| BenchError::Rpc(error.to_string());
     match plan.mode {
         Mode::Inline => {
-            let config = config(plan, ring_bytes, Idle::Spin);
-            let client = Client::builder().config(config).connect_inline(url).map_err(failed)?;
+            let client = inline(url, plan, ring_bytes)?;
             let close = |client: InlineClient| {
                 // A server that does not answer our goodbye sees us go.
                 let _ = client.close(Duration::from_secs(1));
@@ -153,10 +168,7 @@ fn open<P: Provider>(
             Ok(Box::new(RpcTarget::new(client, control, plan, close)))
         }
         Mode::Handoff => {
-            let mut config = config(plan, ring_bytes, Idle::default());
-            config.engine.cores = vec![plan.client_core];
-            config.engine.inbox = config.engine.inbox.max(plan.window);
-            let client = Client::builder().config(config).connect(url).map_err(failed)?;
+            let client = handed_off(url, plan, ring_bytes)?;
             Ok(Box::new(RpcTarget::new(client, control, plan, drop)))
         }
     }

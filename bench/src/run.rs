@@ -14,7 +14,7 @@ use crate::{
     provider,
     report::Report,
     serve::ServeOptions,
-    suite,
+    stream, suite,
 };
 
 /// Does what the command line says.
@@ -31,6 +31,7 @@ pub fn run(cli: Cli) -> Result<(), BenchError> {
         Command::Load { run, window, rates, seconds } => {
             finish(&run, load::sweep(&run, window_of(window)?, &rates, seconds)?, true)
         }
+        Command::Stream { run, direction } => finish(&run, stream::streams(&run, &direction)?, true),
         Command::Conn(run) => finish(&run, many::connections(&run)?, true),
         Command::Scale { run, connections } => finish(&run, many::scale(&run, &connections)?, true),
         Command::Report { files, output } => {

@@ -235,6 +235,24 @@ fn connections_are_timed_step_by_step() {
 }
 
 #[test]
+fn streams_are_measured_each_way_and_every_item_is_looked_at() {
+    for mode in ["inline", "handoff"] {
+        let line = format!("stream --loopback -n 2k --pairs 2 -s 64,4k --verify --json --mode {mode}");
+        let report = json(&line);
+        assert_eq!((&report["count"], &report["window"]), (&12_000.into(), &32.into()));
+        for bytes in [64, 4096] {
+            for direction in ["down", "up", "both"] {
+                let part = part(&report, &format!("{direction}, {bytes} B"));
+                assert_eq!(part["count"], 2_000, "{part}");
+                let (items, bytes_per_s) = (part["per_s"].as_f64(), part["bytes_per_s"].as_f64());
+                assert!(items > Some(100.0), "{part}");
+                assert!((bytes_per_s.unwrap() / items.unwrap() - f64::from(bytes)).abs() < 0.5, "{part}");
+            }
+        }
+    }
+}
+
+#[test]
 fn many_connections_and_what_one_costs() {
     let report = json("scale --loopback -n 200 --connections 1,5,20 --json");
     for number in [1, 5, 20] {
@@ -412,6 +430,7 @@ fn a_killed_server_ends_tests_with_parts_too() {
     let broken = part(&report, "offered 100 per s");
     assert!(broken["count"].as_u64().unwrap() > 0 && broken["note"] == "broke off", "{report}");
     kill_the_server_of("conn --loopback -n 1m --json", has_calls);
+    kill_the_server_of("stream --loopback -n 100m --pairs 1 --direction down --json", has_calls);
     kill_the_server_of("scale --loopback -n 1g --connections 1,2 --json", has_calls);
 }
 
