@@ -4,7 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
 export CARGO_TARGET_DIR=target/planted RUSTFLAGS="--cfg planted" PROPTEST_MAX_SHRINK_ITERS=0 RUST_BACKTRACE=0
-programs=$(cargo test --release -q -p gimmal-engine --test sim --test proto_credit --test heart --no-run --message-format=json |
+programs=$(cargo test --release -q -p gimmal-engine --test sim --test proto_credit --test heart --test faults --no-run --message-format=json |
     sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')
 [ -n "$programs" ] || exit 1
 

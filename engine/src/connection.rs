@@ -3,7 +3,8 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use gimmal_transport::{
-    Chain, CloseReason, ConnId, Negotiated, Port, Refused, RxBuf, Staged, Tag, Time, Violation,
+    Bulk, BulkError, Chain, CloseReason, ConnId, Negotiated, Port, Position, Refused, RxBuf, Staged, Tag,
+    Time, Violation,
 };
 
 use crate::{
@@ -13,8 +14,9 @@ use crate::{
     message::Source,
     planted::{self, Bug},
     proto::{
-        Heart, Lane, RxLedger, State, StateEvent, TxWindow,
-        bulk::{InPlace, Loans, Pulls},
+        Check, Heart, Lane, RxLedger, State, StateEvent, TxWindow,
+        bulk::{InPlace, Loans, Pull, Pulls},
+        check,
         ledger::Owed,
         wire::{self, Kind},
     },
@@ -42,6 +44,7 @@ pub(crate) struct Settled {
 pub(crate) struct Connection {
     negotiated: Arc<Negotiated>,
     window: TxWindow,
+    pub(crate) check: Check,
     /// The turn in which the last frame was committed.
     sent_in: u64,
     pub(crate) ledger: RxLedger,
@@ -58,12 +61,20 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(negotiated: Arc<Negotiated>, config: &Config, duty: &Arc<Duty>, now: Time) -> Self {
+    /// One that has just opened; its positions begin at `first`.
+    pub(crate) fn new(
+        negotiated: Arc<Negotiated>,
+        first: Position,
+        config: &Config,
+        duty: &Arc<Duty>,
+        now: Time,
+    ) -> Self {
         Self {
             heart: Heart::new(now, negotiated.peer_attended),
-            window: TxWindow::new(&negotiated, config.enforce_credit),
+            window: TxWindow::new(&negotiated, config.enforce_credit).beginning_at(first),
+            check: Check::new(&negotiated),
             sent_in: 0,
-            ledger: RxLedger::new(&negotiated, config.hold_percent),
+            ledger: RxLedger::new(&negotiated, config.hold_percent).beginning_at(first),
             negotiated,
             loans: Loans::default(),
             pulls: Pulls::default(),
@@ -81,7 +92,12 @@ impl Connection {
     }
 
     pub(crate) fn body_bytes_max(&self) -> usize {
-        self.window.payload_bytes_max() - wire::HEAD_BYTES
+        self.payload_bytes_max() - wire::HEAD_BYTES
+    }
+
+    /// What fits in a frame beside its sum.
+    fn payload_bytes_max(&self) -> usize {
+        self.window.payload_bytes_max() - self.check.trailer()
     }
 
     pub(crate) const fn state(&self) -> State {
@@ -151,7 +167,7 @@ impl Connection {
         min_bytes: usize,
         lane: Lane,
     ) -> Result<usize, SendError> {
-        let limit = self.window.payload_bytes_max();
+        let (limit, trailer) = (self.payload_bytes_max(), self.check.trailer());
         if min_bytes > limit {
             return Err(SendError::TooLarge {
                 bytes: min_bytes - wire::HEAD_BYTES,
@@ -159,8 +175,8 @@ impl Connection {
             });
         }
         // A full frame fits: nothing to ask. Less may only be what was known last, so look before offering it.
-        match self.window.room(min_bytes, lane) {
-            Some(room) if room >= limit || lane == Lane::Control => Ok(room),
+        match self.window.room(min_bytes + trailer, lane) {
+            Some(room) if room - trailer >= limit || lane == Lane::Control => Ok(room - trailer),
             _ => self.admit_late(port, conn, min_bytes, lane),
         }
     }
@@ -173,13 +189,14 @@ impl Connection {
         min_bytes: usize,
         lane: Lane,
     ) -> Result<usize, SendError> {
+        let trailer = self.check.trailer();
         if self.refresh(port, conn).is_ok()
-            && let Some(room) = self.window.room(min_bytes, lane)
+            && let Some(room) = self.window.room(min_bytes + trailer, lane)
         {
-            return Ok(room);
+            return Ok(room - trailer);
         }
         if lane == Lane::Data {
-            self.blocked_bytes = Some(min_bytes);
+            self.blocked_bytes = Some(min_bytes + trailer);
         }
         Err(SendError::Blocked)
     }
@@ -198,7 +215,8 @@ impl Connection {
         if offered >= limit {
             return SendError::TooLarge { bytes: offered + 1, limit };
         }
-        self.blocked_bytes = Some((offered + wire::HEAD_BYTES + 1).min(self.window.payload_bytes_max()));
+        let wanted = offered + wire::HEAD_BYTES + 1 + self.check.trailer();
+        self.blocked_bytes = Some(wanted.min(self.window.payload_bytes_max()));
         SendError::Blocked
     }
 
@@ -225,16 +243,18 @@ impl Connection {
         tag: Tag,
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Result<bool, SendError> {
-        let window = &mut self.window;
-        let mut staged = None;
-        let end = port.compose(conn, room, |payload| {
-            let payload_bytes = fill(&mut payload[..room])?;
+        let Self { window, check, .. } = self;
+        let (mut staged, trailer) = (None, check.trailer());
+        let end = port.compose(conn, room + trailer, |payload| {
+            let payload_bytes = fill(&mut payload[..room])? + trailer;
+            let tag = check.stamp(tag, payload, payload_bytes);
             staged = Some(Staged { payload_bytes, tag, chain: window.chain(payload_bytes) });
             staged
         });
         match (end, staged) {
             (Ok(Some(end)), Some(staged)) => {
                 window.committed(end, staged.chain, staged.payload_bytes);
+                check.committed();
                 Ok(true)
             }
             (Ok(_), _) => Ok(false),
@@ -255,6 +275,8 @@ impl Connection {
     #[cold]
     pub(crate) fn hold<P: Port>(&mut self, port: &mut P, source: Source<'_>, body: &[u8]) -> RxBuf {
         match source {
+            // What is kept is a frame's end, and there the sum lies.
+            _ if self.check.is_sealed() => RxBuf::copied(body),
             Source::Frame(conn, frame) => self.holds.hold(&mut self.ledger, port, conn, frame, body.len()),
             // What is wrong with its end is said when the run is over.
             Source::Run(_, lent) if self.ledger.handle_run(lent.end()).is_err() => RxBuf::copied(body),
@@ -273,6 +295,16 @@ impl Connection {
     pub(crate) fn bulk_done(&mut self, loan_id: u32) {
         if !planted::is(Bug::LoanNotFreed) {
             self.control.push_back((Kind::BulkDone, loan_id.into()));
+        }
+    }
+
+    /// What a pull brought, if it is what its sender summed up.
+    pub(crate) fn checked(&self, pull: &Pull, result: Result<Bulk, BulkError>) -> Result<Bulk, BulkError> {
+        match result {
+            Ok(bulk) if self.check.is_sealed() && check::bulk_sum(&bulk) != pull.sum => {
+                Err(BulkError::Offer(Violation::Checksum { what: "bulk" }))
+            }
+            other => other,
         }
     }
 
@@ -393,7 +425,8 @@ impl Connection {
             port.return_credit(conn, self.ledger.poll_credit());
             return true;
         }
-        let riding = owed == Owed::Ride && self.window.chain(wire::CONTROL_BYTES) == Chain::Extend;
+        let riding = owed == Owed::Ride
+            && self.window.chain(wire::CONTROL_BYTES + self.check.trailer()) == Chain::Extend;
         if (owed < Owed::Now || planted::is(Bug::CreditOnlyRides)) && !riding {
             return true;
         }

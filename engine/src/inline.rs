@@ -5,9 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_transport::{Address, ConnId, Negotiated, Port, Provider, Time};
+use gimmal_transport::{Address, ConnId, ConnectError, ConnectOptions, Negotiated, Port, Provider, Time};
 
 use crate::{
+    again::Again,
     alarm::Alarm,
     app::App,
     config::Plan,
@@ -49,6 +50,10 @@ impl<P: Port, A: App> Runner<P, A> {
     /// is more to do than frames.
     #[inline]
     pub(crate) fn turn(&mut self) -> usize {
+        if self.worker.unsent {
+            // Before the look at what came: the peer works on it meanwhile.
+            self.worker.settle(self.now);
+        }
         if self.idler.wants_clock() {
             return self.whole_turn();
         }
@@ -171,18 +176,18 @@ impl<P: Provider, A: App> Inline<P, A> {
     /// # Errors
     /// See [`OpenError`].
     pub fn connect(&mut self, address: &Address) -> Result<(ConnId, Arc<Negotiated>), OpenError> {
-        use gimmal_transport::Connecting as _;
         let options = self.handle.connect.clone();
-        let mut connecting = self.handle.provider.connect(address, &self.handle.gate, &options)?;
-        let started = Instant::now();
+        let mut again = Again::new();
         let link = loop {
-            // Short waits: turns keep running, so that a peer on this thread can answer.
-            if let Some(outcome) = connecting.poll(Duration::from_micros(200)) {
-                break outcome?;
-            }
-            self.runner.turn();
-            if started.elapsed() > options.connect_timeout * 2 {
-                return Err(OpenError::Worker("the provider never answered"));
+            match self.attempt(address, &options)? {
+                Ok(link) => break link,
+                Err(error) => {
+                    let pause = again.pause(&error).ok_or(error)?;
+                    let started = Instant::now();
+                    while started.elapsed() < pause {
+                        self.runner.run_once(Duration::from_millis(1));
+                    }
+                }
             }
         };
         let (adopted, outcome) = Adopted::channel();
@@ -196,6 +201,26 @@ impl<P: Provider, A: App> Inline<P, A> {
             }
             if started.elapsed() > options.handshake_timeout * 2 {
                 return Err(OpenError::Worker("the handshake did not end in time"));
+            }
+        }
+    }
+
+    fn attempt(
+        &mut self,
+        address: &Address,
+        options: &ConnectOptions,
+    ) -> Result<Result<P::Link, ConnectError>, OpenError> {
+        use gimmal_transport::Connecting as _;
+        let mut connecting = self.handle.provider.connect(address, &self.handle.gate, options)?;
+        let started = Instant::now();
+        loop {
+            // Short waits: turns keep running, so that a peer on this thread can answer.
+            if let Some(outcome) = connecting.poll(Duration::from_micros(200)) {
+                return Ok(outcome);
+            }
+            self.runner.turn();
+            if started.elapsed() > options.connect_timeout * 2 {
+                return Err(OpenError::Worker("the provider never answered"));
             }
         }
     }
@@ -258,6 +283,21 @@ impl<P: Provider, A: App> Inline<P, A> {
     pub fn with<R>(&mut self, act: impl FnOnce(&mut A, &mut Io<'_, P::Port>) -> R) -> R {
         let now = self.runner.now;
         self.runner.worker.with(now, act)
+    }
+
+    /// As [`Inline::with`], but what it sends leaves with the next turn, or with [`Inline::flush`]: several sends then
+    /// cost one doorbell.
+    #[inline]
+    pub fn with_later<R>(&mut self, act: impl FnOnce(&mut A, &mut Io<'_, P::Port>) -> R) -> R {
+        let now = self.runner.now;
+        self.runner.worker.with_later(now, act)
+    }
+
+    /// What was sent leaves now.
+    #[inline]
+    pub fn flush(&mut self) {
+        let now = self.runner.now;
+        self.runner.worker.settle(now);
     }
 
     /// Reads the clock. What the application does next happens at this time.

@@ -8,7 +8,7 @@ use crate::{
     connection::Connection,
     error::{LoanRefused, SendError},
     message::{Head, Message, RemoteBulk},
-    proto::{Lane, wire},
+    proto::{Lane, check, wire},
     table::ConnTable,
 };
 
@@ -127,10 +127,11 @@ impl<P: Port> Io<'_, P> {
         let room = connection.admit(self.port, conn, front + min_bytes, Lane::Data)?;
         let slot = connection.loans.slot();
         let offer = self.port.offer(conn, loan).map_err(|refused| connection.refused(refused))?;
+        let sum = if connection.check.is_sealed() { check::bulk_sum(loan) } else { 0 };
         let tag = wire::message_tag(head.kind, true);
         let sent = connection.compose(self.port, conn, room, tag, |payload| {
             payload[..wire::HEAD_BYTES].copy_from_slice(&head.aux.to_le_bytes());
-            wire::put_bulk(&mut payload[wire::HEAD_BYTES..front], slot, &offer);
+            wire::put_bulk(&mut payload[wire::HEAD_BYTES..front], slot, sum, &offer);
             let body = &mut payload[front..];
             let offered = body.len();
             fill(body).map(|bytes| front + bytes.min(offered))
@@ -162,7 +163,7 @@ impl<P: Port> Io<'_, P> {
         let Some(connection) = self.conns.touch(conn) else {
             return Err((SendError::Closed, bulk));
         };
-        let slot = connection.pulls.insert(bulk.id, token);
+        let slot = connection.pulls.insert(bulk.id, bulk.sum, token);
         match self.port.pull(conn, bulk.offer, slot) {
             Ok(()) => Ok(()),
             Err(refused) => {

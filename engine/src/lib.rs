@@ -11,6 +11,7 @@
 #![deny(missing_docs)]
 
 pub mod acceptor;
+mod again;
 pub mod alarm;
 pub mod app;
 pub mod config;

@@ -47,6 +47,7 @@ impl Source<'_> {
 #[must_use = "pull it or decline it: the peer keeps its memory until then"]
 pub struct RemoteBulk {
     pub(crate) id: u32,
+    pub(crate) sum: u32,
     pub(crate) offer: Offer,
 }
 

@@ -30,6 +30,12 @@ pub(crate) enum Bug {
     CloseNotTold,
     /// Pings are not answered.
     PingUnanswered,
+    /// A completion that a provider told twice is believed.
+    DoubledBelieved,
+    /// Sums are not looked at.
+    SumUnread,
+    /// A release of a held frame counts for the one behind it too.
+    ReleaseCountedTwice,
     /// Time in which we were away counts as the peer's silence.
     OwnAbsenceCounts,
 }

@@ -9,7 +9,7 @@ mod support;
 use std::time::Duration;
 
 use gimmal_engine::transport::{
-    CloseReason, Time,
+    CloseReason, PortConfig, Time, Violation,
     sim::{Fault, FaultKind, SimConfig, SimDevice, Step},
 };
 use support::{Pair, Traffic};
@@ -122,4 +122,88 @@ fn r43_a_failed_work_request_at_every_moment_on_every_medium() {
 #[test]
 fn r19_the_device_goes_at_every_moment_on_every_medium() {
     every_moment(|_| FaultKind::DeviceRemoved);
+}
+
+/// R49: the completion queue loses a completion: an event says so, and what is on that queue ends with it.
+#[test]
+fn r49_a_completion_queue_that_overruns_ends_its_connections() {
+    every_moment(|_| FaultKind::Overrun);
+    let mut seen = 0;
+    for seed in 0..seeds() {
+        let faults = vec![Fault::at(Step::Completion(1 + seed % 5), FaultKind::Overrun)];
+        let config = SimConfig { seed, faults, ..SimConfig::default() };
+        let mut pair = Pair::new(config, TRAFFIC);
+        pair.run_until(Time(50_000_000), |pair| !pair.client().closed.is_empty());
+        let overrun = CloseReason::Event { event: "CQ_ERR", status: 0 };
+        let closed = [&pair.client().closed, &pair.server().closed];
+        seen += u64::from(closed.iter().any(|closed| closed[..] == [overrun.clone()]));
+    }
+    assert_eq!(seen, seeds(), "an overrun that nobody was told of");
+}
+
+/// R95: a provider tells a chain twice, on every medium: nothing is believed twice, and the connection closes with the
+/// cause.
+#[test]
+fn r95_a_chain_that_is_told_twice_is_never_believed() {
+    for (name, device) in DEVICES {
+        for seed in 0..seeds() {
+            let what = format!("{name}, seed {seed}");
+            let faults = vec![Fault::at(Step::Frame(1 + seed * 13 % 200), FaultKind::Doubled)];
+            let config = SimConfig { seed, device: device(), faults, ..SimConfig::default() };
+            let mut pair = Pair::new(config, TRAFFIC);
+            pair.run_until(Time(50_000_000), |pair| {
+                !pair.client().closed.is_empty() && !pair.server().closed.is_empty()
+            });
+            assert_eq!(pair.injected(), 1, "{what}: not injected");
+            let closed = || pair.client().closed.iter().chain(&pair.server().closed);
+            let named = closed().any(|reason| {
+                matches!(
+                    reason,
+                    CloseReason::Violation(Violation::OutOfSequence { .. } | Violation::Overrun { .. })
+                )
+            });
+            assert!(named, "{what}: {:?}", closed().collect::<Vec<_>>());
+        }
+    }
+}
+
+/// R35: with sums agreed on, a bit that changed on its way is found before anybody sees it; in frames and in bulk.
+#[test]
+fn r35_a_flipped_bit_is_found() {
+    let port = PortConfig { checksum: true, ..PortConfig::default() };
+    for (name, device) in DEVICES {
+        for seed in 0..seeds() {
+            for step in [Step::Frame(1 + seed * 7 % 200), Step::Bulk(1 + seed % 20)] {
+                let what = format!("{name}, seed {seed}, {step:?}");
+                let faults = vec![Fault::at(step, FaultKind::Flipped)];
+                let config = SimConfig { seed, device: device(), faults, ..SimConfig::default() };
+                let mut pair = Pair::with_port(config, TRAFFIC, [0, 0], port.clone());
+                pair.run_until(Time(50_000_000), |pair| {
+                    !pair.client().closed.is_empty() && !pair.server().closed.is_empty()
+                });
+                assert_eq!(pair.injected(), 1, "{what}: not injected");
+                let closed: Vec<_> = pair.client().closed.iter().chain(&pair.server().closed).collect();
+                let named = |reason: &&&CloseReason| matches!(reason, CloseReason::Violation(_));
+                assert!(closed.iter().any(|reason| named(&reason)), "{what}: {closed:?}");
+                pair.assert_clean(&what);
+            }
+        }
+    }
+}
+
+/// With sums and without faults everything arrives, at the largest size and with bulk.
+#[test]
+fn sums_change_nothing_else() {
+    for (name, device) in DEVICES {
+        for checksum in [true, false] {
+            let port = PortConfig { checksum, ..PortConfig::default() };
+            let config = SimConfig { seed: 4, device: device(), ..SimConfig::default() };
+            let traffic = Traffic { messages: 200, bytes_max: 4000, bulk_every: 7 };
+            let mut pair = Pair::with_port(config, traffic, [0, 0], port);
+            pair.hold();
+            pair.run_until(Time(100_000_000), |pair| pair.client().is_finished());
+            assert_eq!(pair.client().echoed, 200, "{name}: {:?}", pair.client());
+            pair.assert_clean(name);
+        }
+    }
 }

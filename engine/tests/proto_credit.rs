@@ -49,6 +49,8 @@ fn negotiated(
         rx_frame_bytes_max: frame,
         chain_bytes_max: frame & !15,
         peer_attended: true,
+        numbered: false,
+        checksum: false,
         authenticated: false,
         rnr_timer: None,
         ack_timeout: None,

@@ -163,3 +163,19 @@ fn r117_a_seed_is_a_run() {
     assert_eq!(run(5), run(5));
     assert_ne!(run(5), run(6));
 }
+
+/// R63: positions that cross 2^32 while messages, held ones among them, and bulk are under way: no difference.
+#[test]
+fn r63_positions_cross_32_bits_unnoticed() {
+    for (name, device) in DEVICES {
+        for seed in 0..seeds() {
+            let mut config = config(seed, device());
+            config.first_position = (1 << 32) - 16 * (1 + seed * 97);
+            let mut pair = Pair::new(config, Traffic { messages: 150, bytes_max: 3000, bulk_every: 17 });
+            pair.hold();
+            pair.run_until(Time(150_000_000), |pair| pair.client().is_finished());
+            assert_eq!(pair.client().echoed, 150, "{name}, seed {seed}: {:?}", pair.client());
+            pair.assert_clean(&format!("{name}, seed {seed}"));
+        }
+    }
+}

@@ -32,6 +32,8 @@ pub struct PortConfig {
     /// Whether the port's owner polls it all the time, whatever else it does. The peer is told: only who says so is
     /// given up for silence.
     pub attended: bool,
+    /// Whether frames and bulk carry a CRC-32C that the receiver checks; in force when both sides ask for it.
+    pub checksum: bool,
 }
 
 impl Default for PortConfig {
@@ -49,6 +51,7 @@ impl Default for PortConfig {
             bulk_bytes_max: 64 << 30,
             connections: 1024,
             attended: true,
+            checksum: false,
         }
     }
 }

@@ -22,6 +22,14 @@ pub enum AddressError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// It chooses something that cannot be chosen.
+    #[error("'{url}' is not an address: '{key}' is none of device and source")]
+    Key {
+        /// What was given.
+        url: String,
+        /// What it chooses.
+        key: String,
+    },
     /// A choice of a device that cannot be one.
     #[error("'{text}' is no device: {why}; use a name like rxe0, or a name and a port like mlx5_0:2")]
     Device {
@@ -389,6 +397,20 @@ pub enum Violation {
     Overrun {
         /// By how much.
         bytes: u64,
+    },
+    /// A frame's sum is not that of its bytes: something between the two processes changed them.
+    #[error("the checksum of a {what} is not that of its bytes (port.checksum)")]
+    Checksum {
+        /// `frame` or `bulk`.
+        what: &'static str,
+    },
+    /// A frame is not the next one: a completion was told twice, or a chain was lost.
+    #[error("frame number {number} arrived where {next} was next (of 128)")]
+    OutOfSequence {
+        /// Its number.
+        number: u32,
+        /// The one that was awaited.
+        next: u32,
     },
     /// A grant, segment or bulk offer that cannot be true.
     #[error("a {what} that cannot be true")]

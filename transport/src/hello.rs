@@ -45,6 +45,10 @@ impl Feature {
     pub const ATTENDED: Self = Self(2);
     /// This side has a shared key, and proves it; see [`Key`](crate::Key).
     pub const KEYED: Self = Self(4);
+    /// This side numbers its frames where they have no position.
+    pub const NUMBERED: Self = Self(8);
+    /// This side wants sums behind frames and beside bulk.
+    pub const CHECKSUM: Self = Self(16);
 
     /// Both sets, the second only if `wanted`.
     #[must_use]

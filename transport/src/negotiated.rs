@@ -166,6 +166,10 @@ pub struct Negotiated {
     pub chain_bytes_max: u32,
     /// Whether the peer answers pings by itself, see [`PortConfig::attended`].
     pub peer_attended: bool,
+    /// Whether frames carry a number, see [`Feature::NUMBERED`]: on the send/recv path, where both sides do it.
+    pub numbered: bool,
+    /// Whether frames and bulk carry sums, see [`PortConfig::checksum`].
+    pub checksum: bool,
     /// Whether both sides proved that they have a shared key.
     pub authenticated: bool,
     /// RNR timer code in force at our end; `None` where it does not apply.
@@ -200,6 +204,7 @@ impl Negotiated {
             DataPath::Ring => ring_bytes / 4,
             DataPath::SendRecv => slot_bytes.min(ring_bytes / 4),
         };
+        let both = |feature| ours.features.has(feature) && theirs.features.has(feature);
         let frame_bytes_max = frame_max(theirs.ring_bytes, theirs.slot_bytes);
         Ok(Self {
             provider,
@@ -236,7 +241,9 @@ impl Negotiated {
                 DataPath::SendRecv => frame_bytes_max & !15,
             },
             peer_attended: theirs.features.has(Feature::ATTENDED),
-            authenticated: ours.features.has(Feature::KEYED) && theirs.features.has(Feature::KEYED),
+            numbered: path == DataPath::SendRecv && both(Feature::NUMBERED) && caps.arrivals,
+            checksum: both(Feature::CHECKSUM),
+            authenticated: both(Feature::KEYED),
             rnr_timer: None,
             ack_timeout: None,
         })
@@ -277,6 +284,7 @@ impl fmt::Display for Negotiated {
             (false, _) => "RDMA READ",
         };
         writeln!(f, "bulk                 {bulk}")?;
+        writeln!(f, "checksum             {}", if self.checksum { "CRC-32C" } else { "none" })?;
         writeln!(f, "RNR timer code       {}", timer(self.rnr_timer))?;
         write!(f, "ACK timeout exponent {}", timer(self.ack_timeout))
     }

@@ -215,7 +215,8 @@ pub trait Port: Debug {
     /// Shows the peers what was committed (clause 3). A failure closes the connection and comes by [`Port::poll`].
     fn flush(&mut self);
 
-    /// Up to where our own transmit ring may be written over, as far as our device is concerned.
+    /// Up to where our own transmit ring may be written over, as far as our device is concerned. When the connection
+    /// opens: where positions begin, in both directions.
     fn completed(&mut self, conn: ConnId) -> Position;
 
     /// The peer's credit, where it lies in shared words; `None` where it comes in frames. Read once and as it is:

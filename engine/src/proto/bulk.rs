@@ -81,14 +81,16 @@ pub struct Pulls {
 pub struct Pull {
     /// The peer's id of the loan.
     pub loan_id: u32,
+    /// The sum of its bytes, where sums are agreed on.
+    pub sum: u32,
     /// The user's token.
     pub token: u64,
 }
 
 impl Pulls {
     /// A slot for a pull of the peer's loan `loan_id`.
-    pub fn insert(&mut self, loan_id: u32, token: u64) -> u64 {
-        let pull = Some(Pull { loan_id, token });
+    pub fn insert(&mut self, loan_id: u32, sum: u32, token: u64) -> u64 {
+        let pull = Some(Pull { loan_id, sum, token });
         if let Some(index) = self.slots.iter().position(Option::is_none) {
             self.slots[index] = pull;
             return index as u64;

@@ -87,6 +87,15 @@ impl RxLedger {
         }
     }
 
+    /// The same, with positions that begin at `first` instead of 0.
+    #[must_use]
+    pub fn beginning_at(mut self, first: Position) -> Self {
+        (self.arrived, self.freed, self.told.bytes) = (first, first, first);
+        self.limit = first.plus(self.ring_bytes);
+        self.worth = first.plus(self.ring_bytes.div_ceil(4));
+        self
+    }
+
     /// A frame that ends at `end` arrived. It is free when the turn ends, unless [`RxLedger::handle_hold`] says
     /// otherwise before.
     ///
@@ -157,6 +166,9 @@ impl RxLedger {
         }
         while self.held.front().is_some_and(|held| held.released) {
             self.held.pop_front();
+            if planted::is(Bug::ReleaseCountedTwice) {
+                self.held.pop_front();
+            }
         }
         self.freed = self.held.front().map_or(self.arrived, |held| held.start);
     }

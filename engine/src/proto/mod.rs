@@ -8,16 +8,18 @@
 //!   send ──► TxWindow ──► Port::commit        arrive ──► RxLedger ──► credit, when half (quarter) is owed
 //!   loans:  offered by us, kept until done    pulls:  offered to us, answered when brought or released
 //!   state:  Opening ─► Open ─► Draining ─► Closed
-//!   heart:  is the peer still there?
+//!   heart:  is the peer still there?                          check: is a frame the next one, and whole?
 //! ```
 
 pub mod bulk;
+pub mod check;
 pub mod heart;
 pub mod ledger;
 pub mod state;
 pub mod window;
 pub mod wire;
 
+pub use check::Check;
 pub use heart::{Beat, Heart, Pace};
 pub use ledger::RxLedger;
 pub use state::{State, StateEvent};

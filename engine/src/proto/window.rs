@@ -47,6 +47,8 @@ pub struct TxWindow {
     arrivals_count: bool,
     ring: bool,
     unlimited: bool,
+    /// Every frame has a sum behind it, so none goes the short way.
+    sealed: bool,
     /// No data goes any more.
     shut: bool,
     /// As long as the head is not beyond it, a data frame of any size fits, without a closer look.
@@ -70,6 +72,7 @@ impl TxWindow {
             arrivals_count: negotiated.arrivals_count,
             ring: negotiated.path == DataPath::Ring,
             unlimited: !enforce,
+            sealed: negotiated.checksum,
             shut: false,
             open_until: Position(0),
         };
@@ -77,10 +80,18 @@ impl TxWindow {
         window
     }
 
+    /// The same, with positions that begin at `first` instead of 0.
+    #[must_use]
+    pub fn beginning_at(mut self, first: Position) -> Self {
+        (self.head, self.completed, self.credit.bytes) = (first, first, first);
+        self.look();
+        self
+    }
+
     /// Credit, or our own device's progress, has changed.
     fn look(&mut self) {
         let kept = NEXT_WORD + CONTROL_SPAN + self.frame_bytes_max;
-        let open = !self.shut && !self.arrivals_count && self.ring_bytes >= kept;
+        let open = !self.shut && !self.arrivals_count && !self.sealed && self.ring_bytes >= kept;
         self.open_until = if open { self.floor().plus(self.ring_bytes - kept) } else { Position(0) };
     }
 

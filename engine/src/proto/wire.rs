@@ -1,8 +1,8 @@
 //! The engine's frames. A frame's tag says what it is; its payload begins with an 8-byte word.
 //!
 //! ```text
-//!  tag      bits 0..8 kind │ 8..16 flags (bit 0: bulk) │ 16..32 the user's
-//!  Message     aux u64 │ [ loan id u32 │ zero u32 │ offer 24 ] │ body
+//!  tag      bits 0..8 kind (its upper four set: sealed) │ 8 bulk │ 9..16 number │ 16..32 the user's
+//!  Message     aux u64 │ [ loan id u32 │ sum u32 │ offer 24 ] │ body
 //!  Credit      bytes u64 │ arrivals u64
 //!  BulkDone    loan id u32 │ zero u32
 //!  Goodbye, GoodbyeAck, Ping, Pong     token u64                        (little endian)
@@ -67,10 +67,10 @@ pub const fn message_tag(kind: u16, bulk: bool) -> Tag {
     Tag(Kind::Message.code() | if bulk { BULK_FLAG } else { 0 } | (kind as u32) << 16)
 }
 
-/// Writes loan id and offer.
-pub fn put_bulk(out: &mut [u8], id: u32, offer: &Offer) {
+/// Writes loan id, the sum of the bytes (0 where none is agreed on), and the offer.
+pub fn put_bulk(out: &mut [u8], id: u32, sum: u32, offer: &Offer) {
     out[..4].copy_from_slice(&id.to_le_bytes());
-    out[4..8].fill(0);
+    out[4..8].copy_from_slice(&sum.to_le_bytes());
     out[8..BULK_BYTES].copy_from_slice(&offer.encode());
 }
 
@@ -92,8 +92,8 @@ pub enum Frame<'a> {
         kind: u16,
         /// The user's 64 bits.
         aux: u64,
-        /// The peer's loan id and its offer.
-        bulk: Option<(u32, Offer)>,
+        /// The peer's loan id, the sum of its bytes, and its offer.
+        bulk: Option<(u32, u32, Offer)>,
         /// The rest.
         body: &'a [u8],
     },
@@ -167,8 +167,8 @@ impl<'a> Frame<'a> {
         let Some((bulk, body)) = rest.split_at_checked(BULK_BYTES) else {
             return Err(Violation::Malformed { what: "bulk offer" });
         };
-        let id = u32::from_le_bytes([bulk[0], bulk[1], bulk[2], bulk[3]]);
-        Ok(Self::Message { kind, aux, bulk: Some((id, Offer::decode(&bulk[8..])?)), body })
+        let word = |at: usize| u32::from_le_bytes([bulk[at], bulk[at + 1], bulk[at + 2], bulk[at + 3]]);
+        Ok(Self::Message { kind, aux, bulk: Some((word(0), word(4), Offer::decode(&bulk[8..])?)), body })
     }
 }
 
@@ -181,12 +181,15 @@ mod tests {
         let offer = Offer { address: 1, key: 2, len: 3 };
         let mut payload = vec![0; HEAD_BYTES + BULK_BYTES];
         payload[..8].copy_from_slice(&0x55u64.to_le_bytes());
-        put_bulk(&mut payload[8..], 9, &offer);
+        put_bulk(&mut payload[8..], 9, 4, &offer);
         payload.extend_from_slice(b"body");
         let tag = message_tag(0xabcd, true);
         assert_eq!(tag, Tag(0xabcd_0101));
         let frame = Frame::parse(tag, &payload).unwrap();
-        assert_eq!(frame, Frame::Message { kind: 0xabcd, aux: 0x55, bulk: Some((9, offer)), body: b"body" });
+        assert_eq!(
+            frame,
+            Frame::Message { kind: 0xabcd, aux: 0x55, bulk: Some((9, 4, offer)), body: b"body" }
+        );
     }
 
     #[test]

@@ -9,14 +9,15 @@ use std::{
 };
 
 use gimmal_transport::{
-    Address, ConnId, ConnectOptions, Connecting, Gate, Loan, LoanError, Negotiated, PortCounters, Provider,
+    Address, ConnId, ConnectError, ConnectOptions, Connecting, Gate, Loan, LoanError, Negotiated,
+    PortCounters, Provider,
 };
 
 use super::{
     duty::{Duty, DutySnapshot},
     inbox::{Adopted, Command, Inbox},
 };
-use crate::{app::App, error::OpenError};
+use crate::{again::Again, app::App, error::OpenError};
 
 /// One worker, as seen from any thread. Cheap to clone; a handle does not keep its worker alive.
 #[derive(Debug)]
@@ -73,14 +74,11 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
         address: &Address,
         options: &ConnectOptions,
     ) -> Result<(ConnId, Arc<Negotiated>), OpenError> {
-        let started = Instant::now();
-        let mut connecting = self.provider.connect(address, &self.gate, options)?;
+        let mut again = Again::new();
         let link = loop {
-            if let Some(outcome) = connecting.poll(options.connect_timeout) {
-                break outcome?;
-            }
-            if started.elapsed() > options.connect_timeout * 2 {
-                return Err(OpenError::Worker("the provider never answered"));
+            match self.attempt(address, options)? {
+                Ok(link) => break link,
+                Err(error) => std::thread::sleep(again.pause(&error).ok_or(error)?),
             }
         };
         let (adopted, outcome) = Adopted::channel();
@@ -89,6 +87,23 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
             Ok(opened) => opened,
             Err(RecvTimeoutError::Disconnected) => Err(OpenError::Worker("it stopped")),
             Err(RecvTimeoutError::Timeout) => Err(OpenError::Worker("it did not answer in time")),
+        }
+    }
+
+    fn attempt(
+        &self,
+        address: &Address,
+        options: &ConnectOptions,
+    ) -> Result<Result<P::Link, ConnectError>, OpenError> {
+        let started = Instant::now();
+        let mut connecting = self.provider.connect(address, &self.gate, options)?;
+        loop {
+            if let Some(outcome) = connecting.poll(options.connect_timeout) {
+                return Ok(outcome);
+            }
+            if started.elapsed() > options.connect_timeout * 2 {
+                return Err(OpenError::Worker("the provider never answered"));
+            }
         }
     }
 

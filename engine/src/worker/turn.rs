@@ -16,7 +16,7 @@ use crate::{
     message::{Head, Message, RemoteBulk, Source},
     planted,
     proto::{
-        State, StateEvent,
+        State, StateEvent, check,
         wire::{self, Frame},
     },
 };
@@ -162,7 +162,10 @@ impl<P: Port, A: App> Worker<P, A> {
         conn: ConnId,
         frame: &Lent<'_>,
     ) -> Result<(), Violation> {
-        let accounted = io.conns.peek(conn).map_or(Ok(()), |conn| conn.ledger.handle_run(frame.end()));
+        let accounted = io.conns.peek(conn).map_or(Ok(()), |conn| {
+            conn.check.arrived(frame.tag())?;
+            conn.ledger.handle_run(frame.end())
+        });
         let outcome = accounted
             .and_then(|()| Self::other(app, io, frame.tag(), frame.payload(), Source::Run(conn, frame)));
         io.conns.cut |= outcome.is_err();
@@ -178,6 +181,9 @@ impl<P: Port, A: App> Worker<P, A> {
             self.port.release(conn, frame);
         }
         if let Err(violation) = outcome {
+            if let Some(connection) = self.conns.peek(conn) {
+                connection.check.broke(violation);
+            }
             self.port.close(conn, violation.into(), now);
         }
     }
@@ -194,6 +200,7 @@ impl<P: Port, A: App> Worker<P, A> {
         let Some(connection) = conns.peek(conn) else {
             return Ok(());
         };
+        connection.check.arrived(frame.tag())?;
         connection.ledger.handle_arrival(frame.end())?;
         // What it frees is given back by the turn's settling: the application has seen it by then, and said if it holds it.
         if connection.ledger.may_owe() {
@@ -211,9 +218,11 @@ impl<P: Port, A: App> Worker<P, A> {
         source: Source<'_>,
     ) -> Result<(), Violation> {
         let conn = source.conn();
+        let (tag, payload) =
+            if check::is_sealed(tag) { check::unseal(tag, payload)? } else { (tag, payload) };
         match Frame::parse(tag, payload)? {
             Frame::Message { kind, aux, bulk, body } => {
-                let bulk = bulk.map(|(id, offer)| RemoteBulk { id, offer });
+                let bulk = bulk.map(|(id, sum, offer)| RemoteBulk { id, sum, offer });
                 app.message(io, conn, Message { head: Head { kind, aux }, body, bulk, source });
                 Ok(())
             }
@@ -256,12 +265,22 @@ impl<P: Port, A: App> Worker<P, A> {
         let Some(pull) = connection.pulls.take(slot) else {
             return;
         };
+        let result = connection.checked(&pull, result);
         connection.pulled(pull.loan_id, result.as_ref().ok().and_then(Bulk::release));
+        let wrong = match result {
+            Err(BulkError::Offer(violation @ Violation::Checksum { .. })) => Some(violation),
+            _ => None,
+        };
         app.pulled(&mut Io { port, conns, now }, conn, pull.token, result);
+        if let Some(violation) = wrong {
+            port.close(conn, violation.into(), now);
+        }
     }
 
     fn opened(&mut self, conn: ConnId, negotiated: Arc<Negotiated>, now: Time) {
-        self.conns.insert(conn, Connection::new(Arc::clone(&negotiated), &self.config, &self.duty, now));
+        let first = self.port.completed(conn);
+        let connection = Connection::new(Arc::clone(&negotiated), first, &self.config, &self.duty, now);
+        self.conns.insert(conn, connection);
         self.duty.opened();
         self.beats.opened(self.conns.len(), now);
         let Self { port, app, conns, .. } = self;
@@ -301,6 +320,7 @@ impl<P: Port, A: App> Worker<P, A> {
             self.settle_active(now);
         }
         self.port.flush();
+        self.unsent = false;
         self.conns.turn += 1;
         self.restless = self.is_unsettled() || self.port.is_promising();
     }

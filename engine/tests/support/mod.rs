@@ -7,7 +7,8 @@ use gimmal_engine::{
     App, Config, Head, Inline, Io, Message, RemoteBulk, RxBuf, SendError,
     transport::{
         Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Connecting as _, Gate as _,
-        Incoming as _, ListenOptions, Listener as _, Negotiated, Port, PortConfig, Provider as _, Time,
+        Incoming as _, ListenOptions, Listener as _, LoanError, Negotiated, Port, PortConfig, Provider as _,
+        Time,
         sim::{Sim, SimConfig},
     },
 };
@@ -103,7 +104,11 @@ impl Node {
             let head = Head { kind: 1, aux: seq };
             let outcome = if self.traffic.bulk_every > 0 && (seq + 1).is_multiple_of(self.traffic.bulk_every)
             {
-                let mut loan = self.gate.as_ref().unwrap().allocate(conn, 10_000).unwrap();
+                let mut loan = match self.gate.as_ref().unwrap().allocate(conn, 10_000) {
+                    Ok(loan) => loan,
+                    Err(LoanError::Closed) => return,
+                    Err(error) => panic!("{error}"),
+                };
                 loan.copy_from_slice(&pattern(seq, 10_000));
                 io.send_with_loan(conn, head, loan, body.len(), fill).map_err(|refused| refused.error)
             } else {
@@ -235,9 +240,18 @@ impl Pair {
 
     /// The same, with the heartbeats of client and server, ms.
     pub(crate) fn with_heartbeats(config: SimConfig, traffic: Traffic, heartbeats: [u32; 2]) -> Self {
+        Self::with_port(config, traffic, heartbeats, PortConfig::default())
+    }
+
+    /// The same, with what `port` says beside sizes.
+    pub(crate) fn with_port(
+        config: SimConfig,
+        traffic: Traffic,
+        heartbeats: [u32; 2],
+        port: PortConfig,
+    ) -> Self {
         let sim = Sim::new(config);
-        let port =
-            PortConfig { ring_bytes: 16 << 10, slot_bytes: 4096, arrivals: 16, ..PortConfig::default() };
+        let port = PortConfig { ring_bytes: 16 << 10, slot_bytes: 4096, arrivals: 16, ..port };
         let [ours, theirs] = heartbeats.map(|heartbeat_ms| {
             Config { port: port.clone(), heartbeat_ms, ..Config::default() }.validate().unwrap()
         });

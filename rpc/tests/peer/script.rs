@@ -133,7 +133,7 @@ impl Speaker {
                 if what == 3 {
                     let mut bulk = [0; BULK_BYTES];
                     let offer = self.bulk(choices);
-                    put_bulk(&mut bulk, self.loan_id, &offer);
+                    put_bulk(&mut bulk, self.loan_id, 0, &offer);
                     payload.extend(bulk);
                 }
                 payload.extend(body);

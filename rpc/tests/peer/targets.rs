@@ -245,6 +245,8 @@ fn negotiated(choices: &mut Choices) -> Negotiated {
         rx_frame_bytes_max: frame,
         chain_bytes_max: frame,
         peer_attended: true,
+        numbered: false,
+        checksum: false,
         authenticated: false,
         rnr_timer: None,
         ack_timeout: None,

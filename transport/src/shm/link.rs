@@ -56,7 +56,10 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
 /// What a port with `config` says first.
 pub(super) fn hello(config: &PortConfig, nonce: u128) -> Hello {
     Hello {
-        features: Feature::RING.and(Feature::ATTENDED, config.attended),
+        features: Feature::RING
+            .and(Feature::ATTENDED, config.attended)
+            .and(Feature::NUMBERED, true)
+            .and(Feature::CHECKSUM, config.checksum),
         ring_bytes: config.ring_bytes,
         slot_bytes: config.slot_bytes,
         arrivals: config.arrivals,

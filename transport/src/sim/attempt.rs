@@ -10,6 +10,7 @@ use crate::{
     AcceptError, CloseReason, ConnId, ConnectError, ConnectOptions, Credit, DataPath, Hello, Negotiated,
     PortConfig, Refusal, RejectReason,
     hello::Feature,
+    id::Position,
     proof::{Label, PROOF_BYTES, Session, admit, request},
 };
 
@@ -17,6 +18,8 @@ use crate::{
 const CONNECTION_RESET: i32 = 104;
 /// EHOSTUNREACH.
 const HOST_UNREACHABLE: i32 = 113;
+/// `IB_CM_REJ_STALE_CONN`.
+const STALE_CONNECTION: i32 = 10;
 /// `IB_CM_REJ_CONSUMER_DEFINED`.
 const CONSUMER_REJECT: i32 = 28;
 
@@ -25,7 +28,9 @@ pub(super) fn hello(device: &SimDevice, config: &PortConfig, nonce: u128) -> Hel
     Hello {
         features: Feature::default()
             .and(Feature::RING, device.path == DataPath::Ring)
-            .and(Feature::ATTENDED, config.attended),
+            .and(Feature::ATTENDED, config.attended)
+            .and(Feature::NUMBERED, true)
+            .and(Feature::CHECKSUM, config.checksum),
         ring_bytes: config.ring_bytes,
         slot_bytes: config.slot_bytes,
         arrivals: config.arrivals,
@@ -133,6 +138,18 @@ impl World {
         match (fault, listener) {
             (Some(FaultKind::Refuse), _) => self.fail_attempt(id, nobody),
             (Some(FaultKind::Reject(reason)), _) => self.refuse(id, reason),
+            (Some(FaultKind::Late(by)), _) => {
+                self.schedule(self.now.plus(by), Happening::Request { conn: id })
+            }
+            (Some(FaultKind::Stale), _) => self.fail_attempt(id, |conn, _| ConnectError::Refused {
+                address: conn.address.clone(),
+                status: STALE_CONNECTION,
+                meaning: "stale connection: the peer still holds this queue pair",
+            }),
+            (Some(FaultKind::Doubled), _) => {
+                self.schedule(self.now, Happening::Request { conn: id });
+                self.travel(id, 0, Duration::ZERO, Happening::Request { conn: id });
+            }
             (Some(kind), _) => self.strike(id, kind, 0, "connect"),
             (None, None) => self.fail_attempt(id, nobody),
             (None, Some(listener)) => match admit(&conn.private_data, &listener.options.keys) {
@@ -175,6 +192,11 @@ impl World {
     /// Accepts onto a port: receives are posted, the answer leaves.
     pub(super) fn accept(&mut self, id: u64, port: u64) -> Result<(), AcceptError> {
         let gone = Err(AcceptError::Gone { errno: CONNECTION_RESET });
+        if let Err(error) = self.setup("rdma_create_qp").and_then(|()| self.setup("ibv_reg_mr of the rings"))
+        {
+            self.refuse(id, RejectReason::Overloaded);
+            return Err(error.into());
+        }
         let Some(state) = self.ports.get(&port) else { return gone };
         let (device, config) = (state.device.clone(), state.config.clone());
         let fault = self.fault(id, Step::Accept);
@@ -228,6 +250,9 @@ impl World {
 
     pub(super) fn on_reply(&mut self, id: u64) {
         let fault = self.fault(id, Step::Reply);
+        if let Some(FaultKind::Late(by)) = fault {
+            return self.schedule(self.now.plus(by), Happening::Reply { conn: id });
+        }
         if let Some(kind) = fault.filter(|kind| *kind != FaultKind::Forged) {
             return self.strike(id, kind, 1, "accept");
         }
@@ -267,13 +292,15 @@ impl World {
 
     /// The connection stands at this end, and its memory is there.
     fn link(&mut self, id: u64, side: Side, mut negotiated: Negotiated, peer: String) {
+        let first = Position(self.config.first_position);
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let end = &mut conn.ends[side];
         (negotiated.device, negotiated.peer) = ("sim0".to_owned(), peer);
         end.life = Life::Linked;
         end.rx.ring = vec![0; negotiated.rx_ring_bytes as usize];
         (end.rx.posted, end.rx.arrivals) = (negotiated.rx_arrivals.into(), negotiated.rx_arrivals.into());
-        end.peer_credit = Credit { arrivals: negotiated.tx_arrivals.into(), ..Credit::default() };
+        end.peer_credit = Credit { bytes: first, arrivals: negotiated.tx_arrivals.into() };
+        (end.rx.released, end.tx.completed) = (first.0, first.0);
         end.negotiated = Some(Arc::new(negotiated));
     }
 
@@ -383,7 +410,10 @@ impl World {
             .map(|(id, side, _)| (id, side))
             .collect();
         for (id, side) in mine {
-            self.close_end(id, 1 - side, CloseReason::PeerGone { how: "its port was dropped" });
+            // Nothing is heard on a silent one, not even a death.
+            if self.conns.get(&id).is_some_and(|conn| !conn.silent) {
+                self.close_end(id, 1 - side, CloseReason::PeerGone { how: "its port was dropped" });
+            }
             self.leave(id, side);
         }
     }

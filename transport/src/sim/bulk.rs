@@ -6,7 +6,8 @@ use std::{
 };
 
 use super::{
-    config::{Misuse, Step},
+    config::{FaultKind, Misuse, Step},
+    path::flip,
     world::{Happening, Inbound, Life, Shared, Side, World},
 };
 use crate::{
@@ -31,6 +32,8 @@ pub(super) struct Pull {
     offer: Offer,
     issued: u64,
     arrived: u64,
+    /// What chooses the bit that is another one.
+    flipped: Option<u64>,
 }
 
 /// Tells the world that a loan was dropped.
@@ -97,11 +100,16 @@ impl World {
             self.put(conn, side, Inbound::Pulled { token, result: Err(BulkError::Offer(violation)) });
             return Ok(());
         }
+        if let Err(error) = self.setup("ibv_reg_mr of a sink") {
+            let result = Err(BulkError::Memory(LoanError::Port(error)));
+            self.put(conn, side, Inbound::Pulled { token, result });
+            return Ok(());
+        }
         if let Some(loan) = self.loans.get_mut(&offer.key) {
             loan.readers += 1;
         }
         if let Some(entry) = self.conns.get_mut(&conn) {
-            entry.ends[side].pulls.push_back(Pull { token, offer, issued: 0, arrived: 0 });
+            entry.ends[side].pulls.push_back(Pull { token, offer, issued: 0, arrived: 0, flipped: None });
         }
         if in_place {
             self.come_back(conn, side, Duration::ZERO, Happening::InPlace { conn, side });
@@ -154,9 +162,11 @@ impl World {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.pieces += 1;
         let step = Step::Bulk(conn.pieces);
-        if let Some(kind) = self.fault(id, step) {
+        let fault = self.fault(id, step);
+        if let Some(kind) = fault.filter(|kind| *kind != FaultKind::Flipped) {
             return self.strike(id, kind, side, "RDMA READ");
         }
+        let flipped = fault.map(|_| self.rng.next());
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let end = &mut conn.ends[side];
         end.reads_outstanding = end.reads_outstanding.saturating_sub(1);
@@ -164,6 +174,7 @@ impl World {
         end.counters.read_bytes += bytes;
         let Some(pull) = end.pulls.front_mut() else { return };
         pull.arrived += bytes;
+        pull.flipped = pull.flipped.or(flipped);
         if pull.arrived >= pull.offer.len {
             self.finish(id, side);
         }
@@ -183,12 +194,15 @@ impl World {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.pieces += 1;
         let step = Step::Bulk(conn.pieces);
-        if let Some(kind) = self.fault(id, step) {
+        let fault = self.fault(id, step);
+        if let Some(kind) = fault.filter(|kind| *kind != FaultKind::Flipped) {
             return self.strike(id, kind, side, "bulk");
         }
+        let flipped = fault.map(|_| self.rng.next());
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let end = &mut conn.ends[side];
-        let Some(pull) = end.pulls.pop_front() else { return };
+        let Some(mut pull) = end.pulls.pop_front() else { return };
+        pull.flipped = flipped;
         end.counters.in_place_bytes += pull.offer.len;
         let waker = end.port.and_then(|port| self.ports.get(&port)).map(|port| Arc::clone(&port.waker));
         let result = self.fetch(id, side, &pull);
@@ -213,6 +227,9 @@ impl World {
             BulkError::Memory(LoanError::Port(PortError::System { step: "mmap", errno }))
         })?;
         loan.copy_from_slice(&bytes[start..start + len]);
+        if let Some(random) = pull.flipped {
+            flip(&mut loan, random);
+        }
         Ok(loan)
     }
 

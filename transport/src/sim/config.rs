@@ -109,6 +109,11 @@ pub struct SimConfig {
     pub lost_ppm: u32,
     /// What goes wrong by script.
     pub faults: Vec<Fault>,
+    /// Where positions begin, both ways, and how many receives count as posted before the first: a multiple of 16. Near
+    /// 2^32 the counters leave 32 bits behind early.
+    pub first_position: u64,
+    /// Which call that sets something up fails for want of memory, counted from 1 over the whole world; 0: none.
+    pub failing_setup: u64,
 }
 
 impl Default for SimConfig {
@@ -124,6 +129,8 @@ impl Default for SimConfig {
             shuffle: false,
             lost_ppm: 0,
             faults: Vec::new(),
+            first_position: 0,
+            failing_setup: 0,
         }
     }
 }
@@ -209,8 +216,17 @@ pub enum FaultKind {
     Forged,
     /// A frame's word arrives with a length that cannot be.
     Corrupt,
-    /// A chain arrives twice.
+    /// Frame: a chain arrives twice. Completion: it is told twice. Request: the request arrives twice.
     Doubled,
+    /// Frame, Bulk: a bit that the seed chooses is another one: of a frame's tag or payload, of the bulk.
+    Flipped,
+    /// Request, Reply: it is lost, and the CM sends it again after this time.
+    Late(Duration),
+    /// Request: rejected, because the peer still holds the connection of an earlier queue pair of this number.
+    Stale,
+    /// The completion queue of the sender's port overruns: a completion is lost, and an event says so. All connections of
+    /// that port end.
+    Overrun,
     /// The device goes: every connection of the world closes with `DeviceGone`.
     DeviceRemoved,
 }

@@ -8,8 +8,8 @@ use super::{
     world::{Shared, Stage},
 };
 use crate::{
-    AcceptError, Address, Hello, Incoming, ListenError, ListenOptions, Listener, Refusal, RejectReason,
-    rejected::Rejected,
+    AcceptError, Address, Hello, Incoming, ListenError, ListenOptions, Listener, PortError, Refusal,
+    RejectReason, rejected::Rejected,
 };
 
 /// A name that somebody listens on.
@@ -40,12 +40,13 @@ impl SimListener {
         let listening =
             Listening { options: options.clone(), waiting: VecDeque::new(), rejected: Rejected::default() };
         let fresh = shared.with(|world| {
+            world.setup("rdma_listen")?;
             let free = !world.listeners.contains_key(name);
             if free {
                 world.listeners.insert(name.clone(), listening);
             }
-            free
-        });
+            Ok::<_, PortError>(free)
+        })?;
         if !fresh {
             return Err(ListenError::InUse { address: address.to_string() });
         }

@@ -22,6 +22,7 @@ mod path;
 mod port;
 #[cfg(test)]
 mod tests;
+mod trouble;
 mod view;
 mod world;
 
@@ -97,6 +98,11 @@ impl Sim {
             return Err(ConnectError::Address { address: address.to_string(), why });
         };
         let (port, name, url) = (gate.port(), name.clone(), address.to_string());
+        self.shared.with(|world| {
+            world.setup("rdma_create_id")?;
+            world.setup("rdma_create_qp")?;
+            world.setup("ibv_reg_mr of the rings")
+        })?;
         let conn = self.shared.with(|world| world.start_attempt(url, name, port, options, private_data));
         let conn = conn.ok_or(PortError::System { step: "connect from a port that is gone", errno: 0 })?;
         Ok(SimConnecting::new(&self.shared, conn, port))
@@ -148,6 +154,12 @@ impl Sim {
     #[must_use]
     pub fn loans(&self) -> usize {
         self.shared.with(|world| world.loans.len())
+    }
+
+    /// Ports that are open.
+    #[must_use]
+    pub fn ports(&self) -> usize {
+        self.shared.with(|world| world.ports.len())
     }
 
     /// Connections that the world still knows, attempts included.

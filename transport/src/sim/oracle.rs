@@ -67,4 +67,8 @@ pub struct Findings {
     pub chains: u64,
     /// Frames that were delivered.
     pub frames: u64,
+    /// Calls that set something up.
+    pub setups: u64,
+    /// Which of them failed.
+    pub failed_setup: Option<&'static str>,
 }

@@ -16,6 +16,8 @@ use crate::{
     mem::RxFrame,
 };
 
+/// Where the tag lies in a frame.
+const TAG_AT: usize = 4;
 /// `IBV_WC_LOC_LEN_ERR`.
 const LOCAL_LENGTH_ERROR: u32 = 1;
 /// `IBV_WC_REM_INV_REQ_ERR`.
@@ -175,6 +177,7 @@ impl World {
             None => {}
             Some((at, FaultKind::Corrupt)) => corrupt(&mut chain.bytes, at),
             Some((_, FaultKind::Doubled)) => times = 2,
+            Some((at, FaultKind::Flipped)) => flip_frame(&mut chain.bytes, at, self.rng.next()),
             Some((_, kind)) => {
                 self.strike(id, kind, 1 - to, "SEND");
                 return None;
@@ -345,6 +348,25 @@ fn corrupt(bytes: &mut [u8], frame: u32) {
         at = parse(bytes, at, usize::MAX).map_or(0, |(_, next)| next);
     }
     bytes[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+}
+
+/// Changes a bit of frame number `frame`: of its tag or payload.
+fn flip_frame(bytes: &mut [u8], frame: u32, random: u64) {
+    let mut at = 0;
+    for _ in 0..frame {
+        at = parse(bytes, at, usize::MAX).map_or(0, |(_, next)| next);
+    }
+    let end = parse(bytes, at, usize::MAX)
+        .map_or(bytes.len(), |(word, _)| at + FRAME_WORD_BYTES + word.payload_bytes());
+    flip(&mut bytes[at + TAG_AT..end], random);
+}
+
+/// Changes one bit.
+pub(super) fn flip(bytes: &mut [u8], random: u64) {
+    let at = usize::try_from(random % (bytes.len() as u64 * 8).max(1)).unwrap_or(0);
+    if let Some(byte) = bytes.get_mut(at / 8) {
+        *byte ^= 1 << (at % 8);
+    }
 }
 
 fn write_wrapped(ring: &mut [u8], start: u64, bytes: &[u8]) {

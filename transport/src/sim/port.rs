@@ -44,6 +44,7 @@ impl Gate for SimGate {
                 return Err(LoanError::TooLarge { bytes: now, limit: port.config.bulk_bytes_max });
             }
             let (id, side) = *port.conns.get(&conn).ok_or(LoanError::Closed)?;
+            world.setup("ibv_reg_mr of a loan")?;
             let open = world.conns.get(&id).is_some_and(|conn| conn.ends[side].life == Life::Open);
             if open { Ok(world.loan_made(id, side)) } else { Err(LoanError::Closed) }
         })?;
@@ -99,7 +100,11 @@ impl SimPort {
         let doorbell =
             Doorbell::new().map_err(|error| PortError::System { step: "eventfd", errno: errno(error) })?;
         let doorbell = Arc::new(doorbell);
-        let id = shared.with(|world| world.add_port(Arc::clone(&doorbell), config, device));
+        let id = shared.with(|world| {
+            world.setup("ibv_create_cq")?;
+            world.setup("ibv_reg_mr of the pool")?;
+            Ok::<_, PortError>(world.add_port(Arc::clone(&doorbell), config, device))
+        })?;
         Ok(Self {
             shared: Arc::clone(shared),
             id,
@@ -135,6 +140,7 @@ impl SimPort {
             self.slots.push(Slot { generation: 0, local: None, last: None });
             u32::try_from(self.slots.len() - 1).expect("`connections` is a u32 and was checked")
         });
+        let position = self.shared.with(|world| world.config.first_position);
         let slot = &mut self.slots[index as usize];
         let local = Local {
             conn,
@@ -143,7 +149,7 @@ impl SimPort {
             open: false,
             scratch: Vec::new(),
             staged: Vec::new(),
-            position: 0,
+            position,
         };
         slot.local = Some(local);
         Some((ConnId::new(index, slot.generation), conn, side))
@@ -214,6 +220,7 @@ impl Port for SimPort {
                 limit: limit.into(),
             });
         }
+        self.shared.with(|world| world.setup("ibv_post_recv"))?;
         let Some((id, conn, side)) = self.claim(&mut link) else {
             return Err(PortError::System { step: "adopt", errno: INVALID });
         };

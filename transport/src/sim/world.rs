@@ -457,6 +457,7 @@ impl World {
                 self.travel(conn, sender, Duration::ZERO, Happening::Goodbye { conn, from: sender });
             }
             FaultKind::DeviceRemoved => self.remove_device(),
+            FaultKind::Overrun => self.overrun(conn, sender),
             _ => self.break_off(conn, &CloseReason::PeerGone { how: "simulated loss" }),
         }
     }
