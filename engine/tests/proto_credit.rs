@@ -31,6 +31,7 @@ fn negotiated(
         device: String::new(),
         port: None,
         peer: String::new(),
+        credentials: None,
         path,
         responder_resources: term,
         initiator_depth: term,

@@ -261,7 +261,7 @@
 //! ```
 //!
 //! [`Retry`] is a layer: a channel around a channel. [`layer`] has more: time-outs, limits of number and rate, hedging,
-//! logging, metrics, and the same for services. [`Balanced`] is a channel over several servers.
+//! tokens, logging, metrics, and the same for services. [`Balanced`] is a channel over several servers.
 //!
 //! # Who may connect
 //!
@@ -278,6 +278,28 @@
 //! Both sides prove the key, over fresh randomness, before either discloses an address. The bytes of messages are neither
 //! signed nor hidden: a key says who may connect. In shared memory the kernel says which user is at the other end; without
 //! a word only this user and root ([`Allow`]).
+//!
+//! Who may call is another question. [`layer::WithToken`] around a channel puts a token beside every call, and a service behind
+//! [`layer::Authorize`] runs only calls whose token it accepts; the others end with `unauthenticated`, not run:
+//!
+//! ```
+//! # use gimmal::{Guarded, Layered, Cx, Server, layer::{WithToken, token::tokens}};
+//! # #[gimmal::service]
+//! # pub trait Vault { async fn open(&self, cx: &Cx) -> u32; }
+//! # struct Safe;
+//! # impl Vault for Safe { async fn open(&self, _: &Cx) -> u32 { 7 } }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = Server::builder().service(Guarded::new(serve_vault(Safe), tokens(["s3cret"]))).listen("mem://vault")?;
+//! let channel = gimmal::connect("mem://vault")?;
+//! let client = VaultClient::new(Layered::new(channel.clone(), WithToken::new("s3cret")));
+//! assert_eq!(client.open().wait()?, 7);
+//! assert!(VaultClient::new(channel).open().wait().is_err());
+//! # drop(server);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Tokens travel as metadata and are not hidden; use them over a key, or on a host's own memory.
 //!
 //! # What went wrong, by its words
 //!

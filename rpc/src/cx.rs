@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -9,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_engine::transport::{ConnId, Loan, Negotiated, Time};
+use gimmal_engine::transport::{ConnId, Credentials, Loan, Negotiated, Time};
 
 use crate::{
     error::AllocateError,
@@ -48,10 +49,10 @@ pub struct Cx {
 }
 
 impl Cx {
-    /// The caller's address or process, as the provider names it.
+    /// Who calls: the other end of the connection, as far as kernel and device know it.
     #[must_use]
-    pub fn peer(&self) -> &str {
-        &self.peer.negotiated.peer
+    pub fn peer(&self) -> Identity<'_> {
+        Identity::of(&self.peer.negotiated)
     }
 
     /// What the connection runs with.
@@ -106,6 +107,47 @@ impl Cx {
     /// See [`LoanError`](gimmal_engine::transport::LoanError).
     pub fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
         self.peer.reach.allocate(self.peer.conn, bytes)
+    }
+}
+
+/// The other end of a connection. It is printed as people name it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Identity<'a> {
+    /// Its address or process, for people.
+    pub name: &'a str,
+    /// The same, for programs.
+    pub origin: Origin,
+    /// Whether it proved that it has one of this side's shared keys.
+    pub is_authenticated: bool,
+}
+
+/// Where a peer is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Origin {
+    /// A process of this host, as the kernel says (shared memory).
+    Process(Credentials),
+    /// Another end of a network, as the RDMA CM says. An address alone proves nothing.
+    Address(SocketAddr),
+    /// This process (`mem://`), or nobody knows.
+    Unnamed,
+}
+
+impl<'a> Identity<'a> {
+    fn of(negotiated: &'a Negotiated) -> Self {
+        let address = || negotiated.peer.parse().map_or(Origin::Unnamed, Origin::Address);
+        Self {
+            name: &negotiated.peer,
+            origin: negotiated.credentials.map_or_else(address, Origin::Process),
+            is_authenticated: negotiated.authenticated,
+        }
+    }
+}
+
+impl fmt::Display for Identity<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
     }
 }
 

@@ -18,6 +18,8 @@ pub const METADATA_BYTES_MAX: usize = 4096;
 pub const TRACEPARENT: &str = "traceparent";
 /// The key of what goes with it.
 pub const TRACESTATE: &str = "tracestate";
+/// The key of the token that says who calls, see [`WithToken`](crate::layer::WithToken).
+pub const AUTHORIZATION: &str = "authorization";
 
 const COUNT_BYTES: usize = 4;
 const PAIR_BYTES: usize = 3;

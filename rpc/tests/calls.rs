@@ -249,7 +249,7 @@ impl Other for Doubler {
     }
 
     async fn who(&self, cx: &Cx) -> (String, String) {
-        (cx.peer().to_owned(), cx.method().to_string())
+        (cx.peer().to_string(), cx.method().to_string())
     }
 }
 

@@ -1,24 +1,30 @@
-//! Who may connect: a shared key, an allow-list, a number of connections; each refusal named at both sides.
+//! Who may connect: a shared key, an allow-list, a number of connections; each refusal named at both sides. Who may call: a
+//! token.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod common;
 
-use std::time::Duration;
+use std::{os::unix::fs::MetadataExt as _, time::Duration};
 
 use common::{Fixture, config, until};
 use gimmal_rpc::{
-    Allow, Client, ConnectError, Key,
+    Allow, CallError, CallOptions, Channel, Client, Code, ConnectError, Fate, Guarded, Key, Layered,
+    Metadata, Origin, Server,
     engine::{
         OpenError,
         transport::{ConnectError as Refused, RejectReason},
     },
+    layer::{Authorize, ServerLayer, WithToken, token::tokens},
+    metadata::AUTHORIZATION,
 };
 
 for_each_scheme! {
     a_shared_key_is_proved_and_survives_a_restart
     wrong_and_missing_keys_are_named_on_both_sides
     a_full_server_says_so_and_recovers
+    calls_need_a_token_that_is_accepted
+    a_handler_knows_who_calls
 }
 
 fn key(byte: u8) -> Key {
@@ -53,8 +59,7 @@ fn a_shared_key_is_proved_and_survives_a_restart(scheme: &str) {
     let Fixture { server, .. } = fixture;
     let _ = server.shutdown(Duration::ZERO);
     let prober = common::serve_probe(common::Prober::default());
-    let server =
-        gimmal_rpc::Server::builder().service(prober).config(config()).key(key(2)).key(key(1)).listen(&url);
+    let server = Server::builder().service(prober).config(config()).key(key(2)).key(key(1)).listen(&url);
     let server = server.unwrap();
     until("it is connected again", || client.reconnects() == 1);
     assert_eq!(calls.echo("b".into()).wait().unwrap(), "b");
@@ -89,6 +94,89 @@ fn a_full_server_says_so_and_recovers(scheme: &str) {
     assert_eq!(refusal(&fixture, config()), RejectReason::Overloaded);
     drop(first);
     until("there is room", || Client::builder().config(config()).connect(&fixture.url).is_ok());
+}
+
+/// A server whose service is behind `layer`, and a client.
+fn guarded(scheme: &str, layer: impl ServerLayer) -> (Server, Client) {
+    let service = Guarded::new(common::serve_probe(common::Prober::default()), layer);
+    let server = Server::builder().service(service).config(config());
+    let server = server.listen(&common::address(scheme, "guarded")).unwrap();
+    let client = Client::builder().config(config()).connect(&server.address().to_string()).unwrap();
+    (server, client)
+}
+
+fn unauthenticated<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, CallError<E>>, why: &str) {
+    let error = result.unwrap_err();
+    let status = error.status().unwrap();
+    assert_eq!((status.code(), status.fate()), (Code::Unauthenticated, Fate::NotRun), "{status}");
+    assert!(status.message().contains(why), "{status}");
+}
+
+fn calls_need_a_token_that_is_accepted(scheme: &str) {
+    let (server, channel) = guarded(scheme, tokens(["old", "new"]));
+    let with = |token: &str| common::ProbeClient::new(Layered::new(channel.clone(), WithToken::new(token)));
+    for token in ["old", "new"] {
+        let client = with(token);
+        assert_eq!(client.echo("a".into()).wait().unwrap(), "a");
+        assert_eq!(client.reverse(b"ab").wait().unwrap(), b"ba");
+        assert_eq!(client.measure(vec![1; 300_000]).wait().unwrap(), 300_000);
+        let mut loan = client.channel().loan(8).unwrap();
+        loan.fill(1);
+        assert_eq!(client.sum(0, loan).wait().unwrap(), 8);
+        // A call's own token stands.
+        let mut own = Metadata::new();
+        own.insert(AUTHORIZATION, "another").unwrap();
+        let own = client.with_options(CallOptions::default().metadata(own));
+        unauthenticated(own.echo("a".into()).wait(), "not accepted");
+    }
+    for token in ["", "ol", "old ", "NEW", &"x".repeat(4000)] {
+        unauthenticated(with(token).echo("a".into()).wait(), "not accepted");
+        unauthenticated(with(token).reverse(b"ab").wait(), "not accepted");
+        unauthenticated(with(token).measure(vec![1; 300_000]).wait(), "not accepted");
+    }
+    unauthenticated(common::ProbeClient::new(channel.clone()).echo("a".into()).wait(), "has no token");
+    assert_eq!(server.stats().panics, 0);
+    assert!(!format!("{:?}", WithToken::new("old")).contains("old"));
+    let error = with(&"x".repeat(5000)).echo("a".into()).wait().unwrap_err();
+    assert_eq!((error.status().unwrap().code(), error.fate()), (Code::InvalidArgument, Fate::NotRun));
+    // Who calls may count too.
+    let (_server, channel) = guarded(scheme, Authorize::by(|cx, token| token == cx.method().name.as_bytes()));
+    let client = common::ProbeClient::new(Layered::new(channel, WithToken::new("echo")));
+    assert_eq!(client.echo("a".into()).wait().unwrap(), "a");
+    unauthenticated(client.divide(1, 1).wait(), "not accepted");
+}
+
+fn a_handler_knows_who_calls(scheme: &str) {
+    let (seen, told) = std::sync::mpsc::channel();
+    for proved in [false, true] {
+        let seen = seen.clone();
+        // A server layer is asked before every handler, with the same context.
+        let layer = Authorize::by(move |cx, _| {
+            let who = cx.peer();
+            seen.send((who.to_string(), who.origin, who.is_authenticated)).unwrap();
+            true
+        });
+        let service = Guarded::new(common::serve_probe(common::Prober::default()), layer);
+        let config = if proved { keyed(&[1]) } else { config() };
+        let server = Server::builder().service(service).config(config.clone());
+        let server = server.listen(&common::address(scheme, "who")).unwrap();
+        let channel = Client::builder().config(config).connect(&server.address().to_string()).unwrap();
+        let client = common::ProbeClient::new(Layered::new(channel, WithToken::new("any")));
+        assert_eq!(client.echo("a".into()).wait().unwrap(), "a");
+        let (name, origin, is_authenticated) = told.recv().unwrap();
+        assert_eq!(is_authenticated, proved);
+        match (scheme, origin) {
+            ("mem", Origin::Unnamed) => {}
+            ("shm", Origin::Process(who)) => {
+                let of = std::fs::metadata("/proc/self").unwrap();
+                let us = (std::process::id(), of.uid(), of.gid());
+                assert_eq!((who.pid, who.uid, who.gid), us);
+                assert_eq!(name, format!("process {} of uid {}", who.pid, who.uid));
+            }
+            ("rxe" | "siw", Origin::Address(address)) => assert_eq!(name, address.to_string()),
+            other => panic!("{other:?}, named {name}"),
+        }
+    }
 }
 
 /// The list is asked on both sides, and the reason names who asked.

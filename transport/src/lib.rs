@@ -76,7 +76,7 @@ pub use hello::Hello;
 pub use id::{ConnId, Credit, Position};
 pub use key::{Key, KeyError};
 pub use mem::{Bulk, Holder, Lent, Loan, Offer, Run, RxBuf, RxFrame};
-pub use negotiated::{Capabilities, Clamp, DataPath, Negotiated, Term};
+pub use negotiated::{Capabilities, Clamp, Credentials, DataPath, Negotiated, Term};
 pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};
 pub use refusal::Refusal;
 pub use time::Time;

@@ -108,6 +108,17 @@ impl fmt::Display for Term {
     }
 }
 
+/// A process as the kernel names it (`SO_PEERCRED`), at the time that it connected or began to listen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Credentials {
+    /// The process. Another one may have the number when it is gone.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its first group.
+    pub gid: u32,
+}
+
 /// What one connection runs with, as this side sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Negotiated {
@@ -119,6 +130,8 @@ pub struct Negotiated {
     pub port: Option<DevicePort>,
     /// The peer's address or process.
     pub peer: String,
+    /// The process at the other end as the kernel names it; `None` where it does not.
+    pub credentials: Option<Credentials>,
     /// How frames travel.
     pub path: DataPath,
     /// READs the peer may have outstanding at us.
@@ -198,6 +211,7 @@ impl Negotiated {
             device: String::new(),
             port: None,
             peer: String::new(),
+            credentials: None,
             path,
             responder_resources: Term::settle(
                 config.responder_resources.into(),

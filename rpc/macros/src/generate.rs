@@ -104,6 +104,20 @@ fn declared(service: &Service) -> TokenStream {
     }
 }
 
+/// What writes a method's values.
+fn codec_of(service: &Service, method: &Method) -> TokenStream {
+    method.codec.as_ref().map_or_else(|| service.codec.clone(), ToTokens::to_token_stream)
+}
+
+/// A method's arguments, their names or types, as the one value that its codec writes. A codec of its own may know no
+/// tuples, so that one argument is written as it is.
+fn joined(method: &Method, parts: &[impl ToTokens]) -> TokenStream {
+    match parts {
+        [part] if method.codec.is_some() => part.to_token_stream(),
+        parts => quote!((#(#parts,)*)),
+    }
+}
+
 /// Whether the caller streams, and whether the handler does.
 fn directions(arguments: &[Argument]) -> (bool, bool) {
     let any = |is: fn(&Argument) -> bool| arguments.iter().any(is);
@@ -111,7 +125,7 @@ fn directions(arguments: &[Argument]) -> (bool, bool) {
 }
 
 fn table(service: &Service) -> TokenStream {
-    let Service { krate, codec, name, .. } = service;
+    let Service { krate, name, .. } = service;
     let table = table_ident(service);
     let private = quote!(#krate::__private);
     let methods = service.methods.iter().map(|method| {
@@ -130,7 +144,7 @@ fn table(service: &Service) -> TokenStream {
                     more = quote!(.one_way());
                 }
                 let kind = if *is_inline { quote!(Raw) } else { quote!(Async) };
-                (codec.clone(), kind, takes, result.is_loan)
+                (codec_of(service, method), kind, takes, result.is_loan)
             }
         };
         let again = if method.is_idempotent { quote!(.idempotent()) } else { quote!() };
@@ -184,7 +198,7 @@ fn wrapped(service: &Service, result: &Answer, call: &TokenStream) -> TokenStrea
 }
 
 fn server(service: &Service) -> TokenStream {
-    let Service { krate, codec, ident, vis, .. } = service;
+    let Service { krate, ident, vis, .. } = service;
     let private = quote!(#krate::__private);
     let table = table_ident(service);
     let server = format_ident!("{ident}Server");
@@ -193,7 +207,7 @@ fn server(service: &Service) -> TokenStream {
     let mut starts = Vec::new();
     for (index, method) in service.methods.iter().enumerate() {
         let index = Literal::usize_unsuffixed(index);
-        let name = &method.ident;
+        let (name, codec) = (&method.ident, codec_of(service, method));
         match &method.kind {
             Kind::Raw(_) => raw.push(quote! {
                 #index => #private::RawOutcome::outcome(#ident::#name(&*self.service, cx, request, answer)),
@@ -202,12 +216,13 @@ fn server(service: &Service) -> TokenStream {
                 let encoded = arguments.iter().enumerate().filter(|(_, argument)| argument.is_encoded());
                 let (names, types): (Vec<_>, Vec<_>) =
                     encoded.map(|(at, argument)| (format_ident!("argument_{at}"), &argument.ty)).unzip();
+                let (all_names, all_types) = (joined(method, &names), joined(method, &types));
                 if *is_inline {
                     let call = quote!(#ident::#name(&*self.service, cx, #(#names),*));
                     let wrapped = wrapped(service, result, &call);
                     raw.push(quote! {
                         #index => {
-                            let (#(#names,)*) = #private::arguments::<#codec, (#(#types,)*)>(request)?;
+                            let #all_names = #private::arguments::<#codec, #all_types>(request)?;
                             #private::put::<#codec, _>(answer, &#wrapped)
                         }
                     });
@@ -231,7 +246,7 @@ fn server(service: &Service) -> TokenStream {
                 let wrapped = wrapped(service, result, &call);
                 starts.push(quote! {
                     #index => {
-                        let (#(#names,)*) = #private::arguments::<#codec, (#(#types,)*)>(arguments)?;
+                        let #all_names = #private::arguments::<#codec, #all_types>(arguments)?;
                         #bulk
                         #streams
                         seat.put::<#codec, _>(async move { #wrapped });
@@ -298,7 +313,7 @@ fn server(service: &Service) -> TokenStream {
 }
 
 fn client_method(service: &Service, index: usize, method: &Method) -> TokenStream {
-    let Service { krate, codec, .. } = service;
+    let (krate, codec) = (&service.krate, codec_of(service, method));
     let private = quote!(#krate::__private);
     let table = table_ident(service);
     let index = Literal::usize_unsuffixed(index);
@@ -320,6 +335,7 @@ fn client_method(service: &Service, index: usize, method: &Method) -> TokenStrea
             let encoded = arguments.iter().filter(|argument| argument.is_encoded());
             let (names, types): (Vec<_>, Vec<_>) =
                 encoded.map(|argument| (&argument.ident, &argument.ty)).unzip();
+            let (names, types) = (joined(method, &names), joined(method, &types));
             let loan = arguments.iter().find(|argument| argument.is_bulk).map_or_else(
                 || quote!(::core::option::Option::None),
                 |argument| {
@@ -336,7 +352,7 @@ fn client_method(service: &Service, index: usize, method: &Method) -> TokenStrea
                         &#table[#index],
                         &self.options,
                         #loan,
-                        &#private::Encoded::<#codec, (#(#types,)*)>::new(&(#(#names,)*)),
+                        &#private::Encoded::<#codec, #types>::new(&#names),
                     )
                 }
             }
@@ -352,13 +368,14 @@ fn client_streams(
     arguments: &[Argument],
     result: &Answer,
 ) -> TokenStream {
-    let Service { krate, codec, .. } = service;
+    let (krate, codec) = (&service.krate, codec_of(service, method));
     let private = quote!(#krate::__private);
     let table = table_ident(service);
     let Method { ident, docs, .. } = method;
     let encoded: Vec<&Argument> = arguments.iter().filter(|argument| argument.is_encoded()).collect();
     let names: Vec<&Ident> = encoded.iter().map(|argument| &argument.ident).collect();
     let types: Vec<&syn::Type> = encoded.iter().map(|argument| &argument.ty).collect();
+    let (all_names, all_types) = (joined(method, &names), joined(method, &types));
     let (up, down) = directions(arguments);
     let mut ends = Vec::new();
     let mut gives = Vec::new();
@@ -383,7 +400,7 @@ fn client_streams(
                     &#table[#index],
                     &self.options,
                     ends,
-                    &#private::Encoded::<#codec, (#(#types,)*)>::new(&(#(#names,)*)),
+                    &#private::Encoded::<#codec, #all_types>::new(&#all_names),
                 ),
             )
         }

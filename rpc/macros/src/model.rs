@@ -65,6 +65,8 @@ pub(crate) struct Method {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) cx: Type,
     pub(crate) is_idempotent: bool,
+    /// Its own, in place of the service's.
+    pub(crate) codec: Option<Type>,
     pub(crate) kind: Kind,
 }
 
@@ -191,6 +193,9 @@ impl Method {
             attrs.into_iter().partition(|attribute| attribute.path().is_ident("inline"));
         let (idempotent, attrs): (Vec<_>, Vec<_>) =
             attrs.into_iter().partition(|attribute| attribute.path().is_ident("idempotent"));
+        let (codec, attrs): (Vec<_>, Vec<_>) =
+            attrs.into_iter().partition(|attribute| attribute.path().is_ident("codec"));
+        let codec = own_codec(&codec, !raw.is_empty())?;
         let (docs, attributes) = split_docs(attrs);
         let (cx, arguments) = inputs(&sig)?;
         if let (Some(oneway), false) = (oneway.first(), raw.is_empty()) {
@@ -214,8 +219,19 @@ impl Method {
             raw_shape(&sig, arguments.len())?;
             Kind::Raw(Box::new(sig.clone()))
         };
-        Ok(Self { ident: sig.ident, docs, attributes, cx, is_idempotent: !idempotent.is_empty(), kind })
+        let is_idempotent = !idempotent.is_empty();
+        Ok(Self { ident: sig.ident, docs, attributes, cx, is_idempotent, codec, kind })
     }
+}
+
+/// `Type` of `#[codec(Type)]`.
+fn own_codec(attributes: &[Attribute], is_raw: bool) -> Result<Option<Type>> {
+    let Some(first) = attributes.first() else { return Ok(None) };
+    if let (Some(wrong), _) | (None, Some(wrong)) = (attributes.get(1), is_raw.then_some(first)) {
+        let what = "one codec a method, and none for a raw one: it is bytes already";
+        return Err(Error::new(wrong.span(), what));
+    }
+    first.parse_args().map(Some).map_err(|error| Error::new(error.span(), "spell it `#[codec(Type)]`"))
 }
 
 fn async_shape(arguments: &[Argument], result: &Answer, sig: &syn::Signature, is_oneway: bool) -> Result<()> {

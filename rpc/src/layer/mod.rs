@@ -12,6 +12,7 @@ pub mod layered;
 pub mod ready_made;
 pub mod retry;
 pub mod serve;
+pub mod token;
 #[cfg(feature = "tower")]
 pub mod tower;
 
@@ -20,3 +21,4 @@ pub use layered::{Layer, Layered};
 pub use ready_made::{Limit, Log, Metrics, Rate, Timeout};
 pub use retry::{Retry, RetryPolicy};
 pub use serve::{Ended, Guarded, ServerLayer};
+pub use token::{Authorize, WithToken};

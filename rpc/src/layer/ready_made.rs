@@ -169,8 +169,12 @@ impl ServerLayer for Log {
     type Seen = Option<(tracing::Span, Instant)>;
 
     fn before(&self, cx: &Cx, method: &'static Method) -> Result<Self::Seen, Status> {
-        let span =
-            tracing::debug_span!("serve", service = method.service, method = method.name, peer = cx.peer());
+        let span = tracing::debug_span!(
+            "serve",
+            service = method.service,
+            method = method.name,
+            peer = cx.peer().name
+        );
         Ok((!span.is_disabled()).then(|| (span, Instant::now())))
     }
 

@@ -67,7 +67,7 @@ struct Handlers {
 impl Handlers {
     /// Notes that a call ran. Whether its arguments are those that the test gave.
     fn run(&self, cx: &Cx, number: u32) -> bool {
-        let is_honest = !self.foes.lock().unwrap().contains(cx.peer());
+        let is_honest = !self.foes.lock().unwrap().contains(cx.peer().name);
         if is_honest {
             *self.journal.lock().unwrap().entry(number).or_default() += 1;
         }

@@ -227,6 +227,7 @@ fn negotiated(choices: &mut Choices) -> Negotiated {
         device: String::new(),
         port: None,
         peer: String::new(),
+        credentials: None,
         path,
         responder_resources: term,
         initiator_depth: term,

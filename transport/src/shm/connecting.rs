@@ -174,8 +174,7 @@ impl ShmConnecting {
             return Err(self.foreign(RejectReason::NotOurs));
         };
         let cred = socket::peer(&socket).map_err(|errno| ConnectError::Port(system("SO_PEERCRED")(errno)))?;
-        let peer = socket::describe(&cred);
-        let negotiated = settle(self.gate.config(), ours, &theirs, self.device.clone(), peer)
+        let negotiated = settle(self.gate.config(), ours, &theirs, self.device.clone(), Some(&cred))
             .map_err(|reason| self.foreign(reason))?;
         let peer = Segment::attach(fd.as_fd(), ours.ring_bytes).map_err(|error| match error {
             AttachError::Peer(violation) => {

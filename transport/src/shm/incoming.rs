@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::io::Errno;
+use rustix::{io::Errno, net::UCred};
 
 use super::{
     gate::ShmGate,
@@ -25,14 +25,13 @@ pub struct ShmIncoming {
     socket: Option<OwnedFd>,
     hello: Hello,
     device: String,
-    peer: String,
+    peer: Option<UCred>,
     handshake_timeout: Duration,
 }
 
 impl ShmIncoming {
     pub(super) fn new(socket: OwnedFd, hello: Hello, path: &Path, options: &ListenOptions) -> Self {
-        let peer =
-            socket::peer(&socket).map_or_else(|_| "unknown".to_owned(), |peer| socket::describe(&peer));
+        let peer = socket::peer(&socket).ok();
         Self {
             socket: Some(socket),
             hello,
@@ -52,7 +51,7 @@ impl Incoming for ShmIncoming {
     }
 
     fn peer(&self) -> String {
-        self.peer.clone()
+        socket::describe(self.peer.as_ref())
     }
 
     fn accept(mut self, gate: &ShmGate) -> Result<ShmLink, AcceptError> {
@@ -60,7 +59,7 @@ impl Incoming for ShmIncoming {
         let mut ours = hello(config, self.hello.nonce);
         // What it proved before it was handed out; without a key a hello that says so is refused.
         ours.features = ours.features.and(Feature::KEYED, self.hello.features.has(Feature::KEYED));
-        let settled = settle(config, &ours, &self.hello, self.device.clone(), self.peer.clone());
+        let settled = settle(config, &ours, &self.hello, self.device.clone(), self.peer.as_ref());
         let negotiated = settled.map_err(|reason| {
             self.answer(&reason.into());
             AcceptError::Rejected(reason)

@@ -2,7 +2,12 @@
 
 use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
-use super::segment::Segment;
+use rustix::net::UCred;
+
+use super::{
+    segment::Segment,
+    socket::{credentials, describe},
+};
 use crate::{
     Hello, Negotiated, PortConfig, RejectReason, hello::Feature, mem::Region, negotiated::Capabilities,
     sync::atomic::Ordering,
@@ -71,7 +76,7 @@ pub(super) fn settle(
     ours: &Hello,
     theirs: &Hello,
     device: String,
-    peer: String,
+    peer: Option<&UCred>,
 ) -> Result<Negotiated, RejectReason> {
     if !theirs.features.has(Feature::RING) {
         return Err(RejectReason::BadHello { field: 7 });
@@ -80,5 +85,5 @@ pub(super) fn settle(
         return Err(RejectReason::BadHello { field: 1 });
     }
     let negotiated = Negotiated::settle("shm", &CAPABILITIES, config, ours, theirs)?;
-    Ok(Negotiated { device, peer, ..negotiated })
+    Ok(Negotiated { device, peer: describe(peer), credentials: peer.map(credentials), ..negotiated })
 }

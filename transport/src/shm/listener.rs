@@ -131,7 +131,7 @@ impl ShmListener {
 
     fn reject(&self, socket: &OwnedFd, reason: RejectReason) {
         self.rejected.note(reason);
-        let peer = socket::peer(socket).map_or_else(|_| "unknown".to_owned(), |peer| socket::describe(&peer));
+        let peer = socket::describe(socket::peer(socket).ok().as_ref());
         tracing::info!(peer, %reason, "refused a connect request");
         refuse(socket, &reason.into());
     }

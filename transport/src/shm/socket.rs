@@ -26,7 +26,7 @@ use rustix::{
 };
 
 use crate::{
-    Allow, Violation,
+    Allow, Credentials, Violation,
     proof::{CHALLENGE_BYTES, PROOF_BYTES},
 };
 
@@ -212,8 +212,17 @@ pub(super) fn is_allowed(peer: &UCred, allow: &Allow) -> bool {
 }
 
 /// A peer, for people.
-pub(super) fn describe(peer: &UCred) -> String {
-    format!("process {} of uid {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw())
+pub(super) fn describe(peer: Option<&UCred>) -> String {
+    peer.map_or_else(
+        || "unknown".to_owned(),
+        |peer| format!("process {} of uid {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw()),
+    )
+}
+
+/// The same, for programs.
+pub(super) fn credentials(peer: &UCred) -> Credentials {
+    let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+    Credentials { pid, uid: peer.uid.as_raw(), gid: peer.gid.as_raw() }
 }
 
 /// Waits until one of `fds` is readable or `until` has come.
