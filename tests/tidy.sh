@@ -41,6 +41,13 @@ undocumented_knobs() {
         while read -r field; do grep -q "\`[a-z_.]*$field\`" tuning.md || echo "$field"; done
 }
 
+# Bytes of requests and answers are copied only where a counter says so.
+uncounted_copies() {
+    grep -nE '(copy_from|extend_from|clone_from)_slice|\.to_vec\(\)' \
+        $(sources 'rpc/src/node/*.rs' rpc/src/{calls,cell,channel,client,driven,inline,large,workers}.rs | grep -v '/sim_') |
+        grep -vE 'encode\(\)\)|// (counted|an item|a status)$|b"'
+}
+
 lonely_sync_points() {
     grep -ohE 'SYNC POINT: [a-z -]+' $(sources '*.rs') | sort | uniq -c | awk '$1 < 2'
 }
@@ -105,6 +112,7 @@ rule 'engine and rpc name no provider' < <(grep -nE 'transport::(verbs|shm|sim)\
 rule 'providers do not import each other' < <(provider_imports)
 rule 'no locks and no unbounded queues in the files every message passes' < <(locks_in_hot_files)
 rule 'no file over 600 lines' < <(long_files)
+rule 'copies of requests and answers are counted' < <(uncounted_copies)
 rule 'nothing left to do in the code' < <(grep -nE '(^|[^a-z_])(todo!|unimplemented!|dbg!)\(' $(sources '*.rs'))
 rule 'SAFETY comments argue' < <(grep -nE 'SAFETY: *(ffi|todo|\?)' $(sources '*.rs'))
 rule 'every SYNC POINT has its other end' < <(lonely_sync_points)

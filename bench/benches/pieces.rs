@@ -1,11 +1,12 @@
-//! The pieces of the hot path, each alone: frame words, hellos, credit, codecs, and an engine's echo on one thread.
+//! The pieces of the hot path, each alone: frame words, ring cursors, hellos, credit, codecs, the histogram of this
+//! program, and an engine's echo on one thread.
 //!
 //! `cargo bench -p gimmal-bench --bench pieces`; with `-- --test` each runs once.
 
 use std::{hint::black_box, time::Duration};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use gimmal_bench::pair::Pair;
+use gimmal_bench::{pair::Pair, recorder::Recorder};
 use gimmal_engine::{
     proto::{Lane, RxLedger, TxWindow},
     transport::{
@@ -56,6 +57,42 @@ fn words(criterion: &mut Criterion) {
     criterion.bench_function("hello encode", |bench| bench.iter(|| black_box(hello()).encode()));
     let bytes = hello().encode();
     criterion.bench_function("hello decode", |bench| bench.iter(|| Hello::decode(black_box(&bytes))));
+}
+
+/// Where a stream's next frame lies in its ring: a position is moved on, measured against another, and made an offset.
+fn cursor(criterion: &mut Criterion) {
+    const RING_BYTES: u64 = 256 << 10;
+    let (mut head, mut tail) = (Position(0), Position(0));
+    criterion.bench_function("ring cursor, one frame", |bench| {
+        bench.iter(|| {
+            head = head.plus(span(black_box(72)) as u64);
+            if head.since(tail) > RING_BYTES / 2 {
+                tail = head;
+            }
+            black_box(head.offset(black_box(256 << 10)))
+        });
+    });
+}
+
+/// What the bench itself does for each round trip, and once for each slice.
+fn histogram(criterion: &mut Criterion) {
+    let mut recorder = Recorder::new().expect("its bounds are constant");
+    let mut nanos = 250;
+    criterion.bench_function("histogram, one time recorded", |bench| {
+        bench.iter(|| {
+            nanos = 250 + (nanos * 31 + 7) % 100_000;
+            recorder.record(black_box(nanos));
+        });
+    });
+    recorder.reset();
+    (0..100_000).for_each(|time| recorder.record(250 + time * 31 % 100_000));
+    criterion.bench_function("histogram, p99.9 of 100,000", |bench| {
+        bench.iter(|| black_box(&recorder).quantile_ns(0.999));
+    });
+    let mut sum = recorder.clone();
+    criterion.bench_function("histogram, a slice added", |bench| {
+        bench.iter(|| sum.add(black_box(&recorder)).expect("the same bounds"));
+    });
 }
 
 /// One frame there and its credit back, as the pure core sees it.
@@ -134,6 +171,6 @@ criterion_group! {
         .sample_size(30)
         .warm_up_time(Duration::from_millis(200))
         .measurement_time(Duration::from_millis(600));
-    targets = words, credit, codec, engines
+    targets = words, cursor, credit, codec, histogram, engines
 }
 criterion_main!(pieces);

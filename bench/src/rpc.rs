@@ -77,7 +77,9 @@ fn config(plan: &Plan, ring_bytes: u32, idle: Idle) -> gimmal::config::Config {
 pub(crate) fn serve(address: &Address, plan: &Plan, ring_bytes: u32) -> Result<InlineServer, BenchError> {
     let beside = match address {
         Address::Shm { path } => format!("shm://{}-rpc", path.display()),
-        Address::Rdma { host, .. } => Address::Rdma { host: host.clone(), port: 0 }.to_string(),
+        Address::Rdma { host, via, .. } => {
+            Address::Rdma { host: host.clone(), port: 0, via: via.clone() }.to_string()
+        }
         Address::Mem { name } => format!("mem://{name}-rpc"),
     };
     let builder =

@@ -50,6 +50,10 @@ impl<P: Port, A: App> Runner<P, A> {
     /// is more to do than frames.
     #[inline]
     pub(crate) fn turn(&mut self) -> usize {
+        if self.worker.unsent {
+            // Before the look at what came: the peer works on it meanwhile.
+            self.worker.settle(self.now);
+        }
         if self.idler.wants_clock() {
             return self.whole_turn();
         }
@@ -279,6 +283,21 @@ impl<P: Provider, A: App> Inline<P, A> {
     pub fn with<R>(&mut self, act: impl FnOnce(&mut A, &mut Io<'_, P::Port>) -> R) -> R {
         let now = self.runner.now;
         self.runner.worker.with(now, act)
+    }
+
+    /// As [`Inline::with`], but what it sends leaves with the next turn, or with [`Inline::flush`]: several sends then
+    /// cost one doorbell.
+    #[inline]
+    pub fn with_later<R>(&mut self, act: impl FnOnce(&mut A, &mut Io<'_, P::Port>) -> R) -> R {
+        let now = self.runner.now;
+        self.runner.worker.with_later(now, act)
+    }
+
+    /// What was sent leaves now.
+    #[inline]
+    pub fn flush(&mut self) {
+        let now = self.runner.now;
+        self.runner.worker.settle(now);
     }
 
     /// Reads the clock. What the application does next happens at this time.

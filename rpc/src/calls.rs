@@ -16,9 +16,11 @@ use gimmal_engine::{
 
 use crate::{
     cell::{Outcome, Responder},
+    copied,
     frame::Form,
     id::CallId,
     method::Method,
+    stats::Counter,
     stream::Lanes,
 };
 
@@ -153,6 +155,12 @@ impl Calls {
 
     pub(crate) fn may_wait(&self) -> bool {
         self.waiting.len() < self.waiting_max
+    }
+
+    /// Whether there is at most one call, ended ones that nobody has taken included.
+    #[inline]
+    pub(crate) fn is_alone(&self) -> bool {
+        self.slots.len() - self.free.len() <= 1
     }
 
     pub(crate) fn is_queued(&self) -> bool {
@@ -361,10 +369,9 @@ impl Calls {
 
     /// Ends a call with the bytes of its answer: tells whoever waits, or keeps them for the worker's own thread.
     #[inline]
-    pub(crate) fn finish_bytes(&mut self, index: u32, is_error: bool, payload: &[u8]) {
+    pub(crate) fn finish_bytes(&mut self, index: u32, is_error: bool, payload: &[u8], copies: &Counter) {
         let call = &mut self.slots[index as usize];
-        call.body.clear();
-        call.body.extend_from_slice(payload);
+        copied::into_buffer(&mut call.body, payload, copies);
         if let Some(Reply::Local) = call.reply {
             call.is_error = is_error;
             call.state = State::Done;

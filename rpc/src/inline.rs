@@ -40,7 +40,9 @@ const KEEP_BYTES: usize = 1 << 20;
 /// A connection whose worker is the calling thread. Not `Send`; clones share it.
 ///
 /// Its calls move only while one of them is [waited](crate::Call::wait) for or polled, or by
-/// [`turn`](InlineClient::turn). As a future, a call runs one turn each time it is polled and asks to be polled again.
+/// [`turn`](InlineClient::turn). The first leaves at once; one that starts while others are under way leaves with the
+/// next turn, so that a window of them costs one doorbell. As a future, a call that has not ended runs one turn each time it
+/// is polled, and asks to be polled again.
 #[derive(Clone)]
 pub struct InlineClient {
     core: Rc<Core>,
@@ -218,8 +220,13 @@ impl InlineClient {
         let timeout = options.resolve(core.deadline);
         let mut inline = core.inline.borrow_mut();
         let source = Fresh(arguments);
-        let started =
-            inline.with(|node, io| node.start(io, core.conn, method, timeout, source, loan, Reply::Local));
+        let (started, alone) = inline.with_later(|node, io| {
+            let started = node.start(io, core.conn, method, timeout, source, loan, Reply::Local);
+            (started, node.is_alone(core.conn))
+        });
+        if alone {
+            inline.flush();
+        }
         drop(inline);
         let core = Rc::clone(core);
         match started {
@@ -257,8 +264,12 @@ impl Local {
         };
         let core = &*self.core;
         let mut inline = core.inline.borrow_mut();
-        inline.turn();
-        match core.take(key, inline.app_mut()) {
+        let mut taken = core.take(key, inline.app_mut());
+        if taken.is_none() {
+            inline.turn();
+            taken = core.take(key, inline.app_mut());
+        }
+        match taken {
             Some(taken) => {
                 self.key = None;
                 Poll::Ready(taken)

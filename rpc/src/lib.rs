@@ -45,6 +45,7 @@ pub mod channel;
 pub mod client;
 pub mod codec;
 pub mod config;
+mod copied;
 pub mod cx;
 pub mod driven;
 pub mod error;

@@ -6,7 +6,7 @@ use std::net::{ToSocketAddrs, UdpSocket};
 
 use gimmal_engine::{
     OpenError, StartError,
-    transport::{Address, AddressError},
+    transport::{Address, AddressError, Via},
 };
 
 use crate::error::ConnectError;
@@ -25,12 +25,12 @@ fn shm(port: u16) -> Result<Address, AddressError> {
     format!("shm://gimmal-{port}").parse()
 }
 
-/// The host and the port of a `gimmal://` URL.
-fn parts(url: &str) -> Option<Result<(String, u16), AddressError>> {
+/// The host, the port and the choices of a `gimmal://` URL.
+fn parts(url: &str) -> Option<Result<(String, u16, Via), AddressError>> {
     url.strip_prefix(SCHEME)?;
     let address: Result<Address, AddressError> = url.replacen(SCHEME, "rdma://", 1).parse();
     Some(match address {
-        Ok(Address::Rdma { host, port }) => Ok((host, port)),
+        Ok(Address::Rdma { host, port, via }) => Ok((host, port, via)),
         Ok(_) => Err(malformed(url, "it has no host and port")),
         Err(AddressError::Malformed { why, .. }) => Err(malformed(url, why)),
         Err(error) => Err(error),
@@ -54,9 +54,9 @@ impl Route {
         let Some(parts) = parts(url) else {
             return Ok(Self { chosen_for: None, addresses: vec![url.parse()?] });
         };
-        let (host, port) = parts?;
+        let (host, port, via) = parts?;
         let local = is_here(&host).then(|| shm(port)).transpose()?;
-        let addresses = local.into_iter().chain([Address::Rdma { host, port }]).collect();
+        let addresses = local.into_iter().chain([Address::Rdma { host, port, via }]).collect();
         Ok(Self { chosen_for: Some(url.to_owned()), addresses })
     }
 
@@ -65,13 +65,13 @@ impl Route {
         let Some(parts) = parts(url) else {
             return Ok(Self { chosen_for: None, addresses: vec![url.parse()?] });
         };
-        let (host, port) = parts?;
+        let (host, port, via) = parts?;
         if port == 0 {
             return Err(malformed(url, "a server that is reached in two ways needs a port of its own"));
         }
         Ok(Self {
             chosen_for: Some(url.to_owned()),
-            addresses: vec![shm(port)?, Address::Rdma { host, port }],
+            addresses: vec![shm(port)?, Address::Rdma { host, port, via }],
         })
     }
 

@@ -62,6 +62,12 @@ counters! {
     serving,
     /// Answers that had to wait for credit.
     blocked_answers,
+    /// Copies of a request's arguments, beside their encoding and decoding: one for each call that was handed off or had
+    /// to wait for room, one for arguments beside a loan at the server. None for others.
+    copied_requests,
+    /// Copies of an answer, beside its encoding and decoding: one for each that a caller takes out of the ring, one for
+    /// each of a raw or inline method that found no room in it. Statuses do not count.
+    copied_answers,
     /// Requests and answers that left as bulk by themselves, because a message does not hold them.
     large,
     /// Bytes of those that were copied beside being encoded and decoded: answers of raw methods are, once.

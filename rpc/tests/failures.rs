@@ -165,6 +165,8 @@ fn a_closed_connection_ends_every_call_with_its_fate(scheme: &str) {
     let inline = fixture.inline();
     let calls: Vec<_> = (0..20).map(|_| client.hang()).collect();
     let local: Vec<_> = (0..3).map(|_| inline.hang()).collect();
+    // The first left at once, the others with this.
+    inline.channel().turn();
     until("they run", || fixture.hanging() == 11);
     let counts = std::sync::Arc::clone(&fixture.counts);
     let waiter =

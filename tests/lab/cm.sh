@@ -38,7 +38,7 @@ check "rping with queue pairs of our own making, $rxe" both \
     "rping -s -q -a $rxe -p $cm_port -S 4000" "$bin/examples/rping -q -c -a $rxe -p $cm_port -C 100 -S 4000 -V"
 refuses "a queue pair of our own making on iWARP" "CONNECT_RESPONSE" "$bin/examples/rping" -q -c -a "$siw" -p 9199
 
-for address in "$rxe" "$siw" "$rxe6"; do
+for address in "$rxe" "$siw" "$rxe6" "$siw6"; do
     cm_port=$((cm_port + 1))
     check "ucmatose: our client, its server, $address" both \
         "ucmatose -b $address -p $cm_port -c 5" "$bin/examples/cmatose -s $address -p $cm_port -c 5"

@@ -105,7 +105,8 @@ fn on_verbs(given: &Arguments) -> Result<Report, Box<dyn Error>> {
         return Err("give --address rdma://HOST:0, an address of an RDMA device of this machine".into());
     };
     let name = format!("verbs/{host}");
-    let address = move |_| Address::Rdma { host: host.clone(), port: 0 };
+    let address =
+        move |_| Address::Rdma { host: host.clone(), port: 0, via: gimmal_transport::Via::default() };
     let wrong = Address::Mem { name: "wrong".to_owned() };
     if given.any {
         let any = Any::with(AnyConfig { sim: false, ..AnyConfig::default() });

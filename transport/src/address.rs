@@ -1,8 +1,8 @@
-//! Where a peer is: `rdma://host:port`, `shm://name-or-path`, `mem://name`.
+//! Where a peer is: `rdma://host:port[?device=rxe0&source=ADDRESS]`, `shm://name-or-path`, `mem://name`.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr};
 
-use crate::AddressError;
+use crate::{AddressError, DeviceChoice};
 
 /// An endpoint, parsed from a URL.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -14,6 +14,8 @@ pub enum Address {
         host: String,
         /// Port in the CM's TCP port space; 0 to listen on a free one.
         port: u16,
+        /// What is chosen of this machine.
+        via: Via,
     },
     /// `shm://name` (in the user's runtime folder) or `shm:///absolute/path`: two processes of one host.
     Shm {
@@ -27,6 +29,49 @@ pub enum Address {
     },
 }
 
+/// Which device or address of this machine a URL asks for: `?device=rxe0`, `?device=mlx5_0:2&source=10.0.0.1`. It goes
+/// before the options `connect.device`, `connect.source` and `listen.device`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Via {
+    /// The device, or one of its ports.
+    pub device: Option<DeviceChoice>,
+    /// The address to connect from; a listener has none.
+    pub source: Option<IpAddr>,
+}
+
+impl Via {
+    fn parse(url: &str, query: &str) -> Result<Self, AddressError> {
+        let bad = |why| AddressError::Malformed { url: url.to_owned(), why };
+        let mut via = Self::default();
+        for pair in query.split('&') {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let twice = match key {
+                "device" => via.device.replace(value.parse()?).is_some(),
+                "source" => {
+                    let source = value.parse().map_err(|_| bad("the source is not an IP address"))?;
+                    via.source.replace(source).is_some()
+                }
+                _ => return Err(AddressError::Key { url: url.to_owned(), key: key.to_owned() }),
+            };
+            if twice {
+                return Err(bad("a choice is given twice"));
+            }
+        }
+        Ok(via)
+    }
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = self.device.as_ref().map(|device| format!("device={device}"));
+        let source = self.source.map(|source| format!("source={source}"));
+        for (pair, mark) in device.iter().chain(&source).zip(['?', '&']) {
+            write!(f, "{mark}{pair}")?;
+        }
+        Ok(())
+    }
+}
+
 impl FromStr for Address {
     type Err = AddressError;
 
@@ -35,13 +80,17 @@ impl FromStr for Address {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("no scheme"))?;
         match scheme {
             "rdma" => {
+                let (rest, via) = match rest.split_once('?') {
+                    Some((rest, query)) => (rest, Via::parse(url, query)?),
+                    None => (rest, Via::default()),
+                };
                 let (host, port) = rest.rsplit_once(':').ok_or_else(|| bad("no port"))?;
                 let port = port.parse().map_err(|_| bad("the port is not a number below 65536"))?;
                 let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
                 if host.is_empty() {
                     return Err(bad("no host"));
                 }
-                Ok(Self::Rdma { host: host.to_owned(), port })
+                Ok(Self::Rdma { host: host.to_owned(), port, via })
             }
             "shm" if rest.is_empty() => Err(bad("no name")),
             "shm" if rest.starts_with('/') => Ok(Self::Shm { path: PathBuf::from(rest) }),
@@ -59,8 +108,8 @@ impl FromStr for Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rdma { host, port } if host.contains(':') => write!(f, "rdma://[{host}]:{port}"),
-            Self::Rdma { host, port } => write!(f, "rdma://{host}:{port}"),
+            Self::Rdma { host, port, via } if host.contains(':') => write!(f, "rdma://[{host}]:{port}{via}"),
+            Self::Rdma { host, port, via } => write!(f, "rdma://{host}:{port}{via}"),
             Self::Shm { path } => write!(f, "shm://{}", path.display()),
             Self::Mem { name } => write!(f, "mem://{name}"),
         }
@@ -83,9 +132,16 @@ mod tests {
 
     #[test]
     fn urls_round_trip() {
-        for url in
-            ["rdma://10.0.0.1:7471", "rdma://[fd77::1]:1", "rdma://host:0", "shm:///tmp/x.sock", "mem://a"]
-        {
+        for url in [
+            "rdma://10.0.0.1:7471",
+            "rdma://[fd77::1]:1",
+            "rdma://host:0",
+            "rdma://host:1?device=rxe0",
+            "rdma://[fd77::1]:1?source=fd77::2",
+            "rdma://*:1?device=mlx5_0:2&source=10.0.0.1",
+            "shm:///tmp/x.sock",
+            "mem://a",
+        ] {
             assert_eq!(url.parse::<Address>().unwrap().to_string(), url);
         }
         let named: Address = "shm://echo".parse().unwrap();
@@ -98,6 +154,12 @@ mod tests {
             ("rdma://host", "no port"),
             ("rdma://:1", "no host"),
             ("rdma://h:65536", "not a number below"),
+            ("rdma://h:1?", "'' is none of"),
+            ("rdma://h:1?qos=1", "'qos' is none of device and source"),
+            ("rdma://h:1?device=", "not empty"),
+            ("rdma://h:1?device=a:0", "from 1 to 255"),
+            ("rdma://h:1?source=rxe0", "not an IP address"),
+            ("rdma://h:1?device=a&device=b", "twice"),
             ("shm://", "no name"),
             ("shm://a/b", "no slash"),
             ("mem://", "no name"),

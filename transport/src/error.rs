@@ -22,6 +22,14 @@ pub enum AddressError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// It chooses something that cannot be chosen.
+    #[error("'{url}' is not an address: '{key}' is none of device and source")]
+    Key {
+        /// What was given.
+        url: String,
+        /// What it chooses.
+        key: String,
+    },
     /// A choice of a device that cannot be one.
     #[error("'{text}' is no device: {why}; use a name like rxe0, or a name and a port like mlx5_0:2")]
     Device {

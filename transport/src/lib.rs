@@ -59,7 +59,7 @@ pub mod time;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 
-pub use address::Address;
+pub use address::{Address, Via};
 pub use allow::Allow;
 #[cfg(any(feature = "shm", feature = "sim", feature = "verbs"))]
 pub use any::{Any, AnyConfig};

@@ -25,7 +25,7 @@ use tonic::{
 };
 use tower::Service;
 
-use crate::{BYTES, Times};
+use crate::{BYTES, Times, runtime};
 
 /// Bytes as they are.
 #[derive(Debug, Clone, Copy, Default)]
@@ -97,10 +97,6 @@ impl Service<http::Request<Body>> for Echo {
     }
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
-}
-
 /// Until `stop`.
 pub(crate) fn serve(place: &Path, stop: &AtomicBool) -> Result<()> {
     runtime()?.block_on(async {
@@ -130,15 +126,13 @@ pub(crate) fn call(place: &Path, calls: usize, window: usize) -> Result<Times> {
             .await?;
         let client = tonic::client::Grpc::new(channel);
         let body = Bytes::from(vec![7; BYTES]);
-        crate::windowed(calls, window, || {
-            let (mut client, body) = (client.clone(), body.clone());
-            async move {
-                client.ready().await?;
-                let path = PathAndQuery::from_static("/peers.Echo/echo");
-                let back = client.unary(Request::new(body.clone()), path, Raw).await?;
-                ensure!(back.into_inner() == body, "another body");
-                Ok(())
-            }
+        crate::windowed(calls, window, async || {
+            let mut client = client.clone();
+            client.ready().await?;
+            let path = PathAndQuery::from_static("/peers.Echo/echo");
+            let back = client.unary(Request::new(body.clone()), path, Raw).await?;
+            ensure!(back.into_inner() == body, "another body");
+            Ok(())
         })
         .await
     })

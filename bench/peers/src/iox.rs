@@ -7,7 +7,8 @@ use std::{
 };
 
 use anyhow::{Result, anyhow, ensure};
-use iceoryx2::prelude::{NodeBuilder, ServiceName, ipc};
+use gimmal_bench::recorder::Recorder;
+use iceoryx2::prelude::{LogLevel, NodeBuilder, ServiceName, ipc, set_log_level};
 
 use crate::{BYTES, Times};
 
@@ -16,6 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A name that nobody else has: that of the folder both sides know.
 fn name(place: &Path) -> Result<ServiceName> {
+    // It warns that it found no file of its own.
+    set_log_level(LogLevel::Error);
     let text = format!("gimmal-peers{}", place.display());
     ServiceName::new(&text).map_err(|error| anyhow!("{error:?}"))
 }
@@ -44,8 +47,12 @@ pub(crate) fn call(place: &Path, calls: usize) -> Result<Times> {
     let service = service.open_or_create().map_err(|error| anyhow!("{error:?}"))?;
     let client = service.client_builder().create().map_err(|error| anyhow!("{error:?}"))?;
     let body = [7; BYTES];
-    let mut times = Times::default();
+    let mut recorder = Recorder::new()?;
+    let mut first = Instant::now();
     for number in 0..calls + calls / 10 {
+        if number == calls / 10 {
+            first = Instant::now();
+        }
         let start = Instant::now();
         let request = client.loan_uninit().map_err(|error| anyhow!("{error:?}"))?;
         let pending = request.write_payload(body).send().map_err(|error| anyhow!("{error:?}"))?;
@@ -60,8 +67,8 @@ pub(crate) fn call(place: &Path, calls: usize) -> Result<Times> {
             std::hint::spin_loop();
         }
         if number >= calls / 10 {
-            times.record(start);
+            recorder.record(u64::try_from(start.elapsed().as_nanos())?);
         }
     }
-    Ok(times)
+    Times::of(&mut recorder, first)
 }

@@ -1,20 +1,22 @@
-//! 64-byte echoes of tarpc and tonic over a unix socket and of iceoryx2's request-response, beside gimmal's typed calls,
-//! one at a time and 32 at once.
+//! 64-byte echoes of tarpc and tonic over a unix socket and of iceoryx2's request-response, beside gimmal's typed calls
+//! and the echo of its engine, one at a time and 32 at once.
 //!
 //! ```text
-//!  round 1: gimmal inline, handed off, tarpc, tonic, iceoryx2     round 2: the same …
-//!  each: server started, warmed up, measured, ended
+//!  round 1: engine, inline, driven, handed off, tarpc, tonic, iceoryx2     round 2: the same …
+//!  each: server started on its core, client on the other, warmed up, measured, ended
 //! ```
-//! Usage: `gimmal-bench-peers [PATH OF gimmal-bench] [CALLS] [ROUNDS]`.
+//! `cargo run --release` prints one table and whether the targets are met; `--json` one object.
 
 #![forbid(unsafe_code)]
 
+mod compare;
 mod grpc;
 mod iox;
+mod ours;
 mod rpc;
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
         Arc,
@@ -23,75 +25,121 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use futures::StreamExt as _;
+use anyhow::{Context as _, Result, anyhow, ensure};
+use clap::{Parser, Subcommand, ValueEnum};
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use gimmal_bench::{args::Cores, recorder::Recorder};
+use gimmal_engine::worker::thread::pin_to;
 
 /// Of one echo, each way.
 pub(crate) const BYTES: usize = 64;
 /// For a server to come.
 const COME: Duration = Duration::from_secs(10);
-/// Whom gimmal is compared with.
-const PEERS: [&str; 3] = ["tarpc", "tonic", "iceoryx2"];
-/// Ways into gimmal.
-const MODES: [&str; 2] = ["inline", "handoff"];
-/// Calls at once.
-const WINDOWS: [usize; 2] = [1, 32];
 
-/// Round trips of one slice, and how long all of them took.
-#[derive(Debug, Default)]
+/// 64-byte echoes between two processes: gimmal over shared memory, its peers beside it.
+#[derive(Parser, Debug)]
+#[command(version)]
+pub(crate) struct Cli {
+    /// Calls of one slice.
+    #[arg(long, default_value = "20000", value_parser = clap::value_parser!(u32).range(10..))]
+    calls: u32,
+    /// Slices of each; everybody takes turns.
+    #[arg(long, default_value = "7", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// One JSON object in place of the table.
+    #[arg(long)]
+    json: bool,
+    /// Only these; targets that need others are left out.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Way>,
+    #[command(subcommand)]
+    serve: Option<Serve>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Serve {
+    /// The other side; started by the first.
+    #[command(hide = true)]
+    Serve { way: Way, place: PathBuf, core: usize },
+}
+
+/// Ways of an echo.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// gimmal's engine.
+    Engine,
+    /// Typed, inline at both ends.
+    Inline,
+    /// Typed, inline, with an owned vector and an async handler.
+    Vectors,
+    /// Typed, driven by tokio's current thread.
+    Driven,
+    /// Typed, handed off and awaited on tokio.
+    Handoff,
+    /// Typed, handed off and waited for.
+    Blocking,
+    Tarpc,
+    Tonic,
+    Iceoryx2,
+}
+
+/// The two cores that every pair of programs runs on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pins {
+    pub(crate) client: usize,
+    pub(crate) server: usize,
+}
+
+/// What one slice came to.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    nanos: Vec<u64>,
-    whole: Duration,
+    /// Of the round trips, nanoseconds.
+    pub(crate) median_ns: f64,
+    /// Calls in a second.
+    pub(crate) per_second: f64,
 }
 
 impl Times {
-    /// One more.
-    pub(crate) fn record(&mut self, start: Instant) {
-        self.nanos.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    }
-
-    /// All are done, since `first`.
-    pub(crate) fn finish(&mut self, first: Instant) {
-        self.whole = first.elapsed();
-    }
-
-    /// The middle one, nanoseconds.
-    fn median(mut self) -> Result<f64> {
-        self.nanos.sort_unstable();
-        let middle = self.nanos.get(self.nanos.len() / 2).context("nothing was measured")?;
-        Ok(f64::from(u32::try_from(*middle)?))
-    }
-
-    /// Calls in a second.
-    fn per_second(self) -> Result<f64> {
-        ensure!(!self.whole.is_zero(), "nothing was measured");
-        Ok(f64::from(u32::try_from(self.nanos.len())?) / self.whole.as_secs_f64())
+    /// Of what was recorded since `first`.
+    pub(crate) fn of(recorder: &mut Recorder, first: Instant) -> Result<Self> {
+        recorder.busy(u64::try_from(first.elapsed().as_nanos())?);
+        ensure!(recorder.count() > 0, "nothing was measured");
+        Ok(Self { median_ns: recorder.fine_median_ns(), per_second: recorder.per_second() })
     }
 }
 
-/// `calls` of what `call` makes, after a tenth of that to warm up; never more than `window` of them at once.
-pub(crate) async fn windowed<F: Future<Output = Result<()>>>(
+/// `calls` of what `call` makes, after a tenth of that to warm up, by `window` callers that make one after the other.
+pub(crate) async fn windowed(
     calls: usize,
     window: usize,
-    call: impl Fn() -> F,
+    call: impl AsyncFn() -> Result<()>,
 ) -> Result<Times> {
-    let timed = || async {
-        let start = Instant::now();
-        call().await.map(|()| start)
+    let run = async |count: usize| -> Result<Recorder> {
+        let caller = async || -> Result<Recorder> {
+            let mut recorder = Recorder::new()?;
+            for _ in 0..count / window {
+                let start = Instant::now();
+                call().await?;
+                recorder.record(u64::try_from(start.elapsed().as_nanos())?);
+            }
+            Ok(recorder)
+        };
+        let mut callers: FuturesUnordered<_> = (0..window).map(|_| caller()).collect();
+        let mut all = Recorder::new()?;
+        while let Some(recorder) = callers.next().await {
+            all.add(&recorder?)?;
+        }
+        Ok(all)
     };
-    let run = |count: usize| futures::stream::iter(0..count).map(|_| timed()).buffer_unordered(window);
-    let mut warm = std::pin::pin!(run(calls / 10));
-    while let Some(done) = warm.next().await {
-        done?;
-    }
-    let mut times = Times::default();
+    run(calls / 10).await?;
     let first = Instant::now();
-    let mut measured = std::pin::pin!(run(calls));
-    while let Some(done) = measured.next().await {
-        times.record(done?);
-    }
-    times.finish(first);
-    Ok(times)
+    let mut recorder = run(calls).await?;
+    Times::of(&mut recorder, first)
+}
+
+/// What everybody's asynchronous side runs on.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
 /// Set when whoever started this process is gone.
@@ -106,28 +154,24 @@ fn stop_flag() -> Arc<AtomicBool> {
     stop
 }
 
-fn pin(which: usize) {
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    if let Some(core) = cores.get(which.min(cores.len().saturating_sub(1))) {
-        core_affinity::set_for_current(*core);
-    }
-}
-
-/// A server of one peer; ends with this.
+/// A server of one way; ends with this.
 struct Server(Child);
 
 impl Server {
-    fn start(peer: &str, place: &Path) -> Result<Self> {
+    fn start(way: Way, place: &Path, core: usize) -> Result<Self> {
+        let name = way.to_possible_value().context("every way has a name")?;
         let child = Command::new(std::env::current_exe()?)
-            .args(["serve", peer])
+            .args(["serve", name.get_name()])
             .arg(place)
+            .arg(core.to_string())
             .stdin(Stdio::piped())
+            .stdout(Stdio::null())
             .spawn()
             .context("starting a server")?;
         let server = Self(child);
         let deadline = Instant::now() + COME;
         while !place.exists() {
-            ensure!(Instant::now() < deadline, "{peer}: its server did not come");
+            ensure!(Instant::now() < deadline, "{way:?}: its server did not come");
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(server)
@@ -137,7 +181,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
-        let deadline = Instant::now() + Duration::from_secs(2);
+        let deadline = Instant::now() + Duration::from_millis(300);
         while Instant::now() < deadline {
             if !matches!(self.0.try_wait(), Ok(None)) {
                 return;
@@ -149,105 +193,64 @@ impl Drop for Server {
     }
 }
 
-/// One peer's median round trip, nanoseconds; with a window its calls per second.
-fn slice(peer: &str, calls: usize, window: usize) -> Result<f64> {
+/// One slice of one way, with `window` calls at once.
+pub(crate) fn slice(way: Way, pins: Pins, calls: usize, window: usize) -> Result<Times> {
     let folder = tempfile::tempdir()?;
     let place = folder.path().join("echo");
-    let _server = Server::start(peer, &place)?;
-    // On a thread of its own, which is pinned: gimmal's bench, started from here, chooses its cores itself.
+    let _server = Server::start(way, &place, pins.server)?;
+    // On a thread of its own, which is pinned with all that it starts.
     let measure = || {
-        pin(0);
-        match peer {
-            "tarpc" => rpc::call(&place, calls, window),
-            "tonic" => grpc::call(&place, calls, window),
-            _ => iox::call(&place, calls),
+        pin_to(pins.client)?;
+        match way {
+            Way::Engine => ours::messages(&place, pins, calls),
+            Way::Inline => ours::inline_calls(&place, calls),
+            Way::Vectors => ours::inline_vectors(&place, calls),
+            Way::Driven => ours::driven_calls(&place, calls, window),
+            Way::Handoff => ours::handed_off_calls(&place, calls, window),
+            Way::Blocking => ours::blocking_calls(&place, calls),
+            Way::Tarpc => rpc::call(&place, calls, window),
+            Way::Tonic => grpc::call(&place, calls, window),
+            Way::Iceoryx2 => iox::call(&place, calls),
         }
     };
     let times = std::thread::scope(|scope| scope.spawn(measure).join());
-    let times =
-        times.map_err(|_| anyhow!("{peer}: its client panicked"))?.with_context(|| peer.to_owned())?;
-    if window == 1 { times.median() } else { times.per_second() }
+    times.map_err(|_| anyhow!("{way:?}: its client panicked"))?.with_context(|| format!("{way:?}"))
 }
 
-/// gimmal's, of a typed method over shared memory.
-fn gimmal(program: &str, mode: &str, calls: usize, window: usize) -> Result<f64> {
-    let test: &[&str] = if window == 1 { &["lat"] } else { &["rate", "-O", "32"] };
-    let output = Command::new(program)
-        .args(test)
-        .args(["--layer", "typed", "--mode", mode, "--loopback", "--json", "--pairs", "1", "-s", "64", "-n"])
-        .arg(calls.to_string())
-        .stderr(Stdio::null())
-        .output()
-        .with_context(|| format!("starting {program}"))?;
-    ensure!(output.status.success(), "{program} ended with {}", output.status);
-    let record: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let key = if window == 1 { "p50_ns" } else { "calls_per_s" };
-    record[key].as_f64().with_context(|| format!("no {key} in its record"))
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
-}
-
-/// All of one window, in turns.
-fn compare(program: &str, calls: usize, rounds: usize, window: usize) -> Result<()> {
-    // iceoryx2's clients have one request under way each.
-    let peers: Vec<&str> = PEERS.into_iter().filter(|peer| window == 1 || *peer != "iceoryx2").collect();
-    let mut ours = vec![Vec::new(); MODES.len()];
-    let mut theirs = vec![Vec::new(); peers.len()];
-    for _ in 0..rounds {
-        for (mode, values) in MODES.iter().zip(&mut ours) {
-            values.push(gimmal(program, mode, calls, window)?);
+fn serve(way: Way, place: &Path, core: usize) -> Result<()> {
+    let stop = stop_flag();
+    pin_to(core)?;
+    match way {
+        Way::Engine => {
+            // It serves for ever; the one that started it is all it has.
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                std::process::exit(0);
+            });
+            ours::serve_messages(place)
         }
-        for (peer, values) in peers.iter().zip(&mut theirs) {
-            values.push(slice(peer, calls, window)?);
-        }
+        Way::Inline | Way::Vectors => ours::serve(place, true, &stop),
+        Way::Driven | Way::Handoff | Way::Blocking => ours::serve(place, false, &stop),
+        Way::Tarpc => rpc::serve(place, &stop),
+        Way::Tonic => grpc::serve(place, &stop),
+        Way::Iceoryx2 => iox::serve(place, &stop),
     }
-    let (what, unit) = if window == 1 { ("RTT p50", "ns") } else { ("calls", "per s") };
-    println!("{BYTES} B echo, {window} at a time, two processes; {what}, median of {rounds} rounds in turns");
-    for (mode, values) in MODES.iter().zip(&ours) {
-        let value = median(values.clone()).unwrap_or(0.0);
-        println!("{:<34} {value:>9.0} {unit}", format!("gimmal, typed, shm, {mode}"));
-    }
-    for (peer, values) in peers.iter().zip(&theirs) {
-        let how = if *peer == "iceoryx2" { "request-response, polled" } else { "unix socket" };
-        let value = median(values.clone()).unwrap_or(0.0);
-        print!("{:<34} {value:>9.0} {unit}", format!("{peer}, {how}"));
-        for (mode, ours) in MODES.iter().zip(&ours) {
-            let mut ratios: Vec<f64> = ours.iter().zip(values).map(|(ours, theirs)| ours / theirs).collect();
-            ratios.sort_by(f64::total_cmp);
-            let (low, high) = (ratios[0], ratios[ratios.len() - 1]);
-            let middle = median(ratios).unwrap_or(0.0);
-            print!("   {mode} is {middle:.3} x ({low:.3} to {high:.3})");
-        }
-        println!();
-    }
-    Ok(())
 }
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [command, peer, place] = &*arguments
-        && command == "serve"
-    {
-        pin(1);
-        let (place, stop) = (Path::new(place), stop_flag());
-        return match &**peer {
-            "tarpc" => rpc::serve(place, &stop),
-            "tonic" => grpc::serve(place, &stop),
-            "iceoryx2" => iox::serve(place, &stop),
-            other => bail!("no such peer: {other}"),
-        };
+    let cli = Cli::parse();
+    if let Some(Serve::Serve { way, place, core }) = &cli.serve {
+        return serve(*way, place, *core);
     }
-    let program = arguments.first().map_or("target/release/gimmal-bench", String::as_str);
-    let number = |at: usize, default| arguments.get(at).map_or(Ok(default), |text| text.parse());
-    let (calls, rounds) = (number(1, 20_000)?, number(2, 7)?);
-    if !Path::new(program).is_file() {
-        bail!(
-            "{program} is not there: cargo build --release -p gimmal-bench, or name it as the first argument"
-        );
+    let cores = Cores::choose(None)?;
+    let pins = Pins { client: cores.client, server: cores.server };
+    let comparison = compare::run(pins, cli.calls.try_into()?, cli.rounds, &cli.only)?;
+    if cli.json {
+        println!("{}", comparison.to_json());
+    } else {
+        print!("{comparison}");
     }
-    ensure!(rounds > 0, "no rounds");
-    WINDOWS.iter().try_for_each(|window| compare(program, calls, rounds, *window))
+    Ok(())
 }

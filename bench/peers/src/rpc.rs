@@ -14,7 +14,7 @@ use tarpc::{
     tokio_serde::formats::Bincode,
 };
 
-use crate::{BYTES, Times};
+use crate::{BYTES, Times, runtime};
 
 #[tarpc::service]
 trait Echo {
@@ -29,10 +29,6 @@ impl Echo for Mirror {
     async fn echo(self, _: context::Context, body: Vec<u8>) -> Vec<u8> {
         body
     }
-}
-
-fn runtime() -> Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
 /// Until `stop`.
@@ -59,13 +55,10 @@ pub(crate) fn call(place: &Path, calls: usize, window: usize) -> Result<Times> {
     runtime()?.block_on(async {
         let transport = tarpc::serde_transport::unix::connect(place, Bincode::default).await?;
         let client = EchoClient::new(client::Config::default(), transport).spawn();
-        crate::windowed(calls, window, || {
-            let client = client.clone();
-            async move {
-                let back = client.echo(context::current(), vec![7; BYTES]).await?;
-                ensure!(back == [7; BYTES], "another body");
-                Ok(())
-            }
+        crate::windowed(calls, window, async || {
+            let back = client.echo(context::current(), vec![7; BYTES]).await?;
+            ensure!(back == [7; BYTES], "another body");
+            Ok(())
         })
         .await
     })

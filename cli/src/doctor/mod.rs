@@ -44,7 +44,7 @@ pub(crate) fn examine(machine: &impl Machine, url: Option<&Address>) -> Report {
     checks.push(limits::huge_pages(machine));
     checks.push(limits::cores(machine));
     match url {
-        Some(Address::Rdma { host, port }) => {
+        Some(Address::Rdma { host, port, .. }) => {
             let route = peer::route(machine, host, *port, &usable);
             let has_route = route.is_fine();
             checks.push(route);

@@ -46,6 +46,8 @@ pub(crate) struct Worker<P: Port, A: App> {
     pub(crate) stopping: bool,
     /// The next turn is a whole one: something waits for more than frames.
     pub(crate) restless: bool,
+    /// The application acted, and what it sent leaves with the next turn.
+    pub(crate) unsent: bool,
 }
 
 impl<P: Port, A: App> Worker<P, A> {
@@ -70,6 +72,7 @@ impl<P: Port, A: App> Worker<P, A> {
             beats: beat::Beats::new(config.heartbeat_ms),
             stopping: false,
             restless: true,
+            unsent: false,
         }
     }
 
@@ -79,6 +82,13 @@ impl<P: Port, A: App> Worker<P, A> {
         let result = act(&mut self.app, &mut io);
         self.settle(now);
         result
+    }
+
+    /// As [`Worker::with`], but what it sends leaves with the next turn, or the next [`Worker::settle`].
+    #[inline]
+    pub(crate) fn with_later<R>(&mut self, now: Time, act: impl FnOnce(&mut A, &mut Io<'_, P>) -> R) -> R {
+        self.unsent = true;
+        act(&mut self.app, &mut Io { port: &mut self.port, conns: &mut self.conns, now })
     }
 
     /// Takes a connection over; `adopted` hears how it went.

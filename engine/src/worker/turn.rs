@@ -320,6 +320,7 @@ impl<P: Port, A: App> Worker<P, A> {
             self.settle_active(now);
         }
         self.port.flush();
+        self.unsent = false;
         self.conns.turn += 1;
         self.restless = self.is_unsettled() || self.port.is_promising();
     }

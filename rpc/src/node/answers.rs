@@ -41,7 +41,7 @@ pub(super) fn send_bytes<P: Port>(
     let bytes = RESPONSE_BYTES + payload.len();
     io.send(conn, response(id), bytes, |body| {
         body[..RESPONSE_BYTES].copy_from_slice(&outcome.encode());
-        body[RESPONSE_BYTES..bytes].copy_from_slice(payload);
+        body[RESPONSE_BYTES..bytes].copy_from_slice(payload); // counted
         Some(bytes)
     })
 }
@@ -154,7 +154,7 @@ pub(super) fn status_bytes(status: &Status) -> Vec<u8> {
     let mut bytes = clip(status.message()).replace('\0', " ").into_bytes();
     if (1..=DETAILS_BYTES_MAX).contains(&status.details().len()) {
         bytes.push(0);
-        bytes.extend_from_slice(status.details());
+        bytes.extend_from_slice(status.details()); // a status
     }
     bytes
 }

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     answer::Answer,
+    copied,
     cx::Cx,
     frame::{Form, Outcome, RESPONSE_BYTES, RequestHead},
     id::CallId,
@@ -73,7 +74,8 @@ impl Node {
         let deadline = head.deadline_at(io.now());
         match bulk {
             Some(bulk) if entry.method.takes_bulk => {
-                let arguments = arguments.to_vec();
+                copied::count(arguments, &self.counters.copied_requests);
+                let arguments = arguments.to_vec(); // counted
                 let state = State::Pulling { entry, arguments, offer: Some(bulk), form: Form::default() };
                 self.occupy(conn, id, deadline, state);
                 self.pull_request(io, conn, id.slot);
@@ -432,6 +434,7 @@ impl Node {
         match sent {
             Sent::Left => {
                 self.counters.answers.increment();
+                copied::count(answered.payload(), &self.counters.copied_answers);
                 drop_answered(answered);
                 return;
             }
@@ -458,6 +461,7 @@ impl Node {
         while let Some((id, answered)) = here.serving.first_answer() {
             match send_answer(io, conn, id, answered) {
                 Sent::Left => {
+                    copied::count(answered.payload(), &self.counters.copied_answers);
                     self.counters.answers.increment();
                     self.counters.serving.decrement();
                     here.serving.answer_left();

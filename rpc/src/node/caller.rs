@@ -12,6 +12,7 @@ use crate::{
     calls::{CallKey, Calls, Reply, State},
     cell::{CallCell, Outcome},
     codec::{Compose, EncodeError, compose_into},
+    copied,
     error::TransportError,
     frame::{self, Form, Kind, REQUEST_BYTES, RequestHead},
     id::CallId,
@@ -24,6 +25,10 @@ use crate::{
 pub(crate) trait Source {
     /// How they travel.
     fn form(&self) -> Form;
+    /// The arguments, where they lie written already: they are copied to where they leave from.
+    fn written(&self) -> &[u8] {
+        &[]
+    }
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError>;
     /// See [`Compose::composed_bytes`].
     fn composed_bytes(&self) -> Option<usize>;
@@ -40,6 +45,10 @@ pub(crate) struct Composed(pub(crate) Vec<u8>, pub(crate) Form);
 impl Source for Composed {
     fn form(&self) -> Form {
         self.1
+    }
+
+    fn written(&self) -> &[u8] {
+        &self.0
     }
 
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
@@ -204,8 +213,12 @@ impl Node {
             let compose = |out: &mut [u8]| source.compose(out);
             let head = (source.form().kind(method.is_oneway), timeout, window);
             match send_request(io, conn, id, method, head, &mut loan, compose) {
-                Ok(()) if method.is_oneway => return Ok(self.told_peer(conn, method, reply)),
+                Ok(()) if method.is_oneway => {
+                    copied::count(source.written(), &self.counters.copied_requests);
+                    return Ok(self.told_peer(conn, method, reply));
+                }
                 Ok(()) => {
+                    copied::count(source.written(), &self.counters.copied_requests);
                     self.counters.posted.increment();
                     self.calls_live += 1;
                     self.next_deadline = self.next_deadline.min(deadline);
@@ -303,6 +316,9 @@ impl Node {
             let id = if method.is_oneway { CallId::NONE } else { id };
             let compose = |out: &mut [u8]| body.compose(out);
             let sent = send_request(io, conn, id, method, head, &mut call.loan, compose);
+            if sent.is_ok() {
+                copied::count(&body, &self.counters.copied_requests);
+            }
             call.body = body;
             match sent {
                 Ok(()) if method.is_oneway => {
@@ -379,7 +395,7 @@ impl Node {
         };
         self.counters.answered.increment();
         self.calls_live -= 1;
-        here.calls.finish_bytes(index, is_error, payload);
+        here.calls.finish_bytes(index, is_error, payload, &self.counters.copied_answers);
         if here.calls.is_queued() {
             self.send_requests(io, conn);
         }
@@ -412,7 +428,7 @@ impl Node {
         let mut buffer = std::mem::take(&mut call.body);
         match (outcome, bulk) {
             (frame::Outcome::Ok, Some(bulk)) if wanted => {
-                fill(&mut buffer, payload);
+                copied::into_buffer(&mut buffer, payload, &self.counters.copied_answers);
                 call.body = buffer;
                 (call.state, call.is_error, call.is_large) = (State::Pulling, is_error, false);
                 call.offer = Some(bulk);
@@ -424,7 +440,7 @@ impl Node {
                 }
                 let outcome = match outcome {
                     frame::Outcome::Ok | frame::Outcome::App => {
-                        fill(&mut buffer, payload);
+                        copied::into_buffer(&mut buffer, payload, &self.counters.copied_answers);
                         Outcome::Answered { is_error, body: buffer, bulk: None }
                     }
                     frame::Outcome::Status { code, fate } => Outcome::Status(status_of(code, fate, payload)),
@@ -556,11 +572,6 @@ impl Node {
             gone.calls.finish(index, Outcome::Failed(error));
         }
     }
-}
-
-fn fill(buffer: &mut Vec<u8>, payload: &[u8]) {
-    buffer.clear();
-    buffer.extend_from_slice(payload);
 }
 
 /// What became of a pull.

@@ -193,6 +193,12 @@ impl Node {
         known.map_or(CloseReason::Local, |(_, reason)| reason.clone())
     }
 
+    /// Whether the connection has no other call under way than the one that was started last.
+    #[inline]
+    pub(crate) fn is_alone(&mut self, conn: ConnId) -> bool {
+        self.conns.get_mut(conn).is_none_or(|here| here.calls.is_alone())
+    }
+
     /// What a call made by this thread came to, once; see [`Calls::take`].
     #[inline]
     pub(crate) fn take_local(&mut self, conn: ConnId, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {

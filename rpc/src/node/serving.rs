@@ -25,6 +25,16 @@ pub(super) enum Answered {
     Large(Outcome, Option<Loan>),
 }
 
+impl Answered {
+    /// What is copied when it leaves.
+    pub(super) fn payload(&self) -> &[u8] {
+        match self {
+            Self::Bytes(Outcome::Ok | Outcome::App, bytes) => bytes,
+            _ => &[],
+        }
+    }
+}
+
 impl std::fmt::Debug for Answered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -15,7 +15,7 @@ use gimmal_engine::{
 
 use super::{
     Fresh, Node,
-    sim_tests::{DEVICES, Rng, config, connect, node, seeds, turns, world},
+    sim_tests::{Rng, config, connect, each, node, seeds, turns, world},
 };
 use crate::{
     Cx, Sink, Stream,
@@ -208,23 +208,19 @@ impl Run {
 #[test]
 fn streams_give_every_item_once_on_every_medium() {
     let mut whole = 0;
-    for (name, device) in DEVICES {
-        for seed in 0..seeds() / 2 {
-            whole += Run::new(seed, world(seed, device())).run(&format!("{name}, seed {seed}"), false);
-        }
-    }
+    each("streams_give_every_item_once_on_every_medium", seeds(), |what, seed, device| {
+        whole += Run::new(seed, world(seed, device)).run(what, false);
+    });
     assert!(whole > 0);
 }
 
 #[test]
 fn r25_a_connection_lost_anywhere_ends_every_stream() {
-    for (name, device) in DEVICES {
-        for seed in 0..seeds() / 2 {
-            let mut config = world(seed, device());
-            config.faults = vec![Fault::at(Step::Frame(5 + seed % 50 * 8), FaultKind::Lost)];
-            let mut run = Run::new(seed, config);
-            run.run(&format!("{name}, seed {seed}"), true);
-            assert_eq!(run.sim.findings().injected.len(), 1, "{name}, seed {seed}: not injected");
-        }
-    }
+    each("r25_a_connection_lost_anywhere_ends_every_stream", seeds(), |what, seed, device| {
+        let mut config = world(seed, device);
+        config.faults = vec![Fault::at(Step::Frame(5 + seed % 50 * 8), FaultKind::Lost)];
+        let mut run = Run::new(seed, config);
+        run.run(what, true);
+        assert_eq!(run.sim.findings().injected.len(), 1, "{what}: not injected");
+    });
 }

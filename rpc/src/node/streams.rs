@@ -58,7 +58,7 @@ fn pump<P: Port>(
         };
         let head = Head { kind: kind.code(), aux: id.aux() };
         let sent = io.send(conn, head, bytes.len(), |body| {
-            body[..bytes.len()].copy_from_slice(bytes);
+            body[..bytes.len()].copy_from_slice(bytes); // an item
             Some(bytes.len())
         });
         match sent {

@@ -20,6 +20,8 @@ struct World {
     server: <Verbs as Provider>::Port,
     client: <Verbs as Provider>::Port,
     start: Instant,
+    /// What the URLs to connect to choose.
+    query: String,
 }
 
 /// A connection as both of its ends see it.
@@ -33,7 +35,7 @@ impl World {
         let provider = Verbs::new();
         let config = PortConfig { ring_bytes: 64 << 10, ..PortConfig::default() };
         let (server, client) = (provider.open_port(&config)?, provider.open_port(&config)?);
-        Ok(Self { provider, server, client, start: Instant::now() })
+        Ok(Self { provider, server, client, start: Instant::now(), query: String::new() })
     }
 
     fn listen(
@@ -58,7 +60,7 @@ impl World {
         port: u16,
         options: &ConnectOptions,
     ) -> Result<Ends, Failure> {
-        let address: Address = format!("rdma://{}:{port}", site.url_host()).parse()?;
+        let address: Address = format!("rdma://{}:{port}{}", site.url_host(), self.query).parse()?;
         let mut connecting = self.provider.connect(&address, &self.client.gate(), options)?;
         let deadline = Instant::now() + STEP;
         let incoming = loop {
@@ -156,11 +158,15 @@ fn device_of(site: &Site) -> &'static str {
     if site.iwarp { "siw0" } else { "rxe0" }
 }
 
-/// A listener on one device is not reached through the other.
+/// A listener on one device is not reached through the other. The option chooses it, or the URL.
 pub(crate) fn listen_on_one(sites: &[Site]) -> Outcome {
-    for site in sites {
+    for (site, by_url) in sites.iter().flat_map(|site| [(site, false), (site, true)]) {
         let mut world = World::new()?;
-        let (mut listener, port) = world.listen("rdma://*:0", Some(device_of(site)))?;
+        let device = device_of(site);
+        let (mut listener, port) = match by_url {
+            false => world.listen("rdma://*:0", Some(device))?,
+            true => world.listen(&format!("rdma://*:0?device={device}"), Some("mlx5_9"))?,
+        };
         for from in sites {
             let outcome = world.connect(&mut listener, from, port, &ConnectOptions::default());
             match outcome {
@@ -188,6 +194,10 @@ pub(crate) fn connect_through_one(sites: &[Site]) -> Outcome {
         is_through(&world.connect(&mut listener, site, port, &through)?, site)?;
         let from = ConnectOptions { source: Some(site.host.parse()?), ..ConnectOptions::default() };
         is_through(&world.connect(&mut listener, site, port, &from)?, site)?;
+        world.query = format!("?device={}&source={}", device_of(site), site.host);
+        let elsewhere = ConnectOptions { source: Some([10, 99, 9, 9].into()), ..ConnectOptions::default() };
+        is_through(&world.connect(&mut listener, site, port, &elsewhere)?, site)?;
+        world.query.clear();
         let foreign = ConnectOptions { source: Some([10, 99, 9, 9].into()), ..through.clone() };
         let refused =
             world.connect(&mut listener, site, port, &foreign).err().ok_or("from a foreign address")?;

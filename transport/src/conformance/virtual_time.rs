@@ -39,7 +39,7 @@ impl Harness<Sim> for VirtualTime {
     }
 
     fn wrong_address(&self) -> Address {
-        Address::Rdma { host: "127.0.0.1".to_owned(), port: 1 }
+        Address::Rdma { host: "127.0.0.1".to_owned(), port: 1, via: crate::Via::default() }
     }
 
     fn now(&mut self) -> Time {

@@ -105,6 +105,11 @@ impl Release {
         Arc::new(Self { done: AtomicBool::new(false), waker })
     }
 
+    /// Makes it one that was not dropped yet. `false`: somebody still has it.
+    pub(crate) fn reuse(this: &mut Arc<Self>) -> bool {
+        Arc::get_mut(this).map(|release| release.done = AtomicBool::new(false)).is_some()
+    }
+
     fn set(&self) {
         // Our reads are done before the worker tells the peer.
         raise(&self.done);

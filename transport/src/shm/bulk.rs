@@ -30,6 +30,25 @@ pub(super) struct Passed {
     out: Vec<bool>,
     /// The peer's segments, by the names it gave them.
     into: Vec<(u64, Arc<Region>)>,
+    /// Of bulk that is read, or was.
+    releases: Vec<Arc<Release>>,
+}
+
+/// Releases that are used again; more bulk than that at once takes some of its own.
+const RELEASES: usize = 16;
+
+impl Passed {
+    fn release(&mut self, waker: &Waker) -> Arc<Release> {
+        if let Some(known) = self.releases.iter_mut().find_map(|known| Release::reuse(known).then_some(known))
+        {
+            return Arc::clone(known);
+        }
+        let release = Release::new(Arc::clone(waker));
+        if self.releases.len() < RELEASES {
+            self.releases.push(Arc::clone(&release));
+        }
+        release
+    }
 }
 
 /// The pool's segments that this port has met, so that an offer takes no lock.
@@ -84,7 +103,7 @@ impl Live {
     }
 
     /// Checks what the peer offered against what it passed.
-    pub(super) fn bulk(&self, offer: Offer, waker: &Waker) -> Result<Bulk, BulkError> {
+    pub(super) fn bulk(&mut self, offer: Offer, waker: &Waker) -> Result<Bulk, BulkError> {
         let bad = || BulkError::Offer(Violation::Malformed { what: "bulk offer" });
         let segment = self.passed.into.iter().find(|(id, _)| *id == offer.key);
         let (_, region) = segment.ok_or_else(bad)?;
@@ -93,9 +112,11 @@ impl Live {
         if len > region.len() || offset > region.len() - len {
             return Err(bad());
         }
+        let region = Arc::clone(region);
+        let release = self.passed.release(waker);
         // SAFETY: the bytes are inside a segment that this process maps read-only; the peer, of the same user, is
         // trusted to leave them alone until it hears of the release.
-        Ok(unsafe { Bulk::in_place(Arc::clone(region), offset, len, Release::new(Arc::clone(waker))) })
+        Ok(unsafe { Bulk::in_place(region, offset, len, release) })
     }
 
     /// Takes a segment that the peer passed.

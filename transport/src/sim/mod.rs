@@ -150,6 +150,12 @@ impl Sim {
         self.shared.with(|world| world.findings.misuses.iter().filter(overwrite).count() as u64)
     }
 
+    /// Loans of all connections that stand, offered or not, that were not dropped.
+    #[must_use]
+    pub fn loans(&self) -> usize {
+        self.shared.with(|world| world.loans.len())
+    }
+
     /// Ports that are open.
     #[must_use]
     pub fn ports(&self) -> usize {

@@ -32,6 +32,7 @@ use crate::{
         raw::{CmError, PathData, Target},
         sys,
         timers::{set_ack_timeout, set_rnr_timer},
+        turns::Running,
     },
 };
 
@@ -60,6 +61,8 @@ pub(crate) struct Attempt {
     /// Our addresses to connect from, when the device or one of them was chosen.
     pub(crate) sources: Vec<IpAddr>,
     pub(crate) deadline: Instant,
+    /// Once it has its turn.
+    pub(crate) running: Option<Running>,
     pub(crate) outcome: Sender<Outcome>,
 }
 
@@ -310,6 +313,7 @@ fn parts(lane: Option<Lane>) -> Option<(Qp, Box<Holdings>)> {
 
 impl Control {
     pub(crate) fn connect(&mut self, attempt: Box<Attempt>) {
+        self.look_at(attempt.deadline);
         if let Some(target) = naming::literal(&attempt.host, attempt.port) {
             return self.try_targets(attempt, Ok(vec![target]));
         }

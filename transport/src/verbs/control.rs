@@ -152,6 +152,7 @@ impl ControlHandle {
             serial: 0,
             stray_events: 0,
             stopping: false,
+            next_look: None,
         };
         std::thread::Builder::new()
             .name("gimmal-control".to_owned())
@@ -202,6 +203,8 @@ pub(crate) struct Control {
     serial: u64,
     stray_events: u64,
     stopping: bool,
+    /// No attempt's deadline is before it. Most end long before theirs: then it is looked at once, in vain.
+    next_look: Option<Instant>,
 }
 
 impl Control {
@@ -485,15 +488,18 @@ impl Control {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let named = self.naming.values().map(|attempt| attempt.deadline);
-        let active = self.ids.values().filter_map(|entry| match &entry.role {
-            Role::Active(active) => Some(active.deadline()),
-            _ => None,
-        });
-        named.chain(active).chain(self.turns.deadlines()).chain(self.removals.next_look()).min()
+        self.next_look.into_iter().chain(self.removals.next_look()).min()
+    }
+
+    /// An attempt with this deadline begins.
+    pub(crate) fn look_at(&mut self, deadline: Instant) {
+        self.next_look = Some(self.next_look.map_or(deadline, |at| at.min(deadline)));
     }
 
     fn expire(&mut self, now: Instant) {
+        if self.next_look.is_none_or(|at| now < at) {
+            return;
+        }
         let late: Vec<IdKey> = self
             .ids
             .iter()
@@ -514,6 +520,12 @@ impl Control {
             let error = attempt.timeout("looking up the name");
             attempt.finish(Err(error));
         }
+        let named = self.naming.values().map(|attempt| attempt.deadline);
+        let active = self.ids.values().filter_map(|entry| match &entry.role {
+            Role::Active(active) => Some(active.deadline()),
+            _ => None,
+        });
+        self.next_look = named.chain(active).chain(self.turns.deadlines()).min();
     }
 
     /// The last handle is gone: nobody has a port, a link or a listener any more.

@@ -25,7 +25,7 @@ use crate::{
         device::{Context, DeviceLimits, Pd},
         grant::{GrantPages, GrantPlaces},
         pool::Pool,
-        rings::Rings,
+        rings::{Rings, Room},
         wr_id::INDEX_LIMIT,
     },
 };
@@ -198,8 +198,24 @@ impl Shared {
     /// its pool.
     pub(crate) fn forget(&self, context: usize) -> Option<Arc<Pool>> {
         let mut devices = lock(&self.devices);
-        let at = devices.iter().position(|device| device.context.raw().addr() == context);
-        at.map(|at| Arc::clone(&devices.swap_remove(at).pool))
+        let at = devices.iter().position(|device| device.context.raw().addr() == context)?;
+        let device = devices.swap_remove(at);
+        self.rings.forget(&device.pd);
+        Some(Arc::clone(&device.pool))
+    }
+
+    /// Keeps memory for the next connection; registered, unless its device is gone.
+    ///
+    /// # Safety
+    /// As for [`Rings::give_back`].
+    pub(crate) unsafe fn give_back(&self, mut room: Room) {
+        // Held until it is kept: what `forget` does not find here, it finds there.
+        let devices = lock(&self.devices);
+        let lost = room.registration.take_if(|known| !devices.iter().any(|device| known.is_of(&device.pd)));
+        // SAFETY: the caller's promise.
+        unsafe { self.rings.give_back(room) };
+        drop(devices);
+        drop(lost);
     }
 
     /// The device of a connection that has a seat.

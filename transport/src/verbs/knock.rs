@@ -31,7 +31,7 @@ struct Client {
 
 impl Client {
     fn start(address: &Address, private: &[u8]) -> Option<Self> {
-        let Address::Rdma { host, port } = address else { return None };
+        let Address::Rdma { host, port, .. } = address else { return None };
         let to = look_up(host, *port).ok()?.into_iter().next()?;
         let channel = EventChannel::new().ok()?;
         let id = CmId::new(&channel).ok()?;

@@ -36,7 +36,7 @@ pub(crate) const CREATE_QP: &str = "rdma_create_qp";
 /// What the device must let go of before the seat is free. Fields drop in this order.
 #[derive(Debug)]
 pub(crate) struct Holdings {
-    registrations: Vec<Mr>,
+    registrations: Vec<Arc<Mr>>,
     share: CqShare,
     device: Arc<PortDevice>,
     pub(crate) seat: Seat,
@@ -149,15 +149,15 @@ impl Lane {
         let caps = self.holdings.device.limits.capabilities(inline);
         let negotiated = Negotiated::settle("verbs", &caps, config, ours, theirs)?;
         let pd = &self.holdings.device.pd;
-        let tx = shared.rings.take(Shape::Ring { bytes: theirs.ring_bytes as usize })?;
-        let tx_registration = Mr::new(pd, &tx.region, Purpose::Local)?;
+        let mut tx = shared.rings.take(Shape::Ring { bytes: theirs.ring_bytes as usize })?;
+        let tx_registration = tx.registered(pd)?;
         let slab_bytes = (usize::from(config.arrivals) + GOODBYE) * config.slot_bytes as usize;
         let (shape, purpose) = match negotiated.path {
             DataPath::Ring => (Shape::Ring { bytes: config.ring_bytes as usize }, Purpose::ReceiveRing),
             DataPath::SendRecv => (Shape::Slab { bytes: slab_bytes }, Purpose::Local),
         };
         let rx = shared.rings.take(shape)?;
-        let rx_registration = Mr::new(pd, &rx.region, purpose)?;
+        let rx_registration = Arc::new(Mr::new(pd, &rx.region, purpose)?);
         let wiring = Wiring {
             tx_lkey: tx_registration.lkey(),
             rx_lkey: rx_registration.lkey(),

@@ -10,7 +10,7 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::{
     AcceptError, Address, DeviceChoice, Hello, Incoming, Key, ListenError, ListenOptions, Listener,
-    PortError, Refusal, RejectReason,
+    PortError, Refusal, RejectReason, Via,
     hello::{Feature, encode_reject},
     proof::{Session, admit, random},
     rejected::Rejected,
@@ -337,7 +337,7 @@ impl VerbsListener {
             reply,
         });
         let (ids, bound) = answer.recv().map_err(|_| ListenError::Port(control::gone()))??;
-        let address = Address::Rdma { host: host.to_owned(), port: bound };
+        let address = Address::Rdma { host: host.to_owned(), port: bound, via: Via::default() };
         Ok(Self { control: Arc::clone(control), address, ids, requests, rejected })
     }
 }

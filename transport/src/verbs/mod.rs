@@ -61,7 +61,7 @@ use std::{
 use crossbeam::channel::bounded;
 
 use crate::{
-    Address, ConnectError, ConnectOptions, ListenError, ListenOptions, PortConfig, PortError, Provider,
+    Address, ConnectError, ConnectOptions, ListenError, ListenOptions, PortConfig, PortError, Provider, Via,
 };
 
 pub use addresses::{Assigned, all as addresses};
@@ -106,9 +106,9 @@ impl Verbs {
     }
 }
 
-fn rdma_host(address: &Address) -> Result<(&str, u16), String> {
+fn rdma_host(address: &Address) -> Result<(&str, u16, &Via), String> {
     match address {
-        Address::Rdma { host, port } => Ok((host, *port)),
+        Address::Rdma { host, port, via } => Ok((host, *port, via)),
         other => Err(format!("{other} is not for verbs; use rdma://host:port")),
     }
 }
@@ -144,9 +144,15 @@ impl Provider for Verbs {
     }
 
     fn listen(&self, address: &Address, options: &ListenOptions) -> Result<VerbsListener, ListenError> {
-        let (host, port) =
-            rdma_host(address).map_err(|why| ListenError::Address { address: address.to_string(), why })?;
-        VerbsListener::start(&self.control()?, host, port, options)
+        let wrong = |why| ListenError::Address { address: address.to_string(), why };
+        let (host, port, via) = rdma_host(address).map_err(wrong)?;
+        if via.source.is_some() {
+            return Err(wrong(
+                "a listener has no source: give its address as the host, or a device".to_owned(),
+            ));
+        }
+        let device = via.device.clone().or_else(|| options.device.clone());
+        VerbsListener::start(&self.control()?, host, port, &ListenOptions { device, ..options.clone() })
     }
 
     fn connect(
@@ -155,9 +161,12 @@ impl Provider for Verbs {
         gate: &VerbsGate,
         options: &ConnectOptions,
     ) -> Result<VerbsConnecting, ConnectError> {
-        let (host, port) =
+        let (host, port, via) =
             rdma_host(address).map_err(|why| ConnectError::Address { address: address.to_string(), why })?;
         let control = self.control()?;
+        let mut options = options.clone();
+        options.device = via.device.clone().or(options.device);
+        options.source = via.source.or(options.source);
         let mut sources: Vec<_> = options.source.into_iter().collect();
         if let Some(choice) = &options.device {
             let has = ports::addresses_of(choice)?;
@@ -178,10 +187,11 @@ impl Provider for Verbs {
             candidates: VecDeque::new(),
             current: None,
             shared: Arc::clone(&gate.shared),
-            options: options.clone(),
+            deadline: Instant::now() + options.connect_timeout,
+            options,
             nonce: u128::from_le_bytes(crate::proof::random()?),
             sources,
-            deadline: Instant::now() + options.connect_timeout,
+            running: None,
             outcome: sender,
         };
         VerbsConnecting::start(&control, attempt, outcome)

@@ -71,7 +71,7 @@ pub(crate) struct Mr {
     raw: NonNull<sys::ibv_mr>,
     lkey: u32,
     rkey: u32,
-    _pd: Arc<Pd>,
+    pd: Arc<Pd>,
 }
 
 // SAFETY: a registration is only named in calls that libibverbs and the kernel serialise.
@@ -96,7 +96,11 @@ impl Mr {
         let lkey = unsafe { (*raw.as_ptr()).lkey };
         // SAFETY: as above.
         let rkey = unsafe { (*raw.as_ptr()).rkey };
-        Ok(Self { raw, lkey, rkey, _pd: Arc::clone(pd) })
+        Ok(Self { raw, lkey, rkey, pd: Arc::clone(pd) })
+    }
+
+    pub(crate) fn is_of(&self, pd: &Arc<Pd>) -> bool {
+        Arc::ptr_eq(&self.pd, pd)
     }
 
     pub(crate) fn lkey(&self) -> u32 {

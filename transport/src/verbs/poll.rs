@@ -279,7 +279,7 @@ impl VerbsPort {
         }
         for room in conn.into_rooms() {
             // SAFETY: `Gone` is said after the queue pair and its registrations went; `conn` was the last to point there.
-            unsafe { self.gate.shared.rings.give_back(room) };
+            unsafe { self.gate.shared.give_back(room) };
         }
         self.backlog.push_back(Event::Closed { conn: id, reason });
     }

@@ -1,11 +1,11 @@
 //! Ring and slab memory that connections of a port left behind, kept for its next ones.
 //!
-//! Making a ring (a memory file, two mappings, its pages) costs more than registering it. What lies here is registered
-//! nowhere: each connection has registrations of its own, so a key ends with the connection it was granted to.
+//! Making a ring (a memory file, two mappings, its pages) costs more than registering it. Transmit rings, whose key no
+//! peer ever learns, stay registered too. What a peer wrote is registered anew: its key ends with its connection.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use rustix::fs::MemfdFlags;
@@ -13,11 +13,18 @@ use rustix::fs::MemfdFlags;
 use crate::{
     PortError,
     mem::{Access, Region},
-    verbs::gate::lock,
+    verbs::{
+        device::Pd,
+        gate::lock,
+        mr::{Mr, Purpose},
+    },
 };
 
 /// Memory that is kept although nobody uses it, bytes for each port.
 const KEPT_BYTES: usize = 16 << 20;
+/// Of those, how much may stay registered: each ring's pages are pinned twice, and the limit of locked memory is shared
+/// with bulk.
+const KEPT_PINNED_BYTES: usize = 1 << 20;
 
 /// What a connection receives into or sends from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +59,20 @@ impl Shape {
 pub(crate) struct Room {
     pub(crate) region: Region,
     pub(crate) shape: Shape,
+    /// For our own device alone. Whoever has a queue pair that uses it has a share.
+    pub(crate) registration: Option<Arc<Mr>>,
+}
+
+impl Room {
+    /// Its registration with `pd`, made if it has none there.
+    pub(crate) fn registered(&mut self, pd: &Arc<Pd>) -> Result<Arc<Mr>, PortError> {
+        if let Some(known) = self.registration.as_ref().filter(|known| known.is_of(pd)) {
+            return Ok(Arc::clone(known));
+        }
+        let new = Arc::new(Mr::new(pd, &self.region, Purpose::Local)?);
+        self.registration = Some(Arc::clone(&new));
+        Ok(new)
+    }
 }
 
 /// See the module.
@@ -64,6 +85,7 @@ pub(crate) struct Rings {
 struct Idle {
     rooms: Vec<Room>,
     bytes: usize,
+    pinned: usize,
 }
 
 impl Rings {
@@ -73,11 +95,15 @@ impl Rings {
             let mut idle = lock(&self.idle);
             let at = idle.rooms.iter().rposition(|room| room.shape == shape);
             at.map(|at| {
+                let room = idle.rooms.swap_remove(at);
                 idle.bytes -= shape.bytes();
-                idle.rooms.swap_remove(at)
+                idle.pinned -= if room.registration.is_some() { shape.bytes() } else { 0 };
+                room
             })
         };
-        let Some(mut room) = kept else { return Ok(Room { region: shape.make()?, shape }) };
+        let Some(mut room) = kept else {
+            return Ok(Room { region: shape.make()?, shape, registration: None });
+        };
         // One peer's bytes must not turn up in what another one sends or is sent.
         // SAFETY: it was given back, so no device and nobody here uses it any more.
         unsafe { room.region.clear(shape.bytes()) };
@@ -87,16 +113,33 @@ impl Rings {
     /// Keeps it, if there is not too much already.
     ///
     /// # Safety
-    /// The queue pair and the registrations that knew this memory are gone, and nothing points into it.
-    pub(crate) unsafe fn give_back(&self, room: Room) {
+    /// The queue pair and the registrations that knew this memory are gone, but for its own, and nothing points into it.
+    pub(crate) unsafe fn give_back(&self, mut room: Room) {
+        let bytes = room.shape.bytes();
         let mut idle = lock(&self.idle);
-        if idle.bytes + room.shape.bytes() <= KEPT_BYTES {
-            idle.bytes += room.shape.bytes();
-            idle.rooms.push(room);
+        // What goes takes long to unmap: not under the lock.
+        let surplus = if idle.bytes + bytes > KEPT_BYTES {
+            (Some(room), None)
         } else {
-            drop(idle);
-            // Unmapping takes long: not under the lock.
-            drop(room);
+            let too_much = idle.pinned + bytes > KEPT_PINNED_BYTES;
+            let registration = if too_much { room.registration.take() } else { None };
+            idle.bytes += bytes;
+            idle.pinned += if room.registration.is_some() { bytes } else { 0 };
+            idle.rooms.push(room);
+            (None, registration)
+        };
+        drop(idle);
+        drop(surplus);
+    }
+
+    /// Nothing that is kept stays registered with `pd`.
+    pub(crate) fn forget(&self, pd: &Arc<Pd>) {
+        let mut idle = lock(&self.idle);
+        let Idle { rooms, pinned, .. } = &mut *idle;
+        for room in rooms {
+            if room.registration.take_if(|known| known.is_of(pd)).is_some() {
+                *pinned -= room.shape.bytes();
+            }
         }
     }
 }

@@ -75,7 +75,7 @@ impl Rx {
     /// `None`: a frame in it is still lent, or may still be held.
     pub(crate) fn into_room(self) -> Option<Room> {
         let region = Rc::into_inner(self.memory).filter(|region| !region.is_viewed())?;
-        Some(Room { region, shape: self.shape })
+        Some(Room { region, shape: self.shape, registration: None })
     }
 
     pub(crate) fn arrivals(&self) -> u64 {
@@ -257,7 +257,7 @@ mod tests {
         };
         let bytes = bytes as usize;
         let shape = if ring { Shape::Ring { bytes } } else { Shape::Slab { bytes } };
-        (Rx::new(Room { region: ours, shape }, 0, &terms), theirs)
+        (Rx::new(Room { region: ours, shape, registration: None }, 0, &terms), theirs)
     }
 
     fn write(device: &Region, at: usize, bits: u64) {

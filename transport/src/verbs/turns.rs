@@ -4,37 +4,45 @@
 //! making its queue pair when the kernel gives up on the first (siw waits 10 s for the answer to its MPA request), and
 //! none would connect.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{collections::VecDeque, sync::Arc, time::Instant};
 
-use crate::verbs::{connect::Attempt, control::Control, entry::Role};
+use crate::verbs::{connect::Attempt, control::Control};
 
 /// At most so many. As many handshakes as a listener takes on by default.
 const AT_ONCE: usize = 128;
 
+/// That an attempt runs, until it is dropped.
+pub(crate) type Running = Arc<()>;
+
 /// Attempts whose target is known and that did not begin.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(VecDeque<Box<Attempt>>);
+pub(crate) struct Turns {
+    waiting: VecDeque<Box<Attempt>>,
+    /// Shared with each that runs: to look for them among all ids with every event would cost a server with thousands
+    /// of connections more than the connecting.
+    running: Running,
+}
 
 impl Turns {
     pub(crate) fn push(&mut self, attempt: Box<Attempt>) {
-        self.0.push_back(attempt);
+        self.waiting.push_back(attempt);
     }
 
     pub(crate) fn deadlines(&self) -> impl Iterator<Item = Instant> {
-        self.0.iter().map(|attempt| attempt.deadline)
+        self.waiting.iter().map(|attempt| attempt.deadline)
     }
 
     /// Nobody wants it any more.
     pub(crate) fn remove(&mut self, ticket: u64) {
-        self.0.retain(|attempt| attempt.ticket != ticket);
+        self.waiting.retain(|attempt| attempt.ticket != ticket);
     }
 
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        self.waiting.clear();
     }
 
     pub(crate) fn expire(&mut self, now: Instant) {
-        self.0.retain(|attempt| {
+        self.waiting.retain(|attempt| {
             if attempt.deadline <= now {
                 attempt.finish(Err(attempt.timeout("waiting for its turn: others connect")));
             }
@@ -43,20 +51,20 @@ impl Turns {
     }
 
     /// The next one, if fewer than [`AT_ONCE`] run.
-    fn next(&mut self, running: usize) -> Option<Box<Attempt>> {
-        if running < AT_ONCE { self.0.pop_front() } else { None }
+    fn next(&mut self) -> Option<Box<Attempt>> {
+        if Arc::strong_count(&self.running) > AT_ONCE {
+            return None;
+        }
+        let mut attempt = self.waiting.pop_front()?;
+        attempt.running = Some(Arc::clone(&self.running));
+        Some(attempt)
     }
 }
 
 impl Control {
     /// Begins as many as may run.
     pub(crate) fn begin_waiting(&mut self) {
-        if self.turns.0.is_empty() {
-            return;
-        }
-        loop {
-            let running = self.ids.values().filter(|entry| matches!(entry.role, Role::Active(_))).count();
-            let Some(attempt) = self.turns.next(running) else { return };
+        while let Some(attempt) = self.turns.next() {
             self.try_address(attempt, None);
         }
     }

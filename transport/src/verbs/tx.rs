@@ -6,13 +6,14 @@
 //! Ring path: one write-with-immediate for each chain, to the same positions of the peer's ring, immediate =
 //! bytes of the chain. Send/recv path: one SEND for each chain, from the same staging ring.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use crate::{
     Chain, ConnId, DataPath, FrameWord, Negotiated, PortConfig, PortCounters, Position, Refused, Tag,
     frame::{FRAME_WORD_BYTES, span},
     mem::Region,
     verbs::{
+        mr::Mr,
         qp::{Flags, LocalBytes, PostError, Qp, RemoteBytes, SendList},
         rings::{Room, Shape},
         sys,
@@ -41,6 +42,8 @@ struct Staged {
 #[derive(Debug)]
 pub(crate) struct Tx {
     ring: Region,
+    /// Goes back with the ring.
+    registration: Option<Arc<Mr>>,
     lkey: u32,
     ring_bytes: usize,
     path: DataPath,
@@ -68,6 +71,7 @@ impl Tx {
         let reads = negotiated.initiator_depth.granted as usize;
         Self {
             ring: room.region,
+            registration: room.registration,
             lkey,
             ring_bytes: negotiated.tx_ring_bytes as usize,
             path: negotiated.path,
@@ -90,7 +94,11 @@ impl Tx {
     }
 
     pub(crate) fn into_room(self) -> Room {
-        Room { region: self.ring, shape: Shape::Ring { bytes: self.ring_bytes } }
+        Room {
+            region: self.ring,
+            shape: Shape::Ring { bytes: self.ring_bytes },
+            registration: self.registration,
+        }
     }
 
     pub(crate) fn set_remote(&mut self, remote: RemoteBytes) {

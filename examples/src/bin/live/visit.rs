@@ -205,6 +205,8 @@ enum Event {
     Restart,
     /// The server's host loses power: reported within the bound.
     PowerOff,
+    /// Nothing: the server answers.
+    Reach,
 }
 
 /// The client.
@@ -303,6 +305,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     }
     let (tally, harm) = (TallyClient::new(client.clone()), HarmClient::new(client.clone()));
     let before = anyhow_of(tally.process().wait())?;
+    if options.event == Event::Reach {
+        return Ok(());
+    }
     let stop = Arc::new(AtomicBool::new(false));
     let caller = {
         let (tally, stop) = (TallyClient::new(client.clone()), Arc::clone(&stop));
@@ -330,7 +335,9 @@ fn harm_it(options: &Options, harm: &HarmClient<Client>) -> anyhow::Result<()> {
         let outcome = match options.event {
             Event::Restart => harm.die().wait(),
             Event::PowerOff => harm.power_off().wait(),
-            Event::Cut | Event::Ride => harm.cut(options.netdev.clone(), options.away_ms, options.how).wait(),
+            Event::Cut | Event::Ride | Event::Reach => {
+                harm.cut(options.netdev.clone(), options.away_ms, options.how).wait()
+            }
         };
         match outcome {
             Ok(()) => break,

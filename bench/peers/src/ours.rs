@@ -1,0 +1,217 @@
+//! gimmal's ways over shared memory: the engine's echo, and typed calls inline, driven and handed off.
+
+use std::{
+    future::Future,
+    os::fd::AsFd as _,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    task::Context,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use gimmal::{Client, Config, Cx, DrivenClient, Driver, InlineClient, Server, engine::Idle};
+use gimmal_bench::{
+    inline::InlineTarget,
+    plan::{Layer, Mode, Plan},
+    recorder::Recorder,
+    serve::{ServeOptions, serve as serve_engine},
+    target::Target as _,
+};
+use gimmal_engine::transport::{Address, shm::Shm};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    task::{LocalSet, spawn_local},
+};
+
+use crate::{BYTES, Pins, Times, runtime};
+
+/// For an answer.
+const NAP: Duration = Duration::from_millis(20);
+
+/// What is called.
+#[gimmal::service]
+trait Echo {
+    /// As tarpc's: sends the body back.
+    async fn echo(&self, cx: &Cx, body: Vec<u8>) -> Vec<u8>;
+    /// The same where it landed, of a type that serde knows to be bytes.
+    #[inline]
+    fn mirror(&self, cx: &Cx, body: Block) -> Block;
+}
+
+/// Bytes that serde is told to be bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Block([u8; BYTES]);
+
+impl Serialize for Block {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Block {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bytes;
+        impl Visitor<'_> for Bytes {
+            type Value = Block;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "{BYTES} bytes")
+            }
+
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Block, E> {
+                bytes.try_into().map(Block).map_err(|_| E::invalid_length(bytes.len(), &self))
+            }
+        }
+        deserializer.deserialize_bytes(Bytes)
+    }
+}
+
+struct Glass;
+
+impl Echo for Glass {
+    async fn echo(&self, _: &Cx, body: Vec<u8>) -> Vec<u8> {
+        body
+    }
+
+    fn mirror(&self, _: &Cx, body: Block) -> Block {
+        body
+    }
+}
+
+fn config(idle: Idle) -> Config {
+    let mut config = Config::default();
+    config.engine.idle = idle;
+    config
+}
+
+fn url(place: &Path) -> String {
+    format!("shm://{}", place.display())
+}
+
+/// Until `stop`; never sleeps if it `spins`, else as the default configuration says.
+pub(crate) fn serve(place: &Path, spins: bool, stop: &AtomicBool) -> Result<()> {
+    let idle = if spins { Idle::Spin } else { Idle::default() };
+    let builder = Server::builder().service(serve_echo(Glass)).config(config(idle));
+    let mut server = builder.listen_inline(&url(place))?;
+    server.run_until(NAP, || stop.load(Ordering::Relaxed));
+    Ok(())
+}
+
+/// The engine's echo; until it is killed.
+pub(crate) fn serve_messages(place: &Path) -> Result<()> {
+    let options = ServeOptions {
+        address: Address::Shm { path: place.to_owned() },
+        ring_bytes: 256 << 10,
+        is_child: false,
+        beside: vec![],
+        stall: Duration::ZERO,
+        corrupt: None,
+    };
+    Ok(serve_engine(&Shm, &options)?)
+}
+
+/// The engine's echo, as `gimmal-bench lat --layer engine` makes it.
+pub(crate) fn messages(place: &Path, pins: Pins, calls: usize) -> Result<Times> {
+    let plan = Plan {
+        layer: Layer::Engine,
+        mode: Mode::Inline,
+        bytes: BYTES,
+        window: 1,
+        block: 0,
+        verify: false,
+        keeps_accepting: false,
+        client_core: pins.client,
+        server_core: pins.server,
+        same_host: true,
+    };
+    let address = Address::Shm { path: place.to_owned() };
+    let mut target = InlineTarget::connect(&Shm, &address, &plan, 256 << 10)?;
+    let calls = u64::try_from(calls)?;
+    target.run(calls / 10, &mut Recorder::new()?)?;
+    let mut recorder = Recorder::new()?;
+    target.run(calls, &mut recorder)?;
+    Box::new(target).close();
+    Ok(Times { median_ns: recorder.fine_median_ns(), per_second: recorder.per_second() })
+}
+
+fn inline(place: &Path) -> Result<EchoClient<InlineClient>> {
+    Ok(EchoClient::new(Client::builder().config(config(Idle::Spin)).connect_inline(&url(place))?))
+}
+
+fn timed(calls: usize, mut call: impl FnMut() -> Result<()>) -> Result<Times> {
+    (0..calls / 10).try_for_each(|_| call())?;
+    let mut recorder = Recorder::new()?;
+    let first = Instant::now();
+    for _ in 0..calls {
+        let start = Instant::now();
+        call()?;
+        recorder.record(u64::try_from(start.elapsed().as_nanos())?);
+    }
+    Times::of(&mut recorder, first)
+}
+
+/// The calling thread is the worker, and the handler runs where the request landed.
+pub(crate) fn inline_calls(place: &Path, calls: usize) -> Result<Times> {
+    let (client, block) = (inline(place)?, Block([7; BYTES]));
+    timed(calls, || {
+        ensure!(client.mirror(block).wait()? == block, "another body");
+        Ok(())
+    })
+}
+
+/// The same with what tarpc is given.
+pub(crate) fn inline_vectors(place: &Path, calls: usize) -> Result<Times> {
+    let client = inline(place)?;
+    timed(calls, || {
+        ensure!(client.echo(vec![7; BYTES]).wait()? == [7; BYTES], "another body");
+        Ok(())
+    })
+}
+
+/// All of what tokio needs to know of a driver.
+fn on_tokio(driver: Driver) -> Result<impl Future<Output = std::io::Result<()>>> {
+    let fd = driver.as_fd().try_clone_to_owned()?;
+    #[allow(deprecated, reason = "the way that replaces it is unsafe; nobody else has this descriptor")]
+    let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
+    Ok(driver.run(move |context: &mut Context<'_>| {
+        fd.poll_read_ready(context).map_ok(|mut ready| ready.clear_ready())
+    }))
+}
+
+/// On tokio's current-thread runtime, whose one thread also moves the calls.
+pub(crate) fn driven_calls(place: &Path, calls: usize, window: usize) -> Result<Times> {
+    let runtime = runtime()?;
+    LocalSet::new().block_on(&runtime, async {
+        let (channel, driver): (DrivenClient, Driver) = Client::builder().connect_driven(&url(place))?;
+        let driver = spawn_local(on_tokio(driver)?);
+        let client = EchoClient::new(channel);
+        let times = crate::windowed(calls, window, async || {
+            ensure!(client.echo(vec![7; BYTES]).await? == [7; BYTES], "another body");
+            Ok(())
+        })
+        .await;
+        drop(client);
+        driver.await??;
+        times
+    })
+}
+
+/// Handed off to a worker thread, and awaited on tokio's current-thread runtime.
+pub(crate) fn handed_off_calls(place: &Path, calls: usize, window: usize) -> Result<Times> {
+    let client = EchoClient::new(Client::builder().connect(&url(place))?);
+    runtime()?.block_on(crate::windowed(calls, window, async || {
+        ensure!(client.echo(vec![7; BYTES]).await? == [7; BYTES], "another body");
+        Ok(())
+    }))
+}
+
+/// Handed off by a thread that blocks until the answer is there.
+pub(crate) fn blocking_calls(place: &Path, calls: usize) -> Result<Times> {
+    let client = EchoClient::new(Client::builder().connect(&url(place))?);
+    timed(calls, || {
+        ensure!(client.echo(vec![7; BYTES]).wait()? == [7; BYTES], "another body");
+        Ok(())
+    })
+}
