@@ -1,0 +1,108 @@
+//! What an idle process costs, and how soon it is awake: two engines with the default strategy and a connection that
+//! rests, over shared memory.
+
+#![cfg(feature = "shm")]
+#![allow(clippy::unwrap_used, reason = "a failure of a test is a panic")]
+
+use std::{
+    fs,
+    sync::mpsc::{SyncSender, sync_channel},
+    time::{Duration, Instant},
+};
+
+use gimmal_engine::{
+    Acceptor, App, Config, Head, Io, Message, Workers,
+    transport::{Address, Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, Provider as _, shm::Shm},
+};
+
+/// Sends what it is told, echoes what is asked, and says when an answer comes.
+#[derive(Debug)]
+struct Node {
+    answered: SyncSender<Instant>,
+}
+
+impl App for Node {
+    type Command = (ConnId, Head);
+
+    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
+
+    fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
+        if message.head.kind == 1 {
+            self.command(io, (conn, Head { kind: 2, ..message.head }));
+        } else {
+            self.answered.send(Instant::now()).unwrap();
+        }
+    }
+
+    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
+    fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {}
+    fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &CloseReason) {}
+
+    fn command<P: Port>(&mut self, io: &mut Io<'_, P>, (conn, head): (ConnId, Head)) {
+        io.send(conn, head, 0, |_| Some(0)).unwrap();
+    }
+}
+
+/// Processor time of this process so far.
+fn busy() -> Duration {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let nanos = tasks.map(|task| {
+        let text = fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap_or_default();
+        text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0)
+    });
+    Duration::from_nanos(nanos.sum())
+}
+
+/// Two engines with a connection between them: does `rest` so often, and between them one message there and back. How
+/// long the messages took, sorted.
+fn echoes(name: &str, count: usize, mut rest: impl FnMut()) -> Vec<Duration> {
+    let path = std::env::temp_dir().join(format!("gimmal-idle-{}-{name}", std::process::id()));
+    let address = Address::Shm { path };
+    let plan = Config::default().validate().unwrap();
+    let (answered, answers) = sync_channel(16);
+    let node = move |_| Node { answered: answered.clone() };
+    let servers = Workers::spawn(&Shm, &plan, node.clone()).unwrap();
+    let listener = Shm.listen(&address, &plan.config().listen).unwrap();
+    let _acceptor = Acceptor::spawn(listener, servers.handles().to_vec()).unwrap();
+    let clients = Workers::spawn(&Shm, &plan, node).unwrap();
+    let client = &clients.handles()[0];
+    let (conn, _) = client.connect(&address).unwrap();
+    let mut took: Vec<_> = (0..count)
+        .map(|_| {
+            rest();
+            let started = Instant::now();
+            client.submit((conn, Head { kind: 1, aux: 0 })).unwrap();
+            answers.recv_timeout(Duration::from_secs(10)).unwrap().duration_since(started)
+        })
+        .collect();
+    took.sort_unstable();
+    took
+}
+
+/// Both engines and the acceptor rest in this process: together less than one of them may use.
+#[test]
+fn an_idle_process_uses_less_than_a_hundredth_of_a_core() {
+    let mut shares = Vec::new();
+    echoes("share", 4, || {
+        // What came before may still be spinning.
+        std::thread::sleep(Duration::from_millis(50));
+        let (before, started) = (busy(), Instant::now());
+        std::thread::sleep(Duration::from_millis(700));
+        shares.push((busy() - before).as_secs_f64() / started.elapsed().as_secs_f64());
+    });
+    println!("shares of a core while idle: {shares:?}");
+    let worst = shares.iter().copied().fold(0.0, f64::max);
+    assert!(worst < 0.01, "{:.2} % of a core while idle", worst * 100.0);
+}
+
+/// The first message after a rest: through two sleeping workers there and back, so two wakings and the caller's own.
+/// Judged only on a machine that does nothing else: `cargo test --release -p gimmal-engine --test idle -- --ignored
+/// --nocapture`.
+#[test]
+#[ignore = "judges times: only on an idle machine"]
+fn the_first_message_after_a_rest_is_handled_within_100_us() {
+    let took = echoes("wake", 400, || std::thread::sleep(Duration::from_millis(10)));
+    let at = |percent: usize| took[(took.len() - 1) * percent / 100];
+    println!("first message after 10 ms of rest, two wakings: p50 {:?}, p99 {:?}", at(50), at(99));
+    assert!(at(99) <= Duration::from_micros(2 * 100), "p99 {:?} for two wakings", at(99));
+}
