@@ -34,7 +34,7 @@ fn config(seed: u64, device: SimDevice) -> SimConfig {
 
 /// Seeds of a run: few in CI, more in a soak.
 fn seeds() -> u64 {
-    std::env::var("GIMMAL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60)
+    std::env::var("GIMMAL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(20)
 }
 
 /// Messages of a run there and back.
