@@ -3,7 +3,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
-cargo build --release -q -p gimmal-bench || exit 1
+. tests/programs.sh
+programs || exit 1
 for layer in engine rpc; do
     for mode in inline handoff; do
         check "lat $layer $mode" timeout 60 target/release/gimmal-bench lat --provider shm --layer $layer --mode $mode --loopback -s 64 -n 20000
@@ -24,7 +25,6 @@ refuses 'a bit turned over' 'not what was sent' target/release/gimmal-bench lat 
 
 # Instructions of a 64 B echo, both ends' turns on one thread: exact where times are not, so these are judged.
 # A line of tests/instructions.txt: the layer (engine; raw or typed calls), the window, the most that a round may take.
-cargo build --release -q -p gimmal-bench --example pair --example pair_rpc || exit 1
 instructions() {
     local program=(pair_rpc "$1")
     [ "$1" != engine ] || program=(pair 64)
@@ -42,5 +42,5 @@ while read -r layer window budget; do
     check "instructions of a round, $layer, window $window" within_budget "$layer" "$window" "$budget"
 done < <(grep -v '^#' tests/instructions.txt)
 
-check "criterion benches run" timeout 300 cargo bench -q -p gimmal-bench --bench pieces -- --test
+check "criterion benches run" timeout 300 cargo bench -q "${program_set[@]}" --bench pieces -- --test
 summary

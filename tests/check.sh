@@ -51,6 +51,7 @@ count() {
     else
         printf 'ok      %s: %s cases passed, %s failed, %s skipped\n' "$name" "${p:-0}" "${f:-0}" "${s:-0}"
         printf '%s\n' "$output" | grep -E '^(SKIP|FAILED)' | sed 's/^/        /'
+        if [ "${f:-0}" -gt 0 ]; then printf '%s\n' "$output" | grep -E -A3 'FAILED$|panicked at' | sed 's/^/        /'; fi
     fi
 }
 

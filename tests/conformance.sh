@@ -3,7 +3,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
-cargo build --release -q -p gimmal-transport --example conformance --features conformance || exit 1
+. tests/programs.sh
+programs || exit 1
 count "conformance on sim" timeout 120 target/release/examples/conformance --provider sim
 count "conformance on shm" timeout 120 target/release/examples/conformance --provider shm
 summary

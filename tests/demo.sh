@@ -3,8 +3,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
-cargo build --release -q -p gimmal-examples || exit 1
-cargo build --release -q -p gimmal-cli || exit 1
+. tests/programs.sh
+programs || exit 1
 bin=target/release
 
 check "hello" sh -c "$bin/hello | grep 'good day, Ada'"

@@ -3,6 +3,7 @@
 # Last line: `N passed, N failed, N skipped`; exit code 0 only when none failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+. tests/programs.sh
 # A fresh build is shorter, and half as large, when nothing is kept for the next change.
 export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=${RUST_BACKTRACE:-0}
@@ -49,27 +50,18 @@ lint_tier() {
 # The default build needs neither headers nor clang; the other backend of verbs is tested and compared with it here.
 unit_tier() {
     local status=0
-    cargo test -q --workspace --no-fail-fast --features gimmal-transport/conformance,gimmal-transport/verbs,gimmal-bench/hwloc ||
+    cargo test -q --workspace --no-fail-fast --features $test_features ||
         status=1
     cargo test -q -p gimmal-transport --lib --features conformance,rdma-sys || status=1
     bash tests/backends.sh || status=1
     return $status
 }
 
-# Builds the test programs of a package with its features and lays them where the lab finds them.
-lab_programs() {
-    local package=$1 features=$2 name program
-    cargo test --release -q -p "$package" --features "$features" --tests --no-run --message-format=json |
-        sed -n 's/.*"kind":\["test"\].*"name":"\([a-z_]*\)","src_path".*"executable":"\([^"]*\)".*/\1 \2/p' |
-        while read -r name program; do ln -sf "$program" "target/release/lab-$name"; done
-}
-
 lab_tier() {
-    cargo build --release -q -p gimmal-cli -p gimmal-examples -p gimmal-bench -p gimmal-transport -p gimmal-engine --bins --examples \
-        --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/conformance,gimmal-engine/verbs ||
-        return 1
-    lab_programs gimmal-rpc verbs || return 1
-    lab_programs gimmal-engine verbs || return 1
+    programs || return 1
+    # As the unit tier made them; but many calls want speed.
+    lab_programs --workspace --features $test_features || return 1
+    lab_programs --release -p gimmal-rpc --features verbs --test churn || return 1
     local status=0
     target/release/gimmal-lab run --fabric none --timeout-s 120 -- bash "$PWD/tests/lab_none.sh" || status=1
     target/release/gimmal-lab run --fabric both --timeout-s 2100 -- bash "$PWD/tests/lab.sh" || status=1

@@ -203,10 +203,10 @@ impl<C: Channel, P: Provider> RpcTarget<C, P> {
 impl<C: Channel, P: Provider> Target for RpcTarget<C, P> {
     fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         let first = Stamp::now();
-        let mut started = 0;
+        // A call starts when the one before it has ended: the clock is read once for each.
+        let (mut started, mut now) = (0, first);
         for _ in 0..count {
             while started < count && self.under_way.len() < self.window {
-                let now = Stamp::now();
                 let call = if self.is_typed {
                     Pending::Typed(self.client.typed(self.body.clone()))
                 } else {
@@ -218,7 +218,8 @@ impl<C: Channel, P: Provider> Target for RpcTarget<C, P> {
             let Some((start, call)) = self.under_way.pop_front() else { break };
             let found =
                 call.finish(|answer| if self.is_thorough { total(answer) } else { digest(answer) })?;
-            recorder.record(Stamp::now().nanos_since(start));
+            now = Stamp::now();
+            recorder.record(now.nanos_since(start));
             self.compare(found)?;
         }
         recorder.busy(Stamp::now().nanos_since(first));

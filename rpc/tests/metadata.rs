@@ -157,10 +157,10 @@ fn nested_calls_inherit_trace_context_and_deadline(scheme: &str) {
     let mut metadata = Metadata::new();
     metadata.insert(TRACEPARENT, trace).unwrap();
     metadata.insert("tenant", "one").unwrap();
-    let options = CallOptions::default().timeout(Duration::from_secs(5)).metadata(metadata);
+    let options = CallOptions::default().timeout(Duration::from_secs(30)).metadata(metadata);
     let (seen, left) = client(&url).with_options(options).relay().wait().unwrap();
     assert_eq!(seen.as_deref(), Some(trace));
-    assert!(left.is_some_and(|left| left <= 5000), "{left:?} ms are left");
+    assert!(left.is_some_and(|left| left <= 30_000), "{left:?} ms are left");
     assert_eq!(client(&url).relay().wait().unwrap().0, None);
 }
 

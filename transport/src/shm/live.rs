@@ -16,6 +16,7 @@ use crate::{
     mem::{Region, Run},
     sync::{
         atomic::Ordering,
+        prefetch::{LINE_BYTES, prefetch_to_write},
         publish::{consume, consumed, observe, publish},
         wake::Ringer,
         word::Word,
@@ -26,6 +27,9 @@ use crate::{
 pub(super) const ARRIVALS: u64 = u64::MAX / 2;
 /// The word behind the last frame must be clear, so these bytes are never credit.
 const KEPT_FREE: u64 = FRAME_ALIGN as u64;
+
+/// How far ahead of the last frame lines are asked for: beyond those that the peer looks at.
+const AHEAD_BYTES: u64 = 256;
 
 /// Frames taken from one connection in one turn, at most: the answers to them leave while the peer sends more.
 const STRIDE_MAX: u32 = 8;
@@ -161,6 +165,9 @@ impl Live {
     pub(super) fn commit(&mut self, payload_bytes: usize, tag: Tag) -> bool {
         let word = FrameWord::new(payload_bytes, tag).bits().to_le();
         let next = self.tx + span(payload_bytes) as u64;
+        let ahead = next + AHEAD_BYTES;
+        prefetch_to_write(self.end.own.payload(ahead));
+        prefetch_to_write(self.end.own.payload(ahead + LINE_BYTES as u64));
         self.end.own.word(next).store(0, Ordering::Relaxed);
         let begins = self.run_word == 0;
         if begins {

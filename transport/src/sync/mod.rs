@@ -10,6 +10,7 @@ mod loom_tests;
 #[cfg(all(test, loom))]
 mod loom_threads;
 pub mod once;
+pub(crate) mod prefetch;
 pub(crate) mod publish;
 pub(crate) mod release;
 pub(crate) mod wake;

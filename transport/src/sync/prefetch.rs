@@ -1,0 +1,26 @@
+//! Asking for a cache line before it is written.
+
+use std::ptr::NonNull;
+
+/// Bytes of a cache line.
+pub(crate) const LINE_BYTES: usize = 64;
+
+/// Fetches the line of `place` to be written soon. A line that another core has read last takes as long to come back as a
+/// message takes to go there; asked for early, it comes while we do something else. A hint: no byte changes, and whoever
+/// writes the line meanwhile only takes it back.
+#[inline(always)]
+pub(crate) fn prefetch_to_write(place: NonNull<u8>) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint that neither reads nor writes memory as the program sees it and faults on no address; processors
+    // without it do nothing.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) place.as_ptr(), options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: a hint, as above.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) place.as_ptr(), options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = place;
+}
