@@ -180,15 +180,10 @@ impl DrivenClient {
         core.rouse(&mut inline);
         // Other tasks may have kept the thread for long: a deadline counts from here.
         inline.now();
-        // One that is not alone leaves with the driver's next turn, together with others.
-        let alone = inline.with_later(|node, io| {
-            // The cell has heard if it failed.
-            let _ = node.start(io, core.conn, method, timeout, source, beside, reply);
-            node.is_alone(core.conn)
+        // The cell has heard if it failed.
+        let _ = workers::start(&mut inline, core.conn, |node, io| {
+            node.start(io, core.conn, method, timeout, source, beside, reply)
         });
-        if alone {
-            inline.flush();
-        }
         drop(inline);
         DrivenTicket { core: Rc::clone(core), cell: Some(cell) }
     }

@@ -220,13 +220,9 @@ impl InlineClient {
         let timeout = options.resolve(core.deadline);
         let mut inline = core.inline.borrow_mut();
         let source = Fresh(arguments);
-        let (started, alone) = inline.with_later(|node, io| {
-            let started = node.start(io, core.conn, method, timeout, source, loan, Reply::Local);
-            (started, node.is_alone(core.conn))
+        let started = workers::start(&mut inline, core.conn, |node, io| {
+            node.start(io, core.conn, method, timeout, source, loan, Reply::Local)
         });
-        if alone {
-            inline.flush();
-        }
         drop(inline);
         let core = Rc::clone(core);
         match started {

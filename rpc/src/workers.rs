@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use gimmal_engine::{Inline, Plan, StartError, WorkerHandle, Workers};
+use gimmal_engine::{
+    Inline, Io, Plan, StartError, WorkerHandle, Workers,
+    transport::{ConnId, Provider},
+};
 
 use crate::{
     config::Limits,
@@ -95,4 +98,18 @@ pub(crate) fn inline(
     let inline = Inline::new(provider, plan, node)?;
     reach.set(inline.handle());
     Ok((inline, counters))
+}
+
+/// Starts a call on `conn`. One that is alone there leaves at once, another one with the next turn, together with others.
+#[inline]
+pub(crate) fn start<R>(
+    inline: &mut Inline<Any, Node>,
+    conn: ConnId,
+    call: impl FnOnce(&mut Node, &mut Io<'_, <Any as Provider>::Port>) -> R,
+) -> R {
+    let (started, alone) = inline.with_later(|node, io| (call(node, io), node.is_alone(conn)));
+    if alone {
+        inline.flush();
+    }
+    started
 }

@@ -5,15 +5,13 @@ use std::{ptr::NonNull, sync::Arc};
 use crate::{
     PortError,
     mem::Region,
+    sync::prefetch::LINE_BYTES,
     verbs::{
         device::Pd,
         mr::{Mr, Purpose},
         qp::LocalBytes,
     },
 };
-
-/// Slots start on cache lines.
-const LINE_BYTES: usize = 64;
 
 /// See the module. Which slot is whose is the queue's business.
 #[derive(Debug)]
@@ -29,6 +27,7 @@ pub(super) struct Slots {
 
 impl Slots {
     pub(super) fn new(pd: &Arc<Pd>, count: u16, bytes: usize) -> Result<Self, PortError> {
+        // Slots start on cache lines.
         let slot_bytes = bytes.next_multiple_of(LINE_BYTES);
         let region = Region::anonymous(slot_bytes * usize::from(count))
             .map_err(|error| PortError::System { step: "mmap", errno: error.raw_os_error().unwrap_or(0) })?;
