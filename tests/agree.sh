@@ -83,16 +83,18 @@ has() {
     return 1
 }
 
-count=${COUNT:-100000}
+count=${COUNT:-$([ -n "${GIMMAL_LAB:-}" ] && echo 500 || echo 100000)}
+# They take a tenth of a round trip; fewer would be over within one state of the host.
+messages=$((10 * count))
 if [ -z "${GIMMAL_LAB:-}" ]; then
     export UCX_LOG_LEVEL=error
-    ucx() { UCX_TLS=posix,self alone ucx_perftest "$1" -p $port -- 127.0.0.1 -p $port -t "$2" -s 64 -n $count -w $((count / 10)) -f -v "${@:3}"; }
+    ucx() { UCX_TLS=posix,self alone ucx_perftest "$1" -p $port -- 127.0.0.1 -p $port -t "$2" -s 64 -n "$3" -w $(($3 / 10)) -f -v "${@:4}"; }
     has ucx_perftest 2 && {
         ours() { row ucx_perftest lat --cpus 0,1 -n $count --against ucx; }
-        theirs() { ucx ucx_latency ucp_am_lat; }
+        theirs() { ucx ucx_latency ucp_am_lat $count; }
         compare "ucx_perftest ucp_am_lat, posix" 10
-        ours() { row ucx_perftest rate --cpus 0,1 -n $count -O 32 --against ucx; }
-        theirs() { ucx ucx_rate ucp_am_bw -O 32; }
+        ours() { row ucx_perftest rate --cpus 0,1 -n $messages -O 32 --against ucx; }
+        theirs() { ucx ucx_rate ucp_am_bw $messages -O 32; }
         compare "ucx_perftest ucp_am_bw, posix" 10
     }
     has fi_pingpong && {
@@ -101,21 +103,20 @@ if [ -z "${GIMMAL_LAB:-}" ]; then
         compare "fi_pingpong, shm" 10
     }
 else
-    count=${COUNT:-500}
-    verbs() { row "$1" "$2" --cpus 0,1 --provider verbs --address "rdma://$host:0" --warmup 10 -n "$count" "${@:3}"; }
+    verbs() { row "$1" "$2" --cpus 0,1 --provider verbs --address "rdma://$host:0" --warmup 10 -n "$3" "${@:4}"; }
     perftest() { alone "$1" "$2" -R -F -p $port "${@:3}" -- -R -F -p $port "${@:3}" "$host"; }
     for fabric in rxe siw; do
         host=$GIMMAL_RXE_ADDR && [ $fabric = siw ] && host=$GIMMAL_SIW_ADDR
         has ib_send_lat 3 && {
-            ours() { verbs ib_send_lat lat --against perftest; }
+            ours() { verbs ib_send_lat lat "$count" --against perftest; }
             theirs() { perftest ib_send_lat perftest_latency -s 64 -n "$count"; }
             compare "ib_send_lat, $fabric" 20
-            ours() { verbs ib_send_bw rate -O 32 --against perftest; }
-            theirs() { perftest ib_send_bw perftest_rate -s 64 -n "$count" -t 32; }
+            ours() { verbs ib_send_bw rate "$messages" -O 32 --against perftest; }
+            theirs() { perftest ib_send_bw perftest_rate -s 64 -n "$messages" -t 32; }
             compare "ib_send_bw, $fabric" 20
         }
         has fi_pingpong && {
-            ours() { verbs fi_pingpong lat --against libfabric; }
+            ours() { verbs fi_pingpong lat "$count" --against libfabric; }
             theirs() { alone fi_pingpong pingpong -p verbs -e msg -I "$count" -S 64 -B $port -- -p verbs -e msg -I "$count" -S 64 -P $port "$host"; }
             compare "fi_pingpong, verbs, $fabric" 20
         }
@@ -124,7 +125,7 @@ else
     has ucx_perftest && {
         # The first address of rxe that is IPv6: over IPv4 the two sides of UCX do not find each other.
         export UCX_NET_DEVICES=rxe0:1 UCX_TLS=rc_verbs,ud_verbs,self UCX_LOG_LEVEL=error UCX_IB_GID_INDEX=0
-        ours() { verbs ucx_perftest lat --against ucx; }
+        ours() { verbs ucx_perftest lat "$count" --against ucx; }
         theirs() { alone ucx_perftest ucx_latency -p $port -- "$host" -p $port -t ucp_am_lat -s 64 -n "$count" -w $((count / 10)) -f -v; }
         compare "ucx_perftest ucp_am_lat, rc_verbs, rxe" 20
     }

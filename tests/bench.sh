@@ -19,15 +19,18 @@ check 'bandwidth of loans' timeout 60 target/release/gimmal-bench bw --loopback 
 check 'loans touched at their header' timeout 60 target/release/gimmal-bench bw --loopback -s 1m --touch header -n 7000 --pairs 7
 check 'open loop with stalls' timeout 60 target/release/gimmal-bench load --loopback -O 1 -n 50000 --rates 1k,10k -D 3 --stall 100
 check 'connections' timeout 60 target/release/gimmal-bench conn --loopback -n 100
+check 'a soak whose server is killed every second' timeout 60 target/release/gimmal-bench soak --loopback -D 4s --restart 1s -s 64,4k,64k
 check 'many connections' timeout 100 target/release/gimmal-bench scale --loopback -n 5000 --connections 1,100,500
 count 'the page, in a browser where there is one' bash tests/page.sh
 refuses 'a bit turned over' 'not what was sent' target/release/gimmal-bench lat --loopback -n 3000 --corrupt 2000 --verify
 
 # Instructions of a 64 B echo, both ends' turns on one thread: exact where times are not, so these are judged.
-# A line of tests/instructions.txt: the layer (engine; raw or typed calls), the window, the most that a round may take.
+# A line of tests/instructions.txt: the layer (engine; loan, 1 MiB touched at its first word; raw, bytes or typed calls), the
+# window, the most that a round may take.
 instructions() {
     local program=(pair_rpc "$1")
     [ "$1" != engine ] || program=(pair 64)
+    [ "$1" != loan ] || program=(pair_loan 1048576)
     valgrind --tool=callgrind --callgrind-out-file=/dev/null "target/release/examples/${program[0]}" "${program[1]}" "$2" "$3" 2>&1 |
         sed -n 's/.*Collected : //p'
 }
@@ -42,5 +45,7 @@ while read -r layer window budget; do
     check "instructions of a round, $layer, window $window" within_budget "$layer" "$window" "$budget"
 done < <(grep -v '^#' tests/instructions.txt)
 
+# Ratios of one state of the host, and only where both are clearly apart; instructions within 2 %.
+check "nothing got worse than the baseline" timeout 300 target/release/gimmal-bench suite regress --baseline bench/baseline.json --tolerance 40
 check "criterion benches run" timeout 300 cargo bench -q "${program_set[@]}" --bench pieces -- --test
 summary

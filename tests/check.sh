@@ -55,6 +55,18 @@ count() {
     fi
 }
 
+# hidden NAME COMMAND...: as `check`, with rdma-core hidden as tests/hide.sh does; SKIP where that is not allowed.
+hidden() {
+    local name=$1
+    shift
+    if ! bash tests/hide.sh libraries true 2>/dev/null; then
+        skipped=$((skipped + 1))
+        printf 'SKIP    %s: this system allows no mount namespace\n' "$name"
+        return
+    fi
+    check "$name" "$@"
+}
+
 summary() {
     printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
     [ "$failed" -eq 0 ]

@@ -16,15 +16,32 @@ check "driven" sh -c "$bin/driven | grep 'are 338350'"
 check "news" sh -c "$bin/news | grep 'a     read .*the last was \"headline 1000\"'"
 check "pool" sh -c "$bin/pool | grep '16 resource exhausted'"
 check "watch" sh -c "$bin/watch | grep 'readings sent'"
-check "demo over shm" timeout 120 ./x demo
+check "demo over shm" timeout 60 "$bin/files" demo --provider shm
 check "demo of a folder" timeout 60 "$bin/files" demo /usr/share/doc --bytes-max 20000000
 check "a server killed among 100 calls" timeout 60 "$bin/fates" --address shm://fates-$$
 check "nothing is left of it" sh -c '! ls "${XDG_RUNTIME_DIR:-/tmp/gimmal-$(id -u)}"/gimmal/fates-'$$' /tmp/gimmal-$(id -u)/fates-'$$' 2>/dev/null | grep -v lock'
 
+# Verbs come by dlopen: without rdma-core the same program says what is missing, and shared memory works.
+links_neither() {
+    local libraries
+    libraries=$(ldd "$bin/files") || return 1
+    printf '%s\n' "$libraries"
+    [[ $libraries == *libc.so* && $libraries != *ibverbs* && $libraries != *rdmacm* ]]
+}
+says_what_is_missing() {
+    local output
+    output=$(bash tests/hide.sh libraries "$bin/files" fetch --address rdma://127.0.0.1:1 2>&1 </dev/null) && return 1
+    printf '%s\n' "$output"
+    [[ $output == *"verbs is not available: librdmacm.so.1 cannot be opened: "*"; install with: apt-get install librdmacm1 ibverbs-providers"* ]] &&
+        [[ $output != *panicked* ]]
+}
+check "the program links neither library of rdma-core" links_neither
+hidden "without the libraries it says what is missing" says_what_is_missing
+hidden "without the libraries shared memory works" bash tests/hide.sh libraries timeout 120 "$bin/files" demo --provider shm --bytes-max 1000000
+
 refuses "no such folder" "is not a folder" "$bin/files" demo /no/such/folder
 refuses "nobody listens" "nobody listens" "$bin/files" fetch --address "shm://nobody-$$"
 refuses "a bad address" "is not an address" "$bin/files" fetch --address "http://x"
-refuses "verbs not compiled in" "cargo feature" "$bin/files" fetch --address "rdma://127.0.0.1:1"
 "$bin/files" serve /usr/share/doc --address "shm://twice-$$" < <(sleep 5) >/dev/null 2>&1 &
 server=$!
 sleep 1

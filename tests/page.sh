@@ -20,7 +20,7 @@ picture() {
         --window-size="1000,$3" --screenshot="$scratch/$1.png" "file://$2" 2>"$scratch/log" || return 1
     if grep CONSOLE "$scratch/log"; then return 1; fi
     file "$scratch/$1.png" 2>/dev/null || ls -l "$scratch/$1.png"
-    [ -z "$folder" ] || cp "$scratch/$1.png" "$folder/"
+    [ -z "$folder" ] || [ "$1" = two ] || cp "$scratch/$1.png" "$folder/"
 }
 if [ -n "$folder" ]; then
     records 140000 >"$scratch/records" 2>/dev/null

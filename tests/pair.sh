@@ -49,7 +49,7 @@ reach 7801 '"$impatient"'
 check "the host loses power: reported within the bound" visit 7801 --event power-off '"$impatient"
 
 # A long way between the two: what the depth of READs is worth.
-serve="tc qdisc add dev eth0 root netem delay 5ms && timeout 120 $pulls serve --address rdma://\$GIMMAL_LOCAL_ADDR:7803 --seconds 110"
+serve="tc qdisc add dev eth0 root netem delay 5ms; (timeout 120 $pulls serve --address rdma://\$GIMMAL_LOCAL_ADDR:7803 --seconds 110 >/tmp/pulls 2>&1 &)"
 both '
 tc qdisc add dev eth0 root netem delay 5ms
 check "5 ms each way: 16 READs in flight are 5 x as fast as one" timeout 100 '"$pulls"' depth --address rdma://$GIMMAL_PEER_ADDR:7803

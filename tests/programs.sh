@@ -1,18 +1,28 @@
-# What several tiers run, built with the same features by whoever comes first. Sourced.
+# What several tiers run, built with the same features, so compiled once, by whoever comes first. Sourced.
 
-program_set=(-p gimmal-cli -p gimmal-examples -p gimmal-bench -p gimmal-transport -p gimmal-engine
-    --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/conformance,gimmal-engine/verbs)
+program_set=(-p gimmal-cli -p gimmal-examples -p gimmal-bench -p gimmal-transport -p gimmal-engine -p gimmal-rpc
+    --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/conformance,gimmal-engine/verbs,gimmal-rpc/verbs)
 
 # Every program and example, for speed and with verbs.
 programs() { cargo build --release -q "${program_set[@]}" --bins --examples; }
 
+# program_tests ARGS...: test programs of any of these crates, for speed, on the libraries that the programs are made of.
+program_tests() { cargo test --release -q "${program_set[@]}" "$@"; }
+
+# rpc_tests ARGS...: the unit tests of rpc alone, on the same libraries: these packages and features come to the same.
+rpc_tests() {
+    cargo test --release -q -p gimmal-rpc -p gimmal-cli -p gimmal-examples --lib \
+        --features gimmal-rpc/verbs,gimmal-rpc/bincode,gimmal-examples/verbs,gimmal-engine/default \
+        --features gimmal-transport/default,gimmal-transport/floor,gimmal-transport/conformance "$@"
+}
+
 # The features of everyday tests; the lab runs the same programs on its devices.
 test_features=gimmal-transport/conformance,gimmal-transport/verbs,gimmal-engine/verbs,gimmal-rpc/verbs,gimmal-bench/hwloc
 
-# Lays the test programs of the engine and of rpc where the lab finds them.
+# lab_programs COMMAND...: lays the test programs of the engine and of rpc that the command makes where the lab finds them.
 lab_programs() {
     local name program
-    cargo test -q "$@" --no-run --message-format=json |
+    "$@" --no-run --message-format=json |
         sed -nE 's/.*"manifest_path":"[^"]*\/(rpc|engine)\/Cargo.toml".*"kind":\["test"\].*"name":"([a-z_]*)","src_path".*"executable":"([^"]*)".*/\2 \3/p' |
         while read -r name program; do ln -sf "$program" "target/release/lab-$name"; done
     [ -x target/release/lab-churn ]

@@ -15,6 +15,8 @@ hundred_kills() {
 
 check "100 servers killed among 100 calls each" timeout 600 bash -c "$(declare -f hundred_kills); bin=$bin; hundred_kills"
 check "10^7 echoes, window 32" timeout 300 "$bin/gimmal-bench" rate --provider shm --layer engine --loopback -s 64 -n 10000000 -O 32
+check "an hour of verified calls, a kill every minute" timeout 3700 "$bin/gimmal-bench" soak --loopback -D 1h --restart 1m --interval 5m -s 64,4k,64k
+count "the quick suite three times" bash tests/steady.sh
 check "10^6 calls, window 32" timeout 300 "$bin/gimmal-bench" rate --provider shm --layer rpc --loopback -s 64 -n 1000000 -O 32
 check "10^7 calls among cancels, deadlines and restarts" env GIMMAL_CALLS=10000000 timeout 3000 cargo test -q --release -p gimmal-rpc --features verbs --test churn shm::
 check "9,000 runs of the simulated engine, 1,000 messages each" env GIMMAL_SEEDS=3000 GIMMAL_MESSAGES=1000 timeout 3000 cargo test -q --release -p gimmal-engine --test sim

@@ -1,8 +1,10 @@
 //! Calls over shared memory with both ends on one thread: something for callgrind to count, as `pair` is for the engine.
 //!
 //! ```text
-//! valgrind --tool=callgrind target/release/examples/pair_rpc raw 1 100000      raw or typed, window, rounds
+//! valgrind --tool=callgrind target/release/examples/pair_rpc raw 1 100000      raw, bytes or typed, window, rounds
 //! ```
+//! `bytes` is an inline method of 64 bytes that serde knows to be bytes, `typed` an async one of eight numbers; both
+//! through postcard.
 
 #![forbid(unsafe_code)]
 
@@ -12,13 +14,46 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     use gimmal::{Answer, Client, Cx, Server, engine::Idle};
     use gimmal_bench::clock::Stamp;
+    use serde::{
+        Deserialize, Deserializer, Serialize, Serializer,
+        de::{Error, Visitor},
+    };
+
+    /// Bytes that serde is told to be bytes.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    struct Block([u8; 64]);
+
+    impl Serialize for Block {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.serialize_bytes(&self.0)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Block {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            struct Bytes;
+            impl Visitor<'_> for Bytes {
+                type Value = Block;
+                fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.write_str("64 bytes")
+                }
+                fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Block, E> {
+                    bytes.try_into().map(Block).map_err(|_| E::invalid_length(bytes.len(), &self))
+                }
+            }
+            deserializer.deserialize_bytes(Bytes)
+        }
+    }
 
     #[gimmal::service]
     trait Mirror {
         /// Sends the request back.
         #[raw]
         fn raw(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
-        /// As above, through the codec.
+        /// As above, through the codec where it landed.
+        #[inline]
+        fn bytes(&self, cx: &Cx, block: Block) -> Block;
+        /// Numbers, through the codec.
         async fn typed(&self, cx: &Cx, words: [u64; 8]) -> [u64; 8];
     }
 
@@ -29,13 +64,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         fn raw(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
             answer.write(request);
         }
+        fn bytes(&self, _: &Cx, block: Block) -> Block {
+            block
+        }
         async fn typed(&self, _: &Cx, words: [u64; 8]) -> [u64; 8] {
             words
         }
     }
 
     let mut arguments = std::env::args().skip(1);
-    let is_raw = arguments.next().is_none_or(|layer| layer == "raw");
+    let layer = arguments.next().unwrap_or_else(|| "raw".to_owned());
+    let (is_raw, is_bytes) = (layer == "raw", layer == "bytes");
     let mut next = |default: usize| arguments.next().map_or(Ok(default), |text| text.parse());
     let (window, rounds) = (next(1)?, next(100_000)?);
     let folder = tempfile::tempdir()?;
@@ -51,12 +90,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         std::thread::sleep(std::time::Duration::from_micros(10));
     }
     let (body, words) = ([1; 64], [7; 8]);
-    let (mut raw, mut typed) = (VecDeque::with_capacity(window), VecDeque::with_capacity(window));
+    let mut raw = VecDeque::with_capacity(window);
+    let (mut bytes, mut typed) = (VecDeque::with_capacity(window), VecDeque::with_capacity(window));
     let start = Stamp::now();
     for _ in 0..rounds {
         for _ in 0..window {
             if is_raw {
                 raw.push_back(client.raw(&body));
+            } else if is_bytes {
+                bytes.push_back(client.bytes(Block(body)));
             } else {
                 typed.push_back(client.typed(words));
             }
@@ -71,6 +113,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         while let Some(call) = raw.pop_front() {
             call.wait_with(|answer| assert_eq!(answer.len(), 64))?;
+        }
+        while let Some(call) = bytes.pop_front() {
+            assert_eq!(call.wait()?, Block(body));
         }
         while let Some(call) = typed.pop_front() {
             assert_eq!(call.wait()?, words);

@@ -24,12 +24,8 @@ pub fn advise(report: &Report) -> Vec<Advice> {
         advice.extend(is_so.then_some(Advice { section, why }));
     };
     let at = &report.environment;
-    let drift = report.floor_drift_pct.unwrap_or(0.0);
-    add(
-        report.warning().is_some(),
-        "When a number is bad",
-        format!("the floors moved by {drift:.0} %: nothing else in this record can be trusted, run it again"),
-    );
+    let restless = report.warning();
+    add(restless.is_some(), "When a number is bad", restless.unwrap_or_default());
     add(
         report.cpus[0] == report.cpus[1] && at.cores > 1,
         "`cores`",
@@ -82,7 +78,10 @@ pub fn advise(report: &Report) -> Vec<Advice> {
         granted_less.unwrap_or_default(),
     );
     add(
-        report.bytes >= 2 << 20 && at.huge_shared.as_deref() == Some("never") && report.provider == "shm",
+        report.bytes >= 2 << 20
+            && at.huge_pages[1] == 0
+            && at.huge_shared.as_deref() == Some("never")
+            && report.provider == "shm",
         "Huge pages",
         format!("{} bytes at a time, and shared memory gets no huge pages", report.bytes),
     );
@@ -150,7 +149,7 @@ mod tests {
         slow.environment.governor = Some("powersave".to_owned());
         assert_eq!(sections(&slow), ["Core isolation", "Frequency governor"]);
         let mut moved = counted(&[]);
-        moved.floor_drift_pct = Some(40.0);
+        (moved.floor_drift_pct, moved.slices_left_out) = (Some(40.0), 9);
         assert_eq!(sections(&moved), ["When a number is bad"]);
         let mut sleepy = counted(&[("sleeps", 90)]);
         (sleepy.mode, sleepy.count) = ("handoff".to_owned(), 100);

@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gimmal_engine::{Cpus, transport::Address};
@@ -8,7 +8,7 @@ use gimmal_engine::{Cpus, transport::Address};
 use crate::{
     against::Against,
     error::BenchError,
-    plan::{Layer, Mode, ProviderName},
+    plan::{Layer, Mode, ProviderName, ring_for},
     stream::Direction,
 };
 
@@ -36,6 +36,9 @@ pub enum Command {
         /// Calls outstanding.
         #[arg(short = 'O', long, default_value = "32", value_parser = parse_count)]
         window: u64,
+        /// Threads that call through one worker, each with such a window; more than one need --mode handoff.
+        #[arg(short, long, default_value = "1", value_parser = clap::value_parser!(u64).range(1..=256))]
+        threads: u64,
     },
     /// Loans that the other side pulls and reads: round trips, and bytes per second beside them.
     Bw {
@@ -84,6 +87,33 @@ pub enum Command {
         #[arg(long, value_delimiter = ',', default_value = "1,10,100,1000")]
         connections: Vec<usize>,
     },
+    /// Verified calls for a given time, beside which the server may be restarted; the count is not used.
+    Soak {
+        /// How to measure; sizes take turns, call by call.
+        #[command(flatten)]
+        run: Run,
+        /// Calls outstanding.
+        #[arg(short = 'O', long, default_value = "32", value_parser = parse_count)]
+        window: u64,
+        /// How long: seconds, or with s, m or h behind.
+        #[arg(short = 'D', long, default_value = "60s", value_parser = parse_duration)]
+        duration: Duration,
+        /// Kill the server this often, in the middle of calls, and start it again.
+        #[arg(long, requires = "loopback", value_parser = parse_duration)]
+        restart: Option<Duration>,
+        /// Say how it goes this often, on standard error.
+        #[arg(long, default_value = "10s", value_parser = parse_duration)]
+        interval: Duration,
+    },
+    /// Whether records of several runs agree, state by state of the host; ends with 1 when they do not.
+    Agree {
+        /// Files of records of the same tests.
+        #[arg(required = true, num_args = 2..)]
+        files: Vec<PathBuf>,
+        /// How far inline ratios over shared memory may lie from their middle, percent.
+        #[arg(long, default_value = "15")]
+        within: f64,
+    },
     /// One page with plots from what --json printed; of two files, what changed.
     Report {
         /// Files of records; with two, the older one first.
@@ -130,8 +160,11 @@ pub struct Run {
     #[arg(long)]
     pub loopback: bool,
     /// The server, as `serve` printed it; with --loopback where to start it.
-    #[arg(long, required_unless_present = "loopback")]
+    #[arg(long, required_unless_present_any = ["loopback", "hosts"])]
     pub address: Option<Address>,
+    /// Start the server on other hosts, by ssh: a file with a line for each, `HOST ADDRESS [PROGRAM]`. One after the other.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["loopback", "address"])]
+    pub hosts: Option<PathBuf>,
     /// Bytes of one body, each way; k, m and g are powers of 1024. A list is measured one after the other, a range
     /// (64..4k) in powers of two.
     #[arg(short, long, default_value = "64", value_parser = parse_sizes)]
@@ -145,15 +178,31 @@ pub struct Run {
     /// Calls before, which are not measured [default: a tenth of the count, at most 20k].
     #[arg(long, value_parser = parse_count)]
     pub warmup: Option<u64>,
-    /// Slices: the test, its floors and whoever it is compared with take turns this often.
+    /// Pairs: programs of others have so many turns, between as many parts of the calls. A part is as many slices as it needs,
+    /// in which floors, sockets and bare rings have their turns.
     #[arg(long, default_value = "10", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub pairs: u64,
+    /// Start the server and connect so often, each time for a part of the calls: where memory lies differs from start to start,
+    /// and all slices of one share it. Intervals take in the median of every start.
+    #[arg(long, default_value = "1", requires = "loopback", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub starts: u32,
+    /// How long a slice of the test takes, milliseconds; whoever takes turns with it takes as long. The host may move the
+    /// cores within tens of them.
+    #[arg(long, default_value = "10", value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub slice_ms: u32,
+    /// End after so many seconds of slices, though calls are left: for machines whose load nobody knows.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub limit_s: Option<u32>,
     /// Whom to compare with, in turns with the test.
     #[arg(long, value_enum, value_delimiter = ',', requires = "loopback")]
     pub against: Vec<Against>,
     /// Cores of client and server [default: two cores of this process that are no hyper-threads of each other].
     #[arg(long, value_name = "A,B", value_parser = parse_cores)]
     pub cpus: Option<Cores>,
+    /// Rings, bytes, a power of two; larger ones are taken where four bodies need them [default: 256k; 64k for conn, 16k for
+    /// scale].
+    #[arg(long, value_parser = parse_bytes)]
+    pub ring: Option<usize>,
     /// Look at every byte of every answer; a wrong one ends the run.
     #[arg(long)]
     pub verify: bool,
@@ -184,11 +233,37 @@ pub enum Format {
     Perftest,
 }
 
+impl Command {
+    /// How to measure, of those that do.
+    pub(crate) fn run_mut(&mut self) -> Option<&mut Run> {
+        match self {
+            Self::Lat(run)
+            | Self::Conn(run)
+            | Self::Rate { run, .. }
+            | Self::Bw { run, .. }
+            | Self::Load { run, .. }
+            | Self::Stream { run, .. }
+            | Self::Scale { run, .. }
+            | Self::Soak { run, .. } => Some(run),
+            Self::Agree { .. }
+            | Self::Report { .. }
+            | Self::Suite(_)
+            | Self::Advise { .. }
+            | Self::Serve(_) => None,
+        }
+    }
+}
+
 impl Run {
     /// What to measure, one after the other.
     #[must_use]
     pub fn sizes(&self) -> Vec<usize> {
         if self.all { (1..=23).map(|power| 1 << power).collect() } else { self.size.0.clone() }
+    }
+
+    /// The rings for bodies of `bytes`.
+    pub(crate) fn ring_for(&self, bytes: usize, default: u32) -> u32 {
+        ring_for(bytes, self.ring.map_or(default, |ring| u32::try_from(ring).unwrap_or(1 << 30)))
     }
 
     /// Where the distribution of a size goes.
@@ -244,6 +319,9 @@ pub struct Serve {
     /// Started by a client.
     #[arg(long, hide = true)]
     pub child: bool,
+    /// End when standard input does, as it does when whoever started us goes away.
+    #[arg(long)]
+    pub tied: bool,
     /// The echo in which a bit is turned over.
     #[arg(long, hide = true)]
     pub corrupt: Option<u64>,
@@ -334,6 +412,19 @@ fn parse_count(text: &str) -> Result<u64, String> {
     }
 }
 
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let lower = text.to_ascii_lowercase();
+    let (digits, seconds) = match lower.char_indices().next_back() {
+        Some((at, 's')) => (&lower[..at], 1),
+        Some((at, 'm')) => (&lower[..at], 60),
+        Some((at, 'h')) => (&lower[..at], 3600),
+        _ => (&*lower, 1),
+    };
+    let number: u64 = digits.parse().map_err(|_| "seconds, or a number with s, m or h behind".to_owned())?;
+    let seconds = number.checked_mul(seconds).filter(|seconds| (1..=30 * 86400).contains(seconds));
+    seconds.map(Duration::from_secs).ok_or_else(|| "1s to 720h".to_owned())
+}
+
 fn parse_cores(text: &str) -> Result<Cores, String> {
     let core = |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is no core's number"));
     let (client, server) = text.split_once(',').ok_or("two cores, as in 0,1")?;
@@ -369,6 +460,16 @@ mod tests {
     }
 
     #[test]
+    fn durations_have_units() {
+        for (text, seconds) in [("90", 90), ("90s", 90), ("15m", 900), ("8H", 28_800)] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_secs(seconds)));
+        }
+        for bad in ["", "h", "0", "1.5h", "1d", "721h", "99999999999999999999h"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn lists_and_ranges_of_sizes() {
         assert_eq!(parse_sizes("64,4k,1m"), Ok(Sizes(vec![64, 4096, 1 << 20])));
         assert_eq!(parse_sizes("8,64..300"), Ok(Sizes(vec![8, 64, 128, 256])));
@@ -381,7 +482,7 @@ mod tests {
     fn a_whole_line() {
         let line = "gimmal-bench rate --provider shm --layer engine --loopback -s 4k -n 10k -O 8 --mode handoff \
                     --cpus 1,0 --json --warmup 5 --pairs 7 --against ucx,tcp,uds";
-        let Command::Rate { run, window } = parse(line).unwrap().command else { panic!("rate") };
+        let Command::Rate { run, window, threads: 1 } = parse(line).unwrap().command else { panic!("rate") };
         assert_eq!((window, run.size.0, run.count, run.warmup), (8, vec![4096], 10_000, Some(5)));
         assert_eq!((run.pairs, run.against), (7, vec![Against::Ucx, Against::Tcp, Against::Uds]));
         assert_eq!(run.cpus, Some(Cores { client: 1, server: 0 }));
@@ -400,6 +501,9 @@ mod tests {
             "gimmal-bench lat --address shm://x --against tcp",
             "gimmal-bench lat --loopback --against mpi",
             "gimmal-bench serve --address shm://x --stall 1000",
+            "gimmal-bench soak --address shm://x --restart 1s",
+            "gimmal-bench lat --loopback --hosts x",
+            "gimmal-bench agree one.json",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }

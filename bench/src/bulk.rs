@@ -13,7 +13,7 @@ use crate::{
     inline::InlineTarget,
     plan::{Plan, TOUCH, WHOLE, head},
     recorder::Recorder,
-    target::{Target, total},
+    target::{Counted, Target, total},
 };
 
 /// The client's end.
@@ -125,6 +125,16 @@ impl<P: Provider> Target for BulkTarget<P> {
         }
         recorder.busy(now.nanos_since(first));
         Ok(())
+    }
+
+    fn counted(&mut self) -> Counted {
+        let mut counted = self.inner.counted();
+        if let Some(text) = &mut counted.negotiated {
+            for piece in self.gate.memory() {
+                text.push_str(&format!("\nloans                {piece}"));
+            }
+        }
+        counted
     }
 
     fn close(self: Box<Self>) {

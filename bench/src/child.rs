@@ -93,6 +93,12 @@ impl Server {
         self.folder = None;
     }
 
+    /// Ends it in the middle of whatever it does.
+    pub(crate) fn kill(&mut self) {
+        // It may have ended by itself; who waits for it finds out.
+        let _ = self.child.kill();
+    }
+
     /// It was told to end.
     pub(crate) fn end(mut self) -> Result<(), BenchError> {
         let deadline = Instant::now() + END;
@@ -119,7 +125,7 @@ impl Drop for Server {
 }
 
 /// The first line it prints: where it listens.
-fn listening(child: &mut Child) -> Result<Address, BenchError> {
+pub(crate) fn listening(child: &mut Child) -> Result<Address, BenchError> {
     let output = child.stdout.take().ok_or_else(|| BenchError::Server("has no output".to_owned()))?;
     {
         let mut fds = [PollFd::from_borrowed_fd(output.as_fd(), PollFlags::IN)];

@@ -1,11 +1,13 @@
 //! One run from the client's side: the server, the connection, the others, the slices, the report.
 
+use std::time::Duration;
+
 use gimmal_engine::{transport::Address, worker::thread::pin_to};
 use tempfile::TempDir;
 
 use crate::{
     against::{
-        Goal, Quantity, Role,
+        Goal, Role,
         choose::{Choice, Chosen},
         own::{BareBlock, Companion},
         sockets::Meeting,
@@ -16,12 +18,12 @@ use crate::{
     environment::Environment,
     error::BenchError,
     floors::{Floors, Phase},
-    measure::{Amount, CONTENDER_MAX, Measured, MeasuredFloors, Other, measure},
-    plan::{Mode, Plan, ring_for},
+    measure::{Amount, Earlier, Measured, Other, measure},
+    outcome,
+    plan::{Mode, Plan},
     provider::{self, Beside},
     recorder::Recorder,
-    report::{Report, Row},
-    slices::{Estimate, median},
+    report::Report,
     target::{Target, body},
 };
 
@@ -37,10 +39,19 @@ pub(crate) struct Job {
     pub(crate) goal: Goal,
     /// Bytes of one body; of one loan for bandwidth.
     pub(crate) bytes: usize,
-    /// Outstanding.
+    /// Outstanding, of all threads.
     pub(crate) window: usize,
+    /// Threads that call.
+    pub(crate) threads: usize,
     /// Bandwidth: whether every byte is written and read.
     pub(crate) is_whole: bool,
+}
+
+impl Job {
+    /// On one thread, with small bodies.
+    pub(crate) const fn new(test: &'static str, goal: Goal, window: usize) -> Self {
+        Self { test, goal, bytes: 64, window, threads: 1, is_whole: false }
+    }
 }
 
 /// A server process, the floors, and where it is told about sockets.
@@ -95,6 +106,7 @@ pub(crate) fn plan(run: &Run, cores: Cores, job: &Job) -> Plan {
         mode: run.mode,
         bytes: if is_bulk { 64 } else { job.bytes },
         window: job.window,
+        threads: job.threads,
         block: if is_bulk { job.bytes } else { 0 },
         verify: run.verify,
         keeps_accepting: false,
@@ -113,6 +125,93 @@ pub(crate) fn server_address(run: &Run, loopback: Option<&Loopback>) -> Result<A
     }
 }
 
+/// One start of the processes.
+struct Session {
+    loopback: Option<Loopback>,
+    target: Box<dyn Target>,
+    chosen: Chosen,
+}
+
+impl Session {
+    fn open(run: &Run, job: &Job, plan: &Plan) -> Result<Self, BenchError> {
+        let ring_bytes = run.ring_for(plan.bytes, 256 << 10);
+        let mut choice =
+            Choice { against: &run.against, goal: job.goal, provider: run.provider, plan, host: None };
+        let mut loopback = None;
+        let mut meetings = Vec::new();
+        if run.loopback {
+            let (started, places) = Loopback::start(run, plan, ring_bytes, Some(&choice))?;
+            loopback = Some(started);
+            meetings = places;
+        }
+        let address = server_address(run, loopback.as_ref())?;
+        if let Address::Rdma { host, .. } = &address {
+            choice.host = Some(host.clone());
+        }
+        pin_to(plan.client_core)?;
+        let beside = Beside { provider: run.provider, address: &address, plan, ring_bytes };
+        let mut companions = loopback.as_ref().map_or_else(|| Ok(vec![]), |_| companions(job, &beside))?;
+        let target = match job.goal {
+            Goal::Bandwidth => beside.bulk(job.is_whole)?,
+            Goal::Latency | Goal::Rate => beside.target()?,
+        };
+        let mut chosen = Chosen::default();
+        if loopback.is_some() {
+            companions.extend(rpc_companion(job, &beside, &*target)?);
+            chosen = choice.contenders(meetings)?;
+            let (whole, bytes) = (job.is_whole && job.goal == Goal::Bandwidth, plan.block);
+            if whole && bytes <= BLOCK_FLOOR_MAX {
+                chosen.contenders.insert(0, Box::new(BareBlock { bytes }));
+            }
+            for companion in companions {
+                chosen.contenders.insert(0, Box::new(companion));
+            }
+        }
+        Ok(Self { loopback, target, chosen })
+    }
+
+    fn measure(&mut self, amount: &Amount) -> Result<Measured, BenchError> {
+        let amount =
+            Amount { server: self.loopback.as_ref().map(|loopback| loopback.server.id()), ..*amount };
+        let floors = self.loopback.as_mut().map(|loopback| {
+            loopback.server.connected();
+            &mut loopback.floors
+        });
+        measure(&mut *self.target, floors, std::mem::take(&mut self.chosen.contenders), &amount)
+    }
+
+    /// Ends it; `others` are what took turns.
+    fn close(self, others: Vec<Other>) -> Result<(), BenchError> {
+        let Self { loopback, target, .. } = self;
+        let Some(mut loopback) = loopback else {
+            target.close();
+            return Ok(());
+        };
+        // It answers our goodbye while it waits.
+        loopback.floors.announce(Phase::Idle)?;
+        drop(others);
+        target.close();
+        loopback.end()
+    }
+}
+
+/// The calls, pairs and time of one of the starts.
+fn amount(run: &Run, start: u32) -> Amount {
+    let (start, starts) = (u64::from(start), u64::from(run.starts));
+    let share = |of: u64| of * (start + 1) / starts - of * start / starts;
+    let count = share(run.count).max(1);
+    let limit = run.limit_s.map(|seconds| Duration::from_secs(seconds.into()));
+    Amount {
+        count,
+        warmup: run.warmup.unwrap_or_else(|| (run.count / 10).clamp(1, 20_000)),
+        pairs: share(run.pairs).clamp(1, count),
+        slice: Duration::from_millis(run.slice_ms.into()),
+        limit: limit.map(|limit| limit / run.starts),
+        is_quiet: run.json || run.csv,
+        server: None,
+    }
+}
+
 /// Measures one job.
 ///
 /// # Errors
@@ -125,62 +224,32 @@ pub(crate) fn measure_job(
     provider::is_built(run.provider)?;
     let environment = Environment::read(std::path::Path::new("/"), cores.client);
     let plan = plan(run, cores, job);
-    let ring_bytes = ring_for(plan.bytes, 256 << 10);
-    let mut choice =
-        Choice { against: &run.against, goal: job.goal, provider: run.provider, plan: &plan, host: None };
-    let mut loopback = None;
-    let mut meetings = Vec::new();
-    if run.loopback {
-        let (started, places) = Loopback::start(run, &plan, ring_bytes, Some(&choice))?;
-        loopback = Some(started);
-        meetings = places;
-    }
-    let address = server_address(run, loopback.as_ref())?;
-    if let Address::Rdma { host, .. } = &address {
-        choice.host = Some(host.clone());
-    }
-    pin_to(cores.client)?;
-    let beside = Beside { provider: run.provider, address: &address, plan: &plan, ring_bytes };
-    let mut companions = loopback.as_ref().map_or_else(|| Ok(vec![]), |_| companions(job, &beside))?;
-    let mut target = match job.goal {
-        Goal::Bandwidth => beside.bulk(job.is_whole)?,
-        Goal::Latency | Goal::Rate => beside.target()?,
-    };
-    let mut chosen = Chosen::default();
-    if loopback.is_some() {
-        companions.extend(rpc_companion(job, &beside, &*target)?);
-        chosen = choice.contenders(meetings)?;
-        let (whole, bytes) = (job.is_whole && job.goal == Goal::Bandwidth, plan.block);
-        if whole && bytes <= BLOCK_FLOOR_MAX {
-            chosen.contenders.insert(0, Box::new(BareBlock { bytes }));
+    let (mut start, mut earlier) = (0, None::<Earlier>);
+    loop {
+        let mut session = Session::open(run, job, &plan)?;
+        let mut measured = session.measure(&amount(run, start))?;
+        start += 1;
+        if let Some(earlier) = earlier.take() {
+            measured = measured.after(earlier)?;
         }
-        for companion in companions {
-            chosen.contenders.insert(0, Box::new(companion));
+        if start < run.starts && measured.ended.is_none() {
+            let (kept, others) = measured.set_aside(start);
+            session.close(others)?;
+            earlier = Some(kept);
+            continue;
         }
+        if let Some(path) = run.hgrm_of(job.bytes) {
+            std::fs::write(path, measured.test.distribution())
+                .map_err(BenchError::system("writing the distribution"))?;
+        }
+        let absent = std::mem::take(&mut session.chosen.absent);
+        let report = outcome::report(run, job, &plan, &measured, absent, environment);
+        if let Some(why) = measured.ended {
+            return Ok((report, Some(blamed(session.loopback.as_ref(), why))));
+        }
+        session.close(measured.others)?;
+        return Ok((report, None));
     }
-    let warmup = run.warmup.unwrap_or_else(|| (run.count / 10).clamp(1, 20_000));
-    let amount = Amount {
-        count: run.count,
-        warmup,
-        slices: run.pairs.min(run.count),
-        is_quiet: run.json || run.csv,
-        server: loopback.as_ref().map(|loopback| loopback.server.id()),
-    };
-    let floors = loopback.as_mut().map(|loopback| {
-        loopback.server.connected();
-        &mut loopback.floors
-    });
-    let measured = measure(&mut *target, floors, chosen.contenders, &amount)?;
-    if let Some(path) = run.hgrm_of(job.bytes) {
-        std::fs::write(path, measured.test.distribution())
-            .map_err(BenchError::system("writing the distribution"))?;
-    }
-    let report = report(run, job, &plan, &measured, chosen.absent, environment);
-    if let Some(why) = measured.ended {
-        return Ok((report, Some(blamed(loopback.as_ref(), why))));
-    }
-    close(loopback, target, measured.others)?;
-    Ok((report, None))
 }
 
 /// See [`Floors::blame`].
@@ -189,18 +258,6 @@ pub(crate) fn blamed(loopback: Option<&Loopback>, why: BenchError) -> BenchError
         Some(loopback) => loopback.floors.blame(why),
         None => why,
     }
-}
-
-fn close(loopback: Option<Loopback>, target: Box<dyn Target>, others: Vec<Other>) -> Result<(), BenchError> {
-    let Some(mut loopback) = loopback else {
-        target.close();
-        return Ok(());
-    };
-    // It answers our goodbye while it waits.
-    loopback.floors.rest()?;
-    drop(others);
-    target.close();
-    loopback.end()
 }
 
 /// Targets on the same server that a row needs; those of the engine connect before the plan is told.
@@ -230,79 +287,6 @@ fn rpc_companion(
     Ok(Some(Companion::new("the same, inline", Role::Inline, inline)?))
 }
 
-/// The row of one contender.
-#[expect(clippy::cast_precision_loss, reason = "sizes far below 2^53")]
-fn row(other: &Other, measured: &Measured, bytes: usize, count: u64) -> Row {
-    let contender = &other.contender;
-    let bandwidth: Vec<f64> = measured.rates.iter().map(|rate| rate * bytes as f64).collect();
-    let ours = match contender.quantity() {
-        Quantity::RoundTrip => &measured.medians_ns,
-        Quantity::PerSecond => &measured.rates,
-        Quantity::Bytes => &bandwidth,
-    };
-    let ratio = Estimate::of_ratios(ours, &other.values);
-    Row {
-        name: contender.name(),
-        what: contender.label().to_owned(),
-        value: median(&other.values),
-        slices: other.values.len(),
-        ratio: ratio.map(|ratio| ratio.median),
-        ratio_interval: ratio.map(|ratio| [ratio.low, ratio.high]),
-        note: other.failed.clone(),
-        commands: contender.commands(count),
-    }
-}
-
-/// Handed off: what it costs more than inline, in bare exchanges; of each pair, then the median.
-fn handoff_per_exchange(measured: &Measured) -> Option<f64> {
-    let of = |role| measured.others.iter().find(|other| other.contender.role() == role);
-    let (inline, exchange) = (of(Role::Inline)?, of(Role::Exchange)?);
-    let more: Vec<f64> =
-        measured.medians_ns.iter().zip(&inline.values).map(|(ours, inline)| ours - inline).collect();
-    Estimate::of_ratios(&more, &exchange.values).map(|ratio| ratio.median)
-}
-
-/// Every slice over the floors on both sides of it: of the medians, or of the rates, the floor's at window 1.
-fn to_frame_floor(plan: &Plan, measured: &Measured, floors: &MeasuredFloors) -> Option<Estimate> {
-    let frame = floors.frame.medians_ns().windows(2).map(|around| (around[0] + around[1]) / 2.0);
-    if plan.window == 1 {
-        return Estimate::of_ratios(&measured.medians_ns, &frame.collect::<Vec<_>>());
-    }
-    let rates: Vec<f64> = frame.map(|nanos| 1e9 / nanos.max(1.0)).collect();
-    Estimate::of_ratios(&measured.rates, &rates)
-}
-
-fn report(
-    run: &Run,
-    job: &Job,
-    plan: &Plan,
-    measured: &Measured,
-    absent: Vec<Row>,
-    environment: Environment,
-) -> Report {
-    let Measured { test, floors, .. } = measured;
-    let is_bulk = job.goal == Goal::Bandwidth;
-    let ratio =
-        floors.as_ref().filter(|_| !is_bulk).and_then(|floors| to_frame_floor(plan, measured, floors));
-    let drift = floors.as_ref().map(|floors| floors.line.drift_pct().max(floors.frame.drift_pct()));
-    let each = (run.count / run.pairs).clamp(1, CONTENDER_MAX);
-    let mut rows: Vec<Row> =
-        measured.others.iter().map(|other| row(other, measured, job.bytes, each)).collect();
-    rows.extend(absent);
-    Report {
-        line_floor_p50_ns: floors.as_ref().map(|floors| floors.line.all().quantile_ns(0.5)),
-        frame_floor_p50_ns: floors.as_ref().map(|floors| floors.frame.all().quantile_ns(0.5)),
-        ratio_to_frame_floor: ratio.map(|ratio| ratio.median),
-        ratio_to_frame_floor_interval: ratio.map(|ratio| [ratio.low, ratio.high]),
-        floor_drift_pct: drift,
-        handoff_per_exchange: handoff_per_exchange(measured),
-        rows,
-        cost: Some(measured.cost.clone()),
-        is_complete: measured.ended.is_none(),
-        ..Report::of(run, job, plan, test, environment)
-    }
-}
-
 impl Report {
     /// What every test reports, with the times of `test`.
     pub(crate) fn of(run: &Run, job: &Job, plan: &Plan, test: &Recorder, environment: Environment) -> Self {
@@ -314,6 +298,7 @@ impl Report {
             mode: plan.mode.to_string(),
             bytes: job.bytes,
             window: plan.window,
+            threads: plan.threads,
             count: test.count(),
             min_ns: test.min_ns(),
             p50_ns: test.quantile_ns(0.5),

@@ -3,9 +3,13 @@
 use std::{fmt, path::Path};
 
 use gimmal_engine::{transport::PortCounters, worker::duty::DutySnapshot};
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::target::Counted;
+use crate::{
+    target::Counted,
+    work::{Work, of_threads},
+};
 
 /// Where devices count.
 const DEVICES: &str = "/sys/class/infiniband";
@@ -17,6 +21,12 @@ pub struct Cost {
     pub client_cpu_ns: Option<f64>,
     /// The same of the server, when it is on this host.
     pub server_cpu_ns: Option<f64>,
+    /// What the client did for a call.
+    #[serde(default)]
+    pub client_work: Option<Work>,
+    /// What the server did, when it is on this host.
+    #[serde(default)]
+    pub server_work: Option<Work>,
     /// Frames for each doorbell of the client: what was ready in one turn left together.
     pub frames_per_doorbell: Option<f64>,
     /// Of the client's port and worker (see tuning.md), and what of a device moved meanwhile, as in `rxe0/rcvd_rnr_err`.
@@ -34,14 +44,15 @@ pub struct Count {
     pub value: u64,
 }
 
-/// Processor time of all threads of a process, nanoseconds.
-fn cpu_ns(process: &str) -> Option<u64> {
-    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;
-    let times = tasks.flatten().filter_map(|task| {
-        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split_whitespace().next()?.parse::<u64>().ok()
-    });
-    Some(times.sum())
+/// Processor time of this process, nanoseconds; of threads that have ended too.
+fn own_cpu_ns() -> Option<u64> {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    u64::try_from(used.tv_sec * 1_000_000_000 + used.tv_nsec).ok()
+}
+
+/// Processor time of all threads that a process has, nanoseconds.
+fn cpu_ns(process: u32) -> Option<u64> {
+    of_threads(process, "schedstat", |text| text.split_whitespace().next()?.parse().ok())
 }
 
 /// Counters of all devices below `root`, by name.
@@ -91,7 +102,7 @@ fn grown(before: &[Count], after: Vec<Count>, kept: &[&str]) -> Vec<Count> {
 /// Reads meters before and after.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    server: Option<String>,
+    server: Option<u32>,
     before: Vec<Count>,
     devices: Vec<Count>,
     started: [Option<u64>; 2],
@@ -102,7 +113,7 @@ impl Meter {
     /// Before the first call; `server` is on this host.
     pub(crate) fn start(server: Option<u32>, counted: &Counted) -> Self {
         Self {
-            server: server.map(|id| id.to_string()),
+            server,
             before: own_counts(&counted.port, &counted.duty, counted.blocked),
             devices: device_counts(Path::new(DEVICES)),
             started: [None; 2],
@@ -111,7 +122,7 @@ impl Meter {
     }
 
     fn read(&self) -> [Option<u64>; 2] {
-        [cpu_ns("self"), self.server.as_deref().and_then(cpu_ns)]
+        [own_cpu_ns(), self.server.and_then(cpu_ns)]
     }
 
     /// A stretch of calls begins.
@@ -144,6 +155,8 @@ impl Meter {
         Cost {
             client_cpu_ns: each(self.used[0]),
             server_cpu_ns: each(self.used[1]),
+            client_work: None,
+            server_work: None,
             frames_per_doorbell: (doorbells > 0).then(|| frames as f64 / doorbells as f64),
             counters,
             negotiated: counted.negotiated,
@@ -168,6 +181,11 @@ impl fmt::Display for Cost {
             side(self.client_cpu_ns),
             side(self.server_cpu_ns)
         )?;
+        for (side, work) in [("here", self.client_work), ("there", self.server_work)] {
+            if let Some(work) = work {
+                writeln!(f, "work of a call      {work} {side}")?;
+            }
+        }
         if let Some(frames) = self.frames_per_doorbell {
             writeln!(f, "coalescing         {frames:.2} frames a doorbell")?;
         }
@@ -212,15 +230,21 @@ mod tests {
     fn work_takes_processor_time() {
         let mut meter = Meter::start(Some(std::process::id()), &Counted::default());
         meter.begin();
-        let started = std::time::Instant::now();
-        while started.elapsed().as_millis() < 30 {
-            std::hint::spin_loop();
-        }
+        // On a thread that is no more when it is asked.
+        let spin = || {
+            let started = std::time::Instant::now();
+            while started.elapsed().as_millis() < 30 {
+                std::hint::spin_loop();
+            }
+        };
+        std::thread::spawn(spin).join().unwrap();
+        let alone = own_cpu_ns().unwrap() - meter.started[0].unwrap();
+        spin();
         meter.end();
         let cost = meter.finish(10, Counted::default());
-        // Of ten calls in 30 ms of a core that others use too.
+        // Of ten calls in 60 ms of a core that others use too.
         let (here, there) = (cost.client_cpu_ns.unwrap(), cost.server_cpu_ns.unwrap());
-        assert!(here > 1e4 && there > 1e4, "{here} {there}");
+        assert!(here > 1e4 && there > 1e4 && alone > 100_000, "{here} {there} {alone}");
         assert!(cost.counters.is_empty() && cost.to_string().starts_with("CPU of a call"));
     }
 }

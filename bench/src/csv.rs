@@ -1,4 +1,5 @@
-//! Records in columns: perftest's, and comma-separated values: a line for the test and one for each who was measured beside it.
+//! Records in columns: perftest's, and comma-separated values: a line for the test, one for each who was measured beside
+//! it, and one for each part and each state of the host.
 
 use std::fmt::Write as _;
 
@@ -96,6 +97,22 @@ pub fn lines(report: &Report, with_header: bool) -> String {
             back(row.note.as_deref().unwrap_or_default())
         );
     }
+    for state in &report.states {
+        let [low, high] = state.ratio_to_frame_floor_interval.map_or([None, None], |ends| ends.map(Some));
+        let _ = writeln!(
+            text,
+            "{front},line {:.0} ns,state of the host,{},,{},,,,,,{},{},{},{},{},{}",
+            state.line_ns,
+            state.slices,
+            state.p50_ns,
+            state.per_s,
+            state.line_ns,
+            number(state.ratio_to_frame_floor),
+            number(low),
+            number(high),
+            back("")
+        );
+    }
     for part in &report.parts {
         let _ = writeln!(
             text,
@@ -117,7 +134,7 @@ pub fn lines(report: &Report, with_header: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Part, Row};
+    use crate::report::{HostState, Part, Row};
 
     /// Fields of a line; quotes are undone.
     fn fields(line: &str) -> usize {
@@ -137,12 +154,13 @@ mod tests {
             rows: vec![Row { name: "kernel TCP, polled".to_owned(), ..Row::default() }],
             parts: vec![Part { name: "a \"part\"".to_owned(), ..Part::default() }],
             warnings: vec!["first, second".to_owned()],
+            states: vec![HostState::default()],
             ..Report::default()
         };
         let text = lines(&report, true);
         let counts: Vec<usize> = text.lines().map(fields).collect();
-        assert_eq!(counts, [26; 4], "{text}");
-        assert_eq!(lines(&report, false).lines().count(), 3);
+        assert_eq!(counts, [26; 5], "{text}");
+        assert_eq!(lines(&report, false).lines().count(), 4);
     }
 
     #[test]

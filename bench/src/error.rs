@@ -83,6 +83,14 @@ pub enum BenchError {
     /// The server process of `--loopback`.
     #[error("the server process {0}")]
     Server(String),
+    /// The server on another host.
+    #[error("the server on {host} {why}")]
+    Host {
+        /// As ssh knows it.
+        host: String,
+        /// What happened.
+        why: String,
+    },
     /// A program that is compared with.
     #[error("{name} {why}")]
     Program {
@@ -99,8 +107,8 @@ pub enum BenchError {
         /// What is wrong with it.
         why: String,
     },
-    /// Runs of a suite that broke off, or that were better in the baseline.
-    #[error("{number} of the suite's runs are not as they should be:\n  {what}")]
+    /// Runs that broke off, that were better in the baseline, or that do not agree.
+    #[error("{number} of the runs are not as they should be:\n  {what}")]
     Suite {
         /// How many.
         number: usize,
@@ -143,6 +151,7 @@ impl BenchError {
             Self::NotBuilt { .. }
             | Self::Core { .. }
             | Self::NoServer { .. }
+            | Self::Host { .. }
             | Self::Listen(_)
             | Self::Start(_) => 69,
             _ => 1,

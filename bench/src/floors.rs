@@ -19,8 +19,10 @@ use crate::{
 /// What both processes do now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// Nothing: connections come and go, other programs have the cores.
+    /// Nothing: connections come and go.
     Idle,
+    /// Nothing at all: other programs have the cores.
+    Rest,
     /// The line floor.
     Line,
     /// The frame floor, and the bare ring.
@@ -40,8 +42,17 @@ pub(crate) enum Phase {
 }
 
 /// Every phase but the end, by its number in a word.
-const PHASES: [Phase; 8] =
-    [Phase::Idle, Phase::Line, Phase::Frame, Phase::Test, Phase::Spin, Phase::Block, Phase::Tcp, Phase::Uds];
+const PHASES: [Phase; 9] = [
+    Phase::Idle,
+    Phase::Rest,
+    Phase::Line,
+    Phase::Frame,
+    Phase::Test,
+    Phase::Spin,
+    Phase::Block,
+    Phase::Tcp,
+    Phase::Uds,
+];
 
 impl Phase {
     /// As a word: every announcement has a number, so that two of one kind differ.
@@ -140,7 +151,7 @@ impl Floors {
 
     /// Says that other programs need the cores.
     pub(crate) fn rest(&mut self) -> Result<(), BenchError> {
-        self.announce(Phase::Idle)
+        self.announce(Phase::Rest)
     }
 
     fn patience(&self, now: Stamp) -> Patience<'_> {

@@ -7,12 +7,16 @@
 
 use std::{
     collections::VecDeque,
+    ops::Range,
     sync::{Arc, OnceLock},
-    thread::Thread,
     time::Duration,
 };
 
-use crossbeam::{queue::ArrayQueue, utils::Backoff};
+use crossbeam::{
+    queue::ArrayQueue,
+    sync::{Parker, Unparker},
+    utils::Backoff,
+};
 use gimmal_engine::{
     App, Config, Idle, Io, Message, SendError, Workers,
     transport::{Address, Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, Provider, Time},
@@ -21,6 +25,7 @@ use gimmal_engine::{
 
 use crate::{
     clock::{Patience, Relax, Stamp},
+    crew::{Calls, Crew},
     error::BenchError,
     plan::{ECHO, PLAN, Plan, engine_config, head, parse_answer},
     recorder::Recorder,
@@ -47,32 +52,40 @@ enum Request {
     Plan(ConnId, Ticket),
 }
 
-/// Where answers wait for the caller.
+/// Where answers wait for one caller.
 #[derive(Debug)]
 struct Answers {
     done: ArrayQueue<Ticket>,
-    caller: Thread,
+    caller: Unparker,
     closed: OnceLock<String>,
 }
 
 /// The application on the client's worker.
 #[derive(Debug)]
 struct Courier {
-    answers: Arc<Answers>,
+    /// Of each caller; its tickets have `window` slots of their own.
+    answers: Vec<Arc<Answers>>,
+    window: usize,
     /// Tickets under way, by slot.
     under_way: Vec<Option<Ticket>>,
     /// Those that found no room.
     waiting: VecDeque<(ConnId, u16, Ticket)>,
-    answered: bool,
+    /// Callers with answers that they were not woken for; each once.
+    answered: Vec<usize>,
+    /// Some came in this turn.
+    has_fresh: bool,
 }
 
 impl Courier {
-    fn new(answers: &Arc<Answers>, window: usize) -> Self {
+    fn new(answers: Vec<Arc<Answers>>, window: usize) -> Self {
+        let (callers, all) = (answers.len(), answers.len() * window);
         Self {
-            answers: Arc::clone(answers),
-            under_way: (0..window).map(|_| None).collect(),
-            waiting: VecDeque::with_capacity(window),
-            answered: false,
+            answers,
+            window,
+            under_way: (0..all).map(|_| None).collect(),
+            waiting: VecDeque::with_capacity(all),
+            answered: Vec::with_capacity(callers),
+            has_fresh: false,
         }
     }
 
@@ -101,9 +114,11 @@ impl Courier {
     }
 
     fn fail(&self, why: &str) {
-        // The first cause stays.
-        let _ = self.answers.closed.set(why.to_owned());
-        self.answers.caller.unpark();
+        for answers in &self.answers {
+            // The first cause stays.
+            let _ = answers.closed.set(why.to_owned());
+            answers.caller.unpark();
+        }
     }
 }
 
@@ -125,9 +140,13 @@ impl App for Courier {
         } else {
             return self.fail("an answer of another size");
         }
+        let caller = slot / self.window;
         // There is a place for every ticket.
-        let _ = self.answers.done.push(ticket);
-        self.answered = true;
+        let _ = self.answers[caller].done.push(ticket);
+        self.has_fresh = true;
+        if !self.answered.contains(&caller) {
+            self.answered.push(caller);
+        }
     }
 
     fn pulled<P: Port>(
@@ -163,12 +182,32 @@ impl App for Courier {
         }
     }
 
-    fn tick<P: Port>(&mut self, _io: &mut Io<'_, P>) -> Time {
-        if std::mem::take(&mut self.answered) {
-            self.answers.caller.unpark();
+    fn tick<P: Port>(&mut self, io: &mut Io<'_, P>) -> Time {
+        // Several callers are woken when no more answers come: who wakes for one would take the core from the worker for it.
+        let more_come = std::mem::take(&mut self.has_fresh) && self.answers.len() > 1;
+        if more_come {
+            return io.now();
+        }
+        for caller in self.answered.drain(..) {
+            self.answers[caller].caller.unpark();
         }
         Time::NEVER
     }
+}
+
+/// A thread's end.
+#[derive(Debug)]
+struct Desk<P: Provider> {
+    handle: WorkerHandle<P, Courier>,
+    conn: ConnId,
+    answers: Arc<Answers>,
+    parker: Parker,
+    free: Vec<Ticket>,
+    digest: u64,
+    is_thorough: bool,
+    /// No other thread calls.
+    is_alone: bool,
+    relax: Relax,
 }
 
 /// The client's end.
@@ -178,11 +217,7 @@ pub struct HandoffTarget<P: Provider> {
     handle: WorkerHandle<P, Courier>,
     conn: ConnId,
     negotiated: Arc<Negotiated>,
-    answers: Arc<Answers>,
-    free: Vec<Ticket>,
-    digest: u64,
-    is_thorough: bool,
-    relax: Relax,
+    crew: Crew<Desk<P>>,
 }
 
 impl<P: Provider> HandoffTarget<P> {
@@ -198,13 +233,12 @@ impl<P: Provider> HandoffTarget<P> {
     ) -> Result<Self, BenchError> {
         let base = engine_config(plan.bytes, ring_bytes, Idle::default());
         let config = Config { cores: vec![plan.client_core], inbox: base.inbox.max(plan.window), ..base };
-        let answers = Arc::new(Answers {
-            done: ArrayQueue::new(plan.window),
-            caller: std::thread::current(),
-            closed: OnceLock::new(),
-        });
-        let (theirs, window) = (Arc::clone(&answers), plan.window);
-        let workers = Workers::spawn(provider, &config.validate()?, move |_| Courier::new(&theirs, window))?;
+        let window = plan.window / plan.threads;
+        let parkers: Vec<Parker> = (0..plan.threads).map(|_| Parker::new()).collect();
+        let answers: Vec<_> = parkers.iter().map(|parker| Arc::new(Answers::of(parker, window))).collect();
+        let theirs = answers.clone();
+        let workers =
+            Workers::spawn(provider, &config.validate()?, move |_| Courier::new(theirs.clone(), window))?;
         let handle = workers.handles().first().cloned();
         let handle = handle.ok_or_else(|| BenchError::Arguments("a plan without workers".to_owned()))?;
         let (conn, negotiated) = handle
@@ -215,16 +249,35 @@ impl<P: Provider> HandoffTarget<P> {
             return Err(BenchError::TooLarge { bytes: plan.bytes, limit });
         }
         let body = body(plan.bytes);
-        let ticket = |slot| Ticket { slot, buffer: body.clone(), started: Stamp::now() };
-        let free = (0..plan.window).map(ticket).collect();
-        let relax = Relax::for_cores(plan.client_core, plan.server_core);
-        let is_thorough = plan.verify;
-        let digest = if is_thorough { total(&body) } else { digest(&body) };
-        let target = Self { workers, handle, conn, negotiated, answers, free, digest, is_thorough, relax };
-        target.tell(plan)?;
-        Ok(target)
+        let desk = |(number, (answers, parker))| Desk {
+            handle: handle.clone(),
+            conn,
+            answers,
+            parker,
+            free: tickets(number * window..(number + 1) * window, &body),
+            digest: if plan.verify { total(&body) } else { digest(&body) },
+            is_thorough: plan.verify,
+            is_alone: plan.threads == 1,
+            relax: Relax::for_cores(plan.client_core, plan.server_core),
+        };
+        let crew = Crew::new(answers.into_iter().zip(parkers).enumerate().map(desk).collect())?;
+        crew.first().map_or(Ok(()), |desk| desk.tell(plan))?;
+        Ok(Self { workers, handle, conn, negotiated, crew })
     }
+}
 
+fn tickets(slots: Range<usize>, body: &[u8]) -> Vec<Ticket> {
+    slots.map(|slot| Ticket { slot, buffer: body.to_vec(), started: Stamp::now() }).collect()
+}
+
+impl Answers {
+    fn of(parker: &Parker, window: usize) -> Self {
+        let caller = parker.unparker().clone();
+        Self { done: ArrayQueue::new(window), caller, closed: OnceLock::new() }
+    }
+}
+
+impl<P: Provider> Desk<P> {
     fn tell(&self, plan: &Plan) -> Result<(), BenchError> {
         let buffer = serde_json::to_vec(plan).map_err(|error| BenchError::Refused(error.to_string()))?;
         let ticket = Ticket { slot: 0, buffer, started: Stamp::now() };
@@ -242,14 +295,15 @@ impl<P: Provider> HandoffTarget<P> {
             if let Some(ticket) = self.answers.done.pop() {
                 return Ok(ticket);
             }
-            if !backoff.is_completed() {
+            // Of several callers others have work meanwhile.
+            if self.is_alone && !backoff.is_completed() {
                 backoff.snooze();
                 continue;
             }
             if let Some(why) = self.answers.closed.get() {
                 return Err(BenchError::Closed(why.clone()));
             }
-            std::thread::park_timeout(PARK);
+            self.parker.park_timeout(PARK);
             if !patience.go_on() {
                 return Err(BenchError::stalled(doing));
             }
@@ -257,15 +311,17 @@ impl<P: Provider> HandoffTarget<P> {
     }
 }
 
-impl<P: Provider> Target for HandoffTarget<P> {
-    fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
+impl<P: Provider> Calls for Desk<P> {
+    fn calls(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         let (mut sent, mut done) = (0, 0);
         let first = Stamp::now();
+        // Those that leave together have one start, those that come back together one end: a reading costs as much as a call.
+        let mut now = first;
         while done < count {
             while sent < count
                 && let Some(mut ticket) = self.free.pop()
             {
-                ticket.started = Stamp::now();
+                ticket.started = now;
                 if let Err(Request::Call(_, ticket) | Request::Plan(_, ticket)) =
                     self.handle.submit(Request::Call(self.conn, ticket))
                 {
@@ -275,8 +331,9 @@ impl<P: Provider> Target for HandoffTarget<P> {
                 sent += 1;
             }
             let mut next = Some(self.next("waiting for an echo")?);
+            now = Stamp::now();
             while let Some(ticket) = next {
-                recorder.record(Stamp::now().nanos_since(ticket.started));
+                recorder.record(now.nanos_since(ticket.started));
                 let found = if self.is_thorough { total(&ticket.buffer) } else { digest(&ticket.buffer) };
                 if found != self.digest {
                     return Err(BenchError::Wrong("another body"));
@@ -286,8 +343,14 @@ impl<P: Provider> Target for HandoffTarget<P> {
                 next = self.answers.done.pop();
             }
         }
-        recorder.busy(Stamp::now().nanos_since(first));
+        recorder.busy(now.nanos_since(first));
         Ok(())
+    }
+}
+
+impl<P: Provider> Target for HandoffTarget<P> {
+    fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
+        self.crew.calls(count, recorder)
     }
 
     fn counted(&mut self) -> Counted {

@@ -5,6 +5,7 @@ use std::{fmt::Write as _, path::Path};
 use crate::{
     error::BenchError,
     plots::{self, Axis, Line, Up, percentiles},
+    regress,
     report::{self, Report, time},
 };
 
@@ -153,9 +154,40 @@ fn overview(page: &mut String, reports: &[&Report]) {
         );
     }
     page.push_str("</table>");
+    states(page, reports);
     for report in reports.iter().filter(|report| report.test == "instructions") {
         let _ = write!(page, "<p>{}: {}</p>", escaped(&name(report)), report.count);
     }
+}
+
+/// What each test made in each state of the host.
+fn states(page: &mut String, reports: &[&Report]) {
+    if reports.iter().all(|report| report.states.is_empty()) {
+        return;
+    }
+    page.push_str(
+        "<h2>States of the host</h2><p class=\"note\">Slices are grouped by what a cache line cost there and back right \
+         before and after; those between two states are left out. Compare within a state only.</p><table><tr><th>test</th>\
+         <th>line</th><th>slices</th><th>RTT p50</th><th>per second</th><th>to frame floor</th></tr>",
+    );
+    for report in reports {
+        for state in &report.states {
+            let ratio = match (state.ratio_to_frame_floor, state.ratio_to_frame_floor_interval) {
+                (Some(ratio), Some([low, high])) => format!("{ratio:.2} x ({low:.2} to {high:.2})"),
+                _ => "–".to_owned(),
+            };
+            let _ = write!(
+                page,
+                "<tr><td>{}</td><td>{:.0} ns</td><td>{}</td><td>{:.0} ns</td><td>{:.0}</td><td>{ratio}</td></tr>",
+                escaped(&name(report)),
+                state.line_ns,
+                state.slices,
+                state.p50_ns,
+                state.per_s,
+            );
+        }
+    }
+    page.push_str("</table>");
 }
 
 fn latencies(page: &mut String, reports: &[&Report]) -> Result<(), BenchError> {
@@ -306,34 +338,42 @@ fn quotient(now: Option<[f64; 2]>, then: Option<[f64; 2]>) -> Option<[f64; 2]> {
     (then_low > 0.0).then(|| [low / then_high, high / then_low])
 }
 
-/// The same tests of two runs, by what survives a change of machine: ratios to floors and to others.
+/// The same tests of two runs, by what survives a restless machine: ratios to floors and to others in one state of it.
 fn compared(page: &mut String, older: &[Report], newer: &[Report]) -> Result<(), BenchError> {
     page.push_str(
         "<h2>Two runs</h2><p class=\"note\">Ratios to floors and to others, which were measured in each run \
-                   beside the test: the newer over the older one.</p>",
+                   beside the test, where a cache line cost the same in both: the newer over the older one.</p>",
     );
     let mut bars = Vec::new();
     for report in newer {
         let Some(before) = older.iter().find(|before| name(before) == name(report)) else { continue };
-        if let (Some(now), Some(then)) = (report.ratio_to_frame_floor, before.ratio_to_frame_floor)
-            && then > 0.0
-        {
-            let interval =
-                quotient(report.ratio_to_frame_floor_interval, before.ratio_to_frame_floor_interval);
-            let text = format!("{}, to frame floor", name(report));
-            bars.push((text, now / then, interval.unwrap_or([now / then; 2])));
+        let mut bar = |text: String, now: f64, then: f64, ends: [Option<[f64; 2]>; 2]| {
+            if then > 0.0 {
+                bars.push((text, now / then, quotient(ends[0], ends[1]).unwrap_or([now / then; 2])));
+            }
+        };
+        for (state, then) in regress::shared(&report.states, &before.states) {
+            let text = format!("{}, line {:.0} ns", name(report), state.line_ns);
+            if let (Some(now), Some(old)) = (state.ratio_to_frame_floor, then.ratio_to_frame_floor) {
+                let ends = [state.ratio_to_frame_floor_interval, then.ratio_to_frame_floor_interval];
+                bar(format!("{text}, to frame floor"), now, old, ends);
+            }
+            for row in &state.rows {
+                let Some(other) = then.rows.iter().find(|other| other.name == row.name) else { continue };
+                let ends = [Some(row.ratio_interval), Some(other.ratio_interval)];
+                bar(format!("{text}, to {}", row.name), row.ratio, other.ratio, ends);
+            }
         }
-        for row in &report.rows {
+        for row in report.rows.iter().filter(|row| !row.commands.is_empty()) {
             let Some(other) = before.rows.iter().find(|other| other.name == row.name) else { continue };
-            if let (Some((now, then)), Some(interval)) =
-                (row.ratio.zip(other.ratio), quotient(row.ratio_interval, other.ratio_interval))
-            {
-                bars.push((format!("{}, to {}", name(report), row.name), now / then, interval));
+            if let Some((now, then)) = row.ratio.zip(other.ratio) {
+                let ends = [row.ratio_interval, other.ratio_interval];
+                bar(format!("{}, to {}", name(report), row.name), now, then, ends);
             }
         }
     }
     if bars.is_empty() {
-        page.push_str("<p>The two have no test in common.</p>");
+        page.push_str("<p>The two have no test in common, or saw no state of the host in common.</p>");
         return Ok(());
     }
     page.push_str(&plots::ratios("newer over older", &bars)?);
@@ -343,7 +383,7 @@ fn compared(page: &mut String, older: &[Report], newer: &[Report]) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Part, Row};
+    use crate::report::{HostState, Part, Row};
 
     fn report(bytes: usize, ratio: f64) -> Report {
         Report {
@@ -353,6 +393,13 @@ mod tests {
             p99_ns: 900,
             max_ns: 10_000,
             ratio_to_frame_floor: Some(ratio),
+            states: vec![HostState {
+                line_ns: 400.0,
+                slices: 9,
+                ratio_to_frame_floor: Some(ratio),
+                ratio_to_frame_floor_interval: Some([ratio * 0.9, ratio * 1.1]),
+                ..HostState::default()
+            }],
             rows: vec![Row {
                 name: "a <rival>".to_owned(),
                 ratio: Some(ratio),
@@ -370,9 +417,14 @@ mod tests {
         load.test = "load".to_owned();
         load.parts = vec![Part { name: "offered 10 per s".to_owned(), at: 10.0, ..Part::default() }];
         let page = page(&[vec![report(64, 1.5), report(4096, 1.2), load]]).unwrap();
-        for text in
-            ["<!doctype html>", "RTT p50 over the size", "a &lt;rival&gt;", "offered 10 per s", "</html>"]
-        {
+        for text in [
+            "<!doctype html>",
+            "States of the host",
+            "RTT p50 over the size",
+            "a &lt;rival&gt;",
+            "offered 10 per s",
+            "</html>",
+        ] {
             assert!(page.contains(text), "{text}");
         }
         assert!(!page.contains("<rival>") && !page.contains("http://") || page.contains("www.w3.org"));

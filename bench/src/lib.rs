@@ -3,17 +3,18 @@
 //! ```text
 //!  gimmal-bench lat ── starts ──► gimmal-bench serve
 //!      │  1. connects, sends its plan in the first message ─► pins itself, answers
-//!      │  2. slices: floors │ test │ floors, others │ test │ … │     one phase word in a shared memfd says which
+//!      │  2. slices: line │ frame │ line │ test │ line │ others │ … │     one phase word in a shared memfd says which
 //!      └► 3. a table, or one JSON object
 //! ```
 //!
 //! Test and floors run in the same two processes, on the same two cores, with the same clock code, in turns: the host
-//! moves virtual cores about, so only what was measured side by side may be divided.
+//! moves virtual cores about, so only what was measured side by side may be divided, and only within one of its states.
 
 #![forbid(unsafe_code)]
 
 pub mod advise;
 pub mod against;
+mod agree;
 pub mod args;
 pub mod arrivals;
 mod bulk;
@@ -21,17 +22,20 @@ mod child;
 mod client;
 pub mod clock;
 pub mod cost;
+mod crew;
 pub mod csv;
 pub mod echo;
 pub mod environment;
 pub mod error;
 mod floors;
 pub mod handoff;
+mod hosts;
 pub mod html;
 pub mod inline;
 pub mod load;
 mod many;
 mod measure;
+mod outcome;
 pub mod pair;
 pub mod plan;
 mod plots;
@@ -43,6 +47,9 @@ mod rpc;
 pub mod run;
 pub mod serve;
 pub mod slices;
+pub mod soak;
+pub mod states;
 pub mod stream;
 mod suite;
 pub mod target;
+pub mod work;

@@ -16,7 +16,6 @@ use crate::{
     environment::Environment,
     error::BenchError,
     floors::Phase,
-    plan::ring_for,
     provider::{self, Beside},
     recorder::Recorder,
     report::{Part, Report},
@@ -69,9 +68,9 @@ pub(crate) fn sweep(
     let cores = Cores::choose(run.cpus)?;
     let environment = Environment::read(std::path::Path::new("/"), cores.client);
     let bytes = run.size.0.first().copied().unwrap_or(64);
-    let job = Job { test: "load", goal: Goal::Rate, bytes, window, is_whole: false };
+    let job = Job { bytes, ..Job::new("load", Goal::Rate, window) };
     let plan = plan(run, cores, &job);
-    let ring_bytes = ring_for(bytes, 256 << 10);
+    let ring_bytes = run.ring_for(bytes, 256 << 10);
     let mut loopback = None;
     if run.loopback {
         loopback = Some(Loopback::start(run, &plan, ring_bytes, None)?.0);
@@ -98,7 +97,7 @@ pub(crate) fn sweep(
         return Ok((Report { is_complete: false, ..report }, Some(why)));
     }
     if let Some(loopback) = &mut loopback {
-        loopback.floors.rest()?;
+        loopback.floors.announce(Phase::Idle)?;
     }
     target.close();
     if let Some(loopback) = loopback {

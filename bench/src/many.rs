@@ -19,7 +19,7 @@ use crate::{
     floors::Phase,
     inline::{Caller, InlineTarget, fill},
     load::part,
-    plan::{ECHO, Plan, head, ring_for},
+    plan::{ECHO, Plan, head},
     provider::{With, is_built, with_provider},
     recorder::Recorder,
     report::{Part, Report},
@@ -54,9 +54,9 @@ impl Stage {
         let cores = Cores::choose(run.cpus)?;
         let environment = Environment::read(std::path::Path::new("/"), cores.client);
         let bytes = run.size.0.first().copied().unwrap_or(64);
-        let job = Job { test, goal: Goal::Latency, bytes, window: 1, is_whole: false };
+        let job = Job { bytes, ..Job::new(test, Goal::Latency, 1) };
         let plan = Plan { keeps_accepting: true, ..plan(run, cores, &job) };
-        let ring_bytes = ring_for(bytes, ring_bytes);
+        let ring_bytes = run.ring_for(bytes, ring_bytes);
         let mut loopback = None;
         if run.loopback {
             loopback = Some(Loopback::start(run, &plan, ring_bytes, None)?.0);

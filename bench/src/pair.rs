@@ -5,8 +5,8 @@ use std::time::Duration;
 use gimmal_engine::{
     Idle, Inline, SendError,
     transport::{
-        Address, ConnId, ConnectOptions, Connecting as _, Incoming as _, ListenOptions, Listener as _,
-        Provider,
+        Address, ConnId, ConnectOptions, Connecting as _, Gate as _, Incoming as _, ListenOptions,
+        Listener as _, Provider,
     },
 };
 
@@ -15,7 +15,7 @@ use crate::{
     echo::Echo,
     error::BenchError,
     inline::{Caller, fill},
-    plan::{ECHO, engine_plan, head},
+    plan::{ECHO, TOUCH, engine_plan, head},
     target::body,
 };
 
@@ -25,6 +25,7 @@ pub struct Pair<P: Provider> {
     caller: Inline<P, Caller>,
     echo: Inline<P, Echo>,
     conn: ConnId,
+    gate: P::Gate,
     body: Vec<u8>,
 }
 
@@ -75,7 +76,8 @@ impl<P: Provider> Pair<P> {
             conns.extend(caller.app_mut().opened.take());
         }
         let conn = conns.first().copied().ok_or(BenchError::Wrong("no connection"))?;
-        Ok(Self { caller, echo, conn, body: body(bytes) })
+        let gate = near.gate().clone();
+        Ok(Self { caller, echo, conn, gate, body: body(bytes) })
     }
 
     /// `window` messages there and back.
@@ -83,7 +85,7 @@ impl<P: Provider> Pair<P> {
     /// # Errors
     /// See [`BenchError`].
     pub fn echo(&mut self, window: u64) -> Result<(), BenchError> {
-        let Self { caller, echo, conn, body, .. } = self;
+        let Self { caller, conn, body, .. } = self;
         let wanted = caller.app().answered + window;
         caller
             .with(|_, io| -> Result<(), SendError> {
@@ -93,6 +95,35 @@ impl<P: Provider> Pair<P> {
                 Ok(())
             })
             .map_err(|error| BenchError::Closed(error.to_string()))?;
+        self.await_answers(wanted).map(|_| ())
+    }
+
+    /// `window` loans of `bytes`, whose first words both ends touch, and the answers. Returns the turns it took.
+    ///
+    /// # Errors
+    /// See [`BenchError`].
+    pub fn lend(&mut self, bytes: usize, window: u64) -> Result<u32, BenchError> {
+        let (conn, first) = (self.conn, self.caller.app().answered);
+        let closed = |error: &dyn std::fmt::Display| BenchError::Closed(error.to_string());
+        for number in first..first + window {
+            let mut loan = self.gate.allocate(conn, bytes).map_err(|error| closed(&error))?;
+            if let Some(word) = loan.first_chunk_mut() {
+                *word = number.to_le_bytes();
+            }
+            self.caller
+                .with(|_, io| io.send_with_loan(conn, head(TOUCH, number), loan, 0, |_| Some(0)))
+                .map_err(|refused| closed(&refused.error))?;
+        }
+        let turns = self.await_answers(first + window)?;
+        if self.caller.app().digest != first + window - 1 {
+            return Err(BenchError::Wrong("another word of a loan"));
+        }
+        Ok(turns)
+    }
+
+    /// Turns until the caller has `wanted` answers in all. Returns how many turns that were.
+    fn await_answers(&mut self, wanted: u64) -> Result<u32, BenchError> {
+        let Self { caller, echo, .. } = self;
         // Verbs and sim need more turns than one. Shared memory does not, but a connection that was idle for long, as
         // when the scheduler took us away, is looked at only now and then.
         let mut patience = Patience::new(Relax::Yield);
@@ -100,7 +131,7 @@ impl<P: Provider> Pair<P> {
             echo.turn();
             caller.turn();
             if caller.app().answered == wanted {
-                return Ok(());
+                return Ok(turn);
             }
             if turn.is_multiple_of(1000) && !patience.go_on() {
                 break;
@@ -133,5 +164,22 @@ mod tests {
         }
         assert_eq!(pair.caller.app().answered, 72_000);
         assert_eq!(pair.idle(), 0);
+    }
+
+    /// Where bulk is read in place, its answer leaves in the turn that brought the offer.
+    #[test]
+    fn a_loan_that_is_touched_needs_no_turn_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = Address::Shm { path: folder.path().join("pair") };
+        let mut pair = Pair::connect(&Shm, &address, 64).unwrap();
+        // The echo may not have heard yet that it is connected.
+        pair.lend(1 << 20, 1).unwrap();
+        for _ in 0..100 {
+            // That the loan before is free again would come first.
+            while pair.idle() > 0 {}
+            assert_eq!(pair.lend(1 << 20, 1).unwrap(), 1);
+        }
+        pair.lend(1 << 10, 40).unwrap();
+        assert_eq!(pair.caller.app().answered, 141);
     }
 }

@@ -72,8 +72,10 @@ pub struct Plan {
     pub mode: Mode,
     /// Bytes of one body, each way.
     pub bytes: usize,
-    /// Calls outstanding.
+    /// Calls outstanding, of all threads.
     pub window: usize,
+    /// Threads that call, handed off.
+    pub threads: usize,
     /// Bytes of one loan, for what is measured with loans.
     #[serde(default)]
     pub block: usize,
@@ -171,6 +173,7 @@ mod tests {
             mode: Mode::Handoff,
             bytes: 64,
             window: 1,
+            threads: 1,
             block: 0,
             verify: false,
             keeps_accepting: false,

@@ -173,7 +173,7 @@ pub(crate) fn lines(
     // Whole powers of ten, which are labelled; above the lines there is room for the legend.
     let decade = |y: f64, up: bool| 10f64.powf(if up { y.log10().ceil() } else { y.log10().floor() });
     let (low, high) = (decade(low, false), decade(high * 1.01, true));
-    let room = (high / low).powf(0.09 * lines.len().min(7) as f64);
+    let room = (high / low).powf(0.13 * lines.len().min(7) as f64);
     draw(SIZE, |root| {
         let mut chart = ChartBuilder::on(root)
             .caption(title, ("sans-serif", 20))
@@ -202,7 +202,10 @@ pub(crate) fn lines(
             .map_err(failed)?;
         if let Some((x, name)) = mark {
             let line = PathElement::new([(x, low), (x, high * room)], COLOURS[6].stroke_width(1));
-            let label = Text::new(name.to_owned(), (x, low * 1.5), ("sans-serif", 14));
+            // Left of the line where right of it is no room.
+            let at = x.min(right - 0.13 * (right - left));
+            let label =
+                Text::new(name.to_owned(), (at, low * (high * room / low).powf(0.06)), ("sans-serif", 14));
             chart.draw_series([line]).map_err(failed)?;
             chart.draw_series([label]).map_err(failed)?;
         }

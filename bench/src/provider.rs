@@ -80,7 +80,7 @@ impl With for Connect<'_> {
 
     fn with<P: Provider>(self, provider: P) -> Result<Box<dyn Target>, BenchError> {
         let Self(Beside { address, plan, ring_bytes, .. }, kind) = self;
-        let alone = Plan { window: 1, mode: Mode::Inline, ..plan.clone() };
+        let alone = Plan { window: 1, threads: 1, mode: Mode::Inline, ..plan.clone() };
         Ok(match (kind, plan.layer, plan.mode) {
             (Kind::Planned, Layer::Engine, Mode::Inline) => {
                 Box::new(InlineTarget::connect(&provider, address, plan, ring_bytes)?)

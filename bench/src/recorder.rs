@@ -48,6 +48,14 @@ impl Recorder {
     /// [`BenchError::Arguments`]: never, as all have the same bounds.
     pub fn add(&mut self, other: &Self) -> Result<(), BenchError> {
         self.busy_ns += other.busy_ns;
+        self.add_times(other)
+    }
+
+    /// The same of one whose stretches of time are others' too.
+    ///
+    /// # Errors
+    /// As [`Recorder::add`].
+    pub fn add_times(&mut self, other: &Self) -> Result<(), BenchError> {
         self.times.add(&other.times).map_err(|error| BenchError::Arguments(error.to_string()))
     }
 

@@ -4,15 +4,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{cost::Cost, environment::Environment};
+use crate::{cost::Cost, environment::Environment, soak::Soaked, states::SLICES_MIN};
 
-/// Floors that moved by more than this make a run worthless, percent.
-pub const DRIFT_MAX_PCT: f64 = 15.0;
+const fn one() -> usize {
+    1
+}
 
 /// The result of one run. Times are round trips, in nanoseconds; `None` where there were no floors.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// Which test: lat, rate, bw, conn, scale.
+    /// Which test: lat, rate, bw, load, stream, conn, scale, soak.
     pub test: String,
     /// How the bytes travelled.
     pub provider: String,
@@ -22,8 +23,11 @@ pub struct Report {
     pub mode: String,
     /// Of one body, each way; of one loan for bw.
     pub bytes: usize,
-    /// Calls outstanding.
+    /// Calls outstanding, of all threads.
     pub window: usize,
+    /// Threads that called.
+    #[serde(default = "one")]
+    pub threads: usize,
     /// Calls measured.
     pub count: u64,
     /// The shortest.
@@ -55,23 +59,36 @@ pub struct Report {
     /// Median of a bare frame and its echo.
     pub frame_floor_p50_ns: Option<u64>,
     /// Window 1: the median over the frame floor's. Else: the calls per second over those of the bare frame at window 1.
-    /// Of each slice with the floors on both sides of it; the median of the slices.
+    /// Of each slice with the frames before it; the median of the slices of the first of `states`.
     pub ratio_to_frame_floor: Option<f64>,
     /// Where it lies with 95 % confidence (all slices, of less than six).
     #[serde(default)]
     pub ratio_to_frame_floor_interval: Option<[f64; 2]>,
-    /// The widest difference between slices of one floor, but for the lowest and the highest slice, percent.
+    /// The widest difference between slices of one floor, but for the lowest and the highest slice, percent. It is
+    /// large where the host moves the cores about; what is compared is compared within one of `states`.
     pub floor_drift_pct: Option<f64>,
-    /// Handed off: what it costs more than inline, over a bare thread exchange; the median of the pairs.
+    /// The states of the host that were seen, by what a cache line cost; that with most slices first.
+    #[serde(default)]
+    pub states: Vec<HostState>,
+    /// Slices in no state: the lines before and after them differ, or hardly any other slice is like them.
+    #[serde(default)]
+    pub slices_left_out: usize,
+    /// The server was started so often, each time for a part of the calls.
+    #[serde(default)]
+    pub starts: u32,
+    /// Handed off: what it costs more than inline, over a bare thread exchange; the median of the slices.
     pub handoff_per_exchange: Option<f64>,
     /// Who else was measured, in turns with the test.
     pub rows: Vec<Row>,
-    /// What a call cost besides time, of tests with slices.
+    /// What a call cost besides time, of tests with slices; in the last start.
     #[serde(default)]
     pub cost: Option<Cost>,
     /// Named parts: steps of a connection, numbers of connections, loads.
     #[serde(default)]
     pub parts: Vec<Part>,
+    /// What became of the calls of a soak.
+    #[serde(default)]
+    pub soak: Option<Soaked>,
     /// The client's core and the server's.
     pub cpus: [usize; 2],
     /// False: it broke off, and this is what was measured before.
@@ -84,6 +101,48 @@ pub struct Report {
     pub warnings: Vec<String>,
 }
 
+/// What was measured while a cache line cost the same.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct HostState {
+    /// What it cost, there and back; the median of the slices.
+    pub line_ns: f64,
+    /// Slices of the test.
+    pub slices: usize,
+    /// The median of their medians.
+    pub p50_ns: f64,
+    /// The median of their rates.
+    pub per_s: f64,
+    /// As in the report, of this state.
+    pub ratio_to_frame_floor: Option<f64>,
+    /// As in the report, of this state.
+    pub ratio_to_frame_floor_interval: Option<[f64; 2]>,
+    /// Who else was measured in this state, but for programs: their start takes longer than a state.
+    pub rows: Vec<StateRow>,
+}
+
+impl HostState {
+    /// Whether there are slices enough to believe its ratios.
+    #[must_use]
+    pub const fn is_sure(&self) -> bool {
+        self.slices >= SLICES_MIN
+    }
+}
+
+/// Someone who was measured beside the test, in one state.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct StateRow {
+    /// Who.
+    pub name: String,
+    /// What the number says.
+    pub what: String,
+    /// Pairs in this state.
+    pub slices: usize,
+    /// The test's number over this one's, median of the pairs.
+    pub ratio: f64,
+    /// Where it lies with 95 % confidence.
+    pub ratio_interval: [f64; 2],
+}
+
 /// Someone who was measured beside the test.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
@@ -93,7 +152,7 @@ pub struct Row {
     pub what: String,
     /// Median of the slices: nanoseconds, or per second.
     pub value: Option<f64>,
-    /// Slices.
+    /// Pairs of it and the test that are compared: those of the state most seen; of a program all.
     pub slices: usize,
     /// The test's number over this one's, median of the pairs.
     pub ratio: Option<f64>,
@@ -136,9 +195,11 @@ impl Report {
     /// What is wrong with the run itself, if anything.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
-        let drift = self.floor_drift_pct?;
-        (drift > DRIFT_MAX_PCT).then(|| {
-            format!("the floors moved by {drift:.0} % (limit {DRIFT_MAX_PCT:.0} %): the machine was not still, run it again")
+        self.floor_drift_pct?;
+        let held = self.states.iter().map(|state| state.slices);
+        let (most, all) = (held.clone().max().unwrap_or(0), held.sum::<usize>() + self.slices_left_out);
+        (all >= SLICES_MIN && most < SLICES_MIN).then(|| {
+            format!("the host was never still: of {all} slices no state has {SLICES_MIN} (the most: {most}): run it again")
         })
     }
 }
@@ -223,10 +284,22 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [client, server] = self.cpus;
         writeln!(f, "test               {} on {}, {}, {}", self.test, self.provider, self.layer, self.mode)?;
-        writeln!(f, "body               {} bytes, window {}", self.bytes, self.window)?;
-        writeln!(f, "calls              {}, cores {client} (client) and {server} (server)", self.count)?;
+        write!(f, "body               {} bytes, window {}", self.bytes, self.window)?;
+        match self.threads {
+            0 | 1 => writeln!(f)?,
+            threads => writeln!(f, ", of {threads} threads")?,
+        }
+        let starts = if self.starts > 1 { format!(" in {} starts", self.starts) } else { String::new() };
+        writeln!(
+            f,
+            "calls              {}{starts}, cores {client} (client) and {server} (server)",
+            self.count
+        )?;
         if self.count > 0 {
             self.times(f)?;
+        }
+        if let Some(soak) = &self.soak {
+            write!(f, "{soak}")?;
         }
         if let Some(cost) = &self.cost {
             write!(f, "{cost}")?;
@@ -289,10 +362,38 @@ impl Report {
                 None => writeln!(f)?,
             }
         }
+        for state in &self.states {
+            writeln!(f, "host state         {state}")?;
+        }
+        if self.slices_left_out > 0 {
+            let left_out = self.slices_left_out;
+            writeln!(
+                f,
+                "left out           {left_out} slices: the host moved the cores, or hardly any other was like them"
+            )?;
+        }
         match self.floor_drift_pct {
-            Some(drift) => writeln!(f, "floors moved by    {drift:.1} %"),
+            Some(drift) => writeln!(f, "floors moved by    {drift:.1} %, all states together"),
             None => Ok(()),
         }
+    }
+}
+
+impl fmt::Display for HostState {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "for people")]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { line_ns, slices, p50_ns, per_s, .. } = self;
+        let p50 = time(p50_ns.max(0.0).round() as u64);
+        write!(f, "line {line_ns:.0} ns in {slices} slices: p50 {p50}, {per_s:.0} per s")?;
+        if let (Some(ratio), Some([low, high])) =
+            (self.ratio_to_frame_floor, self.ratio_to_frame_floor_interval)
+        {
+            write!(f, "; {ratio:.2} x frame floor ({low:.2} to {high:.2})")?;
+        }
+        for StateRow { name, ratio, ratio_interval: [low, high], .. } in &self.rows {
+            write!(f, "; {ratio:.2} x {name} ({low:.2} to {high:.2})")?;
+        }
+        if self.is_sure() { Ok(()) } else { f.write_str(" [few]") }
     }
 }
 
@@ -355,11 +456,35 @@ mod tests {
         assert!(report.to_string().contains("INCOMPLETE"));
     }
 
+    fn state(line_ns: f64, slices: usize, ratio: f64) -> HostState {
+        HostState {
+            line_ns,
+            slices,
+            p50_ns: 640.0,
+            per_s: 1.5e6,
+            ratio_to_frame_floor: Some(ratio),
+            ratio_to_frame_floor_interval: Some([ratio, ratio]),
+            rows: vec![StateRow { name: "a ring".to_owned(), ratio: 0.7, ..StateRow::default() }],
+        }
+    }
+
     #[test]
-    fn moved_and_missing_floors_are_said() {
+    fn states_restless_hosts_and_missing_floors_are_said() {
         let mut report = report();
-        report.floor_drift_pct = Some(15.1);
-        assert!(report.to_string().contains("WARNING            the floors moved by 15 %"));
+        (report.states, report.slices_left_out) = (vec![state(402.3, 31, 1.21), state(66.0, 4, 2.1)], 12);
+        let table = report.to_string();
+        assert!(
+            table.contains(
+                "host state         line 402 ns in 31 slices: p50 640 ns, 1500000 per s; 1.21 x frame"
+            ),
+            "{table}"
+        );
+        assert!(table.contains("0.70 x a ring") && table.contains(" [few]"), "{table}");
+        assert!(table.contains("left out           12 slices") && report.warning().is_none());
+        report.states.remove(0);
+        assert!(report.to_string().contains("WARNING            the host was never still: of 16 slices"));
+        report.slices_left_out = 2;
+        assert!(report.warning().is_none(), "few slices were asked for");
         report.floor_drift_pct = None;
         report.line_floor_p50_ns = None;
         assert!(report.warning().is_none());
@@ -368,8 +493,8 @@ mod tests {
 
     #[test]
     fn a_warning_is_told_once() {
-        let one = Report { floor_drift_pct: Some(20.0), warnings: vec!["load 1.5".to_owned()], ..report() };
-        let other = Report { floor_drift_pct: Some(30.0), warnings: vec!["load 2.5".to_owned()], ..report() };
+        let one = Report { slices_left_out: 8, warnings: vec!["load 1.5".to_owned()], ..report() };
+        let other = Report { slices_left_out: 9, warnings: vec!["load 2.5".to_owned()], ..report() };
         let told = warnings([&one, &other]);
         assert_eq!((told.len(), &*told[1]), (2, "load 1.5"), "{told:?}");
     }

@@ -10,6 +10,7 @@ use gimmal_engine::transport::{Address, Provider};
 
 use crate::{
     clock::Stamp,
+    crew::{Calls, Crew},
     error::BenchError,
     inline::InlineTarget,
     plan::{Layer, Mode, Plan, engine_config},
@@ -20,7 +21,7 @@ use crate::{
 
 /// What is called.
 #[gimmal::service]
-trait Bench {
+pub(crate) trait Bench {
     /// Sends the request back.
     #[raw]
     fn echo(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
@@ -42,7 +43,7 @@ impl Bench for Mirror {
 }
 
 /// A call of the typed method, as its client makes it.
-type TypedCall<C> = Call<C, Postcard, gimmal::__private::Plain<Vec<u8>>>;
+type TypedCall<C> = Call<C, Postcard, gimmal::bytes::PlainBytes>;
 
 /// A call under way.
 enum Pending<C: Channel> {
@@ -88,24 +89,30 @@ pub(crate) fn serve(address: &Address, plan: &Plan, ring_bytes: u32) -> Result<I
     builder.listen_inline(&beside).map_err(|error| BenchError::Rpc(error.to_string()))
 }
 
-/// The client's end: calls through `C`, and the connection that carried the plan.
-pub(crate) struct RpcTarget<C: Channel, P: Provider> {
+/// Calls through `C`.
+struct Caller<C: Channel> {
     client: BenchClient<C>,
-    /// `None`: beside the connection that told it.
-    plan: Option<InlineTarget<P>>,
     body: Vec<u8>,
     digest: u64,
     is_thorough: bool,
     window: usize,
     is_typed: bool,
     under_way: VecDeque<(Stamp, Pending<C>)>,
-    close: fn(C),
 }
 
-impl<C: Channel, P: Provider> fmt::Debug for RpcTarget<C, P> {
+impl<C: Channel> fmt::Debug for Caller<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RpcTarget").field("window", &self.window).finish_non_exhaustive()
+        f.debug_struct("Caller").field("window", &self.window).finish_non_exhaustive()
     }
+}
+
+/// The client's end, and the connection that carried the plan.
+#[derive(Debug)]
+pub(crate) struct RpcTarget<T: Calls, P: Provider> {
+    calls: T,
+    /// `None`: beside the connection that told it.
+    plan: Option<InlineTarget<P>>,
+    close: fn(T),
 }
 
 /// Connects, through whichever client the plan's mode wants.
@@ -160,16 +167,18 @@ fn open<P: Provider>(
 ) -> Result<Box<dyn Target>, BenchError> {
     match plan.mode {
         Mode::Inline => {
-            let client = inline(url, plan, ring_bytes)?;
-            let close = |client: InlineClient| {
+            let calls = Caller::new(inline(url, plan, ring_bytes)?, plan);
+            let close = |calls: Caller<InlineClient>| {
+                let client = calls.end();
                 // A server that does not answer our goodbye sees us go.
                 let _ = client.close(Duration::from_secs(1));
             };
-            Ok(Box::new(RpcTarget::new(client, control, plan, close)))
+            Ok(Box::new(RpcTarget { calls, plan: control, close }))
         }
         Mode::Handoff => {
             let client = handed_off(url, plan, ring_bytes)?;
-            Ok(Box::new(RpcTarget::new(client, control, plan, drop)))
+            let calls = Crew::new((0..plan.threads).map(|_| Caller::new(client.clone(), plan)).collect())?;
+            Ok(Box::new(RpcTarget { calls, plan: control, close: drop }))
         }
     }
 }
@@ -178,30 +187,34 @@ fn failed<E: fmt::Display + fmt::Debug>(error: CallError<E>) -> BenchError {
     BenchError::Rpc(error.to_string())
 }
 
-impl<C: Channel, P: Provider> RpcTarget<C, P> {
-    fn new(client: C, control: Option<InlineTarget<P>>, plan: &Plan, close: fn(C)) -> Self {
-        let body = body(plan.bytes);
-        let window = plan.window;
+impl<C: Channel> Caller<C> {
+    fn new(client: C, plan: &Plan) -> Self {
+        let (body, window) = (body(plan.bytes), plan.window / plan.threads);
         Self {
             client: BenchClient::new(client),
-            plan: control,
             digest: if plan.verify { total(&body) } else { digest(&body) },
             is_thorough: plan.verify,
             body,
             window,
             is_typed: plan.layer == Layer::Typed,
             under_way: VecDeque::with_capacity(window),
-            close,
         }
     }
 
     fn compare(&self, found: u64) -> Result<(), BenchError> {
         if found == self.digest { Ok(()) } else { Err(BenchError::Wrong("another body")) }
     }
+
+    /// Gives its client back, alone.
+    fn end(self) -> C {
+        let Self { client, under_way, .. } = self;
+        drop(under_way);
+        client.channel().clone()
+    }
 }
 
-impl<C: Channel, P: Provider> Target for RpcTarget<C, P> {
-    fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
+impl<C: Channel> Calls for Caller<C> {
+    fn calls(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         let first = Stamp::now();
         // A call starts when the one before it has ended: the clock is read once for each.
         let (mut started, mut now) = (0, first);
@@ -225,16 +238,20 @@ impl<C: Channel, P: Provider> Target for RpcTarget<C, P> {
         recorder.busy(Stamp::now().nanos_since(first));
         Ok(())
     }
+}
+
+impl<T: Calls, P: Provider> Target for RpcTarget<T, P> {
+    fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
+        self.calls.calls(count, recorder)
+    }
 
     fn served_at(&self) -> &str {
         self.plan.as_ref().map_or("", |plan| plan.served_at())
     }
 
     fn close(self: Box<Self>) {
-        let Self { client, plan, under_way, close, .. } = *self;
-        drop(under_way);
-        close(client.channel().clone());
-        drop(client);
+        let Self { calls, plan, close } = *self;
+        close(calls);
         if let Some(plan) = plan {
             Box::new(plan).close();
         }

@@ -1,19 +1,23 @@
 //! From the command line to the report.
 
+use std::path::PathBuf;
+
 use gimmal_engine::transport::Address;
 
 use crate::{
     advise,
     against::Goal,
+    agree,
     args::{Cli, Command, Cores, Format, Run, Serve, Touch},
     client::{Job, measure_job},
     csv,
     error::BenchError,
-    html, load, many,
-    plan::ProviderName,
+    hosts, html, load, many,
+    plan::{Mode, ProviderName},
     provider,
     report::Report,
     serve::ServeOptions,
+    soak::{self, Chaos},
     stream, suite,
 };
 
@@ -21,12 +25,23 @@ use crate::{
 ///
 /// # Errors
 /// See [`BenchError`].
-pub fn run(cli: Cli) -> Result<(), BenchError> {
+pub fn run(mut cli: Cli) -> Result<(), BenchError> {
+    if let Some(hosts) = cli.command.run_mut().and_then(|run| run.hosts.take()) {
+        return hosts::each(&hosts, &cli.command);
+    }
     match cli.command {
-        Command::Lat(run) => each_size(&run, "lat", Goal::Latency, 1, false),
-        Command::Rate { run, window } => each_size(&run, "rate", Goal::Rate, window_of(window)?, false),
+        Command::Lat(run) => each_size(&run, &Job::new("lat", Goal::Latency, 1)),
+        Command::Rate { run, window, threads } => {
+            if threads > 1 && run.mode != Mode::Handoff {
+                let why = "-t: calls of several threads are handed off: --mode handoff";
+                return Err(BenchError::Arguments(why.to_owned()));
+            }
+            let job = Job::new("rate", Goal::Rate, window_of(window.saturating_mul(threads))?);
+            each_size(&run, &Job { threads: usize::try_from(threads).unwrap_or(1), ..job })
+        }
         Command::Bw { run, window, touch } => {
-            each_size(&run, "bw", Goal::Bandwidth, window_of(window)?, touch == Touch::All)
+            let job = Job::new("bw", Goal::Bandwidth, window_of(window)?);
+            each_size(&run, &Job { is_whole: touch == Touch::All, ..job })
         }
         Command::Load { run, window, rates, seconds } => {
             finish(&run, load::sweep(&run, window_of(window)?, &rates, seconds)?, true)
@@ -34,20 +49,32 @@ pub fn run(cli: Cli) -> Result<(), BenchError> {
         Command::Stream { run, direction } => finish(&run, stream::streams(&run, &direction)?, true),
         Command::Conn(run) => finish(&run, many::connections(&run)?, true),
         Command::Scale { run, connections } => finish(&run, many::scale(&run, &connections)?, true),
+        Command::Soak { run, window, duration, restart, interval } => {
+            let chaos = Chaos { duration, restart, interval };
+            finish(&run, soak::soak(&run, window_of(window)?, &chaos)?, true)
+        }
+        Command::Agree { files, within } => {
+            let wrong = agree::tell(&read_all(&files)?, within);
+            let (number, what) = (wrong.len(), wrong.join("\n  "));
+            if number == 0 { Ok(()) } else { Err(BenchError::Suite { number, what }) }
+        }
         Command::Report { files, output } => {
-            let runs = files.iter().map(|path| html::read(path)).collect::<Result<Vec<_>, _>>()?;
+            let runs = read_all(&files)?;
             std::fs::write(&output, html::page(&runs)?).map_err(BenchError::system("writing the page"))?;
             eprintln!("gimmal-bench: {} written", output.display());
             Ok(())
         }
         Command::Suite(suite) => suite::run(&suite),
         Command::Advise { files } => {
-            let runs = files.iter().map(|path| html::read(path)).collect::<Result<Vec<_>, _>>()?;
-            print!("{}", advise::tell(&runs.concat()));
+            print!("{}", advise::tell(&read_all(&files)?.concat()));
             Ok(())
         }
         Command::Serve(serve) => server(&serve),
     }
+}
+
+fn read_all(files: &[PathBuf]) -> Result<Vec<Vec<Report>>, BenchError> {
+    files.iter().map(|path| html::read(path)).collect()
 }
 
 fn window_of(window: u64) -> Result<usize, BenchError> {
@@ -56,17 +83,11 @@ fn window_of(window: u64) -> Result<usize, BenchError> {
 }
 
 /// Measures one size after the other.
-fn each_size(
-    run: &Run,
-    test: &'static str,
-    goal: Goal,
-    window: usize,
-    is_whole: bool,
-) -> Result<(), BenchError> {
+fn each_size(run: &Run, job: &Job) -> Result<(), BenchError> {
     // Once: the first run pins this thread, and from then on it sees one core only.
     let cores = Cores::choose(run.cpus)?;
     for (number, bytes) in run.sizes().iter().enumerate() {
-        let job = Job { test, goal, bytes: *bytes, window, is_whole };
+        let job = Job { bytes: *bytes, ..*job };
         finish(run, measure_job(run, &job, cores)?, number == 0)?;
     }
     Ok(())
@@ -122,6 +143,7 @@ fn server(arguments: &Serve) -> Result<(), BenchError> {
         address: arguments.address.clone(),
         ring_bytes,
         is_child: arguments.child,
+        is_tied: arguments.tied,
         beside: arguments.beside.clone(),
         stall: std::time::Duration::from_millis(arguments.stall.into()),
         corrupt: arguments.corrupt,

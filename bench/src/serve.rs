@@ -42,6 +42,8 @@ pub struct ServeOptions {
     pub ring_bytes: u32,
     /// Standard input is the client's file: do its floors, end when it says so or dies, serve nobody else.
     pub is_child: bool,
+    /// End when standard input does.
+    pub is_tied: bool,
     /// Sockets of the client to connect to, as in `tcp:127.0.0.1:4711`.
     pub beside: Vec<String>,
     /// How long to do nothing in every second.
@@ -60,6 +62,9 @@ pub fn serve<P: Provider>(provider: &P, options: &ServeOptions) -> Result<(), Be
         die_with_parent()?;
         raise_descriptors();
         floors = Some(FloorServer::attach(std::io::stdin().as_fd())?);
+    }
+    if options.is_tied {
+        end_with_input()?;
     }
     let beside = options.beside.iter().map(|place| Stream::connect(place)).collect::<Result<_, _>>()?;
     let plan = engine_plan(0, options.ring_bytes, Idle::default())?;
@@ -80,6 +85,17 @@ pub fn serve<P: Provider>(provider: &P, options: &ServeOptions) -> Result<(), Be
             Ok(())
         }
     }
+}
+
+/// Ends this process when standard input does: whoever started us over the network has said so, or is gone.
+fn end_with_input() -> Result<(), BenchError> {
+    let wait = || {
+        // However it ends, nobody is there any more.
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(0);
+    };
+    let spawned = std::thread::Builder::new().name("input".to_owned()).spawn(wait);
+    spawned.map(drop).map_err(BenchError::system("starting a thread"))
 }
 
 /// Whoever started us is gone: so are we.
@@ -205,8 +221,9 @@ impl<P: Provider> Host<P> {
             match (phase, &plan) {
                 (Phase::End, _) => return Ok(()),
                 (_, None) => self.nap(NAP),
-                // Other programs have our core.
-                (Phase::Idle, Some(_)) => self.nap(NAP * 10),
+                (Phase::Idle, Some(_)) => self.nap(NAP * 2),
+                // A look at a device each millisecond would be part of what they measure.
+                (Phase::Rest, Some(_)) => std::thread::sleep(NAP * 20),
                 (Phase::Line, Some(plan)) => floors.line(word, relax(plan)),
                 (Phase::Frame, Some(plan)) => floors.frame(word, plan.bytes, plan.window, relax(plan))?,
                 (Phase::Block, Some(plan)) => floors.block(word, plan.block, relax(plan))?,

@@ -40,6 +40,18 @@ impl Estimate {
         })
     }
 
+    /// The same with an interval that `value` lies in.
+    #[must_use]
+    pub const fn covering(self, value: f64) -> Self {
+        Self { median: self.median, low: self.low.min(value), high: self.high.max(value) }
+    }
+
+    /// Both ends.
+    #[must_use]
+    pub const fn interval(self) -> [f64; 2] {
+        [self.low, self.high]
+    }
+
     /// Of the quotients, pair by pair; a pair with nothing below the line is left out.
     #[must_use]
     pub fn of_ratios(ours: &[f64], theirs: &[f64]) -> Option<Self> {

@@ -4,7 +4,7 @@
 //!  suite.toml ── a [[run]] ──► gimmal-bench LINE --json ──► records ──► a table, a file, a comparison
 //!             └─ [[instructions]] ──► valgrind PROGRAM, few and many rounds: the difference is exact
 //! ```
-//! A run whose floors moved is run again; what was kept is said.
+//! A run that saw no state of the host often enough is run again; what was kept is said.
 
 use std::{
     io::Write as _,
@@ -31,7 +31,7 @@ const READY: [(&str, &str); 4] = [
     ("paper", include_str!("../suites/paper.toml")),
     ("regress", include_str!("../suites/regress.toml")),
 ];
-/// How often a run is repeated whose floors moved.
+/// How often a run is repeated that saw no state of the host often enough.
 const REPEATS: u32 = 2;
 /// Rounds of which instructions are counted; the difference leaves out what happens once.
 const ROUNDS: [u64; 2] = [1000, 6000];
@@ -82,7 +82,11 @@ fn read(name: &str) -> Result<File, BenchError> {
         let cli = parsed.map_err(|error| BenchError::Arguments(format!("{name}: {line}: {error}")))?;
         if matches!(
             cli.command,
-            Asked::Serve(_) | Asked::Suite(_) | Asked::Report { .. } | Asked::Advise { .. }
+            Asked::Serve(_)
+                | Asked::Suite(_)
+                | Asked::Agree { .. }
+                | Asked::Report { .. }
+                | Asked::Advise { .. }
         ) {
             return Err(BenchError::Arguments(format!("{name}: {line}: measures nothing")));
         }
@@ -154,17 +158,20 @@ impl Saved {
     }
 }
 
-/// Runs a line; again, when the floors moved. Returns what was measured last, and why it broke off.
+/// Runs a line; again, when the host was not still. Returns what was measured last, and why it broke off.
 fn steady(line: &str, more: &[String]) -> Result<(Vec<Report>, Option<String>), BenchError> {
     for repeat in 0.. {
         let (reports, why) = once(line, more)?;
-        let moved = reports.iter().find_map(Report::warning);
-        match moved {
+        let restless = reports.iter().find_map(Report::warning);
+        match restless {
             Some(_) if why.is_none() && repeat < REPEATS => {
-                println!("  the floors moved during \"{line}\": run again ({} of {REPEATS})", repeat + 1);
+                println!(
+                    "  the host was not still during \"{line}\": run again ({} of {REPEATS})",
+                    repeat + 1
+                );
             }
             Some(_) => {
-                println!("  the floors still moved during \"{line}\": do not compare it");
+                println!("  the host was still not still during \"{line}\": do not compare it");
                 return Ok((reports, why));
             }
             None => return Ok((reports, why)),
@@ -203,6 +210,12 @@ fn summary(report: &Report) -> String {
     }
     for row in report.rows.iter().filter(|row| row.ratio.is_some()) {
         text += &format!("\n{row}");
+    }
+    for state in &report.states {
+        text += &format!("\n  {state}");
+    }
+    if report.slices_left_out > 0 {
+        text += &format!("\n  {} slices left out", report.slices_left_out);
     }
     text
 }

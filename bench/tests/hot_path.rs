@@ -65,6 +65,7 @@ fn an_inline_echo_allocates_nothing_on_either_side() {
             mode: Mode::Inline,
             bytes: 64,
             window,
+            threads: 1,
             block: 0,
             verify: false,
             keeps_accepting: false,
@@ -99,7 +100,9 @@ fn system_calls(folder: &Path, count: u64) -> Option<Calls> {
         .args(["-f", "-qq", "-c", "-o"])
         .arg(&summary)
         .arg(env!("CARGO_BIN_EXE_gimmal-bench"))
-        .args(["lat", "--loopback", "--json", "--cpus", "0,1", "--warmup", "20k", "-n", &count.to_string()])
+        // As many slices however many calls: at both ends of one, times and phases are read by system calls.
+        .args(["lat", "--loopback", "--json", "--cpus", "0,1", "--warmup", "20k", "--slice-ms", "60000"])
+        .args(["-n", &count.to_string()])
         .stdout(std::process::Stdio::null())
         .status();
     if !status.is_ok_and(|status| status.success()) {

@@ -9,13 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn bench(line: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_gimmal-bench")).args(line.split_whitespace()).output().unwrap()
 }
 
-fn json(line: &str) -> Value {
+fn record(line: &str) -> Value {
     let output = bench(line);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{line}: {said}");
@@ -73,13 +73,19 @@ fn plausible(report: &Value) {
 
 #[test]
 fn lat_says_what_it_must() {
-    let report = json("lat --loopback -n 20000 --json");
+    let report = record("lat --loopback -n 20000 --json");
     plausible(&report);
     let cost = &report["cost"];
     assert!(
         cost["client_cpu_ns"].as_f64() > Some(0.0) && cost["server_cpu_ns"].as_f64() > Some(0.0),
         "{cost}"
     );
+    for work in [&cost["client_work"], &cost["server_work"]] {
+        assert!(work["switches"].is_number(), "{cost}");
+        // Where this system counts them: the few are of the look itself. On one core, waiting is yielding.
+        let few = work["system_calls"].as_f64().is_none_or(|calls| calls < 0.01);
+        assert!(few || report["cpus"][0] == report["cpus"][1], "{cost}");
+    }
     assert!(
         cost["negotiated"].as_str().unwrap().contains("data path") && cost.to_string().contains("doorbells")
     );
@@ -94,8 +100,43 @@ fn lat_says_what_it_must() {
 }
 
 #[test]
+fn several_starts_make_one_run() {
+    let report = record("lat --loopback -n 6001 --starts 3 --pairs 4 --against uds --json");
+    plausible(&report);
+    assert_eq!((&report["starts"], &report["count"]), (&3.into(), &6001.into()));
+    assert_eq!(report["rows"].as_array().unwrap().len(), 1, "{report}");
+}
+
+#[test]
+fn slices_are_told_by_the_state_of_the_host() {
+    let report = record("rate --loopback -n 10000 --pairs 20 -O 8 --json");
+    let states = report["states"].as_array().unwrap();
+    let number = |value: &Value, key: &str| value[key].as_f64().unwrap_or_else(|| panic!("{key} in {value}"));
+    let held: f64 = states.iter().map(|state| number(state, "slices")).sum();
+    // Twenty slices at least, of which each is in one state or in none.
+    assert!(held + number(&report, "slices_left_out") > 19.0, "{report}");
+    for (at, state) in states.iter().enumerate() {
+        assert!(number(state, "line_ns") > 10.0 && number(state, "per_s") > 1.0, "{state}");
+        assert!(at == 0 || number(state, "slices") <= number(&states[at - 1], "slices"), "{report}");
+        if let Some(ratio) = state["ratio_to_frame_floor"].as_f64() {
+            let [low, high] = [0, 1].map(|end| state["ratio_to_frame_floor_interval"][end].as_f64().unwrap());
+            assert!(low <= ratio && ratio <= high, "{state}");
+            assert!(at > 0 || report["ratio_to_frame_floor"] == state["ratio_to_frame_floor"], "{report}");
+        }
+    }
+}
+
+#[test]
+fn a_limit_ends_a_run_in_time() {
+    let started = Instant::now();
+    let report = record("lat --loopback -n 1g --pairs 3 --limit-s 1 --json");
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+    assert!(report["is_complete"] == true && report["count"].as_u64() < Some(1_000_000_000), "{report}");
+}
+
+#[test]
 fn rate_keeps_a_window() {
-    let report = json("rate --loopback -n 20k -O 32 -s 256 --json");
+    let report = record("rate --loopback -n 20k -O 32 -s 256 --json");
     plausible(&report);
     assert_eq!(
         (&report["bytes"], &report["window"], &report["count"]),
@@ -106,17 +147,17 @@ fn rate_keeps_a_window() {
 #[test]
 fn every_layer_and_mode() {
     for line in [
-        "lat --loopback -n 2000 --json --mode handoff",
-        "rate --loopback -n 2000 --json --mode handoff -O 8",
-        "lat --loopback -n 2000 --json --layer rpc",
-        "rate --loopback -n 2000 --json --layer rpc -O 8",
-        "lat --loopback -n 2000 --json --layer typed --verify",
-        "rate --loopback -n 2000 --json --layer typed -O 8",
-        "lat --loopback -n 2000 --json --layer rpc --mode handoff",
-        "rate --loopback -n 2000 --json --layer rpc --mode handoff -O 8",
-        "lat --loopback -n 2000 --json --layer typed --mode handoff",
+        "lat --loopback -n 300 --pairs 3 --json --mode handoff",
+        "rate --loopback -n 2000 --pairs 3 --json --mode handoff -O 8",
+        "lat --loopback -n 2000 --pairs 3 --json --layer rpc",
+        "rate --loopback -n 2000 --pairs 3 --json --layer rpc -O 8",
+        "lat --loopback -n 2000 --pairs 3 --json --layer typed --verify",
+        "rate --loopback -n 2000 --pairs 3 --json --layer typed -O 8",
+        "lat --loopback -n 300 --pairs 3 --json --layer rpc --mode handoff",
+        "rate --loopback -n 2000 --pairs 3 --json --layer rpc --mode handoff -O 8",
+        "lat --loopback -n 300 --pairs 3 --json --layer typed --mode handoff",
     ] {
-        plausible(&json(line));
+        plausible(&record(line));
     }
 }
 
@@ -127,9 +168,9 @@ fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("{name} in {report}"))
 }
 
-/// It was measured in every slice, and its ratio lies in its interval.
-fn was_measured(row: &Value, slices: u64) {
-    assert_eq!(row["slices"], slices, "{row}");
+/// It was measured, and its ratio lies in its interval.
+fn was_measured(row: &Value) {
+    assert!(row["slices"].as_u64() > Some(0), "{row}");
     let [low, high] = [0, 1].map(|end| row["ratio_interval"][end].as_f64().unwrap());
     let ratio = row["ratio"].as_f64().unwrap();
     assert!(row["value"].as_f64().unwrap() > 0.0 && low <= ratio && ratio <= high, "{row}");
@@ -137,17 +178,18 @@ fn was_measured(row: &Value, slices: u64) {
 
 #[test]
 fn rate_has_the_bare_ring_beside_it() {
-    let report = json("rate --loopback -n 20k -O 32 --pairs 7 --json");
-    was_measured(row(&report, "bare unbatched copying ring, window 32"), 7);
+    let report = record("rate --loopback -n 20k -O 32 --pairs 7 --json");
+    was_measured(row(&report, "bare unbatched copying ring, window 32"));
     assert!(report["handoff_per_exchange"].is_null());
 }
 
 #[test]
 fn handed_off_has_inline_and_the_bare_exchange_beside_it() {
     for layer in ["engine", "rpc"] {
-        let report = json(&format!("lat --loopback -n 2000 --mode handoff --layer {layer} --pairs 5 --json"));
-        was_measured(row(&report, "the same, inline"), 5);
-        was_measured(row(&report, "bare thread exchange"), 5);
+        let report =
+            record(&format!("lat --loopback -n 300 --mode handoff --layer {layer} --pairs 5 --json"));
+        was_measured(row(&report, "the same, inline"));
+        was_measured(row(&report, "bare thread exchange"));
         assert!(report["handoff_per_exchange"].is_number(), "{report}");
     }
 }
@@ -156,19 +198,19 @@ fn handed_off_has_inline_and_the_bare_exchange_beside_it() {
 fn sockets_are_measured_in_both_processes() {
     for (test, mode) in [("lat", "inline"), ("lat", "handoff"), ("rate -O 8", "inline"), ("bw", "inline")] {
         let report =
-            json(&format!("{test} --loopback -n 300 --mode {mode} --against tcp,uds --pairs 3 --json"));
-        was_measured(row(&report, "kernel TCP"), 3);
-        was_measured(row(&report, "unix socket"), 3);
+            record(&format!("{test} --loopback -n 300 --mode {mode} --against tcp,uds --pairs 3 --json"));
+        was_measured(row(&report, "kernel TCP"));
+        was_measured(row(&report, "unix socket"));
     }
 }
 
 #[test]
 fn programs_of_others_are_started_parsed_and_named_when_they_are_missing() {
-    let report = json("lat --loopback -n 600 --against ucx,libfabric,perftest --pairs 2 --json");
+    let report = record("lat --loopback -n 600 --against ucx,libfabric,perftest --pairs 2 --json");
     for (program, package) in [("ucx_perftest", "ucx-utils"), ("fi_pingpong", "libfabric-bin")] {
         let row = row(&report, program);
         if row["slices"] == 2 {
-            was_measured(row, 2);
+            was_measured(row);
         } else {
             let note = row["note"].as_str().unwrap();
             println!("SKIP: {program}: {note}");
@@ -183,11 +225,11 @@ fn programs_of_others_are_started_parsed_and_named_when_they_are_missing() {
 
 #[test]
 fn bandwidth_of_loans_and_the_floors_beside_it() {
-    let report = json("bw --loopback -n 60 -s 1m --pairs 3 --json");
+    let report = record("bw --loopback -n 60 -s 1m --pairs 3 --json");
     assert_eq!((&report["bytes"], &report["count"]), (&(1 << 20).into(), &60.into()));
-    was_measured(row(&report, "bare loop"), 3);
-    was_measured(row(&report, "64 B echo of the engine"), 3);
-    let report = json("bw --loopback -n 60 -s 1m --touch header -O 4 --pairs 3 --json");
+    was_measured(row(&report, "bare loop"));
+    was_measured(row(&report, "64 B echo of the engine"));
+    let report = record("bw --loopback -n 60 -s 1m --touch header -O 4 --pairs 3 --json");
     assert!(report["calls_per_s"].as_f64().unwrap() > 1.0, "{report}");
     assert!(
         report["rows"]
@@ -206,7 +248,7 @@ fn part<'a>(report: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn the_open_loop_shows_the_stalls_that_the_closed_loop_hides() {
-    let report = json("load --loopback -n 30k -O 1 --rates 1000 -D 4 --stall 100 --json");
+    let report = record("load --loopback -n 30k -O 1 --rates 1000 -D 4 --stall 100 --json");
     let closed = report["p99_ns"].as_u64().unwrap();
     let open = part(&report, "offered 1000 per s");
     // A tenth of all calls is due while the server stalls: the hundredth slowest waits most of a stall.
@@ -217,7 +259,7 @@ fn the_open_loop_shows_the_stalls_that_the_closed_loop_hides() {
 
 #[test]
 fn loads_are_swept_and_named() {
-    let report = json("load --loopback -n 2000 --rates 500,1k -D 1 --json");
+    let report = record("load --loopback -n 2000 --rates 500,1k -D 1 --json");
     assert_eq!(report["parts"].as_array().unwrap().len(), 2);
     assert!(part(&report, "offered 1000 per s")["per_s"].as_f64().unwrap() > 100.0, "{report}");
     let refused = bench("load --loopback -n 200 --rates 500 -D 1 --mode handoff");
@@ -226,7 +268,7 @@ fn loads_are_swept_and_named() {
 
 #[test]
 fn connections_are_timed_step_by_step() {
-    let report = json("conn --loopback -n 20 --json");
+    let report = record("conn --loopback -n 20 --json");
     assert_eq!((&report["count"], report["parts"].as_array().unwrap().len()), (&20.into(), 4));
     for part in report["parts"].as_array().unwrap() {
         assert_eq!(part["count"], 20, "{part}");
@@ -238,7 +280,7 @@ fn connections_are_timed_step_by_step() {
 fn streams_are_measured_each_way_and_every_item_is_looked_at() {
     for mode in ["inline", "handoff"] {
         let line = format!("stream --loopback -n 2k --pairs 2 -s 64,4k --verify --json --mode {mode}");
-        let report = json(&line);
+        let report = record(&line);
         assert_eq!((&report["count"], &report["window"]), (&12_000.into(), &32.into()));
         for bytes in [64, 4096] {
             for direction in ["down", "up", "both"] {
@@ -254,7 +296,7 @@ fn streams_are_measured_each_way_and_every_item_is_looked_at() {
 
 #[test]
 fn many_connections_and_what_one_costs() {
-    let report = json("scale --loopback -n 200 --connections 1,5,20 --json");
+    let report = record("scale --loopback -n 200 --connections 1,5,20 --json");
     for number in [1, 5, 20] {
         assert_eq!(part(&report, &format!("{number} connections, 1 active"))["count"], 200);
         assert!(
@@ -284,7 +326,8 @@ fn lists_of_sizes_make_a_report_each() {
     }
     let output = bench("lat --loopback -n 200 -s 8,64 --pairs 2 --csv");
     let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!((text.lines().count(), text.matches("test,provider").count()), (3, 1), "{text}");
+    let lines = text.lines().filter(|line| !line.contains("state of the host")).count();
+    assert_eq!((lines, text.matches("test,provider").count()), (3, 1), "{text}");
 }
 
 #[test]
@@ -314,8 +357,8 @@ fn a_suite_is_run_kept_and_compared() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (suite, kept, page) = (path("suite.toml"), path("kept.json"), path("page.html"));
-    let lines = "about = 'a test'\n[[run]]\nline = 'lat --loopback -n 300 --pairs 2'\n\
-                 [[run]]\nline = 'rate --loopback -n 300 -O 4 --pairs 2'\n\
+    let lines = "about = 'a test'\n[[run]]\nline = 'lat --loopback -n 3000 --pairs 25'\n\
+                 [[run]]\nline = 'rate --loopback -n 6000 -O 4 --pairs 25'\n\
                  [[instructions]]\nname = 'nothing'\nline = 'examples/no-such-program 1'\n";
     std::fs::write(&suite, lines).unwrap();
     let output = bench(&format!("suite {suite} --save {kept} --page {page}"));
@@ -326,20 +369,30 @@ fn a_suite_is_run_kept_and_compared() {
     let records = std::fs::read_to_string(&kept).unwrap();
     assert_eq!(records.lines().count(), 2, "{records}");
 
-    // A baseline in which everything was a hundred times better.
+    // A baseline in which everything was a hundred times better, in every state that a host can have.
     let better = records.lines().map(|line| {
         let mut record: Value = serde_json::from_str(line).unwrap();
         let factor = if record["test"] == "lat" { 0.01 } else { 100.0 };
         let ratio = record["ratio_to_frame_floor"].as_f64().unwrap() * factor;
-        record["ratio_to_frame_floor"] = ratio.into();
-        record["ratio_to_frame_floor_interval"] = vec![ratio, ratio].into();
+        let lines = std::iter::successors(Some(10.0), |line| Some(line * 1.2)).take_while(|line| *line < 1e7);
+        let states = lines.map(|line_ns| {
+            json!({"line_ns": line_ns, "slices": 99, "p50_ns": 1.0, "per_s": 1.0, "rows": [],
+                "ratio_to_frame_floor": ratio, "ratio_to_frame_floor_interval": [ratio, ratio]})
+        });
+        record["states"] = states.collect::<Vec<_>>().into();
         record.to_string()
     });
     let baseline = path("better.json");
     std::fs::write(&baseline, better.collect::<Vec<_>>().join("\n")).unwrap();
     let worse = bench(&format!("suite {suite} --baseline {baseline}"));
     let said = String::from_utf8_lossy(&worse.stdout).into_owned();
-    assert_eq!((worse.status.code(), said.matches("WORSE").count()), (Some(1), 2), "{said}");
+    // Of 25 slices some seven are of one state on the busiest machine.
+    assert!(worse.status.code() == Some(1) && said.matches("WORSE").count() >= 2, "{said}");
+    let agreed = bench(&format!("agree {kept} {kept}"));
+    let said = String::from_utf8_lossy(&agreed.stdout).into_owned();
+    assert!(agreed.status.success() && said.contains("of them in all 2 runs"), "{said}");
+    let apart = bench(&format!("agree {kept} {baseline}"));
+    assert_eq!(apart.status.code(), Some(1), "{apart:?}");
 
     let advice = bench(&format!("advise {kept}"));
     assert!(advice.status.success() && String::from_utf8_lossy(&advice.stdout).contains("lat shm engine"));
@@ -357,8 +410,8 @@ fn verify_catches_one_bit() {
         assert_eq!(output.status.code(), Some(1), "{mode}: {said}");
         assert!(said.contains("the echo is not what was sent"), "{mode}: {said}");
     }
-    plausible(&json("lat --loopback -n 3000 -s 300 --pairs 2 --json --verify"));
-    plausible(&json("lat --loopback -n 3000 -s 300 --pairs 2 --json --verify --layer rpc"));
+    plausible(&record("lat --loopback -n 3000 -s 300 --pairs 2 --json --verify"));
+    plausible(&record("lat --loopback -n 3000 -s 300 --pairs 2 --json --verify --layer rpc"));
 }
 
 /// The first child of a process that we started.
@@ -379,7 +432,7 @@ fn child_of(id: u32) -> String {
 /// longer: until `is_enough` was measured.
 fn kill_the_server_of(line: &str, is_enough: impl Fn(&Value) -> bool) -> Value {
     let mut last = String::new();
-    for measuring_s in [3, 8, 20, 40] {
+    for measuring_s in [2, 5, 15, 40] {
         let client = Command::new(env!("CARGO_BIN_EXE_gimmal-bench"))
             .args(line.split_whitespace())
             .stdout(Stdio::piped())
@@ -436,13 +489,13 @@ fn a_killed_server_ends_tests_with_parts_too() {
 
 #[test]
 fn large_bodies_get_larger_rings() {
-    plausible(&json("lat --loopback -n 200 --warmup 10 --json -s 300k"));
-    plausible(&json("rate --loopback -n 300 --warmup 10 --json -s 100k -O 16"));
+    plausible(&record("lat --loopback -n 200 --warmup 10 --pairs 3 --json -s 300k"));
+    plausible(&record("rate --loopback -n 300 --warmup 10 --pairs 3 --json -s 100k -O 16"));
 }
 
 #[test]
 fn both_on_one_core() {
-    plausible(&json("lat --loopback -n 200 --warmup 10 --json --cpus 0,0"));
+    plausible(&record("lat --loopback -n 200 --warmup 10 --json --cpus 0,0"));
 }
 
 #[test]
@@ -466,7 +519,7 @@ fn two_processes_of_ones_own() {
     assert_eq!(line.trim(), address);
     for layer in ["engine", "rpc"] {
         for _ in 0..2 {
-            let report = json(&format!("lat --address {address} --layer {layer} -n 2000 --json"));
+            let report = record(&format!("lat --address {address} --layer {layer} -n 2000 --json"));
             assert!(report["p50_ns"].as_u64().unwrap() > 0);
             assert!(report["frame_floor_p50_ns"].is_null() && report["ratio_to_frame_floor"].is_null());
         }

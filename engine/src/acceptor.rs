@@ -139,7 +139,7 @@ fn accept<P: Provider, A: App>(
     mut listener: P::Listener,
     workers: &[WorkerHandle<P, A>],
     mut admit: Admit,
-    shared: &Shared,
+    shared: &Arc<Shared>,
 ) {
     let mut turn = 0;
     let slots = Slots::new(workers[0].handshakes_max);
@@ -162,7 +162,8 @@ fn accept<P: Provider, A: App>(
         };
         turn += 1;
         let most = workers[0].accepted_max;
-        if most > 0 && workers.iter().map(WorkerHandle::load).sum::<u64>() >= most as u64 {
+        let has = workers.iter().map(WorkerHandle::load).sum::<u64>() + slots.taken() as u64;
+        if most > 0 && has >= most as u64 {
             shared.refused.fetch_add(1, Ordering::Relaxed);
             tracing::info!(peer = incoming.peer(), most, "refused: as many connections as accepted_max");
             incoming.reject(RejectReason::Overloaded);
@@ -182,20 +183,24 @@ fn accept<P: Provider, A: App>(
             incoming.refuse(refusal);
             continue;
         }
-        let accepted = incoming.accept(&worker.gate).map_err(|error| error.to_string());
-        let adopted = accepted.and_then(|link| {
-            let adopted = Adopted::accepted(slots.begin(Instant::now()));
-            worker.adopt(link, adopted).map_err(|error| error.to_string())
-        });
-        match adopted {
-            Ok(()) => {
+        let adopted = Adopted::accepted(slots.begin(Instant::now()));
+        let (inbox, shared) = (Arc::clone(&worker.inbox), Arc::clone(shared));
+        incoming.accept_then(&worker.gate, move |link| {
+            let adopted = link.map_err(|error| error.to_string()).and_then(|link| {
+                // Before the worker has it: whoever sees the connection open finds it counted.
                 shared.accepted.fetch_add(1, Ordering::Relaxed);
-                tracing::debug!(peer, "accepted");
+                inbox.adopt(link, adopted).map_err(|error| {
+                    shared.accepted.fetch_sub(1, Ordering::Relaxed);
+                    error.to_string()
+                })
+            });
+            match adopted {
+                Ok(()) => tracing::debug!(peer, "accepted"),
+                Err(error) => {
+                    shared.refused.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(peer, error, "not accepted");
+                }
             }
-            Err(error) => {
-                shared.refused.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(peer, error, "not accepted");
-            }
-        }
+        });
     }
 }

@@ -178,6 +178,8 @@ impl fmt::Display for Plan {
             hold_receives(arrivals, hold_percent)
         )?;
         writeln!(f, "sends              {}, one signal in {}", port.sends, port.signal_interval)?;
+        let pages = if port.huge_pages { "huge pages where the system has them" } else { "normal pages" };
+        writeln!(f, "bulk               on {pages}; what came of it is in Gate::memory")?;
         write!(f, "workers            {} on cores {:?}", self.config.workers, self.config.cores)
     }
 }

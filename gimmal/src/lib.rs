@@ -74,6 +74,35 @@
 //! # }
 //! ```
 //!
+//! Where bytes are owned, as in a `Vec<u8>` that an async method takes or returns, or an item of a `Stream<Vec<u8>>`, the codec
+//! copies them once, as one piece. To serde a vector inside a struct of your own is a sequence of numbers: give such a field
+//! [`serde_bytes`](https://docs.rs/serde_bytes), or it takes a thousand steps for a kilobyte.
+//!
+//! Answers are borrowed by who asks for it: [`reply`](Call::reply) and [`wait_reply`](Call::wait_reply) end with a [`Reply`], which has
+//! the answer as it came. Its [`get`](Reply::get) is a `&str` for a method that returns a `String`, a `&[u8]` for a `Vec<u8>`, and
+//! what [`Lend`] says for types of your own; nothing is allocated for it.
+//!
+//! ```
+//! # use gimmal::Cx;
+//! #[gimmal::service]
+//! trait Names {
+//!     async fn name(&self, cx: &Cx, number: u32) -> String;
+//! }
+//! # struct Book;
+//! # impl Names for Book {
+//! #     async fn name(&self, _: &Cx, number: u32) -> String { format!("number {number}") }
+//! # }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = gimmal::serve("mem://names", serve_names(Book))?;
+//! # let client = NamesClient::new(gimmal::connect("mem://names")?);
+//! let reply = client.name(7).wait_reply()?;
+//! let name: &str = reply.get()?;
+//! assert_eq!(name, "number 7");
+//! # drop(server);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What can go wrong, and what may be repeated
 //!
 //! Every failed call is a [`CallError`] and knows its [`Fate`]: [`NotRun`](Fate::NotRun) (never sent, or refused
@@ -141,7 +170,10 @@
 //! let longest: Result<Vec<_>, _> = std::iter::from_fn(|| longest.next_wait()).collect();
 //! assert_eq!(longest?, ["a", "rose", "rosebush"]);
 //! assert_eq!(call.wait()?, 5);
-//! client.forget("rose".into()).wait()?; // it has left; nobody says more
+//! client.forget("rose".into()).wait()?; // it has left; nobody says more, unless asked:
+//! let reflection = gimmal::reflect::ReflectionClient::new(client.channel().clone());
+//! let delivery = reflection.delivery().wait()?; // of all one-way requests before it on this connection
+//! assert_eq!((delivery.started, delivery.refused), (1, 0));
 //! # drop(server);
 //! # Ok(())
 //! # }
@@ -179,6 +211,44 @@
 //! topic.publish_wait(&"rain".to_owned())?; // or `publish(..).await`
 //! assert_eq!(items.next_wait().transpose()?.as_deref(), Some("rain"));
 //! # drop((call, server));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Beside the arguments
+//!
+//! [`Metadata`] goes with a call and with its answer, whatever that comes to; nested calls that are made
+//! [`within`](CallOptions::within) a handler's context inherit its deadline and trace context.
+//!
+//! ```
+//! use gimmal::{CallOptions, Cx, Metadata, MetadataError};
+//!
+//! #[gimmal::service]
+//! trait Cook {
+//!     async fn cook(&self, cx: &Cx, dish: String) -> u32;
+//! }
+//!
+//! struct Kitchen;
+//!
+//! impl Cook for Kitchen {
+//!     async fn cook(&self, cx: &Cx, _: String) -> u32 {
+//!         let tenant = cx.metadata().and_then(|metadata| metadata.text("tenant").map(str::to_owned));
+//!         let mut beside = Metadata::new();
+//!         let _: Result<(), MetadataError> = beside.insert("cooked-for", tenant.unwrap_or_default());
+//!         cx.answer_metadata(beside);
+//!         7
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = gimmal::serve("mem://cook", serve_cook(Kitchen))?;
+//! let mut metadata = Metadata::new();
+//! metadata.insert("tenant", "table 4")?;
+//! let client = CookClient::new(gimmal::connect("mem://cook")?);
+//! let client = client.with_options(CallOptions::default().metadata(metadata));
+//! let (minutes, metadata) = client.cook("soup".into()).wait_noted(); // or `noted().await`
+//! assert_eq!((minutes?, metadata.text("cooked-for")), (7, Some("table 4")));
+//! # drop(server);
 //! # Ok(())
 //! # }
 //! ```
@@ -300,6 +370,43 @@
 //! ```
 //!
 //! Tokens travel as metadata and are not hidden; use them over a key, or on a host's own memory.
+//!
+//! # Tests of your own
+//!
+//! A service is a plain trait, so a mock is a struct that implements it with what the test wants to hear. Behind a `mem://` address
+//! (any name, within the process) it answers through the whole stack, with no device, file or socket; failures are tested the
+//! same way: a handler that is pending for ever, an error, a server that is dropped.
+//!
+//! ```
+//! use gimmal::Cx;
+//!
+//! #[gimmal::service]
+//! trait Prices {
+//!     async fn price(&self, cx: &Cx, item: String) -> Result<u32, String>;
+//! }
+//!
+//! /// The code under test.
+//! fn sum(prices: &PricesClient, items: &[&str]) -> Option<u32> {
+//!     items.iter().map(|item| prices.price((*item).into()).wait().ok()).sum()
+//! }
+//!
+//! struct Mock;
+//!
+//! impl Prices for Mock {
+//!     async fn price(&self, _: &Cx, item: String) -> Result<u32, String> {
+//!         if item == "gold" { Err("sold out".into()) } else { Ok(3) }
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = gimmal::serve("mem://prices", serve_prices(Mock))?;
+//! let prices = PricesClient::new(gimmal::connect("mem://prices")?);
+//! assert_eq!(sum(&prices, &["tin", "lead"]), Some(6));
+//! assert_eq!(sum(&prices, &["tin", "gold"]), None);
+//! # drop(server);
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # What went wrong, by its words
 //!

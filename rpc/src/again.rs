@@ -85,7 +85,7 @@ fn jittered(wait: Duration) -> Duration {
 
 /// How a call that did not end with an answer stands: its fate, and whether another attempt could end otherwise.
 pub(crate) fn repeatable(outcome: &Outcome) -> Option<Fate> {
-    match outcome {
+    match outcome.plain() {
         Outcome::Status(status) => {
             matches!(status.code(), Code::Unavailable | Code::ResourceExhausted).then_some(status.fate())
         }
@@ -100,7 +100,7 @@ pub(crate) fn repeatable(outcome: &Outcome) -> Option<Fate> {
 
 /// Whether a call failed for want of a connection, or at a server that is going away, and did not run.
 pub(crate) fn is_unready(outcome: &Outcome) -> bool {
-    match outcome {
+    match outcome.plain() {
         Outcome::Status(status) => status.code() == Code::Unavailable && status.fate() == Fate::NotRun,
         Outcome::Failed(TransportError::Closed { fate, .. }) => *fate == Fate::NotRun,
         _ => false,

@@ -20,17 +20,25 @@ pub struct Answer<'a> {
 
 impl<'a> Answer<'a> {
     /// An empty answer at `place`.
+    #[inline]
     pub fn new(place: &'a mut [u8]) -> Self {
         Self { place, len: 0, spill: None, is_error: false }
     }
 
     /// The next `bytes` of the answer, to be filled; they hold old bytes.
+    #[inline]
     pub fn reserve(&mut self, bytes: usize) -> &mut [u8] {
-        let end = self.len + bytes;
-        if self.spill.is_none() && end <= self.place.len() {
-            let start = std::mem::replace(&mut self.len, end);
-            return &mut self.place[start..end];
+        let (start, end) = (self.len, self.len + bytes);
+        if self.spill.is_some() || end > self.place.len() {
+            return self.reserve_beside(bytes);
         }
+        self.len = end;
+        &mut self.place[start..end]
+    }
+
+    #[cold]
+    fn reserve_beside(&mut self, bytes: usize) -> &mut [u8] {
+        let end = self.len + bytes;
         let (place, len) = (&*self.place, self.len);
         let spill = self.spill.get_or_insert_with(|| place[..len].to_vec());
         let start = spill.len();
@@ -40,6 +48,7 @@ impl<'a> Answer<'a> {
     }
 
     /// Appends `bytes`.
+    #[inline]
     pub fn write(&mut self, bytes: &[u8]) {
         self.reserve(bytes.len()).copy_from_slice(bytes);
     }
@@ -67,6 +76,7 @@ impl<'a> Answer<'a> {
     ///
     /// # Errors
     /// A status for the caller, when the value cannot be written.
+    #[inline]
     pub(crate) fn put<C, O: Output<C>>(&mut self, output: &O) -> Result<(), Status> {
         if !output.is_error()
             && let Ok(written) = output.encode(self.place)
@@ -100,6 +110,7 @@ impl<'a> Answer<'a> {
     }
 
     /// What is in place, or what had to go elsewhere.
+    #[inline]
     pub(crate) fn finish(self) -> Result<usize, (Outcome, Vec<u8>)> {
         match self.spill {
             None => Ok(self.len),
@@ -118,12 +129,14 @@ pub trait RawOutcome {
 }
 
 impl RawOutcome for () {
+    #[inline]
     fn outcome(self) -> Result<(), Status> {
         Ok(())
     }
 }
 
 impl RawOutcome for Result<(), Status> {
+    #[inline]
     fn outcome(self) -> Self {
         self
     }

@@ -19,6 +19,7 @@ use crate::{
     copied,
     frame::Form,
     id::CallId,
+    metadata::Metadata,
     method::Method,
     stats::Counter,
     stream::Lanes,
@@ -31,6 +32,26 @@ pub(crate) enum Reply {
     Cell(Responder),
     /// Kept until the thread of the worker itself takes it.
     Local,
+    /// The metadata of the answer came; so it is told as one of these.
+    Noted(Box<(Self, Metadata)>),
+}
+
+impl Reply {
+    fn responder(&self) -> Option<&Responder> {
+        match self {
+            Self::Cell(responder) => Some(responder),
+            Self::Local => None,
+            Self::Noted(noted) => noted.0.responder(),
+        }
+    }
+
+    pub(crate) fn into_responder(self) -> Option<Responder> {
+        match self {
+            Self::Cell(responder) => Some(responder),
+            Self::Local => None,
+            Self::Noted(noted) => noted.0.into_responder(),
+        }
+    }
 }
 
 /// A call of the table, waiting ones included.
@@ -101,21 +122,10 @@ const NOBODY: u32 = u32::MAX;
 /// What was there for the worker's own thread.
 #[derive(Debug)]
 pub(crate) enum Taken {
-    /// The bytes of the answer, or of the method's error.
-    Bytes {
-        is_error: bool,
-        body: Vec<u8>,
-    },
-    Other(Outcome),
-}
-
-impl From<Taken> for Outcome {
-    fn from(taken: Taken) -> Self {
-        match taken {
-            Taken::Bytes { is_error, body } => Self::Answered { is_error, body, bulk: None },
-            Taken::Other(outcome) => outcome,
-        }
-    }
+    /// The bytes of the answer, or of the method's error, as is said first.
+    Bytes(bool, Vec<u8>),
+    /// Something else, which [`Calls::take_outcome`] has. It is large: whoever takes bytes does not move it about.
+    Other,
 }
 
 /// See the module.
@@ -124,8 +134,8 @@ pub(crate) struct Calls {
     slots: Vec<Call>,
     free: Vec<u32>,
     wires: Vec<Wire>,
-    taken: Vec<u64>,
-    window: usize,
+    /// Slots of the window that nobody is in, a bit each. The lowest is used next: the server may have fewer.
+    free_wires: Vec<u64>,
     waiting_max: usize,
     waiting: VecDeque<u32>,
     /// Cancels that have not left; their wire slots are taken until then.
@@ -135,12 +145,15 @@ pub(crate) struct Calls {
 
 impl Calls {
     pub(crate) fn new(window: usize, waiting_max: usize) -> Self {
+        let mut free_wires = vec![u64::MAX; window / 64];
+        if !window.is_multiple_of(64) {
+            free_wires.push((1 << (window % 64)) - 1);
+        }
         Self {
             slots: Vec::new(),
             free: Vec::new(),
             wires: vec![Wire { generation: 0, call: NOBODY }; window],
-            taken: vec![0; window.div_ceil(64)],
-            window,
+            free_wires,
             waiting_max,
             waiting: VecDeque::new(),
             cancels: VecDeque::new(),
@@ -163,16 +176,17 @@ impl Calls {
         self.slots.len() - self.free.len() <= 1
     }
 
+    #[inline]
     pub(crate) fn is_queued(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// The lowest free slot of the window, as the next request there would be called.
+    /// The slot of the window that the next request takes, as it will be called there.
+    #[inline]
     pub(crate) fn next_wire(&self) -> Option<CallId> {
-        let (word, bits) = self.taken.iter().enumerate().find(|(_, bits)| **bits != u64::MAX)?;
-        let slot = word * 64 + bits.trailing_ones() as usize;
-        let wire = self.wires.get(slot).filter(|_| slot < self.window)?;
-        Some(CallId { slot: u32::try_from(slot).ok()?, generation: wire.generation })
+        let (word, bits) = (0u32..).zip(&self.free_wires).find(|(_, bits)| **bits != 0)?;
+        let slot = word * 64 + bits.trailing_zeros();
+        Some(CallId { slot, generation: self.wires[slot as usize].generation })
     }
 
     /// A place for a call; its memory from earlier calls is in it.
@@ -205,7 +219,7 @@ impl Calls {
     }
 
     /// Adds a call that was just posted as `id`. `times`: see [`Call::started`], and the deadline.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(
         &mut self,
         id: CallId,
@@ -239,7 +253,7 @@ impl Calls {
         Ok(self.occupy(index, method, times, reply).0)
     }
 
-    #[inline]
+    #[inline(always)]
     fn occupy(
         &mut self,
         index: u32,
@@ -271,8 +285,8 @@ impl Calls {
     /// The call left as `id`, which is what [`Calls::next_wire`] said.
     #[inline]
     fn post(&mut self, index: u32, id: CallId) {
+        self.free_wires[id.slot as usize / 64] &= !(1 << (id.slot % 64));
         self.wires[id.slot as usize].call = index;
-        self.taken[id.slot as usize / 64] |= 1 << (id.slot % 64);
         self.slots[index as usize].state = State::Posted(id.slot);
     }
 
@@ -330,7 +344,7 @@ impl Calls {
         let wire = &mut self.wires[slot as usize];
         wire.generation = wire.generation.wrapping_add(1);
         wire.call = NOBODY;
-        self.taken[slot as usize / 64] &= !(1 << (slot % 64));
+        self.free_wires[slot as usize / 64] |= 1 << (slot % 64);
     }
 
     /// An answer for `id` arrived: its call, whose slot in the window is free now. `None`: it ended before.
@@ -364,7 +378,18 @@ impl Calls {
     /// Whether `key` is the call of `cell`.
     pub(crate) fn belongs(&self, key: CallKey, cell: &std::sync::Arc<crate::cell::CallCell>) -> bool {
         let reply = self.find(key).and_then(|index| self.slots[index as usize].reply.as_ref());
-        matches!(reply, Some(Reply::Cell(responder)) if responder.is(cell))
+        reply.and_then(Reply::responder).is_some_and(|responder| responder.is(cell))
+    }
+
+    /// The metadata of its answer came.
+    pub(crate) fn note(&mut self, index: u32, metadata: Metadata) {
+        let reply = &mut self.slots[index as usize].reply;
+        *reply = match reply.take() {
+            // A peer that says it twice is taken at its last word.
+            Some(Reply::Noted(noted)) => Some(Reply::Noted(Box::new((noted.0, metadata)))),
+            Some(reply) => Some(Reply::Noted(Box::new((reply, metadata)))),
+            None => None,
+        };
     }
 
     /// Ends a call with the bytes of its answer: tells whoever waits, or keeps them for the worker's own thread.
@@ -373,6 +398,8 @@ impl Calls {
         let call = &mut self.slots[index as usize];
         copied::into_buffer(&mut call.body, payload, copies);
         if let Some(Reply::Local) = call.reply {
+            // Here, where it is known: dropping a reply of any kind is a call.
+            call.reply = None;
             call.is_error = is_error;
             call.state = State::Done;
             if call.loan.is_some() || call.lanes.is_some() {
@@ -397,6 +424,11 @@ impl Calls {
                 call.outcome = Some(outcome);
                 call.state = State::Done;
             }
+            Some(Reply::Noted(noted)) => {
+                let (reply, metadata) = *noted;
+                call.reply = Some(reply);
+                self.finish(index, Outcome::Noted(Box::new((outcome, metadata))));
+            }
             None => self.release(index),
         }
     }
@@ -410,22 +442,32 @@ impl Calls {
         self.free.push(index);
     }
 
-    /// What a local call came to, once. `spare` takes the place of the bytes that are handed out.
+    /// The bytes that a local call came to, once. `spare` takes their place.
     #[inline]
     pub(crate) fn take(&mut self, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
         let call = self.slots.get_mut(key.index as usize)?;
         if call.generation != key.generation || call.state != State::Done {
             return None;
         }
-        let taken = match call.outcome.take() {
-            None => Taken::Bytes {
-                is_error: call.is_error,
-                body: std::mem::replace(&mut call.body, spare.take()),
-            },
-            Some(outcome) => Taken::Other(outcome),
-        };
+        if call.outcome.is_some() {
+            return Some(Taken::Other);
+        }
+        let taken = Taken::Bytes(call.is_error, std::mem::replace(&mut call.body, spare.take()));
         self.release(key.index);
         Some(taken)
+    }
+
+    /// What a local call came to, once.
+    #[cold]
+    pub(crate) fn take_outcome(&mut self, key: CallKey) -> Option<Outcome> {
+        match self.take(key, &Cell::default())? {
+            Taken::Bytes(is_error, body) => Some(Outcome::Answered { is_error, body, bulk: None }),
+            Taken::Other => {
+                let outcome = self.slots[key.index as usize].outcome.take();
+                self.release(key.index);
+                outcome
+            }
+        }
     }
 
     /// Takes a call out of wherever it is, before it is finished by hand. A posted one leaves its slot of the window
@@ -451,7 +493,7 @@ impl Calls {
         let call = &mut self.slots[index as usize];
         (call.loan, call.lanes) = (None, None);
         call.outcome = None;
-        if let Some(Reply::Cell(responder)) = call.reply.take() {
+        if let Some(responder) = call.reply.take().and_then(Reply::into_responder) {
             responder.defuse();
         }
         self.release(index);

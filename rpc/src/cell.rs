@@ -24,6 +24,7 @@ use gimmal_engine::transport::{Bulk, sync::once::take_or_register};
 
 use crate::{
     error::TransportError,
+    metadata::Metadata,
     status::{Fate, Status},
 };
 
@@ -52,12 +53,37 @@ pub enum Outcome {
     Mismatch(String),
     /// Not at all.
     Failed(TransportError),
+    /// With one of these, and metadata that the server sent with it.
+    Noted(Box<(Self, Metadata)>),
 }
 
 impl Outcome {
     /// Of a one-way call that left.
     pub(crate) const fn nothing() -> Self {
         Self::Answered { is_error: false, body: Vec::new(), bulk: None }
+    }
+
+    /// What [`Outcome::into_bytes`] was made of.
+    pub(crate) fn of(bytes: Result<(bool, Vec<u8>), Self>) -> Self {
+        bytes.map_or_else(|other| other, |(is_error, body)| Self::Answered { is_error, body, bulk: None })
+    }
+
+    /// Without the metadata that came with it.
+    #[must_use]
+    pub fn plain(&self) -> &Self {
+        match self {
+            Self::Noted(noted) => &noted.0,
+            other => other,
+        }
+    }
+
+    /// Apart from the metadata that came with it.
+    #[must_use]
+    pub fn into_parts(self) -> (Self, Metadata) {
+        match self {
+            Self::Noted(noted) => *noted,
+            other => (other, Metadata::new()),
+        }
     }
 
     /// An answer that is only bytes, and whether they are the method's error; or the outcome itself.

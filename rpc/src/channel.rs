@@ -110,6 +110,7 @@ impl CallOptions {
         self
     }
 
+    #[inline]
     pub(crate) fn resolve(&self, default: Option<Duration>) -> Option<Duration> {
         match self.deadline {
             Deadline::Default => default,
@@ -157,11 +158,13 @@ pub trait Channel: Clone {
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError>;
 
     /// A call of a raw method by hand: no macro, no codec.
+    #[inline]
     fn call_raw(&self, method: &'static Method, request: &[u8]) -> RawCall<Self> {
         self.call_raw_with(method, &CallOptions::default(), request)
     }
 
     /// The same, with options.
+    #[inline]
     fn call_raw_with(&self, method: &'static Method, options: &CallOptions, request: &[u8]) -> RawCall<Self> {
         Call::new(self.start(method, options, None, request), method)
     }
@@ -209,7 +212,7 @@ pub trait Received<D> {
     fn error(body: &[u8]) -> Result<Self::Error, DecodeError>;
 }
 
-fn no_error() -> Result<Infallible, DecodeError> {
+pub(crate) fn no_error() -> Result<Infallible, DecodeError> {
     Err(DecodeError::new("an error, of a method that has none"))
 }
 
@@ -217,6 +220,7 @@ impl<T, D: for<'a> Decode<'a, T>> Received<D> for Plain<T> {
     type Value = T;
     type Error = Infallible;
 
+    #[inline]
     fn value(body: &[u8], _: Option<Bulk>) -> Result<T, DecodeError> {
         D::decode(body)
     }
@@ -285,6 +289,7 @@ impl<O: Received<D>, E, D: for<'a> Decode<'a, E>> Received<D> for Fallible<O, E>
     type Value = O::Value;
     type Error = E;
 
+    #[inline]
     fn value(body: &[u8], bulk: Option<Bulk>) -> Result<O::Value, DecodeError> {
         O::value(body, bulk)
     }
@@ -297,7 +302,7 @@ impl<O: Received<D>, E, D: for<'a> Decode<'a, E>> Received<D> for Fallible<O, E>
 /// A call under way: a future of any runtime, or [`wait`](Call::wait) for the answer. Dropping it cancels the call.
 #[must_use = "a call that is dropped is cancelled: await it, or wait for it"]
 pub struct Call<C: Channel, D, O> {
-    ticket: C::Ticket,
+    pub(crate) ticket: C::Ticket,
     method: &'static Method,
     output: PhantomData<fn() -> (D, O)>,
 }
@@ -316,6 +321,7 @@ pub type Result_<O, D> = Result<<O as Received<D>>::Value, CallError<<O as Recei
 
 impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     /// A call of `method` by its ticket.
+    #[inline]
     pub fn new(ticket: C::Ticket, method: &'static Method) -> Self {
         Self { ticket, method, output: PhantomData }
     }
@@ -338,7 +344,7 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     /// See [`CallError`].
     #[inline]
     pub fn wait_with<R>(mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R, CallError<O::Error>> {
-        match self.ticket.wait_bytes() {
+        match self.ticket.wait_bytes().or_else(|outcome| outcome.into_parts().0.into_bytes()) {
             Ok((false, body)) => {
                 let result = read(&body);
                 self.ticket.recycle(body);
@@ -351,7 +357,7 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     }
 
     #[cold]
-    fn unread(&mut self, outcome: Outcome) -> CallError<O::Error> {
+    pub(crate) fn unread(&mut self, outcome: Outcome) -> CallError<O::Error> {
         let undecoded = |why| CallError::Transport(TransportError::Decode(DecodeError::new(why)));
         match outcome {
             Outcome::Answered { is_error: false, .. } => undecoded("bulk that was not asked for"),
@@ -393,7 +399,23 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
                 theirs,
             }),
             Outcome::Failed(error) => Err(CallError::Transport(error)),
+            Outcome::Noted(noted) => self.decode(noted.0),
         }
+    }
+
+    /// As [`wait`](Call::wait), with the metadata that the server sent with the answer, or with what came in its place;
+    /// none where it sent none.
+    pub fn wait_noted(mut self) -> (Result<O::Value, CallError<O::Error>>, Metadata) {
+        let (outcome, metadata) = self.ticket.wait().into_parts();
+        (self.decode(outcome), metadata)
+    }
+
+    /// As awaiting the call, with the metadata that the server sent with the answer, or with what came in its place; none
+    /// where it sent none. Dropping the future cancels the call.
+    pub async fn noted(mut self) -> (Result<O::Value, CallError<O::Error>>, Metadata) {
+        let outcome = std::future::poll_fn(|context| self.ticket.poll(context)).await;
+        let (outcome, metadata) = outcome.into_parts();
+        (self.decode(outcome), metadata)
     }
 }
 

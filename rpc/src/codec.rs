@@ -69,12 +69,12 @@ impl Codec for Postcard {
 }
 
 impl<T: Serialize + ?Sized> Encode<T> for Postcard {
+    #[inline]
     fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError> {
-        match postcard::to_slice(value, out) {
-            Ok(written) => Ok(written.len()),
-            Err(postcard::Error::SerializeBufferFull) => Err(EncodeError::Full),
-            Err(error) => Err(EncodeError::Value(error.to_string())),
-        }
+        postcard::serialize_with_flavor(value, Place { out, len: 0 }).map_err(|error| match error {
+            postcard::Error::SerializeBufferFull => EncodeError::Full,
+            error => not_encoded(&error),
+        })
     }
 
     fn encoded_bytes(value: &T) -> Option<usize> {
@@ -82,14 +82,60 @@ impl<T: Serialize + ?Sized> Encode<T> for Postcard {
     }
 }
 
+#[cold]
+fn not_encoded(error: &postcard::Error) -> EncodeError {
+    EncodeError::Value(error.to_string())
+}
+
+/// Where postcard writes. Most of what it writes at a time is one byte, which is not worth a call of `memcpy`.
+struct Place<'a> {
+    out: &'a mut [u8],
+    len: usize,
+}
+
+impl postcard::ser_flavors::Flavor for Place<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        *self.out.get_mut(self.len).ok_or(postcard::Error::SerializeBufferFull)? = byte;
+        self.len += 1;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        if let [byte] = bytes {
+            return self.try_push(*byte);
+        }
+        let end = self.len + bytes.len();
+        let place = self.out.get_mut(self.len..end).ok_or(postcard::Error::SerializeBufferFull)?;
+        place.copy_from_slice(bytes);
+        self.len = end;
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<usize> {
+        Ok(self.len)
+    }
+}
+
 impl<'a, T: Deserialize<'a>> Decode<'a, T> for Postcard {
+    #[inline]
     fn decode(bytes: &'a [u8]) -> Result<T, DecodeError> {
         match postcard::take_from_bytes(bytes) {
             Ok((value, [])) => Ok(value),
-            Ok((_, rest)) => Err(DecodeError::new(format!("{} bytes too many", rest.len()))),
-            Err(error) => Err(DecodeError::new(error.to_string())),
+            outcome => Err(not_decoded(outcome.map(|(_, rest)| rest.len()))),
         }
     }
+}
+
+#[cold]
+fn not_decoded(outcome: postcard::Result<usize>) -> DecodeError {
+    DecodeError::new(match outcome {
+        Ok(rest) => format!("{rest} bytes too many"),
+        Err(error) => error.to_string(),
+    })
 }
 
 /// Bytes as they are: for [`Vec<u8>`] and `[u8]`.
@@ -101,6 +147,7 @@ impl Codec for Raw {
 }
 
 impl<T: AsRef<[u8]> + ?Sized> Encode<T> for Raw {
+    #[inline]
     fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError> {
         let value = value.as_ref();
         out.get_mut(..value.len()).ok_or(EncodeError::Full)?.copy_from_slice(value);
@@ -113,6 +160,7 @@ impl<T: AsRef<[u8]> + ?Sized> Encode<T> for Raw {
 }
 
 impl<'a, T: From<&'a [u8]>> Decode<'a, T> for Raw {
+    #[inline]
     fn decode(bytes: &'a [u8]) -> Result<T, DecodeError> {
         Ok(T::from(bytes))
     }
@@ -201,6 +249,7 @@ pub struct Encoded<'a, C, T: ?Sized> {
 
 impl<'a, C: Encode<T>, T: ?Sized> Encoded<'a, C, T> {
     /// `value` as `C` writes it.
+    #[inline]
     pub fn new(value: &'a T) -> Self {
         Self { value, codec: std::marker::PhantomData }
     }
@@ -213,6 +262,7 @@ impl<C, T: ?Sized> fmt::Debug for Encoded<'_, C, T> {
 }
 
 impl<C: Encode<T>, T: ?Sized> Compose for Encoded<'_, C, T> {
+    #[inline]
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
         C::encode(self.value, out)
     }
@@ -224,6 +274,7 @@ impl<C: Encode<T>, T: ?Sized> Compose for Encoded<'_, C, T> {
 
 /// Bytes as they are.
 impl Compose for [u8] {
+    #[inline]
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
         Raw::encode(self, out)
     }

@@ -14,9 +14,10 @@ use gimmal_engine::transport::{ConnId, Credentials, Loan, Negotiated, Time};
 
 use crate::{
     error::AllocateError,
-    metadata::{Metadata, Notes},
+    metadata::{AnswerNotes, Metadata, Notes},
     method::Method,
     node::Reach,
+    stats::Counter,
 };
 
 /// A connection as handlers see it; shared by all its calls.
@@ -28,8 +29,13 @@ pub(crate) struct Peer {
     pub(crate) epoch: Option<Instant>,
     /// Metadata of its calls.
     pub(crate) notes: Notes,
+    /// Metadata of their answers.
+    pub(crate) answer_notes: AnswerNotes,
     /// What runs in each slot of the caller's window: its id plus one, or 0.
     pub(crate) running: Box<[AtomicU64]>,
+    /// One-way requests of it, see [`Delivery`](crate::reflect::Delivery).
+    pub(crate) told_started: Counter,
+    pub(crate) told_refused: Counter,
 }
 
 impl fmt::Debug for Peer {
@@ -65,6 +71,14 @@ impl Cx {
     #[must_use]
     pub fn metadata(&self) -> Option<Arc<Metadata>> {
         self.peer.notes.get(self.slot, self.mark)
+    }
+
+    /// Sends `metadata` with the answer, whatever that will be, in place of what was said before. The caller gets it by
+    /// [`Call::wait_noted`](crate::Call::wait_noted) or [`Call::noted`](crate::Call::noted). One-way requests have no answer.
+    pub fn answer_metadata(&self, metadata: Metadata) {
+        if self.slot != crate::id::CallId::NONE.slot {
+            self.peer.answer_notes.put(self.slot, metadata);
+        }
     }
 
     /// The method that was called.

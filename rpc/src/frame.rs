@@ -7,6 +7,7 @@
 //!                Ok: the answer   App: the error   Status: a message, and a 0 and details   Mismatch: the server's signature
 //!  LargeRequest, LargeResponse   the same, whose arguments or payload are the bulk on offer beside it
 //!  NotedRequest, NotedLargeRequest   the same with metadata before the arguments, see `metadata`
+//!  Notes                  metadata of the answer that comes behind it
 //!  Cancel, GoAway         –
 //!  OneWay      as Request; aux is 0, there is no answer
 //!  UpItem, DownItem       an item of a stream, to the callee or to the caller
@@ -21,7 +22,10 @@ use std::time::Duration;
 
 use gimmal_engine::transport::{Time, Violation};
 
-use crate::status::{Code, Fate};
+use crate::{
+    method::Method,
+    status::{Code, Fate},
+};
 
 /// Bytes before the arguments of a request.
 pub const REQUEST_BYTES: usize = 16;
@@ -59,6 +63,8 @@ pub enum Kind {
     NotedRequest,
     /// A call whose metadata and arguments are the bulk beside it.
     NotedLargeRequest,
+    /// Metadata of the answer that comes behind it.
+    Notes,
 }
 
 /// How the arguments of a request travel.
@@ -102,6 +108,7 @@ impl Kind {
             Self::LargeResponse => 11,
             Self::NotedRequest => 12,
             Self::NotedLargeRequest => 13,
+            Self::Notes => 14,
         }
     }
 
@@ -126,6 +133,7 @@ impl Kind {
             11 => Ok(Self::LargeResponse),
             12 => Ok(Self::NotedRequest),
             13 => Ok(Self::NotedLargeRequest),
+            14 => Ok(Self::Notes),
             _ => Err(Violation::Malformed { what: "message kind" }),
         }
     }
@@ -154,6 +162,12 @@ pub fn parse_credit(body: &[u8]) -> Result<u32, Violation> {
 }
 
 impl RequestHead {
+    /// Of a call of `method`.
+    #[inline]
+    pub(crate) const fn new(method: &Method, deadline_us: u32, window: u32) -> Self {
+        Self { method: method.id, signature: method.signature_hash, deadline_us, window }
+    }
+
     /// As it travels.
     #[must_use]
     #[inline]
@@ -194,13 +208,15 @@ impl RequestHead {
     }
 }
 
-/// A remaining time as it travels: rounded up, 0 where there is none or it is too long to say (71 minutes).
+/// The time from `now` until `deadline` as it travels: rounded up, 0 where there is none or it is too long to say (71
+/// minutes).
 #[inline]
 #[must_use]
-pub fn deadline_us(left: Option<Duration>) -> u32 {
-    let Some(left) = left else { return 0 };
-    let us =
-        left.as_secs().saturating_mul(1_000_000).saturating_add(left.subsec_nanos().div_ceil(1000).into());
+pub fn deadline_us(deadline: Time, now: Time) -> u32 {
+    if deadline == Time::NEVER {
+        return 0;
+    }
+    let us = deadline.0.saturating_sub(now.0).saturating_add(999) / 1000;
     u32::try_from(us.max(1)).unwrap_or(0)
 }
 
@@ -233,6 +249,14 @@ impl Outcome {
             Self::Status { code, fate } => [2, code.number(), fate.code(), 0, 0, 0, 0, 0],
             Self::Mismatch => [3, 0, 0, 0, 0, 0, 0, 0],
         }
+    }
+
+    /// The payload of a response with an answer, and whether it is the method's error: the short way of
+    /// [`Outcome::parse`]. `None` for any other.
+    #[inline]
+    pub(crate) fn answer(body: &[u8]) -> Option<(bool, &[u8])> {
+        let (head, payload) = body.split_first_chunk::<RESPONSE_BYTES>()?;
+        (head[0] <= 1).then_some((head[0] == 1, payload))
     }
 
     /// Takes a response's body apart.
@@ -288,11 +312,13 @@ mod tests {
 
     #[test]
     fn deadlines_are_rounded_up_and_never_shortened() {
-        assert_eq!(deadline_us(None), 0);
-        assert_eq!(deadline_us(Some(Duration::ZERO)), 1);
-        assert_eq!(deadline_us(Some(Duration::from_nanos(1001))), 2);
-        assert_eq!(deadline_us(Some(Duration::from_secs(4294))), 4_294_000_000);
-        assert_eq!(deadline_us(Some(Duration::from_secs(4295))), 0);
+        let left_us = |left| deadline_us(Time(7).plus(left), Time(7));
+        assert_eq!(deadline_us(Time::NEVER, Time(7)), 0);
+        assert_eq!(deadline_us(Time(6), Time(7)), 1);
+        assert_eq!(left_us(Duration::ZERO), 1);
+        assert_eq!(left_us(Duration::from_nanos(1001)), 2);
+        assert_eq!(left_us(Duration::from_secs(4294)), 4_294_000_000);
+        assert_eq!(left_us(Duration::from_secs(4295)), 0);
     }
 
     /// R90: flags that nobody knows are ignored, kinds that nobody knows are named.

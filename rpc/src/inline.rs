@@ -58,14 +58,6 @@ struct Core {
     spare: Cell<Vec<u8>>,
 }
 
-impl Core {
-    /// What the call of `key` came to.
-    #[inline]
-    fn take(&self, key: CallKey, node: &mut Node) -> Option<Taken> {
-        node.take_local(self.conn, key, &self.spare)
-    }
-}
-
 impl fmt::Debug for InlineClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "InlineClient({} on {:?})", self.core.negotiated.peer, self.core.conn)
@@ -164,7 +156,12 @@ impl Channel for InlineClient {
         loan: Option<Loan>,
         arguments: &A,
     ) -> Local {
-        self.begin(method, options, (loan, None), arguments)
+        // Most calls have nothing beside their arguments: theirs is a way of its own, on which nothing else is looked at.
+        if loan.is_none() && options.metadata.is_none() {
+            self.begin(method, options, (&mut None, None), arguments)
+        } else {
+            self.begin_beside(method, options, loan, None, arguments)
+        }
     }
 
     fn start_streams<A: Compose + ?Sized>(
@@ -174,7 +171,7 @@ impl Channel for InlineClient {
         lanes: Lanes,
         arguments: &A,
     ) -> Local {
-        self.begin(method, options, (None, Some(Box::new(lanes))), arguments)
+        self.begin_beside(method, options, None, Some(Box::new(lanes)), arguments)
     }
 
     fn drive(&self, may_idle: bool) -> bool {
@@ -194,40 +191,41 @@ impl Channel for InlineClient {
 }
 
 impl InlineClient {
-    #[inline]
+    #[inline(never)]
+    fn begin_beside<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        mut loan: Option<Loan>,
+        lanes: Option<Box<Lanes>>,
+        arguments: &A,
+    ) -> Local {
+        let beside = (&mut loan, lanes);
+        match options.noted(method) {
+            None => self.begin(method, options, beside, arguments),
+            Some(metadata) => self.begin(method, options, beside, &Noted { metadata, arguments }),
+        }
+    }
+
+    #[inline(always)]
     fn begin<A: Compose + ?Sized>(
         &self,
         method: &'static Method,
         options: &CallOptions,
-        loan: (Option<Loan>, Option<Box<Lanes>>),
+        beside: (&mut Option<Loan>, Option<Box<Lanes>>),
         arguments: &A,
     ) -> Local {
-        match options.noted(method) {
-            None => self.begin_with(method, options, loan, arguments),
-            Some(metadata) => self.begin_with(method, options, loan, &Noted { metadata, arguments }),
-        }
-    }
-
-    #[inline]
-    fn begin_with<A: Compose + ?Sized>(
-        &self,
-        method: &'static Method,
-        options: &CallOptions,
-        loan: (Option<Loan>, Option<Box<Lanes>>),
-        arguments: &A,
-    ) -> Local {
-        let core = &self.core;
+        let core = &*self.core;
         let timeout = options.resolve(core.deadline);
         let mut inline = core.inline.borrow_mut();
-        let source = Fresh(arguments);
         let started = workers::start(&mut inline, core.conn, |node, io| {
-            node.start(io, core.conn, method, timeout, source, loan, Reply::Local)
+            node.begin(io, core.conn, method, timeout, Fresh(arguments), beside, Reply::Local)
         });
         drop(inline);
-        let core = Rc::clone(core);
+        let core = Rc::clone(&self.core);
         match started {
             Ok(key) => Local { core, key: Some(key), failed: None },
-            Err(error) => Local { core, key: None, failed: Some(Box::new(error)) },
+            Err(error) => Local { core, key: None, failed: Some(error) },
         }
     }
 }
@@ -254,22 +252,47 @@ impl Local {
     }
 
     #[inline]
-    fn poll_taken(&mut self, context: &Context<'_>) -> Poll<Taken> {
+    fn ended(&mut self, key: CallKey, taken: Taken) -> Result<(bool, Vec<u8>), Outcome> {
+        match taken {
+            Taken::Bytes(is_error, body) => {
+                self.key = None;
+                Ok((is_error, body))
+            }
+            Taken::Other => Err(self.ended_otherwise(key)),
+        }
+    }
+
+    #[cold]
+    fn ended_otherwise(&mut self, key: CallKey) -> Outcome {
+        self.key = None;
+        let outcome = self.core.inline.borrow_mut().app_mut().take_outcome(self.core.conn, key);
+        outcome.unwrap_or_else(|| self.keyless())
+    }
+}
+
+impl Ticket for Local {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        self.poll_bytes(context).map(Outcome::of)
+    }
+
+    fn wait(&mut self) -> Outcome {
+        Outcome::of(self.wait_bytes())
+    }
+
+    #[inline]
+    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(bool, Vec<u8>), Outcome>> {
         let Some(key) = self.key else {
-            return Poll::Ready(Taken::Other(self.keyless()));
+            return Poll::Ready(Err(self.keyless()));
         };
-        let core = &*self.core;
-        let mut inline = core.inline.borrow_mut();
-        let mut taken = core.take(key, inline.app_mut());
+        let mut inline = self.core.inline.borrow_mut();
+        let mut taken = inline.app_mut().take(self.core.conn, key, &self.core.spare);
         if taken.is_none() {
             inline.turn();
-            taken = core.take(key, inline.app_mut());
+            taken = inline.app_mut().take(self.core.conn, key, &self.core.spare);
         }
+        drop(inline);
         match taken {
-            Some(taken) => {
-                self.key = None;
-                Poll::Ready(taken)
-            }
+            Some(taken) => Poll::Ready(self.ended(key, taken)),
             None => {
                 context.waker().wake_by_ref();
                 Poll::Pending
@@ -278,46 +301,19 @@ impl Local {
     }
 
     #[inline]
-    fn wait_taken(&mut self) -> Taken {
+    fn wait_bytes(&mut self) -> Result<(bool, Vec<u8>), Outcome> {
         let Some(key) = self.key else {
-            return Taken::Other(self.keyless());
+            return Err(self.keyless());
         };
-        let core = &*self.core;
-        let mut inline = core.inline.borrow_mut();
-        loop {
-            if let Some(taken) = core.take(key, inline.app_mut()) {
-                self.key = None;
-                return taken;
+        let mut inline = self.core.inline.borrow_mut();
+        let taken = loop {
+            if let Some(taken) = inline.app_mut().take(self.core.conn, key, &self.core.spare) {
+                break taken;
             }
             inline.idle(SLEEP);
-        }
-    }
-}
-
-fn bytes(taken: Taken) -> Result<(bool, Vec<u8>), Outcome> {
-    match taken {
-        Taken::Bytes { is_error, body } => Ok((is_error, body)),
-        Taken::Other(outcome) => Err(outcome),
-    }
-}
-
-impl Ticket for Local {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        self.poll_taken(context).map(Outcome::from)
-    }
-
-    fn wait(&mut self) -> Outcome {
-        self.wait_taken().into()
-    }
-
-    #[inline]
-    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(bool, Vec<u8>), Outcome>> {
-        self.poll_taken(context).map(bytes)
-    }
-
-    #[inline]
-    fn wait_bytes(&mut self) -> Result<(bool, Vec<u8>), Outcome> {
-        bytes(self.wait_taken())
+        };
+        drop(inline);
+        self.ended(key, taken)
     }
 
     #[inline]

@@ -39,6 +39,7 @@
 mod again;
 pub mod answer;
 pub mod balance;
+pub mod bytes;
 mod calls;
 pub mod cell;
 pub mod channel;
@@ -61,6 +62,7 @@ mod provider;
 mod ready;
 mod reconnect;
 pub mod reflect;
+pub mod reply;
 mod route;
 pub mod server;
 pub mod service;
@@ -90,6 +92,7 @@ pub use inline::InlineClient;
 pub use layer::{Guarded, Hedge, Layer, Layered, Retry, RetryPolicy, ServerLayer};
 pub use metadata::{Metadata, MetadataError};
 pub use method::{Method, MethodKind};
+pub use reply::{Lend, Lends, Reply};
 pub use server::{InlineServer, Server, ServerBuilder, Stopper};
 pub use service::Service;
 pub use stats::Stats;
@@ -106,11 +109,12 @@ pub mod __private {
     use crate::{
         Code,
         channel::Received,
-        codec::{Compose, Decode, Encode},
+        codec::{Compose, Decode, DecodeError, Encode},
         stream::{Lane, Lanes, lanes},
     };
     pub use crate::{
         answer::{Answer, RawOutcome},
+        bytes::{Bytes, InOnePiece, PlainBytes},
         channel::{Call, CallOptions, Channel, RawCall, Told},
         client::Client,
         codec::{Codec, Encoded, Postcard, Raw},
@@ -124,6 +128,7 @@ pub mod __private {
     pub use gimmal_engine::transport::{Bulk, Loan};
 
     /// Starts a typed call.
+    #[inline]
     pub fn start<C: Channel, D: Codec, O: Received<D>>(
         channel: &C,
         method: &'static Method,
@@ -172,12 +177,18 @@ pub mod __private {
     }
 
     /// Arguments of a request, or a refusal.
+    #[inline]
     pub fn arguments<'a, C: Decode<'a, T>, T>(bytes: &'a [u8]) -> Result<T, Status> {
-        C::decode(bytes)
-            .map_err(|error| Status::refused(Code::InvalidArgument, format!("arguments: {error}")))
+        C::decode(bytes).map_err(|error| not_decoded(&error))
+    }
+
+    #[cold]
+    fn not_decoded(error: &DecodeError) -> Status {
+        Status::refused(Code::InvalidArgument, format!("arguments: {error}"))
     }
 
     /// The answer of an inline method.
+    #[inline]
     pub fn put<C, O: crate::task::Output<C>>(answer: &mut Answer<'_>, output: &O) -> Result<(), Status> {
         answer.put(output)
     }

@@ -2,10 +2,17 @@
 //!
 //! ```text
 //!  NotedRequest, NotedLargeRequest: before the arguments   bytes of pairs u32 │ pairs │ zeros up to 16 from the start
+//!  Notes, before an answer                                 pairs
 //!  pair                                                    key bytes u8 │ value bytes u16 │ key │ value  (little endian)
 //! ```
 
-use std::{fmt, sync::Arc, sync::Mutex, sync::PoisonError};
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use gimmal_engine::transport::Violation;
 use thiserror::Error;
@@ -114,6 +121,11 @@ impl Metadata {
         })
     }
 
+    /// As they travel.
+    pub(crate) fn pairs(&self) -> &[u8] {
+        &self.pairs
+    }
+
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -147,12 +159,23 @@ pub fn split(body: &[u8]) -> Result<(Metadata, &[u8]), Violation> {
     }
     let (block, behind) =
         body.split_at_checked((COUNT_BYTES + bytes).next_multiple_of(ALIGN)).ok_or(malformed)?;
-    let pairs = &block[COUNT_BYTES..COUNT_BYTES + bytes];
+    Ok((parse(&block[COUNT_BYTES..COUNT_BYTES + bytes])?, behind))
+}
+
+/// Reads pairs that a peer sent.
+///
+/// # Errors
+/// [`Violation::Malformed`] for anything that is none.
+pub fn parse(pairs: &[u8]) -> Result<Metadata, Violation> {
+    let malformed = Violation::Malformed { what: "metadata" };
+    if pairs.len() > METADATA_BYTES_MAX {
+        return Err(malformed);
+    }
     let mut rest = pairs;
     while !rest.is_empty() {
         rest = split_pair(rest).ok_or(malformed)?.1;
     }
-    Ok((Metadata { pairs: pairs.to_vec() }, behind))
+    Ok(Metadata { pairs: pairs.to_vec() })
 }
 
 /// Arguments with metadata before them.
@@ -207,6 +230,38 @@ impl Notes {
     }
 }
 
+/// What handlers of one connection left to go before their answers, by their slots.
+#[derive(Debug, Default)]
+pub(crate) struct AnswerNotes {
+    /// How many there are, for whoever only asks whether there are any.
+    count: AtomicUsize,
+    notes: Mutex<Vec<(u32, Metadata)>>,
+}
+
+impl AnswerNotes {
+    /// Whether anybody left any. Asked by the thread that runs the handlers, so it needs no more than the number.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) != 0
+    }
+
+    /// In place of what was left in `slot` before.
+    pub(crate) fn put(&self, slot: u32, metadata: Metadata) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.retain(|(of, _)| *of != slot);
+        notes.push((slot, metadata));
+        self.count.store(notes.len(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn take(&self, slot: u32) -> Option<Metadata> {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = notes.iter().position(|(of, _)| *of == slot)?;
+        let (_, metadata) = notes.swap_remove(at);
+        self.count.store(notes.len(), Ordering::Relaxed);
+        Some(metadata)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -248,7 +303,9 @@ mod tests {
             if let Ok((metadata, behind)) = split(&body) {
                 prop_assert!(behind.len() <= body.len());
                 metadata.iter().for_each(|(key, _)| assert!(is_key(key.as_bytes())));
+                prop_assert_eq!(parse(metadata.pairs()), Ok(metadata));
             }
+            let _ = parse(&body);
         }
     }
 }

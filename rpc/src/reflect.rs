@@ -89,6 +89,16 @@ pub enum Health {
     Unknown,
 }
 
+/// What became of the one-way requests of a connection. As requests keep their order on it, every one that was made
+/// before this was asked is counted: the report of their delivery.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Delivery {
+    /// Their handlers began.
+    pub started: u64,
+    /// They did not run: unknown, mismatched, overloaded, draining.
+    pub refused: u64,
+}
+
 /// What a server tells about itself.
 #[crate::service(crate = crate, name = "gimmal.Reflection")]
 pub trait Reflection {
@@ -104,6 +114,9 @@ pub trait Reflection {
     /// Whether a service takes calls; the empty name means the server as a whole.
     #[idempotent]
     async fn health(&self, cx: &Cx, service: String) -> Health;
+    /// What became of the one-way requests of the connection on which this is asked.
+    #[idempotent]
+    async fn delivery(&self, cx: &Cx) -> Delivery;
 }
 
 /// Connections by a number of their own, and what services were said to be unwell; kept up when connections come and go.
@@ -189,5 +202,9 @@ impl Reflection for Mirror {
             true if self.shared.draining.load(Ordering::Relaxed) => Health::NotServing,
             true => Health::Serving,
         }
+    }
+
+    async fn delivery(&self, cx: &Cx) -> Delivery {
+        Delivery { started: cx.peer.told_started.get(), refused: cx.peer.told_refused.get() }
     }
 }

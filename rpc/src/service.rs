@@ -102,13 +102,14 @@ impl Registry {
         if self.table.is_empty() { None } else { self.table[place(&self.table, id)] }
     }
 
+    #[inline]
     pub(crate) fn service(&self, entry: &Entry) -> &dyn Service {
         &*self.services[entry.service as usize]
     }
 }
 
-#[inline]
 /// Where `id` is, or would be: never full, so there is always a place.
+#[inline]
 fn place(table: &[Option<Entry>], id: u32) -> usize {
     let mask = table.len() - 1;
     let mut at = id as usize & mask;

@@ -97,10 +97,12 @@ impl<T> WithLoan<T> {
 pub struct Plain<T>(pub T);
 
 impl<C: Encode<T>, T: Send> Output<C> for Plain<T> {
+    #[inline]
     fn is_error(&self) -> bool {
         false
     }
 
+    #[inline]
     fn encode(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
         C::encode(&self.0, out)
     }
@@ -111,10 +113,12 @@ impl<C: Encode<T>, T: Send> Output<C> for Plain<T> {
 }
 
 impl<C: Encode<T>, T: Send> Output<C> for WithLoan<T> {
+    #[inline]
     fn is_error(&self) -> bool {
         false
     }
 
+    #[inline]
     fn encode(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
         C::encode(&self.value, out)
     }
@@ -133,10 +137,12 @@ impl<C: Encode<T>, T: Send> Output<C> for WithLoan<T> {
 pub struct Fallible<O, E>(pub Result<O, E>);
 
 impl<C: Encode<E>, O: Output<C>, E: Send> Output<C> for Fallible<O, E> {
+    #[inline]
     fn is_error(&self) -> bool {
         self.0.is_err()
     }
 
+    #[inline]
     fn encode(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
         match &self.0 {
             Ok(output) => output.encode(out),

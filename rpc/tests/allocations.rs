@@ -36,6 +36,9 @@ trait Meter {
     fn borrowed(&self, cx: &Cx, name: &str, bytes: &[u8]) -> u64;
     /// The sum of loaned bytes.
     async fn loaned(&self, cx: &Cx, bytes: Bulk) -> u64;
+    /// So many letters, which the server allocates.
+    #[inline]
+    fn letters(&self, cx: &Cx, count: usize) -> String;
     /// The same number, at once.
     async fn ready(&self, cx: &Cx, number: u64) -> u64;
     /// The same number, when it is polled again.
@@ -74,6 +77,10 @@ impl Meter for Meters {
 
     async fn loaned(&self, _: &Cx, bytes: Bulk) -> u64 {
         common::sum(&bytes)
+    }
+
+    fn letters(&self, _: &Cx, count: usize) -> String {
+        "x".repeat(count)
     }
 
     async fn ready(&self, _: &Cx, number: u64) -> u64 {
@@ -171,6 +178,16 @@ fn an_inline_handler_with_borrowed_arguments_copies_and_allocates_nothing() {
         assert_eq!(client.borrowed("a name", &bytes).wait(), Ok(3 * 4096));
     });
     assert_eq!(ends, (ANSWERS, NOTHING));
+}
+
+#[test]
+fn a_reply_is_read_without_an_allocation() {
+    let (client, server) = inline("a reply, inline", |client| {
+        let reply = client.letters(1000).wait_reply().unwrap();
+        assert_eq!(reply.get().map(str::len), Ok(1000));
+    });
+    assert_eq!(client, ANSWERS);
+    assert_eq!(server, End { allocations: CALLS, ..NOTHING });
 }
 
 #[test]

@@ -125,9 +125,11 @@ fn an_engine_in_step_with_its_attackers() {
         "second grant",
         "closed by the peer",
     ];
-    for rule in rules.into_iter().take(if operations() < 1_000_000 { 1 } else { rules.len() }) {
-        assert!(reasons.keys().any(|reason| reason.contains(rule)), "nobody broke the rule: {rule}");
-    }
+    let is_broken = |rule: &&str| reasons.keys().any(|reason| reason.contains(*rule));
+    let unbroken: Vec<_> = rules.into_iter().filter(|rule| !is_broken(rule)).collect();
+    // A short run meets some of them.
+    let enough = if operations() < 1_000_000 { unbroken.len() < rules.len() } else { unbroken.is_empty() };
+    assert!(enough, "nobody broke these rules: {unbroken:?}");
     assert!(rejected > 0 && deeds.len() > 20, "not everything was tried");
 }
 

@@ -10,6 +10,7 @@ use gimmal_rpc::{CallError, Client, Cx, Raw, Server, Sink, Stream};
 for_each_scheme! {
     a_method_has_a_codec_of_its_own
     another_codec_is_another_method
+    answers_are_read_where_they_are
 }
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
@@ -97,6 +98,23 @@ fn a_method_has_a_codec_of_its_own(scheme: &str) {
     let raw = gimmal_rpc::Channel::call_raw(&channel, method.unwrap(), b"raw").wait();
     assert_eq!(raw.unwrap(), b"RAW");
     drop(server);
+}
+
+fn answers_are_read_where_they_are(scheme: &str) {
+    let (_server, channel) = serve(scheme);
+    let client = MixedClient::new(channel);
+    let reply = client.pair(7, "text".into()).wait_reply().unwrap();
+    assert_eq!(reply.get(), Ok((7, "text")));
+    assert_eq!(reply.get_as::<(u32, String)>(), Ok((7, "text".to_owned())));
+    let reply = block_on(client.reverse(b"abc".to_vec()).reply()).unwrap();
+    assert_eq!((reply.get(), reply.bytes()), (Ok(&b"cba"[..]), &b"cba"[..]));
+    drop(reply);
+    // Above a message's size: where the server has it, or where it was brought.
+    let sent: Vec<u8> = (0..300_000u32).map(|at| (at % 251) as u8).collect(); // below 251
+    let reply = client.reverse(sent.clone()).wait_reply().unwrap();
+    assert!(reply.get().unwrap().iter().rev().eq(&sent));
+    let error = client.reverse(Vec::new()).wait_reply().unwrap_err();
+    assert_eq!(error, CallError::App(b"nothing".to_vec()));
 }
 
 fn another_codec_is_another_method(scheme: &str) {

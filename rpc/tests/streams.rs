@@ -15,6 +15,7 @@ use std::{
 use common::{address, block_on, config, until};
 use gimmal_rpc::{
     CallOptions, Channel, Client, Code, Cx, Fate, InlineClient, Server, Sink, Stream, StreamError,
+    reflect::ReflectionClient,
 };
 
 extern crate gimmal_rpc as gimmal;
@@ -38,6 +39,13 @@ trait Talk {
     async fn note(&self, cx: &Cx, number: u64);
     /// Answers what was remembered.
     async fn noted(&self, cx: &Cx) -> u64;
+}
+
+/// Nobody has it.
+#[gimmal_rpc::service(crate = gimmal_rpc, codec = common::Chosen)]
+trait Other {
+    #[oneway]
+    async fn unheard(&self, cx: &Cx, number: u64);
 }
 
 #[derive(Clone, Default)]
@@ -282,9 +290,14 @@ fn one_way_messages_arrive_and_nobody_is_told(scheme: &str) {
     }
     block_on(client.note(1)).unwrap();
     until("all are noted", || client.noted().wait().unwrap() == 2 * 5050 + 1);
+    let report = |started, refused| gimmal_rpc::reflect::Delivery { started, refused };
+    let delivery = ReflectionClient::new(client.channel().clone());
+    assert_eq!(delivery.delivery().wait().unwrap(), report(101, 0), "of this connection alone");
+    OtherClient::new(client.channel().clone()).unheard(7).wait().unwrap();
+    assert_eq!(delivery.delivery().wait().unwrap(), report(101, 1), "nobody has that method");
     client.note(666).wait().unwrap();
     until("it panicked", || server.stats().panics == 1);
-    assert_eq!((client.channel().stats().told, inline.channel().stats().told), (102, 100));
+    assert_eq!((client.channel().stats().told, inline.channel().stats().told), (103, 100));
     assert_eq!(server.stats().serving, 0);
 }
 

@@ -23,8 +23,8 @@ use crate::sim::{self, Sim, SimConnecting, SimGate, SimIncoming, SimListener};
 use crate::verbs::{Verbs, VerbsConnecting, VerbsGate, VerbsIncoming, VerbsLink, VerbsListener};
 use crate::{
     AcceptError, Address, ConnId, ConnectError, ConnectOptions, Connecting, Gate, Hello, Incoming,
-    ListenError, ListenOptions, Listener, Loan, LoanError, PortConfig, PortError, Provider, Refusal,
-    RejectReason,
+    ListenError, ListenOptions, Listener, Loan, LoanError, PoolMemory, PortConfig, PortError, Provider,
+    Refusal, RejectReason,
 };
 
 /// Shared memory's number in a [`ConnId`].
@@ -264,6 +264,16 @@ impl Gate for AnyGate {
             _ => Err(LoanError::Closed),
         }
     }
+
+    fn memory(&self) -> Vec<PoolMemory> {
+        #[allow(unused_mut, reason = "the simulator alone keeps nothing")]
+        let mut memory = Vec::new();
+        #[cfg(feature = "shm")]
+        memory.extend(self.gates.shm.iter().flat_map(Gate::memory));
+        #[cfg(feature = "verbs")]
+        memory.extend(self.gates.verbs.iter().flat_map(Gate::memory));
+        memory
+    }
 }
 
 /// A connection that stands, of some provider.
@@ -360,6 +370,18 @@ impl Incoming for AnyIncoming {
             #[cfg(feature = "sim")]
             Self::Sim(incoming) => AnyLink::Sim(incoming.accept(have(&gates.sim)?)?),
         })
+    }
+
+    fn accept_then(self, gate: &AnyGate, then: impl FnOnce(Result<AnyLink, AcceptError>) + Send + 'static) {
+        match self {
+            #[cfg(feature = "verbs")]
+            Self::Verbs(incoming) => match have(&gate.gates.verbs) {
+                Ok(gate) => incoming.accept_then(gate, |link| then(link.map(AnyLink::Verbs))),
+                Err(error) => then(Err(error.into())),
+            },
+            #[cfg(any(feature = "shm", feature = "sim"))]
+            other => then(other.accept(gate)),
+        }
     }
 
     fn refuse(self, refusal: Refusal) {

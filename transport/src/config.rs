@@ -34,6 +34,9 @@ pub struct PortConfig {
     pub attended: bool,
     /// Whether frames and bulk carry a CRC-32C that the receiver checks; in force when both sides ask for it.
     pub checksum: bool,
+    /// Whether memory for bulk, in pieces of 2 MiB and more, lies on huge pages where the system has them. What came of it
+    /// is in [`Gate::memory`](crate::Gate::memory).
+    pub huge_pages: bool,
 }
 
 impl Default for PortConfig {
@@ -52,6 +55,7 @@ impl Default for PortConfig {
             connections: 1024,
             attended: true,
             checksum: false,
+            huge_pages: true,
         }
     }
 }

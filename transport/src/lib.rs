@@ -75,7 +75,7 @@ pub use frame::{FrameWord, Tag};
 pub use hello::Hello;
 pub use id::{ConnId, Credit, Position};
 pub use key::{Key, KeyError};
-pub use mem::{Bulk, Holder, Lent, Loan, Offer, Run, RxBuf, RxFrame};
+pub use mem::{Bulk, Holder, Lent, Loan, NotHuge, Offer, Pages, PoolMemory, Run, RxBuf, RxFrame};
 pub use negotiated::{Capabilities, Clamp, Credentials, DataPath, Negotiated, Term};
 pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};
 pub use refusal::Refusal;

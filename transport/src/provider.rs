@@ -21,10 +21,10 @@
 use std::{fmt::Debug, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 use crate::{
-    AcceptError, Address, Batch, CloseReason, ConnId, ConnectError, ConnectOptions, Credit, Hello,
+    AcceptError, Address, Batch, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions, Credit, Hello,
     ListenError, ListenOptions, LoanError, PortConfig, PortCounters, PortError, Position, Refusal, Refused,
     RejectReason, Tag, Time,
-    mem::{Loan, Offer, Run, RxFrame},
+    mem::{Bulk, Loan, Offer, PoolMemory, Run, RxFrame},
     sync::Doorbell,
 };
 
@@ -72,6 +72,11 @@ pub trait Gate: Clone + Debug + Send + Sync + 'static {
     /// # Errors
     /// See [`LoanError`].
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError>;
+
+    /// What loans are cut from now, piece by piece, and on what pages it lies. Empty where nothing is kept for them.
+    fn memory(&self) -> Vec<PoolMemory> {
+        Vec::new()
+    }
 }
 
 /// The passive side: hands out requests whose hello was good. Others it rejects by itself, and counts.
@@ -115,6 +120,17 @@ pub trait Incoming: Debug + Send {
     /// # Errors
     /// See [`AcceptError`].
     fn accept(self, gate: &Self::Gate) -> Result<Self::Link, AcceptError>;
+    /// Accepts, and hands the outcome to `then`: at once, or later from the provider's own thread, which `then` must not
+    /// hold up. The caller need not wait for one accept before it begins the next.
+    fn accept_then(
+        self,
+        gate: &Self::Gate,
+        then: impl FnOnce(Result<Self::Link, AcceptError>) + Send + 'static,
+    ) where
+        Self: Sized,
+    {
+        then(self.accept(gate));
+    }
     /// Refuses, with a reason the peer reads, and bytes of the application's own beside it.
     fn refuse(self, refusal: Refusal);
     /// Refuses, with a reason the peer reads.
@@ -239,11 +255,21 @@ pub trait Port: Debug {
     /// [`Refused`].
     fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused>;
 
-    /// Starts to bring what the peer offered; ends with [`Event::Pulled`](crate::Event::Pulled).
+    /// Starts to bring what the peer offered; ends with [`Event::Pulled`](crate::Event::Pulled), or, once instead of it,
+    /// by [`Port::next_pulled`].
     ///
     /// # Errors
     /// [`Refused`]; the offer is the caller's still.
     fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused>;
+
+    /// The oldest pull of `conn` that is over and was not told, when nothing else of `conn` waits before it: the short way
+    /// of a poll for pulls that need no device, so that they end in the turn in which they began. In doubt `None`: a poll
+    /// brings it.
+    #[inline]
+    fn next_pulled(&mut self, conn: ConnId) -> Option<(u64, Result<Bulk, BulkError>)> {
+        let _ = conn;
+        None
+    }
 
     /// Moves what happened into `batch`, as far as there is room; advances pulls, handshakes and closings.
     fn poll(&mut self, now: Time, batch: &mut Batch);

@@ -250,6 +250,7 @@ mod tests {
             mode: Mode::Inline,
             bytes: 64,
             window: 32,
+            threads: 1,
             block: 0,
             verify: false,
             keeps_accepting: false,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Contender, Quantity, Setting,
-    program::{PairSpec, Spec, free_port, settle},
+    program::{PairSpec, Ready, STARTING, Spec, free_port},
 };
 use crate::{error::BenchError, floors::Floors};
 
@@ -26,7 +26,7 @@ pub(crate) struct PingPong {
 
 /// What it is tried with before it is trusted with a slice.
 const TRIAL: u64 = 10;
-/// For the trial, after the server was given time to start.
+/// For the trial, beside what its server takes to start.
 const TRIAL_LIMIT: Duration = Duration::from_secs(2);
 /// The port it takes when it is not told one.
 const PORT: u16 = 47592;
@@ -39,15 +39,15 @@ impl PingPong {
 
     fn pair(&self, port: u16, count: u64) -> PairSpec {
         let Setting { bytes, client_core, server_core, host, .. } = &self.setting;
-        let port = port.to_string();
+        let number = port.to_string();
         let endpoint = if self.provider == "verbs" { "msg" } else { "rdm" };
         let count = count.to_string();
         let bytes = bytes.to_string();
         // Both count for themselves: a server that is told less than its client leaves it waiting for ever.
         let common = ["-p", self.provider, "-e", endpoint, "-I", &count, "-S", &bytes];
         let host = host.as_deref().unwrap_or("127.0.0.1");
-        let server = ["-B", &port].into_iter();
-        let client = ["-P", &port, host].into_iter();
+        let server = ["-B", &number].into_iter();
+        let client = ["-P", &number, host].into_iter();
         let spec = |args: Vec<&str>, core| Spec {
             program: PROGRAM,
             args: args.into_iter().map(str::to_owned).collect(),
@@ -57,8 +57,7 @@ impl PingPong {
         PairSpec {
             server: spec(common.into_iter().chain(server).collect(), *server_core),
             client: spec(common.into_iter().chain(client).collect(), *client_core),
-            ready: None,
-            settle: settle(),
+            ready: Ready::Listens(port),
             limit: Duration::from_secs(60),
         }
     }
@@ -94,7 +93,7 @@ impl Contender for PingPong {
         let find = |said: &str| Some(parse(said)? * 2e3);
         if !self.is_proven {
             let mut trial = self.pair(free_port()?, TRIAL);
-            trial.limit = settle() + settle().max(TRIAL_LIMIT);
+            trial.limit = STARTING + TRIAL_LIMIT;
             trial.run(find)?;
             self.is_proven = true;
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Contender, Quantity, Setting,
-    program::{PairSpec, Spec, free_port, settle},
+    program::{PairSpec, Ready, Spec, free_port},
     row_of_numbers,
 };
 use crate::{error::BenchError, floors::Floors};
@@ -73,9 +73,8 @@ impl Perftest {
         PairSpec {
             server: spec(common, *server_core),
             client: spec(client, *client_core),
-            // Said just before it listens.
-            ready: Some("Waiting for client to connect"),
-            settle: settle(),
+            // It says that it waits just before it listens.
+            ready: Ready::Listens(port),
             limit: Duration::from_secs(90),
         }
     }

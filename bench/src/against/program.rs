@@ -14,6 +14,10 @@ use crate::error::BenchError;
 
 /// A program's end is waited for this long after it printed what we want, then it is ended.
 const GRACE: Duration = Duration::from_secs(2);
+/// A server listens within this, as a rule; an emulated machine starts programs slowly.
+pub(crate) const STARTING: Duration = Duration::from_secs(4);
+/// Between two looks whether it does.
+const LOOK: Duration = Duration::from_millis(5);
 /// It ends itself when we are killed, seconds.
 const ORPHAN_S: &str = "120";
 
@@ -47,12 +51,19 @@ pub(crate) struct PairSpec {
     pub(crate) server: Spec,
     /// Started second; it prints the number.
     pub(crate) client: Spec,
-    /// What the server prints when it is nearly ready.
-    pub(crate) ready: Option<&'static str>,
-    /// What it is given after that.
-    pub(crate) settle: Duration,
+    /// When the client may come. At once then: who waits longer lets the cores go to sleep, and the host move them.
+    pub(crate) ready: Ready,
     /// For the whole pair.
     pub(crate) limit: Duration,
+}
+
+/// How a server shows that it is ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ready {
+    /// It prints this.
+    Says(&'static str),
+    /// It listens on this port, over TCP or the RDMA CM; or did not within [`STARTING`], and is tried anyway.
+    Listens(u16),
 }
 
 /// A port that nobody listens on, as far as one can know.
@@ -64,10 +75,32 @@ pub(crate) fn free_port() -> Result<u16, BenchError> {
     Ok(listener.local_addr().map_err(BenchError::system("looking for a free port"))?.port())
 }
 
-/// What a server that does not say when it listens is given; an emulated machine starts programs slowly.
-pub(crate) fn settle() -> Duration {
-    let is_lab = std::env::var_os("GIMMAL_LAB").is_some();
-    Duration::from_millis(if is_lab { 3000 } else { 400 })
+/// Whether somebody listens on `port`.
+fn is_listening(port: u16) -> bool {
+    let tables =
+        ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| std::fs::read_to_string(table).unwrap_or_default());
+    if tables.iter().any(|table| has_listener(table, port)) {
+        return true;
+    }
+    // Of the RDMA CM only this program tells; without it the server is given its time.
+    let ids = Command::new("rdma").args(["resource", "show", "cm_id"]).stderr(Stdio::null()).output();
+    ids.is_ok_and(|ids| has_cm_listener(&String::from_utf8_lossy(&ids.stdout), port))
+}
+
+/// Whether a table of the kernel's has a socket in the state LISTEN, which is 0A, on `port`.
+fn has_listener(table: &str, port: u16) -> bool {
+    let end = format!(":{port:04X}");
+    table.lines().any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next().is_some_and(|local| local.ends_with(&end)) && words.nth(1) == Some("0A")
+    })
+}
+
+/// The same in what `rdma resource show cm_id` prints.
+fn has_cm_listener(ids: &str, port: u16) -> bool {
+    let end = format!(":{port}");
+    ids.lines()
+        .any(|line| line.contains("state LISTEN") && line.split_whitespace().any(|word| word.ends_with(&end)))
 }
 
 /// Whether `program` can be started, that is, whether it is in one of `PATH`'s folders.
@@ -201,13 +234,23 @@ impl PairSpec {
         let failed = |why: String| BenchError::Program { name, why };
         let deadline = Instant::now() + self.limit;
         let mut server = Running::start(&self.server)?;
-        if let Some(text) = self.ready {
-            let ready = server.wait_for(deadline, |said| said.contains(text).then_some(()));
-            if ready.map_err(|why| failed(format!("its server {why}")))?.is_none() {
-                return Err(failed(format!("its server ended: {}", server.last_words())));
+        match self.ready {
+            Ready::Says(text) => {
+                let ready = server.wait_for(deadline, |said| said.contains(text).then_some(()));
+                if ready.map_err(|why| failed(format!("its server {why}")))?.is_none() {
+                    return Err(failed(format!("its server ended: {}", server.last_words())));
+                }
+            }
+            Ready::Listens(port) => {
+                let until = Instant::now() + STARTING;
+                while !is_listening(port) && Instant::now() < until {
+                    // Its output ends with it.
+                    if let Ok(None) = server.wait_for(Instant::now() + LOOK, |_| None::<()>) {
+                        return Err(failed(format!("its server ended: {}", server.last_words())));
+                    }
+                }
             }
         }
-        std::thread::sleep(self.settle);
         let mut client = Running::start(&self.client)?;
         let found = client.wait_for(deadline, find).map_err(failed)?;
         client.end(GRACE);
@@ -224,9 +267,9 @@ mod tests {
         Spec { program: "sh", args: vec!["-c".to_owned(), script.to_owned()], env: vec![], core: 0 }
     }
 
-    fn pair(server: &str, client: &str, ready: Option<&'static str>) -> PairSpec {
-        let (settle, limit) = (Duration::from_millis(10), Duration::from_secs(5));
-        PairSpec { server: shell(server), client: shell(client), ready, settle, limit }
+    fn pair(server: &str, client: &str, ready: &'static str) -> PairSpec {
+        let (ready, limit) = (Ready::Says(ready), Duration::from_secs(5));
+        PairSpec { server: shell(server), client: shell(client), ready, limit }
     }
 
     fn number(said: &str) -> Option<f64> {
@@ -236,23 +279,37 @@ mod tests {
     #[test]
     fn the_number_is_found_although_the_client_hangs_afterwards() {
         let started = Instant::now();
-        let pair = pair("echo up; sleep 60", "echo n=4.5; sleep 60", Some("up"));
+        let pair = pair("echo up; sleep 60", "echo n=4.5; sleep 60", "up");
         assert_eq!(pair.run(number).unwrap().to_bits(), 4.5f64.to_bits());
         assert!(started.elapsed() < Duration::from_secs(20));
     }
 
     #[test]
     fn failures_say_who_and_why() {
-        let error = pair("sleep 60", "echo cannot do that >&2; exit 3", None).run(number).unwrap_err();
+        let error =
+            pair("echo up; sleep 60", "echo cannot do that >&2; exit 3", "up").run(number).unwrap_err();
         assert!(error.to_string().contains("without a result: cannot do that"), "{error}");
-        let error = pair("echo no device; exit 1", "echo n=1", Some("up")).run(number).unwrap_err();
+        let error = pair("echo no device; exit 1", "echo n=1", "up").run(number).unwrap_err();
         assert!(error.to_string().contains("its server ended: no device"), "{error}");
-        let mut slow = pair("sleep 60", "sleep 60", None);
+        let mut slow = pair("echo up; sleep 60", "sleep 60", "up");
         slow.limit = Duration::from_millis(300);
         let started = Instant::now();
         assert!(slow.run(number).unwrap_err().to_string().contains("no result in time"));
         assert!(started.elapsed() < Duration::from_secs(5), "who hangs is not asked twice");
         assert_eq!(slow.lines()[1], "taskset -c 0 sh -c sleep 60");
+    }
+
+    #[test]
+    fn whoever_listens_is_seen() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(is_listening(port));
+        drop(listener);
+        assert!(!is_listening(port));
+        let table = "   0: 0100007F:B9E8 00000000:0000 01 00000000:00000000\n   1: 00000000:B9E9 00000000:0000 0A 0\n";
+        assert!(has_listener(table, 0xb9e9) && !has_listener(table, 0xb9e8));
+        let ids = "link rxe0/1 cm-idn 0 state LISTEN ps TCP pid 7 comm ib_send_lat src-addr 0.0.0.0:18515 dst-addr 0.0.0.0:0\n";
+        assert!(has_cm_listener(ids, 18515) && !has_cm_listener(ids, 1851));
     }
 
     #[test]

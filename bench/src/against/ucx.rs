@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Contender, Goal, Quantity, Setting,
-    program::{PairSpec, Spec, free_port},
+    program::{PairSpec, Ready, Spec, free_port},
 };
 use crate::{error::BenchError, floors::Floors};
 
@@ -88,8 +88,7 @@ impl Ucx {
                 core: *server_core,
             },
             client: Spec { program: PROGRAM, args, env, core: *client_core },
-            ready: Some("Waiting for connection"),
-            settle: Duration::ZERO,
+            ready: Ready::Says("Waiting for connection"),
             limit: Duration::from_secs(60),
         }
     }
@@ -101,7 +100,10 @@ pub(crate) fn parse(said: &str, name: &str) -> Option<f64> {
     let mut lines = said.lines().skip_while(|line| !line.starts_with("iterations,"));
     let at = lines.next()?.split(',').position(|column| column.trim() == name)?;
     // Progress lines may come first; the last whole one counts, and it is the only one with -f.
-    let last = lines.filter(|line| line.starts_with(|first: char| first.is_ascii_digit())).last()?;
+    let last = lines
+        .map(str::trim_start)
+        .filter(|line| line.starts_with(|first: char| first.is_ascii_digit()))
+        .last()?;
     last.split(',').nth(at)?.trim().parse().ok()
 }
 
@@ -153,6 +155,9 @@ mod tests {
     #[test]
     fn latency_and_rate_are_found_by_their_headers() {
         assert_eq!(parse(LAT, "50.0_percentile_lat"), Some(0.190));
+        // Few iterations are set to the right.
+        let few = "iterations,50.0_percentile_lat,avg_lat\n 500,55.500,72.515\n";
+        assert_eq!(parse(few, "50.0_percentile_lat"), Some(55.5));
         assert_eq!(parse(BW, "overall_mr"), Some(347_962.0));
         assert_eq!(parse("iterations,overall_mr\n", "overall_mr"), None);
         assert_eq!(parse("Waiting for connection...\n", "overall_mr"), None);

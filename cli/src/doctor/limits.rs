@@ -82,7 +82,7 @@ pub(super) fn shared_memory(machine: &impl Machine) -> Check {
     )
 }
 
-/// Huge pages: nothing needs them.
+/// Huge pages: nothing needs them, memory for bulk takes them.
 pub(super) fn huge_pages(machine: &impl Machine) -> Check {
     let text = machine.tree().text("/proc/meminfo").unwrap_or_default();
     let value = |name: &str| {
@@ -91,7 +91,10 @@ pub(super) fn huge_pages(machine: &impl Machine) -> Check {
     };
     let (all, free) = (value("HugePages_Total:").unwrap_or(0), value("HugePages_Free:").unwrap_or(0));
     let size = value("Hugepagesize:").unwrap_or(0);
-    Check::fine(HUGE, format!("{free} of {all} free ({} each); nothing needs them", amount(size << 10)))
+    Check::fine(
+        HUGE,
+        format!("{free} of {all} free ({} each), for bulk; nothing needs them", amount(size << 10)),
+    )
 }
 
 /// Cores: a busy worker wants one for itself.

@@ -82,7 +82,7 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
             }
         };
         let (adopted, outcome) = Adopted::channel();
-        self.adopt(link, adopted)?;
+        self.inbox.adopt(link, adopted)?;
         match outcome.recv_timeout(options.handshake_timeout * 2) {
             Ok(opened) => opened,
             Err(RecvTimeoutError::Disconnected) => Err(OpenError::Worker("it stopped")),
@@ -111,10 +111,6 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
     #[must_use]
     pub fn connect_options(&self) -> &ConnectOptions {
         &self.connect
-    }
-
-    pub(crate) fn adopt(&self, link: P::Link, adopted: Adopted) -> Result<(), OpenError> {
-        self.inbox.push(Command::Adopt(link, adopted)).map_err(|_| OpenError::Worker("its inbox is full"))
     }
 
     /// Ends a connection in an orderly way, as soon as the worker gets to it.

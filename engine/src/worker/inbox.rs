@@ -74,6 +74,11 @@ impl<L, C> Inbox<L, C> {
         Ok(())
     }
 
+    /// Hands a connection to the worker.
+    pub(crate) fn adopt(&self, link: L, adopted: Adopted) -> Result<(), OpenError> {
+        self.push(Command::Adopt(link, adopted)).map_err(|_| OpenError::Worker("its inbox is full"))
+    }
+
     #[inline]
     pub(crate) fn pop(&self) -> Option<Command<L, C>> {
         // An empty queue's `pop` costs a full fence, every turn; what is pushed now is seen by the next turn, and by

@@ -77,7 +77,13 @@ impl<P: Port, A: App> Worker<P, A> {
         for event in batch.drain() {
             match event {
                 Event::Frame { conn, frame } => self.receive(conn, frame, now),
-                Event::Pulled { conn, token, result } => self.pulled(conn, token, result, now),
+                Event::Pulled { conn, token, result } => {
+                    let Self { port, app, conns, .. } = self;
+                    let outcome = Self::pulled(app, &mut Io { port, conns, now }, conn, token, result);
+                    if let Err(violation) = outcome {
+                        port.close(conn, violation.into(), now);
+                    }
+                }
                 Event::Opened { conn, negotiated } => self.opened(conn, negotiated, now),
                 Event::Suspect { conn } => self.doubt(conn, now),
                 Event::Closed { conn, reason } => self.closed(conn, reason, now),
@@ -222,8 +228,13 @@ impl<P: Port, A: App> Worker<P, A> {
             if check::is_sealed(tag) { check::unseal(tag, payload)? } else { (tag, payload) };
         match Frame::parse(tag, payload)? {
             Frame::Message { kind, aux, bulk, body } => {
+                let may_pull = bulk.is_some();
                 let bulk = bulk.map(|(id, sum, offer)| RemoteBulk { id, sum, offer });
                 app.message(io, conn, Message { head: Head { kind, aux }, body, bulk, source });
+                // What needed no device is there: its answer leaves with this turn's.
+                while may_pull && let Some((slot, result)) = io.port.next_pulled(conn) {
+                    Self::pulled(app, io, conn, slot, result)?;
+                }
                 Ok(())
             }
             control => Self::control(app, io, conn, control),
@@ -257,24 +268,24 @@ impl<P: Port, A: App> Worker<P, A> {
         Ok(())
     }
 
-    fn pulled(&mut self, conn: ConnId, slot: u64, result: Result<Bulk, BulkError>, now: Time) {
-        let Self { port, app, conns, .. } = self;
-        let Some(connection) = conns.touch(conn) else {
-            return;
-        };
-        let Some(pull) = connection.pulls.take(slot) else {
-            return;
-        };
+    /// A pull ended.
+    fn pulled(
+        app: &mut A,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        slot: u64,
+        result: Result<Bulk, BulkError>,
+    ) -> Result<(), Violation> {
+        let Some(connection) = io.conns.touch(conn) else { return Ok(()) };
+        let Some(pull) = connection.pulls.take(slot) else { return Ok(()) };
         let result = connection.checked(&pull, result);
         connection.pulled(pull.loan_id, result.as_ref().ok().and_then(Bulk::release));
-        let wrong = match result {
-            Err(BulkError::Offer(violation @ Violation::Checksum { .. })) => Some(violation),
-            _ => None,
+        let outcome = match result {
+            Err(BulkError::Offer(violation @ Violation::Checksum { .. })) => Err(violation),
+            _ => Ok(()),
         };
-        app.pulled(&mut Io { port, conns, now }, conn, pull.token, result);
-        if let Some(violation) = wrong {
-            port.close(conn, violation.into(), now);
-        }
+        app.pulled(io, conn, pull.token, result);
+        outcome
     }
 
     fn opened(&mut self, conn: ConnId, negotiated: Arc<Negotiated>, now: Time) {

@@ -118,6 +118,27 @@ fn joined(method: &Method, parts: &[impl ToTokens]) -> TokenStream {
     }
 }
 
+/// An argument by `name`, as its codec takes it: a pattern or an expression, and its type.
+fn written(
+    service: &Service,
+    method: &Method,
+    argument: &Argument,
+    name: &Ident,
+) -> (TokenStream, TokenStream) {
+    let (krate, ty) = (&service.krate, &argument.ty);
+    if method.copies_at_once(ty) {
+        (quote!(#krate::__private::Bytes(#name)), quote!(#krate::__private::Bytes<#ty>))
+    } else {
+        (name.to_token_stream(), ty.to_token_stream())
+    }
+}
+
+/// What writes the items of a stream.
+fn item_codec(service: &Service, method: &Method, item: &syn::Type) -> TokenStream {
+    let (krate, codec) = (&service.krate, codec_of(service, method));
+    if method.copies_at_once(item) { quote!(#krate::__private::InOnePiece<#codec>) } else { codec }
+}
+
 /// Whether the caller streams, and whether the handler does.
 fn directions(arguments: &[Argument]) -> (bool, bool) {
     let any = |is: fn(&Argument) -> bool| arguments.iter().any(is);
@@ -176,7 +197,11 @@ fn output(service: &Service, result: &Answer) -> TokenStream {
         quote!(#krate::__private)
     };
     let value = &result.value;
-    let value = if result.is_loan { quote!(#value) } else { quote!(#private::Plain<#value>) };
+    let value = match (result.is_loan, result.is_bytes) {
+        (true, _) => quote!(#value),
+        (_, true) => quote!(#private::PlainBytes),
+        _ => quote!(#private::Plain<#value>),
+    };
     match &result.error {
         None => value,
         Some(error) => quote!(#private::Fallible<#value, #error>),
@@ -189,9 +214,17 @@ fn wrapped(service: &Service, result: &Answer, call: &TokenStream) -> TokenStrea
         let krate = &service.krate;
         quote!(#krate::__private)
     };
+    let call = if result.is_bytes {
+        match &result.error {
+            None => quote!(#private::Bytes(#call)),
+            Some(_) => quote!(#call.map(#private::Bytes)),
+        }
+    } else {
+        call.clone()
+    };
     match (result.error.is_some(), result.is_loan) {
         (false, false) => quote!(#private::Plain(#call)),
-        (false, true) => quote!(#call),
+        (false, true) => call,
         (true, false) => quote!(#private::Fallible(#call.map(#private::Plain))),
         (true, true) => quote!(#private::Fallible(#call)),
     }
@@ -214,9 +247,14 @@ fn server(service: &Service) -> TokenStream {
             }),
             Kind::Async { arguments, result, is_inline, .. } => {
                 let encoded = arguments.iter().enumerate().filter(|(_, argument)| argument.is_encoded());
-                let (names, types): (Vec<_>, Vec<_>) =
-                    encoded.map(|(at, argument)| (format_ident!("argument_{at}"), &argument.ty)).unzip();
-                let (all_names, all_types) = (joined(method, &names), joined(method, &types));
+                let (names, (patterns, types)): (Vec<_>, (Vec<_>, Vec<_>)) = encoded
+                    .map(|(at, argument)| {
+                        let name = format_ident!("argument_{at}");
+                        let written = written(service, method, argument, &name);
+                        (name, written)
+                    })
+                    .unzip();
+                let (all_names, all_types) = (joined(method, &patterns), joined(method, &types));
                 if *is_inline {
                     let call = quote!(#ident::#name(&*self.service, cx, #(#names),*));
                     let wrapped = wrapped(service, result, &call);
@@ -235,8 +273,14 @@ fn server(service: &Service) -> TokenStream {
                 let streams = arguments.iter().enumerate().filter_map(|(at, argument)| {
                     let name = format_ident!("argument_{at}");
                     match (&argument.stream, &argument.sink) {
-                        (Some(item), _) => Some(quote!(let #name = seat.stream::<#codec, #item>()?;)),
-                        (_, Some(item)) => Some(quote!(let #name = seat.sink::<#codec, #item>()?;)),
+                        (Some(item), _) => {
+                            let codec = item_codec(service, method, item);
+                            Some(quote!(let #name = seat.stream::<#codec, #item>()?;))
+                        }
+                        (_, Some(item)) => {
+                            let codec = item_codec(service, method, item);
+                            Some(quote!(let #name = seat.sink::<#codec, #item>()?;))
+                        }
                         _ => None,
                     }
                 });
@@ -334,7 +378,7 @@ fn client_method(service: &Service, index: usize, method: &Method) -> TokenStrea
             });
             let encoded = arguments.iter().filter(|argument| argument.is_encoded());
             let (names, types): (Vec<_>, Vec<_>) =
-                encoded.map(|argument| (&argument.ident, &argument.ty)).unzip();
+                encoded.map(|argument| written(service, method, argument, &argument.ident)).unzip();
             let (names, types) = (joined(method, &names), joined(method, &types));
             let loan = arguments.iter().find(|argument| argument.is_bulk).map_or_else(
                 || quote!(::core::option::Option::None),
@@ -375,16 +419,20 @@ fn client_streams(
     let encoded: Vec<&Argument> = arguments.iter().filter(|argument| argument.is_encoded()).collect();
     let names: Vec<&Ident> = encoded.iter().map(|argument| &argument.ident).collect();
     let types: Vec<&syn::Type> = encoded.iter().map(|argument| &argument.ty).collect();
-    let (all_names, all_types) = (joined(method, &names), joined(method, &types));
+    let (values, written): (Vec<_>, Vec<_>) =
+        encoded.iter().map(|argument| written(service, method, argument, &argument.ident)).unzip();
+    let (all_names, all_types) = (joined(method, &values), joined(method, &written));
     let (up, down) = directions(arguments);
     let mut ends = Vec::new();
     let mut gives = Vec::new();
     // What the handler reads, the caller writes.
     if let Some(item) = arguments.iter().find_map(|argument| argument.stream.as_ref()) {
+        let codec = item_codec(service, method, item);
         ends.push(quote!(ends.sink::<C, #codec, #item>(&self.channel)));
         gives.push(quote!(#private::Sink<#item, C>));
     }
     if let Some(item) = arguments.iter().find_map(|argument| argument.sink.as_ref()) {
+        let codec = item_codec(service, method, item);
         ends.push(quote!(ends.stream::<C, #codec, #item>(&self.channel)));
         gives.push(quote!(#private::Stream<#item, C>));
     }

@@ -109,6 +109,8 @@ pub(crate) struct Answer {
     pub(crate) error: Option<TokenStream>,
     /// `T` of `WithLoan<T>`.
     pub(crate) is_loan: bool,
+    /// Bytes, which the codec copies at once.
+    pub(crate) is_bytes: bool,
 }
 
 /// Names that a generated client needs for itself.
@@ -170,6 +172,11 @@ impl Service {
 }
 
 impl Method {
+    /// Whether values of `ty` are bytes that the codec copies at once. A method's own codec takes every type as it is.
+    pub(crate) fn copies_at_once(&self, ty: &Type) -> bool {
+        self.codec.is_none() && is_bytes(ty)
+    }
+
     fn new(method: TraitItemFn) -> Result<Self> {
         let TraitItemFn { attrs, sig, default, .. } = method;
         if let Some(body) = default {
@@ -209,7 +216,8 @@ impl Method {
             }
             let argument = |input| Argument::new(input, is_inline);
             let arguments: Vec<Argument> = arguments.into_iter().map(argument).collect::<Result<_>>()?;
-            let result = Answer::new(&sig.output)?;
+            let mut result = Answer::new(&sig.output)?;
+            result.is_bytes &= codec.is_none();
             async_shape(&arguments, &result, &sig, is_oneway)?;
             if is_inline {
                 inline_shape(&arguments, &result, &sig, is_oneway)?;
@@ -320,6 +328,17 @@ fn inputs(sig: &syn::Signature) -> Result<(Type, Vec<syn::PatType>)> {
     Ok((cx, rest.collect()))
 }
 
+/// Whether a type is spelled `Vec<u8>` or `&[u8]`.
+fn is_bytes(ty: &Type) -> bool {
+    let is_byte = |ty: &Type| matches!(ty, Type::Path(path) if path.path.is_ident("u8"));
+    match ty {
+        Type::Reference(reference) => matches!(&*reference.elem, Type::Slice(slice) if is_byte(&slice.elem)),
+        ty => last_segment(ty).is_some_and(|last| {
+            last.ident == "Vec" && matches!(*type_arguments(last), [item] if is_byte(item))
+        }),
+    }
+}
+
 fn last_segment(ty: &Type) -> Option<&syn::PathSegment> {
     match ty {
         Type::Path(path) => path.path.segments.last(),
@@ -371,7 +390,13 @@ fn type_arguments(segment: &syn::PathSegment) -> Vec<&Type> {
 impl Answer {
     fn new(output: &ReturnType) -> Result<Self> {
         let ReturnType::Type(_, ty) = output else {
-            return Ok(Self { ty: quote!(()), value: quote!(()), error: None, is_loan: false });
+            return Ok(Self {
+                ty: quote!(()),
+                value: quote!(()),
+                error: None,
+                is_loan: false,
+                is_bytes: false,
+            });
         };
         if let Type::Reference(reference) = &**ty {
             return Err(Error::new(reference.span(), "a result is an owned value"));
@@ -394,7 +419,7 @@ impl Answer {
         {
             return Err(Error::new(value.span(), "spell it `WithLoan<T>`"));
         }
-        let is_loan = loan.is_some();
-        Ok(Self { ty: ty.to_token_stream(), value: value.to_token_stream(), error, is_loan })
+        let (is_loan, is_bytes) = (loan.is_some(), is_bytes(value));
+        Ok(Self { ty: ty.to_token_stream(), value: value.to_token_stream(), error, is_loan, is_bytes })
     }
 }

@@ -120,7 +120,7 @@ impl<T, L: Layer> Unpin for Watched<T, L> {}
 impl<T: Ticket, L: Layer> Watched<T, L> {
     fn ended(&mut self, outcome: Outcome) -> Outcome {
         if let State::Seen(seen) = std::mem::replace(&mut self.state, State::Over) {
-            self.layer.after(self.method, seen, &outcome);
+            self.layer.after(self.method, seen, outcome.plain());
         }
         outcome
     }

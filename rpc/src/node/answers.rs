@@ -13,6 +13,7 @@ use crate::{
     frame::{Kind, Outcome, RESPONSE_BYTES},
     id::CallId,
     status::{Code, DETAILS_BYTES_MAX, Fate, Status},
+    task::BoxTask,
 };
 
 /// Most bytes of a status message on the wire.
@@ -68,38 +69,63 @@ pub(super) fn send_answer<P: Port>(
     id: CallId,
     answered: &mut Answered,
 ) -> Sent {
+    match answered {
+        Answered::Bytes(outcome, bytes) => match send_bytes(io, conn, id, *outcome, bytes) {
+            Ok(()) => Sent::Left,
+            Err(error) => unsent(error, None),
+        },
+        Answered::Task(task, loan) => send_value(io, conn, id, task, loan),
+        Answered::Large(outcome, loan) => send_large(io, conn, id, *outcome, loan),
+    }
+}
+
+/// Sends what a handler returned.
+#[inline]
+pub(super) fn send_value<P: Port>(
+    io: &mut Io<'_, P>,
+    conn: ConnId,
+    id: CallId,
+    task: &mut BoxTask,
+    loan: &mut Option<Loan>,
+) -> Sent {
     let mut failure = None;
-    let sent = match answered {
-        Answered::Bytes(outcome, bytes) => send_bytes(io, conn, id, *outcome, bytes),
-        Answered::Task(task, loan) => {
-            let outcome = if task.as_mut().is_error() { Outcome::App } else { Outcome::Ok };
-            let fill = |body: &mut [u8]| {
-                let (front, place) = body.split_at_mut(RESPONSE_BYTES);
-                front.copy_from_slice(&outcome.encode());
-                match catch_unwind(AssertUnwindSafe(|| task.as_mut().encode(place))) {
-                    Ok(Ok(bytes)) => return Some(RESPONSE_BYTES + bytes),
-                    Ok(Err(EncodeError::Full)) => {}
-                    Ok(Err(error)) => failure = Some(error.to_string()),
-                    Err(_) => failure = Some("encoding it panicked".to_owned()),
-                }
-                None
-            };
-            match loan.take().filter(|loan| !loan.is_empty()) {
-                None => io.send(conn, response(id), RESPONSE_BYTES, fill),
-                Some(bulk) => {
-                    io.send_with_loan(conn, response(id), bulk, RESPONSE_BYTES, fill).map_err(|refused| {
-                        *loan = Some(refused.loan);
-                        refused.error
-                    })
-                }
-            }
+    let outcome = if task.as_mut().is_error() { Outcome::App } else { Outcome::Ok };
+    // A closure for each way, as for requests.
+    let sent = match loan.take().filter(|loan| !loan.is_empty()) {
+        None => {
+            io.send(conn, response(id), RESPONSE_BYTES, |body| put_value(body, outcome, task, &mut failure))
         }
-        Answered::Large(outcome, loan) => return send_large(io, conn, id, *outcome, loan),
+        Some(bulk) => {
+            let fill = |body: &mut [u8]| put_value(body, outcome, task, &mut failure);
+            io.send_with_loan(conn, response(id), bulk, RESPONSE_BYTES, fill).map_err(|refused| {
+                *loan = Some(refused.loan);
+                refused.error
+            })
+        }
     };
     match sent {
         Ok(()) => Sent::Left,
         Err(error) => unsent(error, failure),
     }
+}
+
+/// Writes outcome and value; `None` when there is too little room, or it cannot be written.
+#[inline(always)]
+fn put_value(
+    body: &mut [u8],
+    outcome: Outcome,
+    task: &mut BoxTask,
+    failure: &mut Option<String>,
+) -> Option<usize> {
+    let (front, place) = body.split_first_chunk_mut()?;
+    *front = outcome.encode();
+    match catch_unwind(AssertUnwindSafe(|| task.as_mut().encode(place))) {
+        Ok(Ok(bytes)) => return Some(RESPONSE_BYTES + bytes),
+        Ok(Err(EncodeError::Full)) => {}
+        Ok(Err(error)) => *failure = Some(error.to_string()),
+        Err(_) => *failure = Some("encoding it panicked".to_owned()),
+    }
+    None
 }
 
 #[cold]

@@ -13,19 +13,19 @@ use gimmal_engine::{
 
 use super::{
     Conn, Node,
-    answers::{Sent, clip, drop_answered, response, send_answer, send_bytes, status_answer, status_bytes},
+    answers::{Sent, clip, drop_answered, send_answer, send_bytes, send_value, status_answer},
     large::enclose,
+    noted::send_noted,
     serving::{Answered, State},
     tasks::{Polled, discard},
 };
 use crate::{
-    answer::Answer,
     copied,
     cx::Cx,
-    frame::{Form, Outcome, RESPONSE_BYTES, RequestHead},
+    frame::{Form, Outcome, RequestHead},
     id::CallId,
     method::MethodKind,
-    service::{Entry, Service},
+    service::Entry,
     status::{Code, Fate, Status},
     task::{BoxTask, Seat},
 };
@@ -62,14 +62,12 @@ impl Node {
             // Its call was neither answered nor cancelled: a doubled request, or a liar.
             return Err(Violation::Malformed { what: "call id: it is in use" });
         }
-        let entry = match self.admit(id, head) {
-            Ok(entry) => entry,
-            Err((outcome, text)) => {
-                if let Some(bulk) = bulk {
-                    io.decline(conn, bulk);
-                }
-                return self.refuse_request(io, conn, id, outcome, text);
+        let Some(entry) = self.admit(id, head) else {
+            if let Some(bulk) = bulk {
+                io.decline(conn, bulk);
             }
+            let (outcome, text) = self.why_not(id, head);
+            return self.refuse_request(io, conn, id, outcome, text);
         };
         let deadline = head.deadline_at(io.now());
         match bulk {
@@ -99,25 +97,20 @@ impl Node {
         }
     }
 
-    /// Whether a request may run, and what.
+    /// What a request asks for, if it may run.
     #[inline]
-    pub(super) fn admit(&self, id: CallId, head: &RequestHead) -> Result<Entry, (Outcome, String)> {
-        match self.registry.find(head.method) {
-            Some(entry)
-                if (id.slot as usize) < self.limits.serving_max
-                    && entry.method.signature_hash == head.signature
-                    && !self.shared.draining.load(Ordering::Relaxed)
-                    && (entry.method.kind == MethodKind::Raw || self.tasks.len() < self.limits.tasks_max) =>
-            {
-                Ok(entry)
-            }
-            found => Err(self.why_not(id, head, found)),
-        }
+    pub(super) fn admit(&self, id: CallId, head: &RequestHead) -> Option<Entry> {
+        self.registry.find(head.method).filter(|entry| {
+            (id.slot as usize) < self.limits.serving_max
+                && entry.method.signature_hash == head.signature
+                && !self.shared.draining.load(Ordering::Relaxed)
+                && (entry.method.kind == MethodKind::Raw || self.tasks.len() < self.limits.tasks_max)
+        })
     }
 
     /// Why a request is refused.
     #[cold]
-    fn why_not(&self, id: CallId, head: &RequestHead, found: Option<Entry>) -> (Outcome, String) {
+    pub(super) fn why_not(&self, id: CallId, head: &RequestHead) -> (Outcome, String) {
         let refused = |code, text: String| (Outcome::Status { code, fate: Fate::NotRun }, text);
         let limit = self.limits.serving_max;
         if id.slot as usize >= limit {
@@ -127,7 +120,7 @@ impl Node {
         if self.shared.draining.load(Ordering::Relaxed) {
             return refused(Code::Unavailable, "the server is shutting down".to_owned());
         }
-        let Some(entry) = found else {
+        let Some(entry) = self.registry.find(head.method) else {
             return refused(Code::Unimplemented, format!("no method with id {:#010x} here", head.method));
         };
         if entry.method.signature_hash != head.signature {
@@ -175,65 +168,6 @@ impl Node {
         }
     }
 
-    /// Runs a raw method to its end, reading in place and writing in place.
-    pub(super) fn run_raw<P: Port>(
-        &mut self,
-        io: &mut Io<'_, P>,
-        conn: ConnId,
-        id: CallId,
-        entry: &Entry,
-        deadline: Time,
-        request: &[u8],
-    ) {
-        self.counters.started.increment();
-        let mark = self.next_mark();
-        let Some(here) = self.conns.get_mut(conn) else { return };
-        let cx = here.raw_cx.get_or_insert_with(|| Cx {
-            peer: std::sync::Arc::clone(&here.peer),
-            method: entry.method,
-            slot: id.slot,
-            mark,
-            deadline,
-        });
-        (cx.method, cx.slot, cx.mark, cx.deadline) = (entry.method, id.slot, mark, deadline);
-        here.peer.running[id.slot as usize].store(mark, Ordering::Relaxed);
-        let service = self.registry.service(entry);
-        let mut panicked = false;
-        let mut aside = None;
-        let mut run = |place: &mut [u8]| {
-            let mut answer = Answer::new(place);
-            let ended = run_caught(service, entry.index(), cx, request, &mut answer, &mut panicked);
-            match ended {
-                Ok(()) => answer.finish(),
-                Err(status) => {
-                    let outcome = Outcome::Status { code: status.code(), fate: status.fate() };
-                    Err((outcome, status_bytes(&status)))
-                }
-            }
-        };
-        let mut ran = false;
-        let sent = io.send(conn, response(id), RESPONSE_BYTES, |body| {
-            ran = true;
-            let (front, place) = body.split_at_mut(RESPONSE_BYTES);
-            front.copy_from_slice(&Outcome::Ok.encode());
-            run(place).map_err(|beside| aside = Some(beside)).ok().map(|bytes| RESPONSE_BYTES + bytes)
-        });
-        if !ran && sent != Err(SendError::Closed) {
-            // No room even for the head: the answer goes beside, and leaves when there is.
-            aside = Some(run(&mut []).map_or_else(|beside| beside, |_| (Outcome::Ok, Vec::new())));
-        }
-        here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
-        if panicked {
-            self.panicked(entry);
-        }
-        match aside {
-            None => self.counters.answers.add(u64::from(sent.is_ok())),
-            Some((outcome, bytes)) => {
-                self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, bytes));
-            }
-        }
-    }
-
     /// Makes a handler's future and polls it once; most are done then.
     #[expect(clippy::too_many_arguments, reason = "a request's parts, each needed once")]
     pub(super) fn run_async<P: Port>(
@@ -265,22 +199,36 @@ impl Node {
         }));
         self.counters.started.add(u64::from(began));
         let task = if began { seat.take() } else { None };
-        match (polled, task) {
-            (Ok(Ok(Some(Poll::Ready(())))), Some(task)) => self.ready(io, conn, id, entry, task),
-            (Ok(Ok(Some(Poll::Pending))), Some(task)) => {
+        let Some(task) = task else {
+            return self.nothing_began(io, conn, id, entry, polled.ok().and_then(Result::err));
+        };
+        match polled {
+            Ok(Ok(Some(Poll::Ready(())))) => self.ready(io, conn, id, entry, task),
+            Ok(Ok(Some(Poll::Pending))) => {
                 self.tasks.keep(place, task, conn, id.slot);
                 self.take_slot(conn, id, mark, deadline, State::Running(place));
             }
-            (Ok(Err(status)), _) => return self.not_started(io, conn, id, &status),
-            (_, Some(task)) => self.ended(io, conn, id, entry.method, task, Polled::Panicked),
-            (_, None) => {
-                // What was in the seat may be half made.
-                self.seats[entry.number()] = Seat::default();
-                let status = Status::refused(Code::Internal, "decoding the arguments panicked");
-                return self.not_started(io, conn, id, &status);
-            }
+            _ => self.ended(io, conn, id, entry.method, task, Polled::Panicked),
         }
         Ok(())
+    }
+
+    /// The arguments were refused, or decoding them panicked.
+    #[cold]
+    fn nothing_began<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        entry: &Entry,
+        status: Option<Status>,
+    ) -> Result<(), Violation> {
+        let status = status.unwrap_or_else(|| {
+            // What was in the seat may be half made.
+            self.seats[entry.number()] = Seat::default();
+            Status::refused(Code::Internal, "decoding the arguments panicked")
+        });
+        self.not_started(io, conn, id, &status)
     }
 
     #[cold]
@@ -310,6 +258,7 @@ impl Node {
     }
 
     /// A handler was done when it was polled first: its answer leaves, and its box is kept.
+    #[inline]
     fn ready<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
@@ -318,23 +267,24 @@ impl Node {
         entry: &Entry,
         mut task: BoxTask,
     ) {
-        if let Some(here) = self.conns.get_mut(conn) {
+        let has_notes = self.conns.get_mut(conn).is_some_and(|here| {
             here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
+            here.peer.answer_notes.any()
+        });
+        let mut loan = task.as_mut().take_loan();
+        if has_notes {
+            return self.answer(io, conn, id, Time::NEVER, Answered::Task(task, loan));
         }
-        let loan = task.as_mut().take_loan();
-        let mut answered = Answered::Task(task, loan);
-        let sent = send_answer(io, conn, id, &mut answered);
-        match (sent, answered) {
-            (Sent::Left, Answered::Task(mut task, _)) => {
-                self.counters.answers.increment();
-                // Values of a handler may panic when they are dropped.
-                if catch_unwind(AssertUnwindSafe(|| task.as_mut().clear())).is_ok() {
-                    self.seats[entry.number()].give(task);
-                } else {
-                    discard(task);
-                }
-            }
-            (sent, answered) => self.answer_later(io, conn, id, Time::NEVER, sent, answered),
+        let sent = send_value(io, conn, id, &mut task, &mut loan);
+        if !matches!(sent, Sent::Left) {
+            return self.answer_later(io, conn, id, Time::NEVER, sent, Answered::Task(task, loan));
+        }
+        self.counters.answers.increment();
+        // Values of a handler may panic when they are dropped.
+        if catch_unwind(AssertUnwindSafe(|| task.as_mut().clear())).is_ok() {
+            self.seats[entry.number()].give(task);
+        } else {
+            discard(task);
         }
     }
 
@@ -393,19 +343,20 @@ impl Node {
     ) -> Answered {
         if polled == Polled::Panicked {
             discard(task);
-            self.counters.panics.increment();
-            tracing::error!(%method, "a handler panicked");
-            let outcome = Outcome::Status { code: Code::Internal, fate: Fate::Ran };
-            Answered::Bytes(outcome, b"the handler panicked".to_vec())
+            self.panicked(method)
         } else {
             let loan = task.as_mut().take_loan();
             Answered::Task(task, loan)
         }
     }
 
-    fn panicked(&self, entry: &Entry) {
+    /// Counts a handler that panicked; what its caller is told.
+    #[cold]
+    pub(super) fn panicked(&self, method: impl std::fmt::Display) -> Answered {
         self.counters.panics.increment();
-        tracing::error!(method = %entry.method, "a handler panicked");
+        tracing::error!(%method, "a handler panicked");
+        let outcome = Outcome::Status { code: Code::Internal, fate: Fate::Ran };
+        Answered::Bytes(outcome, b"the handler panicked".to_vec())
     }
 
     /// Sends an answer, or keeps it in its slot until there is room.
@@ -417,7 +368,7 @@ impl Node {
         deadline: Time,
         mut answered: Answered,
     ) {
-        let sent = send_answer(io, conn, id, &mut answered);
+        let sent = self.send(io, conn, id, &mut answered);
         self.answer_later(io, conn, id, deadline, sent, answered);
     }
 
@@ -459,7 +410,7 @@ impl Node {
     pub(super) fn send_answers<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
         let Some(here) = self.conns.get_mut(conn) else { return };
         while let Some((id, answered)) = here.serving.first_answer() {
-            match send_answer(io, conn, id, answered) {
+            match send_noted(&here.peer, io, conn, id, answered) {
                 Sent::Left => {
                     copied::count(answered.payload(), &self.counters.copied_answers);
                     self.counters.answers.increment();
@@ -496,10 +447,14 @@ impl Node {
             return;
         }
         here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
-        let state = here.serving.free(id.slot);
+        let (state, peer) = (here.serving.free(id.slot), std::sync::Arc::clone(&here.peer));
         self.counters.serving.decrement();
         if let Some(offer) = self.drop_state(state) {
             io.decline(conn, offer);
+        }
+        // Not for whoever has the slot next.
+        if peer.answer_notes.any() {
+            drop(peer.answer_notes.take(id.slot));
         }
     }
 
@@ -558,23 +513,6 @@ impl Node {
             self.counters.serving.decrement();
             // A closed connection has nobody to decline to.
             let _ = self.drop_state(state);
-        }
-    }
-}
-
-fn run_caught(
-    service: &dyn Service,
-    index: usize,
-    cx: &Cx,
-    request: &[u8],
-    answer: &mut Answer<'_>,
-    panicked: &mut bool,
-) -> Result<(), Status> {
-    match catch_unwind(AssertUnwindSafe(|| service.call_raw(index, cx, request, answer))) {
-        Ok(ended) => ended,
-        Err(_) => {
-            *panicked = true;
-            Err(Status::new(Code::Internal, "the handler panicked"))
         }
     }
 }

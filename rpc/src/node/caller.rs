@@ -7,105 +7,23 @@ use gimmal_engine::{
     transport::{Bulk, BulkError, CloseReason, ConnId, Loan, Port, Time, Violation},
 };
 
-use super::{Conn, Node, answers::status_of};
+use super::{
+    Conn, Node,
+    answers::status_of,
+    request::{Source, Unsent, send_request},
+};
 use crate::{
     calls::{CallKey, Calls, Reply, State},
     cell::{CallCell, Outcome},
-    codec::{Compose, EncodeError, compose_into},
+    codec::{Compose as _, EncodeError},
     copied,
     error::TransportError,
-    frame::{self, Form, Kind, REQUEST_BYTES, RequestHead},
+    frame::{self, Kind, REQUEST_BYTES, RequestHead},
     id::CallId,
     method::Method,
     status::{Code, Fate, Status},
     stream::Lanes,
 };
-
-/// Arguments of a call: written in place, or into a buffer when the call has to wait.
-pub(crate) trait Source {
-    /// How they travel.
-    fn form(&self) -> Form;
-    /// The arguments, where they lie written already: they are copied to where they leave from.
-    fn written(&self) -> &[u8] {
-        &[]
-    }
-    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError>;
-    /// See [`Compose::composed_bytes`].
-    fn composed_bytes(&self) -> Option<usize>;
-    /// Writes them into `body`. What failed can be asked again.
-    fn keep(&mut self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError>;
-    /// They left: `body` is where the answer will be put.
-    fn left(self, body: &mut Vec<u8>);
-}
-
-/// Arguments that another thread has written already.
-#[derive(Debug)]
-pub(crate) struct Composed(pub(crate) Vec<u8>, pub(crate) Form);
-
-impl Source for Composed {
-    fn form(&self) -> Form {
-        self.1
-    }
-
-    fn written(&self) -> &[u8] {
-        &self.0
-    }
-
-    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
-        self.0[..].compose(out)
-    }
-
-    fn composed_bytes(&self) -> Option<usize> {
-        Some(self.0.len())
-    }
-
-    fn keep(&mut self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError> {
-        if self.0.len() > limit {
-            return Err(EncodeError::Full);
-        }
-        *body = std::mem::take(&mut self.0);
-        Ok(())
-    }
-
-    fn left(self, body: &mut Vec<u8>) {
-        *body = self.0;
-    }
-}
-
-/// Arguments of the worker's own thread.
-#[derive(Debug)]
-pub(crate) struct Fresh<'a, T: ?Sized>(pub(crate) &'a T);
-
-impl<T: Compose + ?Sized> Source for Fresh<'_, T> {
-    #[inline]
-    fn form(&self) -> Form {
-        Form { is_large: false, is_noted: T::IS_NOTED }
-    }
-
-    #[inline]
-    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
-        self.0.compose(out)
-    }
-
-    fn composed_bytes(&self) -> Option<usize> {
-        self.0.composed_bytes()
-    }
-
-    fn keep(&mut self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError> {
-        compose_into(body, limit, self.0)
-    }
-
-    #[inline]
-    fn left(self, _: &mut Vec<u8>) {}
-}
-
-/// Why a request did not leave.
-enum Unsent {
-    Blocked,
-    /// The largest arguments of a message, bytes.
-    TooLarge(usize),
-    Never(TransportError),
-}
 
 /// Whether nothing but its arguments goes with a request.
 fn is_plain(loan: Option<&Loan>, streams: bool) -> bool {
@@ -116,72 +34,14 @@ fn arguments_max<P: Port>(io: &Io<'_, P>, conn: ConnId) -> usize {
     io.body_bytes_max(conn).saturating_sub(REQUEST_BYTES)
 }
 
-/// Sends a request whose arguments `compose` writes in place; gives the loan back when it did not leave.
-#[inline]
-fn send_request<P: Port>(
-    io: &mut Io<'_, P>,
-    conn: ConnId,
-    id: CallId,
-    method: &Method,
-    (kind, left, window): (Kind, Option<Duration>, u32),
-    loan: &mut Option<Loan>,
-    compose: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>,
-) -> Result<(), Unsent> {
-    let head = RequestHead {
-        method: method.id,
-        signature: method.signature_hash,
-        deadline_us: frame::deadline_us(left),
-        window,
-    };
-    let mut failure = None;
-    let fill = |body: &mut [u8]| {
-        let (front, arguments) = body.split_at_mut(REQUEST_BYTES);
-        front.copy_from_slice(&head.encode());
-        match compose(arguments) {
-            Ok(bytes) => Some(REQUEST_BYTES + bytes),
-            Err(EncodeError::Full) => None,
-            Err(error) => {
-                failure = Some(error);
-                None
-            }
-        }
-    };
-    let message = Head { kind: kind.code(), aux: id.aux() };
-    let sent = match loan.take() {
-        None => io.send(conn, message, REQUEST_BYTES, fill),
-        Some(bulk) if bulk.is_empty() => io.send(conn, message, REQUEST_BYTES, fill),
-        Some(bulk) => io.send_with_loan(conn, message, bulk, REQUEST_BYTES, fill).map_err(|refused| {
-            *loan = Some(refused.loan);
-            refused.error
-        }),
-    };
-    match sent {
-        Ok(()) => Ok(()),
-        Err(error) => Err(unsent(error, failure)),
-    }
-}
-
-#[cold]
-fn unsent(error: SendError, failure: Option<EncodeError>) -> Unsent {
-    match (error, failure) {
-        (_, Some(error)) => Unsent::Never(TransportError::Encode(error)),
-        (SendError::Blocked, None) => Unsent::Blocked,
-        (SendError::TooLarge { limit, .. }, None) => Unsent::TooLarge(limit.saturating_sub(REQUEST_BYTES)),
-        (SendError::NoBulk, None) => Unsent::Never(TransportError::NoBulk {
-            why: "bulk was negotiated away (initiator_depth 0)",
-            fate: Fate::NotRun,
-        }),
-        (_, None) => Unsent::Never(TransportError::Closed { reason: CloseReason::Local, fate: Fate::NotRun }),
-    }
-}
-
 fn left(deadline: Time, now: Time) -> Option<Duration> {
     (deadline != Time::NEVER).then(|| deadline.since(now))
 }
 
 impl Node {
-    /// Starts a call. Whatever happens to it, `reply` hears exactly once; a local one is found under the key.
+    /// As [`Node::begin`].
     #[expect(clippy::too_many_arguments, reason = "a call's parts, each needed once")]
+    #[inline]
     pub(crate) fn start<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
@@ -191,7 +51,24 @@ impl Node {
         source: impl Source,
         (mut loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
         reply: Reply,
-    ) -> Result<CallKey, TransportError> {
+    ) -> Result<CallKey, Box<TransportError>> {
+        self.begin(io, conn, method, timeout, source, (&mut loan, lanes), reply)
+    }
+
+    /// Starts a call. Whatever happens to it, `reply` hears exactly once; a local one is found under the key. The loan is
+    /// taken from where it is: where there is none, as for most calls, nothing is moved for it.
+    #[expect(clippy::too_many_arguments, reason = "a call's parts, each needed once")]
+    #[inline(always)]
+    pub(crate) fn begin<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        method: &'static Method,
+        timeout: Option<Duration>,
+        source: impl Source,
+        (loan, lanes): (&mut Option<Loan>, Option<Box<Lanes>>),
+        reply: Reply,
+    ) -> Result<CallKey, Box<TransportError>> {
         self.counters.calls.increment();
         let now = io.now();
         self.look(now);
@@ -200,29 +77,24 @@ impl Node {
         let is_local = matches!(reply, Reply::Local);
         self.stale |= is_local;
         let times = (if is_local { now } else { Time::NEVER }, deadline);
-        let Some(here) = self.conns.get_mut(conn) else {
-            let reason = self.closing(conn);
-            return self.refuse(reply, TransportError::Closed { reason, fate: Fate::NotRun });
-        };
-        let calls = &mut here.calls;
-        if !calls.is_queued()
-            && let Some(id) = calls.next_wire()
+        let Some(here) = self.conns.get_mut(conn) else { return self.start_nowhere(conn, reply) };
+        if !here.calls.is_queued()
+            && let Some(id) = here.calls.next_wire()
         {
             let window = lanes.as_ref().map_or(0, |lanes| lanes.window());
+            let head = RequestHead::new(method, frame::deadline_us(deadline, now), window);
             let id = if method.is_oneway { CallId::NONE } else { id };
-            let compose = |out: &mut [u8]| source.compose(out);
-            let head = (source.form().kind(method.is_oneway), timeout, window);
-            match send_request(io, conn, id, method, head, &mut loan, compose) {
-                Ok(()) if method.is_oneway => {
-                    copied::count(source.written(), &self.counters.copied_requests);
-                    return Ok(self.told_peer(conn, method, reply));
-                }
+            let kind = source.form().kind(method.is_oneway);
+            match send_request(io, conn, id, kind, &head, loan, |out| source.compose(out)) {
                 Ok(()) => {
                     copied::count(source.written(), &self.counters.copied_requests);
+                    if method.is_oneway {
+                        return Ok(self.told_peer(conn, method, reply));
+                    }
                     self.counters.posted.increment();
                     self.calls_live += 1;
                     self.next_deadline = self.next_deadline.min(deadline);
-                    let (key, call) = calls.insert(id, method, times, reply);
+                    let (key, call) = here.calls.insert(id, method, times, reply);
                     source.left(&mut call.body);
                     if lanes.is_some() {
                         call.lanes = lanes;
@@ -239,7 +111,14 @@ impl Node {
                 Err(Unsent::Blocked) => {}
             }
         }
-        self.start_later(io, conn, method, times, source, (loan, lanes), reply)
+        self.start_later(io, conn, method, times, source, (loan.take(), lanes), reply)
+    }
+
+    /// There is no such connection any more.
+    #[cold]
+    fn start_nowhere(&self, conn: ConnId, reply: Reply) -> Result<CallKey, Box<TransportError>> {
+        let reason = self.closing(conn);
+        self.refuse(reply, TransportError::Closed { reason, fate: Fate::NotRun })
     }
 
     /// Keeps a call until there is room for it.
@@ -254,7 +133,7 @@ impl Node {
         mut source: impl Source,
         loan: (Option<Loan>, Option<Box<Lanes>>),
         reply: Reply,
-    ) -> Result<CallKey, TransportError> {
+    ) -> Result<CallKey, Box<TransportError>> {
         let limit = arguments_max(io, conn);
         let (streams, form) = (loan.1.is_some(), source.form());
         let plain = is_plain(loan.0.as_ref(), streams);
@@ -283,12 +162,12 @@ impl Node {
     }
 
     #[cold]
-    pub(super) fn refuse(&self, reply: Reply, error: TransportError) -> Result<CallKey, TransportError> {
+    pub(super) fn refuse(&self, reply: Reply, error: TransportError) -> Result<CallKey, Box<TransportError>> {
         self.counters.failed.increment();
         if let Reply::Cell(responder) = reply {
             responder.complete(Outcome::Failed(error.clone()));
         }
-        Err(error)
+        Err(Box::new(error))
     }
 
     /// Cancels that are owed, then requests that wait, as far as window and credit go.
@@ -312,10 +191,10 @@ impl Node {
         {
             let (body, now) = (std::mem::take(&mut call.body), io.now());
             let window = call.lanes.as_ref().map_or(0, |lanes| lanes.window());
-            let head = (call.form.kind(method.is_oneway), left(call.deadline, now), window);
+            let head = RequestHead::new(method, frame::deadline_us(call.deadline, now), window);
             let id = if method.is_oneway { CallId::NONE } else { id };
-            let compose = |out: &mut [u8]| body.compose(out);
-            let sent = send_request(io, conn, id, method, head, &mut call.loan, compose);
+            let kind = call.form.kind(method.is_oneway);
+            let sent = send_request(io, conn, id, kind, &head, &mut call.loan, |out| body.compose(out));
             if sent.is_ok() {
                 copied::count(&body, &self.counters.copied_requests);
             }
@@ -382,12 +261,9 @@ impl Node {
         body: &[u8],
         bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
-        let (outcome, payload) = frame::Outcome::parse(body)?;
-        let is_error = outcome == frame::Outcome::App;
-        if bulk.is_some() || !(is_error || outcome == frame::Outcome::Ok) {
-            self.answered_otherwise(io, conn, id, outcome, payload, bulk);
-            return Ok(());
-        }
+        let Some((is_error, payload)) = frame::Outcome::answer(body).filter(|_| bulk.is_none()) else {
+            return self.answered_otherwise(io, conn, id, body, bulk);
+        };
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
         let Some(index) = here.calls.answered(id) else {
             self.counters.late_answers.increment();
@@ -409,17 +285,17 @@ impl Node {
         io: &mut Io<'_, P>,
         conn: ConnId,
         id: CallId,
-        outcome: frame::Outcome,
-        payload: &[u8],
+        body: &[u8],
         bulk: Option<RemoteBulk>,
-    ) {
-        let Some(here) = self.conns.get_mut(conn) else { return };
+    ) -> Result<(), Violation> {
+        let (outcome, payload) = frame::Outcome::parse(body)?;
+        let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
         let Some(index) = here.calls.answered(id) else {
             self.counters.late_answers.increment();
             if let Some(bulk) = bulk {
                 io.decline(conn, bulk);
             }
-            return;
+            return Ok(());
         };
         let call = here.calls.call(index);
         let wanted = call.method.is_some_and(|method| method.gives_bulk);
@@ -450,6 +326,7 @@ impl Node {
             }
         }
         self.more_requests(io, conn);
+        Ok(())
     }
 
     /// Posts what waits, if anything does.
@@ -542,7 +419,7 @@ impl Node {
     /// Nobody waits for a call any more.
     pub(crate) fn cancel<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, key: CallKey) {
         let Some(here) = self.conns.get_mut(conn) else {
-            drop(self.take_local(conn, key, &std::cell::Cell::default()));
+            drop(self.take_outcome(conn, key));
             return;
         };
         let offer = here.calls.find(key).and_then(|index| here.calls.call(index).offer.take());

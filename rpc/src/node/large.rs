@@ -79,7 +79,7 @@ impl Node {
         source: &impl Source,
         (plain, limit): (bool, usize),
         reply: Reply,
-    ) -> Result<CallKey, TransportError> {
+    ) -> Result<CallKey, Box<TransportError>> {
         let max = self.limits.message_bytes_max;
         if !plain || method.is_oneway || max <= limit {
             return self.refuse(reply, TransportError::TooLarge { limit });
@@ -141,7 +141,7 @@ impl Node {
     }
 
     fn admit_large(&self, id: CallId, head: &RequestHead, bytes: u64) -> Result<Entry, (Outcome, String)> {
-        let entry = self.admit(id, head)?;
+        let entry = self.admit(id, head).ok_or_else(|| self.why_not(id, head))?;
         let max = self.limits.message_bytes_max;
         if bytes <= max as u64 {
             return Ok(entry);

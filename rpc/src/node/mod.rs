@@ -14,7 +14,9 @@ mod map;
 mod noted;
 mod oneway;
 mod pulls;
+mod raw;
 mod reach;
+mod request;
 mod serving;
 #[cfg(test)]
 mod sim_streams;
@@ -39,16 +41,16 @@ use gimmal_engine::{
     transport::{Bulk, BulkError, CloseReason, ConnId, Loan, Negotiated, Port, Time},
 };
 
-pub(crate) use caller::{Composed, Fresh, Source};
 use large::Enclosed;
 use map::ConnMap;
 pub(crate) use reach::Reach;
+pub(crate) use request::{Composed, Fresh, Source};
 use serving::Serving;
 use tasks::Tasks;
 
 use crate::{
     calls::{CallKey, Calls, Taken},
-    cell::{CallCell, Responder},
+    cell::{CallCell, Outcome, Responder},
     config::Limits,
     cx::{Cx, Peer},
     frame::{Form, Kind},
@@ -199,23 +201,32 @@ impl Node {
         self.conns.get_mut(conn).is_none_or(|here| here.calls.is_alone())
     }
 
-    /// What a call made by this thread came to, once; see [`Calls::take`].
+    /// The bytes that a call made by this thread came to, once; see [`Calls::take`].
     #[inline]
-    pub(crate) fn take_local(&mut self, conn: ConnId, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
+    pub(crate) fn take(&mut self, conn: ConnId, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
         match self.conns.get_mut(conn) {
             Some(here) => here.calls.take(key, spare),
-            None => self.take_grave(conn, key, spare),
+            None => self.grave(conn).map(|_| Taken::Other),
         }
     }
 
+    /// What a call made by this thread came to, once.
     #[cold]
-    fn take_grave(&mut self, conn: ConnId, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
-        let grave = self.graves.iter().position(|(closed, _)| *closed == conn)?;
-        let taken = self.graves[grave].1.take(key, spare);
+    pub(crate) fn take_outcome(&mut self, conn: ConnId, key: CallKey) -> Option<Outcome> {
+        if let Some(here) = self.conns.get_mut(conn) {
+            return here.calls.take_outcome(key);
+        }
+        let grave = self.grave(conn)?;
+        let outcome = self.graves[grave].1.take_outcome(key);
         if !self.graves[grave].1.has_untaken() {
             self.graves.swap_remove(grave);
         }
-        taken
+        outcome
+    }
+
+    #[cold]
+    fn grave(&self, conn: ConnId) -> Option<usize> {
+        self.graves.iter().position(|(closed, _)| *closed == conn)
     }
 
     /// Takes note of the time. A thread that makes calls inline may have been away since the clock was read: calls that
@@ -290,7 +301,10 @@ impl App for Node {
             epoch,
             reach: Arc::clone(&self.reach),
             notes: crate::metadata::Notes::default(),
+            answer_notes: crate::metadata::AnswerNotes::default(),
             running: (0..self.limits.serving_max).map(|_| AtomicU64::new(0)).collect(),
+            told_started: crate::stats::Counter::default(),
+            told_refused: crate::stats::Counter::default(),
         });
         let number = self.shared.roll.enter(&peer.negotiated);
         let calls = Calls::new(self.limits.window, self.limits.waiting_max);
@@ -332,6 +346,7 @@ impl App for Node {
                 self.requested_large(io, conn, id, message.body, message.bulk, true)
             }
             Ok(Kind::NotedRequest) => self.requested_noted(io, conn, id, message.body, message.bulk),
+            Ok(Kind::Notes) => self.answer_noted(conn, id, message.body),
             Ok(Kind::LargeResponse) => self.answered_large(io, conn, id, message.body, message.bulk),
             Ok(kind) => self.streamed(io, conn, kind, id, message.body),
             Err(violation) => Err(violation),

@@ -27,9 +27,9 @@ impl Node {
     #[cold]
     pub(super) fn told_peer(&mut self, conn: ConnId, method: &'static Method, reply: Reply) -> CallKey {
         self.counters.told.increment();
-        match reply {
-            Reply::Cell(responder) => responder.complete(Outcome::nothing()),
-            Reply::Local => {
+        match reply.into_responder() {
+            Some(responder) => responder.complete(Outcome::nothing()),
+            None => {
                 if let Some(here) = self.conns.get_mut(conn) {
                     return here.calls.insert_done(method, Outcome::nothing());
                 }
@@ -58,17 +58,23 @@ impl Node {
                 && entry.method.kind == MethodKind::Async
                 && !self.shared.draining.load(std::sync::atomic::Ordering::Relaxed)
         });
-        match entry {
-            Some(entry) => self.run_told(conn, &entry, arguments),
-            None => self.counters.refused.increment(),
+        let started = entry.is_some_and(|entry| self.run_told(conn, &entry, arguments));
+        let peer = self.conns.get_mut(conn).map(|here| &here.peer);
+        if started {
+            self.counters.started.increment();
+            peer.inspect(|peer| peer.told_started.increment());
+        } else {
+            self.counters.refused.increment();
+            peer.inspect(|peer| peer.told_refused.increment());
         }
         Ok(())
     }
 
-    fn run_told(&mut self, conn: ConnId, entry: &Entry, arguments: &[u8]) {
+    /// Whether it began.
+    fn run_told(&mut self, conn: ConnId, entry: &Entry, arguments: &[u8]) -> bool {
         let mark = self.next_mark();
-        let Some(here) = self.conns.get_mut(conn) else { return };
-        let Some(place) = self.tasks.place() else { return self.counters.refused.increment() };
+        let Some(here) = self.conns.get_mut(conn) else { return false };
+        let Some(place) = self.tasks.place() else { return false };
         let peer = std::sync::Arc::clone(&here.peer);
         let slot = CallId::NONE.slot;
         let cx = Cx { peer, method: entry.method, slot, mark, deadline: Time::NEVER };
@@ -81,19 +87,23 @@ impl Node {
         }));
         match (polled, seat.take()) {
             (Ok(Some(Poll::Ready(()))), Some(mut task)) => {
-                self.counters.started.increment();
                 if catch_unwind(AssertUnwindSafe(|| task.as_mut().clear())).is_ok() {
                     seat.give(task);
                 } else {
                     discard(task);
                 }
+                true
             }
             (Ok(Some(Poll::Pending)), Some(task)) => {
-                self.counters.started.increment();
                 self.tasks.keep(place, task, conn, slot);
+                true
             }
-            (Ok(_), _) => self.counters.refused.increment(),
-            (Err(_), task) => self.told_panicked(entry.method, task),
+            (Ok(_), _) => false,
+            (Err(_), task) => {
+                let began = task.is_some();
+                self.told_panicked(entry.method, task);
+                began
+            }
         }
     }
 

@@ -134,10 +134,9 @@ impl Run {
                 }
             }
             if stream.answer.is_none()
-                && let Some(taken) =
-                    client.app_mut().take_local(*conn, stream.key, &std::cell::Cell::default())
+                && let Some(taken) = client.app_mut().take_outcome(*conn, stream.key)
             {
-                stream.answer = Some(match Outcome::from(taken) {
+                stream.answer = Some(match taken {
                     Outcome::Answered { body, .. } => Ok(Postcard::decode(&body).unwrap()),
                     _ => Err(()),
                 });

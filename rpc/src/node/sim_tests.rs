@@ -35,6 +35,7 @@ use crate::{
     cell::Outcome,
     codec::{Decode, Encoded, Postcard, Raw},
     config::Config,
+    metadata::Metadata,
     method::Method,
     service::{Registry, Service},
     stats::{Counters, Stats},
@@ -70,6 +71,11 @@ impl Handlers {
         let is_honest = !self.foes.lock().unwrap().contains(cx.peer().name);
         if is_honest {
             *self.journal.lock().unwrap().entry(number).or_default() += 1;
+            if is_noted(number) {
+                let mut metadata = Metadata::new();
+                metadata.insert("number", number.to_le_bytes()).unwrap();
+                cx.answer_metadata(metadata);
+            }
         }
         is_honest
     }
@@ -94,6 +100,11 @@ impl Future for Gate {
 
 fn bytes(number: u32) -> usize {
     (number as usize * 37) % 3000
+}
+
+/// Whether the answer comes with metadata.
+fn is_noted(number: u32) -> bool {
+    number.is_multiple_of(5)
 }
 
 /// Most are above a message, some above `message_bytes_max`.
@@ -345,8 +356,7 @@ impl Run {
         let node = self.client.app_mut();
         let ended = &mut self.ended;
         self.open.retain(|(number, at, key)| {
-            let Some(taken) = node.take_local(conn, *key, &std::cell::Cell::default()) else { return true };
-            let outcome = Outcome::from(taken);
+            let Some(outcome) = node.take_outcome(conn, *key) else { return true };
             let result = judge(*number, *at, outcome);
             assert!(ended.insert(*number, result).is_none(), "call {number} ended twice");
             false
@@ -431,6 +441,12 @@ impl Run {
 
 /// Whether the outcome is the call's, and how it ended.
 fn judge(number: u32, at: usize, outcome: Outcome) -> Result<(), Fate> {
+    let (outcome, metadata) = outcome.into_parts();
+    if let Some(noted) = metadata.get("number") {
+        assert_eq!(noted, number.to_le_bytes(), "another call's metadata");
+    } else if matches!(outcome, Outcome::Answered { .. } | Outcome::Large { .. }) {
+        assert!(!is_noted(number), "an answer without its metadata");
+    }
     match outcome {
         Outcome::Large { is_error, bulk } => {
             assert!(!is_error && bulk.len() > 3000);
@@ -444,6 +460,7 @@ fn judge(number: u32, at: usize, outcome: Outcome) -> Result<(), Fate> {
             assert!(bulk.is_none_or(|bulk| bulk.len() == bytes(number)));
             Ok(())
         }
+        Outcome::Noted(_) => panic!("metadata twice"),
         Outcome::Status(status) => Err(status.fate()),
         Outcome::Failed(error) => Err(error.fate()),
         Outcome::Mismatch(theirs) => {

@@ -237,9 +237,10 @@ pub fn address(scheme: &str, name: &str) -> String {
     }
 }
 
-/// Few threads share few cores: sleep soon.
+/// Few threads share few cores: sleep soon. And code that is not optimised takes seconds for megabytes, on a device that is
+/// a program too: a deadline that no test waits for.
 pub fn config() -> Config {
-    let mut config = Config::default();
+    let mut config = Config { deadline: Duration::from_secs(60), ..Config::default() };
     config.engine.idle = Idle::Adaptive { spin_us: 20 };
     config
 }
@@ -295,11 +296,11 @@ impl Fixture {
     }
 }
 
-/// Waits until `ready`; a test that waits longer than ten seconds has failed.
+/// Waits until `ready`; a test that waits longer than half a minute has failed.
 pub fn until(what: &str, mut ready: impl FnMut() -> bool) {
     let started = Instant::now();
     while !ready() {
-        assert!(started.elapsed() < Duration::from_secs(10), "waited in vain until {what}");
+        assert!(started.elapsed() < Duration::from_secs(30), "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

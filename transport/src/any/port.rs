@@ -26,8 +26,9 @@ use crate::sim::SimPort;
 #[cfg(feature = "verbs")]
 use crate::verbs::VerbsPort;
 use crate::{
-    Batch, Chain, CloseReason, ConnId, Credit, Event, Loan, Offer, Port, PortConfig, PortCounters, PortError,
-    Position, Provider, Refused, Run, RxFrame, Staged, Tag, Time, Waker, sync::Doorbell,
+    Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Loan, Offer, Port, PortConfig,
+    PortCounters, PortError, Position, Provider, Refused, Run, RxFrame, Staged, Tag, Time, Waker,
+    sync::Doorbell,
 };
 
 /// The data side of [`Any`]; see [`Port`].
@@ -298,6 +299,17 @@ impl AnyPort {
         }
     }
 
+    #[inline(never)]
+    fn compose_elsewhere(
+        &mut self,
+        conn: ConnId,
+        payload_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
+    ) -> Result<Option<Position>, Refused> {
+        let Some(staged) = fill(self.reserve(conn, payload_bytes)?) else { return Ok(None) };
+        Ok(Some(self.commit(conn, staged.payload_bytes, staged.tag, staged.chain)))
+    }
+
     fn disarm_subs(&mut self) {
         for_used!(self.as_mut, |port, _number| port.disarm());
     }
@@ -367,6 +379,7 @@ impl Port for AnyPort {
         route!(self.as_mut, conn, |port, id| port.commit(id, payload_bytes, tag, chain), else Position(0))
     }
 
+    /// In shared memory at once; elsewhere the device costs more than one call more.
     #[inline]
     fn compose(
         &mut self,
@@ -374,7 +387,14 @@ impl Port for AnyPort {
         payload_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
     ) -> Result<Option<Position>, Refused> {
-        route!(self.as_mut, conn, |port, id| port.compose(id, payload_bytes, fill), else Err(Refused::Closed))
+        #[cfg(feature = "shm")]
+        if number(conn) == SHM {
+            return match &mut self.shm {
+                Some(port) => port.compose(conn, payload_bytes, fill),
+                None => Err(Refused::Closed),
+            };
+        }
+        self.compose_elsewhere(conn, payload_bytes, fill)
     }
 
     #[inline]
@@ -421,6 +441,11 @@ impl Port for AnyPort {
 
     fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
         route!(self.as_mut, conn, |port, id| port.pull(id, offer, token), else Err(Refused::Closed))
+    }
+
+    #[inline]
+    fn next_pulled(&mut self, conn: ConnId) -> Option<(u64, Result<Bulk, BulkError>)> {
+        route!(self.as_mut, conn, |port, id| port.next_pulled(id), else None)
     }
 
     #[inline]

@@ -16,6 +16,7 @@ pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
         Case { name: "bulk_sizes_are_exact", needs: BULK, run: sizes_are_exact },
         Case { name: "bulk_both_directions", needs: BULK, run: both_directions },
         Case { name: "bulk_many_at_once_keep_their_tokens", needs: BULK, run: many_at_once },
+        Case { name: "bulk_ends_once", needs: BULK, run: ends_once },
         Case { name: "bulk_beside_frames", needs: BULK, run: beside_frames },
         Case { name: "bulk_depth_one_is_enough", needs: BULK, run: depth_one },
         Case { name: "bulk_depth_zero_is_no_reads", needs: ANY, run: depth_zero },
@@ -112,6 +113,32 @@ fn many_at_once<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         same(&result?, &pattern(number, 3000 * number + 1))?;
     }
     bench.linger(&mut rig);
+    drop(loans);
+    Ok(())
+}
+
+/// By the short way or by a poll, and not by both.
+fn ends_once<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
+    let (mut rig, duo) = bench.open()?;
+    let payloads = [pattern(1, 5000), pattern(2, 70_000)];
+    let (mut loans, mut ended) = (Vec::new(), Vec::new());
+    for (token, payload) in (0..).zip(&payloads) {
+        let (loan, offer) = loan(&mut rig, &duo, 0, payload)?;
+        rig.ports[1].pull(duo.ids[1], offer, token)?;
+        loans.push(loan);
+    }
+    ended.extend(std::iter::from_fn(|| rig.ports[1].next_pulled(duo.ids[1])));
+    while ended.len() < 2 {
+        ended.push(bench.pulled(&mut rig, &duo, 1)?);
+    }
+    ended.sort_by_key(|(token, _)| *token);
+    for ((wanted, payload), (token, result)) in (0..).zip(&payloads).zip(ended) {
+        ensure!(token == wanted, "token {token} in place of {wanted}");
+        same(&result?, payload)?;
+    }
+    bench.linger(&mut rig);
+    let more = rig.take(1, |event| matches!(event, Event::Pulled { .. }));
+    ensure!(more.is_none() && rig.ports[1].next_pulled(duo.ids[1]).is_none(), "a pull ended twice: {more:?}");
     drop(loans);
     Ok(())
 }
@@ -251,6 +278,8 @@ fn ends_with_connection<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let ended = |event: &Event| matches!(event, Event::Pulled { token: 8, .. });
     let pulled = rig.inbox[1].iter().take(start).filter(|event| ended(event)).count();
     ensure!(pulled == 1, "{pulled} ends of the pull before Closed");
+    // Where it came in place, at once, it is read until here.
+    rig.inbox[1].clear();
     drop(loan);
     Ok(())
 }

@@ -25,6 +25,15 @@ enum Memory {
     Held(Loan, Arc<Release>),
 }
 
+impl Memory {
+    fn release(&self) -> Option<&Arc<Release>> {
+        match self {
+            Self::Own(_) => None,
+            Self::Peer(_, release) | Self::Held(_, release) => Some(release),
+        }
+    }
+}
+
 // SAFETY: the bytes are only read, nobody in this process writes them while the bulk exists (`in_place`'s promise, or
 // the loan inside), and the memory is kept by `memory`.
 unsafe impl Send for Bulk {}
@@ -61,10 +70,7 @@ impl Bulk {
     /// Set when in-place bytes are dropped; `None` when the bytes are our own and the peer's loan is free already.
     #[must_use]
     pub fn release(&self) -> Option<Arc<Release>> {
-        match &self.memory {
-            Memory::Own(_) => None,
-            Memory::Peer(_, release) | Memory::Held(_, release) => Some(Arc::clone(release)),
-        }
+        self.memory.release().map(Arc::clone)
     }
 }
 
@@ -79,7 +85,7 @@ impl Deref for Bulk {
 
 impl Drop for Bulk {
     fn drop(&mut self) {
-        if let Some(release) = self.release() {
+        if let Some(release) = self.memory.release() {
             release.set();
         }
     }

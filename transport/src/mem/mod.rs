@@ -12,6 +12,7 @@
 pub mod bulk;
 pub mod hold;
 pub mod loan;
+pub mod pages;
 pub mod region;
 pub mod run;
 pub mod rx_frame;
@@ -19,6 +20,7 @@ pub mod rx_frame;
 pub use bulk::{Bulk, Release};
 pub use hold::{Holder, RxBuf};
 pub use loan::{Loan, LoanHome, Offer};
+pub use pages::{NotHuge, Pages, PoolMemory};
 pub use region::{Access, Region};
 pub use run::{Lent, Run};
 pub use rx_frame::RxFrame;

@@ -17,6 +17,9 @@ use std::{
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, mremap_fixed};
 
+#[cfg(any(feature = "verbs", test))]
+use super::pages::{HUGE_PAGE_BITS, HUGE_PAGE_BYTES, NotHuge, Pages, Setting, is_large};
+
 /// What a mapping may be used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
@@ -53,10 +56,7 @@ impl Region {
     /// What mmap says.
     pub fn anonymous(bytes: usize) -> io::Result<Self> {
         let map = MmapOptions::new().len(bytes).populate().map_anon()?;
-        let region =
-            Self { map: MmapRaw::from(map), shared: Shared::Nothing, is_viewed: AtomicBool::new(false) };
-        region.not_for_children();
-        Ok(region)
+        Ok(Self::whole(MmapRaw::from(map), Shared::Nothing))
     }
 
     /// Private zeroed memory whose pages come when they are touched.
@@ -102,14 +102,64 @@ impl Region {
     /// # Errors
     /// What mmap says.
     pub fn file(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> io::Result<Self> {
-        let region = Self {
-            map: MmapRaw::from(MmapMut::map_anon(bytes)?),
-            shared: Shared::Once,
-            is_viewed: AtomicBool::new(false),
+        let mut options = MmapOptions::new();
+        options.len(bytes).populate();
+        let map = match access {
+            Access::ReadWrite => options.map_raw(&fd)?,
+            Access::ReadOnly => options.map_raw_read_only(&fd)?,
         };
-        region.fill(0, bytes, fd, 0, access)?;
-        region.not_for_children();
+        Ok(Self::whole(map, Shared::Once))
+    }
+
+    /// As [`Region::file`], to be written, of a file without pages yet, which then come as huge ones if the kernel finds
+    /// any. None at all come where it cannot be asked to bring them: give the file its pages afterwards.
+    ///
+    /// # Errors
+    /// What mmap says.
+    #[cfg(any(feature = "shm", test))]
+    pub(crate) fn file_advised(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+        let region = Self::whole(MmapOptions::new().len(bytes).map_raw(&fd)?, Shared::Once);
+        region.bring_huge();
         Ok(region)
+    }
+
+    /// Private zeroed memory as [`Region::anonymous`], on huge pages if `is_wanted` and there are some.
+    ///
+    /// # Errors
+    /// What mmap says of normal ones.
+    #[cfg(any(feature = "verbs", test))]
+    pub(crate) fn large(bytes: usize, is_wanted: bool) -> io::Result<(Self, Pages)> {
+        if !is_wanted || !is_large(bytes) {
+            let why = if is_wanted { NotHuge::Small } else { NotHuge::Off };
+            return Ok((Self::anonymous(bytes)?, Pages::Normal { why }));
+        }
+        let errno = match MmapOptions::new().len(bytes).huge(Some(HUGE_PAGE_BITS)).populate().map_anon() {
+            Ok(map) => {
+                let pages = Pages::Huge { bytes: HUGE_PAGE_BYTES };
+                return Ok((Self::whole(MmapRaw::from(map), Shared::Nothing), pages));
+            }
+            Err(error) => error.raw_os_error().unwrap_or(0),
+        };
+        let pages = Setting::Private.without_pool(errno);
+        if !matches!(pages, Pages::Advised { .. }) {
+            return Ok((Self::anonymous(bytes)?, pages));
+        }
+        let region = Self::whole(MmapRaw::from(MmapMut::map_anon(bytes)?), Shared::Nothing);
+        region.bring_huge();
+        Ok((region, pages))
+    }
+
+    /// Asks for huge pages, and for all pages now. What is refused comes later, when it is touched.
+    #[cfg(any(feature = "shm", feature = "verbs", test))]
+    fn bring_huge(&self) {
+        let _ = self.map.advise(memmap2::Advice::HugePage);
+        let _ = self.map.advise(memmap2::Advice::PopulateWrite);
+    }
+
+    fn whole(map: MmapRaw, shared: Shared) -> Self {
+        let region = Self { map, shared, is_viewed: AtomicBool::new(false) };
+        region.not_for_children();
+        region
     }
 
     /// Another mapping of the same pages: a ring's without its head, and all of another file's. The first byte of it
@@ -263,6 +313,23 @@ mod tests {
         let reader = Region::ring(fd.as_fd(), 4096, 8192, Access::ReadOnly).unwrap();
         // SAFETY: inside the mapping, written above and not since.
         assert_eq!(unsafe { reader.at(4096 + 5, 1).read() }, 7);
+    }
+
+    #[test]
+    fn large_memory_says_what_it_lies_on() {
+        for (bytes, is_wanted) in [(4096, true), (3 << 20, true), (4 << 20, false), (4 << 20, true)] {
+            let (region, pages) = Region::large(bytes, is_wanted).unwrap();
+            let last = region.at(bytes - 1, 1);
+            // SAFETY: inside the mapping, nobody else has it.
+            assert_eq!(unsafe { last.read() }, 0);
+            // SAFETY: as above.
+            unsafe { last.write(7) };
+            match pages {
+                Pages::Normal { why: NotHuge::Off } => assert!(!is_wanted),
+                Pages::Normal { why: NotHuge::Small } => assert!(!is_large(bytes)),
+                _ => assert!(is_wanted && bytes == 4 << 20, "{pages}"),
+            }
+        }
     }
 
     #[test]

@@ -10,12 +10,14 @@ use rustix::io::Errno;
 use super::{
     live::Live,
     pool::{Pool, PoolSegment},
+    port::{ShmPort, Stage},
     segment::{AttachError, check_file, system_io},
     socket,
 };
 use crate::{
-    BulkError, Loan, Offer, Refused, Violation, Waker,
+    BulkError, ConnId, Loan, Offer, Refused, Violation, Waker,
     mem::{Access, Bulk, Region, Release},
+    sync::prefetch::prefetch_to_read,
 };
 
 /// Segments one connection may pass to us; 4096 of the smallest hold 64 GiB.
@@ -68,6 +70,32 @@ impl Known {
     }
 }
 
+impl ShmPort {
+    /// What `offer` names, or why there is nothing: known at once, as the bytes stay where they are.
+    pub(super) fn look_up(&mut self, conn: ConnId, offer: Offer) -> Result<Result<Bulk, BulkError>, Refused> {
+        let limit = self.gate.config().bulk_bytes_max;
+        let live = self.live(conn).ok_or(Refused::Closed)?;
+        if live.negotiated.initiator_depth.granted == 0 {
+            return Err(Refused::NoReads);
+        }
+        if offer.len > limit {
+            let in_words = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+            return Err(Refused::TooLarge { bytes: in_words(offer.len), limit: in_words(limit) });
+        }
+        if !live.has_segment(offer.key) {
+            // It was sent before the offer, so it is there.
+            self.read_socket(conn);
+        }
+        let slot = self.slots.get_mut(conn.index() as usize).ok_or(Refused::Closed)?;
+        let Stage::Live(live) = &mut slot.stage else { return Err(Refused::Closed) };
+        let result = live.bulk(offer, self.gate.waker());
+        if result.is_ok() {
+            slot.counters.in_place_bytes += offer.len;
+        }
+        Ok(result)
+    }
+}
+
 impl Live {
     /// Describes `loan`; passes its segment first when the peer has not got it.
     pub(super) fn offer(&mut self, known: &mut Known, pool: &Pool, loan: &Loan) -> Result<Offer, Refused> {
@@ -112,6 +140,8 @@ impl Live {
         if len > region.len() || offset > region.len() - len {
             return Err(bad());
         }
+        // It is read as soon as the engine has handed it out.
+        prefetch_to_read(region.at(offset, len));
         let region = Arc::clone(region);
         let release = self.passed.release(waker);
         // SAFETY: the bytes are inside a segment that this process maps read-only; the peer, of the same user, is

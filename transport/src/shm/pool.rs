@@ -2,7 +2,8 @@
 //! something in them.
 //!
 //! A segment may be mapped by several peers, all of this user; it stays until the pool's last loan and handle are gone.
-//! The pool so keeps the most that was ever lent at once. Only where a connection ended while its peer was still reading
+//! The pool so keeps the most that was ever lent at once. What was given back last stays as it was cut, for the next loan of
+//! its size: who lends one buffer after another of the same size looks for no gap. Only where a connection ended while its peer was still reading
 //! a loan is nothing cut any more: that segment goes with the last loan in it, and its pages with the last reader.
 
 use std::{
@@ -11,14 +12,23 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
+use rustix::{fs::MemfdFlags, io::Errno};
+
 use super::{
-    segment::{SEALS, create_file, system_io},
+    segment::{SEALS, create_hollow, fill_file, system_io},
     system,
 };
 use crate::{
     PortError,
-    mem::{Access, Loan, LoanHome, Region},
+    mem::{
+        Access, Loan, LoanHome, NotHuge, Pages, PoolMemory, Region,
+        pages::{HUGE_PAGE_BYTES, Setting, is_large},
+    },
+    sync::prefetch::prefetch_to_write,
 };
+
+/// What the kernel shows of its memory.
+const NAME: &str = "gimmal-pool";
 
 /// Size of a segment, unless one loan needs more.
 pub(super) const POOL_SEGMENT_BYTES: usize = 16 << 20;
@@ -27,6 +37,9 @@ const GRAIN: usize = 128;
 /// Loans of a page and more begin on a page.
 const PAGE: usize = 4096;
 
+/// Pieces that wait, as they were cut, for a loan of their size.
+const RECENT: usize = 8;
+
 /// One piece of memory that loans are cut from.
 #[derive(Debug)]
 pub(super) struct PoolSegment {
@@ -34,14 +47,46 @@ pub(super) struct PoolSegment {
     pub(super) id: u64,
     pub(super) fd: OwnedFd,
     region: Region,
+    pages: Pages,
 }
 
 impl PoolSegment {
-    fn create(id: u64, bytes: usize) -> Result<Self, PortError> {
-        let fd = create_file("gimmal-pool", bytes)?;
+    fn create(id: u64, bytes: usize, wants_huge: bool) -> Result<Self, PortError> {
+        let pages = if !wants_huge {
+            Pages::Normal { why: NotHuge::Off }
+        } else if !is_large(bytes) {
+            Pages::Normal { why: NotHuge::Small }
+        } else {
+            match Self::create_huge(id, bytes) {
+                Ok(segment) => return Ok(segment),
+                Err(PortError::System { errno, .. }) => Setting::Shared.without_pool(errno),
+                Err(error) => return Err(error),
+            }
+        };
+        let fd = create_hollow(NAME, bytes, MemfdFlags::empty())?;
+        let region = if matches!(pages, Pages::Advised { .. }) {
+            let region = Region::file_advised(fd.as_fd(), bytes).map_err(system_io("mmap"))?;
+            fill_file(&fd, bytes)?;
+            region
+        } else {
+            fill_file(&fd, bytes)?;
+            Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(system_io("mmap"))?
+        };
+        rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("F_ADD_SEALS"))?;
+        Ok(Self { id, fd, region, pages })
+    }
+
+    /// On pages of the system's pool of huge ones.
+    fn create_huge(id: u64, bytes: usize) -> Result<Self, PortError> {
+        let fd = create_hollow(NAME, bytes, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)?;
+        fill_file(&fd, bytes)?;
         let region = Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(system_io("mmap"))?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("F_ADD_SEALS"))?;
-        Ok(Self { id, fd, region })
+        // Kernels before 5.13 take this seal of huge pages, and then let a peer write all the same.
+        if Region::file(fd.as_fd(), bytes, Access::ReadWrite).is_ok() {
+            return Err(system("F_SEAL_FUTURE_WRITE")(Errno::OPNOTSUPP));
+        }
+        Ok(Self { id, fd, region, pages: Pages::Huge { bytes: HUGE_PAGE_BYTES } })
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -58,6 +103,7 @@ impl PoolSegment {
 /// All segments of a port.
 #[derive(Debug)]
 pub(super) struct Pool {
+    wants_huge: bool,
     state: Mutex<State>,
 }
 
@@ -67,13 +113,15 @@ struct State {
     segments: Vec<Option<Arc<PoolSegment>>>,
     /// For each segment: the gaps, offset to bytes. `None`: it is retired.
     gaps: Vec<Option<BTreeMap<usize, usize>>>,
-    /// What is lent: bytes by ticket.
+    /// What is lent, and what is recent: bytes by ticket.
     lent: BTreeMap<u64, usize>,
+    /// What was given back and has not returned to the gaps: ticket and bytes, the last one last.
+    recent: Vec<(u64, usize)>,
 }
 
 impl Pool {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default() })
+    pub(super) fn new(wants_huge: bool) -> Arc<Self> {
+        Arc::new(Self { wants_huge, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -89,15 +137,14 @@ impl Pool {
         }
         let rounded = bytes.max(1).next_multiple_of(GRAIN);
         let mut state = self.state();
-        let (segment, offset) = match state.cut(rounded) {
-            Some(place) => place,
+        let ticket = match state.take(rounded) {
+            Some(ticket) => ticket,
             None => {
-                state.grow(rounded)?;
-                state.cut(rounded).ok_or_else(too_large)?
+                state.grow(rounded, self.wants_huge)?;
+                state.take(rounded).ok_or_else(too_large)?
             }
         };
-        let ticket = ticket(segment, offset);
-        state.lent.insert(ticket, rounded);
+        let (segment, offset) = place(ticket);
         let memory = state.segments[segment].as_ref().map(|segment| segment.region.at(offset, bytes));
         let memory = memory.ok_or_else(too_large)?;
         // SAFETY: the bytes were cut out of a gap and return there only by `give_back`; they came zeroed from the kernel;
@@ -113,10 +160,17 @@ impl Pool {
         known.extend(state.segments.iter().skip(known.len()).map(weak));
     }
 
+    /// What there is now.
+    pub(super) fn memory(&self) -> Vec<PoolMemory> {
+        let state = self.state();
+        let piece = |segment: &Arc<PoolSegment>| PoolMemory { bytes: segment.bytes(), pages: segment.pages };
+        state.segments.iter().flatten().map(piece).collect()
+    }
+
     #[cfg(all(test, not(loom)))]
     pub(super) fn counts(&self) -> (usize, usize) {
         let state = self.state();
-        (state.segments.iter().flatten().count(), state.lent.len())
+        (state.segments.iter().flatten().count(), state.lent.len() - state.recent.len())
     }
 }
 
@@ -131,6 +185,21 @@ impl LoanHome for Pool {
 }
 
 impl State {
+    /// A piece of `bytes`: one that was lent with this size before, else a part of a gap.
+    fn take(&mut self, bytes: usize) -> Option<u64> {
+        if let Some(at) = self.recent.iter().rposition(|(_, size)| *size == bytes) {
+            return Some(self.recent.remove(at).0);
+        }
+        let place = self.cut(bytes).or_else(|| {
+            self.forget_recent();
+            self.cut(bytes)
+        });
+        let (segment, offset) = place?;
+        let ticket = ticket(segment, offset);
+        self.lent.insert(ticket, bytes);
+        Some(ticket)
+    }
+
     /// The first gap that fits.
     fn cut(&mut self, bytes: usize) -> Option<(usize, usize)> {
         for (index, gaps) in self.gaps.iter_mut().enumerate() {
@@ -152,16 +221,40 @@ impl State {
         None
     }
 
-    fn grow(&mut self, bytes: usize) -> Result<(), PortError> {
+    fn grow(&mut self, bytes: usize, wants_huge: bool) -> Result<(), PortError> {
         let bytes = bytes.max(POOL_SEGMENT_BYTES).next_power_of_two();
-        let segment = PoolSegment::create(self.segments.len() as u64, bytes)?;
+        let segment = PoolSegment::create(self.segments.len() as u64, bytes, wants_huge)?;
+        tracing::debug!(bytes, pages = %segment.pages, "a pool segment more");
         self.segments.push(Some(Arc::new(segment)));
         self.gaps.push(Some(BTreeMap::from([(0, bytes)])));
         Ok(())
     }
 
     fn give_back(&mut self, ticket: u64) {
-        let Some(mut bytes) = self.lent.remove(&ticket) else { return };
+        let Some(&bytes) = self.lent.get(&ticket) else { return };
+        let (segment, offset) = place(ticket);
+        let is_retired = !matches!(self.gaps.get(segment), Some(Some(_)));
+        let Some(Some(segment)) = self.segments.get(segment).filter(|_| !is_retired) else {
+            return self.join(ticket, bytes);
+        };
+        // Most likely this is the next loan, and its reader has its first line.
+        prefetch_to_write(segment.region.at(offset, 1));
+        if self.recent.len() == RECENT {
+            let (oldest, bytes) = self.recent.remove(0);
+            self.join(oldest, bytes);
+        }
+        self.recent.push((ticket, bytes));
+    }
+
+    fn forget_recent(&mut self) {
+        for (ticket, bytes) in std::mem::take(&mut self.recent) {
+            self.join(ticket, bytes);
+        }
+    }
+
+    /// Joins what is not lent any more to the gaps around it.
+    fn join(&mut self, ticket: u64, mut bytes: usize) {
+        self.lent.remove(&ticket);
         let (segment, mut start) = place(ticket);
         let Some(Some(gaps)) = self.gaps.get_mut(segment) else { return self.forget(segment) };
         if let Some((&before, &size)) = gaps.range(..start).next_back()
@@ -179,6 +272,7 @@ impl State {
 
     /// Retires the segment: the rest of it is given up with what may still be read, and not kept apart for ever.
     fn set_aside(&mut self, ticket: u64) {
+        self.forget_recent();
         self.lent.remove(&ticket);
         let (segment, _) = place(ticket);
         if let Some(gaps) = self.gaps.get_mut(segment) {

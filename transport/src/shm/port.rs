@@ -19,9 +19,9 @@ use super::{
     system,
 };
 use crate::{
-    Batch, Chain, CloseReason, ConnId, Credit, Event, Negotiated, Port, PortConfig, PortCounters, PortError,
-    Position, Refused, Staged, Tag, Time, Waker,
-    mem::{Loan, Offer, Run, RxFrame},
+    Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, Negotiated, Port, PortConfig, PortCounters,
+    PortError, Position, Refused, Staged, Tag, Time, Waker,
+    mem::{Bulk, Loan, Offer, Run, RxFrame},
     sync::{
         Doorbell,
         wake::{announce, settle, withdraw},
@@ -31,7 +31,7 @@ use crate::{
 /// Connections of one thread over shared memory.
 #[derive(Debug)]
 pub struct ShmPort {
-    gate: ShmGate,
+    pub(super) gate: ShmGate,
     pub(super) epoll: OwnedFd,
     pub(super) slots: Vec<Slot>,
     free: Vec<u32>,
@@ -63,7 +63,7 @@ pub struct ShmPort {
 pub(super) struct Slot {
     pub(super) generation: u32,
     pub(super) stage: Stage,
-    counters: PortCounters,
+    pub(super) counters: PortCounters,
 }
 
 /// What is in a slot.
@@ -118,7 +118,7 @@ impl ShmPort {
     }
 
     #[inline]
-    fn live(&mut self, conn: ConnId) -> Option<&mut Live> {
+    pub(super) fn live(&mut self, conn: ConnId) -> Option<&mut Live> {
         let slot = self.slots.get_mut(conn.index() as usize)?;
         match &mut slot.stage {
             Stage::Live(live) if slot.generation == conn.generation() => Some(live),
@@ -183,7 +183,7 @@ impl ShmPort {
             list.retain(|other| *other != index);
         }
         self.published = 0;
-        self.gate.open().remove(&conn);
+        self.gate.open().remove(conn);
         tracing::debug!(?conn, %reason, "closed");
         self.news.push_back(Event::Closed { conn, reason });
     }
@@ -418,27 +418,19 @@ impl Port for ShmPort {
     }
 
     fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
-        let limit = self.gate.config().bulk_bytes_max;
-        let live = self.live(conn).ok_or(Refused::Closed)?;
-        if live.negotiated.initiator_depth.granted == 0 {
-            return Err(Refused::NoReads);
-        }
-        if offer.len > limit {
-            let in_words = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-            return Err(Refused::TooLarge { bytes: in_words(offer.len), limit: in_words(limit) });
-        }
-        if !live.has_segment(offer.key) {
-            // It was sent before the offer, so it is there.
-            self.read_socket(conn);
-        }
-        let waker = Arc::clone(self.gate.waker());
-        let live = self.live(conn).ok_or(Refused::Closed)?;
-        let result = live.bulk(offer, &waker);
-        if result.is_ok() {
-            self.slots[conn.index() as usize].counters.in_place_bytes += offer.len;
-        }
+        let result = self.look_up(conn, offer)?;
         self.news.push_back(Event::Pulled { conn, token, result });
         Ok(())
+    }
+
+    fn next_pulled(&mut self, conn: ConnId) -> Option<(u64, Result<Bulk, BulkError>)> {
+        if !matches!(self.news.front(), Some(Event::Pulled { conn: whose, .. }) if *whose == conn) {
+            return None;
+        }
+        match self.news.pop_front() {
+            Some(Event::Pulled { token, result, .. }) => Some((token, result)),
+            _ => None,
+        }
     }
 
     #[inline]

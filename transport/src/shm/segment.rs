@@ -160,12 +160,22 @@ impl<K> Segment<K> {
 
 /// A memfd of `bytes` whose pages are there, not sealed yet.
 pub(super) fn create_file(name: &str, bytes: usize) -> Result<OwnedFd, PortError> {
-    let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
+    let fd = create_hollow(name, bytes, MemfdFlags::empty())?;
+    fill_file(&fd, bytes)?;
+    Ok(fd)
+}
+
+/// A memfd of `bytes` without its pages.
+pub(super) fn create_hollow(name: &str, bytes: usize, kind: MemfdFlags) -> Result<OwnedFd, PortError> {
+    let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC | kind;
     let fd = rustix::fs::memfd_create(name, flags).map_err(system("memfd_create"))?;
     rustix::fs::ftruncate(&fd, bytes as u64).map_err(system("ftruncate"))?;
-    // Now, as an error, and not later as a SIGBUS in the middle of a frame.
-    rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes as u64).map_err(system("fallocate"))?;
     Ok(fd)
+}
+
+/// Gives it the pages that it has not: now, as an error, and not later as a SIGBUS in the middle of a frame.
+pub(super) fn fill_file(fd: &OwnedFd, bytes: usize) -> Result<(), PortError> {
+    rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, bytes as u64).map_err(system("fallocate"))
 }
 
 /// Why a peer's segment was not taken.

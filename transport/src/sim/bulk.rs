@@ -111,12 +111,35 @@ impl World {
         if let Some(entry) = self.conns.get_mut(&conn) {
             entry.ends[side].pulls.push_back(Pull { token, offer, issued: 0, arrived: 0, flipped: None });
         }
-        if in_place {
+        if in_place && self.is_there_at_once(conn, side) {
+            self.on_in_place(conn, side);
+        } else if in_place {
             self.come_back(conn, side, Duration::ZERO, Happening::InPlace { conn, side });
         } else {
             self.issue(conn, side);
         }
         Ok(())
+    }
+
+    /// Bulk in place is there at once, as often as not, when no other is on its way.
+    fn is_there_at_once(&mut self, conn: u64, side: Side) -> bool {
+        let is_sole = self.conns.get(&conn).is_some_and(|conn| conn.ends[side].pulls.len() == 1);
+        is_sole && self.hears(conn) && self.rng.below(2) == 0
+    }
+
+    /// A pull that is over, if nothing waits before it.
+    pub(super) fn next_pulled(
+        &mut self,
+        port: u64,
+        conn: u64,
+        side: Side,
+    ) -> Option<(u64, Result<Bulk, BulkError>)> {
+        let inbox = &self.conns.get(&conn)?.ends[side].inbox;
+        matches!(inbox.front(), Some(Inbound::Pulled { .. })).then_some(())?;
+        match self.take(port, conn, side)?.1 {
+            Inbound::Pulled { token, result } => Some((token, result)),
+            _ => None,
+        }
     }
 
     /// The bytes that `offer` names, if the peer of `side` really offers them.

@@ -13,8 +13,9 @@ use super::{
     world::{Inbound, Life, Shared, Side},
 };
 use crate::{
-    Batch, Chain, CloseReason, ConnId, Credit, Event, FrameWord, Gate, Loan, LoanError, Negotiated, Offer,
-    Port, PortConfig, PortCounters, PortError, Position, Refused, RxFrame, Tag, Time, Waker,
+    Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, FrameWord, Gate, Loan, LoanError,
+    Negotiated, Offer, Port, PortConfig, PortCounters, PortError, Position, Refused, RxFrame, Tag, Time,
+    Waker,
     frame::{FRAME_WORD_BYTES, span},
     sync::Doorbell,
 };
@@ -348,6 +349,11 @@ impl Port for SimPort {
     fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
         let (id, side) = self.open_end(conn)?;
         self.shared.with(|world| world.pull(id, side, offer, token))
+    }
+
+    fn next_pulled(&mut self, conn: ConnId) -> Option<(u64, Result<Bulk, BulkError>)> {
+        let (id, side) = self.open_end(conn).ok()?;
+        self.shared.with(|world| world.next_pulled(self.id, id, side))
     }
 
     fn poll(&mut self, now: Time, batch: &mut Batch) {

@@ -406,7 +406,7 @@ impl World {
         }
     }
 
-    fn hears(&self, conn: u64) -> bool {
+    pub(super) fn hears(&self, conn: u64) -> bool {
         self.conns.get(&conn).is_some_and(|conn| !conn.silent)
     }
 

@@ -1,4 +1,4 @@
-//! Asking for a cache line before it is written.
+//! Asking for a cache line before it is written, or read.
 
 use std::ptr::NonNull;
 
@@ -20,6 +20,24 @@ pub(crate) fn prefetch_to_write(place: NonNull<u8>) {
     // SAFETY: a hint, as above.
     unsafe {
         std::arch::asm!("prfm pstl1keep, [{}]", in(reg) place.as_ptr(), options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = place;
+}
+
+/// Fetches the line of `place` to be read soon; as [`prefetch_to_write`] otherwise.
+#[cfg(feature = "shm")]
+#[inline(always)]
+pub(crate) fn prefetch_to_read(place: NonNull<u8>) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prefetcht0 [{}]", in(reg) place.as_ptr(), options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) place.as_ptr(), options(nostack, preserves_flags, readonly));
     }
     #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     let _ = place;

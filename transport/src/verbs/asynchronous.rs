@@ -222,6 +222,9 @@ impl Watches {
             unsafe { sys::ibv_ack_async_event(event.as_mut_ptr()) };
             let event = DeviceEvent::from_raw(kind);
             tracing::debug!(kind, name = event.name(), device = context.name(), "asynchronous event");
+            if event == DeviceEvent::GidChange {
+                context.known_ports.forget();
+            }
             news.push(DeviceNews { event, context: context.raw().addr(), element });
         }
         news

@@ -13,7 +13,7 @@ use crate::{
     CloseReason, Time,
     verbs::{
         conn::{Conn, Phase},
-        control::{Command, ControlHandle},
+        mailbox::{Command, ControlHandle},
         qp::SendList,
     },
 };

@@ -149,10 +149,12 @@ impl Conn {
         let Some(belongings) = &self.belongings else { return };
         let (bytes, len) = self.ours.seal(self.session.as_ref(), self.active);
         let from = self.grants.write(&bytes, len);
-        let flags = Flags { signalled: true, inline: false };
-        list.send(WrId::new(Kind::Grant, self.id, 0), from, flags);
+        // On a ring whatever is signalled next tells that it arrived: nobody wakes up for it.
+        let signalled = self.negotiated.path == DataPath::SendRecv;
+        list.send(WrId::new(Kind::Grant, self.id, 0), from, Flags { signalled, inline: false });
         match list.post(&belongings.qp) {
-            Ok(()) => self.tx.posted_other(None),
+            Ok(()) if signalled => self.tx.posted_other(None),
+            Ok(()) => {}
             Err(error) => self.fail_post("ibv_post_send", error.errno, now),
         }
     }

@@ -23,10 +23,11 @@ use crate::{
         cm::{
             CmEvent, CmId, ConnectCall, EventChannel, EventKind, IdKey, reject, table::Action, table::State,
         },
-        control::{Command, Control},
+        control::Control,
         entry::{Entry, Handle, Live, Role},
         gate::Shared,
         lane::{Holdings, Lane, LinkParts, WireError},
+        mailbox::Command,
         naming,
         qp::Qp,
         raw::{CmError, PathData, Target},

@@ -11,8 +11,8 @@ use crate::{
     ConnectError, Connecting,
     verbs::{
         connect::{Attempt, Outcome},
-        control::{Command, ControlGone, ControlHandle},
         link::VerbsLink,
+        mailbox::{Command, ControlGone, ControlHandle},
     },
 };
 

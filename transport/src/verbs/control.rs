@@ -9,125 +9,57 @@
 
 use std::{
     collections::HashMap,
-    os::fd::{AsFd, OwnedFd},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    os::fd::AsFd,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use crossbeam::channel::{Receiver, Sender, bounded};
+use crossbeam::channel::{Receiver, bounded, unbounded};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::{
-    AcceptError, CloseReason, ConnectError, ListenError, ListenOptions, PortError, Refusal, RejectReason,
-    rejected::Rejected,
+    CloseReason, PortError, Refusal, RejectReason,
     verbs::{
         asynchronous::{DeviceEvent, Watches},
         cm::{
             CmEvent, CmId, EventChannel, EventKind, IdKey,
             table::{Action, Happening, action, answers},
         },
-        connect::{Active, Attempt, Outcome},
+        connect::{Active, Attempt},
         entry::{Entry, Handle, Role},
-        gate::Shared,
         lane::{Holdings, LinkParts},
-        listen::{Listening, Request},
+        listen::Listening,
+        mailbox::{Command, ControlHandle, Mailbox},
         qp::Qp,
-        raw::{CmError, Target},
         removal::Removals,
         sys,
         turns::Turns,
     },
 };
 
-/// Commands that may wait. Senders block above it; the thread always drains.
-const COMMANDS: usize = 4096;
-/// How long dropping the last handle waits for the thread.
-const END_WAIT: Duration = Duration::from_secs(1);
+const CHANNEL: u64 = 0;
+const BELL: u64 = 1;
 
-/// What other threads ask for.
-#[derive(Debug)]
-pub(crate) enum Command {
-    Connect(Box<Attempt>),
-    /// A name was looked up, on a helper thread.
-    Named {
-        ticket: u64,
-        result: Result<Vec<Target>, CmError>,
-    },
-    /// `rdma_connect` returned, on a helper thread.
-    Called {
-        handle: Handle,
-        result: Result<(), i32>,
-    },
-    /// The caller does not want it any more; what is in `outcome` is destroyed too.
-    GiveUp {
-        ticket: u64,
-        outcome: Receiver<Outcome>,
-    },
-    Listen {
-        addresses: Vec<std::net::SocketAddr>,
-        options: ListenOptions,
-        requests: Sender<Request>,
-        rejected: Arc<Rejected>,
-        reply: Sender<Result<(Vec<Handle>, u16), ListenError>>,
-    },
-    /// Ends listening; `requests` nobody took are refused.
-    Unlisten {
-        ids: Vec<Handle>,
-        requests: Receiver<Request>,
-        done: Sender<()>,
-    },
-    Accept {
-        handle: Handle,
-        shared: Arc<Shared>,
-        reply: Sender<Result<LinkParts, AcceptError>>,
-    },
-    Reject {
-        handle: Handle,
-        refusal: Refusal,
-    },
-    Disconnect {
-        handle: Handle,
-    },
-    /// Disconnects, destroys the queue pair and the id, then lets go of what they used.
-    Destroy {
-        handle: Handle,
-        qp: Qp,
-        holdings: Box<Holdings>,
-    },
-    Stop,
+pub(crate) struct Control {
+    pub(crate) channel: Arc<EventChannel>,
+    pub(crate) ids: HashMap<IdKey, Entry>,
+    /// Attempts whose name is being looked up.
+    pub(crate) naming: HashMap<u64, Box<Attempt>>,
+    pub(crate) turns: Turns,
+    inbox: Receiver<Command>,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) watches: Watches,
+    pub(crate) removals: Removals,
+    serial: u64,
+    stray_events: u64,
+    stopping: bool,
+    /// No attempt's deadline is before it. Most end long before theirs: then it is looked at once, in vain.
+    next_look: Option<Instant>,
 }
 
-/// Sends commands.
-#[derive(Clone, Debug)]
-pub(crate) struct Mailbox {
-    commands: Sender<Command>,
-    bell: Arc<OwnedFd>,
-}
-
-impl Mailbox {
-    /// `false`: the thread is gone, and with it everything it had.
-    pub(crate) fn send(&self, command: Command) -> bool {
-        let sent = self.commands.send(command).is_ok();
-        // A full counter is readable already.
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
-        sent
-    }
-}
-
-/// Keeps the thread alive.
-#[derive(Debug)]
-pub(crate) struct ControlHandle {
-    mailbox: Mailbox,
-    ended: Receiver<()>,
-    tickets: AtomicU64,
-}
-
-impl ControlHandle {
-    /// Starts the thread.
-    pub(crate) fn start() -> Result<Arc<Self>, PortError> {
+impl Control {
+    /// Starts the thread; it ends with the last handle.
+    pub(crate) fn spawn() -> Result<Arc<ControlHandle>, PortError> {
         let channel = EventChannel::new()?;
         let system =
             |step| move |error: rustix::io::Errno| PortError::System { step, errno: error.raw_os_error() };
@@ -137,10 +69,10 @@ impl ControlHandle {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
                 .map_err(system("epoll_ctl"))?;
         }
-        let (commands, inbox) = bounded(COMMANDS);
+        let (commands, inbox) = unbounded();
         let (end, ended) = bounded(1);
-        let mailbox = Mailbox { commands, bell: Arc::new(bell) };
-        let control = Control {
+        let mailbox = Mailbox::new(commands, bell);
+        let control = Self {
             channel,
             ids: HashMap::new(),
             naming: HashMap::new(),
@@ -165,49 +97,9 @@ impl ControlHandle {
                 step: "starting the control thread",
                 errno: error.raw_os_error().unwrap_or(0),
             })?;
-        Ok(Arc::new(Self { mailbox, ended, tickets: AtomicU64::new(1) }))
+        Ok(Arc::new(ControlHandle::new(mailbox, ended)))
     }
 
-    pub(crate) fn send(&self, command: Command) -> bool {
-        self.mailbox.send(command)
-    }
-
-    /// A number for an attempt.
-    pub(crate) fn ticket(&self) -> u64 {
-        self.tickets.fetch_add(1, Ordering::Relaxed)
-    }
-}
-
-impl Drop for ControlHandle {
-    fn drop(&mut self) {
-        self.mailbox.send(Command::Stop);
-        if self.ended.recv_timeout(END_WAIT).is_err() {
-            tracing::debug!("an rdma_connect still runs; the control thread ends when it returns");
-        }
-    }
-}
-
-const CHANNEL: u64 = 0;
-const BELL: u64 = 1;
-
-pub(crate) struct Control {
-    pub(crate) channel: Arc<EventChannel>,
-    pub(crate) ids: HashMap<IdKey, Entry>,
-    /// Attempts whose name is being looked up.
-    pub(crate) naming: HashMap<u64, Box<Attempt>>,
-    pub(crate) turns: Turns,
-    inbox: Receiver<Command>,
-    pub(crate) mailbox: Mailbox,
-    pub(crate) watches: Watches,
-    pub(crate) removals: Removals,
-    serial: u64,
-    stray_events: u64,
-    stopping: bool,
-    /// No attempt's deadline is before it. Most end long before theirs: then it is looked at once, in vain.
-    next_look: Option<Instant>,
-}
-
-impl Control {
     fn run(mut self) {
         let mut ready = Vec::with_capacity(16);
         loop {
@@ -259,8 +151,7 @@ impl Control {
     }
 
     fn take_commands(&mut self) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&*self.mailbox.bell, &mut count);
+        self.mailbox.silence();
         while let Ok(command) = self.inbox.try_recv() {
             self.on_command(command);
         }
@@ -286,13 +177,7 @@ impl Control {
                 }
                 let _ = done.send(());
             }
-            Command::Accept { handle, shared, reply } => {
-                if let Err(unwanted) = reply.send(self.accept(handle, &shared))
-                    && let Ok(parts) = unwanted.into_inner()
-                {
-                    self.discard(parts);
-                }
-            }
+            Command::Accept { handle, shared, then } => (then.0)(self.accept(handle, &shared)),
             Command::Reject { handle, refusal } => self.reject(handle, &refusal),
             Command::Disconnect { handle } => {
                 if let Some(entry) = self.ids.get(&handle.key).filter(|entry| entry.serial == handle.serial)
@@ -568,21 +453,6 @@ fn how_gone(event: &CmEvent) -> &'static str {
         "disconnected"
     }
 }
-
-/// What a caller is told when the control thread is gone.
-pub(crate) fn gone() -> PortError {
-    PortError::System { step: "asking the control thread, which has ended", errno: 0 }
-}
-
-impl From<ControlGone> for ConnectError {
-    fn from(_: ControlGone) -> Self {
-        Self::Port(gone())
-    }
-}
-
-/// Marks that.
-#[derive(Debug)]
-pub(crate) struct ControlGone;
 
 fn timespec(span: Duration) -> rustix::time::Timespec {
     // Rounded up to the next millisecond, so that the deadline has passed when we wake.

@@ -19,6 +19,7 @@ use crate::{
     Capabilities, PortError,
     verbs::{
         gate::{Shared, lock},
+        ports::KnownPorts,
         sys,
     },
 };
@@ -29,6 +30,7 @@ pub(crate) struct Context {
     raw: NonNull<sys::ibv_context>,
     /// The port that uses it.
     owner: OnceLock<Weak<Shared>>,
+    pub(crate) known_ports: KnownPorts,
 }
 
 // SAFETY: verbs contexts may be used from any thread (ibv_open_device(3)); we keep no thread-bound state with it.
@@ -43,7 +45,7 @@ impl Context {
     /// `raw` is the `verbs` of a live `rdma_cm_id`.
     pub(crate) unsafe fn of(raw: NonNull<sys::ibv_context>) -> Result<Arc<Self>, PortError> {
         held().hold(raw.as_ptr().addr())?;
-        Ok(Arc::new(Self { raw, owner: OnceLock::new() }))
+        Ok(Arc::new(Self { raw, owner: OnceLock::new(), known_ports: KnownPorts::default() }))
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_context {

@@ -16,14 +16,14 @@ use std::sync::{
 use crossbeam::queue::ArrayQueue;
 
 use crate::{
-    CloseReason, ConnId, LoanError, PortConfig, PortError,
+    CloseReason, ConnId, LoanError, PoolMemory, PortConfig, PortError,
     mem::Loan,
     provider::{Gate, Waker},
     verbs::{
-        control::ControlHandle,
         cq::Cq,
         device::{Context, DeviceLimits, Pd},
         grant::{GrantPages, GrantPlaces},
+        mailbox::ControlHandle,
         pool::Pool,
         rings::{Rings, Room},
         wr_id::INDEX_LIMIT,
@@ -54,6 +54,10 @@ impl Gate for VerbsGate {
         let device = self.shared.device_of(conn).ok_or(LoanError::Closed)?;
         Ok(device.pool.allocate(bytes)?.loan)
     }
+
+    fn memory(&self) -> Vec<PoolMemory> {
+        lock(&self.shared.devices).iter().flat_map(|device| device.pool.memory()).collect()
+    }
 }
 
 /// What a port has of one device.
@@ -68,12 +72,12 @@ pub(crate) struct PortDevice {
 }
 
 impl PortDevice {
-    fn new(context: Arc<Context>) -> Result<Arc<Self>, PortError> {
+    fn new(context: Arc<Context>, config: &PortConfig) -> Result<Arc<Self>, PortError> {
         let limits = context.query()?;
         // First of all, see `Cq`: siw needs one of this size before its first queue pairs.
         let cq = Cq::new(&context, &limits)?;
         let pd = Pd::new(&context)?;
-        let pool = Pool::new(Arc::clone(&pd), limits.iwarp);
+        let pool = Pool::new(Arc::clone(&pd), limits.iwarp, config.huge_pages);
         let (cqs, grants) = (Mutex::new(vec![cq]), Mutex::default());
         Ok(Arc::new(Self { pool, pd, cqs, grants, limits, context }))
     }
@@ -189,7 +193,7 @@ impl Shared {
         // SAFETY: the caller's promise.
         let context = unsafe { Context::of(context) }?;
         context.set_owner(self);
-        let device = PortDevice::new(context)?;
+        let device = PortDevice::new(context, &self.config)?;
         devices.push(Arc::clone(&device));
         Ok(device)
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::verbs::{
-    control::{Command, ControlHandle},
     lane::LinkParts,
+    mailbox::{Command, ControlHandle},
 };
 
 /// See [`Provider::Link`](crate::Provider::Link).

@@ -16,11 +16,12 @@ use crate::{
     rejected::Rejected,
     verbs::{
         cm::{CmEvent, CmId},
-        control::{self, Command, Control, ControlHandle},
+        control::Control,
         entry::{Handle, Live, Role},
         gate::{Shared, VerbsGate},
         lane::{CREATE_QP, Lane, LinkParts, WireError},
         link::VerbsLink,
+        mailbox::{self, Command, ControlHandle, Then},
         naming::look_up,
         ports, sys,
         timers::{set_ack_timeout, set_rnr_timer},
@@ -336,7 +337,7 @@ impl VerbsListener {
             rejected: Arc::clone(&rejected),
             reply,
         });
-        let (ids, bound) = answer.recv().map_err(|_| ListenError::Port(control::gone()))??;
+        let (ids, bound) = answer.recv().map_err(|_| ListenError::Port(mailbox::gone()))??;
         let address = Address::Rdma { host: host.to_owned(), port: bound, via: Via::default() };
         Ok(Self { control: Arc::clone(control), address, ids, requests, rejected })
     }
@@ -404,13 +405,25 @@ impl Incoming for VerbsIncoming {
         self.request.peer.clone()
     }
 
-    fn accept(mut self, gate: &VerbsGate) -> Result<VerbsLink, AcceptError> {
-        self.answered = true;
+    fn accept(self, gate: &VerbsGate) -> Result<VerbsLink, AcceptError> {
         let (reply, answer) = bounded(1);
-        let shared = Arc::clone(&gate.shared);
-        self.control.send(Command::Accept { handle: self.request.handle, shared, reply });
-        let parts = answer.recv().map_err(|_| AcceptError::Port(control::gone()))??;
-        Ok(VerbsLink::new(parts, &self.control))
+        self.accept_then(gate, move |outcome| {
+            // The other end waits below.
+            let _ = reply.send(outcome);
+        });
+        answer.recv().map_err(|_| AcceptError::Port(mailbox::gone()))?
+    }
+
+    fn accept_then(
+        mut self,
+        gate: &VerbsGate,
+        then: impl FnOnce(Result<VerbsLink, AcceptError>) + Send + 'static,
+    ) {
+        self.answered = true;
+        let control = Arc::clone(&self.control);
+        let then = move |outcome: Result<_, _>| then(outcome.map(|parts| VerbsLink::new(parts, &control)));
+        let (handle, shared) = (self.request.handle, Arc::clone(&gate.shared));
+        self.control.send(Command::Accept { handle, shared, then: Then(Box::new(then)) });
     }
 
     fn refuse(mut self, refusal: Refusal) {

@@ -33,6 +33,7 @@ mod knock;
 mod lane;
 mod link;
 mod listen;
+mod mailbox;
 mod mr;
 mod naming;
 mod poll;
@@ -79,7 +80,7 @@ pub use mr::registrations;
 pub use port::VerbsPort;
 pub use rnr::{RnrCounters, rnr_counters};
 
-use self::{connect::Attempt, control::ControlHandle, gate::lock};
+use self::{connect::Attempt, control::Control, gate::lock, mailbox::ControlHandle};
 
 /// The provider. Its control thread starts with the first use and ends with the last user.
 #[derive(Clone, Debug, Default)]
@@ -100,7 +101,7 @@ impl Verbs {
             return Ok(Arc::clone(control));
         }
         device::require_device()?;
-        let started = ControlHandle::start()?;
+        let started = Control::spawn()?;
         *control = Some(Arc::clone(&started));
         Ok(started)
     }

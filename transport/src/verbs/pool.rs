@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex};
 
 use crate::{
     LoanError, PortError,
-    mem::{Loan, LoanHome, Region},
+    mem::{Loan, LoanHome, Pages, PoolMemory, Region},
     verbs::{
         device::Pd,
         gate::lock,
         mr::{Mr, Purpose},
+        rings::system,
     },
 };
 
@@ -24,6 +25,7 @@ const KEPT_BYTES: usize = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct Pool {
     iwarp: bool,
+    wants_huge: bool,
     state: Mutex<State>,
 }
 
@@ -44,6 +46,7 @@ struct Buffer {
     /// `None`: the device was removed.
     mr: Option<Mr>,
     region: Region,
+    pages: Pages,
     class: usize,
 }
 
@@ -55,8 +58,8 @@ pub(crate) struct Granted {
 }
 
 impl Pool {
-    pub(crate) fn new(pd: Arc<Pd>, iwarp: bool) -> Arc<Self> {
-        Arc::new(Self { iwarp, state: Mutex::new(State { pd: Some(pd), ..State::default() }) })
+    pub(crate) fn new(pd: Arc<Pd>, iwarp: bool, wants_huge: bool) -> Arc<Self> {
+        Arc::new(Self { iwarp, wants_huge, state: Mutex::new(State { pd: Some(pd), ..State::default() }) })
     }
 
     /// A buffer of at least `bytes`, lent as exactly `bytes`.
@@ -80,12 +83,11 @@ impl Pool {
             Some(index) => index,
             None => {
                 // Mapping and registering take long: not under the lock.
-                let region = Region::anonymous(size).map_err(|error| PortError::System {
-                    step: "mmap",
-                    errno: error.raw_os_error().unwrap_or(0),
-                })?;
+                let mapped = Region::large(size, self.wants_huge);
+                let (region, pages) = mapped.map_err(|error| system("mmap", &error))?;
                 let mr = Mr::new(&pd, &region, Purpose::Bulk { iwarp: self.iwarp })?;
-                lock(&self.state).add(Buffer { mr: Some(mr), region, class })
+                tracing::debug!(size, %pages, "memory for loans more");
+                lock(&self.state).add(Buffer { mr: Some(mr), region, pages, class })
             }
         };
         let state = lock(&self.state);
@@ -100,6 +102,12 @@ impl Pool {
 }
 
 impl Pool {
+    /// What there is now, in use or not.
+    pub(crate) fn memory(&self) -> Vec<PoolMemory> {
+        let piece = |buffer: &Buffer| PoolMemory { bytes: buffer.region.len(), pages: buffer.pages };
+        lock(&self.state).table.iter().flatten().map(piece).collect()
+    }
+
     /// The device is being removed, and no queue pair is left that could use a registration: they all go. Loans
     /// that are still out keep their memory, which nobody can reach any more.
     pub(crate) fn revoke(&self) {

@@ -21,10 +21,10 @@ use crate::{
     verbs::{
         close::Step,
         conn::{Conn, Phase},
-        control::ControlHandle,
         cq::{Completion, Cq, POLL_BURST, Scratch},
         gate::{Shared, VerbsGate},
         link::VerbsLink,
+        mailbox::ControlHandle,
         pool,
         qp::{RecvList, SendList},
         wr_id::WrId,

@@ -3,6 +3,7 @@
 use std::{
     mem::MaybeUninit,
     net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::Mutex,
 };
 
 use crate::{
@@ -14,6 +15,7 @@ use crate::{
         cm::CmId,
         connect::Attempt,
         device::Context,
+        gate::lock,
         inspect::devices,
         lane::Lane,
         qp::Qp,
@@ -24,16 +26,48 @@ use crate::{
 
 /// The port of a queue pair that stands.
 pub(crate) fn device_port(id: &CmId, qp: &Qp, context: &Context, iwarp: bool) -> DevicePort {
-    let mut port =
-        DevicePort { device: context.name(), number: id.port_number(), gid: None, fabric: Fabric::Iwarp };
-    if !iwarp {
+    let number = id.port_number();
+    if iwarp {
+        return DevicePort { device: context.name(), number, gid: None, fabric: Fabric::Iwarp };
+    }
+    let from = id.source_gid();
+    context.known_ports.find(number, &from).unwrap_or_else(|| {
         // What was sent from is in the queue pair; a GID alone does not tell, RoCE has the same one for two versions.
-        (port.gid, port.fabric) = match source_index(qp) {
-            Some(index) => gid_at(context, port.number, index),
+        let (gid, fabric) = match source_index(qp) {
+            Some(index) => gid_at(context, number, index),
             None => (None, Fabric::Infiniband),
         };
+        let port = DevicePort { device: context.name(), number, gid, fabric };
+        context.known_ports.learn(from, &port);
+        port
+    })
+}
+
+/// Ports as they were found, by the GID that the CM connects from: which of a port's entries that is, is the port's
+/// default, and to ask takes two system calls for each connection.
+#[derive(Debug, Default)]
+pub(crate) struct KnownPorts(Mutex<Vec<([u8; 16], DevicePort)>>);
+
+/// Ports that are remembered.
+const KNOWN_MAX: usize = 64;
+
+impl KnownPorts {
+    fn find(&self, number: u8, from: &[u8; 16]) -> Option<DevicePort> {
+        let known = lock(&self.0);
+        known.iter().find(|(gid, port)| gid == from && port.number == number).map(|(_, port)| port.clone())
     }
-    port
+
+    fn learn(&self, from: [u8; 16], port: &DevicePort) {
+        let mut known = lock(&self.0);
+        if from != [0; 16] && known.len() < KNOWN_MAX {
+            known.push((from, port.clone()));
+        }
+    }
+
+    /// The device's table of GIDs has changed.
+    pub(crate) fn forget(&self) {
+        lock(&self.0).clear();
+    }
 }
 
 /// The place of the queue pair's own GID in its port's table; `None` within an InfiniBand subnet.

@@ -390,15 +390,27 @@ impl<'a> Storm<'a> {
         panic!("{what}: it never ends; open: {open:?}, {connections} connections, {loans} loans");
     }
 
+    fn faults(&self) -> usize {
+        self.run.sim.findings().injected.len()
+    }
+
+    /// Whatever is gone comes to light within a heartbeat; what was injected for a step may be reached only now.
+    fn rest(&mut self, what: &str) {
+        loop {
+            let before = self.faults();
+            let until = self.run.now.plus(Duration::from_millis(u64::from(HEARTBEAT_MS) * 2));
+            self.settle(what, |storm| storm.run.now > until && storm.run.conn.is_some());
+            if self.faults() == before {
+                return;
+            }
+        }
+    }
+
     fn check(mut self, what: &str) {
         self.settle(what, |storm| storm.run.open.is_empty());
-        // Whatever is gone comes to light within a heartbeat.
-        let until = self.run.now.plus(Duration::from_millis(u64::from(HEARTBEAT_MS) * 2));
-        self.settle(what, |storm| storm.run.now > until && storm.run.conn.is_some());
+        self.rest(what);
         for number in CALLS..CALLS + CALM_CALLS {
-            // What was injected for a step that is reached only now.
-            let faults = |storm: &Self| storm.run.sim.findings().injected.len();
-            let before = (self.run.cancelled, faults(&self));
+            let before = (self.run.cancelled, self.faults());
             self.settle(what, |storm| storm.run.conn.is_some());
             while !self.calm_call(number) {
                 // It is closing: what failed it is told soon.
@@ -406,8 +418,11 @@ impl<'a> Storm<'a> {
                 self.settle(what, |storm| storm.run.conn.is_some() && storm.run.conn != old);
             }
             self.settle(what, |storm| storm.run.open.is_empty());
-            let (ended, now) = (self.run.ended.get(&number), (self.run.cancelled, faults(&self)));
+            let (ended, now) = (self.run.ended.get(&number), (self.run.cancelled, self.faults()));
             assert!(ended == Some(&Ok(())) || before != now, "{what}: call {number}: {ended:?}");
+            if now.1 != before.1 {
+                self.rest(what);
+            }
         }
         self.settle(what, |storm| {
             // What was cancelled last is on its way still.

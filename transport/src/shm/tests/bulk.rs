@@ -1,7 +1,7 @@
 //! Bulk in place: the same bytes, no copy, the pool's growth, and offers that cannot be true.
 
 use super::{super::pool::POOL_SEGMENT_BYTES, *};
-use crate::{BulkError, Gate, LoanError, Refused, Violation, mem::Bulk, mem::Offer};
+use crate::{BulkError, Gate, LoanError, NotHuge, Pages, Refused, Violation, mem::Bulk, mem::Offer};
 
 /// Carries `offer` as the engine would: in a frame, so that the segment comes first.
 fn carry(from: &mut Side, to: &mut Side, offer: &Offer) -> Offer {
@@ -45,6 +45,24 @@ fn a_mebibyte_is_read_in_place() {
     assert_eq!(client.port.gate().pool().counts(), (1, 0));
 }
 
+/// Nothing has to come: the result of a pull can be had at once, and then no poll tells it again.
+#[test]
+fn a_pull_is_over_when_it_begins() {
+    let (mut server, mut client) = pair(4096);
+    let loan = client.port.gate().allocate(client.conn, 100).unwrap();
+    let offer = client.port.offer(client.conn, &loan).unwrap();
+    for token in [5, 6] {
+        server.port.pull(server.conn, offer, token).unwrap();
+    }
+    assert!(server.port.is_promising(), "a poll would bring them");
+    for token in [5, 6] {
+        let (told, result) = server.port.next_pulled(server.conn).unwrap();
+        assert_eq!((told, result.unwrap().len()), (token, 100));
+    }
+    assert!(server.port.next_pulled(server.conn).is_none());
+    assert!(!server.port.is_promising());
+}
+
 #[test]
 fn the_pool_grows_and_keeps_what_it_has() {
     let (mut server, mut client) = pair(4096);
@@ -75,6 +93,26 @@ fn the_pool_grows_and_keeps_what_it_has() {
     let whole: Vec<_> = (0..3).map(|_| gate.allocate(client.conn, POOL_SEGMENT_BYTES).unwrap()).collect();
     assert_eq!(gate.pool().counts(), (4, 3), "gaps grew together again");
     drop(whole);
+}
+
+/// Wherever the pages come from, they are zeroed, all there, and the peer cannot write them.
+#[test]
+fn pool_memory_says_what_it_lies_on() {
+    for huge_pages in [true, false] {
+        let (mut server, mut client) = pair_of(&config(4096), &PortConfig { huge_pages, ..config(4096) });
+        let gate = client.port.gate();
+        assert_eq!(gate.memory(), []);
+        let mut loan = gate.allocate(client.conn, 20 << 20).unwrap();
+        assert!(loan.iter().all(|byte| *byte == 0));
+        loan.fill(3);
+        let memory = gate.memory();
+        assert_eq!((memory.len(), memory[0].bytes), (1, 32 << 20));
+        let is_off = memory[0].pages == Pages::Normal { why: NotHuge::Off };
+        assert_eq!(is_off, !huge_pages, "{}", memory[0]);
+        let offer = client.port.offer(client.conn, &loan).unwrap();
+        let offer = carry(&mut client, &mut server, &offer);
+        assert!(*pulled(&mut server, offer, 1).unwrap() == *loan);
+    }
 }
 
 #[test]

@@ -161,6 +161,14 @@ impl CmId {
         unsafe { (*self.raw.as_ptr()).port_num }
     }
 
+    /// The GID that the CM connects from; zeroes before a device is known, and where it has none to say.
+    pub(crate) fn source_gid(&self) -> [u8; 16] {
+        // SAFETY: as in `verbs`.
+        let place = unsafe { &raw const (*self.raw.as_ptr()).route.addr.addr };
+        // SAFETY: the union begins with `ibaddr.sgid`, 16 bytes that the library zeroed when it made the id; alignment 1.
+        unsafe { place.cast::<[u8; 16]>().read() }
+    }
+
     /// The peer's address.
     pub(crate) fn peer(&self) -> Option<SocketAddr> {
         // SAFETY: as in `verbs`; the union is 128 bytes of which 28 are read as bytes, all initialised by the library.

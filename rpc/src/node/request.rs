@@ -1,0 +1,164 @@
+//! A request: where its arguments come from, and how it leaves.
+
+use gimmal_engine::{
+    Head, Io, SendError,
+    transport::{CloseReason, ConnId, Loan, Port},
+};
+
+use crate::{
+    codec::{Compose, EncodeError, compose_into},
+    error::TransportError,
+    frame::{Form, Kind, REQUEST_BYTES, RequestHead},
+    id::CallId,
+    status::Fate,
+};
+
+/// Arguments of a call: written in place, or into a buffer when the call has to wait.
+pub(crate) trait Source {
+    /// How they travel.
+    fn form(&self) -> Form;
+    /// The arguments, where they lie written already: they are copied to where they leave from.
+    fn written(&self) -> &[u8] {
+        &[]
+    }
+    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError>;
+    /// See [`Compose::composed_bytes`].
+    fn composed_bytes(&self) -> Option<usize>;
+    /// Writes them into `body`. What failed can be asked again.
+    fn keep(&mut self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError>;
+    /// They left: `body` is where the answer will be put.
+    fn left(self, body: &mut Vec<u8>);
+}
+
+/// Arguments that another thread has written already.
+#[derive(Debug)]
+pub(crate) struct Composed(pub(crate) Vec<u8>, pub(crate) Form);
+
+impl Source for Composed {
+    fn form(&self) -> Form {
+        self.1
+    }
+
+    fn written(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
+        self.0[..].compose(out)
+    }
+
+    fn composed_bytes(&self) -> Option<usize> {
+        Some(self.0.len())
+    }
+
+    fn keep(&mut self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError> {
+        if self.0.len() > limit {
+            return Err(EncodeError::Full);
+        }
+        *body = std::mem::take(&mut self.0);
+        Ok(())
+    }
+
+    fn left(self, body: &mut Vec<u8>) {
+        *body = self.0;
+    }
+}
+
+/// Arguments of the worker's own thread.
+#[derive(Debug)]
+pub(crate) struct Fresh<'a, T: ?Sized>(pub(crate) &'a T);
+
+impl<T: Compose + ?Sized> Source for Fresh<'_, T> {
+    #[inline]
+    fn form(&self) -> Form {
+        Form { is_large: false, is_noted: T::IS_NOTED }
+    }
+
+    #[inline]
+    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
+        self.0.compose(out)
+    }
+
+    fn composed_bytes(&self) -> Option<usize> {
+        self.0.composed_bytes()
+    }
+
+    fn keep(&mut self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError> {
+        compose_into(body, limit, self.0)
+    }
+
+    #[inline]
+    fn left(self, _: &mut Vec<u8>) {}
+}
+
+/// Why a request did not leave.
+pub(super) enum Unsent {
+    Blocked,
+    /// The largest arguments of a message, bytes.
+    TooLarge(usize),
+    Never(TransportError),
+}
+
+/// Sends a request whose arguments `compose` writes in place; gives the loan back when it did not leave.
+#[inline(always)]
+pub(super) fn send_request<P: Port>(
+    io: &mut Io<'_, P>,
+    conn: ConnId,
+    id: CallId,
+    kind: Kind,
+    head: &RequestHead,
+    loan: &mut Option<Loan>,
+    compose: impl Fn(&mut [u8]) -> Result<usize, EncodeError>,
+) -> Result<(), Unsent> {
+    let mut failure = None;
+    let message = Head { kind: kind.code(), aux: id.aux() };
+    // A closure for each way, so that what it does becomes part of that way.
+    let sent = match loan.take().filter(|bulk| !bulk.is_empty()) {
+        None => io.send(conn, message, REQUEST_BYTES, |body| put_request(body, head, &compose, &mut failure)),
+        Some(bulk) => {
+            let fill = |body: &mut [u8]| put_request(body, head, &compose, &mut failure);
+            io.send_with_loan(conn, message, bulk, REQUEST_BYTES, fill).map_err(|refused| {
+                *loan = Some(refused.loan);
+                refused.error
+            })
+        }
+    };
+    match sent {
+        Ok(()) => Ok(()),
+        Err(error) => Err(unsent(error, failure)),
+    }
+}
+
+/// Writes head and arguments; `None` when there is too little room, or they cannot be written.
+#[inline(always)]
+fn put_request(
+    body: &mut [u8],
+    head: &RequestHead,
+    compose: impl Fn(&mut [u8]) -> Result<usize, EncodeError>,
+    failure: &mut Option<EncodeError>,
+) -> Option<usize> {
+    let (front, arguments) = body.split_first_chunk_mut()?;
+    *front = head.encode();
+    match compose(arguments) {
+        Ok(bytes) => Some(REQUEST_BYTES + bytes),
+        Err(EncodeError::Full) => None,
+        Err(error) => {
+            *failure = Some(error);
+            None
+        }
+    }
+}
+
+#[cold]
+fn unsent(error: SendError, failure: Option<EncodeError>) -> Unsent {
+    match (error, failure) {
+        (_, Some(error)) => Unsent::Never(TransportError::Encode(error)),
+        (SendError::Blocked, None) => Unsent::Blocked,
+        (SendError::TooLarge { limit, .. }, None) => Unsent::TooLarge(limit.saturating_sub(REQUEST_BYTES)),
+        (SendError::NoBulk, None) => Unsent::Never(TransportError::NoBulk {
+            why: "bulk was negotiated away (initiator_depth 0)",
+            fate: Fate::NotRun,
+        }),
+        (_, None) => Unsent::Never(TransportError::Closed { reason: CloseReason::Local, fate: Fate::NotRun }),
+    }
+}

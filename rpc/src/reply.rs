@@ -1,0 +1,181 @@
+//! Answers that are read where they are, instead of being taken apart into memory of their own.
+
+use std::{fmt, future::poll_fn, marker::PhantomData, mem};
+
+use gimmal_engine::transport::Bulk;
+
+use crate::{
+    cell::Outcome,
+    channel::{Call, Channel, Received, Ticket as _},
+    codec::{Codec, Decode, DecodeError},
+    error::CallError,
+    task::{Fallible, Plain},
+};
+
+/// What a value is when it borrows from the bytes that it was written as. For a type of your own: the type with borrowed
+/// fields that is written alike.
+///
+/// ```
+/// # use gimmal_rpc::Lend;
+/// # use serde::Deserialize;
+/// #[derive(Deserialize)]
+/// struct Entry { key: String, value: Vec<u8> }
+///
+/// #[derive(Deserialize)]
+/// struct EntryRef<'a> { key: &'a str, value: &'a [u8] }
+///
+/// impl Lend for Entry { type Lent<'a> = EntryRef<'a>; }
+/// ```
+pub trait Lend {
+    /// The same, borrowed.
+    type Lent<'a>;
+}
+
+impl Lend for String {
+    type Lent<'a> = &'a str;
+}
+
+impl Lend for Vec<u8> {
+    type Lent<'a> = &'a [u8];
+}
+
+impl<T: Lend> Lend for Vec<T> {
+    type Lent<'a> = Vec<T::Lent<'a>>;
+}
+
+impl<T: Lend> Lend for Option<T> {
+    type Lent<'a> = Option<T::Lent<'a>>;
+}
+
+impl<A: Lend, B: Lend> Lend for (A, B) {
+    type Lent<'a> = (A::Lent<'a>, B::Lent<'a>);
+}
+
+impl<A: Lend, B: Lend, C: Lend> Lend for (A, B, C) {
+    type Lent<'a> = (A::Lent<'a>, B::Lent<'a>, C::Lent<'a>);
+}
+
+macro_rules! lent_as_they_are {
+    // No u8: a vector of those is lent as a slice.
+    ($($type:ty),*) => {$(
+        impl Lend for $type {
+            type Lent<'a> = $type;
+        }
+    )*};
+}
+
+lent_as_they_are!(bool, char, u16, u32, u64, u128, i8, i16, i32, i64, i128, f32, f64);
+
+/// Results whose value can be lent.
+pub trait Lends<D>: Received<D> {
+    /// The value.
+    type Owned;
+}
+
+impl<T, D: for<'a> Decode<'a, T>> Lends<D> for Plain<T> {
+    type Owned = T;
+}
+
+impl<O: Lends<D>, E, D: for<'a> Decode<'a, E>> Lends<D> for Fallible<O, E> {
+    type Owned = O::Owned;
+}
+
+/// An answer as it came, and what it says when it is asked: a borrowed value, for which nothing is allocated or copied.
+/// One above a message's size is read where the server has it in shared memory, or where RDMA READ brought it. Dropping
+/// the reply gives its memory back.
+pub struct Reply<C: Channel, D, T> {
+    ticket: C::Ticket,
+    bytes: Bytes,
+    value: PhantomData<fn() -> (D, T)>,
+}
+
+enum Bytes {
+    Own(Vec<u8>),
+    Bulk(Bulk),
+}
+
+impl<C: Channel, D, T> fmt::Debug for Reply<C, D, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reply({} bytes)", self.bytes().len())
+    }
+}
+
+impl<C: Channel, D, T> Reply<C, D, T> {
+    /// The answer, borrowed.
+    ///
+    /// # Errors
+    /// [`DecodeError`] for bytes that are no such value: a server that breaks its word.
+    #[inline]
+    pub fn get<'a>(&'a self) -> Result<T::Lent<'a>, DecodeError>
+    where
+        T: Lend,
+        D: Decode<'a, T::Lent<'a>>,
+    {
+        D::decode(self.bytes())
+    }
+
+    /// The answer as another type that is written alike.
+    ///
+    /// # Errors
+    /// [`DecodeError`] for bytes that are no such value.
+    #[inline]
+    pub fn get_as<'a, V>(&'a self) -> Result<V, DecodeError>
+    where
+        D: Decode<'a, V>,
+    {
+        D::decode(self.bytes())
+    }
+
+    /// The answer as it travelled.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Bulk(bulk) => bulk,
+        }
+    }
+}
+
+impl<C: Channel, D, T> Drop for Reply<C, D, T> {
+    fn drop(&mut self) {
+        if let Bytes::Own(bytes) = &mut self.bytes {
+            self.ticket.recycle(mem::take(bytes));
+        }
+    }
+}
+
+impl<C: Channel, D: Codec, O: Lends<D>> Call<C, D, O> {
+    /// As [`wait`](Call::wait), for an answer that is read where it is.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn wait_reply(mut self) -> Result<Reply<C, D, O::Owned>, CallError<O::Error>> {
+        let answered = self.ticket.wait_bytes();
+        self.replied(answered)
+    }
+
+    /// As awaiting the call, for an answer that is read where it is. Dropping the future cancels the call.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn reply(mut self) -> Result<Reply<C, D, O::Owned>, CallError<O::Error>> {
+        let answered = poll_fn(|context| self.ticket.poll_bytes(context)).await;
+        self.replied(answered)
+    }
+
+    fn replied(
+        mut self,
+        answered: Result<(bool, Vec<u8>), Outcome>,
+    ) -> Result<Reply<C, D, O::Owned>, CallError<O::Error>> {
+        let bytes = match answered.or_else(|outcome| outcome.into_parts().0.into_bytes()) {
+            Ok((false, bytes)) => Bytes::Own(bytes),
+            Err(Outcome::Large { is_error: false, bulk }) => Bytes::Bulk(bulk),
+            Ok((true, body)) => {
+                return Err(self.unread(Outcome::Answered { is_error: true, body, bulk: None }));
+            }
+            Err(outcome) => return Err(self.unread(outcome)),
+        };
+        Ok(Reply { ticket: self.ticket, bytes, value: PhantomData })
+    }
+}
