@@ -60,14 +60,21 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The ratios of one state: to whom, what it is, and its interval. A rate with a window has a floor with the same window
+/// A ratio of one state: to whom, what it is, its interval, and of how many starts.
+type Ratio<'a> = (&'a str, f64, [f64; 2], usize);
+
+/// The ratios of one state. A rate with a window has a floor with the same window
 /// beside it; to divide it by frames that wait for each other compares the machine's rate with its latency, which move apart.
-fn ratios(window: usize, state: &HostState) -> Vec<(&str, f64, [f64; 2])> {
+fn ratios(window: usize, state: &HostState) -> Vec<Ratio<'_>> {
     let has_ring = window > 1 && state.rows.iter().any(|row| row.name.starts_with("bare"));
     let frame = state.ratio_to_frame_floor.zip(state.ratio_to_frame_floor_interval).filter(|_| !has_ring);
     let rows = state.rows.iter().filter(|row| row.slices >= SLICES_MIN);
-    let rows = rows.map(|row| (&*row.name, row.ratio, row.ratio_interval));
-    frame.into_iter().map(|(ratio, interval)| ("frame floor", ratio, interval)).chain(rows).collect()
+    let rows = rows.map(|row| (&*row.name, row.ratio, row.ratio_interval, row.starts));
+    frame
+        .into_iter()
+        .map(|(ratio, interval)| ("frame floor", ratio, interval, state.starts))
+        .chain(rows)
+        .collect()
 }
 
 /// Whether a ratio is of code that never sleeps, on both sides of the line.
@@ -96,20 +103,23 @@ fn verdicts(runs: &[Vec<Report>], limit_pct: f64) -> Vec<Verdict> {
                 let is_told = verdicts.iter().any(|told| {
                     told.name == title && nearest(state.line_ns, &[told.line_ns], |line| *line).is_some()
                 });
+                let wanted =
+                    if is_steady(report, to) { Wanted::Within(limit_pct) } else { Wanted::Intervals };
+                // An interval of one start, of several, says nothing about the next.
+                let is_known = |starts| wanted != Wanted::Intervals || report.starts < 2 || starts > 1;
                 let found: Vec<(f64, [f64; 2])> = same
                     .iter()
                     .filter_map(|(_, states)| nearest(state.line_ns, states, |state| state.line_ns))
                     .filter_map(|state| {
                         ratios(report.window, state).into_iter().find(|(other, ..)| *other == to)
                     })
-                    .map(|(_, ratio, interval)| (ratio, interval))
+                    .filter(|(.., starts)| is_known(*starts))
+                    .map(|(_, ratio, interval, _)| (ratio, interval))
                     .collect();
                 // What an earlier run saw was told with it.
                 if found.len() < 2 || is_told || number + 1 == runs.len() {
                     continue;
                 }
-                let wanted =
-                    if is_steady(report, to) { Wanted::Within(limit_pct) } else { Wanted::Intervals };
                 verdicts.push(judge(title, state.line_ns, &found, found.len() == runs.len(), wanted));
             }
         }
@@ -140,11 +150,13 @@ pub(crate) fn tell(runs: &[Vec<Report>], limit_pct: f64) -> Vec<String> {
         // The others are printed: a neighbour's load is in them.
         wrong.extend((!verdict.is_met && verdict.wanted != Wanted::Intervals).then(|| verdict.to_string()));
     }
-    let judged = verdicts.iter().filter(|verdict| verdict.wanted != Wanted::Intervals);
-    let (judged, of_all) =
-        judged.fold((0, 0), |(judged, all), verdict| (judged + 1, all + usize::from(verdict.is_of_all)));
-    println!("{judged} inline ratios compared, {of_all} of them in all {} runs", runs.len());
-    if judged == 0 {
+    let (others, inline): (Vec<_>, Vec<_>) =
+        verdicts.iter().partition(|verdict| verdict.wanted == Wanted::Intervals);
+    let of_all = inline.iter().filter(|verdict| verdict.is_of_all).count();
+    println!("{} inline ratios compared, {of_all} of them in all {} runs", inline.len(), runs.len());
+    let met = others.iter().filter(|verdict| verdict.is_met).count();
+    println!("{} others compared, the intervals of {met} of them meet", others.len());
+    if inline.is_empty() {
         wrong.push(format!("no state of the host was seen in {SLICES_MIN} slices by two runs"));
     }
     wrong

@@ -186,6 +186,9 @@ pub struct Run {
     /// and all slices of one share it. Intervals take in the median of every start.
     #[arg(long, default_value = "1", requires = "loopback", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub starts: u32,
+    /// Between starts, ask on standard output for the next turn, and wait for it on standard input.
+    #[arg(long, hide = true)]
+    pub in_turns: bool,
     /// How long a slice of the test takes, milliseconds; whoever takes turns with it takes as long. The host may move the
     /// cores within tens of them.
     #[arg(long, default_value = "10", value_parser = clap::value_parser!(u32).range(1..=60_000))]

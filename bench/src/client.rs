@@ -24,6 +24,7 @@ use crate::{
     provider::{self, Beside},
     recorder::Recorder,
     report::Report,
+    rounds,
     target::{Target, body},
 };
 
@@ -236,6 +237,9 @@ pub(crate) fn measure_job(
             let (kept, others) = measured.set_aside(start);
             session.close(others)?;
             earlier = Some(kept);
+            if run.in_turns {
+                rounds::wait()?;
+            }
             continue;
         }
         if let Some(path) = run.hgrm_of(job.bytes) {

@@ -43,6 +43,7 @@ mod provider;
 pub mod recorder;
 mod regress;
 pub mod report;
+mod rounds;
 mod rpc;
 pub mod run;
 pub mod serve;

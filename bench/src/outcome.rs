@@ -98,6 +98,7 @@ impl Meaning<'_> {
             ratio: Estimate::of_ratios(&ours, &other.values)?,
             value: median(&other.values)?,
             slices: other.values.len(),
+            starts: 0,
         })
     }
 
@@ -152,13 +153,21 @@ impl Meaning<'_> {
         let frame = self.over_frame(Some(state));
         let others = self.measured.others.iter().enumerate().filter(|(_, other)| !other.is_program);
         let rows = others.filter_map(|(at, other)| {
-            let Compared { ratio, slices, .. } = self.over_other(at, Some(state))?;
+            let Compared { ratio, slices, starts, .. } = self.over_other(at, Some(state))?;
             let (name, what) = (other.contender.name(), other.contender.label().to_owned());
-            Some(StateRow { name, what, slices, ratio: ratio.median, ratio_interval: ratio.interval() })
+            Some(StateRow {
+                name,
+                what,
+                slices,
+                starts,
+                ratio: ratio.median,
+                ratio_interval: ratio.interval(),
+            })
         });
         HostState {
             line_ns: state.line_ns,
             slices: state.slices.len(),
+            starts: frame.map_or(0, |frame| frame.starts),
             p50_ns: of(|slice| slice.test.value),
             per_s: of(|slice| slice.rate),
             ratio_to_frame_floor: frame.map(|frame| frame.ratio.median),

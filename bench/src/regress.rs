@@ -175,7 +175,8 @@ mod tests {
 
     fn state(line_ns: f64, ratio: f64, what: &str) -> HostState {
         let ratio_interval = [ratio * 0.95, ratio * 1.05];
-        let row = StateRow { name: "x".to_owned(), what: what.to_owned(), slices: 9, ratio, ratio_interval };
+        let (name, what) = ("x".to_owned(), what.to_owned());
+        let row = StateRow { name, what, slices: 9, ratio, ratio_interval, ..StateRow::default() };
         HostState {
             line_ns,
             slices: 9,

@@ -108,6 +108,9 @@ pub struct HostState {
     pub line_ns: f64,
     /// Slices of the test.
     pub slices: usize,
+    /// Starts of the processes that saw it, three slices each; with less they are taken together.
+    #[serde(default)]
+    pub starts: usize,
     /// The median of their medians.
     pub p50_ns: f64,
     /// The median of their rates.
@@ -137,6 +140,9 @@ pub struct StateRow {
     pub what: String,
     /// Pairs in this state.
     pub slices: usize,
+    /// As of the state, of these pairs.
+    #[serde(default)]
+    pub starts: usize,
     /// The test's number over this one's, median of the pairs.
     pub ratio: f64,
     /// Where it lies with 95 % confidence.
@@ -382,9 +388,10 @@ impl Report {
 impl fmt::Display for HostState {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "for people")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { line_ns, slices, p50_ns, per_s, .. } = self;
+        let Self { line_ns, slices, starts, p50_ns, per_s, .. } = self;
         let p50 = time(p50_ns.max(0.0).round() as u64);
-        write!(f, "line {line_ns:.0} ns in {slices} slices: p50 {p50}, {per_s:.0} per s")?;
+        let starts = if *starts > 1 { format!(" of {starts} starts") } else { String::new() };
+        write!(f, "line {line_ns:.0} ns in {slices} slices{starts}: p50 {p50}, {per_s:.0} per s")?;
         if let (Some(ratio), Some([low, high])) =
             (self.ratio_to_frame_floor, self.ratio_to_frame_floor_interval)
         {
@@ -460,6 +467,7 @@ mod tests {
         HostState {
             line_ns,
             slices,
+            starts: 1,
             p50_ns: 640.0,
             per_s: 1.5e6,
             ratio_to_frame_floor: Some(ratio),

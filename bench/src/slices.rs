@@ -40,10 +40,14 @@ impl Estimate {
         })
     }
 
-    /// The same with an interval that `value` lies in.
+    /// The same with an interval that `starts`, the medians of several starts of the processes, allow: it takes in each of
+    /// them, and where their middle lies with 95 % (Student's t, of their logarithms). Two that differ promise little.
     #[must_use]
-    pub const fn covering(self, value: f64) -> Self {
-        Self { median: self.median, low: self.low.min(value), high: self.high.max(value) }
+    pub fn among(self, starts: &[f64]) -> Self {
+        let (low, high) = middle(starts).unwrap_or((self.low, self.high));
+        let low = starts.iter().copied().fold(self.low.min(low), f64::min);
+        let high = starts.iter().copied().fold(self.high.max(high), f64::max);
+        Self { median: self.median, low, high }
     }
 
     /// Both ends.
@@ -58,6 +62,20 @@ impl Estimate {
         let pairs = ours.iter().zip(theirs).filter(|(_, theirs)| **theirs > 0.0);
         Self::of(&pairs.map(|(ours, theirs)| ours / theirs).collect::<Vec<_>>())
     }
+}
+
+/// Of Student's distribution with 1, 2, ... degrees of freedom, what 2.5 % lie above; for more the last one is on the safe side.
+const STUDENT: [f64; 10] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
+
+/// Where the geometric mean of what `values` are drawn from lies with 95 %. `None` of less than two.
+#[expect(clippy::cast_precision_loss, reason = "counts of starts")]
+fn middle(values: &[f64]) -> Option<(f64, f64)> {
+    let freedom = values.len().checked_sub(1)?;
+    let student = STUDENT[freedom.min(STUDENT.len()).checked_sub(1)?];
+    let mean = values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64;
+    let variance = values.iter().map(|value| (value.ln() - mean).powi(2)).sum::<f64>() / freedom as f64;
+    let off = student * (variance / values.len() as f64).sqrt();
+    Some(((mean - off).exp(), (mean + off).exp()))
 }
 
 /// How many of `count` sorted values may be left off at each end, so that the median still lies within with 95 %.
@@ -98,6 +116,20 @@ mod tests {
         }
         let values: Vec<f64> = (1..=9).map(f64::from).collect();
         assert_eq!(Estimate::of(&values), Some(Estimate { median: 5.0, low: 2.0, high: 8.0 }));
+    }
+
+    #[test]
+    fn few_starts_that_differ_promise_little() {
+        let one = Estimate { median: 2.0, low: 1.9, high: 2.1 };
+        assert_eq!((one.among(&[]), one.among(&[2.05])), (one, one));
+        assert_eq!(one.among(&[2.3]).high.to_bits(), 2.3f64.to_bits());
+        assert_eq!(one.among(&[2.0, 2.0, 2.0]), one);
+        let near = |value: f64, wanted: f64| (value - wanted).abs() < 0.005;
+        // By hand: logarithms 0 and 1, mean 0.5, deviation 0.7071, by the root of 2, times 12.71.
+        let two = one.among(&[1.0, std::f64::consts::E]);
+        assert!(near(two.low.ln(), 0.5 - 6.355) && near(two.high.ln(), 0.5 + 6.355), "{two:?}");
+        let many = one.among(&[1.0, std::f64::consts::E].repeat(8));
+        assert!(near(many.high.ln(), 1.0) && near(many.low.ln(), 0.0), "each start lies within: {many:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Suites: a file of command lines of this program, each run in a process of its own, and counts of instructions.
 //!
 //! ```text
-//!  suite.toml ── a [[run]] ──► gimmal-bench LINE --json ──► records ──► a table, a file, a comparison
+//!  suite.toml ── [[run]]s ──► gimmal-bench LINE --json, in rounds ──► records ──► a table, a file, a comparison
 //!             └─ [[instructions]] ──► valgrind PROGRAM, few and many rounds: the difference is exact
 //! ```
 //! A run that saw no state of the host often enough is run again; what was kept is said.
@@ -9,7 +9,7 @@
 use std::{
     io::Write as _,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use clap::Parser as _;
@@ -22,6 +22,7 @@ use crate::{
     error::BenchError,
     html, regress,
     report::{self, Report, time},
+    rounds::rounds,
 };
 
 /// The ready ones.
@@ -105,14 +106,27 @@ pub(crate) fn run(suite: &Suite) -> Result<(), BenchError> {
     eprintln!("gimmal-bench: {}: {}", suite.name, file.about);
     let mut save = suite.save.as_deref().map(Saved::create).transpose()?;
     let (mut records, mut broken) = (Vec::new(), Vec::new());
-    for Line { line } in &file.run {
-        let (made, why) = steady(line, &more)?;
-        for report in &made {
-            println!("{}", summary(report));
-        }
-        broken.extend(why.map(|why| format!("{line}: {why}")));
-        save.as_mut().map_or(Ok(()), |save| save.add(&made))?;
-        records.extend(made);
+    let mut left: Vec<&str> = file.run.iter().map(|Line { line }| &**line).collect();
+    for repeat in 0..=REPEATS {
+        let mut restless = Vec::new();
+        rounds(&left, &more, |line, (made, why)| {
+            if made.iter().any(|report| report.warning().is_some()) {
+                if why.is_none() && repeat < REPEATS {
+                    println!("  the host was not still during \"{line}\": it is run again");
+                    restless.push(line);
+                    return Ok(());
+                }
+                println!("  the host was not still during \"{line}\": do not compare it");
+            }
+            for report in &made {
+                println!("{}", summary(report));
+            }
+            broken.extend(why.map(|why| format!("{line}: {why}")));
+            save.as_mut().map_or(Ok(()), |save| save.add(&made))?;
+            records.extend(made);
+            Ok(())
+        })?;
+        left = restless;
     }
     for counted in &file.instructions {
         match instructions(counted) {
@@ -156,45 +170,6 @@ impl Saved {
         }
         Ok(())
     }
-}
-
-/// Runs a line; again, when the host was not still. Returns what was measured last, and why it broke off.
-fn steady(line: &str, more: &[String]) -> Result<(Vec<Report>, Option<String>), BenchError> {
-    for repeat in 0.. {
-        let (reports, why) = once(line, more)?;
-        let restless = reports.iter().find_map(Report::warning);
-        match restless {
-            Some(_) if why.is_none() && repeat < REPEATS => {
-                println!(
-                    "  the host was not still during \"{line}\": run again ({} of {REPEATS})",
-                    repeat + 1
-                );
-            }
-            Some(_) => {
-                println!("  the host was still not still during \"{line}\": do not compare it");
-                return Ok((reports, why));
-            }
-            None => return Ok((reports, why)),
-        }
-    }
-    Ok((vec![], None))
-}
-
-/// Runs a line in a process of its own: it pins itself.
-fn once(line: &str, more: &[String]) -> Result<(Vec<Report>, Option<String>), BenchError> {
-    let program = std::env::current_exe().map_err(BenchError::system("finding this program"))?;
-    let output = Command::new(program)
-        .args(line.split_whitespace())
-        .args(more)
-        .arg("--json")
-        .stdin(Stdio::null())
-        .output()
-        .map_err(BenchError::system("starting a run"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let records = html::records(&text, line)?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let why = said.lines().next_back().unwrap_or("it said nothing").to_owned();
-    Ok((records, (!output.status.success()).then_some(why)))
 }
 
 /// One line about a record.

@@ -172,7 +172,7 @@ impl Line {
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        self.standing.is_up.load(Ordering::Relaxed)
+        self.standing.is_up.load(Ordering::Acquire)
     }
 
     fn is_left(&self) -> bool {
@@ -182,10 +182,7 @@ impl Line {
     /// Ends it when its calls have ended, at the latest after `timeout`; whether they had.
     pub(crate) fn leave(&self, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
-        self.standing.is_left.store(true, Ordering::Relaxed);
-        self.standing.is_up.store(false, Ordering::Relaxed);
-        let conn = self.conn();
-        self.conn.store(bits(NOWHERE), Ordering::Relaxed);
+        let conn = self.lead_nowhere();
         let done = Arc::new(AtomicBool::new(false));
         loop {
             // Behind every call that was made before in the worker's inbox.
@@ -201,6 +198,17 @@ impl Line {
         }
     }
 
+    /// From now on calls fail at once; the connection they went to.
+    fn lead_nowhere(&self) -> ConnId {
+        let _swap = self.negotiated.lock().unwrap_or_else(PoisonError::into_inner);
+        self.standing.is_left.store(true, Ordering::Relaxed);
+        let conn = self.conn();
+        self.conn.store(bits(NOWHERE), Ordering::Relaxed);
+        // Who sees that it is down also sees that it leads nowhere.
+        self.standing.is_up.store(false, Ordering::Release);
+        conn
+    }
+
     fn dial(&self, attempt: Duration) -> Result<(), OpenError> {
         let options = self.handle.connect_options();
         let options = ConnectOptions {
@@ -209,10 +217,16 @@ impl Line {
             ..options.clone()
         };
         let (conn, negotiated) = self.handle.connect_with(&self.address, &options)?;
+        let mut current = self.negotiated.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_left() {
+            // Its user left while it was dialled for.
+            let _ = self.handle.close(conn);
+            return Ok(());
+        }
         self.arguments_max.store(arguments_max(&negotiated), Ordering::Relaxed);
-        *self.negotiated.lock().unwrap_or_else(PoisonError::into_inner) = negotiated;
+        *current = negotiated;
         self.conn.store(bits(conn), Ordering::Relaxed);
-        self.standing.is_up.store(true, Ordering::Relaxed);
+        self.standing.is_up.store(true, Ordering::Release);
         self.reconnects.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

@@ -273,11 +273,9 @@ fn a_handler_that_stops_reading_does_not_stop_the_caller(scheme: &str) {
     let (_server, _, url) = server(scheme);
     let client = handed(&url);
     let (mut words, call) = client.taste();
-    let mut sent = 0;
-    while sent < 300 && words.send_wait(&sent.to_string()).is_ok() {
-        sent += 1;
-    }
-    assert!(sent > 100, "{sent}");
+    // Many times what waits unread. The answer ends the stream, sooner or later; nothing keeps the sender waiting.
+    let sent = (0..300).try_for_each(|number| words.send_wait(&number.to_string()));
+    assert!(matches!(sent, Ok(()) | Err(StreamError::Over)), "{sent:?}");
     assert_eq!(call.wait().unwrap(), "0");
 }
 
