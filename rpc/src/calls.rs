@@ -7,7 +7,7 @@
 //! Invariants: at most `window` wire slots are taken; a wire slot is used again only with a new generation; a key or
 //! an id with an old generation finds nothing.
 
-use std::{cell::Cell, collections::VecDeque, time::Duration};
+use std::{cell::Cell, collections::VecDeque, num::NonZeroU64, time::Duration};
 
 use gimmal_engine::{
     RemoteBulk,
@@ -54,20 +54,41 @@ impl Reply {
     }
 }
 
-/// A call of the table, waiting ones included.
+/// A call of the table, waiting ones included: its index, and its generation above that.
+///
+/// One word, not two halves: what is written in halves and read as a whole waits until every store before it is done, and
+/// those before it go to lines that the peer has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct CallKey {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
+pub(crate) struct CallKey(NonZeroU64);
 
 impl CallKey {
-    pub(crate) const fn bits(self) -> u64 {
-        self.index as u64 | (self.generation as u64) << 32
+    /// Always set, so that no key is 0; generations have 31 bits.
+    const SET: NonZeroU64 = NonZeroU64::new(1 << 63).expect("a bit is set");
+
+    #[inline]
+    pub(crate) fn new(index: u32, generation: u32) -> Self {
+        Self::from_bits(u64::from(index) | u64::from(generation) << 32)
     }
 
-    pub(crate) const fn from_bits(bits: u64) -> Self {
-        Self { index: (bits & 0xffff_ffff) as u32, generation: (bits >> 32) as u32 }
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    #[inline]
+    pub(crate) const fn index(self) -> u32 {
+        self.0.get() as u32
+    }
+
+    #[inline]
+    const fn generation(self) -> u32 {
+        (self.bits() >> 32) as u32
+    }
+
+    #[inline]
+    pub(crate) const fn bits(self) -> u64 {
+        self.0.get() & !Self::SET.get()
+    }
+
+    #[inline]
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self(Self::SET | bits)
     }
 }
 
@@ -263,7 +284,7 @@ impl Calls {
     ) -> (CallKey, &mut Call) {
         self.next_deadline = self.next_deadline.min(deadline);
         let call = &mut self.slots[index as usize];
-        let key = CallKey { index, generation: call.generation };
+        let key = CallKey::new(index, call.generation);
         if let Reply::Cell(responder) = &reply {
             responder.set_key(key.bits());
         }
@@ -320,7 +341,7 @@ impl Calls {
     /// Every call with streams.
     pub(crate) fn all_streaming(&self) -> Vec<CallKey> {
         let streams = (0u32..).zip(&self.slots).filter(|(_, call)| call.lanes.is_some());
-        streams.map(|(index, call)| CallKey { index, generation: call.generation }).collect()
+        streams.map(|(index, call)| CallKey::new(index, call.generation)).collect()
     }
 
     /// Adds a local call that has ended.
@@ -365,14 +386,14 @@ impl Calls {
     }
 
     pub(crate) fn key(&self, index: u32) -> CallKey {
-        CallKey { index, generation: self.slots[index as usize].generation }
+        CallKey::new(index, self.slots[index as usize].generation)
     }
 
     /// The call of `key` while it lives.
     #[inline]
     pub(crate) fn find(&self, key: CallKey) -> Option<u32> {
-        let call = self.slots.get(key.index as usize)?;
-        (call.generation == key.generation && call.state != State::Free).then_some(key.index)
+        let call = self.slots.get(key.index() as usize)?;
+        (call.generation == key.generation() && call.state != State::Free).then_some(key.index())
     }
 
     /// Whether `key` is the call of `cell`.
@@ -445,15 +466,15 @@ impl Calls {
     /// The bytes that a local call came to, once. `spare` takes their place.
     #[inline]
     pub(crate) fn take(&mut self, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
-        let call = self.slots.get_mut(key.index as usize)?;
-        if call.generation != key.generation || call.state != State::Done {
+        let call = self.slots.get_mut(key.index() as usize)?;
+        if call.generation != key.generation() || call.state != State::Done {
             return None;
         }
         if call.outcome.is_some() {
             return Some(Taken::Other);
         }
         let taken = Taken::Bytes(call.is_error, std::mem::replace(&mut call.body, spare.take()));
-        self.release(key.index);
+        self.release(key.index());
         Some(taken)
     }
 
@@ -463,8 +484,8 @@ impl Calls {
         match self.take(key, &Cell::default())? {
             Taken::Bytes(is_error, body) => Some(Outcome::Answered { is_error, body, bulk: None }),
             Taken::Other => {
-                let outcome = self.slots[key.index as usize].outcome.take();
-                self.release(key.index);
+                let outcome = self.slots[key.index() as usize].outcome.take();
+                self.release(key.index());
                 outcome
             }
         }

@@ -64,8 +64,8 @@ impl Outcome {
     }
 
     /// What [`Outcome::into_bytes`] was made of.
-    pub(crate) fn of(bytes: Result<(bool, Vec<u8>), Self>) -> Self {
-        bytes.map_or_else(|other| other, |(is_error, body)| Self::Answered { is_error, body, bulk: None })
+    pub(crate) fn of(bytes: AnswerBytes) -> Self {
+        bytes.map_or_else(|other| *other, |(is_error, body)| Self::Answered { is_error, body, bulk: None })
     }
 
     /// Without the metadata that came with it.
@@ -90,13 +90,17 @@ impl Outcome {
     ///
     /// # Errors
     /// Every other outcome.
-    pub fn into_bytes(self) -> Result<(bool, Vec<u8>), Self> {
+    pub fn into_bytes(self) -> AnswerBytes {
         match self {
             Self::Answered { is_error, body, bulk: None } => Ok((is_error, body)),
-            other => Err(other),
+            other => Err(Box::new(other)),
         }
     }
 }
+
+/// An answer that is only bytes, and whether they are the method's error; or another outcome, in a box: most calls come to
+/// bytes, and what they come to is handed from one to the next.
+pub type AnswerBytes = Result<(bool, Vec<u8>), Box<Outcome>>;
 
 /// The place of one answer.
 #[derive(Debug)]

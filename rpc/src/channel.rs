@@ -15,12 +15,13 @@ use std::{
 use gimmal_engine::transport::{Bulk, Loan};
 
 use crate::{
-    cell::Outcome,
+    cell::{AnswerBytes, Outcome},
     codec::{Codec, Compose, Decode, DecodeError},
     cx::Cx,
     error::{AllocateError, CallError, TransportError},
     metadata::{Metadata, TRACEPARENT, TRACESTATE},
     method::Method,
+    reply::Landed,
     stream::Lanes,
     task::{Fallible, Plain, WithLoan},
 };
@@ -179,12 +180,12 @@ pub trait Ticket: Unpin {
     fn wait(&mut self) -> Outcome;
 
     /// The same for an answer that is only bytes: whether they are the method's error, and the bytes; or the outcome.
-    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(bool, Vec<u8>), Outcome>> {
+    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<AnswerBytes> {
         self.poll(context).map(Outcome::into_bytes)
     }
 
     /// As [`Ticket::wait`], for an answer that is only bytes.
-    fn wait_bytes(&mut self) -> Result<(bool, Vec<u8>), Outcome> {
+    fn wait_bytes(&mut self) -> AnswerBytes {
         self.wait().into_bytes()
     }
 
@@ -334,7 +335,7 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     pub fn wait(mut self) -> Result<O::Value, CallError<O::Error>> {
         match self.ticket.wait_bytes() {
             Ok((is_error, body)) => self.decode_bytes(is_error, body),
-            Err(outcome) => self.decode(outcome),
+            Err(outcome) => self.decode(*outcome),
         }
     }
 
@@ -344,20 +345,27 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     /// See [`CallError`].
     #[inline]
     pub fn wait_with<R>(mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R, CallError<O::Error>> {
-        match self.ticket.wait_bytes().or_else(|outcome| outcome.into_parts().0.into_bytes()) {
+        match self.ticket.wait_bytes() {
             Ok((false, body)) => {
                 let result = read(&body);
                 self.ticket.recycle(body);
                 Ok(result)
             }
-            Ok((true, body)) => Err(self.unread(Outcome::Answered { is_error: true, body, bulk: None })),
-            Err(Outcome::Large { is_error: false, bulk }) => Ok(read(&bulk)),
-            Err(outcome) => Err(self.unread(outcome)),
+            otherwise => self.read_otherwise(otherwise).map(|bytes| read(bytes.get())),
         }
     }
 
+    /// The bytes of an answer that is not just bytes, if it has any.
     #[cold]
-    pub(crate) fn unread(&mut self, outcome: Outcome) -> CallError<O::Error> {
+    pub(crate) fn read_otherwise(&mut self, answered: AnswerBytes) -> Result<Landed, CallError<O::Error>> {
+        match Outcome::of(answered).into_parts().0 {
+            Outcome::Answered { is_error: false, body, bulk: None } => Ok(Landed::Own(body)),
+            Outcome::Large { is_error: false, bulk } => Ok(Landed::Bulk(bulk)),
+            other => Err(self.unread(other)),
+        }
+    }
+
+    fn unread(&mut self, outcome: Outcome) -> CallError<O::Error> {
         let undecoded = |why| CallError::Transport(TransportError::Decode(DecodeError::new(why)));
         match outcome {
             Outcome::Answered { is_error: false, .. } => undecoded("bulk that was not asked for"),
@@ -426,7 +434,7 @@ impl<C: Channel, D: Codec, O: Received<D>> Future for Call<C, D, O> {
         match self.ticket.poll_bytes(context) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok((is_error, body))) => Poll::Ready(self.decode_bytes(is_error, body)),
-            Poll::Ready(Err(outcome)) => Poll::Ready(self.decode(outcome)),
+            Poll::Ready(Err(outcome)) => Poll::Ready(self.decode(*outcome)),
         }
     }
 }

@@ -16,7 +16,7 @@ use gimmal_engine::{
 
 use crate::{
     calls::{CallKey, Reply, Taken},
-    cell::Outcome,
+    cell::{AnswerBytes, Outcome},
     channel::{CallOptions, Channel, Ticket},
     codec::Compose,
     config::Config,
@@ -56,6 +56,30 @@ struct Core {
     deadline: Option<Duration>,
     /// Takes the place of an answer's bytes while they are read.
     spare: Cell<Vec<u8>>,
+    /// Calls that were never started, and why; here, since a call is to be small.
+    refused: RefCell<Vec<(CallKey, TransportError)>>,
+    refusals: Cell<u32>,
+}
+
+/// The index of calls that are in no table.
+const REFUSED: u32 = u32::MAX;
+
+impl Core {
+    #[cold]
+    fn refuse(&self, error: TransportError) -> CallKey {
+        self.refusals.set(self.refusals.get().wrapping_add(1));
+        let key = CallKey::new(REFUSED, self.refusals.get());
+        self.refused.borrow_mut().push((key, error));
+        key
+    }
+
+    /// Why it was refused, once.
+    #[cold]
+    fn take_refused(&self, key: CallKey) -> Option<TransportError> {
+        let mut refused = self.refused.borrow_mut();
+        let index = refused.iter().position(|(other, _)| *other == key)?;
+        Some(refused.swap_remove(index).1)
+    }
 }
 
 impl fmt::Debug for InlineClient {
@@ -101,6 +125,8 @@ impl InlineClient {
             counters,
             deadline: limits.deadline,
             spare: Cell::default(),
+            refused: RefCell::default(),
+            refusals: Cell::new(0),
         };
         Ok(Self { core: Rc::new(core) })
     }
@@ -222,20 +248,19 @@ impl InlineClient {
             node.begin(io, core.conn, method, timeout, Fresh(arguments), beside, Reply::Local)
         });
         drop(inline);
-        let core = Rc::clone(&self.core);
-        match started {
-            Ok(key) => Local { core, key: Some(key), failed: None },
-            Err(error) => Local { core, key: None, failed: Some(error) },
-        }
+        let key = started.unwrap_or_else(|error| core.refuse(*error));
+        Local { core: Rc::clone(&self.core), key: Some(key) }
     }
 }
 
-/// A call of an inline client.
+/// A call of an inline client: two words, which are returned in registers.
 pub struct Local {
     core: Rc<Core>,
+    /// Until its outcome was taken.
     key: Option<CallKey>,
-    failed: Option<Box<TransportError>>,
 }
+
+const _: () = assert!(size_of::<Local>() == 2 * size_of::<usize>());
 
 impl fmt::Debug for Local {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -244,15 +269,22 @@ impl fmt::Debug for Local {
 }
 
 impl Local {
-    /// It was never started, or was taken before.
+    /// There is no answer to wait for: it was never started, or was taken before.
     #[cold]
-    fn keyless(&mut self) -> Outcome {
+    fn unanswerable(&mut self) -> Box<Outcome> {
+        let refused = self.key.take().and_then(|key| self.core.take_refused(key));
         let taken = TransportError::Worker { why: "the outcome was taken already", fate: Fate::MaybeRan };
-        Outcome::Failed(self.failed.take().map_or(taken, |failed| *failed))
+        Box::new(Outcome::Failed(refused.unwrap_or(taken)))
+    }
+
+    /// Its key, while an answer may come.
+    #[inline]
+    fn key(&self) -> Option<CallKey> {
+        self.key.filter(|key| key.index() != REFUSED)
     }
 
     #[inline]
-    fn ended(&mut self, key: CallKey, taken: Taken) -> Result<(bool, Vec<u8>), Outcome> {
+    fn ended(&mut self, key: CallKey, taken: Taken) -> AnswerBytes {
         match taken {
             Taken::Bytes(is_error, body) => {
                 self.key = None;
@@ -263,10 +295,10 @@ impl Local {
     }
 
     #[cold]
-    fn ended_otherwise(&mut self, key: CallKey) -> Outcome {
+    fn ended_otherwise(&mut self, key: CallKey) -> Box<Outcome> {
         self.key = None;
         let outcome = self.core.inline.borrow_mut().app_mut().take_outcome(self.core.conn, key);
-        outcome.unwrap_or_else(|| self.keyless())
+        outcome.map_or_else(|| self.unanswerable(), Box::new)
     }
 }
 
@@ -280,9 +312,9 @@ impl Ticket for Local {
     }
 
     #[inline]
-    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Result<(bool, Vec<u8>), Outcome>> {
-        let Some(key) = self.key else {
-            return Poll::Ready(Err(self.keyless()));
+    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<AnswerBytes> {
+        let Some(key) = self.key() else {
+            return Poll::Ready(Err(self.unanswerable()));
         };
         let mut inline = self.core.inline.borrow_mut();
         let mut taken = inline.app_mut().take(self.core.conn, key, &self.core.spare);
@@ -301,9 +333,9 @@ impl Ticket for Local {
     }
 
     #[inline]
-    fn wait_bytes(&mut self) -> Result<(bool, Vec<u8>), Outcome> {
-        let Some(key) = self.key else {
-            return Err(self.keyless());
+    fn wait_bytes(&mut self) -> AnswerBytes {
+        let Some(key) = self.key() else {
+            return Err(self.unanswerable());
         };
         let mut inline = self.core.inline.borrow_mut();
         let taken = loop {
@@ -337,7 +369,9 @@ impl Local {
     #[cold]
     fn cancel(&self, key: CallKey) {
         let conn = self.core.conn;
-        if let Ok(mut inline) = self.core.inline.try_borrow_mut() {
+        if key.index() == REFUSED {
+            let _ = self.core.take_refused(key);
+        } else if let Ok(mut inline) = self.core.inline.try_borrow_mut() {
             inline.with(|node, io| node.cancel(io, conn, key));
         }
     }

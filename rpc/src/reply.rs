@@ -5,7 +5,7 @@ use std::{fmt, future::poll_fn, marker::PhantomData, mem};
 use gimmal_engine::transport::Bulk;
 
 use crate::{
-    cell::Outcome,
+    cell::AnswerBytes,
     channel::{Call, Channel, Received, Ticket as _},
     codec::{Codec, Decode, DecodeError},
     error::CallError,
@@ -85,13 +85,24 @@ impl<O: Lends<D>, E, D: for<'a> Decode<'a, E>> Lends<D> for Fallible<O, E> {
 /// the reply gives its memory back.
 pub struct Reply<C: Channel, D, T> {
     ticket: C::Ticket,
-    bytes: Bytes,
+    bytes: Landed,
     value: PhantomData<fn() -> (D, T)>,
 }
 
-enum Bytes {
+/// Where the bytes of an answer are.
+pub(crate) enum Landed {
     Own(Vec<u8>),
     Bulk(Bulk),
+}
+
+impl Landed {
+    #[inline]
+    pub(crate) fn get(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Bulk(bulk) => bulk,
+        }
+    }
 }
 
 impl<C: Channel, D, T> fmt::Debug for Reply<C, D, T> {
@@ -130,16 +141,13 @@ impl<C: Channel, D, T> Reply<C, D, T> {
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        match &self.bytes {
-            Bytes::Own(bytes) => bytes,
-            Bytes::Bulk(bulk) => bulk,
-        }
+        self.bytes.get()
     }
 }
 
 impl<C: Channel, D, T> Drop for Reply<C, D, T> {
     fn drop(&mut self) {
-        if let Bytes::Own(bytes) = &mut self.bytes {
+        if let Landed::Own(bytes) = &mut self.bytes {
             self.ticket.recycle(mem::take(bytes));
         }
     }
@@ -164,17 +172,10 @@ impl<C: Channel, D: Codec, O: Lends<D>> Call<C, D, O> {
         self.replied(answered)
     }
 
-    fn replied(
-        mut self,
-        answered: Result<(bool, Vec<u8>), Outcome>,
-    ) -> Result<Reply<C, D, O::Owned>, CallError<O::Error>> {
-        let bytes = match answered.or_else(|outcome| outcome.into_parts().0.into_bytes()) {
-            Ok((false, bytes)) => Bytes::Own(bytes),
-            Err(Outcome::Large { is_error: false, bulk }) => Bytes::Bulk(bulk),
-            Ok((true, body)) => {
-                return Err(self.unread(Outcome::Answered { is_error: true, body, bulk: None }));
-            }
-            Err(outcome) => return Err(self.unread(outcome)),
+    fn replied(mut self, answered: AnswerBytes) -> Result<Reply<C, D, O::Owned>, CallError<O::Error>> {
+        let bytes = match answered {
+            Ok((false, bytes)) => Landed::Own(bytes),
+            otherwise => self.read_otherwise(otherwise)?,
         };
         Ok(Reply { ticket: self.ticket, bytes, value: PhantomData })
     }

@@ -98,20 +98,22 @@ fn answer(client: &Client, method: &MethodInfo, arguments: &[String]) -> Done<St
     let spoken = if method.kind == "one-way" { spoken.one_way() } else { spoken };
     let spoken: &'static Method = Box::leak(Box::new(spoken));
     // Not through a typed call: whether bytes are the method's error is seen here.
-    match client.start(spoken, &CallOptions::default(), None, &body[..]).wait().into_bytes() {
-        Ok((false, bytes)) if is_raw => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-        Ok((false, bytes)) => Ok(shown(result.as_ref(), &bytes)),
-        Ok((true, bytes)) => {
+    match client.start(spoken, &CallOptions::default(), None, &body[..]).wait() {
+        Outcome::Answered { is_error: false, body, bulk: None } if is_raw => {
+            Ok(String::from_utf8_lossy(&body).into_owned())
+        }
+        Outcome::Answered { is_error: false, body, bulk: None } => Ok(shown(result.as_ref(), &body)),
+        Outcome::Answered { is_error: true, body, bulk: None } => {
             let ty = match &result {
                 Some(Type::Result(_, error)) => error.as_deref(),
                 _ => None,
             };
-            Err(format!("the method failed: {}", shown(ty, &bytes)).into())
+            Err(format!("the method failed: {}", shown(ty, &body)).into())
         }
-        Err(Outcome::Status(status)) => Err(status.to_string().into()),
-        Err(Outcome::Failed(error)) => Err(error.to_string().into()),
-        Err(Outcome::Mismatch(theirs)) => Err(format!("it is spelled {theirs} there").into()),
-        Err(_) => Err("the answer is too large to be shown here".into()),
+        Outcome::Status(status) => Err(status.to_string().into()),
+        Outcome::Failed(error) => Err(error.to_string().into()),
+        Outcome::Mismatch(theirs) => Err(format!("it is spelled {theirs} there").into()),
+        _ => Err("the answer is too large to be shown here".into()),
     }
 }
 

@@ -149,7 +149,7 @@ impl Node {
             }
             Err((error, reply)) => self.refuse(reply, TransportError::Encode(error)),
             Ok(key) => {
-                calls.call(key.index).form = form;
+                calls.call(key.index()).form = form;
                 self.calls_live += 1;
                 self.next_deadline = self.next_deadline.min(times.1);
                 *streams_seen |= streams;

@@ -35,7 +35,7 @@ impl Node {
                 }
             }
         }
-        CallKey { index: u32::MAX, generation: 0 }
+        CallKey::new(u32::MAX, 0)
     }
 
     /// A one-way request arrived. What cannot be run is counted, and nobody is told.

@@ -95,7 +95,7 @@ impl Node {
     #[cold]
     pub(super) fn bind_call<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, key: CallKey) {
         let Some(here) = self.conns.get_mut(conn) else { return };
-        if let Some(lanes) = &here.calls.call(key.index).lanes {
+        if let Some(lanes) = &here.calls.call(key.index()).lanes {
             lanes.bind(&self.reach, conn, Owner::Caller(key.bits()));
         }
         self.pump_call(io, conn, key);

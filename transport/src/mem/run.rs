@@ -6,7 +6,7 @@ use super::{Region, RxFrame};
 use crate::{
     ConnId, FrameWord, Position, Tag, Violation,
     frame::{FRAME_WORD_BYTES, span},
-    sync::publish::observe,
+    sync::{prefetch::prefetch_to_read, publish::observe},
 };
 
 /// Frames of one connection that lie open in memory, one behind the other.
@@ -132,6 +132,9 @@ impl Run {
             self.stopped = bits;
             return None;
         }
+        // The rest of it is on its way while the front is read.
+        // SAFETY: a frame lies inside the ring's two views, by the check above.
+        prefetch_to_read(unsafe { first.add(span(word.payload_bytes()) - FRAME_WORD_BYTES) });
         self.at = end;
         self.left -= 1;
         // SAFETY: the word's eight bytes lie inside the ring, see above.

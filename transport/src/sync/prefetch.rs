@@ -26,7 +26,6 @@ pub(crate) fn prefetch_to_write(place: NonNull<u8>) {
 }
 
 /// Fetches the line of `place` to be read soon; as [`prefetch_to_write`] otherwise.
-#[cfg(feature = "shm")]
 #[inline(always)]
 pub(crate) fn prefetch_to_read(place: NonNull<u8>) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
