@@ -68,7 +68,7 @@ fn without_reconnect_a_client_stays_closed(scheme: &str) {
     let client = fixture.client_with(Config { reconnect: None, ..config() });
     assert_eq!(client.echo("x".to_owned()).wait().unwrap(), "x");
     let fixture = fixture.restarted();
-    std::thread::sleep(Duration::from_millis(200));
+    until("the end is known", || client.echo("x".to_owned()).wait().is_err());
     let error = client.echo("x".to_owned()).wait().unwrap_err();
     assert_eq!(error.fate(), Fate::NotRun);
     assert!(
