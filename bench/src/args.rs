@@ -28,6 +28,8 @@ pub struct Cli {
 pub enum Command {
     /// Round trip time of one call at a time.
     Lat(Run),
+    /// The same of typed calls, through the codec: `lat --layer typed`.
+    Rpc(Run),
     /// Calls per second with a window of them outstanding.
     Rate {
         /// How to measure.
@@ -241,6 +243,7 @@ impl Command {
     pub(crate) fn run_mut(&mut self) -> Option<&mut Run> {
         match self {
             Self::Lat(run)
+            | Self::Rpc(run)
             | Self::Conn(run)
             | Self::Rate { run, .. }
             | Self::Bw { run, .. }

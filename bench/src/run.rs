@@ -13,7 +13,7 @@ use crate::{
     csv,
     error::BenchError,
     hosts, html, load, many,
-    plan::{Mode, ProviderName},
+    plan::{Layer, Mode, ProviderName},
     provider,
     report::Report,
     serve::ServeOptions,
@@ -31,6 +31,9 @@ pub fn run(mut cli: Cli) -> Result<(), BenchError> {
     }
     match cli.command {
         Command::Lat(run) => each_size(&run, &Job::new("lat", Goal::Latency, 1)),
+        Command::Rpc(run) => {
+            each_size(&Run { layer: Layer::Typed, ..run }, &Job::new("lat", Goal::Latency, 1))
+        }
         Command::Rate { run, window, threads } => {
             if threads > 1 && run.mode != Mode::Handoff {
                 let why = "-t: calls of several threads are handed off: --mode handoff";

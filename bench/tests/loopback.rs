@@ -151,7 +151,7 @@ fn every_layer_and_mode() {
         "rate --loopback -n 2000 --pairs 3 --json --mode handoff -O 8",
         "lat --loopback -n 2000 --pairs 3 --json --layer rpc",
         "rate --loopback -n 2000 --pairs 3 --json --layer rpc -O 8",
-        "lat --loopback -n 2000 --pairs 3 --json --layer typed --verify",
+        "rpc --loopback -n 2000 --pairs 3 --json --verify",
         "rate --loopback -n 2000 --pairs 3 --json --layer typed -O 8",
         "lat --loopback -n 300 --pairs 3 --json --layer rpc --mode handoff",
         "rate --loopback -n 2000 --pairs 3 --json --layer rpc --mode handoff -O 8",

@@ -16,5 +16,11 @@ else
     skipped=$((skipped + 2))
     echo "SKIP    bench beside perftest: perftest is not installed"
 fi
+for host in "$rxe" "$siw"; do
+    for line in "lat -n 100" "rpc -n 100" "rate -n 500 -O 8" "bw -s 64k -n 10" "scale -n 100 --connections 1,4"; do
+        # shellcheck disable=SC2086
+        check "$line over $host" timeout 60 "$bin/gimmal-bench" $line --provider verbs --loopback --address "rdma://$host:0"
+    done
+done
 check "connections step by step, rxe" timeout 60 "$bin/gimmal-bench" conn --provider verbs --loopback --address "rdma://$rxe:0" -n 5
 check "open loop, siw" timeout 60 "$bin/gimmal-bench" load --provider verbs --loopback --address "rdma://$siw:0" -n 200 --rates 100 -D 2
