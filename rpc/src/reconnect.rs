@@ -311,6 +311,8 @@ fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect) {
             return;
         }
         match owner.line().dial(reconnect.attempt) {
+            // Its user left meanwhile: there is nothing to watch.
+            Ok(()) if owner.line().is_left() => return,
             Ok(()) => {
                 tracing::info!(address = %owner.line().address, "connected again");
                 return watch(&owner);
