@@ -121,16 +121,17 @@ fn a_key_keeps_its_server(scheme: &str) {
     let servers = [Fixture::new(scheme, "left"), Fixture::new(scheme, "right")];
     let urls: Vec<String> = servers.iter().map(|server| server.url.clone()).collect();
     let balanced = Balanced::builder().config(eager()).connect(urls).unwrap();
-    for key in 0..8 {
+    // Where a key goes hangs on the URLs, which differ from run to run: so many never all go to one.
+    for key in 0..64 {
         let before: Vec<u64> = servers.iter().map(ran).collect();
-        for _ in 0..4 {
+        for _ in 0..2 {
             let client = ProbeClient::new(balanced.ordered(key).unwrap());
             client.echo("x".into()).wait().unwrap();
         }
         let moved = servers.iter().zip(before).filter(|(server, before)| ran(server) != *before).count();
         assert_eq!(moved, 1, "key {key}");
     }
-    assert!(servers.iter().all(|server| ran(server) > 0), "eight keys went to one server");
+    assert!(servers.iter().all(|server| ran(server) > 0), "sixty-four keys went to one server");
     // Loans belong to a connection, and the error says where to take them.
     let error = balanced.loan(100).unwrap_err().to_string();
     assert!(error.contains("Balanced::ordered"), "{error}");
