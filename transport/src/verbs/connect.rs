@@ -9,11 +9,12 @@
 use std::{
     collections::VecDeque,
     net::IpAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        mpsc::{Receiver, SendError, SyncSender},
+    },
     time::{Duration, Instant},
 };
-
-use crossbeam::channel::{Receiver, Sender};
 
 use crate::{
     ConnectError, ConnectOptions, Hello, PortError,
@@ -64,7 +65,7 @@ pub(crate) struct Attempt {
     pub(crate) deadline: Instant,
     /// Once it has its turn.
     pub(crate) running: Option<Running>,
-    pub(crate) outcome: Sender<Outcome>,
+    pub(crate) outcome: SyncSender<Outcome>,
 }
 
 impl Attempt {
@@ -440,9 +441,7 @@ impl Control {
             Ok((parts, attempt)) => {
                 entry.role = Role::Live(Live::of(&parts, &entry.id, &attempt.shared));
                 self.ids.insert(handle.key, entry);
-                if let Err(unwanted) = attempt.outcome.send(Ok(parts))
-                    && let Ok(parts) = unwanted.into_inner()
-                {
+                if let Err(SendError(Ok(parts))) = attempt.outcome.send(Ok(parts)) {
                     self.discard(parts);
                 }
             }

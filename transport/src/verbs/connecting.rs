@@ -1,11 +1,12 @@
 //! The caller's end of an attempt, which ends at its deadline whatever the control thread does.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, TryRecvError},
+    },
     time::{Duration, Instant},
 };
-
-use crossbeam::channel::{Receiver, RecvTimeoutError, TryRecvError};
 
 use crate::{
     ConnectError, Connecting,
@@ -23,13 +24,13 @@ const GRACE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct VerbsConnecting {
     control: Arc<ControlHandle>,
-    outcome: Receiver<Outcome>,
+    /// Until it came, or was given up.
+    outcome: Option<Receiver<Outcome>>,
     ticket: u64,
     address: String,
     timeout: Duration,
     /// When we stop waiting for the control thread.
     limit: Instant,
-    over: bool,
 }
 
 impl VerbsConnecting {
@@ -41,12 +42,11 @@ impl VerbsConnecting {
     ) -> Result<Self, ConnectError> {
         let connecting = Self {
             control: Arc::clone(control),
-            outcome,
+            outcome: Some(outcome),
             ticket: attempt.ticket,
             address: attempt.address.clone(),
             timeout: attempt.options.connect_timeout,
             limit: attempt.deadline + GRACE,
-            over: false,
         };
         if connecting.control.send(Command::Connect(Box::new(attempt))) {
             Ok(connecting)
@@ -55,8 +55,10 @@ impl VerbsConnecting {
         }
     }
 
-    fn give_up(&self) {
-        self.control.send(Command::GiveUp { ticket: self.ticket, outcome: self.outcome.clone() });
+    fn give_up(&mut self) {
+        if let Some(outcome) = self.outcome.take() {
+            self.control.send(Command::GiveUp { ticket: self.ticket, outcome });
+        }
     }
 }
 
@@ -64,14 +66,12 @@ impl Connecting for VerbsConnecting {
     type Link = VerbsLink;
 
     fn poll(&mut self, timeout: Duration) -> Option<Result<VerbsLink, ConnectError>> {
-        if self.over {
-            return None;
-        }
+        let receiver = self.outcome.as_ref()?;
         let outcome = if timeout.is_zero() {
-            self.outcome.try_recv().map_err(|error| error == TryRecvError::Disconnected)
+            receiver.try_recv().map_err(|error| error == TryRecvError::Disconnected)
         } else {
             let timeout = timeout.min(self.limit.saturating_duration_since(Instant::now()));
-            let outcome = self.outcome.recv_timeout(timeout);
+            let outcome = receiver.recv_timeout(timeout);
             outcome.map_err(|error| error == RecvTimeoutError::Disconnected)
         };
         let result = match outcome {
@@ -88,15 +88,13 @@ impl Connecting for VerbsConnecting {
                 })
             }
         };
-        self.over = true;
+        self.outcome = None;
         Some(result)
     }
 }
 
 impl Drop for VerbsConnecting {
     fn drop(&mut self) {
-        if !self.over {
-            self.give_up();
-        }
+        self.give_up();
     }
 }

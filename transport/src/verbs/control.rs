@@ -10,11 +10,13 @@
 use std::{
     collections::HashMap,
     os::fd::AsFd,
-    sync::Arc,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver},
+    },
     time::{Duration, Instant},
 };
 
-use crossbeam::channel::{Receiver, bounded, unbounded};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::{
@@ -69,8 +71,8 @@ impl Control {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
                 .map_err(system("epoll_ctl"))?;
         }
-        let (commands, inbox) = unbounded();
-        let (end, ended) = bounded(1);
+        let (commands, inbox) = mpsc::channel();
+        let (end, ended) = mpsc::sync_channel(1);
         let mailbox = Mailbox::new(commands, bell);
         let control = Self {
             channel,

@@ -24,7 +24,7 @@ use crate::{
         pool::Pool,
         ports,
         qp::{LocalBytes, Qp, RecvList, receive_id},
-        rings::{Room, Shape},
+        rings::{End, Room, Shape},
         rx::GOODBYE,
         sys,
         wr_id::{Kind, WrId},
@@ -149,14 +149,14 @@ impl Lane {
         let caps = self.holdings.device.limits.capabilities(inline);
         let negotiated = Negotiated::settle("verbs", &caps, config, ours, theirs)?;
         let pd = &self.holdings.device.pd;
-        let mut tx = shared.rings.take(Shape::Ring { bytes: theirs.ring_bytes as usize })?;
+        let mut tx = shared.rings.take(Shape::Ring { bytes: theirs.ring_bytes as usize }, End::Transmit)?;
         let tx_registration = tx.registered(pd)?;
         let slab_bytes = (usize::from(config.arrivals) + GOODBYE) * config.slot_bytes as usize;
         let (shape, purpose) = match negotiated.path {
             DataPath::Ring => (Shape::Ring { bytes: config.ring_bytes as usize }, Purpose::ReceiveRing),
             DataPath::SendRecv => (Shape::Slab { bytes: slab_bytes }, Purpose::Local),
         };
-        let rx = shared.rings.take(shape)?;
+        let rx = shared.rings.take(shape, End::Receive)?;
         let rx_registration = Arc::new(Mr::new(pd, &rx.region, purpose)?);
         let wiring = Wiring {
             tx_lkey: tx_registration.lkey(),

@@ -2,11 +2,12 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Arc,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    },
     time::Duration,
 };
-
-use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::{
     AcceptError, Address, DeviceChoice, Hello, Incoming, Key, ListenError, ListenOptions, Listener,
@@ -34,7 +35,7 @@ const CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// What a listening id knows. Shared by the ids of a wildcard listener.
 #[derive(Clone, Debug)]
 pub(crate) struct Listening {
-    pub(crate) requests: Sender<Request>,
+    pub(crate) requests: SyncSender<Request>,
     pub(crate) rejected: Arc<Rejected>,
     pub(crate) options: ListenOptions,
 }
@@ -327,9 +328,9 @@ impl VerbsListener {
         if let Some(choice) = &options.device {
             addresses = on_device(&addresses, &ports::addresses_of(choice)?, choice)?;
         }
-        let (sender, requests) = bounded(usize::from(options.backlog.max(1)));
+        let (sender, requests) = sync_channel(usize::from(options.backlog.max(1)));
         let rejected = Arc::<Rejected>::default();
-        let (reply, answer) = bounded(1);
+        let (reply, answer) = sync_channel(1);
         control.send(Command::Listen {
             addresses,
             options: options.clone(),
@@ -376,9 +377,11 @@ impl Listener for VerbsListener {
 
 impl Drop for VerbsListener {
     fn drop(&mut self) {
-        let (done, free) = bounded(1);
+        let (done, free) = sync_channel(1);
         let ids = std::mem::take(&mut self.ids);
-        if self.control.send(Command::Unlisten { ids, requests: self.requests.clone(), done }) {
+        // Nobody receives any more, so any receiver may stand here.
+        let requests = std::mem::replace(&mut self.requests, sync_channel(0).1);
+        if self.control.send(Command::Unlisten { ids, requests, done }) {
             // Afterwards the address can be listened on again.
             let _ = free.recv_timeout(CLOSE_WAIT);
         }
@@ -406,7 +409,7 @@ impl Incoming for VerbsIncoming {
     }
 
     fn accept(self, gate: &VerbsGate) -> Result<VerbsLink, AcceptError> {
-        let (reply, answer) = bounded(1);
+        let (reply, answer) = sync_channel(1);
         self.accept_then(gate, move |outcome| {
             // The other end waits below.
             let _ = reply.send(outcome);

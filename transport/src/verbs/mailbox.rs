@@ -1,15 +1,17 @@
 //! How everyone else reaches the control thread: commands, and the handle that keeps it alive.
+//!
+//! The channels are those of std: who waits in one sleeps at once. Others give the processor away several times first,
+//! which on few processors is what the other end waits for.
 
 use std::{
     os::fd::OwnedFd,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, Sender, SyncSender},
     },
     time::Duration,
 };
-
-use crossbeam::channel::{Receiver, Sender};
 
 use crate::{
     AcceptError, ConnectError, ListenError, ListenOptions, PortError, Refusal,
@@ -50,15 +52,15 @@ pub(crate) enum Command {
     Listen {
         addresses: Vec<std::net::SocketAddr>,
         options: ListenOptions,
-        requests: Sender<Request>,
+        requests: SyncSender<Request>,
         rejected: Arc<Rejected>,
-        reply: Sender<Result<(Vec<Handle>, u16), ListenError>>,
+        reply: SyncSender<Result<(Vec<Handle>, u16), ListenError>>,
     },
     /// Ends listening; `requests` nobody took are refused.
     Unlisten {
         ids: Vec<Handle>,
         requests: Receiver<Request>,
-        done: Sender<()>,
+        done: SyncSender<()>,
     },
     Accept {
         handle: Handle,
@@ -123,13 +125,14 @@ impl Mailbox {
 #[derive(Debug)]
 pub(crate) struct ControlHandle {
     mailbox: Mailbox,
-    ended: Receiver<()>,
+    /// Nobody locks it: it is looked at when the last handle goes.
+    ended: Mutex<Receiver<()>>,
     tickets: AtomicU64,
 }
 
 impl ControlHandle {
     pub(crate) fn new(mailbox: Mailbox, ended: Receiver<()>) -> Self {
-        Self { mailbox, ended, tickets: AtomicU64::new(1) }
+        Self { mailbox, ended: Mutex::new(ended), tickets: AtomicU64::new(1) }
     }
 
     pub(crate) fn send(&self, command: Command) -> bool {
@@ -145,7 +148,8 @@ impl ControlHandle {
 impl Drop for ControlHandle {
     fn drop(&mut self) {
         self.mailbox.send(Command::Stop);
-        if self.ended.recv_timeout(END_WAIT).is_err() {
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if ended.recv_timeout(END_WAIT).is_err() {
             tracing::debug!("an rdma_connect still runs; the control thread ends when it returns");
         }
     }

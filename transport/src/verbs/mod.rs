@@ -55,11 +55,9 @@ mod wr_id;
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc::sync_channel},
     time::Instant,
 };
-
-use crossbeam::channel::bounded;
 
 use crate::{
     Address, ConnectError, ConnectOptions, ListenError, ListenOptions, PortConfig, PortError, Provider, Via,
@@ -179,7 +177,7 @@ impl Provider for Verbs {
                 sources = has;
             }
         }
-        let (sender, outcome) = bounded(1);
+        let (sender, outcome) = sync_channel(1);
         let attempt = Attempt {
             ticket: control.ticket(),
             address: address.to_string(),

@@ -54,6 +54,13 @@ impl Shape {
     }
 }
 
+/// Whose memory it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    Transmit,
+    Receive,
+}
+
 /// Memory and what it is.
 #[derive(Debug)]
 pub(crate) struct Room {
@@ -89,11 +96,14 @@ struct Idle {
 }
 
 impl Rings {
-    /// Zeroed memory of this shape.
-    pub(crate) fn take(&self, shape: Shape) -> Result<Room, PortError> {
+    /// Zeroed memory of this shape, if possible for the `end` that it served before: only one of them keeps its
+    /// registration.
+    pub(crate) fn take(&self, shape: Shape, end: End) -> Result<Room, PortError> {
         let kept = {
             let mut idle = lock(&self.idle);
-            let at = idle.rooms.iter().rposition(|room| room.shape == shape);
+            let served = |room: &Room| room.registration.is_some() == (end == End::Transmit);
+            let at = idle.rooms.iter().rposition(|room| room.shape == shape && served(room));
+            let at = at.or_else(|| idle.rooms.iter().rposition(|room| room.shape == shape));
             at.map(|at| {
                 let room = idle.rooms.swap_remove(at);
                 idle.bytes -= shape.bytes();
@@ -180,25 +190,25 @@ mod tests {
     fn memory_is_taken_again_and_holds_nothing_of_before() {
         let rings = Rings::default();
         let shape = Shape::Ring { bytes: 8192 };
-        let room = rings.take(shape).unwrap();
+        let room = rings.take(shape, End::Receive).unwrap();
         let base = room.region.base();
         // SAFETY: inside the mapping, which is ours.
         unsafe { room.region.at(8191, 1).write(7) };
         give_back(&rings, room);
-        let slab = rings.take(Shape::Slab { bytes: 8192 }).unwrap();
+        let slab = rings.take(Shape::Slab { bytes: 8192 }, End::Receive).unwrap();
         assert_ne!(slab.region.base(), base, "another shape");
-        let again = rings.take(shape).unwrap();
+        let again = rings.take(shape, End::Receive).unwrap();
         assert_eq!((again.region.base(), again.region.len()), (base, 2 * 8192));
         // SAFETY: as above; the second view.
         assert_eq!(unsafe { again.region.at(2 * 8192 - 1, 1).read() }, 0);
-        assert_ne!(rings.take(shape).unwrap().region.base(), base, "it is in use");
+        assert_ne!(rings.take(shape, End::Receive).unwrap().region.base(), base, "it is in use");
     }
 
     #[test]
     fn what_is_kept_has_a_bound() {
         let rings = Rings::default();
         let shape = Shape::Slab { bytes: KEPT_BYTES / 2 };
-        let rooms: Vec<Room> = (0..3).map(|_| rings.take(shape).unwrap()).collect();
+        let rooms: Vec<Room> = (0..3).map(|_| rings.take(shape, End::Receive).unwrap()).collect();
         rooms.into_iter().for_each(|room| give_back(&rings, room));
         assert_eq!(lock(&rings.idle).rooms.len(), 2);
         assert_eq!(lock(&rings.idle).bytes, KEPT_BYTES);

@@ -7,9 +7,13 @@
 //! ```
 //! A step that fails, or whose deadline passes, leaves nothing.
 
-use std::{sync::Arc, time::Duration};
-
-use crossbeam::channel::{RecvTimeoutError, bounded};
+use std::{
+    sync::{
+        Arc,
+        mpsc::{RecvTimeoutError, sync_channel},
+    },
+    time::Duration,
+};
 
 use crate::verbs::{
     cm::{CmId, ConnectParams, EventChannel, EventKind},
@@ -358,7 +362,7 @@ pub(crate) fn granted_by(event: &crate::verbs::cm::CmEvent, endpoint: &Endpoint)
 }
 
 fn call_connect(endpoint: Endpoint, param: ConnectParams, limit: &Limit) -> Result<Endpoint, CmError> {
-    let (done, returned) = bounded(0);
+    let (done, returned) = sync_channel(0);
     let helper = std::thread::Builder::new().name("gimmal-connect".to_owned()).spawn(move || {
         let result = endpoint.id.connect(&param);
         // Nobody waits any more: what is left of the attempt is dropped here, however long that takes.
