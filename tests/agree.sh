@@ -19,7 +19,7 @@ row() {
 # Whether somebody listens on $port, over TCP or the CM.
 listening() {
     grep -qi ":$(printf %04x $port) [0:]* 0A " /proc/net/tcp /proc/net/tcp6 2>/dev/null ||
-        { [ -n "${GIMMAL_LAB:-}" ] && rdma resource show cm_id 2>/dev/null | grep LISTEN | grep -q ":$port "; }
+        { [ -n "${GIMMAL_LAB:-}" ] && grep -q "LISTEN .*:$port " <<<"$(rdma resource show cm_id 2>/dev/null)"; }
 }
 
 # alone PROGRAM PARSER SERVER_ARGS -- CLIENT_ARGS: the program's own number; server on core 1, client on core 0.

@@ -23,7 +23,7 @@ refuses() {
     shift 2
     output=$(timeout 20 "$@" 2>&1 </dev/null)
     status=$?
-    if [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && printf '%s' "$output" | grep -qi -- "$text"; then
+    if [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && grep -qi -- "$text" <<<"$output"; then
         passed=$((passed + 1))
         printf 'ok      refused: %s\n' "$name"
     else
@@ -66,6 +66,20 @@ hidden() {
     fi
     check "$name" "$@"
 }
+
+# within SECONDS COMMAND...: waits until it ends with 0.
+within() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ $SECONDS -lt $end ] || return 1
+        sleep 0.1
+    done
+}
+
+# listens PORT: waits until a CM id does. Not every program says when it is ready.
+has_listener() { grep -q "state LISTEN .*:$1 " <<<"$(rdma resource show cm_id 2>/dev/null)"; }
+listens() { within 15 has_listener "$1" || { echo "nobody listens on port $1"; return 1; }; }
 
 summary() {
     printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"

@@ -18,7 +18,7 @@ check "pool" sh -c "$bin/pool | grep '16 resource exhausted'"
 check "watch" sh -c "$bin/watch | grep 'readings sent'"
 check "demo over shm" timeout 60 "$bin/files" demo --provider shm
 check "demo of a folder" timeout 60 "$bin/files" demo /usr/share/doc --bytes-max 20000000
-check "a server killed among 100 calls" timeout 60 "$bin/fates" --address shm://fates-$$
+check "a server killed among 100 calls" timeout 60 "$bin/fates" --address shm://fates-$$ --bound-ms 5000
 check "nothing is left of it" sh -c '! ls "${XDG_RUNTIME_DIR:-/tmp/gimmal-$(id -u)}"/gimmal/fates-'$$' /tmp/gimmal-$(id -u)/fates-'$$' 2>/dev/null | grep -v lock'
 
 # Verbs come by dlopen: without rdma-core the same program says what is missing, and shared memory works.
@@ -42,13 +42,18 @@ hidden "without the libraries shared memory works" bash tests/hide.sh libraries 
 refuses "no such folder" "is not a folder" "$bin/files" demo /no/such/folder
 refuses "nobody listens" "nobody listens" "$bin/files" fetch --address "shm://nobody-$$"
 refuses "a bad address" "is not an address" "$bin/files" fetch --address "http://x"
-"$bin/files" serve /usr/share/doc --address "shm://twice-$$" < <(sleep 5) >/dev/null 2>&1 &
+# It serves until its input ends.
+input=$(mktemp -u) && mkfifo "$input"
+"$bin/files" serve /usr/share/doc --address "shm://twice-$$" <"$input" >/dev/null 2>&1 &
 server=$!
-sleep 1
+exec 3>"$input"
+within 10 "$bin/gimmal" doctor "shm://twice-$$" >/dev/null 2>&1
 refuses "a socket path in use" "in use" "$bin/files" serve /usr/share/doc --address "shm://twice-$$"
 check "doctor: a live server over shared memory" timeout 20 "$bin/gimmal" doctor "shm://twice-$$"
 refuses "doctor: nobody listens" "WRONG  *peer" "$bin/gimmal" doctor "shm://nobody-$$"
+exec 3>&-
 wait "$server"
+rm "$input"
 if [ -e /sys/class/infiniband_verbs ]; then
     check "devices of this machine" timeout 20 "$bin/gimmal" devices
 else

@@ -5,6 +5,8 @@ cd "$(dirname "$0")/.."
 . tests/check.sh
 bin=target/release
 rxe=$GIMMAL_RXE_ADDR siw=$GIMMAL_SIW_ADDR
+# none_left TYPE: no queue pair of it.
+none_left() { ! grep "type $1" <<<"$(rdma resource show qp)"; }
 
 count "conformance on verbs/rxe" timeout 300 "$bin/examples/conformance" --provider verbs --address "rdma://$rxe:0"
 count "conformance on verbs/siw" timeout 300 "$bin/examples/conformance" --provider verbs --address "rdma://$siw:0"
@@ -20,9 +22,9 @@ check "credit keeps RNR away" timeout 280 "$bin/examples/credit" --address "rdma
 check "without credit there is RNR" timeout 120 "$bin/examples/credit" --address "rdma://$rxe:0" --no-credit
 
 # A foreign client: rping against our port is rejected, and our server lives on.
-sleep 60 | "$bin/files" serve "$PWD/transport/src" --address "rdma://$rxe:7700" >/dev/null 2>&1 &
-sleep 60 | "$bin/files" serve "$PWD/transport/src" --address "rdma://$siw:7701" >/dev/null 2>&1 &
-sleep 3
+sleep 200 | "$bin/files" serve "$PWD/transport/src" --address "rdma://$rxe:7700" >/dev/null 2>&1 &
+sleep 200 | "$bin/files" serve "$PWD/transport/src" --address "rdma://$siw:7701" >/dev/null 2>&1 &
+listens 7700 && listens 7701
 refuses "a plain rping at our port" "rejected\|refused\|error" rping -c -a "$rxe" -p 7700 -C 1
 check "our server lives on" timeout 60 "$bin/files" fetch --address "rdma://$rxe:7700" --bytes-max 100000
 
@@ -30,8 +32,9 @@ refuses "no such host" "resolve" "$bin/files" fetch --address "rdma://no.such.ho
 refuses "memlock too small" "locked memory\|memlock" setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock \
     sh -c "ulimit -l 64; exec $bin/files fetch --address rdma://$siw:7701"
 kill $(jobs -p) 2>/dev/null
+wait
 for part in tests/lab/*.sh; do
     [ ! -f "$part" ] || . "$part"
 done
-check "nothing is left on the devices" sh -c 'sleep 1; test -z "$(rdma resource show qp | grep "type RC")"'
+check "nothing is left on the devices" within 10 none_left RC
 summary

@@ -10,7 +10,7 @@ programs=$(cargo test --release -q -p gimmal-engine --test sim --test proto_cred
 
 all_pass() {
     local program
-    for program in $programs; do timeout 120 "$program" || return 1; done
+    for program in $programs; do timeout 600 "$program" || return 1; done
 }
 
 # Which program finds the bug first.

@@ -19,7 +19,7 @@ mod machine;
 mod report;
 mod tree;
 
-use std::{process::ExitCode, time::Duration};
+use std::{error::Error, io, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 use gimmal_transport::Address;
@@ -78,6 +78,7 @@ enum Command {
 fn main() -> ExitCode {
     match run(Args::parse().command) {
         Ok(is_well) => ExitCode::from(u8::from(!is_well)),
+        Err(error) if is_unread(&*error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gimmal: {error}");
             ExitCode::FAILURE
@@ -85,13 +86,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether who reads our output has seen enough.
+fn is_unread(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
 /// Whether all is well.
-fn run(command: Command) -> Result<bool, Box<dyn std::error::Error>> {
+fn run(command: Command) -> Result<bool, Box<dyn Error>> {
     match command {
         Command::Doctor { url, json, timeout_ms } => {
             let report = doctor::examine(&Live::new(Duration::from_millis(timeout_ms)), url.as_ref());
-            report.print(json)?;
-            Ok(report.ok)
+            match report.print(json) {
+                Err(error) if !is_unread(&error) => Err(error.into()),
+                _ => Ok(report.ok),
+            }
         }
         Command::Call { server, method, arguments } => {
             live::call(&server, method.as_deref(), &arguments)?;

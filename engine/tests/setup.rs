@@ -71,8 +71,7 @@ fn carry(sim: &Sim) -> Result<(), String> {
     let (news, told) = channel();
     let carrier = move |_| Carrier { news: news.clone() };
     let servers = Workers::spawn(sim, &plan, carrier.clone()).map_err(|error| text(&error))?;
-    let options = ListenOptions { handshake_timeout: Duration::from_millis(200), ..ListenOptions::default() };
-    let listener = sim.listen(&address, &options).map_err(|error| text(&error))?;
+    let listener = sim.listen(&address, &ListenOptions::default()).map_err(|error| text(&error))?;
     let _acceptor = Acceptor::spawn(listener, servers.handles().to_vec()).map_err(|error| text(&error))?;
     let clients = Workers::spawn(sim, &plan, carrier).map_err(|error| text(&error))?;
     let client = &clients.handles()[0];

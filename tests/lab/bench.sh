@@ -7,7 +7,7 @@ beside() {
     output=$(timeout 100 "$bin/gimmal-bench" "$@" --provider verbs --loopback --address "rdma://$host:0" \
         --against perftest --pairs 1 --warmup 10) || return 1
     printf '%s\n' "$output"
-    printf '%s\n' "$output" | grep -q "$program.*ours is"
+    grep -q "$program.*ours is" <<<"$output"
 }
 if command -v ib_send_lat >/dev/null; then
     check "bench beside ib_send_lat, rxe" beside "$rxe" ib_send_lat lat -n 100

@@ -12,14 +12,22 @@ names_only() {
     [ "$status" -eq 1 ] && [ "$(grep -c '^WRONG' "$doctor_report")" = 1 ] && grep -q "^WRONG  *$step" "$doctor_report"
 }
 
+# GIDs follow addresses a moment later.
+is_well() { "$bin/gimmal" doctor >"$doctor_report" 2>&1; }
+finds_nothing() {
+    within 15 is_well
+    local status=$?
+    cat "$doctor_report"
+    return $status
+}
+address_is_gone() { ! grep -q "RoCE v2 ::ffff:$rxe " <<<"$("$bin/gimmal" devices)"; }
+
 mends() {
     local command
     command=$(sed -n 's/^ *mend: //p' "$doctor_report" | head -n 1)
     printf '%s\n' "$command"
     sh -c "$command" || return 1
-    # GIDs follow addresses a moment later.
-    sleep 1
-    "$bin/gimmal" doctor
+    finds_nothing
 }
 
 fault() {
@@ -32,23 +40,21 @@ give_back() {
     ip link set v1 up
     ip address replace "$rxe/24" dev v0
     ip -6 address replace "$GIMMAL_RXE_ADDR6/64" dev v0 nodad
-    rdma link show | grep -q rxe0 || rdma link add rxe0 type rxe netdev v0
-    rdma link show | grep -q siw0 || rdma link add siw0 type siw netdev w0
+    grep -q rxe0 <<<"$(rdma link show)" || rdma link add rxe0 type rxe netdev v0
+    grep -q siw0 <<<"$(rdma link show)" || rdma link add siw0 type siw netdev w0
 }
 
 lists_both() {
-    "$bin/gimmal" devices &&
-        "$bin/gimmal" devices | grep -q "RoCE v2 ::ffff:$rxe v0" && "$bin/gimmal" devices --json | grep -q '"transport": "iWARP"'
+    local text json
+    text=$("$bin/gimmal" devices) && json=$("$bin/gimmal" devices --json) || return 1
+    printf '%s\n' "$text"
+    grep -q "RoCE v2 ::ffff:$rxe v0" <<<"$text" && grep -q '"transport": "iWARP"' <<<"$json"
 }
 
-sleep 30 | "$bin/files" serve "$PWD/transport/src" --address "rdma://$rxe:7710" >/dev/null 2>&1 &
+sleep 60 | "$bin/files" serve "$PWD/transport/src" --address "rdma://$rxe:7710" >/dev/null 2>&1 &
 doctor_server=$!
 check "devices: rxe0 with its GIDs, siw0" lists_both
-# The server may need a moment.
-for _ in $(seq 20); do
-    "$bin/gimmal" doctor "rdma://$rxe:7710" >/dev/null 2>&1 && break
-    sleep 0.5
-done
+listens 7710
 check "doctor: nothing is wrong, the peer answers" "$bin/gimmal" doctor "rdma://$rxe:7710"
 fault peer "rdma://$rxe:7999"
 fault route --timeout-ms 2000 rdma://10.99.9.9:1
@@ -87,11 +93,10 @@ ip link set v1 down
 fault link
 check "and its command mends it" mends
 ip address flush dev v0 scope global
-sleep 1
+within 15 address_is_gone
 fault address "rdma://$rxe:7999"
 check "and its command mends it" mends
 ip address del 10.77.0.1/24 dev v0
 give_back
-sleep 2
-check "doctor: nothing is wrong any more" "$bin/gimmal" doctor
+check "doctor: nothing is wrong any more" finds_nothing
 rm -f "$doctor_report"

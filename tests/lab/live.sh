@@ -7,7 +7,7 @@ cmtime_steps() {
     # The server does not end by itself.
     cmtime -c "$2" -p $port >/dev/null 2>&1 &
     server=$!
-    sleep 0.7
+    listens $port >/dev/null
     timeout 30 cmtime -s "$1" -p $port -c "$2" 2>/dev/null </dev/null | awk -F: '
         /us \/ conn/ { steps = 1; next }
         steps && NF == 2 { n = split($2, field, " "); sum += field[n]; printf "  %-49s  %10.0f\n", $1, field[n] }

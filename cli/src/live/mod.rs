@@ -2,7 +2,13 @@
 
 mod value;
 
-use std::{error::Error, fmt::Write as _, path::PathBuf, time::Duration};
+use std::{
+    error::Error,
+    fmt::Write as _,
+    io::{self, Write as _},
+    path::PathBuf,
+    time::Duration,
+};
 
 use gimmal_rpc::{
     CallOptions, Channel, Client, Key, Method, MethodKind,
@@ -43,12 +49,12 @@ pub(crate) fn call(server: &Server, method: Option<&str>, arguments: &[String]) 
     let reflection = ReflectionClient::new(client.clone());
     let methods = reflection.methods().wait().map_err(explain)?;
     let Some(wanted) = method else {
-        print!("{}", listed(&methods));
+        write!(io::stdout(), "{}", listed(&methods))?;
         return Ok(());
     };
     let found = methods.iter().find(|method| format!("{}.{}", method.service, method.name) == wanted);
     let found = found.ok_or_else(|| format!("{wanted} is not served; there are\n{}", listed(&methods)))?;
-    println!("{}", answer(&client, found, arguments)?);
+    writeln!(io::stdout(), "{}", answer(&client, found, arguments)?)?;
     Ok(())
 }
 
@@ -140,7 +146,7 @@ pub(crate) fn top(server: &Server, interval_ms: u64, count: u64) -> Done<bool> {
         let connections = reflection.connections().wait()?;
         let health = reflection.health(String::new()).wait()?;
         is_well = health == Health::Serving;
-        print!("{}", page(&counters, before.as_deref(), &connections, health, interval_ms));
+        write!(io::stdout(), "{}", page(&counters, before.as_deref(), &connections, health, interval_ms))?;
         before = Some(counters);
     }
     Ok(is_well)

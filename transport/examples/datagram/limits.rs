@@ -11,8 +11,8 @@ use gimmal_transport::datagram::{
 
 use crate::side::{Answering, Failure, LIMIT, SMALL, Verdict, count_after_quiet, ensure, open, pair, take};
 
-/// What a deadline may be late by in a guest that is emulated.
-const SLACK: Duration = Duration::from_millis(700);
+/// What anything may be late by in a guest that is emulated: more is a hang.
+const SLACK: Duration = Duration::from_secs(5);
 
 pub(crate) fn above_the_mtu(address: IpAddr) -> Result<(), Failure> {
     let (mut a, mut b, peer) = pair(address, &SMALL)?;
@@ -48,7 +48,7 @@ pub(crate) fn nobody_listens(address: IpAddr) -> Result<(), Failure> {
         Err(LookUpError::Refused { status: SidrStatus::NobodyListens, .. }) => {}
         other => return Err(format!("{other:?}").into()),
     }
-    ensure(start.elapsed() < Duration::from_secs(2), format!("took {:?}", start.elapsed()))
+    ensure(start.elapsed() < SLACK, format!("took {:?}", start.elapsed()))
 }
 
 pub(crate) fn silent_listener(address: IpAddr) -> Result<(), Failure> {
@@ -65,7 +65,7 @@ pub(crate) fn silent_listener(address: IpAddr) -> Result<(), Failure> {
     // The unanswered requests go with their end point.
     let start = Instant::now();
     drop(answering.end()?);
-    ensure(start.elapsed() < Duration::from_secs(1), "dropping took too long")
+    ensure(start.elapsed() < SLACK, "dropping took too long")
 }
 
 /// An address of the same network that nobody has.
@@ -140,7 +140,7 @@ pub(crate) fn dropped_while_messages_fly(address: IpAddr) -> Result<(), Failure>
         drop(a);
         drop(b);
         drop((peer, group));
-        ensure(start.elapsed() < Duration::from_secs(2), format!("dropping took {:?}", start.elapsed()))?;
+        ensure(start.elapsed() < SLACK, format!("dropping took {:?}", start.elapsed()))?;
     }
     let answering = Answering::start(open(address)?, |_| Verdict::Accept(AnswerData::EMPTY))?;
     let mut again = open(address)?;

@@ -122,16 +122,21 @@ impl<'a, P: Provider> Bench<'a, P> {
         })?;
         let now = self.now();
         let active = rig.ports[0].adopt(active, now)?;
-        let mut opened = |bench: &mut Self, side, id| -> Outcome<_> {
+        self.opened(rig, [active, passive])
+    }
+
+    /// Both ends of a connection that opens.
+    pub(super) fn opened(&mut self, rig: &mut Rig<P>, ids: [ConnId; 2]) -> Outcome<Duo> {
+        let mut terms = |side: Side| -> Outcome<_> {
             let event =
-                bench.event(rig, side, id, "Opened", |event| matches!(event, Event::Opened { .. }))?;
+                self.event(rig, side, ids[side], "Opened", |event| matches!(event, Event::Opened { .. }))?;
             match event {
                 Event::Opened { negotiated, .. } => Ok(negotiated),
                 other => Err(format!("{other:?} in place of Opened").into()),
             }
         };
-        let terms = [opened(self, 0, active)?, opened(self, 1, passive)?];
-        Ok(Duo { ids: [active, passive], terms, flows: [Flow::default(), Flow::default()] })
+        let terms = [terms(0)?, terms(1)?];
+        Ok(Duo { ids, terms, flows: [Flow::default(), Flow::default()] })
     }
 
     /// A rig with one connection.

@@ -32,8 +32,7 @@ fn key(byte: u8) -> Outcome<Key> {
 fn rig<P: Provider>(bench: &mut Bench<'_, P>, keys: &[u8]) -> Outcome<Rig<P>> {
     let mut rig = bench.rig()?;
     let keys = keys.iter().map(|byte| key(*byte)).collect::<Outcome<_>>()?;
-    let handshake_timeout = Duration::from_millis(300);
-    let options = ListenOptions { keys, handshake_timeout, ..ListenOptions::default() };
+    let options = ListenOptions { keys, ..ListenOptions::default() };
     rig.listener = rig.providers[1].listen(&bench.harness.address(), &options)?;
     rig.address = rig.listener.address();
     Ok(rig)

@@ -263,6 +263,23 @@ fn held(server: u32) -> anyhow::Result<Held> {
     Ok(Held { ours: count("self")?, servers: count(&server.to_string())?, resources })
 }
 
+/// What is held once it is what is `wanted`, or what was held a moment before; or, when that never comes, at last.
+fn settled(inline: &mut Inline<Any, Counter>, server: u32, wanted: Option<&Held>) -> anyhow::Result<Held> {
+    let until = Instant::now() + LIMIT;
+    let mut last = held(server)?;
+    loop {
+        let look = Instant::now() + Duration::from_millis(700);
+        while Instant::now() < look {
+            inline.idle(Duration::from_millis(10));
+        }
+        let now = held(server)?;
+        if now == *wanted.unwrap_or(&last) || Instant::now() > until {
+            return Ok(now);
+        }
+        last = now;
+    }
+}
+
 fn leaves_nothing(
     options: &Options,
     server: &Server,
@@ -271,14 +288,7 @@ fn leaves_nothing(
     address: &Address,
     total: usize,
 ) -> anyhow::Result<()> {
-    let settle = |inline: &mut Inline<Any, Counter>| {
-        let until = Instant::now() + Duration::from_millis(700);
-        while Instant::now() < until {
-            inline.idle(Duration::from_millis(10));
-        }
-    };
-    settle(inline);
-    let before = held(server.0.id())?;
+    let before = settled(inline, server.0.id(), None)?;
     let started = Instant::now();
     let mut made = 0;
     while made < total {
@@ -287,8 +297,7 @@ fn leaves_nothing(
         made += count;
     }
     let took = started.elapsed();
-    settle(inline);
-    let after = held(server.0.id())?;
+    let after = settled(inline, server.0.id(), Some(&before))?;
     println!("{total} connections, {} at once, in {took:?}", options.in_flight);
     println!("before: {before:?}");
     println!("after:  {after:?}");

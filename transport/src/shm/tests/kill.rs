@@ -121,11 +121,11 @@ fn r23_r24_r78_a_killed_server_is_gone_and_its_place_is_free() {
         child.kill().unwrap();
         child.wait().unwrap();
         if asleep {
-            assert!(readable(side.port.wait_fd(), SECOND));
+            assert!(readable(side.port.wait_fd(), 5 * SECOND));
             side.port.disarm();
         }
         assert_eq!(side.closed(), CloseReason::PeerGone { how: "socket closed" });
-        assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
+        assert!(started.elapsed() < 5 * SECOND, "{:?}", started.elapsed());
         println!("noticed after {:?} (asleep: {asleep})", started.elapsed());
         // The next server takes the place over, in the next round or here.
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "socket and lock");
@@ -193,7 +193,7 @@ const CRASHES: [&str; 10] = [
     "closed",
 ];
 
-/// A client that kills itself as soon as it has come to `step`.
+/// A client that kills itself as soon as it has come to `step`; but for one step that the server knows of.
 #[test]
 #[ignore = "the other process of the test below"]
 fn child_crashes() {
@@ -215,9 +215,8 @@ fn child_crashes() {
     let mut connecting = connect(&address, &port.gate()).unwrap();
     at("greeted");
     if step == "answered" {
-        // The server's answer is there, unread.
-        std::thread::sleep(Duration::from_millis(50));
-        at("answered");
+        // The server kills us when its answer is there, unread.
+        std::thread::sleep(30 * SECOND);
     }
     let link = connecting.poll(5 * SECOND).unwrap().unwrap();
     at("granted");
@@ -256,7 +255,7 @@ fn child_r80() {
     }
     let (_folder, address) = place();
     let Address::Shm { path } = &address else { panic!() };
-    let options = ListenOptions { handshake_timeout: SECOND, ..ListenOptions::default() };
+    let options = ListenOptions { handshake_timeout: 10 * SECOND, ..ListenOptions::default() };
     let mut listener = Shm.listen(&address, &options).unwrap();
     let mut server = Side::adopt_none(Shm.open_port(&config(4096)).unwrap());
     let before = descriptors();
@@ -266,7 +265,7 @@ fn child_r80() {
         let mut frames = Vec::new();
         let mut reason = None;
         let mut dead = false;
-        let until = Instant::now() + 10 * SECOND;
+        let until = Instant::now() + 30 * SECOND;
         while !dead || open {
             if Instant::now() >= until {
                 let _ = child.kill();
@@ -279,6 +278,9 @@ fn child_r80() {
             {
                 server.port.adopt(link, server.now()).unwrap();
                 open = true;
+                if step == "answered" {
+                    child.kill().unwrap();
+                }
             }
             for event in server.poll() {
                 match event {

@@ -85,14 +85,14 @@ fn a_silent_server_and_a_full_backlog_end_at_the_deadline() {
     let mut steps = Vec::new();
     for mut attempt in attempts {
         let started = Instant::now();
-        match attempt.poll(5 * SECOND) {
+        match attempt.poll(10 * SECOND) {
             Some(Err(ConnectError::Timeout { step, timeout: told, .. })) => {
                 assert_eq!(told, timeout);
                 steps.push(step);
             }
             other => panic!("{other:?}"),
         }
-        assert!(started.elapsed() < SECOND);
+        assert!(started.elapsed() < 5 * SECOND);
     }
     assert_eq!(steps[0], "waiting for its hello");
     assert_eq!(steps[3], "waiting for a place in its backlog");
@@ -155,7 +155,7 @@ fn foreign_clients_are_answered_and_counted() {
 #[test]
 fn silent_clients_hold_nobody_up() {
     let (_folder, address) = place();
-    let options = ListenOptions { handshake_timeout: Duration::from_millis(100), ..ListenOptions::default() };
+    let options = ListenOptions { handshake_timeout: 5 * SECOND, ..ListenOptions::default() };
     let mut listener = Shm.listen(&address, &options).unwrap();
     // More than may wait, and one that went away again.
     let silent: Vec<_> = (0..40).map(|_| raw_client(&address)).collect();
@@ -163,14 +163,14 @@ fn silent_clients_hold_nobody_up() {
     let gate = Shm.open_port(&config(4096)).unwrap().gate();
     let mut connecting = connect(&address, &gate).unwrap();
     let started = Instant::now();
-    let incoming = listener.accept(SECOND).unwrap().expect("the honest one");
-    assert!(started.elapsed() < Duration::from_millis(90), "{:?}", started.elapsed());
+    let incoming = listener.accept(5 * SECOND).unwrap().expect("the honest one");
+    assert!(started.elapsed() < 5 * SECOND / 2, "{:?}", started.elapsed());
     let _link = incoming.accept(&gate).unwrap();
     connecting.poll(SECOND).unwrap().unwrap();
     // The rest run out at their own time, while nobody else comes.
     let started = Instant::now();
-    assert!(listener.accept(Duration::from_millis(300)).unwrap().is_none());
-    assert!(started.elapsed() >= Duration::from_millis(290));
+    assert!(listener.accept(6 * SECOND).unwrap().is_none());
+    assert!(started.elapsed() >= 6 * SECOND);
     assert_eq!(listener.rejected(), 40);
     for client in silent {
         assert_eq!(decode_reject(socket::receive(&client).unwrap().bytes()), Some(RejectReason::Overloaded));
