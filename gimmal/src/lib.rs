@@ -373,14 +373,15 @@
 //!
 //! # Tests of your own
 //!
-//! A service is a plain trait, so a mock is a struct that implements it with what the test wants to hear. Behind a `mem://` address
-//! (any name, within the process) it answers through the whole stack, with no device, file or socket; failures are tested the
-//! same way: a handler that is pending for ever, an error, a server that is dropped.
+//! `#[gimmal::service(mock)]` also makes a mock, whose methods do what the test sets: an async function of the arguments, or a
+//! plain one for an inline or raw method. (A service is a plain trait: any struct can stand in.) Behind a `mem://` address (any
+//! name, within the process) it answers through the whole stack, with no device, file or socket; failures are tested the same
+//! way: a handler that is pending for ever, an error, a server that is dropped.
 //!
 //! ```
 //! use gimmal::Cx;
 //!
-//! #[gimmal::service]
+//! #[gimmal::service(mock)]
 //! trait Prices {
 //!     async fn price(&self, cx: &Cx, item: String) -> Result<u32, String>;
 //! }
@@ -390,16 +391,11 @@
 //!     items.iter().map(|item| prices.price((*item).into()).wait().ok()).sum()
 //! }
 //!
-//! struct Mock;
-//!
-//! impl Prices for Mock {
-//!     async fn price(&self, _: &Cx, item: String) -> Result<u32, String> {
-//!         if item == "gold" { Err("sold out".into()) } else { Ok(3) }
-//!     }
-//! }
-//!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let server = gimmal::serve("mem://prices", serve_prices(Mock))?;
+//! let mock = MockPrices::new().price(|item| async move {
+//!     if item == "gold" { Err("sold out".into()) } else { Ok(3) }
+//! });
+//! let server = gimmal::serve("mem://prices", serve_prices(mock))?;
 //! let prices = PricesClient::new(gimmal::connect("mem://prices")?);
 //! assert_eq!(sum(&prices, &["tin", "lead"]), Some(6));
 //! assert_eq!(sum(&prices, &["tin", "gold"]), None);

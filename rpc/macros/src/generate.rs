@@ -1,21 +1,26 @@
-//! The code of a service: trait, dispatcher, client.
+//! The code of a service: trait, dispatcher, client, mock.
 
 use proc_macro2::{Literal, TokenStream};
 use quote::{ToTokens, format_ident, quote};
 use syn::Ident;
 
-use crate::model::{Answer, Argument, Kind, Method, Service};
+use crate::{
+    mock::mock,
+    model::{Answer, Argument, Kind, Method, Service},
+};
 
 pub(crate) fn expand(service: &Service) -> TokenStream {
     let declared = declared(service);
     let table = table(service);
     let server = server(service);
     let client = client(service);
+    let mock = mock(service);
     quote! {
         #declared
         #table
         #server
         #client
+        #mock
     }
 }
 

@@ -4,6 +4,7 @@
 #![deny(missing_docs)]
 
 mod generate;
+mod mock;
 mod model;
 #[cfg(test)]
 mod tests;
@@ -41,8 +42,12 @@ use syn::parse_macro_input;
 /// argument, its answer and its error are written by it as they are, so that `#[codec(Raw)]` is for methods whose values are
 /// bytes.
 ///
+/// With `#[service(mock)]` there is a `MockCounter` too, for the tests of those who call: each of its methods does what was
+/// set, an async function of the arguments or, for an inline or raw method, a plain one:
+/// `MockCounter::new().add(|by| async move { Ok(by + 1) })`. Serve it over `mem://`.
+///
 /// Options: `#[service(codec = Bincode)]` (default `Postcard`), `#[service(name = "counter.v2")]` (default the trait's
-/// name; part of every method's id), `#[service(crate = path)]`.
+/// name; part of every method's id), `#[service(crate = path)]`, `#[service(mock)]`.
 #[proc_macro_attribute]
 pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
     let options = parse_macro_input!(options as model::Options);

@@ -14,11 +14,12 @@ pub(crate) struct Options {
     codec: Option<Type>,
     name: Option<LitStr>,
     krate: Option<syn::Path>,
+    is_mocked: bool,
 }
 
 impl Parse for Options {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
-        let mut options = Self { codec: None, name: None, krate: None };
+        let mut options = Self { codec: None, name: None, krate: None, is_mocked: false };
         while !input.is_empty() {
             if input.peek(Token![crate]) {
                 input.parse::<Token![crate]>()?;
@@ -26,13 +27,16 @@ impl Parse for Options {
                 options.krate = Some(input.call(syn::Path::parse_mod_style)?);
             } else {
                 let option: Ident = input.parse()?;
-                input.parse::<Token![=]>()?;
-                match option.to_string().as_str() {
+                let name = option.to_string();
+                if name != "mock" {
+                    input.parse::<Token![=]>()?;
+                }
+                match name.as_str() {
                     "codec" => options.codec = Some(input.parse()?),
                     "name" => options.name = Some(input.parse()?),
+                    "mock" => options.is_mocked = true,
                     _ => {
-                        let what =
-                            "unknown option; there are `codec = Type`, `name = \"text\"` and `crate = path`";
+                        let what = "unknown option; there are `codec = Type`, `name = \"text\"`, `crate = path` and `mock`";
                         return Err(Error::new(option.span(), what));
                     }
                 }
@@ -55,6 +59,8 @@ pub(crate) struct Service {
     pub(crate) docs: Vec<Attribute>,
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) supertraits: TokenStream,
+    /// Whether a mock was asked for.
+    pub(crate) is_mocked: bool,
     pub(crate) methods: Vec<Method>,
 }
 
@@ -166,6 +172,7 @@ impl Service {
             docs,
             attributes,
             supertraits,
+            is_mocked: options.is_mocked,
             methods,
         })
     }

@@ -80,6 +80,7 @@ fn a_service_has_a_trait_a_server_and_a_client() {
     let item = "/// Keeps.\npub trait FileStore: Sized { /// Reads.\nasync fn read(&self, cx: &Cx, path: Vec < u8 >) -> Result<WithLoan<u64>, E>; }";
     let made =
         expand(&service("codec = Bincode, name = \"files.v1\", crate = crate", item).expect("it is good"));
+    let with_mock = expand(&service("mock", item).expect("it is good")).to_string();
     let file: syn::File = syn::parse2(made.clone()).expect("it is Rust");
     assert!(file.items.len() >= 7);
     let text = made.to_string();
@@ -96,6 +97,7 @@ fn a_service_has_a_trait_a_server_and_a_client() {
     ] {
         assert!(text.contains(part), "{part} is missing in {text}");
     }
+    assert!(with_mock.contains("MockFileStore") && !text.contains("Mock"));
 }
 
 #[test]
