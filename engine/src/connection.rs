@@ -54,6 +54,8 @@ pub(crate) struct Connection {
     pub(crate) holds: Holds,
     state: State,
     pub(crate) heart: Heart,
+    /// Counts it while it is open.
+    pub(crate) count: Option<Arc<()>>,
     /// Control frames that wait for room.
     control: VecDeque<(Kind, u64)>,
     blocked_bytes: Option<usize>,
@@ -81,6 +83,7 @@ impl Connection {
             in_place: InPlace::default(),
             holds: Holds::new(Arc::clone(duty)),
             state: State::Open,
+            count: None,
             control: VecDeque::with_capacity(16),
             blocked_bytes: None,
             close_at: Time::NEVER,
