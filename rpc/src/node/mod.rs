@@ -158,7 +158,7 @@ pub(crate) struct Node {
     epoch: Instant,
     /// The time as it was seen last.
     seen: Time,
-    /// Calls were started with that time, which may have been old.
+    /// Calls were started, or handlers left pending, with that time, which may have been old.
     stale: bool,
 }
 
@@ -232,8 +232,8 @@ impl Node {
         self.graves.iter().position(|(closed, _)| *closed == conn)
     }
 
-    /// Takes note of the time. A thread that makes calls inline may have been away since the clock was read: calls that
-    /// it started then begin with this reading.
+    /// Takes note of the time. The thread may have been away since the clock was read: calls that it started inline, and
+    /// requests that came then, begin with this reading.
     #[inline]
     fn look(&mut self, now: Time) {
         if now != self.seen {
@@ -246,6 +246,7 @@ impl Node {
         if self.stale && away > AWAY {
             for (_, here) in self.conns.iter_mut() {
                 here.calls.put_off(self.seen, away);
+                here.serving.put_off(self.seen, away);
             }
         }
         (self.seen, self.stale) = (now, false);
