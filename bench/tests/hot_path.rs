@@ -92,6 +92,14 @@ struct Calls {
     took: Duration,
 }
 
+impl Calls {
+    /// The least of each kind that two runs made.
+    fn or_less(self, other: Self) -> Self {
+        let stiller = if other.looks < self.looks { other } else { self };
+        Self { others: self.others.min(other.others), ..stiller }
+    }
+}
+
 /// Counts over `count` echoes; `None`: strace may not trace.
 fn system_calls(folder: &Path, count: u64) -> Option<Calls> {
     let started = Instant::now();
@@ -137,23 +145,28 @@ fn a_million_inline_echoes_make_at_most_ten_system_calls() {
     }
     let folder = tempfile::tempdir().unwrap();
     let mut last = String::new();
-    // Whoever the scheduler stops, or whose peer it stops, looks around: a still run is what is meant.
+    let mut least: Option<[Calls; 2]> = None;
+    // Whoever the scheduler stops, or whose peer it stops, looks around: still runs are what is meant. Two of them, or of
+    // each length the stillest so far.
     for _ in 0..6 {
-        let (Some(few), Some(many)) =
-            (system_calls(folder.path(), FEW), system_calls(folder.path(), FEW + MORE))
+        let [Some(few), Some(many)] = [FEW, FEW + MORE].map(|count| system_calls(folder.path(), count))
         else {
             println!("SKIP: strace may not trace here");
             return;
         };
-        let others = many.others.saturating_sub(few.others);
-        let looks = many.looks.saturating_sub(few.looks);
-        let waits = u64::try_from(many.took.as_millis()).unwrap() / LOOK_MS * 2;
-        last = format!(
-            "{others} system calls and {looks} looks ({waits} intervals) more for {MORE} echoes more"
-        );
-        println!("{last}: {few:?}, {many:?}");
-        if others + looks <= LIMIT || (others <= LIMIT && looks <= waits) {
-            return;
+        let stillest = least.map_or([few, many], |[least, most]| [few.or_less(least), many.or_less(most)]);
+        least = Some(stillest);
+        for [few, many] in [[few, many], stillest] {
+            let others = many.others.saturating_sub(few.others);
+            let looks = many.looks.saturating_sub(few.looks);
+            let waits = u64::try_from(many.took.as_millis()).unwrap() / LOOK_MS * 2;
+            last = format!(
+                "{others} system calls and {looks} looks ({waits} intervals) more for {MORE} echoes more"
+            );
+            println!("{last}: {few:?}, {many:?}");
+            if others + looks <= LIMIT || (others <= LIMIT && looks <= waits) {
+                return;
+            }
         }
     }
     panic!("{last}");

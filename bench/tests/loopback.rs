@@ -73,7 +73,8 @@ fn plausible(report: &Value) {
 
 #[test]
 fn lat_says_what_it_must() {
-    let report = record("lat --loopback -n 20000 --json");
+    // The tenth of them that is watched is many beside what a busy host adds.
+    let report = record("lat --loopback -n 100000 --json");
     plausible(&report);
     let cost = &report["cost"];
     assert!(
@@ -83,7 +84,7 @@ fn lat_says_what_it_must() {
     for work in [&cost["client_work"], &cost["server_work"]] {
         assert!(work["switches"].is_number(), "{cost}");
         // Where this system counts them: the few are of the look itself. On one core, waiting is yielding.
-        let few = work["system_calls"].as_f64().is_none_or(|calls| calls < 0.01);
+        let few = work["system_calls"].as_f64().is_none_or(|calls| calls < 0.05);
         assert!(few || report["cpus"][0] == report["cpus"][1], "{cost}");
     }
     assert!(
@@ -95,7 +96,7 @@ fn lat_says_what_it_must() {
     );
     assert_eq!(
         (&report["bytes"], &report["window"], &report["count"]),
-        (&64.into(), &1.into(), &20_000.into())
+        (&64.into(), &1.into(), &100_000.into())
     );
 }
 

@@ -85,7 +85,8 @@ fn a_soak_waits_for_a_server_that_somebody_else_restarts() {
     let client = program().args(line.split_whitespace()).stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_secs(2));
     kill(server);
-    std::thread::sleep(Duration::from_millis(500));
+    // The client counts from when it notices.
+    std::thread::sleep(Duration::from_millis(1500));
     let server = serve(&address);
     let output = client.wait_with_output().unwrap();
     kill(server);

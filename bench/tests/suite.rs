@@ -46,6 +46,17 @@ fn a_run_of_a_suite_waits_for_its_turns() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("the suite that this run belongs to is gone"));
 }
 
+/// On a machine whose state changes all the time, none may be seen in enough slices of a run.
+const TRIES: usize = 3;
+
+/// Whether each run saw some state often enough to be compared.
+fn are_sure(records: &str) -> bool {
+    records.lines().all(|line| {
+        let record: Value = serde_json::from_str(line).unwrap();
+        record["states"].as_array().unwrap().iter().any(|state| state["slices"].as_u64() >= Some(7))
+    })
+}
+
 #[test]
 fn a_suite_is_run_kept_and_compared() {
     let folder = tempfile::tempdir().unwrap();
@@ -55,18 +66,24 @@ fn a_suite_is_run_kept_and_compared() {
                  [[run]]\nline = 'rate --loopback -n 6000 -O 4 --pairs 25'\n\
                  [[instructions]]\nname = 'nothing'\nline = 'examples/no-such-program 1'\n";
     std::fs::write(&suite, lines).unwrap();
-    let output = bench(&format!("suite {suite} --save {kept} --page {page}"));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{output:?}");
-    assert!(said.contains("lat shm engine inline, 64 B") && said.contains("SKIP"), "{said}");
-    assert!(std::fs::read_to_string(&page).unwrap().contains("<svg"));
-    let records = std::fs::read_to_string(&kept).unwrap();
-    assert_eq!(records.lines().count(), 2, "{records}");
+    let mut records = String::new();
+    for _ in 0..TRIES {
+        let output = bench(&format!("suite {suite} --save {kept} --page {page}"));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{output:?}");
+        assert!(said.contains("lat shm engine inline, 64 B") && said.contains("SKIP"), "{said}");
+        assert!(std::fs::read_to_string(&page).unwrap().contains("<svg"));
+        records = std::fs::read_to_string(&kept).unwrap();
+        assert_eq!(records.lines().count(), 2, "{records}");
+        if are_sure(&records) {
+            break;
+        }
+    }
 
-    // A baseline in which everything was a hundred times better, in every state that a host can have.
+    // A baseline in which everything was ten thousand times better, in every state that a host can have.
     let better = records.lines().map(|line| {
         let mut record: Value = serde_json::from_str(line).unwrap();
-        let factor = if record["test"] == "lat" { 0.01 } else { 100.0 };
+        let factor = if record["test"] == "lat" { 1e-4 } else { 1e4 };
         let ratio = record["ratio_to_frame_floor"].as_f64().unwrap() * factor;
         let lines = std::iter::successors(Some(10.0), |line| Some(line * 1.2)).take_while(|line| *line < 1e7);
         let states = lines.map(|line_ns| {
@@ -78,10 +95,13 @@ fn a_suite_is_run_kept_and_compared() {
     });
     let baseline = path("better.json");
     std::fs::write(&baseline, better.collect::<Vec<_>>().join("\n")).unwrap();
-    let worse = bench(&format!("suite {suite} --baseline {baseline}"));
-    let said = String::from_utf8_lossy(&worse.stdout).into_owned();
-    // Of 25 slices some seven are of one state on the busiest machine.
-    assert!(worse.status.code() == Some(1) && said.matches("WORSE").count() >= 2, "{said}");
+    let mut said = String::new();
+    let is_told = (0..TRIES).any(|_| {
+        let worse = bench(&format!("suite {suite} --baseline {baseline}"));
+        said = String::from_utf8_lossy(&worse.stdout).into_owned();
+        worse.status.code() == Some(1) && said.matches("WORSE").count() >= 2
+    });
+    assert!(is_told, "{said}");
     let agreed = bench(&format!("agree {kept} {kept}"));
     let said = String::from_utf8_lossy(&agreed.stdout).into_owned();
     assert!(agreed.status.success() && said.contains("of them in all 2 runs"), "{said}");

@@ -69,7 +69,7 @@ fn a_live_server_is_listed_called_and_watched() {
     assert!(complaint(&["call", url, "Desk.divide", "6", "0"]).contains("by zero"));
     assert!(complaint(&["call", url, "Desk.greet", "Ada"]).contains("takes 2 arguments, 1 were given"));
     assert!(complaint(&["call", url, "Desk.nothing"]).contains("is not served; there are"));
-    let top = said(&["top", url, "--count", "2", "--interval-ms", "10"]);
+    let top = said(&["top", url, "--count", "5", "--interval-ms", "50"]);
     assert!(top.contains("health Serving, 1 connections") && top.contains("requests"), "{top}");
     server.set_health("", false);
     let output = gimmal(&["top", url, "--count", "1"]);

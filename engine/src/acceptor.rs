@@ -162,8 +162,8 @@ fn accept<P: Provider, A: App>(
         };
         turn += 1;
         let most = workers[0].accepted_max;
-        let has = workers.iter().map(WorkerHandle::load).sum::<u64>() + slots.taken() as u64;
-        if most > 0 && has >= most as u64 {
+        let has: usize = workers.iter().map(|worker| worker.duty.counted()).sum();
+        if most > 0 && has >= most {
             shared.refused.fetch_add(1, Ordering::Relaxed);
             tracing::info!(peer = incoming.peer(), most, "refused: as many connections as accepted_max");
             incoming.reject(RejectReason::Overloaded);
@@ -183,7 +183,7 @@ fn accept<P: Provider, A: App>(
             incoming.refuse(refusal);
             continue;
         }
-        let adopted = Adopted::accepted(slots.begin(Instant::now()));
+        let adopted = Adopted::accepted(slots.begin(Instant::now()), worker.duty.count());
         let (inbox, shared) = (Arc::clone(&worker.inbox), Arc::clone(shared));
         incoming.accept_then(&worker.gate, move |link| {
             let adopted = link.map_err(|error| error.to_string()).and_then(|link| {

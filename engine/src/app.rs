@@ -1,5 +1,7 @@
 //! What sits on the engine: an [`App`] is told what happened and acts through [`Io`].
 
+use std::time::Instant;
+
 use gimmal_transport::{Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, Time};
 
 use crate::{Io, message::Message};
@@ -8,11 +10,16 @@ use crate::{Io, message::Message};
 ///
 /// ```text
 ///   opened ─► (message | pulled | writable | loan_done)* ─► closed        for each connection
-///   command, tick                                                          for the worker
+///   began ─► (command | tick)*                                             for the worker
 /// ```
 pub trait App: std::fmt::Debug + 'static {
     /// What other threads may ask of it, through the worker's inbox.
     type Command: std::fmt::Debug + Send + 'static;
+
+    /// Its worker's clock has started: time 0 is `at`. Comes once, before all else.
+    fn began(&mut self, at: Instant) {
+        let _ = at;
+    }
 
     /// A connection may carry messages.
     fn opened<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, negotiated: &Negotiated);

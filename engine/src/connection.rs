@@ -54,6 +54,8 @@ pub(crate) struct Connection {
     pub(crate) holds: Holds,
     state: State,
     pub(crate) heart: Heart,
+    /// Counts it while it is open.
+    pub(crate) count: Option<Arc<()>>,
     /// Control frames that wait for room.
     control: VecDeque<(Kind, u64)>,
     blocked_bytes: Option<usize>,
@@ -81,6 +83,7 @@ impl Connection {
             in_place: InPlace::default(),
             holds: Holds::new(Arc::clone(duty)),
             state: State::Open,
+            count: None,
             control: VecDeque::with_capacity(16),
             blocked_bytes: None,
             close_at: Time::NEVER,
@@ -354,6 +357,15 @@ impl Connection {
         Ok(())
     }
 
+    /// Why it ends, if a goodbye was said or heard.
+    pub(crate) const fn ending(&self) -> Option<CloseReason> {
+        match self.state {
+            State::Opening | State::Open => None,
+            State::Leaving => Some(CloseReason::Peer),
+            State::Draining | State::Closed => Some(CloseReason::Local),
+        }
+    }
+
     /// The first cause as the user should see it, given what the port saw.
     pub(crate) fn cause(&self, seen: CloseReason) -> CloseReason {
         match (self.state, &seen) {
@@ -386,8 +398,7 @@ impl Connection {
 
     fn settle_rest<P: Port>(&mut self, port: &mut P, conn: ConnId, now: Time, told: bool) -> Settled {
         if now >= self.close_at {
-            let reason = if self.state == State::Leaving { CloseReason::Peer } else { CloseReason::Local };
-            port.close(conn, reason, now);
+            port.close(conn, self.ending().unwrap_or(CloseReason::Local), now);
             self.close_at = Time::NEVER;
             return Settled::default();
         }

@@ -35,8 +35,10 @@ pub(crate) struct Runner<P: Port, A: App> {
 }
 
 impl<P: Port, A: App> Runner<P, A> {
-    pub(crate) fn new(worker: Worker<P, A>, idle: Idle) -> Self {
-        Self { worker, idler: Idler::new(idle), started: Instant::now(), now: Time(0) }
+    pub(crate) fn new(mut worker: Worker<P, A>, idle: Idle) -> Self {
+        let started = Instant::now();
+        worker.app.began(started);
+        Self { worker, idler: Idler::new(idle), started, now: Time(0) }
     }
 
     /// Reads the clock.

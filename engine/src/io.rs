@@ -39,6 +39,13 @@ impl<P: Port> Io<'_, P> {
         self.conns.get(conn).map_or(0, Connection::body_bytes_max)
     }
 
+    /// Why `conn` takes no more messages, if a goodbye was said or heard: it ends soon. When its port has closed it,
+    /// [`App::closed`](crate::App::closed) is the first to know.
+    #[must_use]
+    pub fn ending(&self, conn: ConnId) -> Option<CloseReason> {
+        self.conns.get(conn).and_then(Connection::ending)
+    }
+
     /// Sends a message whose body `fill` writes where it leaves from.
     ///
     /// `fill` gets at least `min_bytes` and at most what fits now, and returns how many it wrote, or `None` when that

@@ -42,11 +42,6 @@ impl Slots {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handshakes under way.
-    pub(crate) fn taken(&self) -> usize {
-        self.begun().at.len()
-    }
-
     /// How long the next accept should wait at least before it asks again; `None`: it may go on.
     pub(crate) fn wait(&self, now: Instant) -> Option<Duration> {
         let begun = self.begun();

@@ -5,23 +5,26 @@
 use std::time::{Duration, Instant};
 
 use gimmal_engine::{
-    Acceptor, App, Config, Idle, Io, Message, Workers,
+    Acceptor, App, Config, Idle, Io, Message, OpenError, Workers,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Connecting as _, Negotiated, Port,
-        PortConfig, Provider as _,
+        Address, Bulk, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting as _,
+        Negotiated, Port, PortConfig, Provider as _, RejectReason,
         shm::Shm,
         sim::{Sim, SimConfig},
     },
 };
 
-/// Has nothing to say.
-#[derive(Debug)]
-struct Mute;
+/// Has nothing to say, and takes so long to hear of a connection.
+#[derive(Debug, Default)]
+struct Mute(Duration);
 
 impl App for Mute {
     type Command = ();
 
-    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
+    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {
+        std::thread::sleep(self.0);
+    }
+
     fn message<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: Message<'_>) {}
     fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
     fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {}
@@ -37,11 +40,11 @@ fn config(handshakes_max: usize) -> Config {
     config
 }
 
-fn serve(name: &str, config: &Config) -> (Workers<Shm, Mute>, Acceptor, Address) {
+fn serve(name: &str, config: &Config, slow: Duration) -> (Workers<Shm, Mute>, Acceptor, Address) {
     let path = std::env::temp_dir().join(format!("gimmal-storm-{}-{name}", std::process::id()));
     let address = Address::Shm { path };
     let plan = config.clone().validate().unwrap();
-    let workers = Workers::spawn(&Shm, &plan, |_| Mute).unwrap();
+    let workers = Workers::spawn(&Shm, &plan, move |_| Mute(slow)).unwrap();
     let listener = Shm.listen(&address, &config.listen).unwrap();
     let acceptor = Acceptor::spawn(listener, workers.handles().to_vec()).unwrap();
     (workers, acceptor, address)
@@ -57,7 +60,7 @@ fn r10_slowloris_holds_no_more_than_its_places() {
     let sim = Sim::new(SimConfig { real_time: true, ..SimConfig::default() });
     let address: Address = "mem://slowloris".parse().unwrap();
     let plan = config.clone().validate().unwrap();
-    let workers = Workers::spawn(&sim, &plan, |_| Mute).unwrap();
+    let workers = Workers::spawn(&sim, &plan, |_| Mute::default()).unwrap();
     let listener = sim.listen(&address, &config.listen).unwrap();
     let acceptor = Acceptor::spawn(listener, workers.handles().to_vec()).unwrap();
     let port = sim.open_port(&config.port).unwrap();
@@ -77,7 +80,7 @@ fn r10_slowloris_holds_no_more_than_its_places() {
     }
     assert_eq!(workers.handles()[0].load(), 0, "nobody has opened");
 
-    let honest = Workers::spawn(&sim, &plan, |_| Mute).unwrap();
+    let honest = Workers::spawn(&sim, &plan, |_| Mute::default()).unwrap();
     let started = Instant::now();
     honest.handles()[0].connect(&address).unwrap();
     let took = started.elapsed();
@@ -91,8 +94,8 @@ fn r10_slowloris_holds_no_more_than_its_places() {
 fn r11_many_clients_at_once_are_all_connected() {
     const CLIENTS: usize = 200;
     let config = config(CLIENTS);
-    let (_workers, acceptor, address) = serve("many", &config);
-    let clients = Workers::spawn(&Shm, &config.validate().unwrap(), |_| Mute).unwrap();
+    let (_workers, acceptor, address) = serve("many", &config, Duration::ZERO);
+    let clients = Workers::spawn(&Shm, &config.validate().unwrap(), |_| Mute::default()).unwrap();
     let handle = &clients.handles()[0];
     let start = std::sync::Barrier::new(CLIENTS);
     std::thread::scope(|scope| {
@@ -109,4 +112,31 @@ fn r11_many_clients_at_once_are_all_connected() {
         assert_eq!(conns.len(), CLIENTS, "an id was given twice");
     });
     assert_eq!(acceptor.refused(), 0);
+}
+
+/// A connection that is opening is in its handshake or open, never both.
+#[test]
+fn as_many_as_may_be_are_connected_and_no_more() {
+    let config = Config { accepted_max: 2, ..config(16) };
+    // Within this a request comes while its predecessor is opening.
+    let (workers, acceptor, address) = serve("narrow", &config, Duration::from_millis(300));
+    let clients = Workers::spawn(&Shm, &config.validate().unwrap(), |_| Mute::default()).unwrap();
+    let handle = &clients.handles()[0];
+    let (first, _) = handle.connect(&address).unwrap();
+    handle.connect(&address).unwrap();
+    assert_eq!(acceptor.refused(), 0);
+    for _ in 0..2 {
+        let error = handle.connect(&address).unwrap_err();
+        let reason = RejectReason::Overloaded;
+        assert!(
+            matches!(&error, OpenError::Connect(ConnectError::Rejected { reason: why, .. }) if *why == reason),
+            "{error:?}"
+        );
+    }
+    handle.close(first).unwrap();
+    let limit = Instant::now() + Duration::from_secs(10);
+    while handle.connect(&address).is_err() {
+        assert!(Instant::now() < limit, "a connection that ended is counted");
+    }
+    drop(workers);
 }

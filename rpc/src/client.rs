@@ -36,7 +36,7 @@ use crate::{
 /// How often a call is offered to a worker whose inbox is full, with a yield between.
 const OFFERS: usize = 64;
 /// What waiting adds to a deadline before it gives the worker up for lost.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(10);
 
 /// A connection to a server, for any number of threads and of tasks on any runtime. Cheap to clone.
 ///

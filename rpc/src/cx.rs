@@ -26,7 +26,7 @@ pub(crate) struct Peer {
     pub(crate) negotiated: Arc<Negotiated>,
     pub(crate) reach: Arc<Reach>,
     /// The clock's reading at time 0 of the worker.
-    pub(crate) epoch: Option<Instant>,
+    pub(crate) epoch: Instant,
     /// Metadata of its calls.
     pub(crate) notes: Notes,
     /// Metadata of their answers.
@@ -93,7 +93,7 @@ impl Cx {
         if self.deadline == Time::NEVER {
             return None;
         }
-        self.peer.epoch?.checked_add(self.deadline.since(Time(0)))
+        self.peer.epoch.checked_add(self.deadline.since(Time(0)))
     }
 
     /// The time the caller still waits; `None`: as long as it takes.

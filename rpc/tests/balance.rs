@@ -12,7 +12,8 @@ use std::{
 use common::{Fixture, ProbeClient, address, config, fate, serve_probe, until};
 use gimmal_rpc::{
     Balanced, Channel, Client, Config, ConnectError, Dns, Fate, Pick, Reconnect, Resolver, Retry,
-    RetryPolicy, Server,
+    RetryPolicy, ServeError, Server,
+    engine::transport::ListenError,
     reflect::{Health, ReflectionClient},
 };
 
@@ -65,11 +66,11 @@ fn calls_are_spread_and_go_around_a_server_that_is_gone(scheme: &str) {
     let policy = RetryPolicy { attempts: 20, ..RetryPolicy::default() };
     let client = ProbeClient::new(Retry::new(balanced.clone(), policy));
     let [first, second] = servers;
-    let later: Vec<_> = (0..4).map(|_| client.later(150)).collect();
+    let later: Vec<_> = (0..4).map(|_| client.later(3000)).collect();
     until("both serve", || first.server.stats().serving == 2 && second.server.stats().serving == 2);
     assert!(!first.server.shutdown(Duration::ZERO), "it did not wait");
     for call in later {
-        assert_eq!(call.wait().unwrap(), 150);
+        assert_eq!(call.wait().unwrap(), 3000);
     }
     until("one is left", || balanced.ready() == [second.url.as_str()]);
     for _ in 0..10 {
@@ -182,10 +183,15 @@ fn a_server_tells_about_itself(scheme: &str) {
 #[test]
 fn a_server_on_this_host_is_reached_through_shared_memory() {
     // Its name in the runtime folder is the port's: one that no other test has.
-    let port = 20_000 + u16::try_from(std::process::id() % 20_000).unwrap();
-    let url = format!("gimmal://127.0.0.1:{port}");
-    let server = Server::builder().service(serve_probe(common::Prober::default())).config(config());
-    let server = server.listen(&url).unwrap();
+    let mut port = 20_000 + u16::try_from(std::process::id() % 20_000).unwrap();
+    let (server, url) = loop {
+        let url = format!("gimmal://127.0.0.1:{port}");
+        let server = Server::builder().service(serve_probe(common::Prober::default())).config(config());
+        match server.listen(&url) {
+            Err(ServeError::Listen(ListenError::InUse { .. })) => port += 1,
+            server => break (server.unwrap(), url),
+        }
+    };
     let client = Client::builder().config(config()).connect(&url).unwrap();
     assert_eq!(client.negotiated().provider, "shm");
     assert_eq!(ProbeClient::new(client).echo("x".into()).wait().unwrap(), "x");

@@ -60,7 +60,7 @@ fn limits_refuse_at_once_and_give_back(scheme: &str) {
 }
 
 /// Longer than a machine that is busy with something else stands still.
-const CAP: Duration = Duration::from_millis(400);
+const CAP: Duration = Duration::from_secs(3);
 
 fn timeouts_cap_and_metrics_count(scheme: &str) {
     let fixture = Fixture::new(scheme, "metrics");
@@ -75,7 +75,8 @@ fn timeouts_cap_and_metrics_count(scheme: &str) {
     assert_eq!((of("echo").answered, of("echo").failed), (1, 0));
     assert_eq!((of("divide").answered, of("divide").failed), (1, 0));
     assert_eq!((of("hang").answered, of("hang").failed), (0, 1));
-    assert!(of("hang").total >= CAP);
+    // It counts from the worker's reading of the clock, which may be a moment old.
+    assert!(of("hang").total >= CAP - Duration::from_millis(100));
     assert_eq!(of("hang").buckets.iter().sum::<u64>(), 1);
     let text = metrics.prometheus();
     let line = "gimmal_call_seconds_count{service=\"Probe\",method=\"echo\"} 1";
@@ -86,22 +87,22 @@ fn timeouts_cap_and_metrics_count(scheme: &str) {
 
 fn a_slow_call_is_hedged_once_and_the_loser_cancelled(scheme: &str) {
     let fixture = Fixture::new(scheme, "hedge");
-    let client = ProbeClient::new(Hedge::new(channel(&fixture), Duration::from_millis(300)));
+    let client = ProbeClient::new(Hedge::new(channel(&fixture), Duration::from_secs(1)));
     assert_eq!(client.echo("fast".into()).wait().unwrap(), "fast");
     assert_eq!(fixture.server.stats().started, 1);
-    assert_eq!(client.later(1000).wait().unwrap(), 1000);
+    assert_eq!(client.later(2500).wait().unwrap(), 2500);
     until("the second was made and cancelled", || {
         let stats = fixture.server.stats();
         stats.started == 3 && stats.serving == 0
     });
     assert_eq!(fixture.server.stats().dropped, 1);
-    assert_eq!(block_on(client.later(600)).unwrap(), 600);
+    assert_eq!(block_on(client.later(1300)).unwrap(), 1300);
     // What may not run twice is made once.
     drop(client.hang());
     let hanging = client.hang();
     let waiting = std::thread::spawn(move || hanging.wait());
     until("it hangs", || fixture.hanging() == 1);
-    std::thread::sleep(Duration::from_millis(450));
+    std::thread::sleep(Duration::from_millis(1300));
     assert_eq!(fixture.hanging(), 1);
     let Fixture { server, .. } = fixture;
     drop(server);

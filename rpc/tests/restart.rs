@@ -30,7 +30,8 @@ impl Who for Me {
 
 fn config() -> Config {
     let reconnect = Reconnect { max: Duration::from_millis(50), ..Reconnect::default() };
-    let mut config = Config { reconnect: Some(reconnect), ..Config::default() };
+    let mut config =
+        Config { reconnect: Some(reconnect), deadline: Duration::from_secs(60), ..Config::default() };
     config.engine.idle = Idle::Adaptive { spin_us: 20 };
     config
 }
@@ -39,11 +40,11 @@ fn config() -> Config {
 fn serve(url: &str) {
     println!("waiting");
     let builder = Server::builder().service(serve_who(Me)).config(config());
-    let server = builder.take_over(Duration::from_secs(20)).listen(url).unwrap();
+    let server = builder.take_over(Duration::from_secs(30)).listen(url).unwrap();
     println!("listening on {}", server.address());
     let _ = std::io::stdin().read(&mut [0]);
     let told = Instant::now();
-    let drained = server.shutdown(Duration::from_secs(5));
+    let drained = server.shutdown(Duration::from_secs(30));
     println!("drained {drained}");
     eprintln!("the old process drained within {:?}", told.elapsed());
 }
@@ -88,7 +89,7 @@ fn restart(url: &str) {
     let mut server = Process::start(url);
     let url = server.listening();
     let client = Client::builder().config(config()).connect(&url).unwrap();
-    let policy = RetryPolicy { attempts: 200, max: Duration::from_millis(20), ..RetryPolicy::default() };
+    let policy = RetryPolicy { attempts: 10_000, max: Duration::from_millis(20), ..RetryPolicy::default() };
     let client = WhoClient::new(Retry::new(client, policy));
     let (stop, made, pid) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -129,7 +130,7 @@ fn restart(url: &str) {
 fn until(what: &str, mut ready: impl FnMut() -> bool) {
     let started = Instant::now();
     while !ready() {
-        assert!(started.elapsed() < Duration::from_secs(20), "waited in vain until {what}");
+        assert!(started.elapsed() < Duration::from_secs(30), "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

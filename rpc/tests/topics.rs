@@ -88,8 +88,9 @@ fn every_subscriber_gets_every_item_in_order(scheme: &str) {
     assert_eq!(desk.topic.publish_wait(&"too late".to_owned()).unwrap().subscribers, 0);
 }
 
-/// Publishes in another thread until the one subscriber, which reads nothing, has all that fits; how many that were.
-fn fill(desk: &Desk) -> u64 {
+/// Publishes in another thread until the one subscriber, which reads nothing, has all that fits, which is so much at least;
+/// how many that were.
+fn fill(desk: &Desk, at_least: u64) -> u64 {
     until("it is subscribed", || desk.topic.subscribers() == 1);
     let topic = desk.topic.clone();
     let published = Arc::new(AtomicU64::new(0));
@@ -106,7 +107,7 @@ fn fill(desk: &Desk) -> u64 {
     until("it stops", || {
         let before = seen();
         std::thread::sleep(Duration::from_millis(20));
-        before > 0 && seen() == before
+        before >= at_least && seen() == before
     });
     seen()
 }
@@ -114,8 +115,8 @@ fn fill(desk: &Desk) -> u64 {
 fn a_publisher_waits_for_the_slowest(scheme: &str) {
     let (_server, desk, url) = desk(scheme, 4, Behind::Wait);
     let (mut items, call) = client(&url).follow();
-    let ahead = fill(&desk);
-    assert!((36..=64).contains(&ahead), "{ahead} items ahead: window, lane and what is kept");
+    let ahead = fill(&desk, 36);
+    assert!(ahead <= 64, "{ahead} items ahead: window, lane and what is kept");
     for expected in 0..ITEMS {
         assert_eq!(items.next_wait().unwrap().unwrap(), expected.to_string());
     }
@@ -161,7 +162,7 @@ fn one_that_is_behind_is_cut_off_after_what_was_kept(scheme: &str) {
 fn a_subscriber_that_leaves_frees_a_waiting_publisher(scheme: &str) {
     let (_server, desk, url) = desk(scheme, 2, Behind::Wait);
     let subscription = client(&url).follow();
-    fill(&desk);
+    fill(&desk, 1);
     drop(subscription);
     until("it is gone, and nobody waits for it", || desk.topic.subscribers() == 0);
     assert_eq!(desk.topic.publish_wait(&"on".to_owned()).unwrap().subscribers, 0);

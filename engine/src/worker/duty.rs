@@ -1,7 +1,10 @@
 //! What a worker did, readable from other threads without slowing it.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,6 +20,8 @@ pub struct Duty {
     connections_closed: AtomicU64,
     held: AtomicU64,
     held_copied: AtomicU64,
+    /// Not the worker's alone: held by each connection, see [`Duty::count`].
+    counted: Arc<()>,
 }
 
 /// A reading of [`Duty`].
@@ -76,6 +81,16 @@ impl Duty {
 
     pub(crate) fn closed(&self) {
         add(&self.connections_closed, 1);
+    }
+
+    /// Counts a connection until it is dropped: handed on from the handshake, so that it is counted once at any moment.
+    pub(crate) fn count(&self) -> Arc<()> {
+        Arc::clone(&self.counted)
+    }
+
+    /// Connections that are open, or accepted and in their handshake.
+    pub(crate) fn counted(&self) -> usize {
+        Arc::strong_count(&self.counted) - 1
     }
 
     pub(crate) fn held(&self) {

@@ -26,25 +26,32 @@ pub(crate) struct Adopted {
     waits: Option<mpsc::SyncSender<Opened>>,
     /// Of an accepted connection: freed when its handshake is over.
     slot: Option<Slot>,
+    /// Of an accepted connection: counts it until it ends.
+    count: Option<Arc<()>>,
 }
 
 impl Adopted {
     pub(crate) const fn nobody() -> Self {
-        Self { waits: None, slot: None }
+        Self { waits: None, slot: None, count: None }
     }
 
     pub(crate) fn channel() -> (Self, mpsc::Receiver<Opened>) {
         let (sender, receiver) = mpsc::sync_channel(1);
-        (Self { waits: Some(sender), slot: None }, receiver)
+        (Self { waits: Some(sender), slot: None, count: None }, receiver)
     }
 
-    /// A connection that was accepted.
-    pub(crate) const fn accepted(slot: Slot) -> Self {
-        Self { waits: None, slot: Some(slot) }
+    /// A connection that was accepted, and is counted.
+    pub(crate) const fn accepted(slot: Slot, count: Arc<()>) -> Self {
+        Self { waits: None, slot: Some(slot), count: Some(count) }
     }
 
     pub(crate) const fn slot(&self) -> Option<&Slot> {
         self.slot.as_ref()
+    }
+
+    /// What counts the connection, which has it from now on.
+    pub(crate) const fn take_count(&mut self) -> Option<Arc<()>> {
+        self.count.take()
     }
 
     pub(crate) fn tell(self, outcome: Opened) {

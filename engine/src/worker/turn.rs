@@ -290,13 +290,16 @@ impl<P: Port, A: App> Worker<P, A> {
 
     fn opened(&mut self, conn: ConnId, negotiated: Arc<Negotiated>, now: Time) {
         let first = self.port.completed(conn);
-        let connection = Connection::new(Arc::clone(&negotiated), first, &self.config, &self.duty, now);
+        let mut connection = Connection::new(Arc::clone(&negotiated), first, &self.config, &self.duty, now);
+        let index = self.opening.iter().position(|(waiting, _)| *waiting == conn);
+        let count = index.and_then(|index| self.opening[index].1.take_count());
+        connection.count = Some(count.unwrap_or_else(|| self.duty.count()));
         self.conns.insert(conn, connection);
         self.duty.opened();
         self.beats.opened(self.conns.len(), now);
         let Self { port, app, conns, .. } = self;
         app.opened(&mut Io { port, conns, now }, conn, &negotiated);
-        if let Some(index) = self.opening.iter().position(|(waiting, _)| *waiting == conn) {
+        if let Some(index) = index {
             let (_, adopted) = self.opening.swap_remove(index);
             adopted.tell(Ok((conn, negotiated)));
         }
@@ -312,6 +315,7 @@ impl<P: Port, A: App> Worker<P, A> {
             return;
         };
         self.duty.closed();
+        connection.count = None;
         let cause = connection.cause(reason);
         connection.set_state(State::Closed);
         let Self { port, app, conns, .. } = self;

@@ -75,7 +75,7 @@ impl Node {
                 copied::count(arguments, &self.counters.copied_requests);
                 let arguments = arguments.to_vec(); // counted
                 let state = State::Pulling { entry, arguments, offer: Some(bulk), form: Form::default() };
-                self.occupy(conn, id, deadline, state);
+                self.occupy(conn, id, (io.now(), deadline), state);
                 self.pull_request(io, conn, id.slot);
                 Ok(())
             }
@@ -154,15 +154,31 @@ impl Node {
     }
 
     /// Takes the slot of `id` with `state`.
-    pub(super) fn occupy(&mut self, conn: ConnId, id: CallId, deadline: Time, state: State) -> u64 {
+    pub(super) fn occupy(
+        &mut self,
+        conn: ConnId,
+        id: CallId,
+        (now, deadline): (Time, Time),
+        state: State,
+    ) -> u64 {
         let mark = self.next_mark();
-        self.take_slot(conn, id, mark, deadline, state);
+        self.take_slot(conn, id, mark, (now, deadline), state);
         mark
     }
 
-    pub(super) fn take_slot(&mut self, conn: ConnId, id: CallId, mark: u64, deadline: Time, state: State) {
+    pub(super) fn take_slot(
+        &mut self,
+        conn: ConnId,
+        id: CallId,
+        mark: u64,
+        (now, deadline): (Time, Time),
+        state: State,
+    ) {
+        // Its request may have come long after this reading: see `looked`.
+        self.look(now);
+        self.stale = true;
         if let Some(here) = self.conns.get_mut(conn) {
-            here.serving.put(id, mark, deadline, state);
+            here.serving.put(id, mark, (now, deadline), state);
             self.counters.serving.increment();
             self.next_deadline = self.next_deadline.min(deadline);
         }
@@ -206,7 +222,7 @@ impl Node {
             Ok(Ok(Some(Poll::Ready(())))) => self.ready(io, conn, id, entry, task),
             Ok(Ok(Some(Poll::Pending))) => {
                 self.tasks.keep(place, task, conn, id.slot);
-                self.take_slot(conn, id, mark, deadline, State::Running(place));
+                self.take_slot(conn, id, mark, (io.now(), deadline), State::Running(place));
             }
             _ => self.ended(io, conn, id, entry.method, task, Polled::Panicked),
         }
@@ -403,7 +419,7 @@ impl Node {
             }
         }
         self.counters.blocked_answers.increment();
-        self.occupy(conn, id, deadline, State::Answered(answered));
+        self.occupy(conn, id, (io.now(), deadline), State::Answered(answered));
     }
 
     /// There is room: answers and refusals that waited leave, and pulls start.

@@ -129,7 +129,7 @@ impl Node {
             Ok(entry) => {
                 let form = Form { is_large: true, is_noted };
                 let state = State::Pulling { entry, arguments: Vec::new(), offer: Some(bulk), form };
-                self.occupy(conn, id, head.deadline_at(io.now()), state);
+                self.occupy(conn, id, (io.now(), head.deadline_at(io.now())), state);
                 self.pull_request(io, conn, id.slot);
                 Ok(())
             }

@@ -154,9 +154,11 @@ pub(crate) struct Node {
     /// Marks every request served, see [`Cx::cancelled`](crate::Cx::cancelled).
     mark: u64,
     calls_live: usize,
+    /// The clock's reading at time 0.
+    epoch: Instant,
     /// The time as it was seen last.
     seen: Time,
-    /// Calls were started with that time, which may have been old.
+    /// Calls were started, or handlers left pending, with that time, which may have been old.
     stale: bool,
 }
 
@@ -184,6 +186,7 @@ impl Node {
             due: Vec::with_capacity(64),
             mark: 0,
             calls_live: 0,
+            epoch: Instant::now(),
             seen: Time(0),
             stale: false,
         }
@@ -229,8 +232,8 @@ impl Node {
         self.graves.iter().position(|(closed, _)| *closed == conn)
     }
 
-    /// Takes note of the time. A thread that makes calls inline may have been away since the clock was read: calls that
-    /// it started then begin with this reading.
+    /// Takes note of the time. The thread may have been away since the clock was read: calls that it started inline, and
+    /// requests that came then, begin with this reading.
     #[inline]
     fn look(&mut self, now: Time) {
         if now != self.seen {
@@ -243,6 +246,7 @@ impl Node {
         if self.stale && away > AWAY {
             for (_, here) in self.conns.iter_mut() {
                 here.calls.put_off(self.seen, away);
+                here.serving.put_off(self.seen, away);
             }
         }
         (self.seen, self.stale) = (now, false);
@@ -291,14 +295,16 @@ impl Conn {
 impl App for Node {
     type Command = Command;
 
+    fn began(&mut self, at: Instant) {
+        self.epoch = at;
+    }
+
     fn opened<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, negotiated: &Negotiated) {
-        // Its event came in a turn that has just read the clock.
-        let epoch = Instant::now().checked_sub(io.now().since(Time(0)));
         let negotiated = io.negotiated(conn).cloned().unwrap_or_else(|| Arc::new(negotiated.clone()));
         let peer = Arc::new(Peer {
             conn,
             negotiated,
-            epoch,
+            epoch: self.epoch,
             reach: Arc::clone(&self.reach),
             notes: crate::metadata::Notes::default(),
             answer_notes: crate::metadata::AnswerNotes::default(),

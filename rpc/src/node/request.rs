@@ -2,7 +2,7 @@
 
 use gimmal_engine::{
     Head, Io, SendError,
-    transport::{CloseReason, ConnId, Loan, Port},
+    transport::{ConnId, Loan, Port},
 };
 
 use crate::{
@@ -125,7 +125,7 @@ pub(super) fn send_request<P: Port>(
     };
     match sent {
         Ok(()) => Ok(()),
-        Err(error) => Err(unsent(error, failure)),
+        Err(error) => Err(unsent(io, conn, error, failure)),
     }
 }
 
@@ -150,7 +150,7 @@ fn put_request(
 }
 
 #[cold]
-fn unsent(error: SendError, failure: Option<EncodeError>) -> Unsent {
+fn unsent<P: Port>(io: &Io<'_, P>, conn: ConnId, error: SendError, failure: Option<EncodeError>) -> Unsent {
     match (error, failure) {
         (_, Some(error)) => Unsent::Never(TransportError::Encode(error)),
         (SendError::Blocked, None) => Unsent::Blocked,
@@ -159,6 +159,10 @@ fn unsent(error: SendError, failure: Option<EncodeError>) -> Unsent {
             why: "bulk was negotiated away (initiator_depth 0)",
             fate: Fate::NotRun,
         }),
-        (_, None) => Unsent::Never(TransportError::Closed { reason: CloseReason::Local, fate: Fate::NotRun }),
+        (_, None) => match io.ending(conn) {
+            Some(reason) => Unsent::Never(TransportError::Closed { reason, fate: Fate::NotRun }),
+            // It waits until the node hears of the end, and why.
+            None => Unsent::Blocked,
+        },
     }
 }

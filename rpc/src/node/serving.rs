@@ -1,6 +1,6 @@
 //! The callee's table of one connection: what runs in each slot of the caller's window.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use gimmal_engine::{
     RemoteBulk,
@@ -70,6 +70,8 @@ pub(super) struct Slot {
     /// Unique on the worker: tells this use of the slot from all others.
     pub(super) mark: u64,
     pub(super) deadline: Time,
+    /// The reading of the clock that the deadline counts from, which may have been an old one.
+    began: Time,
     pub(super) state: State,
     pub(super) lanes: Option<Box<Lanes>>,
 }
@@ -109,13 +111,14 @@ impl Serving {
     }
 
     /// Puts `state` into the slot of `id`, which is free and below the limit.
-    pub(super) fn put(&mut self, id: CallId, mark: u64, deadline: Time, state: State) {
+    pub(super) fn put(&mut self, id: CallId, mark: u64, (began, deadline): (Time, Time), state: State) {
         let index = id.slot as usize;
         while self.slots.len() <= index {
             self.slots.push(Slot {
                 generation: 0,
                 mark: 0,
                 deadline: Time::NEVER,
+                began: Time::NEVER,
                 state: State::Free,
                 lanes: None,
             });
@@ -123,8 +126,16 @@ impl Serving {
         if matches!(state, State::Answered(_)) {
             self.answers.push_back((id.slot, mark));
         }
-        self.slots[index] = Slot { generation: id.generation, mark, deadline, state, lanes: None };
+        self.slots[index] = Slot { generation: id.generation, mark, deadline, began, state, lanes: None };
         self.next_deadline = self.next_deadline.min(deadline);
+    }
+
+    /// See [`Calls::put_off`](crate::calls::Calls::put_off).
+    pub(super) fn put_off(&mut self, began: Time, by: Duration) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.began == began) {
+            slot.deadline = slot.deadline.plus(by);
+            slot.began = Time::NEVER;
+        }
     }
 
     /// The slot of `id` while it is served.

@@ -229,7 +229,7 @@ impl Node {
         } else {
             State::Ended(self.answered_by(entry.method, task, polled))
         };
-        self.take_slot(conn, id, mark, deadline, state);
+        self.take_slot(conn, id, mark, (io.now(), deadline), state);
         if let Some(slot) = self.conns.get_mut(conn).and_then(|here| here.serving.slot(id.slot)) {
             slot.lanes = Some(Box::new(lanes));
         }

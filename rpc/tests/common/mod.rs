@@ -238,10 +238,15 @@ pub fn address(scheme: &str, name: &str) -> String {
 }
 
 /// Few threads share few cores: sleep soon. And code that is not optimised takes seconds for megabytes, on a device that is
-/// a program too: a deadline that no test waits for.
+/// a program too: a deadline that no test waits for, and no connection is given up because its peer had no processor.
 pub fn config() -> Config {
     let mut config = Config { deadline: Duration::from_secs(60), ..Config::default() };
-    config.engine.idle = Idle::Adaptive { spin_us: 20 };
+    let engine = &mut config.engine;
+    engine.idle = Idle::Adaptive { spin_us: 20 };
+    engine.heartbeat_ms = 20_000;
+    let patience = Duration::from_secs(30);
+    (engine.connect.connect_timeout, engine.connect.handshake_timeout) = (patience, patience);
+    engine.listen.handshake_timeout = patience;
     config
 }
 

@@ -1,7 +1,10 @@
 //! A server that goes away at any moment: what runs is answered, what comes later is refused and did not run, and the client
 //! leaves when its calls have ended.
 
+use gimmal_engine::transport::CloseReason;
+
 use super::*;
+use crate::TransportError;
 
 /// Hears what a client's line would.
 #[derive(Debug, Default)]
@@ -11,7 +14,7 @@ struct Heard {
 }
 
 impl super::super::Watcher for Heard {
-    fn ended(&self, _: &gimmal_engine::transport::CloseReason) {
+    fn ended(&self, _: &CloseReason) {
         self.ended.store(true, Ordering::Relaxed);
     }
 
@@ -71,4 +74,30 @@ fn a_server_that_drains_answers_what_runs_and_refuses_the_rest() {
             assert_eq!(run.server.app_mut().conns.iter_mut().count(), 0, "{what}");
         });
     assert!(!all || (sums[0] > 100 && sums[1] > 100), "{sums:?}");
+}
+
+#[test]
+fn a_call_after_the_goodbye_says_that_the_peer_closed() {
+    each("a_call_after_the_goodbye_says_that_the_peer_closed", 10, |what, seed, device| {
+        let mut run = Run::new(seed, world(seed, device));
+        let conn = run.conn.unwrap();
+        let (theirs, _) = run.server.app_mut().conns.iter_mut().next().unwrap();
+        run.server.with(|_, io| io.close(theirs));
+        let (arguments, mut refused) = ((1u32,), 0);
+        let value = &Encoded::<Postcard, _>::new(&arguments);
+        while run.client.app_mut().conns.get_mut(conn).is_some() {
+            let called = run.client.with(|node, io| {
+                io.ending(conn)?;
+                let (method, source) = (&__WORLD_METHODS[0], Fresh(value));
+                Some(node.start(io, conn, method, None, source, (None, None), Reply::Local))
+            });
+            if let Some(called) = called {
+                let by_peer = TransportError::Closed { reason: CloseReason::Peer, fate: Fate::NotRun };
+                assert_eq!(*called.unwrap_err(), by_peer, "{what}");
+                refused += 1;
+            }
+            run.turns();
+        }
+        assert!(refused > 0, "{what}: no call between the goodbye and the end");
+    });
 }
