@@ -1,4 +1,5 @@
-# Sourced by the tiers: runs checks, prints a line for each, and the sum.
+# Sourced by the tiers, in guests by a plain sh: runs checks, prints a line for each, and the sum. What is searched is read
+# to its end, so that nobody writes into a closed pipe.
 passed=0 failed=0 skipped=0
 
 # check NAME COMMAND...: must end with 0. Its output is shown, indented.
@@ -23,7 +24,7 @@ refuses() {
     shift 2
     output=$(timeout 20 "$@" 2>&1 </dev/null)
     status=$?
-    if [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && grep -qi -- "$text" <<<"$output"; then
+    if [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && printf '%s\n' "$output" | grep -i -- "$text" >/dev/null; then
         passed=$((passed + 1))
         printf 'ok      refused: %s\n' "$name"
     else
@@ -78,7 +79,7 @@ within() {
 }
 
 # listens PORT: waits until a CM id does. Not every program says when it is ready.
-has_listener() { grep -q "state LISTEN .*:$1 " <<<"$(rdma resource show cm_id 2>/dev/null)"; }
+has_listener() { rdma resource show cm_id 2>/dev/null | grep "state LISTEN .*:$1 " >/dev/null; }
 listens() { within 15 has_listener "$1" || { echo "nobody listens on port $1"; return 1; }; }
 
 summary() {
