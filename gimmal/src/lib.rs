@@ -347,7 +347,9 @@
 //!
 //! Both sides prove the key, over fresh randomness, before either discloses an address. The bytes of messages are neither
 //! signed nor hidden: a key says who may connect. In shared memory the kernel says which user is at the other end; without
-//! a word only this user and root ([`Allow`]).
+//! a word only this user and root ([`Allow`]). Who was let in is trusted with the bytes that it sends: they are read where they
+//! landed. Where that goes too far, `config.engine.listen.trust` (or `connect.trust`) is
+//! [`Trust::None`](engine::transport::Trust): they are copied first, and nobody is given memory to write.
 //!
 //! Who may call is another question. [`layer::WithToken`] around a channel puts a token beside every call, and a service behind
 //! [`layer::Authorize`] runs only calls whose token it accepts; the others end with `unauthenticated`, not run:

@@ -7,13 +7,13 @@ mod common;
 
 use std::{os::unix::fs::MetadataExt as _, time::Duration};
 
-use common::{Fixture, config, until};
+use common::{DivideError, Fixture, config, until};
 use gimmal_rpc::{
     Allow, CallError, CallOptions, Channel, Client, Code, ConnectError, Fate, Guarded, Key, Layered,
     Metadata, Origin, Server,
     engine::{
         OpenError,
-        transport::{ConnectError as Refused, RejectReason},
+        transport::{ConnectError as Refused, DataPath, RejectReason, Trust},
     },
     layer::{Authorize, ServerLayer, WithToken, token::tokens},
     metadata::AUTHORIZATION,
@@ -25,6 +25,7 @@ for_each_scheme! {
     a_full_server_says_so_and_recovers
     calls_need_a_token_that_is_accepted
     a_handler_knows_who_calls
+    those_who_trust_nobody_call_the_same
 }
 
 fn key(byte: u8) -> Key {
@@ -175,6 +176,35 @@ fn a_handler_knows_who_calls(scheme: &str) {
             }
             ("rxe" | "siw", Origin::Address(address)) => assert_eq!(name, address.to_string()),
             other => panic!("{other:?}, named {name}"),
+        }
+    }
+}
+
+/// Borrowed arguments, answers, bulk both ways: the same calls, on bytes that no peer can change.
+fn those_who_trust_nobody_call_the_same(scheme: &str) {
+    let mut wary = config();
+    wary.engine.listen.trust = Trust::None;
+    wary.engine.connect.trust = Trust::None;
+    let fixture = Fixture::with(scheme, "wary", wary.clone());
+    // Each side chooses for what it receives; over verbs one that does is enough to take the ring away.
+    for config in [wary, config()] {
+        let client = Client::builder().config(config.clone()).connect(&fixture.url).unwrap();
+        let path = client.negotiated().path;
+        assert_eq!(path == DataPath::SendRecv, matches!(scheme, "rxe" | "siw"), "{path}");
+        let calls = common::ProbeClient::new(client);
+        assert_eq!(calls.echo("a".into()).wait().unwrap(), "a");
+        assert_eq!(calls.add("borrowed", &[1, 2, 3]).wait().unwrap(), 6);
+        assert!(matches!(
+            calls.divide(1, 0).wait(),
+            Err(CallError::App(DivideError::ByZero { dividend: 1 }))
+        ));
+        assert_eq!(calls.fill(100_000).wait().unwrap().len(), 100_000);
+        assert_eq!(calls.measure(vec![7; 100_000]).wait().unwrap(), 100_000);
+        let lent = calls.lend(70_000).wait().unwrap();
+        assert_eq!(lent.iter().map(|byte| u64::from(*byte)).sum::<u64>(), lent.value);
+        let inline = fixture.inline_with(config);
+        for _ in 0..100 {
+            assert_eq!(inline.reverse(b"abc").wait().unwrap(), b"cba");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use crate::{Allow, DeviceChoice, Key};
+use crate::{Allow, DeviceChoice, Key, Trust};
 
 /// Sizes of one [`Port`](crate::Port) and of each connection on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,6 +77,8 @@ pub struct ConnectOptions {
     pub key: Option<Key>,
     /// Whose servers to share memory with. shm only.
     pub allow: Allow,
+    /// How far the server is trusted with the bytes that it sends.
+    pub trust: Trust,
     /// Connect from this address of ours, which chooses the device; `None`: as the route says. verbs only.
     pub source: Option<IpAddr>,
     /// Connect through this device, from the first of its addresses that fits; `None`: as the route says. verbs only.
@@ -93,6 +95,7 @@ impl Default for ConnectOptions {
             type_of_service: None,
             key: None,
             allow: Allow::default(),
+            trust: Trust::default(),
             source: None,
             device: None,
         }
@@ -115,6 +118,8 @@ pub struct ListenOptions {
     pub keys: Vec<Key>,
     /// Whose clients to share memory with. shm only; beyond this user, the socket's folder must let them in.
     pub allow: Allow,
+    /// How far clients are trusted with the bytes that they send.
+    pub trust: Trust,
     /// Listen on this device only: on all its addresses, when the address is a wildcard. verbs only.
     pub device: Option<DeviceChoice>,
 }
@@ -129,6 +134,7 @@ impl Default for ListenOptions {
             rnr_timer: connect.rnr_timer,
             keys: Vec::new(),
             allow: Allow::default(),
+            trust: Trust::default(),
             device: None,
         }
     }

@@ -17,11 +17,11 @@ pub struct PortCounters {
     pub write_imms: u64,
     /// Receives completed by a write-with-immediate.
     pub receives_with_imm: u64,
-    /// RDMA READ work requests completed.
+    /// RDMA READ work requests completed; in shared memory, pieces of bulk copied from a peer that is not trusted.
     pub reads: u64,
     /// Most RDMA READs that were outstanding at a time; never above the granted `initiator_depth`.
     pub reads_peak: u64,
-    /// Bytes brought by RDMA READ.
+    /// Bytes that those brought.
     pub read_bytes: u64,
     /// Bytes of bulk read in place.
     pub in_place_bytes: u64,

@@ -56,6 +56,7 @@ pub mod shm;
 pub mod sim;
 pub mod sync;
 pub mod time;
+pub mod trust;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 
@@ -80,6 +81,7 @@ pub use negotiated::{Capabilities, Clamp, Credentials, DataPath, Negotiated, Ter
 pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};
 pub use refusal::Refusal;
 pub use time::Time;
+pub use trust::Trust;
 #[cfg(feature = "verbs")]
 pub use verbs::datagram;
 #[cfg(feature = "verbs")]

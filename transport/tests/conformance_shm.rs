@@ -1,19 +1,59 @@
 //! The conformance suite on shared memory.
 #![cfg(all(feature = "shm", feature = "conformance"))]
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use gimmal_transport::{
-    Address,
+    Address, ConnectError, ConnectOptions, ListenError, ListenOptions, PortConfig, PortError, Provider,
+    Trust,
     conformance::{RealTime, knock_on_socket, run},
-    shm::Shm,
+    shm::{Shm, ShmConnecting, ShmGate, ShmLink, ShmListener, ShmPort},
 };
+
+/// Shared memory whose two sides trust nobody.
+#[derive(Clone, Debug)]
+struct Untrusting;
+
+impl Provider for Untrusting {
+    type Port = ShmPort;
+    type Gate = ShmGate;
+    type Link = ShmLink;
+    type Listener = ShmListener;
+    type Connecting = ShmConnecting;
+
+    fn open_port(&self, config: &PortConfig) -> Result<ShmPort, PortError> {
+        Shm.open_port(config)
+    }
+
+    fn listen(&self, address: &Address, options: &ListenOptions) -> Result<ShmListener, ListenError> {
+        Shm.listen(address, &ListenOptions { trust: Trust::None, ..options.clone() })
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        gate: &ShmGate,
+        options: &ConnectOptions,
+    ) -> Result<ShmConnecting, ConnectError> {
+        Shm.connect(address, gate, &ConnectOptions { trust: Trust::None, ..options.clone() })
+    }
+}
 
 #[test]
 fn shared_memory_conforms() {
+    conforms("shm", Shm);
+}
+
+#[test]
+fn shared_memory_of_those_who_trust_nobody_conforms() {
+    conforms("shm/untrusting", Untrusting);
+}
+
+fn conforms(name: &str, provider: impl Provider) {
     let folder = tempfile::tempdir().unwrap();
     let base = folder.path().to_owned();
     let address = move |number: u32| Address::Shm { path: base.join(format!("{number}.sock")) };
     let wrong = Address::Mem { name: "wrong".to_owned() };
-    let mut harness = RealTime::new("shm", Shm, address, wrong).with_knocker(knock_on_socket);
+    let mut harness = RealTime::new(name, provider, address, wrong).with_knocker(knock_on_socket);
     let report = run(&mut harness);
     println!("{report}");
     assert_eq!(report.failed(), 0, "{report}");

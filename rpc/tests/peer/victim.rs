@@ -11,7 +11,7 @@ use gimmal_rpc::engine::{
     App, Config, Head, Idle, Inline, Io, Message, RemoteBulk, SendError,
     transport::{
         Address, Bulk, BulkError, CloseReason, ConnId, Gate as _, Incoming as _, ListenOptions,
-        Listener as _, Negotiated, Port, PortConfig, Provider as _, Time,
+        Listener as _, Negotiated, Port, PortConfig, Provider as _, Time, Trust,
         hostile::Choices,
         shm::{Shm, ShmGate, ShmListener},
     },
@@ -171,8 +171,10 @@ impl Victim {
         let mut inline = Inline::new(&Shm, &config.validate().unwrap(), Node::new(seed)).unwrap();
         inline.app_mut().gate = Some(inline.handle().gate().clone());
         let address = Address::Shm { path: path.to_owned() };
-        let options =
-            ListenOptions { handshake_timeout: Duration::from_millis(50), ..ListenOptions::default() };
+        // Every other one trusts nobody, which no attacker may notice.
+        let trust = if seed.is_multiple_of(2) { Trust::Peer } else { Trust::None };
+        let handshake_timeout = Duration::from_millis(50);
+        let options = ListenOptions { handshake_timeout, trust, ..ListenOptions::default() };
         let listener = Shm.listen(&address, &options).unwrap();
         Self { inline, listener, now: Time(0), accepted: 0, longest_turn: Duration::ZERO }
     }

@@ -21,6 +21,7 @@ pub struct Bulk {
 #[allow(dead_code)] // held for their drop
 enum Memory {
     Own(Loan),
+    Heap(Box<[u8]>),
     Peer(Arc<Region>, Arc<Release>),
     Held(Loan, Arc<Release>),
 }
@@ -28,7 +29,7 @@ enum Memory {
 impl Memory {
     fn release(&self) -> Option<&Arc<Release>> {
         match self {
-            Self::Own(_) => None,
+            Self::Own(_) | Self::Heap(_) => None,
             Self::Peer(_, release) | Self::Held(_, release) => Some(release),
         }
     }
@@ -45,6 +46,12 @@ impl Bulk {
     #[must_use]
     pub fn own(loan: Loan) -> Self {
         Self { bytes: NonNull::from(&*loan).cast(), len: loan.len(), memory: Memory::Own(loan) }
+    }
+
+    /// Bytes in memory of their own.
+    #[must_use]
+    pub fn on_heap(bytes: Box<[u8]>) -> Self {
+        Self { bytes: NonNull::from(&*bytes).cast(), len: bytes.len(), memory: Memory::Heap(bytes) }
     }
 
     /// Bytes read where the peer has them. `release` is set when this is dropped.

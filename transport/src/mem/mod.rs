@@ -12,6 +12,8 @@
 pub mod bulk;
 pub mod hold;
 pub mod loan;
+#[cfg(feature = "shm")]
+pub(crate) mod moving;
 pub mod pages;
 pub mod region;
 pub mod run;

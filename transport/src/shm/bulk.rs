@@ -2,6 +2,7 @@
 
 use std::{
     os::fd::{AsFd, OwnedFd},
+    ptr::NonNull,
     sync::{Arc, Weak},
 };
 
@@ -15,8 +16,8 @@ use super::{
     socket,
 };
 use crate::{
-    BulkError, ConnId, Loan, Offer, Refused, Violation, Waker,
-    mem::{Access, Bulk, Region, Release},
+    BulkError, ConnId, Loan, LoanError, Offer, PortError, Refused, Violation, Waker,
+    mem::{Access, Bulk, Region, Release, moving},
     sync::prefetch::prefetch_to_read,
 };
 
@@ -73,7 +74,8 @@ impl Known {
 impl ShmPort {
     /// What `offer` names, or why there is nothing: known at once, as the bytes stay where they are.
     pub(super) fn look_up(&mut self, conn: ConnId, offer: Offer) -> Result<Result<Bulk, BulkError>, Refused> {
-        let limit = self.gate.config().bulk_bytes_max;
+        let config = self.gate.config();
+        let (limit, piece_bytes) = (config.bulk_bytes_max, u64::from(config.bulk_piece_bytes));
         let live = self.live(conn).ok_or(Refused::Closed)?;
         if live.negotiated.initiator_depth.granted == 0 {
             return Err(Refused::NoReads);
@@ -88,12 +90,37 @@ impl ShmPort {
         }
         let slot = self.slots.get_mut(conn.index() as usize).ok_or(Refused::Closed)?;
         let Stage::Live(live) = &mut slot.stage else { return Err(Refused::Closed) };
+        if live.is_mirrored() {
+            let found = live.bulk_bytes(offer);
+            let bulk = found.and_then(|(region, offset, len)| copied(&region, offset, len));
+            if bulk.is_ok() {
+                slot.counters.reads += offer.len.div_ceil(piece_bytes);
+                slot.counters.read_bytes += offer.len;
+            }
+            return Ok(bulk);
+        }
         let result = live.bulk(offer, self.gate.waker());
         if result.is_ok() {
             slot.counters.in_place_bytes += offer.len;
         }
         Ok(result)
     }
+}
+
+/// A copy of bulk that a peer may change while it is read.
+fn copied(region: &Region, offset: usize, len: usize) -> Result<Bulk, BulkError> {
+    let mut bytes = Vec::new();
+    let lack =
+        |_| PortError::System { step: "memory for a copy of bulk", errno: Errno::NOMEM.raw_os_error() };
+    bytes.try_reserve_exact(len).map_err(|error| LoanError::from(lack(error)))?;
+    if let Some(to) = NonNull::new(bytes.as_mut_ptr()) {
+        // SAFETY: `at` checks the range of a region that is mapped read-only and written by another process; the capacity
+        // was reserved above, and nobody else knows it.
+        unsafe { moving::copy(region.at(offset, len), to, len) };
+    }
+    // SAFETY: as many were reserved and written.
+    unsafe { bytes.set_len(len) };
+    Ok(Bulk::on_heap(bytes.into_boxed_slice()))
 }
 
 impl Live {
@@ -130,8 +157,8 @@ impl Live {
         self.passed.into.iter().any(|(id, _)| *id == key)
     }
 
-    /// Checks what the peer offered against what it passed.
-    pub(super) fn bulk(&mut self, offer: Offer, waker: &Waker) -> Result<Bulk, BulkError> {
+    /// Checks what the peer offered against what it passed: the segment, offset and length.
+    fn bulk_bytes(&self, offer: Offer) -> Result<(Arc<Region>, usize, usize), BulkError> {
         let bad = || BulkError::Offer(Violation::Malformed { what: "bulk offer" });
         let segment = self.passed.into.iter().find(|(id, _)| *id == offer.key);
         let (_, region) = segment.ok_or_else(bad)?;
@@ -140,9 +167,14 @@ impl Live {
         if len > region.len() || offset > region.len() - len {
             return Err(bad());
         }
+        Ok((Arc::clone(region), offset, len))
+    }
+
+    /// What the peer offered, to be read where it is.
+    pub(super) fn bulk(&mut self, offer: Offer, waker: &Waker) -> Result<Bulk, BulkError> {
+        let (region, offset, len) = self.bulk_bytes(offer)?;
         // It is read as soon as the engine has handed it out.
         prefetch_to_read(region.at(offset, len));
-        let region = Arc::clone(region);
         let release = self.passed.release(waker);
         // SAFETY: the bytes are inside a segment that this process maps read-only; the peer, of the same user, is
         // trusted to leave them alone until it hears of the release.

@@ -12,6 +12,7 @@ use rustix::{io::Errno, net::SocketAddrUnix};
 use super::{
     gate::ShmGate,
     link::{End, ShmLink, hello, settle},
+    mirror::mirror,
     rendezvous::socket_address,
     segment::{AttachError, Segment},
     socket::{self, Packet},
@@ -174,8 +175,9 @@ impl ShmConnecting {
             return Err(self.foreign(RejectReason::NotOurs));
         };
         let cred = socket::peer(&socket).map_err(|errno| ConnectError::Port(system("SO_PEERCRED")(errno)))?;
-        let negotiated = settle(self.gate.config(), ours, &theirs, self.device.clone(), Some(&cred))
-            .map_err(|reason| self.foreign(reason))?;
+        let negotiated =
+            settle(self.gate.config(), ours, &theirs, self.device.clone(), Some(&cred), self.options.trust)
+                .map_err(|reason| self.foreign(reason))?;
         let peer = Segment::attach(fd.as_fd(), ours.ring_bytes).map_err(|error| match error {
             AttachError::Peer(violation) => {
                 tracing::debug!(address = self.address, %violation, "the server's segment was refused");
@@ -184,7 +186,8 @@ impl ShmConnecting {
             AttachError::Port(error) => ConnectError::Port(error),
         })?;
         let (own, fd) = Segment::create(theirs.ring_bytes)?;
-        let end = End { socket, own };
+        let mirror = mirror(self.options.trust, negotiated.rx_ring_bytes)?;
+        let end = End { socket, own, mirror };
         socket::send_grant(&end.socket, fd.as_fd()).map_err(|errno| match errno {
             Errno::PIPE | Errno::CONNRESET => self.nobody(),
             errno => ConnectError::Port(system("sendmsg")(errno)),

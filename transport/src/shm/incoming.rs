@@ -13,10 +13,11 @@ use super::{
     gate::ShmGate,
     link::{End, ShmLink, hello, settle},
     listener::refuse,
+    mirror::mirror,
     segment::Segment,
     socket, system,
 };
-use crate::{AcceptError, Hello, Incoming, ListenOptions, Refusal, RejectReason, hello::Feature};
+use crate::{AcceptError, Hello, Incoming, ListenOptions, Refusal, RejectReason, Trust, hello::Feature};
 
 /// One request. Dropping it rejects.
 #[derive(Debug)]
@@ -27,6 +28,7 @@ pub struct ShmIncoming {
     device: String,
     peer: Option<UCred>,
     handshake_timeout: Duration,
+    trust: Trust,
 }
 
 impl ShmIncoming {
@@ -38,6 +40,7 @@ impl ShmIncoming {
             device: path.display().to_string(),
             peer,
             handshake_timeout: options.handshake_timeout,
+            trust: options.trust,
         }
     }
 }
@@ -59,15 +62,16 @@ impl Incoming for ShmIncoming {
         let mut ours = hello(config, self.hello.nonce);
         // What it proved before it was handed out; without a key a hello that says so is refused.
         ours.features = ours.features.and(Feature::KEYED, self.hello.features.has(Feature::KEYED));
-        let settled = settle(config, &ours, &self.hello, self.device.clone(), self.peer.as_ref());
+        let settled = settle(config, &ours, &self.hello, self.device.clone(), self.peer.as_ref(), self.trust);
         let negotiated = settled.map_err(|reason| {
             self.answer(&reason.into());
             AcceptError::Rejected(reason)
         })?;
         // On failure `self` is dropped, and says that we are overloaded.
         let (own, fd) = Segment::create(self.hello.ring_bytes)?;
+        let mirror = mirror(self.trust, negotiated.rx_ring_bytes)?;
         let socket = self.socket.take().ok_or(AcceptError::Gone { errno: 0 })?;
-        let end = End { socket, own };
+        let end = End { socket, own, mirror };
         socket::send_with(&end.socket, &ours.encode(), fd.as_fd()).map_err(|errno| match errno {
             Errno::PIPE | Errno::CONNRESET => AcceptError::Gone { errno: errno.raw_os_error() },
             errno => AcceptError::Port(system("sendmsg")(errno)),

@@ -9,8 +9,8 @@ use super::{
     socket::{credentials, describe},
 };
 use crate::{
-    Hello, Negotiated, PortConfig, RejectReason, hello::Feature, mem::Region, negotiated::Capabilities,
-    sync::atomic::Ordering,
+    Hello, Negotiated, PortConfig, RejectReason, Trust, hello::Feature, mem::Region,
+    negotiated::Capabilities, sync::atomic::Ordering,
 };
 
 /// Our end: the socket, and the segment that we write. Dropping it closes, in a way that the peer can tell from death.
@@ -18,6 +18,8 @@ use crate::{
 pub(super) struct End {
     pub(super) socket: OwnedFd,
     pub(super) own: Segment<Region>,
+    /// Where what the peer writes is copied to, when it is not trusted.
+    pub(super) mirror: Option<Box<Segment<Region>>>,
 }
 
 impl Drop for End {
@@ -77,6 +79,7 @@ pub(super) fn settle(
     theirs: &Hello,
     device: String,
     peer: Option<&UCred>,
+    trust: Trust,
 ) -> Result<Negotiated, RejectReason> {
     if !theirs.features.has(Feature::RING) {
         return Err(RejectReason::BadHello { field: 7 });
@@ -85,5 +88,6 @@ pub(super) fn settle(
         return Err(RejectReason::BadHello { field: 1 });
     }
     let negotiated = Negotiated::settle("shm", &CAPABILITIES, config, ours, theirs)?;
-    Ok(Negotiated { device, peer: describe(peer), credentials: peer.map(credentials), ..negotiated })
+    let (peer, credentials) = (describe(peer), peer.map(credentials));
+    Ok(Negotiated { device, peer, credentials, bulk_in_place: trust == Trust::Peer, ..negotiated })
 }

@@ -38,6 +38,8 @@ const STRIDE_MAX: u32 = 8;
 #[derive(Debug)]
 pub(super) struct Live {
     peer: Segment<Rc<Region>>,
+    /// What is read instead, when the peer is not trusted.
+    mirror: Option<Segment<Rc<Region>>>,
     /// Position of the next word to read.
     rx: u64,
     /// The peer may not write beyond this.
@@ -71,11 +73,12 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub(super) fn new(id: ConnId, end: End, peer: Segment<Region>, negotiated: Arc<Negotiated>) -> Self {
+    pub(super) fn new(id: ConnId, mut end: End, peer: Segment<Region>, negotiated: Arc<Negotiated>) -> Self {
         let (tx_ring_bytes, rx_ring_bytes) =
             (negotiated.tx_ring_bytes.into(), negotiated.rx_ring_bytes.into());
         Self {
             peer: peer.share(),
+            mirror: end.mirror.take().map(|mirror| mirror.share()),
             rx: 0,
             rx_limit: rx_ring_bytes,
             rx_ring_bytes,
@@ -108,10 +111,14 @@ impl Live {
     pub(super) fn run(&self, limit: usize) -> Run {
         let left = self.stride.min(u32::try_from(limit).unwrap_or(STRIDE_MAX));
         let (span, bytes_max) = ((self.rx, self.rx_limit), self.rx_frame_bytes_max);
+        let (ring, left) = match &self.mirror {
+            None => (&self.peer, left),
+            Some(mirror) => (mirror, mirror.copy_frames(&self.peer, span, bytes_max, left)),
+        };
         // SAFETY: the peer's ring, mapped twice by its region, its mask made for frames. This process never writes it, it
         // is mapped read-only; the peer, of the same user, is trusted not to write a frame that it has published until we
-        // give the credit back.
-        unsafe { Run::new(self.id, self.peer.region(), self.peer.place(), span, bytes_max, left) }
+        // give the credit back. Or the mirror, of the same shape, which nobody else has and which is left alone until then.
+        unsafe { Run::new(self.id, ring.region(), ring.place(), span, bytes_max, left) }
     }
 
     /// Whether a frame is there to be read.
@@ -197,6 +204,11 @@ impl Live {
         if self.ringer.must_ring(self.peer.armed()) {
             socket::send_doorbell(&self.end.socket);
         }
+    }
+
+    /// Whether what it sends is copied before it is looked at.
+    pub(super) fn is_mirrored(&self) -> bool {
+        self.mirror.is_some()
     }
 
     /// Its name in the port.

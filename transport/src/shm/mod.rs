@@ -35,6 +35,7 @@ mod link;
 mod listener;
 mod live;
 mod look;
+mod mirror;
 mod park;
 mod pool;
 mod port;

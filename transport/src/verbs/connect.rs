@@ -162,7 +162,7 @@ impl Routing {
     fn has_route(self, id: &CmId) -> (Waiting, ConnectCall) {
         let Self { attempt, lane } = self;
         let ack_timeout = set_ack_timeout(id, &lane, attempt.options.ack_timeout);
-        let mut hello = lane.hello(&attempt.shared.config, attempt.nonce);
+        let mut hello = lane.hello(&attempt.shared.config, attempt.options.trust, attempt.nonce);
         let request = request(&mut hello, attempt.options.key.as_ref());
         let mut params = lane.params(&hello, request, None);
         if let Some(target) = &attempt.current {

@@ -11,7 +11,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    ConnId, DataPath, Hello, Negotiated, PortConfig, PortError, RejectReason,
+    ConnId, DataPath, Hello, Negotiated, PortConfig, PortError, RejectReason, Trust,
     hello::Feature,
     proof::Session,
     verbs::{
@@ -118,12 +118,12 @@ impl Lane {
         list.post(&self.qp).map_err(|error| PortError::System { step: "ibv_post_recv", errno: error.errno })
     }
 
-    /// What this side says first.
-    pub(crate) fn hello(&self, config: &PortConfig, nonce: u128) -> Hello {
+    /// What this side says first. Who trusts nobody grants no ring to write.
+    pub(crate) fn hello(&self, config: &PortConfig, trust: Trust, nonce: u128) -> Hello {
         let limits = &self.holdings.device.limits;
         Hello {
             features: Feature::default()
-                .and(Feature::RING, !limits.iwarp)
+                .and(Feature::RING, !limits.iwarp && trust == Trust::Peer)
                 .and(Feature::ATTENDED, config.attended)
                 .and(Feature::NUMBERED, true)
                 .and(Feature::CHECKSUM, config.checksum),

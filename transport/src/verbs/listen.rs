@@ -213,7 +213,7 @@ fn answer(
     shared: &Arc<Shared>,
 ) -> Result<LinkParts, (Box<Lane>, AcceptError)> {
     let theirs = &requested.hello;
-    let mut ours = lane.hello(&shared.config, theirs.nonce);
+    let mut ours = lane.hello(&shared.config, requested.options.trust, theirs.nonce);
     ours.features = ours.features.and(Feature::KEYED, requested.key.is_some());
     let session = requested.key.as_ref().map(|key| Ok(Session::passive(key, theirs, &ours, random()?)));
     let wired = session

@@ -11,6 +11,7 @@ mod listen;
 mod measure;
 mod park;
 mod sleep;
+mod trust;
 
 use std::{
     os::fd::AsFd,

@@ -1,0 +1,73 @@
+//! Peers that are not trusted: what was lent stays as it was checked, whatever they write afterwards.
+
+use std::{ptr::NonNull, sync::atomic::Ordering};
+
+use super::*;
+use crate::{FrameWord, Trust, Violation};
+
+/// A server that trusts nobody, with an open connection to a peer whose memory the test writes.
+fn doubter() -> (Side, ShmLink) {
+    let (_folder, address) = place();
+    let options = ListenOptions { trust: Trust::None, ..ListenOptions::default() };
+    let mut listener = Shm.listen(&address, &options).unwrap();
+    let port = Shm.open_port(&config(4096)).unwrap();
+    let client = Shm.open_port(&config(4096)).unwrap();
+    let (accepted, peer) = links(&mut listener, &port.gate(), &client.gate());
+    assert!(
+        !accepted.negotiated.bulk_in_place && peer.negotiated.bulk_in_place,
+        "each side chooses for itself"
+    );
+    let mut side = Side::adopt(port, accepted);
+    side.opened();
+    (side, peer)
+}
+
+fn write(place: NonNull<u8>, bytes: &[u8]) {
+    // SAFETY: inside the peer's ring, whose only writer this test is; the victim reads it by atomics alone.
+    unsafe { place.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+}
+
+fn publish(peer: &ShmLink, position: u64, bytes: &[u8]) {
+    write(peer.end.own.payload(position), bytes);
+    peer.end.own.word(position).store(FrameWord::new(bytes.len(), Tag(7)).bits().to_le(), Ordering::Release);
+}
+
+#[test]
+fn what_was_lent_does_not_change() {
+    let (mut side, peer) = doubter();
+    publish(&peer, 0, b"as it was checked");
+    let frame = side.frame();
+    write(peer.end.own.payload(0), b"something else is");
+    peer.end.own.word(0).store(0xffff_ffff, Ordering::Release);
+    assert_eq!((&*frame, frame.tag()), (&b"as it was checked"[..], Tag(7)));
+    side.give_back(frame);
+    publish(&peer, 32, b"and it goes on");
+    assert_eq!(&*side.frame(), b"and it goes on");
+}
+
+/// R66: more than was given back closes the connection, and nothing lies over what is still lent.
+#[test]
+fn an_overrun_is_not_copied() {
+    let (mut side, peer) = doubter();
+    let mut frames = Vec::new();
+    for number in 0..4_u8 {
+        publish(&peer, u64::from(number) * 1008, &[number; 1000]);
+        frames.push(side.frame());
+    }
+    publish(&peer, 4 * 1008, &[9; 1000]);
+    assert_eq!(side.closed(), CloseReason::Violation(Violation::Overrun { bytes: 5 * 1008 - 4096 }));
+    for (number, frame) in (0..4).zip(&frames) {
+        assert_eq!(**frame, [number; 1000]);
+    }
+}
+
+/// R68: what no frame can be is no frame of the copy either.
+#[test]
+fn impossible_lengths_are_violations() {
+    for bits in [1, 1025, 0xffff_ffff, u64::MAX] {
+        let (mut side, peer) = doubter();
+        peer.end.own.word(0).store(bits, Ordering::Release);
+        let bytes = (bits & 0xffff_ffff) as usize;
+        assert_eq!(side.closed(), CloseReason::Violation(Violation::FrameLength { bytes, limit: 1024 }));
+    }
+}
