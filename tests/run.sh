@@ -74,8 +74,10 @@ lab_builds() {
 
 lab_tier() {
     lab_builds || return 1
-    if [ ${#beside[@]} -gt 0 ]; then touch "$begun"; fi
     local status=0
+    # Timed, so before the others begin.
+    target/release/gimmal-lab run --fabric rxe --timeout-s 300 -- bash "$PWD/tests/lab_pace.sh" || status=1
+    if [ ${#beside[@]} -gt 0 ]; then touch "$begun"; fi
     target/release/gimmal-lab run --fabric none --timeout-s 120 -- bash "$PWD/tests/lab_none.sh" || status=1
     target/release/gimmal-lab run --fabric both --timeout-s 2100 -- bash "$PWD/tests/lab.sh" || status=1
     bash tests/pair.sh || status=1
