@@ -11,7 +11,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc,
-        mpsc::{Receiver, SendError, SyncSender},
+        mpsc::{Receiver, SyncSender},
     },
     time::{Duration, Instant},
 };
@@ -376,6 +376,8 @@ impl Control {
 
     /// An event that moves an attempt on, or ends it.
     pub(crate) fn advance(&mut self, step: Action, event: &CmEvent) {
+        // What was destroyed leaves its seats to those who come.
+        self.untold.scatter();
         let Some(mut entry) = self.ids.remove(&event.key) else { return };
         let role = std::mem::replace(&mut entry.role, Role::Dying(None));
         let Role::Active(active) = role else {
@@ -441,9 +443,7 @@ impl Control {
             Ok((parts, attempt)) => {
                 entry.role = Role::Live(Live::of(&parts, &entry.id, &attempt.shared));
                 self.ids.insert(handle.key, entry);
-                if let Err(SendError(Ok(parts))) = attempt.outcome.send(Ok(parts)) {
-                    self.discard(parts);
-                }
+                self.untold.connected.push((attempt, parts));
             }
             Err(failure) => {
                 // The peer believes that it is connected.

@@ -36,6 +36,7 @@ use crate::{
         removal::Removals,
         sys,
         turns::Turns,
+        untold::Untold,
     },
 };
 
@@ -54,6 +55,7 @@ pub(crate) struct Control {
     pub(crate) removals: Removals,
     serial: u64,
     stray_events: u64,
+    pub(crate) untold: Untold,
     stopping: bool,
     /// No attempt's deadline is before it. Most end long before theirs: then it is looked at once, in vain.
     next_look: Option<Instant>,
@@ -85,6 +87,7 @@ impl Control {
             removals: Removals::default(),
             serial: 0,
             stray_events: 0,
+            untold: Untold::default(),
             stopping: false,
             next_look: None,
         };
@@ -135,7 +138,9 @@ impl Control {
             self.expire(Instant::now());
             self.begin_waiting();
             self.attend();
+            self.tell();
             self.step_removals(Instant::now());
+            self.tell();
         }
     }
 
@@ -143,20 +148,24 @@ impl Control {
         loop {
             match self.channel.next() {
                 Ok(Some(event)) => self.on_event(event),
-                Ok(None) => return,
+                Ok(None) => break,
                 Err(errno) => {
                     tracing::warn!(errno, "rdma_get_cm_event failed");
-                    return;
+                    break;
                 }
             }
+            self.tell_of_many();
         }
+        self.tell();
     }
 
     fn take_commands(&mut self) {
         self.mailbox.silence();
         while let Ok(command) = self.inbox.try_recv() {
             self.on_command(command);
+            self.tell_of_many();
         }
+        self.tell();
     }
 
     fn on_command(&mut self, command: Command) {
@@ -179,7 +188,10 @@ impl Control {
                 }
                 let _ = done.send(());
             }
-            Command::Accept { handle, shared, then } => (then.0)(self.accept(handle, &shared)),
+            Command::Accept { handle, shared, then } => {
+                let outcome = self.accept(handle, &shared);
+                self.untold.accepted.push((then, outcome));
+            }
             Command::Reject { handle, refusal } => self.reject(handle, &refusal),
             Command::Disconnect { handle } => {
                 if let Some(entry) = self.ids.get(&handle.key).filter(|entry| entry.serial == handle.serial)
@@ -217,7 +229,7 @@ impl Control {
             entry.role = Role::Dying(parts);
             self.ids.insert(entry.id.key(), entry);
         } else {
-            entry.destroy(parts);
+            self.untold.destroyed.extend(entry.destroy(parts).map(|holdings| *holdings));
         }
     }
 

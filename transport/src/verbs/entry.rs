@@ -103,11 +103,11 @@ impl Entry {
         self.id.verbs().map(|context| context.as_ptr().addr())
     }
 
-    /// In the only safe order: queue pair, id, then what they used.
-    pub(crate) fn destroy(mut self, parts: Option<(Qp, Box<Holdings>)>) {
+    /// In the only safe order: queue pair, id, then what they used, by whoever gets it.
+    pub(crate) fn destroy(mut self, parts: Option<(Qp, Box<Holdings>)>) -> Option<Box<Holdings>> {
         let (qp, holdings) = parts.unzip();
         self.id.destroy_qp(qp);
         drop(self);
-        drop(holdings);
+        holdings
     }
 }

@@ -43,6 +43,11 @@ pub(crate) struct Holdings {
 }
 
 impl Holdings {
+    /// Deregisters what its queue pair used, which is gone; the seat is free when the rest is dropped.
+    pub(crate) fn deregister(&mut self) {
+        self.registrations.clear();
+    }
+
     pub(crate) fn share(&self) -> &CqShare {
         &self.share
     }

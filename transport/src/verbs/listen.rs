@@ -170,6 +170,8 @@ impl Control {
 
     /// Makes the queue pair, posts its receives, and only then answers.
     pub(crate) fn accept(&mut self, handle: Handle, shared: &Arc<Shared>) -> Result<LinkParts, AcceptError> {
+        // What was destroyed leaves its seats to those who come.
+        self.untold.scatter();
         let gone = AcceptError::Gone { errno: sys::errno::ECONNRESET };
         let mut entry = self.take(handle).ok_or_else(|| gone.clone())?;
         let Role::Requested(requested) = std::mem::replace(&mut entry.role, Role::Dying(None)) else {

@@ -51,6 +51,7 @@ mod sys;
 mod timers;
 mod turns;
 mod tx;
+mod untold;
 mod wr_id;
 
 use std::{
