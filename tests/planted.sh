@@ -18,7 +18,8 @@ found() {
     local program output
     for program in $programs; do
         if ! output=$(GIMMAL_BUG=$1 timeout 120 "$program" 2>&1); then
-            printf '%s\n' "$output" | grep -E -A1 '^thread .*panicked' | head -n 2 | cut -c1-200
+            # Told in words that nobody takes for a failure.
+            printf '%s\n' "$output" | sed -n "s/^thread '\([^']*\)'.* panicked at \([^ ]*\):[0-9]*:\$/by \1, \2/p" | head -n 1
             return 0
         fi
     done

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every test tier, or the ones named. Started by `./x test`, which sees to the packages.
-# Last line: `N passed, N failed, N skipped`; exit code 0 only when none failed.
+# A terminal shows all that the tiers print; elsewhere a line for each and what was measured against a bound, and all of it
+# is in target/tests/TIER.log. Last line: `N passed, N failed, N skipped`; exit code 0 only when none failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/programs.sh
@@ -12,7 +13,7 @@ tiers=("$@")
 [ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit bincode sysfs seeds planted hostile churn conformance loom tidy bench demo readme lab)
 
 # What mostly compiles and times nothing: beside the lab, on what that leaves of the processors.
-beside_lab=" lint doc planted loom readme "
+beside_lab=" lint doc planted loom "
 
 # A line for each tier; what failed, in its own words; the output of what runs beside the lab; a file that is there when
 # that may begin.
@@ -20,6 +21,9 @@ notes=$(mktemp -d)
 counts=$notes/counts aside=$notes/aside begun=$notes/begun failures=$notes/failures
 touch "$counts" "$aside" "$failures"
 trap 'rm -rf "$notes"' EXIT
+logs=target/tests
+rm -rf "$logs"
+mkdir -p "$logs"
 
 # Adds up the closing lines of whatever ran: the Rust test runner's, and the plain one of our own programs.
 count() {
@@ -31,18 +35,30 @@ count() {
         END { print p + 0, f + 0, s + 0 }' "$1"
 }
 
-# tier NAME COMMAND...: runs it with its output shown, and counts.
+# tier NAME COMMAND...: runs it and counts.
 tier() {
     local name=$1 start=$SECONDS log status p f s
     shift
-    log=$(mktemp)
+    log=$(mktemp -p "$notes")
     printf '\n== %s: %s\n' "$name" "$*"
-    "$@" 2>&1 | tee "$log"
-    status=${PIPESTATUS[0]}
+    if [ -t 1 ]; then
+        "$@" 2>&1 | tee "$log"
+        status=${PIPESTATUS[0]}
+    else
+        "$@" >"$log" 2>&1
+        status=$?
+        grep -E 'wanted (at most )?[0-9]' "$log"
+    fi
     read -r p f s < <(count "$log")
     if [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; then f=1; fi
-    [ "$f" -eq 0 ] || grep -E -A8 'FAILED|panicked at|^error' "$log" | head -n 60 | sed "s/^/$name: /" >>"$failures"
-    rm -f "$log"
+    if [ "$f" -ne 0 ]; then
+        {
+            grep -E -A8 'FAILED|panicked at|^error' "$log" | head -n 60
+            echo "... and its end:"
+            tail -n 20 "$log"
+        } | sed "s/^/$name: /" >>"$failures"
+    fi
+    cat "$log" >>"$logs/$name.log"
     if [ $((p + f + s)) -eq 0 ]; then p=1; fi
     echo "$p $f $s" >>"$counts"
     printf -- '-- %s: %d passed, %d failed, %d skipped in %d s\n' "$name" "$p" "$f" "$s" $((SECONDS - start)) | sed 's/passed,/ok,/'
@@ -120,9 +136,20 @@ run() {
     done
 }
 
-first=() beside=()
+# The README's first command times what it does; its build, which is most of it, need not be alone.
+readme_build() { CARGO_TARGET_DIR=target/readme cargo build --release -q -p gimmal-examples --bin files; }
+
+first=() beside=() last=()
 for name in "${tiers[@]}"; do
-    if [[ " ${tiers[*]} " == *" lab "* && $beside_lab == *" $name "* ]]; then beside+=("$name"); else first+=("$name"); fi
+    if [[ " ${tiers[*]} " != *" lab "* ]]; then
+        first+=("$name")
+    elif [[ $beside_lab == *" $name "* ]]; then
+        beside+=("$name")
+    elif [ "$name" = readme ]; then
+        last+=("$name")
+    else
+        first+=("$name")
+    fi
 done
 if [ ${#beside[@]} -gt 0 ]; then
     # Its output is shown when the lab is done. It begins when the lab has built, or was never reached; it ends with us.
@@ -130,12 +157,14 @@ if [ ${#beside[@]} -gt 0 ]; then
         chrt --idle --pid 0 "$BASHPID" 2>/dev/null || renice -n 19 "$BASHPID" >/dev/null
         until [ -e "$begun" ]; do [ -d "$notes" ] && sleep 1 || exit; done
         run "${beside[@]}"
+        if [[ " ${last[*]} " == *" readme "* ]]; then readme_build; fi
     ) >"$aside" 2>&1 &
 fi
 run "${first[@]}"
 touch "$begun"
 wait
 cat "$aside"
+run "${last[@]}"
 
 # A person who reads only the end finds there what failed.
 [ ! -s "$failures" ] || { printf '\n== what failed\n'; cat "$failures"; }

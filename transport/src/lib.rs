@@ -20,6 +20,8 @@
 //! All `unsafe` of the workspace lives here, in `mem`, `sync`, `shm`, `verbs` and `floor`.
 
 #![deny(missing_docs)]
+// The models are built without a provider.
+#![cfg_attr(loom, allow(dead_code))]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("gimmal runs on Linux only: memfd seals, epoll and the RDMA CM are what it is built on");
