@@ -21,6 +21,12 @@ check "demo of a folder" timeout 60 "$bin/files" demo /usr/share/doc --bytes-max
 check "a server killed among 100 calls" timeout 60 "$bin/fates" --address shm://fates-$$ --bound-ms 5000
 check "nothing is left of it" sh -c '! ls "${XDG_RUNTIME_DIR:-/tmp/gimmal-$(id -u)}"/gimmal/fates-'$$' /tmp/gimmal-$(id -u)/fates-'$$' 2>/dev/null | grep -v lock'
 
+one_sided() {
+    timeout 30 "$bin/examples/one_sided" serve --address "shm://board-$$" --seconds 6 &
+    timeout 30 "$bin/examples/one_sided" use --address "shm://board-$$" --times 10000 && wait $!
+}
+check "one-sided operations of another process" one_sided
+
 # Verbs come by dlopen: without rdma-core the same program says what is missing, and shared memory works.
 links_neither() {
     local libraries

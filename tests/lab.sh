@@ -11,10 +11,17 @@ none_left() { ! grep "type $1" <<<"$(rdma resource show qp)"; }
 count "conformance on verbs/rxe" timeout 300 "$bin/examples/conformance" --provider verbs --address "rdma://$rxe:0"
 count "conformance on verbs/siw" timeout 300 "$bin/examples/conformance" --provider verbs --address "rdma://$siw:0"
 
+# one_sided ADDRESS: a server whose memory another process uses.
+one_sided() {
+    timeout 60 "$bin/examples/one_sided" serve --address "$1" --seconds 8 &
+    timeout 60 "$bin/examples/one_sided" use --address "$1" --times 500 && wait $!
+}
+
 for fabric in rxe siw; do
     host=$rxe && [ $fabric = siw ] && host=$siw
     check "demo over $fabric" timeout 300 "$bin/files" demo --provider verbs --fabric $fabric --bytes-max 8000000
     check "a server killed among 100 calls, $fabric" timeout 60 "$bin/fates" --address "rdma://$host:7600" --bound-ms 5000
+    check "one-sided operations of another process, $fabric" one_sided "rdma://$host:7620"
     refuses "nobody listens on $fabric" "nobody listens" "$bin/files" fetch --address "rdma://$host:7999"
 done
 

@@ -37,6 +37,7 @@ fn negotiated(credit_words: bool) -> Negotiated {
         credit_words,
         arrivals: !credit_words,
         bulk_in_place: credit_words,
+        atomics: false,
         transfers_in_post: false,
         responder_resources: 16,
         initiator_depth: 16,

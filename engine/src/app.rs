@@ -2,15 +2,15 @@
 
 use std::time::Instant;
 
-use gimmal_transport::{Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, Time};
+use gimmal_transport::{AccessError, Accessed, Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, Time};
 
 use crate::{Io, message::Message};
 
 /// A layer above the engine. One instance lives on each worker, on its thread; nothing here may block.
 ///
 /// ```text
-///   opened ─► (message | pulled | writable | loan_done)* ─► closed        for each connection
-///   began ─► (command | tick)*                                             for the worker
+///   opened ─► (message | pulled | accessed | writable | loan_done)* ─► closed   for each connection
+///   began ─► (command | tick)*                                                   for the worker
 /// ```
 pub trait App: std::fmt::Debug + 'static {
     /// What other threads may ask of it, through the worker's inbox.
@@ -35,6 +35,17 @@ pub trait App: std::fmt::Debug + 'static {
         token: u64,
         result: Result<Bulk, BulkError>,
     );
+
+    /// A one-sided operation that was started with [`Io::access`] ended. `token` is what was given there.
+    fn accessed<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        token: u64,
+        result: Result<Accessed, AccessError>,
+    ) {
+        let _ = (io, conn, token, result);
+    }
 
     /// After [`SendError::Blocked`](crate::SendError::Blocked) there is room again.
     fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId);

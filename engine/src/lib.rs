@@ -21,6 +21,7 @@ mod holds;
 pub mod inline;
 pub mod io;
 pub mod message;
+mod one_sided;
 pub mod place;
 mod planted;
 pub mod proto;

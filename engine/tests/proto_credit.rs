@@ -45,6 +45,7 @@ fn negotiated(
         arrivals_count,
         credit_words: false,
         bulk_in_place: false,
+        atomics: false,
         frame_bytes_max: frame,
         rx_frame_bytes_max: frame,
         chain_bytes_max: frame & !15,

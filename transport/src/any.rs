@@ -22,7 +22,7 @@ use crate::sim::{self, Sim, SimConnecting, SimGate, SimIncoming, SimListener};
 #[cfg(feature = "verbs")]
 use crate::verbs::{Verbs, VerbsConnecting, VerbsGate, VerbsIncoming, VerbsLink, VerbsListener};
 use crate::{
-    AcceptError, Address, ConnId, ConnectError, ConnectOptions, Connecting, Gate, Hello, Incoming,
+    AcceptError, Address, ConnId, ConnectError, ConnectOptions, Connecting, Exposed, Gate, Hello, Incoming,
     ListenError, ListenOptions, Listener, Loan, LoanError, PoolMemory, PortConfig, PortError, Provider,
     Refusal, RejectReason,
 };
@@ -261,6 +261,19 @@ impl Gate for AnyGate {
             VERBS => gates.verbs.as_ref().map_err(|_| LoanError::Closed)?.allocate(id, bytes),
             #[cfg(feature = "sim")]
             SIM => gates.sim.as_ref().map_err(|_| LoanError::Closed)?.allocate(id, bytes),
+            _ => Err(LoanError::Closed),
+        }
+    }
+
+    fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
+        let (gates, id) = (&self.gates, inner(conn));
+        match number(conn) {
+            #[cfg(feature = "shm")]
+            SHM => gates.shm.as_ref().map_err(|_| LoanError::Closed)?.expose(id, bytes),
+            #[cfg(feature = "verbs")]
+            VERBS => gates.verbs.as_ref().map_err(|_| LoanError::Closed)?.expose(id, bytes),
+            #[cfg(feature = "sim")]
+            SIM => gates.sim.as_ref().map_err(|_| LoanError::Closed)?.expose(id, bytes),
             _ => Err(LoanError::Closed),
         }
     }

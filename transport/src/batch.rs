@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::{BulkError, CloseReason, ConnId, Negotiated, mem::Bulk, mem::RxFrame};
+use crate::{
+    AccessError, BulkError, CloseReason, ConnId, Negotiated,
+    mem::{Accessed, Bulk, RxFrame},
+};
 
 /// One thing that happened on a [`Port`](crate::Port).
 #[derive(Debug)]
@@ -29,6 +32,15 @@ pub enum Event {
         token: u64,
         /// The bytes, or why not.
         result: Result<Bulk, BulkError>,
+    },
+    /// A one-sided operation ended.
+    Accessed {
+        /// Which connection.
+        conn: ConnId,
+        /// The token given to [`Port::access`](crate::Port::access).
+        token: u64,
+        /// What it came to.
+        result: Result<Accessed, AccessError>,
     },
     /// Something casts doubt on the peer of an open connection (a CM hint, a port that went down): ask it.
     Suspect {

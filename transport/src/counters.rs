@@ -25,6 +25,8 @@ pub struct PortCounters {
     pub read_bytes: u64,
     /// Bytes of bulk read in place.
     pub in_place_bytes: u64,
+    /// One-sided operations made: pieces of reads and writes, and atomic operations.
+    pub accesses: u64,
     /// Signals asked for: send completions polled.
     pub signals: u64,
 }

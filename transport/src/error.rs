@@ -518,6 +518,43 @@ pub enum BulkError {
     Offer(Violation),
 }
 
+/// A one-sided operation was not made, or did not end well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// A queue, or registered memory, is full; come back after a poll. It was not made.
+    #[error("a queue is full")]
+    Full,
+    /// The connection is closed. Of one that was under way nobody knows whether it was made.
+    #[error("the connection is closed")]
+    Closed,
+    /// Reads, which all of them need, were negotiated away.
+    #[error("one-sided operations need an initiator_depth of at least 1 and it was negotiated to 0")]
+    Off,
+    /// It was not made.
+    #[error("the device has no atomic operations")]
+    NoAtomics,
+    /// It was not made.
+    #[error("{bytes} bytes at {at} are outside the {len} that are exposed")]
+    Outside {
+        /// Offset, bytes.
+        at: u64,
+        /// How many.
+        bytes: u64,
+        /// How many there are.
+        len: u64,
+    },
+    /// It was not made.
+    #[error("{at} is no multiple of 8, and atomic operations take whole words")]
+    Misaligned {
+        /// Offset, bytes.
+        at: u64,
+    },
+    /// It was not made.
+    #[error("no such memory is exposed, or it was withdrawn")]
+    NotExposed,
+}
+
 /// An errno in words, with its number.
 #[must_use]
 pub fn errno_text(errno: i32) -> String {

@@ -10,7 +10,7 @@
 //!  connect ─► Connecting ─────────────────► Link ──adopt──►   reserve · commit · flush · poll · pull
 //! ```
 //!
-//! The provider contract, its seven clauses and the cases that prove them: [`provider`] and
+//! The provider contract, its eight clauses and the cases that prove them: [`provider`] and
 //! `conformance`. Nothing above this crate asks which provider it has; it reads [`Negotiated`].
 //!
 //! Beside them, for messages that may be lost: `datagram`, end points of `RDMA_PS_UDP` and multicast groups.
@@ -71,14 +71,17 @@ pub use config::{ConnectOptions, ListenOptions, PortConfig};
 pub use counters::PortCounters;
 pub use device_port::{DeviceChoice, DevicePort, Fabric, Gid};
 pub use error::{
-    AcceptError, AddressError, BulkError, CloseReason, ConnectError, ListenError, LoanError, PortError,
-    Refused, RejectReason, Violation,
+    AcceptError, AccessError, AddressError, BulkError, CloseReason, ConnectError, ListenError, LoanError,
+    PortError, Refused, RejectReason, Violation,
 };
 pub use frame::{FrameWord, Tag};
 pub use hello::Hello;
 pub use id::{ConnId, Credit, Position};
 pub use key::{Key, KeyError};
-pub use mem::{Bulk, Holder, Lent, Loan, NotHuge, Offer, Pages, PoolMemory, Run, RxBuf, RxFrame};
+pub use mem::{
+    Accessed, Bulk, Exposed, Holder, Lent, Loan, NotHuge, Offer, OneSided, Pages, PoolMemory, Remote, Run,
+    RxBuf, RxFrame, Words,
+};
 pub use negotiated::{Capabilities, Clamp, Credentials, DataPath, Negotiated, Term};
 pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};
 pub use refusal::Refusal;

@@ -22,6 +22,8 @@ pub struct Capabilities {
     pub arrivals: bool,
     /// Bulk is read where it lies, and is held until it is released.
     pub bulk_in_place: bool,
+    /// Atomic one-sided operations.
+    pub atomics: bool,
     /// A post moves the bytes inside the call (rxe): one piece a turn.
     pub transfers_in_post: bool,
     /// READs a peer may have outstanding at us (`max_qp_rd_atom`).
@@ -158,6 +160,8 @@ pub struct Negotiated {
     pub credit_words: bool,
     /// Whether bulk is read in place.
     pub bulk_in_place: bool,
+    /// Whether one-sided operations may be atomic ones; reads and writes are there wherever bulk is.
+    pub atomics: bool,
     /// Largest frame we may send: word and payload, bytes.
     pub frame_bytes_max: u32,
     /// Largest frame the peer may send.
@@ -233,6 +237,7 @@ impl Negotiated {
             arrivals_count: caps.arrivals,
             credit_words: caps.credit_words,
             bulk_in_place: caps.bulk_in_place,
+            atomics: caps.atomics,
             frame_bytes_max,
             rx_frame_bytes_max: frame_max(ours.ring_bytes, ours.slot_bytes),
             chain_bytes_max: match path {
@@ -284,6 +289,12 @@ impl fmt::Display for Negotiated {
             (false, _) => "RDMA READ",
         };
         writeln!(f, "bulk                 {bulk}")?;
+        let one_sided = match (self.initiator_depth.granted, self.atomics) {
+            (0, _) => "off: no READs were granted (initiator_depth 0)",
+            (_, true) => "read, write, atomics",
+            (_, false) => "read, write",
+        };
+        writeln!(f, "one-sided            {one_sided}")?;
         writeln!(f, "checksum             {}", if self.checksum { "CRC-32C" } else { "none" })?;
         writeln!(f, "RNR timer code       {}", timer(self.rnr_timer))?;
         write!(f, "ACK timeout exponent {}", timer(self.ack_timeout))

@@ -1,6 +1,6 @@
 //! The provider contract: the beam everything rests on.
 //!
-//! The same seven clauses hold for every provider; the conformance suite has named cases for each.
+//! The same eight clauses hold for every provider; the conformance suite has named cases for each.
 //!
 //! 1. **Compose in your own memory.** [`Port::reserve`] lends the payload of the next frame in the sender's own
 //!    transmit ring. A reservation ends at the next call on the port; it never crosses a turn or a thread.
@@ -14,6 +14,8 @@
 //! 6. **Bulk**: [`Port::offer`] describes a loan in 24 bytes, which the engine carries; the peer's
 //!    [`Port::pull`] brings it, with never more READs outstanding than the granted `initiator_depth`.
 //! 7. **A refused post gives the buffer back.** Full is back-pressure, never an error and never an RNR retry.
+//! 8. **One-sided**: [`Port::show`] describes memory that [`Gate::expose`] made in 24 bytes, which the application
+//!    carries; the peer's [`Port::access`] reads, writes or changes it while nobody turns at our end, and ends once.
 //!
 //! A port emits [`Event::Closed`](crate::Event::Closed) exactly once for every adopted connection, as the last
 //! event of it, with the first cause.
@@ -21,10 +23,10 @@
 use std::{fmt::Debug, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 use crate::{
-    AcceptError, Address, Batch, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions, Credit, Hello,
-    ListenError, ListenOptions, LoanError, PortConfig, PortCounters, PortError, Position, Refusal, Refused,
-    RejectReason, Tag, Time,
-    mem::{Bulk, Loan, Offer, PoolMemory, Run, RxFrame},
+    AcceptError, AccessError, Address, Batch, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions,
+    Credit, Hello, ListenError, ListenOptions, LoanError, PortConfig, PortCounters, PortError, Position,
+    Refusal, Refused, RejectReason, Tag, Time,
+    mem::{Bulk, Exposed, Loan, Offer, OneSided, PoolMemory, Remote, Run, RxFrame},
     sync::Doorbell,
 };
 
@@ -72,6 +74,13 @@ pub trait Gate: Clone + Debug + Send + Sync + 'static {
     /// # Errors
     /// See [`LoanError`].
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError>;
+
+    /// Zeroed memory of `bytes` that the peer of `conn` may use by itself once it was shown it (clause 8). Maps and
+    /// registers, so for set-up only.
+    ///
+    /// # Errors
+    /// See [`LoanError`].
+    fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError>;
 
     /// What loans are cut from now, piece by piece, and on what pages it lies. Empty where nothing is kept for them.
     fn memory(&self) -> Vec<PoolMemory> {
@@ -270,6 +279,27 @@ pub trait Port: Debug {
         let _ = conn;
         None
     }
+
+    /// What the peer of `conn` needs to use `exposed`, which came from this port's gate for this connection (clause 8).
+    ///
+    /// # Errors
+    /// [`AccessError::Full`], [`AccessError::Closed`], [`AccessError::NotExposed`] of another port's.
+    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError>;
+
+    /// Starts a one-sided operation on what the peer of `conn` has shown; ends with
+    /// [`Event::Accessed`](crate::Event::Accessed), in any order. A write has ended when its loan may be used again; that it is
+    /// in place is known when a read or an atomic operation that was started after it has ended. Loans come from this port's gate for this connection.
+    /// Over a device they are as many at once as the granted `initiator_depth`, pulls included; the others wait.
+    ///
+    /// # Errors
+    /// Why it was not made, with it.
+    fn access(
+        &mut self,
+        conn: ConnId,
+        remote: Remote,
+        op: OneSided,
+        token: u64,
+    ) -> Result<(), (AccessError, OneSided)>;
 
     /// Moves what happened into `batch`, as far as there is room; advances pulls, handshakes and closings.
     fn poll(&mut self, now: Time, batch: &mut Batch);

@@ -9,7 +9,7 @@ use std::{
 };
 
 use gimmal_transport::{
-    Address, ConnId, ConnectError, ConnectOptions, Connecting, Gate, Loan, LoanError, Negotiated,
+    Address, ConnId, ConnectError, ConnectOptions, Connecting, Exposed, Gate, Loan, LoanError, Negotiated,
     PortCounters, Provider,
 };
 
@@ -127,6 +127,15 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
     /// See [`LoanError`].
     pub fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
         self.gate.allocate(conn, bytes)
+    }
+
+    /// Zeroed memory that the peer of `conn` may use by itself once [`Io::show`](crate::Io::show) told it where; for set-up
+    /// only, as it maps and registers.
+    ///
+    /// # Errors
+    /// See [`LoanError`].
+    pub fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
+        self.gate.expose(conn, bytes)
     }
 
     /// The control side's handle on the worker's port.

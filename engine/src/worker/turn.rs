@@ -84,6 +84,12 @@ impl<P: Port, A: App> Worker<P, A> {
                         port.close(conn, violation.into(), now);
                     }
                 }
+                Event::Accessed { conn, token, result } => {
+                    let Self { port, app, conns, .. } = self;
+                    if conns.get(conn).is_some() {
+                        app.accessed(&mut Io { port, conns, now }, conn, token, result);
+                    }
+                }
                 Event::Opened { conn, negotiated } => self.opened(conn, negotiated, now),
                 Event::Suspect { conn } => self.doubt(conn, now),
                 Event::Closed { conn, reason } => self.closed(conn, reason, now),

@@ -67,7 +67,7 @@ impl Side {
                 Event::Frame { frame, .. } => self.frames.push_back(frame),
                 Event::Pulled { token, result, .. } => self.pulled.push((token, result)),
                 Event::Closed { reason, .. } => self.closed.push(reason),
-                Event::Suspect { .. } => {}
+                Event::Suspect { .. } | Event::Accessed { .. } => {}
             }
         }
     }

@@ -26,9 +26,9 @@ use crate::sim::SimPort;
 #[cfg(feature = "verbs")]
 use crate::verbs::VerbsPort;
 use crate::{
-    Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Loan, Offer, Port, PortConfig,
-    PortCounters, PortError, Position, Provider, Refused, Run, RxFrame, Staged, Tag, Time, Waker,
-    sync::Doorbell,
+    AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Exposed, Loan, Offer,
+    OneSided, Port, PortConfig, PortCounters, PortError, Position, Provider, Refused, Remote, Run, RxFrame,
+    Staged, Tag, Time, Waker, sync::Doorbell,
 };
 
 /// The data side of [`Any`]; see [`Port`].
@@ -78,6 +78,7 @@ impl State {
                     Event::Frame { conn, .. }
                     | Event::Opened { conn, .. }
                     | Event::Pulled { conn, .. }
+                    | Event::Accessed { conn, .. }
                     | Event::Suspect { conn }
                     | Event::Closed { conn, .. } => *conn = outer(number, *conn),
                 }
@@ -441,6 +442,20 @@ impl Port for AnyPort {
 
     fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
         route!(self.as_mut, conn, |port, id| port.pull(id, offer, token), else Err(Refused::Closed))
+    }
+
+    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
+        route!(self.as_mut, conn, |port, id| port.show(id, exposed), else Err(AccessError::Closed))
+    }
+
+    fn access(
+        &mut self,
+        conn: ConnId,
+        remote: Remote,
+        op: OneSided,
+        token: u64,
+    ) -> Result<(), (AccessError, OneSided)> {
+        route!(self.as_mut, conn, |port, id| port.access(id, remote, op, token), else Err((AccessError::Closed, op)))
     }
 
     #[inline]

@@ -17,6 +17,7 @@ mod credit;
 mod flush;
 mod harness;
 mod key;
+mod one_sided;
 mod poll;
 mod publish;
 mod real_time;
@@ -62,6 +63,7 @@ struct Needs {
     bulk: bool,
     reads: bool,
     in_place: bool,
+    atomics: bool,
     knock: bool,
 }
 
@@ -73,6 +75,7 @@ const ANY: Needs = Needs {
     bulk: false,
     reads: false,
     in_place: false,
+    atomics: false,
     knock: false,
 };
 const KNOCK: Needs = Needs { knock: true, ..ANY };
@@ -89,6 +92,7 @@ impl Needs {
             (self.bulk && !bulk, "needs bulk"),
             (self.reads && (!bulk || seen.bulk_in_place), "needs bulk by READ"),
             (self.in_place && !seen.bulk_in_place, "needs bulk in place"),
+            (self.atomics && !seen.atomics, "needs atomic operations"),
             (self.knock && !can_knock, "needs a harness that can speak foreign bytes"),
         ]
         .into_iter()
@@ -171,6 +175,7 @@ fn cases<P: Provider>() -> Vec<Case<P>> {
     all.extend(credit::cases());
     all.extend(bulk::cases());
     all.extend(refused::cases());
+    all.extend(one_sided::cases());
     all.extend(connect::cases());
     all.extend(key::cases());
     all.extend(close::cases());

@@ -65,6 +65,7 @@ pub(super) const fn conn_of(event: &Event) -> ConnId {
         Event::Opened { conn, .. }
         | Event::Frame { conn, .. }
         | Event::Pulled { conn, .. }
+        | Event::Accessed { conn, .. }
         | Event::Suspect { conn }
         | Event::Closed { conn, .. } => *conn,
     }

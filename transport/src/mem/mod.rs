@@ -7,9 +7,11 @@
 //!  RxBuf   an RxFrame's bytes, kept on any thread; Holder is the worker's list of them
 //!  Loan    ours to fill ─ offer ─► the peer may read ─ done ─► ours
 //!  Bulk    what a pull brought: ours (verbs), or the peer's memory until it is dropped (shm)
+//!  Exposed ours, and a peer's to use by itself, until it is dropped
 //! ```
 
 pub mod bulk;
+pub mod exposed;
 pub mod hold;
 pub mod loan;
 #[cfg(feature = "shm")]
@@ -20,6 +22,7 @@ pub mod run;
 pub mod rx_frame;
 
 pub use bulk::{Bulk, Release};
+pub use exposed::{Accessed, Exposed, OneSided, Remote, Words};
 pub use hold::{Holder, RxBuf};
 pub use loan::{Loan, LoanHome, Offer};
 pub use pages::{NotHuge, Pages, PoolMemory};

@@ -496,7 +496,11 @@ impl Attached {
             1 => (choices.number(), choices.number()),
             _ => (id, bytes + 1),
         };
-        let _ = socket::send_pool(socket, id, bytes, fd.as_fd());
+        // Which of the two it says does not matter to its falsehood.
+        let _ = match choices.below(2) {
+            0 => socket::send_pool(socket, id, bytes, fd.as_fd()),
+            _ => socket::send_exposed(socket, id, bytes, fd.as_fd()),
+        };
     }
 
     /// What only the socket hears.

@@ -12,7 +12,7 @@ use super::{
     live::Live,
     pool::{Pool, PoolSegment},
     port::{ShmPort, Stage},
-    segment::{AttachError, check_file, system_io},
+    segment::{AttachError, SEALS, check_file, system_io},
     socket,
 };
 use crate::{
@@ -191,7 +191,7 @@ impl Live {
             return Err(bad("pool segment beyond its limits"));
         }
         let bytes = usize::try_from(bytes).map_err(|_| bad("pool segment beyond its limits"))?;
-        check_file(fd.as_fd(), bytes)?;
+        check_file(fd.as_fd(), bytes, SEALS)?;
         let region = Region::file(fd.as_fd(), bytes, Access::ReadOnly)
             .map_err(|error| AttachError::Port(system_io("mmap")(error)))?;
         self.passed.into.push((id, Arc::new(region)));

@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::pool::Pool;
-use crate::{ConnId, Gate, LoanError, PoolMemory, PortConfig, Waker, mem::Loan};
+use super::{exposed::Exposures, link::hello, pool::Pool};
+use crate::{
+    ConnId, Exposed, Gate, LoanError, PoolMemory, PortConfig, PortError, RejectReason, Waker, mem::Loan,
+};
 
 /// Where loans come from, and what new connections are made for. Clone and send it anywhere.
 #[derive(Clone, Debug)]
@@ -16,6 +18,7 @@ struct Shared {
     config: PortConfig,
     waker: Waker,
     pool: Arc<Pool>,
+    exposures: Arc<Exposures>,
     open: Mutex<Open>,
 }
 
@@ -46,7 +49,8 @@ impl Open {
 impl ShmGate {
     pub(super) fn new(config: PortConfig, waker: Waker) -> Self {
         let pool = Pool::new(config.huge_pages);
-        Self { shared: Arc::new(Shared { config, waker, pool, open: Mutex::default() }) }
+        let (exposures, open) = (Arc::default(), Mutex::default());
+        Self { shared: Arc::new(Shared { config, waker, pool, exposures, open }) }
     }
 
     pub(super) fn config(&self) -> &PortConfig {
@@ -61,6 +65,10 @@ impl ShmGate {
         &self.shared.pool
     }
 
+    pub(super) fn exposures(&self) -> &Arc<Exposures> {
+        &self.shared.exposures
+    }
+
     /// Connections that loans may be had for.
     pub(super) fn open(&self) -> MutexGuard<'_, Open> {
         // A table of numbers is whole after any panic.
@@ -68,19 +76,47 @@ impl ShmGate {
     }
 }
 
-impl Gate for ShmGate {
-    fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
+impl ShmGate {
+    /// Whether `conn` may have memory of `bytes`.
+    fn admit(&self, conn: ConnId, bytes: usize) -> Result<(), LoanError> {
         if !self.open().contains(conn) {
             return Err(LoanError::Closed);
         }
-        let limit = self.shared.config.bulk_bytes_max;
-        if bytes as u64 > limit {
-            return Err(LoanError::TooLarge { bytes: bytes as u64, limit });
-        }
+        let (bytes, limit) = (bytes as u64, self.shared.config.bulk_bytes_max);
+        if bytes > limit { Err(LoanError::TooLarge { bytes, limit }) } else { Ok(()) }
+    }
+}
+
+impl Gate for ShmGate {
+    fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
+        self.admit(conn, bytes)?;
         Ok(self.shared.pool.allocate(bytes)?)
+    }
+
+    fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
+        self.admit(conn, bytes)?;
+        Ok(self.shared.exposures.expose(bytes)?)
     }
 
     fn memory(&self) -> Vec<PoolMemory> {
         self.shared.pool.memory()
+    }
+}
+
+/// Whether our own hello will be taken by a peer, and by this machine's pages.
+pub(super) fn check(config: &PortConfig) -> Result<(), PortError> {
+    let limit = |field, value, limit| Err(PortError::Limit { field, value, limit });
+    if config.connections == 0 {
+        return limit("connections", 0, 1);
+    }
+    let page = rustix::param::page_size();
+    if !(config.ring_bytes as usize).is_multiple_of(page) {
+        return limit("ring_bytes", config.ring_bytes.into(), page as u64);
+    }
+    match hello(config, 0).check() {
+        Ok(()) => Ok(()),
+        Err(RejectReason::BadHello { field: 1 }) => limit("ring_bytes", config.ring_bytes.into(), 1 << 30),
+        Err(RejectReason::BadHello { field: 2 }) => limit("slot_bytes", config.slot_bytes.into(), 16 << 20),
+        Err(_) => limit("arrivals", config.arrivals.into(), 4),
     }
 }

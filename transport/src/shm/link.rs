@@ -47,6 +47,7 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
     credit_words: true,
     arrivals: false,
     bulk_in_place: true,
+    atomics: true,
     transfers_in_post: false,
     responder_resources: u8::MAX,
     initiator_depth: u8::MAX,

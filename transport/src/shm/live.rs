@@ -9,7 +9,7 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use super::{bulk::Passed, link::End, segment::Segment, socket};
+use super::{bulk::Passed, exposed::Shown, link::End, segment::Segment, socket};
 use crate::{
     CloseReason, ConnId, Credit, FrameWord, Negotiated, Position, Refused, Tag,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
@@ -70,6 +70,7 @@ pub(super) struct Live {
     pub(super) end: End,
     pub(super) negotiated: Arc<Negotiated>,
     pub(super) passed: Passed,
+    pub(super) shown: Shown,
 }
 
 impl Live {
@@ -99,6 +100,7 @@ impl Live {
             end,
             negotiated,
             passed: Passed::default(),
+            shown: Shown::default(),
         }
     }
 

@@ -211,7 +211,12 @@ impl ShmPort {
                 Ok(packet) => match packet.parse() {
                     Ok(Message::Doorbell) => self.unpark(index),
                     Ok(Message::Grant { fd }) => self.granted(index, &fd),
-                    Ok(Message::Pool { id, bytes, fd }) => self.passed(index, id, bytes, &fd),
+                    Ok(Message::Pool { id, bytes, fd }) => {
+                        self.passed(index, |live| live.take_segment(id, bytes, &fd))
+                    }
+                    Ok(Message::Exposed { id, bytes, fd }) => {
+                        self.passed(index, |live| live.take_exposed(id, bytes, &fd))
+                    }
                     Err(violation) => self.finish(index, violation.into()),
                 },
                 Err(Errno::AGAIN) => return,
@@ -262,11 +267,11 @@ impl ShmPort {
         }
     }
 
-    fn passed(&mut self, index: usize, id: u64, bytes: u64, fd: &OwnedFd) {
+    fn passed(&mut self, index: usize, take: impl FnOnce(&mut Live) -> Result<(), AttachError>) {
         let Stage::Live(live) = &mut self.slots[index].stage else {
-            return self.finish(index, Violation::Malformed { what: "pool segment before the grant" }.into());
+            return self.finish(index, Violation::Malformed { what: "memory before the grant" }.into());
         };
-        if let Err(error) = live.take_segment(id, bytes, fd) {
+        if let Err(error) = take(live) {
             self.finish(index, reason_of(error));
         }
     }

@@ -29,6 +29,7 @@
 pub mod attack;
 mod bulk;
 mod connecting;
+mod exposed;
 mod gate;
 mod incoming;
 mod link;

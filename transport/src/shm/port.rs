@@ -10,8 +10,8 @@ use rustix::event::epoll;
 
 use super::{
     bulk::Known,
-    gate::ShmGate,
-    link::{End, ShmLink, hello},
+    gate::{ShmGate, check},
+    link::{End, ShmLink},
     live::{ARRIVALS, Live},
     look::{DOORBELL, Pace, data_of},
     park::Parked,
@@ -19,9 +19,9 @@ use super::{
     system,
 };
 use crate::{
-    Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, Negotiated, Port, PortConfig, PortCounters,
-    PortError, Position, Refused, Staged, Tag, Time, Waker,
-    mem::{Bulk, Loan, Offer, Run, RxFrame},
+    AccessError, Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, Negotiated, Port, PortConfig,
+    PortCounters, PortError, Position, Refused, Staged, Tag, Time, Waker,
+    mem::{Bulk, Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame},
     sync::{
         Doorbell,
         wake::{announce, settle, withdraw},
@@ -433,6 +433,20 @@ impl Port for ShmPort {
         }
     }
 
+    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
+        self.show_exposed(conn, exposed)
+    }
+
+    fn access(
+        &mut self,
+        conn: ConnId,
+        remote: Remote,
+        op: OneSided,
+        token: u64,
+    ) -> Result<(), (AccessError, OneSided)> {
+        self.make_access(conn, remote, op, token)
+    }
+
     #[inline]
     fn poll(&mut self, now: Time, batch: &mut Batch) {
         if self.armed {
@@ -566,26 +580,4 @@ fn ring_each(list: &mut Vec<u32>, slots: &mut [Slot]) {
         }
     }
     list.clear();
-}
-
-/// Whether our own hello will be taken by a peer, and by this machine's pages.
-fn check(config: &PortConfig) -> Result<(), PortError> {
-    let limit = |field, value, limit| Err(PortError::Limit { field, value, limit });
-    if config.connections == 0 {
-        return limit("connections", 0, 1);
-    }
-    let page = rustix::param::page_size();
-    if !(config.ring_bytes as usize).is_multiple_of(page) {
-        return limit("ring_bytes", config.ring_bytes.into(), page as u64);
-    }
-    match hello(config, 0).check() {
-        Ok(()) => Ok(()),
-        Err(crate::RejectReason::BadHello { field: 1 }) => {
-            limit("ring_bytes", config.ring_bytes.into(), 1 << 30)
-        }
-        Err(crate::RejectReason::BadHello { field: 2 }) => {
-            limit("slot_bytes", config.slot_bytes.into(), 16 << 20)
-        }
-        Err(_) => limit("arrivals", config.arrivals.into(), 4),
-    }
 }

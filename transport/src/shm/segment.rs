@@ -68,7 +68,7 @@ impl Segment<Region> {
     /// The segment that a peer passed, whose ring must have `ring_bytes`.
     pub(super) fn attach(fd: BorrowedFd<'_>, ring_bytes: u32) -> Result<Self, AttachError> {
         let ring_bytes = ring_bytes as usize;
-        check_file(fd, control_bytes() + ring_bytes)?;
+        check_file(fd, control_bytes() + ring_bytes, SEALS)?;
         let region = Region::ring(fd, control_bytes(), ring_bytes, Access::ReadOnly)
             .map_err(|error| AttachError::Port(system_io("mmap")(error)))?;
         Ok(Self::new(region, ring_bytes))
@@ -187,12 +187,12 @@ pub(super) enum AttachError {
     Port(PortError),
 }
 
-/// Whether `fd` is a sealed memfd of exactly `bytes`, all of them allocated.
-pub(super) fn check_file(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), AttachError> {
+/// Whether `fd` is a memfd with `seals`, of exactly `bytes`, all of them allocated.
+pub(super) fn check_file(fd: BorrowedFd<'_>, bytes: usize, wanted: SealFlags) -> Result<(), AttachError> {
     let bad = |what| AttachError::Peer(Violation::Malformed { what });
     // Only a memfd has seals, so this also excludes pipes, devices and files that someone could cut.
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| bad("segment that is no memfd"))?;
-    if !seals.contains(SEALS) {
+    if !seals.contains(wanted) {
         return Err(bad("segment without its seals"));
     }
     let stat = rustix::fs::fstat(fd).map_err(|errno| AttachError::Port(system("fstat")(errno)))?;

@@ -6,7 +6,7 @@
 //!         ─ proof (40) ─────────────────────►            with a shared key
 //!         ◄─ hello (40) + its segment ─ or ─ reject (16)
 //!         ─ grant (8) + its segment ────────►
-//!  either ─ doorbell (1) ─ or ─ pool (24) + a pool segment ─► either
+//!  either ─ doorbell (1) ─ or ─ pool (24) + a pool segment ─ or ─ exposed (24) + its segment ─► either
 //! ```
 
 use std::{
@@ -36,6 +36,7 @@ const GRANT: [u8; 8] = *b"gmgrant1";
 const CHALLENGE: [u8; 8] = *b"gmchall1";
 const PROOF: [u8; 8] = *b"gmproof1";
 const POOL: [u8; 8] = *b"gmpool_1";
+const EXPOSED: [u8; 8] = *b"gmexpos1";
 
 /// A new socket of the rendezvous' kind.
 pub(super) fn open() -> Result<OwnedFd, Errno> {
@@ -111,9 +112,13 @@ impl Packet {
         match (self.len, word(0), self.fd) {
             (1, _, None) => Ok(Message::Doorbell),
             (8, GRANT, Some(fd)) => Ok(Message::Grant { fd }),
-            (24, POOL, Some(fd)) => {
+            (24, what @ (POOL | EXPOSED), Some(fd)) => {
                 let (id, bytes) = (u64::from_le_bytes(word(8)), u64::from_le_bytes(word(16)));
-                Ok(Message::Pool { id, bytes, fd })
+                Ok(if what == POOL {
+                    Message::Pool { id, bytes, fd }
+                } else {
+                    Message::Exposed { id, bytes, fd }
+                })
             }
             _ => Err(Violation::Malformed { what: "packet on the rendezvous socket" }),
         }
@@ -135,6 +140,15 @@ pub(super) enum Message {
         /// Its name.
         id: u64,
         /// Its size.
+        bytes: u64,
+        /// It.
+        fd: OwnedFd,
+    },
+    /// Memory that the peer exposes.
+    Exposed {
+        /// Its name.
+        id: u64,
+        /// Its size, without what is mapped behind it.
         bytes: u64,
         /// It.
         fd: OwnedFd,
@@ -163,8 +177,23 @@ pub(super) fn send_grant(socket: impl AsFd, fd: BorrowedFd<'_>) -> Result<(), Er
 
 /// Sends a pool segment.
 pub(super) fn send_pool(socket: impl AsFd, id: u64, bytes: u64, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    send_segment(socket, POOL, id, bytes, fd)
+}
+
+/// Sends the segment of exposed memory.
+pub(super) fn send_exposed(socket: impl AsFd, id: u64, bytes: u64, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    send_segment(socket, EXPOSED, id, bytes, fd)
+}
+
+fn send_segment(
+    socket: impl AsFd,
+    what: [u8; 8],
+    id: u64,
+    bytes: u64,
+    fd: BorrowedFd<'_>,
+) -> Result<(), Errno> {
     let mut packet = [0; 24];
-    packet[..8].copy_from_slice(&POOL);
+    packet[..8].copy_from_slice(&what);
     packet[8..16].copy_from_slice(&id.to_le_bytes());
     packet[16..].copy_from_slice(&bytes.to_le_bytes());
     send_with(socket, &packet, fd)

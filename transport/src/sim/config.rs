@@ -17,6 +17,8 @@ pub struct SimDevice {
     pub arrivals: bool,
     /// Bulk is lent where it lies, and free only after its release.
     pub bulk_in_place: bool,
+    /// One-sided operations may be atomic ones.
+    pub atomics: bool,
     /// See [`Capabilities::transfers_in_post`].
     pub transfers_in_post: bool,
     /// A send completes when it is posted, as on iWARP: it then says nothing about the peer.
@@ -40,6 +42,7 @@ impl SimDevice {
             credit_words: false,
             arrivals: true,
             bulk_in_place: false,
+            atomics: true,
             transfers_in_post: false,
             completes_early: false,
             rnr_kills: false,
@@ -49,10 +52,16 @@ impl SimDevice {
         }
     }
 
-    /// Like iWARP: send/recv, early completions, one SEND too many is the end.
+    /// Like iWARP: send/recv, early completions, one SEND too many is the end, no atomic operations.
     #[must_use]
     pub const fn iwarp() -> Self {
-        Self { path: DataPath::SendRecv, completes_early: true, rnr_kills: true, ..Self::roce() }
+        Self {
+            path: DataPath::SendRecv,
+            completes_early: true,
+            rnr_kills: true,
+            atomics: false,
+            ..Self::roce()
+        }
     }
 
     /// Like shared memory: ring, credit words, no receives, bulk in place.
@@ -69,6 +78,7 @@ impl SimDevice {
             credit_words: self.credit_words,
             arrivals: self.arrivals,
             bulk_in_place: self.bulk_in_place,
+            atomics: self.atomics,
             transfers_in_post: self.transfers_in_post,
             responder_resources: self.responder_resources,
             initiator_depth: self.initiator_depth,

@@ -17,6 +17,7 @@ mod bulk;
 mod config;
 mod connect;
 mod listen;
+mod one_sided;
 mod oracle;
 mod path;
 mod port;

@@ -10,13 +10,14 @@ use super::{
     config::{Misuse, SimDevice},
     connect::Link,
     path::Chain as Posted,
-    world::{Inbound, Life, Shared, Side},
+    world::{Inbound, Life, Shared, Side, World},
 };
 use crate::{
-    Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, FrameWord, Gate, Loan, LoanError,
-    Negotiated, Offer, Port, PortConfig, PortCounters, PortError, Position, Refused, RxFrame, Tag, Time,
-    Waker,
+    AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Exposed, FrameWord, Gate,
+    Loan, LoanError, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError, Position,
+    Refused, Remote, RxFrame, Tag, Time, Waker,
     frame::{FRAME_WORD_BYTES, span},
+    mem::{Region, Words},
     sync::Doorbell,
 };
 
@@ -34,27 +35,53 @@ impl SimGate {
     pub(super) const fn port(&self) -> u64 {
         self.port
     }
+
+    fn home(&self) -> Arc<Home> {
+        Arc::new(Home(Arc::downgrade(&self.shared)))
+    }
+
+    /// Whose memory `bytes` for `conn` would be, if it may have them.
+    fn admit(
+        &self,
+        world: &mut World,
+        conn: ConnId,
+        bytes: usize,
+        step: &'static str,
+    ) -> Result<(u64, Side), LoanError> {
+        let port = world.ports.get(&self.port).ok_or(LoanError::Closed)?;
+        let (bytes, limit) = (bytes as u64, port.config.bulk_bytes_max);
+        if bytes > limit {
+            return Err(LoanError::TooLarge { bytes, limit });
+        }
+        let (id, side) = *port.conns.get(&conn).ok_or(LoanError::Closed)?;
+        world.setup(step)?;
+        let open = world.conns.get(&id).is_some_and(|conn| conn.ends[side].life == Life::Open);
+        if open { Ok((id, side)) } else { Err(LoanError::Closed) }
+    }
 }
 
 impl Gate for SimGate {
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
         let ticket = self.shared.with(|world| {
-            let (port, now) = (world.ports.get(&self.port), bytes as u64);
-            let port = port.ok_or(LoanError::Closed)?;
-            if now > port.config.bulk_bytes_max {
-                return Err(LoanError::TooLarge { bytes: now, limit: port.config.bulk_bytes_max });
-            }
-            let (id, side) = *port.conns.get(&conn).ok_or(LoanError::Closed)?;
-            world.setup("ibv_reg_mr of a loan")?;
-            let open = world.conns.get(&id).is_some_and(|conn| conn.ends[side].life == Life::Open);
-            if open { Ok(world.loan_made(id, side)) } else { Err(LoanError::Closed) }
+            let (id, side) = self.admit(world, conn, bytes, "ibv_reg_mr of a loan")?;
+            Ok::<_, LoanError>(world.loan_made(id, side))
         })?;
-        let home = Arc::new(Home(Arc::downgrade(&self.shared)));
-        Loan::anonymous_from(bytes, ticket, home).map_err(|error| {
-            let errno = error.raw_os_error().unwrap_or(0);
-            LoanError::Port(PortError::System { step: "mmap", errno })
-        })
+        Loan::anonymous_from(bytes, ticket, self.home()).map_err(|error| no_memory(&error))
     }
+
+    fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
+        let region = Region::anonymous(Words::mapped_bytes(bytes)).map_err(|error| no_memory(&error))?;
+        let words = Arc::new(Words::new(region, bytes));
+        let key = self.shared.with(|world| {
+            let (id, side) = self.admit(world, conn, bytes, "ibv_reg_mr of exposed memory")?;
+            Ok::<_, LoanError>(world.expose(id, side, &words))
+        })?;
+        Ok(Exposed::new(words, key, self.home()))
+    }
+}
+
+fn no_memory(error: &std::io::Error) -> LoanError {
+    LoanError::Port(PortError::System { step: "mmap", errno: error.raw_os_error().unwrap_or(0) })
 }
 
 #[derive(Debug)]
@@ -170,6 +197,7 @@ impl SimPort {
                 Event::Frame { conn, frame: RxFrame::on_heap(payload, tag, end, slot) }
             }
             Inbound::Pulled { token, result } => Event::Pulled { conn, token, result },
+            Inbound::Accessed { token, result } => Event::Accessed { conn, token, result },
             Inbound::Closed(reason) => {
                 if let Some(slot) = self.slots.get_mut(conn.index() as usize) {
                     slot.local = None;
@@ -354,6 +382,22 @@ impl Port for SimPort {
     fn next_pulled(&mut self, conn: ConnId) -> Option<(u64, Result<Bulk, BulkError>)> {
         let (id, side) = self.open_end(conn).ok()?;
         self.shared.with(|world| world.next_pulled(self.id, id, side))
+    }
+
+    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
+        let (id, side) = self.open_end(conn).map_err(|_| AccessError::Closed)?;
+        self.shared.with(|world| world.show(id, side, exposed))
+    }
+
+    fn access(
+        &mut self,
+        conn: ConnId,
+        remote: Remote,
+        op: OneSided,
+        token: u64,
+    ) -> Result<(), (AccessError, OneSided)> {
+        let Ok((id, side)) = self.open_end(conn) else { return Err((AccessError::Closed, op)) };
+        self.shared.with(|world| world.access(id, side, remote, op, token))
     }
 
     fn poll(&mut self, now: Time, batch: &mut Batch) {

@@ -8,6 +8,7 @@
 //! what ports were told by `poll`; somebody who waits in real time moves it on by what he waited.
 
 use std::{
+    any::Any,
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
     sync::{Arc, Condvar, Mutex, PoisonError},
@@ -18,12 +19,13 @@ use super::{
     bulk::{LoanState, Pull},
     config::{Fault, FaultKind, Misuse, SimConfig, SimDevice, Step, When},
     listen::Listening,
+    one_sided::{self, UnderWay},
     oracle::{Digest, Findings, Rng},
     path::{Chain, Receive, Transmit},
 };
 use crate::{
-    BulkError, CloseReason, ConnId, ConnectError, Credit, Hello, Key, Negotiated, PortConfig, PortCounters,
-    Refusal, Tag, Time, Waker,
+    AccessError, Accessed, BulkError, CloseReason, ConnId, ConnectError, Credit, Hello, Key, Negotiated,
+    PortConfig, PortCounters, Refusal, Tag, Time, Waker,
     id::Position,
     mem::Bulk,
     proof::{PROOF_BYTES, Session},
@@ -49,6 +51,8 @@ impl Shared {
         if std::mem::take(&mut world.changed) {
             self.changed.notify_all();
         }
+        let thrown_away = std::mem::take(&mut world.thrown_away);
+        drop((world, thrown_away));
         result
     }
 
@@ -99,6 +103,7 @@ pub(super) enum Happening {
     Credit { conn: u64, from: Side, credit: Credit },
     Piece { conn: u64, side: Side, bytes: u64 },
     InPlace { conn: u64, side: Side },
+    Access { conn: u64, side: Side },
     Goodbye { conn: u64, from: Side },
     Timed(Fault),
 }
@@ -136,6 +141,7 @@ pub(super) enum Inbound {
     Opened(Arc<Negotiated>),
     Frame { payload: Box<[u8]>, tag: Tag, end: Position, slot: u32, chain_end: bool },
     Pulled { token: u64, result: Result<Bulk, BulkError> },
+    Accessed { token: u64, result: Result<Accessed, AccessError> },
     Closed(CloseReason),
 }
 
@@ -187,6 +193,7 @@ pub(super) struct End {
     pub(super) peer_credit: Credit,
     pub(super) pulls: VecDeque<Pull>,
     pub(super) reads_outstanding: u32,
+    pub(super) accesses: VecDeque<UnderWay>,
     pub(super) counters: PortCounters,
     sent_until: Time,
     completed_until: Time,
@@ -215,6 +222,7 @@ impl End {
             peer_credit: Credit::default(),
             pulls: VecDeque::new(),
             reads_outstanding: 0,
+            accesses: VecDeque::new(),
             counters: PortCounters::default(),
             sent_until: Time(0),
             completed_until: Time(0),
@@ -264,7 +272,10 @@ pub(super) struct World {
     pub(super) conns: BTreeMap<u64, Conn>,
     pub(super) ports: BTreeMap<u64, PortState>,
     pub(super) loans: BTreeMap<u64, LoanState>,
+    pub(super) exposed: BTreeMap<u64, one_sided::Memory>,
     pub(super) connects: u32,
+    /// What holds loans, whose end the world has to be told when nobody is in it.
+    pub(super) thrown_away: Vec<Box<dyn Any + Send>>,
     faults: Vec<Fault>,
     queue: BinaryHeap<Reverse<Scheduled>>,
     order: u64,
@@ -282,7 +293,9 @@ impl World {
             conns: BTreeMap::new(),
             ports: BTreeMap::new(),
             loans: BTreeMap::new(),
+            exposed: BTreeMap::new(),
             connects: 0,
+            thrown_away: Vec::new(),
             faults: Vec::new(),
             queue: BinaryHeap::new(),
             order: 0,
@@ -401,6 +414,7 @@ impl World {
             H::Credit { conn, from, credit } if self.hears(conn) => self.on_credit(conn, from, credit),
             H::Piece { conn, side, bytes } if self.hears(conn) => self.on_piece(conn, side, bytes),
             H::InPlace { conn, side } if self.hears(conn) => self.on_in_place(conn, side),
+            H::Access { conn, side } if self.hears(conn) => self.on_access(conn, side),
             H::Goodbye { conn, from } if self.hears(conn) => self.on_goodbye(conn, from),
             _ => {}
         }
@@ -504,6 +518,7 @@ impl World {
             self.forget_reader(&pull);
             self.put(id, side, Inbound::Pulled { token: pull.token, result: Err(BulkError::Closed) });
         }
+        self.end_accesses(id, side);
         self.put(id, side, Inbound::Closed(reason));
         self.changed = true;
     }
@@ -568,7 +583,7 @@ impl World {
                 }
                 self.leave(id, side);
             }
-            Inbound::Opened(_) | Inbound::Pulled { .. } => {}
+            Inbound::Opened(_) | Inbound::Pulled { .. } | Inbound::Accessed { .. } => {}
         }
     }
 
@@ -578,8 +593,7 @@ impl World {
         conn.ends[side].gone = true;
         conn.ends[side].life = Life::Closed;
         if conn.ends.iter().all(|end| end.gone) {
-            self.conns.remove(&id);
-            self.loans.retain(|_, loan| loan.conn != id);
+            self.forget(id);
         }
     }
 }

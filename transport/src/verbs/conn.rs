@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     CloseReason, ConnId, DataPath, Event, Negotiated, PortConfig, PortCounters, Time, Violation,
-    mem::Bulk,
     proof::Session,
     verbs::{
         close::Closing,
@@ -13,7 +12,7 @@ use crate::{
         gate::Fate,
         grant::{Grant, GrantPlaces},
         lane::{Holdings, LinkParts},
-        pulls::Pulls,
+        pulls::{Ended, Pulls},
         qp::{Flags, LocalBytes, Qp, RemoteBytes, SendList},
         rings::Room,
         rx::Rx,
@@ -129,6 +128,10 @@ impl Conn {
         self.post_failed.get_or_insert(PostFailed { step, errno, at });
     }
 
+    pub(crate) fn has_atomics(&self) -> bool {
+        self.negotiated.atomics
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open)
     }
@@ -193,7 +196,7 @@ impl Conn {
         let id = WrId::from_bits(done.wr_id);
         let Some(kind) = id.kind() else { return Ok(None) };
         if done.status != 0 {
-            return self.on_failure(kind, done);
+            return self.on_failure(kind, id.slot(), done);
         }
         match kind {
             Kind::GrantReceive => return self.on_grant(done, now, list),
@@ -218,23 +221,31 @@ impl Conn {
             }
             Kind::Chain | Kind::Grant | Kind::Goodbye | Kind::Read | Kind::Nudge => {
                 counters.signals += 1;
-                let read = self.tx.signalled(kind == Kind::Read).and_then(|signal| signal.read);
-                if let Some((slot, bytes)) = read {
-                    counters.reads += 1;
-                    counters.reads_peak = counters.reads_peak.max(self.pulls.outstanding().into());
-                    counters.read_bytes += u64::from(bytes);
-                    return Ok(self.pulls.arrived(slot, bytes).map(|(token, sink)| Event::Pulled {
-                        conn: self.id,
-                        token,
-                        result: Ok(Bulk::own(sink)),
-                    }));
-                }
+                let transfer = (kind == Kind::Read).then_some(id.slot());
+                let done = self.tx.signalled(transfer).and_then(|signal| signal.transfer);
+                return Ok(done.and_then(|(slot, bytes)| self.transferred(slot, bytes, counters)));
             }
         }
         Ok(None)
     }
 
-    fn on_failure(&mut self, kind: Kind, done: &Completion) -> Result<Option<Event>, CloseReason> {
+    /// A piece of a transfer is done.
+    fn transferred(&mut self, slot: u16, bytes: u32, counters: &mut PortCounters) -> Option<Event> {
+        if self.pulls.is_bulk(slot) {
+            counters.reads += 1;
+            counters.reads_peak = counters.reads_peak.max(self.pulls.outstanding().into());
+            counters.read_bytes += u64::from(bytes);
+        } else {
+            counters.accesses += 1;
+        }
+        let (token, ended) = self.pulls.arrived(slot, bytes)?;
+        Some(match ended {
+            Ended::Pulled(bulk) => Event::Pulled { conn: self.id, token, result: Ok(bulk) },
+            Ended::Accessed(accessed) => Event::Accessed { conn: self.id, token, result: Ok(accessed) },
+        })
+    }
+
+    fn on_failure(&mut self, kind: Kind, slot: u16, done: &Completion) -> Result<Option<Event>, CloseReason> {
         if !matches!(kind, Kind::Receive | Kind::GrantReceive) {
             self.flushed = true;
         }
@@ -246,7 +257,8 @@ impl Conn {
             (Kind::Receive | Kind::GrantReceive, _) => "receive",
             (Kind::Chain | Kind::Goodbye, DataPath::Ring) => "RDMA WRITE with immediate",
             (Kind::Chain | Kind::Goodbye, DataPath::SendRecv) | (Kind::Grant, _) => "SEND",
-            (Kind::Read, _) => "RDMA READ",
+            (Kind::Read, _) if self.pulls.is_bulk(slot) => "RDMA READ",
+            (Kind::Read, _) => "one-sided operation",
             (Kind::Nudge, _) => "RDMA WRITE",
         };
         Err(CloseReason::Work { operation, status: done.status, vendor: done.vendor })

@@ -107,6 +107,7 @@ impl Context {
                 0 => attributes.max_qp_rd_atom,
                 depth => depth,
             }),
+            atomics: attributes.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE,
         })
     }
 }
@@ -195,6 +196,8 @@ pub(crate) struct DeviceLimits {
     pub(crate) qp_entries: u32,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
+    /// Atomic operations on a peer's memory, among the device's own at least.
+    pub(crate) atomics: bool,
 }
 
 impl DeviceLimits {
@@ -205,6 +208,7 @@ impl DeviceLimits {
             credit_words: false,
             arrivals: true,
             bulk_in_place: false,
+            atomics: self.atomics,
             transfers_in_post: self.software,
             responder_resources: self.responder_resources,
             initiator_depth: self.initiator_depth,

@@ -16,12 +16,13 @@ use std::sync::{
 use crossbeam::queue::ArrayQueue;
 
 use crate::{
-    CloseReason, ConnId, LoanError, PoolMemory, PortConfig, PortError,
+    CloseReason, ConnId, Exposed, LoanError, PoolMemory, PortConfig, PortError,
     mem::Loan,
     provider::{Gate, Waker},
     verbs::{
         cq::Cq,
         device::{Context, DeviceLimits, Pd},
+        exposed::Exposures,
         grant::{GrantPages, GrantPlaces},
         mailbox::ControlHandle,
         pool::Pool,
@@ -45,14 +46,24 @@ pub struct VerbsGate {
     pub(crate) control: Arc<ControlHandle>,
 }
 
+impl VerbsGate {
+    /// The device of which `conn` may have memory of `bytes`.
+    fn admit(&self, conn: ConnId, bytes: usize) -> Result<Arc<PortDevice>, LoanError> {
+        let (bytes, limit) = (bytes as u64, self.shared.config.bulk_bytes_max);
+        if bytes > limit {
+            return Err(LoanError::TooLarge { bytes, limit });
+        }
+        self.shared.device_of(conn).ok_or(LoanError::Closed)
+    }
+}
+
 impl Gate for VerbsGate {
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
-        let limit = self.shared.config.bulk_bytes_max;
-        if bytes as u64 > limit {
-            return Err(LoanError::TooLarge { bytes: bytes as u64, limit });
-        }
-        let device = self.shared.device_of(conn).ok_or(LoanError::Closed)?;
-        Ok(device.pool.allocate(bytes)?.loan)
+        Ok(self.admit(conn, bytes)?.pool.allocate(bytes)?.loan)
+    }
+
+    fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
+        self.admit(conn, bytes)?.exposures.expose(bytes)
     }
 
     fn memory(&self) -> Vec<PoolMemory> {
@@ -64,6 +75,7 @@ impl Gate for VerbsGate {
 #[derive(Debug)]
 pub(crate) struct PortDevice {
     pub(crate) pool: Arc<Pool>,
+    pub(crate) exposures: Arc<Exposures>,
     pub(crate) pd: Arc<Pd>,
     cqs: Mutex<Vec<Arc<Cq>>>,
     grants: Mutex<GrantPages>,
@@ -78,8 +90,9 @@ impl PortDevice {
         let cq = Cq::new(&context, &limits)?;
         let pd = Pd::new(&context)?;
         let pool = Pool::new(Arc::clone(&pd), limits.iwarp, config.huge_pages);
+        let exposures = Exposures::new(Arc::clone(&pd), limits.atomics, config.huge_pages);
         let (cqs, grants) = (Mutex::new(vec![cq]), Mutex::default());
-        Ok(Arc::new(Self { pool, pd, cqs, grants, limits, context }))
+        Ok(Arc::new(Self { pool, exposures, pd, cqs, grants, limits, context }))
     }
 
     /// Where the grants of the connection in the seat `index` lie.
@@ -103,6 +116,21 @@ impl PortDevice {
         }
         cqs.push(Arc::clone(&cq));
         Ok(CqShare { cq, entries })
+    }
+}
+
+/// What a port registered for others than its connections.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    pool: Arc<Pool>,
+    exposures: Arc<Exposures>,
+}
+
+impl Lent {
+    /// The device is being removed, and no queue pair is left that could use a registration: they all go.
+    pub(crate) fn revoke(&self) {
+        self.pool.revoke();
+        self.exposures.revoke();
     }
 }
 
@@ -199,13 +227,13 @@ impl Shared {
     }
 
     /// Lets go of what this port has of a device that is being removed, but for what its connections hold; gives back
-    /// its pool.
-    pub(crate) fn forget(&self, context: usize) -> Option<Arc<Pool>> {
+    /// what is to be revoked.
+    pub(crate) fn forget(&self, context: usize) -> Option<Lent> {
         let mut devices = lock(&self.devices);
         let at = devices.iter().position(|device| device.context.raw().addr() == context)?;
         let device = devices.swap_remove(at);
         self.rings.forget(&device.pd);
-        Some(Arc::clone(&device.pool))
+        Some(Lent { pool: Arc::clone(&device.pool), exposures: Arc::clone(&device.exposures) })
     }
 
     /// Keeps memory for the next connection; registered, unless its device is gone.

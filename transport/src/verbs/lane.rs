@@ -18,6 +18,7 @@ use crate::{
         cm::{CmId, ConnectParams, QpRequest},
         device::Context,
         entry::Handle,
+        exposed::Exposures,
         gate::{CqShare, PortDevice, Seat, Shared},
         grant::GrantPlaces,
         mr::{Mr, Purpose},
@@ -54,6 +55,10 @@ impl Holdings {
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.device.pool
+    }
+
+    pub(crate) fn exposures(&self) -> &Exposures {
+        &self.device.exposures
     }
 
     pub(crate) fn iwarp(&self) -> bool {

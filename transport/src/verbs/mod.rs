@@ -13,6 +13,7 @@
 //! Data travels by write-with-immediate into the peer's receive ring where the device can, by SEND into posted
 //! receives where it cannot (iWARP). Bulk is pulled by RDMA READ.
 
+mod access;
 mod addresses;
 mod asynchronous;
 mod close;
@@ -25,6 +26,7 @@ mod cq;
 pub mod datagram;
 mod device;
 mod entry;
+mod exposed;
 mod gate;
 mod grant;
 mod inspect;

@@ -36,6 +36,8 @@ pub(crate) enum Purpose {
         /// iWARP: the sink of a READ needs remote write.
         iwarp: bool,
     },
+    /// The peer reads, writes and, where the device can, changes words.
+    Exposed { atomics: bool },
     /// What the user of the raw CM lets a peer do.
     Chosen { remote_read: bool, remote_write: bool },
 }
@@ -49,6 +51,13 @@ impl Purpose {
             Self::Bulk { iwarp: false } => flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_READ,
             Self::Bulk { iwarp: true } => {
                 flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_READ | flags::IBV_ACCESS_REMOTE_WRITE
+            }
+            Self::Exposed { atomics } => {
+                let atomic = if atomics { flags::IBV_ACCESS_REMOTE_ATOMIC.0 } else { 0 };
+                let plain = flags::IBV_ACCESS_LOCAL_WRITE
+                    | flags::IBV_ACCESS_REMOTE_READ
+                    | flags::IBV_ACCESS_REMOTE_WRITE;
+                return i32::try_from(plain.0 | atomic).expect("access flags are low bits");
             }
             Self::Chosen { remote_read, remote_write } => {
                 let mut access = flags::IBV_ACCESS_LOCAL_WRITE;

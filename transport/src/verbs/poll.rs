@@ -1,7 +1,7 @@
 //! One poll of a port, step by step: notes, completions, receives, pulls, deadlines.
 
 use crate::{
-    Batch, BulkError, CloseReason, Event, Time,
+    AccessError, Batch, BulkError, CloseReason, Event, Time,
     mem::Bulk,
     verbs::{
         close::Step,
@@ -274,8 +274,12 @@ impl VerbsPort {
             std::mem::forget(conn);
             return;
         }
-        for token in conn.pulls.abandon() {
-            self.backlog.push_back(Event::Pulled { conn: id, token, result: Err(BulkError::Closed) });
+        for (token, is_pull) in conn.pulls.abandon() {
+            self.backlog.push_back(if is_pull {
+                Event::Pulled { conn: id, token, result: Err(BulkError::Closed) }
+            } else {
+                Event::Accessed { conn: id, token, result: Err(AccessError::Closed) }
+            });
         }
         for room in conn.into_rooms() {
             // SAFETY: `Gone` is said after the queue pair and its registrations went; `conn` was the last to point there.

@@ -102,6 +102,17 @@ impl Pool {
 }
 
 impl Pool {
+    /// The key that our own device needs for `loan`; `None` of another pool's, or when the device was removed.
+    pub(crate) fn lkey(&self, loan: &Loan) -> Option<u32> {
+        let state = lock(&self.state);
+        let buffer = state.table.get(usize::try_from(loan.ticket() >> 32).ok()?)?.as_ref()?;
+        buffer
+            .mr
+            .as_ref()
+            .filter(|_| buffer.region.base().as_ptr().cast_const() == loan.as_ptr())
+            .map(Mr::lkey)
+    }
+
     /// What there is now, in use or not.
     pub(crate) fn memory(&self) -> Vec<PoolMemory> {
         let piece = |buffer: &Buffer| PoolMemory { bytes: buffer.region.len(), pages: buffer.pages };

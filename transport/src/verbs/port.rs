@@ -13,9 +13,9 @@ use std::{
 use rustix::event::epoll;
 
 use crate::{
-    Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, PortConfig, PortCounters, PortError,
-    Position, Refused, Tag, Time, Violation,
-    mem::{Loan, Offer, RxFrame},
+    AccessError, Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, PortConfig, PortCounters,
+    PortError, Position, Refused, Tag, Time, Violation,
+    mem::{Exposed, Loan, Offer, OneSided, Remote, RxFrame},
     provider::{Port, Waker},
     sync::Doorbell,
     verbs::{
@@ -342,6 +342,21 @@ impl Port for VerbsPort {
             self.pulling.push(index);
         }
         Ok(())
+    }
+
+    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
+        self.show_exposed(conn, exposed)
+    }
+
+    fn access(
+        &mut self,
+        conn: ConnId,
+        remote: Remote,
+        op: OneSided,
+        token: u64,
+    ) -> Result<(), (AccessError, OneSided)> {
+        self.reservation = None;
+        self.make_access(conn, remote, op, token)
     }
 
     fn poll(&mut self, now: Time, batch: &mut Batch) {

@@ -1,30 +1,81 @@
-//! Bulk by RDMA READ: pieces of several pulls in turn, never more outstanding than the granted `initiator_depth`.
+//! What we do with the peer's memory: bulk by RDMA READ, and one-sided operations. Pieces of several transfers in turn,
+//! never more outstanding than the granted `initiator_depth`.
 
 use std::collections::VecDeque;
 
 use crate::{
-    BulkError, ConnId, Offer,
-    mem::Loan,
+    Accessed, BulkError, ConnId, Offer,
+    mem::{Bulk, Loan},
     verbs::{
-        qp::{LocalBytes, Qp, RemoteBytes, SendList},
+        qp::{Flags, LocalBytes, Qp, RemoteBytes, SendList},
         sys,
         tx::Tx,
         wr_id::{Kind, WrId},
     },
 };
 
-/// Pulls of one connection at a time; more are refused as full.
+/// Transfers of one connection at a time; more are refused as full.
 const PULLS: usize = 1024;
+
+/// What a transfer is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    Bulk,
+    Read,
+    Write,
+    CompareSwap { expected: u64, new: u64 },
+    FetchAdd { add: u64 },
+}
+
+/// How one ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    Pulled(Bulk),
+    Accessed(Accessed),
+}
 
 #[derive(Debug)]
 struct Pull {
     token: u64,
-    sink: Loan,
+    what: What,
+    /// Where bytes come to, or from.
+    local: Loan,
     lkey: u32,
-    offer: Offer,
-    rkey: u32,
+    remote: RemoteBytes,
+    len: u64,
     posted: u64,
     done: u64,
+}
+
+impl Pull {
+    /// The next piece, into `list`; how many bytes it has.
+    fn push_piece(&self, id: WrId, piece_bytes: u32, list: &mut SendList) -> u32 {
+        let left = u32::try_from(self.len - self.posted).unwrap_or(u32::MAX);
+        let whole = matches!(self.what, What::CompareSwap { .. } | What::FetchAdd { .. });
+        let bytes = if whole { left } else { left.min(piece_bytes) };
+        let address = self.local.as_ptr().addr() as u64 + self.posted;
+        let local = LocalBytes { address, bytes, lkey: self.lkey };
+        let remote = RemoteBytes { address: self.remote.address + self.posted, rkey: self.remote.rkey };
+        match self.what {
+            What::Bulk | What::Read => list.read(id, local, remote),
+            What::Write => list.write(id, local, remote, Flags { signalled: true, inline: false }),
+            What::CompareSwap { expected, new } => list.compare_swap(id, local, remote, expected, new),
+            What::FetchAdd { add } => list.fetch_add(id, local, remote, add),
+        }
+        bytes
+    }
+
+    fn end(self) -> (u64, Ended) {
+        let ended = match self.what {
+            What::Bulk => Ended::Pulled(Bulk::own(self.local)),
+            What::Read | What::Write => Ended::Accessed(Accessed::Loan(self.local)),
+            What::CompareSwap { .. } | What::FetchAdd { .. } => {
+                let word = self.local.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+                Ended::Accessed(Accessed::Word(word))
+            }
+        };
+        (self.token, ended)
+    }
 }
 
 /// See the module.
@@ -80,8 +131,27 @@ impl Pulls {
         !self.ended.is_empty()
     }
 
-    pub(crate) fn add(&mut self, token: u64, sink: Loan, lkey: u32, offer: Offer, rkey: u32) {
-        let pull = Pull { token, sink, lkey, offer, rkey, posted: 0, done: 0 };
+    pub(crate) fn add(&mut self, token: u64, local: Loan, lkey: u32, offer: Offer, rkey: u32) {
+        let remote = RemoteBytes { address: offer.address, rkey };
+        self.insert(Pull {
+            token,
+            what: What::Bulk,
+            local,
+            lkey,
+            remote,
+            len: offer.len,
+            posted: 0,
+            done: 0,
+        });
+    }
+
+    /// A one-sided operation, with `local` as where bytes come to or from. Not of no bytes.
+    pub(crate) fn add_access(&mut self, token: u64, what: What, local: Loan, lkey: u32, remote: RemoteBytes) {
+        let len = local.len() as u64;
+        self.insert(Pull { token, what, local, lkey, remote, len, posted: 0, done: 0 });
+    }
+
+    fn insert(&mut self, pull: Pull) {
         let slot = match self.vacant.pop() {
             Some(slot) => {
                 self.table[usize::from(slot)] = Some(pull);
@@ -89,7 +159,7 @@ impl Pulls {
             }
             None => {
                 self.table.push(Some(pull));
-                u16::try_from(self.table.len() - 1).expect("at most 1,024 pulls")
+                u16::try_from(self.table.len() - 1).expect("at most 1,024 transfers")
             }
         };
         self.turns.push_back(slot);
@@ -117,15 +187,7 @@ impl Pulls {
         for _ in 0..limit.min(self.depth.saturating_sub(self.outstanding)) {
             let Some(slot) = self.turns.pop_front() else { break };
             let Some(Some(pull)) = self.table.get_mut(usize::from(slot)) else { continue };
-            let left = pull.offer.len - pull.posted;
-            let bytes = u32::try_from(left).unwrap_or(u32::MAX).min(self.piece_bytes);
-            let into = LocalBytes {
-                address: pull.sink.as_ptr().addr() as u64 + pull.posted,
-                bytes,
-                lkey: pull.lkey,
-            };
-            let from = RemoteBytes { address: pull.offer.address + pull.posted, rkey: pull.rkey };
-            list.read(WrId::new(Kind::Read, conn, slot), into, from);
+            let bytes = pull.push_piece(WrId::new(Kind::Read, conn, slot), self.piece_bytes, list);
             match list.post(qp) {
                 Ok(()) => {}
                 Err(error) if error.errno == sys::errno::ENOMEM => {
@@ -137,31 +199,38 @@ impl Pulls {
             tx.posted_other(Some((slot, bytes)));
             pull.posted += u64::from(bytes);
             self.outstanding += 1;
-            if pull.posted < pull.offer.len {
+            if pull.posted < pull.len {
                 self.turns.push_back(slot);
             }
         }
         Ok(())
     }
 
-    /// A piece arrived; the pull that it completed.
-    pub(crate) fn arrived(&mut self, slot: u16, bytes: u32) -> Option<(u64, Loan)> {
+    /// A piece is done; the transfer that it completed, and how it ended.
+    pub(crate) fn arrived(&mut self, slot: u16, bytes: u32) -> Option<(u64, Ended)> {
         self.outstanding = self.outstanding.saturating_sub(1);
         let place = self.table.get_mut(usize::from(slot))?;
         let pull = place.as_mut()?;
         pull.done += u64::from(bytes);
-        if pull.done < pull.offer.len {
+        if pull.done < pull.len {
             return None;
         }
         let pull = place.take()?;
         self.vacant.push(slot);
-        Some((pull.token, pull.sink))
+        Some(pull.end())
     }
 
-    /// The queue pair is destroyed: no sink is written any more. All tokens, for their last event.
-    pub(crate) fn abandon(&mut self) -> Vec<u64> {
-        let ended = self.ended.drain(..).map(|(token, _)| token);
-        let open = self.table.drain(..).flatten().map(|pull| pull.token);
+    /// Whether the transfer in `slot` is a pull.
+    pub(crate) fn is_bulk(&self, slot: u16) -> bool {
+        matches!(self.table.get(usize::from(slot)), Some(Some(Pull { what: What::Bulk, .. })))
+    }
+
+    /// The queue pair is destroyed: nothing of ours is written or read any more. All tokens, for their last event, and
+    /// whether they are of pulls.
+    pub(crate) fn abandon(&mut self) -> Vec<(u64, bool)> {
+        let ended = self.ended.drain(..).map(|(token, _)| (token, true));
+        let open = self.table.drain(..).flatten();
+        let open = open.map(|pull| (pull.token, matches!(pull.what, What::Bulk)));
         let tokens = ended.chain(open).collect();
         self.vacant.clear();
         self.turns.clear();

@@ -131,6 +131,31 @@ impl SendList {
         self.push(id, into, Some(from), sys::ibv_wr_opcode::IBV_WR_RDMA_READ, 0, flags);
     }
 
+    /// Sets the word at `on` to `new` if it is `expected`; what it was goes `into`. Always signalled.
+    pub(crate) fn compare_swap(
+        &mut self,
+        id: WrId,
+        into: LocalBytes,
+        on: RemoteBytes,
+        expected: u64,
+        new: u64,
+    ) {
+        self.atomic(id, into, on, sys::ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, (expected, new));
+    }
+
+    /// Adds to the word at `on`; what it was goes `into`. Always signalled.
+    pub(crate) fn fetch_add(&mut self, id: WrId, into: LocalBytes, on: RemoteBytes, add: u64) {
+        self.atomic(id, into, on, sys::ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, (add, 0));
+    }
+
+    fn atomic(&mut self, id: WrId, into: LocalBytes, on: RemoteBytes, opcode: u32, operands: (u64, u64)) {
+        self.push(id, into, None, opcode, 0, Flags { signalled: true, inline: false });
+        if let Some(request) = self.requests.last_mut() {
+            let ((compare_add, swap), RemoteBytes { address: remote_addr, rkey }) = (operands, on);
+            request.wr = sys::wr_t { atomic: sys::atomic_t { remote_addr, compare_add, swap, rkey } };
+        }
+    }
+
     fn push(
         &mut self,
         id: WrId,

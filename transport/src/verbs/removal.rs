@@ -3,7 +3,7 @@
 //! ```text
 //!  DEVICE_REMOVAL (every id on the device has one, the sentinel at least)
 //!   ids: connections ─► their ports ─► queue pair, id │ attempts fail │ requests go │ listeners are lost, to be found again
-//!   then registrations of bulk ─► the ports' completion queues and protection domains ─► the device list once more
+//!   then registrations of bulk and exposed memory ─► the ports' completion queues and protection domains ─► the device list once more
 //! ```
 //! The kernel's removal (`rdma link delete`, an unplugged adapter) waits for all of it. A *sentinel* is an id that is only
 //! bound: without one, a device whose connections are all closed would go unnoticed, and be held for ever.
@@ -21,8 +21,8 @@ use crate::verbs::{
     control::Control,
     device::{Context, Presence, presence, set_leaving},
     entry::{Handle, Role},
+    gate::Lent,
     listen::Listening,
-    pool::Pool,
     sys,
 };
 
@@ -40,7 +40,7 @@ struct Removal {
     name: String,
     contexts: Vec<Arc<Context>>,
     /// Of its ports, until they were revoked.
-    pools: Vec<Arc<Pool>>,
+    lent: Vec<Lent>,
     since: Instant,
     said: bool,
 }
@@ -126,12 +126,12 @@ impl Control {
         tracing::warn!(device = name, "a device is being removed");
         set_leaving(device);
         self.watches.forget(device);
-        let pools = contexts.iter().filter_map(|context| context.owner()?.forget(device)).collect();
+        let lent = contexts.iter().filter_map(|context| context.owner()?.forget(device)).collect();
         self.removals.going.push(Removal {
             device,
             name,
             contexts,
-            pools,
+            lent,
             since: Instant::now(),
             said: false,
         });
@@ -192,7 +192,7 @@ impl Control {
         let ids = self.ids.values().filter(|entry| entry.device() == Some(device)).count();
         if ids == 0 {
             // No queue pair is left that could use them.
-            removal.pools.drain(..).for_each(|pool| pool.revoke());
+            removal.lent.drain(..).for_each(|lent| lent.revoke());
         }
         let users: usize = removal.contexts.iter().map(|context| Arc::strong_count(context) - 1).sum();
         if ids > 0 || users > 0 {

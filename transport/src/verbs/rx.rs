@@ -235,6 +235,7 @@ mod tests {
             credit_words: false,
             arrivals: true,
             bulk_in_place: false,
+            atomics: false,
             transfers_in_post: false,
             responder_resources: 1,
             initiator_depth: 1,

@@ -28,8 +28,8 @@ pub(crate) struct Signal {
     position: Position,
     /// Chains that left with it, the unsignalled ones before it included.
     chains: u32,
-    /// Bytes of a READ, and its pull.
-    pub(crate) read: Option<(u16, u32)>,
+    /// The slot of a transfer, and the bytes of this piece of it.
+    pub(crate) transfer: Option<(u16, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -213,7 +213,7 @@ impl Tx {
             || since >= self.ring_bytes as u64 / 8
             || (last && self.path == DataPath::SendRecv);
         if signalled {
-            let signal = Signal { position: self.posted, chains: self.unsignalled, read: None };
+            let signal = Signal { position: self.posted, chains: self.unsignalled, transfer: None };
             self.signals.push_back(signal);
             self.unsignalled = 0;
         }
@@ -244,18 +244,19 @@ impl Tx {
     }
 
     /// A signalled work request that is no chain was posted: it gives back what went before it too.
-    pub(crate) fn posted_other(&mut self, read: Option<(u16, u32)>) {
-        let signal = Signal { position: self.posted, chains: self.unsignalled, read };
+    pub(crate) fn posted_other(&mut self, transfer: Option<(u16, u32)>) {
+        let signal = Signal { position: self.posted, chains: self.unsignalled, transfer };
         self.signals.push_back(signal);
         self.unsignalled = 0;
     }
 
-    /// The oldest signalled READ, or the oldest that is none, completed.
+    /// The oldest signalled piece of `transfer`, or the oldest that belongs to none, completed.
     ///
-    /// Of each kind they complete in the order of their posting. A SEND may overtake a READ (seen on siw, where a SEND
-    /// is complete when TCP has it), so one says nothing of the other.
-    pub(crate) fn signalled(&mut self, is_read: bool) -> Option<Signal> {
-        let oldest = self.signals.iter().position(|signal| signal.read.is_some() == is_read)?;
+    /// Of each they complete in the order of their posting. A SEND or a WRITE may overtake a READ (seen on siw, where they
+    /// are complete when TCP has them), so one says nothing of the other.
+    pub(crate) fn signalled(&mut self, transfer: Option<u16>) -> Option<Signal> {
+        let is_it = |signal: &Signal| signal.transfer.map(|(slot, _)| slot) == transfer;
+        let oldest = self.signals.iter().position(is_it)?;
         let signal = self.signals.remove(oldest)?;
         self.completed = self.completed.max(signal.position);
         self.in_flight = self.in_flight.saturating_sub(signal.chains);

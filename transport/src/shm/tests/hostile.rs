@@ -231,13 +231,14 @@ fn r72_other_descriptors_are_refused_and_closed() {
     let odd = malformed("packet with other descriptors than one");
     let packet = malformed("packet on the rendezvous socket");
     let long = vec![b'x'; 1000];
-    let cases: [(usize, &[u8], CloseReason); 6] = [
+    let cases: [(usize, &[u8], CloseReason); 7] = [
         (2, b"gmgrant1", odd.clone()),
         (3, b"gmgrant1", odd.clone()),
         (0, b"gmgrant1", packet.clone()),
         (1, b"gmgrant2", packet),
         (1, &long, odd),
-        (1, &[b"gmpool_1", &[0; 16][..]].concat(), malformed("pool segment before the grant")),
+        (1, &[b"gmpool_1", &[0; 16][..]].concat(), malformed("memory before the grant")),
+        (1, &[b"gmexpos1", &[0; 16][..]].concat(), malformed("memory before the grant")),
     ];
     for (count, bytes, reason) in cases {
         let (reader, writer) = rustix::pipe::pipe().unwrap();

@@ -4,6 +4,7 @@
 
 mod bulk;
 mod echo;
+mod exposed;
 mod hostile;
 mod key;
 mod kill;

@@ -1,0 +1,182 @@
+//! One-sided operations: exposed memory is a segment of its own, which the peer maps to write when it is first shown, and
+//! an operation is made by who asks for it, at once.
+
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use rustix::{fs::SealFlags, io::Errno};
+
+use super::{
+    live::Live,
+    port::{ShmPort, Stage},
+    segment::{AttachError, check_file, create_file, system_io},
+    socket, system,
+};
+use crate::{
+    AccessError, ConnId, Event, Offer, PortError, Remote, Violation,
+    mem::{
+        Access, Exposed, OneSided, Region, Words,
+        exposed::{ExposedHome, fresh_key},
+    },
+};
+
+/// What the kernel shows of its memory.
+const NAME: &str = "gimmal-exposed";
+/// Its size is fixed for ever; it may be written.
+pub(super) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+/// Pieces of exposed memory that one connection knows at a time. Each costs its owner a descriptor.
+pub(super) const KNOWN_MAX: usize = 256;
+/// Bytes of the largest.
+const BYTES_MAX: u64 = 1 << 47;
+
+/// What a port exposes.
+#[derive(Debug, Default)]
+pub(super) struct Exposures {
+    table: Mutex<BTreeMap<u64, Arc<Exposure>>>,
+}
+
+#[derive(Debug)]
+struct Exposure {
+    fd: OwnedFd,
+    bytes: u64,
+}
+
+impl Exposures {
+    fn table(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Exposure>>> {
+        // A table of files is whole after any panic.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn expose(self: &Arc<Self>, bytes: usize) -> Result<Exposed, PortError> {
+        if bytes as u64 > BYTES_MAX {
+            return Err(PortError::Limit {
+                field: "bytes of exposed memory",
+                value: bytes as u64,
+                limit: BYTES_MAX,
+            });
+        }
+        let mapped = Words::mapped_bytes(bytes);
+        let fd = create_file(NAME, mapped)?;
+        rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("F_ADD_SEALS"))?;
+        let region = Region::file(fd.as_fd(), mapped, Access::ReadWrite).map_err(system_io("mmap"))?;
+        let words = Arc::new(Words::new(region, bytes));
+        let key = fresh_key();
+        self.table().insert(key, Arc::new(Exposure { fd, bytes: bytes as u64 }));
+        Ok(Exposed::new(words, key, Arc::clone(self) as Arc<dyn ExposedHome>))
+    }
+
+    fn find(&self, key: u64) -> Option<Arc<Exposure>> {
+        self.table().get(&key).map(Arc::clone)
+    }
+}
+
+impl ExposedHome for Exposures {
+    fn withdraw(&self, key: u64) {
+        let gone = self.table().remove(&key);
+        // Closing a file takes long: not under the lock.
+        drop(gone);
+    }
+}
+
+/// What one connection knows of exposed memory, each way.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    /// Of ours: what the peer has.
+    out: Vec<u64>,
+    /// Of the peer's, by the names it gave.
+    into: Vec<(u64, Arc<Words>)>,
+}
+
+impl Shown {
+    fn find(&self, key: u64) -> Option<&Arc<Words>> {
+        self.into.iter().find_map(|(known, words)| (*known == key).then_some(words))
+    }
+}
+
+impl ShmPort {
+    /// The steps of [`Port::show`](crate::Port::show).
+    pub(super) fn show_exposed(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
+        let exposures = Arc::clone(self.gate.exposures());
+        let live = self.live(conn).filter(|live| live.ending.is_none()).ok_or(AccessError::Closed)?;
+        let key = exposed.key();
+        let known = exposures.find(key).ok_or(AccessError::NotExposed)?;
+        let shown = &mut live.shown.out;
+        if !shown.contains(&key) {
+            if shown.len() == KNOWN_MAX {
+                shown.retain(|key| exposures.find(*key).is_some());
+            }
+            if shown.len() == KNOWN_MAX {
+                return Err(AccessError::Full);
+            }
+            socket::send_exposed(&live.end.socket, key, known.bytes, known.fd.as_fd()).map_err(|errno| {
+                match errno {
+                    // The peer has not read its socket, or too many descriptors are under way.
+                    Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS => AccessError::Full,
+                    _ => AccessError::Closed,
+                }
+            })?;
+            shown.push(key);
+        }
+        Ok(Remote(Offer { address: 0, key, len: known.bytes }))
+    }
+
+    /// The steps of [`Port::access`](crate::Port::access): it is over when this returns, and told by a poll.
+    pub(super) fn make_access(
+        &mut self,
+        conn: ConnId,
+        remote: Remote,
+        op: OneSided,
+        token: u64,
+    ) -> Result<(), (AccessError, OneSided)> {
+        let Some(live) = self.live(conn) else { return Err((AccessError::Closed, op)) };
+        if live.negotiated.initiator_depth.granted == 0 {
+            return Err((AccessError::Off, op));
+        }
+        if let Err(error) = op.check(&remote, live.negotiated.atomics) {
+            return Err((error, op));
+        }
+        let key = remote.0.key;
+        if live.shown.find(key).is_none() {
+            // It was sent before the peer could tell of it, so it is there.
+            self.read_socket(conn);
+        }
+        let slot = self.slots.get_mut(conn.index() as usize);
+        let Some((Stage::Live(live), counters)) = slot.map(|slot| (&slot.stage, &mut slot.counters)) else {
+            return Err((AccessError::Closed, op));
+        };
+        let result = match live.shown.find(key) {
+            Some(words) => op.perform(words).map_err(|(error, _)| error),
+            None => Err(AccessError::NotExposed),
+        };
+        counters.accesses += u64::from(result.is_ok());
+        self.news.push_back(Event::Accessed { conn, token, result });
+        Ok(())
+    }
+}
+
+impl Live {
+    /// Takes exposed memory that the peer passed.
+    pub(super) fn take_exposed(&mut self, key: u64, bytes: u64, fd: &OwnedFd) -> Result<(), AttachError> {
+        let bad = |what| AttachError::Peer(Violation::Malformed { what });
+        let shown = &mut self.shown.into;
+        if shown.iter().any(|(known, _)| *known == key) {
+            return Err(bad("exposed memory passed twice"));
+        }
+        if shown.len() == KNOWN_MAX {
+            shown.retain(|(_, words)| !words.is_withdrawn());
+        }
+        if bytes > BYTES_MAX || shown.len() == KNOWN_MAX {
+            return Err(bad("exposed memory beyond its limits"));
+        }
+        let bytes = usize::try_from(bytes).map_err(|_| bad("exposed memory beyond its limits"))?;
+        let mapped = Words::mapped_bytes(bytes);
+        check_file(fd.as_fd(), mapped, SEALS)?;
+        let region = Region::file(fd.as_fd(), mapped, Access::ReadWrite)
+            .map_err(|error| AttachError::Port(system_io("mmap")(error)))?;
+        shown.push((key, Arc::new(Words::new(region, bytes))));
+        Ok(())
+    }
+}
