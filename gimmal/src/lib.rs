@@ -40,7 +40,8 @@
 //! - [`Client`] is `Clone + Send + Sync`: any thread, any async runtime, or [`wait`](Call::wait). A worker thread does
 //!   the work.
 //! - [`DrivenClient`] is moved by a future of a current-thread runtime, beside the tasks that call: no second thread. Any
-//!   event loop that can wait for a descriptor will do ([`Driver::run`]).
+//!   event loop that can wait for a descriptor will do ([`Driver::run`]). Fastest is [`Driver::run_until`], which polls one
+//!   future of yours as soon as an answer came: about a microsecond for a call over shared memory.
 //! - [`InlineClient`] makes the waiting thread the worker: the lowest latency, no second thread.
 //!
 //! # Handlers that borrow

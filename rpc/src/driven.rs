@@ -47,6 +47,11 @@ use crate::{
 const SLEEP: Duration = Duration::from_secs(3600);
 /// Steps that find nothing, before other tasks get their turn.
 const STEPS: usize = 64;
+/// Polls after one that found something which make one step only: a runtime may poll a task that wakes itself many times
+/// before it polls the one whose call has ended (tokio's `LocalSet`: 61).
+const QUICK: u32 = 64;
+/// Times that [`Driver::run_until`] polls its future before the runtime gets its turn.
+const ROUNDS: usize = 64;
 
 /// A connection whose calls move by its [`Driver`], a task of the runtime that the calls are made on. Not `Send`;
 /// clones share it. Any number of calls and streams may be under way.
@@ -135,7 +140,7 @@ impl DrivenClient {
             asleep: Cell::new(false),
             driver: RefCell::default(),
         });
-        let driver = Driver { core: Rc::downgrade(&core), alarm };
+        let driver = Driver { core: Rc::downgrade(&core), alarm, quick: 0 };
         Ok((Self { core }, driver))
     }
 
@@ -327,6 +332,8 @@ impl Drop for DrivenTicket {
 pub struct Driver {
     core: Weak<Core>,
     alarm: Alarm,
+    /// Polls that make one step only.
+    quick: u32,
 }
 
 impl fmt::Debug for Driver {
@@ -366,6 +373,20 @@ impl Driver {
     {
         Running { driver: self, readable }
     }
+
+    /// Runs `main` to its end and moves the calls between its polls, as one task: the shortest way from an answer to who
+    /// waits for it, as the runtime is not asked in between. It is asked after 64 of them at the latest, so its timers and
+    /// other tasks go on. `readable` as for [`Driver::run`]; afterwards either can be called again.
+    ///
+    /// # Errors
+    /// What the runtime says of the descriptor.
+    pub fn run_until<R, F>(&mut self, readable: R, main: F) -> RunningUntil<'_, R, F>
+    where
+        R: FnMut(&mut Context<'_>) -> Poll<io::Result<()>> + Unpin,
+        F: Future,
+    {
+        RunningUntil { driver: self, readable, main: Box::pin(main) }
+    }
 }
 
 /// See [`Driver::run`].
@@ -388,40 +409,101 @@ where
     type Output = io::Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(core) = self.driver.core.upgrade() else { return Poll::Ready(Ok(())) };
-        core.set_driver(context.waker());
-        let Some(limit) = round(&core) else {
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        };
-        if let Err(error) = self.driver.alarm.set(limit) {
-            return Poll::Ready(Err(error));
-        }
-        core.asleep.set(true);
-        match (self.readable)(context) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(())) => {
-                // It rang, now or before: a turn tells.
+        let this = &mut *self;
+        let Some(core) = this.driver.core.upgrade() else { return Poll::Ready(Ok(())) };
+        let steps = if this.driver.quick > 0 { 1 } else { STEPS };
+        this.driver.quick = this.driver.quick.saturating_sub(1);
+        match this.driver.advance(&core, steps, &mut this.readable, context) {
+            Ok(true) => {
+                this.driver.quick = QUICK;
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Ok(false) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
         }
     }
 }
 
-/// Turns, until something was done or there is nothing to do: then how long it may sleep, with the port armed.
-fn round(core: &Core) -> Option<Duration> {
-    let mut inline = core.inline.borrow_mut();
-    if core.asleep.replace(false) {
-        inline.woke();
+/// See [`Driver::run_until`].
+#[must_use = "nothing happens until this is polled"]
+pub struct RunningUntil<'a, R, F> {
+    driver: &'a Driver,
+    readable: R,
+    main: Pin<Box<F>>,
+}
+
+impl<R, F> fmt::Debug for RunningUntil<'_, R, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunningUntil({:?})", self.driver)
     }
-    for _ in 0..STEPS {
-        match inline.step(SLEEP) {
-            Rest::Spin => std::hint::spin_loop(),
-            Rest::Worked | Rest::Yield => return None,
-            Rest::Sleep(limit) => return Some(limit),
+}
+
+impl<R, F> Future for RunningUntil<'_, R, F>
+where
+    R: FnMut(&mut Context<'_>) -> Poll<io::Result<()>> + Unpin,
+    F: Future,
+{
+    type Output = io::Result<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<F::Output>> {
+        let this = &mut *self;
+        for _ in 0..ROUNDS {
+            if let Poll::Ready(output) = this.main.as_mut().poll(context) {
+                return Poll::Ready(Ok(output));
+            }
+            // Without a client there is nothing to move.
+            let Some(core) = this.driver.core.upgrade() else { return Poll::Pending };
+            match this.driver.advance(&core, STEPS, &mut this.readable, context) {
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
         }
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
-    None
+}
+
+impl Driver {
+    /// Turns, until something was done (`true`: calls may have ended) or the thread is better given to others: the task is
+    /// woken again when it is its turn, or sleeps with the port armed.
+    fn advance(
+        &self,
+        core: &Core,
+        steps: usize,
+        readable: &mut impl FnMut(&mut Context<'_>) -> Poll<io::Result<()>>,
+        context: &mut Context<'_>,
+    ) -> io::Result<bool> {
+        core.set_driver(context.waker());
+        let mut limit = None;
+        {
+            let mut inline = core.inline.borrow_mut();
+            if core.asleep.replace(false) {
+                inline.woke();
+            }
+            for _ in 0..steps {
+                match inline.step(SLEEP) {
+                    Rest::Worked => return Ok(true),
+                    Rest::Spin => std::hint::spin_loop(),
+                    Rest::Yield => break,
+                    Rest::Sleep(longest) => {
+                        limit = Some(longest);
+                        break;
+                    }
+                }
+            }
+        }
+        if let Some(limit) = limit {
+            self.alarm.set(limit)?;
+            core.asleep.set(true);
+            match readable(context) {
+                Poll::Pending => return Ok(false),
+                // It rang, now or before: a turn tells.
+                Poll::Ready(rang) => rang?,
+            }
+        }
+        context.waker().wake_by_ref();
+        Ok(false)
+    }
 }

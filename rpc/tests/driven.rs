@@ -31,6 +31,7 @@ for_each_scheme! {
     without_its_driver_every_call_ends
     a_server_that_goes_ends_every_call
     blocking_works_too
+    a_future_that_its_driver_runs
 }
 
 fn runtime() -> Runtime {
@@ -42,13 +43,16 @@ fn connect(url: &str, config: Config) -> (DrivenClient, Driver) {
 }
 
 /// All of what tokio needs to know.
-fn on_tokio(driver: Driver) -> impl Future<Output = io::Result<()>> {
+fn readable(driver: &Driver) -> impl FnMut(&mut Context<'_>) -> Poll<io::Result<()>> + use<> {
     let fd = driver.as_fd().try_clone_to_owned().unwrap();
     #[allow(deprecated, reason = "the way that replaces it is unsafe; nobody else has this descriptor")]
     let fd = AsyncFd::with_interest(fd, Interest::READABLE).unwrap();
-    driver.run(move |context: &mut Context<'_>| {
-        fd.poll_read_ready(context).map_ok(|mut ready| ready.clear_ready())
-    })
+    move |context: &mut Context<'_>| fd.poll_read_ready(context).map_ok(|mut ready| ready.clear_ready())
+}
+
+fn on_tokio(driver: Driver) -> impl Future<Output = io::Result<()>> {
+    let readable = readable(&driver);
+    driver.run(readable)
 }
 
 /// Runs `test` beside the driver, and then waits for the driver's end.
@@ -224,6 +228,61 @@ fn blocking_works_too(scheme: &str) {
     assert_eq!(client.later(10).wait().unwrap(), 10);
     drop(driver);
     assert_eq!(fate(client.echo("gone".to_owned()).wait()), Fate::NotRun);
+}
+
+/// Others of the thread go on meanwhile, make calls themselves, and the driver can be used again in either way.
+fn a_future_that_its_driver_runs(scheme: &str) {
+    let fixture = Fixture::new(scheme, "until");
+    let runtime = runtime();
+    LocalSet::new().block_on(&runtime, async {
+        let (channel, mut driver) = connect(&fixture.url, config());
+        let client = ProbeClient::new(channel);
+        let (turns, theirs) = (std::rc::Rc::new(std::cell::Cell::new(0)), client.clone());
+        let counted = std::rc::Rc::clone(&turns);
+        let other = tokio::task::spawn_local(async move {
+            for number in 0..20 {
+                assert_eq!(theirs.divide(number * 2, 2).await, Ok(number));
+                counted.set(counted.get() + 1);
+                tokio::task::yield_now().await;
+            }
+        });
+        let main = async {
+            for number in 0..2000 {
+                assert_eq!(client.divide(number * 3, 3).await, Ok(number));
+            }
+            // It sleeps meanwhile.
+            client.later(20).await.unwrap()
+        };
+        let waits = readable(&driver);
+        assert_eq!(driver.run_until(waits, main).await.unwrap(), 20);
+        assert!(turns.get() > 0, "2,000 calls, and nobody else had a turn");
+        let waits = readable(&driver);
+        let failed = driver.run_until(waits, client.divide(5, 0)).await.unwrap();
+        assert_eq!(failed.unwrap_err().fate(), Fate::Ran);
+        let driver = tokio::task::spawn_local(on_tokio(driver));
+        other.await.unwrap();
+        assert_eq!(client.later(1).await.unwrap(), 1);
+        drop(client);
+        driver.await.unwrap().unwrap();
+    });
+}
+
+/// A future whose client goes while it runs goes on.
+#[test]
+fn a_driver_without_a_client_runs_the_rest() {
+    let fixture = Fixture::new("mem", "rest");
+    let runtime = runtime();
+    LocalSet::new().block_on(&runtime, async {
+        let (channel, mut driver) = connect(&fixture.url, config());
+        let main = async {
+            let client = ProbeClient::new(channel);
+            let quotient = client.divide(8, 2).await.unwrap();
+            drop(client);
+            tokio::task::spawn_local(async move { quotient + 1 }).await.unwrap()
+        };
+        let waits = readable(&driver);
+        assert_eq!(driver.run_until(waits, main).await.unwrap(), 5);
+    });
 }
 
 /// A thread that does nothing while nothing happens: the driver sleeps in tokio.

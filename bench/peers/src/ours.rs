@@ -1,11 +1,10 @@
 //! gimmal's ways over shared memory: the engine's echo, and typed calls inline, driven and handed off.
 
 use std::{
-    future::Future,
     os::fd::AsFd as _,
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
-    task::Context,
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
@@ -20,10 +19,7 @@ use gimmal_bench::{
 };
 use gimmal_engine::transport::{Address, shm::Shm};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    task::{LocalSet, spawn_local},
-};
+use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{BYTES, Pins, Times, runtime};
 
@@ -172,31 +168,24 @@ pub(crate) fn inline_vectors(place: &Path, calls: usize) -> Result<Times> {
     })
 }
 
-/// All of what tokio needs to know of a driver.
-fn on_tokio(driver: Driver) -> Result<impl Future<Output = std::io::Result<()>>> {
+/// All of what tokio needs to know of a driver: when its descriptor is readable.
+fn on_tokio(driver: &Driver) -> Result<impl FnMut(&mut Context<'_>) -> Poll<std::io::Result<()>> + use<>> {
     let fd = driver.as_fd().try_clone_to_owned()?;
     #[allow(deprecated, reason = "the way that replaces it is unsafe; nobody else has this descriptor")]
     let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
-    Ok(driver.run(move |context: &mut Context<'_>| {
-        fd.poll_read_ready(context).map_ok(|mut ready| ready.clear_ready())
-    }))
+    Ok(move |context: &mut Context<'_>| fd.poll_read_ready(context).map_ok(|mut ready| ready.clear_ready()))
 }
 
 /// On tokio's current-thread runtime, whose one thread also moves the calls.
 pub(crate) fn driven_calls(place: &Path, calls: usize, window: usize) -> Result<Times> {
-    let runtime = runtime()?;
-    LocalSet::new().block_on(&runtime, async {
-        let (channel, driver): (DrivenClient, Driver) = Client::builder().connect_driven(&url(place))?;
-        let driver = spawn_local(on_tokio(driver)?);
+    runtime()?.block_on(async {
+        let (channel, mut driver): (DrivenClient, Driver) = Client::builder().connect_driven(&url(place))?;
         let client = EchoClient::new(channel);
-        let times = crate::windowed(calls, window, async || {
+        let all = crate::windowed(calls, window, async || {
             ensure!(client.echo(vec![7; BYTES]).await? == [7; BYTES], "another body");
             Ok(())
-        })
-        .await;
-        drop(client);
-        driver.await??;
-        times
+        });
+        driver.run_until(on_tokio(&driver)?, all).await?
     })
 }
 
