@@ -37,6 +37,9 @@ pub struct PortConfig {
     /// Whether memory for bulk, in pieces of 2 MiB and more, lies on huge pages where the system has them. What came of it
     /// is in [`Gate::memory`](crate::Gate::memory).
     pub huge_pages: bool,
+    /// Whether the device may write the bytes of bulk that it brings in any order (`IBV_ACCESS_RELAXED_ORDERING`,
+    /// `ibv_reg_mr(3)`); nobody looks at them before they are all there. As usual where a device refuses it. verbs only.
+    pub relaxed_ordering: bool,
 }
 
 impl Default for PortConfig {
@@ -56,6 +59,7 @@ impl Default for PortConfig {
             attended: true,
             checksum: false,
             huge_pages: true,
+            relaxed_ordering: false,
         }
     }
 }

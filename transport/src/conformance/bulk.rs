@@ -14,6 +14,7 @@ const IN_PLACE: Needs = Needs { in_place: true, bulk: true, ..ANY };
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
     vec![
         Case { name: "bulk_sizes_are_exact", needs: BULK, run: sizes_are_exact },
+        Case { name: "bulk_in_any_order", needs: BULK, run: in_any_order },
         Case { name: "bulk_both_directions", needs: BULK, run: both_directions },
         Case { name: "bulk_many_at_once_keep_their_tokens", needs: BULK, run: many_at_once },
         Case { name: "bulk_ends_once", needs: BULK, run: ends_once },
@@ -61,6 +62,17 @@ fn sizes_are_exact<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut rig, duo) = bench.open()?;
     let piece = bench.harness.config().bulk_piece_bytes as usize;
     for bytes in [1, 63, 4096, piece - 1, piece, piece + 1, 5 * piece + 13, 1 << 20] {
+        let (loan, bulk) = bring(bench, &mut rig, &duo, 0, &pattern(bytes, bytes))?;
+        drop(bulk);
+        bench.linger(&mut rig);
+        drop(loan);
+    }
+    Ok(())
+}
+
+fn in_any_order<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
+    let (mut rig, duo) = bench.open_with(|_, config| config.relaxed_ordering = true)?;
+    for bytes in [1, 5000, 1 << 20] {
         let (loan, bulk) = bring(bench, &mut rig, &duo, 0, &pattern(bytes, bytes))?;
         drop(bulk);
         bench.linger(&mut rig);

@@ -89,7 +89,7 @@ impl PortDevice {
         // First of all, see `Cq`: siw needs one of this size before its first queue pairs.
         let cq = Cq::new(&context, &limits)?;
         let pd = Pd::new(&context)?;
-        let pool = Pool::new(Arc::clone(&pd), limits.iwarp, config.huge_pages);
+        let pool = Pool::new(Arc::clone(&pd), limits.iwarp, config);
         let exposures = Exposures::new(Arc::clone(&pd), limits.atomics, config.huge_pages);
         let (cqs, grants) = (Mutex::new(vec![cq]), Mutex::default());
         Ok(Arc::new(Self { pool, exposures, pd, cqs, grants, limits, context }))

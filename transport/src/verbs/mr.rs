@@ -42,6 +42,10 @@ pub(crate) enum Purpose {
     Chosen { remote_read: bool, remote_write: bool },
 }
 
+/// One of the flags that a device may ignore; above those of every purpose.
+const RELAXED_ORDERING: i32 = 1 << 20;
+const _: () = assert!(sys::ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0 == 1 << 20);
+
 impl Purpose {
     fn access(self) -> i32 {
         use sys::ibv_access_flags as flags;
@@ -91,12 +95,23 @@ unsafe impl Sync for Mr {}
 impl Mr {
     /// Registers all of `region`.
     pub(crate) fn new(pd: &Arc<Pd>, region: &Region, purpose: Purpose) -> Result<Self, PortError> {
+        Self::with(pd, region, purpose.access())
+    }
+
+    /// The same, and the device may write it in any order; in the usual one, when it refuses that.
+    pub(crate) fn relaxed(pd: &Arc<Pd>, region: &Region, purpose: Purpose) -> Result<Self, PortError> {
+        let relaxed = purpose.access() | RELAXED_ORDERING;
+        Self::with(pd, region, relaxed).or_else(|error| {
+            tracing::debug!(%error, "no relaxed ordering");
+            Self::new(pd, region, purpose)
+        })
+    }
+
+    fn with(pd: &Arc<Pd>, region: &Region, access: i32) -> Result<Self, PortError> {
         let started = Instant::now();
-        // SAFETY: the range is exactly a live mapping, readable and writable; what the device may do with it is
-        // `purpose`, and nobody here holds a reference into a range that the purpose lets others write.
-        let raw = unsafe {
-            sys::ibv_reg_mr(pd.raw(), region.base().as_ptr().cast(), region.len(), purpose.access())
-        };
+        // SAFETY: the range is exactly a live mapping, readable and writable; what the device may do with it is the
+        // purpose's `access`, and nobody here holds a reference into a range that it lets others write.
+        let raw = unsafe { sys::ibv_reg_mr(pd.raw(), region.base().as_ptr().cast(), region.len(), access) };
         let raw = sys::pointer_result(raw).map_err(|errno| registration_error(errno, region.len()))?;
         COUNT.fetch_add(1, Ordering::Relaxed);
         let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::{
-    LoanError, PortError,
+    LoanError, PortConfig, PortError,
     mem::{Loan, LoanHome, Pages, PoolMemory, Region},
     verbs::{
         device::Pd,
@@ -26,6 +26,7 @@ const KEPT_BYTES: usize = 64 << 20;
 pub(crate) struct Pool {
     iwarp: bool,
     wants_huge: bool,
+    relaxed: bool,
     state: Mutex<State>,
 }
 
@@ -58,8 +59,10 @@ pub(crate) struct Granted {
 }
 
 impl Pool {
-    pub(crate) fn new(pd: Arc<Pd>, iwarp: bool, wants_huge: bool) -> Arc<Self> {
-        Arc::new(Self { iwarp, wants_huge, state: Mutex::new(State { pd: Some(pd), ..State::default() }) })
+    pub(crate) fn new(pd: Arc<Pd>, iwarp: bool, config: &PortConfig) -> Arc<Self> {
+        let state = Mutex::new(State { pd: Some(pd), ..State::default() });
+        let (wants_huge, relaxed) = (config.huge_pages, config.relaxed_ordering);
+        Arc::new(Self { iwarp, wants_huge, relaxed, state })
     }
 
     /// A buffer of at least `bytes`, lent as exactly `bytes`.
@@ -85,7 +88,9 @@ impl Pool {
                 // Mapping and registering take long: not under the lock.
                 let mapped = Region::large(size, self.wants_huge);
                 let (region, pages) = mapped.map_err(|error| system("mmap", &error))?;
-                let mr = Mr::new(&pd, &region, Purpose::Bulk { iwarp: self.iwarp })?;
+                let purpose = Purpose::Bulk { iwarp: self.iwarp };
+                let register = if self.relaxed { Mr::relaxed } else { Mr::new };
+                let mr = register(&pd, &region, purpose)?;
                 tracing::debug!(size, %pages, "memory for loans more");
                 lock(&self.state).add(Buffer { mr: Some(mr), region, pages, class })
             }
