@@ -10,7 +10,7 @@ use std::{
     ops::Deref,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering, fence},
     },
 };
 
@@ -25,7 +25,8 @@ const PAGE: usize = 4096;
 /// A mapping that others change while it is looked at: words of 8 bytes, in this machine's byte order.
 ///
 /// Every access is by atomic words, so nothing is torn within one; what spans several is several accesses, in no order
-/// that others could rely on. [`Words::store`] shows what was written before it to whoever sees it by a load.
+/// that others could rely on. But one call comes after another: who sees what the later one wrote, and looks again, sees
+/// what the earlier one did.
 #[derive(Debug)]
 pub struct Words {
     region: Region,
@@ -79,7 +80,7 @@ impl Words {
         Ok(&self.all()[self.place(at, WORD_BYTES)? / WORD_BYTES])
     }
 
-    /// The word at `at`, a multiple of 8. What its writer wrote before it is seen by what is read after it.
+    /// The word at `at`, a multiple of 8.
     ///
     /// # Errors
     /// [`AccessError::Misaligned`], [`AccessError::Outside`].
@@ -87,7 +88,7 @@ impl Words {
         Ok(self.word(at)?.load(Ordering::Acquire))
     }
 
-    /// Sets the word at `at`, a multiple of 8, after everything that was written before.
+    /// Sets the word at `at`, a multiple of 8.
     ///
     /// # Errors
     /// [`AccessError::Misaligned`], [`AccessError::Outside`].
@@ -113,6 +114,7 @@ impl Words {
         if !tail.is_empty() {
             tail.copy_from_slice(&next()[..tail.len()]);
         }
+        fence(Ordering::Acquire);
         Ok(())
     }
 
@@ -123,6 +125,7 @@ impl Words {
     /// [`AccessError::Outside`].
     pub fn write(&self, at: u64, from: &[u8]) -> Result<(), AccessError> {
         let first = self.place(at, from.len())?;
+        fence(Ordering::Release);
         let (skip, mut words) = (first % WORD_BYTES, self.all()[first / WORD_BYTES..].iter());
         let (head, rest) = from.split_at(head_bytes(skip, from.len()));
         let part = |word: Option<&AtomicU64>, skip: usize, bytes: &[u8]| {

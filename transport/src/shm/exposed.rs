@@ -27,6 +27,8 @@ use crate::{
 const NAME: &str = "gimmal-exposed";
 /// Its size is fixed for ever; it may be written.
 pub(super) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+/// What it must not have.
+const UNWRITABLE: SealFlags = SealFlags::WRITE.union(SealFlags::FUTURE_WRITE);
 /// Pieces of exposed memory that one connection knows at a time. Each costs its owner a descriptor.
 pub(super) const KNOWN_MAX: usize = 256;
 /// Bytes of the largest.
@@ -174,6 +176,11 @@ impl Live {
         let bytes = usize::try_from(bytes).map_err(|_| bad("exposed memory beyond its limits"))?;
         let mapped = Words::mapped_bytes(bytes);
         check_file(fd.as_fd(), mapped, SEALS)?;
+        // The kernel would refuse to map it, and that would look like a fault of ours.
+        let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(UNWRITABLE);
+        if seals.intersects(UNWRITABLE) {
+            return Err(bad("exposed memory that may not be written"));
+        }
         let region = Region::file(fd.as_fd(), mapped, Access::ReadWrite)
             .map_err(|error| AttachError::Port(system_io("mmap")(error)))?;
         shown.push((key, Arc::new(Words::new(region, bytes))));

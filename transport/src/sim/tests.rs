@@ -1,6 +1,7 @@
 //! The simulator does what it says: faults happen, misuse is seen, the same seed is the same world.
 
 mod key;
+mod one_sided;
 
 use std::{str::FromStr, time::Duration};
 

@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     Grant,
     /// A chain.
     Chain,
-    /// A piece of bulk; `slot` is the pull.
+    /// A piece of a pull or of a one-sided operation; `slot` is the transfer.
     Read,
     /// The empty message before an orderly end.
     Goodbye,

@@ -104,7 +104,10 @@ fn segments_that_cannot_be_true_end_the_connection() {
     let malformed = |what| CloseReason::Violation(Violation::Malformed { what });
     let (once, limits) = ("exposed memory passed twice", "exposed memory beyond its limits");
     let (seals, size) = ("segment without its seals", "segment of another size");
+    let unwritable = "exposed memory that may not be written";
     for (fd, bytes, times, what) in [
+        (sealed(mapped, SEALS.union(SealFlags::FUTURE_WRITE)), 64, 1, unwritable),
+        (sealed(mapped, SEALS.union(SealFlags::WRITE)), 64, 1, unwritable),
         (sealed(mapped, SEALS), 64, 2, once),
         (sealed(mapped, SEALS), u64::MAX, 1, limits),
         (sealed(mapped, SealFlags::SHRINK), 64, 1, seals),
