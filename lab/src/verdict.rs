@@ -28,6 +28,9 @@ const COMPLAINTS: &[&str] = &[
     "Kernel panic",
 ];
 
+/// What a kernel says of a program that crashed: the command's exit code tells of that, where it matters.
+const OF_A_PROGRAM: &str = "traps: ";
+
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub code: u8,
@@ -77,7 +80,7 @@ fn complaints(log: &str) -> impl Iterator<Item = &str> {
 }
 
 fn is_complaint(line: &str) -> bool {
-    COMPLAINTS.iter().any(|complaint| line.contains(complaint))
+    !line.contains(OF_A_PROGRAM) && COMPLAINTS.iter().any(|complaint| line.contains(complaint))
 }
 
 #[cfg(test)]
@@ -100,6 +103,14 @@ mod tests {
         assert_eq!(verdict.code, KERNEL);
         assert_eq!(verdict.lines, ["kernel: [ 9.1] WARNING: CPU: 0 PID: 1"]);
         assert_eq!(of(&report, true).code, 0);
+    }
+
+    #[test]
+    fn a_program_that_crashed_is_no_complaint_of_the_kernels() {
+        let trap = "[  102.9] traps: ib_write_lat[798] general protection fault ip:7f7f sp:7ffc error:0 in librdmacm.so";
+        assert_eq!(of(&report(0, trap), false), Verdict { code: 0, lines: vec![] });
+        let oops = "[  102.9] general protection fault, probably for non-canonical address 0xdead: 0000 [#1]";
+        assert_eq!(of(&report(0, oops), false).code, KERNEL);
     }
 
     #[test]
