@@ -476,34 +476,35 @@ impl Driver {
         context: &mut Context<'_>,
     ) -> io::Result<bool> {
         core.set_driver(context.waker());
-        let mut limit = None;
-        {
-            let mut inline = core.inline.borrow_mut();
-            if core.asleep.replace(false) {
-                inline.woke();
-            }
-            for _ in 0..steps {
-                match inline.step(SLEEP) {
-                    Rest::Worked => return Ok(true),
-                    Rest::Spin => std::hint::spin_loop(),
-                    Rest::Yield => break,
-                    Rest::Sleep(longest) => {
-                        limit = Some(longest);
-                        break;
-                    }
+        match round(core, steps) {
+            Rest::Worked => return Ok(true),
+            Rest::Spin | Rest::Yield => {}
+            Rest::Sleep(limit) => {
+                self.alarm.set(limit)?;
+                core.asleep.set(true);
+                match readable(context) {
+                    Poll::Pending => return Ok(false),
+                    // It rang, now or before: a turn tells.
+                    Poll::Ready(rang) => rang?,
                 }
-            }
-        }
-        if let Some(limit) = limit {
-            self.alarm.set(limit)?;
-            core.asleep.set(true);
-            match readable(context) {
-                Poll::Pending => return Ok(false),
-                // It rang, now or before: a turn tells.
-                Poll::Ready(rang) => rang?,
             }
         }
         context.waker().wake_by_ref();
         Ok(false)
     }
+}
+
+/// Steps, until one found something or wants more than another; what the last one wants. Before a sleep the port is armed.
+fn round(core: &Core, steps: usize) -> Rest {
+    let mut inline = core.inline.borrow_mut();
+    if core.asleep.replace(false) {
+        inline.woke();
+    }
+    for _ in 0..steps {
+        match inline.step(SLEEP) {
+            Rest::Spin => std::hint::spin_loop(),
+            rest => return rest,
+        }
+    }
+    Rest::Spin
 }

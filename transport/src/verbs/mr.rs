@@ -57,11 +57,13 @@ impl Purpose {
                 flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_READ | flags::IBV_ACCESS_REMOTE_WRITE
             }
             Self::Exposed { atomics } => {
-                let atomic = if atomics { flags::IBV_ACCESS_REMOTE_ATOMIC.0 } else { 0 };
-                let plain = flags::IBV_ACCESS_LOCAL_WRITE
+                let mut access = flags::IBV_ACCESS_LOCAL_WRITE
                     | flags::IBV_ACCESS_REMOTE_READ
                     | flags::IBV_ACCESS_REMOTE_WRITE;
-                return i32::try_from(plain.0 | atomic).expect("access flags are low bits");
+                if atomics {
+                    access |= flags::IBV_ACCESS_REMOTE_ATOMIC;
+                }
+                access
             }
             Self::Chosen { remote_read, remote_write } => {
                 let mut access = flags::IBV_ACCESS_LOCAL_WRITE;
