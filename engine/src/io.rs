@@ -63,9 +63,10 @@ impl<P: Port> Io<'_, P> {
     ) -> Result<(), SendError> {
         let write = |payload: &mut [u8]| {
             let (front, body) = payload.split_first_chunk_mut()?;
-            *front = head.aux.to_le_bytes();
             let offered = body.len();
-            fill(body).map(|bytes| wire::HEAD_BYTES + bytes.min(offered))
+            let bytes = fill(body)?;
+            *front = head.aux.to_le_bytes();
+            Some(wire::HEAD_BYTES + bytes.min(offered))
         };
         let min_bytes = wire::HEAD_BYTES + min_bytes;
         match self.conns.peek(conn) {

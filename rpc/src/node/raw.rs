@@ -112,9 +112,11 @@ impl Node {
         let sent = io.send(conn, response(id), RESPONSE_BYTES, |body| {
             ran = true;
             let (front, place) = body.split_first_chunk_mut()?;
-            *front = Outcome::Ok.encode();
             match call.run(place) {
-                Ended::InPlace(bytes) => Some(RESPONSE_BYTES + bytes),
+                Ended::InPlace(bytes) => {
+                    *front = Outcome::Ok.encode();
+                    Some(RESPONSE_BYTES + bytes)
+                }
                 otherwise => {
                     ended = Some(otherwise);
                     None

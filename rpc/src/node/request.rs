@@ -138,9 +138,11 @@ fn put_request(
     failure: &mut Option<EncodeError>,
 ) -> Option<usize> {
     let (front, arguments) = body.split_first_chunk_mut()?;
-    *front = head.encode();
     match compose(arguments) {
-        Ok(bytes) => Some(REQUEST_BYTES + bytes),
+        Ok(bytes) => {
+            *front = head.encode();
+            Some(REQUEST_BYTES + bytes)
+        }
         Err(EncodeError::Full) => None,
         Err(error) => {
             *failure = Some(error);
