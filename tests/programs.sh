@@ -17,7 +17,7 @@ rpc_tests() {
 }
 
 # The features of everyday tests; the lab runs the same programs on its devices.
-test_features=gimmal-transport/conformance,gimmal-transport/verbs,gimmal-engine/verbs,gimmal-rpc/verbs,gimmal-bench/hwloc
+test_features=gimmal-transport/conformance,gimmal-transport/verbs,gimmal-engine/verbs,gimmal-rpc/verbs,gimmal-rpc/zerocopy,gimmal-bench/hwloc
 
 # lab_programs COMMAND...: lays the test programs of the engine and of rpc that the command makes where the lab finds them.
 lab_programs() {

@@ -25,6 +25,9 @@ use crate::{
 /// The longest sleep of a worker that waits for credit.
 const UNSETTLED: Duration = Duration::from_millis(1);
 
+/// Turns of which none found anything, before whoever waits is asked again: less than a microsecond.
+const LOOKS: u32 = 16;
+
 /// A worker with a clock and a way to idle: what a thread, inline or of its own, runs.
 #[derive(Debug)]
 pub(crate) struct Runner<P: Port, A: App> {
@@ -90,16 +93,24 @@ impl<P: Port, A: App> Runner<P, A> {
         self.idler.turned(work, self.now);
     }
 
-    /// A turn; when it found nothing, idles once by the strategy, at most for `limit`.
+    /// A turn; when it found nothing, idles by the strategy, at most for `limit`: a few more turns while that is to spin.
     pub(crate) fn run_once(&mut self, limit: Duration) -> usize {
-        let work = self.turn();
-        if work > 0 {
-            return work;
-        }
-        match self.idler.pause(self.now) {
-            Pause::Spin => std::hint::spin_loop(),
-            Pause::Yield => std::thread::yield_now(),
-            Pause::Sleep => self.sleep(limit),
+        for _ in 0..LOOKS {
+            let work = self.turn();
+            if work > 0 {
+                return work;
+            }
+            match self.idler.pause(self.now) {
+                Pause::Spin => std::hint::spin_loop(),
+                Pause::Yield => {
+                    std::thread::yield_now();
+                    return 0;
+                }
+                Pause::Sleep => {
+                    self.sleep(limit);
+                    return 0;
+                }
+            }
         }
         0
     }

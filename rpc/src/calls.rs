@@ -197,6 +197,12 @@ impl Calls {
         self.slots.len() - self.free.len() <= 1
     }
 
+    /// Whether there is no call, not even one that nobody has taken.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.len() == self.free.len()
+    }
+
     #[inline]
     pub(crate) fn is_queued(&self) -> bool {
         !self.waiting.is_empty()

@@ -50,6 +50,8 @@ mod copied;
 pub mod cx;
 pub mod driven;
 pub mod error;
+#[cfg(feature = "zerocopy")]
+mod flat;
 pub mod frame;
 pub mod id;
 pub mod inline;
@@ -85,6 +87,8 @@ pub use config::{Config, Reconnect};
 pub use cx::{CancelToken, Cx, Identity, Origin};
 pub use driven::{DrivenClient, Driver};
 pub use error::{AllocateError, CallError, ConnectError, ServeError, TransportError};
+#[cfg(feature = "zerocopy")]
+pub use flat::{InPlace, Zerocopy};
 pub use gimmal_engine as engine;
 pub use gimmal_engine::transport::{Allow, Bulk, Credentials, Key, KeyError, Loan, Negotiated};
 pub use gimmal_macros::service;

@@ -124,3 +124,115 @@ fn another_codec_is_another_method(scheme: &str) {
     let CallError::Mismatch { ours, theirs, .. } = &error else { panic!("{error:?}") };
     assert!(ours.ends_with("[postcard]") && theirs.ends_with("[raw]"), "{error:?}");
 }
+
+/// Values as they lie in memory.
+#[cfg(feature = "zerocopy")]
+mod flat {
+    use super::{address, config};
+    use crate::for_each_scheme;
+    use gimmal_rpc::{CallError, CallOptions, Client, Code, Cx, InPlace, Metadata, Server, Zerocopy};
+    use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+    for_each_scheme! {
+        values_are_read_where_they_landed
+        a_layout_of_another_length_is_refused
+    }
+
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+    #[repr(C)]
+    pub(super) struct Quote {
+        price: u64,
+        volume: u64,
+    }
+
+    #[gimmal_rpc::service(crate = gimmal_rpc)]
+    trait Quotes {
+        /// Twice as much of it.
+        #[codec(Zerocopy)]
+        #[inline]
+        fn doubled(&self, cx: &Cx, quote: InPlace<'_, Quote>) -> Quote;
+        /// Whether it was copied, although it should lie where it landed.
+        #[codec(Zerocopy)]
+        #[inline]
+        fn is_copied(&self, cx: &Cx, quote: InPlace<'_, Quote>) -> u8;
+        /// The same number, or what is wrong with it.
+        #[codec(Zerocopy)]
+        async fn checked(&self, cx: &Cx, number: u64) -> Result<u64, u32>;
+        async fn named(&self, cx: &Cx, name: String, number: u64) -> String;
+    }
+
+    struct Desk;
+
+    impl Quotes for Desk {
+        fn doubled(&self, _: &Cx, quote: InPlace<'_, Quote>) -> Quote {
+            Quote { volume: 2 * quote.volume, ..*quote }
+        }
+
+        fn is_copied(&self, _: &Cx, quote: InPlace<'_, Quote>) -> u8 {
+            quote.is_copied().into()
+        }
+
+        async fn checked(&self, _: &Cx, number: u64) -> Result<u64, u32> {
+            if number == 7 { Err(77) } else { Ok(number) }
+        }
+
+        async fn named(&self, _: &Cx, name: String, number: u64) -> String {
+            format!("{name} {number}")
+        }
+    }
+
+    /// The same by its spelling, and longer.
+    mod other {
+        use super::{Cx, FromBytes, Immutable, IntoBytes, KnownLayout, Zerocopy};
+        use gimmal_rpc::InPlace;
+
+        #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+        #[repr(C)]
+        pub(super) struct Quote(pub(super) [u64; 3]);
+
+        #[gimmal_rpc::service(crate = gimmal_rpc)]
+        pub(super) trait Quotes {
+            #[codec(Zerocopy)]
+            #[inline]
+            fn doubled(&self, cx: &Cx, quote: InPlace<'_, Quote>) -> Quote;
+        }
+    }
+
+    const QUOTE: Quote = Quote { price: 3, volume: 4 };
+
+    fn serve(scheme: &str) -> (Server, Client) {
+        let builder = Server::builder().service(serve_quotes(Desk)).config(config());
+        let server = builder.listen(&address(scheme, "quotes")).unwrap();
+        let client = Client::builder().config(config()).connect(&server.address().to_string()).unwrap();
+        (server, client)
+    }
+
+    fn values_are_read_where_they_landed(scheme: &str) {
+        let (server, channel) = serve(scheme);
+        let client = QuotesClient::new(channel);
+        assert_eq!(client.doubled((&QUOTE).into()).wait().unwrap(), Quote { price: 3, volume: 8 });
+        let mut copied = vec![client.is_copied((&QUOTE).into()).wait().unwrap()];
+        // Behind metadata too.
+        let mut metadata = Metadata::new();
+        metadata.insert("key", "value").unwrap();
+        let noted = client.clone().with_options(CallOptions::default().metadata(metadata));
+        copied.push(noted.is_copied((&QUOTE).into()).wait().unwrap());
+        if scheme == "shm" {
+            assert_eq!(copied, [0, 0]);
+        }
+        assert_eq!(client.checked(5).wait().unwrap(), 5);
+        assert!(matches!(client.checked(7).wait(), Err(CallError::App(77))));
+        assert_eq!(client.named("a".to_owned(), 1).wait().unwrap(), "a 1");
+        drop(server);
+    }
+
+    fn a_layout_of_another_length_is_refused(scheme: &str) {
+        let (server, channel) = serve(scheme);
+        let client = other::QuotesClient::new(channel);
+        let refused = client.doubled((&other::Quote([1, 2, 3])).into()).wait().unwrap_err();
+        let CallError::Status(status) = refused else { panic!("{refused}") };
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().contains("24 bytes, and such a value has 16"), "{}", status.message());
+        drop(server);
+    }
+}

@@ -15,9 +15,10 @@ use crate::{BYTES, Pins, Way, slice};
 const WINDOW: usize = 32;
 
 /// Everybody, in the order of a round. iceoryx2's clients have one request under way each.
-const ROWS: [(Way, usize, &str); 13] = [
+const ROWS: [(Way, usize, &str); 14] = [
     (Way::Engine, 1, "gimmal, engine's echo, shm"),
-    (Way::Inline, 1, "gimmal, inline, inline handler, shm"),
+    (Way::Inline, 1, "gimmal, inline, postcard, shm"),
+    (Way::Flat, 1, "gimmal, inline, zerocopy, shm"),
     (Way::Vectors, 1, "gimmal, inline, async handler, shm"),
     (Way::Driven, 1, "gimmal, driven on tokio, shm"),
     (Way::Handoff, 1, "gimmal, handed off, tokio, shm"),
@@ -46,7 +47,8 @@ enum Bound {
     AtLeast(f64),
 }
 
-const TARGETS: [Target; 5] = [
+const TARGETS: [Target; 6] = [
+    Target { ours: Way::Flat, theirs: Way::Engine, bound: Bound::AtMost(1.25) },
     Target { ours: Way::Inline, theirs: Way::Engine, bound: Bound::AtMost(1.25) },
     Target { ours: Way::Driven, theirs: Way::Tonic, bound: Bound::AtMost(1.0 / 20.0) },
     Target { ours: Way::Driven, theirs: Way::Tarpc, bound: Bound::AtMost(1.0 / 10.0) },

@@ -70,6 +70,8 @@ pub(crate) enum Way {
     Engine,
     /// Typed, inline at both ends.
     Inline,
+    /// The same by the codec of zerocopy, read where it landed.
+    Flat,
     /// Typed, inline, with an owned vector and an async handler.
     Vectors,
     /// Typed, driven by tokio's current thread.
@@ -204,6 +206,7 @@ pub(crate) fn slice(way: Way, pins: Pins, calls: usize, window: usize) -> Result
         match way {
             Way::Engine => ours::messages(&place, pins, calls),
             Way::Inline => ours::inline_calls(&place, calls),
+            Way::Flat => ours::flat_calls(&place, calls),
             Way::Vectors => ours::inline_vectors(&place, calls),
             Way::Driven => ours::driven_calls(&place, calls, window),
             Way::Handoff => ours::handed_off_calls(&place, calls, window),
@@ -231,7 +234,7 @@ fn serve(way: Way, place: &Path, core: usize) -> Result<()> {
             });
             ours::serve_messages(place)
         }
-        Way::Inline | Way::Vectors => ours::serve(place, true, &stop),
+        Way::Inline | Way::Flat | Way::Vectors => ours::serve(place, true, &stop),
         Way::Driven | Way::Handoff | Way::Blocking => ours::serve(place, false, &stop),
         Way::Tarpc => rpc::serve(place, &stop),
         Way::Tonic => grpc::serve(place, &stop),

@@ -9,7 +9,9 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use gimmal::{Client, Config, Cx, DrivenClient, Driver, InlineClient, Server, engine::Idle};
+use gimmal::{
+    Client, Config, Cx, DrivenClient, Driver, InPlace, InlineClient, Server, Zerocopy, engine::Idle,
+};
 use gimmal_bench::{
     inline::InlineTarget,
     plan::{Layer, Mode, Plan},
@@ -20,6 +22,7 @@ use gimmal_bench::{
 use gimmal_engine::transport::{Address, shm::Shm};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor};
 use tokio::io::{Interest, unix::AsyncFd};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::{BYTES, Pins, Times, runtime};
 
@@ -34,11 +37,22 @@ trait Echo {
     /// The same where it landed, of a type that serde knows to be bytes.
     #[inline]
     fn mirror(&self, cx: &Cx, body: Block) -> Block;
+    /// The same, not decoded at all.
+    #[codec(Zerocopy)]
+    #[inline]
+    fn reflect(&self, cx: &Cx, body: InPlace<'_, Block>) -> Block;
 }
 
 /// Bytes that serde is told to be bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
 pub(crate) struct Block([u8; BYTES]);
+
+impl PartialEq<[u8; BYTES]> for Block {
+    fn eq(&self, other: &[u8; BYTES]) -> bool {
+        self.0 == *other
+    }
+}
 
 impl Serialize for Block {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -73,6 +87,10 @@ impl Echo for Glass {
 
     fn mirror(&self, _: &Cx, body: Block) -> Block {
         body
+    }
+
+    fn reflect(&self, _: &Cx, body: InPlace<'_, Block>) -> Block {
+        *body
     }
 }
 
@@ -118,7 +136,8 @@ pub(crate) fn messages(place: &Path, pins: Pins, calls: usize) -> Result<Times> 
         window: 1,
         threads: 1,
         block: 0,
-        verify: false,
+        // Typed callers read every byte of the answer: so does this one.
+        verify: true,
         keeps_accepting: false,
         client_core: pins.client,
         server_core: pins.server,
@@ -138,14 +157,20 @@ fn inline(place: &Path) -> Result<EchoClient<InlineClient>> {
     Ok(EchoClient::new(Client::builder().config(config(Idle::Spin)).connect_inline(&url(place))?))
 }
 
-fn timed(calls: usize, mut call: impl FnMut() -> Result<()>) -> Result<Times> {
-    (0..calls / 10).try_for_each(|_| call())?;
+/// What `call` brings back is compared after its time was taken, as the engine's echo is.
+fn timed<B: PartialEq<[u8; BYTES]>>(calls: usize, mut call: impl FnMut() -> Result<B>) -> Result<Times> {
+    let check = |body: &B| -> Result<()> {
+        ensure!(*body == [7; BYTES], "another body");
+        Ok(())
+    };
+    (0..calls / 10).try_for_each(|_| check(&call()?))?;
     let mut recorder = Recorder::new()?;
     let first = Instant::now();
     for _ in 0..calls {
         let start = Instant::now();
-        call()?;
+        let body = call()?;
         recorder.record(u64::try_from(start.elapsed().as_nanos())?);
+        check(&body)?;
     }
     Times::of(&mut recorder, first)
 }
@@ -153,19 +178,19 @@ fn timed(calls: usize, mut call: impl FnMut() -> Result<()>) -> Result<Times> {
 /// The calling thread is the worker, and the handler runs where the request landed.
 pub(crate) fn inline_calls(place: &Path, calls: usize) -> Result<Times> {
     let (client, block) = (inline(place)?, Block([7; BYTES]));
-    timed(calls, || {
-        ensure!(client.mirror(block).wait()? == block, "another body");
-        Ok(())
-    })
+    timed(calls, || Ok(client.mirror(block).wait()?))
+}
+
+/// The same by a codec that only looks at the length.
+pub(crate) fn flat_calls(place: &Path, calls: usize) -> Result<Times> {
+    let (client, block) = (inline(place)?, Block([7; BYTES]));
+    timed(calls, || Ok(client.reflect((&block).into()).wait()?))
 }
 
 /// The same with what tarpc is given.
 pub(crate) fn inline_vectors(place: &Path, calls: usize) -> Result<Times> {
     let client = inline(place)?;
-    timed(calls, || {
-        ensure!(client.echo(vec![7; BYTES]).wait()? == [7; BYTES], "another body");
-        Ok(())
-    })
+    timed(calls, || Ok(client.echo(vec![7; BYTES]).wait()?))
 }
 
 /// All of what tokio needs to know of a driver: when its descriptor is readable.
@@ -201,8 +226,5 @@ pub(crate) fn handed_off_calls(place: &Path, calls: usize, window: usize) -> Res
 /// Handed off by a thread that blocks until the answer is there.
 pub(crate) fn blocking_calls(place: &Path, calls: usize) -> Result<Times> {
     let client = EchoClient::new(Client::builder().connect(&url(place))?);
-    timed(calls, || {
-        ensure!(client.echo(vec![7; BYTES]).wait()? == [7; BYTES], "another body");
-        Ok(())
-    })
+    timed(calls, || Ok(client.echo(vec![7; BYTES]).wait()?))
 }

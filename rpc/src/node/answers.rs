@@ -118,9 +118,11 @@ fn put_value(
     failure: &mut Option<String>,
 ) -> Option<usize> {
     let (front, place) = body.split_first_chunk_mut()?;
-    *front = outcome.encode();
     match catch_unwind(AssertUnwindSafe(|| task.as_mut().encode(place))) {
-        Ok(Ok(bytes)) => return Some(RESPONSE_BYTES + bytes),
+        Ok(Ok(bytes)) => {
+            *front = outcome.encode();
+            return Some(RESPONSE_BYTES + bytes);
+        }
         Ok(Err(EncodeError::Full)) => {}
         Ok(Err(error)) => *failure = Some(error.to_string()),
         Err(_) => *failure = Some("encoding it panicked".to_owned()),

@@ -87,6 +87,10 @@ impl Node {
             let kind = source.form().kind(method.is_oneway);
             match send_request(io, conn, id, kind, &head, loan, |out| source.compose(out)) {
                 Ok(()) => {
+                    if is_local && here.calls.is_empty() {
+                        // It leaves at once, and the server works on it while we do our accounts.
+                        io.publish();
+                    }
                     copied::count(source.written(), &self.counters.copied_requests);
                     if method.is_oneway {
                         return Ok(self.told_peer(conn, method, reply));
