@@ -144,11 +144,12 @@ impl<P: Port> Io<'_, P> {
         let sum = if connection.check.is_sealed() { check::bulk_sum(loan) } else { 0 };
         let tag = wire::message_tag(head.kind, true);
         let sent = connection.compose(self.port, conn, room, tag, |payload| {
-            payload[..wire::HEAD_BYTES].copy_from_slice(&head.aux.to_le_bytes());
-            wire::put_bulk(&mut payload[wire::HEAD_BYTES..front], slot, sum, &offer);
             let body = &mut payload[front..];
             let offered = body.len();
-            fill(body).map(|bytes| front + bytes.min(offered))
+            let bytes = fill(body)?;
+            wire::put_bulk(&mut payload[wire::HEAD_BYTES..front], slot, sum, &offer);
+            payload[..wire::HEAD_BYTES].copy_from_slice(&head.aux.to_le_bytes());
+            Some(front + bytes.min(offered))
         })?;
         if sent { Ok(slot) } else { Err(connection.too_small(room - front)) }
     }

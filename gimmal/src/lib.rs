@@ -79,6 +79,9 @@
 //! copies them once, as one piece. To serde a vector inside a struct of your own is a sequence of numbers: give such a field
 //! [`serde_bytes`](https://docs.rs/serde_bytes), or it takes a thousand steps for a kilobyte.
 //!
+//! A struct of fixed size need not be encoded at all: a method with `#[codec(Zerocopy)]` (feature `zerocopy`) sends it as it lies
+//! in memory, and an inline one reads it where it landed, as `InPlace<'_, T>`.
+//!
 //! Answers are borrowed by who asks for it: [`reply`](Call::reply) and [`wait_reply`](Call::wait_reply) end with a [`Reply`], which has
 //! the answer as it came. Its [`get`](Reply::get) is a `&str` for a method that returns a `String`, a `&[u8]` for a `Vec<u8>`, and
 //! what [`Lend`] says for types of your own; nothing is allocated for it.

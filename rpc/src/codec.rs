@@ -123,9 +123,15 @@ impl postcard::ser_flavors::Flavor for Place<'_> {
 impl<'a, T: Deserialize<'a>> Decode<'a, T> for Postcard {
     #[inline]
     fn decode(bytes: &'a [u8]) -> Result<T, DecodeError> {
-        match postcard::take_from_bytes(bytes) {
-            Ok((value, [])) => Ok(value),
-            outcome => Err(not_decoded(outcome.map(|(_, rest)| rest.len()))),
+        // Not `take_from_bytes`, whose pair of value and rest moves the value once more.
+        let mut from = postcard::Deserializer::from_bytes(bytes);
+        let value = match T::deserialize(&mut from) {
+            Ok(value) => value,
+            Err(error) => return Err(not_decoded(Err(error))),
+        };
+        match from.finalize() {
+            Ok([]) => Ok(value),
+            rest => Err(not_decoded(rest.map(<[u8]>::len))),
         }
     }
 }

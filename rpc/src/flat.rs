@@ -70,9 +70,10 @@ fn not_flat<T>(bytes: usize) -> DecodeError {
 /// are read in a ring, that is a multiple of 16. Callers make one of a reference.
 pub struct InPlace<'a, T>(Place<'a, T>);
 
+/// Two words: who reads in place does not move a value about.
 enum Place<'a, T> {
     Landed(&'a T),
-    Copied(T),
+    Copied(Box<T>),
 }
 
 impl<T> InPlace<'_, T> {
@@ -132,7 +133,7 @@ impl<'a, T: TryFromBytes + KnownLayout + Immutable> Decode<'a, InPlace<'a, T>> f
 #[cold]
 fn copied<'a, T: TryFromBytes>(bytes: &[u8]) -> Result<InPlace<'a, T>, DecodeError> {
     let value = T::try_read_from_bytes(bytes).map_err(|_| not_flat::<T>(bytes.len()))?;
-    Ok(InPlace(Place::Copied(value)))
+    Ok(InPlace(Place::Copied(Box::new(value))))
 }
 
 #[cfg(test)]

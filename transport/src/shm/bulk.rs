@@ -39,6 +39,8 @@ pub(super) struct Passed {
 
 /// Releases that are used again; more bulk than that at once takes some of its own.
 const RELEASES: usize = 16;
+/// How many are made with the first.
+const RELEASES_AT_ONCE: usize = 4;
 
 impl Passed {
     fn release(&mut self, waker: &Waker) -> Arc<Release> {
@@ -47,6 +49,10 @@ impl Passed {
             return Arc::clone(known);
         }
         let release = Release::new(Arc::clone(waker));
+        if self.releases.is_empty() {
+            // The next request may be here before this one's end is told: rarely, and then nothing is allocated for it.
+            self.releases.extend((1..RELEASES_AT_ONCE).map(|_| Release::new(Arc::clone(waker))));
+        }
         if self.releases.len() < RELEASES {
             self.releases.push(Arc::clone(&release));
         }
