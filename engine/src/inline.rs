@@ -249,7 +249,8 @@ impl<P: Provider, A: App> Inline<P, A> {
         work
     }
 
-    /// One turn; when it found nothing, idles by the configured strategy, at most for `limit`.
+    /// A turn; when it found nothing, idles by the configured strategy, at most for `limit`: where that is to spin, a few
+    /// turns more.
     #[inline]
     pub fn idle(&mut self, limit: Duration) -> usize {
         self.runner.run_once(limit)

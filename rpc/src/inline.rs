@@ -142,7 +142,8 @@ impl InlineClient {
         self.core.inline.borrow_mut().turn()
     }
 
-    /// One turn; when it found nothing, idles by the configured strategy, at most for `limit`.
+    /// A turn; when it found nothing, idles by the configured strategy, at most for `limit`: where that is to spin, a few
+    /// turns more.
     pub fn idle(&self, limit: Duration) -> usize {
         self.core.inline.borrow_mut().idle(limit)
     }

@@ -331,7 +331,8 @@ impl InlineServer {
         self.inline.turn()
     }
 
-    /// One turn; when it found nothing, idles by the configured strategy, at most for `limit`.
+    /// A turn; when it found nothing, idles by the configured strategy, at most for `limit`: where that is to spin, a few
+    /// turns more.
     pub fn idle(&mut self, limit: Duration) -> usize {
         self.inline.idle(limit)
     }

@@ -3,8 +3,8 @@
 //! ```text
 //!  frame   word (8): length and tag, stored last │ aux (8) │ payload │ padding to 16
 //! ```
-//! The words and fences are those of the shared-memory provider: the word behind the frame is cleared, then the
-//! frame's own is stored. There is no credit: the rings hold more frames than are ever under way, so nothing unread is
+//! The words and fences are those of the shared-memory provider, and their order: the payload, then the header before it, in
+//! the line that the reader looks at; the word behind the frame is cleared, then the frame's own is stored. There is no credit: the rings hold more frames than are ever under way, so nothing unread is
 //! written over. Nothing is batched either: every frame is published by itself.
 
 use std::{
@@ -123,8 +123,8 @@ impl Frames {
         self.under_way += 1;
         let payload = &payload[..self.payload_bytes];
         let frame = self.tx.compose(AUX_BYTES + payload.len());
-        frame[..AUX_BYTES].copy_from_slice(&aux.to_le_bytes());
         frame[AUX_BYTES..].copy_from_slice(payload);
+        frame[..AUX_BYTES].copy_from_slice(&aux.to_le_bytes());
         send(&mut self.tx, AUX_BYTES + payload.len());
         true
     }
@@ -142,7 +142,9 @@ impl Frames {
     /// The echo's half: sends back what comes, until `go_on` says no.
     pub fn echo(&mut self, mut go_on: impl FnMut() -> bool) {
         while let Some(bytes) = wait(|| arrived(&self.rx, self.payload_bytes), &mut go_on) {
-            self.tx.compose(bytes).copy_from_slice(self.rx.read(bytes));
+            let (from, to) = (self.rx.read(bytes), self.tx.compose(bytes));
+            to[AUX_BYTES..].copy_from_slice(&from[AUX_BYTES..]);
+            to[..AUX_BYTES].copy_from_slice(&from[..AUX_BYTES]);
             self.rx.at += span(bytes);
             send(&mut self.tx, bytes);
         }
