@@ -4,7 +4,7 @@ use std::{fmt, ops::Deref};
 
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
-use crate::codec::{Codec, Decode, DecodeError, Encode, EncodeError};
+use crate::codec::{Codec, Decode, DecodeError, Encode, EncodeError, Raw};
 
 /// Values as they lie in memory, by the traits of [zerocopy](https://docs.rs/zerocopy) (feature `zerocopy`): writing one is
 /// a copy, reading one is a check of its length and of its bits, and [`InPlace`] reads it where it landed.
@@ -38,13 +38,11 @@ impl Codec for Zerocopy {
 impl<T: IntoBytes + Immutable + ?Sized> Encode<T> for Zerocopy {
     #[inline]
     fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError> {
-        let bytes = value.as_bytes();
-        out.get_mut(..bytes.len()).ok_or(EncodeError::Full)?.copy_from_slice(bytes);
-        Ok(bytes.len())
+        Raw::encode(value.as_bytes(), out)
     }
 
     fn encoded_bytes(value: &T) -> Option<usize> {
-        Some(value.as_bytes().len())
+        Some(size_of_val(value))
     }
 }
 

@@ -464,10 +464,11 @@ impl Node {
         }
         here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
         let (state, peer) = (here.serving.free(id.slot), std::sync::Arc::clone(&here.peer));
-        self.counters.serving.decrement();
         if let Some(offer) = self.drop_state(state) {
             io.decline(conn, offer);
         }
+        // Last: who reads that nothing is served finds counted what became of it.
+        self.counters.serving.decrement();
         // Not for whoever has the slot next.
         if peer.answer_notes.any() {
             drop(peer.answer_notes.take(id.slot));
@@ -508,11 +509,11 @@ impl Node {
             } else {
                 Fate::NotRun
             };
-            self.counters.serving.decrement();
             self.counters.overdue.increment();
             if let Some(offer) = self.drop_state(state) {
                 io.decline(conn, offer);
             }
+            self.counters.serving.decrement();
             let outcome = Outcome::Status { code: Code::DeadlineExceeded, fate };
             let text = "the deadline passed at the server";
             self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, text.into()));
@@ -526,9 +527,9 @@ impl Node {
         }
         let states: Vec<State> = gone.serving.drain().map(|(_, state)| state).collect();
         for state in states {
-            self.counters.serving.decrement();
             // A closed connection has nobody to decline to.
             let _ = self.drop_state(state);
+            self.counters.serving.decrement();
         }
     }
 }
