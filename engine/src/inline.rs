@@ -14,6 +14,7 @@ use crate::{
     config::Plan,
     error::{OpenError, StartError},
     io::Io,
+    message::Message,
     worker::{
         Idle, Worker, WorkerHandle,
         idle::{Idler, Pause},
@@ -28,6 +29,11 @@ const UNSETTLED: Duration = Duration::from_millis(1);
 /// Turns of which none found anything, before whoever waits is asked again: less than a microsecond.
 const LOOKS: u32 = 16;
 
+/// Messages that are taken one after the other before what was sent meanwhile leaves.
+const SOUGHT: u32 = 8;
+/// As many are taken before a turn looks at everything else.
+const SOUGHT_MAX: u32 = 256;
+
 /// A worker with a clock and a way to idle: what a thread, inline or of its own, runs.
 #[derive(Debug)]
 pub(crate) struct Runner<P: Port, A: App> {
@@ -35,13 +41,15 @@ pub(crate) struct Runner<P: Port, A: App> {
     idler: Idler,
     started: Instant,
     now: Time,
+    /// Messages that were taken since the last turn.
+    sought: u32,
 }
 
 impl<P: Port, A: App> Runner<P, A> {
     pub(crate) fn new(mut worker: Worker<P, A>, idle: Idle) -> Self {
         let started = Instant::now();
         worker.app.began(started);
-        Self { worker, idler: Idler::new(idle), started, now: Time(0) }
+        Self { worker, idler: Idler::new(idle), started, now: Time(0), sought: 0 }
     }
 
     /// Reads the clock.
@@ -100,19 +108,62 @@ impl<P: Port, A: App> Runner<P, A> {
             if work > 0 {
                 return work;
             }
-            match self.idler.pause(self.now) {
-                Pause::Spin => std::hint::spin_loop(),
-                Pause::Yield => {
-                    std::thread::yield_now();
-                    return 0;
-                }
-                Pause::Sleep => {
-                    self.sleep(limit);
-                    return 0;
-                }
+            if !self.pause(limit) {
+                break;
             }
         }
         0
+    }
+
+    /// After a turn that found nothing. Whether that was short, and nothing but a pause.
+    fn pause(&mut self, limit: Duration) -> bool {
+        match self.idler.pause(self.now) {
+            Pause::Spin => {
+                std::hint::spin_loop();
+                return true;
+            }
+            Pause::Yield => std::thread::yield_now(),
+            Pause::Sleep => self.sleep(limit),
+        }
+        false
+    }
+
+    /// As [`Runner::run_once`], with one frame at a time, up to the message that `pick` takes. Whether it took one.
+    #[inline(always)]
+    pub(crate) fn seek(
+        &mut self,
+        limit: Duration,
+        mut pick: impl FnMut(&mut A, &mut Io<'_, P>, ConnId, &Message<'_>) -> bool,
+    ) -> bool {
+        for _ in 0..LOOKS {
+            if self.sought < SOUGHT_MAX
+                && let Some(picked) = self.worker.seek(self.now, &mut pick)
+            {
+                self.sought += 1;
+                if self.sought.is_multiple_of(SOUGHT) {
+                    self.worker.settle(self.now);
+                }
+                self.turned(1);
+                return picked;
+            }
+            if !self.seek_nothing(limit) {
+                break;
+            }
+        }
+        false
+    }
+
+    /// Nothing is there for the one who waits: what was sent leaves, and a turn may look at everything. Whether to look again.
+    fn seek_nothing(&mut self, limit: Duration) -> bool {
+        self.sought = 0;
+        let worker = &self.worker;
+        let is_settled = !worker.unsent && !worker.is_unsettled() && worker.is_quiet();
+        if is_settled && !self.idler.wants_clock() {
+            self.turned(0);
+        } else if self.turn() > 0 {
+            return false;
+        }
+        self.pause(limit)
     }
 
     /// Prepares to sleep; for how long at most, or `None` when there is something to do.
@@ -254,6 +305,20 @@ impl<P: Provider, A: App> Inline<P, A> {
     #[inline]
     pub fn idle(&mut self, limit: Duration) -> usize {
         self.runner.run_once(limit)
+    }
+
+    /// As [`Inline::idle`], for who waits for one message: each is shown to `pick` before the application has it, and is not
+    /// handed to the application if `pick` returns `true`. That ends the turn at once: its accounts wait for the next, and
+    /// so does what was sent before, for at most 8 such messages. Returns whether one was taken.
+    ///
+    /// Messages with bulk, and those of providers with a device, are never shown.
+    #[inline(always)]
+    pub fn seek(
+        &mut self,
+        limit: Duration,
+        pick: impl FnMut(&mut A, &mut Io<'_, P::Port>, ConnId, &Message<'_>) -> bool,
+    ) -> bool {
+        self.runner.seek(limit, pick)
     }
 
     /// One bounded turn for a task of an event loop: never blocks, and says what the configured strategy does then.

@@ -7,6 +7,8 @@
 //! Invariants: at most `window` wire slots are taken; a wire slot is used again only with a new generation; a key or
 //! an id with an old generation finds nothing.
 
+mod reply;
+
 use std::{cell::Cell, collections::VecDeque, num::NonZeroU64, time::Duration};
 
 use gimmal_engine::{
@@ -15,44 +17,11 @@ use gimmal_engine::{
 };
 
 use crate::{
-    cell::{Outcome, Responder},
-    copied,
-    frame::Form,
-    id::CallId,
-    metadata::Metadata,
-    method::Method,
-    stats::Counter,
+    cell::Outcome, copied, frame::Form, id::CallId, metadata::Metadata, method::Method, stats::Counter,
     stream::Lanes,
 };
 
-/// How the end of a call is told.
-#[derive(Debug)]
-pub(crate) enum Reply {
-    /// To another thread, or another task.
-    Cell(Responder),
-    /// Kept until the thread of the worker itself takes it.
-    Local,
-    /// The metadata of the answer came; so it is told as one of these.
-    Noted(Box<(Self, Metadata)>),
-}
-
-impl Reply {
-    fn responder(&self) -> Option<&Responder> {
-        match self {
-            Self::Cell(responder) => Some(responder),
-            Self::Local => None,
-            Self::Noted(noted) => noted.0.responder(),
-        }
-    }
-
-    pub(crate) fn into_responder(self) -> Option<Responder> {
-        match self {
-            Self::Cell(responder) => Some(responder),
-            Self::Local => None,
-            Self::Noted(noted) => noted.0.into_responder(),
-        }
-    }
-}
+pub(crate) use reply::Reply;
 
 /// A call of the table, waiting ones included: its index, and its generation above that.
 ///
@@ -127,7 +96,8 @@ pub(crate) struct Call {
     pub(crate) offer: Option<RemoteBulk>,
     pub(crate) loan: Option<Loan>,
     pub(crate) lanes: Option<Box<Lanes>>,
-    reply: Option<Reply>,
+    /// [`Reply::Local`] while nobody is in it.
+    reply: Reply,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -135,6 +105,25 @@ struct Wire {
     generation: u32,
     /// The call, or [`NOBODY`].
     call: u32,
+}
+
+impl Call {
+    /// A key of it finds nothing from here on.
+    #[inline]
+    const fn free(&mut self) {
+        // 31 bits: the top bit of a pull's token says whose it is.
+        self.generation = self.generation.wrapping_add(1) & (u32::MAX >> 1);
+        self.state = State::Free;
+    }
+}
+
+impl Wire {
+    /// An id of it finds nothing from here on.
+    #[inline]
+    const fn free(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        self.call = NOBODY;
+    }
 }
 
 /// No call is in this slot of the window.
@@ -154,6 +143,8 @@ pub(crate) enum Taken {
 pub(crate) struct Calls {
     slots: Vec<Call>,
     free: Vec<u32>,
+    /// Local calls that have ended, and whose outcome nobody has taken.
+    untaken: usize,
     wires: Vec<Wire>,
     /// Slots of the window that nobody is in, a bit each. The lowest is used next: the server may have fewer.
     free_wires: Vec<u64>,
@@ -173,6 +164,7 @@ impl Calls {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
+            untaken: 0,
             wires: vec![Wire { generation: 0, call: NOBODY }; window],
             free_wires,
             waiting_max,
@@ -191,12 +183,6 @@ impl Calls {
         self.waiting.len() < self.waiting_max
     }
 
-    /// Whether there is at most one call, ended ones that nobody has taken included.
-    #[inline]
-    pub(crate) fn is_alone(&self) -> bool {
-        self.slots.len() - self.free.len() <= 1
-    }
-
     /// Whether there is no call, not even one that nobody has taken.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -211,7 +197,10 @@ impl Calls {
     /// The slot of the window that the next request takes, as it will be called there.
     #[inline]
     pub(crate) fn next_wire(&self) -> Option<CallId> {
-        let (word, bits) = (0u32..).zip(&self.free_wires).find(|(_, bits)| **bits != 0)?;
+        let (word, bits) = match *self.free_wires.first()? {
+            0 => (0u32..).zip(self.free_wires.iter().copied()).find(|(_, bits)| *bits != 0)?,
+            bits => (0, bits),
+        };
         let slot = word * 64 + bits.trailing_zeros();
         Some(CallId { slot, generation: self.wires[slot as usize].generation })
     }
@@ -238,7 +227,7 @@ impl Calls {
             offer: None,
             loan: None,
             lanes: None,
-            reply: None,
+            reply: Reply::Local,
         });
         // As many as the table can ever hold free, so that freeing never allocates.
         self.free.reserve(self.slots.len());
@@ -255,8 +244,10 @@ impl Calls {
         reply: Reply,
     ) -> (CallKey, &mut Call) {
         let index = self.vacant();
-        self.post(index, id);
-        self.occupy(index, method, times, reply)
+        self.take_wire(id.slot, index);
+        let (key, call) = self.occupy(index, method, times, reply);
+        call.state = State::Posted(id.slot);
+        (key, call)
     }
 
     /// Adds a call that waits, with the request that `keep` writes; gives the reply back when it cannot be written.
@@ -291,13 +282,19 @@ impl Calls {
         self.next_deadline = self.next_deadline.min(deadline);
         let call = &mut self.slots[index as usize];
         let key = CallKey::new(index, call.generation);
-        if let Reply::Cell(responder) = &reply {
-            responder.set_key(key.bits());
-        }
         call.deadline = deadline;
         call.started = started;
         call.method = Some(method);
-        call.reply = Some(reply);
+        match reply {
+            // It is there, and dropping one of any kind would be a call.
+            Reply::Local => std::mem::forget(reply),
+            reply => {
+                if let Some(responder) = reply.responder() {
+                    responder.set_key(key.bits());
+                }
+                call.reply = reply;
+            }
+        }
         (key, call)
     }
 
@@ -309,12 +306,11 @@ impl Calls {
         }
     }
 
-    /// The call left as `id`, which is what [`Calls::next_wire`] said.
+    /// The call at `index` left by this slot of the window, which is the one of [`Calls::next_wire`].
     #[inline]
-    fn post(&mut self, index: u32, id: CallId) {
-        self.free_wires[id.slot as usize / 64] &= !(1 << (id.slot % 64));
-        self.wires[id.slot as usize].call = index;
-        self.slots[index as usize].state = State::Posted(id.slot);
+    fn take_wire(&mut self, slot: u32, index: u32) {
+        self.free_wires[slot as usize / 64] &= !(1 << (slot % 64));
+        self.wires[slot as usize].call = index;
     }
 
     /// The first that waits.
@@ -326,7 +322,8 @@ impl Calls {
     /// The first that waited left as `id`. Its key, if it has streams.
     pub(crate) fn post_first(&mut self, id: CallId) -> Option<CallKey> {
         let index = self.waiting.pop_front()?;
-        self.post(index, id);
+        self.take_wire(id.slot, index);
+        self.slots[index as usize].state = State::Posted(id.slot);
         self.slots[index as usize].lanes.is_some().then(|| self.key(index))
     }
 
@@ -356,6 +353,7 @@ impl Calls {
         let (key, call) = self.occupy(index, method, (Time::NEVER, Time::NEVER), Reply::Local);
         call.outcome = Some(outcome);
         call.state = State::Done;
+        self.untaken += 1;
         key
     }
 
@@ -368,9 +366,7 @@ impl Calls {
 
     #[inline]
     fn free_wire(&mut self, slot: u32) {
-        let wire = &mut self.wires[slot as usize];
-        wire.generation = wire.generation.wrapping_add(1);
-        wire.call = NOBODY;
+        self.wires[slot as usize].free();
         self.free_wires[slot as usize / 64] |= 1 << (slot % 64);
     }
 
@@ -384,6 +380,29 @@ impl Calls {
         }
         self.free_wire(id.slot);
         Some(index)
+    }
+
+    /// Ends the call of `key` by reading its answer, if `id` is how it left and the worker's own thread waits for nothing else.
+    #[inline(always)]
+    pub(crate) fn end_by(&mut self, key: CallKey, id: CallId, read: impl FnOnce()) -> bool {
+        let (index, slot) = (key.index() as usize, id.slot as usize);
+        let (Some(wire), Some(call)) = (self.wires.get_mut(slot), self.slots.get_mut(index)) else {
+            return false;
+        };
+        if wire.call != key.index()
+            || wire.generation != id.generation
+            || !matches!(call.reply, Reply::Local)
+            || call.loan.is_some()
+            || call.lanes.is_some()
+        {
+            return false;
+        }
+        read();
+        wire.free();
+        call.free();
+        self.free_wires[slot / 64] |= 1 << (slot % 64);
+        self.free.push(key.index());
+        true
     }
 
     #[inline]
@@ -404,19 +423,19 @@ impl Calls {
 
     /// Whether `key` is the call of `cell`.
     pub(crate) fn belongs(&self, key: CallKey, cell: &std::sync::Arc<crate::cell::CallCell>) -> bool {
-        let reply = self.find(key).and_then(|index| self.slots[index as usize].reply.as_ref());
+        let reply = self.find(key).map(|index| &self.slots[index as usize].reply);
         reply.and_then(Reply::responder).is_some_and(|responder| responder.is(cell))
     }
 
     /// The metadata of its answer came.
     pub(crate) fn note(&mut self, index: u32, metadata: Metadata) {
         let reply = &mut self.slots[index as usize].reply;
-        *reply = match reply.take() {
+        let plain = match reply.take() {
             // A peer that says it twice is taken at its last word.
-            Some(Reply::Noted(noted)) => Some(Reply::Noted(Box::new((noted.0, metadata)))),
-            Some(reply) => Some(Reply::Noted(Box::new((reply, metadata)))),
-            None => None,
+            Reply::Noted(noted) => noted.0,
+            plain => plain,
         };
+        *reply = Reply::Noted(Box::new((plain, metadata)));
     }
 
     /// Ends a call with the bytes of its answer: tells whoever waits, or keeps them for the worker's own thread.
@@ -424,11 +443,10 @@ impl Calls {
     pub(crate) fn finish_bytes(&mut self, index: u32, is_error: bool, payload: &[u8], copies: &Counter) {
         let call = &mut self.slots[index as usize];
         copied::into_buffer(&mut call.body, payload, copies);
-        if let Some(Reply::Local) = call.reply {
-            // Here, where it is known: dropping a reply of any kind is a call.
-            call.reply = None;
+        if let Reply::Local = call.reply {
             call.is_error = is_error;
             call.state = State::Done;
+            self.untaken += 1;
             if call.loan.is_some() || call.lanes.is_some() {
                 (call.loan, call.lanes) = (None, None);
             }
@@ -443,35 +461,36 @@ impl Calls {
         let call = &mut self.slots[index as usize];
         (call.loan, call.lanes) = (None, None);
         match call.reply.take() {
-            Some(Reply::Cell(responder)) => {
+            Reply::Cell(responder) => {
                 self.release(index);
                 responder.complete(outcome);
             }
-            Some(Reply::Local) => {
+            Reply::Local => {
                 call.outcome = Some(outcome);
                 call.state = State::Done;
+                self.untaken += 1;
             }
-            Some(Reply::Noted(noted)) => {
+            Reply::Noted(noted) => {
                 let (reply, metadata) = *noted;
-                call.reply = Some(reply);
+                call.reply = reply;
                 self.finish(index, Outcome::Noted(Box::new((outcome, metadata))));
             }
-            None => self.release(index),
         }
     }
 
     #[inline]
     fn release(&mut self, index: u32) {
-        let call = &mut self.slots[index as usize];
-        // 31 bits: the top bit of a pull's token says whose it is.
-        call.generation = call.generation.wrapping_add(1) & (u32::MAX >> 1);
-        call.state = State::Free;
+        self.slots[index as usize].free();
         self.free.push(index);
     }
 
     /// The bytes that a local call came to, once. `spare` takes their place.
     #[inline]
     pub(crate) fn take(&mut self, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
+        if self.untaken == 0 { None } else { self.take_done(key, spare) }
+    }
+
+    fn take_done(&mut self, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
         let call = self.slots.get_mut(key.index() as usize)?;
         if call.generation != key.generation() || call.state != State::Done {
             return None;
@@ -480,6 +499,7 @@ impl Calls {
             return Some(Taken::Other);
         }
         let taken = Taken::Bytes(call.is_error, std::mem::replace(&mut call.body, spare.take()));
+        self.untaken -= 1;
         self.release(key.index());
         Some(taken)
     }
@@ -491,6 +511,7 @@ impl Calls {
             Taken::Bytes(is_error, body) => Some(Outcome::Answered { is_error, body, bulk: None }),
             Taken::Other => {
                 let outcome = self.slots[key.index() as usize].outcome.take();
+                self.untaken -= 1;
                 self.release(key.index());
                 outcome
             }
@@ -520,9 +541,10 @@ impl Calls {
         let call = &mut self.slots[index as usize];
         (call.loan, call.lanes) = (None, None);
         call.outcome = None;
-        if let Some(responder) = call.reply.take().and_then(Reply::into_responder) {
+        if let Some(responder) = call.reply.take().into_responder() {
             responder.defuse();
         }
+        self.untaken -= usize::from(state == State::Done);
         self.release(index);
         Some(state)
     }
@@ -571,7 +593,7 @@ impl Calls {
     }
 
     /// Whether a local outcome was not taken yet.
-    pub(crate) fn has_untaken(&self) -> bool {
-        self.slots.iter().any(|call| call.state == State::Done)
+    pub(crate) const fn has_untaken(&self) -> bool {
+        self.untaken > 0
     }
 }

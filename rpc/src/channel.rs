@@ -24,6 +24,7 @@ use crate::{
     reply::Landed,
     stream::Lanes,
     task::{Fallible, Plain, WithLoan},
+    timeout::Timeout,
 };
 
 /// How long a call may take.
@@ -112,6 +113,14 @@ impl CallOptions {
     }
 
     #[inline]
+    pub(crate) fn timeout_or(&self, default: Timeout) -> Timeout {
+        match self.deadline {
+            Deadline::Default => default,
+            Deadline::In(timeout) => Timeout::of(Some(timeout)),
+            Deadline::Never => Timeout::NEVER,
+        }
+    }
+
     pub(crate) fn resolve(&self, default: Option<Duration>) -> Option<Duration> {
         match self.deadline {
             Deadline::Default => default,
@@ -187,6 +196,30 @@ pub trait Ticket: Unpin {
     /// As [`Ticket::wait`], for an answer that is only bytes.
     fn wait_bytes(&mut self) -> AnswerBytes {
         self.wait().into_bytes()
+    }
+
+    /// Blocks until the outcome is there and shows an answer that is only bytes to `read`, once, where it landed if that can
+    /// be. `read` must not use the channel.
+    ///
+    /// # Errors
+    /// Every other outcome, the method's error among them; `read` has seen nothing then.
+    fn wait_in_place(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
+        self.wait_copied(read)
+    }
+
+    /// The same with a copy, for a `read` that may use the channel.
+    ///
+    /// # Errors
+    /// As [`Ticket::wait_in_place`].
+    fn wait_copied(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
+        match self.wait_bytes() {
+            Ok((false, body)) => {
+                read(&body);
+                self.recycle(body);
+                Ok(())
+            }
+            otherwise => Err(otherwise),
+        }
     }
 
     /// Takes a buffer back that came in an outcome.
@@ -320,6 +353,16 @@ impl<C: Channel, D, O> fmt::Debug for Call<C, D, O> {
 /// What a call comes to.
 pub type Result_<O, D> = Result<<O as Received<D>>::Value, CallError<<O as Received<D>>::Error>>;
 
+fn undecoded<E>(error: DecodeError) -> CallError<E> {
+    CallError::Transport(TransportError::Decode(error))
+}
+
+/// Of a ticket that shows nothing and says that it did.
+#[cold]
+fn unread<T>() -> Result<T, DecodeError> {
+    Err(DecodeError::new("an answer that was not shown"))
+}
+
 impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     /// A call of `method` by its ticket.
     #[inline]
@@ -333,9 +376,11 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     /// See [`CallError`].
     #[inline]
     pub fn wait(mut self) -> Result<O::Value, CallError<O::Error>> {
-        match self.ticket.wait_bytes() {
-            Ok((is_error, body)) => self.decode_bytes(is_error, body),
-            Err(outcome) => self.decode(*outcome),
+        let mut value = None;
+        match self.ticket.wait_in_place(&mut |body| value = Some(O::value(body, None))) {
+            Ok(()) => value.unwrap_or_else(unread).map_err(undecoded),
+            Err(Ok((is_error, body))) => self.decode_bytes(is_error, body),
+            Err(Err(outcome)) => self.decode(*outcome),
         }
     }
 
@@ -345,13 +390,15 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     /// See [`CallError`].
     #[inline]
     pub fn wait_with<R>(mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R, CallError<O::Error>> {
-        match self.ticket.wait_bytes() {
-            Ok((false, body)) => {
-                let result = read(&body);
-                self.ticket.recycle(body);
-                Ok(result)
+        let (mut read, mut result) = (Some(read), None);
+        let waited = self.ticket.wait_copied(&mut |body| result = read.take().map(|read| read(body)));
+        match (result, waited) {
+            (Some(result), _) => Ok(result),
+            (None, Err(otherwise)) => {
+                let bytes = self.read_otherwise(otherwise)?;
+                read.map_or_else(unread, |read| Ok(read(bytes.get()))).map_err(undecoded)
             }
-            otherwise => self.read_otherwise(otherwise).map(|bytes| read(bytes.get())),
+            (None, Ok(())) => unread().map_err(undecoded),
         }
     }
 
@@ -366,10 +413,11 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     }
 
     fn unread(&mut self, outcome: Outcome) -> CallError<O::Error> {
-        let undecoded = |why| CallError::Transport(TransportError::Decode(DecodeError::new(why)));
         match outcome {
-            Outcome::Answered { is_error: false, .. } => undecoded("bulk that was not asked for"),
-            other => self.decode(other).err().unwrap_or_else(|| undecoded("no answer")),
+            Outcome::Answered { is_error: false, .. } => {
+                undecoded(DecodeError::new("bulk that was not asked for"))
+            }
+            other => self.decode(other).err().unwrap_or_else(|| undecoded(DecodeError::new("no answer"))),
         }
     }
 
@@ -380,12 +428,11 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
         }
         let value = O::value(&body, None);
         self.ticket.recycle(body);
-        value.map_err(|error| CallError::Transport(TransportError::Decode(error)))
+        value.map_err(undecoded)
     }
 
     #[cold]
     fn decode(&mut self, outcome: Outcome) -> Result<O::Value, CallError<O::Error>> {
-        let undecoded = |error| CallError::Transport(TransportError::Decode(error));
         match outcome {
             Outcome::Answered { is_error, body, bulk } => {
                 let decoded = if is_error {

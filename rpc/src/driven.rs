@@ -186,7 +186,7 @@ impl DrivenClient {
         // Other tasks may have kept the thread for long: a deadline counts from here.
         inline.now();
         // The cell has heard if it failed.
-        let _ = workers::start(&mut inline, core.conn, |node, io| {
+        let _ = workers::start(&mut inline, |node, io| {
             node.start(io, core.conn, method, timeout, source, beside, reply)
         });
         drop(inline);

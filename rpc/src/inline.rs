@@ -20,6 +20,7 @@ use crate::{
     channel::{CallOptions, Channel, Ticket},
     codec::Compose,
     config::Config,
+    copied,
     error::{AllocateError, ConnectError, TransportError},
     metadata::Noted,
     method::Method,
@@ -29,6 +30,7 @@ use crate::{
     stats::{Counters, Stats},
     status::Fate,
     stream::Lanes,
+    timeout::Timeout,
     workers,
 };
 
@@ -53,9 +55,11 @@ struct Core {
     conn: ConnId,
     negotiated: Arc<Negotiated>,
     counters: Arc<Counters>,
-    deadline: Option<Duration>,
+    timeout: Timeout,
     /// Takes the place of an answer's bytes while they are read.
     spare: Cell<Vec<u8>>,
+    /// The answer that is being read, where that may use the client.
+    copied: RefCell<Vec<u8>>,
     /// Calls that were never started, and why; here, since a call is to be small.
     refused: RefCell<Vec<(CallKey, TransportError)>>,
     refusals: Cell<u32>,
@@ -71,6 +75,10 @@ impl Core {
         let key = CallKey::new(REFUSED, self.refusals.get());
         self.refused.borrow_mut().push((key, error));
         key
+    }
+
+    fn copy(&self, payload: &[u8], buffer: &mut Vec<u8>) {
+        copied::into_buffer(buffer, payload, &self.counters.copied_answers);
     }
 
     /// Why it was refused, once.
@@ -123,8 +131,9 @@ impl InlineClient {
             conn,
             negotiated,
             counters,
-            deadline: limits.deadline,
+            timeout: Timeout::of(limits.deadline),
             spare: Cell::default(),
+            copied: RefCell::default(),
             refused: RefCell::default(),
             refusals: Cell::new(0),
         };
@@ -243,9 +252,9 @@ impl InlineClient {
         arguments: &A,
     ) -> Local {
         let core = &*self.core;
-        let timeout = options.resolve(core.deadline);
+        let timeout = options.timeout_or(core.timeout);
         let mut inline = core.inline.borrow_mut();
-        let started = workers::start(&mut inline, core.conn, |node, io| {
+        let started = workers::start(&mut inline, |node, io| {
             node.begin(io, core.conn, method, timeout, Fresh(arguments), beside, Reply::Local)
         });
         drop(inline);
@@ -270,6 +279,42 @@ impl fmt::Debug for Local {
 }
 
 impl Local {
+    /// Waits for the outcome, and shows an answer that is only bytes to `read` where it landed.
+    #[inline(always)]
+    fn wait_reading(&mut self, mut read: impl FnMut(&Core, &[u8])) -> Result<(), AnswerBytes> {
+        let Some(key) = self.key() else {
+            return Err(Err(self.unanswerable()));
+        };
+        let core = &*self.core;
+        let mut inline = core.inline.borrow_mut();
+        let taken = loop {
+            if let Some(taken) = inline.app_mut().take(core.conn, key, &core.spare) {
+                break taken;
+            }
+            let was_read = inline.seek(SLEEP, |node, io, conn, message| {
+                conn == core.conn && node.read_answer(io, conn, key, message, |payload| read(core, payload))
+            });
+            if was_read {
+                self.key = None;
+                return Ok(());
+            }
+        };
+        drop(inline);
+        Err(self.ended(key, taken))
+    }
+
+    /// Shows an answer that came before anybody waited for it.
+    fn show(&mut self, kept: AnswerBytes, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
+        match kept {
+            Ok((false, body)) => {
+                read(&body);
+                self.recycle(body);
+                Ok(())
+            }
+            otherwise => Err(otherwise),
+        }
+    }
+
     /// There is no answer to wait for: it was never started, or was taken before.
     #[cold]
     fn unanswerable(&mut self) -> Box<Outcome> {
@@ -333,20 +378,34 @@ impl Ticket for Local {
         }
     }
 
-    #[inline]
     fn wait_bytes(&mut self) -> AnswerBytes {
-        let Some(key) = self.key() else {
-            return Err(self.unanswerable());
-        };
-        let mut inline = self.core.inline.borrow_mut();
-        let taken = loop {
-            if let Some(taken) = inline.app_mut().take(self.core.conn, key, &self.core.spare) {
-                break taken;
+        let mut body = Vec::new();
+        let waited = self.wait_reading(|core, payload| {
+            body = core.spare.take();
+            core.copy(payload, &mut body);
+        });
+        waited.map_or_else(|kept| kept, |()| Ok((false, body)))
+    }
+
+    fn wait_in_place(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
+        match self.wait_reading(|_, payload| read(payload)) {
+            Err(kept) => self.show(kept, read),
+            read => read,
+        }
+    }
+
+    fn wait_copied(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
+        let core = Rc::clone(&self.core);
+        // A read within a read has one of its own.
+        let (mut own, mut shared) = (Vec::new(), core.copied.try_borrow_mut());
+        let buffer = shared.as_deref_mut().unwrap_or(&mut own);
+        match self.wait_reading(|core, payload| core.copy(payload, buffer)) {
+            Err(kept) => self.show(kept, read),
+            Ok(()) => {
+                read(buffer);
+                Ok(())
             }
-            inline.idle(SLEEP);
-        };
-        drop(inline);
-        self.ended(key, taken)
+        }
     }
 
     #[inline]

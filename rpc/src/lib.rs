@@ -72,6 +72,7 @@ pub mod stats;
 pub mod status;
 pub mod stream;
 pub mod task;
+mod timeout;
 mod timer;
 pub mod topic;
 mod workers;

@@ -2,10 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use gimmal_engine::{
-    Inline, Io, Plan, StartError, WorkerHandle, Workers,
-    transport::{ConnId, Provider},
-};
+use gimmal_engine::{Inline, Io, Plan, StartError, WorkerHandle, Workers, transport::Provider};
 
 use crate::{
     config::Limits,
@@ -100,14 +97,13 @@ pub(crate) fn inline(
     Ok((inline, counters))
 }
 
-/// Starts a call on `conn`. One that is alone there leaves at once, another one with the next turn, together with others.
+/// Starts a call. One that is alone on its connection leaves at once, another one with the next turn, together with others.
 #[inline]
 pub(crate) fn start<R>(
     inline: &mut Inline<Any, Node>,
-    conn: ConnId,
     call: impl FnOnce(&mut Node, &mut Io<'_, <Any as Provider>::Port>) -> R,
 ) -> R {
-    let (started, alone) = inline.with_later(|node, io| (call(node, io), node.is_alone(conn)));
+    let (started, alone) = inline.with_later(|node, io| (call(node, io), node.is_alone()));
     if alone {
         inline.flush();
     }

@@ -1,6 +1,7 @@
 //! What calls over shared memory allocate and copy, counted at both ends and printed: nothing for inline handlers with
 //! borrowed or loaned arguments and inline or driven callers; one allocation, its task, for an async handler that waits;
-//! one copy of what is handed off. What an answer holds is copied once, out of the ring.
+//! one copy of what is handed off. An answer is read where it landed when an inline caller waits for it, and copied once, out of the
+//! ring, when it is looked at later.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -114,6 +115,19 @@ impl End {
 const NOTHING: End = End { allocations: 0, copied_requests: 0, copied_answers: 0 };
 /// A caller that takes its answers out of the ring.
 const ANSWERS: End = End { copied_answers: CALLS, ..NOTHING };
+/// What an inline caller's answers are kept in, made for the first that comes with a turn that looks at everything (one in 64),
+/// which the warm-up may not have seen.
+const BUFFERS: u64 = 2;
+
+/// A caller that copies its answers, into buffers that it has.
+fn copied(client: End) -> bool {
+    client.allocations <= BUFFERS && End { allocations: 0, ..client } == ANSWERS
+}
+
+/// A caller that reads its answers in the ring, all but those that come with a turn that looks at everything.
+fn in_place(client: End) -> bool {
+    client.allocations <= BUFFERS && client.copied_requests == 0 && client.copied_answers <= CALLS / 8
+}
 
 fn serve(server: &mut InlineServer, answers: u64) {
     // `stats` is plain loads: asking costs nothing that is counted here.
@@ -168,7 +182,7 @@ fn a_raw_method_and_an_inline_caller_allocate_nothing() {
     let ends = inline("raw, inline", |client| {
         assert_eq!(client.raw(&request).wait_with(<[u8]>::len).unwrap(), 64);
     });
-    assert_eq!(ends, (ANSWERS, NOTHING));
+    assert!(copied(ends.0) && ends.1 == NOTHING, "{ends:?}");
 }
 
 #[test]
@@ -177,7 +191,7 @@ fn an_inline_handler_with_borrowed_arguments_copies_and_allocates_nothing() {
     let ends = inline("borrowed, inline", |client| {
         assert_eq!(client.borrowed("a name", &bytes).wait(), Ok(3 * 4096));
     });
-    assert_eq!(ends, (ANSWERS, NOTHING));
+    assert!(in_place(ends.0) && ends.1 == NOTHING, "{ends:?}");
 }
 
 #[test]
@@ -186,7 +200,7 @@ fn a_reply_is_read_without_an_allocation() {
         let reply = client.letters(1000).wait_reply().unwrap();
         assert_eq!(reply.get().map(str::len), Ok(1000));
     });
-    assert_eq!(client, ANSWERS);
+    assert!(copied(client), "{client:?}");
     assert_eq!(server, End { allocations: CALLS, ..NOTHING });
 }
 
@@ -197,20 +211,20 @@ fn loaned_arguments_are_copied_nowhere() {
         loan.fill(1);
         assert_eq!(client.loaned(loan).wait(), Ok(16 << 10));
     });
-    assert_eq!(ends, (ANSWERS, NOTHING));
+    assert!(in_place(ends.0) && ends.1 == NOTHING, "{ends:?}");
 }
 
 #[test]
 fn an_async_handler_that_does_not_wait_allocates_nothing() {
     let ends = inline("async, ready, inline", |client| assert_eq!(client.ready(7).wait(), Ok(7)));
-    assert_eq!(ends, (ANSWERS, NOTHING));
+    assert!(in_place(ends.0) && ends.1 == NOTHING, "{ends:?}");
 }
 
 #[test]
 fn an_async_handler_that_waits_allocates_its_task() {
     let (client, server) =
         inline("async, pending, inline", |client| assert_eq!(client.pending(7).wait(), Ok(7)));
-    assert_eq!(client, ANSWERS);
+    assert!(in_place(client), "{client:?}");
     assert_eq!(server, End { allocations: CALLS, ..NOTHING });
 }
 

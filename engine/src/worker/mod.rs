@@ -10,7 +10,7 @@ mod turn;
 
 use std::sync::Arc;
 
-use gimmal_transport::{Batch, CloseReason, ConnId, Port, Time};
+use gimmal_transport::{Batch, CloseReason, ConnId, Port, Run, Time};
 
 pub use duty::Duty;
 pub use handle::WorkerHandle;
@@ -48,6 +48,8 @@ pub(crate) struct Worker<P: Port, A: App> {
     pub(crate) restless: bool,
     /// The application acted, and what it sent leaves with the next turn.
     pub(crate) unsent: bool,
+    /// Frames of which some were sought out; the others go first.
+    sought: Option<Run>,
 }
 
 impl<P: Port, A: App> Worker<P, A> {
@@ -73,6 +75,7 @@ impl<P: Port, A: App> Worker<P, A> {
             stopping: false,
             restless: true,
             unsent: false,
+            sought: None,
         }
     }
 

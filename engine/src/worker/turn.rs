@@ -24,6 +24,13 @@ use crate::{
 /// Commands taken from the inbox in one turn.
 const COMMANDS: usize = 64;
 
+/// A frame that is a message and nothing else, as nearly all are.
+#[inline]
+fn plain<'a>(conn: ConnId, frame: &'a Lent<'a>) -> Option<Message<'a>> {
+    let (kind, aux, body) = wire::plain(frame.tag(), frame.payload())?;
+    Some(Message { head: Head { kind, aux }, body, bulk: None, source: Source::Run(conn, frame) })
+}
+
 impl<P: Port, A: App> Worker<P, A> {
     /// Does what there is to do, at most one batch of it, and returns how much that was.
     pub(crate) fn turn(&mut self, now: Time) -> usize {
@@ -54,11 +61,71 @@ impl<P: Port, A: App> Worker<P, A> {
 
     #[inline]
     fn take_frames(&mut self, now: Time) -> usize {
-        let mut taken = 0;
+        let mut taken = if self.sought.is_some() { self.receive_sought(now) } else { 0 };
         while let Some(run) = self.port.next_run(self.batch_limit - taken) {
             taken += self.receive_run(run, now);
         }
         taken
+    }
+
+    /// Hands out one of the frames that lie open, unless `pick` takes it. `None`: there is none. What a turn does beside that
+    /// comes with the next one, and so do the accounts of a run that was not sought to its end.
+    #[inline(always)]
+    pub(crate) fn seek(
+        &mut self,
+        now: Time,
+        pick: impl FnOnce(&mut A, &mut Io<'_, P>, ConnId, &Message<'_>) -> bool,
+    ) -> Option<bool> {
+        let mut rounds = 0;
+        loop {
+            if std::mem::take(&mut self.conns.cut) {
+                self.end_sought(Ok(()), now);
+            }
+            let Self { port, app, conns, sought, unsent, beats, .. } = self;
+            let Some(run) = sought else {
+                *sought = port.next_run(self.batch_limit);
+                // Nothing may mean that everybody was asked since the last time.
+                if sought.is_none() && std::mem::replace(&mut rounds, 1) == 1 {
+                    return None;
+                }
+                continue;
+            };
+            let conn = run.conn();
+            let Some(frame) = run.next_frame() else {
+                self.end_sought(Ok(()), now);
+                continue;
+            };
+            *unsent = true;
+            beats.worked();
+            let mut io = Io { port, conns, now };
+            let Some(message) = plain(conn, &frame) else {
+                let outcome = Self::other_of_run(app, &mut io, conn, &frame);
+                if outcome.is_err() {
+                    self.end_sought(outcome, now);
+                }
+                return Some(false);
+            };
+            let picked = pick(app, &mut io, conn, &message);
+            if !picked {
+                app.message(&mut io, conn, message);
+            }
+            return Some(picked);
+        }
+    }
+
+    /// The rest of a run of which some frames were sought out.
+    #[cold]
+    fn receive_sought(&mut self, now: Time) -> usize {
+        if std::mem::take(&mut self.conns.cut) {
+            self.end_sought(Ok(()), now);
+        }
+        self.sought.take().map_or(0, |run| self.receive_run(run, now))
+    }
+
+    fn end_sought(&mut self, outcome: Result<(), Violation>, now: Time) {
+        if let Some(run) = self.sought.take() {
+            self.end_run(&run, outcome, now);
+        }
     }
 
     /// What a device has brought, and everything that is no frame.
@@ -133,16 +200,15 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     /// Hands out what lies open on one connection, and accounts for all of it at once.
-    #[inline]
+    #[inline(always)]
     fn receive_run(&mut self, mut run: Run, now: Time) -> usize {
         let Self { port, app, conns, .. } = self;
         let (conn, mut outcome) = (run.conn(), Ok(()));
         let mut io = Io { port, conns, now };
         io.conns.cut = false;
         while let Some(frame) = run.next_frame() {
-            if let Some((kind, aux, body)) = wire::plain(frame.tag(), frame.payload()) {
-                let source = Source::Run(conn, &frame);
-                app.message(&mut io, conn, Message { head: Head { kind, aux }, body, bulk: None, source });
+            if let Some(message) = plain(conn, &frame) {
+                app.message(&mut io, conn, message);
             } else {
                 outcome = Self::other_of_run(app, &mut io, conn, &frame);
             }
@@ -150,8 +216,15 @@ impl<P: Port, A: App> Worker<P, A> {
                 break;
             }
         }
+        self.end_run(&run, outcome, now);
+        run.taken() as usize
+    }
+
+    #[inline(always)]
+    fn end_run(&mut self, run: &Run, mut outcome: Result<(), Violation>, now: Time) {
+        let (Self { port, conns, .. }, conn) = (self, run.conn());
         // The answers first: those who wait for them need not wait for our accounts.
-        io.port.publish();
+        port.publish();
         if let Some(connection) = conns.peek(conn) {
             // The application has seen the frames: what this frees is given back by the turn's settling.
             outcome = outcome.and_then(|()| connection.ledger.handle_run(run.end()));
@@ -159,12 +232,10 @@ impl<P: Port, A: App> Worker<P, A> {
                 conns.touch(conn);
             }
         }
-        let taken = run.taken() as usize;
-        port.end_run(&run);
+        port.end_run(run);
         if let Err(violation) = outcome {
             port.close(conn, violation.into(), now);
         }
-        taken
     }
 
     #[inline(never)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gimmal_engine::{
-    Head, Io, RemoteBulk, SendError,
+    Head, Io, Message, RemoteBulk, SendError,
     transport::{Bulk, BulkError, CloseReason, ConnId, Loan, Port, Time, Violation},
 };
 
@@ -23,6 +23,7 @@ use crate::{
     method::Method,
     status::{Code, Fate, Status},
     stream::Lanes,
+    timeout::Timeout,
 };
 
 /// Whether nothing but its arguments goes with a request.
@@ -52,7 +53,7 @@ impl Node {
         (mut loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
         reply: Reply,
     ) -> Result<CallKey, Box<TransportError>> {
-        self.begin(io, conn, method, timeout, source, (&mut loan, lanes), reply)
+        self.begin(io, conn, method, Timeout::of(timeout), source, (&mut loan, lanes), reply)
     }
 
     /// Starts a call. Whatever happens to it, `reply` hears exactly once; a local one is found under the key. The loan is
@@ -64,7 +65,7 @@ impl Node {
         io: &mut Io<'_, P>,
         conn: ConnId,
         method: &'static Method,
-        timeout: Option<Duration>,
+        timeout: Timeout,
         source: impl Source,
         (loan, lanes): (&mut Option<Loan>, Option<Box<Lanes>>),
         reply: Reply,
@@ -72,22 +73,23 @@ impl Node {
         self.counters.calls.increment();
         let now = io.now();
         self.look(now);
-        let deadline = timeout.map_or(Time::NEVER, |timeout| now.plus(timeout));
+        let deadline = timeout.after(now);
         // The worker's own thread did not read the clock for this: see `looked`.
         let is_local = matches!(reply, Reply::Local);
         self.stale |= is_local;
         let times = (if is_local { now } else { Time::NEVER }, deadline);
         let Some(here) = self.conns.get_mut(conn) else { return self.start_nowhere(conn, reply) };
+        self.alone = here.calls.is_empty();
         if !here.calls.is_queued()
             && let Some(id) = here.calls.next_wire()
         {
             let window = lanes.as_ref().map_or(0, |lanes| lanes.window());
-            let head = RequestHead::new(method, frame::deadline_us(deadline, now), window);
+            let head = RequestHead::new(method, timeout.us(), window);
             let id = if method.is_oneway { CallId::NONE } else { id };
             let kind = source.form().kind(method.is_oneway);
             match send_request(io, conn, id, kind, &head, loan, |out| source.compose(out)) {
                 Ok(()) => {
-                    if is_local && here.calls.is_empty() {
+                    if is_local && self.alone {
                         // It leaves at once, and the server works on it while we do our accounts.
                         io.publish();
                     }
@@ -110,7 +112,15 @@ impl Node {
                 Err(Unsent::Never(error)) => return self.refuse(reply, error),
                 Err(Unsent::TooLarge(limit)) => {
                     let plain = is_plain(loan.as_ref(), lanes.is_some());
-                    return self.start_large(io, conn, method, timeout, &source, (plain, limit), reply);
+                    return self.start_large(
+                        io,
+                        conn,
+                        method,
+                        timeout.duration(),
+                        &source,
+                        (plain, limit),
+                        reply,
+                    );
                 }
                 Err(Unsent::Blocked) => {}
             }
@@ -282,7 +292,34 @@ impl Node {
         Ok(())
     }
 
-    /// The same with bulk, or with no answer at all.
+    /// Shows the answer of `key` to `read` where it landed, if `message` is it and has nothing but bytes: the call is over then.
+    #[inline(always)]
+    pub(crate) fn read_answer<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        key: CallKey,
+        message: &Message<'_>,
+        read: impl FnOnce(&[u8]),
+    ) -> bool {
+        let Some((false, payload)) = frame::Outcome::answer(message.body) else { return false };
+        let Some(here) = self.conns.get_mut(conn) else { return false };
+        let id = CallId::from_aux(message.head.aux);
+        if Kind::parse(message.head.kind) != Ok(Kind::Response)
+            || message.bulk.is_some()
+            || !here.calls.end_by(key, id, || read(payload))
+        {
+            return false;
+        }
+        self.counters.answered.increment();
+        self.calls_live -= 1;
+        if here.calls.is_queued() {
+            self.send_requests(io, conn);
+        }
+        true
+    }
+
+    /// As [`Node::answered`], with bulk or with no answer at all.
     #[cold]
     fn answered_otherwise<P: Port>(
         &mut self,

@@ -160,6 +160,8 @@ pub(crate) struct Node {
     seen: Time,
     /// Calls were started, or handlers left pending, with that time, which may have been old.
     stale: bool,
+    /// See [`Node::is_alone`].
+    alone: bool,
 }
 
 impl Node {
@@ -189,6 +191,7 @@ impl Node {
             epoch: Instant::now(),
             seen: Time(0),
             stale: false,
+            alone: false,
         }
     }
 
@@ -198,10 +201,10 @@ impl Node {
         known.map_or(CloseReason::Local, |(_, reason)| reason.clone())
     }
 
-    /// Whether the connection has no other call under way than the one that was started last.
+    /// Whether there was no call on its connection when the last one began, not even an ended one that nobody had taken.
     #[inline]
-    pub(crate) fn is_alone(&mut self, conn: ConnId) -> bool {
-        self.conns.get_mut(conn).is_none_or(|here| here.calls.is_alone())
+    pub(crate) const fn is_alone(&self) -> bool {
+        self.alone
     }
 
     /// The bytes that a call made by this thread came to, once; see [`Calls::take`].

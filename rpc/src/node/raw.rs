@@ -57,8 +57,8 @@ impl Raw<'_> {
         if catch_unwind(AssertUnwindSafe(run)).is_err() {
             return Ended::Panicked;
         }
-        if let Some(status) = &refusal {
-            return refused(status);
+        if let Some(status) = refusal {
+            return refused(&status);
         }
         match answer.finish() {
             // Its metadata goes before it, so it waits beside.
