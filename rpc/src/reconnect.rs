@@ -3,9 +3,10 @@
 //! ```text
 //!  worker: closed ─► Watcher::ended ─► a thread: wait (jittered back-off) ─► connect ─► swap ─► watch again
 //! ```
-//! A peer that says that it goes away is left in the same way, while calls in flight end on the old connection.
-//! The thread lives only while there is no connection, and holds the client only while it tries: a dropped client is
-//! not dialled for. Calls go to whatever connection there is; on one that ended they fail at once, not run.
+//! A peer that says that it goes away, or asks us to come again, is left in the same way, while calls in flight end on the old
+//! connection, which is closed then.
+//! The thread lives only while there is no connection, or an old one, and holds the client only while it tries: a dropped client
+//! is not dialled for. Calls go to whatever connection there is; on one that ended they fail at once, not run.
 
 use std::{
     fmt,
@@ -186,7 +187,7 @@ impl Line {
         let done = Arc::new(AtomicBool::new(false));
         loop {
             // Behind every call that was made before in the worker's inbox.
-            let _ = self.handle.submit(Command::Retire(conn, Arc::clone(&done)));
+            let _ = self.handle.submit(Command::Retire(conn, None, Arc::clone(&done)));
             std::thread::sleep(Duration::from_millis(1));
             if done.load(Ordering::Acquire) {
                 return true;
@@ -306,19 +307,40 @@ fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect) {
     let mut backoff = Backoff::new(reconnect);
     loop {
         std::thread::sleep(backoff.wait(random()));
-        let Some(owner) = owner.upgrade() else { return };
-        if owner.line().is_left() {
+        let Some(client) = owner.upgrade() else { return };
+        let line = client.line();
+        if line.is_left() {
             return;
         }
-        match owner.line().dial(reconnect.attempt) {
+        let old = line.conn();
+        match line.dial(reconnect.attempt) {
             // Its user left meanwhile: there is nothing to watch.
-            Ok(()) if owner.line().is_left() => return,
+            Ok(()) if line.is_left() => return,
             Ok(()) => {
-                tracing::info!(address = %owner.line().address, "connected again");
-                return watch(&owner);
+                tracing::info!(address = %line.address, "connected again");
+                watch(&client);
+                drop(client);
+                return retire(owner, old);
             }
-            Err(error) => tracing::debug!(%error, address = %owner.line().address, "not connected yet"),
+            Err(error) => tracing::debug!(%error, address = %line.address, "not connected yet"),
         }
+    }
+}
+
+/// Between two looks whether the calls on an old connection have ended.
+const RETIRE_LOOK: Duration = Duration::from_millis(5);
+
+/// Closes the `old` connection when its calls have ended.
+fn retire<T: Lined>(owner: &Weak<T>, old: ConnId) {
+    let done = Arc::new(AtomicBool::new(false));
+    while !done.load(Ordering::Acquire)
+        && let Some(client) = owner.upgrade()
+    {
+        // A full inbox empties soon. Without a worker the connection is gone as well.
+        let line = client.line();
+        let _ = line.handle.submit(Command::Retire(old, Some(line.conn()), Arc::clone(&done)));
+        drop(client);
+        std::thread::sleep(RETIRE_LOOK);
     }
 }
 

@@ -14,7 +14,7 @@ use gimmal_engine::{
 use crate::{
     config::{Config, Limits},
     error::ServeError,
-    node::{Node, Shared},
+    node::{Command, Node, Shared},
     provider::{Any, any_for},
     reflect::{Mirror, serve_reflection},
     route::Route,
@@ -234,6 +234,28 @@ impl Server {
     #[must_use]
     pub fn accepted(&self) -> u64 {
         self.acceptors.iter().map(Acceptor::accepted).sum()
+    }
+
+    /// Connections of each worker.
+    #[must_use]
+    pub fn connections(&self) -> Vec<u64> {
+        self.workers.workers.handles().iter().map(Handle::load).collect()
+    }
+
+    /// Moves connections from workers that have more than their share: their clients are asked to connect again, come to the
+    /// worker with the fewest, and leave the old connection when its calls have ended; no call fails by it. Returns how many
+    /// were asked. A client that does not [reconnect](crate::Reconnect) by itself, as inline and driven ones, stays where it is.
+    pub fn rebalance(&self) -> usize {
+        let loads = self.connections();
+        let share = loads.iter().sum::<u64>().div_ceil(loads.len() as u64);
+        let mut asked = 0;
+        for (handle, load) in self.workers.workers.handles().iter().zip(loads) {
+            let surplus = usize::try_from(load.saturating_sub(share)).unwrap_or(usize::MAX);
+            if surplus > 0 && handle.submit(Command::Shed(surplus)).is_ok() {
+                asked += surplus;
+            }
+        }
+        asked
     }
 
     /// Requests to connect that were turned away by the listener: foreign clients, wrong keys, users not on the list.

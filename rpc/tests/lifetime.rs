@@ -20,6 +20,7 @@ for_each_scheme! {
     a_server_drains_while_another_takes_over
     a_client_goes_when_its_calls_have_ended
     calls_are_made_again_only_where_it_is_safe
+    connections_move_to_the_worker_that_has_few
 }
 
 fn eager() -> Config {
@@ -134,6 +135,53 @@ fn calls_are_made_again_only_where_it_is_safe(scheme: &str) {
     assert_eq!(divide.wait().unwrap(), 2);
     drop(server);
     drop(repeated);
+}
+
+fn connections_move_to_the_worker_that_has_few(scheme: &str) {
+    let mut two = config();
+    two.engine.workers = 2;
+    let fixture = Fixture::with(scheme, "move", two);
+    let server = &fixture.server;
+    let mut clients = [Vec::new(), Vec::new()];
+    for total in 1..=6 {
+        let before = server.connections();
+        let client = fixture.client_with(eager());
+        until("it is counted", || server.connections().iter().sum::<u64>() == total);
+        let worker = usize::from(server.connections()[1] > before[1]);
+        clients[worker].push(client);
+    }
+    assert_eq!(server.rebalance(), 0, "three each");
+    let [stay, leave] = clients;
+    drop(leave);
+    until("three are left", || server.connections() == [3, 0]);
+    // Calls without a pause, and some that take longer than the move.
+    let long: Vec<_> = stay.iter().map(|client| client.later(300)).collect();
+    let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let callers = stay.iter().map(|client| {
+        let (client, stop, made) = (client.clone(), Arc::clone(&stop), Arc::clone(&made));
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                assert_eq!(client.echo("x".into()).wait().unwrap(), "x");
+                made.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    until("calls go through", || made.load(Ordering::Relaxed) > 20);
+    assert_eq!(server.rebalance(), 1);
+    until("one has moved", || server.connections() == [2, 1]);
+    assert_eq!(server.rebalance(), 0);
+    let before = made.load(Ordering::Relaxed);
+    until("calls go on", || made.load(Ordering::Relaxed) > before + 20);
+    for call in long {
+        assert_eq!(call.wait().unwrap(), 300);
+    }
+    stop.store(true, Ordering::Relaxed);
+    callers.into_iter().for_each(|caller| caller.join().unwrap());
+    assert_eq!(stay.iter().map(|client| client.channel().reconnects()).sum::<u64>(), 1);
+    assert_eq!(server.stats().refused, 0);
+    let ran = fixture.counts.ran.load(Ordering::SeqCst);
+    assert_eq!(ran, made.load(Ordering::Relaxed), "each ran once");
 }
 
 /// Calls without a pause while the server is replaced three times: none that is idempotent fails.

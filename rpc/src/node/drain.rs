@@ -3,8 +3,9 @@
 //!
 //! ```text
 //!  server: drain ─ GoAway ─► client: Watcher::leaving ─► a thread dials the next server; calls in flight go on here
+//!          shed  ─ GoAway ─► the same, and the next connection is to another worker of the same server
 //! ```
-//! A request that crosses the GoAway on its way is refused, not run.
+//! A request that crosses the GoAway on its way is refused, not run, by a server that drains; otherwise it is served.
 
 use std::sync::{
     Arc,
@@ -16,7 +17,7 @@ use gimmal_engine::{
     transport::{ConnId, Port},
 };
 
-use super::Node;
+use super::{Node, REMEMBERED};
 use crate::{frame::Kind, id::CallId};
 
 impl Node {
@@ -25,6 +26,19 @@ impl Node {
     pub(crate) fn drain<P: Port>(&mut self, io: &mut Io<'_, P>) {
         let all: Vec<ConnId> = self.conns.iter_mut().map(|(conn, _)| conn).collect();
         for conn in all {
+            self.owe_go_away(io, conn);
+        }
+    }
+
+    /// Asks the clients of `count` connections, of those that were not asked yet, to come again.
+    #[cold]
+    pub(super) fn shed<P: Port>(&mut self, io: &mut Io<'_, P>, count: usize) {
+        let unasked = self.conns.iter_mut().filter(|(_, here)| !here.was_asked);
+        let asked: Vec<ConnId> = unasked.take(count).map(|(conn, _)| conn).collect();
+        for conn in asked {
+            if let Some(here) = self.conns.get_mut(conn) {
+                here.was_asked = true;
+            }
             self.owe_go_away(io, conn);
         }
     }
@@ -52,16 +66,39 @@ impl Node {
         }
     }
 
-    /// Closes `conn` if none of our calls is on it any more; `done` then.
+    /// Closes `conn` if none of our calls is on it any more; `done` then. Calls that come for it later go to `next`.
     #[cold]
-    pub(super) fn retire<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, done: &Arc<AtomicBool>) {
-        let idle = match self.conns.get_mut(conn) {
-            Some(here) => here.calls.any_live().is_none(),
-            None => true,
-        };
-        if idle {
+    pub(super) fn retire<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        next: Option<ConnId>,
+        done: &Arc<AtomicBool>,
+    ) {
+        if let Some(here) = self.conns.get_mut(conn) {
+            if here.calls.any_live().is_some() {
+                return;
+            }
+            if let Some(next) = next {
+                if self.moved.len() == REMEMBERED {
+                    self.moved.pop_front();
+                }
+                self.moved.push_back((conn, next));
+            }
             io.close(conn);
-            done.store(true, Ordering::Release);
         }
+        done.store(true, Ordering::Release);
+    }
+
+    /// The connection to which calls for `conn` go: another one when its client has moved since they were made.
+    #[inline]
+    pub(super) fn successor(&self, conn: ConnId) -> ConnId {
+        if self.moved.is_empty() { conn } else { self.last_successor(conn) }
+    }
+
+    #[cold]
+    fn last_successor(&self, conn: ConnId) -> ConnId {
+        // In the order in which they moved: one look goes along the whole way.
+        self.moved.iter().fold(conn, |conn, (old, next)| if *old == conn { *next } else { conn })
     }
 }

@@ -81,10 +81,12 @@ pub(crate) enum Command {
     Cancel(ConnId, Arc<CallCell>),
     /// Tell this one when the connection ends.
     Watch(ConnId, Arc<dyn Watcher>),
-    /// Close the connection if none of our calls is on it any more, and say so.
-    Retire(ConnId, Arc<AtomicBool>),
+    /// Close the connection if none of our calls is on it any more, and say so. What comes late goes to the next, if it is named.
+    Retire(ConnId, Option<ConnId>, Arc<AtomicBool>),
     /// Tell every peer that this side takes no more calls.
     Drain,
+    /// Ask so many clients to come again, to another worker.
+    Shed(usize),
     /// Something is ready; a turn will find it.
     Look,
 }
@@ -119,6 +121,8 @@ struct Conn {
     watcher: Option<Arc<dyn Watcher>>,
     /// The peer has not been told yet that we take no more calls.
     owes_go_away: bool,
+    /// The peer was asked to come again.
+    was_asked: bool,
     /// Its number on the server's roll.
     number: u64,
 }
@@ -145,6 +149,8 @@ pub(crate) struct Node {
     /// Calls of closed connections whose outcome the worker's own thread has not taken.
     graves: Vec<(ConnId, Calls)>,
     closings: VecDeque<(ConnId, CloseReason)>,
+    /// Connections that clients of this worker left for others, in that order, and for which.
+    moved: VecDeque<(ConnId, ConnId)>,
     /// Earliest deadline of any call or handler, or earlier.
     next_deadline: Time,
     /// Connections whose turn it is in `expire`; its memory is used again.
@@ -184,6 +190,7 @@ impl Node {
             conns: ConnMap::new(),
             graves: Vec::new(),
             closings: VecDeque::with_capacity(REMEMBERED),
+            moved: VecDeque::new(),
             next_deadline: Time::NEVER,
             due: Vec::with_capacity(64),
             mark: 0,
@@ -327,6 +334,7 @@ impl App for Node {
                 streams_seen: false,
                 watcher: None,
                 owes_go_away: false,
+                was_asked: false,
                 number,
             },
         );
@@ -409,6 +417,7 @@ impl App for Node {
         match command {
             Command::Call { conn, method, timeout, body, loan, form, lanes, responder } => {
                 let (reply, beside) = (crate::calls::Reply::Cell(responder), (loan, lanes));
+                let conn = self.successor(conn);
                 // The cell has heard if it failed.
                 let _ = if form.is_large {
                     self.counters.large.increment();
@@ -417,13 +426,14 @@ impl App for Node {
                     self.start(io, conn, method, timeout, Composed(body, form), beside, reply)
                 };
             }
-            Command::Cancel(conn, cell) => self.cancel_cell(io, conn, &cell),
+            Command::Cancel(conn, cell) => self.cancel_cell(io, self.successor(conn), &cell),
             Command::Watch(conn, watcher) => match self.conns.get_mut(conn) {
                 Some(here) => here.watcher = Some(watcher),
                 None => watcher.ended(&self.closing(conn)),
             },
-            Command::Retire(conn, done) => self.retire(io, conn, &done),
+            Command::Retire(conn, next, done) => self.retire(io, conn, next, &done),
             Command::Drain => self.drain(io),
+            Command::Shed(count) => self.shed(io, count),
             Command::Look => {}
         }
     }

@@ -65,7 +65,7 @@ fn a_server_that_drains_answers_what_runs_and_refuses_the_rest() {
             );
             add(&mut sums, &run);
             let done = Arc::new(AtomicBool::new(false));
-            run.client.with(|node, io| node.retire(io, conn, &done));
+            run.client.with(|node, io| node.retire(io, conn, None, &done));
             assert!(done.load(Ordering::Relaxed), "{what}: no call is on it");
             for _ in 0..3000 {
                 run.turns();

@@ -334,7 +334,7 @@ impl<'a> Storm<'a> {
         let draining = run.server.app().shared.draining.load(Ordering::Relaxed);
         if let Some(conn) = run.conn {
             if draining {
-                run.client.with(|node, io| node.retire(io, conn, &Arc::default()));
+                run.client.with(|node, io| node.retire(io, conn, None, &Arc::default()));
             } else if choices.once_in(700) {
                 run.server.app().shared.draining.store(true, Ordering::Relaxed);
                 run.server.with(|node, io| node.drain(io));
