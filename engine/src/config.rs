@@ -107,6 +107,9 @@ impl Config {
         if port.connections == 0 || port.connections > 1 << 20 {
             return field("port.connections", port.connections.into(), "1 to 1,048,576");
         }
+        if port.user_pieces_max > 1 << 20 {
+            return field("port.user_pieces_max", port.user_pieces_max.into(), "at most 1,048,576");
+        }
         if !(1..=256).contains(&self.workers) {
             return field("workers", self.workers as u64, "1 to 256");
         }
@@ -180,6 +183,11 @@ impl fmt::Display for Plan {
         writeln!(f, "sends              {}, one signal in {}", port.sends, port.signal_interval)?;
         let pages = if port.huge_pages { "huge pages where the system has them" } else { "normal pages" };
         writeln!(f, "bulk               on {pages}; what came of it is in Gate::memory")?;
+        writeln!(
+            f,
+            "user memory        at most {} bytes in {} pieces stay registered, for each worker and device",
+            port.user_bytes_max, port.user_pieces_max
+        )?;
         write!(f, "workers            {} on cores {:?}", self.config.workers, self.config.cores)
     }
 }
@@ -195,16 +203,18 @@ mod tests {
         assert!(
             plan.to_string().contains("held frames        at most 65536 bytes of the ring, or 16 receives")
         );
+        assert!(plan.to_string().contains("at most 67108864 bytes in 256 pieces stay registered"));
     }
 
     #[test]
     fn bad_fields_are_named() {
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 10] = [
+        let changes: [(Change, &str); 11] = [
             (|c| c.port.ring_bytes = 5000, "port.ring_bytes is 5000"),
             (|c| c.port.slot_bytes = 17, "port.slot_bytes is 17"),
             (|c| c.port.arrivals = 3, "port.arrivals is 3"),
             (|c| c.port.signal_interval = 100, "port.signal_interval is 100"),
+            (|c| c.port.user_pieces_max = (1 << 20) + 1, "port.user_pieces_max is 1048577"),
             (|c| c.workers = 0, "workers is 0"),
             (
                 |c| {

@@ -295,6 +295,9 @@
 //! let mut loan = client.channel().loan(100_000)?;
 //! loan.fill(1);
 //! assert_eq!(client.put("name".into(), loan).wait()?, 100_000);
+//! // Memory of your own, as it lies: over RDMA it is registered once and read there, over shared memory copied once.
+//! let kept = gimmal::UserBytes::new(vec![1; 100_000]);
+//! assert_eq!(client.put("again".into(), client.channel().lend(&kept)?).wait()?, 100_000);
 //! # Ok(())
 //! # }
 //! ```

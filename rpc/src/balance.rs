@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_engine::transport::{Loan, LoanError, PortError};
+use gimmal_engine::transport::{Loan, LoanError, PortError, UserBytes};
 
 use crate::{
     cell::Outcome,
@@ -307,10 +307,18 @@ impl Channel for Balanced {
     }
 
     fn loan(&self, _: usize) -> Result<Loan, AllocateError> {
-        let why = "a loan belongs to one connection: take it, and make its call, on `Balanced::ordered(key)`";
-        let provider = "bulk on a balanced channel";
-        Err(AllocateError(LoanError::Port(PortError::Unavailable { provider, why: why.to_owned() })))
+        Err(belongs_to_one())
     }
+
+    fn lend(&self, _: &UserBytes) -> Result<Loan, AllocateError> {
+        Err(belongs_to_one())
+    }
+}
+
+fn belongs_to_one() -> AllocateError {
+    let why = "a loan belongs to one connection: take it, and make its call, on `Balanced::ordered(key)`";
+    let provider = "bulk on a balanced channel";
+    AllocateError(LoanError::Port(PortError::Unavailable { provider, why: why.to_owned() }))
 }
 
 /// A call at one of the servers.

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use gimmal_engine::transport::{Bulk, Loan};
+use gimmal_engine::transport::{Bulk, Loan, UserBytes};
 
 use crate::{
     cell::{AnswerBytes, Outcome},
@@ -166,6 +166,14 @@ pub trait Channel: Clone {
     /// # Errors
     /// See [`LoanError`](gimmal_engine::transport::LoanError).
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError>;
+
+    /// Memory of the user's to be sent as an argument, without a copy where the provider can: registered as it lies over a
+    /// device, and kept so for the next time; copied once over shared memory. Over a device this may take a while the
+    /// first time.
+    ///
+    /// # Errors
+    /// See [`LoanError`](gimmal_engine::transport::LoanError).
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError>;
 
     /// A call of a raw method by hand: no macro, no codec.
     #[inline]

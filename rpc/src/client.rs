@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_engine::transport::{Address, ConnId, Key, Loan, Negotiated, PortCounters};
+use gimmal_engine::transport::{Address, ConnId, Key, Loan, Negotiated, PortCounters, UserBytes, UserMemory};
 
 use crate::{
     cell::{CallCell, Outcome, Pool, Responder},
@@ -188,6 +188,12 @@ impl Client {
     pub fn stats(&self) -> Stats {
         self.inner.workers.stats()
     }
+
+    /// What became of the user memory that these workers lent.
+    #[must_use]
+    pub fn user_memory(&self) -> UserMemory {
+        self.inner.workers.user_memory()
+    }
 }
 
 /// Configures a client.
@@ -313,6 +319,11 @@ impl Channel for Client {
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
         let line = &self.inner.line;
         Ok(line.handle.allocate(line.conn(), bytes.max(1))?.truncate(bytes))
+    }
+
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+        let line = &self.inner.line;
+        Ok(line.handle.lend(line.conn(), bytes)?)
     }
 }
 

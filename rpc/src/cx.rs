@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_engine::transport::{ConnId, Credentials, Loan, Negotiated, Time};
+use gimmal_engine::transport::{ConnId, Credentials, Loan, Negotiated, Time, UserBytes};
 
 use crate::{
     error::AllocateError,
@@ -121,6 +121,15 @@ impl Cx {
     /// See [`LoanError`](gimmal_engine::transport::LoanError).
     pub fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
         self.peer.reach.allocate(self.peer.conn, bytes)
+    }
+
+    /// Memory of the user's that can go with the answer, without a copy where the provider can; see [`Channel::lend`](crate::Channel::lend).
+    /// A large piece that is lent for the first time is better lent on a thread of its own.
+    ///
+    /// # Errors
+    /// See [`LoanError`](gimmal_engine::transport::LoanError).
+    pub fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+        self.peer.reach.lend(self.peer.conn, bytes)
     }
 }
 

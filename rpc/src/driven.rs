@@ -21,7 +21,7 @@ use std::{
 
 use gimmal_engine::{
     Alarm, App as _, Inline, Rest,
-    transport::{Address, CloseReason, ConnId, Loan, Negotiated},
+    transport::{Address, CloseReason, ConnId, Loan, Negotiated, UserBytes},
 };
 
 use crate::{
@@ -263,6 +263,10 @@ impl Channel for DrivenClient {
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
         let handle = self.core.inline.borrow().handle();
         Ok(handle.allocate(self.core.conn, bytes.max(1))?.truncate(bytes))
+    }
+
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+        Ok(self.core.inline.borrow().handle().lend(self.core.conn, bytes)?)
     }
 }
 

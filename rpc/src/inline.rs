@@ -11,7 +11,7 @@ use std::{
 
 use gimmal_engine::{
     Inline,
-    transport::{Address, ConnId, Loan, Negotiated},
+    transport::{Address, ConnId, Loan, Negotiated, UserBytes},
 };
 
 use crate::{
@@ -223,6 +223,10 @@ impl Channel for InlineClient {
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
         let handle = self.core.inline.borrow().handle();
         Ok(handle.allocate(self.core.conn, bytes.max(1))?.truncate(bytes))
+    }
+
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+        Ok(self.core.inline.borrow().handle().lend(self.core.conn, bytes)?)
     }
 }
 

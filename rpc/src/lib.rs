@@ -91,7 +91,9 @@ pub use error::{AllocateError, CallError, ConnectError, ServeError, TransportErr
 #[cfg(feature = "zerocopy")]
 pub use flat::{InPlace, Zerocopy};
 pub use gimmal_engine as engine;
-pub use gimmal_engine::transport::{Allow, Bulk, Credentials, Key, KeyError, Loan, Negotiated};
+pub use gimmal_engine::transport::{
+    Allow, Bulk, Credentials, Key, KeyError, Loan, Negotiated, UserBytes, UserMemory,
+};
 pub use gimmal_macros::service;
 pub use inline::InlineClient;
 pub use layer::{Guarded, Hedge, Layer, Layered, Retry, RetryPolicy, ServerLayer};

@@ -8,7 +8,9 @@ use std::{
 
 use gimmal_engine::{
     Acceptor, Admit, Inline,
-    transport::{Address, Allow, Hello, Key, ListenError, ListenOptions, Provider, Refusal, RejectReason},
+    transport::{
+        Address, Allow, Hello, Key, ListenError, ListenOptions, Provider, Refusal, RejectReason, UserMemory,
+    },
 };
 
 use crate::{
@@ -228,6 +230,12 @@ impl Server {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.workers.stats()
+    }
+
+    /// What became of the user memory that handlers lent, over all workers.
+    #[must_use]
+    pub fn user_memory(&self) -> UserMemory {
+        self.workers.user_memory()
     }
 
     /// Connections accepted so far.

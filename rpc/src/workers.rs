@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use gimmal_engine::{Inline, Io, Plan, StartError, WorkerHandle, Workers, transport::Provider};
+use gimmal_engine::{
+    Inline, Io, Plan, StartError, WorkerHandle, Workers,
+    transport::{Gate as _, Provider, UserMemory},
+};
 
 use crate::{
     config::Limits,
@@ -71,6 +74,11 @@ impl WorkerSet {
 
     pub(crate) fn stats(&self) -> Stats {
         sum(&self.counters)
+    }
+
+    pub(crate) fn user_memory(&self) -> UserMemory {
+        let each = self.workers.handles().iter().map(|handle| handle.gate().user_memory());
+        each.fold(UserMemory::default(), UserMemory::and)
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 use common::{Fixture, ProbeClient, address, config, fate, serve_probe, until};
 use gimmal_rpc::{
     Balanced, Channel, Client, Config, ConnectError, Dns, Fate, Pick, Reconnect, Resolver, Retry,
-    RetryPolicy, ServeError, Server,
+    RetryPolicy, ServeError, Server, UserBytes,
     engine::transport::ListenError,
     reflect::{Health, ReflectionClient},
 };
@@ -136,6 +136,7 @@ fn a_key_keeps_its_server(scheme: &str) {
     // Loans belong to a connection, and the error says where to take them.
     let error = balanced.loan(100).unwrap_err().to_string();
     assert!(error.contains("Balanced::ordered"), "{error}");
+    assert_eq!(balanced.lend(&UserBytes::new(vec![1])).unwrap_err().to_string(), error);
     assert!(balanced.ordered("key").unwrap().loan(100).is_ok());
 }
 

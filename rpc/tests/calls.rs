@@ -346,3 +346,67 @@ mod bincode {
         drop(server);
     }
 }
+
+mod user_memory {
+    use std::sync::Arc;
+
+    use gimmal_rpc::{Bulk, UserBytes, UserMemory, WithLoan};
+
+    use super::*;
+
+    #[gimmal_rpc::service(crate = gimmal_rpc)]
+    trait Shelf {
+        async fn page(&self, cx: &Cx) -> Result<WithLoan<u64>, String>;
+        async fn read(&self, cx: &Cx, bytes: Bulk) -> u64;
+    }
+
+    struct Page(UserBytes);
+
+    impl Shelf for Page {
+        async fn page(&self, cx: &Cx) -> Result<WithLoan<u64>, String> {
+            let loan = cx.lend(&self.0).map_err(|error| error.to_string())?;
+            Ok(WithLoan::new(sum(&loan), loan))
+        }
+
+        async fn read(&self, _: &Cx, bytes: Bulk) -> u64 {
+            sum(&bytes)
+        }
+    }
+
+    for_each_scheme! { user_memory_is_registered_or_copied_once_each_way }
+
+    /// Three loans of the same memory, over a device or not.
+    fn known(seen: UserMemory, bytes: usize) {
+        let registered_bytes = bytes as u64;
+        let lent = UserMemory { misses: 1, hits: 2, pieces: 1, registered_bytes, ..UserMemory::default() };
+        let copied = UserMemory { copies: 3, copied_bytes: 3 * registered_bytes, ..UserMemory::default() };
+        assert!(seen == lent || seen == copied, "{seen:?}");
+    }
+
+    fn user_memory_is_registered_or_copied_once_each_way(scheme: &str) {
+        let owner: Arc<[u8]> = (0..300_001).map(pattern).collect();
+        let bytes = UserBytes::new(Arc::clone(&owner));
+        let url = common::address(scheme, "shelf");
+        let page = Page(bytes.clone());
+        let server = Server::builder().service(serve_shelf(page)).config(config()).listen(&url).unwrap();
+        let url = server.address().to_string();
+        let client = ShelfClient::new(Client::builder().config(config()).connect(&url).unwrap());
+        for _ in 0..3 {
+            let pulled = client.page().wait().unwrap();
+            assert_eq!((&*pulled, pulled.value), (&owner[..], sum(&owner)));
+            let loan = client.channel().lend(&bytes).unwrap();
+            assert_eq!(client.read(loan).wait().unwrap(), sum(&owner));
+        }
+        known(server.user_memory(), owner.len());
+        known(client.channel().user_memory(), owner.len());
+        let empty = client.channel().lend(&UserBytes::new(Vec::new())).unwrap();
+        assert_eq!(client.read(empty).wait().unwrap(), 0);
+        // The server keeps its page, and nobody else does once the last loan of it came back.
+        bytes.forget();
+        drop(bytes);
+        common::until("only the page is left", || Arc::strong_count(&owner) == 2);
+        assert_eq!(server.user_memory().pieces, 0);
+        drop(server);
+        common::until("nothing is left", || Arc::strong_count(&owner) == 1);
+    }
+}

@@ -22,5 +22,6 @@ for device in "$rxe" "$siw"; do
     check "pool over $device" sh -c "timeout 20 $bin/pool rdma://$device:7623 | grep '16 resource exhausted'"
     check "watch over $device" sh -c "timeout 20 $bin/watch rdma://$device:7624 | grep 'readings sent'"
     check "driven over $device" sh -c "timeout 20 $bin/driven rdma://$device:7626 | grep 'are 338350'"
-    check "kv over $device" sh -c "timeout 20 $bin/kv rdma://$device:7625 | grep 'get  large: 1048576 bytes, 1048576 of them x'"
+    check "kv over $device" sh -c "timeout 20 $bin/kv rdma://$device:7625 | grep -A9 'get  large: 1048576 bytes, 1048576 of them x' |
+        grep 'lent: 1 registered, 1 known already, 0 copied'"
 done

@@ -24,7 +24,7 @@ use crate::verbs::{Verbs, VerbsConnecting, VerbsGate, VerbsIncoming, VerbsLink, 
 use crate::{
     AcceptError, Address, ConnId, ConnectError, ConnectOptions, Connecting, Exposed, Gate, Hello, Incoming,
     ListenError, ListenOptions, Listener, Loan, LoanError, PoolMemory, PortConfig, PortError, Provider,
-    Refusal, RejectReason,
+    Refusal, RejectReason, UserBytes, UserMemory,
 };
 
 /// Shared memory's number in a [`ConnId`].
@@ -263,6 +263,30 @@ impl Gate for AnyGate {
             SIM => gates.sim.as_ref().map_err(|_| LoanError::Closed)?.allocate(id, bytes),
             _ => Err(LoanError::Closed),
         }
+    }
+
+    fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {
+        let (gates, id) = (&self.gates, inner(conn));
+        match number(conn) {
+            #[cfg(feature = "shm")]
+            SHM => gates.shm.as_ref().map_err(|_| LoanError::Closed)?.lend(id, bytes),
+            #[cfg(feature = "verbs")]
+            VERBS => gates.verbs.as_ref().map_err(|_| LoanError::Closed)?.lend(id, bytes),
+            #[cfg(feature = "sim")]
+            SIM => gates.sim.as_ref().map_err(|_| LoanError::Closed)?.lend(id, bytes),
+            _ => Err(LoanError::Closed),
+        }
+    }
+
+    fn user_memory(&self) -> UserMemory {
+        let mut sum = UserMemory::default();
+        #[cfg(feature = "shm")]
+        self.gates.shm.iter().for_each(|gate| sum = sum.and(gate.user_memory()));
+        #[cfg(feature = "verbs")]
+        self.gates.verbs.iter().for_each(|gate| sum = sum.and(gate.user_memory()));
+        #[cfg(feature = "sim")]
+        self.gates.sim.iter().for_each(|gate| sum = sum.and(gate.user_memory()));
+        sum
     }
 
     fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {

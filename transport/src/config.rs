@@ -27,6 +27,11 @@ pub struct PortConfig {
     pub bulk_piece_bytes: u32,
     /// Largest bulk a peer may make us pull, bytes.
     pub bulk_bytes_max: u64,
+    /// User memory that is kept registered for its next loan, bytes for each device and port; what is in use counts, and
+    /// may be more. 0: none is kept. verbs only.
+    pub user_bytes_max: u64,
+    /// The same in pieces, each of which is a registration.
+    pub user_pieces_max: u32,
     /// Connections one port may have.
     pub connections: u32,
     /// Whether the port's owner polls it all the time, whatever else it does. The peer is told: only who says so is
@@ -55,6 +60,8 @@ impl Default for PortConfig {
             responder_resources: 16,
             bulk_piece_bytes: 64 << 10,
             bulk_bytes_max: 64 << 30,
+            user_bytes_max: 64 << 20,
+            user_pieces_max: 256,
             connections: 1024,
             attended: true,
             checksum: false,

@@ -551,6 +551,9 @@ pub enum AccessError {
         at: u64,
     },
     /// It was not made.
+    #[error("a loan of user memory is read only, and a read would write it")]
+    ReadOnly,
+    /// It was not made.
     #[error("no such memory is exposed, or it was withdrawn")]
     NotExposed,
 }

@@ -80,7 +80,7 @@ pub use id::{ConnId, Credit, Position};
 pub use key::{Key, KeyError};
 pub use mem::{
     Accessed, Bulk, Exposed, Holder, Lent, Loan, NotHuge, Offer, OneSided, Pages, PoolMemory, Remote, Run,
-    RxBuf, RxFrame, Words,
+    RxBuf, RxFrame, UserBytes, UserMemory, Words,
 };
 pub use negotiated::{Capabilities, Clamp, Credentials, DataPath, Negotiated, Term};
 pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};

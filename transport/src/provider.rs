@@ -26,7 +26,7 @@ use crate::{
     AcceptError, AccessError, Address, Batch, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions,
     Credit, Hello, ListenError, ListenOptions, LoanError, PortConfig, PortCounters, PortError, Position,
     Refusal, Refused, RejectReason, Tag, Time,
-    mem::{Bulk, Exposed, Loan, Offer, OneSided, PoolMemory, Remote, Run, RxFrame},
+    mem::{Bulk, Exposed, Loan, Offer, OneSided, PoolMemory, Remote, Run, RxFrame, UserBytes, UserMemory},
     sync::Doorbell,
 };
 
@@ -74,6 +74,21 @@ pub trait Gate: Clone + Debug + Send + Sync + 'static {
     /// # Errors
     /// See [`LoanError`].
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError>;
+
+    /// `bytes`, which somebody else owns, as a loan that [is read only](Loan::is_read_only): over a device registered as they
+    /// lie and kept so for the next loan of them, elsewhere copied once into memory that can be offered. As
+    /// [`Gate::allocate`] else; the first loan of them registers, which takes long for large ones (`ibv_reg_mr(3)`).
+    ///
+    /// What is kept registered can be read by every peer that it was ever offered to, until it is
+    /// [forgotten](UserBytes::forget) or makes room for others.
+    ///
+    /// # Errors
+    /// See [`LoanError`]: [`PortError::Memlock`] at the limit of locked memory; EFAULT of `ibv_reg_mr` for a mapped file that
+    /// the kernel does not let a device read.
+    fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError>;
+
+    /// What became of user memory so far: registrations, or copies.
+    fn user_memory(&self) -> UserMemory;
 
     /// Zeroed memory of `bytes` that the peer of `conn` may use by itself once it was shown it (clause 8). Maps and
     /// registers, so for set-up only.

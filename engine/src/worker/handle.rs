@@ -10,7 +10,7 @@ use std::{
 
 use gimmal_transport::{
     Address, ConnId, ConnectError, ConnectOptions, Connecting, Exposed, Gate, Loan, LoanError, Negotiated,
-    PortCounters, Provider,
+    PortCounters, Provider, UserBytes,
 };
 
 use super::{
@@ -127,6 +127,15 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
     /// See [`LoanError`].
     pub fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
         self.gate.allocate(conn, bytes)
+    }
+
+    /// Memory of the user's as a loan for `conn`, without a copy where the provider can; [`Gate::lend`] says how, and what it
+    /// counts is in [`Gate::user_memory`] of [`WorkerHandle::gate`].
+    ///
+    /// # Errors
+    /// See [`LoanError`].
+    pub fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {
+        self.gate.lend(conn, bytes)
     }
 
     /// Zeroed memory that the peer of `conn` may use by itself once [`Io::show`](crate::Io::show) told it where; for set-up

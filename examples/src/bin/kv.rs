@@ -1,4 +1,4 @@
-//! A key-value store: keys are read where they landed, values are lent; the service uses bincode.
+//! A key-value store: keys are read where they landed, values are lent as they lie; the service uses bincode.
 //!
 //! `kv` or, in the lab, `kv rdma://$GIMMAL_RXE_ADDR:7612`
 
@@ -9,13 +9,13 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-use gimmal::{Answer, Bincode, Bulk, Channel as _, Code, Cx, Status, WithLoan};
+use gimmal::{Answer, Bincode, Bulk, Channel as _, Code, Cx, Status, UserBytes, WithLoan};
 
 #[gimmal::service(codec = Bincode)]
 trait Kv {
     /// Keeps `value` as it lies where it was brought: it never passes a codec. Returns whether the key was new.
     async fn put(&self, cx: &Cx, key: String, value: Bulk) -> bool;
-    /// A value of any size, lent.
+    /// A value of any size, lent as it lies: over a device it is registered once, and read there by every client.
     async fn get(&self, cx: &Cx, key: String) -> Result<WithLoan<u64>, String>;
     /// A small value, by a key that is read in the ring and copied nowhere; the value is written into the ring.
     #[raw]
@@ -24,19 +24,23 @@ trait Kv {
 
 #[derive(Default)]
 struct Store {
-    values: RwLock<HashMap<String, Bulk>>,
+    values: RwLock<HashMap<String, UserBytes>>,
 }
 
 impl Kv for Store {
     async fn put(&self, _: &Cx, key: String, value: Bulk) -> bool {
-        self.values.write().unwrap_or_else(PoisonError::into_inner).insert(key, value).is_none()
+        let mut values = self.values.write().unwrap_or_else(PoisonError::into_inner);
+        let old = values.insert(key, UserBytes::new(value));
+        drop(values);
+        // Nobody will ask for it again, so its memory need not wait until others want the room.
+        old.inspect(UserBytes::forget).is_none()
     }
 
     async fn get(&self, cx: &Cx, key: String) -> Result<WithLoan<u64>, String> {
         let values = self.values.read().unwrap_or_else(PoisonError::into_inner);
-        let value = values.get(&key).ok_or_else(|| format!("no key {key:?}"))?;
-        let mut loan = cx.loan(value.len()).map_err(|error| error.to_string())?;
-        loan.copy_from_slice(value);
+        let value = values.get(&key).cloned().ok_or_else(|| format!("no key {key:?}"))?;
+        drop(values);
+        let loan = cx.lend(&value).map_err(|error| error.to_string())?;
         Ok(WithLoan::new(value.len() as u64, loan))
     }
 
@@ -61,13 +65,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("put  {key}: {bytes} bytes, new: {}", client.put(key.to_owned(), value).wait()?);
     }
     println!("peek small: {} bytes", client.peek(b"small").wait_with(<[u8]>::len)?);
-    let pulled = client.get(large).wait()?;
-    println!(
-        "get  large: {} bytes, {} of them x",
-        pulled.value,
-        pulled.iter().filter(|x| **x == b'x').count()
-    );
+    for _ in 0..2 {
+        let pulled = client.get(large.clone()).wait()?;
+        let count = pulled.iter().filter(|x| **x == b'x').count();
+        println!("get  large: {} bytes, {count} of them x", pulled.value);
+    }
     println!("get  other: {}", client.get("other".to_owned()).wait().err().ok_or("it is there")?);
     println!("peek other: {}", client.peek(b"other").wait().err().ok_or("it is there")?);
+    let lent = server.user_memory();
+    println!("lent: {} registered, {} known already, {} copied", lent.misses, lent.hits, lent.copies);
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_engine::transport::Loan;
+use gimmal_engine::transport::{Loan, UserBytes};
 
 use crate::{
     again::{Again, repeatable},
@@ -76,6 +76,10 @@ impl<C: Channel> Channel for Hedge<C> {
 
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
         self.channel.loan(bytes)
+    }
+
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+        self.channel.lend(bytes)
     }
 }
 

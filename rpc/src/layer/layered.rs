@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use gimmal_engine::transport::Loan;
+use gimmal_engine::transport::{Loan, UserBytes};
 
 use crate::{
     cell::Outcome,
@@ -91,6 +91,10 @@ impl<C: Channel, L: Layer> Channel for Layered<C, L> {
 
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
         self.channel.loan(bytes)
+    }
+
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+        self.channel.lend(bytes)
     }
 }
 

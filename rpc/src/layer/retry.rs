@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use gimmal_engine::transport::Loan;
+use gimmal_engine::transport::{Loan, UserBytes};
 
 use crate::{
     again::{Again, repeatable},
@@ -92,6 +92,10 @@ impl<C: Channel> Channel for Retry<C> {
 
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
         self.channel.loan(bytes)
+    }
+
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+        self.channel.lend(bytes)
     }
 }
 

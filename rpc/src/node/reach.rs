@@ -12,7 +12,7 @@ use std::{
 use crossbeam::queue::{ArrayQueue, SegQueue};
 use gimmal_engine::{
     WorkerHandle,
-    transport::{ConnId, Loan, LoanError, Provider},
+    transport::{ConnId, Loan, LoanError, Provider, UserBytes},
 };
 
 use super::{Command, Node};
@@ -22,6 +22,7 @@ use crate::{error::AllocateError, stream::Lane};
 trait Worker: Send + Sync {
     fn ring(&self);
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError>;
+    fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError>;
 }
 
 impl<P: Provider> Worker for WorkerHandle<P, Node> {
@@ -32,6 +33,10 @@ impl<P: Provider> Worker for WorkerHandle<P, Node> {
 
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
         Self::allocate(self, conn, bytes)
+    }
+
+    fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {
+        Self::lend(self, conn, bytes)
     }
 }
 
@@ -65,6 +70,11 @@ impl Reach {
         // A provider may not lend nothing; one byte of which none is used is the same.
         let loan = worker.allocate(conn, bytes.max(1))?;
         Ok(loan.truncate(bytes))
+    }
+
+    pub(crate) fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+        let worker = self.worker.get().ok_or(LoanError::Closed)?;
+        Ok(worker.lend(conn, bytes)?)
     }
 
     pub(crate) fn pop_ready(&self) -> Option<u32> {

@@ -10,8 +10,8 @@ use std::{
 };
 
 use gimmal_transport::{
-    Address, Chain, CloseReason, ConnectError, ConnectOptions, Connecting, DataPath, Incoming, ListenOptions,
-    Listener, Port, PortConfig, Provider, Tag, verbs::Verbs,
+    Address, Chain, CloseReason, ConnectError, ConnectOptions, Connecting, DataPath, Gate, Incoming,
+    ListenOptions, Listener, Port, PortConfig, Provider, Tag, UserBytes, verbs::Verbs,
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -299,6 +299,39 @@ fn memlock(host: &str) -> Result<(), Failure> {
     }
 }
 
+/// Role: lends more user memory, piece by piece, than may be locked, or than is kept.
+fn squeeze(host: &str) -> Result<(), Failure> {
+    let pair = Pair::connect(&Verbs::new(), host, &PortConfig::default())?;
+    let gate = pair.a.port.gate();
+    for _ in 0..32 {
+        drop(gate.lend(pair.a.conn(), &UserBytes::new(vec![1; 1 << 20]))?);
+    }
+    println!("{:?}", gate.user_memory());
+    Ok(())
+}
+
+/// What is kept registered of user memory makes room for what is to be, and goes with its port and its last loan.
+fn user_memory(host: &str) -> Result<(), Failure> {
+    let before = resources();
+    let pair = Pair::connect(&Verbs::new(), host, &PortConfig::default())?;
+    let (gate, conn) = (pair.a.port.gate(), pair.a.conn());
+    let lent = [1, 2, 3].map(|byte| gate.lend(conn, &UserBytes::new(vec![byte; 5000])));
+    let [first, second, _] = lent.map(|loan| loan.map_err(|error| error.to_string()));
+    drop(first?);
+    drop((pair, gate));
+    drop(second?);
+    settled_resources(&before)?;
+    let low = "ulimit -l 16384; exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock";
+    for (limit, squeezed) in [(low, true), ("ulimit -l unlimited; exec", false)] {
+        let told = Child::start(limit, "squeeze", host)?.line()?;
+        println!("    {told}");
+        if !told.contains("misses: 32,") || told.contains("evictions: 0,") == squeezed {
+            return Err(format!("it says: {told}").into());
+        }
+    }
+    Ok(())
+}
+
 /// Without credit the device's RNR counter moves; with it, it stands still.
 fn rnr(host: &str) -> Result<(), Failure> {
     let provider = Verbs::new();
@@ -353,6 +386,7 @@ fn main() {
         let result = match role {
             "serve" => serve(host),
             "starve" => starve(host),
+            "squeeze" => squeeze(host),
             other => Err(format!("no role {other}").into()),
         };
         if let Err(error) = result {
@@ -365,11 +399,12 @@ fn main() {
         return;
     }
     type Case = (&'static str, fn(&str) -> Result<(), Failure>);
-    let cases: [Case; 11] = [
+    let cases: [Case; 12] = [
         ("whole life", whole_life),
         ("vanish", vanish),
         ("killed", killed),
         ("memlock", memlock),
+        ("user memory", user_memory),
         ("rnr", rnr),
         ("many", many),
         ("nobody listens", nobody_listens),

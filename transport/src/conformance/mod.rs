@@ -23,6 +23,7 @@ mod publish;
 mod real_time;
 mod refused;
 mod rig;
+mod user_memory;
 #[cfg(feature = "sim")]
 mod virtual_time;
 
@@ -174,6 +175,7 @@ fn cases<P: Provider>() -> Vec<Case<P>> {
     all.extend(poll::cases());
     all.extend(credit::cases());
     all.extend(bulk::cases());
+    all.extend(user_memory::cases());
     all.extend(refused::cases());
     all.extend(one_sided::cases());
     all.extend(connect::cases());

@@ -90,6 +90,13 @@ impl Deref for Bulk {
     }
 }
 
+/// So it can be lent on: see [`UserBytes`](crate::UserBytes).
+impl AsRef<[u8]> for Bulk {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl Drop for Bulk {
     fn drop(&mut self) {
         if let Some(release) = self.memory.release() {

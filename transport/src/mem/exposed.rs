@@ -317,6 +317,7 @@ impl OneSided {
     /// Whether it can be made on `remote` at all.
     pub(crate) fn check(&self, remote: &Remote, atomics: bool) -> Result<(), AccessError> {
         let (at, bytes) = match self {
+            Self::Read { into, .. } if into.is_read_only() => return Err(AccessError::ReadOnly),
             Self::Read { at, into } => (*at, into.len() as u64),
             Self::Write { at, from } => (*at, from.len() as u64),
             Self::CompareSwap { at, .. } | Self::FetchAdd { at, .. } => {

@@ -7,6 +7,8 @@ use std::{
     sync::Arc,
 };
 
+#[cfg(feature = "verbs")]
+use crate::mem::UserBytes;
 use crate::{Violation, mem::Region};
 
 /// Where a loan returns to when it is dropped, on whatever thread.
@@ -20,16 +22,19 @@ pub trait LoanHome: Send + Sync + 'static {
     }
 }
 
-/// A buffer of registered memory. Ours to write until it is offered; its bytes start as they come.
+/// A buffer of registered memory. Ours to write until it is offered, unless it is of [user memory](crate::UserBytes); its
+/// bytes start as they come.
 pub struct Loan {
     bytes: NonNull<u8>,
     len: usize,
     ticket: u64,
     may_be_read: bool,
+    is_read_only: bool,
     home: Arc<dyn LoanHome>,
 }
 
-// SAFETY: a loan is the only owner of its bytes until it is dropped (`Loan::new`'s promise), like a `Box<[u8]>`.
+// SAFETY: a loan is the only owner of its bytes until it is dropped (`Loan::new`'s promise), like a `Box<[u8]>`; of user
+// memory it is one of several that only read.
 unsafe impl Send for Loan {}
 // SAFETY: as above; `&Loan` only reads.
 unsafe impl Sync for Loan {}
@@ -42,7 +47,19 @@ impl Loan {
     /// touches them until then. (A device or a peer may read them while the loan is on offer.)
     #[must_use]
     pub(crate) unsafe fn new(bytes: NonNull<u8>, len: usize, ticket: u64, home: Arc<dyn LoanHome>) -> Self {
-        Self { bytes, len, ticket, may_be_read: false, home }
+        Self { bytes, len, ticket, may_be_read: false, is_read_only: false, home }
+    }
+
+    /// A loan of `bytes` as they lie.
+    ///
+    /// # Safety
+    /// `home` keeps a clone of `bytes` until `give_back(ticket)`.
+    #[cfg(feature = "verbs")]
+    pub(crate) unsafe fn of_user(bytes: &UserBytes, ticket: u64, home: Arc<dyn LoanHome>) -> Self {
+        let at = NonNull::from(&**bytes).cast();
+        // SAFETY: initialised and mapped while somebody keeps them, which is the caller's promise. Others may read them, and
+        // so do we: nothing is written through a loan that is read only.
+        unsafe { Self::new(at, bytes.len(), ticket, home) }.read_only()
     }
 
     /// A loan in memory of its own, for providers that need no registration.
@@ -93,6 +110,19 @@ impl Loan {
         self.may_be_read = true;
     }
 
+    /// The same memory, never to be written again.
+    #[must_use]
+    pub(crate) fn read_only(mut self) -> Self {
+        self.is_read_only = true;
+        self
+    }
+
+    /// Whether it cannot be written: a loan of user memory, on every provider.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
     /// The same memory, used only up to `len`.
     #[must_use]
     pub fn truncate(mut self, len: usize) -> Self {
@@ -105,13 +135,18 @@ impl Deref for Loan {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `new`'s promise: initialised, mapped, and only ours.
+        // SAFETY: `new`'s promise: initialised, mapped, and only ours, or read by all who have it.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.len) }
     }
 }
 
+/// To fill it.
+///
+/// # Panics
+/// When it [cannot be written](Loan::is_read_only).
 impl DerefMut for Loan {
     fn deref_mut(&mut self) -> &mut [u8] {
+        assert!(!self.is_read_only, "a loan of user memory is read only");
         // SAFETY: as in `deref`, and `&mut self` makes the access unique.
         unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.len) }
     }

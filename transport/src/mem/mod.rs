@@ -6,6 +6,7 @@
 //!  ├─ receive ring  ─ the peer writes ─► RxFrame, Run (lent, read only) ─ release ─► credit ─► the peer's again
 //!  RxBuf   an RxFrame's bytes, kept on any thread; Holder is the worker's list of them
 //!  Loan    ours to fill ─ offer ─► the peer may read ─ done ─► ours
+//!  UserBytes  the user's, kept alive ─ lend ─► a Loan that is read only
 //!  Bulk    what a pull brought: ours (verbs), or the peer's memory until it is dropped (shm)
 //!  Exposed ours, and a peer's to use by itself, until it is dropped
 //! ```
@@ -20,6 +21,7 @@ pub mod pages;
 pub mod region;
 pub mod run;
 pub mod rx_frame;
+pub mod user_bytes;
 
 pub use bulk::{Bulk, Release};
 pub use exposed::{Accessed, Exposed, OneSided, Remote, Words};
@@ -29,3 +31,4 @@ pub use pages::{NotHuge, Pages, PoolMemory};
 pub use region::{Access, Region};
 pub use run::{Lent, Run};
 pub use rx_frame::RxFrame;
+pub use user_bytes::{UserBytes, UserMemory};

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{exposed::Exposures, link::hello, pool::Pool};
 use crate::{
-    ConnId, Exposed, Gate, LoanError, PoolMemory, PortConfig, PortError, RejectReason, Waker, mem::Loan,
+    ConnId, Exposed, Gate, LoanError, PoolMemory, PortConfig, PortError, RejectReason, UserBytes, UserMemory,
+    Waker,
+    mem::{Loan, user_bytes::Copies},
 };
 
 /// Where loans come from, and what new connections are made for. Clone and send it anywhere.
@@ -20,6 +22,7 @@ struct Shared {
     pool: Arc<Pool>,
     exposures: Arc<Exposures>,
     open: Mutex<Open>,
+    copies: Copies,
 }
 
 /// Connections that loans may be had for: of each slot the generation, while it is open.
@@ -49,8 +52,8 @@ impl Open {
 impl ShmGate {
     pub(super) fn new(config: PortConfig, waker: Waker) -> Self {
         let pool = Pool::new(config.huge_pages);
-        let (exposures, open) = (Arc::default(), Mutex::default());
-        Self { shared: Arc::new(Shared { config, waker, pool, exposures, open }) }
+        let (exposures, open, copies) = (Arc::default(), Mutex::default(), Copies::default());
+        Self { shared: Arc::new(Shared { config, waker, pool, exposures, open, copies }) }
     }
 
     pub(super) fn config(&self) -> &PortConfig {
@@ -91,6 +94,14 @@ impl Gate for ShmGate {
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
         self.admit(conn, bytes)?;
         Ok(self.shared.pool.allocate(bytes)?)
+    }
+
+    fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {
+        Ok(self.shared.copies.lend(self.allocate(conn, bytes.len())?, bytes))
+    }
+
+    fn user_memory(&self) -> UserMemory {
+        self.shared.copies.counters()
     }
 
     fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {

@@ -15,9 +15,9 @@ use super::{
 use crate::{
     AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Exposed, FrameWord, Gate,
     Loan, LoanError, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError, Position,
-    Refused, Remote, RxFrame, Tag, Time, Waker,
+    Refused, Remote, RxFrame, Tag, Time, UserBytes, UserMemory, Waker,
     frame::{FRAME_WORD_BYTES, span},
-    mem::{Region, Words},
+    mem::{Region, Words, user_bytes::Copies},
     sync::Doorbell,
 };
 
@@ -29,6 +29,7 @@ const INVALID: i32 = 22;
 pub struct SimGate {
     shared: Arc<Shared>,
     port: u64,
+    copies: Arc<Copies>,
 }
 
 impl SimGate {
@@ -67,6 +68,14 @@ impl Gate for SimGate {
             Ok::<_, LoanError>(world.loan_made(id, side))
         })?;
         Loan::anonymous_from(bytes, ticket, self.home()).map_err(|error| no_memory(&error))
+    }
+
+    fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {
+        Ok(self.copies.lend(self.allocate(conn, bytes.len())?, bytes))
+    }
+
+    fn user_memory(&self) -> UserMemory {
+        self.copies.counters()
     }
 
     fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
@@ -109,6 +118,7 @@ struct Local {
 pub struct SimPort {
     shared: Arc<Shared>,
     id: u64,
+    copies: Arc<Copies>,
     config: PortConfig,
     doorbell: Waker,
     slots: Vec<Slot>,
@@ -138,6 +148,7 @@ impl SimPort {
             id,
             config: config.clone(),
             doorbell,
+            copies: Arc::default(),
             slots: Vec::new(),
             free: Vec::new(),
             dirty: Vec::new(),
@@ -233,7 +244,7 @@ impl Port for SimPort {
     type Gate = SimGate;
 
     fn gate(&self) -> SimGate {
-        SimGate { shared: Arc::clone(&self.shared), port: self.id }
+        SimGate { shared: Arc::clone(&self.shared), port: self.id, copies: Arc::clone(&self.copies) }
     }
 
     fn adopt(&mut self, mut link: Link, now: Time) -> Result<ConnId, PortError> {

@@ -53,10 +53,10 @@ impl Conn {
             Err(error) => return Err((error, op)),
         };
         let Some(belongings) = &self.belongings else { return Err((AccessError::Closed, op)) };
-        let pool = belongings.holdings.pool();
+        let (holdings, pool) = (&belongings.holdings, belongings.holdings.pool());
         let lkey = |loan: &Loan| {
-            debug_assert!(pool.lkey(loan).is_some(), "a loan of another port's gate");
-            pool.lkey(loan)
+            debug_assert!(holdings.lkey(loan).is_some(), "a loan of another port's gate");
+            holdings.lkey(loan)
         };
         let (what, local, lkey) = match op {
             OneSided::Read { into: loan, .. } | OneSided::Write { from: loan, .. } if loan.is_empty() => {

@@ -3,7 +3,7 @@
 //! ```text
 //!  VerbsGate ─► ControlHandle      (who asks)
 //!      └──────► Shared ◄─ Lane, control thread
-//!                 ├─ devices: Pd, Cqs, Pool of each device this port has seen
+//!                 ├─ devices: Pd, Cqs, Pool, Borrowed of each device this port has seen
 //!                 ├─ seats:   which ConnIds are taken
 //!                 └─ notes ─► the port, by its doorbell
 //! ```
@@ -17,9 +17,10 @@ use crossbeam::queue::ArrayQueue;
 
 use crate::{
     CloseReason, ConnId, Exposed, LoanError, PoolMemory, PortConfig, PortError,
-    mem::Loan,
+    mem::{Loan, UserBytes, UserMemory},
     provider::{Gate, Waker},
     verbs::{
+        borrowed::Borrowed,
         cq::Cq,
         device::{Context, DeviceLimits, Pd},
         exposed::Exposures,
@@ -62,6 +63,13 @@ impl Gate for VerbsGate {
         Ok(self.admit(conn, bytes)?.pool.allocate(bytes)?.loan)
     }
 
+    fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {
+        if bytes.is_empty() {
+            return Ok(self.allocate(conn, 0)?.read_only());
+        }
+        self.admit(conn, bytes.len())?.borrowed.lend(bytes)
+    }
+
     fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
         self.admit(conn, bytes)?.exposures.expose(bytes)
     }
@@ -69,12 +77,18 @@ impl Gate for VerbsGate {
     fn memory(&self) -> Vec<PoolMemory> {
         lock(&self.shared.devices).iter().flat_map(|device| device.pool.memory()).collect()
     }
+
+    fn user_memory(&self) -> UserMemory {
+        let devices = lock(&self.shared.devices);
+        devices.iter().fold(UserMemory::default(), |sum, device| sum.and(device.borrowed.counters()))
+    }
 }
 
 /// What a port has of one device.
 #[derive(Debug)]
 pub(crate) struct PortDevice {
     pub(crate) pool: Arc<Pool>,
+    pub(crate) borrowed: Arc<Borrowed>,
     pub(crate) exposures: Arc<Exposures>,
     pub(crate) pd: Arc<Pd>,
     cqs: Mutex<Vec<Arc<Cq>>>,
@@ -90,9 +104,10 @@ impl PortDevice {
         let cq = Cq::new(&context, &limits)?;
         let pd = Pd::new(&context)?;
         let pool = Pool::new(Arc::clone(&pd), limits.iwarp, config);
+        let borrowed = Borrowed::new(Arc::clone(&pd), config);
         let exposures = Exposures::new(Arc::clone(&pd), limits.atomics, config.huge_pages);
         let (cqs, grants) = (Mutex::new(vec![cq]), Mutex::default());
-        Ok(Arc::new(Self { pool, exposures, pd, cqs, grants, limits, context }))
+        Ok(Arc::new(Self { pool, borrowed, exposures, pd, cqs, grants, limits, context }))
     }
 
     /// Where the grants of the connection in the seat `index` lie.
@@ -119,10 +134,17 @@ impl PortDevice {
     }
 }
 
+impl Drop for PortDevice {
+    fn drop(&mut self) {
+        self.borrowed.close();
+    }
+}
+
 /// What a port registered for others than its connections.
 #[derive(Debug)]
 pub(crate) struct Lent {
     pool: Arc<Pool>,
+    borrowed: Arc<Borrowed>,
     exposures: Arc<Exposures>,
 }
 
@@ -130,6 +152,7 @@ impl Lent {
     /// The device is being removed, and no queue pair is left that could use a registration: they all go.
     pub(crate) fn revoke(&self) {
         self.pool.revoke();
+        self.borrowed.revoke();
         self.exposures.revoke();
     }
 }
@@ -233,7 +256,11 @@ impl Shared {
         let at = devices.iter().position(|device| device.context.raw().addr() == context)?;
         let device = devices.swap_remove(at);
         self.rings.forget(&device.pd);
-        Some(Lent { pool: Arc::clone(&device.pool), exposures: Arc::clone(&device.exposures) })
+        Some(Lent {
+            pool: Arc::clone(&device.pool),
+            borrowed: Arc::clone(&device.borrowed),
+            exposures: Arc::clone(&device.exposures),
+        })
     }
 
     /// Keeps memory for the next connection; registered, unless its device is gone.

@@ -11,7 +11,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    ConnId, DataPath, Hello, Negotiated, PortConfig, PortError, RejectReason, Trust,
+    ConnId, DataPath, Hello, Loan, Negotiated, PortConfig, PortError, RejectReason, Trust,
     hello::Feature,
     proof::Session,
     verbs::{
@@ -55,6 +55,11 @@ impl Holdings {
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.device.pool
+    }
+
+    /// The key that our own device needs for `loan`.
+    pub(crate) fn lkey(&self, loan: &Loan) -> Option<u32> {
+        self.device.pool.lkey(loan).or_else(|| self.device.borrowed.lkey(loan))
     }
 
     pub(crate) fn exposures(&self) -> &Exposures {

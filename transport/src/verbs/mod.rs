@@ -16,6 +16,8 @@
 mod access;
 mod addresses;
 mod asynchronous;
+mod borrowed;
+mod cache;
 mod close;
 mod cm;
 mod conn;

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     PortError,
-    mem::Region,
+    mem::{Region, UserBytes},
     verbs::{device::Pd, sys},
 };
 
@@ -36,6 +36,8 @@ pub(crate) enum Purpose {
         /// iWARP: the sink of a READ needs remote write.
         iwarp: bool,
     },
+    /// The peer reads user memory, which nobody writes.
+    Lent,
     /// The peer reads, writes and, where the device can, changes words.
     Exposed { atomics: bool },
     /// What the user of the raw CM lets a peer do.
@@ -56,6 +58,7 @@ impl Purpose {
             Self::Bulk { iwarp: true } => {
                 flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_READ | flags::IBV_ACCESS_REMOTE_WRITE
             }
+            Self::Lent => flags::IBV_ACCESS_REMOTE_READ,
             Self::Exposed { atomics } => {
                 let mut access = flags::IBV_ACCESS_LOCAL_WRITE
                     | flags::IBV_ACCESS_REMOTE_READ
@@ -100,6 +103,11 @@ impl Mr {
         Self::with(pd, region, purpose.access())
     }
 
+    /// Registers user memory, to be read; whoever uses the keys keeps a clone of `bytes`.
+    pub(crate) fn lent(pd: &Arc<Pd>, bytes: &UserBytes) -> Result<Self, PortError> {
+        Self::at(pd, NonNull::from(&**bytes).cast(), bytes.len(), Purpose::Lent.access())
+    }
+
     /// The same, and the device may write it in any order; in the usual one, when it refuses that.
     pub(crate) fn relaxed(pd: &Arc<Pd>, region: &Region, purpose: Purpose) -> Result<Self, PortError> {
         let relaxed = purpose.access() | RELAXED_ORDERING;
@@ -110,11 +118,16 @@ impl Mr {
     }
 
     fn with(pd: &Arc<Pd>, region: &Region, access: i32) -> Result<Self, PortError> {
+        Self::at(pd, region.base(), region.len(), access)
+    }
+
+    fn at(pd: &Arc<Pd>, bytes: NonNull<u8>, len: usize, access: i32) -> Result<Self, PortError> {
         let started = Instant::now();
-        // SAFETY: the range is exactly a live mapping, readable and writable; what the device may do with it is the
-        // purpose's `access`, and nobody here holds a reference into a range that it lets others write.
-        let raw = unsafe { sys::ibv_reg_mr(pd.raw(), region.base().as_ptr().cast(), region.len(), access) };
-        let raw = sys::pointer_result(raw).map_err(|errno| registration_error(errno, region.len()))?;
+        // SAFETY: the range is exactly a live mapping, readable and writable, or memory that its owner keeps and that
+        // `access` only lets be read; what the device may do with it is the purpose's `access`, and nobody here holds a
+        // reference into a range that it lets others write.
+        let raw = unsafe { sys::ibv_reg_mr(pd.raw(), bytes.as_ptr().cast(), len, access) };
+        let raw = sys::pointer_result(raw).map_err(|errno| registration_error(errno, len))?;
         COUNT.fetch_add(1, Ordering::Relaxed);
         let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         NANOSECONDS.fetch_add(took, Ordering::Relaxed);

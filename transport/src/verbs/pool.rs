@@ -140,7 +140,8 @@ impl Pool {
     }
 }
 
-fn removed() -> LoanError {
+/// Nothing can be had of a device that is gone.
+pub(crate) fn removed() -> LoanError {
     PortError::NoDevice { detail: "it was removed".to_owned() }.into()
 }
 

@@ -13,7 +13,9 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
-use gimmal::{CallError, Client, Server, TransportError, engine::transport::CloseReason};
+use gimmal::{
+    CallError, Channel as _, Client, Server, TransportError, UserBytes, engine::transport::CloseReason,
+};
 
 use crate::tally::{Book, TallyClient, serve_tally};
 
@@ -111,7 +113,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let idle = connect()?;
     // Registered memory that is out on loan must not hold the device.
-    let loan = gimmal::Channel::loan(&idle, 100_000)?;
+    let loan = idle.loan(100_000)?;
+    // Neither may memory of the user's, lent or kept registered for another loan.
+    let owners: [Arc<[u8]>; 2] = [Arc::from([1; 50_000]), Arc::from([2; 5000])];
+    let [lent, kept] = owners.each_ref().map(|owner| idle.lend(&UserBytes::new(Arc::clone(owner))));
+    let lent = lent?;
+    drop(kept?);
+    ensure!(owners.iter().all(|owner| Arc::strong_count(owner) == 2), "lent, and nobody keeps it");
 
     for round in 1..=2 {
         let counts =
@@ -137,8 +145,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         println!("round {round}: every client calls again {back:?} after rdma link add");
         wait_until("the idle client is back", Duration::from_secs(20), || idle.reconnects() >= round)?;
     }
-    ensure!(gimmal::Channel::loan(&idle, 10).is_ok(), "the idle client has no connection");
-    drop(loan);
+    ensure!(idle.loan(10).is_ok(), "the idle client has no connection");
+    let counts = || owners.each_ref().map(Arc::strong_count);
+    ensure!(counts() == [2, 1] && lent[..] == owners[0][..], "kept over a removal: {:?}", counts());
+    drop((loan, lent));
+    ensure!(counts() == [1, 1], "kept after its loan: {:?}", counts());
     stop.store(true, Ordering::Relaxed);
     for caller in callers {
         let reasons = caller.thread.join().map_err(|_| anyhow::anyhow!("a caller panicked"))??;
