@@ -95,6 +95,7 @@ lab_tier() {
     target/release/gimmal-lab run --fabric rxe --timeout-s 300 -- bash "$PWD/tests/lab_pace.sh" || status=1
     if [ ${#beside[@]} -gt 0 ]; then touch "$begun"; fi
     target/release/gimmal-lab run --fabric none --timeout-s 120 -- bash "$PWD/tests/lab_none.sh" || status=1
+    target/release/gimmal-lab run --nodes 2 --fabric both --timeout-s 300 -- bash "$PWD/tests/lab_nodes.sh" || status=1
     target/release/gimmal-lab run --fabric both --timeout-s 2100 -- bash "$PWD/tests/lab.sh" || status=1
     bash tests/pair.sh || status=1
     return $status

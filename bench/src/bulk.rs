@@ -133,6 +133,7 @@ impl<P: Provider> Target for BulkTarget<P> {
             for piece in self.gate.memory() {
                 text.push_str(&format!("\nloans                {piece}"));
             }
+            text.push_str(&format!("\nmemory               {}", self.gate.memory_node()));
         }
         counted
     }

@@ -81,6 +81,9 @@ struct Guest {
     /// Processors of a guest.
     #[arg(long, default_value_t = 2)]
     cpus: u32,
+    /// Memory nodes of a guest, each with as much of the memory and as many of the processors.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
+    nodes: u32,
     /// `ulimit -l` of the command: unlimited, or bytes.
     #[arg(long, default_value = "unlimited")]
     memlock: Memlock,
@@ -153,6 +156,7 @@ impl Guest {
             memlock: self.memlock,
             mem_mb: self.mem_mb,
             cpus: self.cpus,
+            nodes: self.nodes,
         })
     }
 

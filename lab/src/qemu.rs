@@ -19,8 +19,9 @@ pub(crate) fn args(spec: &Spec, cache: &Cache, out: &Path) -> Vec<String> {
     let mut args = Args(Vec::new());
     args.all("-nodefaults -no-user-config -display none -no-reboot");
     args.all("-machine pc -accel tcg,thread=multi -cpu max");
-    args.pair("-smp", &spec.cpus.to_string());
+    args.pair("-smp", &processors(spec));
     args.pair("-m", &spec.mem_mb.to_string());
+    args.nodes(spec);
     args.pair("-kernel", &cache.vmlinux.to_string_lossy());
     args.pair("-initrd", &cache.initrd.to_string_lossy());
     args.pair("-append", KERNEL_OPTIONS);
@@ -49,6 +50,11 @@ pub(crate) fn args(spec: &Spec, cache: &Cache, out: &Path) -> Vec<String> {
     args.0
 }
 
+/// Each memory node is a socket: a kernel that finds one socket on two warns.
+fn processors(spec: &Spec) -> String {
+    if spec.nodes > 1 { format!("{},sockets={}", spec.cpus, spec.nodes) } else { spec.cpus.to_string() }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Read,
@@ -65,6 +71,17 @@ impl Args {
 
     fn pair(&mut self, name: &str, value: &str) {
         self.0.extend([name.to_owned(), value.to_owned()]);
+    }
+
+    /// Nothing for one, which a guest has by itself.
+    fn nodes(&mut self, spec: &Spec) {
+        for node in (0..spec.nodes).filter(|_| spec.nodes > 1) {
+            let mem_mb = spec.mem_mb / spec.nodes;
+            let (first, next) = (node * spec.cpus / spec.nodes, (node + 1) * spec.cpus / spec.nodes);
+            self.pair("-object", &format!("memory-backend-ram,id=mem{node},size={mem_mb}M"));
+            let cpus = if first < next { format!(",cpus={first}-{}", next - 1) } else { String::new() };
+            self.pair("-numa", &format!("node,nodeid={node},memdev=mem{node}{cpus}"));
+        }
     }
 
     fn share(&mut self, tag: &str, path: &Path, access: Access) {
@@ -89,8 +106,8 @@ mod tests {
         spec::Memlock,
     };
 
-    fn line(role: Option<Role>, shares: &[&str]) -> String {
-        let spec = Spec {
+    fn spec(role: Option<Role>, shares: &[&str]) -> Spec {
+        Spec {
             role,
             fabrics: Fabrics::Both,
             command: vec!["true".into()],
@@ -100,9 +117,13 @@ mod tests {
             memlock: Memlock::Unlimited,
             mem_mb: 512,
             cpus: 2,
-        };
+            nodes: 1,
+        }
+    }
+
+    fn line(role: Option<Role>, shares: &[&str]) -> String {
         let cache = Cache { vmlinux: "/c/vmlinux".into(), initrd: "/c/initrd".into() };
-        args(&spec, &cache, Path::new("/o")).join(" ")
+        args(&spec(role, shares), &cache, Path::new("/o")).join(" ")
     }
 
     #[test]
@@ -110,6 +131,21 @@ mod tests {
         let line = line(None, &[]);
         assert!(line.contains("-accel tcg,thread=multi -cpu max -smp 2 -m 512"), "{line}");
         assert!(!line.contains("kvm") && !line.contains("-netdev"), "{line}");
+    }
+
+    #[test]
+    fn nodes_share_what_there_is() {
+        let mut args = Args(Vec::new());
+        args.nodes(&spec(None, &[]));
+        assert!(args.0.is_empty());
+        args.nodes(&Spec { nodes: 2, ..spec(None, &[]) });
+        let line = args.0.join(" ");
+        assert!(
+            line.contains(
+                "-object memory-backend-ram,id=mem1,size=256M -numa node,nodeid=1,memdev=mem1,cpus=1-1"
+            ),
+            "{line}"
+        );
     }
 
     #[test]

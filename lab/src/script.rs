@@ -240,6 +240,7 @@ mod tests {
             memlock: Memlock::Bytes(65536),
             mem_mb: 512,
             cpus: 2,
+            nodes: 1,
         }
     }
 

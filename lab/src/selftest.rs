@@ -129,6 +129,7 @@ impl Check {
             memlock: Memlock::Unlimited,
             mem_mb: 2048,
             cpus: 2,
+            nodes: 1,
         }
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Spec {
     pub memlock: Memlock,
     pub mem_mb: u32,
     pub cpus: u32,
+    /// Memory nodes, each with as much memory and as many processors.
+    pub nodes: u32,
 }
 
 /// `ulimit -l` of the command.

@@ -23,8 +23,8 @@ use crate::sim::{self, Sim, SimConnecting, SimGate, SimIncoming, SimListener};
 use crate::verbs::{Verbs, VerbsConnecting, VerbsGate, VerbsIncoming, VerbsLink, VerbsListener};
 use crate::{
     AcceptError, Address, ConnId, ConnectError, ConnectOptions, Connecting, Exposed, Gate, Hello, Incoming,
-    ListenError, ListenOptions, Listener, Loan, LoanError, PoolMemory, PortConfig, PortError, Provider,
-    Refusal, RejectReason, UserBytes, UserMemory,
+    ListenError, ListenOptions, Listener, Loan, LoanError, MemoryNode, NotNear, PoolMemory, PortConfig,
+    PortError, Provider, Refusal, RejectReason, UserBytes, UserMemory,
 };
 
 /// Shared memory's number in a [`ConnId`].
@@ -276,6 +276,19 @@ impl Gate for AnyGate {
             SIM => gates.sim.as_ref().map_err(|_| LoanError::Closed)?.lend(id, bytes),
             _ => Err(LoanError::Closed),
         }
+    }
+
+    fn memory_node(&self) -> MemoryNode {
+        // One thread opened them all.
+        #[cfg(feature = "shm")]
+        if let Ok(gate) = &self.gates.shm {
+            return gate.memory_node();
+        }
+        #[cfg(feature = "verbs")]
+        if let Ok(gate) = &self.gates.verbs {
+            return gate.memory_node();
+        }
+        MemoryNode::Anywhere { why: NotNear::Modelled }
     }
 
     fn user_memory(&self) -> UserMemory {

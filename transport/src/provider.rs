@@ -26,7 +26,10 @@ use crate::{
     AcceptError, AccessError, Address, Batch, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions,
     Credit, Hello, ListenError, ListenOptions, LoanError, PortConfig, PortCounters, PortError, Position,
     Refusal, Refused, RejectReason, Tag, Time,
-    mem::{Bulk, Exposed, Loan, Offer, OneSided, PoolMemory, Remote, Run, RxFrame, UserBytes, UserMemory},
+    mem::{
+        Bulk, Exposed, Loan, MemoryNode, Offer, OneSided, PoolMemory, Remote, Run, RxFrame, UserBytes,
+        UserMemory,
+    },
     sync::Doorbell,
 };
 
@@ -101,6 +104,10 @@ pub trait Gate: Clone + Debug + Send + Sync + 'static {
     fn memory(&self) -> Vec<PoolMemory> {
         Vec::new()
     }
+
+    /// Where the memory of this port lies: rings, slots, pools and what is exposed. That of the thread that opened the port,
+    /// where it is pinned on a machine of several nodes.
+    fn memory_node(&self) -> MemoryNode;
 }
 
 /// The passive side: hands out requests whose hello was good. Others it rejects by itself, and counts.

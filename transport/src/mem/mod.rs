@@ -17,7 +17,10 @@ pub mod hold;
 pub mod loan;
 #[cfg(feature = "shm")]
 pub(crate) mod moving;
+pub mod node;
 pub mod pages;
+#[cfg(any(feature = "shm", feature = "verbs", test))]
+mod place;
 pub mod region;
 pub mod run;
 pub mod rx_frame;
@@ -27,6 +30,7 @@ pub use bulk::{Bulk, Release};
 pub use exposed::{Accessed, Exposed, OneSided, Remote, Words};
 pub use hold::{Holder, RxBuf};
 pub use loan::{Loan, LoanHome, Offer};
+pub use node::{MemoryNode, NotNear};
 pub use pages::{NotHuge, Pages, PoolMemory};
 pub use region::{Access, Region};
 pub use run::{Lent, Run};

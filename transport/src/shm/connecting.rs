@@ -185,8 +185,9 @@ impl ShmConnecting {
             }
             AttachError::Port(error) => ConnectError::Port(error),
         })?;
-        let (own, fd) = Segment::create(theirs.ring_bytes)?;
-        let mirror = mirror(self.options.trust, negotiated.rx_ring_bytes)?;
+        let node = self.gate.node();
+        let (own, fd) = node.place(|| Segment::create(theirs.ring_bytes))?;
+        let mirror = node.place(|| mirror(self.options.trust, negotiated.rx_ring_bytes))?;
         let end = End { socket, own, mirror };
         socket::send_grant(&end.socket, fd.as_fd()).map_err(|errno| match errno {
             Errno::PIPE | Errno::CONNRESET => self.nobody(),

@@ -6,7 +6,7 @@ use super::{exposed::Exposures, link::hello, pool::Pool};
 use crate::{
     ConnId, Exposed, Gate, LoanError, PoolMemory, PortConfig, PortError, RejectReason, UserBytes, UserMemory,
     Waker,
-    mem::{Loan, user_bytes::Copies},
+    mem::{Loan, MemoryNode, user_bytes::Copies},
 };
 
 /// Where loans come from, and what new connections are made for. Clone and send it anywhere.
@@ -19,6 +19,7 @@ pub struct ShmGate {
 struct Shared {
     config: PortConfig,
     waker: Waker,
+    node: MemoryNode,
     pool: Arc<Pool>,
     exposures: Arc<Exposures>,
     open: Mutex<Open>,
@@ -50,10 +51,12 @@ impl Open {
 }
 
 impl ShmGate {
+    /// Of the calling thread's port.
     pub(super) fn new(config: PortConfig, waker: Waker) -> Self {
-        let pool = Pool::new(config.huge_pages);
+        let node = MemoryNode::of_this_thread();
+        let pool = Pool::new(config.huge_pages, node);
         let (exposures, open, copies) = (Arc::default(), Mutex::default(), Copies::default());
-        Self { shared: Arc::new(Shared { config, waker, pool, exposures, open, copies }) }
+        Self { shared: Arc::new(Shared { config, waker, node, pool, exposures, open, copies }) }
     }
 
     pub(super) fn config(&self) -> &PortConfig {
@@ -62,6 +65,11 @@ impl ShmGate {
 
     pub(super) fn waker(&self) -> &Waker {
         &self.shared.waker
+    }
+
+    /// Where what is made for the port lies.
+    pub(super) fn node(&self) -> MemoryNode {
+        self.shared.node
     }
 
     pub(super) fn pool(&self) -> &Arc<Pool> {
@@ -106,11 +114,15 @@ impl Gate for ShmGate {
 
     fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
         self.admit(conn, bytes)?;
-        Ok(self.shared.exposures.expose(bytes)?)
+        Ok(self.shared.node.place(|| self.shared.exposures.expose(bytes))?)
     }
 
     fn memory(&self) -> Vec<PoolMemory> {
         self.shared.pool.memory()
+    }
+
+    fn memory_node(&self) -> MemoryNode {
+        self.node()
     }
 }
 

@@ -68,8 +68,9 @@ impl Incoming for ShmIncoming {
             AcceptError::Rejected(reason)
         })?;
         // On failure `self` is dropped, and says that we are overloaded.
-        let (own, fd) = Segment::create(self.hello.ring_bytes)?;
-        let mirror = mirror(self.trust, negotiated.rx_ring_bytes)?;
+        let node = gate.node();
+        let (own, fd) = node.place(|| Segment::create(self.hello.ring_bytes))?;
+        let mirror = node.place(|| mirror(self.trust, negotiated.rx_ring_bytes))?;
         let socket = self.socket.take().ok_or(AcceptError::Gone { errno: 0 })?;
         let end = End { socket, own, mirror };
         socket::send_with(&end.socket, &ours.encode(), fd.as_fd()).map_err(|errno| match errno {

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     PortError,
     mem::{
-        Access, Loan, LoanHome, NotHuge, Pages, PoolMemory, Region,
+        Access, Loan, LoanHome, MemoryNode, NotHuge, Pages, PoolMemory, Region,
         pages::{HUGE_PAGE_BYTES, Setting, is_large},
     },
     sync::prefetch::prefetch_to_write,
@@ -104,6 +104,7 @@ impl PoolSegment {
 #[derive(Debug)]
 pub(super) struct Pool {
     wants_huge: bool,
+    node: MemoryNode,
     state: Mutex<State>,
 }
 
@@ -120,8 +121,8 @@ struct State {
 }
 
 impl Pool {
-    pub(super) fn new(wants_huge: bool) -> Arc<Self> {
-        Arc::new(Self { wants_huge, state: Mutex::default() })
+    pub(super) fn new(wants_huge: bool, node: MemoryNode) -> Arc<Self> {
+        Arc::new(Self { wants_huge, node, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -140,7 +141,7 @@ impl Pool {
         let ticket = match state.take(rounded) {
             Some(ticket) => ticket,
             None => {
-                state.grow(rounded, self.wants_huge)?;
+                self.node.place(|| state.grow(rounded, self.wants_huge))?;
                 state.take(rounded).ok_or_else(too_large)?
             }
         };

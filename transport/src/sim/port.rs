@@ -17,7 +17,7 @@ use crate::{
     Loan, LoanError, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError, Position,
     Refused, Remote, RxFrame, Tag, Time, UserBytes, UserMemory, Waker,
     frame::{FRAME_WORD_BYTES, span},
-    mem::{Region, Words, user_bytes::Copies},
+    mem::{MemoryNode, NotNear, Region, Words, user_bytes::Copies},
     sync::Doorbell,
 };
 
@@ -76,6 +76,10 @@ impl Gate for SimGate {
 
     fn user_memory(&self) -> UserMemory {
         self.copies.counters()
+    }
+
+    fn memory_node(&self) -> MemoryNode {
+        MemoryNode::Anywhere { why: NotNear::Modelled }
     }
 
     fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {

@@ -8,7 +8,7 @@ use std::{
 use crate::{
     LoanError, PortError,
     mem::{
-        Exposed, Region, Words,
+        Exposed, MemoryNode, Region, Words,
         exposed::{ExposedHome, fresh_key},
     },
     verbs::{
@@ -24,6 +24,7 @@ use crate::{
 pub(crate) struct Exposures {
     atomics: bool,
     wants_huge: bool,
+    node: MemoryNode,
     state: Mutex<State>,
 }
 
@@ -35,17 +36,17 @@ struct State {
 }
 
 impl Exposures {
-    pub(crate) fn new(pd: Arc<Pd>, atomics: bool, wants_huge: bool) -> Arc<Self> {
+    pub(crate) fn new(pd: Arc<Pd>, atomics: bool, wants_huge: bool, node: MemoryNode) -> Arc<Self> {
         let state = State { pd: Some(pd), table: BTreeMap::new() };
-        Arc::new(Self { atomics, wants_huge, state: Mutex::new(state) })
+        Arc::new(Self { atomics, wants_huge, node, state: Mutex::new(state) })
     }
 
     pub(crate) fn expose(self: &Arc<Self>, bytes: usize) -> Result<Exposed, LoanError> {
         let removed = || PortError::NoDevice { detail: "it was removed".to_owned() };
         let pd = lock(&self.state).pd.clone().ok_or_else(removed)?;
         // Mapping and registering take long: not under the lock.
-        let mapped = Region::large(Words::mapped_bytes(bytes), self.wants_huge);
-        let (region, _) = mapped.map_err(|error| system("mmap", &error))?;
+        let map = || Region::large(Words::mapped_bytes(bytes), self.wants_huge);
+        let (region, _) = self.node.place(map).map_err(|error| system("mmap", &error))?;
         let registration = Mr::new(&pd, &region, Purpose::Exposed { atomics: self.atomics })?;
         let (key, mut state) = (fresh_key(), lock(&self.state));
         if state.pd.is_none() {

@@ -17,7 +17,7 @@ use crossbeam::queue::ArrayQueue;
 
 use crate::{
     CloseReason, ConnId, Exposed, LoanError, PoolMemory, PortConfig, PortError,
-    mem::{Loan, UserBytes, UserMemory},
+    mem::{Loan, MemoryNode, UserBytes, UserMemory},
     provider::{Gate, Waker},
     verbs::{
         borrowed::Borrowed,
@@ -78,6 +78,10 @@ impl Gate for VerbsGate {
         lock(&self.shared.devices).iter().flat_map(|device| device.pool.memory()).collect()
     }
 
+    fn memory_node(&self) -> MemoryNode {
+        self.shared.node
+    }
+
     fn user_memory(&self) -> UserMemory {
         let devices = lock(&self.shared.devices);
         devices.iter().fold(UserMemory::default(), |sum, device| sum.and(device.borrowed.counters()))
@@ -98,14 +102,14 @@ pub(crate) struct PortDevice {
 }
 
 impl PortDevice {
-    fn new(context: Arc<Context>, config: &PortConfig) -> Result<Arc<Self>, PortError> {
+    fn new(context: Arc<Context>, config: &PortConfig, node: MemoryNode) -> Result<Arc<Self>, PortError> {
         let limits = context.query()?;
         // First of all, see `Cq`: siw needs one of this size before its first queue pairs.
         let cq = Cq::new(&context, &limits)?;
         let pd = Pd::new(&context)?;
-        let pool = Pool::new(Arc::clone(&pd), limits.iwarp, config);
+        let pool = Pool::new(Arc::clone(&pd), limits.iwarp, config, node);
         let borrowed = Borrowed::new(Arc::clone(&pd), config);
-        let exposures = Exposures::new(Arc::clone(&pd), limits.atomics, config.huge_pages);
+        let exposures = Exposures::new(Arc::clone(&pd), limits.atomics, config.huge_pages, node);
         let (cqs, grants) = (Mutex::new(vec![cq]), Mutex::default());
         Ok(Arc::new(Self { pool, borrowed, exposures, pd, cqs, grants, limits, context }))
     }
@@ -208,6 +212,7 @@ impl Fate {
 pub(crate) struct Shared {
     pub(crate) config: PortConfig,
     pub(crate) bell: Waker,
+    node: MemoryNode,
     pub(crate) rings: Rings,
     notes: ArrayQueue<ConnId>,
     seats: Mutex<Seats>,
@@ -215,14 +220,17 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Of the calling thread's port.
     pub(crate) fn new(config: &PortConfig, bell: Waker) -> Arc<Self> {
+        let node = MemoryNode::of_this_thread();
         let seats = config.connections.saturating_add(UNDER_WAY).min(INDEX_LIMIT);
         // Each use of a seat leaves at most three notes: a hint, that it went down, and that it is destroyed.
         let notes = ArrayQueue::new(3 * seats as usize + 2);
         Arc::new(Self {
             config: config.clone(),
             bell,
-            rings: Rings::default(),
+            node,
+            rings: Rings::new(node),
             notes,
             seats: Mutex::new(Seats { limit: seats, table: Vec::new(), free: Vec::new() }),
             devices: Mutex::new(Vec::new()),
@@ -244,7 +252,7 @@ impl Shared {
         // SAFETY: the caller's promise.
         let context = unsafe { Context::of(context) }?;
         context.set_owner(self);
-        let device = PortDevice::new(context, &self.config)?;
+        let device = PortDevice::new(context, &self.config, self.node)?;
         devices.push(Arc::clone(&device));
         Ok(device)
     }

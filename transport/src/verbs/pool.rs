@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::{
     LoanError, PortConfig, PortError,
-    mem::{Loan, LoanHome, Pages, PoolMemory, Region},
+    mem::{Loan, LoanHome, MemoryNode, Pages, PoolMemory, Region},
     verbs::{
         device::Pd,
         gate::lock,
@@ -27,6 +27,7 @@ pub(crate) struct Pool {
     iwarp: bool,
     wants_huge: bool,
     relaxed: bool,
+    node: MemoryNode,
     state: Mutex<State>,
 }
 
@@ -59,10 +60,10 @@ pub(crate) struct Granted {
 }
 
 impl Pool {
-    pub(crate) fn new(pd: Arc<Pd>, iwarp: bool, config: &PortConfig) -> Arc<Self> {
+    pub(crate) fn new(pd: Arc<Pd>, iwarp: bool, config: &PortConfig, node: MemoryNode) -> Arc<Self> {
         let state = Mutex::new(State { pd: Some(pd), ..State::default() });
         let (wants_huge, relaxed) = (config.huge_pages, config.relaxed_ordering);
-        Arc::new(Self { iwarp, wants_huge, relaxed, state })
+        Arc::new(Self { iwarp, wants_huge, relaxed, node, state })
     }
 
     /// A buffer of at least `bytes`, lent as exactly `bytes`.
@@ -86,7 +87,7 @@ impl Pool {
             Some(index) => index,
             None => {
                 // Mapping and registering take long: not under the lock.
-                let mapped = Region::large(size, self.wants_huge);
+                let mapped = self.node.place(|| Region::large(size, self.wants_huge));
                 let (region, pages) = mapped.map_err(|error| system("mmap", &error))?;
                 let purpose = Purpose::Bulk { iwarp: self.iwarp };
                 let register = if self.relaxed { Mr::relaxed } else { Mr::new };

@@ -12,7 +12,7 @@ use rustix::fs::MemfdFlags;
 
 use crate::{
     PortError,
-    mem::{Access, Region},
+    mem::{Access, MemoryNode, Region},
     verbs::{
         device::Pd,
         gate::lock,
@@ -85,6 +85,7 @@ impl Room {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
+    node: MemoryNode,
     idle: Mutex<Idle>,
 }
 
@@ -96,6 +97,11 @@ struct Idle {
 }
 
 impl Rings {
+    /// On `node`.
+    pub(crate) fn new(node: MemoryNode) -> Self {
+        Self { node, idle: Mutex::default() }
+    }
+
     /// Zeroed memory of this shape, if possible for the `end` that it served before: only one of them keeps its
     /// registration.
     pub(crate) fn take(&self, shape: Shape, end: End) -> Result<Room, PortError> {
@@ -112,7 +118,7 @@ impl Rings {
             })
         };
         let Some(mut room) = kept else {
-            return Ok(Room { region: shape.make()?, shape, registration: None });
+            return Ok(Room { region: self.node.place(|| shape.make())?, shape, registration: None });
         };
         // One peer's bytes must not turn up in what another one sends or is sent.
         // SAFETY: it was given back, so no device and nobody here uses it any more.
