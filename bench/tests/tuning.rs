@@ -12,6 +12,7 @@ const ENGINE: &str = include_str!("../../engine/src/config.rs");
 const PORT: &str = include_str!("../../transport/src/config.rs");
 const RPC: &str = include_str!("../../rpc/src/config.rs");
 const DATAGRAM: &str = include_str!("../../transport/src/verbs/datagram/config.rs");
+const USER_BYTES: &str = include_str!("../../transport/src/mem/user_bytes.rs");
 const COUNTERS: &str = include_str!("../../transport/src/counters.rs");
 const DUTY: &str = include_str!("../../engine/src/worker/duty.rs");
 
@@ -35,6 +36,7 @@ fn every_field_has_a_section_and_every_section_a_field() {
     let groups = ["port", "connect", "listen", "engine"].map(str::to_owned);
     known.extend(fields(ENGINE, "Config").into_iter().filter(|name| !groups.contains(name)));
     known.extend(prefixed("port.", fields(PORT, "PortConfig")));
+    known.extend(prefixed("port.shared.", fields(PORT, "SharedReceives")));
     known.extend(prefixed("connect.", fields(PORT, "ConnectOptions")));
     known.extend(prefixed("listen.", fields(PORT, "ListenOptions")));
     known.extend(prefixed("rpc.", fields(RPC, "Config")).filter(|name| name != "rpc.engine"));
@@ -76,6 +78,9 @@ fn every_section_has_its_shape() {
 /// All counters that a program can read.
 fn counters() -> BTreeSet<String> {
     let mut known: BTreeSet<String> = fields(COUNTERS, "PortCounters").into_iter().collect();
+    known.extend(fields(USER_BYTES, "UserMemory"));
+    let words = ["device", "slot_bytes"].map(str::to_owned);
+    known.extend(fields(COUNTERS, "SharedState").into_iter().filter(|name| !words.contains(name)));
     known.extend(fields(DUTY, "DutySnapshot"));
     known.extend(fields(DATAGRAM, "DatagramCounters"));
     let stats = format!("{:?}", Stats::default());

@@ -3,7 +3,7 @@
 //! With credit they stay where they were; with `--no-credit` they move (or the connection breaks, where there is no
 //! RNR), which shows that the first result means something. Exit code 0 when what was asked for is what was seen.
 //!
-//! `credit --address rdma://10.0.0.1:7500 [--no-credit] [--count 20000]`
+//! `credit --address rdma://10.0.0.1:7500 [--no-credit] [--shared] [--count 20000]`; `--shared`: with shared receives
 
 #![forbid(unsafe_code)]
 
@@ -16,8 +16,8 @@ use std::{
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, SendError,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, ListenOptions, Listener as _, Negotiated, Port,
-        PortConfig, Provider, any::Any,
+        Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, ListenOptions, Listener as _,
+        Negotiated, Port, PortConfig, Provider, Receives, any::Any,
     },
 };
 
@@ -78,10 +78,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let count: u64 = value("--count").map_or(Ok(20_000), |count| count.parse())?;
     let credit = !args.iter().any(|arg| arg == "--no-credit");
     let port = PortConfig { arrivals: ARRIVALS, ..PortConfig::default() };
-    let plan = Config { port, idle: Idle::Event, enforce_credit: credit, ..Config::default() }.validate()?;
+    let receives =
+        if args.iter().any(|arg| arg == "--shared") { Receives::Shared } else { Receives::default() };
+    let connect = ConnectOptions { receives, ..ConnectOptions::default() };
+    let plan = Config { port, connect, idle: Idle::Event, enforce_credit: credit, ..Config::default() }
+        .validate()?;
 
     let provider = Any::new();
-    let listener = provider.listen(&address, &ListenOptions::default())?;
+    let listener = provider.listen(&address, &ListenOptions { receives, ..ListenOptions::default() })?;
     let at = listener.address();
     let server_plan = plan.clone();
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -122,11 +126,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let after = rnr(&negotiated.device);
     let _ = stop.send(());
     println!(
-        "{}: credit {}, {} echoes of {count} in {:.1} s, window {WINDOW}, receives {ARRIVALS}, RNR {before:?} -> {after:?}, closed: {:?}",
+        "{}: credit {}, {} echoes of {count} in {:.1} s, window {WINDOW}, receives {}, RNR {before:?} -> {after:?}, closed: {:?}",
         negotiated.device,
         if credit { "on" } else { "OFF" },
         client.app().returned,
         started.elapsed().as_secs_f64(),
+        negotiated.rx_arrivals,
         client.app().closed
     );
     let fine = if credit {

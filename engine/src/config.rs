@@ -104,6 +104,9 @@ impl Config {
         if port.bulk_piece_bytes == 0 {
             return field("port.bulk_piece_bytes", 0, "above 0");
         }
+        if let Some((name, value, rule)) = port.shared.flaw() {
+            return field(name, value, rule);
+        }
         if port.connections == 0 || port.connections > 1 << 20 {
             return field("port.connections", port.connections.into(), "1 to 1,048,576");
         }
@@ -137,6 +140,10 @@ impl Config {
         Ok(Plan { config: self })
     }
 }
+
+/// What an idle connection that shares its receives has beside them, bytes: its halves of port and engine, its share of lists.
+/// `engine/examples/sharing.rs` measures what a process grows by, all of it together.
+const IDLE_TABLES: u64 = 6 << 10;
 
 /// A quarter of the smallest ring holds the largest control burst beside a frame.
 const _: () = assert!(CONTROL_SPAN + NEXT_WORD + span(CONTROL_BYTES) as u64 <= 4096 / 4);
@@ -181,6 +188,20 @@ impl fmt::Display for Plan {
             hold_receives(arrivals, hold_percent)
         )?;
         writeln!(f, "sends              {}, one signal in {}", port.sends, port.signal_interval)?;
+        let shared = &port.shared;
+        let slots = u64::from(shared.guaranteed) + CONTROL_ARRIVALS + 1;
+        writeln!(
+            f,
+            "shared receives    {slots} of {} bytes for each connection = data {} + control {CONTROL_ARRIVALS} + goodbye 1; \
+             {} to {} in common, data at most {}",
+            shared.slot_bytes, shared.guaranteed, shared.common, shared.common_max, shared.most
+        )?;
+        writeln!(
+            f,
+            "shared, idle       {} bytes for each connection = receives {} + tables at most {IDLE_TABLES}",
+            slots * u64::from(shared.slot_bytes) + IDLE_TABLES,
+            slots * u64::from(shared.slot_bytes)
+        )?;
         let pages = if port.huge_pages { "huge pages where the system has them" } else { "normal pages" };
         writeln!(f, "bulk               on {pages}; what came of it is in Gate::memory")?;
         writeln!(

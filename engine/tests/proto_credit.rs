@@ -42,6 +42,8 @@ fn negotiated(
         rx_slot_bytes: slot_bytes,
         tx_arrivals: arrivals,
         rx_arrivals: arrivals,
+        tx_shared: false,
+        rx_shared: false,
         arrivals_count,
         credit_words: false,
         bulk_in_place: false,

@@ -1,5 +1,7 @@
 //! Runs the conformance suite on one provider:
-//! `conformance --provider sim|shm|verbs [--address rdma://HOST:0] [--only NAME] [--any]`.
+//! `conformance --provider sim|shm|verbs [--address rdma://HOST:0] [--only NAME] [--any] [--shared both|listener|client]`.
+//!
+//! `--shared`: who of the two shares its receives (`Receives::Shared`).
 //!
 //! Prints a line for each case and the count last; exits with 1 when a case failed and with 2 when it could not run.
 
@@ -11,6 +13,11 @@ use gimmal_transport::{
 };
 #[cfg(any(feature = "shm", feature = "verbs"))]
 use gimmal_transport::{Any, AnyConfig, conformance::RealTime};
+#[cfg(feature = "verbs")]
+use gimmal_transport::{
+    ConnectError, ConnectOptions, ListenError, ListenOptions, PortConfig, PortError, Provider, Receives,
+    verbs::{VerbsConnecting, VerbsGate, VerbsLink, VerbsListener, VerbsPort},
+};
 
 struct Arguments {
     provider: String,
@@ -18,6 +25,8 @@ struct Arguments {
     only: String,
     /// Through `Any`, in place of the provider itself.
     any: bool,
+    /// Who shares receives: the client, the listener.
+    shared: [bool; 2],
 }
 
 fn main() -> ExitCode {
@@ -34,7 +43,13 @@ fn main() -> ExitCode {
 }
 
 fn arguments() -> Result<Arguments, Box<dyn Error>> {
-    let mut given = Arguments { provider: "sim".to_owned(), address: None, only: String::new(), any: false };
+    let mut given = Arguments {
+        provider: "sim".to_owned(),
+        address: None,
+        only: String::new(),
+        any: false,
+        shared: [false; 2],
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -43,9 +58,17 @@ fn arguments() -> Result<Arguments, Box<dyn Error>> {
             "--address" => given.address = Some(value()?.parse()?),
             "--only" => given.only = value()?,
             "--any" => given.any = true,
+            "--shared" => {
+                given.shared = match value()?.as_str() {
+                    "both" => [true, true],
+                    "listener" => [false, true],
+                    "client" => [true, false],
+                    other => return Err(format!("--shared {other}? both, listener or client").into()),
+                };
+            }
             _ => {
                 return Err(format!(
-                    "{word}? use --provider sim|shm|verbs, --address URL, --only NAME, --any"
+                    "{word}? use --provider sim|shm|verbs, --address URL, --only NAME, --any, --shared WHO"
                 )
                 .into());
             }
@@ -112,12 +135,57 @@ fn on_verbs(given: &Arguments) -> Result<Report, Box<dyn Error>> {
         let any = Any::with(AnyConfig { sim: false, ..AnyConfig::default() });
         return Ok(watched(RealTime::new(&format!("any/{name}"), any, address, wrong), &given.only));
     }
-    Ok(watched(RealTime::new(&name, Verbs::new(), address, wrong), &given.only))
+    let whose = |shared| if shared { Receives::Shared } else { Receives::Own };
+    let [client, listener] = given.shared.map(whose);
+    let name = match given.shared {
+        [false, false] => name,
+        [true, true] => format!("{name}, shared receives"),
+        [true, false] => format!("{name}, shared receives of the client"),
+        [false, true] => format!("{name}, shared receives of the listener"),
+    };
+    let verbs = Sharing { verbs: Verbs::new(), client, listener };
+    Ok(watched(RealTime::new(&name, verbs, address, wrong), &given.only))
+}
+
+/// Verbs whose every connection has its receives where this says.
+#[cfg(feature = "verbs")]
+#[derive(Clone, Debug)]
+struct Sharing {
+    verbs: gimmal_transport::verbs::Verbs,
+    client: Receives,
+    listener: Receives,
+}
+
+#[cfg(feature = "verbs")]
+impl Provider for Sharing {
+    type Port = VerbsPort;
+    type Gate = VerbsGate;
+    type Link = VerbsLink;
+    type Listener = VerbsListener;
+    type Connecting = VerbsConnecting;
+
+    fn open_port(&self, config: &PortConfig) -> Result<VerbsPort, PortError> {
+        self.verbs.open_port(config)
+    }
+
+    fn listen(&self, address: &Address, options: &ListenOptions) -> Result<VerbsListener, ListenError> {
+        self.verbs.listen(address, &ListenOptions { receives: self.listener, ..options.clone() })
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        gate: &VerbsGate,
+        options: &ConnectOptions,
+    ) -> Result<VerbsConnecting, ConnectError> {
+        let options = ConnectOptions { receives: self.client, ..options.clone() };
+        self.verbs.connect(address, gate, &options)
+    }
 }
 
 /// Runs the suite and looks at the devices' RNR counters after each case.
 #[cfg(feature = "verbs")]
-fn watched<P: gimmal_transport::Provider>(harness: RealTime<P>, only: &str) -> Report {
+fn watched<P: Provider>(harness: RealTime<P>, only: &str) -> Report {
     let mut seen = rnr_sum();
     let mut harness = harness.with_knocker(gimmal_transport::verbs::knock).with_check(move || {
         let (before, after) = (seen, rnr_sum());

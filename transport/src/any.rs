@@ -24,7 +24,7 @@ use crate::verbs::{Verbs, VerbsConnecting, VerbsGate, VerbsIncoming, VerbsLink, 
 use crate::{
     AcceptError, Address, ConnId, ConnectError, ConnectOptions, Connecting, Exposed, Gate, Hello, Incoming,
     ListenError, ListenOptions, Listener, Loan, LoanError, MemoryNode, NotNear, PoolMemory, PortConfig,
-    PortError, Provider, Refusal, RejectReason, UserBytes, UserMemory,
+    PortError, Provider, Refusal, RejectReason, SharedState, UserBytes, UserMemory,
 };
 
 /// Shared memory's number in a [`ConnId`].
@@ -313,6 +313,14 @@ impl Gate for AnyGate {
             SIM => gates.sim.as_ref().map_err(|_| LoanError::Closed)?.expose(id, bytes),
             _ => Err(LoanError::Closed),
         }
+    }
+
+    fn shared_receives(&self) -> Vec<SharedState> {
+        #[allow(unused_mut, reason = "verbs alone has any")]
+        let mut shared = Vec::new();
+        #[cfg(feature = "verbs")]
+        shared.extend(self.gates.verbs.iter().flat_map(Gate::shared_receives));
+        shared
     }
 
     fn memory(&self) -> Vec<PoolMemory> {

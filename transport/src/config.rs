@@ -45,6 +45,8 @@ pub struct PortConfig {
     /// Whether the device may write the bytes of bulk that it brings in any order (`IBV_ACCESS_RELAXED_ORDERING`,
     /// `ibv_reg_mr(3)`); nobody looks at them before they are all there. As usual where a device refuses it. verbs only.
     pub relaxed_ordering: bool,
+    /// Sizes for connections that share their receives, see [`Receives`]. verbs only.
+    pub shared: SharedReceives,
 }
 
 impl Default for PortConfig {
@@ -67,7 +69,99 @@ impl Default for PortConfig {
             checksum: false,
             huge_pages: true,
             relaxed_ordering: false,
+            shared: SharedReceives::default(),
         }
+    }
+}
+
+/// Where the receives of a connection come from (`ibv_create_srq(3)`). verbs only: elsewhere each has its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Receives {
+    /// Each connection has its own: a ring where the device can, slots otherwise.
+    Own,
+    /// From a queue that the connections of a port share on each device, by send/recv; with a small queue pair.
+    Shared,
+    /// Shared by those that come when the port has this many connections already, if the device has such queues.
+    SharedAbove(u32),
+}
+
+impl Default for Receives {
+    /// [`Receives::SharedAbove`] 256: own rings of that many are 128 MiB.
+    fn default() -> Self {
+        Self::SharedAbove(256)
+    }
+}
+
+/// Sizes where connections share receives. A chain of at most `slot_bytes` uses one slot, whoever sent it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharedReceives {
+    /// One receive, bytes; a multiple of 16. Also the largest frame.
+    pub slot_bytes: u32,
+    /// Receives for data that each connection can always use, beside the 2 that are kept for control.
+    pub guaranteed: u16,
+    /// Receives for data that a connection may have when it uses up what it has, from what is there in common.
+    pub most: u16,
+    /// Slots in common that are there from the start, and that are added each time when they run low.
+    pub common: u32,
+    /// Slots in common, at most.
+    pub common_max: u32,
+    /// Send queue entries of such a connection for frames.
+    pub sends: u16,
+    /// READs of such a connection, each way, at most.
+    pub depth: u8,
+}
+
+impl Default for SharedReceives {
+    fn default() -> Self {
+        Self { slot_bytes: 2048, guaranteed: 2, most: 32, common: 128, common_max: 1024, sends: 16, depth: 2 }
+    }
+}
+
+/// Receives that data leaves to control frames, as the engine does.
+pub(crate) const CONTROL_RECEIVES: u16 = 2;
+
+impl SharedReceives {
+    /// Receives that a connection begins with, control's included.
+    #[must_use]
+    pub const fn arrivals(&self) -> u16 {
+        self.guaranteed + CONTROL_RECEIVES
+    }
+
+    /// What is wrong with it: the field, its value, and the rule.
+    #[must_use]
+    pub fn flaw(&self) -> Option<(&'static str, u64, &'static str)> {
+        let Self { slot_bytes, guaranteed, most, common, common_max, sends, depth: _ } = *self;
+        let flaws = [
+            (
+                !slot_bytes.is_multiple_of(16) || !(256..=1 << 20).contains(&slot_bytes),
+                "port.shared.slot_bytes",
+                slot_bytes.into(),
+                "a multiple of 16 from 256 bytes to 1 MiB",
+            ),
+            (!(2..=4096).contains(&guaranteed), "port.shared.guaranteed", guaranteed.into(), "2 to 4096"),
+            (
+                !(guaranteed..=8192).contains(&most),
+                "port.shared.most",
+                most.into(),
+                "port.shared.guaranteed to 8192",
+            ),
+            (!(16..=16_384).contains(&common), "port.shared.common", common.into(), "16 to 16,384"),
+            (
+                !(common..=16_384).contains(&common_max),
+                "port.shared.common_max",
+                common_max.into(),
+                "port.shared.common to 16,384",
+            ),
+            (!(4..=8192).contains(&sends), "port.shared.sends", sends.into(), "4 to 8192"),
+        ];
+        flaws.into_iter().find_map(|(bad, field, value, rule)| bad.then_some((field, value, rule)))
+    }
+
+    /// The transmit ring of a connection while it has something to send: four of the largest frames, a power of two.
+    #[must_use]
+    pub const fn ring_bytes(&self) -> u32 {
+        let bytes = (4 * self.slot_bytes).next_power_of_two();
+        if bytes < 4096 { 4096 } else { bytes }
     }
 }
 
@@ -92,6 +186,8 @@ pub struct ConnectOptions {
     pub trust: Trust,
     /// Connect from this address of ours, which chooses the device; `None`: as the route says. verbs only.
     pub source: Option<IpAddr>,
+    /// Whether this connection shares its receives with others of its port. verbs only.
+    pub receives: Receives,
     /// Connect through this device, from the first of its addresses that fits; `None`: as the route says. verbs only.
     pub device: Option<DeviceChoice>,
 }
@@ -108,6 +204,7 @@ impl Default for ConnectOptions {
             allow: Allow::default(),
             trust: Trust::default(),
             source: None,
+            receives: Receives::default(),
             device: None,
         }
     }
@@ -131,6 +228,8 @@ pub struct ListenOptions {
     pub allow: Allow,
     /// How far clients are trusted with the bytes that they send.
     pub trust: Trust,
+    /// Whether accepted connections share their receives with others of their port. verbs only.
+    pub receives: Receives,
     /// Listen on this device only: on all its addresses, when the address is a wildcard. verbs only.
     pub device: Option<DeviceChoice>,
 }
@@ -146,6 +245,7 @@ impl Default for ListenOptions {
             keys: Vec::new(),
             allow: Allow::default(),
             trust: Trust::default(),
+            receives: Receives::default(),
             device: None,
         }
     }

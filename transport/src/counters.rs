@@ -1,5 +1,24 @@
 //! What a port did for one connection; read by the owner of the port, plain integers.
 
+/// The receives that connections of a port share on one device, see [`Receives`](crate::Receives).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SharedState {
+    /// Which device.
+    pub device: String,
+    /// One slot, bytes.
+    pub slot_bytes: u32,
+    /// Slots that were made: posted, or in use.
+    pub slots: u32,
+    /// Of those, guaranteed to connections.
+    pub reserved: u32,
+    /// Of those, nobody's guarantee: for whoever uses up what it has.
+    pub common: u32,
+    /// Of these, promised to nobody now.
+    pub common_free: u32,
+    /// How often the device said that the queue ran low, and more were added as far as `port.shared.common_max` allows.
+    pub limit_events: u64,
+}
+
 /// Counters of one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortCounters {

@@ -49,6 +49,9 @@ impl Feature {
     pub const NUMBERED: Self = Self(8);
     /// This side wants sums behind frames and beside bulk.
     pub const CHECKSUM: Self = Self(16);
+    /// This side's receives are shared by its connections: it has no ring, and credits more than it first gave when the
+    /// peer uses that up.
+    pub const SHARED: Self = Self(32);
 
     /// Both sets, the second only if `wanted`.
     #[must_use]

@@ -52,6 +52,8 @@ mod proof;
 pub mod provider;
 pub mod refusal;
 mod rejected;
+#[cfg(any(feature = "sim", feature = "verbs"))]
+mod share;
 #[cfg(feature = "shm")]
 pub mod shm;
 #[cfg(feature = "sim")]
@@ -67,8 +69,8 @@ pub use allow::Allow;
 #[cfg(any(feature = "shm", feature = "sim", feature = "verbs"))]
 pub use any::{Any, AnyConfig};
 pub use batch::{Batch, Event};
-pub use config::{ConnectOptions, ListenOptions, PortConfig};
-pub use counters::PortCounters;
+pub use config::{ConnectOptions, ListenOptions, PortConfig, Receives, SharedReceives};
+pub use counters::{PortCounters, SharedState};
 pub use device_port::{DeviceChoice, DevicePort, Fabric, Gid};
 pub use error::{
     AcceptError, AccessError, AddressError, BulkError, CloseReason, ConnectError, ListenError, LoanError,

@@ -154,6 +154,10 @@ pub struct Negotiated {
     pub tx_arrivals: u32,
     /// Receives we guarantee the peer.
     pub rx_arrivals: u32,
+    /// Whether the peer's receives are those that its connections share, see [`Receives`](crate::Receives).
+    pub tx_shared: bool,
+    /// Whether ours are: what the peer sends is then held for nobody beyond its turn, because the slot is everybody's.
+    pub rx_shared: bool,
     /// Whether each chain uses up a receive at the other end.
     pub arrivals_count: bool,
     /// Whether credit lies in shared words; otherwise the engine sends it in frames.
@@ -209,7 +213,16 @@ impl Negotiated {
             DataPath::SendRecv => slot_bytes.min(ring_bytes / 4),
         };
         let both = |feature| ours.features.has(feature) && theirs.features.has(feature);
-        let frame_bytes_max = frame_max(theirs.ring_bytes, theirs.slot_bytes);
+        let (tx_shared, rx_shared) =
+            (theirs.features.has(Feature::SHARED), ours.features.has(Feature::SHARED));
+        // Where nobody writes into the other's ring, the size of ours is our own affair, and small where many have one.
+        let tx_ring_bytes = match path {
+            DataPath::SendRecv if rx_shared => theirs.ring_bytes.min(ours.ring_bytes),
+            _ => theirs.ring_bytes,
+        };
+        // Its queue pair is small, and asks for less than others do.
+        let asked = |config: u8, ours: u8| u32::from(if rx_shared { ours } else { config });
+        let frame_bytes_max = frame_max(tx_ring_bytes, theirs.slot_bytes);
         Ok(Self {
             provider,
             device: String::new(),
@@ -218,22 +231,24 @@ impl Negotiated {
             credentials: None,
             path,
             responder_resources: Term::settle(
-                config.responder_resources.into(),
+                asked(config.responder_resources, ours.responder_resources),
                 caps.responder_resources.into(),
                 theirs.initiator_depth.into(),
             ),
             initiator_depth: Term::settle(
-                config.initiator_depth.into(),
+                asked(config.initiator_depth, ours.initiator_depth),
                 caps.initiator_depth.into(),
                 theirs.responder_resources.into(),
             ),
             inline_bytes: Term::settle(config.inline_bytes.into(), caps.inline_bytes.into(), u32::MAX),
-            tx_ring_bytes: theirs.ring_bytes,
+            tx_ring_bytes,
             rx_ring_bytes: ours.ring_bytes,
             tx_slot_bytes: theirs.slot_bytes,
             rx_slot_bytes: ours.slot_bytes,
             tx_arrivals: theirs.arrivals.into(),
             rx_arrivals: ours.arrivals.into(),
+            tx_shared,
+            rx_shared,
             arrivals_count: caps.arrivals,
             credit_words: caps.credit_words,
             bulk_in_place: caps.bulk_in_place,
@@ -282,6 +297,10 @@ impl fmt::Display for Negotiated {
             arrivals(self.tx_arrivals),
             arrivals(self.rx_arrivals)
         )?;
+        let whose = |shared: bool| if shared { "shared" } else { "its own" };
+        if self.arrivals_count {
+            writeln!(f, "receives             {} out, {} in", whose(self.tx_shared), whose(self.rx_shared))?;
+        }
         writeln!(f, "credit               {}", if self.credit_words { "shared words" } else { "frames" })?;
         let bulk = match (self.bulk_in_place, self.initiator_depth.granted) {
             (true, _) => "in place",

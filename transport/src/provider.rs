@@ -25,7 +25,7 @@ use std::{fmt::Debug, os::fd::BorrowedFd, sync::Arc, time::Duration};
 use crate::{
     AcceptError, AccessError, Address, Batch, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions,
     Credit, Hello, ListenError, ListenOptions, LoanError, PortConfig, PortCounters, PortError, Position,
-    Refusal, Refused, RejectReason, Tag, Time,
+    Refusal, Refused, RejectReason, SharedState, Tag, Time,
     mem::{
         Bulk, Exposed, Loan, MemoryNode, Offer, OneSided, PoolMemory, Remote, Run, RxFrame, UserBytes,
         UserMemory,
@@ -99,6 +99,11 @@ pub trait Gate: Clone + Debug + Send + Sync + 'static {
     /// # Errors
     /// See [`LoanError`].
     fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError>;
+
+    /// The receives that connections share, for each device; empty where there are none.
+    fn shared_receives(&self) -> Vec<SharedState> {
+        Vec::new()
+    }
 
     /// What loans are cut from now, piece by piece, and on what pages it lies. Empty where nothing is kept for them.
     fn memory(&self) -> Vec<PoolMemory> {

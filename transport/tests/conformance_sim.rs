@@ -58,6 +58,16 @@ fn shared_memory_with_delays() {
 }
 
 #[test]
+fn shared_receives_at_once() {
+    conforms("shared-receives", SimConfig { device: SimDevice::shared_receives(), ..SimConfig::default() });
+}
+
+#[test]
+fn shared_receives_with_delays() {
+    conforms("shared-receives-slow", slow(SimDevice::shared_receives()));
+}
+
+#[test]
 fn credit_words_beside_arrivals() {
     conforms("words", slow(SimDevice { credit_words: true, ..SimDevice::roce() }));
 }

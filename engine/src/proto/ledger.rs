@@ -75,7 +75,8 @@ impl RxLedger {
             held: VecDeque::new(),
             held_receives: 0,
             hold_bytes: ring_bytes * u64::from(hold_percent) / 100,
-            hold_receives: hold_receives(arrivals, hold_percent),
+            // A slot that is everybody's is kept by nobody.
+            hold_receives: if negotiated.rx_shared { 0 } else { hold_receives(arrivals, hold_percent) },
             posted: arrivals,
             told: Credit { bytes: Position(0), arrivals },
             limit: Position(ring_bytes),

@@ -8,7 +8,7 @@ use gimmal_engine::{
     transport::{
         Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Connecting as _, Gate as _,
         Incoming as _, ListenOptions, Listener as _, LoanError, Negotiated, Port, PortConfig, Provider as _,
-        Time,
+        SharedReceives, Time,
         sim::{Sim, SimConfig},
     },
 };
@@ -251,7 +251,8 @@ impl Pair {
         port: PortConfig,
     ) -> Self {
         let sim = Sim::new(config);
-        let port = PortConfig { ring_bytes: 16 << 10, slot_bytes: 4096, arrivals: 16, ..port };
+        let shared = SharedReceives { slot_bytes: 4096, ..port.shared };
+        let port = PortConfig { ring_bytes: 16 << 10, slot_bytes: 4096, arrivals: 16, shared, ..port };
         let [ours, theirs] = heartbeats.map(|heartbeat_ms| {
             Config { port: port.clone(), heartbeat_ms, ..Config::default() }.validate().unwrap()
         });

@@ -239,6 +239,8 @@ fn negotiated(choices: &mut Choices) -> Negotiated {
         rx_slot_bytes: frame,
         tx_arrivals: arrivals,
         rx_arrivals: arrivals,
+        tx_shared: false,
+        rx_shared: false,
         arrivals_count: path == DataPath::SendRecv || choices.once_in(2),
         credit_words: false,
         atomics: false,

@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{
     AcceptError, CloseReason, ConnectError, ConnectOptions, Connecting, Event, Incoming, ListenError,
-    ListenOptions, Listener, Port, PortError, Provider, Refusal, RejectReason, hello::HELLO_BYTES,
+    ListenOptions, Listener, Port, PortError, Provider, Refusal, RejectReason,
+    hello::{Feature, HELLO_BYTES},
     refusal::REFUSAL_DATA_BYTES,
 };
 
@@ -47,9 +48,19 @@ fn terms_mirror<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     for side in 0..2 {
         let (ours, theirs) = (&duo.terms[side], &duo.terms[1 - side]);
         ensure!(ours.path == theirs.path, "{} and {}", ours.path, theirs.path);
-        ensure!(ours.tx_ring_bytes == theirs.rx_ring_bytes, "ring sizes differ:\n{ours}\n{theirs}");
+        // Where there is no ring at the other end, who has many of them keeps a small one to send from.
+        let smaller = ours.rx_shared && ours.tx_ring_bytes < theirs.rx_ring_bytes;
+        ensure!(
+            smaller || ours.tx_ring_bytes == theirs.rx_ring_bytes,
+            "ring sizes differ:\n{ours}\n{theirs}"
+        );
+        ensure!(ours.tx_shared == theirs.rx_shared, "one side shares unknown to the other");
         ensure!(ours.tx_slot_bytes == theirs.rx_slot_bytes, "slot sizes differ:\n{ours}\n{theirs}");
-        ensure!(ours.frame_bytes_max == theirs.rx_frame_bytes_max, "frame limits differ:\n{ours}\n{theirs}");
+        ensure!(
+            ours.frame_bytes_max == theirs.rx_frame_bytes_max
+                || (smaller && ours.frame_bytes_max < theirs.rx_frame_bytes_max),
+            "frame limits differ:\n{ours}\n{theirs}"
+        );
         ensure!(ours.tx_arrivals == theirs.rx_arrivals, "arrivals differ:\n{ours}\n{theirs}");
         ensure!(ours.arrivals_count == theirs.arrivals_count, "one side counts arrivals");
         ensure!(ours.bulk_in_place == theirs.bulk_in_place, "one side reads in place");
@@ -89,10 +100,12 @@ fn hello_says<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let _connecting = rig.providers[0].connect(&rig.address, &gate, &ConnectOptions::default())?;
     let incoming = bench.incoming(&mut rig)?;
     let hello = *incoming.hello();
-    ensure!(
-        (hello.ring_bytes, hello.slot_bytes, hello.arrivals) == (config.ring_bytes, config.slot_bytes, 21),
-        "{hello:?}"
-    );
+    let said = if hello.features.has(Feature::SHARED) {
+        (config.shared.ring_bytes(), config.shared.slot_bytes, config.shared.arrivals())
+    } else {
+        (config.ring_bytes, config.slot_bytes, 21)
+    };
+    ensure!((hello.ring_bytes, hello.slot_bytes, hello.arrivals) == said, "{hello:?}");
     ensure!((hello.initiator_depth, hello.responder_resources) == (5, 6), "{hello:?}");
     ensure!(!incoming.peer().is_empty(), "the peer has no name");
     Ok(())

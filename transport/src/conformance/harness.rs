@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Address, ConnectError, PortConfig, Provider, Time};
+use crate::{Address, ConnectError, PortConfig, Provider, SharedReceives, Time};
 
 /// Asked again and again until it says how a foreign client's attempt ended.
 pub type Knock = Box<dyn FnMut() -> Option<Option<ConnectError>>>;
@@ -72,6 +72,7 @@ pub(super) fn middle_config() -> PortConfig {
         bulk_piece_bytes: 16 << 10,
         bulk_bytes_max: 16 << 20,
         connections: 32,
+        shared: SharedReceives { slot_bytes: 4096, sends: 64, depth: 16, ..SharedReceives::default() },
         ..PortConfig::default()
     }
 }

@@ -12,6 +12,7 @@ use crate::{
     hello::Feature,
     id::Position,
     proof::{Label, PROOF_BYTES, Session, admit, request},
+    share::Share,
 };
 
 /// ECONNRESET.
@@ -25,15 +26,22 @@ const CONSUMER_REJECT: i32 = 28;
 
 /// The hello of an end.
 pub(super) fn hello(device: &SimDevice, config: &PortConfig, nonce: u128) -> Hello {
+    let shared = &config.shared;
+    let (ring_bytes, slot_bytes, arrivals) = if device.common > 0 {
+        (shared.ring_bytes(), shared.slot_bytes, shared.arrivals())
+    } else {
+        (config.ring_bytes, config.slot_bytes, config.arrivals)
+    };
     Hello {
         features: Feature::default()
             .and(Feature::RING, device.path == DataPath::Ring)
             .and(Feature::ATTENDED, config.attended)
+            .and(Feature::SHARED, device.common > 0)
             .and(Feature::NUMBERED, true)
             .and(Feature::CHECKSUM, config.checksum),
-        ring_bytes: config.ring_bytes,
-        slot_bytes: config.slot_bytes,
-        arrivals: config.arrivals,
+        ring_bytes,
+        slot_bytes,
+        arrivals,
         responder_resources: config.responder_resources.min(device.responder_resources),
         initiator_depth: config.initiator_depth.min(device.initiator_depth),
         lane: 0,
@@ -299,6 +307,8 @@ impl World {
         end.life = Life::Linked;
         end.rx.ring = vec![0; negotiated.rx_ring_bytes as usize];
         (end.rx.posted, end.rx.arrivals) = (negotiated.rx_arrivals.into(), negotiated.rx_arrivals.into());
+        let most = end.config.shared.most - end.config.shared.guaranteed;
+        end.rx.share = negotiated.rx_shared.then(|| Share::new(negotiated.rx_arrivals, most.into()));
         end.peer_credit = Credit { bytes: first, arrivals: negotiated.tx_arrivals.into() };
         (end.rx.released, end.tx.completed) = (first.0, first.0);
         end.negotiated = Some(Arc::new(negotiated));

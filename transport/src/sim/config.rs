@@ -15,6 +15,9 @@ pub struct SimDevice {
     pub credit_words: bool,
     /// Each chain uses up a posted receive.
     pub arrivals: bool,
+    /// Slots that connections of a port have in common beyond their own receives, which they get when they use those up;
+    /// 0: receives are not shared. For send/recv.
+    pub common: u32,
     /// Bulk is lent where it lies, and free only after its release.
     pub bulk_in_place: bool,
     /// One-sided operations may be atomic ones.
@@ -41,6 +44,7 @@ impl SimDevice {
             path: DataPath::Ring,
             credit_words: false,
             arrivals: true,
+            common: 0,
             bulk_in_place: false,
             atomics: true,
             transfers_in_post: false,
@@ -62,6 +66,12 @@ impl SimDevice {
             atomics: false,
             ..Self::roce()
         }
+    }
+
+    /// Like RoCE with a shared receive queue: send/recv, few receives at first, and more while they are used up.
+    #[must_use]
+    pub const fn shared_receives() -> Self {
+        Self { path: DataPath::SendRecv, common: 24, ..Self::roce() }
     }
 
     /// Like shared memory: ring, credit words, no receives, bulk in place.

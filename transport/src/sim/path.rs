@@ -14,6 +14,7 @@ use crate::{
     frame::{FRAME_WORD_BYTES, span},
     id::Position,
     mem::RxFrame,
+    share::{Common, Share},
 };
 
 /// Where the tag lies in a frame.
@@ -45,6 +46,8 @@ pub(super) struct Receive {
     lent: BTreeMap<u64, u32>,
     pub(super) posted: u64,
     pub(super) arrivals: u64,
+    /// What it may use of the receives that the port's connections share.
+    pub(super) share: Option<Share>,
     blocked: VecDeque<Chain>,
     next_slot: u32,
 }
@@ -56,6 +59,34 @@ pub(super) struct Transmit {
     pub(super) outstanding: u64,
     unsignalled: u64,
     unsignalled_bytes: u64,
+}
+
+impl Receive {
+    /// As much was granted as the share says now; what is new is posted.
+    fn follow_share(&mut self, before: u64) {
+        let new = self.share.as_ref().map_or(0, Share::granted) - before;
+        (self.posted, self.arrivals) = (self.posted + new, self.arrivals + new);
+    }
+
+    /// A chain used a shared receive.
+    fn share_arrived(&mut self, common: Option<&Common>) -> Result<(), Violation> {
+        let (Some(share), Some(common)) = (&mut self.share, common) else { return Ok(()) };
+        let before = share.granted();
+        share.arrived(common)?;
+        self.follow_share(before);
+        Ok(())
+    }
+
+    /// The last frame of a slot was released.
+    fn slot_came_back(&mut self, common: Option<&Common>) {
+        let (Some(share), Some(common)) = (&mut self.share, common) else {
+            (self.posted, self.arrivals) = (self.posted + 1, self.arrivals + 1);
+            return;
+        };
+        let before = share.granted();
+        share.came_back(common);
+        self.follow_share(before);
+    }
 }
 
 impl World {
@@ -233,6 +264,10 @@ impl World {
             }
         } else {
             end.counters.receives += 1;
+            let port = end.port.and_then(|port| self.ports.get(&port));
+            if let Err(violation) = end.rx.share_arrived(port.map(|port| &port.common)) {
+                return self.close_end(id, to, violation.into());
+            }
             end.rx.next_slot = slot.wrapping_add(1);
             if len > u64::from(negotiated.rx_slot_bytes) {
                 let (status, vendor) = (LOCAL_LENGTH_ERROR, 0);
@@ -291,8 +326,8 @@ impl World {
         }
         if !ring {
             if last {
-                rx.posted += 1;
-                rx.arrivals += 1;
+                let port = end.port.and_then(|port| self.ports.get(&port));
+                rx.slot_came_back(port.map(|port| &port.common));
             }
             return;
         }
@@ -305,6 +340,16 @@ impl World {
         }
         if !same {
             self.misuse(Misuse::FrameChanged);
+        }
+    }
+
+    /// The connection is gone at this end: what it had of the shared receives is the others'.
+    pub(super) fn leave_shared(&mut self, id: u64, side: Side) {
+        let Some(end) = self.conns.get_mut(&id).map(|conn| &mut conn.ends[side]) else { return };
+        let port = end.port.and_then(|port| self.ports.get(&port));
+        if let (Some(mut share), Some(port)) = (end.rx.share.take(), port) {
+            share.end(&port.common);
+            port.common.give(u32::try_from(end.rx.lent.len()).unwrap_or(u32::MAX));
         }
     }
 

@@ -214,6 +214,9 @@ impl SimPort {
             Inbound::Pulled { token, result } => Event::Pulled { conn, token, result },
             Inbound::Accessed { token, result } => Event::Accessed { conn, token, result },
             Inbound::Closed(reason) => {
+                if let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) {
+                    self.shared.with(|world| world.leave_shared(id, side));
+                }
                 if let Some(slot) = self.slots.get_mut(conn.index() as usize) {
                     slot.local = None;
                     slot.generation = slot.generation.wrapping_add(1);

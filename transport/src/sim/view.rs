@@ -6,7 +6,7 @@ use super::{
     config::SimDevice,
     world::{Inbound, Life, PortState, Side, Stage, World},
 };
-use crate::{CloseReason, ConnId, PortConfig, PortCounters, Refused, Time, Waker};
+use crate::{CloseReason, ConnId, PortConfig, PortCounters, Refused, Time, Waker, share::Common};
 
 impl World {
     pub(super) fn add_port(&mut self, waker: Waker, config: &PortConfig, device: &SimDevice) -> u64 {
@@ -16,6 +16,7 @@ impl World {
             config: config.clone(),
             device: device.clone(),
             ready: VecDeque::new(),
+            common: Common::of(device.common),
             nudged: false,
             conns: BTreeMap::new(),
         };

@@ -254,6 +254,7 @@ pub(super) struct PortState {
     pub(super) config: PortConfig,
     pub(super) device: SimDevice,
     pub(super) ready: VecDeque<(u64, Side)>,
+    pub(super) common: crate::share::Common,
     /// Something changed that brings no event: a completion, a credit word.
     pub(super) nudged: bool,
     pub(super) conns: BTreeMap<ConnId, (u64, Side)>,

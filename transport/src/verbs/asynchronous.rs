@@ -118,7 +118,7 @@ pub(crate) struct DeviceNews {
 
 impl DeviceNews {
     /// Whether it is about an id with this queue pair, or about a connection's queue.
-    pub(crate) fn concerns(&self, context: usize, qp: usize, cq: Option<usize>) -> bool {
+    pub(crate) fn concerns(&self, context: usize, qp: usize, cq: Option<usize>, srq: Option<usize>) -> bool {
         use DeviceEvent as D;
         match self.event {
             D::QpFatal
@@ -131,8 +131,9 @@ impl DeviceNews {
             | D::LastWqe => qp != 0 && qp == self.element,
             // An attempt has no queue of its own to compare.
             D::CqErr => context == self.context && cq.is_none_or(|cq| cq == self.element),
-            // There is no shared receive queue and no work queue of ours.
-            D::SrqErr | D::SrqLimit | D::WqFatal => false,
+            D::SrqErr | D::SrqLimit => srq == Some(self.element),
+            // There is no work queue of ours.
+            D::WqFatal => false,
             _ => context == self.context,
         }
     }
@@ -178,6 +179,11 @@ impl Watches {
     /// Whether a context was added since this was asked last.
     pub(crate) fn take_fresh(&mut self) -> bool {
         std::mem::take(&mut self.fresh)
+    }
+
+    /// The context of a watch.
+    pub(crate) fn context(&self, watch: u64) -> Option<Arc<Context>> {
+        self.contexts.get(&watch).and_then(Weak::upgrade)
     }
 
     /// Every context that is in use.
@@ -252,12 +258,17 @@ mod tests {
         let news = |event, element| DeviceNews { event, context: 1, element };
         let fatal = news(DeviceEvent::QpFatal, 7);
         assert!(
-            fatal.concerns(1, 7, Some(9)) && !fatal.concerns(1, 8, Some(9)) && !fatal.concerns(1, 0, None)
+            fatal.concerns(1, 7, Some(9), None)
+                && !fatal.concerns(1, 8, Some(9), None)
+                && !fatal.concerns(1, 0, None, None)
         );
         let overrun = news(DeviceEvent::CqErr, 9);
-        assert!(overrun.concerns(1, 7, Some(9)) && !overrun.concerns(1, 7, Some(10)));
-        assert!(overrun.concerns(1, 7, None) && !overrun.concerns(2, 7, None));
+        assert!(overrun.concerns(1, 7, Some(9), None) && !overrun.concerns(1, 7, Some(10), None));
+        assert!(overrun.concerns(1, 7, None, None) && !overrun.concerns(2, 7, None, None));
+        let low = news(DeviceEvent::SrqLimit, 5);
+        assert!(low.concerns(1, 7, None, Some(5)) && !low.concerns(1, 7, None, Some(6)));
+        assert!(!low.concerns(1, 7, None, None), "it shares nothing");
         let port = news(DeviceEvent::PortErr, 1);
-        assert!(port.concerns(1, 7, None) && !port.concerns(2, 7, None));
+        assert!(port.concerns(1, 7, None, None) && !port.concerns(2, 7, None, None));
     }
 }

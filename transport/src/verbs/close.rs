@@ -20,6 +20,8 @@ use crate::{
 
 const LINGER: Duration = Duration::from_millis(500);
 const DRAIN: Duration = Duration::from_millis(500);
+/// How long LAST_WQE_REACHED is waited for, which not every device says.
+const LAST_RECEIVE: Duration = Duration::from_millis(20);
 /// The control thread destroys within milliseconds. If it does not, the memory is leaked rather than reused.
 const DESTROY: Duration = Duration::from_secs(10);
 
@@ -36,6 +38,8 @@ pub(crate) struct Closing {
     reason: CloseReason,
     stage: Stage,
     deadline: Time,
+    /// Where receives are shared: how long the device may still use one that it took for this queue pair.
+    receives_until: Time,
 }
 
 impl Closing {
@@ -45,7 +49,7 @@ impl Closing {
     }
 
     pub(crate) fn deadline(&self) -> Time {
-        self.deadline
+        if self.stage == Stage::Draining { self.deadline.min(self.receives_until) } else { self.deadline }
     }
 
     pub(crate) fn reason(&self) -> &CloseReason {
@@ -80,9 +84,14 @@ impl Conn {
         self.tx.discard();
         let lingers = orderly && self.say_goodbye(list);
         let stage = if lingers { Stage::Lingering } else { Stage::Draining };
-        self.phase = Phase::Closing(Closing { reason, stage, deadline: now.plus(LINGER) });
+        self.phase = Phase::Closing(Closing {
+            reason,
+            stage,
+            deadline: now.plus(LINGER),
+            receives_until: Time::NEVER,
+        });
         // With nothing to wait for, destroying disconnects soon enough.
-        if !lingers && !self.tx.has_no_signals() {
+        if !lingers && (!self.tx.has_no_signals() || self.rx.is_shared()) {
             self.disconnect(now, control);
         }
     }
@@ -97,6 +106,7 @@ impl Conn {
         if let Phase::Closing(closing) = &mut self.phase {
             closing.stage = Stage::Draining;
             closing.deadline = now.plus(DRAIN);
+            closing.receives_until = now.plus(LAST_RECEIVE);
         }
         control.send(Command::Disconnect { handle: self.handle });
     }
@@ -114,9 +124,15 @@ impl Conn {
         loop {
             let Phase::Closing(closing) = &mut self.phase else { return Step::Waits };
             let late = now >= closing.deadline;
+            let last_receive = self.fate.had_last_receive();
             match closing.stage {
                 Stage::Lingering if late && !self.tx.has_no_signals() => self.disconnect(now, control),
                 Stage::Lingering if !(self.tx.is_drained() || self.flushed || late) => return Step::Waits,
+                // A slot that the device took for a message that never ended comes back with an error, or not at all.
+                Stage::Lingering if self.rx.is_shared() => self.disconnect(now, control),
+                Stage::Draining if self.rx.is_shared() && !last_receive && now < closing.receives_until => {
+                    return Step::Waits;
+                }
                 Stage::Draining if !(self.tx.has_no_signals() || self.flushed || late) => return Step::Waits,
                 Stage::Lingering | Stage::Draining => {
                     closing.stage = Stage::Destroying;

@@ -10,7 +10,7 @@ use crate::{
         cq::{Completion, STATUS_FLUSHED},
         entry::Handle,
         gate::Fate,
-        grant::{Grant, GrantPlaces},
+        grant::{GRANT_BYTES_MAX, Grant, GrantPlaces},
         lane::{Holdings, LinkParts},
         pulls::{Ended, Pulls},
         qp::{Flags, LocalBytes, Qp, RemoteBytes, SendList},
@@ -65,6 +65,8 @@ pub(crate) struct Conn {
     pub(crate) rx: Rx,
     pub(crate) pulls: Pulls,
     pub(crate) transfers_in_post: bool,
+    /// As its hello said, and its grant must.
+    peer_ring_bytes: u32,
     /// Whether the peer's grant arrived: frames are handed out only then.
     pub(crate) opened: bool,
     /// A flushed send was seen: no more of them leave.
@@ -88,10 +90,11 @@ impl Conn {
         let negotiated = wiring.negotiated;
         let on_ring = negotiated.path == DataPath::Ring;
         let ours = Grant {
-            ring_bytes: config.ring_bytes,
-            address: if on_ring { wiring.rx.region.base().as_ptr().addr() as u64 } else { 0 },
+            ring_bytes: negotiated.rx_ring_bytes,
+            address: wiring.rx.as_ref().filter(|_| on_ring).map_or(0, Room::address),
             rkey: if on_ring { wiring.rx_rkey } else { 0 },
         };
+        let queue = lane.holdings.queue().map(Arc::clone);
         let nudge = if active && lane.iwarp() { now.plus(NUDGE) } else { Time::NEVER };
         Self {
             id: lane.holdings.seat.conn,
@@ -100,9 +103,10 @@ impl Conn {
             belongings: Some(Belongings { qp: lane.qp, holdings: Box::new(lane.holdings) }),
             phase: Phase::Opening { deadline: now.plus(handshake_timeout), nudge },
             tx: Tx::new(wiring.tx, wiring.tx_lkey, &negotiated, config),
-            rx: Rx::new(wiring.rx, wiring.rx_lkey, &negotiated),
+            rx: Rx::new(wiring.rx, wiring.rx_lkey, &negotiated, queue),
             pulls: Pulls::new(negotiated.initiator_depth.granted, config.bulk_piece_bytes),
             transfers_in_post: wiring.transfers_in_post,
+            peer_ring_bytes: wiring.peer_ring_bytes,
             opened: false,
             flushed: false,
             post_failed: None,
@@ -119,7 +123,7 @@ impl Conn {
 
     /// What it received into and sent from; not what a received frame still lies in.
     pub(crate) fn into_rooms(self) -> impl Iterator<Item = Room> {
-        [Some(self.tx.into_room()), self.rx.into_room()].into_iter().flatten()
+        [self.tx.into_room(), self.rx.into_room()].into_iter().flatten()
     }
 
     /// A post failed: the queue pair is in error, and the cause is on its way.
@@ -199,12 +203,22 @@ impl Conn {
             return self.on_failure(kind, id.slot(), done);
         }
         match kind {
-            Kind::GrantReceive => return self.on_grant(done, now, list),
+            Kind::GrantReceive => {
+                let bytes = self.grants.read(done.bytes);
+                return self.on_grant(&bytes, done.with_imm, now, list);
+            }
+            // The first message is the grant: here nothing but that says so.
+            Kind::Shared if matches!(self.phase, Phase::Opening { .. }) => {
+                let bytes = self.rx.landed(done.bytes, GRANT_BYTES_MAX);
+                return self.on_grant(&bytes, done.with_imm, now, list);
+            }
             // A chain of no bytes is the goodbye; everything before it was handed out.
-            Kind::Receive if self.opened && (if done.with_imm { done.imm } else { done.bytes }) == 0 => {
+            Kind::Receive | Kind::Shared
+                if self.opened && (if done.with_imm { done.imm } else { done.bytes }) == 0 =>
+            {
                 return Err(CloseReason::Peer);
             }
-            Kind::Receive if self.delivers() => {
+            Kind::Receive | Kind::Shared if self.delivers() => {
                 let imm = done.with_imm.then_some(done.imm);
                 if done.with_imm {
                     counters.receives_with_imm += 1;
@@ -213,7 +227,7 @@ impl Conn {
                 }
                 self.rx.arrived(id, done.bytes, imm)?;
             }
-            Kind::Receive => {
+            Kind::Receive | Kind::Shared => {
                 // The first receive takes the first message, so a frame can never come before the grant.
                 if matches!(self.phase, Phase::Opening { .. }) {
                     return Err(Violation::Malformed { what: "frame before the grant" }.into());
@@ -246,7 +260,7 @@ impl Conn {
     }
 
     fn on_failure(&mut self, kind: Kind, slot: u16, done: &Completion) -> Result<Option<Event>, CloseReason> {
-        if !matches!(kind, Kind::Receive | Kind::GrantReceive) {
+        if !matches!(kind, Kind::Receive | Kind::GrantReceive | Kind::Shared) {
             self.flushed = true;
         }
         if done.status == STATUS_FLUSHED {
@@ -254,7 +268,7 @@ impl Conn {
             return Ok(None);
         }
         let operation = match (kind, self.negotiated.path) {
-            (Kind::Receive | Kind::GrantReceive, _) => "receive",
+            (Kind::Receive | Kind::GrantReceive | Kind::Shared, _) => "receive",
             (Kind::Chain | Kind::Goodbye, DataPath::Ring) => "RDMA WRITE with immediate",
             (Kind::Chain | Kind::Goodbye, DataPath::SendRecv) | (Kind::Grant, _) => "SEND",
             (Kind::Read, _) if self.pulls.is_bulk(slot) => "RDMA READ",
@@ -267,25 +281,27 @@ impl Conn {
     /// The peer's first message.
     fn on_grant(
         &mut self,
-        done: &Completion,
+        bytes: &[u8],
+        with_imm: bool,
         now: Time,
         list: &mut SendList,
     ) -> Result<Option<Event>, CloseReason> {
         if !matches!(self.phase, Phase::Opening { .. }) {
             return Ok(None);
         }
-        if done.with_imm {
+        if with_imm {
             return Err(Violation::Malformed { what: "grant" }.into());
         }
-        let bytes = self.grants.read(done.bytes);
-        let ring_bytes = self.negotiated.tx_ring_bytes;
-        let grant = Grant::open(&bytes, ring_bytes, self.session.as_ref(), !self.active)?;
+        let grant = Grant::open(bytes, self.peer_ring_bytes, self.session.as_ref(), !self.active)?;
         self.tx.set_remote(grant.remote());
         if !self.active {
             self.send_grant(now, list);
         }
         self.opened = true;
         self.phase = Phase::Open;
+        if let Some(belongings) = &mut self.belongings {
+            belongings.holdings.opened();
+        }
         Ok(Some(Event::Opened { conn: self.id, negotiated: Arc::clone(&self.negotiated) }))
     }
 }

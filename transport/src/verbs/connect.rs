@@ -134,7 +134,7 @@ impl Resolving {
     /// ADDR_RESOLVED: the id is bound to a device now.
     fn has_device(self, id: &mut CmId) -> Result<Routing, Box<Failure>> {
         let Self { attempt } = self;
-        let lane = match Lane::new(id, &attempt.shared) {
+        let lane = match Lane::new(id, &attempt.shared, attempt.options.receives) {
             Ok(lane) => lane,
             Err(error) => {
                 return Err(Box::new(Failure { attempt, lane: None, error: error.into(), try_next: false }));
@@ -244,6 +244,16 @@ impl Active {
 
     pub(crate) fn deadline(&self) -> Instant {
         self.attempt().deadline
+    }
+
+    /// Names its shared receive queue in asynchronous events.
+    pub(crate) fn srq(&self) -> Option<usize> {
+        let lane = match self {
+            Self::Resolving(_) => return None,
+            Self::Routing(state) => &state.lane,
+            Self::Connecting(state) => &state.lane,
+        };
+        lane.holdings.queue().map(|queue| queue.address())
     }
 
     fn ticket(&self) -> u64 {

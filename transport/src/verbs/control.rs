@@ -11,7 +11,7 @@ use std::{
     collections::HashMap,
     os::fd::AsFd,
     sync::{
-        Arc,
+        Arc, Weak,
         mpsc::{self, Receiver},
     },
     time::{Duration, Instant},
@@ -34,6 +34,7 @@ use crate::{
         mailbox::{Command, ControlHandle, Mailbox},
         qp::Qp,
         removal::Removals,
+        shared::SharedQueue,
         sys,
         turns::Turns,
         untold::Untold,
@@ -56,6 +57,8 @@ pub(crate) struct Control {
     serial: u64,
     stray_events: u64,
     pub(crate) untold: Untold,
+    /// Shared receive queues that ran low, and when each is armed again.
+    low: Vec<(Instant, Weak<SharedQueue>)>,
     stopping: bool,
     /// No attempt's deadline is before it. Most end long before theirs: then it is looked at once, in vain.
     next_look: Option<Instant>,
@@ -88,6 +91,7 @@ impl Control {
             serial: 0,
             stray_events: 0,
             untold: Untold::default(),
+            low: Vec::new(),
             stopping: false,
             next_look: None,
         };
@@ -136,6 +140,7 @@ impl Control {
                 self.take_events();
             }
             self.expire(Instant::now());
+            self.arm_again(Instant::now());
             self.begin_waiting();
             self.attend();
             self.tell();
@@ -294,7 +299,7 @@ impl Control {
                     live.suspect();
                 }
             }
-            Action::Establish | Action::Stray => self.stray(&event),
+            Action::Establish | Action::LastReceive | Action::Refill | Action::Stray => self.stray(&event),
             Action::Request => self.request(event),
             Action::PeerGone => self.down(&event, CloseReason::PeerGone { how: how_gone(&event) }),
             Action::DeviceGone => self.device_gone(&event),
@@ -357,13 +362,21 @@ impl Control {
     fn on_device(&mut self, watch: u64) {
         for news in self.watches.read(watch) {
             let happening = Happening::Device(news.event);
-            let mut failed = Vec::new();
+            let (mut failed, mut low) = (Vec::new(), None);
             for (&key, entry) in &self.ids {
-                let cq = if let Role::Live(live) = &entry.role { Some(live.cq) } else { None };
-                if !entry.device().is_some_and(|device| news.concerns(device, entry.id.qp_address(), cq)) {
+                let (cq, srq) = match &entry.role {
+                    Role::Live(live) => (Some(live.cq), live.srq),
+                    Role::Active(active) => (None, active.srq()),
+                    _ => (None, None),
+                };
+                let qp = entry.id.qp_address();
+                if !entry.device().is_some_and(|device| news.concerns(device, qp, cq, srq)) {
                     continue;
                 }
                 match (action(entry.role.state(), happening), &entry.role) {
+                    // Once, whoever shares it.
+                    (Action::Refill, _) => low = Some(news.element),
+                    (Action::LastReceive, Role::Live(live)) => live.last_receive(),
                     (Action::Probe, Role::Live(live)) => live.suspect(),
                     (Action::Fail, Role::Live(live)) if news.event == DeviceEvent::DeviceFatal => {
                         live.down(CloseReason::DeviceGone);
@@ -380,14 +393,33 @@ impl Control {
                     _ => {}
                 }
             }
+            if let Some(address) = low {
+                self.refill(watch, address);
+            }
             for key in failed {
                 self.fail(key, |active| active.call_failed(sys::errno::EIO));
             }
         }
     }
 
+    /// A shared receive queue of the device that is watched so runs low.
+    fn refill(&mut self, watch: u64, address: usize) {
+        let owner = self.watches.context(watch).and_then(|context| context.owner());
+        let Some(queue) = owner.and_then(|owner| owner.shared_queue_at(address)) else { return };
+        self.low.push((queue.ran_low(), Arc::downgrade(&queue)));
+    }
+
+    /// Shared receive queues ask to be told again, not at once.
+    fn arm_again(&mut self, now: Instant) {
+        self.low.retain_mut(|(at, queue)| {
+            let again = queue.upgrade().and_then(|queue| queue.arm_again(now));
+            again.inspect(|&again| *at = again).is_some()
+        });
+    }
+
     fn next_deadline(&self) -> Option<Instant> {
-        self.next_look.into_iter().chain(self.removals.next_look()).min()
+        let low = self.low.iter().map(|&(at, _)| at);
+        self.next_look.into_iter().chain(self.removals.next_look()).chain(low).min()
     }
 
     /// An attempt with this deadline begins.

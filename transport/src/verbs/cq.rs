@@ -32,7 +32,7 @@ const _: () = assert!(POLL_BURST == POLL_BURST_INT as usize);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Completion {
     pub(crate) wr_id: u64,
-    /// `ibv_wc_status`; 0 is success. Only `wr_id`, `status` and `vendor` hold otherwise.
+    /// `ibv_wc_status`; 0 is success. Only `wr_id`, `status`, `vendor` and `qp` hold otherwise.
     pub(crate) status: u32,
     pub(crate) vendor: u32,
     /// Whether it is a receive that was completed by a write-with-immediate.
@@ -40,6 +40,8 @@ pub(crate) struct Completion {
     /// Host byte order.
     pub(crate) imm: u32,
     pub(crate) bytes: u32,
+    /// The queue pair's number, which holds whatever the status is.
+    pub(crate) qp: u32,
 }
 
 /// Where the library writes completions. Zeroed once: a driver leaves fields that mean nothing as they were.
@@ -200,11 +202,12 @@ fn completion(wc: &sys::ibv_wc) -> Completion {
             wr_id: wc.wr_id,
             status: wc.status,
             vendor: wc.vendor_err,
+            qp: wc.qp_num,
             ..Completion::default()
         };
     }
     let with_imm = wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
     // SAFETY: both members are u32, so reading either is defined; its meaning is decided by `with_imm`.
     let imm = u32::from_be(unsafe { wc.imm_data_invalidated_rkey_union.imm_data });
-    Completion { wr_id: wc.wr_id, status: 0, vendor: 0, with_imm, imm, bytes: wc.byte_len }
+    Completion { wr_id: wc.wr_id, status: 0, vendor: 0, with_imm, imm, bytes: wc.byte_len, qp: wc.qp_num }
 }

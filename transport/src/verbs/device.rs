@@ -107,6 +107,8 @@ impl Context {
                 0 => attributes.max_qp_rd_atom,
                 depth => depth,
             }),
+            srqs: positive(attributes.max_srq),
+            srq_entries: positive(attributes.max_srq_wr),
             atomics: attributes.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE,
         })
     }
@@ -196,6 +198,9 @@ pub(crate) struct DeviceLimits {
     pub(crate) qp_entries: u32,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
+    /// Shared receive queues, and the entries of one.
+    pub(crate) srqs: u32,
+    pub(crate) srq_entries: u32,
     /// Atomic operations on a peer's memory, among the device's own at least.
     pub(crate) atomics: bool,
 }

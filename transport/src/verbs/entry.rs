@@ -29,6 +29,8 @@ pub(crate) struct Live {
     pub(crate) conn: crate::ConnId,
     /// Names its completion queue in asynchronous events.
     pub(crate) cq: usize,
+    /// And its shared receive queue.
+    pub(crate) srq: Option<usize>,
 }
 
 impl Live {
@@ -39,12 +41,19 @@ impl Live {
             shared: Arc::clone(shared),
             conn: seat.conn,
             cq: parts.lane.holdings.share().cq.raw().addr(),
+            srq: parts.lane.holdings.queue().map(|queue| queue.address()),
         }
     }
 
     /// Only the first cause counts.
     pub(crate) fn down(&self, reason: CloseReason) {
         let _ = self.fate.down.set(reason);
+        self.shared.note(self.conn);
+    }
+
+    /// A closing port may go on.
+    pub(crate) fn last_receive(&self) {
+        self.fate.set_last_receive();
         self.shared.note(self.conn);
     }
 

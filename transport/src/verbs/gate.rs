@@ -10,13 +10,13 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use crossbeam::queue::ArrayQueue;
 
 use crate::{
-    CloseReason, ConnId, Exposed, LoanError, PoolMemory, PortConfig, PortError,
+    CloseReason, ConnId, Exposed, LoanError, PoolMemory, PortConfig, PortError, Receives, SharedState,
     mem::{Loan, MemoryNode, UserBytes, UserMemory},
     provider::{Gate, Waker},
     verbs::{
@@ -28,6 +28,7 @@ use crate::{
         mailbox::ControlHandle,
         pool::Pool,
         rings::{Rings, Room},
+        shared::{Reserve, SLAB_SLOTS, SharedQueue},
         wr_id::INDEX_LIMIT,
     },
 };
@@ -74,6 +75,11 @@ impl Gate for VerbsGate {
         self.admit(conn, bytes)?.exposures.expose(bytes)
     }
 
+    fn shared_receives(&self) -> Vec<SharedState> {
+        let devices = lock(&self.shared.devices);
+        devices.iter().filter_map(|device| Some(device.queue()?.state(device.context.name()))).collect()
+    }
+
     fn memory(&self) -> Vec<PoolMemory> {
         lock(&self.shared.devices).iter().flat_map(|device| device.pool.memory()).collect()
     }
@@ -95,6 +101,8 @@ pub(crate) struct PortDevice {
     pub(crate) borrowed: Arc<Borrowed>,
     pub(crate) exposures: Arc<Exposures>,
     pub(crate) pd: Arc<Pd>,
+    /// Made for the first connection that shares its receives.
+    queue: Mutex<Option<Arc<SharedQueue>>>,
     cqs: Mutex<Vec<Arc<Cq>>>,
     grants: Mutex<GrantPages>,
     pub(crate) limits: DeviceLimits,
@@ -106,12 +114,51 @@ impl PortDevice {
         let limits = context.query()?;
         // First of all, see `Cq`: siw needs one of this size before its first queue pairs.
         let cq = Cq::new(&context, &limits)?;
+        keep_for_shared(&cq, config);
         let pd = Pd::new(&context)?;
         let pool = Pool::new(Arc::clone(&pd), limits.iwarp, config, node);
         let borrowed = Borrowed::new(Arc::clone(&pd), config);
         let exposures = Exposures::new(Arc::clone(&pd), limits.atomics, config.huge_pages, node);
         let (cqs, grants) = (Mutex::new(vec![cq]), Mutex::default());
-        Ok(Arc::new(Self { pool, borrowed, exposures, pd, cqs, grants, limits, context }))
+        let queue = Mutex::default();
+        Ok(Arc::new(Self { pool, borrowed, exposures, pd, queue, cqs, grants, limits, context }))
+    }
+
+    pub(crate) fn queue(&self) -> Option<Arc<SharedQueue>> {
+        lock(&self.queue).clone()
+    }
+
+    /// Receives for a connection, if it is to share any.
+    ///
+    /// # Errors
+    /// What [`SharedQueue::reserve`] says; that the device has no such queues, when they were asked for by name.
+    pub(crate) fn reserve(&self, shared: &Shared, receives: Receives) -> Result<Option<Reserve>, PortError> {
+        match receives {
+            Receives::Own => return Ok(None),
+            // This one has its seat already.
+            Receives::SharedAbove(count) if shared.seated() <= count || self.limits.srqs == 0 => {
+                return Ok(None);
+            }
+            Receives::Shared | Receives::SharedAbove(_) => {}
+        }
+        let mut queue = lock(&self.queue);
+        let queue = match &*queue {
+            Some(queue) => Arc::clone(queue),
+            None => {
+                let config = &shared.config;
+                let number = shared.queues.fetch_add(1, Ordering::Relaxed);
+                let connections = config.connections.saturating_add(UNDER_WAY);
+                let new = SharedQueue::new(
+                    &self.pd,
+                    &self.limits,
+                    config.shared,
+                    connections,
+                    (number, shared.node),
+                )?;
+                Arc::clone(queue.insert(new))
+            }
+        };
+        queue.reserve().map(Some)
     }
 
     /// Where the grants of the connection in the seat `index` lie.
@@ -120,12 +167,13 @@ impl PortDevice {
     }
 
     /// Room for `entries` completions: in a queue that has it, else in a new one.
-    pub(crate) fn take_entries(&self, entries: u32) -> Result<CqShare, PortError> {
+    pub(crate) fn take_entries(&self, entries: u32, config: &PortConfig) -> Result<CqShare, PortError> {
         let mut cqs = lock(&self.cqs);
         if let Some(cq) = cqs.iter().find(|cq| cq.promise(entries)) {
             return Ok(CqShare { cq: Arc::clone(cq), entries });
         }
         let cq = Cq::new(&self.context, &self.limits)?;
+        keep_for_shared(&cq, config);
         if !cq.promise(entries) {
             return Err(PortError::Limit {
                 field: "completions of one connection (arrivals + sends + initiator_depth)",
@@ -141,6 +189,13 @@ impl PortDevice {
 impl Drop for PortDevice {
     fn drop(&mut self) {
         self.borrowed.close();
+    }
+}
+
+/// Any connection on a completion queue may use up all shared receives that are nobody's guarantee.
+fn keep_for_shared(cq: &Cq, config: &PortConfig) {
+    if !cq.promise(config.shared.common_max + SLAB_SLOTS) {
+        tracing::debug!("a completion queue smaller than port.shared.common_max");
     }
 }
 
@@ -183,6 +238,8 @@ pub(crate) struct Fate {
     destroyed: AtomicBool,
     /// A hint casts doubt on the peer, and the port has not looked yet.
     suspect: AtomicBool,
+    /// The device has used the last shared receive that it took for this queue pair.
+    last_receive: AtomicBool,
 }
 
 impl Fate {
@@ -201,6 +258,15 @@ impl Fate {
         self.suspect.swap(false, Ordering::Relaxed)
     }
 
+    pub(crate) fn set_last_receive(&self) {
+        // One flag: the completions that it speaks of are in the queue, and the port looks there first.
+        self.last_receive.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn had_last_receive(&self) -> bool {
+        self.last_receive.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_destroyed(&self) -> bool {
         // SYNC POINT: queue pair destroyed.
         self.destroyed.load(Ordering::Acquire)
@@ -217,6 +283,8 @@ pub(crate) struct Shared {
     notes: ArrayQueue<ConnId>,
     seats: Mutex<Seats>,
     devices: Mutex<Vec<Arc<PortDevice>>>,
+    /// Shared queues made so far.
+    queues: AtomicU32,
 }
 
 impl Shared {
@@ -224,8 +292,9 @@ impl Shared {
     pub(crate) fn new(config: &PortConfig, bell: Waker) -> Arc<Self> {
         let node = MemoryNode::of_this_thread();
         let seats = config.connections.saturating_add(UNDER_WAY).min(INDEX_LIMIT);
-        // Each use of a seat leaves at most three notes: a hint, that it went down, and that it is destroyed.
-        let notes = ArrayQueue::new(3 * seats as usize + 2);
+        // Each use of a seat leaves at most four notes: a hint, that it went down, that its last receive is used, and that
+        // it is destroyed.
+        let notes = ArrayQueue::new(4 * seats as usize + 2);
         Arc::new(Self {
             config: config.clone(),
             bell,
@@ -234,6 +303,7 @@ impl Shared {
             notes,
             seats: Mutex::new(Seats { limit: seats, table: Vec::new(), free: Vec::new() }),
             devices: Mutex::new(Vec::new()),
+            queues: AtomicU32::new(0),
         })
     }
 
@@ -285,6 +355,34 @@ impl Shared {
         drop(lost);
     }
 
+    /// The shared queue `number`, if it is there still.
+    pub(crate) fn shared_queue(&self, number: u32) -> Option<Arc<SharedQueue>> {
+        let devices = lock(&self.devices);
+        devices.iter().filter_map(|device| device.queue()).find(|queue| queue.number == number)
+    }
+
+    /// The shared queue that asynchronous events name so.
+    pub(crate) fn shared_queue_at(&self, address: usize) -> Option<Arc<SharedQueue>> {
+        let devices = lock(&self.devices);
+        devices.iter().filter_map(|device| device.queue()).find(|queue| queue.address() == address)
+    }
+
+    /// Seats that are taken.
+    fn seated(&self) -> u32 {
+        let seats = lock(&self.seats);
+        u32::try_from(seats.table.len() - seats.free.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Receives of the shared queue `number` that the queue pair `qp` completes are those of `conn`.
+    pub(crate) fn name_seat(&self, conn: ConnId, number: u32, qp: u32) {
+        lock(&self.seats).table[conn.index() as usize].shares = Some((number, qp));
+    }
+
+    /// Whether anybody who has a seat shares the queue `number` with the queue pair `qp`.
+    pub(crate) fn is_seated_on(&self, number: u32, qp: u32) -> bool {
+        lock(&self.seats).table.iter().any(|entry| entry.shares == Some((number, qp)))
+    }
+
     /// The device of a connection that has a seat.
     pub(crate) fn device_of(&self, conn: ConnId) -> Option<Arc<PortDevice>> {
         let seats = lock(&self.seats);
@@ -298,7 +396,7 @@ impl Shared {
         let index = match seats.free.pop() {
             Some(index) => index,
             None if seats.table.len() < seats.limit as usize => {
-                seats.table.push(SeatEntry { generation: 0, device: None });
+                seats.table.push(SeatEntry { generation: 0, device: None, shares: None });
                 u32::try_from(seats.table.len() - 1).unwrap_or(u32::MAX)
             }
             None => {
@@ -352,6 +450,8 @@ struct Seats {
 struct SeatEntry {
     generation: u32,
     device: Option<Arc<PortDevice>>,
+    /// Number of the shared queue, and of the queue pair.
+    shares: Option<(u32, u32)>,
 }
 
 /// A `ConnId` that is taken from the making of the queue pair until after its destruction: completions carry it.
@@ -368,7 +468,7 @@ impl Drop for Seat {
             let mut seats = lock(&self.shared.seats);
             let entry = &mut seats.table[self.conn.index() as usize];
             entry.generation = entry.generation.wrapping_add(1);
-            entry.device = None;
+            (entry.device, entry.shares) = (None, None);
             seats.free.push(self.conn.index());
         }
         self.fate.set_destroyed();

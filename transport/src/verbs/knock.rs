@@ -46,7 +46,7 @@ impl Client {
         let context = unsafe { Context::of(self.id.verbs()?) }.ok()?;
         let cq = Cq::new(&context, &context.query().ok()?).ok()?;
         let pd = Pd::new(&context).ok()?;
-        let request = QpRequest { send_entries: 4, recv_entries: 4, inline_bytes: 0 };
+        let request = QpRequest { send_entries: 4, recv_entries: 4, inline_bytes: 0, srq: None };
         self.id.create_qp(&pd, &cq, request).ok()?;
         self.parts = Some((cq, pd));
         self.id.resolve_route(LIMIT).ok()

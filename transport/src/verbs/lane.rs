@@ -11,12 +11,12 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    ConnId, DataPath, Hello, Loan, Negotiated, PortConfig, PortError, RejectReason, Trust,
+    ConnId, DataPath, Hello, Loan, Negotiated, PortConfig, PortError, Receives, RejectReason, Trust,
     hello::Feature,
     proof::Session,
     verbs::{
         cm::{CmId, ConnectParams, QpRequest},
-        device::Context,
+        device::{Context, Pd},
         entry::Handle,
         exposed::Exposures,
         gate::{CqShare, PortDevice, Seat, Shared},
@@ -27,6 +27,7 @@ use crate::{
         qp::{LocalBytes, Qp, RecvList, receive_id},
         rings::{End, Room, Shape},
         rx::GOODBYE,
+        shared::{Reserve, SharedQueue},
         sys,
         wr_id::{Kind, WrId},
     },
@@ -38,6 +39,8 @@ pub(crate) const CREATE_QP: &str = "rdma_create_qp";
 #[derive(Debug)]
 pub(crate) struct Holdings {
     registrations: Vec<Arc<Mr>>,
+    /// Receives that it shares with others.
+    reserve: Option<Reserve>,
     share: CqShare,
     device: Arc<PortDevice>,
     pub(crate) seat: Seat,
@@ -51,6 +54,21 @@ impl Holdings {
 
     pub(crate) fn share(&self) -> &CqShare {
         &self.share
+    }
+
+    pub(crate) fn queue(&self) -> Option<&Arc<SharedQueue>> {
+        self.reserve.as_ref().map(|reserve| &reserve.queue)
+    }
+
+    /// The peer's grant arrived.
+    pub(crate) fn opened(&mut self) {
+        if let Some(reserve) = &mut self.reserve {
+            reserve.opened();
+        }
+    }
+
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.device.pd
     }
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {
@@ -81,8 +99,8 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// Makes the queue pair of `id`, which is bound to a device, for the port behind `shared`, with the receive for
-    /// the peer's grant posted.
-    pub(crate) fn new(id: &mut CmId, shared: &Arc<Shared>) -> Result<Self, PortError> {
+    /// the peer's grant posted. Its receives are where `receives` says.
+    pub(crate) fn new(id: &mut CmId, shared: &Arc<Shared>, receives: Receives) -> Result<Self, PortError> {
         let context = id
             .verbs()
             .ok_or_else(|| PortError::NoDevice { detail: "the address is on no RDMA device".to_owned() })?;
@@ -90,8 +108,10 @@ impl Lane {
         let device = unsafe { shared.device(context) }?;
         let seat = shared.sit(&device)?;
         let config = &shared.config;
-        let mut request = queue_sizes(config, &device)?;
-        let share = device.take_entries(request.send_entries + request.recv_entries)?;
+        let reserve = device.reserve(shared, receives)?;
+        let mut request = queue_sizes(config, &device, reserve.as_ref())?;
+        let receives = reserve.as_ref().map_or(request.recv_entries, Reserve::slots);
+        let share = device.take_entries(request.send_entries + receives, config)?;
         let grants = device.grant_places(seat.conn.index())?;
         let qp = loop {
             match id.create_qp(&device.pd, &share.cq, request) {
@@ -103,8 +123,12 @@ impl Lane {
                 Err(errno) => return Err(PortError::System { step: CREATE_QP, errno }),
             }
         };
-        let lane = Self { qp, grants, holdings: Holdings { registrations: Vec::new(), share, device, seat } };
-        lane.post_grant_receive()?;
+        let holdings = Holdings { registrations: Vec::new(), reserve, share, device, seat };
+        let lane = Self { qp, grants, holdings };
+        match lane.holdings.queue() {
+            Some(queue) => shared.name_seat(lane.conn(), queue.number, lane.qp.number()),
+            None => lane.post_grant_receive()?,
+        }
         Ok(lane)
     }
 
@@ -136,17 +160,20 @@ impl Lane {
     /// What this side says first. Who trusts nobody grants no ring to write.
     pub(crate) fn hello(&self, config: &PortConfig, trust: Trust, nonce: u128) -> Hello {
         let limits = &self.holdings.device.limits;
+        let queue = self.holdings.queue().map(|queue| queue.sizes);
+        let (depth, responders) = depths(config, queue.is_some());
         Hello {
             features: Feature::default()
-                .and(Feature::RING, !limits.iwarp && trust == Trust::Peer)
+                .and(Feature::RING, !limits.iwarp && trust == Trust::Peer && queue.is_none())
+                .and(Feature::SHARED, queue.is_some())
                 .and(Feature::ATTENDED, config.attended)
                 .and(Feature::NUMBERED, true)
                 .and(Feature::CHECKSUM, config.checksum),
-            ring_bytes: config.ring_bytes,
-            slot_bytes: config.slot_bytes,
-            arrivals: config.arrivals,
-            responder_resources: config.responder_resources.min(limits.responder_resources),
-            initiator_depth: config.initiator_depth.min(limits.initiator_depth),
+            ring_bytes: queue.map_or(config.ring_bytes, |sizes| sizes.ring_bytes()),
+            slot_bytes: queue.map_or(config.slot_bytes, |sizes| sizes.slot_bytes),
+            arrivals: queue.map_or(config.arrivals, |sizes| sizes.arrivals()),
+            responder_resources: responders.min(limits.responder_resources),
+            initiator_depth: depth.min(limits.initiator_depth),
             lane: 0,
             nonce,
         }
@@ -163,28 +190,40 @@ impl Lane {
         let inline = u16::try_from(self.qp.inline_bytes).unwrap_or(u16::MAX);
         let caps = self.holdings.device.limits.capabilities(inline);
         let negotiated = Negotiated::settle("verbs", &caps, config, ours, theirs)?;
-        let pd = &self.holdings.device.pd;
-        let mut tx = shared.rings.take(Shape::Ring { bytes: theirs.ring_bytes as usize }, End::Transmit)?;
+        let mut wiring = Wiring {
+            rx: None,
+            rx_lkey: 0,
+            rx_rkey: 0,
+            tx: None,
+            tx_lkey: 0,
+            peer_ring_bytes: theirs.ring_bytes,
+            transfers_in_post: caps.transfers_in_post,
+            negotiated,
+        };
+        if self.holdings.queue().is_none() {
+            self.wire_own(shared, &mut wiring)?;
+        }
+        Ok(wiring)
+    }
+
+    /// The memory of a connection that shares none.
+    fn wire_own(&mut self, shared: &Shared, wiring: &mut Wiring) -> Result<(), WireError> {
+        let (config, pd) = (&shared.config, &self.holdings.device.pd);
+        let transmit = Shape::Ring { bytes: wiring.negotiated.tx_ring_bytes as usize };
+        let mut tx = shared.rings.take(transmit, End::Transmit)?;
         let tx_registration = tx.registered(pd)?;
         let slab_bytes = (usize::from(config.arrivals) + GOODBYE) * config.slot_bytes as usize;
-        let (shape, purpose) = match negotiated.path {
+        let (shape, purpose) = match wiring.negotiated.path {
             DataPath::Ring => (Shape::Ring { bytes: config.ring_bytes as usize }, Purpose::ReceiveRing),
             DataPath::SendRecv => (Shape::Slab { bytes: slab_bytes }, Purpose::Local),
         };
         let rx = shared.rings.take(shape, End::Receive)?;
         let rx_registration = Arc::new(Mr::new(pd, &rx.region, purpose)?);
-        let wiring = Wiring {
-            tx_lkey: tx_registration.lkey(),
-            rx_lkey: rx_registration.lkey(),
-            rx_rkey: rx_registration.rkey(),
-            rx,
-            tx,
-            transfers_in_post: caps.transfers_in_post,
-            negotiated,
-        };
+        (wiring.tx, wiring.rx) = (Some(tx), Some(rx));
+        wiring.tx_lkey = tx_registration.lkey();
+        (wiring.rx_lkey, wiring.rx_rkey) = (rx_registration.lkey(), rx_registration.rkey());
         self.holdings.registrations.extend([tx_registration, rx_registration]);
-        self.post_receives(config, &wiring)?;
-        Ok(wiring)
+        Ok(self.post_receives(config, wiring)?)
     }
 
     /// All receives that the hello promised and one for the goodbye, before the peer can send anything that needs one.
@@ -240,12 +279,15 @@ impl From<PortError> for WireError {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Wiring {
-    /// Receive ring, or slab of slots.
-    pub(crate) rx: Room,
+    /// Receive ring, or slab of slots; `None` where they are shared.
+    pub(crate) rx: Option<Room>,
     pub(crate) rx_lkey: u32,
     pub(crate) rx_rkey: u32,
-    pub(crate) tx: Room,
+    /// `None`: it is lent one when it has something to send.
+    pub(crate) tx: Option<Room>,
     pub(crate) tx_lkey: u32,
+    /// As the peer's hello said.
+    pub(crate) peer_ring_bytes: u32,
     pub(crate) transfers_in_post: bool,
     pub(crate) negotiated: Negotiated,
 }
@@ -257,7 +299,7 @@ impl Wiring {
             return None;
         }
         let bytes = self.negotiated.rx_slot_bytes;
-        let place = self.rx.region.at(usize::from(slot) * bytes as usize, bytes as usize);
+        let place = self.rx.as_ref()?.region.at(usize::from(slot) * bytes as usize, bytes as usize);
         Some(LocalBytes { address: place.as_ptr().addr() as u64, bytes, lkey: self.rx_lkey })
     }
 }
@@ -277,13 +319,21 @@ pub(crate) struct LinkParts {
 
 /// Queue sizes, each a sum with reasons:
 /// - sends: chains of frames, READs up to the depth we ask for, one grant or nudge, one goodbye;
-/// - receives: those guaranteed to the peer, one for its grant, one for its goodbye.
-fn queue_sizes(config: &PortConfig, device: &PortDevice) -> Result<QpRequest, PortError> {
-    let depth = config.initiator_depth.min(device.limits.initiator_depth);
+/// - receives: those guaranteed to the peer, one for its grant, one for its goodbye; none of its own where they are shared.
+fn queue_sizes(
+    config: &PortConfig,
+    device: &PortDevice,
+    reserve: Option<&Reserve>,
+) -> Result<QpRequest, PortError> {
+    let shared = reserve.is_some();
+    let depth = depths(config, shared).0.min(device.limits.initiator_depth);
+    let inline_bytes =
+        if shared { config.inline_bytes.min(SHARED_INLINE_BYTES) } else { config.inline_bytes };
     let request = QpRequest {
-        send_entries: u32::from(config.sends) + u32::from(depth) + 2,
-        recv_entries: u32::from(config.arrivals) + 2,
-        inline_bytes: config.inline_bytes.into(),
+        send_entries: u32::from(sends_for(config, shared)) + u32::from(depth) + 2,
+        recv_entries: if shared { 0 } else { u32::from(config.arrivals) + 2 },
+        inline_bytes: inline_bytes.into(),
+        srq: reserve.map(|reserve| reserve.queue.srq().raw()),
     };
     let limit = device.limits.qp_entries;
     for (field, value) in [
@@ -295,6 +345,20 @@ fn queue_sizes(config: &PortConfig, device: &PortDevice) -> Result<QpRequest, Po
         }
     }
     Ok(request)
+}
+
+/// A connection that shares its receives has a small queue pair: the kernel's part of one grows with this.
+const SHARED_INLINE_BYTES: u16 = 64;
+
+/// Send queue entries for frames.
+pub(crate) fn sends_for(config: &PortConfig, shared: bool) -> u16 {
+    if shared { config.shared.sends } else { config.sends }
+}
+
+/// READs that we ask for, and that we let the peer ask for.
+fn depths(config: &PortConfig, shared: bool) -> (u8, u8) {
+    let most = if shared { config.shared.depth } else { u8::MAX };
+    (config.initiator_depth.min(most), config.responder_resources.min(most))
 }
 
 /// The next lower number of inline bytes to try: siw has 80.

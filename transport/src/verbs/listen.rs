@@ -177,7 +177,7 @@ impl Control {
         let Role::Requested(requested) = std::mem::replace(&mut entry.role, Role::Dying(None)) else {
             return Err(gone);
         };
-        let lane = match Lane::new(&mut entry.id, shared) {
+        let lane = match Lane::new(&mut entry.id, shared, requested.options.receives) {
             Ok(lane) => lane,
             Err(error) => {
                 let _ = entry.id.reject(&encode_reject(RejectReason::Overloaded));

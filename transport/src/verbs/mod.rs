@@ -51,6 +51,9 @@ mod removal;
 mod rings;
 mod rnr;
 mod rx;
+mod shared;
+mod slots;
+mod srq;
 mod sys;
 mod timers;
 mod turns;
@@ -143,6 +146,9 @@ impl Provider for Verbs {
         // Frames start at multiples of 16 in a slot too, and are read as words there.
         if !config.slot_bytes.is_multiple_of(16) || !(64..=16 << 20).contains(&config.slot_bytes) {
             return Err(too_low("slot_bytes (a multiple of 16)", config.slot_bytes.into(), 16 << 20));
+        }
+        if let Some((field, value, _)) = config.shared.flaw() {
+            return Err(too_low(field, value, 0));
         }
         VerbsPort::open(config, self.control()?)
     }

@@ -8,6 +8,7 @@ use crate::{
         conn::{Phase, PostFailed},
         cq::Completion,
         port::{Slot, VerbsPort},
+        slots::{Place, lend_slot},
         wr_id::WrId,
     },
 };
@@ -34,7 +35,12 @@ impl VerbsPort {
 
     pub(super) fn take_notes(&mut self) {
         while let Some(id) = self.gate.shared.next_note() {
-            let Some(conn) = self.conn(id) else { continue };
+            let Some(conn) = self.conn(id) else {
+                if !self.early.is_empty() {
+                    self.sweep_early();
+                }
+                continue;
+            };
             let (suspect, is_open) = (conn.fate.take_suspicion(), conn.is_open());
             if conn.fate.down.get().is_some() {
                 self.down.push(id);
@@ -103,12 +109,18 @@ impl VerbsPort {
 
     pub(super) fn on_completion(&mut self, done: &Completion, now: Time, batch: &mut Batch) {
         let id = WrId::from_bits(done.wr_id);
-        let index = id.index();
-        let slot = self.slots.get_mut(index);
-        let Some(Slot { conn: Some(conn), counters, .. }) = slot else { return self.on_early(done) };
-        if !id.is_of(conn.id) {
-            return self.on_early(done);
+        if id.is_shared() {
+            return self.on_shared(done, now, batch);
         }
+        match self.slots.get(id.index()).and_then(|slot| slot.conn.as_deref()) {
+            Some(conn) if id.is_of(conn.id) => self.on_completion_of(id.index(), done, now, batch),
+            _ => self.on_early(done),
+        }
+    }
+
+    /// One of the connection at `index`.
+    pub(super) fn on_completion_of(&mut self, index: usize, done: &Completion, now: Time, batch: &mut Batch) {
+        let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return };
         match conn.on_completion(done, now, &mut self.sends, counters) {
             Ok(None) => {}
             Ok(Some(event)) => batch.push(event),
@@ -119,6 +131,9 @@ impl VerbsPort {
         }
         if conn.rx.is_walking() {
             self.walking = Some(index);
+        }
+        if conn.rx.is_shared() {
+            self.take_idle_ring(index);
         }
     }
 
@@ -133,7 +148,7 @@ impl VerbsPort {
             let shared = &self.gate.shared;
             self.early.retain(|done| {
                 let id = WrId::from_bits(done.wr_id);
-                shared.is_seated(id.index(), |conn| id.is_of(conn))
+                id.is_shared() || shared.is_seated(id.index(), |conn| id.is_of(conn))
             });
         }
         self.early.push(*done);
@@ -147,11 +162,18 @@ impl VerbsPort {
             match conn.rx.next_frame() {
                 Ok(Some(frame)) => {
                     counters.frames_received += 1;
+                    if conn.rx.is_shared() {
+                        lend_slot(&mut self.shared, frame.slot());
+                    }
                     batch.push(Event::Frame { conn: conn.id, frame });
                 }
                 Ok(None) => return,
                 Err(violation) => {
+                    let place = conn.rx.walking().and_then(Place::parse);
                     conn.rx.stop_walking();
+                    if let Some(place) = place {
+                        self.stopped_at(place);
+                    }
                     return self.begin_close(index, violation.into(), now);
                 }
             }
@@ -266,6 +288,7 @@ impl VerbsPort {
         let Phase::Closing(closing) = &conn.phase else { return };
         let (id, reason) = (conn.id, closing.reason().clone());
         self.adopted -= 1;
+        self.leave(&mut conn, index);
         self.unwatch(index);
         if step == Step::Stuck {
             tracing::error!(conn = ?id, "a queue pair was not destroyed in time; its memory is leaked");

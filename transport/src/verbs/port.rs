@@ -27,12 +27,16 @@ use crate::{
         mailbox::ControlHandle,
         pool,
         qp::{RecvList, SendList},
+        rings::{End, Room, Shape},
+        slots::{Place, SharedSlots},
         wr_id::WrId,
     },
 };
 
 /// How long dropping a port waits for its queue pairs to be destroyed.
 const DROP_WAIT: Duration = Duration::from_secs(1);
+/// Transmit rings that wait here for whoever sends next; more wait with the control side, or go.
+const SPARE_RINGS: usize = 64;
 
 /// One place in the table.
 #[derive(Debug, Default)]
@@ -73,13 +77,23 @@ pub struct VerbsPort {
     pub(super) now: Time,
     /// Events that the last batch had no room for.
     pub(super) backlog: VecDeque<Event>,
+    /// The shared receives of each device.
+    pub(super) shared: Vec<SharedSlots>,
+    /// Registered transmit rings that nobody is lent.
+    spare: Vec<Room>,
     pub(super) sends: SendList,
     pub(super) recvs: RecvList,
     pub(super) epoll: OwnedFd,
 }
 
+/// No memory for it: as if the device's queue were full.
+fn no_ring(error: PortError) -> Refused {
+    tracing::debug!(%error, "no transmit ring to lend");
+    Refused::Full
+}
+
 /// The connection `id`, if it is still the one in its slot.
-fn conn_in(slots: &mut [Slot], id: ConnId) -> Option<&mut Conn> {
+pub(super) fn conn_in(slots: &mut [Slot], id: ConnId) -> Option<&mut Conn> {
     let conn = slots.get_mut(id.index() as usize)?.conn.as_deref_mut()?;
     (conn.id == id).then_some(conn)
 }
@@ -105,7 +119,9 @@ impl VerbsPort {
             .map_err(|errno| system("epoll_create", &errno.into()))?;
         epoll::add(&epoll, &*bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
             .map_err(|errno| system("epoll_ctl", &errno.into()))?;
-        let room = usize::from(config.sends.max(config.arrivals)) + usize::from(config.initiator_depth) + 2;
+        let room = usize::from(config.sends.max(config.arrivals).max(config.shared.sends))
+            + usize::from(config.initiator_depth)
+            + 2;
         let connections = config.connections as usize;
         Ok(Self {
             gate: VerbsGate { shared: Shared::new(config, bell), control },
@@ -126,6 +142,8 @@ impl VerbsPort {
             down: Vec::new(),
             now: Time::default(),
             backlog: VecDeque::new(),
+            shared: Vec::new(),
+            spare: Vec::new(),
             sends: SendList::new(room),
             recvs: RecvList::new(room),
             epoll,
@@ -168,6 +186,38 @@ impl VerbsPort {
             self.cqs.swap_remove(at);
             // A notification that is still armed must not wake whoever waits for others.
             let _ = epoll::delete(&self.epoll, cq.fd());
+            let spare = self.spare.drain(..);
+            // SAFETY: what is spare was given back when all work in it had completed.
+            spare.for_each(|room| unsafe { self.gate.shared.give_back(room) });
+        }
+    }
+
+    /// Lends `conn` a transmit ring of this shape.
+    #[cold]
+    fn lend_ring(&mut self, conn: ConnId, shape: Shape) -> Result<(), Refused> {
+        let open = open_in(&mut self.slots, conn)?;
+        let pd = open.belongings.as_ref().ok_or(Refused::Closed)?.holdings.pd();
+        let fits = |room: &Room| {
+            room.shape == shape && room.registration.as_ref().is_some_and(|known| known.is_of(pd))
+        };
+        let mut room = match self.spare.iter().rposition(fits) {
+            Some(at) => self.spare.swap_remove(at),
+            None => self.gate.shared.rings.take(shape, End::Transmit).map_err(no_ring)?,
+        };
+        let lkey = room.registered(pd).map_err(no_ring)?.lkey();
+        open.tx.lend_ring(room, lkey);
+        Ok(())
+    }
+
+    /// Everything that lay in the ring that a connection was lent has left.
+    pub(super) fn take_idle_ring(&mut self, index: usize) {
+        let Some(conn) = self.slots[index].conn.as_deref_mut() else { return };
+        let Some(room) = conn.tx.take_idle_ring() else { return };
+        if self.spare.len() < SPARE_RINGS {
+            self.spare.push(room);
+        } else {
+            // SAFETY: all work in it has completed, and nothing points into it.
+            unsafe { self.gate.shared.give_back(room) };
         }
     }
 
@@ -205,6 +255,7 @@ impl Port for VerbsPort {
         let id = parts.lane.conn();
         let index = id.index() as usize;
         let cq = Arc::clone(&parts.lane.holdings.share().cq);
+        let shares = parts.lane.holdings.queue().map(|queue| (Arc::clone(queue), parts.lane.qp.number()));
         self.watch(&cq)?;
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, Slot::default);
@@ -221,8 +272,15 @@ impl Port for VerbsPort {
         if !self.waiting.contains(&index) {
             self.waiting.push(index);
         }
-        let early: Vec<Completion> =
-            self.early.extract_if(.., |done| WrId::from_bits(done.wr_id).is_of(id)).collect();
+        let names = shares.as_ref().map(|(queue, qp)| (queue.number, *qp));
+        if let Some((queue, qp)) = shares {
+            self.join(&queue, qp, index);
+        }
+        let is_its = |done: &mut Completion| {
+            let named = WrId::from_bits(done.wr_id);
+            if named.is_shared() { names == Some((named.queue(), done.qp)) } else { named.is_of(id) }
+        };
+        let early: Vec<Completion> = self.early.extract_if(.., is_its).collect();
         self.harvest.splice(self.harvest_at..self.harvest_at, early);
         // It may have gone down before it was adopted; the note was for nobody then.
         self.gate.shared.note(id);
@@ -231,6 +289,9 @@ impl Port for VerbsPort {
 
     fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused> {
         self.reservation = None;
+        if let Some(shape) = open_in(&mut self.slots, conn)?.tx.wants_ring() {
+            self.lend_ring(conn, shape)?;
+        }
         let place = open_in(&mut self.slots, conn)?.tx.reserve(payload_bytes)?;
         self.reservation = Some((conn, payload_bytes));
         Ok(place)
@@ -294,6 +355,9 @@ impl Port for VerbsPort {
 
     fn release(&mut self, conn: ConnId, frame: RxFrame) {
         self.reservation = None;
+        if let Some(place) = Place::parse(frame.slot()) {
+            return self.release_shared(conn, frame, place);
+        }
         let index = conn.index() as usize;
         let slot = self.slots.get_mut(index).and_then(|slot| slot.conn.as_deref_mut());
         let Some(open) = slot.filter(|open| open.id == conn) else { return };

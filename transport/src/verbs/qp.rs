@@ -4,7 +4,7 @@ use std::{mem::MaybeUninit, ptr::NonNull};
 
 use crate::{
     ConnId,
-    verbs::{sys, wr_id::WrId},
+    verbs::{srq::Srq, sys, wr_id::WrId},
 };
 
 /// The licence to post on a queue pair. The control thread made it with the id and destroys it only in exchange
@@ -28,6 +28,12 @@ impl Qp {
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_qp {
         self.raw.as_ptr()
+    }
+
+    /// Names it in completions.
+    pub(crate) fn number(&self) -> u32 {
+        // SAFETY: the queue pair is live (we hold the licence); its number never changes.
+        unsafe { (*self.raw()).qp_num }
     }
 
     /// Sets the RNR timer; legal in RTS (`ibv_modify_qp(3)`).
@@ -253,6 +259,24 @@ impl RecvList {
     /// # Errors
     /// How many were taken, and why not the rest.
     pub(crate) fn post(&mut self, qp: &Qp) -> Result<(), PostError> {
+        // SAFETY: as in `SendList::post`.
+        self.post_by(|first, bad| unsafe { sys::ibv_post_recv(qp.raw(), first, bad) })
+    }
+
+    /// As [`RecvList::post`], for whichever queue pair comes first.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn post_shared(&mut self, srq: &Srq) -> Result<(), PostError> {
+        // SAFETY: the queue is live while it is borrowed; the rest as in `SendList::post`: what the work names stays
+        // registered until the queue is destroyed.
+        self.post_by(|first, bad| unsafe { sys::ibv_post_srq_recv(srq.raw(), first, bad) })
+    }
+
+    fn post_by(
+        &mut self,
+        post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> i32,
+    ) -> Result<(), PostError> {
         if self.requests.is_empty() {
             return Ok(());
         }
@@ -265,8 +289,7 @@ impl RecvList {
             last.next = std::ptr::null_mut();
         }
         let mut bad = std::ptr::null_mut();
-        // SAFETY: as in `SendList::post`.
-        let returned = unsafe { sys::ibv_post_recv(qp.raw(), self.requests.as_mut_ptr(), &raw mut bad) };
+        let returned = post(self.requests.as_mut_ptr(), &raw mut bad);
         let result = sys::verbs_result(returned)
             .map_err(|errno| PostError { posted: index_of(bad, first, self.requests.len()), errno });
         self.requests.clear();

@@ -71,6 +71,11 @@ pub(crate) struct Room {
 }
 
 impl Room {
+    /// Where it begins, as work requests and grants say it.
+    pub(crate) fn address(&self) -> u64 {
+        self.region.base().as_ptr().addr() as u64
+    }
+
     /// Its registration with `pd`, made if it has none there.
     pub(crate) fn registered(&mut self, pd: &Arc<Pd>) -> Result<Arc<Mr>, PortError> {
         if let Some(known) = self.registration.as_ref().filter(|known| known.is_of(pd)) {
@@ -129,7 +134,8 @@ impl Rings {
     /// Keeps it, if there is not too much already.
     ///
     /// # Safety
-    /// The queue pair and the registrations that knew this memory are gone, but for its own, and nothing points into it.
+    /// The queue pair and the registrations that knew this memory are gone, but for its own, or all work that named it has
+    /// completed; and nothing points into it.
     pub(crate) unsafe fn give_back(&self, mut room: Room) {
         let bytes = room.shape.bytes();
         let mut idle = lock(&self.idle);
@@ -166,7 +172,7 @@ fn ring(bytes: usize) -> Result<Region, PortError> {
 }
 
 /// A file's pages, not private ones: held frames are read through a second mapping of them.
-fn slab(bytes: usize) -> Result<Region, PortError> {
+pub(crate) fn slab(bytes: usize) -> Result<Region, PortError> {
     let fd = memory_file("gimmal-slots", bytes)?;
     Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(|error| system("mmap", &error))
 }

@@ -1,17 +1,20 @@
 //! The receiving half of a connection: chains are walked frame by frame and lent where they landed.
 //!
 //! Ring path: a write-with-immediate says how many bytes followed the last one; its receive is posted again at
-//! once. Send/recv path: a SEND fills a slot, which is posted again when the last of its frames was released.
+//! once. Send/recv path: a SEND fills a slot, which is posted again when the last of its frames was released. The slots
+//! are the connection's own, or those of all (`slots`).
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::Arc};
 
 use crate::{
     ConnId, DataPath, FrameWord, Negotiated, Position, Violation,
     frame::{FRAME_WORD_BYTES, span},
     mem::{Region, RxFrame},
+    share::Share,
     verbs::{
         qp::{LocalBytes, Qp, RecvList, receive_id},
         rings::{Room, Shape},
+        shared::SharedQueue,
         wr_id::WrId,
     },
 };
@@ -26,15 +29,27 @@ struct Walk {
     offset: usize,
     left: usize,
     bytes: usize,
-    slot: u16,
+    slot: u32,
+}
+
+/// Receives of others too.
+#[derive(Debug)]
+struct Sharing {
+    queue: Arc<SharedQueue>,
+    share: Share,
+    /// Where the last chain landed: from where in the memory, and what its frames remember.
+    at: usize,
+    place: u32,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Rx {
-    memory: Rc<Region>,
+    /// That of the last chain, where receives are shared.
+    memory: Option<Rc<Region>>,
     shape: Shape,
     lkey: u32,
+    sharing: Option<Box<Sharing>>,
     path: DataPath,
     ring_bytes: usize,
     slot_bytes: usize,
@@ -51,15 +66,31 @@ pub(crate) struct Rx {
 }
 
 impl Rx {
-    pub(crate) fn new(room: Room, lkey: u32, negotiated: &Negotiated) -> Self {
+    /// One that receives into `room`, or else from a queue that others share.
+    pub(crate) fn new(
+        room: Option<Room>,
+        lkey: u32,
+        negotiated: &Negotiated,
+        queue: Option<Arc<SharedQueue>>,
+    ) -> Self {
         let slots = match negotiated.path {
-            DataPath::Ring => 0,
-            DataPath::SendRecv => negotiated.rx_arrivals as usize + GOODBYE,
+            DataPath::SendRecv if queue.is_none() => negotiated.rx_arrivals as usize + GOODBYE,
+            _ => 0,
         };
+        let (memory, shape) = match room {
+            Some(room) => (Some(Rc::new(room.region)), room.shape),
+            None => (None, Shape::Slab { bytes: 0 }),
+        };
+        let sharing = queue.map(|queue| {
+            let extra_max = u32::from(queue.sizes.most - queue.sizes.guaranteed);
+            let share = Share::new(negotiated.rx_arrivals, extra_max);
+            Box::new(Sharing { queue, share, at: 0, place: 0 })
+        });
         Self {
-            memory: Rc::new(room.region),
-            shape: room.shape,
+            memory,
+            shape,
             lkey,
+            sharing,
             path: negotiated.path,
             ring_bytes: negotiated.rx_ring_bytes as usize,
             slot_bytes: negotiated.rx_slot_bytes as usize,
@@ -74,12 +105,50 @@ impl Rx {
 
     /// `None`: a frame in it is still lent, or may still be held.
     pub(crate) fn into_room(self) -> Option<Room> {
-        let region = Rc::into_inner(self.memory).filter(|region| !region.is_viewed())?;
+        if self.sharing.is_some() {
+            return None;
+        }
+        let region = Rc::into_inner(self.memory?).filter(|region| !region.is_viewed())?;
         Some(Room { region, shape: self.shape, registration: None })
     }
 
     pub(crate) fn arrivals(&self) -> u64 {
-        self.arrivals
+        self.sharing.as_ref().map_or(self.arrivals, |sharing| sharing.share.granted())
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.sharing.is_some()
+    }
+
+    /// A shared receive completed, in `memory` from `at`; `place` is for its frames to remember.
+    pub(crate) fn land(&mut self, memory: &Rc<Region>, at: usize, place: u32) {
+        debug_assert!(self.walk.is_none(), "one chain at a time");
+        let Some(sharing) = &mut self.sharing else { return };
+        (sharing.at, sharing.place) = (at, place);
+        self.memory = Some(Rc::clone(memory));
+    }
+
+    /// What landed last, at most `limit` bytes of it: no frames, but the peer's grant.
+    pub(crate) fn landed(&self, bytes: u32, limit: usize) -> Vec<u8> {
+        let (Some(sharing), Some(memory)) = (&self.sharing, &self.memory) else { return Vec::new() };
+        let bytes = (bytes as usize).min(limit).min(self.slot_bytes);
+        let from = memory.at(sharing.at, bytes);
+        // SAFETY: inside the slot, whose receive has completed and is not posted again yet.
+        unsafe { std::slice::from_raw_parts(from.as_ptr(), bytes) }.to_vec()
+    }
+
+    /// A shared slot of this connection is posted again.
+    pub(crate) fn came_back(&mut self) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.share.came_back(&sharing.queue.common);
+        }
+    }
+
+    /// The queue pair is gone: what the connection had of the shared receives is given back.
+    pub(crate) fn end_sharing(&mut self) -> Option<Arc<SharedQueue>> {
+        let sharing = self.sharing.as_mut()?;
+        sharing.share.end(&sharing.queue.common);
+        Some(Arc::clone(&sharing.queue))
     }
 
     /// A receive completed. `imm` is there for a write-with-immediate.
@@ -95,10 +164,16 @@ impl Rx {
                 }
                 Walk { offset: self.position.offset(self.ring_bytes), left: bytes, bytes, slot: 0 }
             }
+            (DataPath::SendRecv, None) if self.sharing.is_some() => {
+                let bytes = (bytes as usize).min(self.slot_bytes);
+                let Some(sharing) = &mut self.sharing else { return Ok(()) };
+                sharing.share.arrived(&sharing.queue.common)?;
+                Walk { offset: sharing.at, left: bytes, bytes, slot: sharing.place }
+            }
             (DataPath::SendRecv, None) if usize::from(id.slot()) < self.lent.len() => {
                 let slot = id.slot();
                 let bytes = (bytes as usize).min(self.slot_bytes);
-                Walk { offset: usize::from(slot) * self.slot_bytes, left: bytes, bytes, slot }
+                Walk { offset: usize::from(slot) * self.slot_bytes, left: bytes, bytes, slot: slot.into() }
             }
             _ => return Err(Violation::Malformed { what: "receive: not of the path that was agreed" }),
         };
@@ -111,7 +186,7 @@ impl Rx {
 
     /// The next frame of the chain that is being walked; `None` when it has ended, as a chain must.
     pub(crate) fn next_frame(&mut self) -> Result<Option<RxFrame>, Violation> {
-        let Some(walk) = self.walk.as_mut() else { return Ok(None) };
+        let (Some(walk), Some(memory)) = (self.walk.as_mut(), &self.memory) else { return Ok(None) };
         if walk.left == 0 {
             self.walk = None;
             return Ok(None);
@@ -120,7 +195,7 @@ impl Rx {
         if walk.left < FRAME_WORD_BYTES {
             return Err(chain);
         }
-        let place = self.memory.at(walk.offset, FRAME_WORD_BYTES);
+        let place = memory.at(walk.offset, FRAME_WORD_BYTES);
         // SAFETY: inside the region; frames start at multiples of 16 there, so the word is aligned. The peer's
         // device may write it at any time: it is read once, as an integer, and only the copy is used.
         let bits = u64::from_le(unsafe { place.cast::<u64>().as_ptr().read_volatile() });
@@ -133,14 +208,14 @@ impl Rx {
             DataPath::Ring => self.position.plus(span as u64),
             DataPath::SendRecv => Position(0),
         };
-        let bytes = self.memory.at(walk.offset + FRAME_WORD_BYTES, word.payload_bytes());
+        let bytes = memory.at(walk.offset + FRAME_WORD_BYTES, word.payload_bytes());
         // SAFETY: checked to lie in the region. A completion said that these bytes arrived, and the peer writes them again only after it was
         // credited with them, which is after the release: the trust that `Negotiated` and the guide name.
-        let frame = unsafe { RxFrame::lend(&self.memory, bytes, word, end, walk.slot.into()) };
+        let frame = unsafe { RxFrame::lend(memory, bytes, word, end, walk.slot) };
         if self.path == DataPath::Ring {
             self.position = end;
-        } else {
-            self.lent[usize::from(walk.slot)] += 1;
+        } else if let Some(lent) = self.lent.get_mut(walk.slot as usize) {
+            *lent += 1;
         }
         walk.offset += span;
         walk.left -= span;
@@ -152,6 +227,11 @@ impl Rx {
 
     pub(crate) fn is_walking(&self) -> bool {
         self.walk.is_some()
+    }
+
+    /// What frames of the chain that is being walked remember.
+    pub(crate) fn walking(&self) -> Option<u32> {
+        self.walk.map(|walk| walk.slot)
     }
 
     pub(crate) fn stop_walking(&mut self) {
@@ -191,14 +271,15 @@ impl Rx {
             return Ok(());
         }
         let slot = u16::try_from(slot).unwrap_or(u16::MAX);
+        let walked = self.walking() != Some(slot.into());
         let Some(lent) = self.lent.get_mut(usize::from(slot)) else { return Ok(()) };
         *lent = lent.saturating_sub(1);
-        let walked = self.walk.is_none_or(|walk| walk.slot != slot);
         if *lent > 0 || !walked {
             return Ok(());
         }
         let Some(qp) = qp else { return Ok(()) };
-        let place = self.memory.at(usize::from(slot) * self.slot_bytes, self.slot_bytes);
+        let Some(memory) = &self.memory else { return Ok(()) };
+        let place = memory.at(usize::from(slot) * self.slot_bytes, self.slot_bytes);
         let bytes = u32::try_from(self.slot_bytes).unwrap_or(u32::MAX);
         let into = LocalBytes { address: place.as_ptr().addr() as u64, bytes, lkey: self.lkey };
         list.push(receive_id(conn, slot), Some(into));
@@ -258,7 +339,7 @@ mod tests {
         };
         let bytes = bytes as usize;
         let shape = if ring { Shape::Ring { bytes } } else { Shape::Slab { bytes } };
-        (Rx::new(Room { region: ours, shape, registration: None }, 0, &terms), theirs)
+        (Rx::new(Some(Room { region: ours, shape, registration: None }), 0, &terms, None), theirs)
     }
 
     fn write(device: &Region, at: usize, bits: u64) {

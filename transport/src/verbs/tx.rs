@@ -13,6 +13,7 @@ use crate::{
     frame::{FRAME_WORD_BYTES, span},
     mem::Region,
     verbs::{
+        lane::sends_for,
         mr::Mr,
         qp::{Flags, LocalBytes, PostError, Qp, RemoteBytes, SendList},
         rings::{Room, Shape},
@@ -41,7 +42,11 @@ struct Staged {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Tx {
-    ring: Region,
+    /// Where many have one: only from the first frame until all have left.
+    ring: Option<Region>,
+    /// Whether it is like that; and from where it was used by us.
+    lends: bool,
+    lent_at: Position,
     /// Goes back with the ring.
     registration: Option<Arc<Mr>>,
     lkey: u32,
@@ -66,12 +71,17 @@ pub(crate) struct Tx {
 }
 
 impl Tx {
-    pub(crate) fn new(room: Room, lkey: u32, negotiated: &Negotiated, config: &PortConfig) -> Self {
-        let entries = u32::from(config.sends).max(2);
+    /// Without `room` it is lent a ring when it has something to send.
+    pub(crate) fn new(room: Option<Room>, lkey: u32, negotiated: &Negotiated, config: &PortConfig) -> Self {
+        let entries = u32::from(sends_for(config, room.is_none())).max(2);
+        let lends = room.is_none();
+        let (ring, registration) = room.map(|room| (room.region, room.registration)).unzip();
         let reads = negotiated.initiator_depth.granted as usize;
         Self {
-            ring: room.region,
-            registration: room.registration,
+            ring,
+            lends,
+            lent_at: Position(0),
+            registration: registration.flatten(),
             lkey,
             ring_bytes: negotiated.tx_ring_bytes as usize,
             path: negotiated.path,
@@ -93,12 +103,34 @@ impl Tx {
         }
     }
 
-    pub(crate) fn into_room(self) -> Room {
-        Room {
-            region: self.ring,
-            shape: Shape::Ring { bytes: self.ring_bytes },
-            registration: self.registration,
+    pub(crate) fn into_room(self) -> Option<Room> {
+        let shape = Shape::Ring { bytes: self.ring_bytes };
+        Some(Room { region: self.ring?, shape, registration: self.registration })
+    }
+
+    /// What ring to lend it before it can send; `None`: it has one.
+    pub(crate) fn wants_ring(&self) -> Option<Shape> {
+        self.ring.is_none().then_some(Shape::Ring { bytes: self.ring_bytes })
+    }
+
+    pub(crate) fn lend_ring(&mut self, room: Room, lkey: u32) {
+        (self.ring, self.registration, self.lkey) = (Some(room.region), room.registration, lkey);
+        self.lent_at = self.head;
+    }
+
+    /// The ring that it was lent, when everything has left that lay there; nothing of it is left in it.
+    pub(crate) fn take_idle_ring(&mut self) -> Option<Room> {
+        if !self.lends || self.head != self.completed || !self.staged.is_empty() {
+            return None;
         }
+        let region = self.ring.take()?;
+        let used = usize::try_from(self.head.since(self.lent_at)).unwrap_or(usize::MAX).min(self.ring_bytes);
+        let from = region.at(self.lent_at.offset(self.ring_bytes), used);
+        // SAFETY: inside the double mapping; all of it has completed, so the device reads none of it, and nobody here has
+        // a slice of it.
+        unsafe { from.as_ptr().write_bytes(0, used) };
+        let shape = Shape::Ring { bytes: self.ring_bytes };
+        Some(Room { region, shape, registration: self.registration.take() })
     }
 
     pub(crate) fn set_remote(&mut self, remote: RemoteBytes) {
@@ -123,7 +155,8 @@ impl Tx {
             return Err(Refused::Full);
         }
         let at = self.head.offset(self.ring_bytes) + FRAME_WORD_BYTES;
-        let place = self.ring.at(at, payload_bytes);
+        let Some(ring) = &self.ring else { return Err(Refused::Full) };
+        let place = ring.at(at, payload_bytes);
         // SAFETY: inside the double mapping and behind `head`; up to there everything has completed (`has_room`),
         // so the device reads none of it, and `&mut self` makes this the only slice.
         Ok(unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), payload_bytes) })
@@ -132,7 +165,8 @@ impl Tx {
     /// Stages the reserved frame.
     pub(crate) fn commit(&mut self, payload_bytes: usize, tag: Tag, chain: Chain) -> Position {
         let word = FrameWord::new(payload_bytes, tag).bits().to_le();
-        let place = self.ring.at(self.head.offset(self.ring_bytes), FRAME_WORD_BYTES);
+        let Some(ring) = &self.ring else { return self.head };
+        let place = ring.at(self.head.offset(self.ring_bytes), FRAME_WORD_BYTES);
         // SAFETY: as in `reserve`; frames start at multiples of 16, so the word is aligned.
         unsafe { place.cast::<u64>().write(word) };
         let bytes = u32::try_from(span(payload_bytes)).expect("a frame is at most a quarter of a 1 GiB ring");
@@ -201,7 +235,8 @@ impl Tx {
 
     fn push(&mut self, chain: Staged, last: bool, conn: ConnId, list: &mut SendList) {
         let offset = chain.at.offset(self.ring_bytes);
-        let place = self.ring.at(offset, chain.bytes as usize);
+        let ring = self.ring.as_ref().expect("what is staged lies in a ring");
+        let place = ring.at(offset, chain.bytes as usize);
         let from = LocalBytes { address: place.as_ptr().addr() as u64, bytes: chain.bytes, lkey: self.lkey };
         self.posted = chain.at.plus(chain.bytes.into());
         self.in_flight += 1;

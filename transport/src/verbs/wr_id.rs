@@ -27,10 +27,20 @@ pub(crate) enum Kind {
     Goodbye,
     /// A write of no bytes, which only makes the peer's device look at its socket.
     Nudge,
+    /// A receive that no connection owns: the index is its slot, and the generation the number of its queue.
+    Shared,
 }
 
-const KINDS: [Kind; 7] =
-    [Kind::Receive, Kind::GrantReceive, Kind::Grant, Kind::Chain, Kind::Read, Kind::Goodbye, Kind::Nudge];
+const KINDS: [Kind; 8] = [
+    Kind::Receive,
+    Kind::GrantReceive,
+    Kind::Grant,
+    Kind::Chain,
+    Kind::Read,
+    Kind::Goodbye,
+    Kind::Nudge,
+    Kind::Shared,
+];
 
 /// The 64 bits of `wr_id`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +56,27 @@ impl WrId {
                 | (u64::from(slot) << 44)
                 | ((kind as u64) << 60),
         )
+    }
+
+    /// A receive of the shared queue `number`.
+    pub(crate) fn shared(number: u32, slot: u32) -> Self {
+        Self::new(Kind::Shared, ConnId::new(slot, number), 0)
+    }
+
+    pub(crate) fn is_shared(self) -> bool {
+        self.kind() == Some(Kind::Shared)
+    }
+
+    /// The slot of a shared queue.
+    #[expect(clippy::cast_possible_truncation, reason = "masked to 20 bits")]
+    pub(crate) fn slot_of_queue(self) -> u32 {
+        (self.0 & u64::from(INDEX_LIMIT - 1)) as u32
+    }
+
+    /// Which shared queue it is of.
+    #[expect(clippy::cast_possible_truncation, reason = "masked to 24 bits")]
+    pub(crate) fn queue(self) -> u32 {
+        (self.0 >> 20) as u32 & GENERATION_MASK
     }
 
     pub(crate) const fn bits(self) -> u64 {
@@ -91,6 +122,8 @@ mod tests {
             assert!(!id.is_of(ConnId::new(INDEX_LIMIT - 1, 0xff00_0004)), "another use of the slot");
             assert!(!id.is_of(ConnId::new(7, 0xff00_0003)));
         }
+        let id = WrId::from_bits(WrId::shared(0x12_3456, INDEX_LIMIT - 1).bits());
+        assert_eq!((id.kind(), id.index(), id.queue()), (Some(Kind::Shared), 0xf_ffff, 0x12_3456));
         assert_eq!(WrId::from_bits(u64::MAX).kind(), None);
     }
 }

@@ -81,6 +81,8 @@ pub(crate) struct QpRequest {
     pub(crate) send_entries: u32,
     pub(crate) recv_entries: u32,
     pub(crate) inline_bytes: u32,
+    /// Where its receives come from, if not from a queue of its own.
+    pub(crate) srq: Option<*mut sys::ibv_srq>,
 }
 
 impl QpRequest {
@@ -101,6 +103,10 @@ impl QpRequest {
         attributes.cap.max_send_sge = 1;
         attributes.cap.max_recv_sge = 1;
         attributes.cap.max_inline_data = self.inline_bytes;
+        if let Some(srq) = self.srq {
+            attributes.srq = srq;
+            attributes.cap.max_recv_sge = 0;
+        }
         attributes
     }
 }

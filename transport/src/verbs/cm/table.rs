@@ -65,6 +65,10 @@ pub(crate) enum Action {
     Reap,
     /// Data came before the CM's last message: tell the CM (`rdma_notify`).
     Establish,
+    /// The device took its last shared receive for this queue pair.
+    LastReceive,
+    /// The shared receive queue runs low: post more.
+    Refill,
     /// Casts doubt on a connection that stands: the engine asks the peer.
     Probe,
     /// Expected and without consequence.
@@ -158,6 +162,8 @@ const fn device_action(state: State, event: DeviceEvent) -> Action {
         (S::Listening | S::Resolving | S::Requested | S::Dying, _) => Action::Note,
 
         (S::Live, D::CommEst) => Action::Establish,
+        (S::Live, D::LastWqe) => Action::LastReceive,
+        (S::Routing | S::Connecting | S::Live, D::SrqLimit) => Action::Refill,
         // The removal follows as a CM event; only then may the device be let go of.
         (S::Live, D::DeviceFatal) => Action::Fail,
         (S::Live, D::PortErr | D::GidChange | D::PathMigErr | D::LidChange) => Action::Probe,
@@ -166,7 +172,7 @@ const fn device_action(state: State, event: DeviceEvent) -> Action {
             D::QpFatal | D::QpReqErr | D::QpAccessErr | D::CqErr | D::SrqErr | D::WqFatal,
         )
         | (S::Routing | S::Connecting, D::DeviceFatal) => Action::Fail,
-        // Drained, migrated, active again, a limit: nothing of ours hangs on it; connects have their deadline.
+        // Drained, migrated, active again: nothing of ours hangs on it; connects have their deadline.
         (S::Routing | S::Connecting | S::Live, _) => Action::Note,
     }
 }
@@ -177,6 +183,7 @@ pub(crate) const fn next(state: State, action: Action) -> Next {
     use State as S;
     match (state, action) {
         (_, Action::Note | Action::Stray | Action::Probe | Action::Establish | Action::Request) => Next::Stay,
+        (_, Action::LastReceive | Action::Refill) => Next::Stay,
         (_, Action::HasDevice) => Next::To(S::Routing),
         (_, Action::HasRoute) => Next::To(S::Connecting),
         (_, Action::Accepted) => Next::To(S::Live),
@@ -251,8 +258,8 @@ LID_CHANGE Note Note Note Note Note Probe Note
 PKEY_CHANGE Note Note Note Note Note Note Note
 SM_CHANGE Note Note Note Note Note Note Note
 SRQ_ERR Note Note Fail Fail Note Fail Note
-SRQ_LIMIT_REACHED Note Note Note Note Note Note Note
-QP_LAST_WQE_REACHED Note Note Note Note Note Note Note
+SRQ_LIMIT_REACHED Note Note Refill Refill Note Refill Note
+QP_LAST_WQE_REACHED Note Note Note Note Note LastReceive Note
 CLIENT_REREGISTER Note Note Note Note Note Note Note
 GID_CHANGE Note Note Note Note Note Probe Note
 WQ_FATAL Note Note Fail Fail Note Fail Note
@@ -355,7 +362,12 @@ UNKNOWN Stray Stray Stray Stray Stray Stray Stray
         let is_hint = |&happening: &Happening| {
             matches!(
                 action(State::Live, happening),
-                Action::Probe | Action::Note | Action::Stray | Action::Establish
+                Action::Probe
+                    | Action::Note
+                    | Action::Stray
+                    | Action::Establish
+                    | Action::LastReceive
+                    | Action::Refill
             )
         };
         let hints: Vec<_> = happenings().into_iter().filter(is_hint).collect();

@@ -152,6 +152,7 @@ impl Datagram {
             send_entries: config.sends.into(),
             recv_entries: config.receives.into(),
             inline_bytes: 0,
+            srq: None,
         };
         let made = id.create_qp(&pd, &parts.send_cq, &parts.receive_cq, room);
         let (qp, number) = made.map_err(system("rdma_create_qp"))?;

@@ -141,8 +141,12 @@ impl Endpoint {
         } else {
             Cq::with_entries(&device.context, &device.limits, entries)
         }?;
-        let request =
-            QpRequest { send_entries: plan.send_entries, recv_entries: plan.recv_entries, inline_bytes: 0 };
+        let request = QpRequest {
+            send_entries: plan.send_entries,
+            recv_entries: plan.recv_entries,
+            inline_bytes: 0,
+            srq: None,
+        };
         let (qp, own) = match plan.maker {
             QpMaker::Cm => {
                 let qp = id.create_qp(&pd, &queue, request);

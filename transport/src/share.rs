@@ -1,0 +1,186 @@
+//! What one connection may use of the receives that it shares: a guarantee, and more while it uses that up.
+//!
+//! ```text
+//!  used ─────────────────► granted              granted and unused receives are posted, whoever uses theirs first
+//!    └ in use ─► released     └ grows with each slot that comes back, by one more when all data receives were in use
+//! ```
+//! Granted receives can't be taken back, so a share shrinks by not granting again what came back.
+
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+
+use crate::{Violation, config::CONTROL_RECEIVES};
+
+/// Slots of a queue that are nobody's guarantee.
+#[derive(Debug, Default)]
+pub(crate) struct Common {
+    /// Below zero while connections that ended left more in use than that.
+    free: AtomicI64,
+    all: AtomicU32,
+}
+
+impl Common {
+    /// So many.
+    pub(crate) fn of(slots: u32) -> Self {
+        let common = Self::default();
+        common.add(slots);
+        common
+    }
+
+    /// More of them are posted.
+    pub(crate) fn add(&self, slots: u32) {
+        // Plain counters: what is posted is the queue's to know.
+        self.all.fetch_add(slots, Ordering::Relaxed);
+        self.give(slots);
+    }
+
+    pub(crate) fn all(&self) -> u32 {
+        self.all.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn free(&self) -> u32 {
+        u32::try_from(self.free.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    /// Half are never promised: they make up for slots that a connection left in use when it ended, and for peers that send
+    /// more than they were granted, until they are closed.
+    fn floor(&self) -> u32 {
+        self.all() / 2
+    }
+
+    /// One of them, if enough are left. The port's own thread alone takes any.
+    fn take(&self) -> bool {
+        let can = self.free() > self.floor();
+        if can {
+            self.free.fetch_sub(1, Ordering::Relaxed);
+        }
+        can
+    }
+
+    /// So many came back.
+    pub(crate) fn give(&self, slots: u32) {
+        self.free.fetch_add(slots.into(), Ordering::Relaxed);
+    }
+
+    /// Whether connections should give back what they have beyond their guarantee.
+    fn is_low(&self) -> bool {
+        self.free() <= self.floor() + self.all() / 8
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Share {
+    granted: u64,
+    used: u64,
+    /// Slots of chains that are not posted again yet.
+    out: u32,
+    extra: u32,
+    extra_max: u32,
+}
+
+impl Share {
+    /// Of a connection that was granted `arrivals`, control's included, and may have `extra_max` more.
+    pub(crate) fn new(arrivals: u32, extra_max: u32) -> Self {
+        Self { granted: arrivals.into(), used: 0, out: 0, extra: 0, extra_max }
+    }
+
+    pub(crate) fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// A chain arrived.
+    ///
+    /// # Errors
+    /// The peer was not granted it.
+    pub(crate) fn arrived(&mut self, common: &Common) -> Result<(), Violation> {
+        self.used += 1;
+        if self.used > self.granted {
+            return Err(Violation::Malformed { what: "number of chains: more than receives were granted" });
+        }
+        self.out += 1;
+        // Only a peer that has none left for data is held up by how few there are.
+        let is_short = self.granted - self.used <= CONTROL_RECEIVES.into();
+        if is_short && self.extra < self.extra_max && common.take() {
+            self.extra += 1;
+            self.granted += 1;
+        }
+        Ok(())
+    }
+
+    /// The slot of a chain is posted again.
+    pub(crate) fn came_back(&mut self, common: &Common) {
+        self.out = self.out.saturating_sub(1);
+        if self.extra > 0 && common.is_low() {
+            self.extra -= 1;
+            common.give(1);
+        } else {
+            self.granted += 1;
+        }
+    }
+
+    /// The connection is gone, and its queue pair. What is still out comes back to all.
+    pub(crate) fn end(&mut self, common: &Common) {
+        common.give(std::mem::take(&mut self.extra));
+        common.free.fetch_sub(std::mem::take(&mut self.out).into(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R51: who is greedy gets up to its cap and leaves the floor; who is quiet takes nothing; what ends gives back.
+    #[test]
+    fn r51_a_greedy_connection_has_a_cap_and_the_rest_a_floor() {
+        let common = Common::of(64);
+        let mut shares: Vec<Share> = (0..4).map(|_| Share::new(4, 12)).collect();
+        for greedy in &mut shares {
+            while greedy.granted > greedy.used + 2 {
+                greedy.arrived(&common).unwrap();
+            }
+            assert!(greedy.arrived(&common).is_ok(), "control's receives are granted too");
+        }
+        assert_eq!(shares[0].extra, 12, "the cap");
+        assert_eq!(common.free(), 32, "the floor");
+        let granted: u32 = shares.iter().map(|share| share.extra).sum();
+        assert_eq!(granted, 32);
+        let mut quiet = Share::new(4, 12);
+        for _ in 0..1000 {
+            quiet.arrived(&common).unwrap();
+            quiet.came_back(&common);
+        }
+        assert_eq!((quiet.extra, quiet.granted - quiet.used), (0, 4));
+        let out: u32 = shares.iter().map(|share| share.out).sum();
+        shares.iter_mut().for_each(|share| share.end(&common));
+        common.give(out);
+        assert_eq!(common.free(), 64);
+    }
+
+    /// When little is left, what comes back is not granted again, down to the guarantee.
+    #[test]
+    fn a_share_shrinks_to_its_guarantee_while_little_is_left() {
+        let common = Common::of(16);
+        let mut busy = Share::new(4, 100);
+        for _ in 0..6 {
+            busy.arrived(&common).unwrap();
+        }
+        let extra = busy.extra;
+        assert!(extra > 0 && busy.granted == 4 + u64::from(extra));
+        while common.take() {}
+        for _ in 0..6 {
+            busy.came_back(&common);
+        }
+        assert!(busy.extra < extra);
+        assert!(busy.granted - busy.used >= 4, "the guarantee is whole again");
+    }
+
+    #[test]
+    fn more_than_was_granted_is_a_violation() {
+        let common = Common::of(0);
+        let mut share = Share::new(4, 0);
+        for _ in 0..4 {
+            share.arrived(&common).unwrap();
+        }
+        assert!(share.arrived(&common).is_err());
+    }
+}

@@ -1,0 +1,264 @@
+//! The shared receives of one device as the port's own thread sees them: whose chain landed where, and what came back.
+//!
+//! ```text
+//!  posted ─ completion ─► taken ─ frames lent ─► the last one released ─► posted
+//!                           └ grant, goodbye, failure: at once ────────────►┘
+//! ```
+//! A completion names its slot and its queue pair. A slot may outlive the connection whose frames lie in it.
+
+use std::{
+    rc::Rc,
+    sync::{Arc, Weak},
+};
+
+use crate::{
+    Batch, ConnId, Time,
+    mem::{Region, RxFrame},
+    verbs::{
+        conn::Conn,
+        cq::Completion,
+        port::{Slot, VerbsPort, conn_in},
+        qp::LocalBytes,
+        shared::{SLAB_SLOTS, SharedQueue},
+        wr_id::WrId,
+    },
+};
+
+/// Set in what a frame remembers of its place when that is shared.
+const SHARED: u32 = 1 << 31;
+const SLOT_BITS: u32 = 20;
+/// Queues that a port can tell apart: one for each device, and one more each time that a device comes back.
+const QUEUES: usize = 1 << (31 - SLOT_BITS);
+
+/// Where a chain landed: the port's number of the queue, and the slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    queue: usize,
+    slot: u32,
+}
+
+impl Place {
+    /// From what a frame remembers; `None`: it lies in its connection's own memory.
+    pub(crate) fn parse(bits: u32) -> Option<Self> {
+        let queue = ((bits & !SHARED) >> SLOT_BITS) as usize;
+        (bits & SHARED != 0).then_some(Self { queue, slot: bits & ((1 << SLOT_BITS) - 1) })
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "at most QUEUES of them")]
+    pub(crate) fn bits(self) -> u32 {
+        SHARED | ((self.queue as u32) << SLOT_BITS) | self.slot
+    }
+}
+
+/// One queue.
+#[derive(Debug)]
+pub(super) struct SharedSlots {
+    /// Nothing of a device is held without a connection on it.
+    queue: Weak<SharedQueue>,
+    number: u32,
+    slot_bytes: u32,
+    slabs: Vec<(Rc<Region>, u32)>,
+    /// Frames of each slot that were lent and not released.
+    lent: Vec<u32>,
+    /// Queue pairs by number, and where their connections are.
+    users: Vec<(u32, usize)>,
+}
+
+impl SharedSlots {
+    fn new(queue: &Arc<SharedQueue>) -> Self {
+        Self {
+            queue: Arc::downgrade(queue),
+            number: queue.number,
+            slot_bytes: queue.sizes.slot_bytes,
+            slabs: Vec::new(),
+            lent: Vec::new(),
+            users: Vec::new(),
+        }
+    }
+
+    fn user(&self, qp: u32) -> Option<usize> {
+        let at = self.users.binary_search_by_key(&qp, |&(number, _)| number).ok()?;
+        Some(self.users[at].1)
+    }
+
+    /// The memory that a slot lies in, from where, and its key. Looks for new slabs when it is not known.
+    fn memory(&mut self, slot: u32) -> Option<(&Rc<Region>, usize, u32)> {
+        let slab = (slot / SLAB_SLOTS) as usize;
+        if slab >= self.slabs.len() {
+            let fresh = self.queue.upgrade()?.take_fresh();
+            self.slabs.extend(fresh.into_iter().map(|slab| (Rc::new(slab.region), slab.lkey)));
+            self.lent.resize(self.slabs.len() * SLAB_SLOTS as usize, 0);
+        }
+        let (region, lkey) = self.slabs.get(slab)?;
+        Some((region, (slot % SLAB_SLOTS) as usize * self.slot_bytes as usize, *lkey))
+    }
+
+    fn local(&mut self, slot: u32) -> Option<LocalBytes> {
+        let bytes = self.slot_bytes;
+        let (region, at, lkey) = self.memory(slot)?;
+        Some(LocalBytes { address: region.at(at, bytes as usize).as_ptr().addr() as u64, bytes, lkey })
+    }
+
+    /// Whether it is gone, with everything that lay in it.
+    fn is_over(&self) -> bool {
+        self.queue.strong_count() == 0 && self.lent.iter().all(|&lent| lent == 0)
+    }
+}
+
+/// A frame was handed out.
+pub(super) fn lend_slot(queues: &mut [SharedSlots], bits: u32) {
+    let Some(place) = Place::parse(bits) else { return };
+    let slots = queues.get_mut(place.queue);
+    if let Some(lent) = slots.and_then(|slots| slots.lent.get_mut(place.slot as usize)) {
+        *lent += 1;
+    }
+}
+
+impl VerbsPort {
+    /// Where the queue `number` is in the list; `None`: it is no more.
+    fn queue_at(&mut self, number: u32) -> Option<usize> {
+        let known = self.shared.iter().position(|slots| slots.number == number);
+        known.or_else(|| {
+            let queue = self.gate.shared.shared_queue(number)?;
+            self.add_queue(&queue)
+        })
+    }
+
+    fn add_queue(&mut self, queue: &Arc<SharedQueue>) -> Option<usize> {
+        let new = SharedSlots::new(queue);
+        match self.shared.iter().position(SharedSlots::is_over) {
+            Some(at) => self.shared[at] = new,
+            None if self.shared.len() < QUEUES => self.shared.push(new),
+            None => return None,
+        }
+        self.shared.iter().position(|slots| slots.number == queue.number)
+    }
+
+    /// The connection at `index` uses `queue` from now on, with the queue pair `qp`.
+    pub(super) fn join(&mut self, queue: &Arc<SharedQueue>, qp: u32, index: usize) {
+        let Some(at) = self.queue_at(queue.number) else { return };
+        let users = &mut self.shared[at].users;
+        match users.binary_search_by_key(&qp, |&(number, _)| number) {
+            Ok(at) => users[at].1 = index,
+            Err(at) => users.insert(at, (qp, index)),
+        }
+    }
+
+    /// It is gone, and its queue pair.
+    pub(super) fn leave(&mut self, conn: &mut Conn, index: usize) {
+        let Some(queue) = conn.rx.end_sharing() else { return };
+        if let Some(slots) = self.shared.iter_mut().find(|slots| slots.number == queue.number) {
+            slots.users.retain(|&(_, user)| user != index);
+        }
+        if let Some(place) = conn.rx.walking().and_then(Place::parse)
+            && self.lent(place) == 0
+        {
+            queue.common.give(1);
+            self.post_slot(place);
+        }
+    }
+
+    fn lent(&self, place: Place) -> u32 {
+        let slots = self.shared.get(place.queue);
+        slots.and_then(|slots| slots.lent.get(place.slot as usize)).map_or(0, |lent| *lent)
+    }
+
+    /// A shared receive completed.
+    pub(super) fn on_shared(&mut self, done: &Completion, now: Time, batch: &mut Batch) {
+        let id = WrId::from_bits(done.wr_id);
+        let slot = id.slot_of_queue();
+        let Some(queue) = self.queue_at(id.queue()) else { return };
+        let place = Place { queue, slot };
+        let slots = &mut self.shared[queue];
+        let Some(index) = slots.user(done.qp) else { return self.on_early_shared(done, place) };
+        let Some((region, at, _)) = slots.memory(slot) else { return };
+        let Some(Slot { conn: Some(conn), .. }) = self.slots.get_mut(index) else {
+            return self.post_slot(place);
+        };
+        conn.rx.land(region, at, place.bits());
+        self.on_completion_of(index, done, now, batch);
+        let walks = self.walking == Some(index);
+        if !walks {
+            self.post_slot(place);
+        }
+    }
+
+    /// Of a connection that was not adopted yet, or of one that is gone.
+    fn on_early_shared(&mut self, done: &Completion, place: Place) {
+        if self.gate.shared.is_seated_on(WrId::from_bits(done.wr_id).queue(), done.qp) {
+            self.early.push(*done);
+        } else {
+            self.post_slot(place);
+        }
+    }
+
+    /// What early completions of connections that were never adopted hold goes back.
+    pub(super) fn sweep_early(&mut self) {
+        let shared = Arc::clone(&self.gate.shared);
+        let is_over = |done: &mut Completion| {
+            let id = WrId::from_bits(done.wr_id);
+            id.is_shared() && !shared.is_seated_on(id.queue(), done.qp)
+        };
+        let over: Vec<Completion> = self.early.extract_if(.., is_over).collect();
+        for done in over {
+            let id = WrId::from_bits(done.wr_id);
+            if let Some(queue) = self.queue_at(id.queue()) {
+                self.post_slot(Place { queue, slot: id.slot_of_queue() });
+            }
+        }
+    }
+
+    /// A chain that is wrong was given up. Its slot comes back with those of its frames that were handed out, if any.
+    pub(super) fn stopped_at(&mut self, place: Place) {
+        if self.lent(place) == 0 {
+            self.post_slot(place);
+        }
+    }
+
+    /// A frame came back, of a connection that may be gone.
+    pub(super) fn release_shared(&mut self, id: ConnId, frame: RxFrame, place: Place) {
+        drop(frame);
+        let Some(slots) = self.shared.get_mut(place.queue) else { return };
+        let Some(lent) = slots.lent.get_mut(place.slot as usize).filter(|lent| **lent > 0) else { return };
+        *lent -= 1;
+        if *lent > 0 {
+            return;
+        }
+        let walking = conn_in(&mut self.slots, id).and_then(|conn| conn.rx.walking());
+        if walking == Some(place.bits()) {
+            return;
+        }
+        self.post_slot(place);
+        // Granted again only now that it is posted.
+        match conn_in(&mut self.slots, id) {
+            Some(conn) => conn.rx.came_back(),
+            None => {
+                let queue = self.shared.get(place.queue).and_then(|slots| slots.queue.upgrade());
+                queue.inspect(|queue| queue.common.give(1));
+            }
+        }
+    }
+
+    pub(super) fn post_slot(&mut self, place: Place) {
+        let Some(slots) = self.shared.get_mut(place.queue) else { return };
+        let Some(queue) = slots.queue.upgrade() else { return };
+        let Some(bytes) = slots.local(place.slot) else { return };
+        self.recvs.push(WrId::shared(slots.number, place.slot), Some(bytes));
+        if let Err(error) = self.recvs.post_shared(queue.srq()) {
+            tracing::error!(errno = error.errno, "a shared receive is lost: ibv_post_srq_recv failed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_remembered_whole() {
+        for place in [Place { queue: 0, slot: 0 }, Place { queue: QUEUES - 1, slot: (1 << SLOT_BITS) - 1 }] {
+            assert_eq!(Place::parse(place.bits()), Some(place));
+        }
+        assert_eq!(Place::parse(u16::MAX.into()), None, "a connection's own slot");
+    }
+}
