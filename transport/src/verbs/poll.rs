@@ -172,7 +172,7 @@ impl VerbsPort {
                     let place = conn.rx.walking().and_then(Place::parse);
                     conn.rx.stop_walking();
                     if let Some(place) = place {
-                        self.stopped_at(place);
+                        self.stopped_at(index, place);
                     }
                     return self.begin_close(index, violation.into(), now);
                 }

@@ -208,10 +208,14 @@ impl VerbsPort {
         }
     }
 
-    /// A chain that is wrong was given up. Its slot comes back with those of its frames that were handed out, if any.
-    pub(super) fn stopped_at(&mut self, place: Place) {
+    /// A chain of the connection at `index` is wrong and was given up. Its slot comes back with those of its frames that were
+    /// handed out; now, if there are none.
+    pub(super) fn stopped_at(&mut self, index: usize, place: Place) {
         if self.lent(place) == 0 {
             self.post_slot(place);
+            if let Some(conn) = self.slots[index].conn.as_deref_mut() {
+                conn.rx.came_back();
+            }
         }
     }
 
