@@ -136,6 +136,49 @@ fn echo(client: &mut Inline<Shm, Echo>, conn: ConnId, count: u64, window: u64, b
     }
 }
 
+/// A message that is sought never reaches the application, the others all do, and the ring's bytes come back either way.
+#[test]
+fn a_sought_message_is_taken_and_the_others_are_handed_out() {
+    for (idle, name) in [(Idle::Spin, "spin"), (Idle::default(), "adaptive"), (Idle::Event, "event")] {
+        let (_workers, _acceptor, address) = serve(&format!("sought-{name}"), &plan(Idle::default()));
+        let (mut client, conn, _) = client(&plan(idle), &address);
+        let (mut taken, mut others) = (0, 0);
+        // 3 MB through a ring of 64 KiB.
+        for round in 0..1000_u64 {
+            for aux in round * 3..round * 3 + 3 {
+                let fill = |out: &mut [u8]| {
+                    out[..1000].fill(aux.to_le_bytes()[0]);
+                    Some(1000)
+                };
+                client.with_later(|_, io| io.send(conn, Head { kind: 0, aux }, 1000, fill)).unwrap();
+            }
+            // The first, the second or the third of them; those before it are handed out, those behind it later.
+            let wanted = round * 3 + round % 3;
+            let deadline = Instant::now() + Duration::from_secs(30);
+            let is_wanted = |_: &mut Echo, _: &mut Io<'_, _>, from: ConnId, message: &Message<'_>| {
+                let is_it = from == conn && message.head.aux == wanted;
+                assert!(!is_it || message.body == [wanted.to_le_bytes()[0]; 1000]);
+                is_it
+            };
+            let before = client.app().returned;
+            while !client.seek(Duration::from_millis(50), is_wanted) {
+                // It may have come with a turn that looks at everything.
+                if client.app().returned + taken > wanted {
+                    break;
+                }
+                assert!(Instant::now() < deadline, "{name}: not there in round {round}");
+            }
+            taken += u64::from(client.app().returned + taken <= wanted);
+            others += client.app().returned - before;
+        }
+        while client.app().returned + taken < 3000 {
+            client.idle(Duration::from_millis(50));
+        }
+        assert!(taken > 500 && others > 500, "{name}: {taken} taken, {others} handed out on the way");
+        assert_eq!((client.app().returned + taken, client.app().closed.len()), (3000, 0), "{name}");
+    }
+}
+
 #[test]
 fn every_idle_strategy_carries_every_size() {
     for (name, idle) in
