@@ -24,7 +24,6 @@ use crate::{
     reply::Landed,
     stream::Lanes,
     task::{Fallible, Plain, WithLoan},
-    timeout::Timeout,
 };
 
 /// How long a call may take.
@@ -112,20 +111,13 @@ impl CallOptions {
         self
     }
 
+    /// How long the call may take, where the configuration says `default`.
     #[inline]
-    pub(crate) fn timeout_or(&self, default: Timeout) -> Timeout {
+    pub(crate) fn resolve<T: From<Option<Duration>>>(&self, default: T) -> T {
         match self.deadline {
             Deadline::Default => default,
-            Deadline::In(timeout) => Timeout::of(Some(timeout)),
-            Deadline::Never => Timeout::NEVER,
-        }
-    }
-
-    pub(crate) fn resolve(&self, default: Option<Duration>) -> Option<Duration> {
-        match self.deadline {
-            Deadline::Default => default,
-            Deadline::In(timeout) => Some(timeout),
-            Deadline::Never => None,
+            Deadline::In(timeout) => Some(timeout).into(),
+            Deadline::Never => None.into(),
         }
     }
 }
@@ -220,18 +212,28 @@ pub trait Ticket: Unpin {
     /// # Errors
     /// As [`Ticket::wait_in_place`].
     fn wait_copied(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
-        match self.wait_bytes() {
-            Ok((false, body)) => {
-                read(&body);
-                self.recycle(body);
-                Ok(())
-            }
-            otherwise => Err(otherwise),
-        }
+        let answered = self.wait_bytes();
+        show(self, answered, read)
     }
 
     /// Takes a buffer back that came in an outcome.
     fn recycle(&mut self, buffer: Vec<u8>);
+}
+
+/// Shows an answer that is only bytes to `read`, and gives its buffer back.
+pub(crate) fn show<T: Ticket + ?Sized>(
+    ticket: &mut T,
+    answered: AnswerBytes,
+    read: &mut dyn FnMut(&[u8]),
+) -> Result<(), AnswerBytes> {
+    match answered {
+        Ok((false, body)) => {
+            read(&body);
+            ticket.recycle(body);
+            Ok(())
+        }
+        otherwise => Err(otherwise),
+    }
 }
 
 /// What a method's result is on the caller's side; implemented by the macro's spelling of results.

@@ -17,7 +17,7 @@ use gimmal_engine::{
 use crate::{
     calls::{CallKey, Reply, Taken},
     cell::{AnswerBytes, Outcome},
-    channel::{CallOptions, Channel, Ticket},
+    channel::{CallOptions, Channel, Ticket, show},
     codec::Compose,
     config::Config,
     copied,
@@ -131,7 +131,7 @@ impl InlineClient {
             conn,
             negotiated,
             counters,
-            timeout: Timeout::of(limits.deadline),
+            timeout: limits.deadline.into(),
             spare: Cell::default(),
             copied: RefCell::default(),
             refused: RefCell::default(),
@@ -256,7 +256,7 @@ impl InlineClient {
         arguments: &A,
     ) -> Local {
         let core = &*self.core;
-        let timeout = options.timeout_or(core.timeout);
+        let timeout = options.resolve(core.timeout);
         let mut inline = core.inline.borrow_mut();
         let started = workers::start(&mut inline, |node, io| {
             node.begin(io, core.conn, method, timeout, Fresh(arguments), beside, Reply::Local)
@@ -305,18 +305,6 @@ impl Local {
         };
         drop(inline);
         Err(self.ended(key, taken))
-    }
-
-    /// Shows an answer that came before anybody waited for it.
-    fn show(&mut self, kept: AnswerBytes, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
-        match kept {
-            Ok((false, body)) => {
-                read(&body);
-                self.recycle(body);
-                Ok(())
-            }
-            otherwise => Err(otherwise),
-        }
     }
 
     /// There is no answer to wait for: it was never started, or was taken before.
@@ -393,7 +381,7 @@ impl Ticket for Local {
 
     fn wait_in_place(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
         match self.wait_reading(|_, payload| read(payload)) {
-            Err(kept) => self.show(kept, read),
+            Err(kept) => show(self, kept, read),
             read => read,
         }
     }
@@ -404,7 +392,7 @@ impl Ticket for Local {
         let (mut own, mut shared) = (Vec::new(), core.copied.try_borrow_mut());
         let buffer = shared.as_deref_mut().unwrap_or(&mut own);
         match self.wait_reading(|core, payload| core.copy(payload, buffer)) {
-            Err(kept) => self.show(kept, read),
+            Err(kept) => show(self, kept, read),
             Ok(()) => {
                 read(buffer);
                 Ok(())

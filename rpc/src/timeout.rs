@@ -16,15 +16,6 @@ pub(crate) struct Timeout {
 }
 
 impl Timeout {
-    pub(crate) const NEVER: Self = Self { ns: u64::MAX, us: 0 };
-
-    pub(crate) fn of(timeout: Option<Duration>) -> Self {
-        timeout.map_or(Self::NEVER, |timeout| {
-            let end = Time(0).plus(timeout);
-            Self { ns: end.0, us: frame::deadline_us(end, Time(0)) }
-        })
-    }
-
     /// When it is over, from `now` on.
     #[inline]
     pub(crate) const fn after(self, now: Time) -> Time {
@@ -38,7 +29,14 @@ impl Timeout {
     }
 
     pub(crate) fn duration(self) -> Option<Duration> {
-        (self != Self::NEVER).then(|| Duration::from_nanos(self.ns))
+        (self.ns != u64::MAX).then(|| Duration::from_nanos(self.ns))
+    }
+}
+
+impl From<Option<Duration>> for Timeout {
+    fn from(timeout: Option<Duration>) -> Self {
+        let end = timeout.map_or(Time::NEVER, |timeout| Time(0).plus(timeout));
+        Self { ns: end.0, us: frame::deadline_us(end, Time(0)) }
     }
 }
 
@@ -51,12 +49,12 @@ mod tests {
         let now = Time(12_345);
         for timeout in [0, 1, 999, 1000, 1_000_001, 4_294_000_000_000, 4_295_000_000_000, u64::MAX - 1] {
             let timeout = Duration::from_nanos(timeout);
-            let ours = Timeout::of(Some(timeout));
+            let ours = Timeout::from(Some(timeout));
             assert_eq!(ours.after(now), now.plus(timeout));
             assert_eq!(ours.us(), frame::deadline_us(Time(0).plus(timeout), Time(0)));
             assert_eq!(ours.duration(), Some(timeout));
         }
-        let never = Timeout::of(None);
+        let never = Timeout::from(None);
         assert_eq!((never.after(now), never.us(), never.duration()), (Time::NEVER, 0, None));
     }
 }

@@ -53,7 +53,7 @@ impl Node {
         (mut loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
         reply: Reply,
     ) -> Result<CallKey, Box<TransportError>> {
-        self.begin(io, conn, method, Timeout::of(timeout), source, (&mut loan, lanes), reply)
+        self.begin(io, conn, method, timeout.into(), source, (&mut loan, lanes), reply)
     }
 
     /// Starts a call. Whatever happens to it, `reply` hears exactly once; a local one is found under the key. The loan is
