@@ -16,7 +16,7 @@ use crate::{
     mem::{Region, Run},
     sync::{
         atomic::Ordering,
-        prefetch::{LINE_BYTES, prefetch_to_write},
+        prefetch::{LINE_BYTES, prefetch_to_read, prefetch_to_write},
         publish::{consume, consumed, observe, publish},
         wake::Ringer,
         word::Word,
@@ -124,10 +124,20 @@ impl Live {
     }
 
     /// Whether a frame is there to be read.
+    ///
+    /// While frames come one by one, a line that both sides look at takes as long to change hands as a message takes to
+    /// go there, so it is asked for early: the frame's second line by who `watches` nothing else, to come with its first;
+    /// and the line of our next frame as soon as there is something to answer.
     #[inline]
-    pub(super) fn has_frame(&mut self) -> bool {
+    pub(super) fn has_frame(&mut self, watches: bool) -> bool {
         let is_drained = self.is_drained();
-        if is_drained {
+        if self.stride == 1 {
+            if !is_drained {
+                prefetch_to_write(self.end.own.payload(self.tx));
+            } else if watches {
+                prefetch_to_read(self.peer.payload(self.rx + LINE_BYTES as u64));
+            }
+        } else if is_drained {
             self.stride = 1;
         }
         !is_drained

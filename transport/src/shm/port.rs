@@ -209,6 +209,7 @@ impl ShmPort {
     /// The next slot with frames to read, once round.
     #[inline(always)]
     fn next_open(&mut self, limit: usize) -> Option<usize> {
+        let watches = self.active.len() == 1;
         while self.passed < self.active.len() && limit > 0 {
             let Some(&index) = self.active.get(self.turn) else {
                 self.turn = 0;
@@ -218,7 +219,7 @@ impl ShmPort {
             let Stage::Live(live) = &mut self.slots.get_mut(index)?.stage else { return None };
             self.turn += 1;
             self.passed += 1;
-            if live.has_frame() {
+            if live.has_frame(watches) {
                 return Some(index);
             }
             if live.ending.is_some() {
