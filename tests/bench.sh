@@ -25,7 +25,7 @@ count 'the page, in a browser where there is one' bash tests/page.sh
 refuses 'a bit turned over' 'not what was sent' target/release/gimmal-bench lat --loopback -n 3000 --corrupt 2000 --verify
 
 # Instructions of a 64 B echo, both ends' turns on one thread: exact where times are not, so these are judged.
-# A line of tests/instructions.txt: the layer (engine; loan, 1 MiB touched at its first word; raw, bytes or typed calls), the
+# A line of tests/instructions.txt: the layer (engine; loan, 1 MiB touched at its first word; raw, bytes, flat or typed calls), the
 # window, the most that a round may take.
 instructions() {
     local program=(pair_rpc "$1")

@@ -1,10 +1,10 @@
 //! Calls over shared memory with both ends on one thread: something for callgrind to count, as `pair` is for the engine.
 //!
 //! ```text
-//! valgrind --tool=callgrind target/release/examples/pair_rpc raw 1 100000      raw, bytes or typed, window, rounds
+//! valgrind --tool=callgrind target/release/examples/pair_rpc raw 1 100000      raw, bytes, flat or typed, window, rounds
 //! ```
 //! `bytes` is an inline method of 64 bytes that serde knows to be bytes, `typed` an async one of eight numbers; both
-//! through postcard.
+//! through postcard. `flat` is the first through zerocopy.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     use std::collections::VecDeque;
 
-    use gimmal::{Answer, Client, Cx, Server, engine::Idle};
+    use gimmal::{Answer, Client, Cx, InPlace, Server, Zerocopy, engine::Idle};
     use gimmal_bench::clock::Stamp;
     use serde::{
         Deserialize, Deserializer, Serialize, Serializer,
@@ -53,6 +53,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         /// As above, through the codec where it landed.
         #[inline]
         fn bytes(&self, cx: &Cx, block: Block) -> Block;
+        /// As above, not decoded at all.
+        #[codec(Zerocopy)]
+        #[inline]
+        fn flat(&self, cx: &Cx, block: InPlace<'_, [u8; 64]>) -> [u8; 64];
         /// Numbers, through the codec.
         async fn typed(&self, cx: &Cx, words: [u64; 8]) -> [u64; 8];
     }
@@ -67,6 +71,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         fn bytes(&self, _: &Cx, block: Block) -> Block {
             block
         }
+        fn flat(&self, _: &Cx, block: InPlace<'_, [u8; 64]>) -> [u8; 64] {
+            *block
+        }
         async fn typed(&self, _: &Cx, words: [u64; 8]) -> [u64; 8] {
             words
         }
@@ -74,7 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut arguments = std::env::args().skip(1);
     let layer = arguments.next().unwrap_or_else(|| "raw".to_owned());
-    let (is_raw, is_bytes) = (layer == "raw", layer == "bytes");
+    let (is_raw, is_bytes, is_flat) = (layer == "raw", layer == "bytes", layer == "flat");
     let mut next = |default: usize| arguments.next().map_or(Ok(default), |text| text.parse());
     let (window, rounds) = (next(1)?, next(100_000)?);
     let folder = tempfile::tempdir()?;
@@ -92,6 +99,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (body, words) = ([1; 64], [7; 8]);
     let mut raw = VecDeque::with_capacity(window);
     let (mut bytes, mut typed) = (VecDeque::with_capacity(window), VecDeque::with_capacity(window));
+    let mut flat = VecDeque::with_capacity(window);
     let start = Stamp::now();
     for _ in 0..rounds {
         for _ in 0..window {
@@ -99,6 +107,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 raw.push_back(client.raw(&body));
             } else if is_bytes {
                 bytes.push_back(client.bytes(Block(body)));
+            } else if is_flat {
+                flat.push_back(client.flat((&body).into()));
             } else {
                 typed.push_back(client.typed(words));
             }
@@ -116,6 +126,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         while let Some(call) = bytes.pop_front() {
             assert_eq!(call.wait()?, Block(body));
+        }
+        while let Some(call) = flat.pop_front() {
+            assert_eq!(call.wait()?, body);
         }
         while let Some(call) = typed.pop_front() {
             assert_eq!(call.wait()?, words);

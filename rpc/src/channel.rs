@@ -386,9 +386,18 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     /// See [`CallError`].
     #[inline]
     pub fn wait(mut self) -> Result<O::Value, CallError<O::Error>> {
-        let mut value = None;
-        match self.ticket.wait_in_place(&mut |body| value = Some(O::value(body, None))) {
-            Ok(()) => value.unwrap_or_else(unread).map_err(undecoded),
+        let (mut value, mut wrong) = (None, None);
+        // Not one place for both: what holds either is moved as a whole, and a value just written is slow to read in other
+        // pieces than it was written in.
+        let mut read = |body: &[u8]| match O::value(body, None) {
+            Ok(read) => value = Some(read),
+            Err(error) => wrong = Some(error),
+        };
+        match self.ticket.wait_in_place(&mut read) {
+            Ok(()) => match value {
+                Some(value) => Ok(value),
+                None => wrong.map_or_else(unread, Err).map_err(undecoded),
+            },
             Err(Ok((is_error, body))) => self.decode_bytes(is_error, body),
             Err(Err(outcome)) => self.decode(*outcome),
         }

@@ -125,13 +125,11 @@ impl<'a, T: Deserialize<'a>> Decode<'a, T> for Postcard {
     fn decode(bytes: &'a [u8]) -> Result<T, DecodeError> {
         // Not `take_from_bytes`, whose pair of value and rest moves the value once more.
         let mut from = postcard::Deserializer::from_bytes(bytes);
-        let value = match T::deserialize(&mut from) {
-            Ok(value) => value,
-            Err(error) => return Err(not_decoded(Err(error))),
-        };
-        match from.finalize() {
-            Ok([]) => Ok(value),
-            rest => Err(not_decoded(rest.map(<[u8]>::len))),
+        let decoded = T::deserialize(&mut from);
+        let rest = from.finalize();
+        match decoded {
+            Ok(value) if matches!(rest, Ok([])) => Ok(value),
+            decoded => Err(not_decoded(decoded.and(rest).map(<[u8]>::len))),
         }
     }
 }

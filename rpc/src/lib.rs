@@ -116,7 +116,7 @@ pub mod __private {
     use crate::{
         Code,
         channel::Received,
-        codec::{Compose, Decode, DecodeError, Encode},
+        codec::{Compose, DecodeError, Encode},
         stream::{Lane, Lanes, lanes},
     };
     pub use crate::{
@@ -124,7 +124,7 @@ pub mod __private {
         bytes::{Bytes, InOnePiece, PlainBytes},
         channel::{Call, CallOptions, Channel, RawCall, Told},
         client::Client,
-        codec::{Codec, Encoded, Postcard, Raw},
+        codec::{Codec, Decode, Encoded, Postcard, Raw},
         cx::Cx,
         method::{Method, MethodKind, ids_are_distinct},
         service::Service,
@@ -189,8 +189,9 @@ pub mod __private {
         C::decode(bytes).map_err(|error| not_decoded(&error))
     }
 
+    /// A refusal of what are no arguments.
     #[cold]
-    fn not_decoded(error: &DecodeError) -> Status {
+    pub fn not_decoded(error: &DecodeError) -> Status {
         Status::refused(Code::InvalidArgument, format!("arguments: {error}"))
     }
 

@@ -265,7 +265,12 @@ fn server(service: &Service) -> TokenStream {
                     let wrapped = wrapped(service, result, &call);
                     raw.push(quote! {
                         #index => {
-                            let #all_names = #private::arguments::<#codec, #all_types>(request)?;
+                            let #all_names = match <#codec as #private::Decode<'_, #all_types>>::decode(request) {
+                                ::core::result::Result::Ok(arguments) => arguments,
+                                ::core::result::Result::Err(error) => {
+                                    return ::core::result::Result::Err(#private::not_decoded(&error));
+                                }
+                            };
                             #private::put::<#codec, _>(answer, &#wrapped)
                         }
                     });
