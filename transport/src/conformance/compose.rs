@@ -20,6 +20,8 @@ pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
         Case { name: "compose_last_reservation_counts", needs: ANY, run: last_reservation_counts },
         Case { name: "compose_commit_needs_a_reservation", needs: ANY, run: commit_needs_a_reservation },
         Case { name: "compose_next_frame_leaves_the_last_alone", needs: ANY, run: next_leaves_last_alone },
+        Case { name: "compose_flush_ends_a_reservation", needs: ANY, run: flush_ends_a_reservation },
+        Case { name: "compose_bytes_beyond_a_frame_are_no_frame", needs: ANY, run: beyond_is_no_frame },
         Case { name: "compose_on_two_connections_is_apart", needs: ANY, run: two_connections_apart },
     ]
 }
@@ -115,6 +117,32 @@ fn next_leaves_last_alone<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         bench.expect(&mut rig, &mut duo, 1, &pattern(round, 100), Tag(0))?;
     }
     Ok(())
+}
+
+fn flush_ends_a_reservation<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
+    let (mut rig, mut duo) = bench.open()?;
+    rig.ports[0].reserve(duo.ids[0], 64)?.fill(0xff);
+    rig.ports[0].flush();
+    let end = rig.ports[0].commit(duo.ids[0], 64, Tag(0), Chain::Begin);
+    ensure!(end == duo.flows[0].sent, "a reservation from before the flush moved the position to {end:?}");
+    bench.exchange(&mut rig, &mut duo, 5)
+}
+
+/// Who fills a frame has more room than it takes, and may have used it: on every lap.
+fn beyond_is_no_frame<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
+    let (mut rig, mut duo) = bench.open()?;
+    let room = (duo.terms[0].frame_bytes_max as usize - FRAME_WORD_BYTES).min(700);
+    for round in 0..200 {
+        if let Ok(lent) = rig.ports[0].reserve(duo.ids[0], room) {
+            lent.fill(0xff);
+        }
+        let payload = pattern(round, round % 150);
+        bench.send(&mut rig, &mut duo, 0, &payload, Tag(3))?;
+        bench.expect(&mut rig, &mut duo, 1, &payload, Tag(3))?;
+    }
+    bench.linger(&mut rig);
+    ensure!(rig.inbox[1].is_empty(), "{:?} arrived", rig.inbox[1]);
+    bench.exchange(&mut rig, &mut duo, 6)
 }
 
 fn two_connections_apart<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {

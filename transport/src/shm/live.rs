@@ -1,8 +1,8 @@
 //! One connection's hot half: writing frames into our ring, reading them from the peer's.
 //!
 //! ```text
-//!  our ring     │ consumed by the peer │ published │ run, not flushed │ 0 (the next word) │ free …
-//!                                       run_at ────►                  tx                  tx_limit
+//!  our ring     │ consumed by the peer │ published │ run, not flushed │ 0 (the next word) │ words cleared │ free …
+//!                                       run_at ────►                  tx                              clear_to  tx_limit
 //!  peer's ring  │ given back │ lent to the engine │ 0 or a word
 //!                                                 rx                    rx_limit
 //! ```
@@ -31,6 +31,10 @@ const KEPT_FREE: u64 = FRAME_ALIGN as u64;
 /// How far ahead of the last frame lines are asked for: beyond those that the peer looks at.
 const AHEAD_BYTES: u64 = 256;
 
+/// How far ahead of the last frame words are cleared: measured. Half as far, the peer's prefetcher has the lines again
+/// before they are used; twice as far, a window of frames is slower.
+const CLEAR_BYTES: u64 = 1024;
+
 /// Frames taken from one connection in one turn, at most: the answers to them leave while the peer sends more.
 const STRIDE_MAX: u32 = 8;
 
@@ -56,6 +60,8 @@ pub(super) struct Live {
     /// We may not commit beyond this without looking at the peer's credit.
     tx_limit: u64,
     tx_ring_bytes: u64,
+    /// Lines that begin before this were cleared ahead.
+    clear_to: u64,
     frame_bytes_max: usize,
     /// The word that is kept back until the flush, 0 when nothing is committed.
     run_word: u64,
@@ -90,6 +96,7 @@ impl Live {
             tx: 0,
             tx_limit: tx_ring_bytes - KEPT_FREE,
             tx_ring_bytes,
+            clear_to: 0,
             frame_bytes_max: negotiated.frame_bytes_max as usize,
             run_word: 0,
             run_at: 0,
@@ -187,7 +194,11 @@ impl Live {
         let ahead = next + AHEAD_BYTES;
         prefetch_to_write(self.end.own.payload(ahead));
         prefetch_to_write(self.end.own.payload(ahead + LINE_BYTES as u64));
-        self.end.own.word(next).store(0, Ordering::Relaxed);
+        // Cleared ahead where it begins a line; but whoever filled a frame had more room than it took.
+        let behind = self.end.own.word(next);
+        if !next.is_multiple_of(LINE_BYTES as u64) || behind.load(Ordering::Relaxed) != 0 {
+            behind.store(0, Ordering::Relaxed);
+        }
         let begins = self.run_word == 0;
         if begins {
             self.run_word = word;
@@ -208,6 +219,22 @@ impl Live {
         publish(self.end.own.word(self.run_at), self.run_word);
         self.run_word = 0;
         true
+    }
+
+    /// Clears the words that begin the next lines, as far as the peer has given them back; nothing is reserved there.
+    ///
+    /// A frame is published behind the word after it. Where that word begins a line, the frame itself does not need the
+    /// line, which the peer may have: then the frame waits as long as a message takes. Done early, nobody waits for it.
+    #[inline]
+    pub(super) fn clear_ahead(&mut self) {
+        const LINE: u64 = LINE_BYTES as u64;
+        let end = (self.tx + CLEAR_BYTES).min(self.tx_limit);
+        let mut at = self.clear_to.max((self.tx | (LINE - 1)) + 1);
+        while at < end {
+            self.end.own.word(at).store(0, Ordering::Relaxed);
+            at += LINE;
+        }
+        self.clear_to = at;
     }
 
     /// Wakes the peer if it sleeps; [`settle`](crate::sync::wake::settle) came before.

@@ -373,6 +373,7 @@ impl Port for ShmPort {
 
     #[inline]
     fn flush(&mut self) {
+        self.reserved = None;
         if !self.runs.is_empty() || !self.credits.is_empty() {
             self.publish();
             self.ring();
@@ -578,6 +579,7 @@ fn ring_each(list: &mut Vec<u32>, slots: &mut [Slot]) {
     for &index in &*list {
         if let Stage::Live(live) = &mut slots[index as usize].stage {
             live.ring();
+            live.clear_ahead();
         }
     }
     list.clear();
