@@ -183,12 +183,6 @@ pub mod __private {
         Call::new(channel.start_streams(method, options, ends.0, arguments), method)
     }
 
-    /// Arguments of a request, or a refusal.
-    #[inline]
-    pub fn arguments<'a, C: Decode<'a, T>, T>(bytes: &'a [u8]) -> Result<T, Status> {
-        C::decode(bytes).map_err(|error| not_decoded(&error))
-    }
-
     /// A refusal of what are no arguments.
     #[cold]
     pub fn not_decoded(error: &DecodeError) -> Status {

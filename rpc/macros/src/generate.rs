@@ -114,11 +114,11 @@ fn codec_of(service: &Service, method: &Method) -> TokenStream {
     method.codec.as_ref().map_or_else(|| service.codec.clone(), ToTokens::to_token_stream)
 }
 
-/// A method's arguments, their names or types, as the one value that its codec writes. A codec of its own may know no
-/// tuples, so that one argument is written as it is.
-fn joined(method: &Method, parts: &[impl ToTokens]) -> TokenStream {
+/// A method's arguments, their names or types, as the one value that its codec writes. One alone is written as it is: not
+/// every codec knows tuples, and one with a single value costs another move.
+fn joined(parts: &[impl ToTokens]) -> TokenStream {
     match parts {
-        [part] if method.codec.is_some() => part.to_token_stream(),
+        [part] => part.to_token_stream(),
         parts => quote!((#(#parts,)*)),
     }
 }
@@ -248,7 +248,7 @@ fn server(service: &Service) -> TokenStream {
         let (name, codec) = (&method.ident, codec_of(service, method));
         match &method.kind {
             Kind::Raw(_) => raw.push(quote! {
-                #index => #private::RawOutcome::outcome(#ident::#name(&*self.service, cx, request, answer)),
+                #index => #private::RawOutcome::outcome(#ident::#name(&*self.service, cx, arguments, answer)),
             }),
             Kind::Async { arguments, result, is_inline, .. } => {
                 let encoded = arguments.iter().enumerate().filter(|(_, argument)| argument.is_encoded());
@@ -259,18 +259,22 @@ fn server(service: &Service) -> TokenStream {
                         (name, written)
                     })
                     .unzip();
-                let (all_names, all_types) = (joined(method, &patterns), joined(method, &types));
+                let (all_names, all_types) = (joined(&patterns), joined(&types));
+                // No `?`, which would move what was decoded once more.
+                let decoded = quote! {
+                    let #all_names = match <#codec as #private::Decode<'_, #all_types>>::decode(arguments) {
+                        ::core::result::Result::Ok(arguments) => arguments,
+                        ::core::result::Result::Err(error) => {
+                            return ::core::result::Result::Err(#private::not_decoded(&error));
+                        }
+                    };
+                };
                 if *is_inline {
                     let call = quote!(#ident::#name(&*self.service, cx, #(#names),*));
                     let wrapped = wrapped(service, result, &call);
                     raw.push(quote! {
                         #index => {
-                            let #all_names = match <#codec as #private::Decode<'_, #all_types>>::decode(request) {
-                                ::core::result::Result::Ok(arguments) => arguments,
-                                ::core::result::Result::Err(error) => {
-                                    return ::core::result::Result::Err(#private::not_decoded(&error));
-                                }
-                            };
+                            #decoded
                             #private::put::<#codec, _>(answer, &#wrapped)
                         }
                     });
@@ -300,7 +304,7 @@ fn server(service: &Service) -> TokenStream {
                 let wrapped = wrapped(service, result, &call);
                 starts.push(quote! {
                     #index => {
-                        let #all_names = #private::arguments::<#codec, #all_types>(arguments)?;
+                        #decoded
                         #bulk
                         #streams
                         seat.put::<#codec, _>(async move { #wrapped });
@@ -338,7 +342,7 @@ fn server(service: &Service) -> TokenStream {
                 &self,
                 method: usize,
                 cx: &#private::Cx,
-                request: &[u8],
+                arguments: &[u8],
                 answer: &mut #private::Answer<'_>,
             ) -> ::core::result::Result<(), #private::Status> {
                 match method {
@@ -389,7 +393,7 @@ fn client_method(service: &Service, index: usize, method: &Method) -> TokenStrea
             let encoded = arguments.iter().filter(|argument| argument.is_encoded());
             let (names, types): (Vec<_>, Vec<_>) =
                 encoded.map(|argument| written(service, method, argument, &argument.ident)).unzip();
-            let (names, types) = (joined(method, &names), joined(method, &types));
+            let (names, types) = (joined(&names), joined(&types));
             let loan = arguments.iter().find(|argument| argument.is_bulk).map_or_else(
                 || quote!(::core::option::Option::None),
                 |argument| {
@@ -431,7 +435,7 @@ fn client_streams(
     let types: Vec<&syn::Type> = encoded.iter().map(|argument| &argument.ty).collect();
     let (values, written): (Vec<_>, Vec<_>) =
         encoded.iter().map(|argument| written(service, method, argument, &argument.ident)).unzip();
-    let (all_names, all_types) = (joined(method, &values), joined(method, &written));
+    let (all_names, all_types) = (joined(&values), joined(&written));
     let (up, down) = directions(arguments);
     let mut ends = Vec::new();
     let mut gives = Vec::new();
