@@ -22,11 +22,12 @@ use crate::{
     rejected::Rejected,
 };
 
-/// Clients that may be connected without having said hello. Beyond it the oldest goes if it had its chance: an honest
-/// client's hello is there soon after its socket is.
-const WAITING_MAX: usize = 32;
-/// That chance, on a host with more clients than cores.
-const CHANCE: Duration = Duration::from_millis(25);
+/// Clients that may be connected without having said hello, a descriptor each. Beyond it the oldest goes if it had its
+/// chance: an honest client's hello is there soon after its socket is.
+pub(super) const WAITING_MAX: usize = 128;
+/// That chance: 200 threads that share two cores and connect at once get their turns within it. Who fills all places with
+/// silence, again and again, keeps an honest client out for as long.
+pub(super) const CHANCE: Duration = Duration::from_millis(100);
 
 /// Listens on a unix socket.
 #[derive(Debug)]
@@ -68,8 +69,10 @@ impl ShmListener {
         // Bounded, so that a flood of clients cannot keep us from those who have said hello.
         for _ in 0..WAITING_MAX {
             let full = self.waiting.len() == WAITING_MAX;
-            let is_late = |oldest: &Waiting| oldest.looked && oldest.since.elapsed() >= CHANCE;
-            if full && !self.waiting.front().is_some_and(is_late) {
+            let is_late = |oldest: &Waiting| oldest.since.elapsed() >= CHANCE;
+            // Where one was not looked at, a hello may free its place.
+            let is_stuck = || self.waiting.iter().all(|client| client.looked);
+            if full && !(self.waiting.front().is_some_and(is_late) && is_stuck()) {
                 // The others wait in the backlog.
                 return Ok(());
             }

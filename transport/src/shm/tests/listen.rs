@@ -6,7 +6,11 @@ use std::{
 };
 
 use super::{
-    super::{rendezvous::check_folder, socket},
+    super::{
+        listener::{CHANCE, WAITING_MAX},
+        rendezvous::check_folder,
+        socket,
+    },
     *,
 };
 use crate::{AcceptError, Hello, ListenError, PortError, RejectReason, hello::decode_reject};
@@ -154,11 +158,16 @@ fn foreign_clients_are_answered_and_counted() {
 
 #[test]
 fn silent_clients_hold_nobody_up() {
+    const SILENT: usize = WAITING_MAX + 8;
     let (_folder, address) = place();
-    let options = ListenOptions { handshake_timeout: 5 * SECOND, ..ListenOptions::default() };
+    let options = ListenOptions {
+        handshake_timeout: 5 * SECOND,
+        backlog: 2 * SILENT as u16,
+        ..ListenOptions::default()
+    };
     let mut listener = Shm.listen(&address, &options).unwrap();
     // More than may wait, and one that went away again.
-    let silent: Vec<_> = (0..40).map(|_| raw_client(&address)).collect();
+    let silent: Vec<_> = (0..SILENT).map(|_| raw_client(&address)).collect();
     drop(raw_client(&address));
     let gate = Shm.open_port(&config(4096)).unwrap().gate();
     let mut connecting = connect(&address, &gate).unwrap();
@@ -171,10 +180,35 @@ fn silent_clients_hold_nobody_up() {
     let started = Instant::now();
     assert!(listener.accept(6 * SECOND).unwrap().is_none());
     assert!(started.elapsed() >= 6 * SECOND);
-    assert_eq!(listener.rejected(), 40);
+    assert_eq!(listener.rejected(), SILENT as u64);
     for client in silent {
         assert_eq!(decode_reject(socket::receive(&client).unwrap().bytes()), Some(RejectReason::Overloaded));
     }
+}
+
+/// A client whose core was taken away between its socket and its hello, and many who come meanwhile.
+#[test]
+fn a_late_hello_beside_many_others_is_waited_for() {
+    let (_folder, address) = place();
+    let options = ListenOptions { backlog: 2 * WAITING_MAX as u16, ..ListenOptions::default() };
+    let mut listener = Shm.listen(&address, &options).unwrap();
+    let late = raw_client(&address);
+    assert!(listener.accept(Duration::ZERO).unwrap().is_none());
+    let hello = good_hello().encode();
+    let others: Vec<_> = (0..WAITING_MAX + 8)
+        .map(|_| {
+            let client = raw_client(&address);
+            socket::send(&client, &hello).unwrap();
+            client
+        })
+        .collect();
+    std::thread::sleep(CHANCE);
+    for number in 0..others.len() {
+        assert!(listener.accept(SECOND).unwrap().is_some(), "number {number}");
+    }
+    socket::send(&late, &hello).unwrap();
+    assert!(listener.accept(SECOND).unwrap().is_some());
+    assert_eq!(listener.rejected(), 0);
 }
 
 #[test]
