@@ -133,7 +133,7 @@ impl Live {
     /// Whether a frame is there to be read.
     ///
     /// While frames come one by one, a line that both sides look at takes as long to change hands as a message takes to
-    /// go there, so it is asked for early: the frame's second line by who `watches` nothing else, to come with its first;
+    /// go there, so it is asked for early: the frame's next two lines by who `watches` nothing else, to come with its first;
     /// and the line of our next frame as soon as there is something to answer.
     #[inline]
     pub(super) fn has_frame(&mut self, watches: bool) -> bool {
@@ -143,6 +143,7 @@ impl Live {
                 prefetch_to_write(self.end.own.payload(self.tx));
             } else if watches {
                 prefetch_to_read(self.peer.payload(self.rx + LINE_BYTES as u64));
+                prefetch_to_read(self.peer.payload(self.rx + 2 * LINE_BYTES as u64));
             }
         } else if is_drained {
             self.stride = 1;
