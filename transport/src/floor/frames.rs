@@ -3,9 +3,10 @@
 //! ```text
 //!  frame   word (8): length and tag, stored last │ aux (8) │ payload │ padding to 16
 //! ```
-//! The words and fences are those of the shared-memory provider, and their order: the payload, then the header before it, in
-//! the line that the reader looks at; the word behind the frame is cleared, then the frame's own is stored. There is no credit: the rings hold more frames than are ever under way, so nothing unread is
-//! written over. Nothing is batched either: every frame is published by itself.
+//! The words and fences are those of the shared-memory provider: the payload, then the header before it, in the line that the
+//! reader looks at; the word behind the frame is cleared, then the frame's own is stored. There is no credit: the rings hold
+//! more frames than are ever under way, so nothing unread is written over. Nothing is batched, asked for early or cleared
+//! ahead: every frame is published by itself, and a provider that does these things can be faster.
 
 use std::{
     io,
