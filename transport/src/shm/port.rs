@@ -243,9 +243,12 @@ impl ShmPort {
     fn ring(&mut self) {
         settle();
         self.published = 0;
-        ring_each(&mut self.runs, &mut self.slots);
+        drain_live(&mut self.runs, &mut self.slots, |live| {
+            live.ring();
+            live.clear_ahead();
+        });
         if !self.credits.is_empty() {
-            ring_each(&mut self.credits, &mut self.slots);
+            drain_live(&mut self.credits, &mut self.slots, Live::ring);
         }
     }
 
@@ -253,7 +256,7 @@ impl ShmPort {
     #[cold]
     fn ring_for_credit(&mut self) {
         settle();
-        ring_each(&mut self.credits, &mut self.slots);
+        drain_live(&mut self.credits, &mut self.slots, Live::ring);
     }
 
     fn withdraw(&mut self) {
@@ -575,11 +578,10 @@ impl Port for ShmPort {
     }
 }
 
-fn ring_each(list: &mut Vec<u32>, slots: &mut [Slot]) {
+fn drain_live(list: &mut Vec<u32>, slots: &mut [Slot], act: impl Fn(&mut Live)) {
     for &index in &*list {
         if let Stage::Live(live) = &mut slots[index as usize].stage {
-            live.ring();
-            live.clear_ahead();
+            act(live);
         }
     }
     list.clear();
