@@ -66,13 +66,13 @@ impl ShmListener {
 
     /// Takes what waits in the socket's backlog, as far as it is let in.
     fn accept_sockets(&mut self) -> Result<(), ListenError> {
+        // Before anybody goes, everybody was looked at: a hello frees its place.
+        let is_stuck = self.waiting.len() == WAITING_MAX && self.waiting.iter().all(|client| client.looked);
         // Bounded, so that a flood of clients cannot keep us from those who have said hello.
         for _ in 0..WAITING_MAX {
             let full = self.waiting.len() == WAITING_MAX;
             let is_late = |oldest: &Waiting| oldest.since.elapsed() >= CHANCE;
-            // Where one was not looked at, a hello may free its place.
-            let is_stuck = || self.waiting.iter().all(|client| client.looked);
-            if full && !(self.waiting.front().is_some_and(is_late) && is_stuck()) {
+            if full && !(is_stuck && self.waiting.front().is_some_and(is_late)) {
                 // The others wait in the backlog.
                 return Ok(());
             }
