@@ -232,7 +232,7 @@ pub trait Port: Debug {
     fn adopt(&mut self, link: Self::Link, now: Time) -> Result<ConnId, PortError>;
 
     /// The payload of the next frame of `conn`, at least `payload_bytes` long (clause 1); it may hold old bytes.
-    /// It is the caller's until the next reservation or flush, and the caller has made sure that credit allows it.
+    /// The caller has made sure that credit allows it.
     ///
     /// # Errors
     /// [`Refused::Full`] when a queue of the device is, [`Refused::TooLarge`], [`Refused::Closed`].
