@@ -7,9 +7,10 @@
 //! Invariants: at most `window` wire slots are taken; a wire slot is used again only with a new generation; a key or
 //! an id with an old generation finds nothing.
 
+mod key;
 mod reply;
 
-use std::{cell::Cell, collections::VecDeque, num::NonZeroU64, time::Duration};
+use std::{cell::Cell, collections::VecDeque, task::Waker, time::Duration};
 
 use gimmal_engine::{
     RemoteBulk,
@@ -21,45 +22,8 @@ use crate::{
     stream::Lanes,
 };
 
+pub(crate) use key::CallKey;
 pub(crate) use reply::Reply;
-
-/// A call of the table, waiting ones included: its index, and its generation above that.
-///
-/// One word, not two halves: what is written in halves and read as a whole waits until every store before it is done, and
-/// those before it go to lines that the peer has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct CallKey(NonZeroU64);
-
-impl CallKey {
-    /// Always set, so that no key is 0; generations have 31 bits.
-    const SET: NonZeroU64 = NonZeroU64::new(1 << 63).expect("a bit is set");
-
-    #[inline]
-    pub(crate) fn new(index: u32, generation: u32) -> Self {
-        Self::from_bits(u64::from(index) | u64::from(generation) << 32)
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
-    #[inline]
-    pub(crate) const fn index(self) -> u32 {
-        self.0.get() as u32
-    }
-
-    #[inline]
-    const fn generation(self) -> u32 {
-        (self.bits() >> 32) as u32
-    }
-
-    #[inline]
-    pub(crate) const fn bits(self) -> u64 {
-        self.0.get() & !Self::SET.get()
-    }
-
-    #[inline]
-    pub(crate) fn from_bits(bits: u64) -> Self {
-        Self(Self::SET | bits)
-    }
-}
 
 /// Where a call is. What belongs to a state stands beside it in the call: so telling them apart moves a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -443,13 +407,14 @@ impl Calls {
     pub(crate) fn finish_bytes(&mut self, index: u32, is_error: bool, payload: &[u8], copies: &Counter) {
         let call = &mut self.slots[index as usize];
         copied::into_buffer(&mut call.body, payload, copies);
-        if let Reply::Local = call.reply {
+        if let Reply::Local | Reply::Task(_) = call.reply {
             call.is_error = is_error;
             call.state = State::Done;
             self.untaken += 1;
             if call.loan.is_some() || call.lanes.is_some() {
                 (call.loan, call.lanes) = (None, None);
             }
+            call.reply.wake();
             return;
         }
         let body = std::mem::take(&mut call.body);
@@ -465,16 +430,25 @@ impl Calls {
                 self.release(index);
                 responder.complete(outcome);
             }
-            Reply::Local => {
+            mut reply @ (Reply::Local | Reply::Task(_)) => {
                 call.outcome = Some(outcome);
                 call.state = State::Done;
                 self.untaken += 1;
+                reply.wake();
             }
             Reply::Noted(noted) => {
                 let (reply, metadata) = *noted;
                 call.reply = reply;
                 self.finish(index, Outcome::Noted(Box::new((outcome, metadata))));
             }
+        }
+    }
+
+    /// Has the task of `waker` woken when the local call of `key` ends.
+    #[inline]
+    pub(crate) fn watch(&mut self, key: CallKey, waker: &Waker) {
+        if let Some(index) = self.find(key) {
+            self.slots[index as usize].reply.watch(waker);
         }
     }
 

@@ -129,11 +129,6 @@ impl CallCell {
             .map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// The outcome, if it is there.
-    pub(crate) fn try_take(&self) -> Option<Outcome> {
-        self.outcome.pop()
-    }
-
     /// Blocks the thread until the outcome is there; at most until `limit`, if there is one.
     pub(crate) fn wait(&self, limit: Option<Instant>) -> Option<Outcome> {
         for round in 0..SPINS + YIELDS {

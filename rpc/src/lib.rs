@@ -59,6 +59,7 @@ mod large;
 pub mod layer;
 pub mod metadata;
 pub mod method;
+pub mod near;
 mod node;
 mod provider;
 mod ready;

@@ -5,10 +5,14 @@
 mod common;
 
 use std::{
+    any::Any,
+    cell::RefCell,
     future::{Future, poll_fn},
     io,
     os::fd::AsFd,
-    task::{Context, Poll},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
     time::{Duration, Instant},
 };
 
@@ -27,6 +31,7 @@ for_each_scheme! {
     many_calls_at_once
     deadlines_end_while_the_driver_sleeps
     a_dropped_call_is_cancelled_at_the_server
+    what_a_waker_drops_is_cancelled_too
     streams_in_both_directions
     without_its_driver_every_call_ends
     a_server_that_goes_ends_every_call
@@ -97,7 +102,7 @@ fn many_calls_at_once(scheme: &str) {
         poll_fn(|context| {
             for (call, answer) in calls.iter_mut().zip(&mut answers) {
                 if let Some(pending) = call
-                    && let Poll::Ready(result) = std::pin::Pin::new(pending).poll(context)
+                    && let Poll::Ready(result) = Pin::new(pending).poll(context)
                 {
                     *answer = Some(result.unwrap());
                     *call = None;
@@ -144,6 +149,38 @@ fn a_dropped_call_is_cancelled_at_the_server(scheme: &str) {
         drop(call);
         assert_eq!(client.divide(6, 2).await, Ok(3));
         until("it is dropped", || fixture.hanging() == 0);
+        assert_eq!(client.channel().stats().cancelled, 1);
+    });
+}
+
+thread_local! {
+    /// What [`Drops`] drops.
+    static DOOMED: RefCell<Option<Box<dyn Any>>> = RefCell::default();
+}
+
+struct Drops;
+
+impl Wake for Drops {
+    fn wake(self: Arc<Self>) {
+        drop(DOOMED.take());
+    }
+}
+
+/// A task is woken in the middle of a turn, and what its runtime drops then is dropped there.
+fn what_a_waker_drops_is_cancelled_too(scheme: &str) {
+    let fixture = Fixture::new(scheme, "doomed");
+    drive(&fixture.url, config(), async |channel| {
+        let client = ProbeClient::new(channel);
+        DOOMED.set(Some(Box::new(client.hang())));
+        assert_eq!(client.divide(4, 2).await, Ok(2));
+        until("it hangs", || fixture.hanging() == 1);
+        let mut first = client.later(5);
+        let waker = Waker::from(Arc::new(Drops));
+        assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&waker)).is_pending());
+        assert_eq!(client.later(20).await, Ok(20));
+        assert!(DOOMED.take().is_none());
+        until("it is dropped", || fixture.hanging() == 0);
+        assert_eq!(first.await, Ok(5));
         assert_eq!(client.channel().stats().cancelled, 1);
     });
 }

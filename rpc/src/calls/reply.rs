@@ -1,5 +1,7 @@
 //! How the end of a call is told.
 
+use std::task::Waker;
+
 use crate::{cell::Responder, metadata::Metadata};
 
 /// How the end of a call is told.
@@ -9,6 +11,8 @@ pub(crate) enum Reply {
     Cell(Responder),
     /// Kept until the thread of the worker itself takes it.
     Local,
+    /// The same, and this task of that thread is woken.
+    Task(Waker),
     /// The metadata of the answer came; so it is told as one of these.
     Noted(Box<(Self, Metadata)>),
 }
@@ -22,7 +26,7 @@ impl Reply {
     pub(super) fn responder(&self) -> Option<&Responder> {
         match self {
             Self::Cell(responder) => Some(responder),
-            Self::Local => None,
+            Self::Local | Self::Task(_) => None,
             Self::Noted(noted) => noted.0.responder(),
         }
     }
@@ -30,8 +34,28 @@ impl Reply {
     pub(crate) fn into_responder(self) -> Option<Responder> {
         match self {
             Self::Cell(responder) => Some(responder),
-            Self::Local => None,
+            Self::Local | Self::Task(_) => None,
             Self::Noted(noted) => noted.0.into_responder(),
+        }
+    }
+
+    /// Of a local call: from now on this task is woken.
+    pub(super) fn watch(&mut self, waker: &Waker) {
+        match self {
+            Self::Task(task) if task.will_wake(waker) => {}
+            Self::Local | Self::Task(_) => *self = Self::Task(waker.clone()),
+            Self::Noted(noted) => noted.0.watch(waker),
+            Self::Cell(_) => {}
+        }
+    }
+
+    /// Of a local call: its task, if there is one, is woken for the last time.
+    #[inline]
+    pub(super) fn wake(&mut self) {
+        if let Self::Task(_) = self
+            && let Self::Task(task) = self.take()
+        {
+            task.wake();
         }
     }
 }

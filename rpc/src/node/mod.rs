@@ -33,6 +33,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::Waker,
     time::{Duration, Instant},
 };
 
@@ -220,6 +221,14 @@ impl Node {
         match self.conns.get_mut(conn) {
             Some(here) => here.calls.take(key, spare),
             None => self.grave(conn).map(|_| Taken::Other),
+        }
+    }
+
+    /// Has a task of this thread woken when a call that it made ends.
+    #[inline]
+    pub(crate) fn watch(&mut self, conn: ConnId, key: CallKey, waker: &Waker) {
+        if let Some(here) = self.conns.get_mut(conn) {
+            here.calls.watch(key, waker);
         }
     }
 

@@ -1,0 +1,447 @@
+//! Calls whose worker is the calling thread: what the inline client and the driven one have in common.
+//!
+//! ```text
+//!   start ─ encoded in the transmit ring ─►   turns, of whoever waits or of a driver   ─► ended in the node's table
+//!   Local ◄──────── taken by its key ──────── and its task is woken, if a driver runs them
+//! ```
+
+use std::{
+    cell::{Cell, RefCell, RefMut},
+    fmt,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use gimmal_engine::{
+    Inline,
+    transport::{Address, ConnId, Loan, Negotiated, UserBytes},
+};
+
+use crate::{
+    calls::{CallKey, Reply, Taken},
+    cell::{AnswerBytes, Outcome},
+    channel::{CallOptions, Ticket, show},
+    codec::Compose,
+    config::Config,
+    copied,
+    error::{AllocateError, ConnectError, TransportError},
+    metadata::Noted,
+    method::Method,
+    node::{Fresh, Node},
+    provider::{Any, any_for},
+    service::Registry,
+    stats::{Counters, Stats},
+    status::Fate,
+    stream::Lanes,
+    timeout::Timeout,
+    workers,
+};
+
+/// The longest sleep of a thread that waits for an answer; its deadline wakes it earlier.
+const SLEEP: Duration = Duration::from_secs(1);
+/// A buffer above this is not kept.
+const KEEP_BYTES: usize = 1 << 20;
+/// The index of calls that are in no table.
+const REFUSED: u32 = u32::MAX;
+
+/// The worker.
+pub(crate) type Turns = Inline<Any, Node>;
+
+/// Who runs the turns while calls are polled.
+pub(crate) enum Mover {
+    /// The one who polls.
+    Poller,
+    /// A driver, whose task this is once it has run.
+    Driver(RefCell<Option<Waker>>),
+}
+
+/// One connection, shared by its client, its calls and, weakly, its driver.
+pub(crate) struct Near {
+    turns: RefCell<Turns>,
+    pub(crate) conn: ConnId,
+    negotiated: Arc<Negotiated>,
+    counters: Arc<Counters>,
+    timeout: Timeout,
+    mover: Mover,
+    /// The driver waits for its descriptor, and the port is armed.
+    asleep: Cell<bool>,
+    /// Calls that were dropped in the middle of a turn; cancelled before anything else happens.
+    dropped: RefCell<Vec<CallKey>>,
+    /// Something of the two above is so.
+    unready: Cell<bool>,
+    /// Takes the place of an answer's bytes while they are read.
+    spare: Cell<Vec<u8>>,
+    /// The answer that is being read, where that may use the client.
+    copied: RefCell<Vec<u8>>,
+    /// Calls that were never started, and why; here, since a call is to be small.
+    refused: RefCell<Vec<(CallKey, TransportError)>>,
+    refusals: Cell<u32>,
+}
+
+impl fmt::Debug for Near {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {:?}", self.negotiated.peer, self.conn)
+    }
+}
+
+impl Drop for Near {
+    fn drop(&mut self) {
+        let conn = self.conn;
+        self.turns().with(|_, io| io.close(conn));
+        self.wake_driver();
+    }
+}
+
+impl Near {
+    /// Connects; blocks, at most for the connect and handshake time-outs.
+    pub(crate) fn connect(config: Config, url: &str, mover: Mover) -> Result<Self, ConnectError> {
+        let address: Address = url.parse()?;
+        let (plan, limits) = config.validate()?;
+        let (mut inline, counters) = workers::inline(
+            &any_for(std::slice::from_ref(&address)),
+            &plan,
+            limits,
+            Arc::new(Registry::default()),
+            Arc::default(),
+        )?;
+        let (conn, negotiated) = inline.connect(&address)?;
+        Ok(Self {
+            turns: RefCell::new(inline),
+            conn,
+            negotiated,
+            counters,
+            timeout: limits.deadline.into(),
+            mover,
+            asleep: Cell::new(false),
+            dropped: RefCell::default(),
+            unready: Cell::new(false),
+            spare: Cell::default(),
+            copied: RefCell::default(),
+            refused: RefCell::default(),
+            refusals: Cell::new(0),
+        })
+    }
+
+    pub(crate) fn negotiated(&self) -> &Negotiated {
+        &self.negotiated
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        workers::sum(std::slice::from_ref(&self.counters))
+    }
+
+    pub(crate) fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+        let handle = self.turns.borrow().handle();
+        Ok(handle.allocate(self.conn, bytes.max(1))?.truncate(bytes))
+    }
+
+    pub(crate) fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+        Ok(self.turns.borrow().handle().lend(self.conn, bytes)?)
+    }
+
+    /// The worker, for whoever is not its driver: that is woken if it sleeps.
+    #[inline]
+    pub(crate) fn turns(&self) -> RefMut<'_, Turns> {
+        let mut turns = self.turns.borrow_mut();
+        if self.unready.get() && self.make_ready(&mut turns) {
+            self.wake_driver();
+        }
+        turns
+    }
+
+    /// The same for the driver.
+    pub(crate) fn driven_turns(&self) -> RefMut<'_, Turns> {
+        let mut turns = self.turns.borrow_mut();
+        if self.unready.get() {
+            self.make_ready(&mut turns);
+        }
+        turns
+    }
+
+    /// Whether this is in the middle of a turn: what a woken task's waker drops is dropped there.
+    pub(crate) fn is_turning(&self) -> bool {
+        self.turns.try_borrow_mut().is_err()
+    }
+
+    /// Does what has to be done before anything else. Returns whether the driver sleeps.
+    #[cold]
+    fn make_ready(&self, turns: &mut Turns) -> bool {
+        self.unready.set(false);
+        let slept = self.asleep.replace(false);
+        if slept {
+            turns.woke();
+        }
+        for key in self.dropped.take() {
+            turns.with(|node, io| node.cancel(io, self.conn, key));
+        }
+        slept
+    }
+
+    /// The driver goes to sleep.
+    pub(crate) fn sleeps(&self) {
+        self.asleep.set(true);
+        self.unready.set(true);
+    }
+
+    #[cold]
+    fn wake_driver(&self) {
+        if let Mover::Driver(task) = &self.mover {
+            task.borrow().iter().for_each(Waker::wake_by_ref);
+        }
+    }
+
+    /// The driver runs as this task.
+    pub(crate) fn driven_by(&self, waker: &Waker) {
+        if let Mover::Driver(task) = &self.mover
+            && !task.borrow().as_ref().is_some_and(|task| task.will_wake(waker))
+        {
+            task.replace(Some(waker.clone()));
+        }
+    }
+
+    /// Starts a call that may have something beside its arguments.
+    #[inline(never)]
+    pub(crate) fn start_beside<A: Compose + ?Sized>(
+        self: &Rc<Self>,
+        method: &'static Method,
+        options: &CallOptions,
+        mut loan: Option<Loan>,
+        lanes: Option<Box<Lanes>>,
+        arguments: &A,
+    ) -> Local {
+        let beside = (&mut loan, lanes);
+        match options.noted(method) {
+            None => self.begin(method, options, beside, arguments),
+            Some(metadata) => self.begin(method, options, beside, &Noted { metadata, arguments }),
+        }
+    }
+
+    /// Starts a call. Most have nothing beside their arguments: theirs is a way of its own, on which nothing else is looked at.
+    #[inline]
+    pub(crate) fn start<A: Compose + ?Sized>(
+        self: &Rc<Self>,
+        method: &'static Method,
+        options: &CallOptions,
+        loan: Option<Loan>,
+        arguments: &A,
+    ) -> Local {
+        if loan.is_none() && options.metadata.is_none() {
+            self.begin(method, options, (&mut None, None), arguments)
+        } else {
+            self.start_beside(method, options, loan, None, arguments)
+        }
+    }
+
+    #[inline(always)]
+    fn begin<A: Compose + ?Sized>(
+        self: &Rc<Self>,
+        method: &'static Method,
+        options: &CallOptions,
+        beside: (&mut Option<Loan>, Option<Box<Lanes>>),
+        arguments: &A,
+    ) -> Local {
+        let timeout = options.resolve(self.timeout);
+        let mut turns = self.turns();
+        let started = workers::start(&mut turns, |node, io| {
+            node.begin(io, self.conn, method, timeout, Fresh(arguments), beside, Reply::Local)
+        });
+        drop(turns);
+        let key = started.unwrap_or_else(|error| self.refuse(*error));
+        Local { near: Rc::clone(self), key: Some(key) }
+    }
+
+    #[cold]
+    fn refuse(&self, error: TransportError) -> CallKey {
+        self.refusals.set(self.refusals.get().wrapping_add(1));
+        let key = CallKey::new(REFUSED, self.refusals.get());
+        self.refused.borrow_mut().push((key, error));
+        key
+    }
+
+    /// Why it was refused, once.
+    #[cold]
+    fn take_refused(&self, key: CallKey) -> Option<TransportError> {
+        let mut refused = self.refused.borrow_mut();
+        let index = refused.iter().position(|(other, _)| *other == key)?;
+        Some(refused.swap_remove(index).1)
+    }
+
+    /// What a call came to, once; what it has beside bytes is still to be taken.
+    #[inline]
+    fn take(&self, turns: &mut Turns, key: CallKey) -> Option<Taken> {
+        turns.app_mut().take(self.conn, key, &self.spare)
+    }
+
+    fn copy(&self, payload: &[u8], buffer: &mut Vec<u8>) {
+        copied::into_buffer(buffer, payload, &self.counters.copied_answers);
+    }
+
+    #[cold]
+    fn cancel(&self, key: CallKey) {
+        if key.index() == REFUSED {
+            let _ = self.take_refused(key);
+        } else if self.is_turning() {
+            self.dropped.borrow_mut().push(key);
+            self.unready.set(true);
+        } else {
+            self.turns().with(|node, io| node.cancel(io, self.conn, key));
+        }
+    }
+}
+
+/// A call of the calling thread: two words, which are returned in registers.
+pub struct Local {
+    near: Rc<Near>,
+    /// Until its outcome was taken.
+    key: Option<CallKey>,
+}
+
+const _: () = assert!(size_of::<Local>() == 2 * size_of::<usize>());
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Local({:?})", self.key)
+    }
+}
+
+impl Local {
+    /// Waits for the outcome, and shows an answer that is only bytes to `read` where it landed.
+    #[inline(always)]
+    fn wait_reading(&mut self, mut read: impl FnMut(&Near, &[u8])) -> Result<(), AnswerBytes> {
+        let Some(key) = self.key() else {
+            return Err(Err(self.unanswerable()));
+        };
+        let near = &*self.near;
+        let mut turns = near.turns();
+        let taken = loop {
+            if let Some(taken) = near.take(&mut turns, key) {
+                break taken;
+            }
+            let was_read = turns.seek(SLEEP, |node, io, conn, message| {
+                conn == near.conn && node.read_answer(io, conn, key, message, |payload| read(near, payload))
+            });
+            if was_read {
+                self.key = None;
+                return Ok(());
+            }
+        };
+        drop(turns);
+        Err(self.ended(key, taken))
+    }
+
+    /// There is no answer to wait for: it was never started, or was taken before.
+    #[cold]
+    fn unanswerable(&mut self) -> Box<Outcome> {
+        let refused = self.key.take().and_then(|key| self.near.take_refused(key));
+        let taken = TransportError::Worker { why: "the outcome was taken already", fate: Fate::MaybeRan };
+        Box::new(Outcome::Failed(refused.unwrap_or(taken)))
+    }
+
+    /// Its key, while an answer may come.
+    #[inline]
+    fn key(&self) -> Option<CallKey> {
+        self.key.filter(|key| key.index() != REFUSED)
+    }
+
+    #[inline]
+    fn ended(&mut self, key: CallKey, taken: Taken) -> AnswerBytes {
+        match taken {
+            Taken::Bytes(is_error, body) => {
+                self.key = None;
+                Ok((is_error, body))
+            }
+            Taken::Other => Err(self.ended_otherwise(key)),
+        }
+    }
+
+    #[cold]
+    fn ended_otherwise(&mut self, key: CallKey) -> Box<Outcome> {
+        self.key = None;
+        let outcome = self.near.turns.borrow_mut().app_mut().take_outcome(self.near.conn, key);
+        outcome.map_or_else(|| self.unanswerable(), Box::new)
+    }
+}
+
+impl Ticket for Local {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        self.poll_bytes(context).map(Outcome::of)
+    }
+
+    fn wait(&mut self) -> Outcome {
+        Outcome::of(self.wait_bytes())
+    }
+
+    #[inline]
+    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<AnswerBytes> {
+        let Some(key) = self.key() else {
+            return Poll::Ready(Err(self.unanswerable()));
+        };
+        let near = &*self.near;
+        let mut turns = near.turns.borrow_mut();
+        let mut taken = near.take(&mut turns, key);
+        if taken.is_none() {
+            if let Mover::Driver(_) = near.mover {
+                turns.app_mut().watch(near.conn, key, context.waker());
+                return Poll::Pending;
+            }
+            turns.turn();
+            taken = near.take(&mut turns, key);
+        }
+        drop(turns);
+        match taken {
+            Some(taken) => Poll::Ready(self.ended(key, taken)),
+            None => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+    }
+
+    fn wait_bytes(&mut self) -> AnswerBytes {
+        let mut body = Vec::new();
+        let waited = self.wait_reading(|near, payload| {
+            body = near.spare.take();
+            near.copy(payload, &mut body);
+        });
+        waited.map_or_else(|kept| kept, |()| Ok((false, body)))
+    }
+
+    fn wait_in_place(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
+        match self.wait_reading(|_, payload| read(payload)) {
+            Err(kept) => show(self, kept, read),
+            read => read,
+        }
+    }
+
+    fn wait_copied(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
+        let near = Rc::clone(&self.near);
+        // A read within a read has one of its own.
+        let (mut own, mut shared) = (Vec::new(), near.copied.try_borrow_mut());
+        let buffer = shared.as_deref_mut().unwrap_or(&mut own);
+        match self.wait_reading(|near, payload| near.copy(payload, buffer)) {
+            Err(kept) => show(self, kept, read),
+            Ok(()) => {
+                read(buffer);
+                Ok(())
+            }
+        }
+    }
+
+    #[inline]
+    fn recycle(&mut self, buffer: Vec<u8>) {
+        if buffer.capacity() <= KEEP_BYTES {
+            self.near.spare.set(buffer);
+        }
+    }
+}
+
+impl Drop for Local {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.near.cancel(key);
+        }
+    }
+}
