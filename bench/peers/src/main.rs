@@ -16,6 +16,7 @@ mod ours;
 mod rpc;
 
 use std::{
+    cell::RefCell,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -117,21 +118,22 @@ pub(crate) async fn windowed(
     call: impl AsyncFn() -> Result<()>,
 ) -> Result<Times> {
     let run = async |count: usize| -> Result<Recorder> {
-        let caller = async || -> Result<Recorder> {
-            let mut recorder = Recorder::new()?;
+        // One for all: its counts stay in the cache.
+        let recorder = RefCell::new(Recorder::new()?);
+        let caller = async || -> Result<()> {
             for _ in 0..count / window {
                 let start = Instant::now();
                 call().await?;
-                recorder.record(u64::try_from(start.elapsed().as_nanos())?);
+                recorder.borrow_mut().record(u64::try_from(start.elapsed().as_nanos())?);
             }
-            Ok(recorder)
+            Ok(())
         };
         let mut callers: FuturesUnordered<_> = (0..window).map(|_| caller()).collect();
-        let mut all = Recorder::new()?;
-        while let Some(recorder) = callers.next().await {
-            all.add(&recorder?)?;
+        while let Some(ended) = callers.next().await {
+            ended?;
         }
-        Ok(all)
+        drop(callers);
+        Ok(recorder.into_inner())
     };
     run(calls / 10).await?;
     let first = Instant::now();
