@@ -73,3 +73,20 @@ pub trait App: std::fmt::Debug + 'static {
         false
     }
 }
+
+/// What an application does outside its own methods, for [`Inline::with_later`](crate::Inline::with_later). A trait, since it
+/// is to do it on whichever port is the shortest way.
+pub trait Act<A> {
+    /// What comes of it.
+    type Outcome;
+
+    /// Does it.
+    fn act<P: Port>(self, app: &mut A, io: &mut Io<'_, P>) -> Self::Outcome;
+}
+
+/// Who waits for one message, see [`Inline::seek`](crate::Inline::seek).
+pub trait Pick<A> {
+    /// Whether `message` is it; then it is taken, and the application does not see it.
+    fn pick<P: Port>(&mut self, app: &mut A, io: &mut Io<'_, P>, conn: ConnId, message: &Message<'_>)
+    -> bool;
+}

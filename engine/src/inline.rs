@@ -10,11 +10,10 @@ use gimmal_transport::{Address, ConnId, ConnectError, ConnectOptions, Negotiated
 use crate::{
     again::Again,
     alarm::Alarm,
-    app::App,
+    app::{Act, App, Pick},
     config::Plan,
     error::{OpenError, StartError},
     io::Io,
-    message::Message,
     worker::{
         Idle, Worker, WorkerHandle,
         idle::{Idler, Pause},
@@ -130,11 +129,7 @@ impl<P: Port, A: App> Runner<P, A> {
 
     /// As [`Runner::run_once`], with one frame at a time, up to the message that `pick` takes. Whether it took one.
     #[inline(always)]
-    pub(crate) fn seek(
-        &mut self,
-        limit: Duration,
-        mut pick: impl FnMut(&mut A, &mut Io<'_, P>, ConnId, &Message<'_>) -> bool,
-    ) -> bool {
+    pub(crate) fn seek(&mut self, limit: Duration, mut pick: impl Pick<A>) -> bool {
         for _ in 0..LOOKS {
             if self.sought < SOUGHT_MAX
                 && let Some(picked) = self.worker.seek(self.now, &mut pick)
@@ -313,11 +308,7 @@ impl<P: Provider, A: App> Inline<P, A> {
     ///
     /// Messages with bulk, and those of providers with a device, are never shown.
     #[inline(always)]
-    pub fn seek(
-        &mut self,
-        limit: Duration,
-        pick: impl FnMut(&mut A, &mut Io<'_, P::Port>, ConnId, &Message<'_>) -> bool,
-    ) -> bool {
+    pub fn seek(&mut self, limit: Duration, pick: impl Pick<A>) -> bool {
         self.runner.seek(limit, pick)
     }
 
@@ -367,7 +358,7 @@ impl<P: Provider, A: App> Inline<P, A> {
     /// As [`Inline::with`], but what it sends leaves with the next turn, or with [`Inline::flush`]: several sends then
     /// cost one doorbell.
     #[inline]
-    pub fn with_later<R>(&mut self, act: impl FnOnce(&mut A, &mut Io<'_, P::Port>) -> R) -> R {
+    pub fn with_later<T: Act<A>>(&mut self, act: T) -> T::Outcome {
         let now = self.runner.now;
         self.runner.worker.with_later(now, act)
     }

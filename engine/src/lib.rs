@@ -31,7 +31,7 @@ pub mod worker;
 
 pub use acceptor::{Acceptor, Admit};
 pub use alarm::Alarm;
-pub use app::App;
+pub use app::{Act, App, Pick};
 pub use config::{Config, Plan};
 pub use error::{ConfigError, LoanRefused, OpenError, PlaceError, SendError, StartError};
 pub use gimmal_transport::{self as transport, RxBuf};

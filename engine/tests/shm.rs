@@ -8,7 +8,7 @@ use std::{
 };
 
 use gimmal_engine::{
-    Acceptor, App, Config, Head, Idle, Inline, Io, Message, Plan, SendError, Workers,
+    Acceptor, Act, App, Config, Head, Idle, Inline, Io, Message, Pick, Plan, SendError, Workers,
     transport::{
         Address, Bulk, BulkError, CloseReason, ConnId, Hello, ListenOptions, Negotiated, Port, PortConfig,
         Provider as _, Refusal, RejectReason, shm::Shm,
@@ -137,6 +137,43 @@ fn echo(client: &mut Inline<Shm, Echo>, conn: ConnId, count: u64, window: u64, b
 }
 
 /// A message that is sought never reaches the application, the others all do, and the ring's bytes come back either way.
+/// Sends 1,000 bytes that say which message it is.
+struct Send {
+    conn: ConnId,
+    aux: u64,
+}
+
+impl Act<Echo> for Send {
+    type Outcome = Result<(), SendError>;
+
+    fn act<P: Port>(self, _: &mut Echo, io: &mut Io<'_, P>) -> Self::Outcome {
+        io.send(self.conn, Head { kind: 0, aux: self.aux }, 1000, |out| {
+            out[..1000].fill(self.aux.to_le_bytes()[0]);
+            Some(1000)
+        })
+    }
+}
+
+/// Waits for the one with `aux`.
+struct Wanted {
+    conn: ConnId,
+    aux: u64,
+}
+
+impl Pick<Echo> for Wanted {
+    fn pick<P: Port>(
+        &mut self,
+        _: &mut Echo,
+        _: &mut Io<'_, P>,
+        conn: ConnId,
+        message: &Message<'_>,
+    ) -> bool {
+        let is_it = conn == self.conn && message.head.aux == self.aux;
+        assert!(!is_it || message.body == [self.aux.to_le_bytes()[0]; 1000]);
+        is_it
+    }
+}
+
 #[test]
 fn a_sought_message_is_taken_and_the_others_are_handed_out() {
     for (idle, name) in [(Idle::Spin, "spin"), (Idle::default(), "adaptive"), (Idle::Event, "event")] {
@@ -146,22 +183,13 @@ fn a_sought_message_is_taken_and_the_others_are_handed_out() {
         // 3 MB through a ring of 64 KiB.
         for round in 0..1000_u64 {
             for aux in round * 3..round * 3 + 3 {
-                let fill = |out: &mut [u8]| {
-                    out[..1000].fill(aux.to_le_bytes()[0]);
-                    Some(1000)
-                };
-                client.with_later(|_, io| io.send(conn, Head { kind: 0, aux }, 1000, fill)).unwrap();
+                client.with_later(Send { conn, aux }).unwrap();
             }
             // The first, the second or the third of them; those before it are handed out, those behind it later.
             let wanted = round * 3 + round % 3;
             let deadline = Instant::now() + Duration::from_secs(30);
-            let is_wanted = |_: &mut Echo, _: &mut Io<'_, _>, from: ConnId, message: &Message<'_>| {
-                let is_it = from == conn && message.head.aux == wanted;
-                assert!(!is_it || message.body == [wanted.to_le_bytes()[0]; 1000]);
-                is_it
-            };
             let before = client.app().returned;
-            while !client.seek(Duration::from_millis(50), is_wanted) {
+            while !client.seek(Duration::from_millis(50), Wanted { conn, aux: wanted }) {
                 // It may have come with a turn that looks at everything.
                 if client.app().returned + taken > wanted {
                     break;

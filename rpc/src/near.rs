@@ -15,8 +15,8 @@ use std::{
 };
 
 use gimmal_engine::{
-    Inline,
-    transport::{Address, ConnId, Loan, Negotiated, UserBytes},
+    Act, Inline, Io, Message, Pick,
+    transport::{Address, ConnId, Loan, Negotiated, Port, UserBytes},
 };
 
 use crate::{
@@ -244,9 +244,8 @@ impl Near {
     ) -> Local {
         let timeout = options.resolve(self.timeout);
         let mut turns = self.turns();
-        let started = workers::start(&mut turns, |node, io| {
-            node.begin(io, self.conn, method, timeout, Fresh(arguments), beside, Reply::Local)
-        });
+        let started =
+            workers::start(&mut turns, Begin { conn: self.conn, method, timeout, arguments, beside });
         drop(turns);
         let key = started.unwrap_or_else(|error| self.refuse(*error));
         Local { near: Rc::clone(self), key: Some(key) }
@@ -291,6 +290,46 @@ impl Near {
     }
 }
 
+/// Starts a call.
+struct Begin<'a, A: ?Sized> {
+    conn: ConnId,
+    method: &'static Method,
+    timeout: Timeout,
+    arguments: &'a A,
+    beside: (&'a mut Option<Loan>, Option<Box<Lanes>>),
+}
+
+impl<A: Compose + ?Sized> Act<Node> for Begin<'_, A> {
+    type Outcome = Result<CallKey, Box<TransportError>>;
+
+    #[inline(always)]
+    fn act<P: Port>(self, node: &mut Node, io: &mut Io<'_, P>) -> Self::Outcome {
+        let Self { conn, method, timeout, arguments, beside } = self;
+        node.begin(io, conn, method, timeout, Fresh(arguments), beside, Reply::Local)
+    }
+}
+
+/// Who waits for the answer of one call.
+struct Wanted<'a, F> {
+    near: &'a Near,
+    key: CallKey,
+    read: &'a mut F,
+}
+
+impl<F: FnMut(&Near, &[u8])> Pick<Node> for Wanted<'_, F> {
+    #[inline(always)]
+    fn pick<P: Port>(
+        &mut self,
+        node: &mut Node,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        message: &Message<'_>,
+    ) -> bool {
+        let Self { near, key, read } = self;
+        conn == near.conn && node.read_answer(io, conn, *key, message, |payload| read(near, payload))
+    }
+}
+
 /// A call of the calling thread: two words, which are returned in registers.
 pub struct Local {
     near: Rc<Near>,
@@ -319,9 +358,7 @@ impl Local {
             if let Some(taken) = near.take(&mut turns, key) {
                 break taken;
             }
-            let was_read = turns.seek(SLEEP, |node, io, conn, message| {
-                conn == near.conn && node.read_answer(io, conn, key, message, |payload| read(near, payload))
-            });
+            let was_read = turns.seek(SLEEP, Wanted { near, key, read: &mut read });
             if was_read {
                 self.key = None;
                 return Ok(());

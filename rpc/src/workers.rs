@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use gimmal_engine::{
-    Inline, Io, Plan, StartError, WorkerHandle, Workers,
-    transport::{Gate as _, Provider, UserMemory},
+    Act, Inline, Plan, StartError, WorkerHandle, Workers,
+    transport::{Gate as _, UserMemory},
 };
 
 use crate::{
@@ -107,12 +107,9 @@ pub(crate) fn inline(
 
 /// Starts a call. One that is alone on its connection leaves at once, another one with the next turn, together with others.
 #[inline]
-pub(crate) fn start<R>(
-    inline: &mut Inline<Any, Node>,
-    call: impl FnOnce(&mut Node, &mut Io<'_, <Any as Provider>::Port>) -> R,
-) -> R {
-    let (started, alone) = inline.with_later(|node, io| (call(node, io), node.is_alone()));
-    if alone {
+pub(crate) fn start<T: Act<Node>>(inline: &mut Inline<Any, Node>, call: T) -> T::Outcome {
+    let started = inline.with_later(call);
+    if inline.app().is_alone() {
         inline.flush();
     }
     started

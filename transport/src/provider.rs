@@ -221,6 +221,15 @@ pub trait Port: Debug {
     type Link: Debug + Send + 'static;
     /// See [`Provider::Gate`].
     type Gate: Gate;
+    /// See [`Port::direct`].
+    type Direct: Port;
+
+    /// The port that all calls end up in, with the same ids, while this one stands for several and uses only that: for who is
+    /// about to make many calls that move frames. `None`: this one is it.
+    #[inline]
+    fn direct(&mut self) -> Option<&mut Self::Direct> {
+        None
+    }
 
     /// The control side's handle on this port.
     fn gate(&self) -> Self::Gate;

@@ -146,6 +146,34 @@ fn one_port_serves_two_providers_and_sleeps_on_one_descriptor() {
 }
 
 #[test]
+fn shared_memory_alone_is_reached_directly() {
+    let mut both = Both::new(&PortConfig::default());
+    let (_folder, [mut shm, mut mem]) = listeners(&both, "direct");
+    let are_direct = |both: &mut Both| both.ports.each_mut().map(|port| port.direct().is_some());
+    assert_eq!(are_direct(&mut both), [false; 2]);
+    let [active, passive] = both.connect(&mut shm);
+    assert_eq!(are_direct(&mut both), [true; 2]);
+
+    let sender = both.ports[0].direct().unwrap();
+    sender.reserve(active, 3).unwrap()[..3].copy_from_slice(b"abc");
+    sender.commit(active, 3, Tag(1), Chain::Begin);
+    sender.flush();
+    let receiver = both.ports[1].direct().unwrap();
+    let mut run = receiver.next_run(1).unwrap();
+    assert_eq!((run.conn(), run.next_frame().unwrap().payload()), (passive, &b"abc"[..]));
+    receiver.end_run(&run);
+
+    let others = both.connect(&mut mem);
+    assert_eq!(are_direct(&mut both), [false; 2]);
+    let now = both.now();
+    both.ports[0].close(others[0], gimmal_transport::CloseReason::Local, now);
+    for (side, other) in others.into_iter().enumerate() {
+        both.until(side, |event| matches!(event, Event::Closed { conn, .. } if *conn == other));
+    }
+    assert_eq!(are_direct(&mut both), [true; 2]);
+}
+
+#[test]
 fn a_small_batch_is_fair_and_the_limit_is_over_all() {
     let mut both = Both::new(&PortConfig { connections: 2, ..PortConfig::default() });
     let (_folder, [mut shm, mut mem]) = listeners(&both, "fair");

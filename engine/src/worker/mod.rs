@@ -18,7 +18,7 @@ pub use idle::Idle;
 pub use thread::Workers;
 
 use crate::{
-    app::App,
+    app::{Act, App},
     config::{Config, Plan},
     connection::Connection,
     io::Io,
@@ -89,9 +89,13 @@ impl<P: Port, A: App> Worker<P, A> {
 
     /// As [`Worker::with`], but what it sends leaves with the next turn, or the next [`Worker::settle`].
     #[inline]
-    pub(crate) fn with_later<R>(&mut self, now: Time, act: impl FnOnce(&mut A, &mut Io<'_, P>) -> R) -> R {
+    pub(crate) fn with_later<T: Act<A>>(&mut self, now: Time, act: T) -> T::Outcome {
         self.unsent = true;
-        act(&mut self.app, &mut Io { port: &mut self.port, conns: &mut self.conns, now })
+        let Self { port, app, conns, .. } = self;
+        match port.direct() {
+            Some(port) => act.act(app, &mut Io { port, conns, now }),
+            None => act.act(app, &mut Io { port, conns, now }),
+        }
     }
 
     /// Takes a connection over; `adopted` hears how it went.

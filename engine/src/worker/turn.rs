@@ -9,7 +9,7 @@ use gimmal_transport::{
 
 use super::{Worker, inbox::Command};
 use crate::{
-    app::App,
+    app::{App, Pick},
     connection::Connection,
     error::OpenError,
     io::Io,
@@ -19,10 +19,21 @@ use crate::{
         State, StateEvent, check,
         wire::{self, Frame},
     },
+    table::ConnTable,
 };
 
 /// Commands taken from the inbox in one turn.
 const COMMANDS: usize = 64;
+
+/// Does something with the port itself where there is only one, else with what stands for several.
+macro_rules! directly {
+    ($port:ident => $then:expr) => {
+        match $port.direct() {
+            Some($port) => $then,
+            None => $then,
+        }
+    };
+}
 
 /// A frame that is a message and nothing else, as nearly all are.
 #[inline]
@@ -61,9 +72,22 @@ impl<P: Port, A: App> Worker<P, A> {
 
     #[inline]
     fn take_frames(&mut self, now: Time) -> usize {
-        let mut taken = if self.sought.is_some() { self.receive_sought(now) } else { 0 };
-        while let Some(run) = self.port.next_run(self.batch_limit - taken) {
-            taken += self.receive_run(run, now);
+        let taken = if self.sought.is_some() { self.receive_sought(now) } else { 0 };
+        let Self { port, app, conns, batch_limit, .. } = self;
+        directly!(port => taken + Self::receive_runs(port, app, conns, *batch_limit - taken, now))
+    }
+
+    #[inline(always)]
+    fn receive_runs<Q: Port>(
+        port: &mut Q,
+        app: &mut A,
+        conns: &mut ConnTable<Connection>,
+        limit: usize,
+        now: Time,
+    ) -> usize {
+        let mut taken = 0;
+        while let Some(run) = port.next_run(limit - taken) {
+            taken += Self::receive_run(port, app, conns, run, now);
         }
         taken
     }
@@ -71,19 +95,32 @@ impl<P: Port, A: App> Worker<P, A> {
     /// Hands out one of the frames that lie open, unless `pick` takes it. `None`: there is none. What a turn does beside that
     /// comes with the next one, and so do the accounts of a run that was not sought to its end.
     #[inline(always)]
-    pub(crate) fn seek(
-        &mut self,
+    pub(crate) fn seek(&mut self, now: Time, pick: &mut impl Pick<A>) -> Option<bool> {
+        let Self { port, app, conns, sought, unsent, beats, batch_limit, .. } = self;
+        let sought = directly!(port => Self::seek_on(port, (app, conns), sought, *batch_limit, now, pick));
+        if sought.is_some() {
+            *unsent = true;
+            beats.worked();
+        }
+        sought
+    }
+
+    #[inline(always)]
+    fn seek_on<Q: Port>(
+        port: &mut Q,
+        (app, conns): (&mut A, &mut ConnTable<Connection>),
+        sought: &mut Option<Run>,
+        limit: usize,
         now: Time,
-        pick: impl FnOnce(&mut A, &mut Io<'_, P>, ConnId, &Message<'_>) -> bool,
+        pick: &mut impl Pick<A>,
     ) -> Option<bool> {
         let mut rounds = 0;
         loop {
-            if std::mem::take(&mut self.conns.cut) {
-                self.end_sought(Ok(()), now);
+            if std::mem::take(&mut conns.cut) {
+                Self::end_sought(port, conns, sought, Ok(()), now);
             }
-            let Self { port, app, conns, sought, unsent, beats, .. } = self;
             let Some(run) = sought else {
-                *sought = port.next_run(self.batch_limit);
+                *sought = port.next_run(limit);
                 // Nothing may mean that everybody was asked since the last time.
                 if sought.is_none() && std::mem::replace(&mut rounds, 1) == 1 {
                     return None;
@@ -92,20 +129,18 @@ impl<P: Port, A: App> Worker<P, A> {
             };
             let conn = run.conn();
             let Some(frame) = run.next_frame() else {
-                self.end_sought(Ok(()), now);
+                Self::end_sought(port, conns, sought, Ok(()), now);
                 continue;
             };
-            *unsent = true;
-            beats.worked();
             let mut io = Io { port, conns, now };
             let Some(message) = plain(conn, &frame) else {
                 let outcome = Self::other_of_run(app, &mut io, conn, &frame);
                 if outcome.is_err() {
-                    self.end_sought(outcome, now);
+                    Self::end_sought(port, conns, sought, outcome, now);
                 }
                 return Some(false);
             };
-            let picked = pick(app, &mut io, conn, &message);
+            let picked = pick.pick(app, &mut io, conn, &message);
             if !picked {
                 app.message(&mut io, conn, message);
             }
@@ -116,15 +151,22 @@ impl<P: Port, A: App> Worker<P, A> {
     /// The rest of a run of which some frames were sought out.
     #[cold]
     fn receive_sought(&mut self, now: Time) -> usize {
-        if std::mem::take(&mut self.conns.cut) {
-            self.end_sought(Ok(()), now);
+        let Self { port, app, conns, sought, .. } = self;
+        if std::mem::take(&mut conns.cut) {
+            Self::end_sought(port, conns, sought, Ok(()), now);
         }
-        self.sought.take().map_or(0, |run| self.receive_run(run, now))
+        sought.take().map_or(0, |run| Self::receive_run(port, app, conns, run, now))
     }
 
-    fn end_sought(&mut self, outcome: Result<(), Violation>, now: Time) {
-        if let Some(run) = self.sought.take() {
-            self.end_run(&run, outcome, now);
+    fn end_sought<Q: Port>(
+        port: &mut Q,
+        conns: &mut ConnTable<Connection>,
+        sought: &mut Option<Run>,
+        outcome: Result<(), Violation>,
+        now: Time,
+    ) {
+        if let Some(run) = sought.take() {
+            Self::end_run(port, conns, &run, outcome, now);
         }
     }
 
@@ -171,9 +213,10 @@ impl<P: Port, A: App> Worker<P, A> {
         wanted.min(self.port.deadline()).min(self.beats.deadline())
     }
 
+    #[inline]
     fn tick(&mut self, now: Time) {
         let Self { port, app, conns, .. } = self;
-        app.tick(&mut Io { port, conns, now });
+        directly!(port => app.tick(&mut Io { port, conns, now }));
     }
 
     fn take_commands(&mut self, now: Time) -> usize {
@@ -201,8 +244,13 @@ impl<P: Port, A: App> Worker<P, A> {
 
     /// Hands out what lies open on one connection, and accounts for all of it at once.
     #[inline(always)]
-    fn receive_run(&mut self, mut run: Run, now: Time) -> usize {
-        let Self { port, app, conns, .. } = self;
+    fn receive_run<Q: Port>(
+        port: &mut Q,
+        app: &mut A,
+        conns: &mut ConnTable<Connection>,
+        mut run: Run,
+        now: Time,
+    ) -> usize {
         let (conn, mut outcome) = (run.conn(), Ok(()));
         let mut io = Io { port, conns, now };
         io.conns.cut = false;
@@ -216,13 +264,19 @@ impl<P: Port, A: App> Worker<P, A> {
                 break;
             }
         }
-        self.end_run(&run, outcome, now);
+        Self::end_run(port, conns, &run, outcome, now);
         run.taken() as usize
     }
 
     #[inline(always)]
-    fn end_run(&mut self, run: &Run, mut outcome: Result<(), Violation>, now: Time) {
-        let (Self { port, conns, .. }, conn) = (self, run.conn());
+    fn end_run<Q: Port>(
+        port: &mut Q,
+        conns: &mut ConnTable<Connection>,
+        run: &Run,
+        mut outcome: Result<(), Violation>,
+        now: Time,
+    ) {
+        let conn = run.conn();
         // The answers first: those who wait for them need not wait for our accounts.
         port.publish();
         if let Some(connection) = conns.peek(conn) {
@@ -239,9 +293,9 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     #[inline(never)]
-    fn other_of_run(
+    fn other_of_run<Q: Port>(
         app: &mut A,
-        io: &mut Io<'_, P>,
+        io: &mut Io<'_, Q>,
         conn: ConnId,
         frame: &Lent<'_>,
     ) -> Result<(), Violation> {
@@ -293,9 +347,9 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     /// A frame of any kind.
-    fn other(
+    fn other<Q: Port>(
         app: &mut A,
-        io: &mut Io<'_, P>,
+        io: &mut Io<'_, Q>,
         tag: Tag,
         payload: &[u8],
         source: Source<'_>,
@@ -318,7 +372,12 @@ impl<P: Port, A: App> Worker<P, A> {
         }
     }
 
-    fn control(app: &mut A, io: &mut Io<'_, P>, conn: ConnId, frame: Frame<'_>) -> Result<(), Violation> {
+    fn control<Q: Port>(
+        app: &mut A,
+        io: &mut Io<'_, Q>,
+        conn: ConnId,
+        frame: Frame<'_>,
+    ) -> Result<(), Violation> {
         let Some(connection) = io.conns.touch(conn) else {
             return Ok(());
         };
@@ -346,9 +405,9 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     /// A pull ended.
-    fn pulled(
+    fn pulled<Q: Port>(
         app: &mut A,
-        io: &mut Io<'_, P>,
+        io: &mut Io<'_, Q>,
         conn: ConnId,
         slot: u64,
         result: Result<Bulk, BulkError>,
@@ -411,10 +470,14 @@ impl<P: Port, A: App> Worker<P, A> {
         if self.is_unsettled() {
             self.settle_active(now);
         }
-        self.port.flush();
+        let port = &mut self.port;
+        let is_promising = directly!(port => {
+            port.flush();
+            port.is_promising()
+        });
         self.unsent = false;
         self.conns.turn += 1;
-        self.restless = self.is_unsettled() || self.port.is_promising();
+        self.restless = self.is_unsettled() || is_promising;
     }
 
     /// Credit, control frames, connections that have room again. Those that want more stay on the list.

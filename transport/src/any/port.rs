@@ -349,6 +349,16 @@ fn prefer(first: Option<PortError>, error: &PortError) -> Option<PortError> {
 impl Port for AnyPort {
     type Link = AnyLink;
     type Gate = AnyGate;
+    #[cfg(feature = "shm")]
+    type Direct = ShmPort;
+    #[cfg(not(feature = "shm"))]
+    type Direct = Self;
+
+    #[cfg(feature = "shm")]
+    #[inline]
+    fn direct(&mut self) -> Option<&mut ShmPort> {
+        if self.state.sole == SHM { self.shm.as_mut() } else { None }
+    }
 
     fn gate(&self) -> AnyGate {
         self.gate.clone()

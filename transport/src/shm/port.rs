@@ -275,6 +275,7 @@ impl ShmPort {
 impl Port for ShmPort {
     type Link = ShmLink;
     type Gate = ShmGate;
+    type Direct = Self;
 
     fn gate(&self) -> ShmGate {
         self.gate.clone()

@@ -249,6 +249,7 @@ fn check(config: &PortConfig) -> Result<(), PortError> {
 impl Port for SimPort {
     type Link = Link;
     type Gate = SimGate;
+    type Direct = Self;
 
     fn gate(&self) -> SimGate {
         SimGate { shared: Arc::clone(&self.shared), port: self.id, copies: Arc::clone(&self.copies) }

@@ -239,6 +239,7 @@ impl VerbsPort {
 impl Port for VerbsPort {
     type Link = VerbsLink;
     type Gate = VerbsGate;
+    type Direct = Self;
 
     fn gate(&self) -> VerbsGate {
         self.gate.clone()
