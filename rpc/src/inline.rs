@@ -10,13 +10,10 @@ use crate::{
     config::Config,
     error::{AllocateError, ConnectError},
     method::Method,
-    near::{Local, Mover, Near},
+    near::{Local, Mover, Near, SLEEP},
     stats::Stats,
     stream::Lanes,
 };
-
-/// The longest sleep of a thread that waits for items of a stream; deadlines wake it earlier.
-const SLEEP: Duration = Duration::from_secs(1);
 
 /// A connection whose worker is the calling thread. Not `Send`; clones share it.
 ///

@@ -39,8 +39,8 @@ use crate::{
     workers,
 };
 
-/// The longest sleep of a thread that waits for an answer; its deadline wakes it earlier.
-const SLEEP: Duration = Duration::from_secs(1);
+/// The longest sleep of a thread that waits for an answer, or for an item of a stream; a deadline wakes it earlier.
+pub(crate) const SLEEP: Duration = Duration::from_secs(1);
 /// A buffer above this is not kept.
 const KEEP_BYTES: usize = 1 << 20;
 /// The index of calls that are in no table.
@@ -69,7 +69,7 @@ pub(crate) struct Near {
     asleep: Cell<bool>,
     /// Calls that were dropped in the middle of a turn; cancelled before anything else happens.
     dropped: RefCell<Vec<CallKey>>,
-    /// Something of the two above is so.
+    /// Something of the two above is so: one look for both on the way of every call.
     unready: Cell<bool>,
     /// Takes the place of an answer's bytes while they are read.
     spare: Cell<Vec<u8>>,

@@ -1,5 +1,15 @@
 //! The worker: what one poll thread owns.
 
+/// Does something with the port itself where there is only one, else with what stands for several.
+macro_rules! directly {
+    ($port:ident => $then:expr) => {
+        match $port.direct() {
+            Some($port) => $then,
+            None => $then,
+        }
+    };
+}
+
 mod beat;
 pub mod duty;
 pub mod handle;
@@ -92,10 +102,7 @@ impl<P: Port, A: App> Worker<P, A> {
     pub(crate) fn with_later<T: Act<A>>(&mut self, now: Time, act: T) -> T::Outcome {
         self.unsent = true;
         let Self { port, app, conns, .. } = self;
-        match port.direct() {
-            Some(port) => act.act(app, &mut Io { port, conns, now }),
-            None => act.act(app, &mut Io { port, conns, now }),
-        }
+        directly!(port => act.act(app, &mut Io { port, conns, now }))
     }
 
     /// Takes a connection over; `adopted` hears how it went.

@@ -25,16 +25,6 @@ use crate::{
 /// Commands taken from the inbox in one turn.
 const COMMANDS: usize = 64;
 
-/// Does something with the port itself where there is only one, else with what stands for several.
-macro_rules! directly {
-    ($port:ident => $then:expr) => {
-        match $port.direct() {
-            Some($port) => $then,
-            None => $then,
-        }
-    };
-}
-
 /// A frame that is a message and nothing else, as nearly all are.
 #[inline]
 fn plain<'a>(conn: ConnId, frame: &'a Lent<'a>) -> Option<Message<'a>> {

@@ -43,7 +43,7 @@ impl Node {
     /// As [`Node::begin`].
     #[expect(clippy::too_many_arguments, reason = "a call's parts, each needed once")]
     #[inline]
-    pub(crate) fn start<P: Port>(
+    pub(super) fn start<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
@@ -445,7 +445,7 @@ impl Node {
     }
 
     /// The caller dropped a call that was handed off.
-    pub(crate) fn cancel_cell<P: Port>(
+    pub(super) fn cancel_cell<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,

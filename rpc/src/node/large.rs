@@ -11,8 +11,9 @@ use gimmal_engine::{
 };
 
 use super::{
-    Node, Reach, Source,
+    Node, Reach,
     answers::{drop_answered, status_answer, too_large},
+    request::Source,
     serving::{Answered, State},
 };
 use crate::{

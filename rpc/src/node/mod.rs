@@ -45,7 +45,7 @@ use gimmal_engine::{
 use large::Enclosed;
 use map::ConnMap;
 pub(crate) use reach::Reach;
-pub(crate) use request::{Composed, Fresh, Source};
+pub(crate) use request::{Composed, Fresh};
 use serving::Serving;
 use tasks::Tasks;
 
