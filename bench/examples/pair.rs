@@ -1,27 +1,31 @@
-//! Echoes over shared memory with both ends on one thread: something for callgrind and perf to count.
+//! Echoes with both ends on one thread: something for callgrind and perf to count.
 //!
 //! ```text
 //! valgrind --tool=callgrind target/release/examples/pair 64 1 100000     bytes, window (0: empty turns), rounds, idle connections
+//! target/release/examples/pair 64 1 5000 0 rdma://10.77.1.1:7800         the same over a device, in the lab
 //! ```
 //! The difference of two runs, divided by the difference of their rounds, is the instructions of one round: exact
-//! where times are not.
+//! where times are not. Over a device it counts what is ours and what is the library's, not the kernel's.
 
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "shm")]
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    use std::time::{Duration, Instant};
+use std::time::{Duration, Instant};
 
-    use gimmal_bench::{clock::Stamp, pair::Pair};
-    use gimmal_transport::{Address, shm::Shm};
+use gimmal_bench::{clock::Stamp, pair::Pair};
+use gimmal_transport::{Address, Provider};
 
-    let mut arguments = std::env::args().skip(1);
-    let mut next = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
-    let (bytes, window, rounds) = (usize::try_from(next(64)?)?, next(1)?, next(100_000)?);
-    let folder = tempfile::tempdir()?;
-    let idle = usize::try_from(next(0)?)?;
-    let address = Address::Shm { path: folder.path().join("pair") };
-    let mut pair = Pair::connect_among(&Shm, &address, bytes, idle)?;
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+struct Work {
+    bytes: usize,
+    window: u64,
+    rounds: u64,
+    idle: usize,
+}
+
+fn run<P: Provider>(provider: &P, address: &Address, work: &Work) -> Outcome {
+    let Work { bytes, window, rounds, idle } = *work;
+    let mut pair = Pair::connect_among(provider, address, bytes, idle)?;
     if idle > 0 {
         // Long enough for the idle ones to be noticed.
         let until = Instant::now() + Duration::from_millis(300);
@@ -42,7 +46,36 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+#[cfg(feature = "shm")]
+fn over_memory(work: &Work) -> Outcome {
+    let folder = tempfile::tempdir()?;
+    run(&gimmal_transport::shm::Shm, &Address::Shm { path: folder.path().join("pair") }, work)
+}
+
 #[cfg(not(feature = "shm"))]
-fn main() {
+fn over_memory(_: &Work) -> Outcome {
     println!("SKIP: built without shm");
+    Ok(())
+}
+
+#[cfg(feature = "verbs")]
+fn over_device(address: &Address, work: &Work) -> Outcome {
+    run(&gimmal_transport::verbs::Verbs::new(), address, work)
+}
+
+#[cfg(not(feature = "verbs"))]
+fn over_device(_: &Address, _: &Work) -> Outcome {
+    println!("SKIP: built without verbs");
+    Ok(())
+}
+
+fn main() -> Outcome {
+    let mut arguments = std::env::args().skip(1);
+    let mut next = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
+    let (bytes, window, rounds) = (usize::try_from(next(64)?)?, next(1)?, next(100_000)?);
+    let work = Work { bytes, window, rounds, idle: usize::try_from(next(0)?)? };
+    match arguments.next() {
+        Some(url) => over_device(&url.parse()?, &work),
+        None => over_memory(&work),
+    }
 }

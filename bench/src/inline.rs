@@ -14,6 +14,7 @@ use crate::{
     plan::{ECHO, PLAN, Plan, READ, engine_plan, head, parse_answer},
     recorder::Recorder,
     target::{Counted, Target, body, digest, total},
+    under_way::UnderWay,
 };
 
 /// Turns without an answer between two questions whether to go on.
@@ -80,8 +81,8 @@ pub struct InlineTarget<P: Provider> {
     pub(crate) body: Vec<u8>,
     digest: u64,
     relax: Relax,
-    /// When the outstanding calls left, by their number modulo the window.
-    started: Vec<Stamp>,
+    window: u64,
+    under_way: UnderWay,
     /// Echoes asked for, on whichever connection.
     pub(crate) sent: u64,
     /// Sends that found no room.
@@ -126,14 +127,14 @@ impl<P: Provider> InlineTarget<P> {
         }
         let body = body(plan.bytes);
         let relax = Relax::for_cores(plan.client_core, plan.server_core);
-        let started = vec![Stamp::now(); plan.window];
         Ok(Self {
             inline,
             conn,
             digest: if plan.verify { total(&body) } else { digest(&body) },
             body,
             relax,
-            started,
+            window: plan.window as u64,
+            under_way: UnderWay::new(plan.window),
             sent: 0,
             blocked: 0,
             served_at: String::new(),
@@ -214,33 +215,31 @@ impl<P: Provider> InlineTarget<P> {
 
     /// A window of calls; those that leave in one turn have one start, those that come back in one turn one end.
     fn rate(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
-        let (conn, window) = (self.conn, self.started.len() as u64);
-        let slot = |number: u64| usize::try_from(number % window).unwrap_or(0);
+        let (conn, window) = (self.conn, self.window);
         let (mut done, last) = (self.sent, self.sent + count);
         let first = Stamp::now();
         let mut now = first;
         while done < last {
-            let Self { inline, body, started, sent, blocked, .. } = self;
+            let Self { inline, body, sent, blocked, .. } = self;
+            let before = *sent;
             inline.with(|_, io| {
                 while *sent < last && *sent - done < window {
                     match io.send(conn, head(ECHO, *sent + 1), body.len(), fill(body)) {
-                        Ok(()) => started[slot(*sent)] = now,
+                        Ok(()) => *sent += 1,
                         Err(SendError::Blocked) => {
                             *blocked += 1;
                             break;
                         }
                         Err(error) => return Err(BenchError::Closed(error.to_string())),
                     }
-                    *sent += 1;
                 }
                 Ok(())
             })?;
+            self.under_way.leave(now, self.sent - before);
             self.turns(|app| app.answered > done, "waiting for an echo")?;
             now = Stamp::now();
             let answered = self.inline.app().answered;
-            for number in done..answered {
-                recorder.record(now.nanos_since(self.started[slot(number)]));
-            }
+            self.under_way.come_back(now, answered - done, recorder);
             done = answered;
             self.compare(answered)?;
         }
@@ -272,7 +271,7 @@ pub(crate) fn fill(body: &[u8]) -> impl FnOnce(&mut [u8]) -> Option<usize> + '_ 
 
 impl<P: Provider> Target for InlineTarget<P> {
     fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
-        if self.started.len() == 1 { self.latency(count, recorder) } else { self.rate(count, recorder) }
+        if self.window == 1 { self.latency(count, recorder) } else { self.rate(count, recorder) }
     }
 
     fn offer(&mut self, arrivals: &mut Arrivals, recorder: &mut Recorder) -> Result<(), BenchError> {

@@ -53,4 +53,5 @@ pub mod states;
 pub mod stream;
 mod suite;
 pub mod target;
+mod under_way;
 pub mod work;

@@ -31,6 +31,12 @@ impl Recorder {
         self.times.saturating_record(nanos);
     }
 
+    /// `count` round trips that took the same time.
+    #[inline]
+    pub fn record_many(&mut self, nanos: u64, count: u64) {
+        self.times.saturating_record_n(nanos, count);
+    }
+
     /// A stretch of time in which the recorded round trips were made.
     pub fn busy(&mut self, nanos: u64) {
         self.busy_ns += nanos;

@@ -17,7 +17,11 @@ use crate::{
     recorder::Recorder,
     stream::{Source, serve_streams},
     target::{Target, body, digest, total},
+    under_way::UnderWay,
 };
+
+/// Calls that are ended before others start in their places, at most: about what comes back with one turn.
+const BATCH_MAX: usize = 8;
 
 /// What is called.
 #[gimmal::service]
@@ -97,7 +101,9 @@ struct Caller<C: Channel> {
     is_thorough: bool,
     window: usize,
     is_typed: bool,
-    under_way: VecDeque<(Stamp, Pending<C>)>,
+    under_way: VecDeque<Pending<C>>,
+    /// When those left.
+    times: UnderWay,
 }
 
 impl<C: Channel> fmt::Debug for Caller<C> {
@@ -198,11 +204,8 @@ impl<C: Channel> Caller<C> {
             window,
             is_typed: plan.layer == Layer::Typed,
             under_way: VecDeque::with_capacity(window),
+            times: UnderWay::new(window),
         }
-    }
-
-    fn compare(&self, found: u64) -> Result<(), BenchError> {
-        if found == self.digest { Ok(()) } else { Err(BenchError::Wrong("another body")) }
     }
 
     /// Gives its client back, alone.
@@ -215,27 +218,35 @@ impl<C: Channel> Caller<C> {
 
 impl<C: Channel> Calls for Caller<C> {
     fn calls(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
+        let batch = (self.window / 4).clamp(1, BATCH_MAX);
+        let (mut started, mut done) = (0, 0);
         let first = Stamp::now();
-        // A call starts when the one before it has ended: the clock is read once for each.
-        let (mut started, mut now) = (0, first);
-        for _ in 0..count {
+        let mut now = first;
+        while done < count {
+            let before = started;
             while started < count && self.under_way.len() < self.window {
                 let call = if self.is_typed {
                     Pending::Typed(self.client.typed(self.body.clone()))
                 } else {
                     Pending::Raw(self.client.echo(&self.body))
                 };
-                self.under_way.push_back((now, call));
+                self.under_way.push_back(call);
                 started += 1;
             }
-            let Some((start, call)) = self.under_way.pop_front() else { break };
-            let found =
-                call.finish(|answer| if self.is_thorough { total(answer) } else { digest(answer) })?;
+            self.times.leave(now, started - before);
+            let ending = batch.min(self.under_way.len());
+            for call in self.under_way.drain(..ending) {
+                let found =
+                    call.finish(|answer| if self.is_thorough { total(answer) } else { digest(answer) })?;
+                if found != self.digest {
+                    return Err(BenchError::Wrong("another body"));
+                }
+            }
             now = Stamp::now();
-            recorder.record(now.nanos_since(start));
-            self.compare(found)?;
+            self.times.come_back(now, ending as u64, recorder);
+            done += ending as u64;
         }
-        recorder.busy(Stamp::now().nanos_since(first));
+        recorder.busy(now.nanos_since(first));
         Ok(())
     }
 }
