@@ -45,8 +45,8 @@ pub(crate) struct Connection {
     negotiated: Arc<Negotiated>,
     window: TxWindow,
     pub(crate) check: Check,
-    /// The turn in which the last frame was committed.
-    sent_in: u64,
+    /// The turn in which it was used last.
+    seen_in: u64,
     pub(crate) ledger: RxLedger,
     pub(crate) loans: Loans,
     pub(crate) pulls: Pulls,
@@ -75,7 +75,7 @@ impl Connection {
             heart: Heart::new(now, negotiated.peer_attended),
             window: TxWindow::new(&negotiated, config.enforce_credit).beginning_at(first),
             check: Check::new(&negotiated),
-            sent_in: 0,
+            seen_in: 0,
             ledger: RxLedger::new(&negotiated, config.hold_percent).beginning_at(first),
             negotiated,
             loans: Loans::default(),
@@ -120,7 +120,12 @@ impl Connection {
         self.window.is_open() && min_bytes <= self.window.payload_bytes_max()
     }
 
-    /// Sends a message that `fill` composes, the short way; as [`Connection::compose`] otherwise.
+    /// The same where receives are counted.
+    pub(crate) fn has_receives(&self, min_bytes: usize) -> bool {
+        self.window.has_receives() && min_bytes <= self.window.payload_bytes_max()
+    }
+
+    /// Sends a message that `fill` composes, the short way where receives are not counted; as [`Connection::compose`] otherwise.
     #[inline]
     pub(crate) fn send_open<P: Port>(
         &mut self,
@@ -141,6 +146,25 @@ impl Connection {
             }
             Ok(None) => Err(self.too_small(room - wire::HEAD_BYTES)),
             Err(refused) => Err(self.refused(refused)),
+        }
+    }
+
+    /// The same in turn number `turn`, where chains cost receives.
+    #[inline(never)]
+    pub(crate) fn send_counted<P: Port>(
+        &mut self,
+        port: &mut P,
+        conn: ConnId,
+        turn: u64,
+        tag: Tag,
+        fill: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Result<(), SendError> {
+        self.begin(turn);
+        let room = self.window.payload_bytes_max();
+        if self.compose(port, conn, room, tag, fill)? {
+            Ok(())
+        } else {
+            Err(self.too_small(room - wire::HEAD_BYTES))
         }
     }
 
@@ -265,13 +289,35 @@ impl Connection {
         }
     }
 
-    /// What was committed before turn number `turn` has been flushed: the next frame begins a chain.
+    /// What was committed before turn number `turn` has been flushed: the next frame begins a chain. And the receives of
+    /// what came before have been posted again.
     #[inline]
     pub(crate) fn begin(&mut self, turn: u64) {
-        if self.sent_in != turn {
-            self.sent_in = turn;
+        if self.seen_in != turn {
+            self.seen_in = turn;
             self.window.flushed();
+            self.ledger.begin_turn();
         }
+    }
+
+    /// A frame that ends at `end` arrived in turn number `turn`. Whether credit may be owed.
+    #[inline]
+    pub(crate) fn arrived(&mut self, tag: Tag, end: Position, turn: u64) -> Result<bool, Violation> {
+        self.begin(turn);
+        self.check.arrived(tag)?;
+        self.ledger.handle_arrival(end)?;
+        Ok(self.ledger.may_owe())
+    }
+
+    /// A run that ends at `end` was read in turn number `turn`. Whether credit may be owed.
+    #[inline]
+    pub(crate) fn read(&mut self, end: Position, turn: u64) -> Result<bool, Violation> {
+        if self.ledger.counts_arrivals() {
+            self.begin(turn);
+            self.ledger.handle_receive();
+        }
+        self.ledger.handle_run(end)?;
+        Ok(self.ledger.may_owe())
     }
 
     /// Keeps `body`, the end of a frame that has just arrived.
@@ -428,7 +474,8 @@ impl Connection {
             self.ledger.handle_posted(port.arrivals(conn));
         }
         let owed = self.ledger.owed();
-        owed == Owed::Little || self.settle_owed(port, conn, owed)
+        let told = owed == Owed::Little || self.settle_owed(port, conn, owed);
+        told && !self.ledger.is_fresh()
     }
 
     fn settle_owed<P: Port>(&mut self, port: &mut P, conn: ConnId, owed: Owed) -> bool {

@@ -71,8 +71,16 @@ impl<P: Port, A: App> Runner<P, A> {
         }
         let work = self.worker.short_turn(self.now);
         if work == 0 && !self.worker.is_quiet() {
-            return self.whole_turn();
+            return self.full_turn();
         }
+        self.turned(work);
+        work
+    }
+
+    /// A whole turn at the time that was read last: a device is asked more often than the clock.
+    fn full_turn(&mut self) -> usize {
+        self.idler.asks_device();
+        let work = self.worker.turn(self.now);
         self.turned(work);
         work
     }

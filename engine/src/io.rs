@@ -85,12 +85,22 @@ impl<P: Port> Io<'_, P> {
         min_bytes: usize,
         write: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Result<(), SendError> {
-        let turn = self.conns.turn;
+        let (turn, tag) = (self.conns.turn, wire::message_tag(kind, false));
+        if let Some(connection) = self.conns.peek(conn)
+            && connection.has_receives(min_bytes)
+        {
+            let sent = connection.send_counted(self.port, conn, turn, tag, write);
+            if sent == Err(SendError::Blocked) {
+                // It is told when there is room again.
+                self.conns.touch(conn);
+            }
+            return sent;
+        }
         // It may wait for room afterwards; and credit that is owed rides along.
         let connection = self.conns.touch(conn).ok_or(SendError::Closed)?;
         connection.begin(turn);
         let room = connection.admit(self.port, conn, min_bytes, Lane::Data)?;
-        if connection.compose(self.port, conn, room, wire::message_tag(kind, false), write)? {
+        if connection.compose(self.port, conn, room, tag, write)? {
             Ok(())
         } else {
             Err(connection.too_small(room - wire::HEAD_BYTES))

@@ -291,6 +291,40 @@ fn run(negotiated: &Negotiated, steps: &[Step]) {
     assert!(a.held.is_empty() && b.held.is_empty());
 }
 
+/// All receives are used in one turn, which posts them again only when it ends: what is owed then is asked for once more.
+#[test]
+fn a_window_used_in_one_turn_is_told_in_the_next() {
+    let mut ledger = RxLedger::new(&negotiated(DataPath::Ring, 1 << 16, 0, 16, true), HOLD_PERCENT);
+    ledger.begin_turn();
+    for at in 1..=16 {
+        ledger.handle_arrival(Position(at * 16)).unwrap();
+        assert_eq!(ledger.may_owe(), at >= 4, "{at}: a quarter");
+    }
+    ledger.handle_posted(16);
+    assert_eq!((ledger.owed(), ledger.is_fresh()), (Owed::Little, true), "not posted again yet");
+    ledger.begin_turn();
+    ledger.handle_posted(32);
+    assert_eq!((ledger.owed(), ledger.is_fresh()), (Owed::Now, false));
+    assert_eq!(ledger.poll_credit().arrivals, 32);
+    assert!(!ledger.may_owe());
+}
+
+/// What came in the turn in which the peer is told is not among what it is told.
+#[test]
+fn receives_of_the_turn_that_tells_stay_owed() {
+    let mut ledger = RxLedger::new(&negotiated(DataPath::Ring, 1 << 16, 0, 16, true), HOLD_PERCENT);
+    ledger.begin_turn();
+    (1..=8).for_each(|at| ledger.handle_arrival(Position(at * 16)).unwrap());
+    ledger.begin_turn();
+    (9..=14).for_each(|at| ledger.handle_arrival(Position(at * 16)).unwrap());
+    ledger.handle_posted(24);
+    assert_eq!((ledger.owed(), ledger.poll_credit().arrivals), (Owed::Now, 24));
+    assert!(ledger.may_owe() && ledger.is_fresh(), "six more are owed");
+    ledger.begin_turn();
+    ledger.handle_posted(30);
+    assert_eq!((ledger.owed(), ledger.is_fresh()), (Owed::Ride, false));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 

@@ -340,9 +340,9 @@ pub trait Port: Debug {
     /// Moves what happened into `batch`, as far as there is room; advances pulls, handshakes and closings.
     fn poll(&mut self, now: Time, batch: &mut Batch);
 
-    /// Frames of one connection that can be had without asking a device or the kernel, at most `limit`: the short way
-    /// of a poll, which brings everything else, and these too. `None` when no connection has any, and in doubt; each is
-    /// asked once until then. Goes back by [`Port::end_run`] before the next is asked for.
+    /// Frames of one connection that lie one behind the other, at most `limit`: the short way of a poll, which brings
+    /// everything else, and these too. `None` when no connection has any, when something else comes first, and in doubt; each
+    /// is asked once until then. Goes back by [`Port::end_run`] before the next is asked for.
     #[inline]
     fn next_run(&mut self, limit: usize) -> Option<Run> {
         let _ = limit;
@@ -361,6 +361,13 @@ pub trait Port: Debug {
     /// the same.
     fn is_promising(&self) -> bool {
         true
+    }
+
+    /// Whether [`Port::next_run`] has found what only a poll brings, since [`Port::is_promising`] was asked; `false` where it
+    /// asks no device.
+    #[inline]
+    fn has_found(&self) -> bool {
+        false
     }
 
     /// Ends `conn`; its [`Event::Closed`](crate::Event::Closed) carries the first cause, which is `reason` if

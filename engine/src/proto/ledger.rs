@@ -29,8 +29,14 @@ pub struct RxLedger {
     told: Credit,
     /// The peer may have written up to here, by what it was told.
     limit: Position,
-    /// From here on what arrived is worth a word: a quarter of the ring.
+    /// From here on what arrived is worth a word: a quarter of the ring. 0 when a quarter of the receives is.
     worth: Position,
+    /// Frames since the peer was last told: at least as many as the receives that they took.
+    untold: u64,
+    /// Those of this turn: their receives are posted again when it ends.
+    fresh: u64,
+    /// So many are worth a word: a quarter of the receives, where they are counted.
+    worth_untold: u64,
     ring_bytes: u64,
     window: u64,
     ring: bool,
@@ -69,6 +75,7 @@ impl RxLedger {
     pub fn new(negotiated: &Negotiated, hold_percent: u8) -> Self {
         let arrivals = negotiated.rx_arrivals.into();
         let ring_bytes = negotiated.rx_ring_bytes.into();
+        let ring = negotiated.path == DataPath::Ring;
         Self {
             arrived: Position(0),
             freed: Position(0),
@@ -80,10 +87,13 @@ impl RxLedger {
             posted: arrivals,
             told: Credit { bytes: Position(0), arrivals },
             limit: Position(ring_bytes),
-            worth: Position(ring_bytes.div_ceil(4)),
+            worth: if ring { Position(ring_bytes.div_ceil(4)) } else { Position(u64::MAX) },
+            untold: 0,
+            fresh: 0,
+            worth_untold: if negotiated.arrivals_count { arrivals.div_ceil(4) } else { u64::MAX },
             ring_bytes,
             window: arrivals,
-            ring: negotiated.path == DataPath::Ring,
+            ring,
             arrivals_count: negotiated.arrivals_count,
         }
     }
@@ -93,7 +103,7 @@ impl RxLedger {
     pub fn beginning_at(mut self, first: Position) -> Self {
         (self.arrived, self.freed, self.told.bytes) = (first, first, first);
         self.limit = first.plus(self.ring_bytes);
-        self.worth = first.plus(self.ring_bytes.div_ceil(4));
+        self.look();
         self
     }
 
@@ -104,6 +114,7 @@ impl RxLedger {
     /// [`Violation::Overrun`] when the peer wrote beyond what it was given.
     #[inline]
     pub fn handle_arrival(&mut self, end: Position) -> Result<(), Violation> {
+        self.handle_receive();
         if !self.ring {
             // No position, but a sign of life.
             self.arrived.0 += 1;
@@ -113,6 +124,21 @@ impl RxLedger {
             return Err(Violation::Overrun { bytes: 0 });
         }
         self.handle_run(end)
+    }
+
+    /// A receive was used up, or part of one, by frames that [`RxLedger::handle_run`] accounts for.
+    #[inline]
+    pub fn handle_receive(&mut self) {
+        self.untold += 1;
+        self.fresh += 1;
+        self.look_at_receives();
+    }
+
+    #[inline]
+    fn look_at_receives(&mut self) {
+        if self.untold + self.held_receives >= self.worth_untold {
+            self.worth = Position(0);
+        }
     }
 
     /// Frames arrived one behind the other, up to `end`, as [`RxLedger::handle_arrival`] says of each. May be said again,
@@ -147,7 +173,7 @@ impl RxLedger {
     pub fn handle_hold(&mut self, bytes: u64) {
         if !self.ring {
             self.held_receives += 1;
-            return;
+            return self.look_at_receives();
         }
         let start = Position(self.arrived.0.saturating_sub(bytes));
         if self.held.is_empty() {
@@ -194,11 +220,24 @@ impl RxLedger {
         self.posted = self.posted.max(posted);
     }
 
+    /// A turn begins: what came before it has been posted again.
+    #[inline]
+    pub const fn begin_turn(&mut self) {
+        self.fresh = 0;
+    }
+
+    /// Whether so much came in this turn that it must be asked again in the next one.
+    #[inline]
+    #[must_use]
+    pub const fn is_fresh(&self) -> bool {
+        self.fresh > 0 && self.untold >= self.worth_untold
+    }
+
     /// Whether anything is owed: the short way of [`RxLedger::owed`], `true` in doubt.
     #[inline]
     #[must_use]
     pub fn may_owe(&self) -> bool {
-        self.arrivals_count || self.arrived >= self.worth
+        self.arrived >= self.worth
     }
 
     /// How much is owed.
@@ -206,7 +245,7 @@ impl RxLedger {
     #[must_use]
     pub fn owed(&self) -> Owed {
         // What is held is not owed, but it is as little use to the peer: it counts, as long as there is anything to tell.
-        let bytes = self.arrived.since(self.told.bytes);
+        let bytes = if self.ring { self.arrived.since(self.told.bytes) } else { 0 };
         let arrivals =
             if self.arrivals_count { self.posted - self.told.arrivals + self.held_receives } else { 0 };
         // Most of the time it is little; this is asked after every frame.
@@ -235,6 +274,7 @@ impl RxLedger {
     /// The credit to send; from here on the peer may use it.
     pub fn poll_credit(&mut self) -> Credit {
         self.told = Credit { bytes: self.freed, arrivals: self.posted };
+        self.untold = self.fresh;
         if planted::is(Bug::HeldBytesGivenBack) {
             self.told.bytes = self.arrived;
         }
@@ -242,8 +282,15 @@ impl RxLedger {
             self.told.arrivals += 1;
         }
         self.limit = self.told.bytes.plus(self.ring_bytes);
-        self.worth = self.told.bytes.plus(self.ring_bytes.div_ceil(4));
+        self.look();
         self.told
+    }
+
+    /// The peer was told something.
+    fn look(&mut self) {
+        let worth = self.told.bytes.plus(self.ring_bytes.div_ceil(4));
+        self.worth = if self.ring { worth } else { Position(u64::MAX) };
+        self.look_at_receives();
     }
 
     /// Changes with every arrival.

@@ -53,6 +53,8 @@ pub struct TxWindow {
     shut: bool,
     /// As long as the head is not beyond it, a data frame of any size fits, without a closer look.
     open_until: Position,
+    /// The same where receives are counted.
+    counted_until: Position,
 }
 
 impl TxWindow {
@@ -75,6 +77,7 @@ impl TxWindow {
             sealed: negotiated.checksum,
             shut: false,
             open_until: Position(0),
+            counted_until: Position(0),
         };
         window.look();
         window
@@ -91,8 +94,10 @@ impl TxWindow {
     /// Credit, or our own device's progress, has changed.
     fn look(&mut self) {
         let kept = NEXT_WORD + CONTROL_SPAN + self.frame_bytes_max;
-        let open = !self.shut && !self.arrivals_count && !self.sealed && self.ring_bytes >= kept;
-        self.open_until = if open { self.floor().plus(self.ring_bytes - kept) } else { Position(0) };
+        let open = !self.shut && !self.sealed && self.ring_bytes >= kept;
+        let until = if open { self.floor().plus(self.ring_bytes - kept) } else { Position(0) };
+        (self.open_until, self.counted_until) =
+            if self.arrivals_count { (Position(0), until) } else { (until, Position(0)) };
     }
 
     /// No more data: only control frames have room.
@@ -115,6 +120,13 @@ impl TxWindow {
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.head < self.open_until
+    }
+
+    /// The same where chains cost receives: there is one for another.
+    #[inline]
+    #[must_use]
+    pub fn has_receives(&self) -> bool {
+        self.head < self.counted_until && self.arrivals_used + CONTROL_ARRIVALS < self.credit.arrivals
     }
 
     /// The largest payload of a frame, bytes.

@@ -50,6 +50,8 @@ pub(crate) struct Idler {
 const SPINS: u32 = 256;
 /// Turns and messages after which the clock is read: well under a microsecond of empty ones, and one full batch.
 const CLOCK: u32 = 64;
+/// As many turns is one that asks a device.
+const DEVICE_TURN: u32 = 8;
 
 impl Idler {
     pub(crate) const fn new(idle: Idle) -> Self {
@@ -70,6 +72,12 @@ impl Idler {
             self.idle_since = now;
         }
         self.empty_turns = self.empty_turns.saturating_add(1);
+    }
+
+    /// The turn that comes asks a device.
+    #[inline]
+    pub(crate) const fn asks_device(&mut self) {
+        self.stale += DEVICE_TURN - 1;
     }
 
     /// What to do after a turn that found nothing.

@@ -121,7 +121,7 @@ impl<P: Port, A: App> Worker<P, A> {
     /// clock.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.restless && self.inbox.is_empty()
+        !self.restless && self.inbox.is_empty() && !self.port.has_found()
     }
 
     /// There are more handshakes than there may be, and the oldest is late: it makes room.

@@ -263,21 +263,23 @@ impl<P: Port, A: App> Worker<P, A> {
         port: &mut Q,
         conns: &mut ConnTable<Connection>,
         run: &Run,
-        mut outcome: Result<(), Violation>,
+        outcome: Result<(), Violation>,
         now: Time,
     ) {
         let conn = run.conn();
         // The answers first: those who wait for them need not wait for our accounts.
         port.publish();
-        if let Some(connection) = conns.peek(conn) {
-            // The application has seen the frames: what this frees is given back by the turn's settling.
-            outcome = outcome.and_then(|()| connection.ledger.handle_run(run.end()));
-            if connection.ledger.may_owe() {
-                conns.touch(conn);
-            }
+        let turn = conns.turn;
+        // The application has seen the frames: what this frees is given back by the turn's settling.
+        let owes = match conns.peek(conn) {
+            Some(connection) => outcome.and_then(|()| connection.read(run.end(), turn)),
+            None => outcome.map(|()| false),
+        };
+        if owes == Ok(true) {
+            conns.touch(conn);
         }
         port.end_run(run);
-        if let Err(violation) = outcome {
+        if let Err(violation) = owes {
             port.close(conn, violation.into(), now);
         }
     }
@@ -324,13 +326,12 @@ impl<P: Port, A: App> Worker<P, A> {
 
     fn dispatch(&mut self, conn: ConnId, frame: &RxFrame, now: Time) -> Result<(), Violation> {
         let Self { port, app, conns, .. } = self;
+        let turn = conns.turn;
         let Some(connection) = conns.peek(conn) else {
             return Ok(());
         };
-        connection.check.arrived(frame.tag())?;
-        connection.ledger.handle_arrival(frame.end())?;
         // What it frees is given back by the turn's settling: the application has seen it by then, and said if it holds it.
-        if connection.ledger.may_owe() {
+        if connection.arrived(frame.tag(), frame.end(), turn)? {
             conns.touch(conn);
         }
         Self::other(app, &mut Io { port, conns, now }, frame.tag(), frame, Source::Frame(conn, frame))

@@ -473,8 +473,15 @@ impl Port for AnyPort {
         route!(self.as_mut, conn, |port, id| port.next_pulled(id), else None)
     }
 
+    /// Of shared memory; of a device when nothing else is used.
     #[inline]
     fn next_run(&mut self, limit: usize) -> Option<Run> {
+        #[cfg(feature = "verbs")]
+        if self.state.sole == VERBS {
+            let run = self.verbs.as_mut()?.next_run(limit)?;
+            let conn = outer(VERBS, run.conn());
+            return Some(run.named(conn));
+        }
         // Its ids are ours as they are.
         #[cfg(feature = "shm")]
         return self.shm.as_mut().and_then(|port| port.next_run(limit));
@@ -484,12 +491,7 @@ impl Port for AnyPort {
 
     #[inline]
     fn end_run(&mut self, run: &Run) {
-        #[cfg(feature = "shm")]
-        if let Some(port) = &mut self.shm {
-            port.end_run(run);
-        }
-        #[cfg(not(feature = "shm"))]
-        let _ = run;
+        route!(self.as_mut, run.conn(), |port, _id| port.end_run(run), else ());
     }
 
     #[inline]
@@ -497,7 +499,18 @@ impl Port for AnyPort {
         match self.state.sole {
             #[cfg(feature = "shm")]
             SHM => self.shm.as_ref().is_none_or(Port::is_promising),
+            #[cfg(feature = "verbs")]
+            VERBS => self.verbs.as_ref().is_none_or(Port::is_promising),
             _ => true,
+        }
+    }
+
+    #[inline]
+    fn has_found(&self) -> bool {
+        match self.state.sole {
+            #[cfg(feature = "verbs")]
+            VERBS => self.verbs.as_ref().is_none_or(Port::has_found),
+            _ => false,
         }
     }
 

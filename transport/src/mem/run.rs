@@ -24,6 +24,9 @@ pub struct Run {
     left: u32,
     /// The word at which it stopped, when that is no frame; 0 otherwise.
     stopped: u64,
+    is_stopped: bool,
+    /// Its frames fill it up to `limit`, whatever lies there.
+    is_whole: bool,
     region: Rc<Region>,
 }
 
@@ -61,7 +64,49 @@ impl Run {
         left: u32,
     ) -> Self {
         let region = Rc::clone(region);
-        Self { conn, place, at, limit, frame_bytes_max, most: left, left, stopped: 0, region }
+        Self {
+            conn,
+            place,
+            at,
+            limit,
+            frame_bytes_max,
+            most: left,
+            left,
+            stopped: 0,
+            is_stopped: false,
+            is_whole: false,
+            region,
+        }
+    }
+
+    /// The same, of frames that a completion brought: they fill all of it.
+    #[cfg(feature = "verbs")]
+    #[inline]
+    pub(crate) const fn whole(mut self) -> Self {
+        self.is_whole = true;
+        self
+    }
+
+    /// The same, of `conn`.
+    #[cfg(feature = "verbs")]
+    #[inline]
+    pub(crate) const fn named(mut self, conn: ConnId) -> Self {
+        self.conn = conn;
+        self
+    }
+
+    /// Bytes of it that were not taken, of a [whole](Run::whole) one.
+    #[cfg(feature = "verbs")]
+    #[inline]
+    pub(crate) fn rest(&self) -> u32 {
+        u32::try_from(self.limit - self.at).unwrap_or(0)
+    }
+
+    /// Whether it stopped at something that is no frame, or not inside it.
+    #[cfg(feature = "verbs")]
+    #[inline]
+    pub(crate) const fn is_stopped(&self) -> bool {
+        self.is_stopped
     }
 
     /// Whose frames they are.
@@ -129,7 +174,9 @@ impl Run {
         let word = FrameWord::unchecked(bits);
         let end = self.at + span(word.payload_bytes()) as u64;
         if !word.is_within(self.frame_bytes_max) || end > self.limit {
-            self.stopped = bits;
+            if !self.is_whole || self.at < self.limit {
+                (self.stopped, self.is_stopped) = (bits, true);
+            }
             return None;
         }
         // The rest of it is on its way while the front is read.

@@ -46,6 +46,8 @@ pub(super) struct Receive {
     lent: BTreeMap<u64, u32>,
     pub(super) posted: u64,
     pub(super) arrivals: u64,
+    /// Of chains in the ring that were handed out: posted again when answers have left.
+    owed: u64,
     /// What it may use of the receives that the port's connections share.
     pub(super) share: Option<Share>,
     blocked: VecDeque<Chain>,
@@ -299,16 +301,21 @@ impl World {
         }
     }
 
-    /// A port took a frame out. In a ring the receive holds no bytes and is posted again with the chain's last.
+    /// A port took a frame out. In a ring the receive holds no bytes and is owed with the chain's last.
     pub(super) fn frame_taken(&mut self, id: u64, side: Side, chain_end: bool) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let end = &mut conn.ends[side];
         end.counters.frames_received += 1;
         let ring = end.negotiated.as_ref().is_some_and(|negotiated| negotiated.path == DataPath::Ring);
-        if ring && chain_end {
-            end.rx.posted += 1;
-            end.rx.arrivals += 1;
-        }
+        end.rx.owed += u64::from(ring && chain_end);
+    }
+
+    /// Posts what is owed.
+    pub(super) fn repost(&mut self, id: u64, side: Side) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let rx = &mut conn.ends[side].rx;
+        let owed = std::mem::take(&mut rx.owed);
+        (rx.posted, rx.arrivals) = (rx.posted + owed, rx.arrivals + owed);
     }
 
     pub(super) fn release(&mut self, id: u64, side: Side, frame: &RxFrame) {

@@ -128,6 +128,8 @@ pub struct SimPort {
     slots: Vec<Slot>,
     free: Vec<u32>,
     dirty: Vec<ConnId>,
+    /// Ends whose receives are to be posted again.
+    owing: Vec<(u64, Side)>,
     reserved: Option<(ConnId, usize)>,
 }
 
@@ -156,6 +158,7 @@ impl SimPort {
             slots: Vec::new(),
             free: Vec::new(),
             dirty: Vec::new(),
+            owing: Vec::new(),
             reserved: None,
         })
     }
@@ -244,6 +247,15 @@ fn check(config: &PortConfig) -> Result<(), PortError> {
         return bad("signal_interval", config.signal_interval.into(), u64::from(config.sends / 2));
     }
     Ok(())
+}
+
+impl SimPort {
+    /// Posts the receives again that ended: by the end of a turn, as a device's port does it.
+    fn repost(&mut self) {
+        for (id, side) in self.owing.drain(..) {
+            self.shared.with(|world| world.repost(id, side));
+        }
+    }
 }
 
 impl Port for SimPort {
@@ -352,6 +364,7 @@ impl Port for SimPort {
                 }
             });
         }
+        self.repost();
     }
 
     fn completed(&mut self, conn: ConnId) -> Position {
@@ -421,10 +434,14 @@ impl Port for SimPort {
 
     fn poll(&mut self, now: Time, batch: &mut Batch) {
         self.reserved = None;
+        self.repost();
         let (shared, port) = (Arc::clone(&self.shared), self.id);
         shared.with(|world| world.turn(port, now));
         while batch.room() > 0 {
             let Some((conn, inbound, counters)) = shared.with(|world| world.next_for(port)) else { break };
+            if matches!(inbound, Inbound::Frame { chain_end: true, .. }) {
+                self.owing.extend(self.local(conn).map(|local| (local.conn, local.side)));
+            }
             let event = self.event(conn, inbound, counters);
             batch.push(event);
         }

@@ -145,6 +145,8 @@ fn frames_of_a_chain_arrive_in_order_and_use_one_receive() {
         );
         two.ports[1].release(passive, frame);
     }
+    assert_eq!(two.ports[1].arrivals(passive), before, "answers leave first");
+    two.ports[1].flush();
     assert_eq!(two.ports[1].arrivals(passive), before + 1);
     assert_eq!(two.ports[1].counters(passive).receives_with_imm, 1);
     assert_eq!((two.sim.rnr_count(), two.sim.findings().misuses), (0, vec![]));

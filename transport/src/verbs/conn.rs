@@ -141,7 +141,7 @@ impl Conn {
     }
 
     /// Whether frames that arrived are still handed out: not before the grant, nor after we closed it ourselves.
-    fn delivers(&self) -> bool {
+    pub(crate) fn delivers(&self) -> bool {
         self.opened && !matches!(&self.phase, Phase::Closing(closing) if closing.is_local())
     }
 
@@ -190,6 +190,7 @@ impl Conn {
     ///
     /// # Errors
     /// Why the connection must be closed.
+    #[inline]
     pub(crate) fn on_completion(
         &mut self,
         done: &Completion,
@@ -241,6 +242,14 @@ impl Conn {
             }
         }
         Ok(None)
+    }
+
+    /// The bytes of the chain that `done` brought into the ring, if it is nothing else and its frames may be handed out.
+    #[inline]
+    pub(crate) fn chain(&self, done: &Completion) -> Option<u32> {
+        let is_chain =
+            done.with_imm && done.status == 0 && WrId::from_bits(done.wr_id).kind() == Some(Kind::Receive);
+        (is_chain && self.delivers() && !self.negotiated.checksum).then_some(done.imm)
     }
 
     /// A piece of a transfer is done.

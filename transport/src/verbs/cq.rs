@@ -147,6 +147,9 @@ impl Cq {
         let place = scratch.0.as_mut_ptr();
         // SAFETY: the queue is live, and the scratch has room for as many as we ask.
         let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), POLL_BURST_INT, place) };
+        if count == 0 {
+            return Ok(());
+        }
         let count = usize::try_from(count).map_err(|_| count.saturating_neg())?;
         into.extend(scratch.0.iter().take(count).map(completion));
         Ok(())

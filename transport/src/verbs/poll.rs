@@ -6,7 +6,7 @@ use crate::{
     verbs::{
         close::Step,
         conn::{Phase, PostFailed},
-        cq::Completion,
+        cq::{Completion, POLL_BURST},
         port::{Slot, VerbsPort},
         slots::{Place, lend_slot},
         wr_id::WrId,
@@ -24,17 +24,21 @@ impl VerbsPort {
         self.now = now;
         self.emit_backlog(batch);
         self.take_notes();
+        // By now the last flush has done it, unless there was none.
+        self.repost();
         if self.harvest(now, batch) {
             self.close_down(now);
         }
-        self.repost();
         self.advance_pulls(batch);
         self.step_waiting(now);
         self.emit_backlog(batch);
     }
 
     pub(super) fn take_notes(&mut self) {
-        while let Some(id) = self.gate.shared.next_note() {
+        // To take one from nothing costs a full fence.
+        while self.gate.shared.has_notes()
+            && let Some(id) = self.gate.shared.next_note()
+        {
             let Some(conn) = self.conn(id) else {
                 if !self.early.is_empty() {
                     self.sweep_early();
@@ -70,12 +74,15 @@ impl VerbsPort {
 
     /// Looks at completions while there is room for what comes of them; `true` when none is left.
     pub(super) fn harvest(&mut self, now: Time, batch: &mut Batch) -> bool {
-        let mut bursts = 0;
+        let (mut bursts, mut emptied) = (0, 0);
         loop {
+            if self.begun.is_some() {
+                self.rest_of_run(batch);
+            }
             if let Some(index) = self.walking {
                 self.walk(index, now, batch);
             }
-            if batch.room() == 0 || self.walking.is_some() {
+            if batch.room() == 0 || self.walking.is_some() || self.begun.is_some() {
                 return false;
             }
             if let Some(done) = self.harvest.get(self.harvest_at).copied() {
@@ -83,7 +90,7 @@ impl VerbsPort {
                 self.on_completion(&done, now, batch);
             } else if bursts == BURSTS {
                 return false;
-            } else if !self.fetch() {
+            } else if !self.fetch(&mut emptied) {
                 return true;
             } else {
                 bursts += 1;
@@ -91,15 +98,21 @@ impl VerbsPort {
         }
     }
 
-    /// Fills the empty harvest from the next queue that has something.
-    pub(super) fn fetch(&mut self) -> bool {
+    /// Fills the empty harvest from the next queue that has something. `emptied` counts the queues, one after the other, that
+    /// gave less than they were asked for: another question costs as much as an answer.
+    #[inline]
+    pub(super) fn fetch(&mut self, emptied: &mut usize) -> bool {
         self.harvest_at = 0;
         self.harvest.clear();
-        for _ in 0..self.cqs.len() {
-            self.next_cq = (self.next_cq + 1) % self.cqs.len();
+        while *emptied < self.cqs.len() {
+            self.next_cq += 1;
+            if self.next_cq >= self.cqs.len() {
+                self.next_cq = 0;
+            }
             if let Err(errno) = self.cqs[self.next_cq].0.poll(&mut self.scratch, &mut self.harvest) {
                 tracing::error!(errno, "ibv_poll_cq failed");
             }
+            *emptied = if self.harvest.len() < POLL_BURST { *emptied + 1 } else { 0 };
             if !self.harvest.is_empty() {
                 return true;
             }
@@ -107,6 +120,7 @@ impl VerbsPort {
         false
     }
 
+    #[inline]
     pub(super) fn on_completion(&mut self, done: &Completion, now: Time, batch: &mut Batch) {
         let id = WrId::from_bits(done.wr_id);
         if id.is_shared() {
@@ -119,6 +133,7 @@ impl VerbsPort {
     }
 
     /// One of the connection at `index`.
+    #[inline]
     pub(super) fn on_completion_of(&mut self, index: usize, done: &Completion, now: Time, batch: &mut Batch) {
         let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return };
         match conn.on_completion(done, now, &mut self.sends, counters) {
@@ -138,6 +153,7 @@ impl VerbsPort {
     }
 
     /// A completion of a connection that is not here: one that is gone, or one that was not adopted yet.
+    #[cold]
     pub(super) fn on_early(&mut self, done: &Completion) {
         let id = WrId::from_bits(done.wr_id);
         let gone = self.slots.get(id.index()).and_then(|slot| slot.last);
@@ -155,6 +171,7 @@ impl VerbsPort {
     }
 
     /// Hands out the frames of the chain that arrived last on `index`.
+    #[inline]
     pub(super) fn walk(&mut self, index: usize, now: Time, batch: &mut Batch) {
         self.walking = None;
         let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return };
@@ -183,22 +200,14 @@ impl VerbsPort {
         }
     }
 
-    /// Posts the receives again that completed in this poll.
-    pub(super) fn repost(&mut self) {
-        for index in self.owing.drain(..) {
-            let Some(conn) = self.slots[index].conn.as_deref_mut() else { continue };
-            conn.is_owing = false;
-            let Some(belongings) = &conn.belongings else { continue };
-            if let Err(errno) = conn.rx.repost(&belongings.qp, conn.id, &mut self.recvs) {
-                conn.fail_post("ibv_post_recv", errno, self.now);
-                if !self.waiting.contains(&index) {
-                    self.waiting.push(index);
-                }
-            }
+    #[inline]
+    pub(super) fn advance_pulls(&mut self, batch: &mut Batch) {
+        if !self.pulling.is_empty() {
+            self.advance_each_pull(batch);
         }
     }
 
-    pub(super) fn advance_pulls(&mut self, batch: &mut Batch) {
+    fn advance_each_pull(&mut self, batch: &mut Batch) {
         let mut posted_in_post = false;
         // In turn: where a post moves the bytes itself, one connection has one piece each poll.
         if self.pulling.len() > 1 {
@@ -245,6 +254,7 @@ impl VerbsPort {
     pub(super) fn step_waiting(&mut self, now: Time) {
         let mut at = 0;
         while let Some(&index) = self.waiting.get(at) {
+            let is_reading = self.is_reading(index);
             let conn = self.slots[index].conn.as_deref_mut();
             let keep = match conn {
                 None => false,
@@ -264,7 +274,7 @@ impl VerbsPort {
                         true
                     }
                     (Phase::Open, None) => false,
-                    (Phase::Closing(_), _) if self.walking == Some(index) => true,
+                    (Phase::Closing(_), _) if is_reading => true,
                     (Phase::Closing(_), _) => match conn.step_close(now, &self.gate.control) {
                         Step::Waits => true,
                         step => {

@@ -14,8 +14,8 @@ use rustix::event::epoll;
 
 use crate::{
     AccessError, Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, PortConfig, PortCounters,
-    PortError, Position, Refused, Tag, Time, Violation,
-    mem::{Exposed, Loan, Offer, OneSided, Remote, RxFrame},
+    PortError, Position, Refused, Staged, Tag, Time, Violation,
+    mem::{Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame},
     provider::{Port, Waker},
     sync::Doorbell,
     verbs::{
@@ -28,6 +28,8 @@ use crate::{
         pool,
         qp::{RecvList, SendList},
         rings::{End, Room, Shape},
+        runs::Begun,
+        rx,
         slots::{Place, SharedSlots},
         wr_id::WrId,
     },
@@ -65,6 +67,10 @@ pub struct VerbsPort {
     pub(super) early: Vec<Completion>,
     /// The connection whose chain the last batch had no room for.
     pub(super) walking: Option<usize>,
+    /// The chain of the last run while that is not over.
+    pub(super) begun: Option<Begun>,
+    /// Queues, one after the other, that gave less than they were asked for since [`Port::next_run`] said that there is none.
+    pub(super) emptied: usize,
     pub(super) reservation: Option<(ConnId, usize)>,
     /// Connections with staged chains, READs to post, receives to post, deadlines.
     pub(super) dirty: Vec<usize>,
@@ -93,12 +99,14 @@ fn no_ring(error: PortError) -> Refused {
 }
 
 /// The connection `id`, if it is still the one in its slot.
+#[inline]
 pub(super) fn conn_in(slots: &mut [Slot], id: ConnId) -> Option<&mut Conn> {
     let conn = slots.get_mut(id.index() as usize)?.conn.as_deref_mut()?;
     (conn.id == id).then_some(conn)
 }
 
 /// The connection `id`, if frames may travel on it.
+#[inline]
 fn open_in(slots: &mut [Slot], id: ConnId) -> Result<&mut Conn, Refused> {
     let conn = conn_in(slots, id).ok_or(Refused::Closed)?;
     match conn.phase {
@@ -134,6 +142,8 @@ impl VerbsPort {
             harvest_at: 0,
             early: Vec::new(),
             walking: None,
+            begun: None,
+            emptied: 0,
             reservation: None,
             dirty: Vec::with_capacity(connections),
             pulling: Vec::with_capacity(connections),
@@ -155,15 +165,21 @@ impl VerbsPort {
     }
 
     pub(super) fn begin_close(&mut self, index: usize, reason: CloseReason, now: Time) {
+        let is_reading = self.is_reading(index);
         let Some(conn) = self.slots.get_mut(index).and_then(|slot| slot.conn.as_deref_mut()) else { return };
         conn.begin_close(reason, now, &mut self.sends, &self.gate.control);
-        if self.walking != Some(index) {
+        if !is_reading {
             // Often there is nothing to wait for. It is never gone yet: that takes another thread.
             conn.step_close(now, &self.gate.control);
         }
         if !self.waiting.contains(&index) {
             self.waiting.push(index);
         }
+    }
+
+    /// Whether frames of the connection at `index` are still to be handed out.
+    pub(super) fn is_reading(&self, index: usize) -> bool {
+        self.walking == Some(index) || self.begun.is_some_and(|begun| begun.conn.index() as usize == index)
     }
 
     fn watch(&mut self, cq: &Arc<Cq>) -> Result<(), PortError> {
@@ -232,6 +248,7 @@ impl VerbsPort {
             || !self.backlog.is_empty()
             || self.harvest_at < self.harvest.len()
             || self.walking.is_some()
+            || self.begun.is_some()
             || self.pulling.iter().any(has_pulls)
     }
 }
@@ -314,29 +331,37 @@ impl Port for VerbsPort {
         open.tx.commit(payload_bytes, tag, chain)
     }
 
+    fn compose(
+        &mut self,
+        conn: ConnId,
+        payload_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
+    ) -> Result<Option<Position>, Refused> {
+        self.reservation = None;
+        if let Some(shape) = open_in(&mut self.slots, conn)?.tx.wants_ring() {
+            self.lend_ring(conn, shape)?;
+        }
+        let index = conn.index() as usize;
+        let Some(Slot { conn: Some(open), counters, .. }) = self.slots.get_mut(index) else {
+            return Err(Refused::Closed);
+        };
+        let Some(staged) = fill(open.tx.reserve(payload_bytes)?) else { return Ok(None) };
+        if staged.payload_bytes > payload_bytes {
+            return Ok(Some(open.tx.head()));
+        }
+        counters.frames_sent += 1;
+        if !std::mem::replace(&mut open.is_dirty, true) {
+            self.dirty.push(index);
+        }
+        Ok(Some(open.tx.commit(staged.payload_bytes, staged.tag, staged.chain)))
+    }
+
     fn flush(&mut self) {
         self.reservation = None;
-        let mut at = 0;
-        while let Some(&index) = self.dirty.get(at) {
-            let Slot { conn, counters, .. } = &mut self.slots[index];
-            let mut keep = false;
-            if let Some(conn) = conn.as_deref_mut() {
-                if let (true, Some(belongings)) = (conn.is_open(), &conn.belongings) {
-                    let result = conn.tx.flush(&belongings.qp, conn.id, &mut self.sends, counters);
-                    if let Err(errno) = result {
-                        conn.fail_post("ibv_post_send", errno, self.now);
-                        self.waiting.push(index);
-                    }
-                    keep = conn.tx.has_staged() && conn.post_failed.is_none();
-                }
-                conn.is_dirty = keep;
-            }
-            if keep {
-                at += 1;
-            } else {
-                self.dirty.swap_remove(at);
-            }
+        if !self.dirty.is_empty() {
+            self.flush_dirty();
         }
+        self.repost();
     }
 
     fn completed(&mut self, conn: ConnId) -> Position {
@@ -354,8 +379,12 @@ impl Port for VerbsPort {
         slot.filter(|open| open.id == conn).map_or(0, |open| open.rx.arrivals())
     }
 
+    #[inline]
     fn release(&mut self, conn: ConnId, frame: RxFrame) {
         self.reservation = None;
+        if frame.slot() == rx::IN_RING {
+            return;
+        }
         if let Some(place) = Place::parse(frame.slot()) {
             return self.release_shared(conn, frame, place);
         }
@@ -429,6 +458,35 @@ impl Port for VerbsPort {
         self.turn(now, batch);
     }
 
+    #[inline]
+    fn next_run(&mut self, limit: usize) -> Option<Run> {
+        self.reservation = None;
+        self.chain_run(limit)
+    }
+
+    #[inline]
+    fn end_run(&mut self, run: &Run) {
+        self.end_chain_run(run);
+    }
+
+    #[inline]
+    fn is_promising(&self) -> bool {
+        self.harvest_at < self.harvest.len()
+            || self.begun.is_some()
+            || self.gate.shared.has_notes()
+            || !(self.waiting.is_empty()
+                && self.pulling.is_empty()
+                && self.owing.is_empty()
+                && self.down.is_empty()
+                && self.backlog.is_empty())
+            || self.walking.is_some()
+    }
+
+    #[inline]
+    fn has_found(&self) -> bool {
+        self.is_promising()
+    }
+
     fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time) {
         self.reservation = None;
         if self.conn(conn).is_some() {
@@ -445,7 +503,7 @@ impl Port for VerbsPort {
             quiet = quiet && cq.arm().is_ok();
         }
         // What completed before the notification was armed raises none.
-        quiet = quiet && !self.fetch();
+        quiet = quiet && !self.fetch(&mut 0);
         if !quiet {
             self.disarm();
         }

@@ -195,9 +195,9 @@ impl SendList {
         if self.requests.is_empty() {
             return Ok(());
         }
-        let first = self.requests.as_mut_ptr();
-        for (at, (request, place)) in self.requests.iter_mut().zip(&mut self.places).enumerate() {
-            request.sg_list = place;
+        let (first, places) = (self.requests.as_mut_ptr(), self.places.as_mut_ptr());
+        for (at, request) in self.requests.iter_mut().enumerate() {
+            request.sg_list = places.wrapping_add(at);
             // The last one's successor is set to null below.
             request.next = first.wrapping_add(at + 1);
         }
@@ -280,9 +280,9 @@ impl RecvList {
         if self.requests.is_empty() {
             return Ok(());
         }
-        let first = self.requests.as_mut_ptr();
-        for (at, (request, place)) in self.requests.iter_mut().zip(&mut self.places).enumerate() {
-            request.sg_list = place;
+        let (first, places) = (self.requests.as_mut_ptr(), self.places.as_mut_ptr());
+        for (at, request) in self.requests.iter_mut().enumerate() {
+            request.sg_list = places.wrapping_add(at);
             request.next = first.wrapping_add(at + 1);
         }
         if let Some(last) = self.requests.last_mut() {

@@ -8,8 +8,8 @@ use std::{rc::Rc, sync::Arc};
 
 use crate::{
     ConnId, DataPath, FrameWord, Negotiated, Position, Violation,
-    frame::{FRAME_WORD_BYTES, span},
-    mem::{Region, RxFrame},
+    frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
+    mem::{Region, Run, RxFrame, run::RingPlace},
     share::Share,
     verbs::{
         qp::{LocalBytes, Qp, RecvList, receive_id},
@@ -21,6 +21,9 @@ use crate::{
 
 /// One receive more than the peer may use for chains: for its goodbye.
 pub(crate) const GOODBYE: usize = 1;
+
+/// What a frame remembers that lies in the ring: nothing is posted again when it is released.
+pub(crate) const IN_RING: u32 = u32::MAX >> 1;
 
 /// A chain that is being handed out.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +154,48 @@ impl Rx {
         Some(Arc::clone(&sharing.queue))
     }
 
+    /// The frames of a chain of `bytes`, at most `limit` of them, which has just arrived in the ring or whose rest it is.
+    /// `None` where there is no ring, and for what [`Rx::arrived`] refuses.
+    #[inline]
+    pub(crate) fn run(&self, conn: ConnId, bytes: u32, limit: usize) -> Option<Run> {
+        let memory = self.memory.as_ref().filter(|_| self.path == DataPath::Ring)?;
+        if bytes == 0 || bytes as usize > self.ring_bytes / 4 {
+            return None;
+        }
+        let mask = (self.ring_bytes - 1) as u64 & !(FRAME_ALIGN as u64 - 1);
+        let place = RingPlace { base: memory.at(0, 2 * self.ring_bytes), mask };
+        let span = (self.position.0, self.position.0 + u64::from(bytes));
+        let left = u32::try_from(limit).unwrap_or(u32::MAX);
+        // SAFETY: a ring of our own, mapped twice by its region. The peer's device alone writes it. A completion said that
+        // these bytes arrived, and the peer writes them again only after it was credited with them, which is after the run
+        // has ended: the trust that `Negotiated` and the guide name.
+        Some(unsafe { Run::new(conn, memory, place, span, self.frame_bytes_max, left) }.whole())
+    }
+
+    /// A run was begun with a receive that has just completed.
+    #[inline]
+    pub(crate) const fn began_run(&mut self) {
+        self.owed += 1;
+    }
+
+    /// The frames that were taken from `run` have been read. The bytes of those that are left.
+    ///
+    /// # Errors
+    /// What is wrong with the chain.
+    #[inline]
+    pub(crate) fn end_run(&mut self, run: &Run, chain_bytes: u32) -> Result<u32, Violation> {
+        self.position = run.end();
+        if !run.is_stopped() {
+            return Ok(run.rest());
+        }
+        Err(match run.broken() {
+            Some(violation @ Violation::FrameLength { .. }) => violation,
+            _ => Violation::Chain { bytes: chain_bytes as usize },
+        })
+    }
+
     /// A receive completed. `imm` is there for a write-with-immediate.
+    #[inline]
     pub(crate) fn arrived(&mut self, id: WrId, bytes: u32, imm: Option<u32>) -> Result<(), Violation> {
         debug_assert!(self.walk.is_none(), "one chain at a time");
         let walk = match (self.path, imm) {
@@ -162,7 +206,7 @@ impl Rx {
                 if bytes > self.ring_bytes / 4 {
                     return Err(Violation::Chain { bytes });
                 }
-                Walk { offset: self.position.offset(self.ring_bytes), left: bytes, bytes, slot: 0 }
+                Walk { offset: self.position.offset(self.ring_bytes), left: bytes, bytes, slot: IN_RING }
             }
             (DataPath::SendRecv, None) if self.sharing.is_some() => {
                 let bytes = (bytes as usize).min(self.slot_bytes);
@@ -185,6 +229,7 @@ impl Rx {
     }
 
     /// The next frame of the chain that is being walked; `None` when it has ended, as a chain must.
+    #[inline]
     pub(crate) fn next_frame(&mut self) -> Result<Option<RxFrame>, Violation> {
         let (Some(walk), Some(memory)) = (self.walk.as_mut(), &self.memory) else { return Ok(None) };
         if walk.left == 0 {
@@ -267,9 +312,6 @@ impl Rx {
     ) -> Result<(), i32> {
         let slot = frame.slot();
         drop(frame);
-        if self.path == DataPath::Ring {
-            return Ok(());
-        }
         let slot = u16::try_from(slot).unwrap_or(u16::MAX);
         let walked = self.walking() != Some(slot.into());
         let Some(lent) = self.lent.get_mut(usize::from(slot)) else { return Ok(()) };

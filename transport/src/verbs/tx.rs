@@ -67,6 +67,8 @@ pub(crate) struct Tx {
     /// Send queue entries for chains.
     entries: u32,
     unsignalled: u32,
+    /// Where the last signalled request ended.
+    signalled_to: Position,
     interval: u32,
 }
 
@@ -98,6 +100,7 @@ impl Tx {
             in_flight: 0,
             entries,
             unsignalled: 0,
+            signalled_to: Position(0),
             // At most half the queue, so that a full queue always has a signal on its way.
             interval: u32::from(config.signal_interval).clamp(1, entries / 2),
         }
@@ -138,6 +141,7 @@ impl Tx {
     }
 
     /// Whether the next frame could be posted: a queue entry (if it begins a chain) and its memory.
+    #[inline]
     fn has_room(&self, bytes: usize) -> bool {
         let queued = self.in_flight + u32::try_from(self.staged.len()).unwrap_or(u32::MAX);
         let used = self.head.since(self.completed);
@@ -146,6 +150,7 @@ impl Tx {
 
     /// The payload of the next frame.
     #[expect(clippy::needless_pass_by_ref_mut, reason = "the slice that is lent must be the only one")]
+    #[inline]
     pub(crate) fn reserve(&mut self, payload_bytes: usize) -> Result<&mut [u8], Refused> {
         let limit = self.frame_bytes_max - FRAME_WORD_BYTES;
         if payload_bytes > limit {
@@ -163,6 +168,7 @@ impl Tx {
     }
 
     /// Stages the reserved frame.
+    #[inline]
     pub(crate) fn commit(&mut self, payload_bytes: usize, tag: Tag, chain: Chain) -> Position {
         let word = FrameWord::new(payload_bytes, tag).bits().to_le();
         let Some(ring) = &self.ring else { return self.head };
@@ -241,7 +247,7 @@ impl Tx {
         self.posted = chain.at.plus(chain.bytes.into());
         self.in_flight += 1;
         self.unsignalled += 1;
-        let since = self.posted.since(self.signals.back().map_or(self.completed, |last| last.position));
+        let since = self.posted.since(self.signalled_to);
         // By count, and by bytes: a ring full of frames without a signal would never be given back. Where a SEND
         // completes when it was handed to TCP, the last one tells when closing is safe.
         let signalled = self.unsignalled >= self.interval
@@ -250,7 +256,7 @@ impl Tx {
         if signalled {
             let signal = Signal { position: self.posted, chains: self.unsignalled, transfer: None };
             self.signals.push_back(signal);
-            self.unsignalled = 0;
+            (self.unsignalled, self.signalled_to) = (0, self.posted);
         }
         let flags = Flags { signalled, inline: chain.bytes <= self.inline_bytes };
         let id = WrId::new(Kind::Chain, conn, 0);
@@ -276,13 +282,14 @@ impl Tx {
                 self.unsignalled = 0;
             }
         }
+        self.signalled_to = self.signals.back().map_or(self.completed, |last| last.position);
     }
 
     /// A signalled work request that is no chain was posted: it gives back what went before it too.
     pub(crate) fn posted_other(&mut self, transfer: Option<(u16, u32)>) {
         let signal = Signal { position: self.posted, chains: self.unsignalled, transfer };
         self.signals.push_back(signal);
-        self.unsignalled = 0;
+        (self.unsignalled, self.signalled_to) = (0, self.posted);
     }
 
     /// The oldest signalled piece of `transfer`, or the oldest that belongs to none, completed.

@@ -1,0 +1,90 @@
+//! The short way of a poll: chains in a ring are read where they landed, without an event for each frame.
+//!
+//! Chains and everything else come from the same completions, in their order: what is no chain stays where it is until a poll.
+
+use crate::{
+    Batch, ConnId, Event,
+    mem::Run,
+    verbs::{
+        port::{Slot, VerbsPort, conn_in},
+        wr_id::WrId,
+    },
+};
+
+/// A chain of which a run was handed out, while it is not over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    pub(super) conn: ConnId,
+    /// Bytes that were not read, and all of them.
+    left: u32,
+    bytes: u32,
+}
+
+impl VerbsPort {
+    /// The next chain, if that is what comes next; everything else waits for a poll.
+    #[inline]
+    pub(super) fn chain_run(&mut self, limit: usize) -> Option<Run> {
+        if limit == 0 || self.walking.is_some() {
+            return None;
+        }
+        if let Some(Begun { conn, left, .. }) = self.begun {
+            let open = conn_in(&mut self.slots, conn).filter(|open| open.delivers());
+            if let Some(run) = open.and_then(|open| open.rx.run(conn, left, limit)) {
+                return Some(run);
+            }
+            self.begun = None;
+        }
+        if self.harvest_at == self.harvest.len() {
+            // Who gave less than was asked for is not asked again at once.
+            let mut emptied = std::mem::take(&mut self.emptied);
+            if emptied >= self.cqs.len() || !self.fetch(&mut emptied) {
+                return None;
+            }
+            self.emptied = emptied;
+        }
+        let done = *self.harvest.get(self.harvest_at)?;
+        let id = WrId::from_bits(done.wr_id);
+        let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(id.index()) else {
+            return None;
+        };
+        let bytes = if id.is_of(conn.id) { conn.chain(&done)? } else { return None };
+        let run = conn.rx.run(conn.id, bytes, limit)?;
+        conn.rx.began_run();
+        if !std::mem::replace(&mut conn.is_owing, true) {
+            self.owing.push(id.index());
+        }
+        counters.receives_with_imm += 1;
+        self.harvest_at += 1;
+        self.begun = Some(Begun { conn: conn.id, left: bytes, bytes });
+        Some(run)
+    }
+
+    /// Frames of a run that was ended too early, as events.
+    #[cold]
+    pub(super) fn rest_of_run(&mut self, batch: &mut Batch) {
+        while let Some(mut run) = self.begun.and_then(|_| self.chain_run(batch.room())) {
+            let conn = run.conn();
+            while let Some(frame) = run.next_frame().and_then(|lent| lent.keep()) {
+                batch.push(Event::Frame { conn, frame });
+            }
+            self.end_chain_run(&run);
+        }
+    }
+
+    /// What was taken of it is read; the rest comes next.
+    #[inline]
+    pub(super) fn end_chain_run(&mut self, run: &Run) {
+        let Some(begun) = self.begun.take() else { return };
+        let index = begun.conn.index() as usize;
+        let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return };
+        if conn.id != begun.conn {
+            return;
+        }
+        counters.frames_received += u64::from(run.taken());
+        match conn.rx.end_run(run, begun.bytes) {
+            Ok(0) => {}
+            Ok(left) => self.begun = Some(Begun { left, ..begun }),
+            Err(violation) => self.begin_close(index, violation.into(), self.now),
+        }
+    }
+}
