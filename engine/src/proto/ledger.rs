@@ -75,8 +75,7 @@ impl RxLedger {
     pub fn new(negotiated: &Negotiated, hold_percent: u8) -> Self {
         let arrivals = negotiated.rx_arrivals.into();
         let ring_bytes = negotiated.rx_ring_bytes.into();
-        let ring = negotiated.path == DataPath::Ring;
-        Self {
+        let mut ledger = Self {
             arrived: Position(0),
             freed: Position(0),
             held: VecDeque::new(),
@@ -87,15 +86,17 @@ impl RxLedger {
             posted: arrivals,
             told: Credit { bytes: Position(0), arrivals },
             limit: Position(ring_bytes),
-            worth: if ring { Position(ring_bytes.div_ceil(4)) } else { Position(u64::MAX) },
+            worth: Position(0),
             untold: 0,
             fresh: 0,
             worth_untold: if negotiated.arrivals_count { arrivals.div_ceil(4) } else { u64::MAX },
             ring_bytes,
             window: arrivals,
-            ring,
+            ring: negotiated.path == DataPath::Ring,
             arrivals_count: negotiated.arrivals_count,
-        }
+        };
+        ledger.look();
+        ledger
     }
 
     /// The same, with positions that begin at `first` instead of 0.

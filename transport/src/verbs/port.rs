@@ -237,19 +237,24 @@ impl VerbsPort {
         }
     }
 
+    /// Whether there is something that came already and nobody was told of.
+    #[inline]
+    fn has_news(&self) -> bool {
+        self.harvest_at < self.harvest.len()
+            || self.walking.is_some()
+            || self.begun.is_some()
+            || self.gate.shared.has_notes()
+            || !self.down.is_empty()
+            || !self.backlog.is_empty()
+    }
+
     /// Whether a poll would find something without asking the device.
     fn has_work(&self) -> bool {
         let has_pulls = |&index: &usize| {
             let conn = self.slots[index].conn.as_deref();
             conn.is_some_and(|conn| conn.pulls.can_post() || conn.pulls.has_ended())
         };
-        self.gate.shared.has_notes()
-            || !self.down.is_empty()
-            || !self.backlog.is_empty()
-            || self.harvest_at < self.harvest.len()
-            || self.walking.is_some()
-            || self.begun.is_some()
-            || self.pulling.iter().any(has_pulls)
+        self.has_news() || self.pulling.iter().any(has_pulls)
     }
 }
 
@@ -471,15 +476,7 @@ impl Port for VerbsPort {
 
     #[inline]
     fn is_promising(&self) -> bool {
-        self.harvest_at < self.harvest.len()
-            || self.begun.is_some()
-            || self.gate.shared.has_notes()
-            || !(self.waiting.is_empty()
-                && self.pulling.is_empty()
-                && self.owing.is_empty()
-                && self.down.is_empty()
-                && self.backlog.is_empty())
-            || self.walking.is_some()
+        self.has_news() || !(self.waiting.is_empty() && self.pulling.is_empty() && self.owing.is_empty())
     }
 
     #[inline]

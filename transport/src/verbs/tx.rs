@@ -67,8 +67,6 @@ pub(crate) struct Tx {
     /// Send queue entries for chains.
     entries: u32,
     unsignalled: u32,
-    /// Where the last signalled request ended.
-    signalled_to: Position,
     interval: u32,
 }
 
@@ -100,7 +98,6 @@ impl Tx {
             in_flight: 0,
             entries,
             unsignalled: 0,
-            signalled_to: Position(0),
             // At most half the queue, so that a full queue always has a signal on its way.
             interval: u32::from(config.signal_interval).clamp(1, entries / 2),
         }
@@ -247,7 +244,7 @@ impl Tx {
         self.posted = chain.at.plus(chain.bytes.into());
         self.in_flight += 1;
         self.unsignalled += 1;
-        let since = self.posted.since(self.signalled_to);
+        let since = self.posted.since(self.signals.back().map_or(self.completed, |last| last.position));
         // By count, and by bytes: a ring full of frames without a signal would never be given back. Where a SEND
         // completes when it was handed to TCP, the last one tells when closing is safe.
         let signalled = self.unsignalled >= self.interval
@@ -256,7 +253,7 @@ impl Tx {
         if signalled {
             let signal = Signal { position: self.posted, chains: self.unsignalled, transfer: None };
             self.signals.push_back(signal);
-            (self.unsignalled, self.signalled_to) = (0, self.posted);
+            self.unsignalled = 0;
         }
         let flags = Flags { signalled, inline: chain.bytes <= self.inline_bytes };
         let id = WrId::new(Kind::Chain, conn, 0);
@@ -282,14 +279,13 @@ impl Tx {
                 self.unsignalled = 0;
             }
         }
-        self.signalled_to = self.signals.back().map_or(self.completed, |last| last.position);
     }
 
     /// A signalled work request that is no chain was posted: it gives back what went before it too.
     pub(crate) fn posted_other(&mut self, transfer: Option<(u16, u32)>) {
         let signal = Signal { position: self.posted, chains: self.unsignalled, transfer };
         self.signals.push_back(signal);
-        (self.unsignalled, self.signalled_to) = (0, self.posted);
+        self.unsignalled = 0;
     }
 
     /// The oldest signalled piece of `transfer`, or the oldest that belongs to none, completed.
