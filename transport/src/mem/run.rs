@@ -136,19 +136,20 @@ impl Run {
         self.left == 0
     }
 
-    /// What the peer did wrong, if it did.
+    /// What the peer did wrong, if it did: by now it may have written up to `limit`, which credit that was given since the
+    /// run began has moved.
     #[inline]
-    pub(crate) fn broken(&self) -> Option<Violation> {
-        if self.stopped == 0 { None } else { self.violation() }
+    pub(crate) fn broken(&self, limit: u64) -> Option<Violation> {
+        if self.stopped == 0 { None } else { self.violation(limit) }
     }
 
     #[cold]
-    fn violation(&self) -> Option<Violation> {
+    fn violation(&self, limit: u64) -> Option<Violation> {
         match FrameWord::parse(self.stopped, self.frame_bytes_max) {
             Err(violation) => Some(violation),
             Ok(word) => {
                 let end = self.at + word.map_or(0, |word| span(word.payload_bytes()) as u64);
-                Some(Violation::Overrun { bytes: end.saturating_sub(self.limit) })
+                (end > limit).then(|| Violation::Overrun { bytes: end - limit })
             }
         }
     }

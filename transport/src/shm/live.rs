@@ -11,7 +11,7 @@ use std::{rc::Rc, sync::Arc};
 
 use super::{bulk::Passed, exposed::Shown, link::End, segment::Segment, socket};
 use crate::{
-    CloseReason, ConnId, Credit, FrameWord, Negotiated, Position, Refused, Tag,
+    CloseReason, ConnId, Credit, FrameWord, Negotiated, Position, Refused, Tag, Violation,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
     mem::{Region, Run},
     sync::{
@@ -151,11 +151,12 @@ impl Live {
         !is_drained
     }
 
-    /// The run is over; what was taken of it is read.
+    /// The run is over; what was taken of it is read. What the peer did wrong in it.
     #[inline]
-    pub(super) fn end_run(&mut self, run: &Run) {
+    pub(super) fn end_run(&mut self, run: &Run) -> Option<Violation> {
         self.rx = run.end().0;
         self.stride = if run.is_spent() { (2 * self.stride).min(STRIDE_MAX) } else { 1 };
+        run.broken(self.rx_limit)
     }
 
     /// Whether everything that was published is read.

@@ -501,9 +501,9 @@ impl Port for ShmPort {
         if slot.generation != conn.generation() {
             return;
         }
-        live.end_run(run);
+        let broken = live.end_run(run);
         slot.counters.frames_received += u64::from(run.taken());
-        if let Some(violation) = run.broken() {
+        if let Some(violation) = broken {
             self.finish(conn.index() as usize, violation.into());
         }
     }

@@ -188,7 +188,7 @@ impl Rx {
         if !run.is_stopped() {
             return Ok(run.rest());
         }
-        Err(match run.broken() {
+        Err(match run.broken(run.end().0) {
             Some(violation @ Violation::FrameLength { .. }) => violation,
             _ => Violation::Chain { bytes: chain_bytes as usize },
         })

@@ -3,20 +3,22 @@
 use std::{ptr::NonNull, sync::atomic::Ordering};
 
 use super::*;
-use crate::{FrameWord, Trust, Violation};
+use crate::{FrameWord, Position, Trust, Violation};
 
 /// A server that trusts nobody, with an open connection to a peer whose memory the test writes.
 fn doubter() -> (Side, ShmLink) {
+    trusting(Trust::None)
+}
+
+fn trusting(trust: Trust) -> (Side, ShmLink) {
     let (_folder, address) = place();
-    let options = ListenOptions { trust: Trust::None, ..ListenOptions::default() };
+    let options = ListenOptions { trust, ..ListenOptions::default() };
     let mut listener = Shm.listen(&address, &options).unwrap();
     let port = Shm.open_port(&config(4096)).unwrap();
     let client = Shm.open_port(&config(4096)).unwrap();
     let (accepted, peer) = links(&mut listener, &port.gate(), &client.gate());
-    assert!(
-        !accepted.negotiated.bulk_in_place && peer.negotiated.bulk_in_place,
-        "each side chooses for itself"
-    );
+    let in_place = (accepted.negotiated.bulk_in_place, peer.negotiated.bulk_in_place);
+    assert_eq!(in_place, (trust == Trust::Peer, true), "each side chooses for itself");
     let mut side = Side::adopt(port, accepted);
     side.opened();
     (side, peer)
@@ -43,6 +45,31 @@ fn what_was_lent_does_not_change() {
     side.give_back(frame);
     publish(&peer, 32, b"and it goes on");
     assert_eq!(&*side.frame(), b"and it goes on");
+}
+
+/// A peer may use what it was given back while a run is open: what lies beyond the run is then no overrun.
+#[test]
+fn credit_given_during_a_run_counts() {
+    for trust in [Trust::Peer, Trust::None] {
+        let (mut side, peer) = trusting(trust);
+        let frame = |number: u8| publish(&peer, u64::from(number) * 1008, &[number; 1000]);
+        (0..3).for_each(frame);
+        // Runs grow by being read to their end: this one has room for more than the frame that is there.
+        while side.port.next_run(8).map(|mut run| {
+            while run.next_frame().is_some() {}
+            side.port.end_run(&run);
+            run.end().0
+        }) != Some(3 * 1008)
+        {}
+        frame(3);
+        let mut run = std::iter::repeat_with(|| side.port.next_run(8)).flatten().next().unwrap();
+        assert_eq!(run.next_frame().unwrap().payload(), [3; 1000]);
+        side.port.return_credit(side.conn, Credit { bytes: Position(3 * 1008), arrivals: 0 });
+        frame(4);
+        assert!(run.next_frame().is_none(), "it ends where the peer might write when it began");
+        side.port.end_run(&run);
+        assert_eq!(*side.frame(), [4; 1000], "{trust:?}");
+    }
 }
 
 /// R66: more than was given back closes the connection, and nothing lies over what is still lent.
