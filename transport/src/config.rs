@@ -23,7 +23,7 @@ pub struct PortConfig {
     pub initiator_depth: u8,
     /// READs the peer may have outstanding at us.
     pub responder_resources: u8,
-    /// Largest piece of one bulk READ, bytes.
+    /// Largest piece of one bulk READ, bytes; 64 KiB where a post moves the bytes itself, however much more this says.
     pub bulk_piece_bytes: u32,
     /// Largest bulk a peer may make us pull, bytes.
     pub bulk_bytes_max: u64,
@@ -60,7 +60,7 @@ impl Default for PortConfig {
             inline_bytes: 220,
             initiator_depth: 16,
             responder_resources: 16,
-            bulk_piece_bytes: 64 << 10,
+            bulk_piece_bytes: 256 << 10,
             bulk_bytes_max: 64 << 30,
             user_bytes_max: 64 << 20,
             user_pieces_max: 256,

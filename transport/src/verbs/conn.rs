@@ -36,6 +36,8 @@ pub(crate) enum Phase {
 const NUDGE: Duration = Duration::from_millis(100);
 /// How long a failed post waits for its cause.
 const CAUSE_WAIT: Duration = Duration::from_millis(200);
+/// Largest piece of a transfer where the post moves the bytes, bytes: nothing else of the worker happens meanwhile.
+const PIECE_IN_POST: u32 = 64 << 10;
 
 /// See [`Conn::post_failed`].
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +97,8 @@ impl Conn {
             rkey: if on_ring { wiring.rx_rkey } else { 0 },
         };
         let queue = lane.holdings.queue().map(Arc::clone);
+        let piece_max = if wiring.transfers_in_post { PIECE_IN_POST } else { u32::MAX };
+        let piece_bytes = config.bulk_piece_bytes.min(piece_max);
         let nudge = if active && lane.iwarp() { now.plus(NUDGE) } else { Time::NEVER };
         Self {
             id: lane.holdings.seat.conn,
@@ -104,7 +108,7 @@ impl Conn {
             phase: Phase::Opening { deadline: now.plus(handshake_timeout), nudge },
             tx: Tx::new(wiring.tx, wiring.tx_lkey, &negotiated, config),
             rx: Rx::new(wiring.rx, wiring.rx_lkey, &negotiated, queue),
-            pulls: Pulls::new(negotiated.initiator_depth.granted, config.bulk_piece_bytes),
+            pulls: Pulls::new(negotiated.initiator_depth.granted, piece_bytes),
             transfers_in_post: wiring.transfers_in_post,
             peer_ring_bytes: wiring.peer_ring_bytes,
             opened: false,
