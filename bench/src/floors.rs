@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use gimmal_transport::floor::{Area, Block, Frames, Line};
+use gimmal_transport::floor::{Area, Block, Echoes, Frames, Line, Queue};
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 use crate::{
@@ -25,8 +25,10 @@ pub(crate) enum Phase {
     Rest,
     /// The line floor.
     Line,
-    /// The frame floor, and the bare ring.
+    /// The frame floor, one by one or a window of them.
     Frame,
+    /// The bare ring.
+    Ring,
     /// The layer under test, waited for as the plan says.
     Test,
     /// The layer under test, and nobody sleeps.
@@ -42,11 +44,12 @@ pub(crate) enum Phase {
 }
 
 /// Every phase but the end, by its number in a word.
-const PHASES: [Phase; 9] = [
+const PHASES: [Phase; 10] = [
     Phase::Idle,
     Phase::Rest,
     Phase::Line,
     Phase::Frame,
+    Phase::Ring,
     Phase::Test,
     Phase::Spin,
     Phase::Block,
@@ -90,6 +93,7 @@ pub(crate) struct Floors {
     area: Rc<Area>,
     line: Line,
     frames: Frames,
+    queue: Queue,
     block: Block,
     body: Vec<u8>,
     /// What goes into a block, another one each time.
@@ -110,11 +114,12 @@ impl Floors {
         relax: Relax,
     ) -> Result<(Self, OwnedFd), BenchError> {
         let failed = BenchError::system("creating the floors");
-        let (area, fd) = Area::create(body.len().max(block), window).map_err(&failed)?;
+        let (area, fd) = Area::create(body.len().max(block), window, body.len()).map_err(&failed)?;
         let area = Rc::new(area);
         let frames = Frames::new(&area, body.len(), window).map_err(&failed)?;
+        let queue = Queue::new(&area, body.len(), window).map_err(&failed)?;
         let (line, block) = (Line::new(&area), Block::new(&area, block).map_err(failed)?);
-        Ok((Self { area, line, frames, block, body, filling: 0, relax, number: 0, server: None }, fd))
+        Ok((Self { area, line, frames, queue, block, body, filling: 0, relax, number: 0, server: None }, fd))
     }
 
     /// Nobody is waited for once `server`, a pidfd, says that it ended.
@@ -199,31 +204,23 @@ impl Floors {
             let end = Stamp::now();
             match back {
                 Some(found) if found == wanted => recorder.record(end.nanos_since(start)),
-                Some(_) => return Err(BenchError::Wrong("another body on the bare ring")),
-                None => return Err(self.gave_up("echoing on the bare ring")),
+                Some(_) => return Err(BenchError::Wrong("another body in a frame")),
+                None => return Err(self.gave_up("echoing a frame")),
             }
         }
         Ok(())
     }
 
-    /// Sends `count` frames there and back, a window of them under way; per second. No frame is timed by itself: reading
-    /// the clock would cost as much as a frame.
-    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
+    /// Sends `count` frames there and back, a window of them under way; per second.
+    pub(crate) fn frames(&mut self, count: u64) -> Result<f64, BenchError> {
+        let rate = rate(&mut self.frames, &self.body, count, (self.relax, self.server.as_ref()))?;
+        rate.ok_or_else(|| self.gave_up("echoing frames"))
+    }
+
+    /// The same on the bare ring.
     pub(crate) fn ring(&mut self, count: u64) -> Result<f64, BenchError> {
-        let wanted = digest(&self.body);
-        let (mut sent, first) = (0, Stamp::now());
-        for _ in 0..count {
-            while sent < count && self.frames.post(sent, &self.body) {
-                sent += 1;
-            }
-            let mut patience = Patience::watching(self.relax, self.server.as_ref().map(AsFd::as_fd), first);
-            match self.frames.take(digest, || patience.go_on()) {
-                Some(found) if found == wanted => {}
-                Some(_) => return Err(BenchError::Wrong("another body on the bare ring")),
-                None => return Err(self.gave_up("echoing on the bare ring")),
-            }
-        }
-        Ok(count as f64 * 1e9 / Stamp::now().nanos_since(first).max(1) as f64)
+        let rate = rate(&mut self.queue, &self.body, count, (self.relax, self.server.as_ref()))?;
+        rate.ok_or_else(|| self.gave_up("echoing on the bare ring"))
     }
 
     /// Writes a block and lets the other core read it, `count` times; per second.
@@ -242,6 +239,42 @@ impl Floors {
     }
 }
 
+/// Sends `body` there and back `count` times, a window at a time; per second, or `None` when nothing came back. Nothing is
+/// timed by itself: reading the clock would cost as much as a message.
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
+fn rate(
+    echoes: &mut impl Echoes,
+    body: &[u8],
+    count: u64,
+    (relax, server): (Relax, Option<&OwnedFd>),
+) -> Result<Option<f64>, BenchError> {
+    let (wanted, first) = (digest(body), Stamp::now());
+    let mut sent = 0;
+    for _ in 0..count {
+        while sent < count && echoes.post(sent, body) {
+            sent += 1;
+        }
+        let mut patience = Patience::watching(relax, server.map(AsFd::as_fd), first);
+        match echoes.take(digest, || patience.go_on()) {
+            Some(found) if found == wanted => {}
+            Some(_) => return Err(BenchError::Wrong("another body on a bare ring")),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(count as f64 * 1e9 / Stamp::now().nanos_since(first).max(1) as f64))
+}
+
+/// What may fail of a floor in the server.
+const MAPPING: &str = "mapping the floors";
+
+/// Sends back what comes while the client wants what `word` said.
+fn echo_while(echoes: &mut impl Echoes, area: &Area, word: u64, relax: Relax) {
+    echoes.echo(|| {
+        relax.relax();
+        area.phase() == word
+    });
+}
+
 /// The server's half.
 #[derive(Debug)]
 pub(crate) struct FloorServer {
@@ -249,6 +282,8 @@ pub(crate) struct FloorServer {
     line: Line,
     /// For the plan's frames, from their first phase on.
     frames: Option<Frames>,
+    /// For the bare ring, likewise.
+    queue: Option<Queue>,
     /// For the plan's blocks.
     block: Option<Block>,
 }
@@ -258,7 +293,7 @@ impl FloorServer {
     pub(crate) fn attach(fd: BorrowedFd<'_>) -> Result<Self, BenchError> {
         let area = Area::attach(fd).map_err(BenchError::system("mapping the client's floors"))?;
         let area = Rc::new(area);
-        Ok(Self { line: Line::new(&area), area, frames: None, block: None })
+        Ok(Self { line: Line::new(&area), area, frames: None, queue: None, block: None })
     }
 
     /// What the client wants, with the word that said so.
@@ -299,13 +334,26 @@ impl FloorServer {
         let Self { area, frames, .. } = self;
         let frames = match frames {
             Some(frames) => frames,
-            None => frames
-                .insert(Frames::new(area, bytes, window).map_err(BenchError::system("mapping the floors"))?),
+            None => frames.insert(Frames::new(area, bytes, window).map_err(BenchError::system(MAPPING))?),
         };
-        frames.echo(|| {
-            relax.relax();
-            area.phase() == word
-        });
+        echo_while(frames, area, word, relax);
+        Ok(())
+    }
+
+    /// The same on the bare ring.
+    pub(crate) fn ring(
+        &mut self,
+        word: u64,
+        bytes: usize,
+        window: usize,
+        relax: Relax,
+    ) -> Result<(), BenchError> {
+        let Self { area, queue, .. } = self;
+        let queue = match queue {
+            Some(queue) => queue,
+            None => queue.insert(Queue::new(area, bytes, window).map_err(BenchError::system(MAPPING))?),
+        };
+        echo_while(queue, area, word, relax);
         Ok(())
     }
 
@@ -314,7 +362,7 @@ impl FloorServer {
         let Self { area, block, .. } = self;
         let block = match block {
             Some(block) => block,
-            None => block.insert(Block::new(area, bytes).map_err(BenchError::system("mapping the floors"))?),
+            None => block.insert(Block::new(area, bytes).map_err(BenchError::system(MAPPING))?),
         };
         block.echo(total, || {
             relax.relax();

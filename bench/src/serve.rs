@@ -226,6 +226,7 @@ impl<P: Provider> Host<P> {
                 (Phase::Rest, Some(_)) => std::thread::sleep(NAP * 20),
                 (Phase::Line, Some(plan)) => floors.line(word, relax(plan)),
                 (Phase::Frame, Some(plan)) => floors.frame(word, plan.bytes, plan.window, relax(plan))?,
+                (Phase::Ring, Some(plan)) => floors.ring(word, plan.bytes, plan.window, relax(plan))?,
                 (Phase::Block, Some(plan)) => floors.block(word, plan.block, relax(plan))?,
                 (Phase::Test, Some(plan)) => self.test(floors, word, plan, plan.mode),
                 (Phase::Spin, Some(plan)) => self.test(floors, word, plan, Mode::Inline),

@@ -6,7 +6,7 @@ use super::{
     Against, Contender, Goal, Setting,
     exchange::Exchange,
     libfabric::{self, PingPong},
-    own::BareRing,
+    own::{BareFrames, BareRing},
     perftest::{self, Operation, Perftest},
     program::is_installed,
     sockets::{Meeting, Sockets},
@@ -63,6 +63,7 @@ impl Choice<'_> {
         let relax = Relax::for_cores(self.plan.client_core, self.plan.server_core);
         if self.goal == Goal::Rate {
             chosen.contenders.push(Box::new(BareRing { window: self.plan.window }));
+            chosen.contenders.push(Box::new(BareFrames { window: self.plan.window }));
         }
         if self.plan.mode == Mode::Handoff && self.goal == Goal::Latency {
             chosen.contenders.push(Box::new(Exchange::start(self.plan.client_core, relax)?));
@@ -267,7 +268,7 @@ mod tests {
             host: None,
         };
         let chosen = choice.contenders(vec![]).unwrap();
-        assert_eq!(chosen.contenders.len(), 1);
+        assert_eq!(chosen.contenders.len(), 2, "the bare ring and the frames");
         let notes: Vec<String> = chosen.absent.iter().filter_map(|row| row.note.clone()).collect();
         assert!(notes[0].contains("see lat") && notes[1].contains("needs an RDMA device"), "{notes:?}");
     }

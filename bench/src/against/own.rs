@@ -8,11 +8,37 @@ use crate::{
     target::Target,
 };
 
-/// The frame floor's ring with a window of frames: copied, one published by one.
+/// The bare ring with a window of messages: copied in and out, one published by one.
 #[derive(Debug)]
 pub(crate) struct BareRing {
+    /// Messages under way.
+    pub(crate) window: usize,
+}
+
+/// The frame floor with a window of frames: no flow control at all, as they always fit.
+#[derive(Debug)]
+pub(crate) struct BareFrames {
     /// Frames under way.
     pub(crate) window: usize,
+}
+
+impl Contender for BareFrames {
+    fn name(&self) -> String {
+        format!("frames without flow control, window {}", self.window)
+    }
+
+    fn label(&self) -> &'static str {
+        "echoes per second"
+    }
+
+    fn quantity(&self) -> Quantity {
+        Quantity::PerSecond
+    }
+
+    fn slice(&mut self, floors: &mut Floors, count: u64) -> Result<f64, BenchError> {
+        floors.announce(Phase::Frame)?;
+        floors.frames(count)
+    }
 }
 
 impl Contender for BareRing {
@@ -29,7 +55,7 @@ impl Contender for BareRing {
     }
 
     fn slice(&mut self, floors: &mut Floors, count: u64) -> Result<f64, BenchError> {
-        floors.announce(Phase::Frame)?;
+        floors.announce(Phase::Ring)?;
         floors.ring(count)
     }
 }

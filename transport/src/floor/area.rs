@@ -13,10 +13,15 @@ use crate::mem::{Access, Region};
 
 const PHASE: usize = 0;
 const HEARD: usize = 128;
+const SLOTS: usize = 256;
 const PING: usize = 0;
 const PONG: usize = 128;
 const BLOCK_PING: usize = 256;
 const BLOCK_PONG: usize = 384;
+const PUT: usize = 512;
+const TAKEN: usize = 768;
+/// From the caller's word to the echo's.
+const NEXT_SIDE: usize = 128;
 /// Against SIGBUS: a file that was cut would kill whoever has it mapped.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -35,25 +40,37 @@ pub struct Area {
     side: Side,
     /// Control page, line page and the caller's ring, that one twice.
     caller: Region,
-    /// Everything, and the echo's ring a second time.
+    /// The same with the echo's ring.
     echo: Region,
+    /// Everything.
+    slots: Region,
     ring_bytes: usize,
+    slots_bytes: usize,
+    page_bytes: usize,
+}
+
+/// Of a ring for `window` frames of up to `payload_bytes`, if it has at most 1 GiB.
+fn room(payload_bytes: usize, window: usize) -> io::Result<usize> {
+    let bytes = window_bytes(payload_bytes, window).filter(|bytes| *bytes <= 1 << 30);
+    Ok(bytes.ok_or(io::ErrorKind::InvalidInput)?.next_power_of_two().max(64 << 10))
 }
 
 impl Area {
-    /// A new file for `window` frames of up to `payload_bytes`, and its descriptor for the other process.
+    /// A new file for `window` frames of up to `payload_bytes`, and as many messages of `slot_bytes` on bare rings; and its
+    /// descriptor for the other process.
     ///
     /// # Errors
     /// `InvalidInput` when a ring would have more than 1 GiB; else what the kernel says.
-    pub fn create(payload_bytes: usize, window: usize) -> io::Result<(Self, OwnedFd)> {
-        let ring_bytes = window_bytes(payload_bytes, window).filter(|bytes| *bytes <= 1 << 30);
-        let ring_bytes = ring_bytes.ok_or(io::ErrorKind::InvalidInput)?.next_power_of_two().max(64 << 10);
-        let bytes = (head_bytes() + 2 * ring_bytes) as u64;
+    pub fn create(payload_bytes: usize, window: usize, slot_bytes: usize) -> io::Result<(Self, OwnedFd)> {
+        let (ring_bytes, slots_bytes) = (room(payload_bytes, window)?, room(slot_bytes, window)?);
+        let bytes = head_bytes() + 2 * ring_bytes + 2 * slots_bytes;
         let fd = rustix::fs::memfd_create("gimmal-floor", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&fd, bytes)?;
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes)?;
+        rustix::fs::ftruncate(&fd, bytes as u64)?;
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS)?;
-        Ok((Self::map(fd.as_fd(), ring_bytes, Side::Caller)?, fd))
+        let slots = Region::file(fd.as_fd(), bytes, Access::ReadWrite)?;
+        word(&slots, SLOTS).store(slots_bytes as u64, Ordering::Release);
+        Ok((Self::map(fd.as_fd(), (ring_bytes, slots_bytes), slots, Side::Caller)?, fd))
     }
 
     /// The file that the other process made.
@@ -64,18 +81,30 @@ impl Area {
         let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| io::ErrorKind::InvalidData)?;
         let bytes =
             usize::try_from(rustix::fs::fstat(fd)?.st_size).map_err(|_| io::ErrorKind::InvalidData)?;
-        let ring_bytes = bytes.saturating_sub(head_bytes()) / 2;
-        if !seals.contains(SEALS) || !ring_bytes.is_power_of_two() || ring_bytes < rustix::param::page_size()
-        {
+        if !seals.contains(SEALS) || bytes <= head_bytes() {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Self::map(fd, ring_bytes, Side::Echo)
+        let slots = Region::file(fd, bytes, Access::ReadWrite)?;
+        let slots_bytes = usize::try_from(word(&slots, SLOTS).load(Ordering::Acquire)).unwrap_or(bytes);
+        let ring_bytes = (bytes - head_bytes()).saturating_sub(slots_bytes.saturating_mul(2)) / 2;
+        let is_ring =
+            |bytes: usize| bytes.is_power_of_two() && bytes.is_multiple_of(rustix::param::page_size());
+        if !is_ring(ring_bytes) || !is_ring(slots_bytes) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Self::map(fd, (ring_bytes, slots_bytes), slots, Side::Echo)
     }
 
-    fn map(fd: BorrowedFd<'_>, ring_bytes: usize, side: Side) -> io::Result<Self> {
+    fn map(
+        fd: BorrowedFd<'_>,
+        (ring_bytes, slots_bytes): (usize, usize),
+        slots: Region,
+        side: Side,
+    ) -> io::Result<Self> {
         let caller = Region::ring(fd, head_bytes(), ring_bytes, Access::ReadWrite)?;
         let echo = Region::ring(fd, head_bytes() + ring_bytes, ring_bytes, Access::ReadWrite)?;
-        Ok(Self { side, caller, echo, ring_bytes })
+        let page_bytes = rustix::param::page_size();
+        Ok(Self { side, caller, echo, slots, ring_bytes, slots_bytes, page_bytes })
     }
 
     /// Which process this is.
@@ -96,6 +125,12 @@ impl Area {
             Side::Caller => (&self.caller, head_bytes()),
             Side::Echo => (&self.echo, head_bytes() + self.ring_bytes),
         }
+    }
+
+    /// The mapping with `side`'s slots, where they begin in it, and how many bytes they have.
+    pub(super) fn slots(&self, side: Side) -> (&Region, usize, usize) {
+        let first = head_bytes() + 2 * self.ring_bytes + side as usize * self.slots_bytes;
+        (&self.slots, first, self.slots_bytes)
     }
 
     /// What is measured now, as the caller last announced it.
@@ -123,30 +158,45 @@ impl Area {
 
     /// The word that the caller writes in a bounce.
     pub(super) fn ping(&self) -> &AtomicU64 {
-        self.word(rustix::param::page_size() + PING)
+        self.word(self.page_bytes + PING)
     }
 
     /// The word that the echo writes in a bounce.
     pub(super) fn pong(&self) -> &AtomicU64 {
-        self.word(rustix::param::page_size() + PONG)
+        self.word(self.page_bytes + PONG)
     }
 
     /// As [`Area::ping`], for blocks.
     pub(super) fn block_ping(&self) -> &AtomicU64 {
-        self.word(rustix::param::page_size() + BLOCK_PING)
+        self.word(self.page_bytes + BLOCK_PING)
     }
 
     /// As [`Area::pong`], for blocks.
     pub(super) fn block_pong(&self) -> &AtomicU64 {
-        self.word(rustix::param::page_size() + BLOCK_PONG)
+        self.word(self.page_bytes + BLOCK_PONG)
+    }
+
+    /// Messages that `sender` put into its slots.
+    pub(super) fn put(&self, sender: Side) -> &AtomicU64 {
+        self.word(self.page_bytes + PUT + sender as usize * NEXT_SIDE)
+    }
+
+    /// Those of them that the other side took out.
+    pub(super) fn taken(&self, sender: Side) -> &AtomicU64 {
+        self.word(self.page_bytes + TAKEN + sender as usize * NEXT_SIDE)
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
-        let word = self.caller.at(offset, size_of::<u64>());
-        // SAFETY: in the first two pages of our mapping, which lives as long as `self`; the offsets are multiples of
-        // 128, and these words are touched in no other way than as atomics, by either process.
-        unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) }
+        word(&self.caller, offset)
     }
+}
+
+/// A word of the first two pages of the file, which `region` maps.
+fn word(region: &Region, offset: usize) -> &AtomicU64 {
+    let word = region.at(offset, size_of::<u64>());
+    // SAFETY: in the first two pages of our mapping, which lives as long as `region`; the offsets are multiples of
+    // 128, and these words are touched in no other way than as atomics, by either process.
+    unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) }
 }
 
 fn head_bytes() -> usize {
@@ -159,7 +209,7 @@ mod tests {
 
     #[test]
     fn both_sides_see_the_same_words() {
-        let (caller, fd) = Area::create(64, 1).unwrap();
+        let (caller, fd) = Area::create(64, 1, 64).unwrap();
         let echo = Area::attach(fd.as_fd()).unwrap();
         assert_eq!((caller.side(), echo.side()), (Side::Caller, Side::Echo));
         assert_eq!((caller.ring_bytes(), echo.ring_bytes()), (64 << 10, 64 << 10));
@@ -180,8 +230,8 @@ mod tests {
 
     #[test]
     fn rings_grow_with_the_payload() {
-        let (area, _fd) = Area::create(100_000, 4).unwrap();
+        let (area, _fd) = Area::create(100_000, 4, 0).unwrap();
         assert_eq!(area.ring_bytes(), 512 << 10);
-        assert_eq!(Area::create(1 << 30, 4).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(Area::create(1 << 30, 4, 0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

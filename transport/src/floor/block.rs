@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn every_byte_of_a_block_is_read() {
-        let (area, fd) = Area::create(100_000, 1).unwrap();
+        let (area, fd) = Area::create(100_000, 1, 0).unwrap();
         let area = Rc::new(area);
         let stop = AtomicBool::new(false);
         let sum = |bytes: &[u8]| bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>();

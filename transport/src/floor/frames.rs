@@ -15,7 +15,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use super::{Area, Side, wait};
+use super::{Area, Echoes, Side, wait};
 use crate::{
     FrameWord, Tag,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
@@ -111,13 +111,11 @@ impl Frames {
         let (tx, rx) = (Ring::new(area, ours), Ring::new(area, theirs));
         Ok(Self { tx, rx, payload_bytes, window, under_way: 0 })
     }
+}
 
-    /// The caller's half: `payload` goes. False when the window is full.
-    ///
-    /// # Panics
-    /// When `payload` is shorter than the frames are for.
+impl Echoes for Frames {
     #[inline]
-    pub fn post(&mut self, aux: u64, payload: &[u8]) -> bool {
+    fn post(&mut self, aux: u64, payload: &[u8]) -> bool {
         if self.under_way == self.window {
             return false;
         }
@@ -130,9 +128,8 @@ impl Frames {
         true
     }
 
-    /// The caller's other half: `read` is given what came back. `None` when `go_on` said no before.
     #[inline]
-    pub fn take<R>(&mut self, read: impl FnOnce(&[u8]) -> R, go_on: impl FnMut() -> bool) -> Option<R> {
+    fn take<R>(&mut self, read: impl FnOnce(&[u8]) -> R, go_on: impl FnMut() -> bool) -> Option<R> {
         let bytes = wait(|| arrived(&self.rx, self.payload_bytes), go_on)?;
         let result = read(&self.rx.read(bytes)[AUX_BYTES..]);
         self.rx.at += span(bytes);
@@ -140,8 +137,7 @@ impl Frames {
         Some(result)
     }
 
-    /// The echo's half: sends back what comes, until `go_on` says no.
-    pub fn echo(&mut self, mut go_on: impl FnMut() -> bool) {
+    fn echo(&mut self, mut go_on: impl FnMut() -> bool) {
         while let Some(bytes) = wait(|| arrived(&self.rx, self.payload_bytes), &mut go_on) {
             let (from, to) = (self.rx.read(bytes), self.tx.compose(bytes));
             to[AUX_BYTES..].copy_from_slice(&from[AUX_BYTES..]);
@@ -213,7 +209,7 @@ mod tests {
     #[test]
     fn frames_come_back_whole_over_many_laps() {
         for bytes in [0, 1, 64, 3000] {
-            let (area, fd) = Area::create(bytes, 1).unwrap();
+            let (area, fd) = Area::create(bytes, 1, 0).unwrap();
             let area = Rc::new(area);
             let echo = |area: Rc<Area>, go_on: &dyn Fn() -> bool| {
                 Frames::new(&area, bytes, 1).unwrap().echo(go_on);
@@ -232,7 +228,7 @@ mod tests {
 
     #[test]
     fn lines_come_back_and_a_silent_peer_is_given_up() {
-        let (area, fd) = Area::create(0, 1).unwrap();
+        let (area, fd) = Area::create(0, 1, 0).unwrap();
         let area = Rc::new(area);
         let mut line = Line::new(&area);
         pair(
@@ -251,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_does_not_fit_is_refused() {
-        let (area, _fd) = Area::create(64, 1).unwrap();
+        let (area, _fd) = Area::create(64, 1, 0).unwrap();
         let area = Rc::new(area);
         for (bytes, window) in [(40 << 10, 1), (64, 1 << 10), (usize::MAX, 1), (64, usize::MAX)] {
             let refused = Frames::new(&area, bytes, window).unwrap_err();
@@ -261,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_window_of_frames_comes_back_in_order() {
-        let (area, fd) = Area::create(64, 700).unwrap();
+        let (area, fd) = Area::create(64, 700, 0).unwrap();
         let area = Rc::new(area);
         let echo = |area: Rc<Area>, go_on: &dyn Fn() -> bool| {
             Frames::new(&area, 64, 700).unwrap().echo(go_on);
