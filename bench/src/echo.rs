@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use gimmal_engine::{
     App, Io, Message, RemoteBulk, SendError,
-    transport::{Bulk, BulkError, CloseReason, ConnId, Negotiated, Port},
+    transport::{Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, copy},
 };
 
 use crate::{
     bulk::read,
+    inline::fill,
     plan::{ACCEPTED, ECHO, PLAN, Plan, READ, TOUCH, WHOLE, head},
 };
 
@@ -86,14 +87,25 @@ impl Echo {
         Ok(())
     }
 
-    #[inline]
+    /// Sends an echo as it came, what nearly all there is to do.
+    #[inline(always)]
+    fn echo<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, aux: u64, body: &[u8]) {
+        if !self.waiting.is_empty() || self.corrupt.is_some() {
+            return self.send(io, conn, ECHO, aux, body);
+        }
+        match io.send(conn, head(ECHO, aux), body.len(), fill(body)) {
+            Ok(()) => self.served += 1,
+            Err(error) => self.unsent(error, conn, ECHO, aux, body),
+        }
+    }
+
     fn send<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, kind: u16, aux: u64, body: &[u8]) {
         if !self.waiting.is_empty() {
             return self.wait(conn, kind, aux, body);
         }
         let is_wrong = self.corrupt == Some(self.served);
         let sent = io.send(conn, head(kind, aux), body.len(), |out| {
-            out[..body.len()].copy_from_slice(body);
+            copy(body, out);
             if let (true, Some(last)) = (is_wrong, out[..body.len()].last_mut()) {
                 *last ^= 0x10;
             }
@@ -101,9 +113,16 @@ impl Echo {
         });
         match sent {
             Ok(()) => self.served += 1,
-            Err(SendError::Blocked) => self.wait(conn, kind, aux, body),
+            Err(error) => self.unsent(error, conn, kind, aux, body),
+        }
+    }
+
+    #[cold]
+    fn unsent(&mut self, error: SendError, conn: ConnId, kind: u16, aux: u64, body: &[u8]) {
+        match error {
+            SendError::Blocked => self.wait(conn, kind, aux, body),
             // The client sees that its connection ended, or that an answer is missing.
-            Err(error) => tracing::warn!(?conn, %error, "an echo was not sent"),
+            error => tracing::warn!(?conn, %error, "an echo was not sent"),
         }
     }
 
@@ -136,7 +155,7 @@ impl App for Echo {
     #[inline]
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         if message.head.kind == ECHO {
-            return self.send(io, conn, ECHO, message.head.aux, message.body);
+            return self.echo(io, conn, message.head.aux, message.body);
         }
         if let (kind @ (TOUCH | WHOLE), Some(bulk)) = (message.head.kind, message.bulk) {
             // The token says both, for the time in which nothing else is kept.

@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, time::Duration};
 
 use gimmal_engine::{
-    App, Idle, Inline, Io, Message, SendError,
-    transport::{Address, Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, Provider},
+    Act, App, Idle, Inline, Io, Message, SendError,
+    transport::{Address, Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, Provider, copy},
 };
 
 use crate::{
@@ -13,8 +13,8 @@ use crate::{
     error::BenchError,
     plan::{ECHO, PLAN, Plan, READ, engine_plan, head, parse_answer},
     recorder::Recorder,
+    stopwatch::Stopwatch,
     target::{Counted, Target, body, digest, total},
-    under_way::UnderWay,
 };
 
 /// Turns without an answer between two questions whether to go on.
@@ -73,6 +73,31 @@ impl App for Caller {
     }
 }
 
+/// Sends echoes up to number `wanted`; those of one burst leave together.
+struct Burst<'a> {
+    conn: ConnId,
+    body: &'a [u8],
+    sent: u64,
+    wanted: u64,
+}
+
+impl Act<Caller> for Burst<'_> {
+    /// The number of the last that was sent, and why no more were.
+    type Outcome = (u64, Result<(), SendError>);
+
+    #[inline]
+    fn act<P: Port>(mut self, _: &mut Caller, io: &mut Io<'_, P>) -> Self::Outcome {
+        while self.sent < self.wanted {
+            let number = self.sent + 1;
+            if let Err(error) = io.send(self.conn, head(ECHO, number), self.body.len(), fill(self.body)) {
+                return (self.sent, Err(error));
+            }
+            self.sent = number;
+        }
+        (self.sent, Ok(()))
+    }
+}
+
 /// The client's end.
 #[derive(Debug)]
 pub struct InlineTarget<P: Provider> {
@@ -82,7 +107,7 @@ pub struct InlineTarget<P: Provider> {
     digest: u64,
     relax: Relax,
     window: u64,
-    under_way: UnderWay,
+    watch: Stopwatch,
     /// Echoes asked for, on whichever connection.
     pub(crate) sent: u64,
     /// Sends that found no room.
@@ -134,7 +159,7 @@ impl<P: Provider> InlineTarget<P> {
             body,
             relax,
             window: plan.window as u64,
-            under_way: UnderWay::new(plan.window),
+            watch: Stopwatch::new(plan.window),
             sent: 0,
             blocked: 0,
             served_at: String::new(),
@@ -213,37 +238,30 @@ impl<P: Provider> InlineTarget<P> {
         Ok(())
     }
 
-    /// A window of calls; those that leave in one turn have one start, those that come back in one turn one end.
+    /// A window of calls.
     fn rate(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         let (conn, window) = (self.conn, self.window);
         let (mut done, last) = (self.sent, self.sent + count);
         let first = Stamp::now();
-        let mut now = first;
         while done < last {
-            let Self { inline, body, sent, blocked, .. } = self;
-            let before = *sent;
-            inline.with(|_, io| {
-                while *sent < last && *sent - done < window {
-                    match io.send(conn, head(ECHO, *sent + 1), body.len(), fill(body)) {
-                        Ok(()) => *sent += 1,
-                        Err(SendError::Blocked) => {
-                            *blocked += 1;
-                            break;
-                        }
-                        Err(error) => return Err(BenchError::Closed(error.to_string())),
-                    }
-                }
-                Ok(())
-            })?;
-            self.under_way.leave(now, self.sent - before);
+            let (before, wanted) = (self.sent, last.min(done + window));
+            self.watch.start(before);
+            let burst = Burst { conn, body: &self.body, sent: before, wanted };
+            let (sent, outcome) = self.inline.with_later(burst);
+            self.sent = sent;
+            match outcome {
+                Ok(()) => {}
+                Err(SendError::Blocked) => self.blocked += 1,
+                Err(error) => return Err(BenchError::Closed(error.to_string())),
+            }
+            self.watch.leave(before, self.sent);
             self.turns(|app| app.answered > done, "waiting for an echo")?;
-            now = Stamp::now();
-            let answered = self.inline.app().answered;
-            self.under_way.come_back(now, answered - done, recorder);
-            done = answered;
-            self.compare(answered)?;
+            done = self.inline.app().answered;
+            self.watch.come_back(done, recorder);
+            self.compare(done)?;
         }
-        recorder.busy(now.nanos_since(first));
+        self.watch.end(recorder);
+        recorder.busy(Stamp::now().nanos_since(first));
         Ok(())
     }
 
@@ -264,7 +282,7 @@ impl<P: Provider> InlineTarget<P> {
 #[inline]
 pub(crate) fn fill(body: &[u8]) -> impl FnOnce(&mut [u8]) -> Option<usize> + '_ {
     move |out| {
-        out[..body.len()].copy_from_slice(body);
+        copy(body, out);
         Some(body.len())
     }
 }

@@ -15,9 +15,9 @@ use crate::{
     inline::InlineTarget,
     plan::{Layer, Mode, Plan, engine_config},
     recorder::Recorder,
+    stopwatch::Stopwatch,
     stream::{Source, serve_streams},
     target::{Target, body, digest, total},
-    under_way::UnderWay,
 };
 
 /// Calls that are ended before others start in their places, at most: about what comes back with one turn.
@@ -49,19 +49,47 @@ impl Bench for Mirror {
 /// A call of the typed method, as its client makes it.
 type TypedCall<C> = Call<C, Postcard, gimmal::bytes::PlainBytes>;
 
-/// A call under way.
+/// Calls under way, the oldest first; those of one kind, so that each lies there as it was returned.
 enum Pending<C: Channel> {
-    Raw(RawCall<C>),
-    Typed(TypedCall<C>),
+    Raw(VecDeque<RawCall<C>>),
+    Typed(VecDeque<TypedCall<C>>),
 }
 
 impl<C: Channel> Pending<C> {
-    /// What `read` makes of its answer.
-    #[inline]
-    fn finish(self, read: impl FnOnce(&[u8]) -> u64) -> Result<u64, BenchError> {
+    fn new(is_typed: bool, window: usize) -> Self {
+        match is_typed {
+            true => Self::Typed(VecDeque::with_capacity(window)),
+            false => Self::Raw(VecDeque::with_capacity(window)),
+        }
+    }
+
+    fn len(&self) -> usize {
         match self {
-            Self::Raw(call) => call.wait_with(read).map_err(failed),
-            Self::Typed(call) => call.wait().map(|body| read(&body)).map_err(failed),
+            Self::Raw(calls) => calls.len(),
+            Self::Typed(calls) => calls.len(),
+        }
+    }
+
+    /// Starts `count` more.
+    #[inline]
+    fn start(&mut self, client: &BenchClient<C>, body: &[u8], count: u64) {
+        match self {
+            Self::Raw(calls) => (0..count).for_each(|_| calls.push_back(client.echo(body))),
+            Self::Typed(calls) => (0..count).for_each(|_| calls.push_back(client.typed(body.to_vec()))),
+        }
+    }
+
+    /// Waits for the `count` oldest; `is_right` sees each answer.
+    #[inline]
+    fn end(&mut self, count: usize, is_right: impl Fn(&[u8]) -> bool + Copy) -> Result<(), BenchError> {
+        let seen = |right: bool| if right { Ok(()) } else { Err(BenchError::Wrong("another body")) };
+        match self {
+            Self::Raw(calls) => {
+                calls.drain(..count).try_for_each(|call| seen(call.wait_with(is_right).map_err(failed)?))
+            }
+            Self::Typed(calls) => {
+                calls.drain(..count).try_for_each(|call| seen(is_right(&call.wait().map_err(failed)?)))
+            }
         }
     }
 }
@@ -100,10 +128,11 @@ struct Caller<C: Channel> {
     digest: u64,
     is_thorough: bool,
     window: usize,
-    is_typed: bool,
-    under_way: VecDeque<Pending<C>>,
-    /// When those left.
-    times: UnderWay,
+    under_way: Pending<C>,
+    watch: Stopwatch,
+    /// Calls started, and those of them that ended.
+    started: u64,
+    done: u64,
 }
 
 impl<C: Channel> fmt::Debug for Caller<C> {
@@ -202,9 +231,10 @@ impl<C: Channel> Caller<C> {
             is_thorough: plan.verify,
             body,
             window,
-            is_typed: plan.layer == Layer::Typed,
-            under_way: VecDeque::with_capacity(window),
-            times: UnderWay::new(window),
+            under_way: Pending::new(plan.layer == Layer::Typed, window),
+            watch: Stopwatch::new(window),
+            started: 0,
+            done: 0,
         }
     }
 
@@ -219,34 +249,24 @@ impl<C: Channel> Caller<C> {
 impl<C: Channel> Calls for Caller<C> {
     fn calls(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         let batch = (self.window / 4).clamp(1, BATCH_MAX);
-        let (mut started, mut done) = (0, 0);
+        let last = self.done + count;
+        let (wanted, is_thorough) = (self.digest, self.is_thorough);
+        let is_right = |answer: &[u8]| wanted == if is_thorough { total(answer) } else { digest(answer) };
         let first = Stamp::now();
-        let mut now = first;
-        while done < count {
-            let before = started;
-            while started < count && self.under_way.len() < self.window {
-                let call = if self.is_typed {
-                    Pending::Typed(self.client.typed(self.body.clone()))
-                } else {
-                    Pending::Raw(self.client.echo(&self.body))
-                };
-                self.under_way.push_back(call);
-                started += 1;
-            }
-            self.times.leave(now, started - before);
+        while self.done < last {
+            let before = self.started;
+            self.watch.start(before);
+            let room = (self.window - self.under_way.len()) as u64;
+            self.started = last.min(before + room);
+            self.under_way.start(&self.client, &self.body, self.started - before);
+            self.watch.leave(before, self.started);
             let ending = batch.min(self.under_way.len());
-            for call in self.under_way.drain(..ending) {
-                let found =
-                    call.finish(|answer| if self.is_thorough { total(answer) } else { digest(answer) })?;
-                if found != self.digest {
-                    return Err(BenchError::Wrong("another body"));
-                }
-            }
-            now = Stamp::now();
-            self.times.come_back(now, ending as u64, recorder);
-            done += ending as u64;
+            self.under_way.end(ending, is_right)?;
+            self.done += ending as u64;
+            self.watch.come_back(self.done, recorder);
         }
-        recorder.busy(now.nanos_since(first));
+        self.watch.end(recorder);
+        recorder.busy(Stamp::now().nanos_since(first));
         Ok(())
     }
 }

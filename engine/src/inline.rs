@@ -62,7 +62,7 @@ impl<P: Port, A: App> Runner<P, A> {
     /// is more to do than frames.
     #[inline]
     pub(crate) fn turn(&mut self) -> usize {
-        if self.worker.unsent {
+        if self.worker.unsent && !self.worker.port.publish() {
             // Before the look at what came: the peer works on it meanwhile.
             self.worker.settle(self.now);
         }
@@ -70,8 +70,13 @@ impl<P: Port, A: App> Runner<P, A> {
             return self.whole_turn();
         }
         let work = self.worker.short_turn(self.now);
-        if work == 0 && !self.worker.is_quiet() {
-            return self.full_turn();
+        if work == 0 {
+            if self.worker.unsent {
+                self.worker.settle(self.now);
+            }
+            if !self.worker.is_quiet() {
+                return self.full_turn();
+            }
         }
         self.turned(work);
         work

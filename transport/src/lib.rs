@@ -34,6 +34,7 @@ pub mod batch;
 pub mod config;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod copy;
 pub mod counters;
 pub mod device_port;
 pub mod error;
@@ -70,6 +71,7 @@ pub use allow::Allow;
 pub use any::{Any, AnyConfig};
 pub use batch::{Batch, Event};
 pub use config::{ConnectOptions, ListenOptions, PortConfig, Receives, SharedReceives};
+pub use copy::copy;
 pub use counters::{PortCounters, SharedState};
 pub use device_port::{DeviceChoice, DevicePort, Fabric, Gid};
 pub use error::{

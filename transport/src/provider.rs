@@ -269,9 +269,12 @@ pub trait Port: Debug {
     }
 
     /// Shows what was committed to those peers that see it without a doorbell, so that they have it while this side
-    /// does its accounts; [`Port::flush`] does the rest. Nothing, where a doorbell is needed anyway.
+    /// does its accounts; [`Port::flush`] does the rest. Nothing, where a doorbell is needed anyway. Whether all of it was
+    /// shown, to whoever is awake.
     #[inline]
-    fn publish(&mut self) {}
+    fn publish(&mut self) -> bool {
+        false
+    }
 
     /// Shows the peers what was committed (clause 3). A failure closes the connection and comes by [`Port::poll`].
     fn flush(&mut self);

@@ -409,11 +409,13 @@ impl Port for AnyPort {
     }
 
     #[inline]
-    fn publish(&mut self) {
+    fn publish(&mut self) -> bool {
+        // Those beside it need a doorbell.
         #[cfg(feature = "shm")]
         if let Some(port) = &mut self.shm {
-            port.publish();
+            return port.publish() && self.state.sole == SHM;
         }
+        false
     }
 
     #[inline]

@@ -364,7 +364,7 @@ impl Port for ShmPort {
     }
 
     #[inline]
-    fn publish(&mut self) {
+    fn publish(&mut self) -> bool {
         while let Some(&index) = self.runs.get(self.published) {
             self.published += 1;
             if let Stage::Live(live) = &mut self.slots[index as usize].stage
@@ -373,6 +373,7 @@ impl Port for ShmPort {
                 self.slots[index as usize].counters.doorbells += 1;
             }
         }
+        true
     }
 
     #[inline]

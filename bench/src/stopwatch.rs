@@ -1,0 +1,116 @@
+//! Times one call at a time of those under way: a reading of the clock costs about as much as a call, and what is measured
+//! beside a window of calls reads none. So of a window only one call in some is timed; one at a time, each.
+
+use crate::{clock::Stamp, recorder::Recorder};
+
+/// Windows of calls for each that is timed.
+const WINDOWS: u64 = 4;
+
+/// For calls that come back in the order in which they left.
+#[derive(Debug, Default)]
+pub(crate) struct Stopwatch {
+    /// Calls from one that is timed to the next.
+    gap: u64,
+    /// Since when.
+    running: Option<Stamp>,
+    /// The number of the call that is timed, once it has left; the first is 1.
+    timed: Option<u64>,
+    /// Calls that came back, and those of them that are in the record.
+    back: u64,
+    recorded: u64,
+    last_ns: u64,
+}
+
+impl Stopwatch {
+    /// For `window` calls under way at most.
+    pub(crate) fn new(window: usize) -> Self {
+        let gap = if window == 1 { 0 } else { window as u64 * (WINDOWS - 1) };
+        Self { gap, ..Self::default() }
+    }
+
+    /// The calls behind number `before` are about to leave.
+    #[inline]
+    pub(crate) fn start(&mut self, before: u64) {
+        if self.timed.is_none() && before >= self.recorded + self.gap {
+            self.running = Some(Stamp::now());
+        }
+    }
+
+    /// Those behind number `before`, up to `last`, have left. The last one is timed, which waits longest.
+    #[inline]
+    pub(crate) fn leave(&mut self, before: u64, last: u64) {
+        if self.running.is_some() && self.timed.is_none() && last > before {
+            self.timed = Some(last);
+        }
+    }
+
+    /// All up to number `number` are back. What the one that was timed took stands for those since the one before.
+    #[inline]
+    pub(crate) fn come_back(&mut self, number: u64, recorder: &mut Recorder) {
+        self.back = number;
+        if let (Some(start), Some(timed)) = (self.running, self.timed)
+            && timed <= number
+        {
+            (self.running, self.timed) = (None, None);
+            self.last_ns = Stamp::now().nanos_since(start);
+            self.count(recorder);
+        }
+    }
+
+    /// Nothing is under way any more, and every call is in the record.
+    pub(crate) fn end(&mut self, recorder: &mut Recorder) {
+        (self.running, self.timed) = (None, None);
+        self.count(recorder);
+    }
+
+    fn count(&mut self, recorder: &mut Recorder) {
+        recorder.record_many(self.last_ns, self.back - self.recorded);
+        self.recorded = self.back;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_call_counts_and_one_at_a_time_is_timed() {
+        let (mut watch, mut recorder) = (Stopwatch::new(1), Recorder::new().unwrap());
+        let pause = Duration::from_millis(2);
+        watch.start(0);
+        watch.leave(0, 0);
+        watch.leave(0, 4);
+        std::thread::sleep(pause);
+        watch.come_back(3, &mut recorder);
+        assert_eq!(recorder.count(), 0, "the fourth is the one that is timed");
+        watch.start(4);
+        watch.leave(4, 6);
+        watch.come_back(5, &mut recorder);
+        assert_eq!(recorder.count(), 5);
+        assert!(recorder.min_ns() >= 2_000_000, "{} ns", recorder.min_ns());
+        watch.start(6);
+        watch.leave(6, 7);
+        watch.come_back(7, &mut recorder);
+        assert_eq!(recorder.count(), 7);
+        assert!(recorder.min_ns() < 2_000_000, "{} ns", recorder.min_ns());
+        watch.come_back(9, &mut recorder);
+        watch.end(&mut recorder);
+        assert_eq!(recorder.count(), 9);
+    }
+
+    #[test]
+    fn of_a_window_few_are_timed() {
+        let (mut watch, mut recorder) = (Stopwatch::new(2), Recorder::new().unwrap());
+        let mut timed = 0;
+        for number in 1..=100 {
+            watch.start(number - 1);
+            watch.leave(number - 1, number);
+            watch.come_back(number, &mut recorder);
+            timed += u32::from(watch.recorded == number);
+        }
+        watch.end(&mut recorder);
+        assert_eq!((timed, recorder.count()), (14, 100));
+    }
+}
