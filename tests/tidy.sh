@@ -43,7 +43,7 @@ undocumented_knobs() {
 
 # Bytes of requests and answers are copied only where a counter says so.
 uncounted_copies() {
-    grep -nE '(copy_from|extend_from|clone_from)_slice|\.to_vec\(\)' \
+    grep -nE '(copy_from|extend_from|clone_from)_slice|\bcopy\(|\.to_vec\(\)' \
         $(sources 'rpc/src/node/*.rs' rpc/src/{calls,cell,channel,client,driven,inline,large,workers}.rs | grep -v '/sim_') |
         grep -vE 'encode\(\)\)|// (counted|an item|a status|metadata)$|b"'
 }

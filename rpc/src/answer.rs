@@ -1,5 +1,7 @@
 //! Where a raw method writes its answer: the transmit ring, as long as there is room in it.
 
+use gimmal_engine::transport::copy;
+
 use crate::{
     codec::{Encode, compose_into_with},
     frame::Outcome,
@@ -50,7 +52,7 @@ impl<'a> Answer<'a> {
     /// Appends `bytes`.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) {
-        self.reserve(bytes.len()).copy_from_slice(bytes);
+        copy(bytes, self.reserve(bytes.len()));
     }
 
     /// Appends `value` as `C` writes it.

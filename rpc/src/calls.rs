@@ -72,6 +72,14 @@ struct Wire {
 }
 
 impl Call {
+    /// `reply` hears of its end, under `key`. A local one is there already.
+    pub(crate) fn tell(&mut self, key: CallKey, reply: Reply) {
+        if let Some(responder) = reply.responder() {
+            responder.set_key(key.bits());
+        }
+        self.reply = reply;
+    }
+
     /// A key of it finds nothing from here on.
     #[inline]
     const fn free(&mut self) {
@@ -198,18 +206,18 @@ impl Calls {
         u32::try_from(self.slots.len() - 1).expect("window and waiting_max bound the table")
     }
 
-    /// Adds a call that was just posted as `id`. `times`: see [`Call::started`], and the deadline.
+    /// Adds a local call that was just posted as `id`; another one [is told](Call::tell) of. `times`: see
+    /// [`Call::started`], and the deadline.
     #[inline(always)]
     pub(crate) fn insert(
         &mut self,
         id: CallId,
         method: &'static Method,
         times: (Time, Time),
-        reply: Reply,
     ) -> (CallKey, &mut Call) {
         let index = self.vacant();
         self.take_wire(id.slot, index);
-        let (key, call) = self.occupy(index, method, times, reply);
+        let (key, call) = self.occupy(index, method, times);
         call.state = State::Posted(id.slot);
         (key, call)
     }
@@ -232,7 +240,9 @@ impl Calls {
         (call.loan, call.lanes) = (loan, lanes);
         call.state = State::Waiting;
         self.waiting.push_back(index);
-        Ok(self.occupy(index, method, times, reply).0)
+        let (key, call) = self.occupy(index, method, times);
+        call.tell(key, reply);
+        Ok(key)
     }
 
     #[inline(always)]
@@ -241,7 +251,6 @@ impl Calls {
         index: u32,
         method: &'static Method,
         (started, deadline): (Time, Time),
-        reply: Reply,
     ) -> (CallKey, &mut Call) {
         self.next_deadline = self.next_deadline.min(deadline);
         let call = &mut self.slots[index as usize];
@@ -249,16 +258,6 @@ impl Calls {
         call.deadline = deadline;
         call.started = started;
         call.method = Some(method);
-        match reply {
-            // It is there, and dropping one of any kind would be a call.
-            Reply::Local => std::mem::forget(reply),
-            reply => {
-                if let Some(responder) = reply.responder() {
-                    responder.set_key(key.bits());
-                }
-                call.reply = reply;
-            }
-        }
         (key, call)
     }
 
@@ -314,7 +313,7 @@ impl Calls {
     /// Adds a local call that has ended.
     pub(crate) fn insert_done(&mut self, method: &'static Method, outcome: Outcome) -> CallKey {
         let index = self.vacant();
-        let (key, call) = self.occupy(index, method, (Time::NEVER, Time::NEVER), Reply::Local);
+        let (key, call) = self.occupy(index, method, (Time::NEVER, Time::NEVER));
         call.outcome = Some(outcome);
         call.state = State::Done;
         self.untaken += 1;

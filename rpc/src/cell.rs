@@ -25,6 +25,7 @@ use gimmal_engine::transport::{Bulk, sync::once::take_or_register};
 use crate::{
     error::TransportError,
     metadata::Metadata,
+    method::Method,
     status::{Fate, Status},
 };
 
@@ -49,8 +50,13 @@ pub enum Outcome {
     },
     /// With a status.
     Status(Status),
-    /// The server spells the method so.
-    Mismatch(String),
+    /// The server spells the method otherwise.
+    Mismatch {
+        /// As it is here.
+        method: &'static Method,
+        /// As it is there.
+        theirs: String,
+    },
     /// Not at all.
     Failed(TransportError),
     /// With one of these, and metadata that the server sent with it.

@@ -176,7 +176,7 @@ pub trait Channel: Clone {
     /// The same, with options.
     #[inline]
     fn call_raw_with(&self, method: &'static Method, options: &CallOptions, request: &[u8]) -> RawCall<Self> {
-        Call::new(self.start(method, options, None, request), method)
+        Call::new(self.start(method, options, None, request))
     }
 }
 
@@ -347,7 +347,6 @@ impl<O: Received<D>, E, D: for<'a> Decode<'a, E>> Received<D> for Fallible<O, E>
 #[must_use = "a call that is dropped is cancelled: await it, or wait for it"]
 pub struct Call<C: Channel, D, O> {
     pub(crate) ticket: C::Ticket,
-    method: &'static Method,
     output: PhantomData<fn() -> (D, O)>,
 }
 
@@ -356,7 +355,7 @@ pub type RawCall<C> = Call<C, crate::codec::Raw, Plain<Vec<u8>>>;
 
 impl<C: Channel, D, O> fmt::Debug for Call<C, D, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Call({})", self.method)
+        f.debug_struct("Call").finish_non_exhaustive()
     }
 }
 
@@ -374,10 +373,10 @@ fn unread<T>() -> Result<T, DecodeError> {
 }
 
 impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
-    /// A call of `method` by its ticket.
+    /// A call by its ticket, and nothing more: a call of two words is returned, and kept, in registers.
     #[inline]
-    pub fn new(ticket: C::Ticket, method: &'static Method) -> Self {
-        Self { ticket, method, output: PhantomData }
+    pub fn new(ticket: C::Ticket) -> Self {
+        Self { ticket, output: PhantomData }
     }
 
     /// Blocks until the answer is there. On an inline channel this runs the worker's turns.
@@ -467,11 +466,9 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
                 O::error(&bulk).map_or_else(|error| Err(undecoded(error)), |error| Err(CallError::App(error)))
             }
             Outcome::Status(status) => Err(CallError::Status(status)),
-            Outcome::Mismatch(theirs) => Err(CallError::Mismatch {
-                method: self.method.to_string(),
-                ours: self.method.spelled(),
-                theirs,
-            }),
+            Outcome::Mismatch { method, theirs } => {
+                Err(CallError::Mismatch { method: method.to_string(), ours: method.spelled(), theirs })
+            }
             Outcome::Failed(error) => Err(CallError::Transport(error)),
             Outcome::Noted(noted) => self.decode(noted.0),
         }

@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
+use gimmal_engine::transport::copy;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -110,7 +111,7 @@ impl postcard::ser_flavors::Flavor for Place<'_> {
         }
         let end = self.len + bytes.len();
         let place = self.out.get_mut(self.len..end).ok_or(postcard::Error::SerializeBufferFull)?;
-        place.copy_from_slice(bytes);
+        copy(bytes, place);
         self.len = end;
         Ok(())
     }
@@ -154,7 +155,7 @@ impl<T: AsRef<[u8]> + ?Sized> Encode<T> for Raw {
     #[inline]
     fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError> {
         let value = value.as_ref();
-        out.get_mut(..value.len()).ok_or(EncodeError::Full)?.copy_from_slice(value);
+        copy(value, out.get_mut(..value.len()).ok_or(EncodeError::Full)?);
         Ok(value.len())
     }
 

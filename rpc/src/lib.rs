@@ -144,7 +144,7 @@ pub mod __private {
         loan: Option<Loan>,
         arguments: &impl Compose,
     ) -> Call<C, D, O> {
-        Call::new(channel.start(method, options, loan, arguments), method)
+        Call::new(channel.start(method, options, loan, arguments))
     }
 
     /// The worker's ends of a call's streams.
@@ -181,7 +181,7 @@ pub mod __private {
         ends: Ends,
         arguments: &impl Compose,
     ) -> Call<C, D, O> {
-        Call::new(channel.start_streams(method, options, ends.0, arguments), method)
+        Call::new(channel.start_streams(method, options, ends.0, arguments))
     }
 
     /// A refusal of what are no arguments.

@@ -118,7 +118,7 @@ fn answer(client: &Client, method: &MethodInfo, arguments: &[String]) -> Done<St
         }
         Outcome::Status(status) => Err(status.to_string().into()),
         Outcome::Failed(error) => Err(error.to_string().into()),
-        Outcome::Mismatch(theirs) => Err(format!("it is spelled {theirs} there").into()),
+        Outcome::Mismatch { theirs, .. } => Err(format!("it is spelled {theirs} there").into()),
         _ => Err("the answer is too large to be shown here".into()),
     }
 }

@@ -158,7 +158,9 @@ impl Layer for Log {
         match outcome {
             Outcome::Status(status) => tracing::warn!(%method, ?took, %status, "call failed"),
             Outcome::Failed(error) => tracing::warn!(%method, ?took, %error, "call failed"),
-            Outcome::Mismatch(theirs) => tracing::warn!(%method, ?took, theirs, "call failed: mismatch"),
+            Outcome::Mismatch { theirs, .. } => {
+                tracing::warn!(%method, ?took, theirs, "call failed: mismatch")
+            }
             _ => tracing::debug!(%method, ?took, "call answered"),
         }
     }
@@ -273,7 +275,8 @@ impl Layer for Metrics {
     }
 
     fn after(&self, method: &'static Method, started: Instant, outcome: &Outcome) {
-        let is_answered = !matches!(outcome, Outcome::Status(_) | Outcome::Failed(_) | Outcome::Mismatch(_));
+        let is_answered =
+            !matches!(outcome, Outcome::Status(_) | Outcome::Failed(_) | Outcome::Mismatch { .. });
         self.note(method, started, is_answered);
     }
 }

@@ -10,12 +10,12 @@ use gimmal_engine::{
 use super::{
     Conn, Node,
     answers::status_of,
-    request::{Source, Unsent, send_request},
+    request::{Fresh, Source, Unsent, send_request},
 };
 use crate::{
     calls::{CallKey, Calls, Reply, State},
     cell::{CallCell, Outcome},
-    codec::{Compose as _, EncodeError},
+    codec::EncodeError,
     copied,
     error::TransportError,
     frame::{self, Kind, REQUEST_BYTES, RequestHead},
@@ -37,6 +37,15 @@ fn arguments_max<P: Port>(io: &Io<'_, P>, conn: ConnId) -> usize {
 
 fn left(deadline: Time, now: Time) -> Option<Duration> {
     (deadline != Time::NEVER).then(|| deadline.since(now))
+}
+
+/// Of a call of `method`, which the server spells as `bytes` say.
+fn mismatch(method: Option<&'static Method>, bytes: &[u8]) -> Outcome {
+    let unknown = TransportError::Worker { why: "a call of no method", fate: Fate::NotRun };
+    method.map_or(Outcome::Failed(unknown), |method| Outcome::Mismatch {
+        method,
+        theirs: String::from_utf8_lossy(bytes).into_owned(),
+    })
 }
 
 impl Node {
@@ -84,10 +93,10 @@ impl Node {
             && let Some(id) = here.calls.next_wire()
         {
             let window = lanes.as_ref().map_or(0, |lanes| lanes.window());
-            let head = RequestHead::new(method, timeout.us(), window);
+            let head = RequestHead::new(method, timeout.us(), window).words();
             let id = if method.is_oneway { CallId::NONE } else { id };
             let kind = source.form().kind(method.is_oneway);
-            match send_request(io, conn, id, kind, &head, loan, |out| source.compose(out)) {
+            match send_request(io, conn, id, kind, head, loan, &source) {
                 Ok(()) => {
                     if is_local && self.alone {
                         // It leaves at once, and the server works on it while we do our accounts.
@@ -100,7 +109,13 @@ impl Node {
                     self.counters.posted.increment();
                     self.calls_live += 1;
                     self.next_deadline = self.next_deadline.min(deadline);
-                    let (key, call) = here.calls.insert(id, method, times, reply);
+                    let (key, call) = here.calls.insert(id, method, times);
+                    if is_local {
+                        // Nothing is moved, and dropping one of any kind would be a call.
+                        std::mem::forget(reply);
+                    } else {
+                        call.tell(key, reply);
+                    }
                     source.left(&mut call.body);
                     if lanes.is_some() {
                         call.lanes = lanes;
@@ -205,10 +220,10 @@ impl Node {
         {
             let (body, now) = (std::mem::take(&mut call.body), io.now());
             let window = call.lanes.as_ref().map_or(0, |lanes| lanes.window());
-            let head = RequestHead::new(method, frame::deadline_us(call.deadline, now), window);
+            let head = RequestHead::new(method, frame::deadline_us(call.deadline, now), window).words();
             let id = if method.is_oneway { CallId::NONE } else { id };
             let kind = call.form.kind(method.is_oneway);
-            let sent = send_request(io, conn, id, kind, &head, &mut call.loan, |out| body.compose(out));
+            let sent = send_request(io, conn, id, kind, head, &mut call.loan, &Fresh(&body[..]));
             if sent.is_ok() {
                 copied::count(&body, &self.counters.copied_requests);
             }
@@ -339,8 +354,8 @@ impl Node {
             return Ok(());
         };
         let call = here.calls.call(index);
-        let wanted = call.method.is_some_and(|method| method.gives_bulk);
-        let text = || String::from_utf8_lossy(payload).into_owned();
+        let method = call.method;
+        let wanted = method.is_some_and(|method| method.gives_bulk);
         let is_error = outcome == frame::Outcome::App;
         let mut buffer = std::mem::take(&mut call.body);
         match (outcome, bulk) {
@@ -361,7 +376,7 @@ impl Node {
                         Outcome::Answered { is_error, body: buffer, bulk: None }
                     }
                     frame::Outcome::Status { code, fate } => Outcome::Status(status_of(code, fate, payload)),
-                    frame::Outcome::Mismatch => Outcome::Mismatch(text()),
+                    frame::Outcome::Mismatch => mismatch(method, payload),
                 };
                 self.finish(conn, index, outcome);
             }

@@ -8,7 +8,7 @@ use gimmal_engine::{
 use crate::{
     codec::{Compose, EncodeError, compose_into},
     error::TransportError,
-    frame::{Form, Kind, REQUEST_BYTES, RequestHead},
+    frame::{Form, Kind, REQUEST_BYTES, RequestWords},
     id::CallId,
     status::Fate,
 };
@@ -74,7 +74,7 @@ impl<T: Compose + ?Sized> Source for Fresh<'_, T> {
         Form { is_large: false, is_noted: T::IS_NOTED }
     }
 
-    #[inline]
+    #[inline(always)]
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
         self.0.compose(out)
     }
@@ -99,24 +99,24 @@ pub(super) enum Unsent {
     Never(TransportError),
 }
 
-/// Sends a request whose arguments `compose` writes in place; gives the loan back when it did not leave.
+/// Sends a request whose arguments `source` writes in place; gives the loan back when it did not leave.
 #[inline(always)]
 pub(super) fn send_request<P: Port>(
     io: &mut Io<'_, P>,
     conn: ConnId,
     id: CallId,
     kind: Kind,
-    head: &RequestHead,
+    head: RequestWords,
     loan: &mut Option<Loan>,
-    compose: impl Fn(&mut [u8]) -> Result<usize, EncodeError>,
+    source: &impl Source,
 ) -> Result<(), Unsent> {
     let mut failure = None;
     let message = Head { kind: kind.code(), aux: id.aux() };
     // A closure for each way, so that what it does becomes part of that way.
     let sent = match loan.take().filter(|bulk| !bulk.is_empty()) {
-        None => io.send(conn, message, REQUEST_BYTES, |body| put_request(body, head, &compose, &mut failure)),
+        None => io.send(conn, message, REQUEST_BYTES, |body| put_request(body, head, source, &mut failure)),
         Some(bulk) => {
-            let fill = |body: &mut [u8]| put_request(body, head, &compose, &mut failure);
+            let fill = |body: &mut [u8]| put_request(body, head, source, &mut failure);
             io.send_with_loan(conn, message, bulk, REQUEST_BYTES, fill).map_err(|refused| {
                 *loan = Some(refused.loan);
                 refused.error
@@ -133,14 +133,15 @@ pub(super) fn send_request<P: Port>(
 #[inline(always)]
 fn put_request(
     body: &mut [u8],
-    head: &RequestHead,
-    compose: impl Fn(&mut [u8]) -> Result<usize, EncodeError>,
+    head: RequestWords,
+    source: &impl Source,
     failure: &mut Option<EncodeError>,
 ) -> Option<usize> {
     let (front, arguments) = body.split_first_chunk_mut()?;
-    match compose(arguments) {
+    head.put_called(front);
+    match source.compose(arguments) {
         Ok(bytes) => {
-            *front = head.encode();
+            head.put_limits(front);
             Some(REQUEST_BYTES + bytes)
         }
         Err(EncodeError::Full) => None,

@@ -464,7 +464,7 @@ fn judge(number: u32, at: usize, outcome: Outcome) -> Result<(), Fate> {
         Outcome::Noted(_) => panic!("metadata twice"),
         Outcome::Status(status) => Err(status.fate()),
         Outcome::Failed(error) => Err(error.fate()),
-        Outcome::Mismatch(theirs) => {
+        Outcome::Mismatch { theirs, .. } => {
             assert_eq!((at, &theirs[..]), (MISMATCHED, "now(u32) -> u32 [postcard]"));
             Err(Fate::NotRun)
         }
