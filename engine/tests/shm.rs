@@ -248,6 +248,35 @@ fn an_idle_worker_sleeps_and_wakes() {
     echo(&mut client, conn, 10, 1, |_| 8);
 }
 
+/// What was sent before a turn has left when it returns: who sleeps is rung, though nobody turns again.
+#[test]
+fn one_turn_wakes_a_sleeper() {
+    let (workers, _acceptor, address) = serve("one-turn", &plan(Idle::Event));
+    let (mut client, conn, _) = client(&plan(Idle::Spin), &address);
+    let turns = || workers.handles()[0].duty().turns;
+    let mut late = 0;
+    for aux in 0..20 {
+        // Until it has slept for a while.
+        let mut before = u64::MAX;
+        while std::mem::replace(&mut before, turns()) != before {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        client.with_later(Send { conn, aux }).unwrap();
+        client.turn();
+        let sent = Instant::now();
+        while turns() == before {
+            assert!(sent.elapsed() < Duration::from_secs(10), "message {aux} woke nobody");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        // It looks around by itself every 100 ms.
+        late += u32::from(sent.elapsed() > Duration::from_millis(50));
+        while client.app().returned <= aux {
+            client.turn();
+        }
+    }
+    assert!(late <= 10, "{late} of 20 were not rung for");
+}
+
 /// R98: the server stops; the client hears an orderly close.
 #[test]
 fn r98_a_stopping_server_says_goodbye() {
