@@ -1,6 +1,7 @@
 //! The floors in both processes, and the words by which the client says what comes next.
 
 use std::{
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     rc::Rc,
     time::Duration,
@@ -264,8 +265,13 @@ fn rate(
     Ok(Some(count as f64 * 1e9 / Stamp::now().nanos_since(first).max(1) as f64))
 }
 
-/// What may fail of a floor in the server.
-const MAPPING: &str = "mapping the floors";
+/// The floor in `place`, made when it is first wanted.
+fn made<T>(place: &mut Option<T>, make: impl FnOnce() -> io::Result<T>) -> Result<&mut T, BenchError> {
+    match place {
+        Some(made) => Ok(made),
+        None => Ok(place.insert(make().map_err(BenchError::system("mapping the floors"))?)),
+    }
+}
 
 /// Sends back what comes while the client wants what `word` said.
 fn echo_while(echoes: &mut impl Echoes, area: &Area, word: u64, relax: Relax) {
@@ -332,10 +338,7 @@ impl FloorServer {
         relax: Relax,
     ) -> Result<(), BenchError> {
         let Self { area, frames, .. } = self;
-        let frames = match frames {
-            Some(frames) => frames,
-            None => frames.insert(Frames::new(area, bytes, window).map_err(BenchError::system(MAPPING))?),
-        };
+        let frames = made(frames, || Frames::new(area, bytes, window))?;
         echo_while(frames, area, word, relax);
         Ok(())
     }
@@ -349,10 +352,7 @@ impl FloorServer {
         relax: Relax,
     ) -> Result<(), BenchError> {
         let Self { area, queue, .. } = self;
-        let queue = match queue {
-            Some(queue) => queue,
-            None => queue.insert(Queue::new(area, bytes, window).map_err(BenchError::system(MAPPING))?),
-        };
+        let queue = made(queue, || Queue::new(area, bytes, window))?;
         echo_while(queue, area, word, relax);
         Ok(())
     }
@@ -360,10 +360,7 @@ impl FloorServer {
     /// Reads blocks of `bytes` until the client wants something else.
     pub(crate) fn block(&mut self, word: u64, bytes: usize, relax: Relax) -> Result<(), BenchError> {
         let Self { area, block, .. } = self;
-        let block = match block {
-            Some(block) => block,
-            None => block.insert(Block::new(area, bytes).map_err(BenchError::system(MAPPING))?),
-        };
+        let block = made(block, || Block::new(area, bytes))?;
         block.echo(total, || {
             relax.relax();
             area.phase() == word

@@ -242,6 +242,7 @@ impl<P: Provider> InlineTarget<P> {
     fn rate(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         let (conn, window) = (self.conn, self.window);
         let (mut done, last) = (self.sent, self.sent + count);
+        self.watch.begin(done);
         let first = Stamp::now();
         while done < last {
             let (before, wanted) = (self.sent, last.min(done + window));

@@ -252,6 +252,7 @@ impl<C: Channel> Calls for Caller<C> {
         let last = self.done + count;
         let (wanted, is_thorough) = (self.digest, self.is_thorough);
         let is_right = |answer: &[u8]| wanted == if is_thorough { total(answer) } else { digest(answer) };
+        self.watch.begin(self.done);
         let first = Stamp::now();
         while self.done < last {
             let before = self.started;
