@@ -214,12 +214,14 @@ impl Floors {
 
     /// Sends `count` frames there and back, a window of them under way; per second.
     pub(crate) fn frames(&mut self, count: u64) -> Result<f64, BenchError> {
+        self.announce(Phase::Frame)?;
         let rate = rate(&mut self.frames, &self.body, count, (self.relax, self.server.as_ref()))?;
         rate.ok_or_else(|| self.gave_up("echoing frames"))
     }
 
     /// The same on the bare ring.
     pub(crate) fn ring(&mut self, count: u64) -> Result<f64, BenchError> {
+        self.announce(Phase::Ring)?;
         let rate = rate(&mut self.queue, &self.body, count, (self.relax, self.server.as_ref()))?;
         rate.ok_or_else(|| self.gave_up("echoing on the bare ring"))
     }

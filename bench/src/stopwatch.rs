@@ -9,8 +9,9 @@ const WINDOWS: u64 = 4;
 /// For calls that come back in the order in which they left.
 #[derive(Debug, Default)]
 pub(crate) struct Stopwatch {
-    /// Calls from one that is timed to the next.
+    /// Calls from one that is timed to the next, and the number behind which that is.
     gap: u64,
+    next: u64,
     /// Since when.
     running: Option<Stamp>,
     /// The number of the call that is timed, once it has left; the first is 1.
@@ -28,15 +29,16 @@ impl Stopwatch {
         Self { gap, ..Self::default() }
     }
 
-    /// The first call of a run is the one behind number `back`; nothing is under way.
+    /// The first call of a run is the one behind number `back`; nothing is under way. It is among those that are timed, so
+    /// that the shortest run has a time of its own.
     pub(crate) fn begin(&mut self, back: u64) {
-        (self.back, self.recorded) = (back, back);
+        (self.back, self.recorded, self.next) = (back, back, back);
     }
 
     /// The calls behind number `before` are about to leave.
     #[inline]
     pub(crate) fn start(&mut self, before: u64) {
-        if self.timed.is_none() && before >= self.recorded + self.gap {
+        if self.timed.is_none() && before >= self.next {
             self.running = Some(Stamp::now());
         }
     }
@@ -71,6 +73,7 @@ impl Stopwatch {
     fn count(&mut self, recorder: &mut Recorder) {
         recorder.record_many(self.last_ns, self.back - self.recorded);
         self.recorded = self.back;
+        self.next = self.recorded + self.gap;
     }
 }
 
@@ -117,6 +120,22 @@ mod tests {
             timed += u32::from(watch.recorded == number);
         }
         watch.end(&mut recorder);
-        assert_eq!((timed, recorder.count()), (14, 100));
+        assert_eq!((timed, recorder.count()), (15, 100));
+    }
+
+    #[test]
+    fn a_run_shorter_than_a_window_is_timed() {
+        let (mut watch, mut recorder) = (Stopwatch::new(32), Recorder::new().unwrap());
+        for run in 0..3 {
+            let first = run * 5;
+            watch.begin(first);
+            watch.start(first);
+            watch.leave(first, first + 5);
+            std::thread::sleep(Duration::from_millis(1));
+            watch.come_back(first + 5, &mut recorder);
+            watch.end(&mut recorder);
+        }
+        assert_eq!(recorder.count(), 15);
+        assert!(recorder.min_ns() >= 1_000_000, "{} ns", recorder.min_ns());
     }
 }

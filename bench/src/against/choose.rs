@@ -6,7 +6,7 @@ use super::{
     Against, Contender, Goal, Setting,
     exchange::Exchange,
     libfabric::{self, PingPong},
-    own::{BareFrames, BareRing},
+    own::Bare,
     perftest::{self, Operation, Perftest},
     program::is_installed,
     sockets::{Meeting, Sockets},
@@ -62,8 +62,8 @@ impl Choice<'_> {
         let mut chosen = Chosen::default();
         let relax = Relax::for_cores(self.plan.client_core, self.plan.server_core);
         if self.goal == Goal::Rate {
-            chosen.contenders.push(Box::new(BareRing { window: self.plan.window }));
-            chosen.contenders.push(Box::new(BareFrames { window: self.plan.window }));
+            chosen.contenders.push(Box::new(Bare::Ring(self.plan.window)));
+            chosen.contenders.push(Box::new(Bare::Frames(self.plan.window)));
         }
         if self.plan.mode == Mode::Handoff && self.goal == Goal::Latency {
             chosen.contenders.push(Box::new(Exchange::start(self.plan.client_core, relax)?));

@@ -8,23 +8,21 @@ use crate::{
     target::Target,
 };
 
-/// The bare ring with a window of messages: copied in and out, one published by one.
+/// A window of messages without an engine: copied, one published by one. How many are under way.
 #[derive(Debug)]
-pub(crate) struct BareRing {
-    /// Messages under way.
-    pub(crate) window: usize,
+pub(crate) enum Bare {
+    /// Through a ring with flow control, copied in and out.
+    Ring(usize),
+    /// As the frame floor's frames: no flow control at all, as they always fit.
+    Frames(usize),
 }
 
-/// The frame floor with a window of frames: no flow control at all, as they always fit.
-#[derive(Debug)]
-pub(crate) struct BareFrames {
-    /// Frames under way.
-    pub(crate) window: usize,
-}
-
-impl Contender for BareFrames {
+impl Contender for Bare {
     fn name(&self) -> String {
-        format!("frames without flow control, window {}", self.window)
+        match self {
+            Self::Ring(window) => format!("bare unbatched copying ring, window {window}"),
+            Self::Frames(window) => format!("frames without flow control, window {window}"),
+        }
     }
 
     fn label(&self) -> &'static str {
@@ -36,27 +34,10 @@ impl Contender for BareFrames {
     }
 
     fn slice(&mut self, floors: &mut Floors, count: u64) -> Result<f64, BenchError> {
-        floors.announce(Phase::Frame)?;
-        floors.frames(count)
-    }
-}
-
-impl Contender for BareRing {
-    fn name(&self) -> String {
-        format!("bare unbatched copying ring, window {}", self.window)
-    }
-
-    fn label(&self) -> &'static str {
-        "echoes per second"
-    }
-
-    fn quantity(&self) -> Quantity {
-        Quantity::PerSecond
-    }
-
-    fn slice(&mut self, floors: &mut Floors, count: u64) -> Result<f64, BenchError> {
-        floors.announce(Phase::Ring)?;
-        floors.ring(count)
+        match self {
+            Self::Ring(_) => floors.ring(count),
+            Self::Frames(_) => floors.frames(count),
+        }
     }
 }
 
