@@ -21,9 +21,12 @@ const UNPACK_LIMIT: Duration = Duration::from_secs(300);
 ///
 /// Order matters: `rdma_rxe` looks its checksum up by name and does not load it (without `crc32_generic` adding a
 /// link fails with ENOENT), and siw does not even load without `crc32c_generic`.
+///
+/// Not `crc32_pclmul`: the kernel uses it from 79 bytes on, and emulated it is slower than the table, by 2 us for a packet of
+/// 80 bytes and by a fifth for 1 MiB. No processor is like that, so what was measured around 79 bytes said nothing.
 const GROUPS: &[(&str, &[&str])] = &[
     ("base", &["virtio_pci", "9pnet_virtio", "9p", "overlay"]),
-    ("rxe", &["crc32_generic", "crc32_pclmul", "veth", "rdma_rxe", "rdma_ucm", "ib_uverbs", "sch_netem"]),
+    ("rxe", &["crc32_generic", "veth", "rdma_rxe", "rdma_ucm", "ib_uverbs", "sch_netem"]),
     ("siw", &["crc32c_generic", "veth", "siw", "rdma_ucm", "ib_uverbs", "sch_netem"]),
     ("pair", &["virtio_net", "sch_netem"]),
 ];
