@@ -28,9 +28,6 @@ pub(super) const ARRIVALS: u64 = u64::MAX / 2;
 /// The word behind the last frame must be clear, so these bytes are never credit.
 const KEPT_FREE: u64 = FRAME_ALIGN as u64;
 
-/// How far ahead of the last frame lines are asked for: beyond those that the peer looks at.
-const AHEAD_BYTES: u64 = 256;
-
 /// How far ahead of the last frame words are cleared: measured. Half as far, the peer's prefetcher has the lines again
 /// before they are used; twice as far, a window of frames is slower.
 const CLEAR_BYTES: u64 = 1024;
@@ -133,19 +130,15 @@ impl Live {
     /// Whether a frame is there to be read.
     ///
     /// While frames come one by one, a line that both sides look at takes as long to change hands as a message takes to
-    /// go there, so it is asked for early: the frame's next two lines by who `watches` nothing else, to come with its first;
-    /// and the line of our next frame as soon as there is something to answer.
+    /// go there, so who `watches` nothing else asks for the frame's next two lines early: they come with its first.
     #[inline]
     pub(super) fn has_frame(&mut self, watches: bool) -> bool {
         let is_drained = self.is_drained();
-        if self.stride == 1 {
-            if !is_drained {
-                prefetch_to_write(self.end.own.payload(self.tx));
-            } else if watches {
+        if is_drained {
+            if self.stride == 1 && watches {
                 prefetch_to_read(self.peer.payload(self.rx + LINE_BYTES as u64));
                 prefetch_to_read(self.peer.payload(self.rx + 2 * LINE_BYTES as u64));
             }
-        } else if is_drained {
             self.stride = 1;
         }
         !is_drained
@@ -175,6 +168,11 @@ impl Live {
         if self.ending.is_some() {
             return Err(Refused::Closed);
         }
+        if self.stride == 1 && self.run_word == 0 {
+            // Who waits for it takes the line of its word from us with every look: asked for before now, it was gone again.
+            prefetch_to_write(self.end.own.payload(self.tx));
+            prefetch_to_write(self.end.own.payload(self.tx + LINE_BYTES as u64));
+        }
         let end = self.tx + span(payload_bytes) as u64;
         if end > self.tx_limit {
             self.look_at_credit();
@@ -188,14 +186,11 @@ impl Live {
         Ok(unsafe { std::slice::from_raw_parts_mut(payload.as_ptr(), payload_bytes) })
     }
 
-    /// Stages the frame whose payload was reserved; true when it begins a run.
+    /// Stages the frame whose payload was reserved: where it ends, and whether it begins a run.
     #[inline(always)]
-    pub(super) fn commit(&mut self, payload_bytes: usize, tag: Tag) -> bool {
+    pub(super) fn commit(&mut self, payload_bytes: usize, tag: Tag) -> (Position, bool) {
         let word = FrameWord::new(payload_bytes, tag).bits().to_le();
         let next = self.tx + span(payload_bytes) as u64;
-        let ahead = next + AHEAD_BYTES;
-        prefetch_to_write(self.end.own.payload(ahead));
-        prefetch_to_write(self.end.own.payload(ahead + LINE_BYTES as u64));
         // Cleared ahead where it begins a line; but whoever filled a frame had more room than it took.
         let behind = self.end.own.word(next);
         if !next.is_multiple_of(LINE_BYTES as u64) || behind.load(Ordering::Relaxed) != 0 {
@@ -209,7 +204,7 @@ impl Live {
             self.end.own.word(self.tx).store(word, Ordering::Relaxed);
         }
         self.tx = next;
-        begins
+        (Position(next), begins)
     }
 
     /// Shows what was committed; true when there was something.

@@ -331,8 +331,8 @@ impl Port for ShmPort {
         };
         if reserved.is_some_and(|(whose, room)| whose == conn && payload_bytes <= room) {
             slot.counters.frames_sent += 1;
-            let (begins, parked) = (live.commit(payload_bytes, tag), live.parked);
-            let end = live.committed();
+            let parked = live.parked;
+            let (end, begins) = live.commit(payload_bytes, tag);
             self.began(conn, begins, parked);
             return end;
         }
@@ -355,8 +355,8 @@ impl Port for ShmPort {
         let Some(staged) = fill(live.reserve(payload_bytes)?) else { return Ok(None) };
         if staged.payload_bytes <= payload_bytes {
             slot.counters.frames_sent += 1;
-            let (begins, parked) = (live.commit(staged.payload_bytes, staged.tag), live.parked);
-            let end = live.committed();
+            let parked = live.parked;
+            let (end, begins) = live.commit(staged.payload_bytes, staged.tag);
             self.began(conn, begins, parked);
             return Ok(Some(end));
         }
