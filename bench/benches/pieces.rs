@@ -106,9 +106,8 @@ fn credit(criterion: &mut Criterion) {
         criterion.bench_function(&format!("window and ledger, one frame, credit in {name}"), |bench| {
             bench.iter(|| {
                 let room = window.room(PAYLOAD, Lane::Data).expect("credit comes back every time");
-                let chain = window.chain(PAYLOAD);
                 head = head.plus(span(PAYLOAD) as u64);
-                window.committed(head, chain, PAYLOAD);
+                window.committed(head);
                 window.flushed();
                 window.handle_completed(head);
                 ledger.handle_arrival(head).expect("within the ring");

@@ -150,7 +150,7 @@ impl Connection {
     }
 
     /// The same in turn number `turn`, where chains cost receives.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn send_counted<P: Port>(
         &mut self,
         port: &mut P,
@@ -271,21 +271,20 @@ impl Connection {
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Result<bool, SendError> {
         let Self { window, check, .. } = self;
-        let (mut staged, trailer) = (None, check.trailer());
+        let trailer = check.trailer();
         let end = port.compose(conn, room + trailer, |payload| {
             let payload_bytes = fill(&mut payload[..room])? + trailer;
             let tag = check.stamp(tag, payload, payload_bytes);
-            staged = Some(Staged { payload_bytes, tag, chain: window.chain(payload_bytes) });
-            staged
+            Some(Staged { payload_bytes, tag, chain: window.chain(payload_bytes) })
         });
-        match (end, staged) {
-            (Ok(Some(end)), Some(staged)) => {
-                window.committed(end, staged.chain, staged.payload_bytes);
+        match end {
+            Ok(Some(end)) => {
+                window.committed(end);
                 check.committed();
                 Ok(true)
             }
-            (Ok(_), _) => Ok(false),
-            (Err(refused), _) => Err(self.refused(refused)),
+            Ok(None) => Ok(false),
+            Err(refused) => Err(self.refused(refused)),
         }
     }
 

@@ -273,9 +273,8 @@ pub fn credit(data: &[u8]) {
                 let Some(room) = window.room(wanted, lane) else { continue };
                 assert!(room >= wanted && room <= window.payload_bytes_max());
                 let payload = wanted + choices.index(room - wanted + 1);
-                let chain = window.chain(payload);
                 head += span(payload) as u64;
-                window.committed(Position(head), chain, payload);
+                window.committed(Position(head));
                 assert!(!ring || head - told.bytes.0 < ring_bytes, "beyond the peer's ring");
                 assert!(head - completed < ring_bytes, "beyond our own");
             }

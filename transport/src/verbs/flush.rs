@@ -36,6 +36,17 @@ impl VerbsPort {
         }
     }
 
+    /// The same when nothing has left, if they are many: a few wait for the frame that is sent next, or for a turn in which
+    /// nothing came.
+    #[inline]
+    pub(super) fn repost_many(&mut self) {
+        let owes_many =
+            |&index: &usize| self.slots[index].conn.as_deref().is_none_or(|conn| conn.rx.owes_many());
+        if self.owing.iter().any(owes_many) {
+            self.repost_owed();
+        }
+    }
+
     fn repost_owed(&mut self) {
         for index in self.owing.drain(..) {
             let Some(conn) = self.slots[index].conn.as_deref_mut() else { continue };

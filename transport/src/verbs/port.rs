@@ -108,11 +108,19 @@ pub(super) fn conn_in(slots: &mut [Slot], id: ConnId) -> Option<&mut Conn> {
 /// The connection `id`, if frames may travel on it.
 #[inline]
 fn open_in(slots: &mut [Slot], id: ConnId) -> Result<&mut Conn, Refused> {
-    let conn = conn_in(slots, id).ok_or(Refused::Closed)?;
-    match conn.phase {
-        Phase::Open => Ok(conn),
-        Phase::Opening { .. } => Err(Refused::Full),
-        Phase::Closing(_) => Err(Refused::Closed),
+    open_slot(slots, id).map(|(conn, _)| conn)
+}
+
+/// The same, with its counters.
+#[inline]
+fn open_slot(slots: &mut [Slot], id: ConnId) -> Result<(&mut Conn, &mut PortCounters), Refused> {
+    match slots.get_mut(id.index() as usize) {
+        Some(Slot { conn: Some(conn), counters, .. }) if conn.id == id => match conn.phase {
+            Phase::Open => Ok((conn, counters)),
+            Phase::Opening { .. } => Err(Refused::Full),
+            Phase::Closing(_) => Err(Refused::Closed),
+        },
+        _ => Err(Refused::Closed),
     }
 }
 
@@ -343,30 +351,31 @@ impl Port for VerbsPort {
         fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
     ) -> Result<Option<Position>, Refused> {
         self.reservation = None;
-        if let Some(shape) = open_in(&mut self.slots, conn)?.tx.wants_ring() {
+        let mut open = open_slot(&mut self.slots, conn)?;
+        if let Some(shape) = open.0.tx.wants_ring() {
             self.lend_ring(conn, shape)?;
+            open = open_slot(&mut self.slots, conn)?;
         }
-        let index = conn.index() as usize;
-        let Some(Slot { conn: Some(open), counters, .. }) = self.slots.get_mut(index) else {
-            return Err(Refused::Closed);
-        };
+        let (open, counters) = open;
         let Some(staged) = fill(open.tx.reserve(payload_bytes)?) else { return Ok(None) };
         if staged.payload_bytes > payload_bytes {
             return Ok(Some(open.tx.head()));
         }
         counters.frames_sent += 1;
         if !std::mem::replace(&mut open.is_dirty, true) {
-            self.dirty.push(index);
+            self.dirty.push(conn.index() as usize);
         }
         Ok(Some(open.tx.commit(staged.payload_bytes, staged.tag, staged.chain)))
     }
 
     fn flush(&mut self) {
         self.reservation = None;
-        if !self.dirty.is_empty() {
+        if self.dirty.is_empty() {
+            self.repost_many();
+        } else {
             self.flush_dirty();
+            self.repost();
         }
-        self.repost();
     }
 
     fn completed(&mut self, conn: ConnId) -> Position {

@@ -112,6 +112,7 @@ impl SendList {
         self.requests.len() == self.room
     }
 
+    #[inline]
     pub(crate) fn write_with_imm(
         &mut self,
         id: WrId,
@@ -162,6 +163,7 @@ impl SendList {
         }
     }
 
+    #[inline]
     fn push(
         &mut self,
         id: WrId,
@@ -173,18 +175,18 @@ impl SendList {
     ) {
         debug_assert!(!self.is_full(), "the list is as long as the send queue");
         // SAFETY: plain data and pointers, for which zero is a value; the unions hold integers and pointers.
-        let mut request: sys::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+        self.requests.push(unsafe { MaybeUninit::zeroed().assume_init() });
+        let Some(request) = self.requests.last_mut() else { return };
         request.wr_id = id.bits();
         request.num_sge = i32::from(local.bytes > 0);
         request.opcode = opcode;
         request.send_flags = flags.bits();
         request.imm_data_invalidated_rkey_union =
             sys::imm_data_invalidated_rkey_union_t { imm_data: imm.to_be() };
-        if let Some(remote) = remote {
-            request.wr = sys::wr_t { rdma: sys::rdma_t { remote_addr: remote.address, rkey: remote.rkey } };
+        if let Some(RemoteBytes { address: remote_addr, rkey }) = remote {
+            request.wr = sys::wr_t { rdma: sys::rdma_t { remote_addr, rkey } };
         }
         self.places.push(sys::ibv_sge { addr: local.address, length: local.bytes, lkey: local.lkey });
-        self.requests.push(request);
     }
 
     /// Posts everything in one call and empties the list.

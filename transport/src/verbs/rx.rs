@@ -54,6 +54,8 @@ pub(crate) struct Rx {
     lkey: u32,
     sharing: Option<Box<Sharing>>,
     path: DataPath,
+    /// Where the ring is, if there is one.
+    ring: Option<RingPlace>,
     ring_bytes: usize,
     slot_bytes: usize,
     frame_bytes_max: usize,
@@ -64,8 +66,9 @@ pub(crate) struct Rx {
     lent: Vec<u32>,
     /// Receives posted since the beginning, the grant's aside.
     arrivals: u64,
-    /// Receives that completed and are not posted again yet (ring path).
+    /// Receives that completed and are not posted again yet (ring path); and how many of them may wait.
     owed: u32,
+    late: u32,
 }
 
 impl Rx {
@@ -84,6 +87,11 @@ impl Rx {
             Some(room) => (Some(Rc::new(room.region)), room.shape),
             None => (None, Shape::Slab { bytes: 0 }),
         };
+        let ring_bytes = negotiated.rx_ring_bytes as usize;
+        let ring = memory.as_ref().filter(|_| negotiated.path == DataPath::Ring).map(|memory| RingPlace {
+            base: memory.at(0, 2 * ring_bytes),
+            mask: (ring_bytes - 1) as u64 & !(FRAME_ALIGN as u64 - 1),
+        });
         let sharing = queue.map(|queue| {
             let extra_max = u32::from(queue.sizes.most - queue.sizes.guaranteed);
             let share = Share::new(negotiated.rx_arrivals, extra_max);
@@ -95,7 +103,8 @@ impl Rx {
             lkey,
             sharing,
             path: negotiated.path,
-            ring_bytes: negotiated.rx_ring_bytes as usize,
+            ring,
+            ring_bytes,
             slot_bytes: negotiated.rx_slot_bytes as usize,
             frame_bytes_max: negotiated.rx_frame_bytes_max as usize,
             position: Position(0),
@@ -103,6 +112,7 @@ impl Rx {
             lent: vec![0; slots],
             arrivals: negotiated.rx_arrivals.into(),
             owed: 0,
+            late: negotiated.rx_arrivals / 8,
         }
     }
 
@@ -158,12 +168,11 @@ impl Rx {
     /// `None` where there is no ring, and for what [`Rx::arrived`] refuses.
     #[inline]
     pub(crate) fn run(&self, conn: ConnId, bytes: u32, limit: usize) -> Option<Run> {
-        let memory = self.memory.as_ref().filter(|_| self.path == DataPath::Ring)?;
+        let memory = self.memory.as_ref()?;
         if bytes == 0 || bytes as usize > self.ring_bytes / 4 {
             return None;
         }
-        let mask = (self.ring_bytes - 1) as u64 & !(FRAME_ALIGN as u64 - 1);
-        let place = RingPlace { base: memory.at(0, 2 * self.ring_bytes), mask };
+        let place = self.ring?;
         let span = (self.position.0, self.position.0 + u64::from(bytes));
         let left = u32::try_from(limit).unwrap_or(u32::MAX);
         // SAFETY: a ring of our own, mapped twice by its region. The peer's device alone writes it. A completion said that
@@ -285,6 +294,12 @@ impl Rx {
 
     pub(crate) fn owes(&self) -> bool {
         self.owed > 0
+    }
+
+    /// Whether those are so many that the peer could miss them: an eighth of what it was granted.
+    #[inline]
+    pub(crate) fn owes_many(&self) -> bool {
+        self.owed > self.late
     }
 
     /// Posts the receives that completed again (ring path).

@@ -236,6 +236,7 @@ impl Tx {
         }
     }
 
+    #[inline]
     fn push(&mut self, chain: Staged, last: bool, conn: ConnId, list: &mut SendList) {
         let offset = chain.at.offset(self.ring_bytes);
         let ring = self.ring.as_ref().expect("what is staged lies in a ring");
@@ -245,11 +246,10 @@ impl Tx {
         self.in_flight += 1;
         self.unsignalled += 1;
         let since = self.posted.since(self.signals.back().map_or(self.completed, |last| last.position));
-        // By count, and by bytes: a ring full of frames without a signal would never be given back. Where a SEND
-        // completes when it was handed to TCP, the last one tells when closing is safe.
-        let signalled = self.unsignalled >= self.interval
-            || since >= self.ring_bytes as u64 / 8
-            || (last && self.path == DataPath::SendRecv);
+        // By count, and by bytes: a ring full of frames without a signal would never be given back. One that was lent goes
+        // back when all of it has left.
+        let signalled =
+            self.unsignalled >= self.interval || since >= self.ring_bytes as u64 / 8 || (last && self.lends);
         if signalled {
             let signal = Signal { position: self.posted, chains: self.unsignalled, transfer: None };
             self.signals.push_back(signal);
