@@ -34,6 +34,9 @@ const QUIET: usize = 50;
 const QUIET_ECHOES: u64 = 20;
 /// Chains that each connection tries to send to a server that does not look: what it is guaranteed.
 const BURST: u64 = 2;
+/// Bursts, at most, until the queue runs low: who was not told yet that a receive of its own is free again sends less, and one
+/// burst in ten was too small.
+const BURSTS: usize = 6;
 /// Echoes that the greedy one has under way.
 const WINDOW: u64 = 128;
 
@@ -268,8 +271,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         greedy_took.as_secs_f64(),
         quiet_took.as_secs_f64()
     );
-    let (chains, events) = burst(&mut client, &conns, &gate, &asleep)?;
-    println!("{device}: a burst of {chains} chains, the queue ran low {events} times");
+    let mut events = 0;
+    for _ in 0..BURSTS {
+        let (chains, told) = burst(&mut client, &conns, &gate, &asleep)?;
+        println!("{device}: a burst of {chains} chains, the queue ran low {told} times");
+        events = told;
+        if events > 0 {
+            break;
+        }
+    }
     for state in gate.shared_receives() {
         println!("the server's {state:?}");
     }
