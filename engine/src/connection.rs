@@ -299,6 +299,12 @@ impl Connection {
         }
     }
 
+    /// What was committed has left before its turn ended: the next frame begins a chain.
+    #[inline]
+    pub(crate) fn left(&mut self) {
+        self.window.flushed();
+    }
+
     /// A frame that ends at `end` arrived in turn number `turn`. Whether credit may be owed.
     #[inline]
     pub(crate) fn arrived(&mut self, tag: Tag, end: Position, turn: u64) -> Result<bool, Violation> {
@@ -333,6 +339,8 @@ impl Connection {
                 let held = self.holds.hold(&mut self.ledger, port, conn, &frame, body.len());
                 if frame.is_held() {
                     self.holds.keep(frame);
+                } else {
+                    port.release(conn, frame);
                 }
                 held
             }

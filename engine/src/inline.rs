@@ -319,7 +319,7 @@ impl<P: Provider, A: App> Inline<P, A> {
     /// handed to the application if `pick` returns `true`. That ends the turn at once: its accounts wait for the next, and
     /// so does what was sent before, for at most 8 such messages. Returns whether one was taken.
     ///
-    /// Messages with bulk, and those of providers with a device, are never shown.
+    /// Messages with bulk, those that came by send/recv, and those of a device beside shared memory are never shown.
     #[inline(always)]
     pub fn seek(&mut self, limit: Duration, pick: impl Pick<A>) -> bool {
         self.runner.seek(limit, pick)

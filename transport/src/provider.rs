@@ -276,6 +276,14 @@ pub trait Port: Debug {
         false
     }
 
+    /// Before the accounts of a run of `conn`: what was committed there leaves now, if a doorbell is needed for it, nothing
+    /// else is to be sent and nothing else has come. Whether it left, all of it; [`Port::flush`] does the rest.
+    #[inline]
+    fn flush_answer(&mut self, conn: ConnId) -> bool {
+        let _ = conn;
+        false
+    }
+
     /// Shows the peers what was committed (clause 3). A failure closes the connection and comes by [`Port::poll`].
     fn flush(&mut self);
 

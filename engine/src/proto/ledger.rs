@@ -27,7 +27,7 @@ pub struct RxLedger {
     hold_receives: u64,
     posted: u64,
     told: Credit,
-    /// The peer may have written up to here, by what it was told.
+    /// The peer may have written up to here, by what it was told; 0 without a ring, where it is receives that limit it.
     limit: Position,
     /// From here on what arrived is worth a word: a quarter of the ring. 0 when a quarter of the receives is.
     worth: Position,
@@ -85,7 +85,7 @@ impl RxLedger {
             hold_receives: if negotiated.rx_shared { 0 } else { hold_receives(arrivals, hold_percent) },
             posted: arrivals,
             told: Credit { bytes: Position(0), arrivals },
-            limit: Position(ring_bytes),
+            limit: Position(0),
             worth: Position(0),
             untold: 0,
             fresh: 0,
@@ -95,7 +95,7 @@ impl RxLedger {
             ring: negotiated.path == DataPath::Ring,
             arrivals_count: negotiated.arrivals_count,
         };
-        ledger.look();
+        ledger.told();
         ledger
     }
 
@@ -103,8 +103,7 @@ impl RxLedger {
     #[must_use]
     pub fn beginning_at(mut self, first: Position) -> Self {
         (self.arrived, self.freed, self.told.bytes) = (first, first, first);
-        self.limit = first.plus(self.ring_bytes);
-        self.look();
+        self.told();
         self
     }
 
@@ -116,13 +115,8 @@ impl RxLedger {
     #[inline]
     pub fn handle_arrival(&mut self, end: Position) -> Result<(), Violation> {
         self.handle_receive();
-        if !self.ring {
-            // No position, but a sign of life.
-            self.arrived.0 += 1;
-            return Ok(());
-        }
-        if end == self.arrived {
-            return Err(Violation::Overrun { bytes: 0 });
+        if !self.ring || end == self.arrived {
+            return self.handle_off_ring(Position(0));
         }
         self.handle_run(end)
     }
@@ -143,19 +137,29 @@ impl RxLedger {
     }
 
     /// Frames arrived one behind the other, up to `end`, as [`RxLedger::handle_arrival`] says of each. May be said again,
-    /// for none.
+    /// for none. Without a ring `end` says nothing.
     ///
     /// # Errors
     /// As [`RxLedger::handle_arrival`].
     #[inline]
     pub fn handle_run(&mut self, end: Position) -> Result<(), Violation> {
         if end > self.limit || end < self.arrived {
-            return Err(Violation::Overrun { bytes: end.since(self.limit) });
+            return self.handle_off_ring(end);
         }
         self.arrived = end;
         if self.held.is_empty() {
             self.freed = end;
         }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn handle_off_ring(&mut self, end: Position) -> Result<(), Violation> {
+        if self.ring {
+            return Err(Violation::Overrun { bytes: end.since(self.limit) });
+        }
+        // A sign of life all the same.
+        self.arrived.0 += 1;
         Ok(())
     }
 
@@ -282,15 +286,18 @@ impl RxLedger {
         if planted::is(Bug::InventedReceives) {
             self.told.arrivals += 1;
         }
-        self.limit = self.told.bytes.plus(self.ring_bytes);
-        self.look();
+        self.told();
         self.told
     }
 
     /// The peer was told something.
-    fn look(&mut self) {
-        let worth = self.told.bytes.plus(self.ring_bytes.div_ceil(4));
-        self.worth = if self.ring { worth } else { Position(u64::MAX) };
+    fn told(&mut self) {
+        let behind = |bytes: u64| self.told.bytes.plus(bytes);
+        (self.limit, self.worth) = if self.ring {
+            (behind(self.ring_bytes), behind(self.ring_bytes.div_ceil(4)))
+        } else {
+            (Position(0), Position(u64::MAX))
+        };
         self.look_at_receives();
     }
 

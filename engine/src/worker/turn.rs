@@ -111,6 +111,10 @@ impl<P: Port, A: App> Worker<P, A> {
             }
             let Some(run) = sought else {
                 *sought = port.next_run(limit);
+                if sought.as_ref().is_some_and(|run| !run.is_in_ring()) {
+                    Self::receive_sought_on(port, app, conns, sought, now);
+                    return Some(false);
+                }
                 // Nothing may mean that everybody was asked since the last time.
                 if sought.is_none() && std::mem::replace(&mut rounds, 1) == 1 {
                     return None;
@@ -145,6 +149,17 @@ impl<P: Port, A: App> Worker<P, A> {
         if std::mem::take(&mut conns.cut) {
             Self::end_sought(port, conns, sought, Ok(()), now);
         }
+        Self::receive_sought_on(port, app, conns, sought, now)
+    }
+
+    #[cold]
+    fn receive_sought_on<Q: Port>(
+        port: &mut Q,
+        app: &mut A,
+        conns: &mut ConnTable<Connection>,
+        sought: &mut Option<Run>,
+        now: Time,
+    ) -> usize {
         sought.take().map_or(0, |run| Self::receive_run(port, app, conns, run, now))
     }
 
@@ -244,18 +259,33 @@ impl<P: Port, A: App> Worker<P, A> {
         let (conn, mut outcome) = (run.conn(), Ok(()));
         let mut io = Io { port, conns, now };
         io.conns.cut = false;
-        while let Some(frame) = run.next_frame() {
+        if !run.is_in_ring() {
+            outcome = Self::receive_numbered(app, &mut io, &mut run);
+        }
+        while !io.conns.cut
+            && let Some(frame) = run.next_frame()
+        {
             if let Some(message) = plain(conn, &frame) {
                 app.message(&mut io, conn, message);
             } else {
                 outcome = Self::other_of_run(app, &mut io, conn, &frame);
             }
-            if io.conns.cut {
-                break;
-            }
         }
         Self::end_run(port, conns, &run, outcome, now);
         run.taken() as usize
+    }
+
+    /// Hands out all of a run whose frames have numbers, which none may be taken without a look at.
+    #[inline(never)]
+    fn receive_numbered<Q: Port>(app: &mut A, io: &mut Io<'_, Q>, run: &mut Run) -> Result<(), Violation> {
+        let conn = run.conn();
+        let mut outcome = Ok(());
+        while !io.conns.cut
+            && let Some(frame) = run.next_frame()
+        {
+            outcome = Self::other_of_run(app, io, conn, &frame);
+        }
+        outcome
     }
 
     #[inline(always)]
@@ -272,7 +302,14 @@ impl<P: Port, A: App> Worker<P, A> {
         let turn = conns.turn;
         // The application has seen the frames: what this frees is given back by the turn's settling.
         let owes = match conns.peek(conn) {
-            Some(connection) => outcome.and_then(|()| connection.read(run.end(), turn)),
+            Some(connection) => {
+                let owes = outcome.and_then(|()| connection.read(run.end(), turn));
+                // Credit that is owed rides along with the answers.
+                if owes == Ok(false) && port.flush_answer(conn) {
+                    connection.left();
+                }
+                owes
+            }
             None => outcome.map(|()| false),
         };
         if owes == Ok(true) {

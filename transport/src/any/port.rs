@@ -419,6 +419,11 @@ impl Port for AnyPort {
     }
 
     #[inline]
+    fn flush_answer(&mut self, conn: ConnId) -> bool {
+        route!(self.as_mut, conn, |port, id| port.flush_answer(id), else false)
+    }
+
+    #[inline]
     fn flush(&mut self) {
         for_used!(self.as_mut, |port, _number| port.flush());
     }

@@ -9,6 +9,9 @@ use crate::{
     sync::{prefetch::prefetch_to_read, publish::observe},
 };
 
+/// What frames remember that lie in a ring, where nothing is posted again when one is released.
+pub(crate) const IN_RING: u32 = u32::MAX >> 1;
+
 /// Frames of one connection that lie open in memory, one behind the other.
 ///
 /// Comes from [`Port::next_run`](crate::Port::next_run) and goes back to [`Port::end_run`](crate::Port::end_run): the
@@ -27,10 +30,14 @@ pub struct Run {
     is_stopped: bool,
     /// Its frames fill it up to `limit`, whatever lies there.
     is_whole: bool,
+    /// For its frames to remember; how many of them were kept, and where the last of those ends.
+    slot: u32,
+    kept: Cell<u32>,
+    kept_to: Cell<u64>,
     region: Rc<Region>,
 }
 
-/// Where a ring is in its region: its first byte, and what masks a position.
+/// Where a ring is in its region: its first byte, and what masks a position. Slots are one that is never wrapped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingPlace {
     pub(crate) base: NonNull<u8>,
@@ -42,17 +49,16 @@ pub(crate) struct RingPlace {
 pub struct Lent<'a> {
     word: FrameWord,
     payload: &'a [u8],
-    end: Position,
-    region: &'a Rc<Region>,
-    kept: Cell<bool>,
+    /// As it is behind this frame.
+    run: &'a Run,
 }
 
 impl Run {
     /// At most `left` frames, the first at position `at`; the peer may have written up to `limit`.
     ///
     /// # Safety
-    /// `ring` is a ring that is mapped twice, back to back, in `region`; its mask clears what is no multiple of 16. The
-    /// peer alone writes it, atomically where a word may be; a frame that it published it leaves alone until the credit
+    /// `place` is a ring that is mapped twice, back to back, in `region`, or has everything up to `limit` and a word more in
+    /// it; its mask clears what is no multiple of 16. The peer alone writes it, atomically where a word may be; a frame that it published it leaves alone until the credit
     /// for it was returned, by the protocol that the trust in the peer rests on.
     #[inline]
     pub(crate) unsafe fn new(
@@ -75,6 +81,9 @@ impl Run {
             stopped: 0,
             is_stopped: false,
             is_whole: false,
+            slot: IN_RING,
+            kept: Cell::new(0),
+            kept_to: Cell::new(0),
             region,
         }
     }
@@ -95,6 +104,21 @@ impl Run {
         self
     }
 
+    /// The same, of frames that lie in `slot`.
+    #[cfg(feature = "verbs")]
+    #[inline]
+    pub(crate) const fn in_slot(mut self, slot: u32) -> Self {
+        self.slot = slot;
+        self
+    }
+
+    /// How many of its frames were kept.
+    #[cfg(feature = "verbs")]
+    #[inline]
+    pub(crate) const fn kept(&self) -> u32 {
+        self.kept.get()
+    }
+
     /// Bytes of it that were not taken, of a [whole](Run::whole) one.
     #[cfg(feature = "verbs")]
     #[inline]
@@ -107,6 +131,14 @@ impl Run {
     #[inline]
     pub(crate) const fn is_stopped(&self) -> bool {
         self.is_stopped
+    }
+
+    /// Whether its frames have positions; those in slots have numbers, see
+    /// [`Negotiated::numbered`](crate::Negotiated::numbered).
+    #[inline]
+    #[must_use]
+    pub const fn is_in_ring(&self) -> bool {
+        self.slot == IN_RING
     }
 
     /// Whose frames they are.
@@ -166,7 +198,7 @@ impl Run {
             reason = "masked by the ring's size, which is below 2 GiB"
         )]
         let offset = (self.at & self.place.mask) as usize;
-        // SAFETY: the mask keeps the offset inside the ring, 16 bytes from its end at least.
+        // SAFETY: inside the ring, 16 bytes from its end at least, by the mask; or at most at `limit`, see `new`.
         let first = unsafe { self.place.base.add(offset) };
         // SAFETY: mapped while `region` lives, aligned to 16 by the mask; the peer writes a word atomically.
         let first_word = unsafe { std::sync::atomic::AtomicU64::from_ptr(first.as_ptr().cast()) };
@@ -190,7 +222,7 @@ impl Run {
         // SAFETY: contiguous for a whole ring by its second view, and a frame is no longer, by the check above.
         // Published, so written; nobody writes it before the credit for it is returned, by `new`.
         let payload = unsafe { std::slice::from_raw_parts(payload.as_ptr(), word.payload_bytes()) };
-        Some(Lent { word, payload, end: Position(end), region: &self.region, kept: Cell::new(false) })
+        Some(Lent { word, payload, run: self })
     }
 }
 
@@ -213,17 +245,20 @@ impl Lent<'_> {
     #[inline]
     #[must_use]
     pub const fn end(&self) -> Position {
-        self.end
+        self.run.end()
     }
 
     /// The same frame for longer than its turn, once; to be released by itself then.
     #[must_use]
     pub fn keep(&self) -> Option<RxFrame> {
-        if self.kept.replace(true) {
+        let run = self.run;
+        // No frame ends at 0.
+        if run.kept_to.replace(run.at) == run.at {
             return None;
         }
+        run.kept.set(run.kept.get() + 1);
         let bytes = NonNull::from(self.payload).cast();
         // SAFETY: the payload lies in `region`, and stays as it is until it is released, by `Run::new`.
-        Some(unsafe { RxFrame::lend(self.region, bytes, self.word, self.end, 0) })
+        Some(unsafe { RxFrame::lend(&run.region, bytes, self.word, run.end(), run.slot) })
     }
 }

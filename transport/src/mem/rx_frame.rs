@@ -64,7 +64,7 @@ impl RxFrame {
         self.tag
     }
 
-    /// The position after this frame in its ring; 0 on the send/recv path.
+    /// The position after this frame in its ring; on the send/recv path it says nothing.
     #[inline]
     #[must_use]
     pub const fn end(&self) -> Position {

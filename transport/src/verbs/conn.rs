@@ -145,6 +145,7 @@ impl Conn {
     }
 
     /// Whether frames that arrived are still handed out: not before the grant, nor after we closed it ourselves.
+    #[inline(always)]
     pub(crate) fn delivers(&self) -> bool {
         self.opened && !matches!(&self.phase, Phase::Closing(closing) if closing.is_local())
     }
@@ -164,7 +165,7 @@ impl Conn {
         let signalled = self.negotiated.path == DataPath::SendRecv;
         list.send(WrId::new(Kind::Grant, self.id, 0), from, Flags { signalled, inline: false });
         match list.post(&belongings.qp) {
-            Ok(()) if signalled => self.tx.posted_other(None),
+            Ok(()) if signalled => self.tx.posted_signal(None),
             Ok(()) => {}
             Err(error) => self.fail_post("ibv_post_send", error.errno, now),
         }
@@ -185,7 +186,7 @@ impl Conn {
         let flags = Flags { signalled: true, inline: false };
         list.write(WrId::new(Kind::Nudge, self.id, 0), nothing, nowhere, flags);
         match list.post(&belongings.qp) {
-            Ok(()) => self.tx.posted_other(None),
+            Ok(()) => self.tx.posted_signal(None),
             Err(error) => self.fail_post("ibv_post_send", error.errno, now),
         }
     }
@@ -248,12 +249,15 @@ impl Conn {
         Ok(None)
     }
 
-    /// The bytes of the chain that `done` brought into the ring, if it is nothing else and its frames may be handed out.
-    #[inline]
+    /// The bytes of the chain that `done` brought, if it is nothing else and its frames may be handed out.
+    #[inline(always)]
     pub(crate) fn chain(&self, done: &Completion) -> Option<u32> {
-        let is_chain =
-            done.with_imm && done.status == 0 && WrId::from_bits(done.wr_id).kind() == Some(Kind::Receive);
-        (is_chain && self.delivers() && !self.negotiated.checksum).then_some(done.imm)
+        let on_ring = self.negotiated.path == DataPath::Ring;
+        let is_chain = done.with_imm == on_ring
+            && done.status == 0
+            && WrId::from_bits(done.wr_id).kind() == Some(Kind::Receive);
+        let bytes = if on_ring { done.imm } else { done.bytes };
+        (is_chain && self.delivers() && !self.negotiated.checksum).then_some(bytes)
     }
 
     /// A piece of a transfer is done.

@@ -32,7 +32,7 @@ const _: () = assert!(POLL_BURST == POLL_BURST_INT as usize);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Completion {
     pub(crate) wr_id: u64,
-    /// `ibv_wc_status`; 0 is success. Only `wr_id`, `status`, `vendor` and `qp` hold otherwise.
+    /// `ibv_wc_status`; 0 is success. Of what follows, only `wr_id`, `status`, `vendor` and `qp` hold otherwise.
     pub(crate) status: u32,
     pub(crate) vendor: u32,
     /// Whether it is a receive that was completed by a write-with-immediate.
@@ -151,9 +151,7 @@ impl Cq {
             return Ok(());
         }
         let count = usize::try_from(count).map_err(|_| count.saturating_neg())?;
-        for done in scratch.0.iter().take(count) {
-            into.push(completion(done));
-        }
+        into.extend(scratch.0.iter().take(count).map(completion));
         Ok(())
     }
 
@@ -203,17 +201,17 @@ impl Drop for Cq {
 
 #[inline]
 fn completion(wc: &sys::ibv_wc) -> Completion {
-    if wc.status != 0 {
-        return Completion {
-            wr_id: wc.wr_id,
-            status: wc.status,
-            vendor: wc.vendor_err,
-            qp: wc.qp_num,
-            ..Completion::default()
-        };
-    }
     let with_imm = wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
-    // SAFETY: both members are u32, so reading either is defined; its meaning is decided by `with_imm`.
+    // SAFETY: both members are u32, and the scratch was zeroed, so reading either is defined; its meaning is decided by
+    // `with_imm`.
     let imm = u32::from_be(unsafe { wc.imm_data_invalidated_rkey_union.imm_data });
-    Completion { wr_id: wc.wr_id, status: 0, vendor: 0, with_imm, imm, bytes: wc.byte_len, qp: wc.qp_num }
+    Completion {
+        wr_id: wc.wr_id,
+        status: wc.status,
+        vendor: wc.vendor_err,
+        with_imm,
+        imm,
+        bytes: wc.byte_len,
+        qp: wc.qp_num,
+    }
 }

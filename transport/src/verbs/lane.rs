@@ -12,6 +12,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     ConnId, DataPath, Hello, Loan, Negotiated, PortConfig, PortError, Receives, RejectReason, Trust,
+    frame::FRAME_WORD_BYTES,
     hello::Feature,
     proof::Session,
     verbs::{
@@ -212,7 +213,9 @@ impl Lane {
         let transmit = Shape::Ring { bytes: wiring.negotiated.tx_ring_bytes as usize };
         let mut tx = shared.rings.take(transmit, End::Transmit)?;
         let tx_registration = tx.registered(pd)?;
-        let slab_bytes = (usize::from(config.arrivals) + GOODBYE) * config.slot_bytes as usize;
+        // And a word: a run looks for a frame behind the last.
+        let slots = usize::from(config.arrivals) + GOODBYE;
+        let slab_bytes = slots * config.slot_bytes as usize + FRAME_WORD_BYTES;
         let (shape, purpose) = match wiring.negotiated.path {
             DataPath::Ring => (Shape::Ring { bytes: config.ring_bytes as usize }, Purpose::ReceiveRing),
             DataPath::SendRecv => (Shape::Slab { bytes: slab_bytes }, Purpose::Local),

@@ -15,7 +15,7 @@ use rustix::event::epoll;
 use crate::{
     AccessError, Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, PortConfig, PortCounters,
     PortError, Position, Refused, Staged, Tag, Time, Violation,
-    mem::{Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame},
+    mem::{Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame, run::IN_RING},
     provider::{Port, Waker},
     sync::Doorbell,
     verbs::{
@@ -29,7 +29,6 @@ use crate::{
         qp::{RecvList, SendList},
         rings::{End, Room, Shape},
         runs::Begun,
-        rx,
         slots::{Place, SharedSlots},
         wr_id::WrId,
     },
@@ -74,6 +73,8 @@ pub struct VerbsPort {
     pub(super) reservation: Option<(ConnId, usize)>,
     /// Connections with staged chains, READs to post, receives to post, deadlines.
     pub(super) dirty: Vec<usize>,
+    /// Whether something left since the last flush.
+    answered: bool,
     pub(super) pulling: Vec<usize>,
     pub(super) owing: Vec<usize>,
     pub(super) waiting: Vec<usize>,
@@ -154,6 +155,7 @@ impl VerbsPort {
             emptied: 0,
             reservation: None,
             dirty: Vec::with_capacity(connections),
+            answered: false,
             pulling: Vec::with_capacity(connections),
             owing: Vec::with_capacity(connections),
             waiting: Vec::with_capacity(connections),
@@ -368,11 +370,23 @@ impl Port for VerbsPort {
         Ok(Some(open.tx.commit(staged.payload_bytes, staged.tag, staged.chain)))
     }
 
+    #[inline]
+    fn flush_answer(&mut self, conn: ConnId) -> bool {
+        let is_last = self.harvest_at == self.harvest.len() && self.emptied >= self.cqs.len();
+        if !is_last || self.dirty.as_slice() != [conn.index() as usize] {
+            return false;
+        }
+        self.answered = true;
+        self.flush_dirty();
+        self.dirty.is_empty()
+    }
+
     fn flush(&mut self) {
         self.reservation = None;
-        if self.dirty.is_empty() {
+        if self.dirty.is_empty() && !self.answered {
             self.repost_many();
         } else {
+            self.answered = false;
             self.flush_dirty();
             self.repost();
         }
@@ -396,7 +410,7 @@ impl Port for VerbsPort {
     #[inline]
     fn release(&mut self, conn: ConnId, frame: RxFrame) {
         self.reservation = None;
-        if frame.slot() == rx::IN_RING {
+        if frame.slot() == IN_RING {
             return;
         }
         if let Some(place) = Place::parse(frame.slot()) {
@@ -405,10 +419,9 @@ impl Port for VerbsPort {
         let index = conn.index() as usize;
         let slot = self.slots.get_mut(index).and_then(|slot| slot.conn.as_deref_mut());
         let Some(open) = slot.filter(|open| open.id == conn) else { return };
-        let qp = open.belongings.as_ref().map(|belongings| &belongings.qp);
-        if let Err(errno) = open.rx.release(frame, qp, conn, &mut self.recvs) {
-            open.fail_post("ibv_post_recv", errno, self.now);
-            self.waiting.push(index);
+        open.rx.release(frame);
+        if open.rx.owes() && !std::mem::replace(&mut open.is_owing, true) {
+            self.owing.push(index);
         }
     }
 

@@ -196,7 +196,7 @@ impl Pulls {
                 }
                 Err(error) => return Err(error.errno),
             }
-            tx.posted_other(Some((slot, bytes)));
+            tx.posted_signal(Some((slot, bytes)));
             pull.posted += u64::from(bytes);
             self.outstanding += 1;
             if pull.posted < pull.len {

@@ -1,4 +1,4 @@
-//! The short way of a poll: chains in a ring are read where they landed, without an event for each frame.
+//! The short way of a poll: chains are read where they landed, in the ring or in a slot, without an event for each frame.
 //!
 //! Chains and everything else come from the same completions, in their order: what is no chain stays where it is until a poll.
 
@@ -18,6 +18,7 @@ pub(super) struct Begun {
     /// Bytes that were not read, and all of them.
     left: u32,
     bytes: u32,
+    slot: u32,
 }
 
 impl VerbsPort {
@@ -27,10 +28,10 @@ impl VerbsPort {
         if limit == 0 || self.walking.is_some() {
             return None;
         }
-        if let Some(Begun { conn, left, .. }) = self.begun {
+        if let Some(Begun { conn, left, slot, .. }) = self.begun {
             let open = conn_in(&mut self.slots, conn).filter(|open| open.delivers());
             if let Some(run) = open.and_then(|open| open.rx.run(conn, left, limit)) {
-                return Some(run);
+                return Some(run.in_slot(slot));
             }
             self.begun = None;
         }
@@ -48,14 +49,15 @@ impl VerbsPort {
             return None;
         };
         let bytes = if id.is_of(conn.id) { conn.chain(&done)? } else { return None };
-        let run = conn.rx.run(conn.id, bytes, limit)?;
-        conn.rx.began_run();
-        if !std::mem::replace(&mut conn.is_owing, true) {
-            self.owing.push(id.index());
+        let slot = conn.rx.begin_run(id.slot(), bytes)?;
+        let run = conn.rx.run(conn.id, bytes, limit)?.in_slot(slot);
+        if done.with_imm {
+            counters.receives_with_imm += 1;
+        } else {
+            counters.receives += 1;
         }
-        counters.receives_with_imm += 1;
         self.harvest_at += 1;
-        self.begun = Some(Begun { conn: conn.id, left: bytes, bytes });
+        self.begun = Some(Begun { conn: conn.id, left: bytes, bytes, slot });
         Some(run)
     }
 
@@ -81,7 +83,11 @@ impl VerbsPort {
             return;
         }
         counters.frames_received += u64::from(run.taken());
-        match conn.rx.end_run(run, begun.bytes) {
+        let ended = conn.rx.end_run(run, begun.bytes, begun.slot);
+        if conn.rx.owes() && !std::mem::replace(&mut conn.is_owing, true) {
+            self.owing.push(index);
+        }
+        match ended {
             Ok(0) => {}
             Ok(left) => self.begun = Some(Begun { left, ..begun }),
             Err(violation) => self.begin_close(index, violation.into(), self.now),

@@ -1,15 +1,18 @@
 //! The receiving half of a connection: chains are walked frame by frame and lent where they landed.
 //!
-//! Ring path: a write-with-immediate says how many bytes followed the last one; its receive is posted again at
-//! once. Send/recv path: a SEND fills a slot, which is posted again when the last of its frames was released. The slots
-//! are the connection's own, or those of all (`slots`).
+//! Ring path: a write-with-immediate says how many bytes followed the last one; its receive may be posted again at
+//! once. Send/recv path: a SEND fills a slot, which may be posted again when the last of its frames was released. The slots
+//! are the connection's own, or those of all (`slots`). Both are posted many at a time, behind what is sent.
 
 use std::{rc::Rc, sync::Arc};
 
 use crate::{
     ConnId, DataPath, FrameWord, Negotiated, Position, Violation,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
-    mem::{Region, Run, RxFrame, run::RingPlace},
+    mem::{
+        Region, Run, RxFrame,
+        run::{IN_RING, RingPlace},
+    },
     share::Share,
     verbs::{
         qp::{LocalBytes, Qp, RecvList, receive_id},
@@ -22,8 +25,8 @@ use crate::{
 /// One receive more than the peer may use for chains: for its goodbye.
 pub(crate) const GOODBYE: usize = 1;
 
-/// What a frame remembers that lies in the ring: nothing is posted again when it is released.
-pub(crate) const IN_RING: u32 = u32::MAX >> 1;
+/// What a run that is handed out counts as in its slot: more than there can be frames.
+const RUN: u32 = 1 << 31;
 
 /// A chain that is being handed out.
 #[derive(Clone, Copy, Debug)]
@@ -54,19 +57,21 @@ pub(crate) struct Rx {
     lkey: u32,
     sharing: Option<Box<Sharing>>,
     path: DataPath,
-    /// Where the ring is, if there is one.
-    ring: Option<RingPlace>,
+    /// Where the ring is, or the slots that are its own.
+    place: Option<RingPlace>,
     ring_bytes: usize,
     slot_bytes: usize,
+    chain_bytes_max: u32,
     frame_bytes_max: usize,
-    /// Up to where the ring was walked.
+    /// Up to where the ring was walked, or the slots by a run.
     position: Position,
     walk: Option<Walk>,
-    /// Frames of each slot that were lent and not released.
+    /// Frames of each slot that were lent and not released; and slots of which all were.
     lent: Vec<u32>,
+    free: Vec<u16>,
     /// Receives posted since the beginning, the grant's aside.
     arrivals: u64,
-    /// Receives that completed and are not posted again yet (ring path); and how many of them may wait.
+    /// Receives that may be posted again and are not yet; and how many of them may wait.
     owed: u32,
     late: u32,
 }
@@ -88,10 +93,21 @@ impl Rx {
             None => (None, Shape::Slab { bytes: 0 }),
         };
         let ring_bytes = negotiated.rx_ring_bytes as usize;
-        let ring = memory.as_ref().filter(|_| negotiated.path == DataPath::Ring).map(|memory| RingPlace {
-            base: memory.at(0, 2 * ring_bytes),
-            mask: (ring_bytes - 1) as u64 & !(FRAME_ALIGN as u64 - 1),
+        let slot_bytes = negotiated.rx_slot_bytes as usize;
+        let aligned = !(FRAME_ALIGN as u64 - 1);
+        let place = memory.as_ref().map(|memory| match negotiated.path {
+            DataPath::Ring => {
+                RingPlace { base: memory.at(0, 2 * ring_bytes), mask: (ring_bytes - 1) as u64 & aligned }
+            }
+            DataPath::SendRecv => {
+                RingPlace { base: memory.at(0, slots * slot_bytes + FRAME_WORD_BYTES), mask: aligned }
+            }
         });
+        // A longer one could run past the second view of the ring.
+        let chain_bytes_max = match negotiated.path {
+            DataPath::Ring => negotiated.rx_ring_bytes / 4,
+            DataPath::SendRecv => negotiated.rx_slot_bytes,
+        };
         let sharing = queue.map(|queue| {
             let extra_max = u32::from(queue.sizes.most - queue.sizes.guaranteed);
             let share = Share::new(negotiated.rx_arrivals, extra_max);
@@ -103,13 +119,15 @@ impl Rx {
             lkey,
             sharing,
             path: negotiated.path,
-            ring,
+            place,
             ring_bytes,
-            slot_bytes: negotiated.rx_slot_bytes as usize,
+            slot_bytes,
+            chain_bytes_max,
             frame_bytes_max: negotiated.rx_frame_bytes_max as usize,
             position: Position(0),
             walk: None,
             lent: vec![0; slots],
+            free: Vec::with_capacity(slots),
             arrivals: negotiated.rx_arrivals.into(),
             owed: 0,
             late: negotiated.rx_arrivals / 8,
@@ -164,38 +182,53 @@ impl Rx {
         Some(Arc::clone(&sharing.queue))
     }
 
-    /// The frames of a chain of `bytes`, at most `limit` of them, which has just arrived in the ring or whose rest it is.
-    /// `None` where there is no ring, and for what [`Rx::arrived`] refuses.
-    #[inline]
-    pub(crate) fn run(&self, conn: ConnId, bytes: u32, limit: usize) -> Option<Run> {
-        let memory = self.memory.as_ref()?;
-        if bytes == 0 || bytes as usize > self.ring_bytes / 4 {
+    /// A chain of `bytes` arrived, which will be handed out by runs. What its frames remember; `None` where receives are
+    /// shared, and for what [`Rx::arrived`] refuses.
+    #[inline(always)]
+    pub(crate) fn begin_run(&mut self, slot: u16, bytes: u32) -> Option<u32> {
+        if bytes == 0 || bytes > self.chain_bytes_max || self.place.is_none() {
             return None;
         }
-        let place = self.ring?;
+        if self.path == DataPath::Ring {
+            self.owed += 1;
+            return Some(IN_RING);
+        }
+        *self.lent.get_mut(usize::from(slot))? += RUN;
+        self.position = Position(u64::from(slot) * self.slot_bytes as u64);
+        Some(slot.into())
+    }
+
+    /// The frames of what is left of that chain, `bytes`, at most `limit` of them.
+    #[inline(always)]
+    pub(crate) fn run(&self, conn: ConnId, bytes: u32, limit: usize) -> Option<Run> {
+        let (memory, place) = (self.memory.as_ref()?, self.place?);
         let span = (self.position.0, self.position.0 + u64::from(bytes));
         let left = u32::try_from(limit).unwrap_or(u32::MAX);
-        // SAFETY: a ring of our own, mapped twice by its region. The peer's device alone writes it. A completion said that
-        // these bytes arrived, and the peer writes them again only after it was credited with them, which is after the run
-        // has ended: the trust that `Negotiated` and the guide name.
+        // SAFETY: a ring of our own, mapped twice by its region, or slots, of which the span is in one (`begin_run`). The
+        // peer's device alone writes them. A completion said that these bytes arrived, and they are written again only after
+        // the peer was credited with them, or the slot was posted, which is after the run has ended: the trust that
+        // `Negotiated` and the guide name.
         Some(unsafe { Run::new(conn, memory, place, span, self.frame_bytes_max, left) }.whole())
     }
 
-    /// A run was begun with a receive that has just completed.
-    #[inline]
-    pub(crate) const fn began_run(&mut self) {
-        self.owed += 1;
-    }
-
-    /// The frames that were taken from `run` have been read. The bytes of those that are left.
+    /// The frames that were taken from `run` have been read, of a chain for which `slot` stands. The bytes of those that are
+    /// left.
     ///
     /// # Errors
     /// What is wrong with the chain.
     #[inline]
-    pub(crate) fn end_run(&mut self, run: &Run, chain_bytes: u32) -> Result<u32, Violation> {
+    pub(crate) fn end_run(&mut self, run: &Run, chain_bytes: u32, slot: u32) -> Result<u32, Violation> {
         self.position = run.end();
+        let rest = run.rest();
+        if let Some(lent) = self.lent.get_mut(slot as usize) {
+            *lent += run.kept();
+            if rest == 0 {
+                *lent -= RUN;
+                self.free(slot);
+            }
+        }
         if !run.is_stopped() {
-            return Ok(run.rest());
+            return Ok(rest);
         }
         Err(match run.broken(run.end().0) {
             Some(violation @ Violation::FrameLength { .. }) => violation,
@@ -302,12 +335,24 @@ impl Rx {
         self.owed > self.late
     }
 
-    /// Posts the receives that completed again (ring path).
+    /// A slot may be posted again, if none of its frames is lent.
+    #[inline]
+    fn free(&mut self, slot: u32) {
+        if self.lent.get(slot as usize) == Some(&0)
+            && let Ok(slot) = u16::try_from(slot)
+        {
+            self.free.push(slot);
+            self.owed += 1;
+        }
+    }
+
+    /// Posts the receives again that may be.
     pub(crate) fn repost(&mut self, qp: &Qp, conn: ConnId, list: &mut RecvList) -> Result<(), i32> {
         while self.owed > 0 {
             let mut count = 0;
             while count < self.owed && !list.is_full() {
-                list.push(receive_id(conn, 0), None);
+                let slot = self.free.pop();
+                list.push(receive_id(conn, slot.unwrap_or(0)), slot.and_then(|slot| self.slot(slot)));
                 count += 1;
             }
             list.post(qp).map_err(|error| error.errno)?;
@@ -317,32 +362,22 @@ impl Rx {
         Ok(())
     }
 
-    /// A frame came back. Posts its slot again when it was the last one of it.
-    pub(crate) fn release(
-        &mut self,
-        frame: RxFrame,
-        qp: Option<&Qp>,
-        conn: ConnId,
-        list: &mut RecvList,
-    ) -> Result<(), i32> {
+    /// Where a slot is that is our own.
+    fn slot(&self, slot: u16) -> Option<LocalBytes> {
+        let place = self.memory.as_ref()?.at(usize::from(slot) * self.slot_bytes, self.slot_bytes);
+        let bytes = u32::try_from(self.slot_bytes).unwrap_or(u32::MAX);
+        Some(LocalBytes { address: place.as_ptr().addr() as u64, bytes, lkey: self.lkey })
+    }
+
+    /// A frame came back. Its slot may be posted again when it was the last one of it.
+    pub(crate) fn release(&mut self, frame: RxFrame) {
         let slot = frame.slot();
         drop(frame);
-        let slot = u16::try_from(slot).unwrap_or(u16::MAX);
-        let walked = self.walking() != Some(slot.into());
-        let Some(lent) = self.lent.get_mut(usize::from(slot)) else { return Ok(()) };
+        let Some(lent) = self.lent.get_mut(slot as usize) else { return };
         *lent = lent.saturating_sub(1);
-        if *lent > 0 || !walked {
-            return Ok(());
+        if self.walking() != Some(slot) {
+            self.free(slot);
         }
-        let Some(qp) = qp else { return Ok(()) };
-        let Some(memory) = &self.memory else { return Ok(()) };
-        let place = memory.at(usize::from(slot) * self.slot_bytes, self.slot_bytes);
-        let bytes = u32::try_from(self.slot_bytes).unwrap_or(u32::MAX);
-        let into = LocalBytes { address: place.as_ptr().addr() as u64, bytes, lkey: self.lkey };
-        list.push(receive_id(conn, slot), Some(into));
-        list.post(qp).map_err(|error| error.errno)?;
-        self.arrivals += 1;
-        Ok(())
     }
 }
 
@@ -383,7 +418,7 @@ mod tests {
         };
         let terms =
             Negotiated::settle("verbs", &caps, &PortConfig::default(), &hello, &hello).expect("fair terms");
-        let bytes = if ring { RING } else { 5 * SLOT };
+        let bytes = if ring { RING } else { 5 * SLOT + 8 };
         let fd = rustix::fs::memfd_create("rx", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
         rustix::fs::ftruncate(&fd, 2 * u64::from(RING)).expect("two rings of room");
         // The second mapping stands for the peer's device.
@@ -466,11 +501,55 @@ mod tests {
             frames.push(frame);
         }
         assert_eq!((frames.len(), rx.lent[2]), (3, 3));
-        let mut list = RecvList::new(1);
         for pick in [1, 0, 0] {
-            let frame = frames.remove(pick);
-            rx.release(frame, None, ConnId::new(0, 0), &mut list).expect("nothing to post to");
+            assert!(rx.free.is_empty());
+            rx.release(frames.remove(pick));
         }
-        assert_eq!(rx.lent[2], 0);
+        assert_eq!((rx.lent[2], &*rx.free), (0, &[2][..]));
+    }
+
+    /// R47: the same of a slot that is read by runs, with a frame that is kept; released before or after the run's end.
+    #[test]
+    fn r47_a_slot_is_kept_until_its_run_ends() {
+        for early in [true, false] {
+            let (mut rx, device) = rx(DataPath::SendRecv);
+            for at in [0, 16, 32] {
+                write(&device, 2 * SLOT as usize + at, word(8));
+            }
+            let slot = rx.begin_run(2, 48).expect("fair");
+            let conn = ConnId::new(0, 0);
+            let mut first = rx.run(conn, 48, 2).expect("a run").in_slot(slot);
+            let kept = first.next_frame().expect("a frame").keep().expect("not kept before");
+            assert_eq!(first.next_frame().expect("a frame").payload().len(), 8);
+            assert!(first.next_frame().is_none(), "two were asked for");
+            assert_eq!(rx.end_run(&first, 48, slot), Ok(16));
+            let mut late = Some(kept);
+            if early {
+                rx.release(late.take().expect("kept"));
+            }
+            assert!(!rx.owes(), "its run is not over");
+            let mut rest = rx.run(conn, 16, 2).expect("the rest").in_slot(slot);
+            assert!(rest.next_frame().is_some() && rest.next_frame().is_none());
+            assert_eq!(rx.end_run(&rest, 48, slot), Ok(0));
+            assert_eq!(rx.owes(), early);
+            late.into_iter().for_each(|frame| rx.release(frame));
+            assert_eq!((rx.lent[2], &*rx.free), (0, &[2][..]));
+        }
+    }
+
+    /// R46: chains in slots that lie are named by runs too, and what is no chain of ours is left to a poll.
+    #[test]
+    fn r46_runs_of_slots_that_lie_are_named() {
+        for (bits, bytes) in [(word(24), 16), (word(24), 17), (0, 32), (u64::MAX, SLOT)] {
+            let (mut rx, device) = rx(DataPath::SendRecv);
+            write(&device, SLOT as usize, bits);
+            let slot = rx.begin_run(1, bytes).expect("not looked at yet");
+            let mut run = rx.run(ConnId::new(0, 0), bytes, 9).expect("a run").in_slot(slot);
+            assert!(run.next_frame().is_none());
+            assert!(rx.end_run(&run, bytes, slot).is_err(), "{bits:#x} in {bytes} bytes");
+            assert!(!rx.owes());
+        }
+        let (mut rx, _device) = rx(DataPath::SendRecv);
+        assert_eq!((rx.begin_run(1, 0), rx.begin_run(1, SLOT + 1), rx.begin_run(9, 16)), (None, None, None));
     }
 }

@@ -60,6 +60,8 @@ pub(crate) struct Tx {
     head: Position,
     posted: Position,
     completed: Position,
+    /// Up to where the last signal says it.
+    signalled: Position,
     staged: Vec<Staged>,
     signals: VecDeque<Signal>,
     /// Chains posted and not yet given back by a signal.
@@ -92,6 +94,7 @@ impl Tx {
             head: Position(0),
             posted: Position(0),
             completed: Position(0),
+            signalled: Position(0),
             staged: Vec::with_capacity(entries as usize),
             // Every chain, every READ, the grant and the goodbye could be signalled.
             signals: VecDeque::with_capacity(entries as usize + reads + 2),
@@ -165,7 +168,7 @@ impl Tx {
     }
 
     /// Stages the reserved frame.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn commit(&mut self, payload_bytes: usize, tag: Tag, chain: Chain) -> Position {
         let word = FrameWord::new(payload_bytes, tag).bits().to_le();
         let Some(ring) = &self.ring else { return self.head };
@@ -245,15 +248,13 @@ impl Tx {
         self.posted = chain.at.plus(chain.bytes.into());
         self.in_flight += 1;
         self.unsignalled += 1;
-        let since = self.posted.since(self.signals.back().map_or(self.completed, |last| last.position));
+        let since = self.posted.since(self.signalled);
         // By count, and by bytes: a ring full of frames without a signal would never be given back. One that was lent goes
         // back when all of it has left.
         let signalled =
             self.unsignalled >= self.interval || since >= self.ring_bytes as u64 / 8 || (last && self.lends);
         if signalled {
-            let signal = Signal { position: self.posted, chains: self.unsignalled, transfer: None };
-            self.signals.push_back(signal);
-            self.unsignalled = 0;
+            self.posted_signal(None);
         }
         let flags = Flags { signalled, inline: chain.bytes <= self.inline_bytes };
         let id = WrId::new(Kind::Chain, conn, 0);
@@ -270,22 +271,23 @@ impl Tx {
     fn take_back(&mut self, before: (Position, u32, u32, usize), first: &usize, posted: usize) {
         let flagged: Vec<Signal> = self.signals.drain(before.3..).collect();
         (self.posted, self.in_flight, self.unsignalled) = (before.0, before.1, before.2);
+        self.signalled = self.signals.back().map_or(self.completed, |last| last.position);
         for chain in &self.staged[*first..*first + posted] {
             self.posted = chain.at.plus(chain.bytes.into());
             self.in_flight += 1;
             self.unsignalled += 1;
             if let Some(signal) = flagged.iter().find(|signal| signal.position == self.posted) {
                 self.signals.push_back(*signal);
-                self.unsignalled = 0;
+                (self.unsignalled, self.signalled) = (0, self.posted);
             }
         }
     }
 
-    /// A signalled work request that is no chain was posted: it gives back what went before it too.
-    pub(crate) fn posted_other(&mut self, transfer: Option<(u16, u32)>) {
+    /// A signalled work request is posted, a chain or not: it gives back what went before it too.
+    pub(crate) fn posted_signal(&mut self, transfer: Option<(u16, u32)>) {
         let signal = Signal { position: self.posted, chains: self.unsignalled, transfer };
         self.signals.push_back(signal);
-        self.unsignalled = 0;
+        (self.unsignalled, self.signalled) = (0, self.posted);
     }
 
     /// The oldest signalled piece of `transfer`, or the oldest that belongs to none, completed.
@@ -321,7 +323,7 @@ impl Tx {
             DataPath::SendRecv => list.send(id, from, flags),
         }
         list.post(qp).map_err(|error| error.errno)?;
-        self.posted_other(None);
+        self.posted_signal(None);
         Ok(())
     }
 
