@@ -2,10 +2,11 @@
 
 use gimmal_transport::ConnId;
 
-/// Slots by index; the two top bits of an index name the provider's pool. No hashing, no allocation but for growth.
+/// Slots by index, without hashing. The two top bits of an index name the provider's pool: here they are the lowest.
 #[derive(Debug)]
 pub(crate) struct ConnTable<T> {
-    pools: [Vec<Option<Entry<T>>>; 4],
+    /// Each on its own: a table that grows moves no connection.
+    entries: Vec<Option<Box<Entry<T>>>>,
     active: Vec<ConnId>,
     len: usize,
     /// Number of the turn, or of what else ends with a flush.
@@ -21,23 +22,25 @@ struct Entry<T> {
     value: T,
 }
 
+const POOL_BITS: u32 = 2;
+
 #[inline]
-fn place(conn: ConnId) -> (usize, usize) {
-    ((conn.index() >> 30) as usize, (conn.index() & 0x3fff_ffff) as usize)
+fn place(conn: ConnId) -> usize {
+    conn.index().rotate_left(POOL_BITS) as usize
 }
 
 impl<T> ConnTable<T> {
     pub(crate) fn new() -> Self {
-        Self { pools: [const { Vec::new() }; 4], active: Vec::new(), len: 0, turn: 0, cut: false }
+        Self { entries: Vec::new(), active: Vec::new(), len: 0, turn: 0, cut: false }
     }
 
     pub(crate) fn insert(&mut self, conn: ConnId, value: T) {
-        let (pool, index) = place(conn);
-        let pool = &mut self.pools[pool];
-        if pool.len() <= index {
-            pool.resize_with(index + 1, || None);
+        let index = place(conn);
+        if self.entries.len() <= index {
+            self.entries.resize_with(index + 1, || None);
         }
-        if pool[index].replace(Entry { generation: conn.generation(), active: false, value }).is_none() {
+        let entry = Box::new(Entry { generation: conn.generation(), active: false, value });
+        if self.entries[index].replace(entry).is_none() {
             self.len += 1;
         }
         self.active.reserve(self.len);
@@ -45,24 +48,23 @@ impl<T> ConnTable<T> {
 
     #[inline]
     fn entry(&mut self, conn: ConnId) -> Option<&mut Entry<T>> {
-        let (pool, index) = place(conn);
-        self.pools[pool].get_mut(index)?.as_mut().filter(|entry| entry.generation == conn.generation())
+        let entry = self.entries.get_mut(place(conn))?.as_deref_mut()?;
+        (entry.generation == conn.generation()).then_some(entry)
     }
 
     pub(crate) fn get(&self, conn: ConnId) -> Option<&T> {
-        let (pool, index) = place(conn);
-        let entry = self.pools[pool].get(index)?.as_ref()?;
+        let entry = self.entries.get(place(conn))?.as_deref()?;
         (entry.generation == conn.generation()).then_some(&entry.value)
     }
 
     /// The connection, which will be settled before the turn ends.
     #[inline]
     pub(crate) fn touch(&mut self, conn: ConnId) -> Option<&mut T> {
-        let (pool, index) = place(conn);
-        let entry = self.pools[pool]
-            .get_mut(index)?
-            .as_mut()
-            .filter(|entry| entry.generation == conn.generation())?;
+        // Not by `entry`: the list is touched while it is borrowed.
+        let entry = self.entries.get_mut(place(conn))?.as_deref_mut()?;
+        if entry.generation != conn.generation() {
+            return None;
+        }
         if !std::mem::replace(&mut entry.active, true) {
             self.active.push(conn);
         }
@@ -71,9 +73,8 @@ impl<T> ConnTable<T> {
 
     pub(crate) fn remove(&mut self, conn: ConnId) -> Option<T> {
         self.entry(conn)?;
-        let (pool, index) = place(conn);
         self.len -= 1;
-        self.pools[pool][index].take().map(|entry| entry.value)
+        self.entries[place(conn)].take().map(|entry| entry.value)
     }
 
     /// The `index`th of those touched since they were last settled.
@@ -87,8 +88,7 @@ impl<T> ConnTable<T> {
     #[inline]
     pub(crate) fn settle<R>(&mut self, index: usize, settle: impl FnOnce(&mut T) -> (R, bool)) -> Option<R> {
         let conn = *self.active.get(index)?;
-        let (pool, at) = place(conn);
-        let entry = self.pools[pool].get_mut(at).and_then(Option::as_mut);
+        let entry = self.entries.get_mut(place(conn)).and_then(Option::as_deref_mut);
         let Some(entry) = entry.filter(|entry| entry.generation == conn.generation()) else {
             self.active.swap_remove(index);
             return None;
@@ -112,11 +112,8 @@ impl<T> ConnTable<T> {
 
     /// Names all of them in `ids`.
     pub(crate) fn list(&self, ids: &mut Vec<ConnId>) {
-        let pools = (0u32..).zip(&self.pools);
-        ids.extend(pools.flat_map(|(pool, slots)| {
-            (0u32..).zip(slots).filter_map(move |(index, slot)| {
-                slot.as_ref().map(|entry| ConnId::new(pool << 30 | index, entry.generation))
-            })
+        ids.extend((0u32..).zip(&self.entries).filter_map(|(place, entry)| {
+            entry.as_ref().map(|entry| ConnId::new(place.rotate_right(POOL_BITS), entry.generation))
         }));
     }
 
