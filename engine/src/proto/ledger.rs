@@ -153,12 +153,13 @@ impl RxLedger {
         Ok(())
     }
 
+    /// An end that is nowhere in what the peer was given.
     #[inline(never)]
     fn handle_off_ring(&mut self, end: Position) -> Result<(), Violation> {
         if self.ring {
             return Err(Violation::Overrun { bytes: end.since(self.limit) });
         }
-        // A sign of life all the same.
+        // Without a ring there are no positions: a sign of life.
         self.arrived.0 += 1;
         Ok(())
     }

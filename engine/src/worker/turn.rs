@@ -111,6 +111,7 @@ impl<P: Port, A: App> Worker<P, A> {
             }
             let Some(run) = sought else {
                 *sought = port.next_run(limit);
+                // None of those may be taken without a look at its number.
                 if sought.as_ref().is_some_and(|run| !run.is_in_ring()) {
                     Self::receive_sought_on(port, app, conns, sought, now);
                     return Some(false);

@@ -58,8 +58,8 @@ impl Run {
     ///
     /// # Safety
     /// `place` is a ring that is mapped twice, back to back, in `region`, or has everything up to `limit` and a word more in
-    /// it; its mask clears what is no multiple of 16. The peer alone writes it, atomically where a word may be; a frame that it published it leaves alone until the credit
-    /// for it was returned, by the protocol that the trust in the peer rests on.
+    /// it; its mask clears what is no multiple of 16. The peer alone writes it, atomically where a word may be; a frame that
+    /// it published it leaves alone until the credit for it was returned, by the protocol that the trust in the peer rests on.
     #[inline]
     pub(crate) unsafe fn new(
         conn: ConnId,
