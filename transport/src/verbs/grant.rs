@@ -159,8 +159,7 @@ impl GrantPlaces {
     }
 
     fn local(&self, at: usize, bytes: u32) -> LocalBytes {
-        let address = self.page.region.at(at, bytes as usize).as_ptr().addr() as u64;
-        LocalBytes { address, bytes, lkey: self.page.registration.lkey() }
+        LocalBytes::of(&self.page.region, at, bytes, self.page.registration.lkey())
     }
 
     /// What arrived; called once, after its completion.

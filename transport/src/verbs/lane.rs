@@ -302,8 +302,12 @@ impl Wiring {
             return None;
         }
         let bytes = self.negotiated.rx_slot_bytes;
-        let place = self.rx.as_ref()?.region.at(usize::from(slot) * bytes as usize, bytes as usize);
-        Some(LocalBytes { address: place.as_ptr().addr() as u64, bytes, lkey: self.rx_lkey })
+        Some(LocalBytes::of(
+            &self.rx.as_ref()?.region,
+            usize::from(slot) * bytes as usize,
+            bytes,
+            self.rx_lkey,
+        ))
     }
 }
 

@@ -36,6 +36,7 @@ mod inspect;
 #[cfg(feature = "conformance")]
 mod knock;
 mod lane;
+mod lent_rings;
 mod link;
 mod listen;
 mod mailbox;

@@ -7,7 +7,7 @@ use crate::{
         close::Step,
         conn::{Phase, PostFailed},
         cq::{Completion, POLL_BURST},
-        port::{Slot, VerbsPort},
+        port::{Slot, VerbsPort, note_owing},
         slots::{Place, lend_slot},
         wr_id::WrId,
     },
@@ -141,9 +141,7 @@ impl VerbsPort {
             Ok(Some(event)) => batch.push(event),
             Err(reason) => return self.begin_close(index, reason, now),
         }
-        if conn.rx.owes() && !std::mem::replace(&mut conn.is_owing, true) {
-            self.owing.push(index);
-        }
+        note_owing(&mut self.owing, index, conn);
         if conn.rx.is_walking() {
             self.walking = Some(index);
         }

@@ -27,7 +27,7 @@ use crate::{
         mailbox::ControlHandle,
         pool,
         qp::{RecvList, SendList},
-        rings::{End, Room, Shape},
+        rings::Room,
         runs::Begun,
         slots::{Place, SharedSlots},
         wr_id::WrId,
@@ -36,8 +36,6 @@ use crate::{
 
 /// How long dropping a port waits for its queue pairs to be destroyed.
 const DROP_WAIT: Duration = Duration::from_secs(1);
-/// Transmit rings that wait here for whoever sends next; more wait with the control side, or go.
-const SPARE_RINGS: usize = 64;
 
 /// One place in the table.
 #[derive(Debug, Default)]
@@ -87,16 +85,10 @@ pub struct VerbsPort {
     /// The shared receives of each device.
     pub(super) shared: Vec<SharedSlots>,
     /// Registered transmit rings that nobody is lent.
-    spare: Vec<Room>,
+    pub(super) spare: Vec<Room>,
     pub(super) sends: SendList,
     pub(super) recvs: RecvList,
     pub(super) epoll: OwnedFd,
-}
-
-/// No memory for it: as if the device's queue were full.
-fn no_ring(error: PortError) -> Refused {
-    tracing::debug!(%error, "no transmit ring to lend");
-    Refused::Full
 }
 
 /// The connection `id`, if it is still the one in its slot.
@@ -108,7 +100,7 @@ pub(super) fn conn_in(slots: &mut [Slot], id: ConnId) -> Option<&mut Conn> {
 
 /// The connection `id`, if frames may travel on it.
 #[inline]
-fn open_in(slots: &mut [Slot], id: ConnId) -> Result<&mut Conn, Refused> {
+pub(super) fn open_in(slots: &mut [Slot], id: ConnId) -> Result<&mut Conn, Refused> {
     open_slot(slots, id).map(|(conn, _)| conn)
 }
 
@@ -122,6 +114,14 @@ fn open_slot(slots: &mut [Slot], id: ConnId) -> Result<(&mut Conn, &mut PortCoun
             Phase::Closing(_) => Err(Refused::Closed),
         },
         _ => Err(Refused::Closed),
+    }
+}
+
+/// Lists the connection at `index` once among those with receives to post, if it has some.
+#[inline]
+pub(super) fn note_owing(owing: &mut Vec<usize>, index: usize, conn: &mut Conn) {
+    if conn.rx.owes() && !std::mem::replace(&mut conn.is_owing, true) {
+        owing.push(index);
     }
 }
 
@@ -212,38 +212,7 @@ impl VerbsPort {
             self.cqs.swap_remove(at);
             // A notification that is still armed must not wake whoever waits for others.
             let _ = epoll::delete(&self.epoll, cq.fd());
-            let spare = self.spare.drain(..);
-            // SAFETY: what is spare was given back when all work in it had completed.
-            spare.for_each(|room| unsafe { self.gate.shared.give_back(room) });
-        }
-    }
-
-    /// Lends `conn` a transmit ring of this shape.
-    #[cold]
-    fn lend_ring(&mut self, conn: ConnId, shape: Shape) -> Result<(), Refused> {
-        let open = open_in(&mut self.slots, conn)?;
-        let pd = open.belongings.as_ref().ok_or(Refused::Closed)?.holdings.pd();
-        let fits = |room: &Room| {
-            room.shape == shape && room.registration.as_ref().is_some_and(|known| known.is_of(pd))
-        };
-        let mut room = match self.spare.iter().rposition(fits) {
-            Some(at) => self.spare.swap_remove(at),
-            None => self.gate.shared.rings.take(shape, End::Transmit).map_err(no_ring)?,
-        };
-        let lkey = room.registered(pd).map_err(no_ring)?.lkey();
-        open.tx.lend_ring(room, lkey);
-        Ok(())
-    }
-
-    /// Everything that lay in the ring that a connection was lent has left.
-    pub(super) fn take_idle_ring(&mut self, index: usize) {
-        let Some(conn) = self.slots[index].conn.as_deref_mut() else { return };
-        let Some(room) = conn.tx.take_idle_ring() else { return };
-        if self.spare.len() < SPARE_RINGS {
-            self.spare.push(room);
-        } else {
-            // SAFETY: all work in it has completed, and nothing points into it.
-            unsafe { self.gate.shared.give_back(room) };
+            self.give_back_rings();
         }
     }
 
@@ -420,9 +389,7 @@ impl Port for VerbsPort {
         let slot = self.slots.get_mut(index).and_then(|slot| slot.conn.as_deref_mut());
         let Some(open) = slot.filter(|open| open.id == conn) else { return };
         open.rx.release(frame);
-        if open.rx.owes() && !std::mem::replace(&mut open.is_owing, true) {
-            self.owing.push(index);
-        }
+        note_owing(&mut self.owing, index, open);
     }
 
     fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {

@@ -4,6 +4,7 @@ use std::{mem::MaybeUninit, ptr::NonNull};
 
 use crate::{
     ConnId,
+    mem::Region,
     verbs::{srq::Srq, sys, wr_id::WrId},
 };
 
@@ -55,6 +56,16 @@ pub(crate) struct LocalBytes {
     pub(crate) address: u64,
     pub(crate) bytes: u32,
     pub(crate) lkey: u32,
+}
+
+impl LocalBytes {
+    /// `bytes` of `region` from `at`, which is registered under `lkey`.
+    ///
+    /// # Panics
+    /// When they are not inside it.
+    pub(crate) fn of(region: &Region, at: usize, bytes: u32, lkey: u32) -> Self {
+        Self { address: region.at(at, bytes as usize).addr().get() as u64, bytes, lkey }
+    }
 }
 
 /// Memory of the peer that a work request names.

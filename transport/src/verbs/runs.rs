@@ -6,7 +6,7 @@ use crate::{
     Batch, ConnId, Event,
     mem::Run,
     verbs::{
-        port::{Slot, VerbsPort, conn_in},
+        port::{Slot, VerbsPort, conn_in, note_owing},
         wr_id::WrId,
     },
 };
@@ -18,7 +18,6 @@ pub(super) struct Begun {
     /// Bytes that were not read, and all of them.
     left: u32,
     bytes: u32,
-    slot: u32,
 }
 
 impl VerbsPort {
@@ -28,10 +27,11 @@ impl VerbsPort {
         if limit == 0 || self.walking.is_some() {
             return None;
         }
-        if let Some(Begun { conn, left, slot, .. }) = self.begun {
+        if let Some(Begun { conn, left, .. }) = self.begun {
             let open = conn_in(&mut self.slots, conn).filter(|open| open.delivers());
-            if let Some(run) = open.and_then(|open| open.rx.run(conn, left, limit)) {
-                return Some(run.in_slot(slot));
+            let run = open.and_then(|open| open.rx.run(conn, left, limit));
+            if run.is_some() {
+                return run;
             }
             self.begun = None;
         }
@@ -49,15 +49,15 @@ impl VerbsPort {
             return None;
         };
         let bytes = if id.is_of(conn.id) { conn.chain(&done)? } else { return None };
-        let slot = conn.rx.begin_run(id.slot(), bytes)?;
-        let run = conn.rx.run(conn.id, bytes, limit)?.in_slot(slot);
+        conn.rx.begin_run(id.slot(), bytes)?;
+        let run = conn.rx.run(conn.id, bytes, limit)?;
         if done.with_imm {
             counters.receives_with_imm += 1;
         } else {
             counters.receives += 1;
         }
         self.harvest_at += 1;
-        self.begun = Some(Begun { conn: conn.id, left: bytes, bytes, slot });
+        self.begun = Some(Begun { conn: conn.id, left: bytes, bytes });
         Some(run)
     }
 
@@ -83,10 +83,8 @@ impl VerbsPort {
             return;
         }
         counters.frames_received += u64::from(run.taken());
-        let ended = conn.rx.end_run(run, begun.bytes, begun.slot);
-        if conn.rx.owes() && !std::mem::replace(&mut conn.is_owing, true) {
-            self.owing.push(index);
-        }
+        let ended = conn.rx.end_run(run, begun.bytes);
+        note_owing(&mut self.owing, index, conn);
         match ended {
             Ok(0) => {}
             Ok(left) => self.begun = Some(Begun { left, ..begun }),

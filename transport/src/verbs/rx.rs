@@ -66,6 +66,8 @@ pub(crate) struct Rx {
     /// Up to where the ring was walked, or the slots by a run.
     position: Position,
     walk: Option<Walk>,
+    /// What frames of the run remember that is handed out.
+    run_slot: u32,
     /// Frames of each slot that were lent and not released; and slots of which all were.
     lent: Vec<u32>,
     free: Vec<u16>,
@@ -126,6 +128,7 @@ impl Rx {
             frame_bytes_max: negotiated.rx_frame_bytes_max as usize,
             position: Position(0),
             walk: None,
+            run_slot: IN_RING,
             lent: vec![0; slots],
             free: Vec::with_capacity(slots),
             arrivals: negotiated.rx_arrivals.into(),
@@ -182,20 +185,21 @@ impl Rx {
         Some(Arc::clone(&sharing.queue))
     }
 
-    /// A chain of `bytes` arrived, which will be handed out by runs. What its frames remember; `None` where receives are
-    /// shared, and for what [`Rx::arrived`] refuses.
+    /// A chain of `bytes` arrived, which is handed out by runs from here on. `None` where receives are shared, and for what
+    /// [`Rx::arrived`] refuses.
     #[inline(always)]
-    pub(crate) fn begin_run(&mut self, slot: u16, bytes: u32) -> Option<u32> {
+    pub(crate) fn begin_run(&mut self, slot: u16, bytes: u32) -> Option<()> {
         if bytes == 0 || bytes > self.chain_bytes_max || self.place.is_none() {
             return None;
         }
         if self.path == DataPath::Ring {
             self.owed += 1;
-            return Some(IN_RING);
+            return Some(());
         }
         *self.lent.get_mut(usize::from(slot))? += RUN;
+        self.run_slot = slot.into();
         self.position = Position(u64::from(slot) * self.slot_bytes as u64);
-        Some(slot.into())
+        Some(())
     }
 
     /// The frames of what is left of that chain, `bytes`, at most `limit` of them.
@@ -208,23 +212,26 @@ impl Rx {
         // peer's device alone writes them. A completion said that these bytes arrived, and they are written again only after
         // the peer was credited with them, or the slot was posted, which is after the run has ended: the trust that
         // `Negotiated` and the guide name.
-        Some(unsafe { Run::new(conn, memory, place, span, self.frame_bytes_max, left) }.whole())
+        Some(
+            unsafe { Run::new(conn, memory, place, span, self.frame_bytes_max, left) }
+                .whole()
+                .in_slot(self.run_slot),
+        )
     }
 
-    /// The frames that were taken from `run` have been read, of a chain for which `slot` stands. The bytes of those that are
-    /// left.
+    /// The frames that were taken from `run`, of a chain of `chain_bytes`, have been read. The bytes of those that are left.
     ///
     /// # Errors
     /// What is wrong with the chain.
     #[inline]
-    pub(crate) fn end_run(&mut self, run: &Run, chain_bytes: u32, slot: u32) -> Result<u32, Violation> {
+    pub(crate) fn end_run(&mut self, run: &Run, chain_bytes: u32) -> Result<u32, Violation> {
         self.position = run.end();
         let rest = run.rest();
-        if let Some(lent) = self.lent.get_mut(slot as usize) {
+        if let Some(lent) = self.lent.get_mut(self.run_slot as usize) {
             *lent += run.kept();
             if rest == 0 {
                 *lent -= RUN;
-                self.free(slot);
+                self.free(self.run_slot);
             }
         }
         if !run.is_stopped() {
@@ -244,8 +251,7 @@ impl Rx {
             (DataPath::Ring, Some(imm)) => {
                 self.owed += 1;
                 let bytes = imm as usize;
-                // A longer one could run past the second view of the ring.
-                if bytes > self.ring_bytes / 4 {
+                if imm > self.chain_bytes_max {
                     return Err(Violation::Chain { bytes });
                 }
                 Walk { offset: self.position.offset(self.ring_bytes), left: bytes, bytes, slot: IN_RING }
@@ -364,9 +370,9 @@ impl Rx {
 
     /// Where a slot is that is our own.
     fn slot(&self, slot: u16) -> Option<LocalBytes> {
-        let place = self.memory.as_ref()?.at(usize::from(slot) * self.slot_bytes, self.slot_bytes);
         let bytes = u32::try_from(self.slot_bytes).unwrap_or(u32::MAX);
-        Some(LocalBytes { address: place.as_ptr().addr() as u64, bytes, lkey: self.lkey })
+        let at = usize::from(slot) * self.slot_bytes;
+        Some(LocalBytes::of(self.memory.as_ref()?, at, bytes, self.lkey))
     }
 
     /// A frame came back. Its slot may be posted again when it was the last one of it.
@@ -516,21 +522,21 @@ mod tests {
             for at in [0, 16, 32] {
                 write(&device, 2 * SLOT as usize + at, word(8));
             }
-            let slot = rx.begin_run(2, 48).expect("fair");
+            rx.begin_run(2, 48).expect("fair");
             let conn = ConnId::new(0, 0);
-            let mut first = rx.run(conn, 48, 2).expect("a run").in_slot(slot);
+            let mut first = rx.run(conn, 48, 2).expect("a run");
             let kept = first.next_frame().expect("a frame").keep().expect("not kept before");
             assert_eq!(first.next_frame().expect("a frame").payload().len(), 8);
             assert!(first.next_frame().is_none(), "two were asked for");
-            assert_eq!(rx.end_run(&first, 48, slot), Ok(16));
+            assert_eq!(rx.end_run(&first, 48), Ok(16));
             let mut late = Some(kept);
             if early {
                 rx.release(late.take().expect("kept"));
             }
             assert!(!rx.owes(), "its run is not over");
-            let mut rest = rx.run(conn, 16, 2).expect("the rest").in_slot(slot);
+            let mut rest = rx.run(conn, 16, 2).expect("the rest");
             assert!(rest.next_frame().is_some() && rest.next_frame().is_none());
-            assert_eq!(rx.end_run(&rest, 48, slot), Ok(0));
+            assert_eq!(rx.end_run(&rest, 48), Ok(0));
             assert_eq!(rx.owes(), early);
             late.into_iter().for_each(|frame| rx.release(frame));
             assert_eq!((rx.lent[2], &*rx.free), (0, &[2][..]));
@@ -543,10 +549,10 @@ mod tests {
         for (bits, bytes) in [(word(24), 16), (word(24), 17), (0, 32), (u64::MAX, SLOT)] {
             let (mut rx, device) = rx(DataPath::SendRecv);
             write(&device, SLOT as usize, bits);
-            let slot = rx.begin_run(1, bytes).expect("not looked at yet");
-            let mut run = rx.run(ConnId::new(0, 0), bytes, 9).expect("a run").in_slot(slot);
+            rx.begin_run(1, bytes).expect("not looked at yet");
+            let mut run = rx.run(ConnId::new(0, 0), bytes, 9).expect("a run");
             assert!(run.next_frame().is_none());
-            assert!(rx.end_run(&run, bytes, slot).is_err(), "{bits:#x} in {bytes} bytes");
+            assert!(rx.end_run(&run, bytes).is_err(), "{bits:#x} in {bytes} bytes");
             assert!(!rx.owes());
         }
         let (mut rx, _device) = rx(DataPath::SendRecv);

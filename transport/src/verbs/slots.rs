@@ -96,7 +96,7 @@ impl SharedSlots {
     fn local(&mut self, slot: u32) -> Option<LocalBytes> {
         let bytes = self.slot_bytes;
         let (region, at, lkey) = self.memory(slot)?;
-        Some(LocalBytes { address: region.at(at, bytes as usize).as_ptr().addr() as u64, bytes, lkey })
+        Some(LocalBytes::of(region, at, bytes, lkey))
     }
 
     /// Whether it is gone, with everything that lay in it.

@@ -211,8 +211,7 @@ impl Memory {
             value: span.len() as u64,
             limit: u32::MAX.into(),
         })?;
-        let address = block.region.at(span.start, span.len()).as_ptr().addr() as u64;
-        let local = LocalBytes { address, bytes, lkey: block.mr.lkey() };
+        let local = LocalBytes::of(&block.region, span.start, bytes, block.mr.lkey());
         let posted = Some(Posted { index: span.buffer.index, start: span.start, end: span.end, exclusive });
         let hold = match self.posted.iter().position(Option::is_none) {
             Some(free) => {
