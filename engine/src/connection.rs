@@ -302,6 +302,9 @@ impl Connection {
     /// What was committed has left before its turn ended: the next frame begins a chain.
     #[inline]
     pub(crate) fn left(&mut self) {
+        if planted::is(Bug::LeftAnswerGrows) {
+            return;
+        }
         self.window.flushed();
     }
 
@@ -319,7 +322,9 @@ impl Connection {
     pub(crate) fn read(&mut self, end: Position, turn: u64) -> Result<bool, Violation> {
         if self.ledger.counts_arrivals() {
             self.begin(turn);
-            self.ledger.handle_receive();
+            if !planted::is(Bug::RunNotCounted) {
+                self.ledger.handle_receive();
+            }
         }
         self.ledger.handle_run(end)?;
         Ok(self.ledger.may_owe())

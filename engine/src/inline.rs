@@ -144,14 +144,7 @@ impl<P: Port, A: App> Runner<P, A> {
     #[inline(always)]
     pub(crate) fn seek(&mut self, limit: Duration, mut pick: impl Pick<A>) -> bool {
         for _ in 0..LOOKS {
-            if self.sought < SOUGHT_MAX
-                && let Some(picked) = self.worker.seek(self.now, &mut pick)
-            {
-                self.sought += 1;
-                if self.sought.is_multiple_of(SOUGHT) {
-                    self.worker.settle(self.now);
-                }
-                self.turned(1);
+            if let Some(picked) = self.seek_one(&mut pick) {
                 return picked;
             }
             if !self.seek_nothing(limit) {
@@ -159,6 +152,31 @@ impl<P: Port, A: App> Runner<P, A> {
             }
         }
         false
+    }
+
+    /// The next frame that lies open, unless a turn is due. Whether `pick` took it.
+    #[inline(always)]
+    fn seek_one(&mut self, pick: &mut impl Pick<A>) -> Option<bool> {
+        if self.sought >= SOUGHT_MAX {
+            return None;
+        }
+        let picked = self.worker.seek(self.now, pick)?;
+        self.sought += 1;
+        if self.sought.is_multiple_of(SOUGHT) {
+            self.worker.settle(self.now);
+        }
+        self.turned(1);
+        Some(picked)
+    }
+
+    /// As [`Runner::seek`] at `now`: one frame, or a whole turn if none lies open.
+    fn seek_at(&mut self, now: Time, mut pick: impl Pick<A>) -> bool {
+        self.now = now;
+        self.seek_one(&mut pick).unwrap_or_else(|| {
+            self.sought = 0;
+            self.turn_at(now);
+            false
+        })
     }
 
     /// Nothing is there for the one who waits: what was sent leaves, and a turn may look at everything. Whether to look again.
@@ -353,6 +371,11 @@ impl<P: Provider, A: App> Inline<P, A> {
     /// One bounded turn at a time of the caller's choosing: for simulated worlds, whose clock is an argument.
     pub fn turn_at(&mut self, now: Time) -> usize {
         self.runner.turn_at(now)
+    }
+
+    /// As [`Inline::seek`] at a time of the caller's choosing: one frame, or a turn if none lies open.
+    pub fn seek_at(&mut self, now: Time, pick: impl Pick<A>) -> bool {
+        self.runner.seek_at(now, pick)
     }
 
     /// Takes over a connection that was made elsewhere. Its outcome is told to the application.

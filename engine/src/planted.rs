@@ -36,6 +36,12 @@ pub(crate) enum Bug {
     SumUnread,
     /// A release of a held frame counts for the one behind it too.
     ReleaseCountedTwice,
+    /// The receive of a run is not counted.
+    RunNotCounted,
+    /// An answer that left before its turn ended is taken for one that can still grow.
+    LeftAnswerGrows,
+    /// What is left of a run of which some was sought out is forgotten.
+    SoughtRunForgotten,
     /// Time in which we were away counts as the peer's silence.
     OwnAbsenceCounts,
 }

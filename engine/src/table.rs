@@ -13,6 +13,8 @@ pub(crate) struct ConnTable<T> {
     pub(crate) turn: u64,
     /// A connection was closed while its messages are handed out: no more of them.
     pub(crate) cut: bool,
+    /// Frames of a run were accounted for before its end.
+    pub(crate) accounted: bool,
 }
 
 #[derive(Debug)]
@@ -31,7 +33,7 @@ fn place(conn: ConnId) -> usize {
 
 impl<T> ConnTable<T> {
     pub(crate) fn new() -> Self {
-        Self { entries: Vec::new(), active: Vec::new(), len: 0, turn: 0, cut: false }
+        Self { entries: Vec::new(), active: Vec::new(), len: 0, turn: 0, cut: false, accounted: false }
     }
 
     pub(crate) fn insert(&mut self, conn: ConnId, value: T) {

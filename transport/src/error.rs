@@ -345,7 +345,8 @@ pub enum AcceptError {
 /// A post that was not made. What was offered is the caller's still; none of these is an error of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Refused {
-    /// A queue is full; come back after a poll.
+    /// A queue is full; come back after a poll. Never a frame's reason where chains use no receives: it has no queue but the
+    /// ring, which is credit's to guard.
     #[error("a queue is full")]
     Full,
     /// The frame can never fit.

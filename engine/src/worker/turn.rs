@@ -14,7 +14,7 @@ use crate::{
     error::OpenError,
     io::Io,
     message::{Head, Message, RemoteBulk, Source},
-    planted,
+    planted::{self, Bug},
     proto::{
         State, StateEvent, check,
         wire::{self, Frame},
@@ -161,7 +161,12 @@ impl<P: Port, A: App> Worker<P, A> {
         sought: &mut Option<Run>,
         now: Time,
     ) -> usize {
-        sought.take().map_or(0, |run| Self::receive_run(port, app, conns, run, now))
+        match sought.take() {
+            Some(run) if !planted::is(Bug::SoughtRunForgotten) => {
+                Self::receive_run(port, app, conns, run, now)
+            }
+            _ => 0,
+        }
     }
 
     fn end_sought<Q: Port>(
@@ -329,6 +334,7 @@ impl<P: Port, A: App> Worker<P, A> {
         conn: ConnId,
         frame: &Lent<'_>,
     ) -> Result<(), Violation> {
+        io.conns.accounted = true;
         let accounted = io.conns.peek(conn).map_or(Ok(()), |conn| {
             conn.check.arrived(frame.tag())?;
             conn.ledger.handle_run(frame.end())
@@ -488,7 +494,7 @@ impl<P: Port, A: App> Worker<P, A> {
         while let Some(pull) = connection.pulls.take_any() {
             app.pulled(&mut io, conn, pull.token, Err(BulkError::Closed));
         }
-        if !planted::is(planted::Bug::CloseNotTold) {
+        if !planted::is(Bug::CloseNotTold) {
             app.closed(&mut io, conn, &cause);
         }
     }
@@ -496,6 +502,9 @@ impl<P: Port, A: App> Worker<P, A> {
     /// What is owed, then the flush: the end of a turn, and of whatever else the application does.
     #[inline]
     pub(crate) fn settle(&mut self, now: Time) {
+        if self.conns.accounted {
+            self.end_accounted(now);
+        }
         if self.is_unsettled() {
             self.settle_active(now);
         }
@@ -507,6 +516,14 @@ impl<P: Port, A: App> Worker<P, A> {
         self.unsent = false;
         self.conns.turn += 1;
         self.restless = self.is_unsettled() || is_promising;
+    }
+
+    /// Credit is given for nothing that was not released: a run of which some is accounted for is over.
+    #[cold]
+    fn end_accounted(&mut self, now: Time) {
+        let Self { port, conns, sought, .. } = self;
+        conns.accounted = false;
+        directly!(port => Self::end_sought(port, conns, sought, Ok(()), now));
     }
 
     /// Credit, control frames, connections that have room again. Those that want more stay on the list.

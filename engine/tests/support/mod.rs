@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use gimmal_engine::{
-    App, Config, Head, Inline, Io, Message, RemoteBulk, RxBuf, SendError,
+    App, Config, Head, Inline, Io, Message, Pick, RemoteBulk, RxBuf, SendError,
     transport::{
         Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Connecting as _, Gate as _,
         Incoming as _, ListenOptions, Listener as _, LoanError, Negotiated, Port, PortConfig, Provider as _,
@@ -31,6 +31,8 @@ pub(crate) struct Node {
     is_client: bool,
     traffic: Traffic,
     close_after_sending: bool,
+    /// The next leaves when the last was answered.
+    one_by_one: bool,
     gate: Option<gimmal_engine::transport::sim::SimGate>,
     conn: Option<ConnId>,
     echoes: VecDeque<(Head, Vec<u8>)>,
@@ -41,6 +43,8 @@ pub(crate) struct Node {
     pub(crate) sent: u64,
     pub(crate) received: u64,
     pub(crate) echoed: u64,
+    /// Of those, by a look for one at a time.
+    pub(crate) picked: u64,
     pub(crate) blocked: u64,
     pub(crate) pulls_pending: usize,
     pub(crate) pulled: u64,
@@ -62,6 +66,7 @@ impl Node {
             is_client,
             traffic,
             close_after_sending: false,
+            one_by_one: false,
             gate: None,
             conn: None,
             echoes: VecDeque::new(),
@@ -72,6 +77,7 @@ impl Node {
             sent: 0,
             received: 0,
             echoed: 0,
+            picked: 0,
             blocked: 0,
             pulls_pending: 0,
             pulled: 0,
@@ -94,7 +100,10 @@ impl Node {
 
     fn send_more<P: Port>(&mut self, io: &mut Io<'_, P>) {
         let Some(conn) = self.conn else { return };
-        while self.is_client && self.sent < self.traffic.messages {
+        while self.is_client
+            && self.sent < self.traffic.messages
+            && !(self.one_by_one && self.sent > self.echoed)
+        {
             let seq = self.sent;
             let body = pattern(seq, size(seq, self.traffic.bytes_max));
             let fill = |out: &mut [u8]| {
@@ -169,6 +178,9 @@ impl App for Node {
         if self.is_client {
             assert_eq!(seq, self.echoed, "an echo out of order");
             self.echoed += 1;
+            if self.one_by_one {
+                self.send_more(io);
+            }
             return;
         }
         assert_eq!(seq, self.received, "a message out of order");
@@ -214,6 +226,36 @@ impl App for Node {
     }
 
     fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
+}
+
+/// Takes every other echo in its node's place.
+struct Picker;
+
+impl Pick<Node> for Picker {
+    fn pick<P: Port>(
+        &mut self,
+        node: &mut Node,
+        io: &mut Io<'_, P>,
+        _: ConnId,
+        message: &Message<'_>,
+    ) -> bool {
+        let seq = message.head.aux;
+        if !node.is_client || seq.is_multiple_of(2) {
+            return false;
+        }
+        assert_eq!(
+            message.body,
+            pattern(seq, size(seq, node.traffic.bytes_max)),
+            "wrong bytes in echo {seq}"
+        );
+        assert_eq!(seq, node.echoed, "an echo out of order");
+        node.echoed += 1;
+        node.picked += 1;
+        if node.one_by_one {
+            node.send_more(io);
+        }
+        true
+    }
 }
 
 /// Client and server on one world.
@@ -293,11 +335,22 @@ impl Pair {
 
     fn step(&mut self) {
         self.now = Time(self.now.0 + 1000);
+        // What is due lies there before anybody polls.
+        self.sim.advance(self.now);
+        let number = self.now.0 / 1000;
         if !self.client_stopped {
-            self.client.turn_at(self.now);
+            if number % 32 < 16 {
+                self.client.turn_at(self.now);
+            } else {
+                self.client.seek_at(self.now, Picker);
+            }
         }
-        if !self.server_stopped && (self.now.0 / 1000).is_multiple_of(self.server_every) {
-            self.server.turn_at(self.now);
+        if !self.server_stopped && number.is_multiple_of(self.server_every) {
+            if number % 8 < 6 {
+                self.server.turn_at(self.now);
+            } else {
+                self.server.seek_at(self.now, Picker);
+            }
         }
     }
 
@@ -307,6 +360,11 @@ impl Pair {
         while self.now < end && !done(self) {
             self.step();
         }
+    }
+
+    /// The client waits for each answer.
+    pub(crate) fn one_by_one(&mut self) {
+        self.client.app_mut().one_by_one = true;
     }
 
     /// The server keeps messages for a while, in any order, and the first for ever.

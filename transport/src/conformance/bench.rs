@@ -69,7 +69,7 @@ impl<'a, P: Provider> Bench<'a, P> {
         let listener = providers[1].listen(&self.harness.address(), &ListenOptions::default())?;
         let address = listener.address();
         let inbox = [VecDeque::new(), VecDeque::new()];
-        Ok(Rig { providers, ports, listener, address, inbox, batch: Batch::new(16), polls: 0 })
+        Ok(Rig { providers, ports, listener, address, inbox, batch: Batch::new(16), polls: [0; 2] })
     }
 
     pub(super) fn rig(&mut self) -> Outcome<Rig<P>> {

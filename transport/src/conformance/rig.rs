@@ -22,15 +22,15 @@ pub(super) struct Rig<P: Provider> {
     pub(super) address: Address,
     pub(super) inbox: [VecDeque<Event>; 2],
     pub(super) batch: Batch,
-    pub(super) polls: u64,
+    pub(super) polls: [u64; 2],
 }
 
 impl<P: Provider> Rig<P> {
     /// Polls one port into its inbox.
     pub(super) fn poll_side(&mut self, side: Side, now: Time) -> usize {
-        self.polls += 1;
+        self.polls[side] += 1;
         // The short way takes turns with the poll that brings the rest.
-        if self.polls.is_multiple_of(2)
+        if self.polls[side].is_multiple_of(2)
             && let Some(mut run) = self.ports[side].next_run(self.batch.room())
         {
             let conn = run.conn();

@@ -11,6 +11,8 @@
 //!  Exposed ours, and a peer's to use by itself, until it is dropped
 //! ```
 
+#[cfg(feature = "sim")]
+pub(crate) mod arena;
 pub mod bulk;
 pub mod exposed;
 pub mod hold;

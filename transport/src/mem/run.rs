@@ -30,6 +30,8 @@ pub struct Run {
     is_stopped: bool,
     /// Its frames fill it up to `limit`, whatever lies there.
     is_whole: bool,
+    /// What is kept of it is a copy; then `kept_to` has a bit for each of its frames that was.
+    is_fleeting: bool,
     /// For its frames to remember; how many of them were kept, and where the last of those ends.
     slot: u32,
     kept: Cell<u32>,
@@ -81,6 +83,7 @@ impl Run {
             stopped: 0,
             is_stopped: false,
             is_whole: false,
+            is_fleeting: false,
             slot: IN_RING,
             kept: Cell::new(0),
             kept_to: Cell::new(0),
@@ -105,11 +108,24 @@ impl Run {
     }
 
     /// The same, of frames that lie in `slot`.
-    #[cfg(feature = "verbs")]
+    #[cfg(any(feature = "verbs", feature = "sim"))]
     #[inline]
     pub(crate) const fn in_slot(mut self, slot: u32) -> Self {
         self.slot = slot;
         self
+    }
+
+    /// The same, of at most 64 frames that lie here no longer than it: what is kept of them is a copy.
+    #[cfg(feature = "sim")]
+    pub(crate) const fn fleeting(mut self) -> Self {
+        self.is_fleeting = true;
+        self
+    }
+
+    /// Whether frame number `index` of a [fleeting](Run::fleeting) one was kept.
+    #[cfg(feature = "sim")]
+    pub(crate) fn has_kept(&self, index: u32) -> bool {
+        self.kept_to.get() >> index & 1 == 1
     }
 
     /// How many of its frames were kept.
@@ -252,6 +268,11 @@ impl Lent<'_> {
     #[must_use]
     pub fn keep(&self) -> Option<RxFrame> {
         let run = self.run;
+        if run.is_fleeting {
+            let kept = run.kept_to.get() | 1 << (run.taken() - 1);
+            let is_new = run.kept_to.replace(kept) != kept;
+            return is_new.then(|| RxFrame::on_heap(self.payload.into(), self.tag(), run.end(), run.slot));
+        }
         // No frame ends at 0.
         if run.kept_to.replace(run.at) == run.at {
             return None;

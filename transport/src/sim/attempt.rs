@@ -310,7 +310,7 @@ impl World {
         let most = end.config.shared.most - end.config.shared.guaranteed;
         end.rx.share = negotiated.rx_shared.then(|| Share::new(negotiated.rx_arrivals, most.into()));
         end.peer_credit = Credit { bytes: first, arrivals: negotiated.tx_arrivals.into() };
-        (end.rx.released, end.tx.completed) = (first.0, first.0);
+        (end.rx.released, end.rx.read, end.tx.completed) = (first.0, first, first.0);
         end.negotiated = Some(Arc::new(negotiated));
     }
 

@@ -83,7 +83,9 @@ impl World {
     }
 
     pub(super) fn pull(&mut self, conn: u64, side: Side, offer: Offer, token: u64) -> Result<(), Refused> {
-        let end = self.conns.get(&conn).map(|conn| &conn.ends[side]).ok_or(Refused::Closed)?;
+        let end = self.conns.get(&conn).map(|conn| &conn.ends[side]);
+        // What is over already ends no more pulls, although its port was not told yet.
+        let end = end.filter(|end| end.life == Life::Open).ok_or(Refused::Closed)?;
         let negotiated = end.negotiated.as_ref().ok_or(Refused::Closed)?;
         if negotiated.initiator_depth.granted == 0 {
             return Err(Refused::NoReads);

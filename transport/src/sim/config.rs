@@ -123,7 +123,8 @@ pub struct SimConfig {
     pub read_ns_per_kib: u64,
     /// From a chain that met no receive to its next attempt; at least 1 us.
     pub rnr_delay: Duration,
-    /// Completions of different connections are polled in random order; never those of one.
+    /// Completions of different connections are polled in random order, never those of one; and frames come now by runs of
+    /// some length, now by a poll.
     pub shuffle: bool,
     /// Chance that a chain is lost with its connection, in a million.
     pub lost_ppm: u32,
@@ -272,6 +273,8 @@ pub enum Misuse {
     BadExtend,
     /// A frame was released on a connection, or twice, that it does not belong to.
     BadRelease,
+    /// Something was asked for while a run of frames was out.
+    OpenRun,
     /// A loan of another connection was offered.
     ForeignLoan,
     /// A loan was dropped while the peer was reading it.

@@ -21,6 +21,7 @@ mod one_sided;
 mod oracle;
 mod path;
 mod port;
+mod runs;
 #[cfg(test)]
 mod tests;
 mod trouble;

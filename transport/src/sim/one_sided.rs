@@ -5,7 +5,7 @@ use std::{any::Any, sync::Arc, time::Duration};
 use super::{
     bulk::Home,
     config::{FaultKind, Step},
-    world::{Happening, Inbound, Side, World},
+    world::{Happening, Inbound, Life, Side, World},
 };
 use crate::{
     AccessError, Offer, Remote,
@@ -64,6 +64,7 @@ impl World {
         token: u64,
     ) -> Result<(), (AccessError, OneSided)> {
         let end = self.conns.get_mut(&conn).map(|conn| &mut conn.ends[side]);
+        let end = end.filter(|end| end.life == Life::Open);
         let Some((end, negotiated)) = end.and_then(|end| end.negotiated.clone().map(|terms| (end, terms)))
         else {
             return Err((AccessError::Closed, op));

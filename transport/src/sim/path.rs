@@ -13,7 +13,6 @@ use crate::{
     CloseReason, Credit, DataPath, FrameWord, Violation,
     frame::{FRAME_WORD_BYTES, span},
     id::Position,
-    mem::RxFrame,
     share::{Common, Share},
 };
 
@@ -40,6 +39,8 @@ pub(super) struct Receive {
     pub(super) ring: Vec<u8>,
     /// Contiguously released by the owner.
     pub(super) released: u64,
+    /// Up to where the ring was handed out.
+    pub(super) read: Position,
     /// Released beyond it: start to end.
     ahead: BTreeMap<u64, u64>,
     /// Lent frames: end, or slot, to how many.
@@ -302,12 +303,13 @@ impl World {
     }
 
     /// A port took a frame out. In a ring the receive holds no bytes and is owed with the chain's last.
-    pub(super) fn frame_taken(&mut self, id: u64, side: Side, chain_end: bool) {
+    pub(super) fn frame_taken(&mut self, id: u64, side: Side, to: Position, chain_end: bool) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let end = &mut conn.ends[side];
         end.counters.frames_received += 1;
         let ring = end.negotiated.as_ref().is_some_and(|negotiated| negotiated.path == DataPath::Ring);
         end.rx.owed += u64::from(ring && chain_end);
+        end.rx.read = to;
     }
 
     /// Posts what is owed.
@@ -318,12 +320,13 @@ impl World {
         (rx.posted, rx.arrivals) = (rx.posted + owed, rx.arrivals + owed);
     }
 
-    pub(super) fn release(&mut self, id: u64, side: Side, frame: &RxFrame) {
+    /// The frame that ends at `to`, or lies in `slot`, was released, with these bytes.
+    pub(super) fn release(&mut self, id: u64, side: Side, (to, slot): (Position, u32), bytes: &[u8]) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let end = &mut conn.ends[side];
         let Some(negotiated) = end.negotiated.clone() else { return };
         let ring = negotiated.path == DataPath::Ring;
-        let key = if ring { frame.end().0 } else { u64::from(frame.slot()) };
+        let key = if ring { to.0 } else { u64::from(slot) };
         let rx = &mut end.rx;
         let Some(left) = rx.lent.get_mut(&key) else { return self.misuse(Misuse::BadRelease) };
         *left -= 1;
@@ -338,10 +341,10 @@ impl World {
             }
             return;
         }
-        let start = frame.end().0 - span(frame.len()) as u64;
+        let start = to.0 - span(bytes.len()) as u64;
         let same =
-            read_wrapped(&rx.ring, start + FRAME_WORD_BYTES as u64, frame.len()).eq(frame.iter().copied());
-        rx.ahead.insert(start, frame.end().0);
+            read_wrapped(&rx.ring, start + FRAME_WORD_BYTES as u64, bytes.len()).eq(bytes.iter().copied());
+        rx.ahead.insert(start, to.0);
         while let Some(end) = rx.ahead.remove(&rx.released) {
             rx.released = end;
         }

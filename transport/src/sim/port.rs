@@ -10,14 +10,15 @@ use super::{
     config::{Misuse, SimDevice},
     connect::Link,
     path::Chain as Posted,
+    runs::Begun,
     world::{Inbound, Life, Shared, Side, World},
 };
 use crate::{
     AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Exposed, FrameWord, Gate,
     Loan, LoanError, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError, Position,
-    Refused, Remote, RxFrame, Tag, Time, UserBytes, UserMemory, Waker,
+    Refused, Remote, Run, RxFrame, Tag, Time, UserBytes, UserMemory, Waker,
     frame::{FRAME_WORD_BYTES, span},
-    mem::{MemoryNode, NotNear, Region, Words, user_bytes::Copies},
+    mem::{MemoryNode, NotNear, Region, Words, arena::Arena, user_bytes::Copies},
     sync::Doorbell,
 };
 
@@ -120,17 +121,19 @@ struct Local {
 /// The data side; see [`Port`].
 #[derive(Debug)]
 pub struct SimPort {
-    shared: Arc<Shared>,
-    id: u64,
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: u64,
     copies: Arc<Copies>,
     config: PortConfig,
     doorbell: Waker,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    dirty: Vec<ConnId>,
+    pub(super) dirty: Vec<ConnId>,
     /// Ends whose receives are to be posted again.
-    owing: Vec<(u64, Side)>,
+    pub(super) owing: Vec<(u64, Side)>,
     reserved: Option<(ConnId, usize)>,
+    pub(super) begun: Option<Begun>,
+    pub(super) arena: Arena,
 }
 
 impl SimPort {
@@ -160,6 +163,8 @@ impl SimPort {
             dirty: Vec::new(),
             owing: Vec::new(),
             reserved: None,
+            begun: None,
+            arena: Arena::default(),
         })
     }
 
@@ -171,6 +176,10 @@ impl SimPort {
     fn local_mut(&mut self, conn: ConnId) -> Option<&mut Local> {
         let slot = self.slots.get_mut(conn.index() as usize)?;
         slot.local.as_mut().filter(|_| slot.generation == conn.generation())
+    }
+
+    pub(super) fn negotiated(&self, conn: ConnId) -> Option<&Negotiated> {
+        self.local(conn)?.negotiated.as_deref()
     }
 
     fn open_end(&self, conn: ConnId) -> Result<(u64, Side), Refused> {
@@ -250,6 +259,21 @@ fn check(config: &PortConfig) -> Result<(), PortError> {
 }
 
 impl SimPort {
+    /// Posts what was committed.
+    pub(super) fn post_staged(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        while let Some(conn) = (!self.dirty.is_empty()).then(|| self.dirty.remove(0)) {
+            let Some(local) = self.local_mut(conn) else { continue };
+            let (id, side) = (local.conn, local.side);
+            let staged = std::mem::take(&mut local.staged);
+            shared.with(|world| {
+                for chain in staged {
+                    world.post(id, side, chain);
+                }
+            });
+        }
+    }
+
     /// Posts the receives again that ended: by the end of a turn, as a device's port does it.
     fn repost(&mut self) {
         for (id, side) in self.owing.drain(..) {
@@ -295,7 +319,9 @@ impl Port for SimPort {
     fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused> {
         self.reserved = None;
         let (id, side) = self.open_end(conn)?;
-        let sends = u64::from(self.config.sends);
+        // Shared memory has no queue of sends: there, room in the ring is all that is needed.
+        let is_queued = self.negotiated(conn).is_some_and(|negotiated| negotiated.arrivals_count);
+        let sends = if is_queued { self.config.sends.into() } else { u64::MAX };
         let outstanding = self.shared.with(|world| world.outstanding(id, side))?;
         let local = self.local_mut(conn).ok_or(Refused::Closed)?;
         let limit = local.scratch.len().saturating_sub(FRAME_WORD_BYTES);
@@ -353,18 +379,13 @@ impl Port for SimPort {
 
     fn flush(&mut self) {
         self.reserved = None;
-        let shared = Arc::clone(&self.shared);
-        while let Some(conn) = (!self.dirty.is_empty()).then(|| self.dirty.remove(0)) {
-            let Some(local) = self.local_mut(conn) else { continue };
-            let (id, side) = (local.conn, local.side);
-            let staged = std::mem::take(&mut local.staged);
-            shared.with(|world| {
-                for chain in staged {
-                    world.post(id, side, chain);
-                }
-            });
-        }
+        self.post_staged();
         self.repost();
+    }
+
+    fn flush_answer(&mut self, conn: ConnId) -> bool {
+        self.reserved = None;
+        self.leave_early(conn)
     }
 
     fn completed(&mut self, conn: ConnId) -> Position {
@@ -397,7 +418,7 @@ impl Port for SimPort {
 
     fn release(&mut self, conn: ConnId, frame: RxFrame) {
         if let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) {
-            self.shared.with(|world| world.release(id, side, &frame));
+            self.shared.with(|world| world.release(id, side, (frame.end(), frame.slot()), &frame));
         }
     }
 
@@ -434,6 +455,7 @@ impl Port for SimPort {
 
     fn poll(&mut self, now: Time, batch: &mut Batch) {
         self.reserved = None;
+        self.no_run_is_out();
         self.repost();
         let (shared, port) = (Arc::clone(&self.shared), self.id);
         shared.with(|world| world.turn(port, now));
@@ -445,6 +467,15 @@ impl Port for SimPort {
             let event = self.event(conn, inbound, counters);
             batch.push(event);
         }
+    }
+
+    fn next_run(&mut self, limit: usize) -> Option<Run> {
+        self.reserved = None;
+        self.lend_run(limit)
+    }
+
+    fn end_run(&mut self, run: &Run) {
+        self.run_ended(run);
     }
 
     fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time) {

@@ -577,7 +577,7 @@ impl World {
 
     fn taken(&mut self, id: u64, side: Side, conn: ConnId, port: u64, inbound: &Inbound) {
         match inbound {
-            Inbound::Frame { chain_end, .. } => self.frame_taken(id, side, *chain_end),
+            Inbound::Frame { end, chain_end, .. } => self.frame_taken(id, side, *end, *chain_end),
             Inbound::Closed(_) => {
                 if let Some(port) = self.ports.get_mut(&port) {
                     port.conns.remove(&conn);

@@ -163,14 +163,16 @@ impl<'a> Storm<'a> {
     /// A turn of everybody who does not pause, and what they do between.
     fn step(&mut self, most_ns: u64) {
         self.run.now = Time(self.run.now.0 + 200 + self.run.rng.below(most_ns));
-        let (now, sides) = (self.run.now, [&mut self.run.client, &mut self.run.server]);
-        for (pause, side) in self.pauses.iter_mut().zip(sides) {
-            match pause.checked_sub(1) {
-                Some(less) => *pause = less,
-                None => {
-                    side.turn_at(now);
-                }
-            }
+        let now = self.run.now;
+        // What is due lies there before anybody polls.
+        self.run.sim.advance(now);
+        let turns = self.pauses.map(|pause| pause == 0);
+        self.pauses = self.pauses.map(|pause| pause.saturating_sub(1));
+        if turns[0] {
+            self.run.client_turn();
+        }
+        if turns[1] {
+            self.run.server.turn_at(now);
         }
         self.foe.turn_at(now);
         if let Some(incoming) = self.listener.accept(Duration::ZERO).unwrap() {
@@ -435,6 +437,8 @@ impl<'a> Storm<'a> {
         seen.foe_closed += self.foe.app().closed;
         add(&mut seen.sums, &self.run);
         seen.faults.extend(self.run.sim.findings().injected.into_iter().map(named));
+        // Nobody dials any more: no attempt may be on its way.
+        self.settle(what, |storm| storm.run.conn.is_some());
         if let Some(conn) = self.run.conn {
             self.run.client.with(|_, io| io.close(conn));
         }
