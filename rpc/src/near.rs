@@ -310,13 +310,14 @@ impl<A: Compose + ?Sized> Act<Node> for Begin<'_, A> {
 }
 
 /// Who waits for the answer of one call.
-struct Wanted<'a, F> {
-    near: &'a Near,
-    key: CallKey,
-    read: &'a mut F,
+pub(crate) struct Wanted<F> {
+    pub(crate) conn: ConnId,
+    pub(crate) key: CallKey,
+    /// Shown the answer where it landed.
+    pub(crate) read: F,
 }
 
-impl<F: FnMut(&Near, &[u8])> Pick<Node> for Wanted<'_, F> {
+impl<F: FnMut(&[u8])> Pick<Node> for Wanted<F> {
     #[inline(always)]
     fn pick<P: Port>(
         &mut self,
@@ -325,8 +326,8 @@ impl<F: FnMut(&Near, &[u8])> Pick<Node> for Wanted<'_, F> {
         conn: ConnId,
         message: &Message<'_>,
     ) -> bool {
-        let Self { near, key, read } = self;
-        conn == near.conn && node.read_answer(io, conn, *key, message, |payload| read(near, payload))
+        let Self { key, read, .. } = self;
+        conn == self.conn && node.read_answer(io, conn, *key, message, read)
     }
 }
 
@@ -358,7 +359,8 @@ impl Local {
             if let Some(taken) = near.take(&mut turns, key) {
                 break taken;
             }
-            let was_read = turns.seek(SLEEP, Wanted { near, key, read: &mut read });
+            let was_read = turns
+                .seek(SLEEP, Wanted { conn: near.conn, key, read: |payload: &[u8]| read(near, payload) });
             if was_read {
                 self.key = None;
                 return Ok(());

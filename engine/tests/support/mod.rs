@@ -98,6 +98,25 @@ impl Node {
         self.sent.checked_div(self.traffic.bulk_every).unwrap_or(0)
     }
 
+    /// The number of a message that is what was sent.
+    fn checked(&self, message: &Message<'_>) -> u64 {
+        let seq = message.head.aux;
+        assert_eq!(
+            message.body,
+            pattern(seq, size(seq, self.traffic.bytes_max)),
+            "wrong bytes in message {seq}"
+        );
+        seq
+    }
+
+    fn take_echo<P: Port>(&mut self, io: &mut Io<'_, P>, seq: u64) {
+        assert_eq!(seq, self.echoed, "an echo out of order");
+        self.echoed += 1;
+        if self.one_by_one {
+            self.send_more(io);
+        }
+    }
+
     fn send_more<P: Port>(&mut self, io: &mut Io<'_, P>) {
         let Some(conn) = self.conn else { return };
         while self.is_client
@@ -169,19 +188,9 @@ impl App for Node {
     }
 
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
-        let seq = message.head.aux;
-        assert_eq!(
-            message.body,
-            pattern(seq, size(seq, self.traffic.bytes_max)),
-            "wrong bytes in message {seq}"
-        );
+        let seq = self.checked(&message);
         if self.is_client {
-            assert_eq!(seq, self.echoed, "an echo out of order");
-            self.echoed += 1;
-            if self.one_by_one {
-                self.send_more(io);
-            }
-            return;
+            return self.take_echo(io, seq);
         }
         assert_eq!(seq, self.received, "a message out of order");
         self.received += 1;
@@ -239,21 +248,12 @@ impl Pick<Node> for Picker {
         _: ConnId,
         message: &Message<'_>,
     ) -> bool {
-        let seq = message.head.aux;
-        if !node.is_client || seq.is_multiple_of(2) {
+        if !node.is_client || message.head.aux.is_multiple_of(2) {
             return false;
         }
-        assert_eq!(
-            message.body,
-            pattern(seq, size(seq, node.traffic.bytes_max)),
-            "wrong bytes in echo {seq}"
-        );
-        assert_eq!(seq, node.echoed, "an echo out of order");
-        node.echoed += 1;
+        let seq = node.checked(message);
+        node.take_echo(io, seq);
         node.picked += 1;
-        if node.one_by_one {
-            node.send_more(io);
-        }
         true
     }
 }

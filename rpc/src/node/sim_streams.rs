@@ -111,7 +111,7 @@ impl Run {
     }
 
     fn step(&mut self) {
-        turns(&mut self.client, &mut self.server, &mut self.rng, &mut self.now);
+        turns(&self.sim, &mut self.client, &mut self.server, &mut self.rng, &mut self.now);
         let Self { client, rng, open, conn, .. } = self;
         for stream in open.iter_mut() {
             if rng.below(3) == 0

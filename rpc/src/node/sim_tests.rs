@@ -223,14 +223,21 @@ pub(super) fn config(serving_max: usize) -> Config {
     }
 }
 
+/// Time goes on. What is due lies there before anybody polls, and so comes by runs too.
+pub(super) fn tick(sim: &Sim, now: &mut Time, ns: u64) {
+    *now = Time(now.0 + ns);
+    sim.advance(*now);
+}
+
 /// A turn of the client, and perhaps one of the server.
 pub(super) fn turns(
+    sim: &Sim,
     client: &mut Inline<Sim, Node>,
     server: &mut Inline<Sim, Node>,
     rng: &mut Rng,
     now: &mut Time,
 ) {
-    *now = Time(now.0 + 1000);
+    tick(sim, now, 1000);
     client.turn_at(*now);
     if rng.below(3) > 0 {
         server.turn_at(*now);
@@ -250,7 +257,7 @@ pub(super) fn connect(
     let gate = client.handle().gate().clone();
     let mut connecting = sim.connect(&address, &gate, &ConnectOptions::default()).unwrap();
     for _ in 0..10_000 {
-        turns(client, server, rng, now);
+        turns(sim, client, server, rng, now);
         if let Some(incoming) = listener.accept(Duration::ZERO).unwrap() {
             let link = incoming.accept(server.handle().gate()).unwrap();
             server.adopt(link);
@@ -261,7 +268,7 @@ pub(super) fn connect(
         }
     }
     for _ in 0..1000 {
-        turns(client, server, rng, now);
+        turns(sim, client, server, rng, now);
         if let Some((conn, _)) = client.app_mut().conns.iter_mut().next() {
             return conn;
         }
@@ -311,9 +318,7 @@ impl Run {
     }
 
     fn turns(&mut self) {
-        self.now = Time(self.now.0 + 1000);
-        // What is due lies there before anybody polls.
-        self.sim.advance(self.now);
+        tick(&self.sim, &mut self.now, 1000);
         self.client_turn();
         if self.rng.below(3) > 0 {
             self.server.turn_at(self.now);

@@ -44,7 +44,8 @@ impl Arena {
         }
         let (first, count) = (start.0, u32::try_from(frames.len()).unwrap_or(0));
         let largest = frames.iter().map(|(_, payload)| span(payload.len())).max().unwrap_or(0);
-        // SAFETY: a frame begins in the front half of the region and is no longer than that: all of it is inside. It is not written again while the run has it (`take`), and what is kept of a fleeting run is not in it.
+        // SAFETY: a frame begins in the front half of the region and is no longer than that: all of it is inside. It is not
+        // written again while the run has it (`take`), and what is kept of a fleeting run is not in it.
         let run = unsafe { Run::new(conn, &region, place, (first, at.0), largest, count) };
         self.0 = Some(region);
         Ok(run.fleeting())

@@ -29,10 +29,13 @@ pub(super) struct Begun {
 impl World {
     /// How many frames the next run has; none: they come by a poll.
     fn run_length(&mut self) -> usize {
-        match if self.config.shuffle { self.rng.below(4) } else { 3 } {
+        if !self.config.shuffle {
+            return FRAMES_MAX;
+        }
+        match self.rng.below(4) {
             0 => 0,
             1 => 1,
-            2 => 1 + usize::from(self.rng.below(4) > 1),
+            2 => 2,
             _ => FRAMES_MAX,
         }
     }

@@ -1,32 +1,7 @@
 //! A client that waits for one of its calls, as the inline client does: the answer is read where it landed.
 
-use gimmal_engine::{
-    Io, Message, Pick,
-    transport::{ConnId, Port},
-};
-
-use super::{CallKey, Node, Run, is_noted, read};
-
-/// Who waits for the answer of one call.
-struct Wanted<'a> {
-    conn: ConnId,
-    key: CallKey,
-    body: &'a mut Vec<u8>,
-}
-
-impl Pick<Node> for Wanted<'_> {
-    fn pick<P: Port>(
-        &mut self,
-        node: &mut Node,
-        io: &mut Io<'_, P>,
-        conn: ConnId,
-        message: &Message<'_>,
-    ) -> bool {
-        let Self { key, body, .. } = self;
-        conn == self.conn
-            && node.read_answer(io, conn, *key, message, |payload| body.extend_from_slice(payload))
-    }
-}
+use super::{Run, is_noted, read};
+use crate::near::Wanted;
 
 impl Run {
     /// A turn of the client; as often as not it waits for one of its calls.
@@ -38,7 +13,10 @@ impl Run {
         let at = self.rng.index(self.open.len());
         let (number, method, key) = self.open[at];
         let mut body = Vec::new();
-        if self.client.seek_at(self.now, Wanted { conn, key, body: &mut body }) {
+        if self
+            .client
+            .seek_at(self.now, Wanted { conn, key, read: |payload: &[u8]| body.extend_from_slice(payload) })
+        {
             self.open.swap_remove(at);
             self.sought += 1;
             assert!(!is_noted(number), "an answer without its metadata");

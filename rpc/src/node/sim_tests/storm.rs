@@ -162,10 +162,8 @@ impl<'a> Storm<'a> {
 
     /// A turn of everybody who does not pause, and what they do between.
     fn step(&mut self, most_ns: u64) {
-        self.run.now = Time(self.run.now.0 + 200 + self.run.rng.below(most_ns));
+        tick(&self.run.sim, &mut self.run.now, 200 + self.run.rng.below(most_ns));
         let now = self.run.now;
-        // What is due lies there before anybody polls.
-        self.run.sim.advance(now);
         let turns = self.pauses.map(|pause| pause == 0);
         self.pauses = self.pauses.map(|pause| pause.saturating_sub(1));
         if turns[0] {
