@@ -288,6 +288,9 @@ fn leaves_nothing(
     address: &Address,
     total: usize,
 ) -> anyhow::Result<()> {
+    // What a round left may not have come back to the pool of rings when the next one takes from it: the pool holds
+    // twice as many from here on, and what is counted need not grow.
+    round(inline, provider, address, 2 * options.in_flight)?;
     let before = settled(inline, server.0.id(), None)?;
     let started = Instant::now();
     let mut made = 0;
