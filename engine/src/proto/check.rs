@@ -82,6 +82,18 @@ impl Check {
         if self.plain { Ok(()) } else { self.arrived_closely(tag) }
     }
 
+    /// Whether a frame with this tag is the next one of a connection whose frames have numbers and nothing else; it has arrived
+    /// then. `false` in doubt: for [`Check::arrived`] to say.
+    #[inline]
+    pub fn is_next(&mut self, tag: Tag) -> bool {
+        let is_it = self.numbered
+            && !self.sealed
+            && self.broken.is_none()
+            && (tag.0 >> NUMBER_SHIFT ^ self.received) & NUMBER_MASK == 0;
+        self.received = self.received.wrapping_add(u32::from(is_it));
+        is_it
+    }
+
     fn arrived_closely(&mut self, tag: Tag) -> Result<(), Violation> {
         if let Some(violation) = self.broken {
             return Err(violation);
@@ -175,8 +187,12 @@ mod tests {
         for _ in 0..1000 {
             last = check.stamp(Kind::Message.tag(), &mut [], 0);
             check.committed();
+            let mut quick = check.clone();
+            assert!(quick.is_next(last) && !quick.is_next(last));
             check.arrived(last).unwrap();
+            assert_eq!(quick.received, check.received);
         }
+        assert!(!check.is_next(last));
         assert_eq!(
             check.arrived(last),
             Err(Violation::OutOfSequence { number: 999 % 128, next: 1000 % 128 })

@@ -282,14 +282,20 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     /// Hands out all of a run whose frames have numbers, which none may be taken without a look at.
-    #[inline(never)]
+    #[inline]
     fn receive_numbered<Q: Port>(app: &mut A, io: &mut Io<'_, Q>, run: &mut Run) -> Result<(), Violation> {
         let conn = run.conn();
         let mut outcome = Ok(());
         while !io.conns.cut
             && let Some(frame) = run.next_frame()
         {
-            outcome = Self::other_of_run(app, io, conn, &frame);
+            let is_next = |conns: &mut ConnTable<Connection>| {
+                conns.peek(conn).is_some_and(|connection| connection.check.is_next(frame.tag()))
+            };
+            match plain(conn, &frame) {
+                Some(message) if is_next(io.conns) => app.message(io, conn, message),
+                _ => outcome = Self::other_of_run(app, io, conn, &frame),
+            }
         }
         outcome
     }

@@ -13,8 +13,8 @@ use crate::{
     CloseReason, Time,
     verbs::{
         conn::{Conn, Phase},
+        lists::SendList,
         mailbox::{Command, ControlHandle},
-        qp::SendList,
     },
 };
 

@@ -12,8 +12,9 @@ use crate::{
         gate::Fate,
         grant::{GRANT_BYTES_MAX, Grant, GrantPlaces},
         lane::{Holdings, LinkParts},
+        lists::SendList,
         pulls::{Ended, Pulls},
-        qp::{Flags, LocalBytes, Qp, RemoteBytes, SendList},
+        qp::{Flags, LocalBytes, Qp, RemoteBytes},
         rings::Room,
         rx::Rx,
         tx::Tx,
@@ -79,6 +80,8 @@ pub(crate) struct Conn {
     pub(crate) is_dirty: bool,
     pub(crate) is_pulling: bool,
     pub(crate) is_owing: bool,
+    /// By what chains arrive that are read by runs; those whose frames have sums are not.
+    runs_on: Option<DataPath>,
     negotiated: Arc<Negotiated>,
     grants: GrantPlaces,
     ours: Grant,
@@ -117,6 +120,7 @@ impl Conn {
             is_dirty: false,
             is_pulling: false,
             is_owing: false,
+            runs_on: (!negotiated.checksum).then_some(negotiated.path),
             negotiated: Arc::new(negotiated),
             grants: lane.grants,
             ours,
@@ -252,12 +256,12 @@ impl Conn {
     /// The bytes of the chain that `done` brought, if it is nothing else and its frames may be handed out.
     #[inline(always)]
     pub(crate) fn chain(&self, done: &Completion) -> Option<u32> {
-        let on_ring = self.negotiated.path == DataPath::Ring;
+        let on_ring = self.runs_on? == DataPath::Ring;
         let is_chain = done.with_imm == on_ring
             && done.status == 0
             && WrId::from_bits(done.wr_id).kind() == Some(Kind::Receive);
         let bytes = if on_ring { done.imm } else { done.bytes };
-        (is_chain && self.delivers() && !self.negotiated.checksum).then_some(bytes)
+        (is_chain && self.delivers()).then_some(bytes)
     }
 
     /// A piece of a transfer is done.

@@ -142,6 +142,7 @@ impl Cq {
     ///
     /// # Errors
     /// The queue is broken.
+    #[inline]
     pub(crate) fn poll(&self, scratch: &mut Scratch, into: &mut Vec<Completion>) -> Result<(), i32> {
         into.clear();
         let place = scratch.0.as_mut_ptr();

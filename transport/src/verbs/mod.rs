@@ -39,6 +39,7 @@ mod lane;
 mod lent_rings;
 mod link;
 mod listen;
+mod lists;
 mod mailbox;
 mod mr;
 mod naming;

@@ -7,7 +7,8 @@ use crate::{
     Accessed, BulkError, ConnId, Offer,
     mem::{Bulk, Loan},
     verbs::{
-        qp::{Flags, LocalBytes, Qp, RemoteBytes, SendList},
+        lists::SendList,
+        qp::{Flags, LocalBytes, Qp, RemoteBytes},
         sys,
         tx::Tx,
         wr_id::{Kind, WrId},

@@ -15,7 +15,8 @@ use crate::{
     },
     share::Share,
     verbs::{
-        qp::{LocalBytes, Qp, RecvList, receive_id},
+        lists::RecvList,
+        qp::{LocalBytes, Qp, receive_id},
         rings::{Room, Shape},
         shared::SharedQueue,
         wr_id::WrId,

@@ -22,8 +22,9 @@ use crate::{
     verbs::{
         device::{DeviceLimits, Pd},
         gate::lock,
+        lists::RecvList,
         mr::{Mr, Purpose},
-        qp::{LocalBytes, RecvList},
+        qp::LocalBytes,
         rings::slab,
         srq::Srq,
         wr_id::{INDEX_LIMIT, WrId},

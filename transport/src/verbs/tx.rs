@@ -14,8 +14,9 @@ use crate::{
     mem::Region,
     verbs::{
         lane::sends_for,
+        lists::SendList,
         mr::Mr,
-        qp::{Flags, LocalBytes, PostError, Qp, RemoteBytes, SendList},
+        qp::{Flags, LocalBytes, PostError, Qp, RemoteBytes},
         rings::{Room, Shape},
         sys,
         wr_id::{Kind, WrId},
@@ -199,6 +200,7 @@ impl Tx {
     ///
     /// # Errors
     /// errno, when the connection is broken.
+    #[inline]
     pub(crate) fn flush(
         &mut self,
         qp: &Qp,

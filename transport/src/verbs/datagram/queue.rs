@@ -22,7 +22,8 @@ use crate::{
     verbs::{
         cq::{Cq, POLL_BURST, STATUS_FLUSHED},
         device::{Context, DeviceLimits, Pd},
-        qp::{Qp, RecvList},
+        lists::RecvList,
+        qp::Qp,
         sys,
         wr_id::WrId,
     },

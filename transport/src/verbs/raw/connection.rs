@@ -5,7 +5,8 @@ use std::{collections::VecDeque, time::Duration};
 use crate::verbs::{
     cm::{EventKind, table},
     cq::{Completion, STATUS_FLUSHED, Scratch},
-    qp::{Flags, LocalBytes, RemoteBytes, SendList},
+    lists::SendList,
+    qp::{Flags, LocalBytes, RemoteBytes},
     raw::{
         endpoint::{Endpoint, Operation, Work},
         error::{CmError, call},

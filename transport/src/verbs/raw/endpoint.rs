@@ -6,7 +6,8 @@ use crate::verbs::{
     cm::{CmId, EventChannel, QpRequest},
     cq::Cq,
     device::{Context, DeviceLimits, Pd},
-    qp::{Qp, RecvList},
+    lists::RecvList,
+    qp::Qp,
     raw::{
         address::CmAddress,
         error::{CmError, call},

@@ -1,0 +1,304 @@
+//! Work requests that one doorbell covers: linked once in memory of their own, so that only what differs is written.
+//!
+//! ```text
+//!  requests   0 ──next──► 1 ──next──► 2 ──next──► …      `room` of them; each names its place
+//!  places     0           1           2
+//!             ◄─── len ───►  the last one's `next` is null while they are posted
+//! ```
+
+use std::{mem::MaybeUninit, ptr::NonNull};
+
+use crate::verbs::{
+    qp::{Flags, LocalBytes, PostError, Qp, RemoteBytes},
+    srq::Srq,
+    sys,
+    wr_id::WrId,
+};
+
+/// `ibv_send_wr` or `ibv_recv_wr`.
+trait Request {
+    /// One of nothing.
+    fn nothing() -> Self;
+    /// Its local memory is what `place` says.
+    fn lie_at(&mut self, place: *mut sys::ibv_sge);
+    /// `next` is posted with it.
+    fn link(&mut self, next: *mut Self);
+}
+
+impl Request for sys::ibv_send_wr {
+    fn nothing() -> Self {
+        // SAFETY: plain data and pointers, for which zero is a value; the unions hold integers and pointers.
+        unsafe { MaybeUninit::zeroed().assume_init() }
+    }
+
+    fn lie_at(&mut self, place: *mut sys::ibv_sge) {
+        self.sg_list = place;
+    }
+
+    fn link(&mut self, next: *mut Self) {
+        self.next = next;
+    }
+}
+
+impl Request for sys::ibv_recv_wr {
+    fn nothing() -> Self {
+        Self { wr_id: 0, next: std::ptr::null_mut(), sg_list: std::ptr::null_mut(), num_sge: 0 }
+    }
+
+    fn lie_at(&mut self, place: *mut sys::ibv_sge) {
+        self.sg_list = place;
+    }
+
+    fn link(&mut self, next: *mut Self) {
+        self.next = next;
+    }
+}
+
+/// What both lists are. Their memory is reached by these pointers, and by those in it, alone.
+struct Linked<R> {
+    requests: NonNull<R>,
+    places: NonNull<sys::ibv_sge>,
+    room: usize,
+    len: usize,
+}
+
+fn leaked<T>(items: impl Iterator<Item = T>) -> NonNull<T> {
+    NonNull::from(Box::leak(items.collect::<Box<[T]>>())).cast()
+}
+
+impl<R: Request> Linked<R> {
+    fn new(room: usize) -> Self {
+        let places = leaked((0..room).map(|_| sys::ibv_sge { addr: 0, length: 0, lkey: 0 }));
+        let requests = leaked((0..room).map(|_| R::nothing()));
+        let list = Self { requests, places, room, len: 0 };
+        for at in 0..room {
+            // SAFETY: one of the `room` requests that were just made, and the only reference to it.
+            let request = unsafe { &mut *requests.as_ptr().wrapping_add(at) };
+            request.lie_at(places.as_ptr().wrapping_add(at));
+            request.link(list.behind(at));
+        }
+        list
+    }
+
+    /// The request behind the one at `at`; null when that is the last that there is room for.
+    #[inline]
+    fn behind(&self, at: usize) -> *mut R {
+        if at + 1 < self.room { self.requests.as_ptr().wrapping_add(at + 1) } else { std::ptr::null_mut() }
+    }
+
+    /// One more request, as it was left the last time, and its place.
+    #[inline]
+    fn push(&mut self) -> (&mut R, &mut sys::ibv_sge) {
+        assert!(self.len < self.room, "a list is as long as the queue that it is posted to");
+        let at = self.len;
+        self.len += 1;
+        // SAFETY: one of the `room` requests, by the check; the list is borrowed, so nobody else has it.
+        let request = unsafe { &mut *self.requests.as_ptr().wrapping_add(at) };
+        // SAFETY: as above: there are as many places.
+        let place = unsafe { &mut *self.places.as_ptr().wrapping_add(at) };
+        (request, place)
+    }
+
+    /// Hands all of them to `post`, which says what the library returned, and empties the list.
+    ///
+    /// # Errors
+    /// How many were taken, and why not the rest.
+    #[inline]
+    fn post(&mut self, post: impl FnOnce(*mut R, *mut *mut R) -> i32) -> Result<(), PostError> {
+        let Some(at) = self.len.checked_sub(1) else { return Ok(()) };
+        let first = self.requests.as_ptr();
+        let last = first.wrapping_add(at);
+        // SAFETY: one of the requests, by `push`; the list is borrowed, and nothing else refers to it here.
+        unsafe { &mut *last }.link(std::ptr::null_mut());
+        let mut bad = std::ptr::null_mut();
+        let result = sys::verbs_result(post(first, &raw mut bad))
+            .map_err(|errno| PostError { posted: index_of(bad, first, self.len), errno });
+        // SAFETY: as above; the library has copied what it took.
+        unsafe { &mut *last }.link(self.behind(at));
+        self.len = 0;
+        result
+    }
+}
+
+impl<R> Drop for Linked<R> {
+    fn drop(&mut self) {
+        let requests = NonNull::slice_from_raw_parts(self.requests, self.room);
+        let places = NonNull::slice_from_raw_parts(self.places, self.room);
+        // SAFETY: a box of that many was leaked for it, and a post is over when it returns.
+        drop(unsafe { Box::from_raw(requests.as_ptr()) });
+        // SAFETY: as above.
+        drop(unsafe { Box::from_raw(places.as_ptr()) });
+    }
+}
+
+/// Which request `bad` is; the providers that leave it null failed at the first.
+fn index_of<T>(bad: *mut T, first: *mut T, count: usize) -> usize {
+    if bad.is_null() {
+        return 0;
+    }
+    (bad.addr().wrapping_sub(first.addr()) / size_of::<T>()).min(count)
+}
+
+/// Send work requests of one doorbell. Its room is fixed when it is made.
+pub(crate) struct SendList(Linked<sys::ibv_send_wr>);
+
+impl std::fmt::Debug for SendList {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SendList({} of {})", self.0.len, self.0.room)
+    }
+}
+
+// SAFETY: plain data, and pointers into memory of its own that nobody else has.
+unsafe impl Send for SendList {}
+
+impl SendList {
+    pub(crate) fn new(room: usize) -> Self {
+        Self(Linked::new(room))
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.len == self.0.room
+    }
+
+    #[inline]
+    pub(crate) fn write_with_imm(
+        &mut self,
+        id: WrId,
+        from: LocalBytes,
+        to: RemoteBytes,
+        imm: u32,
+        flags: Flags,
+    ) {
+        let request = self.push(id, from, sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, flags);
+        request.imm_data_invalidated_rkey_union =
+            sys::imm_data_invalidated_rkey_union_t { imm_data: imm.to_be() };
+        request.wr = sys::wr_t { rdma: remote(to) };
+    }
+
+    #[inline]
+    pub(crate) fn send(&mut self, id: WrId, from: LocalBytes, flags: Flags) {
+        self.push(id, from, sys::ibv_wr_opcode::IBV_WR_SEND, flags);
+    }
+
+    pub(crate) fn write(&mut self, id: WrId, from: LocalBytes, to: RemoteBytes, flags: Flags) {
+        self.push(id, from, sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, flags).wr = sys::wr_t { rdma: remote(to) };
+    }
+
+    /// Always signalled: the port counts READs by their completions.
+    pub(crate) fn read(&mut self, id: WrId, into: LocalBytes, from: RemoteBytes) {
+        let request = self.push(id, into, sys::ibv_wr_opcode::IBV_WR_RDMA_READ, SIGNALLED);
+        request.wr = sys::wr_t { rdma: remote(from) };
+    }
+
+    /// Sets the word at `on` to `new` if it is `expected`; what it was goes `into`. Always signalled.
+    pub(crate) fn compare_swap(
+        &mut self,
+        id: WrId,
+        into: LocalBytes,
+        on: RemoteBytes,
+        expected: u64,
+        new: u64,
+    ) {
+        self.atomic(id, into, on, sys::ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, (expected, new));
+    }
+
+    /// Adds to the word at `on`; what it was goes `into`. Always signalled.
+    pub(crate) fn fetch_add(&mut self, id: WrId, into: LocalBytes, on: RemoteBytes, add: u64) {
+        self.atomic(id, into, on, sys::ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, (add, 0));
+    }
+
+    fn atomic(
+        &mut self,
+        id: WrId,
+        into: LocalBytes,
+        on: RemoteBytes,
+        opcode: u32,
+        (compare_add, swap): (u64, u64),
+    ) {
+        let RemoteBytes { address: remote_addr, rkey } = on;
+        let atomic = sys::atomic_t { remote_addr, compare_add, swap, rkey };
+        self.push(id, into, opcode, SIGNALLED).wr = sys::wr_t { atomic };
+    }
+
+    /// One more, of which the remote side and the immediate are what they were for the request in its place before.
+    #[inline]
+    fn push(&mut self, id: WrId, local: LocalBytes, opcode: u32, flags: Flags) -> &mut sys::ibv_send_wr {
+        let (request, place) = self.0.push();
+        (place.addr, place.length, place.lkey) = (local.address, local.bytes, local.lkey);
+        request.wr_id = id.bits();
+        request.num_sge = i32::from(local.bytes > 0);
+        request.opcode = opcode;
+        request.send_flags = flags.bits();
+        request
+    }
+
+    /// Posts everything in one call and empties the list.
+    ///
+    /// # Errors
+    /// How many were taken, and why not the rest.
+    #[inline]
+    pub(crate) fn post(&mut self, qp: &Qp) -> Result<(), PostError> {
+        // SAFETY: the queue pair is live (we hold its licence); the list is linked within memory that does not move and
+        // ends with a null; what the work names stays registered until the queue pair is destroyed.
+        self.0.post(|first, bad| unsafe { sys::ibv_post_send(qp.raw(), first, bad) })
+    }
+}
+
+const SIGNALLED: Flags = Flags { signalled: true, inline: false };
+
+#[inline]
+fn remote(RemoteBytes { address: remote_addr, rkey }: RemoteBytes) -> sys::rdma_t {
+    sys::rdma_t { remote_addr, rkey }
+}
+
+/// Receive work requests of one doorbell.
+pub(crate) struct RecvList(Linked<sys::ibv_recv_wr>);
+
+impl std::fmt::Debug for RecvList {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RecvList({} of {})", self.0.len, self.0.room)
+    }
+}
+
+// SAFETY: as for `SendList`.
+unsafe impl Send for RecvList {}
+
+impl RecvList {
+    pub(crate) fn new(room: usize) -> Self {
+        Self(Linked::new(room))
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.len == self.0.room
+    }
+
+    /// `None` is a receive without memory: it takes a write-with-immediate.
+    #[inline]
+    pub(crate) fn push(&mut self, id: WrId, into: Option<LocalBytes>) {
+        let (request, place) = self.0.push();
+        request.wr_id = id.bits();
+        request.num_sge = i32::from(into.is_some());
+        if let Some(LocalBytes { address, bytes, lkey }) = into {
+            (place.addr, place.length, place.lkey) = (address, bytes, lkey);
+        }
+    }
+
+    /// Posts everything in one call and empties the list.
+    ///
+    /// # Errors
+    /// How many were taken, and why not the rest.
+    pub(crate) fn post(&mut self, qp: &Qp) -> Result<(), PostError> {
+        // SAFETY: as in `SendList::post`.
+        self.0.post(|first, bad| unsafe { sys::ibv_post_recv(qp.raw(), first, bad) })
+    }
+
+    /// As [`RecvList::post`], for whichever queue pair comes first.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn post_shared(&mut self, srq: &Srq) -> Result<(), PostError> {
+        // SAFETY: the queue is live while it is borrowed; the rest as in `SendList::post`: what the work names stays
+        // registered until the queue is destroyed.
+        self.0.post(|first, bad| unsafe { sys::ibv_post_srq_recv(srq.raw(), first, bad) })
+    }
+}
