@@ -181,34 +181,35 @@ impl Floors {
 
     /// Bounces a line `count` times.
     pub(crate) fn line(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
+        recorder.begin_laps();
         for _ in 0..count {
-            let start = Stamp::now();
-            let mut patience = Patience::watching(self.relax, self.server.as_ref().map(AsFd::as_fd), start);
+            let began = recorder.began();
+            let mut patience = Patience::watching(self.relax, self.server.as_ref().map(AsFd::as_fd), began);
             let back = self.line.call(|| patience.go_on());
-            let end = Stamp::now();
             if !back {
                 return Err(self.gave_up("bouncing a line"));
             }
-            recorder.record(end.nanos_since(start));
+            recorder.lap();
         }
+        recorder.end_laps();
         Ok(())
     }
 
     /// Sends a frame there and back `count` times.
     pub(crate) fn frame(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         let wanted = digest(&self.body);
+        recorder.begin_laps();
         for aux in 0..count {
-            let start = Stamp::now();
-            let mut patience = Patience::watching(self.relax, self.server.as_ref().map(AsFd::as_fd), start);
+            let began = recorder.began();
+            let mut patience = Patience::watching(self.relax, self.server.as_ref().map(AsFd::as_fd), began);
             self.frames.post(aux, &self.body);
-            let back = self.frames.take(digest, || patience.go_on());
-            let end = Stamp::now();
-            match back {
-                Some(found) if found == wanted => recorder.record(end.nanos_since(start)),
+            match self.frames.take(digest, || patience.go_on()) {
+                Some(found) if found == wanted => recorder.lap(),
                 Some(_) => return Err(BenchError::Wrong("another body in a frame")),
                 None => return Err(self.gave_up("echoing a frame")),
             }
         }
+        recorder.end_laps();
         Ok(())
     }
 

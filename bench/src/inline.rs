@@ -220,20 +220,19 @@ impl<P: Provider> InlineTarget<P> {
     /// One call at a time.
     fn latency(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         let conn = self.conn;
-        let first = Stamp::now();
+        let first = recorder.begin_laps();
         for _ in 0..count {
             self.sent += 1;
             let sent = self.sent;
             let body = &*self.body;
-            let start = Stamp::now();
             self.inline
                 .with(|_, io| io.send(conn, head(ECHO, sent), body.len(), fill(body)))
                 .map_err(|error| BenchError::Closed(error.to_string()))?;
             self.turns(|app| app.answered == sent, "waiting for an echo")?;
-            let end = Stamp::now();
-            recorder.record(end.nanos_since(start));
             self.compare(sent)?;
+            recorder.lap();
         }
+        recorder.end_laps();
         recorder.busy(Stamp::now().nanos_since(first));
         Ok(())
     }

@@ -2,16 +2,22 @@
 
 use hdrhistogram::Histogram;
 
-use crate::error::BenchError;
+use crate::{clock::Stamp, error::BenchError};
 
 /// The longest time that is told apart, nanoseconds; longer ones count as this.
 const LONGEST_NS: u64 = 60_000_000_000;
+
+/// Laps that are kept before they are put among the times.
+const LAPS: usize = 1024;
 
 /// Times of one kind of exchange.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     times: Histogram<u64>,
     busy_ns: u64,
+    /// When the first of `laps` began, and when each was over.
+    began: Stamp,
+    laps: Vec<Stamp>,
 }
 
 impl Recorder {
@@ -22,7 +28,7 @@ impl Recorder {
     pub fn new() -> Result<Self, BenchError> {
         let times = Histogram::new_with_bounds(1, LONGEST_NS, 3);
         let times = times.map_err(|error| BenchError::Arguments(error.to_string()))?;
-        Ok(Self { times, busy_ns: 0 })
+        Ok(Self { times, busy_ns: 0, began: Stamp::now(), laps: Vec::with_capacity(LAPS) })
     }
 
     /// One round trip.
@@ -35,6 +41,42 @@ impl Recorder {
     #[inline]
     pub fn record_many(&mut self, nanos: u64, count: u64) {
         self.times.saturating_record_n(nanos, count);
+    }
+
+    /// Round trips begin that follow each other: a single reading of the clock ends one and begins the next, as in perftest's
+    /// programs. What they took is worked out many at a time, so that next to nothing stands between an answer and the next
+    /// request. Returns when the first began.
+    pub fn begin_laps(&mut self) -> Stamp {
+        self.laps.clear();
+        self.laps.reserve(LAPS);
+        self.began = Stamp::now();
+        self.began
+    }
+
+    /// When the one that is under way began.
+    #[inline]
+    #[must_use]
+    pub fn began(&self) -> Stamp {
+        self.laps.last().copied().unwrap_or(self.began)
+    }
+
+    /// One is over, and the next begins; after many, when the record is written.
+    #[inline]
+    pub fn lap(&mut self) {
+        self.laps.push(Stamp::now());
+        if self.laps.len() == LAPS {
+            self.end_laps();
+            self.began = Stamp::now();
+        }
+    }
+
+    /// The last one is over.
+    #[cold]
+    pub fn end_laps(&mut self) {
+        for end in self.laps.drain(..) {
+            self.times.saturating_record(end.nanos_since(self.began));
+            self.began = end;
+        }
     }
 
     /// A stretch of time in which the recorded round trips were made.
@@ -154,6 +196,29 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_lap_counts_once_and_writing_down_is_none_of_them() {
+        let (mut recorder, pause) = (Recorder::new().unwrap(), std::time::Duration::from_millis(2));
+        let first = recorder.begin_laps();
+        assert_eq!(recorder.began(), first);
+        for lap in 1..=LAPS as u64 + 3 {
+            if lap == 2 {
+                std::thread::sleep(pause);
+            }
+            recorder.lap();
+        }
+        assert_eq!(recorder.count(), LAPS as u64, "the others are kept");
+        recorder.end_laps();
+        std::thread::sleep(pause);
+        recorder.end_laps();
+        assert!(recorder.begin_laps() > first);
+        recorder.lap();
+        recorder.end_laps();
+        assert_eq!(recorder.count(), LAPS as u64 + 4);
+        assert!(recorder.quantile_ns(1.0) >= 2_000_000, "{} ns", recorder.quantile_ns(1.0));
+        assert!(recorder.fine_median_ns() < 1_000_000.0, "only one took long");
+    }
 
     #[test]
     fn a_distribution_has_all_calls() {

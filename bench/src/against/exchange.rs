@@ -168,11 +168,12 @@ impl Contender for Exchange {
     fn slice(&mut self, floors: &mut Floors, count: u64) -> Result<f64, BenchError> {
         floors.rest()?;
         self.recorder.reset();
+        self.recorder.begin_laps();
         for number in 0..count {
-            let start = Stamp::now();
             self.call(number)?;
-            self.recorder.record(Stamp::now().nanos_since(start));
+            self.recorder.lap();
         }
+        self.recorder.end_laps();
         Ok(self.recorder.fine_median_ns())
     }
 }

@@ -290,11 +290,12 @@ impl Contender for Sockets {
         self.recorder.reset();
         let first = Stamp::now();
         if self.goal == Goal::Latency {
+            self.recorder.begin_laps();
             for _ in 0..count {
-                let start = Stamp::now();
                 self.exchange(1)?;
-                self.recorder.record(Stamp::now().nanos_since(start));
+                self.recorder.lap();
             }
+            self.recorder.end_laps();
             return Ok(self.recorder.fine_median_ns());
         }
         self.exchange(usize::try_from(count).unwrap_or(usize::MAX))?;
