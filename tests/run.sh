@@ -10,7 +10,7 @@ export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=${RUST_BACKTRACE:-0}
 
 tiers=("$@")
-[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit bincode sysfs seeds planted hostile churn conformance loom tidy bench demo readme lab)
+[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit bincode sysfs seeds planted hostile sanitize churn conformance loom tidy bench demo readme lab)
 
 # What mostly compiles and times nothing: beside the lab, on what that leaves of the processors.
 beside_lab=" lint doc planted loom "
@@ -121,6 +121,7 @@ run() {
             # 3 x 3,400,000 hostile operations, and 200,000 spoiled inputs for each parser.
             hostile) GIMMAL_HOSTILE_OPERATIONS=3400000 GIMMAL_FUZZ_INPUTS=200000 tier hostile \
                 program_tests --test attack --test fuzz -- --nocapture ;;
+            sanitize) tier sanitize bash tests/sanitize.sh ;;
             planted) tier planted bash tests/planted.sh ;;
             churn) GIMMAL_CALLS=1000000 tier churn program_tests --test churn shm:: ;;
             conformance) tier conformance bash tests/conformance.sh ;;
