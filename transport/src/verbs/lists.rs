@@ -62,6 +62,15 @@ struct Linked<R> {
     len: usize,
 }
 
+// SAFETY: requests and places are plain data, and the pointers in them are into memory of its own that nobody else has.
+unsafe impl<R> Send for Linked<R> {}
+
+impl<R> std::fmt::Debug for Linked<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {}", self.len, self.room)
+    }
+}
+
 fn leaked<T>(items: impl Iterator<Item = T>) -> NonNull<T> {
     NonNull::from(Box::leak(items.collect::<Box<[T]>>())).cast()
 }
@@ -140,16 +149,8 @@ fn index_of<T>(bad: *mut T, first: *mut T, count: usize) -> usize {
 }
 
 /// Send work requests of one doorbell. Its room is fixed when it is made.
+#[derive(Debug)]
 pub(crate) struct SendList(Linked<sys::ibv_send_wr>);
-
-impl std::fmt::Debug for SendList {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SendList({} of {})", self.0.len, self.0.room)
-    }
-}
-
-// SAFETY: plain data, and pointers into memory of its own that nobody else has.
-unsafe impl Send for SendList {}
 
 impl SendList {
     pub(crate) fn new(room: usize) -> Self {
@@ -252,16 +253,8 @@ fn remote(RemoteBytes { address: remote_addr, rkey }: RemoteBytes) -> sys::rdma_
 }
 
 /// Receive work requests of one doorbell.
+#[derive(Debug)]
 pub(crate) struct RecvList(Linked<sys::ibv_recv_wr>);
-
-impl std::fmt::Debug for RecvList {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "RecvList({} of {})", self.0.len, self.0.room)
-    }
-}
-
-// SAFETY: as for `SendList`.
-unsafe impl Send for RecvList {}
 
 impl RecvList {
     pub(crate) fn new(room: usize) -> Self {
@@ -300,5 +293,59 @@ impl RecvList {
         // SAFETY: the queue is live while it is borrowed; the rest as in `SendList::post`: what the work names stays
         // registered until the queue is destroyed.
         self.0.post(|first, bad| unsafe { sys::ibv_post_srq_recv(srq.raw(), first, bad) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ConnId, verbs::wr_id::Kind};
+
+    /// What a library would see: ids and local addresses, one request behind the other.
+    fn seen(mut request: *mut sys::ibv_recv_wr) -> Vec<(u16, u64)> {
+        let mut found = Vec::new();
+        while !request.is_null() {
+            // SAFETY: linked by the list, which outlives the post.
+            let one = unsafe { request.read() };
+            // SAFETY: as above.
+            let place = unsafe { one.sg_list.read() };
+            found.push((WrId::from_bits(one.wr_id).slot(), place.addr));
+            request = one.next;
+        }
+        found
+    }
+
+    #[test]
+    fn a_post_sees_what_was_pushed_and_nothing_of_the_one_before() {
+        let mut list = RecvList::new(3);
+        let push = |list: &mut RecvList, slot: u16| {
+            let into = LocalBytes { address: 100 + u64::from(slot), bytes: 8, lkey: 1 };
+            list.push(WrId::new(Kind::Receive, ConnId::new(0, 0), slot), Some(into));
+        };
+        (0..3).for_each(|slot| push(&mut list, slot));
+        assert!(list.is_full());
+        let refused = list.0.post(|first, bad| {
+            assert_eq!(seen(first), [(0, 100), (1, 101), (2, 102)]);
+            // SAFETY: a place of the list, for one of its requests.
+            unsafe { bad.write(first.wrapping_add(1)) };
+            sys::errno::ENOMEM
+        });
+        assert_eq!(refused, Err(PostError { posted: 1, errno: sys::errno::ENOMEM }));
+        for count in [1, 2, 3] {
+            (0..count).for_each(|slot| push(&mut list, 7 + slot));
+            let posted = list.0.post(|first, _| {
+                assert_eq!(seen(first).len(), usize::from(count));
+                0
+            });
+            assert_eq!(posted, Ok(()));
+        }
+        assert_eq!(list.0.post(|_, _| unreachable!("there is nothing to post")), Ok(()));
+    }
+
+    #[test]
+    #[should_panic(expected = "as long as the queue")]
+    fn a_list_takes_no_more_than_its_room() {
+        let mut list = RecvList::new(1);
+        (0..2).for_each(|slot| list.push(WrId::new(Kind::Receive, ConnId::new(0, 0), slot), None));
     }
 }
