@@ -53,6 +53,8 @@ pub struct ShmPort {
     pub(super) pace: Pace,
     pub(super) parked: Parked,
     known: Known,
+    /// Runs were taken since the last poll.
+    ran: bool,
     armed: bool,
     /// Number of the last sleep, of this port or of a parked connection.
     pub(super) epoch: u64,
@@ -112,6 +114,7 @@ impl ShmPort {
             pace: Pace::new(),
             parked: Parked::default(),
             known: Known::default(),
+            ran: false,
             armed: false,
             epoch: 0,
         })
@@ -465,15 +468,17 @@ impl Port for ShmPort {
         if !self.news.is_empty() {
             self.tell(batch);
         }
-        let before = batch.len();
-        while let Some(mut run) = self.next_run(batch.room()) {
+        // What came since somebody took runs is for the next ones: brought as events, each frame takes half as long again.
+        let ran = self.ran;
+        while !ran && let Some(mut run) = self.next_run(batch.room()) {
             let conn = run.conn();
             while let Some(frame) = run.next_frame().and_then(|lent| lent.keep()) {
                 batch.push(Event::Frame { conn, frame });
             }
             self.end_run(&run);
         }
-        self.keep_pace(now, batch.len() != before);
+        let brought = std::mem::take(&mut self.ran);
+        self.keep_pace(now, brought);
         if !self.news.is_empty() {
             self.tell(batch);
         }
@@ -495,6 +500,7 @@ impl Port for ShmPort {
 
     #[inline(always)]
     fn end_run(&mut self, run: &Run) {
+        self.ran = true;
         let conn = run.conn();
         // It may have been closed since.
         let Some(slot) = self.slots.get_mut(conn.index() as usize) else { return };
