@@ -12,6 +12,7 @@ for layer in engine rpc; do
     check "rate $layer" timeout 60 target/release/gimmal-bench rate --provider shm --layer $layer --loopback -s 64 -n 50000 -O 32
 done
 
+check 'rate of a pipeline' timeout 60 target/release/gimmal-bench rate --provider shm --layer pipeline --loopback -s 64 -n 50000 -O 32
 check 'handed off beside inline and the bare exchange' timeout 60 target/release/gimmal-bench lat --loopback --mode handoff -n 20000
 check 'rate beside sockets and UCX' timeout 200 target/release/gimmal-bench rate --loopback -n 70000 --pairs 7 --against tcp,uds,ucx
 check 'latency beside libfabric' timeout 60 target/release/gimmal-bench lat --loopback -n 14000 --pairs 7 --against libfabric
@@ -25,7 +26,7 @@ count 'the page, in a browser where there is one' bash tests/page.sh
 refuses 'a bit turned over' 'not what was sent' target/release/gimmal-bench lat --loopback -n 3000 --corrupt 2000 --verify
 
 # Instructions of a 64 B echo, both ends' turns on one thread: exact where times are not, so these are judged.
-# A line of tests/instructions.txt: the layer (engine; loan, 1 MiB touched at its first word; raw, bytes, flat or typed calls), the
+# A line of tests/instructions.txt: the layer (engine; loan, 1 MiB touched at its first word; raw, pipeline, bytes, flat or typed calls), the
 # window, the most that a round may take.
 instructions() {
     local program=(pair_rpc "$1")

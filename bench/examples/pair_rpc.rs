@@ -1,8 +1,9 @@
 //! Calls over shared memory with both ends on one thread: something for callgrind to count, as `pair` is for the engine.
 //!
 //! ```text
-//! valgrind --tool=callgrind target/release/examples/pair_rpc raw 1 100000      raw, bytes, flat or typed, window, rounds
+//! valgrind --tool=callgrind target/release/examples/pair_rpc raw 1 100000      raw, pipeline, bytes, flat or typed, window, rounds
 //! ```
+//! `pipeline` calls the raw method without a handle for each call.
 //! `bytes` is an inline method of 64 bytes that serde knows to be bytes, `typed` an async one of eight numbers; both
 //! through postcard. `flat` is the first through zerocopy.
 
@@ -82,6 +83,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let layer = arguments.next().unwrap_or_else(|| "raw".to_owned());
     let (is_raw, is_bytes, is_flat) = (layer == "raw", layer == "bytes", layer == "flat");
+    let is_pipeline = layer == "pipeline";
     let mut next = |default: usize| arguments.next().map_or(Ok(default), |text| text.parse());
     let (window, rounds) = (next(1)?, next(100_000)?);
     let folder = tempfile::tempdir()?;
@@ -99,10 +101,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (body, words) = ([1; 64], [7; 8]);
     let mut raw = VecDeque::with_capacity(window);
     let (mut bytes, mut typed) = (VecDeque::with_capacity(window), VecDeque::with_capacity(window));
-    let mut flat = VecDeque::with_capacity(window);
+    let (mut flat, mut pipeline) = (VecDeque::with_capacity(window), client.raw_pipeline());
     let start = Stamp::now();
     for _ in 0..rounds {
-        for _ in 0..window {
+        if is_pipeline {
+            pipeline.call_all((0..window as u64).map(|number| (number, &body[..])))?;
+        }
+        for _ in 0..if is_pipeline { 0 } else { window } {
             if is_raw {
                 raw.push_back(client.raw(&body));
             } else if is_bytes {
@@ -113,13 +118,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 typed.push_back(client.typed(words));
             }
         }
-        if window > 1 {
+        if window > 1 || is_pipeline {
             // All but the first leave with a turn.
             client.channel().turn();
         }
         let mut served = 0;
         while served < window {
             served += server.turn();
+        }
+        while pipeline.under_way() > 0 {
+            pipeline.wait(window, |_, answer| assert_eq!(answer.map(<[u8]>::len), Ok(64)));
         }
         while let Some(call) = raw.pop_front() {
             call.wait_with(|answer| assert_eq!(answer.len(), 64))?;

@@ -37,6 +37,7 @@ mod many;
 mod measure;
 mod outcome;
 pub mod pair;
+mod pipeline;
 pub mod plan;
 mod plots;
 mod provider;

@@ -26,6 +26,8 @@ pub enum Layer {
     Engine,
     /// Calls of a raw method.
     Rpc,
+    /// The same without a handle for each call: told apart by tags. Inline.
+    Pipeline,
     /// Calls of a typed method, through the codec.
     Typed,
 }
@@ -59,7 +61,7 @@ macro_rules! named {
 
 named! {
     ProviderName { Shm = "shm", Verbs = "verbs" }
-    Layer { Engine = "engine", Rpc = "rpc", Typed = "typed" }
+    Layer { Engine = "engine", Rpc = "rpc", Pipeline = "pipeline", Typed = "typed" }
     Mode { Inline = "inline", Handoff = "handoff" }
 }
 

@@ -88,7 +88,7 @@ impl With for Connect<'_> {
             (Kind::Planned, Layer::Engine, Mode::Handoff) => {
                 Box::new(HandoffTarget::connect(&provider, address, plan, ring_bytes)?)
             }
-            (Kind::Planned, Layer::Rpc | Layer::Typed, _) => {
+            (Kind::Planned, Layer::Rpc | Layer::Pipeline | Layer::Typed, _) => {
                 rpc::connect(&provider, address, plan, ring_bytes)?
             }
             (Kind::Bulk(is_whole), ..) => {

@@ -13,6 +13,7 @@ use crate::{
     crew::{Calls, Crew},
     error::BenchError,
     inline::InlineTarget,
+    pipeline::Piper,
     plan::{Layer, Mode, Plan, engine_config},
     recorder::Recorder,
     stopwatch::Stopwatch,
@@ -22,6 +23,11 @@ use crate::{
 
 /// Calls that are ended before others start in their places, at most: about what comes back with one turn.
 const BATCH_MAX: usize = 8;
+
+/// Calls that end before others start, of a window of so many.
+pub(crate) fn batch_of(window: usize) -> usize {
+    (window / 4).clamp(1, BATCH_MAX)
+}
 
 /// What is called.
 #[gimmal::service]
@@ -200,17 +206,21 @@ fn open<P: Provider>(
     plan: &Plan,
     ring_bytes: u32,
 ) -> Result<Box<dyn Target>, BenchError> {
-    match plan.mode {
-        Mode::Inline => {
+    match (plan.mode, plan.layer) {
+        (Mode::Inline, Layer::Pipeline) => {
+            let calls = Piper::new(BenchClient::new(inline(url, plan, ring_bytes)?), plan);
+            Ok(Box::new(RpcTarget { calls, plan: control, close: |calls: Piper| say_goodbye(calls.end()) }))
+        }
+        (Mode::Handoff, Layer::Pipeline) => {
+            let why = "--layer pipeline: only the inline client has pipelines: --mode inline";
+            Err(BenchError::Arguments(why.to_owned()))
+        }
+        (Mode::Inline, _) => {
             let calls = Caller::new(inline(url, plan, ring_bytes)?, plan);
-            let close = |calls: Caller<InlineClient>| {
-                let client = calls.end();
-                // A server that does not answer our goodbye sees us go.
-                let _ = client.close(Duration::from_secs(1));
-            };
+            let close = |calls: Caller<InlineClient>| say_goodbye(calls.end());
             Ok(Box::new(RpcTarget { calls, plan: control, close }))
         }
-        Mode::Handoff => {
+        (Mode::Handoff, _) => {
             let client = handed_off(url, plan, ring_bytes)?;
             let calls = Crew::new((0..plan.threads).map(|_| Caller::new(client.clone(), plan)).collect())?;
             Ok(Box::new(RpcTarget { calls, plan: control, close: drop }))
@@ -218,7 +228,12 @@ fn open<P: Provider>(
     }
 }
 
-fn failed<E: fmt::Display + fmt::Debug>(error: CallError<E>) -> BenchError {
+fn say_goodbye(client: InlineClient) {
+    // A server that does not answer sees us go.
+    let _ = client.close(Duration::from_secs(1));
+}
+
+pub(crate) fn failed<E: fmt::Display + fmt::Debug>(error: CallError<E>) -> BenchError {
     BenchError::Rpc(error.to_string())
 }
 
@@ -248,7 +263,7 @@ impl<C: Channel> Caller<C> {
 
 impl<C: Channel> Calls for Caller<C> {
     fn calls(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
-        let batch = (self.window / 4).clamp(1, BATCH_MAX);
+        let batch = batch_of(self.window);
         let last = self.done + count;
         let (wanted, is_thorough) = (self.digest, self.is_thorough);
         let is_right = |answer: &[u8]| wanted == if is_thorough { total(answer) } else { digest(answer) };

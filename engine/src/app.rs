@@ -84,9 +84,20 @@ pub trait Act<A> {
     fn act<P: Port>(self, app: &mut A, io: &mut Io<'_, P>) -> Self::Outcome;
 }
 
-/// Who waits for one message, see [`Inline::seek`](crate::Inline::seek).
+/// Who waits for one message, see [`Inline::seek`](crate::Inline::seek), or for several, see [`Inline::sift`](crate::Inline::sift).
 pub trait Pick<A> {
     /// Whether `message` is it; then it is taken, and the application does not see it.
     fn pick<P: Port>(&mut self, app: &mut A, io: &mut Io<'_, P>, conn: ConnId, message: &Message<'_>)
     -> bool;
+}
+
+/// Picks nothing: every message is the application's.
+#[derive(Debug)]
+pub(crate) struct Nothing;
+
+impl<A> Pick<A> for Nothing {
+    #[inline(always)]
+    fn pick<P: Port>(&mut self, _: &mut A, _: &mut Io<'_, P>, _: ConnId, _: &Message<'_>) -> bool {
+        false
+    }
 }

@@ -10,7 +10,7 @@ use gimmal_transport::{Address, ConnId, ConnectError, ConnectOptions, Negotiated
 use crate::{
     again::Again,
     alarm::Alarm,
-    app::{Act, App, Pick},
+    app::{Act, App, Nothing, Pick},
     config::Plan,
     error::{OpenError, StartError},
     io::Io,
@@ -62,20 +62,25 @@ impl<P: Port, A: App> Runner<P, A> {
     /// is more to do than frames.
     #[inline]
     pub(crate) fn turn(&mut self) -> usize {
+        self.turn_picking(&mut Nothing)
+    }
+
+    #[inline]
+    fn turn_picking(&mut self, pick: &mut impl Pick<A>) -> usize {
         if self.worker.unsent && !self.worker.port.publish() {
             // Before the look at what came: the peer works on it meanwhile.
             self.worker.settle(self.now);
         }
         if self.idler.wants_clock() {
-            return self.whole_turn();
+            return self.whole_turn(pick);
         }
-        let work = self.worker.short_turn(self.now);
+        let work = self.worker.short_turn(self.now, pick);
         if work == 0 {
             if self.worker.unsent {
                 self.worker.settle(self.now);
             }
             if !self.worker.is_quiet() {
-                return self.full_turn();
+                return self.full_turn(pick);
             }
         }
         self.turned(work);
@@ -83,26 +88,26 @@ impl<P: Port, A: App> Runner<P, A> {
     }
 
     /// A whole turn at the time that was read last: a device is asked more often than the clock.
-    fn full_turn(&mut self) -> usize {
+    fn full_turn(&mut self, pick: &mut impl Pick<A>) -> usize {
         self.idler.asks_device();
-        let work = self.worker.turn(self.now);
+        let work = self.worker.turn(self.now, pick);
         self.turned(work);
         work
     }
 
-    fn whole_turn(&mut self) -> usize {
+    fn whole_turn(&mut self, pick: &mut impl Pick<A>) -> usize {
         let before = self.now;
         let now = self.now();
         if self.idler.has_worked() {
             self.worker.duty.took(now.since(before));
         }
-        self.turn_at(now)
+        self.turn_at(now, pick)
     }
 
-    pub(crate) fn turn_at(&mut self, now: Time) -> usize {
+    fn turn_at(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
         self.now = now;
         self.idler.told_time();
-        let work = self.worker.turn(now);
+        let work = self.worker.turn(now, pick);
         self.turned(work);
         work
     }
@@ -114,13 +119,19 @@ impl<P: Port, A: App> Runner<P, A> {
     }
 
     /// A turn; when it found nothing, idles by the strategy, at most for `limit`: a few more turns while that is to spin.
+    #[inline]
     pub(crate) fn run_once(&mut self, limit: Duration) -> usize {
+        self.run_picking(limit, &mut Nothing)
+    }
+
+    #[inline]
+    fn run_picking(&mut self, limit: Duration, pick: &mut impl Pick<A>) -> usize {
         for _ in 0..LOOKS {
-            let work = self.turn();
+            let work = self.turn_picking(pick);
             if work > 0 {
                 return work;
             }
-            if !self.pause(limit) {
+            if limit.is_zero() || !self.pause(limit) {
                 break;
             }
         }
@@ -176,7 +187,7 @@ impl<P: Port, A: App> Runner<P, A> {
         self.worker.show_some();
         self.seek_one(&mut pick).unwrap_or_else(|| {
             self.sought = 0;
-            self.turn_at(now);
+            self.turn_at(now, &mut Nothing);
             false
         })
     }
@@ -346,6 +357,14 @@ impl<P: Provider, A: App> Inline<P, A> {
         self.runner.seek(limit, pick)
     }
 
+    /// As [`Inline::idle`], for who waits for many messages: each that has no bulk is shown to `pick` before the application has
+    /// it, and is not handed to the application if `pick` returns `true`. Unlike with [`Inline::seek`] this is a turn like any
+    /// other, its accounts made once for all of it. `limit` zero: one turn, which never idles.
+    #[inline]
+    pub fn sift(&mut self, limit: Duration, mut pick: impl Pick<A>) -> usize {
+        self.runner.run_picking(limit, &mut pick)
+    }
+
     /// One bounded turn for a task of an event loop: never blocks, and says what the configured strategy does then.
     pub fn step(&mut self, limit: Duration) -> Rest {
         if self.runner.turn() > 0 {
@@ -373,7 +392,12 @@ impl<P: Provider, A: App> Inline<P, A> {
 
     /// One bounded turn at a time of the caller's choosing: for simulated worlds, whose clock is an argument.
     pub fn turn_at(&mut self, now: Time) -> usize {
-        self.runner.turn_at(now)
+        self.runner.turn_at(now, &mut Nothing)
+    }
+
+    /// As [`Inline::sift`] at a time of the caller's choosing, and never idle.
+    pub fn sift_at(&mut self, now: Time, mut pick: impl Pick<A>) -> usize {
+        self.runner.turn_at(now, &mut pick)
     }
 
     /// As [`Inline::seek`] at a time of the caller's choosing: one frame, or a turn if none lies open.
@@ -396,7 +420,7 @@ impl<P: Provider, A: App> Inline<P, A> {
 
     /// As [`Inline::with`], but what it sends leaves with the next turn, or with [`Inline::flush`]: several sends then
     /// cost one doorbell.
-    #[inline]
+    #[inline(always)]
     pub fn with_later<T: Act<A>>(&mut self, act: T) -> T::Outcome {
         let now = self.runner.now;
         self.runner.worker.with_later(now, act)

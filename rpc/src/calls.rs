@@ -9,6 +9,7 @@
 
 mod key;
 mod reply;
+mod tagged;
 
 use std::{cell::Cell, collections::VecDeque, task::Waker, time::Duration};
 
@@ -23,7 +24,7 @@ use crate::{
 };
 
 pub(crate) use key::CallKey;
-pub(crate) use reply::Reply;
+pub(crate) use reply::{Reply, Tagged};
 
 /// Where a call is. What belongs to a state stands beside it in the call: so telling them apart moves a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +62,7 @@ pub(crate) struct Call {
     pub(crate) loan: Option<Loan>,
     pub(crate) lanes: Option<Box<Lanes>>,
     /// [`Reply::Local`] while nobody is in it.
-    reply: Reply,
+    pub(crate) reply: Reply,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -311,9 +312,10 @@ impl Calls {
     }
 
     /// Adds a local call that has ended.
-    pub(crate) fn insert_done(&mut self, method: &'static Method, outcome: Outcome) -> CallKey {
+    pub(crate) fn insert_done(&mut self, method: &'static Method, outcome: Outcome, reply: Reply) -> CallKey {
         let index = self.vacant();
         let (key, call) = self.occupy(index, method, (Time::NEVER, Time::NEVER));
+        call.reply = reply;
         call.outcome = Some(outcome);
         call.state = State::Done;
         self.untaken += 1;
@@ -406,7 +408,7 @@ impl Calls {
     pub(crate) fn finish_bytes(&mut self, index: u32, is_error: bool, payload: &[u8], copies: &Counter) {
         let call = &mut self.slots[index as usize];
         copied::into_buffer(&mut call.body, payload, copies);
-        if let Reply::Local | Reply::Task(_) = call.reply {
+        if call.reply.is_taken() {
             call.is_error = is_error;
             call.state = State::Done;
             self.untaken += 1;
@@ -429,11 +431,12 @@ impl Calls {
                 self.release(index);
                 responder.complete(outcome);
             }
-            mut reply @ (Reply::Local | Reply::Task(_)) => {
+            reply @ (Reply::Local | Reply::Task(_) | Reply::Tagged(_)) => {
+                call.reply = reply;
                 call.outcome = Some(outcome);
                 call.state = State::Done;
                 self.untaken += 1;
-                reply.wake();
+                call.reply.wake();
             }
             Reply::Noted(noted) => {
                 let (reply, metadata) = *noted;

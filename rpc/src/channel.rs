@@ -372,6 +372,50 @@ fn unread<T>() -> Result<T, DecodeError> {
     Err(DecodeError::new("an answer that was not shown"))
 }
 
+/// What a call came to that is not just bytes.
+fn decode<D, O: Received<D>>(
+    outcome: Outcome,
+    recycle: impl FnOnce(Vec<u8>),
+) -> Result<O::Value, CallError<O::Error>> {
+    match outcome {
+        Outcome::Answered { is_error, body, bulk } => {
+            let decoded = if is_error {
+                O::error(&body).map(|error| Err(CallError::App(error)))
+            } else {
+                O::value(&body, bulk).map(Ok)
+            };
+            recycle(body);
+            decoded.unwrap_or_else(|error| Err(undecoded(error)))
+        }
+        Outcome::Large { is_error: false, bulk } => O::value(&bulk, None).map_err(undecoded),
+        Outcome::Large { is_error: true, bulk } => {
+            O::error(&bulk).map_or_else(|error| Err(undecoded(error)), |error| Err(CallError::App(error)))
+        }
+        Outcome::Status(status) => Err(CallError::Status(status)),
+        Outcome::Mismatch { method, theirs } => {
+            Err(CallError::Mismatch { method: method.to_string(), ours: method.spelled(), theirs })
+        }
+        Outcome::Failed(error) => Err(CallError::Transport(error)),
+        Outcome::Noted(noted) => decode::<D, O>(noted.0, recycle),
+    }
+}
+
+/// The bytes of an answer, as they came.
+#[cold]
+pub(crate) fn landed<D, O: Received<D>>(outcome: Outcome) -> Result<Landed, CallError<O::Error>> {
+    match outcome.into_parts().0 {
+        Outcome::Answered { is_error: false, body, bulk: None } => Ok(Landed::Own(body)),
+        Outcome::Large { is_error: false, bulk } => Ok(Landed::Bulk(bulk)),
+        Outcome::Answered { is_error: false, .. } => {
+            Err(undecoded(DecodeError::new("bulk that was not asked for")))
+        }
+        other => {
+            let error = decode::<D, O>(other, drop).err();
+            Err(error.unwrap_or_else(|| undecoded(DecodeError::new("no answer"))))
+        }
+    }
+}
+
 impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     /// A call by its ticket, and nothing more: a call of two words is returned, and kept, in registers.
     #[inline]
@@ -413,29 +457,10 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
         match (result, waited) {
             (Some(result), _) => Ok(result),
             (None, Err(otherwise)) => {
-                let bytes = self.read_otherwise(otherwise)?;
+                let bytes = landed::<D, O>(Outcome::of(otherwise))?;
                 read.map_or_else(unread, |read| Ok(read(bytes.get()))).map_err(undecoded)
             }
             (None, Ok(())) => unread().map_err(undecoded),
-        }
-    }
-
-    /// The bytes of an answer that is not just bytes, if it has any.
-    #[cold]
-    pub(crate) fn read_otherwise(&mut self, answered: AnswerBytes) -> Result<Landed, CallError<O::Error>> {
-        match Outcome::of(answered).into_parts().0 {
-            Outcome::Answered { is_error: false, body, bulk: None } => Ok(Landed::Own(body)),
-            Outcome::Large { is_error: false, bulk } => Ok(Landed::Bulk(bulk)),
-            other => Err(self.unread(other)),
-        }
-    }
-
-    fn unread(&mut self, outcome: Outcome) -> CallError<O::Error> {
-        match outcome {
-            Outcome::Answered { is_error: false, .. } => {
-                undecoded(DecodeError::new("bulk that was not asked for"))
-            }
-            other => self.decode(other).err().unwrap_or_else(|| undecoded(DecodeError::new("no answer"))),
         }
     }
 
@@ -451,27 +476,7 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
 
     #[cold]
     fn decode(&mut self, outcome: Outcome) -> Result<O::Value, CallError<O::Error>> {
-        match outcome {
-            Outcome::Answered { is_error, body, bulk } => {
-                let decoded = if is_error {
-                    O::error(&body).map(|error| Err(CallError::App(error)))
-                } else {
-                    O::value(&body, bulk).map(Ok)
-                };
-                self.ticket.recycle(body);
-                decoded.unwrap_or_else(|error| Err(undecoded(error)))
-            }
-            Outcome::Large { is_error: false, bulk } => O::value(&bulk, None).map_err(undecoded),
-            Outcome::Large { is_error: true, bulk } => {
-                O::error(&bulk).map_or_else(|error| Err(undecoded(error)), |error| Err(CallError::App(error)))
-            }
-            Outcome::Status(status) => Err(CallError::Status(status)),
-            Outcome::Mismatch { method, theirs } => {
-                Err(CallError::Mismatch { method: method.to_string(), ours: method.spelled(), theirs })
-            }
-            Outcome::Failed(error) => Err(CallError::Transport(error)),
-            Outcome::Noted(noted) => self.decode(noted.0),
-        }
+        decode::<D, O>(outcome, |body| self.ticket.recycle(body))
     }
 
     /// As [`wait`](Call::wait), with the metadata that the server sent with the answer, or with what came in its place;

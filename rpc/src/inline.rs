@@ -11,6 +11,7 @@ use crate::{
     error::{AllocateError, ConnectError},
     method::Method,
     near::{Local, Mover, Near, SLEEP},
+    pipeline::{Pipeline, Pipelined},
     stats::Stats,
     stream::Lanes,
 };
@@ -85,6 +86,12 @@ impl InlineClient {
             }
         }
         false
+    }
+}
+
+impl Pipelined for InlineClient {
+    fn pipeline(&self, method: &'static Method, options: &CallOptions) -> Pipeline {
+        Pipeline::new(&self.near, method, options)
     }
 }
 

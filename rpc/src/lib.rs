@@ -61,6 +61,7 @@ pub mod metadata;
 pub mod method;
 pub mod near;
 mod node;
+pub mod pipeline;
 mod provider;
 mod ready;
 mod reconnect;
@@ -100,6 +101,7 @@ pub use inline::InlineClient;
 pub use layer::{Guarded, Hedge, Layer, Layered, Retry, RetryPolicy, ServerLayer};
 pub use metadata::{Metadata, MetadataError};
 pub use method::{Method, MethodKind};
+pub use pipeline::{Answered, Pipeline, Pipelined};
 pub use reply::{Lend, Lends, Reply};
 pub use server::{InlineServer, Server, ServerBuilder, Stopper};
 pub use service::Service;
@@ -128,6 +130,7 @@ pub mod __private {
         codec::{Codec, Decode, Encoded, Postcard, Raw},
         cx::Cx,
         method::{Method, MethodKind, ids_are_distinct},
+        pipeline::{Pipeline, Pipelined},
         service::Service,
         status::Status,
         stream::{Sink, Stream},

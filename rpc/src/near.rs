@@ -29,7 +29,7 @@ use crate::{
     error::{AllocateError, ConnectError, TransportError},
     metadata::Noted,
     method::Method,
-    node::{Fresh, Node},
+    node::{By, Node, Source},
     provider::{Any, any_for},
     service::Registry,
     stats::{Counters, Stats},
@@ -67,8 +67,8 @@ pub(crate) struct Near {
     mover: Mover,
     /// The driver waits for its descriptor, and the port is armed.
     asleep: Cell<bool>,
-    /// Calls that were dropped in the middle of a turn; cancelled before anything else happens.
-    dropped: RefCell<Vec<CallKey>>,
+    /// What was dropped in the middle of a turn; cancelled before anything else happens.
+    dropped: RefCell<Vec<Dropped>>,
     /// Something of the two above is so: one look for both on the way of every call.
     unready: Cell<bool>,
     /// Takes the place of an answer's bytes while they are read.
@@ -78,6 +78,16 @@ pub(crate) struct Near {
     /// Calls that were never started, and why; here, since a call is to be small.
     refused: RefCell<Vec<(CallKey, TransportError)>>,
     refusals: Cell<u32>,
+    /// Pipelines that were opened.
+    pipelines: Cell<u32>,
+}
+
+/// Calls that nobody waits for any more.
+#[derive(Clone, Copy, Debug)]
+enum Dropped {
+    Call(CallKey),
+    /// All of one.
+    Pipeline(u32),
 }
 
 impl fmt::Debug for Near {
@@ -121,6 +131,7 @@ impl Near {
             copied: RefCell::default(),
             refused: RefCell::default(),
             refusals: Cell::new(0),
+            pipelines: Cell::new(0),
         })
     }
 
@@ -173,8 +184,8 @@ impl Near {
         if slept {
             turns.woke();
         }
-        for key in self.dropped.take() {
-            turns.with(|node, io| node.cancel(io, self.conn, key));
+        for dropped in self.dropped.take() {
+            self.cancel_now(turns, dropped);
         }
         slept
     }
@@ -213,8 +224,11 @@ impl Near {
     ) -> Local {
         let beside = (&mut loan, lanes);
         match options.noted(method) {
-            None => self.begin(method, options, beside, arguments),
-            Some(metadata) => self.begin(method, options, beside, &Noted { metadata, arguments }),
+            None => self.begin(method, options, beside, By::<_, Accompanied>::of(arguments)),
+            Some(metadata) => {
+                let arguments = &Noted { metadata, arguments };
+                self.begin(method, options, beside, By::<_, Accompanied>::of(arguments))
+            }
         }
     }
 
@@ -228,27 +242,36 @@ impl Near {
         arguments: &A,
     ) -> Local {
         if loan.is_none() && options.metadata.is_none() {
-            self.begin(method, options, (&mut None, None), arguments)
+            self.begin(method, options, (&mut None, None), By::<_, Alone>::of(arguments))
         } else {
             self.start_beside(method, options, loan, None, arguments)
         }
     }
 
     #[inline(always)]
-    fn begin<A: Compose + ?Sized>(
+    fn begin(
         self: &Rc<Self>,
         method: &'static Method,
         options: &CallOptions,
         beside: (&mut Option<Loan>, Option<Box<Lanes>>),
-        arguments: &A,
+        source: impl Source,
     ) -> Local {
         let timeout = options.resolve(self.timeout);
-        let mut turns = self.turns();
-        let started =
-            workers::start(&mut turns, Begin { conn: self.conn, method, timeout, arguments, beside });
-        drop(turns);
+        let begin = Begin { conn: self.conn, method, timeout, source, beside };
+        let started = workers::start(&mut self.turns(), begin);
         let key = started.unwrap_or_else(|error| self.refuse(*error));
         Local { near: Rc::clone(self), key: Some(key) }
+    }
+
+    /// How long a call may take.
+    pub(crate) fn timeout(&self, options: &CallOptions) -> Timeout {
+        options.resolve(self.timeout)
+    }
+
+    /// The number of one more pipeline.
+    pub(crate) fn next_pipeline(&self) -> u32 {
+        self.pipelines.set(self.pipelines.get().wrapping_add(1));
+        self.pipelines.get()
     }
 
     #[cold]
@@ -281,31 +304,55 @@ impl Near {
     fn cancel(&self, key: CallKey) {
         if key.index() == REFUSED {
             let _ = self.take_refused(key);
-        } else if self.is_turning() {
-            self.dropped.borrow_mut().push(key);
+        } else {
+            self.dropped(Dropped::Call(key));
+        }
+    }
+
+    /// Nobody waits for the calls of a pipeline any more.
+    pub(crate) fn cancel_pipeline(&self, pipeline: u32) {
+        self.dropped(Dropped::Pipeline(pipeline));
+    }
+
+    fn dropped(&self, dropped: Dropped) {
+        if self.is_turning() {
+            self.dropped.borrow_mut().push(dropped);
             self.unready.set(true);
         } else {
-            self.turns().with(|node, io| node.cancel(io, self.conn, key));
+            self.cancel_now(&mut self.turns(), dropped);
         }
+    }
+
+    fn cancel_now(&self, turns: &mut Turns, dropped: Dropped) {
+        turns.with(|node, io| match dropped {
+            Dropped::Call(key) => node.cancel(io, self.conn, key),
+            Dropped::Pipeline(pipeline) => node.cancel_tagged(io, self.conn, pipeline),
+        });
     }
 }
 
+/// The way of a call that has nothing beside its arguments, see [`By`].
+struct Alone;
+
+/// The way of one that may have.
+struct Accompanied;
+
 /// Starts a call.
-struct Begin<'a, A: ?Sized> {
+struct Begin<'a, S> {
     conn: ConnId,
     method: &'static Method,
     timeout: Timeout,
-    arguments: &'a A,
+    source: S,
     beside: (&'a mut Option<Loan>, Option<Box<Lanes>>),
 }
 
-impl<A: Compose + ?Sized> Act<Node> for Begin<'_, A> {
+impl<S: Source> Act<Node> for Begin<'_, S> {
     type Outcome = Result<CallKey, Box<TransportError>>;
 
     #[inline(always)]
     fn act<P: Port>(self, node: &mut Node, io: &mut Io<'_, P>) -> Self::Outcome {
-        let Self { conn, method, timeout, arguments, beside } = self;
-        node.begin(io, conn, method, timeout, Fresh(arguments), beside, Reply::Local)
+        let Self { conn, method, timeout, source, beside } = self;
+        node.begin(io, conn, method, timeout, source, beside, Reply::Local)
     }
 }
 

@@ -5,8 +5,8 @@ use std::{fmt, future::poll_fn, marker::PhantomData, mem};
 use gimmal_engine::transport::Bulk;
 
 use crate::{
-    cell::AnswerBytes,
-    channel::{Call, Channel, Received, Ticket as _},
+    cell::{AnswerBytes, Outcome},
+    channel::{Call, Channel, Received, Ticket as _, landed},
     codec::{Codec, Decode, DecodeError},
     error::CallError,
     task::{Fallible, Plain},
@@ -172,10 +172,10 @@ impl<C: Channel, D: Codec, O: Lends<D>> Call<C, D, O> {
         self.replied(answered)
     }
 
-    fn replied(mut self, answered: AnswerBytes) -> Result<Reply<C, D, O::Owned>, CallError<O::Error>> {
+    fn replied(self, answered: AnswerBytes) -> Result<Reply<C, D, O::Owned>, CallError<O::Error>> {
         let bytes = match answered {
             Ok((false, bytes)) => Landed::Own(bytes),
-            otherwise => self.read_otherwise(otherwise)?,
+            otherwise => landed::<D, O>(Outcome::of(otherwise))?,
         };
         Ok(Reply { ticket: self.ticket, bytes, value: PhantomData })
     }

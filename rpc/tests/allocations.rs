@@ -186,6 +186,30 @@ fn a_raw_method_and_an_inline_caller_allocate_nothing() {
 }
 
 #[test]
+fn a_pipeline_copies_and_allocates_nothing() {
+    let (url, server) = server("raw, pipeline");
+    let client = MeterClient::new(Client::builder().config(config()).connect_inline(&url).unwrap());
+    let mut pipeline = client.raw_pipeline();
+    let mut calls = |count: u64| {
+        for tag in 0..count {
+            pipeline.call(tag, &[5; 64]).unwrap();
+            if pipeline.under_way() == 32 {
+                pipeline.wait(8, |_, answer| assert_eq!(answer.unwrap().len(), 64));
+            }
+        }
+        pipeline.wait(usize::MAX, |_, answer| assert_eq!(answer.unwrap().len(), 64));
+    };
+    calls(WARM_UP);
+    let before = client.channel().stats();
+    let counted = measure(|| calls(CALLS));
+    let end = End::of(counted.count_total, &before, &client.channel().stats());
+    drop(client);
+    let (client, server) = printed("raw, pipeline", end, server.join().unwrap());
+    // A request is copied once, out of the caller's hands.
+    assert_eq!((client, server), (End { copied_requests: client.copied_requests, ..NOTHING }, NOTHING));
+}
+
+#[test]
 fn an_inline_handler_with_borrowed_arguments_copies_and_allocates_nothing() {
     let bytes = [3; 4096];
     let ends = inline("borrowed, inline", |client| {

@@ -105,7 +105,7 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     /// As [`Worker::with`], but what it sends leaves with the next turn, or the next [`Worker::settle`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn with_later<T: Act<A>>(&mut self, now: Time, act: T) -> T::Outcome {
         self.unsent = true;
         self.unshown = self.unshown.saturating_add(1);

@@ -9,7 +9,7 @@ use gimmal_transport::{
 
 use super::{Worker, inbox::Command};
 use crate::{
-    app::{App, Pick},
+    app::{App, Nothing, Pick},
     connection::Connection,
     error::OpenError,
     io::Io,
@@ -33,9 +33,10 @@ fn plain<'a>(conn: ConnId, frame: &'a Lent<'a>) -> Option<Message<'a>> {
 }
 
 impl<P: Port, A: App> Worker<P, A> {
-    /// Does what there is to do, at most one batch of it, and returns how much that was.
-    pub(crate) fn turn(&mut self, now: Time) -> usize {
-        let work = self.take_commands(now) + self.take_frames(now) + self.poll(now);
+    /// Does what there is to do, at most one batch of it, and returns how much that was. Of the frames that lie open, those that
+    /// `pick` takes are not handed out.
+    pub(crate) fn turn(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
+        let work = self.take_commands(now) + self.take_frames(now, pick) + self.poll(now, pick);
         if self.beats.is_due(now, work > 0) {
             self.beat(now);
         }
@@ -45,8 +46,8 @@ impl<P: Port, A: App> Worker<P, A> {
 
     /// A turn for nothing but the frames that lie open in memory: most turns, between two whole ones.
     #[inline]
-    pub(crate) fn short_turn(&mut self, now: Time) -> usize {
-        let work = self.take_frames(now);
+    pub(crate) fn short_turn(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
+        let work = self.take_frames(now, pick);
         if work > 0 {
             self.beats.worked();
             self.end_turn(now);
@@ -61,23 +62,23 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     #[inline]
-    fn take_frames(&mut self, now: Time) -> usize {
-        let taken = if self.sought.is_some() { self.receive_sought(now) } else { 0 };
+    fn take_frames(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
+        let taken = if self.sought.is_some() { self.receive_sought(now, pick) } else { 0 };
         let Self { port, app, conns, batch_limit, .. } = self;
-        directly!(port => taken + Self::receive_runs(port, app, conns, *batch_limit - taken, now))
+        directly!(port => taken + Self::receive_runs(port, (app, conns), *batch_limit - taken, now, pick))
     }
 
     #[inline(always)]
     fn receive_runs<Q: Port>(
         port: &mut Q,
-        app: &mut A,
-        conns: &mut ConnTable<Connection>,
+        (app, conns): (&mut A, &mut ConnTable<Connection>),
         limit: usize,
         now: Time,
+        pick: &mut impl Pick<A>,
     ) -> usize {
         let mut taken = 0;
         while let Some(run) = port.next_run(limit - taken) {
-            taken += Self::receive_run(port, app, conns, run, now);
+            taken += Self::receive_run(port, (app, conns), run, now, pick);
         }
         taken
     }
@@ -113,7 +114,7 @@ impl<P: Port, A: App> Worker<P, A> {
                 *sought = port.next_run(limit);
                 // None of those may be taken without a look at its number.
                 if sought.as_ref().is_some_and(|run| !run.is_in_ring()) {
-                    Self::receive_sought_on(port, app, conns, sought, now);
+                    Self::receive_sought_on(port, (app, conns), sought, now, &mut Nothing);
                     return Some(false);
                 }
                 // Nothing may mean that everybody was asked since the last time.
@@ -129,7 +130,7 @@ impl<P: Port, A: App> Worker<P, A> {
             };
             let mut io = Io { port, conns, now };
             let Some(message) = plain(conn, &frame) else {
-                let outcome = Self::other_of_run(app, &mut io, conn, &frame);
+                let outcome = Self::other_of_run(app, &mut io, conn, &frame, &mut Nothing);
                 if outcome.is_err() {
                     Self::end_sought(port, conns, sought, outcome, now);
                 }
@@ -145,25 +146,25 @@ impl<P: Port, A: App> Worker<P, A> {
 
     /// The rest of a run of which some frames were sought out.
     #[cold]
-    fn receive_sought(&mut self, now: Time) -> usize {
+    fn receive_sought(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
         let Self { port, app, conns, sought, .. } = self;
         if std::mem::take(&mut conns.cut) {
             Self::end_sought(port, conns, sought, Ok(()), now);
         }
-        Self::receive_sought_on(port, app, conns, sought, now)
+        Self::receive_sought_on(port, (app, conns), sought, now, pick)
     }
 
     #[cold]
     fn receive_sought_on<Q: Port>(
         port: &mut Q,
-        app: &mut A,
-        conns: &mut ConnTable<Connection>,
+        (app, conns): (&mut A, &mut ConnTable<Connection>),
         sought: &mut Option<Run>,
         now: Time,
+        pick: &mut impl Pick<A>,
     ) -> usize {
         match sought.take() {
             Some(run) if !planted::is(Bug::SoughtRunForgotten) => {
-                Self::receive_run(port, app, conns, run, now)
+                Self::receive_run(port, (app, conns), run, now, pick)
             }
             _ => 0,
         }
@@ -182,21 +183,22 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     /// What a device has brought, and everything that is no frame.
-    fn poll(&mut self, now: Time) -> usize {
-        let Some(mut batch) = self.batch.take() else { return 0 };
+    fn poll(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
+        // It is gone when the application panicked in the middle of one.
+        let mut batch = self.batch.take().unwrap_or_else(|| Box::new(Batch::new(self.batch_limit)));
         self.port.poll(now, &mut batch);
         let work = batch.len();
         if work > 0 {
-            self.handle_events(&mut batch, now);
+            self.handle_events(&mut batch, now, pick);
         }
         self.batch = Some(batch);
         work
     }
 
-    fn handle_events(&mut self, batch: &mut Batch, now: Time) {
+    fn handle_events(&mut self, batch: &mut Batch, now: Time, pick: &mut impl Pick<A>) {
         for event in batch.drain() {
             match event {
-                Event::Frame { conn, frame } => self.receive(conn, frame, now),
+                Event::Frame { conn, frame } => self.receive(conn, frame, now, pick),
                 Event::Pulled { conn, token, result } => {
                     let Self { port, app, conns, .. } = self;
                     let outcome = Self::pulled(app, &mut Io { port, conns, now }, conn, token, result);
@@ -253,28 +255,30 @@ impl<P: Port, A: App> Worker<P, A> {
         taken
     }
 
-    /// Hands out what lies open on one connection, and accounts for all of it at once.
+    /// Hands out what lies open on one connection, unless `pick` takes it, and accounts for all of it at once.
     #[inline(always)]
     fn receive_run<Q: Port>(
         port: &mut Q,
-        app: &mut A,
-        conns: &mut ConnTable<Connection>,
+        (app, conns): (&mut A, &mut ConnTable<Connection>),
         mut run: Run,
         now: Time,
+        pick: &mut impl Pick<A>,
     ) -> usize {
         let (conn, mut outcome) = (run.conn(), Ok(()));
         let mut io = Io { port, conns, now };
         io.conns.cut = false;
         if !run.is_in_ring() {
-            outcome = Self::receive_numbered(app, &mut io, &mut run);
+            outcome = Self::receive_numbered(app, &mut io, &mut run, pick);
         }
         while !io.conns.cut
             && let Some(frame) = run.next_frame()
         {
             if let Some(message) = plain(conn, &frame) {
-                app.message(&mut io, conn, message);
+                if !pick.pick(app, &mut io, conn, &message) {
+                    app.message(&mut io, conn, message);
+                }
             } else {
-                outcome = Self::other_of_run(app, &mut io, conn, &frame);
+                outcome = Self::other_of_run(app, &mut io, conn, &frame, pick);
             }
         }
         Self::end_run(port, conns, &run, outcome, now);
@@ -283,7 +287,12 @@ impl<P: Port, A: App> Worker<P, A> {
 
     /// Hands out all of a run whose frames have numbers, which none may be taken without a look at.
     #[inline]
-    fn receive_numbered<Q: Port>(app: &mut A, io: &mut Io<'_, Q>, run: &mut Run) -> Result<(), Violation> {
+    fn receive_numbered<Q: Port>(
+        app: &mut A,
+        io: &mut Io<'_, Q>,
+        run: &mut Run,
+        pick: &mut impl Pick<A>,
+    ) -> Result<(), Violation> {
         let conn = run.conn();
         let mut outcome = Ok(());
         while !io.conns.cut
@@ -293,8 +302,12 @@ impl<P: Port, A: App> Worker<P, A> {
                 conns.peek(conn).is_some_and(|connection| connection.check.is_next(frame.tag()))
             };
             match plain(conn, &frame) {
-                Some(message) if is_next(io.conns) => app.message(io, conn, message),
-                _ => outcome = Self::other_of_run(app, io, conn, &frame),
+                Some(message) if is_next(io.conns) => {
+                    if !pick.pick(app, io, conn, &message) {
+                        app.message(io, conn, message);
+                    }
+                }
+                _ => outcome = Self::other_of_run(app, io, conn, &frame, pick),
             }
         }
         outcome
@@ -339,21 +352,22 @@ impl<P: Port, A: App> Worker<P, A> {
         io: &mut Io<'_, Q>,
         conn: ConnId,
         frame: &Lent<'_>,
+        pick: &mut impl Pick<A>,
     ) -> Result<(), Violation> {
         io.conns.accounted = true;
         let accounted = io.conns.peek(conn).map_or(Ok(()), |conn| {
             conn.check.arrived(frame.tag())?;
             conn.ledger.handle_run(frame.end())
         });
-        let outcome = accounted
-            .and_then(|()| Self::other(app, io, frame.tag(), frame.payload(), Source::Run(conn, frame)));
+        let (framed, source) = ((frame.tag(), frame.payload()), Source::Run(conn, frame));
+        let outcome = accounted.and_then(|()| Self::other(app, io, framed, source, pick));
         io.conns.cut |= outcome.is_err();
         outcome
     }
 
     /// A frame that a poll brought.
-    fn receive(&mut self, conn: ConnId, frame: RxFrame, now: Time) {
-        let outcome = self.dispatch(conn, &frame, now);
+    fn receive(&mut self, conn: ConnId, frame: RxFrame, now: Time, pick: &mut impl Pick<A>) {
+        let outcome = self.dispatch(conn, &frame, now, pick);
         if frame.is_held() {
             self.keep(conn, frame);
         } else {
@@ -374,7 +388,13 @@ impl<P: Port, A: App> Worker<P, A> {
         }
     }
 
-    fn dispatch(&mut self, conn: ConnId, frame: &RxFrame, now: Time) -> Result<(), Violation> {
+    fn dispatch(
+        &mut self,
+        conn: ConnId,
+        frame: &RxFrame,
+        now: Time,
+        pick: &mut impl Pick<A>,
+    ) -> Result<(), Violation> {
         let Self { port, app, conns, .. } = self;
         let turn = conns.turn;
         let Some(connection) = conns.peek(conn) else {
@@ -384,16 +404,17 @@ impl<P: Port, A: App> Worker<P, A> {
         if connection.arrived(frame.tag(), frame.end(), turn)? {
             conns.touch(conn);
         }
-        Self::other(app, &mut Io { port, conns, now }, frame.tag(), frame, Source::Frame(conn, frame))
+        let mut io = Io { port, conns, now };
+        Self::other(app, &mut io, (frame.tag(), frame), Source::Frame(conn, frame), pick)
     }
 
     /// A frame of any kind.
     fn other<Q: Port>(
         app: &mut A,
         io: &mut Io<'_, Q>,
-        tag: Tag,
-        payload: &[u8],
+        (tag, payload): (Tag, &[u8]),
         source: Source<'_>,
+        pick: &mut impl Pick<A>,
     ) -> Result<(), Violation> {
         let conn = source.conn();
         let (tag, payload) =
@@ -402,7 +423,10 @@ impl<P: Port, A: App> Worker<P, A> {
             Frame::Message { kind, aux, bulk, body } => {
                 let may_pull = bulk.is_some();
                 let bulk = bulk.map(|(id, sum, offer)| RemoteBulk { id, sum, offer });
-                app.message(io, conn, Message { head: Head { kind, aux }, body, bulk, source });
+                let message = Message { head: Head { kind, aux }, body, bulk, source };
+                if may_pull || !pick.pick(app, io, conn, &message) {
+                    app.message(io, conn, message);
+                }
                 // What needed no device is there: its answer leaves with this turn's.
                 while may_pull && let Some((slot, result)) = io.port.next_pulled(conn) {
                     Self::pulled(app, io, conn, slot, result)?;

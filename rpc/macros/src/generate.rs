@@ -2,7 +2,7 @@
 
 use proc_macro2::{Literal, TokenStream};
 use quote::{ToTokens, format_ident, quote};
-use syn::Ident;
+use syn::{Ident, ext::IdentExt as _};
 
 use crate::{
     mock::mock,
@@ -377,12 +377,24 @@ fn client_method(service: &Service, index: usize, method: &Method) -> TokenStrea
     let index = Literal::usize_unsuffixed(index);
     let Method { ident, docs, .. } = method;
     match &method.kind {
-        Kind::Raw(_) => quote! {
-            #(#docs)*
-            pub fn #ident(&self, request: &[u8]) -> #private::RawCall<C> {
-                #private::Channel::call_raw_with(&self.channel, &#table[#index], &self.options, request)
+        Kind::Raw(_) => {
+            let pipeline = format_ident!("{}_pipeline", ident.unraw());
+            let about = format!("Many calls of [`{ident}`](Self::{ident}) at once, told apart by tags.");
+            quote! {
+                #(#docs)*
+                pub fn #ident(&self, request: &[u8]) -> #private::RawCall<C> {
+                    #private::Channel::call_raw_with(&self.channel, &#table[#index], &self.options, request)
+                }
+
+                #[doc = #about]
+                pub fn #pipeline(&self) -> #private::Pipeline
+                where
+                    C: #private::Pipelined,
+                {
+                    #private::Pipelined::pipeline(&self.channel, &#table[#index], &self.options)
+                }
             }
-        },
+        }
         Kind::Async { arguments, result, is_oneway, .. } => {
             if directions(arguments) != (false, false) {
                 return client_streams(service, &index, method, arguments, result);

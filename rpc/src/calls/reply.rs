@@ -4,6 +4,13 @@ use std::task::Waker;
 
 use crate::{cell::Responder, metadata::Metadata};
 
+/// Whose call it is, of the pipelines of the worker's own thread, and what it is called there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tagged {
+    pub(crate) pipeline: u32,
+    pub(crate) tag: u64,
+}
+
 /// How the end of a call is told.
 #[derive(Debug)]
 pub(crate) enum Reply {
@@ -13,11 +20,28 @@ pub(crate) enum Reply {
     Local,
     /// The same, and this task of that thread is woken.
     Task(Waker),
+    /// The same, but it is found by its pipeline.
+    Tagged(Tagged),
     /// The metadata of the answer came; so it is told as one of these.
     Noted(Box<(Self, Metadata)>),
 }
 
 impl Reply {
+    /// Of which pipeline its call is, and what it is called there.
+    pub(super) fn tagged(&self) -> Option<Tagged> {
+        match self {
+            Self::Tagged(tagged) => Some(*tagged),
+            Self::Noted(noted) => noted.0.tagged(),
+            Self::Cell(_) | Self::Local | Self::Task(_) => None,
+        }
+    }
+
+    /// Whether the worker's own thread takes what its call comes to.
+    #[inline]
+    pub(crate) const fn is_taken(&self) -> bool {
+        matches!(self, Self::Local | Self::Task(_) | Self::Tagged(_))
+    }
+
     /// Leaves a local one in its place.
     pub(super) fn take(&mut self) -> Self {
         std::mem::replace(self, Self::Local)
@@ -26,7 +50,7 @@ impl Reply {
     pub(super) fn responder(&self) -> Option<&Responder> {
         match self {
             Self::Cell(responder) => Some(responder),
-            Self::Local | Self::Task(_) => None,
+            Self::Local | Self::Task(_) | Self::Tagged(_) => None,
             Self::Noted(noted) => noted.0.responder(),
         }
     }
@@ -34,7 +58,7 @@ impl Reply {
     pub(crate) fn into_responder(self) -> Option<Responder> {
         match self {
             Self::Cell(responder) => Some(responder),
-            Self::Local | Self::Task(_) => None,
+            Self::Local | Self::Task(_) | Self::Tagged(_) => None,
             Self::Noted(noted) => noted.0.into_responder(),
         }
     }
@@ -45,7 +69,7 @@ impl Reply {
             Self::Task(task) if task.will_wake(waker) => {}
             Self::Local | Self::Task(_) => *self = Self::Task(waker.clone()),
             Self::Noted(noted) => noted.0.watch(waker),
-            Self::Cell(_) => {}
+            Self::Cell(_) | Self::Tagged(_) => {}
         }
     }
 

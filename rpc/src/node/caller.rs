@@ -52,7 +52,7 @@ impl Node {
     /// As [`Node::begin`].
     #[expect(clippy::too_many_arguments, reason = "a call's parts, each needed once")]
     #[inline]
-    pub(super) fn start<P: Port>(
+    pub(crate) fn start<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
@@ -84,7 +84,7 @@ impl Node {
         self.look(now);
         let deadline = timeout.after(now);
         // The worker's own thread did not read the clock for this: see `looked`.
-        let is_local = matches!(reply, Reply::Local);
+        let is_local = reply.is_taken();
         self.stale |= is_local;
         let times = (if is_local { now } else { Time::NEVER }, deadline);
         let Some(here) = self.conns.get_mut(conn) else { return self.start_nowhere(conn, reply) };
@@ -98,7 +98,7 @@ impl Node {
             let kind = source.form().kind(method.is_oneway);
             match send_request(io, conn, id, kind, head, loan, &source) {
                 Ok(()) => {
-                    if is_local && self.alone {
+                    if self.alone && matches!(reply, Reply::Local) {
                         // It leaves at once, and the server works on it while we do our accounts.
                         io.publish();
                     }
@@ -111,8 +111,8 @@ impl Node {
                     self.next_deadline = self.next_deadline.min(deadline);
                     let (key, call) = here.calls.insert(id, method, times);
                     if is_local {
-                        // Nothing is moved, and dropping one of any kind would be a call.
-                        std::mem::forget(reply);
+                        // The one that is there owns nothing, and dropping one of any kind would be a call.
+                        std::mem::forget(std::mem::replace(&mut call.reply, reply));
                     } else {
                         call.tell(key, reply);
                     }

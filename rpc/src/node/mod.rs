@@ -23,6 +23,7 @@ mod sim_streams;
 #[cfg(test)]
 mod sim_tests;
 mod streams;
+mod tagged;
 mod tasks;
 
 use std::{
@@ -45,7 +46,7 @@ use gimmal_engine::{
 use large::Enclosed;
 use map::ConnMap;
 pub(crate) use reach::Reach;
-pub(crate) use request::{Composed, Fresh};
+pub(crate) use request::{By, Composed, Fresh, Source};
 use serving::Serving;
 use tasks::Tasks;
 

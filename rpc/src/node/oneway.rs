@@ -27,11 +27,11 @@ impl Node {
     #[cold]
     pub(super) fn told_peer(&mut self, conn: ConnId, method: &'static Method, reply: Reply) -> CallKey {
         self.counters.told.increment();
-        match reply.into_responder() {
-            Some(responder) => responder.complete(Outcome::nothing()),
-            None => {
+        match reply {
+            Reply::Cell(responder) => responder.complete(Outcome::nothing()),
+            reply => {
                 if let Some(here) = self.conns.get_mut(conn) {
-                    return here.calls.insert_done(method, Outcome::nothing());
+                    return here.calls.insert_done(method, Outcome::nothing(), reply);
                 }
             }
         }

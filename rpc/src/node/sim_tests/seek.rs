@@ -4,11 +4,16 @@ use super::{Run, is_noted, read};
 use crate::near::Wanted;
 
 impl Run {
-    /// A turn of the client; as often as not it waits for one of its calls.
+    /// A turn of the client; often it waits for one of its calls, or for those of its pipeline.
     pub(super) fn client_turn(&mut self) {
-        let Some(conn) = self.conn.filter(|_| !self.open.is_empty() && self.rng.below(2) == 0) else {
-            self.client.turn_at(self.now);
-            return;
+        let (conn, way) = (self.conn.filter(|_| !self.open.is_empty()), self.rng.below(4));
+        let conn = match (conn, way) {
+            (Some(conn), 0 | 1) => conn,
+            (Some(conn), 2) => return self.sift(conn),
+            _ => {
+                self.client.turn_at(self.now);
+                return;
+            }
         };
         let at = self.rng.index(self.open.len());
         let (number, method, key) = self.open[at];

@@ -1,0 +1,56 @@
+//! A client with a pipeline: its answers are shown where they landed, or are taken by their tags when they came otherwise.
+
+use gimmal_engine::transport::ConnId;
+
+use super::*;
+use crate::{calls::Tagged, pipeline::Shown};
+
+/// In the place of a method: the raw one, by the pipeline.
+pub(super) const PIPED: usize = 9;
+/// Its number.
+const PIPELINE: u32 = 7;
+
+impl Run {
+    /// Starts a call of it.
+    pub(super) fn pipe(&mut self, conn: ConnId, number: u32) {
+        let mut request = number.to_le_bytes().to_vec();
+        request.resize(4 + huge_bytes(number), 5);
+        let reply = Reply::Tagged(Tagged { pipeline: PIPELINE, tag: number.into() });
+        let timeout = (self.rng.below(3) > 0).then(|| Duration::from_micros(1 + self.rng.below(2000)));
+        let (method, source) = (&__WORLD_METHODS[RAW], Fresh(&request[..]));
+        let started =
+            self.client.with(|node, io| node.start(io, conn, method, timeout, source, (None, None), reply));
+        match started {
+            Ok(key) => self.open.push((number, PIPED, key)),
+            Err(error) => drop(self.ended.insert(number, Err(error.fate()))),
+        }
+    }
+
+    /// A turn that shows its answers.
+    pub(super) fn sift(&mut self, conn: ConnId) {
+        let mut seen = Vec::new();
+        let read = |tag: u64, answer: &[u8]| seen.push((tag, answer.to_vec()));
+        self.client.sift_at(self.now, Shown { conn, pipeline: PIPELINE, read });
+        self.shown += seen.len();
+        for (tag, body) in seen {
+            self.end_piped(tag, Outcome::Answered { is_error: false, body, bulk: None });
+        }
+    }
+
+    /// What came in the turns of others, or is no answer.
+    pub(super) fn take_piped(&mut self, conn: ConnId) {
+        let mut body = Vec::new();
+        while let Some((tag, outcome)) = self.client.app_mut().take_tagged(conn, PIPELINE, &mut body) {
+            let bytes = || Outcome::Answered { is_error: false, body: body.clone(), bulk: None };
+            self.end_piped(tag, outcome.unwrap_or_else(bytes));
+        }
+    }
+
+    fn end_piped(&mut self, tag: u64, outcome: Outcome) {
+        let number = u32::try_from(tag).unwrap();
+        let at = self.open.iter().position(|(open, at, _)| (*open, *at) == (number, PIPED));
+        self.open.swap_remove(at.expect("a call that is under way"));
+        let result = judge(number, RAW, outcome);
+        assert!(self.ended.insert(number, result).is_none(), "call {number} ended twice");
+    }
+}

@@ -1,0 +1,92 @@
+//! Calls of pipelines: their answers, and what else they come to.
+
+use gimmal_engine::{
+    Io, Message,
+    transport::{ConnId, Port},
+};
+
+use super::Node;
+use crate::{
+    calls::CallKey,
+    cell::Outcome,
+    frame::{self, Kind},
+    id::CallId,
+};
+
+impl Node {
+    /// Shows the answer of a call of `pipeline` to `read`, with the call's tag, where it landed, if `message` is one and has
+    /// nothing but bytes: the call is over then.
+    #[inline(always)]
+    pub(crate) fn read_tagged<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        pipeline: u32,
+        message: &Message<'_>,
+        read: impl FnOnce(u64, &[u8]),
+    ) -> bool {
+        let Some((false, payload)) = frame::Outcome::answer(message.body) else { return false };
+        if Kind::parse(message.head.kind) != Ok(Kind::Response) || message.bulk.is_some() {
+            return false;
+        }
+        let Some(here) = self.conns.get_mut(conn) else { return false };
+        let Some(tag) = here.calls.end_tagged(CallId::from_aux(message.head.aux), pipeline) else {
+            return false;
+        };
+        self.counters.answered.increment();
+        self.calls_live -= 1;
+        let is_queued = here.calls.is_queued();
+        read(tag, payload);
+        if is_queued {
+            self.send_requests(io, conn);
+        }
+        true
+    }
+
+    /// Whether any call that this thread made has ended and was not taken; perhaps, if the connection is gone.
+    #[inline]
+    pub(crate) fn has_untaken(&mut self, conn: ConnId) -> bool {
+        self.conns.get_mut(conn).is_none_or(|here| here.calls.has_untaken())
+    }
+
+    /// What a call of `pipeline` came to that was not shown where it landed, once; see `Calls::take_tagged`.
+    pub(crate) fn take_tagged(
+        &mut self,
+        conn: ConnId,
+        pipeline: u32,
+        body: &mut Vec<u8>,
+    ) -> Option<(u64, Option<Outcome>)> {
+        match self.conns.get_mut(conn) {
+            Some(here) => here.calls.take_tagged(pipeline, body),
+            None => self.take_buried(conn, pipeline, body),
+        }
+    }
+
+    #[cold]
+    fn take_buried(
+        &mut self,
+        conn: ConnId,
+        pipeline: u32,
+        body: &mut Vec<u8>,
+    ) -> Option<(u64, Option<Outcome>)> {
+        let grave = self.grave(conn)?;
+        let calls = &mut self.graves[grave].1;
+        let taken = calls.take_tagged(pipeline, body);
+        if !calls.has_untaken() {
+            self.graves.swap_remove(grave);
+        }
+        taken
+    }
+
+    /// Nobody waits for the calls of `pipeline` any more.
+    #[cold]
+    pub(crate) fn cancel_tagged<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, pipeline: u32) {
+        let keys: Vec<CallKey> = match self.conns.get_mut(conn) {
+            Some(here) => here.calls.all_tagged(pipeline),
+            None => self.grave(conn).map_or_else(Vec::new, |grave| self.graves[grave].1.all_tagged(pipeline)),
+        };
+        for key in keys {
+            self.cancel(io, conn, key);
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Many calls of one raw method from one thread: told apart by tags, their answers shown as they come.
+//!
+//! ```text
+//!   call(tag, request) ─ written in the transmit ring ─►  poll: one turn, one doorbell for all of them
+//!   seen(tag, Ok(answer)) ◄─ where it landed ───────────  … and what came meanwhile
+//! ```
+
+use std::{convert::Infallible, fmt, rc::Rc, sync::Arc, time::Duration};
+
+use gimmal_engine::{
+    Act, Io, Message, Pick,
+    transport::{CloseReason, ConnId, Port},
+};
+
+use crate::{
+    calls::{Reply, Tagged},
+    channel::{CallOptions, Channel, landed},
+    codec::Raw,
+    error::{CallError, TransportError},
+    metadata::{Metadata, Noted},
+    method::Method,
+    near::{Near, SLEEP, Turns},
+    node::{By, Fresh, Node},
+    task::Plain,
+    timeout::Timeout,
+};
+
+/// How a call of a pipeline ends: with its answer's bytes, lent for the time of the call, or with what came in their place.
+pub type Answered<'a> = Result<&'a [u8], CallError<Infallible>>;
+
+/// A channel that can have many calls without a handle for each.
+pub trait Pipelined: Channel {
+    /// A pipeline of calls of `method`, a raw one, each with `options`.
+    fn pipeline(&self, method: &'static Method, options: &CallOptions) -> Pipeline;
+}
+
+/// Calls of one raw method under way on an [`InlineClient`](crate::InlineClient), for the highest rate: nothing is kept for
+/// a call but its tag, and a turn shows all the answers that it finds. Made by a generated client's `…_pipeline`, or by
+/// [`Pipelined::pipeline`].
+///
+/// ```
+/// # use gimmal_rpc::{Answer, Client, Cx, Server};
+/// #[gimmal_rpc::service(crate = gimmal_rpc)]
+/// trait Shop {
+///     #[raw]
+///     fn price(&self, cx: &Cx, item: &[u8], answer: &mut Answer<'_>);
+/// }
+/// # struct Corner;
+/// # impl Shop for Corner {
+/// #     fn price(&self, _: &Cx, item: &[u8], answer: &mut Answer<'_>) { answer.write(&[item[0] * 2]) }
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = std::env::temp_dir().join(format!("gimmal-pipeline-{}", std::process::id()));
+/// # let url = format!("shm://{}", folder.display());
+/// # let server = Server::builder().service(serve_shop(Corner)).listen(&url)?;
+/// let shop = ShopClient::new(Client::builder().connect_inline(&url)?);
+/// let mut prices = shop.price_pipeline();
+/// let mut sum = 0;
+/// for item in 0..100 {
+///     prices.call(item, &[item as u8])?;
+///     if prices.under_way() == 32 {
+///         prices.wait(8, |_item, price| sum += u64::from(price.unwrap()[0]));
+///     }
+/// }
+/// prices.wait(usize::MAX, |_item, price| sum += u64::from(price.unwrap()[0]));
+/// assert_eq!(sum, 99 * 100);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Dropping it cancels the calls that are under way.
+pub struct Pipeline {
+    near: Rc<Near>,
+    what: What,
+    ours: Ours,
+}
+
+/// What its calls are.
+struct What {
+    conn: ConnId,
+    method: &'static Method,
+    metadata: Option<Arc<Metadata>>,
+    timeout: Timeout,
+    number: u32,
+}
+
+/// Its calls.
+#[derive(Default)]
+struct Ours {
+    under_way: usize,
+    /// For answers that are not shown where they landed.
+    body: Vec<u8>,
+}
+
+type Started = Result<(), Box<TransportError>>;
+
+impl fmt::Debug for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pipeline({} under way of {} on {:?})", self.ours.under_way, self.what.method, self.near)
+    }
+}
+
+impl Pipeline {
+    pub(crate) fn new(near: &Rc<Near>, method: &'static Method, options: &CallOptions) -> Self {
+        let what = What {
+            conn: near.conn,
+            method,
+            metadata: options.metadata.clone().filter(|_| !method.is_oneway),
+            timeout: near.timeout(options),
+            number: near.next_pipeline(),
+        };
+        Self { near: Rc::clone(near), what, ours: Ours::default() }
+    }
+
+    /// Starts a call, which leaves with the next [`poll`](Pipeline::poll), together with others. `tag` comes back with its
+    /// answer and says nothing to anybody else. Calls above the window wait in the client, and cost a copy each.
+    ///
+    /// # Errors
+    /// See [`TransportError`]; the call did not run, and nothing more is heard of it. [`TransportError::Full`] when
+    /// `Config::waiting_max` calls wait.
+    #[inline]
+    pub fn call(&mut self, tag: u64, request: &[u8]) -> Result<(), TransportError> {
+        self.call_all([(tag, request)])
+    }
+
+    /// The same for several at once, which takes less for each.
+    ///
+    /// # Errors
+    /// As there, of the first that was refused: those before it are under way, and those behind it were not looked at.
+    #[inline]
+    pub fn call_all<'a>(
+        &mut self,
+        calls: impl IntoIterator<Item = (u64, &'a [u8])>,
+    ) -> Result<(), TransportError> {
+        let Self { near, what, ours } = self;
+        let start = Start { what, calls, under_way: &mut ours.under_way };
+        near.turns().with_later(start).map_err(|error| *error)
+    }
+
+    /// Calls that were started and have not ended.
+    #[must_use]
+    #[inline]
+    pub fn under_way(&self) -> usize {
+        self.ours.under_way
+    }
+
+    /// One turn: what was called leaves, and calls that have ended are shown to `seen`, in any order. Never blocks. Returns how
+    /// many have ended.
+    ///
+    /// `seen` runs in the middle of the turn, on bytes that lie where they landed: it must not use the client. If it panics,
+    /// the connection is closed.
+    #[inline]
+    pub fn poll(&mut self, seen: impl FnMut(u64, Answered<'_>)) -> usize {
+        self.turn(Duration::ZERO, seen)
+    }
+
+    /// The same until `at_least` calls have ended, or all that are under way, idling by the configured strategy between.
+    /// Returns how many have ended. Waiting for a few at once keeps calls together that leave together: with a window of 32
+    /// for 8, say.
+    #[inline]
+    pub fn wait(&mut self, at_least: usize, mut seen: impl FnMut(u64, Answered<'_>)) -> usize {
+        let mut ended = 0;
+        while ended < at_least && self.ours.under_way > 0 {
+            ended += self.turn(SLEEP, &mut seen);
+        }
+        ended
+    }
+
+    /// A turn, idle for `limit` at most.
+    #[inline(always)]
+    fn turn(&mut self, limit: Duration, mut seen: impl FnMut(u64, Answered<'_>)) -> usize {
+        let Self { near, what, ours } = self;
+        let broken = Broken(near);
+        let mut turns = near.turns();
+        // Some may have ended in the turns of others.
+        let mut ended = show_others(&mut turns, what, ours, &mut seen);
+        let limit = if ended > 0 { Duration::ZERO } else { limit };
+        let (conn, pipeline) = (what.conn, what.number);
+        let read = |tag: u64, answer: &[u8]| {
+            ours.under_way -= 1;
+            ended += 1;
+            seen(tag, Ok(answer));
+        };
+        turns.sift(limit, Shown { conn, pipeline, read });
+        ended += show_others(&mut turns, what, ours, &mut seen);
+        drop(turns);
+        std::mem::forget(broken);
+        ended
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        if self.ours.under_way > 0 {
+            self.near.cancel_pipeline(self.what.number);
+        }
+    }
+}
+
+/// Whoever saw an answer may have panicked in the middle of a turn, which is not made up for.
+struct Broken<'a>(&'a Near);
+
+impl Drop for Broken<'_> {
+    fn drop(&mut self) {
+        let conn = self.0.conn;
+        self.0.turns().with(|_, io| io.abort(conn, CloseReason::Local));
+    }
+}
+
+impl What {
+    /// Starts one.
+    #[inline(always)]
+    fn begin<P: Port>(&self, node: &mut Node, io: &mut Io<'_, P>, tag: u64, request: &[u8]) -> Started {
+        let reply = Reply::Tagged(Tagged { pipeline: self.number, tag });
+        if let Some(metadata) = &self.metadata {
+            return self.begin_noted(node, io, reply, &Noted { metadata, arguments: request });
+        }
+        let source = By::<_, Self>::of(request);
+        node.begin(io, self.conn, self.method, self.timeout, source, (&mut None, None), reply).map(drop)
+    }
+
+    #[cold]
+    fn begin_noted<P: Port>(
+        &self,
+        node: &mut Node,
+        io: &mut Io<'_, P>,
+        reply: Reply,
+        arguments: &Noted<'_, [u8]>,
+    ) -> Started {
+        let timeout = self.timeout.duration();
+        node.start(io, self.conn, self.method, timeout, Fresh(arguments), (None, None), reply).map(drop)
+    }
+}
+
+/// Starts calls between turns.
+struct Start<'a, I> {
+    what: &'a What,
+    calls: I,
+    under_way: &'a mut usize,
+}
+
+impl<'a, I: IntoIterator<Item = (u64, &'a [u8])>> Act<Node> for Start<'_, I> {
+    type Outcome = Started;
+
+    #[inline(always)]
+    fn act<P: Port>(self, node: &mut Node, io: &mut Io<'_, P>) -> Started {
+        let Self { what, calls, under_way } = self;
+        for (tag, request) in calls {
+            what.begin(node, io, tag, request)?;
+            *under_way += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Shows those that ended otherwise than by an answer that was shown where it landed. Returns how many.
+#[inline]
+fn show_others(
+    turns: &mut Turns,
+    what: &What,
+    ours: &mut Ours,
+    seen: &mut impl FnMut(u64, Answered<'_>),
+) -> usize {
+    if turns.app_mut().has_untaken(what.conn) { take_others(turns, what, ours, seen) } else { 0 }
+}
+
+#[cold]
+fn take_others(
+    turns: &mut Turns,
+    what: &What,
+    Ours { under_way, body }: &mut Ours,
+    seen: &mut impl FnMut(u64, Answered<'_>),
+) -> usize {
+    let mut ended = 0;
+    while let Some((tag, outcome)) = turns.app_mut().take_tagged(what.conn, what.number, body) {
+        *under_way -= 1;
+        ended += 1;
+        match outcome.map(landed::<Raw, Plain<Vec<u8>>>) {
+            None => seen(tag, Ok(body)),
+            Some(Ok(landed)) => seen(tag, Ok(landed.get())),
+            Some(Err(error)) => seen(tag, Err(error)),
+        }
+    }
+    ended
+}
+
+/// Who waits for the answers of a pipeline.
+pub(crate) struct Shown<F> {
+    pub(crate) conn: ConnId,
+    pub(crate) pipeline: u32,
+    /// Shown the answers where they landed, with their tags.
+    pub(crate) read: F,
+}
+
+impl<F: FnMut(u64, &[u8])> Pick<Node> for Shown<F> {
+    #[inline(always)]
+    fn pick<P: Port>(
+        &mut self,
+        node: &mut Node,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        message: &Message<'_>,
+    ) -> bool {
+        let Self { pipeline, read, .. } = self;
+        conn == self.conn && node.read_tagged(io, conn, *pipeline, message, read)
+    }
+}

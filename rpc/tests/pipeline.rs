@@ -1,0 +1,245 @@
+//! Pipelines: calls told apart by their tags, whose answers are shown as they come.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::Ordering,
+    time::Duration,
+};
+
+use common::{Fixture, config, pattern, serve_probe, until};
+use gimmal_rpc::{
+    Answered, CallError, CallOptions, Code, Config, Fate, Method, Pipelined as _, Service, TransportError,
+};
+
+for_each_scheme! {
+    every_answer_comes_with_its_tag
+    requests_and_answers_of_every_size
+    a_status_comes_in_place_of_the_answer
+    metadata_goes_with_every_call
+    two_pipelines_and_other_calls_share_a_client
+    calls_above_the_window_wait_and_above_that_are_refused
+    a_deadline_ends_calls_that_are_not_answered
+    dropping_it_cancels_what_is_under_way
+    a_server_that_goes_away_ends_every_call
+    a_panic_in_the_middle_of_a_turn_closes_the_connection
+}
+
+fn every_answer_comes_with_its_tag(scheme: &str) {
+    let fixture = Fixture::new(scheme, "tags");
+    let client = fixture.inline();
+    let mut pipeline = client.reverse_pipeline();
+    assert_eq!((pipeline.under_way(), pipeline.poll(|_, _| panic!("nothing was called"))), (0, 0));
+    assert_eq!(pipeline.wait(1, |_, _| panic!("nothing was called")), 0);
+    let mut times = [0u32; 2000];
+    let (mut ended, mut check) = (0, |tag: u64, answer: Answered<'_>| {
+        let at = usize::try_from(tag).unwrap();
+        let backwards: Vec<u8> = tag.to_le_bytes().into_iter().rev().collect();
+        assert_eq!(answer.unwrap(), backwards);
+        times[at] += 1;
+    });
+    for tag in 0..2000u64 {
+        pipeline.call(tag, &tag.to_le_bytes()).unwrap();
+        if pipeline.under_way() == 16 {
+            let some = pipeline.wait(4, &mut check);
+            assert!(some >= 4, "{some}");
+            ended += some;
+        }
+    }
+    ended += pipeline.wait(usize::MAX, &mut check);
+    assert_eq!((ended, pipeline.under_way()), (2000, 0));
+    assert!(times.iter().all(|times| *times == 1));
+    let stats = client.channel().stats();
+    assert_eq!((stats.calls, stats.answered, stats.failed), (2000, 2000, 0));
+}
+
+fn requests_and_answers_of_every_size(scheme: &str) {
+    let fixture = Fixture::new(scheme, "sizes");
+    let client = fixture.inline();
+    let mut pipeline = client.reverse_pipeline();
+    // The last travel as bulk, both ways.
+    let sizes = [0, 1, 63, 64, 1000, 60_000, 300_000, 2_000_000];
+    for bytes in sizes {
+        let request: Vec<u8> = (0..bytes).map(pattern).collect();
+        pipeline.call(bytes as u64, &request).unwrap();
+    }
+    let mut seen = Vec::new();
+    pipeline.wait(usize::MAX, |tag, answer| {
+        let (bytes, answer) = (usize::try_from(tag).unwrap(), answer.unwrap());
+        assert!(answer.iter().copied().eq((0..bytes).rev().map(pattern)), "{bytes} bytes");
+        seen.push(bytes);
+    });
+    seen.sort_unstable();
+    assert_eq!(seen, sizes);
+}
+
+fn a_status_comes_in_place_of_the_answer(scheme: &str) {
+    let fixture = Fixture::new(scheme, "status");
+    let client = fixture.inline();
+    let mut refused = client.refuse_pipeline();
+    refused.call(5, b"x").unwrap();
+    refused.wait(1, |tag, answer| {
+        let error = answer.unwrap_err();
+        assert_eq!((tag, error.status().unwrap().code()), (5, Code::PermissionDenied));
+        assert_eq!(error.fate(), Fate::Ran);
+    });
+    let mut panicking = client.panic_raw_pipeline();
+    panicking.call(6, b"x").unwrap();
+    panicking.wait(1, |tag, answer| {
+        assert_eq!((tag, answer.unwrap_err().status().unwrap().code()), (6, Code::Internal));
+    });
+}
+
+fn metadata_goes_with_every_call(scheme: &str) {
+    let fixture = Fixture::new(scheme, "noted");
+    let mut metadata = gimmal_rpc::Metadata::new();
+    metadata.insert("who", b"me").unwrap();
+    let client = fixture.inline().with_options(CallOptions::default().metadata(metadata));
+    let mut pipeline = client.reverse_pipeline();
+    for tag in 0..20 {
+        pipeline.call(tag, b"abc").unwrap();
+    }
+    assert_eq!(pipeline.wait(usize::MAX, |_, answer| assert_eq!(answer, Ok(&b"cba"[..]))), 20);
+}
+
+fn two_pipelines_and_other_calls_share_a_client(scheme: &str) {
+    let fixture = Fixture::new(scheme, "shared");
+    let client = fixture.inline();
+    let (mut first, mut second) = (client.reverse_pipeline(), client.reverse_pipeline());
+    let mut seen = [0; 2];
+    for round in 0..50u64 {
+        first.call(round, b"1a").unwrap();
+        second.call(round, b"2b").unwrap();
+        let raw = client.reverse(b"3c");
+        // Its turns bring what the pipelines wait for, and theirs what it waits for.
+        assert_eq!(client.echo("typed".to_owned()).wait().unwrap(), "typed");
+        if round % 2 == 0 {
+            seen[0] += first.wait(1, |_, answer| assert_eq!(answer, Ok(&b"a1"[..])));
+        } else {
+            seen[1] += second.wait(1, |_, answer| assert_eq!(answer, Ok(&b"b2"[..])));
+        }
+        assert_eq!(raw.wait().unwrap(), b"c3");
+    }
+    seen[0] += first.wait(usize::MAX, |_, answer| assert_eq!(answer, Ok(&b"a1"[..])));
+    seen[1] += second.wait(usize::MAX, |_, answer| assert_eq!(answer, Ok(&b"b2"[..])));
+    assert_eq!(seen, [50, 50]);
+}
+
+fn narrow() -> Config {
+    Config { window: 4, waiting_max: 8, ..config() }
+}
+
+fn calls_above_the_window_wait_and_above_that_are_refused(scheme: &str) {
+    let fixture = Fixture::new(scheme, "narrow");
+    let client = fixture.inline_with(narrow());
+    let mut pipeline = client.reverse_pipeline();
+    // The first that is refused ends it.
+    let all = (0..14).map(|tag| (tag, &b"abc"[..]));
+    assert_eq!(pipeline.call_all(all), Err(TransportError::Full { waiting: 8 }));
+    assert_eq!(pipeline.call(12, b"abc"), Err(TransportError::Full { waiting: 8 }));
+    assert_eq!(pipeline.under_way(), 12);
+    let mut tags = Vec::new();
+    pipeline.wait(usize::MAX, |tag, answer| {
+        assert_eq!(answer, Ok(&b"cba"[..]));
+        tags.push(tag);
+    });
+    tags.sort_unstable();
+    assert_eq!(tags, (0..12).collect::<Vec<_>>());
+}
+
+/// A method whose calls are not answered.
+fn hang() -> &'static Method {
+    let methods = Service::methods(&serve_probe(common::Prober::default()));
+    methods.iter().find(|method| method.name == "hang").unwrap()
+}
+
+fn a_deadline_ends_calls_that_are_not_answered(scheme: &str) {
+    let fixture = Fixture::new(scheme, "deadline");
+    let client = fixture.inline();
+    let options = CallOptions::default().timeout(Duration::from_millis(200));
+    let mut pipeline = client.channel().pipeline(hang(), &options);
+    for tag in 0..5 {
+        pipeline.call(tag, b"").unwrap();
+    }
+    let mut fates = Vec::new();
+    pipeline.wait(usize::MAX, |_, answer| {
+        let error = answer.unwrap_err();
+        assert_eq!(error.status().unwrap().code(), Code::DeadlineExceeded);
+        fates.push(error.fate());
+    });
+    assert_eq!(fates, [Fate::MaybeRan; 5]);
+    until("none runs", || fixture.hanging() == 0);
+    assert_eq!(client.reverse(b"on").wait().unwrap(), b"no");
+}
+
+fn dropping_it_cancels_what_is_under_way(scheme: &str) {
+    let fixture = Fixture::new(scheme, "dropped");
+    let client = fixture.inline_with(narrow());
+    let mut pipeline = client.channel().pipeline(hang(), &CallOptions::default());
+    for tag in 0..6 {
+        pipeline.call(tag, b"").unwrap();
+    }
+    until("four run", || {
+        pipeline.poll(|_, _| panic!("nothing ends"));
+        fixture.hanging() == 4
+    });
+    drop(pipeline);
+    until("none runs", || {
+        client.channel().turn();
+        fixture.hanging() == 0
+    });
+    assert_eq!(client.channel().stats().cancelled, 6);
+    assert_eq!(client.reverse(b"on").wait().unwrap(), b"no");
+}
+
+fn a_server_that_goes_away_ends_every_call(scheme: &str) {
+    let fixture = Fixture::new(scheme, "away");
+    let client = fixture.inline_with(narrow());
+    let mut pipeline = client.channel().pipeline(hang(), &CallOptions::default());
+    for tag in 0..6 {
+        pipeline.call(tag, b"").unwrap();
+    }
+    until("four run", || {
+        pipeline.poll(|_, _| panic!("nothing ends"));
+        fixture.hanging() == 4
+    });
+    let counts = std::sync::Arc::clone(&fixture.counts);
+    drop(fixture);
+    let mut fates = [0; 2];
+    assert_eq!(
+        pipeline.wait(usize::MAX, |_, answer| match answer.unwrap_err().fate() {
+            Fate::MaybeRan => fates[0] += 1,
+            Fate::NotRun => fates[1] += 1,
+            Fate::Ran => panic!("none was answered"),
+        }),
+        6
+    );
+    assert_eq!(fates, [4, 2]);
+    assert_eq!(counts.hanging.load(Ordering::SeqCst), 0);
+    let error = pipeline.call(7, b"").unwrap_err();
+    assert!(matches!(error, TransportError::Closed { fate: Fate::NotRun, .. }), "{error}");
+}
+
+fn a_panic_in_the_middle_of_a_turn_closes_the_connection(scheme: &str) {
+    let fixture = Fixture::new(scheme, "panic");
+    let client = fixture.inline();
+    let mut pipeline = client.reverse_pipeline();
+    for tag in 0..3 {
+        pipeline.call(tag, b"abc").unwrap();
+    }
+    let seen = AssertUnwindSafe(|| pipeline.wait(usize::MAX, |_, _| panic!("as it was asked to")));
+    assert!(catch_unwind(seen).is_err());
+    // One had ended. Of the others it is not known how far they were.
+    let ended = pipeline.wait(usize::MAX, |_, answer| {
+        let error = answer.unwrap_err();
+        assert!(matches!(error, CallError::Transport(TransportError::Closed { .. })), "{error}");
+        assert_eq!(error.fate(), Fate::MaybeRan);
+    });
+    assert_eq!((ended, pipeline.under_way()), (2, 0));
+    assert!(client.reverse(b"abc").wait().is_err());
+    // The server goes on.
+    assert_eq!(fixture.inline().reverse(b"abc").wait().unwrap(), b"cba");
+}
