@@ -123,7 +123,8 @@ impl Pipeline {
         self.call_all([(tag, request)])
     }
 
-    /// The same for several at once, which takes less for each.
+    /// The same for several at once, which takes less for each. What `calls` does when it is asked for the next must not use the
+    /// client.
     ///
     /// # Errors
     /// As there, of the first that was refused: those before it are under way, and those behind it were not looked at.
