@@ -107,7 +107,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         if is_pipeline {
             pipeline.call_all((0..window as u64).map(|number| (number, &body[..])))?;
         }
-        for _ in 0..if is_pipeline { 0 } else { window } {
+        let handles = if is_pipeline { 0 } else { window };
+        for _ in 0..handles {
             if is_raw {
                 raw.push_back(client.raw(&body));
             } else if is_bytes {
@@ -126,7 +127,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         while served < window {
             served += server.turn();
         }
-        while pipeline.under_way() > 0 {
+        if is_pipeline {
             pipeline.wait(window, |_, answer| assert_eq!(answer.map(<[u8]>::len), Ok(64)));
         }
         while let Some(call) = raw.pop_front() {

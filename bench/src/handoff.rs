@@ -29,7 +29,7 @@ use crate::{
     error::BenchError,
     plan::{ECHO, PLAN, Plan, engine_config, head, parse_answer},
     recorder::Recorder,
-    target::{Counted, Target, body, digest, total},
+    target::{Counted, Target, body, read},
 };
 
 /// How long a parked caller waits before it looks whether anything is wrong.
@@ -255,7 +255,7 @@ impl<P: Provider> HandoffTarget<P> {
             answers,
             parker,
             free: tickets(number * window..(number + 1) * window, &body),
-            digest: if plan.verify { total(&body) } else { digest(&body) },
+            digest: read(&body, plan.verify),
             is_thorough: plan.verify,
             is_alone: plan.threads == 1,
             relax: Relax::for_cores(plan.client_core, plan.server_core),
@@ -334,7 +334,7 @@ impl<P: Provider> Calls for Desk<P> {
             now = Stamp::now();
             while let Some(ticket) = next {
                 recorder.record(now.nanos_since(ticket.started));
-                let found = if self.is_thorough { total(&ticket.buffer) } else { digest(&ticket.buffer) };
+                let found = read(&ticket.buffer, self.is_thorough);
                 if found != self.digest {
                     return Err(BenchError::Wrong("another body"));
                 }

@@ -14,7 +14,7 @@ use crate::{
     plan::{ECHO, PLAN, Plan, READ, engine_plan, head, parse_answer},
     recorder::Recorder,
     stopwatch::Stopwatch,
-    target::{Counted, Target, body, digest, total},
+    target::{Counted, Target, body, digest, read},
 };
 
 /// Turns without an answer between two questions whether to go on.
@@ -44,7 +44,7 @@ impl App for Caller {
         if message.head.kind == ECHO {
             self.answered += 1;
             self.aux = message.head.aux;
-            self.digest = if self.is_thorough { total(message.body) } else { digest(message.body) };
+            self.digest = read(message.body, self.is_thorough);
         } else if message.head.kind == READ {
             self.answered += 1;
             self.digest = digest(message.body);
@@ -155,7 +155,7 @@ impl<P: Provider> InlineTarget<P> {
         Ok(Self {
             inline,
             conn,
-            digest: if plan.verify { total(&body) } else { digest(&body) },
+            digest: read(&body, plan.verify),
             body,
             relax,
             window: plan.window as u64,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gimmal::{InlineClient, Pipeline, TransportError};
+use gimmal::{InlineClient, Pipeline};
 
 use crate::{
     clock::Stamp,
@@ -12,7 +12,7 @@ use crate::{
     recorder::Recorder,
     rpc::{BenchClient, batch_of, failed},
     stopwatch::Stopwatch,
-    target::{body, digest, total},
+    target::{body, read},
 };
 
 /// Calls by their numbers.
@@ -41,7 +41,7 @@ impl Piper {
         Self {
             pipeline: client.echo_pipeline(),
             client,
-            digest: if plan.verify { total(&body) } else { digest(&body) },
+            digest: read(&body, plan.verify),
             is_thorough: plan.verify,
             body,
             window: plan.window,
@@ -59,16 +59,12 @@ impl Piper {
     }
 }
 
-fn refused(error: TransportError) -> BenchError {
-    BenchError::Rpc(error.to_string())
-}
-
 impl Calls for Piper {
     fn calls(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         let last = self.done + count;
         let Self { pipeline, body, digest: wanted, is_thorough, window, watch, started, done, .. } = self;
         let (wanted, is_thorough) = (*wanted, *is_thorough);
-        let is_right = |answer: &[u8]| wanted == if is_thorough { total(answer) } else { digest(answer) };
+        let is_right = |answer: &[u8]| wanted == read(answer, is_thorough);
         let batch = batch_of(*window);
         watch.begin(*done);
         let first = Stamp::now();
@@ -78,7 +74,7 @@ impl Calls for Piper {
             watch.start(before);
             let room = before..last.min(*done + *window as u64);
             *started = room.end;
-            pipeline.call_all(room.map(|number| (number, &body[..]))).map_err(refused)?;
+            pipeline.call_all(room.map(|number| (number, &body[..]))).map_err(failed)?;
             watch.leave(before, *started);
             pipeline.wait(batch, |number, answer| {
                 match answer {

@@ -3,8 +3,7 @@
 use std::{collections::VecDeque, fmt, time::Duration};
 
 use gimmal::{
-    Answer, Call, CallError, Channel, Client, Cx, InlineClient, InlineServer, Postcard, RawCall, Server,
-    engine::Idle,
+    Answer, Call, Channel, Client, Cx, InlineClient, InlineServer, Postcard, RawCall, Server, engine::Idle,
 };
 use gimmal_engine::transport::{Address, Provider};
 
@@ -18,7 +17,7 @@ use crate::{
     recorder::Recorder,
     stopwatch::Stopwatch,
     stream::{Source, serve_streams},
-    target::{Target, body, digest, total},
+    target::{Target, body, read},
 };
 
 /// Calls that are ended before others start in their places, at most: about what comes back with one turn.
@@ -233,7 +232,7 @@ fn say_goodbye(client: InlineClient) {
     let _ = client.close(Duration::from_secs(1));
 }
 
-pub(crate) fn failed<E: fmt::Display + fmt::Debug>(error: CallError<E>) -> BenchError {
+pub(crate) fn failed(error: impl fmt::Display) -> BenchError {
     BenchError::Rpc(error.to_string())
 }
 
@@ -242,7 +241,7 @@ impl<C: Channel> Caller<C> {
         let (body, window) = (body(plan.bytes), plan.window / plan.threads);
         Self {
             client: BenchClient::new(client),
-            digest: if plan.verify { total(&body) } else { digest(&body) },
+            digest: read(&body, plan.verify),
             is_thorough: plan.verify,
             body,
             window,
@@ -266,7 +265,7 @@ impl<C: Channel> Calls for Caller<C> {
         let batch = batch_of(self.window);
         let last = self.done + count;
         let (wanted, is_thorough) = (self.digest, self.is_thorough);
-        let is_right = |answer: &[u8]| wanted == if is_thorough { total(answer) } else { digest(answer) };
+        let is_right = |answer: &[u8]| wanted == read(answer, is_thorough);
         self.watch.begin(self.done);
         let first = Stamp::now();
         while self.done < last {

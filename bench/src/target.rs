@@ -76,6 +76,13 @@ pub fn total(bytes: &[u8]) -> u64 {
     rest.iter().fold(sum, |sum, byte| sum.wrapping_add(u64::from(*byte)))
 }
 
+/// Reads what came back: every byte if `is_thorough`, else as far as a receiver must.
+#[inline]
+#[must_use]
+pub fn read(bytes: &[u8], is_thorough: bool) -> u64 {
+    if is_thorough { total(bytes) } else { digest(bytes) }
+}
+
 /// The body that is sent: bytes that differ.
 #[must_use]
 pub fn body(bytes: usize) -> Vec<u8> {

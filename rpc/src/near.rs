@@ -29,7 +29,7 @@ use crate::{
     error::{AllocateError, ConnectError, TransportError},
     metadata::Noted,
     method::Method,
-    node::{By, Node, Source},
+    node::{Fresh, Node, Source},
     provider::{Any, any_for},
     service::Registry,
     stats::{Counters, Stats},
@@ -224,10 +224,10 @@ impl Near {
     ) -> Local {
         let beside = (&mut loan, lanes);
         match options.noted(method) {
-            None => self.begin(method, options, beside, By::<_, Accompanied>::of(arguments)),
+            None => self.begin(method, options, beside, Fresh::<_, Accompanied>::on(arguments)),
             Some(metadata) => {
                 let arguments = &Noted { metadata, arguments };
-                self.begin(method, options, beside, By::<_, Accompanied>::of(arguments))
+                self.begin(method, options, beside, Fresh::<_, Accompanied>::on(arguments))
             }
         }
     }
@@ -242,7 +242,7 @@ impl Near {
         arguments: &A,
     ) -> Local {
         if loan.is_none() && options.metadata.is_none() {
-            self.begin(method, options, (&mut None, None), By::<_, Alone>::of(arguments))
+            self.begin(method, options, (&mut None, None), Fresh::<_, Alone>::on(arguments))
         } else {
             self.start_beside(method, options, loan, None, arguments)
         }
@@ -256,7 +256,7 @@ impl Near {
         beside: (&mut Option<Loan>, Option<Box<Lanes>>),
         source: impl Source,
     ) -> Local {
-        let timeout = options.resolve(self.timeout);
+        let timeout = self.timeout(options);
         let begin = Begin { conn: self.conn, method, timeout, source, beside };
         let started = workers::start(&mut self.turns(), begin);
         let key = started.unwrap_or_else(|error| self.refuse(*error));
@@ -264,6 +264,7 @@ impl Near {
     }
 
     /// How long a call may take.
+    #[inline]
     pub(crate) fn timeout(&self, options: &CallOptions) -> Timeout {
         options.resolve(self.timeout)
     }
@@ -331,7 +332,7 @@ impl Near {
     }
 }
 
-/// The way of a call that has nothing beside its arguments, see [`By`].
+/// The way of a call that has nothing beside its arguments, see [`Fresh`].
 struct Alone;
 
 /// The way of one that may have.

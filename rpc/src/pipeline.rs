@@ -20,7 +20,7 @@ use crate::{
     metadata::{Metadata, Noted},
     method::Method,
     near::{Near, SLEEP, Turns},
-    node::{By, Fresh, Node},
+    node::{Fresh, Node},
     task::Plain,
     timeout::Timeout,
 };
@@ -216,7 +216,7 @@ impl What {
         if let Some(metadata) = &self.metadata {
             return self.begin_noted(node, io, reply, &Noted { metadata, arguments: request });
         }
-        let source = By::<_, Self>::of(request);
+        let source = Fresh::<_, Self>::on(request);
         node.begin(io, self.conn, self.method, self.timeout, source, (&mut None, None), reply).map(drop)
     }
 
@@ -229,7 +229,7 @@ impl What {
         arguments: &Noted<'_, [u8]>,
     ) -> Started {
         let timeout = self.timeout.duration();
-        node.start(io, self.conn, self.method, timeout, Fresh(arguments), (None, None), reply).map(drop)
+        node.start(io, self.conn, self.method, timeout, Fresh::new(arguments), (None, None), reply).map(drop)
     }
 }
 

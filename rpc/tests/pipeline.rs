@@ -10,9 +10,10 @@ use std::{
     time::Duration,
 };
 
-use common::{Fixture, config, pattern, serve_probe, until};
+use common::{Fixture, ProbeClient, config, pattern, serve_probe, until};
 use gimmal_rpc::{
-    Answered, CallError, CallOptions, Code, Config, Fate, Method, Pipelined as _, Service, TransportError,
+    Answered, CallError, CallOptions, Code, Config, Fate, InlineClient, Method, Pipeline, Pipelined as _,
+    Service, TransportError,
 };
 
 for_each_scheme! {
@@ -156,6 +157,19 @@ fn hang() -> &'static Method {
     methods.iter().find(|method| method.name == "hang").unwrap()
 }
 
+/// Six calls that are not answered, of which the server runs four.
+fn six_of_four(fixture: &Fixture, client: &ProbeClient<InlineClient>) -> Pipeline {
+    let mut pipeline = client.channel().pipeline(hang(), &CallOptions::default());
+    for tag in 0..6 {
+        pipeline.call(tag, b"").unwrap();
+    }
+    until("four run", || {
+        pipeline.poll(|_, _| panic!("nothing ends"));
+        fixture.hanging() == 4
+    });
+    pipeline
+}
+
 fn a_deadline_ends_calls_that_are_not_answered(scheme: &str) {
     let fixture = Fixture::new(scheme, "deadline");
     let client = fixture.inline();
@@ -178,14 +192,7 @@ fn a_deadline_ends_calls_that_are_not_answered(scheme: &str) {
 fn dropping_it_cancels_what_is_under_way(scheme: &str) {
     let fixture = Fixture::new(scheme, "dropped");
     let client = fixture.inline_with(narrow());
-    let mut pipeline = client.channel().pipeline(hang(), &CallOptions::default());
-    for tag in 0..6 {
-        pipeline.call(tag, b"").unwrap();
-    }
-    until("four run", || {
-        pipeline.poll(|_, _| panic!("nothing ends"));
-        fixture.hanging() == 4
-    });
+    let pipeline = six_of_four(&fixture, &client);
     drop(pipeline);
     until("none runs", || {
         client.channel().turn();
@@ -198,14 +205,7 @@ fn dropping_it_cancels_what_is_under_way(scheme: &str) {
 fn a_server_that_goes_away_ends_every_call(scheme: &str) {
     let fixture = Fixture::new(scheme, "away");
     let client = fixture.inline_with(narrow());
-    let mut pipeline = client.channel().pipeline(hang(), &CallOptions::default());
-    for tag in 0..6 {
-        pipeline.call(tag, b"").unwrap();
-    }
-    until("four run", || {
-        pipeline.poll(|_, _| panic!("nothing ends"));
-        fixture.hanging() == 4
-    });
+    let mut pipeline = six_of_four(&fixture, &client);
     let counts = std::sync::Arc::clone(&fixture.counts);
     drop(fixture);
     let mut fates = [0; 2];

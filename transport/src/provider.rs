@@ -352,8 +352,8 @@ pub trait Port: Debug {
     fn poll(&mut self, now: Time, batch: &mut Batch);
 
     /// Frames of one connection that lie one behind the other, at most `limit`: the short way of a poll, which brings
-    /// everything else, and these too, though not always while runs are taken. `None` when no connection has any, when something else comes first, and in doubt; each
-    /// is asked once until then. Goes back by [`Port::end_run`] before the next is asked for.
+    /// everything else, and these too, though not always while runs are taken. `None` when no connection has any, when
+    /// something else comes first, and in doubt; each is asked once until then. Goes back by [`Port::end_run`] before the next is asked for.
     #[inline]
     fn next_run(&mut self, limit: usize) -> Option<Run> {
         let _ = limit;

@@ -33,8 +33,8 @@ fn plain<'a>(conn: ConnId, frame: &'a Lent<'a>) -> Option<Message<'a>> {
 }
 
 impl<P: Port, A: App> Worker<P, A> {
-    /// Does what there is to do, at most one batch of it, and returns how much that was. Of the frames that lie open, those that
-    /// `pick` takes are not handed out.
+    /// Does what there is to do, at most one batch of it, and returns how much that was. Messages that `pick` takes
+    /// are not handed out.
     pub(crate) fn turn(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
         let work = self.take_commands(now) + self.take_frames(now, pick) + self.poll(now, pick);
         if self.beats.is_due(now, work > 0) {
@@ -136,11 +136,7 @@ impl<P: Port, A: App> Worker<P, A> {
                 }
                 return Some(false);
             };
-            let picked = pick.pick(app, &mut io, conn, &message);
-            if !picked {
-                app.message(&mut io, conn, message);
-            }
-            return Some(picked);
+            return Some(Self::hand_out(app, &mut io, conn, message, pick));
         }
     }
 
@@ -274,15 +270,29 @@ impl<P: Port, A: App> Worker<P, A> {
             && let Some(frame) = run.next_frame()
         {
             if let Some(message) = plain(conn, &frame) {
-                if !pick.pick(app, &mut io, conn, &message) {
-                    app.message(&mut io, conn, message);
-                }
+                Self::hand_out(app, &mut io, conn, message, pick);
             } else {
                 outcome = Self::other_of_run(app, &mut io, conn, &frame, pick);
             }
         }
         Self::end_run(port, conns, &run, outcome, now);
         run.taken() as usize
+    }
+
+    /// Hands out a message, unless `pick` takes it. Whether it did.
+    #[inline(always)]
+    fn hand_out<Q: Port>(
+        app: &mut A,
+        io: &mut Io<'_, Q>,
+        conn: ConnId,
+        message: Message<'_>,
+        pick: &mut impl Pick<A>,
+    ) -> bool {
+        let picked = pick.pick(app, io, conn, &message);
+        if !picked {
+            app.message(io, conn, message);
+        }
+        picked
     }
 
     /// Hands out all of a run whose frames have numbers, which none may be taken without a look at.
@@ -303,9 +313,7 @@ impl<P: Port, A: App> Worker<P, A> {
             };
             match plain(conn, &frame) {
                 Some(message) if is_next(io.conns) => {
-                    if !pick.pick(app, io, conn, &message) {
-                        app.message(io, conn, message);
-                    }
+                    Self::hand_out(app, io, conn, message, pick);
                 }
                 _ => outcome = Self::other_of_run(app, io, conn, &frame, pick),
             }

@@ -7,8 +7,7 @@ impl Calls {
     /// Ends the call that left as `id`, if it is one of `pipeline` and waits for nothing but bytes. Its tag.
     #[inline(always)]
     pub(crate) fn end_tagged(&mut self, id: CallId, pipeline: u32) -> Option<u64> {
-        let slot = id.slot as usize;
-        let wire = self.wires.get_mut(slot)?;
+        let wire = self.wires.get(id.slot as usize)?;
         let index = wire.call;
         // Nobody's is in no slot.
         let call = self.slots.get_mut(index as usize)?;
@@ -16,12 +15,10 @@ impl Calls {
         if wire.generation != id.generation || tagged.pipeline != pipeline || call.loan.is_some() {
             return None;
         }
-        wire.free();
         // It owns nothing, and dropping one of any kind would be a call.
         std::mem::forget(std::mem::replace(&mut call.reply, Reply::Local));
-        call.free();
-        self.free_wires[slot / 64] |= 1 << (slot % 64);
-        self.free.push(index);
+        self.free_wire(id.slot);
+        self.release(index);
         Some(tagged.tag)
     }
 

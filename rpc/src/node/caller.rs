@@ -35,6 +35,15 @@ fn arguments_max<P: Port>(io: &Io<'_, P>, conn: ConnId) -> usize {
     io.body_bytes_max(conn).saturating_sub(REQUEST_BYTES)
 }
 
+/// An answer that is nothing but bytes: whose, and they.
+#[inline(always)]
+pub(super) fn plain_answer<'a>(message: &Message<'a>) -> Option<(CallId, &'a [u8])> {
+    let (is_error, payload) = frame::Outcome::answer(message.body)?;
+    let is_plain =
+        !is_error && Kind::parse(message.head.kind) == Ok(Kind::Response) && message.bulk.is_none();
+    is_plain.then_some((CallId::from_aux(message.head.aux), payload))
+}
+
 fn left(deadline: Time, now: Time) -> Option<Duration> {
     (deadline != Time::NEVER).then(|| deadline.since(now))
 }
@@ -223,7 +232,7 @@ impl Node {
             let head = RequestHead::new(method, frame::deadline_us(call.deadline, now), window).words();
             let id = if method.is_oneway { CallId::NONE } else { id };
             let kind = call.form.kind(method.is_oneway);
-            let sent = send_request(io, conn, id, kind, head, &mut call.loan, &Fresh(&body[..]));
+            let sent = send_request(io, conn, id, kind, head, &mut call.loan, &Fresh::new(&body[..]));
             if sent.is_ok() {
                 copied::count(&body, &self.counters.copied_requests);
             }
@@ -317,13 +326,9 @@ impl Node {
         message: &Message<'_>,
         read: impl FnOnce(&[u8]),
     ) -> bool {
-        let Some((false, payload)) = frame::Outcome::answer(message.body) else { return false };
+        let Some((id, payload)) = plain_answer(message) else { return false };
         let Some(here) = self.conns.get_mut(conn) else { return false };
-        let id = CallId::from_aux(message.head.aux);
-        if Kind::parse(message.head.kind) != Ok(Kind::Response)
-            || message.bulk.is_some()
-            || !here.calls.end_by(key, id, || read(payload))
-        {
+        if !here.calls.end_by(key, id, || read(payload)) {
             return false;
         }
         self.counters.answered.increment();

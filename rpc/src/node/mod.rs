@@ -46,7 +46,7 @@ use gimmal_engine::{
 use large::Enclosed;
 use map::ConnMap;
 pub(crate) use reach::Reach;
-pub(crate) use request::{By, Composed, Fresh, Source};
+pub(crate) use request::{Composed, Fresh, Source};
 use serving::Serving;
 use tasks::Tasks;
 

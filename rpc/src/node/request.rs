@@ -66,11 +66,25 @@ impl Source for Composed {
     }
 }
 
-/// Arguments of the worker's own thread.
+/// Arguments of the worker's own thread. `W` is the way that they go: a type for each place that starts many calls, so that the
+/// compiler makes each of them one piece.
 #[derive(Debug)]
-pub(crate) struct Fresh<'a, T: ?Sized>(pub(crate) &'a T);
+pub(crate) struct Fresh<'a, T: ?Sized, W = ()>(&'a T, PhantomData<W>);
 
-impl<T: Compose + ?Sized> Source for Fresh<'_, T> {
+impl<'a, T: ?Sized> Fresh<'a, T> {
+    pub(crate) const fn new(arguments: &'a T) -> Self {
+        Self(arguments, PhantomData)
+    }
+}
+
+impl<'a, T: ?Sized, W> Fresh<'a, T, W> {
+    #[inline(always)]
+    pub(crate) const fn on(arguments: &'a T) -> Self {
+        Self(arguments, PhantomData)
+    }
+}
+
+impl<T: Compose + ?Sized, W> Source for Fresh<'_, T, W> {
     #[inline]
     fn form(&self) -> Form {
         Form { is_large: false, is_noted: T::IS_NOTED }
@@ -91,42 +105,6 @@ impl<T: Compose + ?Sized> Source for Fresh<'_, T> {
 
     #[inline]
     fn left(self, _: &mut Vec<u8>) {}
-}
-
-/// The same on a way of its own: a type for each place that starts calls, so that the compiler makes each of them one piece.
-#[derive(Debug)]
-pub(crate) struct By<'a, A: ?Sized, W>(Fresh<'a, A>, PhantomData<W>);
-
-impl<'a, A: ?Sized, W> By<'a, A, W> {
-    #[inline(always)]
-    pub(crate) fn of(arguments: &'a A) -> Self {
-        Self(Fresh(arguments), PhantomData)
-    }
-}
-
-impl<A: Compose + ?Sized, W> Source for By<'_, A, W> {
-    #[inline(always)]
-    fn form(&self) -> Form {
-        self.0.form()
-    }
-
-    #[inline(always)]
-    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
-        self.0.compose(out)
-    }
-
-    fn composed_bytes(&self) -> Option<usize> {
-        self.0.composed_bytes()
-    }
-
-    fn keep(&mut self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError> {
-        self.0.keep(body, limit)
-    }
-
-    #[inline(always)]
-    fn left(self, body: &mut Vec<u8>) {
-        self.0.left(body);
-    }
 }
 
 /// Why a request did not leave.

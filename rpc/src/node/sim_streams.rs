@@ -92,7 +92,7 @@ impl Run {
         let started = self.client.with(|node, io| {
             let streams = (None, Some(Box::new(ends)));
             let timeout = Some(Duration::from_secs(5));
-            node.start(io, conn, method, timeout, Fresh(&value), streams, Reply::Local)
+            node.start(io, conn, method, timeout, Fresh::new(&value), streams, Reply::Local)
         });
         let Ok(key) = started else { return };
         let total = u32::try_from(self.rng.below(120)).unwrap();

@@ -33,7 +33,7 @@ use gimmal_engine::{
 };
 
 pub(super) use each::{each, seeds, world};
-use pipe::PIPED;
+use pipe::{PIPED, raw_request};
 
 use super::{Fresh, Node, Reach};
 use crate::{
@@ -356,17 +356,16 @@ impl Run {
         let arguments = (number,);
         let started = self.client.with(|node, io| {
             if at == RAW {
-                let mut request = number.to_le_bytes().to_vec();
-                request.resize(4 + huge_bytes(number), 5);
-                let source = Fresh(&request[..]);
+                let request = raw_request(number);
+                let source = Fresh::new(&request[..]);
                 node.start(io, conn, method, timeout, source, (None, None), Reply::Local)
             } else if at == HUGE {
                 let arguments = (number, vec![3u8; huge_bytes(number)]);
                 let value = &Encoded::<Postcard, _>::new(&arguments);
-                node.start(io, conn, method, timeout, Fresh(value), (None, None), Reply::Local)
+                node.start(io, conn, method, timeout, Fresh::new(value), (None, None), Reply::Local)
             } else {
                 let value = &Encoded::<Postcard, _>::new(&arguments);
-                node.start(io, conn, method, timeout, Fresh(value), (loan, None), Reply::Local)
+                node.start(io, conn, method, timeout, Fresh::new(value), (loan, None), Reply::Local)
             }
         });
         match started {

@@ -5,13 +5,8 @@ use gimmal_engine::{
     transport::{ConnId, Port},
 };
 
-use super::Node;
-use crate::{
-    calls::CallKey,
-    cell::Outcome,
-    frame::{self, Kind},
-    id::CallId,
-};
+use super::{Node, caller::plain_answer};
+use crate::{calls::CallKey, cell::Outcome};
 
 impl Node {
     /// Shows the answer of a call of `pipeline` to `read`, with the call's tag, where it landed, if `message` is one and has
@@ -25,14 +20,9 @@ impl Node {
         message: &Message<'_>,
         read: impl FnOnce(u64, &[u8]),
     ) -> bool {
-        let Some((false, payload)) = frame::Outcome::answer(message.body) else { return false };
-        if Kind::parse(message.head.kind) != Ok(Kind::Response) || message.bulk.is_some() {
-            return false;
-        }
+        let Some((id, payload)) = plain_answer(message) else { return false };
         let Some(here) = self.conns.get_mut(conn) else { return false };
-        let Some(tag) = here.calls.end_tagged(CallId::from_aux(message.head.aux), pipeline) else {
-            return false;
-        };
+        let Some(tag) = here.calls.end_tagged(id, pipeline) else { return false };
         self.counters.answered.increment();
         self.calls_live -= 1;
         let is_queued = here.calls.is_queued();

@@ -14,7 +14,7 @@ fn a_request_has_its_time_although_the_worker_was_away() {
         let value = &Encoded::<Postcard, _>::new(&arguments);
         run.client.with(|node, io| {
             let (method, reply) = (&__WORLD_METHODS[1], Reply::Local);
-            node.start(io, conn, method, Some(SPAN), Fresh(value), (None, None), reply).unwrap();
+            node.start(io, conn, method, Some(SPAN), Fresh::new(value), (None, None), reply).unwrap();
         });
         while run.server.app().tasks.len() == 0 {
             run.turns();

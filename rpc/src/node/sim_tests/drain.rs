@@ -88,7 +88,7 @@ fn a_call_after_the_goodbye_says_that_the_peer_closed() {
         while run.client.app_mut().conns.get_mut(conn).is_some() {
             let called = run.client.with(|node, io| {
                 io.ending(conn)?;
-                let (method, source) = (&__WORLD_METHODS[0], Fresh(value));
+                let (method, source) = (&__WORLD_METHODS[0], Fresh::new(value));
                 Some(node.start(io, conn, method, None, source, (None, None), Reply::Local))
             });
             if let Some(called) = called {

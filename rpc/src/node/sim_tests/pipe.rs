@@ -10,14 +10,20 @@ pub(super) const PIPED: usize = 9;
 /// Its number.
 const PIPELINE: u32 = 7;
 
+/// What the raw method is called with.
+pub(super) fn raw_request(number: u32) -> Vec<u8> {
+    let mut request = number.to_le_bytes().to_vec();
+    request.resize(4 + huge_bytes(number), 5);
+    request
+}
+
 impl Run {
     /// Starts a call of it.
     pub(super) fn pipe(&mut self, conn: ConnId, number: u32) {
-        let mut request = number.to_le_bytes().to_vec();
-        request.resize(4 + huge_bytes(number), 5);
+        let request = raw_request(number);
         let reply = Reply::Tagged(Tagged { pipeline: PIPELINE, tag: number.into() });
         let timeout = (self.rng.below(3) > 0).then(|| Duration::from_micros(1 + self.rng.below(2000)));
-        let (method, source) = (&__WORLD_METHODS[RAW], Fresh(&request[..]));
+        let (method, source) = (&__WORLD_METHODS[RAW], Fresh::new(&request[..]));
         let started =
             self.client.with(|node, io| node.start(io, conn, method, timeout, source, (None, None), reply));
         match started {

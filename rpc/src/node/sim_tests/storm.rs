@@ -353,7 +353,7 @@ impl<'a> Storm<'a> {
         let timeout = Some(Duration::from_secs(1));
         let started = run.client.with(|node, io| {
             let method = &OTHERS[at - MISMATCHED];
-            node.start(io, conn, method, timeout, Fresh(&value), (None, None), Reply::Local)
+            node.start(io, conn, method, timeout, Fresh::new(&value), (None, None), Reply::Local)
         });
         match started {
             Ok(key) => run.open.push((number, at, key)),
@@ -451,7 +451,7 @@ impl<'a> Storm<'a> {
         let value = Encoded::<Postcard, _>::new(&arguments);
         let key = self.run.client.with(|node, io| {
             let method = &__WORLD_METHODS[at];
-            node.start(io, conn, method, None, Fresh(&value), (None, None), Reply::Local)
+            node.start(io, conn, method, None, Fresh::new(&value), (None, None), Reply::Local)
         });
         self.run.open.extend(key.ok().map(|key| (number, at, key)));
         !self.run.open.is_empty()
