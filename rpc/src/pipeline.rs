@@ -20,9 +20,8 @@ use crate::{
     metadata::{Metadata, Noted},
     method::Method,
     near::{Near, SLEEP, Turns},
-    node::{Fresh, Node},
+    node::{Asked, Common, Fresh, Node},
     task::Plain,
-    timeout::Timeout,
 };
 
 /// How a call of a pipeline ends: with its answer's bytes, lent for the time of the call, or with what came in their place.
@@ -77,11 +76,8 @@ pub struct Pipeline {
 
 /// What its calls are.
 struct What {
-    conn: ConnId,
-    method: &'static Method,
+    common: Common,
     metadata: Option<Arc<Metadata>>,
-    timeout: Timeout,
-    number: u32,
 }
 
 /// Its calls.
@@ -96,19 +92,19 @@ type Started = Result<(), Box<TransportError>>;
 
 impl fmt::Debug for Pipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pipeline({} under way of {} on {:?})", self.ours.under_way, self.what.method, self.near)
+        write!(
+            f,
+            "Pipeline({} under way of {} on {:?})",
+            self.ours.under_way, self.what.common.method, self.near
+        )
     }
 }
 
 impl Pipeline {
     pub(crate) fn new(near: &Rc<Near>, method: &'static Method, options: &CallOptions) -> Self {
-        let what = What {
-            conn: near.conn,
-            method,
-            metadata: options.metadata.clone().filter(|_| !method.is_oneway),
-            timeout: near.timeout(options),
-            number: near.next_pipeline(),
-        };
+        let (timeout, pipeline) = (near.timeout(options), near.next_pipeline());
+        let common = Common { conn: near.conn, method, timeout, pipeline };
+        let what = What { common, metadata: options.metadata.clone().filter(|_| !method.is_oneway) };
         Self { near: Rc::clone(near), what, ours: Ours::default() }
     }
 
@@ -176,7 +172,7 @@ impl Pipeline {
         // Some may have ended in the turns of others.
         let mut ended = show_others(&mut turns, what, ours, &mut seen);
         let limit = if ended > 0 { Duration::ZERO } else { limit };
-        let (conn, pipeline) = (what.conn, what.number);
+        let Common { conn, pipeline, .. } = what.common;
         let read = |tag: u64, answer: &[u8]| {
             ours.under_way -= 1;
             ended += 1;
@@ -193,7 +189,7 @@ impl Pipeline {
 impl Drop for Pipeline {
     fn drop(&mut self) {
         if self.ours.under_way > 0 {
-            self.near.cancel_pipeline(self.what.number);
+            self.near.cancel_pipeline(self.what.common.pipeline);
         }
     }
 }
@@ -209,27 +205,25 @@ impl Drop for Broken<'_> {
 }
 
 impl What {
-    /// Starts one.
-    #[inline(always)]
-    fn begin<P: Port>(&self, node: &mut Node, io: &mut Io<'_, P>, tag: u64, request: &[u8]) -> Started {
-        let reply = Reply::Tagged(Tagged { pipeline: self.number, tag });
-        if let Some(metadata) = &self.metadata {
-            return self.begin_noted(node, io, reply, &Noted { metadata, arguments: request });
-        }
-        let source = Fresh::<_, Self>::on(request);
-        node.begin(io, self.conn, self.method, self.timeout, source, (&mut None, None), reply).map(drop)
+    /// Whether nothing but bytes goes either way.
+    fn is_plain(&self) -> bool {
+        self.metadata.is_none() && !self.common.method.is_oneway
     }
 
+    /// Starts one that has something else about it, or finds no room.
     #[cold]
-    fn begin_noted<P: Port>(
-        &self,
-        node: &mut Node,
-        io: &mut Io<'_, P>,
-        reply: Reply,
-        arguments: &Noted<'_, [u8]>,
-    ) -> Started {
-        let timeout = self.timeout.duration();
-        node.start(io, self.conn, self.method, timeout, Fresh::new(arguments), (None, None), reply).map(drop)
+    fn begin<P: Port>(&self, node: &mut Node, io: &mut Io<'_, P>, (tag, request): Asked<'_>) -> Started {
+        let Common { conn, method, timeout, pipeline } = self.common;
+        let reply = Reply::Tagged(Tagged { pipeline, tag });
+        let beside = (&mut None, None);
+        match &self.metadata {
+            None => node.begin(io, conn, method, timeout, Fresh::new(request), beside, reply),
+            Some(metadata) => {
+                let noted = Noted { metadata, arguments: request };
+                node.begin(io, conn, method, timeout, Fresh::new(&noted), beside, reply)
+            }
+        }
+        .map(drop)
     }
 }
 
@@ -246,11 +240,17 @@ impl<'a, I: IntoIterator<Item = (u64, &'a [u8])>> Act<Node> for Start<'_, I> {
     #[inline(always)]
     fn act<P: Port>(self, node: &mut Node, io: &mut Io<'_, P>) -> Started {
         let Self { what, calls, under_way } = self;
-        for (tag, request) in calls {
-            what.begin(node, io, tag, request)?;
+        let mut calls = calls.into_iter();
+        loop {
+            let other = if what.is_plain() {
+                node.post_tagged(io, &what.common, &mut calls, under_way)
+            } else {
+                calls.next()
+            };
+            let Some(other) = other else { return Ok(()) };
+            what.begin(node, io, other)?;
             *under_way += 1;
         }
-        Ok(())
     }
 }
 
@@ -262,7 +262,7 @@ fn show_others(
     ours: &mut Ours,
     seen: &mut impl FnMut(u64, Answered<'_>),
 ) -> usize {
-    if turns.app_mut().has_untaken(what.conn) { take_others(turns, what, ours, seen) } else { 0 }
+    if turns.app_mut().has_untaken(what.common.conn) { take_others(turns, what, ours, seen) } else { 0 }
 }
 
 #[cold]
@@ -273,7 +273,8 @@ fn take_others(
     seen: &mut impl FnMut(u64, Answered<'_>),
 ) -> usize {
     let mut ended = 0;
-    while let Some((tag, outcome)) = turns.app_mut().take_tagged(what.conn, what.number, body) {
+    while let Some((tag, outcome)) = turns.app_mut().take_tagged(what.common.conn, what.common.pipeline, body)
+    {
         *under_way -= 1;
         ended += 1;
         match outcome.map(landed::<Raw, Plain<Vec<u8>>>) {

@@ -1,9 +1,25 @@
 //! Calls that are found by their pipeline and not by their key: an answer brings the tag of its call.
 
 use super::{Calls, Reply, State, Tagged};
-use crate::{calls::CallKey, cell::Outcome, id::CallId};
+use gimmal_engine::transport::Time;
+
+use crate::{calls::CallKey, cell::Outcome, id::CallId, method::Method};
 
 impl Calls {
+    /// Adds one that was just posted as `id`; `times` as [`Calls::insert`] has them.
+    #[inline(always)]
+    pub(crate) fn insert_tagged(
+        &mut self,
+        id: CallId,
+        method: &'static Method,
+        times: (Time, Time),
+        tagged: Tagged,
+    ) {
+        let (_, call) = self.insert(id, method, times);
+        // The one that is there owns nothing, and dropping one of any kind would be a call.
+        std::mem::forget(std::mem::replace(&mut call.reply, Reply::Tagged(tagged)));
+    }
+
     /// Ends the call that left as `id`, if it is one of `pipeline` and waits for nothing but bytes. Its tag.
     #[inline(always)]
     pub(crate) fn end_tagged(&mut self, id: CallId, pipeline: u32) -> Option<u64> {

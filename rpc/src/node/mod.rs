@@ -48,6 +48,7 @@ use map::ConnMap;
 pub(crate) use reach::Reach;
 pub(crate) use request::{Composed, Fresh, Source};
 use serving::Serving;
+pub(crate) use tagged::{Asked, Common};
 use tasks::Tasks;
 
 use crate::{

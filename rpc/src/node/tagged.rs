@@ -1,14 +1,71 @@
 //! Calls of pipelines: their answers, and what else they come to.
 
 use gimmal_engine::{
-    Io, Message,
-    transport::{ConnId, Port},
+    Head, Io, Message,
+    transport::{ConnId, Port, copy},
 };
 
 use super::{Node, caller::plain_answer};
-use crate::{calls::CallKey, cell::Outcome};
+use crate::{
+    calls::{CallKey, Tagged},
+    cell::Outcome,
+    frame::{Kind, REQUEST_BYTES, RequestHead, RequestWords},
+    id::CallId,
+    method::Method,
+    timeout::Timeout,
+};
+
+/// What the calls of a pipeline have in common.
+pub(crate) struct Common {
+    pub(crate) conn: ConnId,
+    pub(crate) method: &'static Method,
+    pub(crate) timeout: Timeout,
+    pub(crate) pipeline: u32,
+}
+
+/// One of them: its tag and its request.
+pub(crate) type Asked<'a> = (u64, &'a [u8]);
 
 impl Node {
+    /// Starts calls, one after the other, as long as each can leave at once; `started` counts them. What they have in common is
+    /// looked at once. Returns the first that goes another way, which [`Node::begin`] knows.
+    #[inline(always)]
+    pub(crate) fn post_tagged<'a, P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        common: &Common,
+        asked: &mut impl Iterator<Item = Asked<'a>>,
+        started: &mut usize,
+    ) -> Option<Asked<'a>> {
+        let Common { conn, method, timeout, pipeline } = *common;
+        let mut asked = asked.fuse();
+        let now = io.now();
+        self.look(now);
+        self.stale = true;
+        let deadline = timeout.after(now);
+        let head = RequestHead::new(method, timeout.us(), 0).words();
+        let Some(here) = self.conns.get_mut(conn).filter(|here| !here.calls.is_queued()) else {
+            return asked.next();
+        };
+        self.alone = false;
+        let before = *started;
+        let left = loop {
+            let Some((tag, request)) = asked.next() else { break None };
+            let Some(id) = here.calls.next_wire() else { break Some((tag, request)) };
+            if !post(io, conn, id, head, request) {
+                break Some((tag, request));
+            }
+            here.calls.insert_tagged(id, method, (now, deadline), Tagged { pipeline, tag });
+            *started += 1;
+        };
+        let posted = *started - before;
+        self.counters.calls.add(posted as u64);
+        self.counters.posted.add(posted as u64);
+        self.calls_live += posted;
+        self.next_deadline = self.next_deadline.min(deadline);
+        left
+    }
+
     /// Shows the answer of a call of `pipeline` to `read`, with the call's tag, where it landed, if `message` is one and has
     /// nothing but bytes: the call is over then.
     #[inline(always)]
@@ -79,4 +136,19 @@ impl Node {
             self.cancel(io, conn, key);
         }
     }
+}
+
+/// Sends a request that is nothing but bytes. Whether it left.
+#[inline(always)]
+fn post<P: Port>(io: &mut Io<'_, P>, conn: ConnId, id: CallId, head: RequestWords, request: &[u8]) -> bool {
+    let message = Head { kind: Kind::Request.code(), aux: id.aux() };
+    let sent = io.send(conn, message, REQUEST_BYTES, |body| {
+        let (front, arguments) = body.split_first_chunk_mut()?;
+        let place = arguments.get_mut(..request.len())?;
+        head.put_called(front);
+        copy(request, place);
+        head.put_limits(front);
+        Some(REQUEST_BYTES + request.len())
+    });
+    sent.is_ok()
 }
