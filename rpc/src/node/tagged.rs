@@ -2,13 +2,14 @@
 
 use gimmal_engine::{
     Head, Io, Message,
-    transport::{ConnId, Port, copy},
+    transport::{ConnId, Port},
 };
 
 use super::{Node, caller::plain_answer};
 use crate::{
     calls::{CallKey, Tagged},
     cell::Outcome,
+    codec::Compose,
     frame::{Kind, REQUEST_BYTES, RequestHead, RequestWords},
     id::CallId,
     method::Method,
@@ -144,11 +145,10 @@ fn post<P: Port>(io: &mut Io<'_, P>, conn: ConnId, id: CallId, head: RequestWord
     let message = Head { kind: Kind::Request.code(), aux: id.aux() };
     let sent = io.send(conn, message, REQUEST_BYTES, |body| {
         let (front, arguments) = body.split_first_chunk_mut()?;
-        let place = arguments.get_mut(..request.len())?;
         head.put_called(front);
-        copy(request, place);
+        let bytes = request.compose(arguments).ok()?;
         head.put_limits(front);
-        Some(REQUEST_BYTES + request.len())
+        Some(REQUEST_BYTES + bytes)
     });
     sent.is_ok()
 }
