@@ -27,6 +27,7 @@ for_each_scheme! {
     dropping_it_cancels_what_is_under_way
     a_server_that_goes_away_ends_every_call
     a_panic_in_the_middle_of_a_turn_closes_the_connection
+    a_panic_between_requests_leaves_those_before_it_under_way
 }
 
 fn every_answer_comes_with_its_tag(scheme: &str) {
@@ -242,4 +243,19 @@ fn a_panic_in_the_middle_of_a_turn_closes_the_connection(scheme: &str) {
     assert!(client.reverse(b"abc").wait().is_err());
     // The server goes on.
     assert_eq!(fixture.inline().reverse(b"abc").wait().unwrap(), b"cba");
+}
+
+fn a_panic_between_requests_leaves_those_before_it_under_way(scheme: &str) {
+    let fixture = Fixture::new(scheme, "between");
+    let client = fixture.inline();
+    let mut pipeline = client.reverse_pipeline();
+    let requests = (0..5u64).map(|tag| {
+        assert!(tag < 3, "there is no such request");
+        (tag, &b"abc"[..])
+    });
+    assert!(catch_unwind(AssertUnwindSafe(|| pipeline.call_all(requests))).is_err());
+    assert_eq!(pipeline.under_way(), 3);
+    assert_eq!(pipeline.wait(usize::MAX, |_, answer| assert_eq!(answer, Ok(&b"cba"[..]))), 3);
+    let stats = client.channel().stats();
+    assert_eq!((stats.calls, stats.posted, stats.answered), (3, 3, 3));
 }

@@ -39,7 +39,6 @@ impl Node {
         started: &mut usize,
     ) -> Option<Asked<'a>> {
         let Common { conn, method, timeout, pipeline } = *common;
-        let mut asked = asked.fuse();
         let now = io.now();
         self.look(now);
         self.stale = true;
@@ -49,22 +48,20 @@ impl Node {
             return asked.next();
         };
         self.alone = false;
-        let before = *started;
-        let left = loop {
-            let Some((tag, request)) = asked.next() else { break None };
-            let Some(id) = here.calls.next_wire() else { break Some((tag, request)) };
+        self.next_deadline = self.next_deadline.min(deadline);
+        // Counted one by one: whoever is asked for the next may panic.
+        for (tag, request) in asked.by_ref() {
+            let Some(id) = here.calls.next_wire() else { return Some((tag, request)) };
             if !post(io, conn, id, head, request) {
-                break Some((tag, request));
+                return Some((tag, request));
             }
             here.calls.insert_tagged(id, method, (now, deadline), Tagged { pipeline, tag });
+            self.counters.calls.increment();
+            self.counters.posted.increment();
+            self.calls_live += 1;
             *started += 1;
-        };
-        let posted = *started - before;
-        self.counters.calls.add(posted as u64);
-        self.counters.posted.add(posted as u64);
-        self.calls_live += posted;
-        self.next_deadline = self.next_deadline.min(deadline);
-        left
+        }
+        None
     }
 
     /// Shows the answer of a call of `pipeline` to `read`, with the call's tag, where it landed, if `message` is one and has
