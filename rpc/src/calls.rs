@@ -81,6 +81,12 @@ impl Call {
         self.reply = reply;
     }
 
+    /// Puts `reply` in the place of one that owns nothing: dropping one of any kind would be a call.
+    #[inline(always)]
+    pub(crate) const fn reply_by(&mut self, reply: Reply) {
+        std::mem::forget(std::mem::replace(&mut self.reply, reply));
+    }
+
     /// A key of it finds nothing from here on.
     #[inline]
     const fn free(&mut self) {

@@ -1,8 +1,8 @@
 //! Calls that are found by their pipeline and not by their key: an answer brings the tag of its call.
 
-use super::{Calls, Reply, State, Tagged};
 use gimmal_engine::transport::Time;
 
+use super::{Calls, Reply, State, Tagged};
 use crate::{calls::CallKey, cell::Outcome, id::CallId, method::Method};
 
 impl Calls {
@@ -16,8 +16,7 @@ impl Calls {
         tagged: Tagged,
     ) {
         let (_, call) = self.insert(id, method, times);
-        // The one that is there owns nothing, and dropping one of any kind would be a call.
-        std::mem::forget(std::mem::replace(&mut call.reply, Reply::Tagged(tagged)));
+        call.reply_by(Reply::Tagged(tagged));
     }
 
     /// Ends the call that left as `id`, if it is one of `pipeline` and waits for nothing but bytes. Its tag.
@@ -31,8 +30,7 @@ impl Calls {
         if wire.generation != id.generation || tagged.pipeline != pipeline || call.loan.is_some() {
             return None;
         }
-        // It owns nothing, and dropping one of any kind would be a call.
-        std::mem::forget(std::mem::replace(&mut call.reply, Reply::Local));
+        call.reply_by(Reply::Local);
         self.free_wire(id.slot);
         self.release(index);
         Some(tagged.tag)

@@ -120,8 +120,7 @@ impl Node {
                     self.next_deadline = self.next_deadline.min(deadline);
                     let (key, call) = here.calls.insert(id, method, times);
                     if is_local {
-                        // The one that is there owns nothing, and dropping one of any kind would be a call.
-                        std::mem::forget(std::mem::replace(&mut call.reply, reply));
+                        call.reply_by(reply);
                     } else {
                         call.tell(key, reply);
                     }

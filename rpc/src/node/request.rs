@@ -147,7 +147,7 @@ pub(super) fn send_request<P: Port>(
 
 /// Writes head and arguments; `None` when there is too little room, or they cannot be written.
 #[inline(always)]
-fn put_request(
+pub(super) fn put_request(
     body: &mut [u8],
     head: RequestWords,
     source: &impl Source,

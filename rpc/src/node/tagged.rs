@@ -1,17 +1,19 @@
-//! Calls of pipelines: their answers, and what else they come to.
+//! Calls of pipelines: how they leave, their answers, and what else they come to.
 
 use gimmal_engine::{
     Head, Io, Message,
     transport::{ConnId, Port},
 };
 
-use super::{Node, caller::plain_answer};
+use super::{
+    Node,
+    caller::plain_answer,
+    request::{Fresh, put_request},
+};
 use crate::{
     calls::{CallKey, Tagged},
     cell::Outcome,
-    codec::Compose,
-    frame::{Kind, REQUEST_BYTES, RequestHead, RequestWords},
-    id::CallId,
+    frame::{Kind, REQUEST_BYTES, RequestHead},
     method::Method,
     timeout::Timeout,
 };
@@ -52,7 +54,9 @@ impl Node {
         // Counted one by one: whoever is asked for the next may panic.
         for (tag, request) in asked.by_ref() {
             let Some(id) = here.calls.next_wire() else { return Some((tag, request)) };
-            if !post(io, conn, id, head, request) {
+            let message = Head { kind: Kind::Request.code(), aux: id.aux() };
+            let put = |body: &mut [u8]| put_request(body, head, &Fresh::new(request), &mut None);
+            if io.send(conn, message, REQUEST_BYTES, put).is_err() {
                 return Some((tag, request));
             }
             here.calls.insert_tagged(id, method, (now, deadline), Tagged { pipeline, tag });
@@ -134,18 +138,4 @@ impl Node {
             self.cancel(io, conn, key);
         }
     }
-}
-
-/// Sends a request that is nothing but bytes. Whether it left.
-#[inline(always)]
-fn post<P: Port>(io: &mut Io<'_, P>, conn: ConnId, id: CallId, head: RequestWords, request: &[u8]) -> bool {
-    let message = Head { kind: Kind::Request.code(), aux: id.aux() };
-    let sent = io.send(conn, message, REQUEST_BYTES, |body| {
-        let (front, arguments) = body.split_first_chunk_mut()?;
-        head.put_called(front);
-        let bytes = request.compose(arguments).ok()?;
-        head.put_limits(front);
-        Some(REQUEST_BYTES + bytes)
-    });
-    sent.is_ok()
 }
