@@ -3,6 +3,9 @@
 //! ```text
 //!  head.kind   bits 0..8 kind │ 8..16 reserved, ignored                  head.aux   slot u32 │ generation u32
 //!  Request     method u32 │ signature u32 │ deadline us u32 (0: none) │ window u32 │ arguments
+//!  Again       arguments: of a call whose method, signature, deadline and window are those of the connection's last Request
+//!  Answer      payload: the answer of a call that ended well and lends nothing
+//!  Batch, Answers   several Again, several Answer, see `batch`; aux is 0
 //!  Response    outcome u8 │ code u8 │ fate u8 │ zero u8 │ reserved u32, ignored               │ payload
 //!                Ok: the answer   App: the error   Status: a message, and a 0 and details   Mismatch: the server's signature
 //!  LargeRequest, LargeResponse   the same, whose arguments or payload are the bulk on offer beside it
@@ -16,7 +19,9 @@
 //! ```
 //! `window`: items of a stream that the callee may send before it is given credit.
 //!
-//! With the engine's header the arguments start on a multiple of 16 in ring memory, an answer on a multiple of 8.
+//! With the engine's header the arguments start on a multiple of 16 in ring memory, an answer on a multiple of 8. Most calls
+//! are Again and Answer, whose bytes then begin where the engine's do: 64 of them are a frame of 80, and 48 one cache line. How
+//! many bytes a message holds does not depend on it: the head's place is left free.
 
 use std::time::Duration;
 
@@ -65,6 +70,14 @@ pub enum Kind {
     NotedLargeRequest,
     /// Metadata of the answer that comes behind it.
     Notes,
+    /// A call with the head of the last [`Kind::Request`].
+    Again,
+    /// An answer that is nothing but its payload.
+    Answer,
+    /// Several [`Kind::Again`].
+    Batch,
+    /// Several [`Kind::Answer`].
+    Answers,
 }
 
 /// How the arguments of a request travel.
@@ -109,6 +122,10 @@ impl Kind {
             Self::NotedRequest => 12,
             Self::NotedLargeRequest => 13,
             Self::Notes => 14,
+            Self::Again => 15,
+            Self::Answer => 17,
+            Self::Batch => 18,
+            Self::Answers => 19,
         }
     }
 
@@ -134,6 +151,10 @@ impl Kind {
             12 => Ok(Self::NotedRequest),
             13 => Ok(Self::NotedLargeRequest),
             14 => Ok(Self::Notes),
+            15 => Ok(Self::Again),
+            17 => Ok(Self::Answer),
+            18 => Ok(Self::Batch),
+            19 => Ok(Self::Answers),
             _ => Err(Violation::Malformed { what: "message kind" }),
         }
     }
@@ -163,7 +184,7 @@ pub fn parse_credit(body: &[u8]) -> Result<u32, Violation> {
 
 /// A [`RequestHead`] in words: what is written in pieces and moved as one waits until every store before it is done, and those
 /// before it go to lines that the peer has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RequestWords {
     called: u64,
     limits: u64,
@@ -279,12 +300,23 @@ impl Outcome {
         }
     }
 
-    /// The payload of a response with an answer, and whether it is the method's error: the short way of
-    /// [`Outcome::parse`]. `None` for any other.
+    /// What a message of this outcome is, if nothing is lent beside it.
     #[inline]
-    pub(crate) fn answer(body: &[u8]) -> Option<(bool, &[u8])> {
-        let (head, payload) = body.split_first_chunk::<RESPONSE_BYTES>()?;
-        (head[0] <= 1).then_some((head[0] == 1, payload))
+    pub(crate) const fn kind(self) -> Kind {
+        if matches!(self, Self::Ok) { Kind::Answer } else { Kind::Response }
+    }
+
+    /// Begins a message of [`Outcome::kind`]: the bytes that it takes, and the place behind them, which is as long for every
+    /// outcome. `None`: there is too little room.
+    #[inline]
+    pub(crate) fn put(self, body: &mut [u8]) -> Option<(usize, &mut [u8])> {
+        let room = body.len().checked_sub(RESPONSE_BYTES)?;
+        if self == Self::Ok {
+            return Some((0, &mut body[..room]));
+        }
+        let (front, place) = body.split_first_chunk_mut()?;
+        *front = self.encode();
+        Some((RESPONSE_BYTES, place))
     }
 
     /// Takes a response's body apart.
@@ -335,6 +367,18 @@ mod tests {
         assert_eq!(status.encode(), [2, 14, 0, 0, 0, 0, 0, 0]);
         for outcome in [Outcome::Ok, Outcome::App, status, Outcome::Mismatch] {
             assert_eq!(Outcome::parse(&outcome.encode()), Ok((outcome, &[][..])));
+        }
+    }
+
+    #[test]
+    fn a_message_holds_as_much_of_every_outcome() {
+        for (outcome, front) in [(Outcome::Ok, 0), (Outcome::App, 8), (Outcome::Mismatch, 8)] {
+            let mut body = [0xee; 20];
+            let put = outcome.put(&mut body).map(|(front, place)| (front, place.len()));
+            assert_eq!(put, Some((front, 12)));
+            assert!(front == 0 || body[..8] == outcome.encode());
+            assert_eq!(outcome.put(&mut [0; 7]), None);
+            assert_eq!(outcome.kind() == Kind::Answer, front == 0);
         }
     }
 

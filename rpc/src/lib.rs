@@ -39,6 +39,7 @@
 mod again;
 pub mod answer;
 pub mod balance;
+pub mod batch;
 pub mod bytes;
 mod calls;
 pub mod cell;

@@ -119,8 +119,8 @@ impl Pipeline {
         self.call_all([(tag, request)])
     }
 
-    /// The same for several at once, which takes less for each. What `calls` does when it is asked for the next must not use the
-    /// client.
+    /// The same for several at once, which takes a fraction for each: up to eight small ones leave in one message. What `calls`
+    /// does when it is asked for the next must not use the client; if it panics, those that it gave last may not be under way.
     ///
     /// # Errors
     /// As there, of the first that was refused: those before it are under way, and those behind it were not looked at.
@@ -241,16 +241,15 @@ impl<'a, I: IntoIterator<Item = (u64, &'a [u8])>> Act<Node> for Start<'_, I> {
     fn act<P: Port>(self, node: &mut Node, io: &mut Io<'_, P>) -> Started {
         let Self { what, calls, under_way } = self;
         let mut calls = calls.into_iter();
-        loop {
-            let other = if what.is_plain() {
-                node.post_tagged(io, &what.common, &mut calls, under_way)
-            } else {
-                calls.next()
-            };
-            let Some(other) = other else { return Ok(()) };
-            what.begin(node, io, other)?;
+        if what.is_plain() {
+            let other = |node: &mut Node, io: &mut Io<'_, P>, call| what.begin(node, io, call);
+            return node.post_tagged(io, &what.common, &mut calls, under_way, other);
+        }
+        for call in calls {
+            what.begin(node, io, call)?;
             *under_way += 1;
         }
+        Ok(())
     }
 }
 

@@ -103,12 +103,13 @@ for_each_scheme! {
     items_and_credit_out_of_place
     answers_and_cancels_of_nothing_are_ignored
     a_caller_that_ignores_the_limit_is_refused
+    requests_in_company_are_checked_as_others_are
 }
 
 fn what_is_no_message_closes_its_connection(scheme: &str) {
     let fixture = Fixture::new(scheme, "nonsense");
     let honest = fixture.client();
-    let nonsense: [(u16, &[u8]); 7] = [
+    let nonsense: [(u16, &[u8]); 11] = [
         (0, b""),
         (Kind::OneWay.code(), b"short"),
         (99, b"what"),
@@ -116,6 +117,11 @@ fn what_is_no_message_closes_its_connection(scheme: &str) {
         (Kind::Response.code(), b"short"),
         (Kind::Response.code(), &[9; 8]),
         (Kind::Request.code() | 0xff00, b""),
+        // Like which request?
+        (Kind::Again.code(), b"arguments"),
+        (Kind::Batch.code(), &[0; 8]),
+        (Kind::Answers.code(), b"short"),
+        (Kind::Answers.code(), &[1; 16]),
     ];
     for (kind, body) in nonsense {
         let mut attacker = Attacker::new(&fixture.url);
@@ -164,12 +170,14 @@ fn answers_and_cancels_of_nothing_are_ignored(scheme: &str) {
     let mut attacker = Attacker::new(&fixture.url);
     for aux in [0, 5, 1 << 32, u64::MAX] {
         attacker.send(Kind::Response.code(), aux, &[0; 8]);
+        attacker.send(Kind::Answer.code(), aux, b"what");
+        attacker.send(Kind::Answers.code(), 0, &(aux & !0xffff_0000).to_le_bytes());
         attacker.send(Kind::Cancel.code(), aux, b"");
     }
     attacker.send(Kind::Request.code(), 0, &[&request("echo")[..], b"\x02ok"].concat());
     attacker.until_answers(1);
-    assert_eq!(attacker.inline.app().answers[0], (2, 0, b"\0\0\0\0\0\0\0\0\x02ok".to_vec()));
-    assert_eq!(fixture.server.stats().late_answers, 4);
+    assert_eq!(attacker.inline.app().answers[0], (Kind::Answer.code(), 0, b"\x02ok".to_vec()));
+    assert_eq!(fixture.server.stats().late_answers, 12);
 }
 
 fn a_caller_that_ignores_the_limit_is_refused(scheme: &str) {
@@ -186,13 +194,59 @@ fn a_caller_that_ignores_the_limit_is_refused(scheme: &str) {
     assert_eq!(fixture.server.stats().started, 0);
 }
 
+/// A message of calls, each with these arguments: eight bytes or none.
+fn batch(ids: &[CallId], arguments: &[u8]) -> Vec<u8> {
+    let bytes = arguments.len() as u64;
+    let word = |id: &CallId| u64::from(id.slot) | bytes << 16 | u64::from(id.generation) << 32;
+    ids.iter().flat_map(|id| [&word(id).to_le_bytes()[..], arguments].concat()).collect()
+}
+
+fn requests_in_company_are_checked_as_others_are(scheme: &str) {
+    let fixture = Fixture::new(scheme, "company");
+    let ids =
+        |slots: std::ops::Range<u32>| slots.map(|slot| CallId { slot, generation: 1 }).collect::<Vec<_>>();
+    // Above the limit: those are refused, and the others run.
+    let mut attacker = Attacker::new(&fixture.url);
+    attacker.send(Kind::Request.code(), 0, &[&request("reverse")[..], b"first"].concat());
+    attacker.send(Kind::Batch.code(), 0, &batch(&ids(254..259), b"abcdefgh"));
+    attacker.until_answers(5);
+    let kinds: Vec<_> = attacker
+        .inline
+        .app()
+        .answers
+        .iter()
+        .map(|(kind, aux, _)| (*kind, CallId::from_aux(*aux).slot))
+        .collect();
+    let [answer, answers, refused] = [Kind::Answer, Kind::Answers, Kind::Response].map(Kind::code);
+    assert_eq!(kinds, [(answer, 0), (answers, 0), (refused, 256), (refused, 257), (refused, 258)]);
+    assert_eq!(attacker.inline.app().answers[1].2, batch(&ids(254..256), b"hgfedcba"));
+    assert_eq!(attacker.inline.app().answers[2].2[..3], [2, 8, 0], "ResourceExhausted, not run");
+    // It ends in the middle of one.
+    attacker.send(Kind::Batch.code(), 0, &batch(&ids(0..3), b"abcdefgh")[..40]);
+    attacker.until_closed();
+    // Handlers that are pending are run too, and one of them is not run twice.
+    let mut attacker = Attacker::new(&fixture.url);
+    attacker.send(Kind::Request.code(), 0, &request("hang"));
+    attacker.send(Kind::Batch.code(), 0, &batch(&ids(1..4), b""));
+    until("four run", || fixture.hanging() == 4);
+    attacker.send(Kind::Batch.code(), 0, &batch(&ids(3..5), b""));
+    attacker.until_closed();
+    until("their handlers were dropped", || fixture.hanging() == 0);
+    // Two of the message that was cut ran.
+    assert_eq!(fixture.server.stats().started, 3 + 2 + 4);
+    // What was said on one connection says nothing on another.
+    let mut attacker = Attacker::new(&fixture.url);
+    attacker.send(Kind::Batch.code(), 0, &batch(&ids(0..1), b"abcdefgh"));
+    attacker.until_closed();
+}
+
 #[test]
 fn any_bytes_leave_the_server_alive() {
     let fixture = Fixture::new("mem", "fuzz");
     let honest = fixture.client();
     let names = ["echo", "divide", "fill", "reverse", "sum", "left", "hang"];
     let message =
-        (0u16..6, 0u64..8, 0..names.len(), any::<bool>(), proptest::collection::vec(any::<u8>(), 0..40));
+        (0u16..21, 0u64..8, 0..names.len(), any::<bool>(), proptest::collection::vec(any::<u8>(), 0..40));
     let messages = proptest::collection::vec(message, 1..20);
     let cases = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(cases, |(messages in messages)| {

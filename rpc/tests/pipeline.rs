@@ -28,6 +28,9 @@ for_each_scheme! {
     a_server_that_goes_away_ends_every_call
     a_panic_in_the_middle_of_a_turn_closes_the_connection
     a_panic_between_requests_leaves_those_before_it_under_way
+    what_is_started_together_ends_each_by_itself
+    large_ones_among_small_ones
+    other_calls_among_those_of_a_pipeline
 }
 
 fn every_answer_comes_with_its_tag(scheme: &str) {
@@ -249,13 +252,111 @@ fn a_panic_between_requests_leaves_those_before_it_under_way(scheme: &str) {
     let fixture = Fixture::new(scheme, "between");
     let client = fixture.inline();
     let mut pipeline = client.reverse_pipeline();
-    let requests = (0..5u64).map(|tag| {
-        assert!(tag < 3, "there is no such request");
+    // Those that had not been gathered for a message yet.
+    let requests = (0..14u64).map(|tag| {
+        assert!(tag < 11, "there is no such request");
         (tag, &b"abc"[..])
     });
     assert!(catch_unwind(AssertUnwindSafe(|| pipeline.call_all(requests))).is_err());
-    assert_eq!(pipeline.under_way(), 3);
-    assert_eq!(pipeline.wait(usize::MAX, |_, answer| assert_eq!(answer, Ok(&b"cba"[..]))), 3);
+    assert_eq!(pipeline.under_way(), 8);
+    assert_eq!(pipeline.wait(usize::MAX, |_, answer| assert_eq!(answer, Ok(&b"cba"[..]))), 8);
     let stats = client.channel().stats();
-    assert_eq!((stats.calls, stats.posted, stats.answered), (3, 3, 3));
+    assert_eq!((stats.calls, stats.posted, stats.answered), (8, 8, 8));
+}
+
+/// Calls `pipeline` twenty times at once, twice; what came, by its tag.
+fn all_of<T>(
+    pipeline: &mut Pipeline,
+    request: &[u8],
+    mut came: impl FnMut(Answered<'_>) -> T,
+) -> Vec<Option<T>> {
+    let count = 20;
+    let mut all: Vec<Option<T>> = (0..2 * count).map(|_| None).collect();
+    for round in 0..2 {
+        pipeline.call_all((0..count).map(|at| (round * count + at, request))).unwrap();
+        let ended = pipeline.wait(usize::MAX, |tag, answer| {
+            let before = all[usize::try_from(tag).unwrap()].replace(came(answer));
+            assert!(before.is_none(), "call {tag} ended twice");
+        });
+        assert_eq!(ended as u64, count);
+    }
+    all
+}
+
+fn what_is_started_together_ends_each_by_itself(scheme: &str) {
+    let fixture = Fixture::new(scheme, "together");
+    let client = fixture.inline();
+    let code = |answer: Answered<'_>| answer.unwrap_err().status().unwrap().code();
+    let refused = all_of(&mut client.refuse_pipeline(), b"x", code);
+    assert_eq!(refused, [Some(Code::PermissionDenied); 40]);
+    let panicked = all_of(&mut client.panic_raw_pipeline(), b"x", code);
+    assert_eq!(panicked, [Some(Code::Internal); 40]);
+    let answered =
+        all_of(&mut client.reverse_pipeline(), b"abcdefgh", |answer| answer.unwrap() == b"hgfedcba");
+    assert_eq!(answered, [Some(true); 40]);
+    // Not a raw method.
+    let methods = Service::methods(&serve_probe(common::Prober::default()));
+    let left = methods.iter().find(|method| method.name == "left").unwrap();
+    let left = all_of(&mut client.channel().pipeline(left, &CallOptions::default()), b"", |answer| {
+        assert_eq!(answer.unwrap()[0], 1, "there is a limit");
+    });
+    assert_eq!(left, [Some(()); 40]);
+    let stats = fixture.server.stats();
+    assert_eq!((stats.requests, stats.started, stats.panics), (160, 160, 40));
+    // A panic while they are shown: those behind it are not known to have run.
+    let mut pipeline = client.reverse_pipeline();
+    pipeline.call_all((0..9).map(|tag| (tag, &b"abc"[..]))).unwrap();
+    let seen =
+        AssertUnwindSafe(|| pipeline.wait(usize::MAX, |tag, _| assert!(tag < 4, "as it was asked to")));
+    assert!(catch_unwind(seen).is_err());
+    let mut tags = Vec::new();
+    pipeline.wait(usize::MAX, |tag, answer| {
+        assert_eq!(answer.unwrap_err().fate(), Fate::MaybeRan);
+        tags.push(tag);
+    });
+    tags.sort_unstable();
+    assert_eq!(tags, [5, 6, 7, 8]);
+}
+
+fn large_ones_among_small_ones(scheme: &str) {
+    let fixture = Fixture::new(scheme, "mixed");
+    let client = fixture.inline();
+    let mut pipeline = client.reverse_pipeline();
+    let requests: Vec<Vec<u8>> =
+        (0..200usize).map(|at| (0..at * at % 400 + at % 50 / 49 * 80_000).map(pattern).collect()).collect();
+    let calls = requests.iter().enumerate().map(|(tag, request)| (tag as u64, &request[..]));
+    let mut ended = 0;
+    for calls in calls.collect::<Vec<_>>().chunks(37) {
+        pipeline.call_all(calls.iter().copied()).unwrap();
+        ended += pipeline.wait(20, |tag, answer| {
+            let request = &requests[usize::try_from(tag).unwrap()];
+            assert!(answer.unwrap().iter().eq(request.iter().rev()), "{} bytes", request.len());
+        });
+    }
+    ended += pipeline.wait(usize::MAX, |_, answer| assert!(answer.is_ok()));
+    assert_eq!(ended, 200);
+}
+
+fn other_calls_among_those_of_a_pipeline(scheme: &str) {
+    let fixture = Fixture::new(scheme, "among");
+    let client = fixture.inline();
+    let (mut first, mut second) = (client.reverse_pipeline(), client.reverse_pipeline());
+    let mut seen = [0; 2];
+    for _ in 0..30 {
+        // Each says again what the others have said.
+        first.call_all((0..6).map(|tag| (tag, &b"1a"[..]))).unwrap();
+        let raw = client.reverse(b"3c");
+        second.call_all((0..6).map(|tag| (tag, &b"2b"[..]))).unwrap();
+        let echo = client.echo("typed".to_owned());
+        first.call_all((0..3).map(|tag| (tag, &b"1a"[..]))).unwrap();
+        // Their turns bring what the others wait for.
+        seen[0] += first.wait(7, |_, answer| assert_eq!(answer, Ok(&b"a1"[..])));
+        assert_eq!(echo.wait().unwrap(), "typed");
+        assert_eq!(raw.wait().unwrap(), b"c3");
+        seen[1] += second.wait(usize::MAX, |_, answer| assert_eq!(answer, Ok(&b"b2"[..])));
+    }
+    seen[0] += first.wait(usize::MAX, |_, answer| assert_eq!(answer, Ok(&b"a1"[..])));
+    assert_eq!(seen, [270, 180]);
+    let stats = client.channel().stats();
+    assert_eq!((stats.calls, stats.answered, stats.failed, stats.late_answers), (510, 510, 0, 0));
 }

@@ -3,9 +3,63 @@
 use gimmal_engine::transport::Time;
 
 use super::{Calls, Reply, State, Tagged};
-use crate::{calls::CallKey, cell::Outcome, id::CallId, method::Method};
+use crate::{
+    batch::{self, Items},
+    calls::CallKey,
+    cell::Outcome,
+    id::CallId,
+    method::Method,
+};
+
+/// What the calls of a pipeline have in common.
+pub(crate) struct Common {
+    pub(crate) method: &'static Method,
+    /// As [`Calls::insert`] has them.
+    pub(crate) times: (Time, Time),
+    pub(crate) pipeline: u32,
+}
 
 impl Calls {
+    /// Writes calls one after the other into a message's `body`, as far as there are slots of the window: they are under way
+    /// then. How many, and the bytes that they take.
+    #[inline(never)]
+    pub(crate) fn put_batch(
+        &mut self,
+        body: &mut [u8],
+        calls: &[(u64, &[u8])],
+        common: &Common,
+    ) -> (usize, usize) {
+        let (mut put, mut at) = (0, 0);
+        for (tag, request) in calls {
+            let Some(id) = self.next_wire() else { break };
+            let Some(taken) = body.get_mut(at..).and_then(|place| batch::put(place, id, request)) else {
+                break;
+            };
+            let tagged = Tagged { pipeline: common.pipeline, tag: *tag };
+            self.insert_tagged(id, common.method, common.times, tagged);
+            at += taken;
+            put += 1;
+        }
+        (put, at)
+    }
+
+    /// Shows `read` the first of `answers`, as long as they are of calls of `pipeline`, which are over then.
+    #[inline(never)]
+    pub(crate) fn read_batch(
+        &mut self,
+        answers: &mut Items<'_>,
+        pipeline: u32,
+        mut read: impl FnMut(u64, &[u8]),
+    ) {
+        let mut rest = answers.clone();
+        while let Some(Ok((id, answer))) = rest.next()
+            && let Some(tag) = self.end_tagged(id, pipeline)
+        {
+            *answers = rest.clone();
+            read(tag, answer);
+        }
+    }
+
     /// Adds one that was just posted as `id`; `times` as [`Calls::insert`] has them.
     #[inline(always)]
     pub(crate) fn insert_tagged(
@@ -64,6 +118,14 @@ impl Calls {
         self.untaken -= 1;
         self.release(u32::try_from(index).ok()?);
         Some((tag, outcome))
+    }
+
+    /// One of them.
+    #[cfg(test)]
+    pub(crate) fn tagged(&self, pipeline: u32, tag: u64) -> Option<CallKey> {
+        let mut calls = (0u32..).zip(&self.slots);
+        let is_it = |call: &super::Call| call.of(pipeline).is_some_and(|tagged| tagged.tag == tag);
+        calls.find(|(_, call)| is_it(call)).map(|(index, call)| CallKey::new(index, call.generation))
     }
 
     /// The calls of `pipeline`, however far they are.

@@ -19,8 +19,8 @@ use crate::{
 /// Most bytes of a status message on the wire.
 const MESSAGE_BYTES_MAX: usize = 512;
 
-pub(super) fn response(id: CallId) -> Head {
-    Head { kind: Kind::Response.code(), aux: id.aux() }
+pub(super) fn answer_head(id: CallId, kind: Kind) -> Head {
+    Head { kind: kind.code(), aux: id.aux() }
 }
 
 pub(super) fn clip(text: &str) -> &str {
@@ -39,11 +39,10 @@ pub(super) fn send_bytes<P: Port>(
     outcome: Outcome,
     payload: &[u8],
 ) -> Result<(), SendError> {
-    let bytes = RESPONSE_BYTES + payload.len();
-    io.send(conn, response(id), bytes, |body| {
-        body[..RESPONSE_BYTES].copy_from_slice(&outcome.encode());
-        body[RESPONSE_BYTES..bytes].copy_from_slice(payload); // counted
-        Some(bytes)
+    io.send(conn, answer_head(id, outcome.kind()), RESPONSE_BYTES + payload.len(), |body| {
+        let (front, place) = outcome.put(body)?;
+        place[..payload.len()].copy_from_slice(payload); // counted
+        Some(front + payload.len())
     })
 }
 
@@ -92,12 +91,18 @@ pub(super) fn send_value<P: Port>(
     let outcome = if task.as_mut().is_error() { Outcome::App } else { Outcome::Ok };
     // A closure for each way, as for requests.
     let sent = match loan.take().filter(|loan| !loan.is_empty()) {
-        None => {
-            io.send(conn, response(id), RESPONSE_BYTES, |body| put_value(body, outcome, task, &mut failure))
-        }
+        None => io.send(conn, answer_head(id, outcome.kind()), RESPONSE_BYTES, |body| {
+            let (front, place) = outcome.put(body)?;
+            Some(front + put_value(place, task, &mut failure)?)
+        }),
         Some(bulk) => {
-            let fill = |body: &mut [u8]| put_value(body, outcome, task, &mut failure);
-            io.send_with_loan(conn, response(id), bulk, RESPONSE_BYTES, fill).map_err(|refused| {
+            let fill = |body: &mut [u8]| {
+                let (front, place) = body.split_first_chunk_mut()?;
+                *front = outcome.encode();
+                Some(RESPONSE_BYTES + put_value(place, task, &mut failure)?)
+            };
+            let head = answer_head(id, Kind::Response);
+            io.send_with_loan(conn, head, bulk, RESPONSE_BYTES, fill).map_err(|refused| {
                 *loan = Some(refused.loan);
                 refused.error
             })
@@ -109,20 +114,11 @@ pub(super) fn send_value<P: Port>(
     }
 }
 
-/// Writes outcome and value; `None` when there is too little room, or it cannot be written.
+/// Writes the value; `None` when there is too little room, or it cannot be written.
 #[inline(always)]
-fn put_value(
-    body: &mut [u8],
-    outcome: Outcome,
-    task: &mut BoxTask,
-    failure: &mut Option<String>,
-) -> Option<usize> {
-    let (front, place) = body.split_first_chunk_mut()?;
+fn put_value(place: &mut [u8], task: &mut BoxTask, failure: &mut Option<String>) -> Option<usize> {
     match catch_unwind(AssertUnwindSafe(|| task.as_mut().encode(place))) {
-        Ok(Ok(bytes)) => {
-            *front = outcome.encode();
-            return Some(RESPONSE_BYTES + bytes);
-        }
+        Ok(Ok(bytes)) => return Some(bytes),
         Ok(Err(EncodeError::Full)) => {}
         Ok(Err(error)) => *failure = Some(error.to_string()),
         Err(_) => *failure = Some("encoding it panicked".to_owned()),
@@ -154,7 +150,7 @@ fn send_large<P: Port>(
     loan: &mut Option<Loan>,
 ) -> Sent {
     let Some(bulk) = loan.take() else { return Sent::Left };
-    let head = Head { kind: Kind::LargeResponse.code(), aux: id.aux() };
+    let head = answer_head(id, Kind::LargeResponse);
     let sent = io.send_with_loan(conn, head, bulk, RESPONSE_BYTES, |body| {
         body[..RESPONSE_BYTES].copy_from_slice(&outcome.encode());
         Some(RESPONSE_BYTES)

@@ -1,4 +1,4 @@
-//! The callee's role: requests arrive, handlers run, answers leave.
+//! The callee's role: handlers run, answers leave.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -22,114 +22,14 @@ use super::{
 use crate::{
     copied,
     cx::Cx,
-    frame::{Form, Outcome, RequestHead},
+    frame::Outcome,
     id::CallId,
-    method::MethodKind,
     service::Entry,
     status::{Code, Fate, Status},
     task::{BoxTask, Seat},
 };
 
 impl Node {
-    /// A request arrived.
-    #[inline]
-    pub(super) fn requested<P: Port>(
-        &mut self,
-        io: &mut Io<'_, P>,
-        conn: ConnId,
-        id: CallId,
-        body: &[u8],
-        bulk: Option<RemoteBulk>,
-    ) -> Result<(), Violation> {
-        let (head, arguments) = RequestHead::parse(body)?;
-        self.requested_by(io, conn, id, &head, arguments, bulk)
-    }
-
-    /// The same, taken apart.
-    #[inline]
-    pub(super) fn requested_by<P: Port>(
-        &mut self,
-        io: &mut Io<'_, P>,
-        conn: ConnId,
-        id: CallId,
-        head: &RequestHead,
-        arguments: &[u8],
-        bulk: Option<RemoteBulk>,
-    ) -> Result<(), Violation> {
-        self.counters.requests.increment();
-        let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
-        if here.serving.is_taken(id.slot) {
-            // Its call was neither answered nor cancelled: a doubled request, or a liar.
-            return Err(Violation::Malformed { what: "call id: it is in use" });
-        }
-        let Some(entry) = self.admit(id, head) else {
-            if let Some(bulk) = bulk {
-                io.decline(conn, bulk);
-            }
-            let (outcome, text) = self.why_not(id, head);
-            return self.refuse_request(io, conn, id, outcome, text);
-        };
-        let deadline = head.deadline_at(io.now());
-        match bulk {
-            Some(bulk) if entry.method.takes_bulk => {
-                copied::count(arguments, &self.counters.copied_requests);
-                let arguments = arguments.to_vec(); // counted
-                let state = State::Pulling { entry, arguments, offer: Some(bulk), form: Form::default() };
-                self.occupy(conn, id, (io.now(), deadline), state);
-                self.pull_request(io, conn, id.slot);
-                Ok(())
-            }
-            bulk => {
-                if let Some(bulk) = bulk {
-                    io.decline(conn, bulk);
-                }
-                match entry.method.kind {
-                    MethodKind::Raw => {
-                        self.run_raw(io, conn, id, &entry, deadline, arguments);
-                        Ok(())
-                    }
-                    MethodKind::Async if entry.method.streams_up || entry.method.streams_down => {
-                        self.run_streams(io, conn, id, &entry, (deadline, head.window), arguments)
-                    }
-                    MethodKind::Async => self.run_async(io, conn, id, &entry, deadline, arguments, None),
-                }
-            }
-        }
-    }
-
-    /// What a request asks for, if it may run.
-    #[inline]
-    pub(super) fn admit(&self, id: CallId, head: &RequestHead) -> Option<Entry> {
-        self.registry.find(head.method).filter(|entry| {
-            (id.slot as usize) < self.limits.serving_max
-                && entry.method.signature_hash == head.signature
-                && !self.shared.draining.load(Ordering::Relaxed)
-                && (entry.method.kind == MethodKind::Raw || self.tasks.len() < self.limits.tasks_max)
-        })
-    }
-
-    /// Why a request is refused.
-    #[cold]
-    pub(super) fn why_not(&self, id: CallId, head: &RequestHead) -> (Outcome, String) {
-        let refused = |code, text: String| (Outcome::Status { code, fate: Fate::NotRun }, text);
-        let limit = self.limits.serving_max;
-        if id.slot as usize >= limit {
-            let text = format!("more than {limit} calls under way on this connection");
-            return refused(Code::ResourceExhausted, text);
-        }
-        if self.shared.draining.load(Ordering::Relaxed) {
-            return refused(Code::Unavailable, "the server is shutting down".to_owned());
-        }
-        let Some(entry) = self.registry.find(head.method) else {
-            return refused(Code::Unimplemented, format!("no method with id {:#010x} here", head.method));
-        };
-        if entry.method.signature_hash != head.signature {
-            return (Outcome::Mismatch, entry.method.spelled());
-        }
-        let text = format!("{} handlers are pending on this worker, its limit", self.tasks.len());
-        refused(Code::ResourceExhausted, text)
-    }
-
     #[cold]
     pub(super) fn refuse_request<P: Port>(
         &mut self,

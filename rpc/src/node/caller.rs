@@ -13,6 +13,7 @@ use super::{
     request::{Fresh, Source, Unsent, send_request},
 };
 use crate::{
+    batch::Items,
     calls::{CallKey, Calls, Reply, State},
     cell::{CallCell, Outcome},
     codec::EncodeError,
@@ -38,10 +39,8 @@ fn arguments_max<P: Port>(io: &Io<'_, P>, conn: ConnId) -> usize {
 /// An answer that is nothing but bytes: whose, and they.
 #[inline(always)]
 pub(super) fn plain_answer<'a>(message: &Message<'a>) -> Option<(CallId, &'a [u8])> {
-    let (is_error, payload) = frame::Outcome::answer(message.body)?;
-    let is_plain =
-        !is_error && Kind::parse(message.head.kind) == Ok(Kind::Response) && message.bulk.is_none();
-    is_plain.then_some((CallId::from_aux(message.head.aux), payload))
+    let is_plain = Kind::parse(message.head.kind) == Ok(Kind::Answer) && message.bulk.is_none();
+    is_plain.then_some((CallId::from_aux(message.head.aux), message.body))
 }
 
 fn left(deadline: Time, now: Time) -> Option<Duration> {
@@ -105,7 +104,7 @@ impl Node {
             let head = RequestHead::new(method, timeout.us(), window).words();
             let id = if method.is_oneway { CallId::NONE } else { id };
             let kind = source.form().kind(method.is_oneway);
-            match send_request(io, conn, id, kind, head, loan, &source) {
+            match send_request(io, conn, id, (kind, head), &mut here.said, loan, &source) {
                 Ok(()) => {
                     if self.alone && matches!(reply, Reply::Local) {
                         // It leaves at once, and the server works on it while we do our accounts.
@@ -231,7 +230,8 @@ impl Node {
             let head = RequestHead::new(method, frame::deadline_us(call.deadline, now), window).words();
             let id = if method.is_oneway { CallId::NONE } else { id };
             let kind = call.form.kind(method.is_oneway);
-            let sent = send_request(io, conn, id, kind, head, &mut call.loan, &Fresh::new(&body[..]));
+            let source = Fresh::new(&body[..]);
+            let sent = send_request(io, conn, id, (kind, head), &mut here.said, &mut call.loan, &source);
             if sent.is_ok() {
                 copied::count(&body, &self.counters.copied_requests);
             }
@@ -288,19 +288,19 @@ impl Node {
         }
     }
 
-    /// A response arrived.
+    /// An answer arrived that is nothing but its payload.
     #[inline]
     pub(super) fn answered<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
         id: CallId,
-        body: &[u8],
+        payload: &[u8],
         bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
-        let Some((is_error, payload)) = frame::Outcome::answer(body).filter(|_| bulk.is_none()) else {
-            return self.answered_otherwise(io, conn, id, body, bulk);
-        };
+        if bulk.is_some() {
+            return Err(Violation::Malformed { what: "plain answer with bulk" });
+        }
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
         let Some(index) = here.calls.answered(id) else {
             self.counters.late_answers.increment();
@@ -308,11 +308,26 @@ impl Node {
         };
         self.counters.answered.increment();
         self.calls_live -= 1;
-        here.calls.finish_bytes(index, is_error, payload, &self.counters.copied_answers);
+        here.calls.finish_bytes(index, payload, &self.counters.copied_answers);
         if here.calls.is_queued() {
             self.send_requests(io, conn);
         }
         Ok(())
+    }
+
+    /// Answers arrived in one message.
+    pub(super) fn answered_batch<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        body: &[u8],
+        bulk: Option<RemoteBulk>,
+    ) -> Result<(), Violation> {
+        for answer in Items::new(body) {
+            let (id, payload) = answer?;
+            self.answered(io, conn, id, payload, None)?;
+        }
+        bulk.map_or(Ok(()), |_| Err(Violation::Malformed { what: "batch of answers with bulk" }))
     }
 
     /// Shows the answer of `key` to `read` where it landed, if `message` is it and has nothing but bytes: the call is over then.
@@ -338,9 +353,9 @@ impl Node {
         true
     }
 
-    /// As [`Node::answered`], with bulk or with no answer at all.
+    /// A response arrived: an error, a status, or an answer that may have bulk.
     #[cold]
-    fn answered_otherwise<P: Port>(
+    pub(super) fn answered_otherwise<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,

@@ -13,6 +13,7 @@ use gimmal_engine::{
 use super::{
     Node, Reach,
     answers::{drop_answered, status_answer, too_large},
+    heard::Heard,
     request::Source,
     serving::{Answered, State},
 };
@@ -123,7 +124,7 @@ impl Node {
         if here.serving.is_taken(id.slot) {
             return Err(malformed("call id: it is in use"));
         }
-        match self.admit_large(id, &head, bulk.len()) {
+        match self.admit_large(id, &self.hear(head), bulk.len()) {
             Ok(entry) if entry.method.streams_up || entry.method.streams_down => {
                 Err(malformed("large request of a method with streams"))
             }
@@ -141,8 +142,8 @@ impl Node {
         }
     }
 
-    fn admit_large(&self, id: CallId, head: &RequestHead, bytes: u64) -> Result<Entry, (Outcome, String)> {
-        let entry = self.admit(id, head).ok_or_else(|| self.why_not(id, head))?;
+    fn admit_large(&self, id: CallId, heard: &Heard, bytes: u64) -> Result<Entry, (Outcome, String)> {
+        let entry = self.admit(id, heard).ok_or_else(|| self.why_not(id, heard))?;
         let max = self.limits.message_bytes_max;
         if bytes <= max as u64 {
             return Ok(entry);

@@ -9,6 +9,7 @@ mod answers;
 mod callee;
 mod caller;
 mod drain;
+mod heard;
 mod large;
 mod map;
 mod noted;
@@ -43,6 +44,7 @@ use gimmal_engine::{
     transport::{Bulk, BulkError, CloseReason, ConnId, Loan, Negotiated, Port, Time},
 };
 
+use heard::Heard;
 use large::Enclosed;
 use map::ConnMap;
 pub(crate) use reach::Reach;
@@ -56,7 +58,7 @@ use crate::{
     cell::{CallCell, Outcome, Responder},
     config::Limits,
     cx::{Cx, Peer},
-    frame::{Form, Kind},
+    frame::{Form, Kind, RequestWords},
     id::CallId,
     method::Method,
     reflect::Roll,
@@ -117,6 +119,10 @@ struct Conn {
     peer: Arc<Peer>,
     calls: Calls,
     serving: Serving,
+    /// The head of the last request that said all: one that is the same says it again. None of a loan, metadata or one way.
+    said: Option<RequestWords>,
+    /// What the last such request of the peer asked for.
+    heard: Option<Heard>,
     /// For raw methods, one after the other: no counting of references for each call.
     raw_cx: Option<Cx>,
     /// Whether any call had streams: only then they are looked for.
@@ -341,6 +347,8 @@ impl App for Node {
                 peer,
                 calls,
                 serving: Serving::default(),
+                said: None,
+                heard: None,
                 raw_cx: None,
                 streams_seen: false,
                 watcher: None,
@@ -358,7 +366,11 @@ impl App for Node {
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         let id = CallId::from_aux(message.head.aux);
         let handled = match Kind::parse(message.head.kind) {
-            Ok(Kind::Response) => self.answered(io, conn, id, message.body, message.bulk),
+            Ok(Kind::Answer) => self.answered(io, conn, id, message.body, message.bulk),
+            Ok(Kind::Again) => self.requested_again(io, conn, id, message.body, message.bulk),
+            Ok(Kind::Batch) => self.requested_batch(io, conn, message.body, message.bulk),
+            Ok(Kind::Answers) => self.answered_batch(io, conn, message.body, message.bulk),
+            Ok(Kind::Response) => self.answered_otherwise(io, conn, id, message.body, message.bulk),
             Ok(Kind::Request) => self.requested(io, conn, id, message.body, message.bulk),
             Ok(Kind::Cancel) => {
                 self.cancelled(io, conn, id);

@@ -70,7 +70,7 @@ impl Node {
         let (head, noted) = RequestHead::parse(body)?;
         let (metadata, arguments) = metadata::split(noted)?;
         self.note(conn, id.slot, metadata);
-        self.requested_by(io, conn, id, &head, arguments, bulk)?;
+        self.serve(io, conn, id, &self.hear(head), arguments, bulk)?;
         if let Some(here) = self.conns.get_mut(conn)
             && !here.serving.is_taken(id.slot)
         {

@@ -6,19 +6,20 @@ use std::{
 };
 
 use gimmal_engine::{
-    Io, SendError,
+    Head, Io, SendError,
     transport::{ConnId, Port, Time},
 };
 
 use super::{
     Node,
-    answers::{response, status_bytes},
+    answers::{answer_head, status_bytes},
     serving::Answered,
 };
 use crate::{
     answer::Answer,
-    cx::Cx,
-    frame::{Outcome, RESPONSE_BYTES},
+    batch::{self, Items, item_bytes},
+    cx::{Cx, Peer},
+    frame::{Kind, Outcome, RESPONSE_BYTES},
     id::CallId,
     service::{Entry, Service},
     status::Status,
@@ -81,6 +82,17 @@ fn refused(status: &Status) -> Ended {
     Ended::Beside(Outcome::Status { code: status.code(), fate: status.fate() }, status_bytes(status))
 }
 
+/// The context of the calls that run next, but for their slots and marks.
+#[inline]
+fn context<'a>(cx: &'a mut Option<Cx>, peer: &Arc<Peer>, entry: &Entry, deadline: Time) -> &'a mut Cx {
+    let cx = cx.get_or_insert_with(|| {
+        let peer = Arc::clone(peer);
+        Cx { peer, method: entry.method, slot: 0, mark: 0, deadline }
+    });
+    (cx.method, cx.deadline) = (entry.method, deadline);
+    cx
+}
+
 impl Node {
     /// Runs a raw method to its end, reading in place and writing in place.
     #[inline]
@@ -98,25 +110,16 @@ impl Node {
         let Some(here) = self.conns.get_mut(conn) else { return };
         let running = &here.peer.running[id.slot as usize];
         running.store(mark, Ordering::Relaxed);
-        let cx = here.raw_cx.get_or_insert_with(|| Cx {
-            peer: Arc::clone(&here.peer),
-            method: entry.method,
-            slot: id.slot,
-            mark,
-            deadline,
-        });
-        (cx.method, cx.slot, cx.mark, cx.deadline) = (entry.method, id.slot, mark, deadline);
+        let cx = context(&mut here.raw_cx, &here.peer, entry, deadline);
+        (cx.slot, cx.mark) = (id.slot, mark);
         let call = Raw { service: self.registry.service(entry), index: entry.index(), cx, request };
         // Unless it is in place.
         let (mut ran, mut ended) = (false, None);
-        let sent = io.send(conn, response(id), RESPONSE_BYTES, |body| {
+        let sent = io.send(conn, answer_head(id, Kind::Answer), RESPONSE_BYTES, |body| {
             ran = true;
-            let (front, place) = body.split_first_chunk_mut()?;
+            let (front, place) = Outcome::Ok.put(body)?;
             match call.run(place) {
-                Ended::InPlace(bytes) => {
-                    *front = Outcome::Ok.encode();
-                    Some(RESPONSE_BYTES + bytes)
-                }
+                Ended::InPlace(bytes) => Some(front + bytes),
                 otherwise => {
                     ended = Some(otherwise);
                     None
@@ -131,6 +134,62 @@ impl Node {
         match ended {
             None => self.counters.answers.add(u64::from(sent.is_ok())),
             Some(ended) => self.answer_beside(io, conn, id, entry, ended),
+        }
+    }
+
+    /// Runs a raw method for each of `requests`, one after the other, and all their answers leave in one message. What stays in
+    /// `requests` goes another way: whatever is behind an answer that found no place there, or begins with one that may not run.
+    pub(super) fn run_raws<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        entry: &Entry,
+        deadline: Time,
+        requests: &mut Items<'_>,
+    ) {
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        if self.shared.draining.load(Ordering::Relaxed) {
+            return;
+        }
+        let (service, index) = (self.registry.service(entry), entry.index());
+        let cx = context(&mut here.raw_cx, &here.peer, entry, deadline);
+        let (serving, mark, slots) = (&here.serving, &mut self.mark, self.limits.serving_max);
+        let (mut ran, mut beside) = (0, None);
+        let head = Head { kind: Kind::Answers.code(), aux: 0 };
+        let sent = io.send(conn, head, item_bytes(batch::BYTES_MAX), |body| {
+            let mut at = 0;
+            while let Some((front, place)) = body.get_mut(at..).and_then(<[u8]>::split_first_chunk_mut)
+                && place.len() >= batch::BYTES_MAX
+            {
+                let mut rest = requests.clone();
+                let Some(Ok((id, request))) = rest.next() else { break };
+                if id.slot as usize >= slots || serving.is_taken(id.slot) {
+                    break;
+                }
+                *requests = rest;
+                *mark += 1;
+                ran += 1;
+                (cx.slot, cx.mark) = (id.slot, *mark);
+                let running = &here.peer.running[id.slot as usize];
+                running.store(*mark, Ordering::Relaxed);
+                let room = place.len().min(u16::MAX.into());
+                let ended = Raw { service, index, cx, request }.run(&mut place[..room]);
+                running.store(0, Ordering::Relaxed);
+                let Ended::InPlace(bytes) = ended else {
+                    beside = Some((id, ended));
+                    break;
+                };
+                batch::put_head(front, id, bytes);
+                at += item_bytes(bytes);
+            }
+            (at > 0).then_some(at)
+        });
+        let in_place = ran - u64::from(beside.is_some());
+        self.counters.requests.add(ran);
+        self.counters.started.add(ran);
+        self.counters.answers.add(if sent.is_ok() { in_place } else { 0 });
+        if let Some((id, ended)) = beside {
+            self.answer_beside(io, conn, id, entry, ended);
         }
     }
 

@@ -115,25 +115,41 @@ pub(super) enum Unsent {
     Never(TransportError),
 }
 
-/// Sends a request whose arguments `source` writes in place; gives the loan back when it did not leave.
+/// Sends a request whose arguments `source` writes in place; gives the loan back when it did not leave. `said` is what the
+/// connection's last plain request said.
 #[inline(always)]
 pub(super) fn send_request<P: Port>(
     io: &mut Io<'_, P>,
     conn: ConnId,
     id: CallId,
-    kind: Kind,
-    head: RequestWords,
+    (kind, head): (Kind, RequestWords),
+    said: &mut Option<RequestWords>,
     loan: &mut Option<Loan>,
     source: &impl Source,
 ) -> Result<(), Unsent> {
     let mut failure = None;
-    let message = Head { kind: kind.code(), aux: id.aux() };
     // A closure for each way, so that what it does becomes part of that way.
     let sent = match loan.take().filter(|bulk| !bulk.is_empty()) {
-        None => io.send(conn, message, REQUEST_BYTES, |body| put_request(body, head, source, &mut failure)),
+        None => {
+            let is_plain = kind == Kind::Request;
+            let is_again = is_plain && *said == Some(head);
+            let (kind, front) = if is_again { (Kind::Again, None) } else { (kind, Some(head)) };
+            let message = Head { kind: kind.code(), aux: id.aux() };
+            let put = |body: &mut [u8]| put_request(body, front, source, &mut failure);
+            io.send(conn, message, REQUEST_BYTES, put).inspect(|()| {
+                if is_plain {
+                    *said = Some(head);
+                }
+            })
+        }
         Some(bulk) => {
-            let fill = |body: &mut [u8]| put_request(body, head, source, &mut failure);
-            io.send_with_loan(conn, message, bulk, REQUEST_BYTES, fill).map_err(|refused| {
+            let message = Head { kind: kind.code(), aux: id.aux() };
+            let fill = |body: &mut [u8]| put_request(body, Some(head), source, &mut failure);
+            let sent = io.send_with_loan(conn, message, bulk, REQUEST_BYTES, fill);
+            if sent.is_ok() && kind == Kind::Request {
+                *said = Some(head);
+            }
+            sent.map_err(|refused| {
                 *loan = Some(refused.loan);
                 refused.error
             })
@@ -145,20 +161,26 @@ pub(super) fn send_request<P: Port>(
     }
 }
 
-/// Writes head and arguments; `None` when there is too little room, or they cannot be written.
+/// Writes head, if it is said, and arguments, whose room is the same without it; `None` when there is too little, or they cannot
+/// be written.
 #[inline(always)]
 pub(super) fn put_request(
     body: &mut [u8],
-    head: RequestWords,
+    head: Option<RequestWords>,
     source: &impl Source,
     failure: &mut Option<EncodeError>,
 ) -> Option<usize> {
-    let (front, arguments) = body.split_first_chunk_mut()?;
-    head.put_called(front);
-    match source.compose(arguments) {
+    let room = body.len().checked_sub(REQUEST_BYTES)?;
+    let front = if head.is_some() { REQUEST_BYTES } else { 0 };
+    if let Some(head) = head {
+        head.put_called(body.first_chunk_mut()?);
+    }
+    match source.compose(&mut body[front..front + room]) {
         Ok(bytes) => {
-            head.put_limits(front);
-            Some(REQUEST_BYTES + bytes)
+            if let Some(head) = head {
+                head.put_limits(body.first_chunk_mut()?);
+            }
+            Some(front + bytes)
         }
         Err(EncodeError::Full) => None,
         Err(error) => {

@@ -426,8 +426,14 @@ impl Run {
         for _ in 0..40_000 {
             self.step();
             if next < calls && self.rng.below(2) == 0 {
-                self.call(next);
-                next += 1;
+                let together = if self.rng.below(6) == 0 { 1 + self.rng.below(11) } else { 1 };
+                let last = calls.min(next + u32::try_from(together).unwrap());
+                if last - next > 1 {
+                    self.pipe_all(next..last)
+                } else {
+                    self.call(next)
+                }
+                next = last;
             }
             if next == calls && self.open.is_empty() {
                 break;
@@ -553,11 +559,11 @@ fn r25_a_connection_lost_anywhere_ends_every_call_once() {
     let mut sums = [0; 3];
     let all = each("r25_a_connection_lost_anywhere_ends_every_call_once", seeds(), |what, seed, device| {
         let mut config = world(seed, device);
-        config.faults = vec![Fault::at(Step::Frame(5 + seed % 50 * 4), FaultKind::Lost)];
+        config.faults = vec![Fault::at(Step::Frame(5 + seed % 50 * 3), FaultKind::Lost)];
         let mut run = Run::new(seed, config);
-        run.run(150);
+        run.run(200);
         assert_eq!(run.sim.findings().injected.len(), 1, "{what}: not injected");
-        run.check(what, 150);
+        run.check(what, 200);
         add(&mut sums, &run);
     });
     assert!(!all || sums[2] > 0);

@@ -7,13 +7,14 @@ use gimmal_engine::{
 
 use super::{
     Node,
-    caller::plain_answer,
-    request::{Fresh, put_request},
+    request::{Fresh, send_request},
 };
 use crate::{
-    calls::{CallKey, Tagged},
+    batch::{self, Items},
+    calls::{self, CallKey, Tagged},
     cell::Outcome,
-    frame::{Kind, REQUEST_BYTES, RequestHead},
+    frame::{Kind, RequestHead},
+    id::CallId,
     method::Method,
     timeout::Timeout,
 };
@@ -30,46 +31,90 @@ pub(crate) struct Common {
 pub(crate) type Asked<'a> = (u64, &'a [u8]);
 
 impl Node {
-    /// Starts calls, one after the other, as long as each can leave at once; `started` counts them. What they have in common is
-    /// looked at once. Returns the first that goes another way, which [`Node::begin`] knows.
+    /// Starts calls: as many as there are at once in one message, if they are small, and each at once, if it can leave; `started`
+    /// counts them. `other` starts one that goes another way.
     #[inline(always)]
-    pub(crate) fn post_tagged<'a, P: Port>(
+    pub(crate) fn post_tagged<'a, P: Port, E>(
         &mut self,
         io: &mut Io<'_, P>,
         common: &Common,
         asked: &mut impl Iterator<Item = Asked<'a>>,
         started: &mut usize,
-    ) -> Option<Asked<'a>> {
+        mut other: impl FnMut(&mut Self, &mut Io<'_, P>, Asked<'a>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        loop {
+            let mut some: [Asked<'a>; batch::CALLS] = [(0, &[]); batch::CALLS];
+            let mut taken = 0;
+            // Whoever is asked for the next may panic: none of these is under way yet.
+            while taken < batch::CALLS
+                && let Some(next) = asked.next()
+            {
+                some[taken] = next;
+                taken += 1;
+            }
+            let mut rest = &some[..taken];
+            while let Some(first) = rest.first() {
+                let posted = match self.post(io, common, rest) {
+                    0 => other(self, io, *first).map(|()| 1)?,
+                    posted => posted,
+                };
+                *started += posted;
+                rest = &rest[posted..];
+            }
+            if taken < batch::CALLS {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Starts the first of `calls`, or several of them in one message. How many: 0 if the first goes another way, which
+    /// [`Node::begin`] knows.
+    #[inline]
+    fn post<P: Port>(&mut self, io: &mut Io<'_, P>, common: &Common, calls: &[Asked<'_>]) -> usize {
         let Common { conn, method, timeout, pipeline } = *common;
         let now = io.now();
         self.look(now);
         self.stale = true;
-        let deadline = timeout.after(now);
+        let times = (now, timeout.after(now));
         let head = RequestHead::new(method, timeout.us(), 0).words();
-        let Some(here) = self.conns.get_mut(conn).filter(|here| !here.calls.is_queued()) else {
-            return asked.next();
-        };
-        self.alone = false;
-        self.next_deadline = self.next_deadline.min(deadline);
-        // Counted one by one: whoever is asked for the next may panic.
-        for (tag, request) in asked.by_ref() {
-            let Some(id) = here.calls.next_wire() else { return Some((tag, request)) };
-            let message = Head { kind: Kind::Request.code(), aux: id.aux() };
-            let put = |body: &mut [u8]| put_request(body, head, &Fresh::new(request), &mut None);
-            if io.send(conn, message, REQUEST_BYTES, put).is_err() {
-                return Some((tag, request));
-            }
-            here.calls.insert_tagged(id, method, (now, deadline), Tagged { pipeline, tag });
-            self.counters.calls.increment();
-            self.counters.posted.increment();
-            self.calls_live += 1;
-            *started += 1;
+        let Some(here) = self.conns.get_mut(conn).filter(|here| !here.calls.is_queued()) else { return 0 };
+        let mut posted = 0;
+        let small = calls.iter().take_while(|(_, request)| request.len() <= batch::BYTES_MAX).count();
+        if small > 1 && here.said == Some(head) {
+            let small = &calls[..small];
+            let bytes = small.iter().map(|(_, request)| batch::item_bytes(request.len())).sum();
+            let message = Head { kind: Kind::Batch.code(), aux: 0 };
+            let common = calls::Common { method, times, pipeline };
+            // Whatever was written is under way: should the connection be at its end, so are they.
+            let _ = io.send(conn, message, bytes, |body| {
+                let (put, bytes) = here.calls.put_batch(body, small, &common);
+                posted = put;
+                (put > 0).then_some(bytes)
+            });
         }
-        None
+        if posted == 0
+            && let Some((tag, request)) = calls.first()
+            && let Some(id) = here.calls.next_wire()
+        {
+            let source = Fresh::new(*request);
+            let sent = send_request(io, conn, id, (Kind::Request, head), &mut here.said, &mut None, &source);
+            if sent.is_ok() {
+                here.calls.insert_tagged(id, method, times, Tagged { pipeline, tag: *tag });
+                posted = 1;
+            }
+        }
+        if posted > 0 {
+            self.alone = false;
+            self.next_deadline = self.next_deadline.min(times.1);
+            self.counters.calls.add(posted as u64);
+            self.counters.posted.add(posted as u64);
+            self.calls_live += posted;
+        }
+        posted
     }
 
-    /// Shows the answer of a call of `pipeline` to `read`, with the call's tag, where it landed, if `message` is one and has
-    /// nothing but bytes: the call is over then.
+    /// Shows the answers of calls of `pipeline` to `read`, with the calls' tags, where they landed, if `message` is one or several
+    /// and has nothing but bytes: the calls are over then.
     #[inline(always)]
     pub(crate) fn read_tagged<P: Port>(
         &mut self,
@@ -77,18 +122,67 @@ impl Node {
         conn: ConnId,
         pipeline: u32,
         message: &Message<'_>,
-        read: impl FnOnce(u64, &[u8]),
+        read: &mut impl FnMut(u64, &[u8]),
     ) -> bool {
-        let Some((id, payload)) = plain_answer(message) else { return false };
+        if message.bulk.is_some() {
+            return false;
+        }
+        match Kind::parse(message.head.kind) {
+            Ok(Kind::Answers) => self.read_batch(io, conn, pipeline, Items::new(message.body), read),
+            Ok(Kind::Answer) => {
+                let id = CallId::from_aux(message.head.aux);
+                let is_ours = self.read_one(conn, pipeline, id, message.body, read);
+                if is_ours {
+                    self.more_requests(io, conn);
+                }
+                is_ours
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether all could be read; if not, none of those that were is answered again.
+    fn read_batch<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        pipeline: u32,
+        mut answers: Items<'_>,
+        read: &mut impl FnMut(u64, &[u8]),
+    ) -> bool {
+        while let Some(here) = self.conns.get_mut(conn) {
+            here.calls.read_batch(&mut answers, pipeline, |tag, answer| {
+                self.counters.answered.increment();
+                self.calls_live -= 1;
+                read(tag, answer);
+            });
+            match answers.next() {
+                None => {
+                    self.more_requests(io, conn);
+                    return true;
+                }
+                // Somebody else's.
+                Some(Ok((id, answer))) if self.answered(io, conn, id, answer, None).is_ok() => {}
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    #[inline(always)]
+    fn read_one(
+        &mut self,
+        conn: ConnId,
+        pipeline: u32,
+        id: CallId,
+        answer: &[u8],
+        read: &mut impl FnMut(u64, &[u8]),
+    ) -> bool {
         let Some(here) = self.conns.get_mut(conn) else { return false };
         let Some(tag) = here.calls.end_tagged(id, pipeline) else { return false };
         self.counters.answered.increment();
         self.calls_live -= 1;
-        let is_queued = here.calls.is_queued();
-        read(tag, payload);
-        if is_queued {
-            self.send_requests(io, conn);
-        }
+        read(tag, answer);
         true
     }
 
@@ -125,6 +219,14 @@ impl Node {
             self.graves.swap_remove(grave);
         }
         taken
+    }
+
+    #[cfg(test)]
+    pub(super) fn key_tagged(&mut self, conn: ConnId, pipeline: u32, tag: u64) -> Option<CallKey> {
+        match self.conns.get_mut(conn) {
+            Some(here) => here.calls.tagged(pipeline, tag),
+            None => self.grave(conn).and_then(|grave| self.graves[grave].1.tagged(pipeline, tag)),
+        }
     }
 
     /// Nobody waits for the calls of `pipeline` any more.

@@ -1,6 +1,7 @@
 //! What the layers above would say: messages of calls and streams, bulk, control frames; mostly true.
 
 use gimmal_rpc::{
+    batch::ITEM_BYTES,
     engine::{
         proto::wire::{BULK_BYTES, Kind as Frame, control, message_tag, put_bulk},
         transport::{Offer, Tag, hostile::Choices, shm::attack::Script},
@@ -12,7 +13,7 @@ use gimmal_rpc::{
 /// A method that the victim may have: id and signature.
 pub type Method = (u32, u32);
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 13] = [
     Kind::Request,
     Kind::Response,
     Kind::Cancel,
@@ -22,6 +23,10 @@ const KINDS: [Kind; 9] = [
     Kind::UpEnd,
     Kind::UpCredit,
     Kind::DownCredit,
+    Kind::Again,
+    Kind::Answer,
+    Kind::Batch,
+    Kind::Answers,
 ];
 
 /// Speaks the engine's frames, and calls in them.
@@ -87,6 +92,18 @@ impl Speaker {
                 body.extend(choices.pick(&[Outcome::Ok, Outcome::App, Outcome::Mismatch]).encode());
             }
             Kind::UpCredit | Kind::DownCredit => body.extend(&choices.below(40).to_le_bytes()[..4]),
+            Kind::Batch | Kind::Answers => {
+                for _ in 0..choices.below(10) {
+                    let (id, mut payload) = (self.call(choices), choices.bytes(48));
+                    let word = u64::from(id.slot & 0xffff)
+                        | (payload.len() as u64) << 16
+                        | u64::from(id.generation) << 32;
+                    body.extend(word.to_le_bytes());
+                    payload.resize(payload.len().next_multiple_of(ITEM_BYTES), 0);
+                    body.extend(payload);
+                }
+                return (kind.code(), 0, body);
+            }
             _ => {}
         }
         if !matches!(kind, Kind::Cancel | Kind::UpCredit | Kind::DownCredit) {

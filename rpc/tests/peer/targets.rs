@@ -3,6 +3,7 @@
 
 use gimmal_rpc::{
     Postcard,
+    batch::{ITEM_BYTES, Items},
     codec::Decode,
     engine::{
         proto::{
@@ -185,6 +186,12 @@ pub fn rpc_frame(data: &[u8]) {
         assert_eq!(payload.len() + 8, body.len());
         assert_eq!(Outcome::parse(&outcome.encode()).unwrap().0, outcome);
     }
+    let mut bytes = 0;
+    for (id, payload) in Items::new(body).map_while(Result::ok) {
+        assert!(id.slot <= u32::from(u16::MAX));
+        bytes += ITEM_BYTES + payload.len().next_multiple_of(ITEM_BYTES);
+    }
+    assert!(bytes <= body.len());
     let _ = parse_credit(body);
 }
 

@@ -3,7 +3,7 @@
 use gimmal_engine::transport::ConnId;
 
 use super::*;
-use crate::{calls::Tagged, pipeline::Shown};
+use crate::{calls::Tagged, error::TransportError, node::Common, pipeline::Shown};
 
 /// In the place of a method: the raw one, by the pipeline.
 pub(super) const PIPED: usize = 9;
@@ -29,6 +29,38 @@ impl Run {
         match started {
             Ok(key) => self.open.push((number, PIPED, key)),
             Err(error) => drop(self.ended.insert(number, Err(error.fate()))),
+        }
+    }
+
+    /// Starts several at once.
+    pub(super) fn pipe_all(&mut self, numbers: std::ops::Range<u32>) {
+        let Some(conn) = self.conn else { return };
+        // Often the same, so that they say it once.
+        let timeout = (self.rng.below(4) == 0).then(|| Duration::from_micros(1 + self.rng.below(2000)));
+        let common =
+            Common { conn, method: &__WORLD_METHODS[RAW], timeout: timeout.into(), pipeline: PIPELINE };
+        let requests: Vec<_> = numbers.map(|number| (u64::from(number), raw_request(number))).collect();
+        let (mut refused, mut started) = (None, 0);
+        self.client.with(|node, io| {
+            let mut calls = requests.iter().map(|(tag, request)| (*tag, &request[..]));
+            let ended =
+                node.post_tagged(io, &common, &mut calls, &mut started, |node, io, (tag, request)| {
+                    let reply = Reply::Tagged(Tagged { pipeline: PIPELINE, tag });
+                    let source = Fresh::new(request);
+                    node.begin(io, conn, common.method, common.timeout, source, (&mut None, None), reply)
+                        .map(drop)
+                });
+            refused = ended.err().map(|error: Box<TransportError>| error.fate());
+        });
+        for (at, (tag, _)) in requests.iter().enumerate() {
+            let number = u32::try_from(*tag).unwrap();
+            if at < started {
+                let key = self.client.app_mut().key_tagged(conn, PIPELINE, *tag);
+                self.open.push((number, PIPED, key.expect("a call that was started")));
+            } else {
+                assert_eq!(refused, Some(Fate::NotRun));
+                self.ended.insert(number, Err(Fate::NotRun));
+            }
         }
     }
 

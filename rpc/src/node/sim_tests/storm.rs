@@ -291,7 +291,7 @@ impl<'a> Storm<'a> {
             return;
         }
         let method = &__WORLD_METHODS[choices.index(__WORLD_METHODS.len())];
-        let kind = if choices.once_in(2) { Kind::Request.code() } else { small(choices, 18) };
+        let kind = if choices.once_in(2) { Kind::Request.code() } else { small(choices, 21) };
         let id = CallId { slot: small(choices, 12), generation: small(choices, 3) };
         let mut body = RequestHead {
             method: method.id,

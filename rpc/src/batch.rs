@@ -1,0 +1,139 @@
+//! Several calls of one method, or their answers, in one message: what a frame costs is paid once for all of them.
+//!
+//! ```text
+//!   slot u16 │ bytes u16 │ generation u32 │ arguments or payload │ 0 to 7 bytes, ignored │ the next …      (little endian)
+//! ```
+//! Each begins on a multiple of 8. What is larger than 256 bytes gains nothing by company, and goes alone.
+
+use gimmal_engine::transport::{Violation, copy};
+
+use crate::id::CallId;
+
+/// Bytes before what belongs to a call.
+pub const ITEM_BYTES: usize = 8;
+/// Most calls that leave in one message: few, so that the peer works on them while the next are written.
+pub(crate) const CALLS: usize = 8;
+/// Most bytes of a call that leaves with others.
+pub(crate) const BYTES_MAX: usize = 256;
+
+const fn padded(bytes: usize) -> usize {
+    (bytes + ITEM_BYTES - 1) & !(ITEM_BYTES - 1)
+}
+
+/// What one takes that has so many bytes.
+pub(crate) const fn item_bytes(bytes: usize) -> usize {
+    ITEM_BYTES + padded(bytes)
+}
+
+/// As much as its head can say.
+const _: () = assert!(BYTES_MAX <= u16::MAX as usize && crate::config::WINDOW_MAX <= 1 << 16);
+
+/// Writes the head of one: `bytes` are at most [`BYTES_MAX`], and its slot is within a window.
+#[inline]
+pub(crate) fn put_head(head: &mut [u8; ITEM_BYTES], id: CallId, bytes: usize) {
+    let word = u64::from(id.slot) | (bytes as u64) << 16 | u64::from(id.generation) << 32;
+    *head = word.to_le_bytes();
+}
+
+/// Writes one in front of `out`. What it took; `None` if there is too little room.
+#[inline(always)]
+pub(crate) fn put(out: &mut [u8], id: CallId, payload: &[u8]) -> Option<usize> {
+    let (head, place) = out.split_first_chunk_mut()?;
+    put_head(head, id, payload.len());
+    copy(payload, place.get_mut(..payload.len())?);
+    Some(item_bytes(payload.len()))
+}
+
+/// What a message holds, one after the other: each call, and what belongs to it. Ends with [`Violation::Malformed`] where the
+/// message ends in the middle of one.
+#[derive(Clone, Debug)]
+pub struct Items<'a>(&'a [u8]);
+
+impl<'a> Items<'a> {
+    /// Of such a message.
+    #[must_use]
+    pub const fn new(body: &'a [u8]) -> Self {
+        Self(body)
+    }
+
+    #[cold]
+    fn cut(&mut self) -> Violation {
+        self.0 = &[];
+        CUT
+    }
+}
+
+impl<'a> Iterator for Items<'a> {
+    type Item = Result<(CallId, &'a [u8]), Violation>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        let Some((head, rest)) = self.0.split_first_chunk::<ITEM_BYTES>() else {
+            return if self.0.is_empty() { None } else { Some(Err(self.cut())) };
+        };
+        let word = u64::from_le_bytes(*head);
+        let bytes = (word >> 16) as usize & 0xffff;
+        let Some((whole, behind)) = rest.split_at_checked(padded(bytes)) else {
+            return Some(Err(self.cut()));
+        };
+        self.0 = behind;
+        #[expect(clippy::cast_possible_truncation, reason = "16 and 32 bits of it")]
+        let id = CallId { slot: u32::from(word as u16), generation: (word >> 32) as u32 };
+        Some(Ok((id, &whole[..bytes])))
+    }
+}
+
+const CUT: Violation = Violation::Malformed { what: "batch of calls" };
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn all(body: &[u8]) -> Result<Vec<(CallId, Vec<u8>)>, Violation> {
+        Items::new(body).map(|item| item.map(|(id, payload)| (id, payload.to_vec()))).collect()
+    }
+
+    #[test]
+    fn golden_batch() {
+        let mut body = [0xee; 40];
+        let first = CallId { slot: 0x0102, generation: 0x0304_0506 };
+        let second = CallId { slot: 7, generation: 8 };
+        assert_eq!(put(&mut body, first, b"arguments"), Some(24));
+        assert_eq!(put(&mut body[24..], second, b""), Some(8));
+        assert_eq!(body[..24], *b"\x02\x01\x09\0\x06\x05\x04\x03arguments\xee\xee\xee\xee\xee\xee\xee");
+        assert_eq!(body[24..32], [7, 0, 0, 0, 8, 0, 0, 0]);
+        assert_eq!(all(&body[..32]), Ok(vec![(first, b"arguments".to_vec()), (second, Vec::new())]));
+        assert_eq!(all(b""), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn too_little_room_is_none() {
+        let id = CallId { slot: 0, generation: 0 };
+        assert_eq!(put(&mut [0; 7], id, b""), None);
+        assert_eq!(put(&mut [0; 16], id, b"123456789"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_put_is_read(
+            calls in proptest::collection::vec((any::<u16>(), any::<u32>(), proptest::collection::vec(any::<u8>(), 0..=BYTES_MAX)), 0..9),
+        ) {
+            let mut body = vec![0; calls.len() * item_bytes(BYTES_MAX)];
+            let (mut at, mut expected) = (0, Vec::new());
+            for (slot, generation, payload) in calls {
+                let id = CallId { slot: slot.into(), generation };
+                at += put(&mut body[at..], id, &payload).unwrap();
+                expected.push((id, payload));
+            }
+            prop_assert_eq!(all(&body[..at]), Ok(expected));
+        }
+
+        #[test]
+        fn r91_any_bytes_are_answered(body in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let all = all(&body);
+            prop_assert!(all.is_ok() || all == Err(CUT));
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A request arrives: what it asks for, said in full or as by the one before it, and whether it may run.
+
+use std::sync::atomic::Ordering;
+
+use gimmal_engine::{
+    Io, RemoteBulk,
+    transport::{ConnId, Port, Violation},
+};
+
+use super::{Node, serving::State};
+use crate::{
+    batch::Items,
+    copied,
+    frame::{Form, Outcome, RequestHead},
+    id::CallId,
+    method::MethodKind,
+    service::Entry,
+    status::{Code, Fate},
+};
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    pub(super) head: RequestHead,
+    /// The method, if it is here and spelled alike.
+    entry: Option<Entry>,
+}
+
+impl Node {
+    /// What `head` asks for.
+    pub(super) fn hear(&self, head: RequestHead) -> Heard {
+        let entry =
+            self.registry.find(head.method).filter(|entry| entry.method.signature_hash == head.signature);
+        Heard { head, entry }
+    }
+
+    /// A request arrived that says all.
+    pub(super) fn requested<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        body: &[u8],
+        bulk: Option<RemoteBulk>,
+    ) -> Result<(), Violation> {
+        let (head, arguments) = RequestHead::parse(body)?;
+        let heard = self.hear(head);
+        if let Some(here) = self.conns.get_mut(conn) {
+            here.heard = Some(heard);
+        }
+        self.serve(io, conn, id, &heard, arguments, bulk)
+    }
+
+    /// A request arrived that asks for the same as the last that said all.
+    #[inline]
+    pub(super) fn requested_again<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        arguments: &[u8],
+        bulk: Option<RemoteBulk>,
+    ) -> Result<(), Violation> {
+        let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
+        match (here.heard, bulk) {
+            (Some(heard), None) => self.serve(io, conn, id, &heard, arguments, None),
+            (None, _) => Err(Violation::Malformed { what: "request like none before" }),
+            (_, Some(_)) => Err(Violation::Malformed { what: "request like the last, with bulk" }),
+        }
+    }
+
+    /// Requests arrived in one message, all of them asking for the same as the last that said all.
+    pub(super) fn requested_batch<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        body: &[u8],
+        bulk: Option<RemoteBulk>,
+    ) -> Result<(), Violation> {
+        let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
+        let (Some(heard), None) = (here.heard, bulk) else {
+            return Err(Violation::Malformed { what: "batch of requests like none before, or with bulk" });
+        };
+        let mut requests = Items::new(body);
+        if let Some(entry) = heard.entry.filter(|entry| entry.method.kind == MethodKind::Raw) {
+            self.run_raws(io, conn, &entry, heard.head.deadline_at(io.now()), &mut requests);
+        }
+        for request in requests {
+            let (id, arguments) = request?;
+            self.serve(io, conn, id, &heard, arguments, None)?;
+        }
+        Ok(())
+    }
+
+    /// Runs what was asked for, or says why not.
+    #[inline]
+    pub(super) fn serve<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        heard: &Heard,
+        arguments: &[u8],
+        bulk: Option<RemoteBulk>,
+    ) -> Result<(), Violation> {
+        self.counters.requests.increment();
+        let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
+        if here.serving.is_taken(id.slot) {
+            // Its call was neither answered nor cancelled: a doubled request, or a liar.
+            return Err(Violation::Malformed { what: "call id: it is in use" });
+        }
+        let Some(entry) = self.admit(id, heard) else {
+            if let Some(bulk) = bulk {
+                io.decline(conn, bulk);
+            }
+            let (outcome, text) = self.why_not(id, heard);
+            return self.refuse_request(io, conn, id, outcome, text);
+        };
+        let deadline = heard.head.deadline_at(io.now());
+        match bulk {
+            Some(bulk) if entry.method.takes_bulk => {
+                copied::count(arguments, &self.counters.copied_requests);
+                let arguments = arguments.to_vec(); // counted
+                let state = State::Pulling { entry, arguments, offer: Some(bulk), form: Form::default() };
+                self.occupy(conn, id, (io.now(), deadline), state);
+                self.pull_request(io, conn, id.slot);
+                return Ok(());
+            }
+            Some(bulk) => io.decline(conn, bulk),
+            None => {}
+        }
+        match entry.method.kind {
+            MethodKind::Raw => {
+                self.run_raw(io, conn, id, &entry, deadline, arguments);
+                Ok(())
+            }
+            MethodKind::Async if entry.method.streams_up || entry.method.streams_down => {
+                self.run_streams(io, conn, id, &entry, (deadline, heard.head.window), arguments)
+            }
+            MethodKind::Async => self.run_async(io, conn, id, &entry, deadline, arguments, None),
+        }
+    }
+
+    /// The method that was asked for, if it may run.
+    #[inline]
+    pub(super) fn admit(&self, id: CallId, heard: &Heard) -> Option<Entry> {
+        heard.entry.filter(|entry| {
+            (id.slot as usize) < self.limits.serving_max
+                && !self.shared.draining.load(Ordering::Relaxed)
+                && (entry.method.kind == MethodKind::Raw || self.tasks.len() < self.limits.tasks_max)
+        })
+    }
+
+    /// Why a request is refused.
+    #[cold]
+    pub(super) fn why_not(&self, id: CallId, heard: &Heard) -> (Outcome, String) {
+        let refused = |code, text: String| (Outcome::Status { code, fate: Fate::NotRun }, text);
+        let limit = self.limits.serving_max;
+        if id.slot as usize >= limit {
+            let text = format!("more than {limit} calls under way on this connection");
+            return refused(Code::ResourceExhausted, text);
+        }
+        if self.shared.draining.load(Ordering::Relaxed) {
+            return refused(Code::Unavailable, "the server is shutting down".to_owned());
+        }
+        let RequestHead { method, signature, .. } = heard.head;
+        let Some(entry) = self.registry.find(method) else {
+            return refused(Code::Unimplemented, format!("no method with id {method:#010x} here"));
+        };
+        if entry.method.signature_hash != signature {
+            return (Outcome::Mismatch, entry.method.spelled());
+        }
+        let text = format!("{} handlers are pending on this worker, its limit", self.tasks.len());
+        refused(Code::ResourceExhausted, text)
+    }
+}
