@@ -4,7 +4,7 @@ use gimmal_transport::{
     Address, ConnectError, ConnectOptions, Connecting, Hello, Incoming, ListenOptions, Listener, Port,
     PortConfig, Provider, Refusal, RejectReason,
     cm::{CmError, ConnectData, RejectData, Rejection, Target},
-    hello::Feature,
+    hello::{Feature, VERSION},
     refusal::REFUSAL_DATA_BYTES,
     verbs::{Verbs, VerbsListener},
 };
@@ -141,7 +141,7 @@ pub(crate) fn other_version(site: &Site) -> Outcome {
     let mut older = HELLO.encode();
     older[4] = 9;
     let cases: [(&[u8], RejectReason); 4] = [
-        (&older, RejectReason::Version { ours: 9, theirs: 1 }),
+        (&older, RejectReason::Version { ours: 9, theirs: VERSION }),
         (b"hello", RejectReason::NotOurs),
         (&Hello { arrivals: 2, ..HELLO }.encode(), RejectReason::Credits { offered: 2, least: 4 }),
         (&Hello { ring_bytes: 5, ..HELLO }.encode(), RejectReason::BadHello { field: 1 }),

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     AcceptError, CloseReason, ConnectError, ConnectOptions, Connecting, Event, Incoming, ListenError,
     ListenOptions, Listener, Port, PortError, Provider, Refusal, RejectReason,
-    hello::{Feature, HELLO_BYTES},
+    hello::{Feature, HELLO_BYTES, VERSION},
     refusal::REFUSAL_DATA_BYTES,
 };
 
@@ -424,7 +424,9 @@ fn bent_hello<P: Provider>(bench: &mut Bench<'_, P>, change: impl Fn(&mut [u8]))
 
 fn other_version<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let bytes = bent_hello(bench, |bytes| bytes[4] = 99)?;
-    rejected_bytes(bench, &bytes, |reason| matches!(reason, RejectReason::Version { ours: 99, theirs: 1 }))
+    rejected_bytes(bench, &bytes, |reason| {
+        matches!(reason, RejectReason::Version { ours: 99, theirs: VERSION })
+    })
 }
 
 fn absurd_geometry<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {

@@ -18,7 +18,10 @@ use super::{
     },
     *,
 };
-use crate::{FrameWord, RejectReason, Violation, hello::HELLO_BYTES};
+use crate::{
+    FrameWord, RejectReason, Violation,
+    hello::{HELLO_BYTES, VERSION},
+};
 
 /// A server with an open connection to a peer whose memory the test writes.
 fn victim(ring_bytes: u32) -> (Side, ShmLink) {
@@ -295,9 +298,9 @@ fn r72_a_server_with_a_bad_segment_is_foreign() {
         assert!(matches!(error, ConnectError::Foreign { .. }), "{error}");
     }
     let mut newer = hello;
-    newer[4] = 2;
+    newer[4] = VERSION + 1;
     let error = answer(&newer, None).unwrap_err();
-    let reason = RejectReason::Version { ours: 1, theirs: 2 };
+    let reason = RejectReason::Version { ours: VERSION, theirs: VERSION + 1 };
     assert_eq!(error, ConnectError::Foreign { address: address.to_string(), reason });
     answer(&hello, Some(memfd(bytes, SEALS, true))).unwrap();
 }

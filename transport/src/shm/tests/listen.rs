@@ -13,7 +13,10 @@ use super::{
     },
     *,
 };
-use crate::{AcceptError, Hello, ListenError, PortError, RejectReason, hello::decode_reject};
+use crate::{
+    AcceptError, Hello, ListenError, PortError, RejectReason,
+    hello::{VERSION, decode_reject},
+};
 
 fn path_of(address: &Address) -> PathBuf {
     match address {
@@ -136,7 +139,7 @@ fn foreign_clients_are_answered_and_counted() {
     let cases: [(&[u8], RejectReason); 4] = [
         (b"GET / HTTP/1.1\r\n\r\n", RejectReason::NotOurs),
         (&[7; 300], RejectReason::NotOurs),
-        (&other_version, RejectReason::Version { ours: 9, theirs: 1 }),
+        (&other_version, RejectReason::Version { ours: 9, theirs: VERSION }),
         (&bad_ring.encode(), RejectReason::BadHello { field: 1 }),
     ];
     for (number, (bytes, reason)) in cases.into_iter().enumerate() {
