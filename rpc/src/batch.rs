@@ -3,7 +3,8 @@
 //! ```text
 //!   slot u16 │ bytes u16 │ generation u32 │ arguments or payload │ 0 to 7 bytes, ignored │ the next …      (little endian)
 //! ```
-//! Each begins on a multiple of 8. What is larger than 256 bytes gains nothing by company, and goes alone.
+//! Each begins on a multiple of 8, and there are at most [`CALLS`]. What is larger than 256 bytes gains nothing by company: such
+//! a request goes alone, and such an answer is the last of its message.
 
 use gimmal_engine::transport::{Violation, copy};
 
@@ -11,8 +12,8 @@ use crate::id::CallId;
 
 /// Bytes before what belongs to a call.
 pub const ITEM_BYTES: usize = 8;
-/// Most calls that leave in one message: few, so that the peer works on them while the next are written.
-pub(crate) const CALLS: usize = 8;
+/// Most calls in one message: few, so that the peer works on them while the next are written, and a turn stays short.
+pub const CALLS: usize = 8;
 /// Most bytes of a call that leaves with others.
 pub(crate) const BYTES_MAX: usize = 256;
 
@@ -28,37 +29,41 @@ pub(crate) const fn item_bytes(bytes: usize) -> usize {
 /// As much as its head can say.
 const _: () = assert!(BYTES_MAX <= u16::MAX as usize && crate::config::WINDOW_MAX <= 1 << 16);
 
-/// Writes the head of one: `bytes` are at most [`BYTES_MAX`], and its slot is within a window.
+/// Writes the head of one: its bytes are fewer than 2^16, and its slot is within a window.
 #[inline]
 pub(crate) fn put_head(head: &mut [u8; ITEM_BYTES], id: CallId, bytes: usize) {
     let word = u64::from(id.slot) | (bytes as u64) << 16 | u64::from(id.generation) << 32;
     *head = word.to_le_bytes();
 }
 
-/// Writes one in front of `out`. What it took; `None` if there is too little room.
+/// Writes one in front of `out`. What it took; `None` if there is too little room for it and its padding.
 #[inline(always)]
 pub(crate) fn put(out: &mut [u8], id: CallId, payload: &[u8]) -> Option<usize> {
     let (head, place) = out.split_first_chunk_mut()?;
+    let whole = place.get_mut(..padded(payload.len()))?;
     put_head(head, id, payload.len());
-    copy(payload, place.get_mut(..payload.len())?);
+    copy(payload, &mut whole[..payload.len()]);
     Some(item_bytes(payload.len()))
 }
 
 /// What a message holds, one after the other: each call, and what belongs to it. Ends with [`Violation::Malformed`] where the
-/// message ends in the middle of one.
+/// message ends in the middle of one, and where there are more than [`CALLS`].
 #[derive(Clone, Debug)]
-pub struct Items<'a>(&'a [u8]);
+pub struct Items<'a> {
+    rest: &'a [u8],
+    left: usize,
+}
 
 impl<'a> Items<'a> {
     /// Of such a message.
     #[must_use]
     pub const fn new(body: &'a [u8]) -> Self {
-        Self(body)
+        Self { rest: body, left: CALLS }
     }
 
     #[cold]
     fn cut(&mut self) -> Violation {
-        self.0 = &[];
+        self.rest = &[];
         CUT
     }
 }
@@ -68,15 +73,16 @@ impl<'a> Iterator for Items<'a> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        let Some((head, rest)) = self.0.split_first_chunk::<ITEM_BYTES>() else {
-            return if self.0.is_empty() { None } else { Some(Err(self.cut())) };
+        let Some((head, rest)) = self.rest.split_first_chunk::<ITEM_BYTES>() else {
+            return if self.rest.is_empty() { None } else { Some(Err(self.cut())) };
         };
+        let Some(left) = self.left.checked_sub(1) else { return Some(Err(self.cut())) };
         let word = u64::from_le_bytes(*head);
         let bytes = (word >> 16) as usize & 0xffff;
         let Some((whole, behind)) = rest.split_at_checked(padded(bytes)) else {
             return Some(Err(self.cut()));
         };
-        self.0 = behind;
+        (self.rest, self.left) = (behind, left);
         #[expect(clippy::cast_possible_truncation, reason = "16 and 32 bits of it")]
         let id = CallId { slot: u32::from(word as u16), generation: (word >> 32) as u32 };
         Some(Ok((id, &whole[..bytes])))
@@ -112,7 +118,14 @@ mod tests {
     fn too_little_room_is_none() {
         let id = CallId { slot: 0, generation: 0 };
         assert_eq!(put(&mut [0; 7], id, b""), None);
-        assert_eq!(put(&mut [0; 16], id, b"123456789"), None);
+        assert_eq!(put(&mut [0; 23], id, b"123456789"), None);
+        assert_eq!(put(&mut [0; 24], id, b"123456789"), Some(24));
+    }
+
+    #[test]
+    fn there_are_no_more_than_eight() {
+        assert_eq!(all(&[0; CALLS * ITEM_BYTES]).unwrap().len(), CALLS);
+        assert_eq!(all(&[0; (CALLS + 1) * ITEM_BYTES]), Err(CUT));
     }
 
     proptest! {

@@ -25,7 +25,6 @@ use crate::{
 
 pub(crate) use key::CallKey;
 pub(crate) use reply::{Reply, Tagged};
-pub(crate) use tagged::Common;
 
 /// Where a call is. What belongs to a state stands beside it in the call: so telling them apart moves a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -412,11 +411,11 @@ impl Calls {
 
     /// Ends a call with the bytes of its answer: tells whoever waits, or keeps them for the worker's own thread.
     #[inline]
-    pub(crate) fn finish_bytes(&mut self, index: u32, payload: &[u8], copies: &Counter) {
+    pub(crate) fn finish_bytes(&mut self, index: u32, is_error: bool, payload: &[u8], copies: &Counter) {
         let call = &mut self.slots[index as usize];
         copied::into_buffer(&mut call.body, payload, copies);
         if call.reply.is_taken() {
-            call.is_error = false;
+            call.is_error = is_error;
             call.state = State::Done;
             self.untaken += 1;
             if call.loan.is_some() || call.lanes.is_some() {
@@ -426,7 +425,7 @@ impl Calls {
             return;
         }
         let body = std::mem::take(&mut call.body);
-        self.finish(index, Outcome::Answered { is_error: false, body, bulk: None });
+        self.finish(index, Outcome::Answered { is_error, body, bulk: None });
     }
 
     /// Ends a call: tells whoever waits, or keeps the outcome for the worker's own thread.

@@ -64,8 +64,8 @@ fn not_flat<T>(bytes: usize) -> DecodeError {
 }
 
 /// An argument that [`Zerocopy`] reads where it landed: it derefs to the value. What did not land on a multiple of the value's
-/// alignment is copied; where bytes
-/// are read in a ring, that is a multiple of 16. Callers make one of a reference.
+/// alignment is copied; where bytes are read in a ring, that is a multiple of 16, in a message of several calls of 8. Callers make
+/// one of a reference.
 pub struct InPlace<'a, T>(Place<'a, T>);
 
 /// Two words: who reads in place does not move a value about.

@@ -20,7 +20,8 @@
 //! `window`: items of a stream that the callee may send before it is given credit.
 //!
 //! With the engine's header the arguments start on a multiple of 16 in ring memory, an answer on a multiple of 8. Most calls
-//! are Again and Answer, whose bytes then begin where the engine's do: 64 of them are a frame of 80, and 48 one cache line. How
+//! are Again and Answer, whose bytes then begin where the engine's do: 64 of them are a frame of 80, and 48 one cache line. In a
+//! Batch or Answers both start on a multiple of 8. How
 //! many bytes a message holds does not depend on it: the head's place is left free.
 
 use std::time::Duration;
@@ -42,7 +43,7 @@ pub const RESPONSE_BYTES: usize = 8;
 pub enum Kind {
     /// A call.
     Request,
-    /// Its answer, of whatever outcome.
+    /// Its answer: an error, a status, or one that has bulk beside it. Any other is a [`Kind::Answer`].
     Response,
     /// The caller is not interested any more; not answered.
     Cancel,

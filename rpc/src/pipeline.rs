@@ -123,7 +123,8 @@ impl Pipeline {
     /// does when it is asked for the next must not use the client; if it panics, those that it gave last may not be under way.
     ///
     /// # Errors
-    /// As there, of the first that was refused: those before it are under way, and those behind it were not looked at.
+    /// As there, of the first that was refused: those before it are under way. Up to seven behind it may have been taken from
+    /// `calls`; they did not run either.
     #[inline]
     pub fn call_all<'a>(
         &mut self,
@@ -242,8 +243,7 @@ impl<'a, I: IntoIterator<Item = (u64, &'a [u8])>> Act<Node> for Start<'_, I> {
         let Self { what, calls, under_way } = self;
         let mut calls = calls.into_iter();
         if what.is_plain() {
-            let other = |node: &mut Node, io: &mut Io<'_, P>, call| what.begin(node, io, call);
-            return node.post_tagged(io, &what.common, &mut calls, under_way, other);
+            return node.post_tagged(io, &what.common, &mut calls, under_way);
         }
         for call in calls {
             what.begin(node, io, call)?;

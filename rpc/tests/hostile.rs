@@ -109,7 +109,7 @@ for_each_scheme! {
 fn what_is_no_message_closes_its_connection(scheme: &str) {
     let fixture = Fixture::new(scheme, "nonsense");
     let honest = fixture.client();
-    let nonsense: [(u16, &[u8]); 11] = [
+    let nonsense: [(u16, &[u8]); 12] = [
         (0, b""),
         (Kind::OneWay.code(), b"short"),
         (99, b"what"),
@@ -122,6 +122,8 @@ fn what_is_no_message_closes_its_connection(scheme: &str) {
         (Kind::Batch.code(), &[0; 8]),
         (Kind::Answers.code(), b"short"),
         (Kind::Answers.code(), &[1; 16]),
+        // More than a message may hold.
+        (Kind::Answers.code(), &[0; 9 * 8]),
     ];
     for (kind, body) in nonsense {
         let mut attacker = Attacker::new(&fixture.url);
@@ -188,6 +190,12 @@ fn a_caller_that_ignores_the_limit_is_refused(scheme: &str) {
         attacker.send(Kind::Request.code(), id.aux(), &request("hang"));
     }
     attacker.until_answers(3);
+    // With metadata, of which there is none.
+    for slot in [256, u32::MAX] {
+        let id = CallId { slot, generation: 0 };
+        attacker.send(Kind::NotedRequest.code(), id.aux(), &[&request("hang")[..], &[0; 16]].concat());
+    }
+    attacker.until_answers(5);
     for (_, _, body) in &attacker.inline.app().answers {
         assert_eq!(body[..3], [2, 8, 0], "ResourceExhausted, not run");
     }

@@ -12,8 +12,8 @@ use std::{
 
 use common::{Fixture, ProbeClient, config, pattern, serve_probe, until};
 use gimmal_rpc::{
-    Answered, CallError, CallOptions, Code, Config, Fate, InlineClient, Method, Pipeline, Pipelined as _,
-    Service, TransportError,
+    Answer, Answered, CallError, CallOptions, Client, Code, Config, Cx, Fate, InlineClient, Method, Pipeline,
+    Pipelined as _, Server, Service, TransportError,
 };
 
 for_each_scheme! {
@@ -31,6 +31,7 @@ for_each_scheme! {
     what_is_started_together_ends_each_by_itself
     large_ones_among_small_ones
     other_calls_among_those_of_a_pipeline
+    answers_of_every_size_to_small_requests
 }
 
 fn every_answer_comes_with_its_tag(scheme: &str) {
@@ -359,4 +360,48 @@ fn other_calls_among_those_of_a_pipeline(scheme: &str) {
     assert_eq!(seen, [270, 180]);
     let stats = client.channel().stats();
     assert_eq!((stats.calls, stats.answered, stats.failed, stats.late_answers), (510, 510, 0, 0));
+}
+
+/// Answers with as many bytes as it is asked for.
+#[gimmal_rpc::service(crate = gimmal_rpc)]
+trait Grow {
+    #[raw]
+    fn grow(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+}
+
+struct Grower;
+
+impl Grow for Grower {
+    fn grow(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
+        let bytes = u32::from_le_bytes(request.try_into().unwrap()) as usize;
+        answer.reserve(bytes).iter_mut().enumerate().for_each(|(at, byte)| *byte = pattern(at));
+    }
+}
+
+/// What stands behind an answer, padding and a checksum, finds place or the answer goes alone.
+fn answers_of_every_size_to_small_requests(scheme: &str) {
+    let mut config = config();
+    config.engine.port.checksum = scheme != "shm";
+    let builder = Server::builder().service(serve_grow(Grower)).config(config.clone());
+    let server = builder.listen(&common::address(scheme, "grow")).unwrap();
+    let url = server.address().to_string();
+    let client = GrowClient::new(Client::builder().config(config).connect_inline(&url).unwrap());
+    let mut pipeline = client.grow_pipeline();
+    // The first says all, and the others go together.
+    let most = client.channel().negotiated().frame_bytes_max;
+    let sizes = (most - 60..most + 20).chain(250..330).chain((0..64).map(|at| at * 37)).chain([300; 200]);
+    let sizes: Vec<_> = sizes.flat_map(|bytes| [bytes, bytes / 200, 7]).collect();
+    let requests: Vec<_> = sizes.iter().map(|bytes| bytes.to_le_bytes()).collect();
+    let mut ended = 0;
+    let mut check = |tag: u64, answer: Answered<'_>| {
+        let (answer, bytes) = (answer.unwrap(), sizes[usize::try_from(tag).unwrap()]);
+        assert!(answer.iter().copied().eq((0..bytes as usize).map(pattern)), "{bytes} bytes");
+    };
+    for (first, requests) in requests.chunks(24).enumerate() {
+        let calls = (first as u64 * 24..).zip(requests.iter().map(|request| &request[..]));
+        pipeline.call_all(calls).unwrap();
+        ended += pipeline.wait(12, &mut check);
+    }
+    ended += pipeline.wait(usize::MAX, &mut check);
+    assert_eq!(ended, sizes.len());
 }

@@ -1,6 +1,6 @@
 //! Calls that are found by their pipeline and not by their key: an answer brings the tag of its call.
 
-use gimmal_engine::transport::Time;
+use gimmal_engine::transport::{Time, Violation};
 
 use super::{Calls, Reply, State, Tagged};
 use crate::{
@@ -11,23 +11,17 @@ use crate::{
     method::Method,
 };
 
-/// What the calls of a pipeline have in common.
-pub(crate) struct Common {
-    pub(crate) method: &'static Method,
-    /// As [`Calls::insert`] has them.
-    pub(crate) times: (Time, Time),
-    pub(crate) pipeline: u32,
-}
-
 impl Calls {
-    /// Writes calls one after the other into a message's `body`, as far as there are slots of the window: they are under way
-    /// then. How many, and the bytes that they take.
+    /// Writes calls of a pipeline one after the other into a message's `body`, as far as there is room and there are slots of the
+    /// window: they are under way then. How many, and the bytes that they take. `times` as [`Calls::insert`] has them.
     #[inline(never)]
     pub(crate) fn put_batch(
         &mut self,
         body: &mut [u8],
         calls: &[(u64, &[u8])],
-        common: &Common,
+        method: &'static Method,
+        times: (Time, Time),
+        pipeline: u32,
     ) -> (usize, usize) {
         let (mut put, mut at) = (0, 0);
         for (tag, request) in calls {
@@ -35,32 +29,32 @@ impl Calls {
             let Some(taken) = body.get_mut(at..).and_then(|place| batch::put(place, id, request)) else {
                 break;
             };
-            let tagged = Tagged { pipeline: common.pipeline, tag: *tag };
-            self.insert_tagged(id, common.method, common.times, tagged);
+            self.insert_tagged(id, method, times, Tagged { pipeline, tag: *tag });
             at += taken;
             put += 1;
         }
         (put, at)
     }
 
-    /// Shows `read` the first of `answers`, as long as they are of calls of `pipeline`, which are over then.
+    /// Shows `read` the answers of calls of `pipeline`, which are over then, up to the first that is of another, or is none: that
+    /// is returned.
     #[inline(never)]
-    pub(crate) fn read_batch(
+    pub(crate) fn read_batch<'a>(
         &mut self,
-        answers: &mut Items<'_>,
+        answers: &mut Items<'a>,
         pipeline: u32,
         mut read: impl FnMut(u64, &[u8]),
-    ) {
-        let mut rest = answers.clone();
-        while let Some(Ok((id, answer))) = rest.next()
-            && let Some(tag) = self.end_tagged(id, pipeline)
-        {
-            *answers = rest.clone();
-            read(tag, answer);
+    ) -> Option<Result<(CallId, &'a [u8]), Violation>> {
+        for answer in answers {
+            match answer {
+                Ok((id, payload)) if let Some(tag) = self.end_tagged(id, pipeline) => read(tag, payload),
+                other => return Some(other),
+            }
         }
+        None
     }
 
-    /// Adds one that was just posted as `id`; `times` as [`Calls::insert`] has them.
+    /// Adds one that is posted as `id`; `times` as [`Calls::insert`] has them.
     #[inline(always)]
     pub(crate) fn insert_tagged(
         &mut self,

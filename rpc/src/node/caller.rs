@@ -308,7 +308,7 @@ impl Node {
         };
         self.counters.answered.increment();
         self.calls_live -= 1;
-        here.calls.finish_bytes(index, payload, &self.counters.copied_answers);
+        here.calls.finish_bytes(index, false, payload, &self.counters.copied_answers);
         if here.calls.is_queued() {
             self.send_requests(io, conn);
         }
@@ -376,11 +376,9 @@ impl Node {
         let method = call.method;
         let wanted = method.is_some_and(|method| method.gives_bulk);
         let is_error = outcome == frame::Outcome::App;
-        let mut buffer = std::mem::take(&mut call.body);
         match (outcome, bulk) {
             (frame::Outcome::Ok, Some(bulk)) if wanted => {
-                copied::into_buffer(&mut buffer, payload, &self.counters.copied_answers);
-                call.body = buffer;
+                copied::into_buffer(&mut call.body, payload, &self.counters.copied_answers);
                 (call.state, call.is_error, call.is_large) = (State::Pulling, is_error, false);
                 call.offer = Some(bulk);
                 self.pull(io, conn, index);
@@ -389,15 +387,17 @@ impl Node {
                 if let Some(bulk) = bulk {
                     io.decline(conn, bulk);
                 }
-                let outcome = match outcome {
+                match outcome {
                     frame::Outcome::Ok | frame::Outcome::App => {
-                        copied::into_buffer(&mut buffer, payload, &self.counters.copied_answers);
-                        Outcome::Answered { is_error, body: buffer, bulk: None }
+                        self.counters.answered.increment();
+                        self.calls_live -= 1;
+                        here.calls.finish_bytes(index, is_error, payload, &self.counters.copied_answers);
                     }
-                    frame::Outcome::Status { code, fate } => Outcome::Status(status_of(code, fate, payload)),
-                    frame::Outcome::Mismatch => mismatch(method, payload),
-                };
-                self.finish(conn, index, outcome);
+                    frame::Outcome::Status { code, fate } => {
+                        self.finish(conn, index, Outcome::Status(status_of(code, fate, payload)));
+                    }
+                    frame::Outcome::Mismatch => self.finish(conn, index, mismatch(method, payload)),
+                }
             }
         }
         self.more_requests(io, conn);

@@ -7,7 +7,7 @@ use gimmal_engine::{
     transport::{ConnId, Port, Violation},
 };
 
-use super::{Node, serving::State};
+use super::{Conn, Node, serving::State};
 use crate::{
     batch::Items,
     copied,
@@ -24,6 +24,18 @@ pub(super) struct Heard {
     pub(super) head: RequestHead,
     /// The method, if it is here and spelled alike.
     entry: Option<Entry>,
+}
+
+impl Conn {
+    /// What a request asks for that says no more than its arguments.
+    #[inline]
+    fn heard_last(&self, bulk: Option<&RemoteBulk>) -> Result<Heard, Violation> {
+        match (self.heard, bulk) {
+            (Some(heard), None) => Ok(heard),
+            (None, _) => Err(Violation::Malformed { what: "request like none before" }),
+            (_, Some(_)) => Err(Violation::Malformed { what: "request like the last, with bulk" }),
+        }
+    }
 }
 
 impl Node {
@@ -62,11 +74,8 @@ impl Node {
         bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
-        match (here.heard, bulk) {
-            (Some(heard), None) => self.serve(io, conn, id, &heard, arguments, None),
-            (None, _) => Err(Violation::Malformed { what: "request like none before" }),
-            (_, Some(_)) => Err(Violation::Malformed { what: "request like the last, with bulk" }),
-        }
+        let heard = here.heard_last(bulk.as_ref())?;
+        self.serve(io, conn, id, &heard, arguments, None)
     }
 
     /// Requests arrived in one message, all of them asking for the same as the last that said all.
@@ -78,9 +87,7 @@ impl Node {
         bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
-        let (Some(heard), None) = (here.heard, bulk) else {
-            return Err(Violation::Malformed { what: "batch of requests like none before, or with bulk" });
-        };
+        let heard = here.heard_last(bulk.as_ref())?;
         let mut requests = Items::new(body);
         if let Some(entry) = heard.entry.filter(|entry| entry.method.kind == MethodKind::Raw) {
             self.run_raws(io, conn, &entry, heard.head.deadline_at(io.now()), &mut requests);

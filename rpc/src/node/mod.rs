@@ -1,8 +1,8 @@
 //! The RPC layer on a worker: both roles of every connection, since connections are symmetric.
 //!
 //! ```text
-//!   commands ─► caller ─ Request, Cancel ─►  peer's callee ─► service ─► task or raw
-//!               caller ◄─ Response ────────  peer's callee ◄─ answer, in place
+//!   commands ─► caller ─ Request, Again, Cancel ─►  peer's callee ─► service ─► task or raw
+//!               caller ◄─ Answer, Response ───────  peer's callee ◄─ answer, in place
 //! ```
 
 mod answers;
@@ -119,7 +119,8 @@ struct Conn {
     peer: Arc<Peer>,
     calls: Calls,
     serving: Serving,
-    /// The head of the last request that said all: one that is the same says it again. None of a loan, metadata or one way.
+    /// The head of the last request that said all: one that is the same says it again. None with metadata, that lies in
+    /// its loan, or that is one way.
     said: Option<RequestWords>,
     /// What the last such request of the peer asked for.
     heard: Option<Heard>,

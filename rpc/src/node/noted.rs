@@ -72,6 +72,7 @@ impl Node {
         self.note(conn, id.slot, metadata);
         self.serve(io, conn, id, &self.hear(head), arguments, bulk)?;
         if let Some(here) = self.conns.get_mut(conn)
+            && (id.slot as usize) < self.limits.serving_max
             && !here.serving.is_taken(id.slot)
         {
             here.peer.notes.put(id.slot, 0, None);

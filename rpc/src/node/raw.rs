@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     answer::Answer,
-    batch::{self, Items, item_bytes},
+    batch::{self, ITEM_BYTES, Items, item_bytes},
     cx::{Cx, Peer},
     frame::{Kind, Outcome, RESPONSE_BYTES},
     id::CallId,
@@ -116,8 +116,8 @@ impl Node {
         // Unless it is in place.
         let (mut ran, mut ended) = (false, None);
         let sent = io.send(conn, answer_head(id, Kind::Answer), RESPONSE_BYTES, |body| {
-            ran = true;
             let (front, place) = Outcome::Ok.put(body)?;
+            ran = true;
             match call.run(place) {
                 Ended::InPlace(bytes) => Some(front + bytes),
                 otherwise => {
@@ -138,7 +138,8 @@ impl Node {
     }
 
     /// Runs a raw method for each of `requests`, one after the other, and all their answers leave in one message. What stays in
-    /// `requests` goes another way: whatever is behind an answer that found no place there, or begins with one that may not run.
+    /// `requests` goes another way: whatever is behind an answer that is large or found no place there, or begins with one that may not
+    /// run.
     pub(super) fn run_raws<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
@@ -172,7 +173,8 @@ impl Node {
                 (cx.slot, cx.mark) = (id.slot, *mark);
                 let running = &here.peer.running[id.slot as usize];
                 running.store(*mark, Ordering::Relaxed);
-                let room = place.len().min(u16::MAX.into());
+                // As much as its head can say, and its padding has place too.
+                let room = place.len().min(u16::MAX.into()) / ITEM_BYTES * ITEM_BYTES;
                 let ended = Raw { service, index, cx, request }.run(&mut place[..room]);
                 running.store(0, Ordering::Relaxed);
                 let Ended::InPlace(bytes) = ended else {
@@ -181,6 +183,9 @@ impl Node {
                 };
                 batch::put_head(front, id, bytes);
                 at += item_bytes(bytes);
+                if bytes > batch::BYTES_MAX {
+                    break;
+                }
             }
             (at > 0).then_some(at)
         });

@@ -128,33 +128,27 @@ pub(super) fn send_request<P: Port>(
     source: &impl Source,
 ) -> Result<(), Unsent> {
     let mut failure = None;
+    let is_plain = kind == Kind::Request;
     // A closure for each way, so that what it does becomes part of that way.
     let sent = match loan.take().filter(|bulk| !bulk.is_empty()) {
         None => {
-            let is_plain = kind == Kind::Request;
             let is_again = is_plain && *said == Some(head);
             let (kind, front) = if is_again { (Kind::Again, None) } else { (kind, Some(head)) };
-            let message = Head { kind: kind.code(), aux: id.aux() };
             let put = |body: &mut [u8]| put_request(body, front, source, &mut failure);
-            io.send(conn, message, REQUEST_BYTES, put).inspect(|()| {
-                if is_plain {
-                    *said = Some(head);
-                }
-            })
+            io.send(conn, Head { kind: kind.code(), aux: id.aux() }, REQUEST_BYTES, put)
         }
         Some(bulk) => {
             let message = Head { kind: kind.code(), aux: id.aux() };
             let fill = |body: &mut [u8]| put_request(body, Some(head), source, &mut failure);
-            let sent = io.send_with_loan(conn, message, bulk, REQUEST_BYTES, fill);
-            if sent.is_ok() && kind == Kind::Request {
-                *said = Some(head);
-            }
-            sent.map_err(|refused| {
+            io.send_with_loan(conn, message, bulk, REQUEST_BYTES, fill).map_err(|refused| {
                 *loan = Some(refused.loan);
                 refused.error
             })
         }
     };
+    if is_plain && sent.is_ok() {
+        *said = Some(head);
+    }
     match sent {
         Ok(()) => Ok(()),
         Err(error) => Err(unsent(io, conn, error, failure)),

@@ -11,8 +11,9 @@ use super::{
 };
 use crate::{
     batch::{self, Items},
-    calls::{self, CallKey, Tagged},
+    calls::{CallKey, Reply, Tagged},
     cell::Outcome,
+    error::TransportError,
     frame::{Kind, RequestHead},
     id::CallId,
     method::Method,
@@ -31,17 +32,16 @@ pub(crate) struct Common {
 pub(crate) type Asked<'a> = (u64, &'a [u8]);
 
 impl Node {
-    /// Starts calls: as many as there are at once in one message, if they are small, and each at once, if it can leave; `started`
-    /// counts them. `other` starts one that goes another way.
+    /// Starts calls, one like the other: small ones together, as many as a message may hold, and each at once, if it can leave.
+    /// `started` counts them. Ends with the first that is refused.
     #[inline(always)]
-    pub(crate) fn post_tagged<'a, P: Port, E>(
+    pub(crate) fn post_tagged<'a, P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         common: &Common,
         asked: &mut impl Iterator<Item = Asked<'a>>,
         started: &mut usize,
-        mut other: impl FnMut(&mut Self, &mut Io<'_, P>, Asked<'a>) -> Result<(), E>,
-    ) -> Result<(), E> {
+    ) -> Result<(), Box<TransportError>> {
         loop {
             let mut some: [Asked<'a>; batch::CALLS] = [(0, &[]); batch::CALLS];
             let mut taken = 0;
@@ -53,11 +53,16 @@ impl Node {
                 taken += 1;
             }
             let mut rest = &some[..taken];
-            while let Some(first) = rest.first() {
-                let posted = match self.post(io, common, rest) {
-                    0 => other(self, io, *first).map(|()| 1)?,
-                    posted => posted,
-                };
+            while let Some((tag, request)) = rest.first() {
+                let mut posted = self.post(io, common, rest);
+                if posted == 0 {
+                    // It waits, or is large.
+                    let Common { conn, method, timeout, pipeline } = *common;
+                    let reply = Reply::Tagged(Tagged { pipeline, tag: *tag });
+                    let source = Fresh::new(*request);
+                    self.begin(io, conn, method, timeout, source, (&mut None, None), reply)?;
+                    posted = 1;
+                }
                 *started += posted;
                 rest = &rest[posted..];
             }
@@ -80,14 +85,14 @@ impl Node {
         let Some(here) = self.conns.get_mut(conn).filter(|here| !here.calls.is_queued()) else { return 0 };
         let mut posted = 0;
         let small = calls.iter().take_while(|(_, request)| request.len() <= batch::BYTES_MAX).count();
-        if small > 1 && here.said == Some(head) {
-            let small = &calls[..small];
-            let bytes = small.iter().map(|(_, request)| batch::item_bytes(request.len())).sum();
-            let message = Head { kind: Kind::Batch.code(), aux: 0 };
-            let common = calls::Common { method, times, pipeline };
+        if here.said == Some(head)
+            && here.calls.next_wire().is_some()
+            && let small @ [first, second, ..] = &calls[..small]
+        {
+            let least = batch::item_bytes(first.1.len()) + batch::item_bytes(second.1.len());
             // Whatever was written is under way: should the connection be at its end, so are they.
-            let _ = io.send(conn, message, bytes, |body| {
-                let (put, bytes) = here.calls.put_batch(body, small, &common);
+            let _ = io.send(conn, Head { kind: Kind::Batch.code(), aux: 0 }, least, |body| {
+                let (put, bytes) = here.calls.put_batch(body, small, method, times, pipeline);
                 posted = put;
                 (put > 0).then_some(bytes)
             });
@@ -128,7 +133,10 @@ impl Node {
             return false;
         }
         match Kind::parse(message.head.kind) {
-            Ok(Kind::Answers) => self.read_batch(io, conn, pipeline, Items::new(message.body), read),
+            Ok(Kind::Answers) => {
+                self.read_batch(io, conn, pipeline, Items::new(message.body), read);
+                true
+            }
             Ok(Kind::Answer) => {
                 let id = CallId::from_aux(message.head.aux);
                 let is_ours = self.read_one(conn, pipeline, id, message.body, read);
@@ -141,7 +149,6 @@ impl Node {
         }
     }
 
-    /// Whether all could be read; if not, none of those that were is answered again.
     fn read_batch<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
@@ -149,24 +156,19 @@ impl Node {
         pipeline: u32,
         mut answers: Items<'_>,
         read: &mut impl FnMut(u64, &[u8]),
-    ) -> bool {
+    ) {
         while let Some(here) = self.conns.get_mut(conn) {
-            here.calls.read_batch(&mut answers, pipeline, |tag, answer| {
+            let other = here.calls.read_batch(&mut answers, pipeline, |tag, answer| {
                 self.counters.answered.increment();
                 self.calls_live -= 1;
                 read(tag, answer);
             });
-            match answers.next() {
-                None => {
-                    self.more_requests(io, conn);
-                    return true;
-                }
-                // Somebody else's.
-                Some(Ok((id, answer))) if self.answered(io, conn, id, answer, None).is_ok() => {}
-                _ => return false,
+            let Some(other) = other else { return self.more_requests(io, conn) };
+            // Somebody else's.
+            if let Err(violation) = other.and_then(|(id, answer)| self.answered(io, conn, id, answer, None)) {
+                return io.abort(conn, violation.into());
             }
         }
-        false
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 use gimmal_engine::transport::ConnId;
 
 use super::*;
-use crate::{calls::Tagged, error::TransportError, node::Common, pipeline::Shown};
+use crate::{calls::Tagged, node::Common, pipeline::Shown};
 
 /// In the place of a method: the raw one, by the pipeline.
 pub(super) const PIPED: usize = 9;
@@ -43,14 +43,8 @@ impl Run {
         let (mut refused, mut started) = (None, 0);
         self.client.with(|node, io| {
             let mut calls = requests.iter().map(|(tag, request)| (*tag, &request[..]));
-            let ended =
-                node.post_tagged(io, &common, &mut calls, &mut started, |node, io, (tag, request)| {
-                    let reply = Reply::Tagged(Tagged { pipeline: PIPELINE, tag });
-                    let source = Fresh::new(request);
-                    node.begin(io, conn, common.method, common.timeout, source, (&mut None, None), reply)
-                        .map(drop)
-                });
-            refused = ended.err().map(|error: Box<TransportError>| error.fate());
+            let ended = node.post_tagged(io, &common, &mut calls, &mut started);
+            refused = ended.err().map(|error| error.fate());
         });
         for (at, (tag, _)) in requests.iter().enumerate() {
             let number = u32::try_from(*tag).unwrap();
