@@ -38,7 +38,7 @@ fn arguments_max<P: Port>(io: &Io<'_, P>, conn: ConnId) -> usize {
 
 /// An answer that is nothing but bytes: whose, and they.
 #[inline(always)]
-pub(super) fn plain_answer<'a>(message: &Message<'a>) -> Option<(CallId, &'a [u8])> {
+fn plain_answer<'a>(message: &Message<'a>) -> Option<(CallId, &'a [u8])> {
     let is_plain = Kind::parse(message.head.kind) == Ok(Kind::Answer) && message.bulk.is_none();
     is_plain.then_some((CallId::from_aux(message.head.aux), message.body))
 }

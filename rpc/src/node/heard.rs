@@ -21,9 +21,9 @@ use crate::{
 /// What a request asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard {
-    pub(super) head: RequestHead,
+    head: RequestHead,
     /// The method, if it is here and spelled alike.
-    entry: Option<Entry>,
+    pub(super) entry: Option<Entry>,
 }
 
 impl Conn {

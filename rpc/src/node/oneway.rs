@@ -52,9 +52,8 @@ impl Node {
         if let Some(bulk) = bulk {
             io.decline(conn, bulk);
         }
-        let entry = self.registry.find(head.method).filter(|entry| {
-            entry.method.signature_hash == head.signature
-                && entry.method.is_oneway
+        let entry = self.hear(head).entry.filter(|entry| {
+            entry.method.is_oneway
                 && entry.method.kind == MethodKind::Async
                 && !self.shared.draining.load(std::sync::atomic::Ordering::Relaxed)
         });
