@@ -142,7 +142,7 @@ impl<P: Port, A: App> Runner<P, A> {
     fn pause(&mut self, limit: Duration) -> bool {
         match self.idler.pause(self.now) {
             Pause::Spin => {
-                std::hint::spin_loop();
+                self.worker.breathe();
                 return true;
             }
             Pause::Yield => std::thread::yield_now(),
@@ -333,8 +333,7 @@ impl<P: Provider, A: App> Inline<P, A> {
     pub fn turn(&mut self) -> usize {
         let work = self.runner.turn();
         if work == 0 {
-            // Whoever shares this core's pipelines is, as a rule, the one that we wait for.
-            std::hint::spin_loop();
+            self.runner.worker.breathe();
         }
         work
     }

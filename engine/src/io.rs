@@ -69,9 +69,19 @@ impl<P: Port> Io<'_, P> {
             Some(wire::HEAD_BYTES + bytes.min(offered))
         };
         let min_bytes = wire::HEAD_BYTES + min_bytes;
+        let turn = self.conns.turn;
         match self.conns.peek(conn) {
             Some(connection) if connection.is_open(min_bytes) => {
                 connection.send_open(self.port, conn, wire::message_tag(head.kind, false), write)
+            }
+            Some(connection) if P::COUNTS_RECEIVES && connection.has_receives(min_bytes) => {
+                let tag = wire::message_tag(head.kind, false);
+                let sent = connection.send_counted(self.port, conn, turn, tag, write);
+                if sent == Err(SendError::Blocked) {
+                    // It is told when there is room again.
+                    self.conns.touch(conn);
+                }
+                sent
             }
             _ => self.send_closely(conn, head.kind, min_bytes, write),
         }
@@ -86,16 +96,6 @@ impl<P: Port> Io<'_, P> {
         write: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Result<(), SendError> {
         let (turn, tag) = (self.conns.turn, wire::message_tag(kind, false));
-        if let Some(connection) = self.conns.peek(conn)
-            && connection.has_receives(min_bytes)
-        {
-            let sent = connection.send_counted(self.port, conn, turn, tag, write);
-            if sent == Err(SendError::Blocked) {
-                // It is told when there is room again.
-                self.conns.touch(conn);
-            }
-            return sent;
-        }
         // It may wait for room afterwards; and credit that is owed rides along.
         let connection = self.conns.touch(conn).ok_or(SendError::Closed)?;
         connection.begin(turn);

@@ -223,6 +223,9 @@ pub trait Port: Debug {
     type Gate: Gate;
     /// See [`Port::direct`].
     type Direct: Port;
+    /// Whether chains cost the peer's receives on any of its connections: see
+    /// [`Negotiated::numbered`](crate::Negotiated::numbered). What is only for those is left out where it is `false`.
+    const COUNTS_RECEIVES: bool = true;
 
     /// The port that all calls end up in, with the same ids, while this one stands for several and uses only that: for who is
     /// about to make many calls that move frames. `None`: this one is it.
@@ -378,6 +381,12 @@ pub trait Port: Debug {
     /// asks no device.
     #[inline]
     fn has_found(&self) -> bool {
+        false
+    }
+
+    /// Whether each look asks a device: that takes as long as a pause between two looks at memory.
+    #[inline]
+    fn asks_device(&self) -> bool {
         false
     }
 

@@ -113,7 +113,7 @@ impl<P: Port, A: App> Worker<P, A> {
             let Some(run) = sought else {
                 *sought = port.next_run(limit);
                 // None of those may be taken without a look at its number.
-                if sought.as_ref().is_some_and(|run| !run.is_in_ring()) {
+                if Q::COUNTS_RECEIVES && sought.as_ref().is_some_and(|run| !run.is_in_ring()) {
                     Self::receive_sought_on(port, (app, conns), sought, now, &mut Nothing);
                     return Some(false);
                 }
@@ -263,7 +263,7 @@ impl<P: Port, A: App> Worker<P, A> {
         let (conn, mut outcome) = (run.conn(), Ok(()));
         let mut io = Io { port, conns, now };
         io.conns.cut = false;
-        if !run.is_in_ring() {
+        if Q::COUNTS_RECEIVES && !run.is_in_ring() {
             outcome = Self::receive_numbered(app, &mut io, &mut run, pick);
         }
         while !io.conns.cut

@@ -522,6 +522,15 @@ impl Port for AnyPort {
     }
 
     #[inline]
+    fn asks_device(&self) -> bool {
+        match self.state.sole {
+            #[cfg(feature = "verbs")]
+            VERBS => self.verbs.as_ref().is_some_and(Port::asks_device),
+            _ => false,
+        }
+    }
+
+    #[inline]
     fn poll(&mut self, now: Time, batch: &mut Batch) {
         match self.state.sole {
             #[cfg(feature = "shm")]

@@ -46,6 +46,16 @@ pub(crate) struct RingPlace {
     pub(crate) mask: u64,
 }
 
+#[cfg(feature = "verbs")]
+impl RingPlace {
+    /// Where `position` is.
+    #[expect(clippy::cast_possible_truncation, reason = "masked by the ring's size, which is below 2 GiB")]
+    #[inline]
+    pub(crate) fn at(self, position: Position) -> *mut u8 {
+        self.base.as_ptr().wrapping_add((position.0 & self.mask) as usize)
+    }
+}
+
 /// One frame of a [`Run`], read only until the next is taken.
 #[derive(Debug)]
 pub struct Lent<'a> {

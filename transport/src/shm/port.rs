@@ -279,6 +279,7 @@ impl Port for ShmPort {
     type Link = ShmLink;
     type Gate = ShmGate;
     type Direct = Self;
+    const COUNTS_RECEIVES: bool = false;
 
     fn gate(&self) -> ShmGate {
         self.gate.clone()

@@ -1,6 +1,7 @@
 //! A completion queue with its channel: completions copied out, notification armed, events acked in bulk.
 
 use std::{
+    collections::VecDeque,
     mem::MaybeUninit,
     os::fd::{BorrowedFd, RawFd},
     ptr::NonNull,
@@ -44,19 +45,64 @@ pub(crate) struct Completion {
     pub(crate) qp: u32,
 }
 
-/// Where the library writes completions. Zeroed once: a driver leaves fields that mean nothing as they were.
-pub(crate) struct Scratch(Box<[sys::ibv_wc]>);
+/// Completions that the library wrote and nobody has taken yet, the oldest first; each is copied out when it is looked at.
+/// Zeroed once: a driver leaves fields that mean nothing as they were.
+pub(crate) struct Harvest {
+    written: Box<[sys::ibv_wc]>,
+    /// Those from `at` on.
+    at: usize,
+    count: usize,
+    /// Older ones: they were taken too early.
+    again: VecDeque<Completion>,
+}
 
-impl Scratch {
+impl Harvest {
     pub(crate) fn new() -> Self {
         // SAFETY: every field of `ibv_wc` is an integer or a union of integers, for which zero is a value.
-        Self((0..POLL_BURST).map(|_| unsafe { MaybeUninit::zeroed().assume_init() }).collect())
+        let written = (0..POLL_BURST).map(|_| unsafe { MaybeUninit::zeroed().assume_init() }).collect();
+        Self { written, at: 0, count: 0, again: VecDeque::new() }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.at == self.count && self.again.is_empty()
+    }
+
+    /// The next one, which stays.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<Completion> {
+        if self.again.is_empty() {
+            self.written.get(self.at).filter(|_| self.at < self.count).map(completion)
+        } else {
+            self.again.front().copied()
+        }
+    }
+
+    /// The next one goes.
+    #[inline]
+    pub(crate) fn pass(&mut self) {
+        if self.again.pop_front().is_none() && self.at < self.count {
+            self.at += 1;
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Completion> {
+        let first = self.first()?;
+        self.pass();
+        Some(first)
+    }
+
+    /// Puts `older` ones in front.
+    pub(crate) fn put_first(&mut self, older: Vec<Completion>) {
+        for done in older.into_iter().rev() {
+            self.again.push_front(done);
+        }
     }
 }
 
-impl std::fmt::Debug for Scratch {
+impl std::fmt::Debug for Harvest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Scratch")
+        write!(f, "{} completions", self.count - self.at + self.again.len())
     }
 }
 
@@ -138,22 +184,20 @@ impl Cq {
         self.promised.fetch_sub(entries, Ordering::Relaxed);
     }
 
-    /// Moves at most [`POLL_BURST`] completions into `into` (emptied first).
+    /// Fills `harvest`, which is empty, with at most [`POLL_BURST`] completions. How many.
     ///
     /// # Errors
     /// The queue is broken.
     #[inline]
-    pub(crate) fn poll(&self, scratch: &mut Scratch, into: &mut Vec<Completion>) -> Result<(), i32> {
-        into.clear();
-        let place = scratch.0.as_mut_ptr();
-        // SAFETY: the queue is live, and the scratch has room for as many as we ask.
+    pub(crate) fn poll(&self, harvest: &mut Harvest) -> Result<usize, i32> {
+        debug_assert!(harvest.is_empty(), "what is there would be written over");
+        (harvest.at, harvest.count) = (0, 0);
+        let place = harvest.written.as_mut_ptr();
+        // SAFETY: the queue is live, and there is room for as many as we ask.
         let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), POLL_BURST_INT, place) };
-        if count == 0 {
-            return Ok(());
-        }
         let count = usize::try_from(count).map_err(|_| count.saturating_neg())?;
-        into.extend(scratch.0.iter().take(count).map(completion));
-        Ok(())
+        harvest.count = count.min(POLL_BURST);
+        Ok(harvest.count)
     }
 
     /// Asks for one notification of the next completion.

@@ -85,8 +85,7 @@ impl VerbsPort {
             if batch.room() == 0 || self.walking.is_some() || self.begun.is_some() {
                 return false;
             }
-            if let Some(done) = self.harvest.get(self.harvest_at).copied() {
-                self.harvest_at += 1;
+            if let Some(done) = self.harvest.take() {
                 self.on_completion(&done, now, batch);
             } else if bursts == BURSTS {
                 return false;
@@ -102,18 +101,17 @@ impl VerbsPort {
     /// gave less than they were asked for: another question costs as much as an answer.
     #[inline]
     pub(super) fn fetch(&mut self, emptied: &mut usize) -> bool {
-        self.harvest_at = 0;
-        self.harvest.clear();
         while *emptied < self.cqs.len() {
             self.next_cq += 1;
             if self.next_cq >= self.cqs.len() {
                 self.next_cq = 0;
             }
-            if let Err(errno) = self.cqs[self.next_cq].0.poll(&mut self.scratch, &mut self.harvest) {
+            let count = self.cqs[self.next_cq].0.poll(&mut self.harvest).unwrap_or_else(|errno| {
                 tracing::error!(errno, "ibv_poll_cq failed");
-            }
-            *emptied = if self.harvest.len() < POLL_BURST { *emptied + 1 } else { 0 };
-            if !self.harvest.is_empty() {
+                0
+            });
+            *emptied = if count < POLL_BURST { *emptied + 1 } else { 0 };
+            if count > 0 {
                 return true;
             }
         }

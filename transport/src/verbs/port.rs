@@ -21,7 +21,7 @@ use crate::{
     verbs::{
         close::Step,
         conn::{Conn, Phase},
-        cq::{Completion, Cq, POLL_BURST, Scratch},
+        cq::{Completion, Cq, Harvest},
         gate::{Shared, VerbsGate},
         link::VerbsLink,
         lists::{RecvList, SendList},
@@ -57,10 +57,8 @@ pub struct VerbsPort {
     /// Each with the number of connections on it; nothing of a device is held without one.
     pub(super) cqs: Vec<(Arc<Cq>, u32)>,
     pub(super) next_cq: usize,
-    pub(super) scratch: Scratch,
-    /// Completions taken from a queue and not looked at yet, from `harvest_at` on.
-    pub(super) harvest: Vec<Completion>,
-    pub(super) harvest_at: usize,
+    /// Completions taken from a queue and not looked at yet.
+    pub(super) harvest: Harvest,
     pub(super) early: Vec<Completion>,
     /// The connection whose chain the last batch had no room for.
     pub(super) walking: Option<usize>,
@@ -146,9 +144,7 @@ impl VerbsPort {
             adopted: 0,
             cqs: Vec::new(),
             next_cq: 0,
-            scratch: Scratch::new(),
-            harvest: Vec::with_capacity(POLL_BURST),
-            harvest_at: 0,
+            harvest: Harvest::new(),
             early: Vec::new(),
             walking: None,
             begun: None,
@@ -219,7 +215,7 @@ impl VerbsPort {
     /// Whether there is something that came already and nobody was told of.
     #[inline]
     fn has_news(&self) -> bool {
-        self.harvest_at < self.harvest.len()
+        !self.harvest.is_empty()
             || self.walking.is_some()
             || self.begun.is_some()
             || self.gate.shared.has_notes()
@@ -282,8 +278,7 @@ impl Port for VerbsPort {
             let named = WrId::from_bits(done.wr_id);
             if named.is_shared() { names == Some((named.queue(), done.qp)) } else { named.is_of(id) }
         };
-        let early: Vec<Completion> = self.early.extract_if(.., is_its).collect();
-        self.harvest.splice(self.harvest_at..self.harvest_at, early);
+        self.harvest.put_first(self.early.extract_if(.., is_its).collect());
         // It may have gone down before it was adopted; the note was for nobody then.
         self.gate.shared.note(id);
         Ok(id)
@@ -315,6 +310,7 @@ impl Port for VerbsPort {
         open.tx.commit(payload_bytes, tag, chain)
     }
 
+    #[inline(always)]
     fn compose(
         &mut self,
         conn: ConnId,
@@ -341,7 +337,7 @@ impl Port for VerbsPort {
 
     #[inline]
     fn flush_answer(&mut self, conn: ConnId) -> bool {
-        let is_last = self.harvest_at == self.harvest.len() && self.emptied >= self.cqs.len();
+        let is_last = self.harvest.is_empty() && self.emptied >= self.cqs.len();
         if !is_last || self.dirty.as_slice() != [conn.index() as usize] {
             return false;
         }
@@ -452,7 +448,7 @@ impl Port for VerbsPort {
         self.turn(now, batch);
     }
 
-    #[inline]
+    #[inline(always)]
     fn next_run(&mut self, limit: usize) -> Option<Run> {
         self.reservation = None;
         self.chain_run(limit)
@@ -471,6 +467,11 @@ impl Port for VerbsPort {
     #[inline]
     fn has_found(&self) -> bool {
         self.is_promising()
+    }
+
+    #[inline]
+    fn asks_device(&self) -> bool {
+        !self.cqs.is_empty()
     }
 
     fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time) {

@@ -22,7 +22,7 @@ pub(super) struct Begun {
 
 impl VerbsPort {
     /// The next chain, if that is what comes next; everything else waits for a poll.
-    #[inline]
+    #[inline(always)]
     pub(super) fn chain_run(&mut self, limit: usize) -> Option<Run> {
         if limit == 0 || self.walking.is_some() {
             return None;
@@ -35,7 +35,7 @@ impl VerbsPort {
             }
             self.begun = None;
         }
-        if self.harvest_at == self.harvest.len() {
+        if self.harvest.is_empty() {
             // Who gave less than was asked for is not asked again at once.
             let mut emptied = std::mem::take(&mut self.emptied);
             if emptied >= self.cqs.len() || !self.fetch(&mut emptied) {
@@ -43,7 +43,7 @@ impl VerbsPort {
             }
             self.emptied = emptied;
         }
-        let done = *self.harvest.get(self.harvest_at)?;
+        let done = self.harvest.first()?;
         let id = WrId::from_bits(done.wr_id);
         let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(id.index()) else {
             return None;
@@ -56,7 +56,7 @@ impl VerbsPort {
         } else {
             counters.receives += 1;
         }
-        self.harvest_at += 1;
+        self.harvest.pass();
         self.begun = Some(Begun { conn: conn.id, left: bytes, bytes });
         Some(run)
     }

@@ -6,12 +6,12 @@
 //! Ring path: one write-with-immediate for each chain, to the same positions of the peer's ring, immediate =
 //! bytes of the chain. Send/recv path: one SEND for each chain, from the same staging ring.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use crate::{
     Chain, ConnId, DataPath, FrameWord, Negotiated, PortConfig, PortCounters, Position, Refused, Tag,
     frame::{FRAME_WORD_BYTES, span},
-    mem::Region,
+    mem::{Region, run::RingPlace},
     verbs::{
         lane::sends_for,
         lists::SendList,
@@ -45,6 +45,8 @@ struct Staged {
 pub(crate) struct Tx {
     /// Where many have one: only from the first frame until all have left.
     ring: Option<Region>,
+    /// Where that is.
+    place: Option<RingPlace>,
     /// Whether it is like that; and from where it was used by us.
     lends: bool,
     lent_at: Position,
@@ -73,6 +75,10 @@ pub(crate) struct Tx {
     interval: u32,
 }
 
+fn place_of(ring: &Region, bytes: usize) -> RingPlace {
+    RingPlace { base: ring.at(0, 2 * bytes), mask: bytes as u64 - 1 }
+}
+
 impl Tx {
     /// Without `room` it is lent a ring when it has something to send.
     pub(crate) fn new(room: Option<Room>, lkey: u32, negotiated: &Negotiated, config: &PortConfig) -> Self {
@@ -80,13 +86,15 @@ impl Tx {
         let lends = room.is_none();
         let (ring, registration) = room.map(|room| (room.region, room.registration)).unzip();
         let reads = negotiated.initiator_depth.granted as usize;
+        let ring_bytes = negotiated.tx_ring_bytes as usize;
         Self {
+            place: ring.as_ref().map(|ring| place_of(ring, ring_bytes)),
             ring,
             lends,
             lent_at: Position(0),
             registration: registration.flatten(),
             lkey,
-            ring_bytes: negotiated.tx_ring_bytes as usize,
+            ring_bytes,
             path: negotiated.path,
             remote: RemoteBytes { address: 0, rkey: 0 },
             frame_bytes_max: negotiated.frame_bytes_max as usize,
@@ -114,10 +122,11 @@ impl Tx {
 
     /// What ring to lend it before it can send; `None`: it has one.
     pub(crate) fn wants_ring(&self) -> Option<Shape> {
-        self.ring.is_none().then_some(Shape::Ring { bytes: self.ring_bytes })
+        self.place.is_none().then_some(Shape::Ring { bytes: self.ring_bytes })
     }
 
     pub(crate) fn lend_ring(&mut self, room: Room, lkey: u32) {
+        self.place = Some(place_of(&room.region, self.ring_bytes));
         (self.ring, self.registration, self.lkey) = (Some(room.region), room.registration, lkey);
         self.lent_at = self.head;
     }
@@ -128,6 +137,7 @@ impl Tx {
             return None;
         }
         let region = self.ring.take()?;
+        self.place = None;
         let used = usize::try_from(self.head.since(self.lent_at)).unwrap_or(usize::MAX).min(self.ring_bytes);
         let from = region.at(self.lent_at.offset(self.ring_bytes), used);
         // SAFETY: inside the double mapping; all of it has completed, so the device reads none of it, and nobody here has
@@ -160,22 +170,20 @@ impl Tx {
         if !self.has_room(span(payload_bytes)) {
             return Err(Refused::Full);
         }
-        let at = self.head.offset(self.ring_bytes) + FRAME_WORD_BYTES;
-        let Some(ring) = &self.ring else { return Err(Refused::Full) };
-        let place = ring.at(at, payload_bytes);
-        // SAFETY: inside the double mapping and behind `head`; up to there everything has completed (`has_room`),
-        // so the device reads none of it, and `&mut self` makes this the only slice.
-        Ok(unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), payload_bytes) })
+        let Some(place) = self.place else { return Err(Refused::Full) };
+        let payload = place.at(self.head).wrapping_add(FRAME_WORD_BYTES);
+        // SAFETY: inside the double mapping, of which a frame is at most a half (`settle`), and behind `head`; up to there
+        // everything has completed (`has_room`), so the device reads none of it, and `&mut self` makes this the only slice.
+        Ok(unsafe { std::slice::from_raw_parts_mut(payload, payload_bytes) })
     }
 
     /// Stages the reserved frame.
     #[inline(always)]
     pub(crate) fn commit(&mut self, payload_bytes: usize, tag: Tag, chain: Chain) -> Position {
         let word = FrameWord::new(payload_bytes, tag).bits().to_le();
-        let Some(ring) = &self.ring else { return self.head };
-        let place = ring.at(self.head.offset(self.ring_bytes), FRAME_WORD_BYTES);
+        let Some(place) = self.place else { return self.head };
         // SAFETY: as in `reserve`; frames start at multiples of 16, so the word is aligned.
-        unsafe { place.cast::<u64>().write(word) };
+        unsafe { place.at(self.head).cast::<u64>().write(word) };
         let bytes = u32::try_from(span(payload_bytes)).expect("a frame is at most a quarter of a 1 GiB ring");
         match self.staged.last_mut() {
             Some(last) if chain == Chain::Extend && last.bytes + bytes <= self.chain_bytes_max => {
@@ -208,45 +216,70 @@ impl Tx {
         list: &mut SendList,
         counters: &mut PortCounters,
     ) -> Result<(), i32> {
+        let result = match self.staged[..] {
+            // Most turns leave one.
+            [chain] => {
+                self.push(chain, true, conn, list);
+                self.post(0..1, qp, list, counters)
+            }
+            _ => self.flush_many(qp, conn, list, counters),
+        };
+        match result {
+            Ok(()) => self.staged.clear(),
+            Err(sys::errno::ENOMEM) => {}
+            Err(errno) => return Err(errno),
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn flush_many(
+        &mut self,
+        qp: &Qp,
+        conn: ConnId,
+        list: &mut SendList,
+        counters: &mut PortCounters,
+    ) -> Result<(), i32> {
         let mut done = 0;
         while done < self.staged.len() {
-            // Bookkeeping of those that are refused is taken back by `keep`.
             let first = done;
-            let before = (self.posted, self.in_flight, self.unsignalled, self.signals.len());
             while done < self.staged.len() && !list.is_full() {
                 let chain = self.staged[done];
                 done += 1;
                 self.push(chain, done == self.staged.len(), conn, list);
             }
-            match list.post(qp) {
-                Ok(()) => self.count(first, done, counters),
-                Err(PostError { posted, errno }) => {
-                    self.count(first, first + posted, counters);
-                    self.take_back(before, &first, posted);
-                    self.staged.drain(..first + posted);
-                    return if errno == sys::errno::ENOMEM { Ok(()) } else { Err(errno) };
-                }
-            }
+            self.post(first..done, qp, list, counters)?;
         }
-        self.staged.clear();
         Ok(())
     }
 
-    fn count(&self, first: usize, end: usize, counters: &mut PortCounters) {
-        let chains = (end - first) as u64;
+    /// Posts the staged chains that were `pushed`. Those that were refused, and what is behind them, stay staged.
+    #[inline]
+    fn post(
+        &mut self,
+        pushed: Range<usize>,
+        qp: &Qp,
+        list: &mut SendList,
+        counters: &mut PortCounters,
+    ) -> Result<(), i32> {
+        let (taken, result) = match list.post(qp) {
+            Ok(()) => (pushed.end, Ok(())),
+            Err(PostError { posted, errno }) => (self.refuse(pushed.start + posted..pushed.end), Err(errno)),
+        };
+        let chains = taken.saturating_sub(pushed.start) as u64;
         counters.doorbells += chains;
         match self.path {
             DataPath::Ring => counters.write_imms += chains,
             DataPath::SendRecv => counters.sends += chains,
         }
+        result
     }
 
     #[inline]
     fn push(&mut self, chain: Staged, last: bool, conn: ConnId, list: &mut SendList) {
-        let offset = chain.at.offset(self.ring_bytes);
-        let ring = self.ring.as_ref().expect("what is staged lies in a ring");
-        let place = ring.at(offset, chain.bytes as usize);
-        let from = LocalBytes { address: place.as_ptr().addr() as u64, bytes: chain.bytes, lkey: self.lkey };
+        let place = self.place.expect("what is staged lies in a ring");
+        let address = place.at(chain.at).addr() as u64;
+        let from = LocalBytes { address, bytes: chain.bytes, lkey: self.lkey };
         self.posted = chain.at.plus(chain.bytes.into());
         self.in_flight += 1;
         self.unsignalled += 1;
@@ -262,27 +295,29 @@ impl Tx {
         let id = WrId::new(Kind::Chain, conn, 0);
         match self.path {
             DataPath::Ring => {
-                let to = RemoteBytes { address: self.remote.address + offset as u64, rkey: self.remote.rkey };
+                let offset = chain.at.offset(self.ring_bytes) as u64;
+                let to = RemoteBytes { address: self.remote.address + offset, rkey: self.remote.rkey };
                 list.write_with_imm(id, from, to, chain.bytes, flags);
             }
             DataPath::SendRecv => list.send(id, from, flags),
         }
     }
 
-    /// Undoes the bookkeeping of a list of which only `posted` were taken, by doing it again for those.
-    fn take_back(&mut self, before: (Position, u32, u32, usize), first: &usize, posted: usize) {
-        let flagged: Vec<Signal> = self.signals.drain(before.3..).collect();
-        (self.posted, self.in_flight, self.unsignalled) = (before.0, before.1, before.2);
-        self.signalled = self.signals.back().map_or(self.completed, |last| last.position);
-        for chain in &self.staged[*first..*first + posted] {
-            self.posted = chain.at.plus(chain.bytes.into());
-            self.in_flight += 1;
-            self.unsignalled += 1;
-            if let Some(signal) = flagged.iter().find(|signal| signal.position == self.posted) {
-                self.signals.push_back(*signal);
-                (self.unsignalled, self.signalled) = (0, self.posted);
-            }
+    /// Undoes the bookkeeping of staged chains that were pushed, the last ones, and refused; those before them have left.
+    /// How many these are.
+    #[cold]
+    fn refuse(&mut self, refused: Range<usize>) -> usize {
+        let Some(first) = self.staged.get(refused.start) else { return refused.start };
+        self.posted = first.at;
+        self.in_flight = self.in_flight.saturating_sub(u32::try_from(refused.len()).unwrap_or(u32::MAX));
+        while self.signals.back().is_some_and(|last| last.position > self.posted) {
+            self.signals.pop_back();
         }
+        self.signalled = self.signals.back().map_or(self.completed, |last| last.position);
+        let told: u32 = self.signals.iter().map(|signal| signal.chains).sum();
+        self.unsignalled = self.in_flight.saturating_sub(told);
+        self.staged.drain(..refused.start);
+        refused.start
     }
 
     /// A signalled work request is posted, a chain or not: it gives back what went before it too.
@@ -336,5 +371,81 @@ impl Tx {
 
     pub(crate) fn has_staged(&self) -> bool {
         !self.staged.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::{Capabilities, Hello, hello::Feature, mem::Access};
+
+    const RING: u32 = 8192;
+
+    fn tx(config: &PortConfig) -> Tx {
+        let hello = Hello {
+            features: Feature::default(),
+            ring_bytes: RING,
+            slot_bytes: 256,
+            arrivals: 64,
+            responder_resources: 1,
+            initiator_depth: 1,
+            lane: 0,
+            nonce: 0,
+        };
+        let caps = Capabilities {
+            ring: false,
+            credit_words: false,
+            arrivals: true,
+            bulk_in_place: false,
+            atomics: false,
+            transfers_in_post: false,
+            responder_resources: 1,
+            initiator_depth: 1,
+            inline_bytes: 0,
+            message_bytes: 1 << 20,
+            timers: true,
+        };
+        let terms = Negotiated::settle("verbs", &caps, config, &hello, &hello).expect("fair terms");
+        let fd = rustix::fs::memfd_create("tx", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
+        let bytes = terms.tx_ring_bytes as usize;
+        rustix::fs::ftruncate(&fd, bytes as u64).expect("a ring of room");
+        let region = Region::ring(fd.as_fd(), 0, bytes, Access::ReadWrite).expect("a ring");
+        let room = Room { region, shape: Shape::Ring { bytes }, registration: None };
+        Tx::new(Some(room), 0, &terms, config)
+    }
+
+    /// Of a list of which the device takes only the first ones, the rest is as if it had never been pushed.
+    #[test]
+    fn what_was_refused_is_taken_back() {
+        let config = PortConfig { signal_interval: 2, ..PortConfig::default() };
+        for taken in 0..=5 {
+            let (mut tx, mut list) = (tx(&config), SendList::new(8));
+            for _ in 0..5 {
+                tx.reserve(8).expect("room");
+                tx.commit(8, Tag(0), Chain::Begin);
+            }
+            let state = |tx: &Tx| (tx.posted, tx.in_flight, tx.unsignalled, tx.signalled, tx.signals.len());
+            let mut as_if = self::tx(&config);
+            let mut others = SendList::new(8);
+            for (at, chain) in tx.staged.clone().into_iter().enumerate() {
+                if at < taken {
+                    as_if.push_at(chain, &mut others);
+                }
+                tx.push_at(chain, &mut list);
+            }
+            assert_eq!(tx.refuse(taken..5), taken);
+            if taken < 5 {
+                assert_eq!(state(&tx), state(&as_if), "{taken} were taken");
+                assert_eq!(tx.staged.len(), 5 - taken);
+            }
+        }
+    }
+
+    impl Tx {
+        fn push_at(&mut self, chain: Staged, list: &mut SendList) {
+            self.push(chain, false, ConnId::new(0, 0), list);
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! A connection that stands: work posted by ranges, completions waited for with a deadline.
 
-use std::{collections::VecDeque, time::Duration};
+use std::time::Duration;
 
 use crate::verbs::{
     cm::{EventKind, table},
-    cq::{Completion, STATUS_FLUSHED, Scratch},
+    cq::{Completion, Harvest, STATUS_FLUSHED},
     lists::SendList,
     qp::{Flags, LocalBytes, RemoteBytes},
     raw::{
@@ -33,9 +33,7 @@ pub struct Connection {
     endpoint: Endpoint,
     depths: Depths,
     private_data: Vec<u8>,
-    scratch: Scratch,
-    ready: VecDeque<Completion>,
-    burst: Vec<Completion>,
+    ready: Harvest,
     list: SendList,
     /// READs outstanding.
     reads: u32,
@@ -63,9 +61,7 @@ impl Connection {
             endpoint,
             depths,
             private_data,
-            scratch: Scratch::new(),
-            ready: VecDeque::new(),
-            burst: Vec::new(),
+            ready: Harvest::new(),
             list: SendList::new(1),
             reads: 0,
             down: false,
@@ -89,7 +85,7 @@ impl Connection {
     pub(crate) fn await_established(&mut self, limit: &Limit) -> Result<(), CmError> {
         const STEP: &str = "waiting for ESTABLISHED";
         loop {
-            if self.fetch()? && self.ready.front().is_some_and(|first| first.status == 0) {
+            if self.fetch()? && self.ready.first().is_some_and(|first| first.status == 0) {
                 if let Err(errno) = self.endpoint.id.notify_established() {
                     // EISCONN: it knows by now.
                     tracing::debug!(errno, "rdma_notify");
@@ -214,7 +210,7 @@ impl Connection {
     pub fn completion(&mut self, timeout: Duration) -> Result<Done, CmError> {
         let limit = Limit::new(timeout);
         loop {
-            if let Some(completion) = self.ready.pop_front() {
+            if let Some(completion) = self.ready.take() {
                 match self.finish(&completion) {
                     Some(result) => return result,
                     None => continue,
@@ -252,8 +248,9 @@ impl Connection {
     }
 
     fn fetch(&mut self) -> Result<bool, CmError> {
-        self.endpoint.queue.poll(&mut self.scratch, &mut self.burst).map_err(call("ibv_poll_cq"))?;
-        self.ready.extend(self.burst.drain(..));
+        if self.ready.is_empty() {
+            self.endpoint.queue.poll(&mut self.ready).map_err(call("ibv_poll_cq"))?;
+        }
         Ok(!self.ready.is_empty())
     }
 
@@ -276,9 +273,9 @@ impl Connection {
             STATUS_FLUSHED => {
                 self.down = true;
                 // Several work requests are flushed at once; their ranges are free again with the first.
-                while let Some(next) = self.ready.front().filter(|next| next.status == STATUS_FLUSHED) {
+                while let Some(next) = self.ready.first().filter(|next| next.status == STATUS_FLUSHED) {
                     self.endpoint.end(next.wr_id);
-                    self.ready.pop_front();
+                    self.ready.pass();
                 }
                 Err(CmError::Closed)
             }
