@@ -27,7 +27,7 @@ impl Default for Idle {
 /// What to do before the next turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pause {
-    /// A pause instruction.
+    /// A pause instruction, where the look at what came does not take as long.
     Spin,
     /// Give the core away if somebody wants it.
     Yield,

@@ -389,7 +389,7 @@ impl Rx {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
@@ -398,8 +398,8 @@ mod tests {
     const RING: u32 = 8192;
     const SLOT: u32 = 256;
 
-    fn rx(path: DataPath) -> (Rx, Region) {
-        let ring = path == DataPath::Ring;
+    /// What two ends of a small ring, or of a few small slots, agree on.
+    pub(crate) fn terms(ring: bool, config: &PortConfig) -> Negotiated {
         let hello = Hello {
             features: if ring { Feature::RING } else { Feature::default() },
             ring_bytes: RING,
@@ -423,8 +423,12 @@ mod tests {
             message_bytes: 1 << 20,
             timers: true,
         };
-        let terms =
-            Negotiated::settle("verbs", &caps, &PortConfig::default(), &hello, &hello).expect("fair terms");
+        Negotiated::settle("verbs", &caps, config, &hello, &hello).expect("fair terms")
+    }
+
+    fn rx(path: DataPath) -> (Rx, Region) {
+        let ring = path == DataPath::Ring;
+        let terms = terms(ring, &PortConfig::default());
         let bytes = if ring { RING } else { 5 * SLOT + 8 };
         let fd = rustix::fs::memfd_create("rx", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
         rustix::fs::ftruncate(&fd, 2 * u64::from(RING)).expect("two rings of room");
