@@ -131,17 +131,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A connection's place on the roll; given up when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Enrolled {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Enrolled {
+    pub(crate) fn enter(shared: &Arc<Shared>, negotiated: &Arc<Negotiated>) -> Self {
+        let number = shared.roll.next.fetch_add(1, Ordering::Relaxed);
+        lock(&shared.roll.connections).insert(number, (Arc::clone(negotiated), Instant::now()));
+        Self { shared: Arc::clone(shared), number }
+    }
+}
+
+impl Drop for Enrolled {
+    fn drop(&mut self) {
+        lock(&self.shared.roll.connections).remove(&self.number);
+    }
+}
+
 impl Roll {
-    pub(crate) fn enter(&self, negotiated: &Arc<Negotiated>) -> u64 {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        lock(&self.connections).insert(number, (Arc::clone(negotiated), Instant::now()));
-        number
-    }
-
-    pub(crate) fn leave(&self, number: u64) {
-        lock(&self.connections).remove(&number);
-    }
-
     pub(crate) fn set_health(&self, service: &str, is_well: bool) {
         let mut unwell = lock(&self.unwell);
         if is_well {

@@ -109,6 +109,12 @@ impl Pulls {
         usize::try_from(slot).ok().and_then(|index| self.slots.get_mut(index)?.take())
     }
 
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.iter().all(Option::is_none)
+    }
+
     /// Takes any pull that is left: a closing connection fails them one by one.
     pub fn take_any(&mut self) -> Option<Pull> {
         self.slots.iter_mut().find_map(Option::take)

@@ -9,6 +9,7 @@ mod answers;
 mod callee;
 mod caller;
 mod drain;
+mod hand_over;
 mod heard;
 mod large;
 mod map;
@@ -61,7 +62,7 @@ use crate::{
     frame::{Form, Kind, RequestWords},
     id::CallId,
     method::Method,
-    reflect::Roll,
+    reflect::{Enrolled, Roll},
     service::Registry,
     stats::Counters,
     stream::Lanes,
@@ -92,6 +93,8 @@ pub(crate) enum Command {
     Drain,
     /// Ask so many clients to come again, to another worker.
     Shed(usize),
+    /// What [`App::pack`] says: never sent by itself.
+    Arrived(Box<Conn>),
     /// Something is ready; a turn will find it.
     Look,
 }
@@ -115,7 +118,7 @@ pub(crate) struct Shared {
 
 /// One connection.
 #[derive(Debug)]
-struct Conn {
+pub(crate) struct Conn {
     peer: Arc<Peer>,
     calls: Calls,
     serving: Serving,
@@ -133,8 +136,8 @@ struct Conn {
     owes_go_away: bool,
     /// The peer was asked to come again.
     was_asked: bool,
-    /// Its number on the server's roll.
-    number: u64,
+    /// Its place on the server's roll.
+    _enrolled: Enrolled,
 }
 
 /// Connections that ended, remembered so that later calls on them can say why.
@@ -339,8 +342,9 @@ impl App for Node {
             running: (0..self.limits.serving_max).map(|_| AtomicU64::new(0)).collect(),
             told_started: crate::stats::Counter::default(),
             told_refused: crate::stats::Counter::default(),
+            has_lent: AtomicBool::new(false),
         });
-        let number = self.shared.roll.enter(&peer.negotiated);
+        let enrolled = Enrolled::enter(&self.shared, &peer.negotiated);
         let calls = Calls::new(self.limits.window, self.limits.waiting_max);
         self.conns.insert(
             conn,
@@ -355,7 +359,7 @@ impl App for Node {
                 watcher: None,
                 owes_go_away: false,
                 was_asked: false,
-                number,
+                _enrolled: enrolled,
             },
         );
         if self.shared.draining.load(Ordering::Relaxed) {
@@ -425,7 +429,6 @@ impl App for Node {
         }
         self.closings.push_back((conn, reason.clone()));
         if let Some(mut gone) = self.conns.remove(conn) {
-            self.shared.roll.leave(gone.number);
             self.end_handlers(&mut gone);
             self.end_calls(&mut gone, reason);
             if gone.calls.has_untaken() {
@@ -434,6 +437,16 @@ impl App for Node {
             if let Some(watcher) = gone.watcher {
                 watcher.ended(reason);
             }
+        }
+    }
+
+    fn pack(&mut self, conn: ConnId) -> Option<Command> {
+        self.pack_conn(conn)
+    }
+
+    fn unpack<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, packed: Command) {
+        if let Command::Arrived(here) = packed {
+            self.unpack_conn(io, conn, *here);
         }
     }
 
@@ -458,7 +471,7 @@ impl App for Node {
             Command::Retire(conn, next, done) => self.retire(io, conn, next, &done),
             Command::Drain => self.drain(io),
             Command::Shed(count) => self.shed(io, count),
-            Command::Look => {}
+            Command::Arrived(_) | Command::Look => {}
         }
     }
 

@@ -547,6 +547,14 @@ impl Port for AnyPort {
         route!(self.as_mut, conn, |port, id| port.close(id, reason, now), else ());
     }
 
+    #[cfg(feature = "shm")]
+    fn give_up<T>(&mut self, conn: ConnId, may: impl FnOnce() -> Option<T>) -> Option<(AnyLink, T)> {
+        let port = self.shm.as_mut().filter(|_| number(conn) == SHM)?;
+        let (link, told) = port.give_up(conn, may)?;
+        self.state.left(SHM, port);
+        Some((AnyLink::Shm(link), told))
+    }
+
     fn arm(&mut self) -> bool {
         self.doorbell.arm();
         let mut quiet = true;

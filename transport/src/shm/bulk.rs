@@ -29,8 +29,10 @@ const SEGMENT_BYTES_MAX: u64 = 1 << 48;
 /// What one connection has passed, each way.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
-    /// By the place of our pool's segment: whether the peer has it.
-    out: Vec<bool>,
+    /// By the place of our pool's segment: its name, if the peer has it.
+    out: Vec<Option<u64>>,
+    /// Names given so far.
+    names: u64,
     /// The peer's segments, by the names it gave them.
     into: Vec<(u64, Arc<Region>)>,
     /// Of bulk that is read, or was.
@@ -43,6 +45,12 @@ const RELEASES: usize = 16;
 const RELEASES_AT_ONCE: usize = 4;
 
 impl Passed {
+    /// Another port has another pool, and another waker.
+    pub(super) fn forget_pool(&mut self) {
+        self.out.clear();
+        self.releases.clear();
+    }
+
     fn release(&mut self, waker: &Waker) -> Arc<Release> {
         if let Some(known) = self.releases.iter_mut().find_map(|known| Release::reuse(known).then_some(known))
         {
@@ -141,21 +149,29 @@ impl Live {
         debug_assert!(known.place(pool, loan).is_some(), "a loan of another port's gate");
         let (segment, offset) = known.place(pool, loan).ok_or(Refused::Closed)?;
         let index = usize::try_from(segment.id).map_err(|_| Refused::Closed)?;
-        if self.passed.out.len() <= index {
-            self.passed.out.resize(index + 1, false);
-        }
-        if !self.passed.out[index] {
-            let bytes = segment.bytes() as u64;
-            socket::send_pool(&self.end.socket, segment.id, bytes, segment.fd.as_fd()).map_err(|errno| {
-                match errno {
-                    // The peer has not read its socket, or too many descriptors are under way.
-                    Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS => Refused::Full,
-                    _ => Refused::Closed,
-                }
-            })?;
-            self.passed.out[index] = true;
-        }
-        Ok(Offer { address: offset as u64, key: segment.id, len: loan.len() as u64 })
+        let key = match self.passed.out.get(index) {
+            Some(Some(key)) => *key,
+            _ => self.pass(index, &segment)?,
+        };
+        Ok(Offer { address: offset as u64, key, len: loan.len() as u64 })
+    }
+
+    /// Passes our pool's segment at `index` to the peer. Its name.
+    #[cold]
+    fn pass(&mut self, index: usize, segment: &PoolSegment) -> Result<u64, Refused> {
+        let (name, bytes) = (self.passed.names, segment.bytes() as u64);
+        socket::send_pool(&self.end.socket, name, bytes, segment.fd.as_fd()).map_err(
+            |errno| match errno {
+                // The peer has not read its socket, or too many descriptors are under way.
+                Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS => Refused::Full,
+                _ => Refused::Closed,
+            },
+        )?;
+        let out = &mut self.passed.out;
+        out.resize(out.len().max(index + 1), None);
+        out[index] = Some(name);
+        self.passed.names += 1;
+        Ok(name)
     }
 
     /// Whether an offer in this segment can be looked at without reading the socket.

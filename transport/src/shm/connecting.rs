@@ -198,6 +198,7 @@ impl ShmConnecting {
             peer: Some(peer),
             negotiated: Arc::new(negotiated),
             handshake_timeout: self.options.handshake_timeout,
+            standing: None,
         })
     }
 

@@ -5,6 +5,7 @@ use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 use rustix::net::UCred;
 
 use super::{
+    live::Standing,
     segment::Segment,
     socket::{credentials, describe},
 };
@@ -39,6 +40,8 @@ pub struct ShmLink {
     pub(super) peer: Option<Segment<Region>>,
     pub(super) negotiated: Arc<Negotiated>,
     pub(super) handshake_timeout: Duration,
+    /// Where it stood at the port that gave it up.
+    pub(super) standing: Option<Box<Standing>>,
 }
 
 /// What shared memory can do.

@@ -23,6 +23,7 @@
 //!   trusted with that, being of the same user; with nothing else: words are read once and checked, sizes are sealed.
 //! - A loan lies in a segment that is passed whole: a peer that was offered one loan can read its neighbours.
 
+mod adopt;
 #[cfg(feature = "conformance")]
 #[cfg(not(loom))]
 #[doc(hidden)]

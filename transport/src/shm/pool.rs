@@ -43,7 +43,7 @@ const RECENT: usize = 8;
 /// One piece of memory that loans are cut from.
 #[derive(Debug)]
 pub(super) struct PoolSegment {
-    /// Its name in offers; also its place in the pool.
+    /// Its place in the pool.
     pub(super) id: u64,
     pub(super) fd: OwnedFd,
     region: Region,

@@ -13,7 +13,7 @@ use super::{
     gate::{ShmGate, check},
     link::{End, ShmLink},
     live::{ARRIVALS, Live},
-    look::{DOORBELL, Pace, data_of},
+    look::{DOORBELL, Pace},
     park::Parked,
     segment::system_io,
     system,
@@ -34,7 +34,7 @@ pub struct ShmPort {
     pub(super) gate: ShmGate,
     pub(super) epoll: OwnedFd,
     pub(super) slots: Vec<Slot>,
-    free: Vec<u32>,
+    pub(super) free: Vec<u32>,
     /// Slots that are polled.
     pub(super) active: Vec<u32>,
     /// Where in `active` the next frame is looked for, and how many were passed since it was last said that there is
@@ -46,7 +46,7 @@ pub struct ShmPort {
     runs: Vec<u32>,
     published: usize,
     /// Slots whose peer may sleep and wait for the credit that we gave.
-    credits: Vec<u32>,
+    pub(super) credits: Vec<u32>,
     /// Events that are not about frames.
     pub(super) news: VecDeque<Event>,
     pub(super) greetings: usize,
@@ -136,27 +136,6 @@ impl ShmPort {
             self.runs.push(conn.index());
             if parked {
                 self.unpark(conn.index() as usize);
-            }
-        }
-    }
-
-    fn take_slot(&mut self) -> Result<u32, PortError> {
-        if let Some(index) = self.free.pop() {
-            return Ok(index);
-        }
-        let limit = self.gate.config().connections;
-        match u32::try_from(self.slots.len()) {
-            Ok(index) if index < limit => {
-                self.slots.push(Slot {
-                    generation: 0,
-                    stage: Stage::Free,
-                    counters: PortCounters::default(),
-                });
-                Ok(index)
-            }
-            _ => {
-                let value = u64::from(limit) + 1;
-                Err(PortError::Limit { field: "connections", value, limit: limit.into() })
             }
         }
     }
@@ -286,30 +265,11 @@ impl Port for ShmPort {
     }
 
     fn adopt(&mut self, link: ShmLink, now: Time) -> Result<ConnId, PortError> {
-        let index = self.take_slot()?;
-        let slot = &mut self.slots[index as usize];
-        let conn = ConnId::new(index, slot.generation.wrapping_add(1));
-        let data = epoll::EventData::new_u64(data_of(conn));
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        if let Err(errno) = epoll::add(&self.epoll, &link.end.socket, data, flags) {
-            self.free.push(index);
-            return Err(system("epoll_ctl")(errno));
-        }
-        slot.generation = conn.generation();
-        slot.counters = PortCounters::default();
-        let ShmLink { end, peer, negotiated, handshake_timeout } = link;
-        if let Some(peer) = peer {
-            let live = Live::new(conn, end, peer, Arc::clone(&negotiated));
-            slot.stage = Stage::Live(Box::new(live));
-            self.news.push_back(Event::Opened { conn, negotiated });
-        } else {
-            let until = now.plus(handshake_timeout);
-            slot.stage = Stage::Greeting(Box::new(Greeting { index, end, negotiated, until }));
-            self.greetings += 1;
-            self.pace.greeting_at = self.pace.greeting_at.min(until);
-        }
-        self.gate.open().insert(conn);
-        Ok(conn)
+        self.take_in(link, now)
+    }
+
+    fn give_up<T>(&mut self, conn: ConnId, may: impl FnOnce() -> Option<T>) -> Option<(ShmLink, T)> {
+        self.let_go(conn, may)
     }
 
     #[inline]

@@ -89,6 +89,17 @@ impl Segment<Region> {
 }
 
 impl Segment<Rc<Region>> {
+    /// Whether no frame keeps it.
+    pub(super) fn is_sole(&self) -> bool {
+        Rc::strong_count(&self.keeper) == 1
+    }
+
+    /// The same, for another thread; `None` while a frame keeps it.
+    pub(super) fn unshare(self) -> Option<Segment<Region>> {
+        let Self { ring, mask, control, keeper } = self;
+        Some(Segment { ring, mask, control, keeper: Rc::into_inner(keeper)? })
+    }
+
     /// The mapping.
     #[inline]
     pub(super) fn region(&self) -> &Rc<Region> {

@@ -5,6 +5,7 @@
 mod bulk;
 mod echo;
 mod exposed;
+mod hand_over;
 mod hostile;
 mod key;
 mod kill;

@@ -150,8 +150,11 @@ fn send_in_turn(address: &Address, heard: &AtomicU64, rounds: u64) {
             client
         })
         .collect();
+    // Longer than the other side waits, which says what is wrong.
+    let until = Instant::now() + 90 * SECOND;
     for round in 0..=rounds {
         while heard.load(Ordering::Acquire) < round {
+            assert!(Instant::now() < until, "round {round} was given up");
             std::thread::yield_now();
         }
         if round < rounds {
