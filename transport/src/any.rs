@@ -116,6 +116,36 @@ impl AnyConfig {
 /// What one provider has to offer, or why it has nothing.
 type Have<T> = Result<T, PortError>;
 
+/// A configuration that no provider takes is an error at once; one that some take is not.
+fn some_opened(gates: &Gates) -> Result<(), PortError> {
+    let mut first = None;
+    #[cfg(feature = "shm")]
+    match &gates.shm {
+        Ok(_) => return Ok(()),
+        Err(error) => first = first.or_else(|| Some(error.clone())),
+    }
+    #[cfg(feature = "verbs")]
+    match &gates.verbs {
+        Ok(_) => return Ok(()),
+        Err(error) => first = prefer(first, error),
+    }
+    #[cfg(feature = "sim")]
+    match &gates.sim {
+        Ok(_) => return Ok(()),
+        Err(error) => first = prefer(first, error),
+    }
+    first.map_or(Ok(()), Err)
+}
+
+/// What was tried says more than what was not asked for.
+#[cfg(any(feature = "verbs", feature = "sim"))]
+fn prefer(first: Option<PortError>, error: &PortError) -> Option<PortError> {
+    match first {
+        Some(PortError::NotOpened { .. }) | None => Some(error.clone()),
+        some => some,
+    }
+}
+
 fn not_opened(provider: &'static str) -> PortError {
     PortError::NotOpened { provider }
 }

@@ -18,7 +18,7 @@ use super::SIM;
 use super::VERBS;
 #[cfg(any(feature = "verbs", feature = "sim"))]
 use super::inner;
-use super::{Any, AnyGate, AnyLink, Gates, Have, INDEX_BITS, PROVIDERS, TAGS, number, outer};
+use super::{Any, AnyGate, AnyLink, Gates, Have, INDEX_BITS, PROVIDERS, TAGS, number, outer, some_opened};
 #[cfg(feature = "shm")]
 use crate::shm::ShmPort;
 #[cfg(feature = "sim")]
@@ -316,36 +316,6 @@ impl AnyPort {
     }
 }
 
-/// A configuration that no provider takes is an error at once; one that some take is not.
-fn some_opened(gates: &Gates) -> Result<(), PortError> {
-    let mut first = None;
-    #[cfg(feature = "shm")]
-    match &gates.shm {
-        Ok(_) => return Ok(()),
-        Err(error) => first = first.or_else(|| Some(error.clone())),
-    }
-    #[cfg(feature = "verbs")]
-    match &gates.verbs {
-        Ok(_) => return Ok(()),
-        Err(error) => first = prefer(first, error),
-    }
-    #[cfg(feature = "sim")]
-    match &gates.sim {
-        Ok(_) => return Ok(()),
-        Err(error) => first = prefer(first, error),
-    }
-    first.map_or(Ok(()), Err)
-}
-
-/// What was tried says more than what was not asked for.
-#[cfg(any(feature = "verbs", feature = "sim"))]
-fn prefer(first: Option<PortError>, error: &PortError) -> Option<PortError> {
-    match first {
-        Some(PortError::NotOpened { .. }) | None => Some(error.clone()),
-        some => some,
-    }
-}
-
 impl Port for AnyPort {
     type Link = AnyLink;
     type Gate = AnyGate;
@@ -547,12 +517,22 @@ impl Port for AnyPort {
         route!(self.as_mut, conn, |port, id| port.close(id, reason, now), else ());
     }
 
-    #[cfg(feature = "shm")]
     fn give_up<T>(&mut self, conn: ConnId, may: impl FnOnce() -> Option<T>) -> Option<(AnyLink, T)> {
-        let port = self.shm.as_mut().filter(|_| number(conn) == SHM)?;
-        let (link, told) = port.give_up(conn, may)?;
-        self.state.left(SHM, port);
-        Some((AnyLink::Shm(link), told))
+        match number(conn) {
+            #[cfg(feature = "shm")]
+            SHM => {
+                let given = self.shm.as_mut()?.give_up(conn, may)?;
+                self.state.left(SHM, self.shm.as_ref()?);
+                Some((AnyLink::Shm(given.0), given.1))
+            }
+            #[cfg(feature = "sim")]
+            SIM => {
+                let given = self.sim.as_mut()?.give_up(inner(conn), may)?;
+                self.state.left(SIM, self.sim.as_ref()?);
+                Some((AnyLink::Sim(given.0), given.1))
+            }
+            _ => None,
+        }
     }
 
     fn arm(&mut self) -> bool {

@@ -9,6 +9,7 @@ use super::{
     bulk::Home,
     config::{Misuse, SimDevice},
     connect::Link,
+    hand_over::Standing,
     path::Chain as Posted,
     runs::Begun,
     world::{Inbound, Life, Shared, Side, World},
@@ -210,14 +211,43 @@ impl SimPort {
         Some((ConnId::new(index, slot.generation), conn, side))
     }
 
+    /// Which end `conn` is, and how it stands, if its like can be given up and nothing of it is staged.
+    pub(super) fn stands(&self, conn: ConnId) -> Option<(u64, Side, Standing)> {
+        let local = self.local(conn).filter(|local| local.open && local.staged.is_empty())?;
+        let negotiated = local.negotiated.clone().filter(|negotiated| negotiated.credit_words)?;
+        Some((local.conn, local.side, Standing { negotiated, position: local.position }))
+    }
+
+    /// Nobody is in the slot any more.
+    pub(super) fn vacate(&mut self, conn: ConnId, counters: PortCounters) {
+        if let Some(slot) = self.slots.get_mut(conn.index() as usize) {
+            slot.local = None;
+            slot.generation = slot.generation.wrapping_add(1);
+            slot.last = Some((conn, counters));
+            self.free.push(conn.index());
+        }
+    }
+
+    fn opened(&mut self, conn: ConnId, negotiated: &Arc<Negotiated>) {
+        if let Some(local) = self.local_mut(conn) {
+            local.open = true;
+            local.scratch = vec![0; negotiated.frame_bytes_max as usize];
+            local.negotiated = Some(Arc::clone(negotiated));
+        }
+    }
+
+    /// Goes on where it stood at another port.
+    pub(super) fn resume(&mut self, conn: ConnId, standing: Standing) {
+        self.opened(conn, &standing.negotiated);
+        if let Some(local) = self.local_mut(conn) {
+            local.position = standing.position;
+        }
+    }
+
     fn event(&mut self, conn: ConnId, inbound: Inbound, counters: PortCounters) -> Event {
         match inbound {
             Inbound::Opened(negotiated) => {
-                if let Some(local) = self.local_mut(conn) {
-                    local.open = true;
-                    local.scratch = vec![0; negotiated.frame_bytes_max as usize];
-                    local.negotiated = Some(Arc::clone(&negotiated));
-                }
+                self.opened(conn, &negotiated);
                 Event::Opened { conn, negotiated }
             }
             Inbound::Frame { payload, tag, end, slot, .. } => {
@@ -229,12 +259,7 @@ impl SimPort {
                 if let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) {
                     self.shared.with(|world| world.leave_shared(id, side));
                 }
-                if let Some(slot) = self.slots.get_mut(conn.index() as usize) {
-                    slot.local = None;
-                    slot.generation = slot.generation.wrapping_add(1);
-                    slot.last = Some((conn, counters));
-                    self.free.push(conn.index());
-                }
+                self.vacate(conn, counters);
                 Event::Closed { conn, reason }
             }
         }
@@ -292,7 +317,7 @@ impl Port for SimPort {
     }
 
     fn adopt(&mut self, mut link: Link, now: Time) -> Result<ConnId, PortError> {
-        if link.port() != self.id {
+        if !link.may_go_to(self.id) {
             return Err(PortError::System { step: "adopt on another port than the gate's", errno: INVALID });
         }
         let used = self.slots.len() - self.free.len();
@@ -308,6 +333,10 @@ impl Port for SimPort {
         let Some((id, conn, side)) = self.claim(&mut link) else {
             return Err(PortError::System { step: "adopt", errno: INVALID });
         };
+        if let Some(standing) = link.standing.take() {
+            self.take_over(conn, side, id, standing, now);
+            return Ok(id);
+        }
         let port = self.id;
         self.shared.with(|world| {
             world.advance(now);
@@ -487,6 +516,10 @@ impl Port for SimPort {
             world.advance(now);
             world.hang_up(id, side, reason);
         });
+    }
+
+    fn give_up<T>(&mut self, conn: ConnId, may: impl FnOnce() -> Option<T>) -> Option<(Link, T)> {
+        self.let_go(conn, may)
     }
 
     fn arm(&mut self) -> bool {
