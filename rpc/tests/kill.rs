@@ -109,9 +109,8 @@ fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-fn kill_in_the_middle(url: &str) {
-    let folder = std::env::temp_dir();
-    let journal = folder.join(format!("gimmal-kill-{}.journal", std::process::id()));
+fn kill_in_the_middle(url: &str, folder: &Path) {
+    let journal = folder.join("journal");
     let _ = fs::remove_file(&journal);
     let (server, url) = start(url, &journal);
     let client = JournalClient::new(Client::builder().config(config()).connect(&url).unwrap());
@@ -202,11 +201,9 @@ fn kill_at_random(url: &str, journal: &Path, after: Duration) -> [u64; 3] {
     fates
 }
 
-fn kills_at_random(kills: u64) {
-    let folder = std::env::temp_dir();
-    let path = folder.join(format!("gimmal-kills-{}.sock", std::process::id()));
-    let journal = folder.join(format!("gimmal-kills-{}.journal", std::process::id()));
-    let url = format!("shm://{}", path.display());
+fn kills_at_random(kills: u64, folder: &Path) {
+    let journal = folder.join("journal-at-random");
+    let url = format!("shm://{}/at-random", folder.display());
     let (mut fates, mut before) = ([0; 3], None);
     for round in 0..kills {
         // Golden-ratio steps: every part of the first 4 ms gets its share.
@@ -222,9 +219,6 @@ fn kills_at_random(kills: u64) {
     assert_eq!(not_ran + maybe_ran + answered, kills * u64::from(NOTES));
     assert!(kills < 50 || (maybe_ran > 0 && answered > 0), "no kill came in the middle");
     until("every descriptor is closed", || before.is_none_or(|before| descriptors() <= before));
-    for path in [path, journal] {
-        let _ = fs::remove_file(path);
-    }
 }
 
 fn main() {
@@ -232,18 +226,18 @@ fn main() {
     {
         return serve(&url, &journal);
     }
-    let url = std::env::var("GIMMAL_KILL_URL").unwrap_or_else(|_| {
-        let name = format!("gimmal-kill-{}.sock", std::process::id());
-        format!("shm://{}", std::env::temp_dir().join(name).display())
-    });
+    // Servers that are killed leave their socket and its lock behind, for the next one to take over.
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let url = std::env::var("GIMMAL_KILL_URL").unwrap_or_else(|_| format!("shm://{}/kill", folder.display()));
     // What librdmacm opens once for the process is open after the first time.
-    kill_in_the_middle(&url);
+    kill_in_the_middle(&url, folder);
     let before = descriptors();
-    kill_in_the_middle(&url);
+    kill_in_the_middle(&url, folder);
     until("every descriptor is closed", || descriptors() <= before);
     if url.starts_with("shm") {
         let kills = std::env::var("GIMMAL_KILLS").map_or(100, |kills| kills.parse().expect("a number"));
-        kills_at_random(kills);
+        kills_at_random(kills, folder);
     }
     println!("1 passed, 0 failed");
 }

@@ -139,6 +139,7 @@ fn main() {
     if let Ok(url) = std::env::var("GIMMAL_RESTART_SERVE") {
         return serve(&url);
     }
-    let own = format!("shm://{}/gimmal-restart-{}", std::env::temp_dir().display(), std::process::id());
+    let folder = tempfile::tempdir().unwrap();
+    let own = format!("shm://{}/restart", folder.path().display());
     restart(&std::env::var("GIMMAL_RESTART_URL").unwrap_or(own));
 }
