@@ -86,8 +86,8 @@ for package in json.load(sys.stdin)["packages"]:
 }
 
 # Locks, and queues that grow, in the files every message passes. Tests at a file's end may use them.
-HOT='engine/src/connection.rs engine/src/io.rs engine/src/message.rs engine/src/table.rs engine/src/holds.rs
-engine/src/worker/turn.rs engine/src/worker/mod.rs engine/src/worker/idle.rs engine/src/worker/inbox.rs engine/src/worker/duty.rs
+HOT='engine/src/connection.rs engine/src/connection/send.rs engine/src/connection/settle.rs engine/src/io.rs engine/src/message.rs
+engine/src/table.rs engine/src/holds.rs engine/src/worker/turn.rs engine/src/worker/receive.rs engine/src/worker/seek.rs engine/src/worker/mod.rs engine/src/worker/idle.rs engine/src/worker/inbox.rs engine/src/worker/duty.rs
 engine/src/proto/*.rs transport/src/frame.rs transport/src/batch.rs transport/src/any/port.rs
 transport/src/shm/port.rs transport/src/shm/live.rs transport/src/shm/look.rs transport/src/shm/park.rs
 transport/src/verbs/port.rs transport/src/verbs/poll.rs transport/src/verbs/rx.rs transport/src/verbs/tx.rs transport/src/verbs/cq.rs

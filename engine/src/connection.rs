@@ -1,23 +1,26 @@
 //! One connection: the pure parts of [`proto`](crate::proto), joined to a port.
 
+mod packed;
+mod send;
+mod settle;
+
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use gimmal_transport::{
-    Bulk, BulkError, Chain, CloseReason, ConnId, Negotiated, Port, Position, Refused, RxBuf, Staged, Tag,
-    Time, Violation,
+    Bulk, BulkError, CloseReason, Negotiated, Port, Position, RxBuf, Tag, Time, Violation,
 };
+
+pub(crate) use packed::Packed;
 
 use crate::{
     config::Config,
-    error::SendError,
     holds::Holds,
     message::Source,
     planted::{self, Bug},
     proto::{
-        Check, Heart, Lane, RxLedger, State, StateEvent, TxWindow,
+        Check, Heart, RxLedger, State, StateEvent, TxWindow,
         bulk::{InPlace, Loans, Pull, Pulls},
         check,
-        ledger::Owed,
         wire::{self, Kind},
     },
     worker::Duty,
@@ -25,19 +28,6 @@ use crate::{
 
 /// From our goodbye to closing without an answer.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Control frames that may wait for room, at most: an answer for each of the 65,536 loans that a peer can have on offer,
-/// and a few. Who makes us owe more reads none of them, and would fill our memory.
-const CONTROL_MAX: usize = (1 << 16) + 64;
-
-/// What a turn still has to do for a connection after it was settled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Settled {
-    /// It wants to be settled again next turn.
-    pub(crate) again: bool,
-    /// The user was refused before and there is room now.
-    pub(crate) writable: bool,
-}
 
 /// The engine's half of a connection.
 #[derive(Debug)]
@@ -62,45 +52,7 @@ pub(crate) struct Connection {
     close_at: Time,
 }
 
-/// What goes along when a connection at rest goes to another worker.
-#[derive(Debug)]
-pub(crate) struct Packed {
-    negotiated: Arc<Negotiated>,
-    window: TxWindow,
-    check: Check,
-    ledger: RxLedger,
-    loans: Loans,
-    count: Option<Arc<()>>,
-}
-
-impl Packed {
-    /// The connection on its new worker.
-    pub(crate) fn unpack(self, config: &Config, duty: &Arc<Duty>, now: Time) -> Connection {
-        let Self { negotiated, window, check, ledger, loans, count } = self;
-        let new = Connection::new(negotiated, Position::default(), config, duty, now);
-        let new = Connection { window, check, loans, count, ..new };
-        if planted::is(Bug::LedgerLeftBehind) { new } else { Connection { ledger, ..new } }
-    }
-}
-
 impl Connection {
-    /// Whether nothing is under way on it but frames.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        self.state == State::Open
-            && self.loans.is_empty()
-            && self.pulls.is_empty()
-            && self.in_place.is_empty()
-            && self.holds.is_empty()
-            && self.control.is_empty()
-            && self.blocked_bytes.is_none()
-    }
-
-    /// What goes along of one at rest.
-    pub(crate) fn pack(self) -> Packed {
-        let Self { negotiated, window, check, ledger, loans, count, .. } = self;
-        Packed { negotiated, window, check, ledger, loans, count }
-    }
-
     /// One that has just opened; its positions begin at `first`.
     pub(crate) fn new(
         negotiated: Arc<Negotiated>,
@@ -149,180 +101,6 @@ impl Connection {
         self.state = state;
         if !state.may_send() {
             self.window.shut();
-        }
-    }
-
-    /// Whether a message with `min_bytes` of payload goes the short way.
-    #[inline]
-    pub(crate) fn is_open(&self, min_bytes: usize) -> bool {
-        self.window.is_open() && min_bytes <= self.window.payload_bytes_max()
-    }
-
-    /// The same where receives are counted.
-    pub(crate) fn has_receives(&self, min_bytes: usize) -> bool {
-        self.window.has_receives() && min_bytes <= self.window.payload_bytes_max()
-    }
-
-    /// Sends a message that `fill` composes, the short way where receives are not counted; as [`Connection::compose`] otherwise.
-    #[inline]
-    pub(crate) fn send_open<P: Port>(
-        &mut self,
-        port: &mut P,
-        conn: ConnId,
-        tag: Tag,
-        fill: impl FnOnce(&mut [u8]) -> Option<usize>,
-    ) -> Result<(), SendError> {
-        let room = self.window.payload_bytes_max();
-        let end = port.compose(conn, room, |payload| {
-            let payload_bytes = fill(&mut payload[..room])?;
-            Some(Staged { payload_bytes, tag, chain: Chain::Begin })
-        });
-        match end {
-            Ok(Some(end)) => {
-                self.window.advanced(end);
-                Ok(())
-            }
-            Ok(None) => Err(self.too_small(room - wire::HEAD_BYTES)),
-            Err(refused) => Err(self.refused(refused)),
-        }
-    }
-
-    /// The same in turn number `turn`, where chains cost receives.
-    #[inline]
-    pub(crate) fn send_counted<P: Port>(
-        &mut self,
-        port: &mut P,
-        conn: ConnId,
-        turn: u64,
-        tag: Tag,
-        fill: impl FnOnce(&mut [u8]) -> Option<usize>,
-    ) -> Result<(), SendError> {
-        self.begin(turn);
-        let room = self.window.payload_bytes_max();
-        if self.compose(port, conn, room, tag, fill)? {
-            Ok(())
-        } else {
-            Err(self.too_small(room - wire::HEAD_BYTES))
-        }
-    }
-
-    /// Room for a frame of at least `min_bytes` of payload, after one look at what was given back since.
-    #[inline]
-    pub(crate) fn admit<P: Port>(
-        &mut self,
-        port: &mut P,
-        conn: ConnId,
-        min_bytes: usize,
-        lane: Lane,
-    ) -> Result<usize, SendError> {
-        if lane == Lane::Data && !self.state.may_send() {
-            return Err(SendError::Closed);
-        }
-        let limit = self.window.payload_bytes_max();
-        if self.window.is_open() && min_bytes <= limit {
-            return Ok(limit);
-        }
-        self.admit_closely(port, conn, min_bytes, lane)
-    }
-
-    fn admit_closely<P: Port>(
-        &mut self,
-        port: &mut P,
-        conn: ConnId,
-        min_bytes: usize,
-        lane: Lane,
-    ) -> Result<usize, SendError> {
-        let (limit, trailer) = (self.payload_bytes_max(), self.check.trailer());
-        if min_bytes > limit {
-            return Err(SendError::TooLarge {
-                bytes: min_bytes - wire::HEAD_BYTES,
-                limit: limit - wire::HEAD_BYTES,
-            });
-        }
-        // A full frame fits: nothing to ask. Less may only be what was known last, so look before offering it.
-        match self.window.room(min_bytes + trailer, lane) {
-            Some(room) if room - trailer >= limit || lane == Lane::Control => Ok(room - trailer),
-            _ => self.admit_late(port, conn, min_bytes, lane),
-        }
-    }
-
-    #[cold]
-    fn admit_late<P: Port>(
-        &mut self,
-        port: &mut P,
-        conn: ConnId,
-        min_bytes: usize,
-        lane: Lane,
-    ) -> Result<usize, SendError> {
-        let trailer = self.check.trailer();
-        if self.refresh(port, conn).is_ok()
-            && let Some(room) = self.window.room(min_bytes + trailer, lane)
-        {
-            return Ok(room - trailer);
-        }
-        if lane == Lane::Data {
-            self.blocked_bytes = Some(min_bytes + trailer);
-        }
-        Err(SendError::Blocked)
-    }
-
-    fn refresh<P: Port>(&mut self, port: &mut P, conn: ConnId) -> Result<(), Violation> {
-        self.window.handle_completed(port.completed(conn));
-        match port.peer_credit(conn) {
-            Some(credit) => self.window.handle_credit(credit),
-            None => Ok(()),
-        }
-    }
-
-    /// The user needed more than the `offered` body bytes.
-    pub(crate) fn too_small(&mut self, offered: usize) -> SendError {
-        let limit = self.body_bytes_max();
-        if offered >= limit {
-            return SendError::TooLarge { bytes: offered + 1, limit };
-        }
-        let wanted = offered + wire::HEAD_BYTES + 1 + self.check.trailer();
-        self.blocked_bytes = Some(wanted.min(self.window.payload_bytes_max()));
-        SendError::Blocked
-    }
-
-    pub(crate) fn refused(&mut self, refused: Refused) -> SendError {
-        match refused {
-            Refused::TooLarge { bytes, limit } => SendError::TooLarge { bytes, limit },
-            Refused::NoReads => SendError::NoBulk,
-            Refused::Closed => SendError::Closed,
-            Refused::Full => {
-                self.blocked_bytes.get_or_insert(0);
-                SendError::Blocked
-            }
-        }
-    }
-
-    /// Sends a frame that `fill` composes in `room` bytes, which were admitted, and says the length of. `false` when it
-    /// did not want to after all.
-    #[inline]
-    pub(crate) fn compose<P: Port>(
-        &mut self,
-        port: &mut P,
-        conn: ConnId,
-        room: usize,
-        tag: Tag,
-        fill: impl FnOnce(&mut [u8]) -> Option<usize>,
-    ) -> Result<bool, SendError> {
-        let Self { window, check, .. } = self;
-        let trailer = check.trailer();
-        let end = port.compose(conn, room + trailer, |payload| {
-            let payload_bytes = fill(&mut payload[..room])? + trailer;
-            let tag = check.stamp(tag, payload, payload_bytes);
-            Some(Staged { payload_bytes, tag, chain: window.chain(payload_bytes) })
-        });
-        match end {
-            Ok(Some(end)) => {
-                window.committed(end);
-                check.committed();
-                Ok(true)
-            }
-            Ok(None) => Ok(false),
-            Err(refused) => Err(self.refused(refused)),
         }
     }
 
@@ -470,112 +248,5 @@ impl Connection {
             (State::Draining | State::Closed, CloseReason::PeerGone { .. }) => CloseReason::Local,
             _ => seen,
         }
-    }
-
-    /// Before the flush of a turn: returns credit, sends control frames, finds out whether there is room again.
-    #[inline]
-    pub(crate) fn settle<P: Port>(&mut self, port: &mut P, conn: ConnId, now: Time, turn: u64) -> Settled {
-        self.begin(turn);
-        if !self.holds.is_empty() {
-            self.holds.settle(&mut self.ledger, port, conn);
-        }
-        let told = self.settle_credit(port, conn) && !self.holds.is_waited_for();
-        // Messages came and went, nothing else: between them and the flush there is no time to lose.
-        if told
-            && self.control.is_empty()
-            && self.blocked_bytes.is_none()
-            && self.in_place.is_empty()
-            && self.close_at == Time::NEVER
-        {
-            return Settled::default();
-        }
-        self.settle_rest(port, conn, now, told)
-    }
-
-    fn settle_rest<P: Port>(&mut self, port: &mut P, conn: ConnId, now: Time, told: bool) -> Settled {
-        if now >= self.close_at {
-            port.close(conn, self.ending().unwrap_or(CloseReason::Local), now);
-            self.close_at = Time::NEVER;
-            return Settled::default();
-        }
-        while let Some(loan_id) = self.in_place.poll_released() {
-            self.bulk_done(loan_id);
-        }
-        while let Some(&(kind, value)) = self.control.front() {
-            if !self.send_control(port, conn, kind, value, 0) {
-                break;
-            }
-            self.control.pop_front();
-        }
-        if self.control.len() > CONTROL_MAX {
-            port.close(conn, Violation::Malformed { what: "number of bulk offers" }.into(), now);
-            self.control.clear();
-        }
-        let writable = self.settle_blocked(port, conn, now);
-        let again =
-            !told || !self.control.is_empty() || self.blocked_bytes.is_some() || !self.in_place.is_empty();
-        Settled { again: again || self.close_at != Time::NEVER, writable }
-    }
-
-    /// Returns whether nothing urgent is left untold.
-    #[inline]
-    fn settle_credit<P: Port>(&mut self, port: &mut P, conn: ConnId) -> bool {
-        if self.ledger.counts_arrivals() {
-            self.ledger.handle_posted(port.arrivals(conn));
-        }
-        let owed = self.ledger.owed();
-        let told = owed == Owed::Little || self.settle_owed(port, conn, owed);
-        told && !self.ledger.is_fresh()
-    }
-
-    fn settle_owed<P: Port>(&mut self, port: &mut P, conn: ConnId, owed: Owed) -> bool {
-        if self.negotiated.credit_words {
-            port.return_credit(conn, self.ledger.poll_credit());
-            return true;
-        }
-        let riding = owed == Owed::Ride
-            && self.window.chain(wire::CONTROL_BYTES + self.check.trailer()) == Chain::Extend;
-        if (owed < Owed::Now || planted::is(Bug::CreditOnlyRides)) && !riding {
-            return true;
-        }
-        if self.admit(port, conn, wire::CONTROL_BYTES, Lane::Control).is_err() {
-            return riding;
-        }
-        let credit = self.ledger.poll_credit();
-        self.send_control(port, conn, Kind::Credit, credit.bytes.0, credit.arrivals)
-    }
-
-    fn settle_blocked<P: Port>(&mut self, port: &mut P, conn: ConnId, now: Time) -> bool {
-        let Some(wanted) = self.blocked_bytes else {
-            return false;
-        };
-        if let Err(violation) = self.refresh(port, conn) {
-            port.close(conn, violation.into(), now);
-            self.blocked_bytes = None;
-            return false;
-        }
-        let writable = self.window.room(wanted, Lane::Data).is_some() && !planted::is(Bug::RoomNotTold);
-        if writable {
-            self.blocked_bytes = None;
-        }
-        writable
-    }
-
-    fn send_control<P: Port>(
-        &mut self,
-        port: &mut P,
-        conn: ConnId,
-        kind: Kind,
-        first: u64,
-        second: u64,
-    ) -> bool {
-        if self.admit(port, conn, wire::CONTROL_BYTES, Lane::Control).is_err() {
-            return false;
-        }
-        let sent = self.compose(port, conn, wire::CONTROL_BYTES, kind.tag(), |payload| {
-            payload.copy_from_slice(&wire::control(first, second));
-            Some(wire::CONTROL_BYTES)
-        });
-        sent.is_ok()
     }
 }

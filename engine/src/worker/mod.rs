@@ -16,6 +16,8 @@ mod hand_over;
 pub mod handle;
 pub mod idle;
 pub mod inbox;
+mod receive;
+mod seek;
 pub mod thread;
 mod turn;
 

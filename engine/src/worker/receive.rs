@@ -1,0 +1,273 @@
+//! What arrived is handed out: runs, which lie open and are accounted for at once, and frames that a poll brought.
+
+use gimmal_transport::{
+    Bulk, BulkError, CloseReason, ConnId, Lent, Port, Run, RxFrame, Tag, Time, Violation,
+};
+
+use super::Worker;
+use crate::{
+    app::{App, Pick},
+    connection::Connection,
+    io::Io,
+    message::{Head, Message, RemoteBulk, Source},
+    proto::{
+        StateEvent, check,
+        wire::{self, Frame},
+    },
+    table::ConnTable,
+};
+
+/// A frame that is a message and nothing else, as nearly all are.
+#[inline]
+pub(super) fn plain<'a>(conn: ConnId, frame: &'a Lent<'a>) -> Option<Message<'a>> {
+    let (kind, aux, body) = wire::plain(frame.tag(), frame.payload())?;
+    Some(Message { head: Head { kind, aux }, body, bulk: None, source: Source::Run(conn, frame) })
+}
+
+impl<P: Port, A: App> Worker<P, A> {
+    /// Hands out what lies open on one connection, unless `pick` takes it, and accounts for all of it at once.
+    #[inline(always)]
+    pub(super) fn receive_run<Q: Port>(
+        port: &mut Q,
+        (app, conns): (&mut A, &mut ConnTable<Connection>),
+        mut run: Run,
+        now: Time,
+        pick: &mut impl Pick<A>,
+    ) -> usize {
+        let (conn, mut outcome) = (run.conn(), Ok(()));
+        let mut io = Io { port, conns, now };
+        io.conns.cut = false;
+        if Q::COUNTS_RECEIVES && !run.is_in_ring() {
+            outcome = Self::receive_numbered(app, &mut io, &mut run, pick);
+        }
+        while !io.conns.cut
+            && let Some(frame) = run.next_frame()
+        {
+            if let Some(message) = plain(conn, &frame) {
+                Self::hand_out(app, &mut io, conn, message, pick);
+            } else {
+                outcome = Self::other_of_run(app, &mut io, conn, &frame, pick);
+            }
+        }
+        Self::end_run(port, conns, &run, outcome, now);
+        run.taken() as usize
+    }
+
+    /// Hands out a message, unless `pick` takes it. Whether it did.
+    #[inline(always)]
+    pub(super) fn hand_out<Q: Port>(
+        app: &mut A,
+        io: &mut Io<'_, Q>,
+        conn: ConnId,
+        message: Message<'_>,
+        pick: &mut impl Pick<A>,
+    ) -> bool {
+        let picked = pick.pick(app, io, conn, &message);
+        if !picked {
+            app.message(io, conn, message);
+        }
+        picked
+    }
+
+    /// Hands out all of a run whose frames have numbers, which none may be taken without a look at.
+    #[inline]
+    fn receive_numbered<Q: Port>(
+        app: &mut A,
+        io: &mut Io<'_, Q>,
+        run: &mut Run,
+        pick: &mut impl Pick<A>,
+    ) -> Result<(), Violation> {
+        let conn = run.conn();
+        let mut outcome = Ok(());
+        while !io.conns.cut
+            && let Some(frame) = run.next_frame()
+        {
+            let is_next = |conns: &mut ConnTable<Connection>| {
+                conns.peek(conn).is_some_and(|connection| connection.check.is_next(frame.tag()))
+            };
+            match plain(conn, &frame) {
+                Some(message) if is_next(io.conns) => {
+                    Self::hand_out(app, io, conn, message, pick);
+                }
+                _ => outcome = Self::other_of_run(app, io, conn, &frame, pick),
+            }
+        }
+        outcome
+    }
+
+    #[inline(always)]
+    pub(super) fn end_run<Q: Port>(
+        port: &mut Q,
+        conns: &mut ConnTable<Connection>,
+        run: &Run,
+        outcome: Result<(), Violation>,
+        now: Time,
+    ) {
+        let conn = run.conn();
+        // The answers first: those who wait for them need not wait for our accounts.
+        port.publish();
+        let turn = conns.turn;
+        // The application has seen the frames: what this frees is given back by the turn's settling.
+        let owes = match conns.peek(conn) {
+            Some(connection) => {
+                let owes = outcome.and_then(|()| connection.read(run.end(), turn));
+                // Credit that is owed rides along with the answers.
+                if owes == Ok(false) && port.flush_answer(conn) {
+                    connection.left();
+                }
+                owes
+            }
+            None => outcome.map(|()| false),
+        };
+        if owes == Ok(true) {
+            conns.touch(conn);
+        }
+        port.end_run(run);
+        if let Err(violation) = owes {
+            port.close(conn, violation.into(), now);
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn other_of_run<Q: Port>(
+        app: &mut A,
+        io: &mut Io<'_, Q>,
+        conn: ConnId,
+        frame: &Lent<'_>,
+        pick: &mut impl Pick<A>,
+    ) -> Result<(), Violation> {
+        io.conns.accounted = true;
+        let accounted = io.conns.peek(conn).map_or(Ok(()), |conn| {
+            conn.check.arrived(frame.tag())?;
+            conn.ledger.handle_run(frame.end())
+        });
+        let (framed, source) = ((frame.tag(), frame.payload()), Source::Run(conn, frame));
+        let outcome = accounted.and_then(|()| Self::other(app, io, framed, source, pick));
+        io.conns.cut |= outcome.is_err();
+        outcome
+    }
+
+    /// A frame that a poll brought.
+    pub(super) fn receive(&mut self, conn: ConnId, frame: RxFrame, now: Time, pick: &mut impl Pick<A>) {
+        let outcome = self.dispatch(conn, &frame, now, pick);
+        if frame.is_held() {
+            self.keep(conn, frame);
+        } else {
+            self.port.release(conn, frame);
+        }
+        if let Err(violation) = outcome {
+            if let Some(connection) = self.conns.peek(conn) {
+                connection.check.broke(violation);
+            }
+            self.port.close(conn, violation.into(), now);
+        }
+    }
+
+    #[cold]
+    fn keep(&mut self, conn: ConnId, frame: RxFrame) {
+        if let Some(connection) = self.conns.peek(conn) {
+            connection.holds.keep(frame);
+        }
+    }
+
+    fn dispatch(
+        &mut self,
+        conn: ConnId,
+        frame: &RxFrame,
+        now: Time,
+        pick: &mut impl Pick<A>,
+    ) -> Result<(), Violation> {
+        let Self { port, app, conns, .. } = self;
+        let turn = conns.turn;
+        let Some(connection) = conns.peek(conn) else {
+            return Ok(());
+        };
+        // What it frees is given back by the turn's settling: the application has seen it by then, and said if it holds it.
+        if connection.arrived(frame.tag(), frame.end(), turn)? {
+            conns.touch(conn);
+        }
+        let mut io = Io { port, conns, now };
+        Self::other(app, &mut io, (frame.tag(), frame), Source::Frame(conn, frame), pick)
+    }
+
+    /// A frame of any kind.
+    fn other<Q: Port>(
+        app: &mut A,
+        io: &mut Io<'_, Q>,
+        (tag, payload): (Tag, &[u8]),
+        source: Source<'_>,
+        pick: &mut impl Pick<A>,
+    ) -> Result<(), Violation> {
+        let conn = source.conn();
+        let (tag, payload) =
+            if check::is_sealed(tag) { check::unseal(tag, payload)? } else { (tag, payload) };
+        match Frame::parse(tag, payload)? {
+            Frame::Message { kind, aux, bulk, body } => {
+                let may_pull = bulk.is_some();
+                let bulk = bulk.map(|(id, sum, offer)| RemoteBulk { id, sum, offer });
+                let message = Message { head: Head { kind, aux }, body, bulk, source };
+                if may_pull || !pick.pick(app, io, conn, &message) {
+                    app.message(io, conn, message);
+                }
+                // What needed no device is there: its answer leaves with this turn's.
+                while may_pull && let Some((slot, result)) = io.port.next_pulled(conn) {
+                    Self::pulled(app, io, conn, slot, result)?;
+                }
+                Ok(())
+            }
+            control => Self::control(app, io, conn, control),
+        }
+    }
+
+    fn control<Q: Port>(
+        app: &mut A,
+        io: &mut Io<'_, Q>,
+        conn: ConnId,
+        frame: Frame<'_>,
+    ) -> Result<(), Violation> {
+        let Some(connection) = io.conns.touch(conn) else {
+            return Ok(());
+        };
+        connection.heart.handle_heard(io.now, connection.ledger.mark());
+        match frame {
+            Frame::Message { .. } => {}
+            Frame::Credit(credit) => connection.handle_credit(credit)?,
+            Frame::BulkDone(id) => {
+                // An id that is not on offer is a late or doubled answer: harmless, the generation told.
+                if let Some((loan, aux)) = connection.loans.done(id) {
+                    drop(loan);
+                    app.loan_done(io, conn, aux);
+                }
+            }
+            Frame::Goodbye => connection.hear_goodbye(io.now)?,
+            Frame::GoodbyeAck => {
+                let violation = Violation::Malformed { what: "goodbye answer" };
+                connection.set_state(connection.state().on(StateEvent::AckHeard).ok_or(violation)?);
+                io.abort(conn, CloseReason::Local);
+            }
+            Frame::Ping(token) => connection.pong(token),
+            Frame::Pong(_) => {}
+        }
+        Ok(())
+    }
+
+    /// A pull ended.
+    pub(super) fn pulled<Q: Port>(
+        app: &mut A,
+        io: &mut Io<'_, Q>,
+        conn: ConnId,
+        slot: u64,
+        result: Result<Bulk, BulkError>,
+    ) -> Result<(), Violation> {
+        let Some(connection) = io.conns.touch(conn) else { return Ok(()) };
+        let Some(pull) = connection.pulls.take(slot) else { return Ok(()) };
+        let result = connection.checked(&pull, result);
+        connection.pulled(pull.loan_id, result.as_ref().ok().and_then(Bulk::release));
+        let outcome = match result {
+            Err(BulkError::Offer(violation @ Violation::Checksum { .. })) => Err(violation),
+            _ => Ok(()),
+        };
+        app.pulled(io, conn, pull.token, result);
+        outcome
+    }
+}

@@ -1,0 +1,109 @@
+//! One frame at a time, for who waits for one message; see [`Inline::seek`](crate::Inline::seek).
+
+use gimmal_transport::{Port, Run, Time, Violation};
+
+use super::{Worker, receive::plain};
+use crate::{
+    app::{App, Nothing, Pick},
+    connection::Connection,
+    io::Io,
+    planted::{self, Bug},
+    table::ConnTable,
+};
+
+impl<P: Port, A: App> Worker<P, A> {
+    /// Hands out one of the frames that lie open, unless `pick` takes it. `None`: there is none. What a turn does beside that
+    /// comes with the next one, and so do the accounts of a run that was not sought to its end.
+    #[inline(always)]
+    pub(crate) fn seek(&mut self, now: Time, pick: &mut impl Pick<A>) -> Option<bool> {
+        let Self { port, app, conns, sought, unsent, beats, batch_limit, .. } = self;
+        let sought = directly!(port => Self::seek_on(port, (app, conns), sought, *batch_limit, now, pick));
+        if sought.is_some() {
+            *unsent = true;
+            beats.worked();
+        }
+        sought
+    }
+
+    #[inline(always)]
+    fn seek_on<Q: Port>(
+        port: &mut Q,
+        (app, conns): (&mut A, &mut ConnTable<Connection>),
+        sought: &mut Option<Run>,
+        limit: usize,
+        now: Time,
+        pick: &mut impl Pick<A>,
+    ) -> Option<bool> {
+        let mut rounds = 0;
+        loop {
+            if std::mem::take(&mut conns.cut) {
+                Self::end_sought(port, conns, sought, Ok(()), now);
+            }
+            let Some(run) = sought else {
+                *sought = port.next_run(limit);
+                // None of those may be taken without a look at its number.
+                if Q::COUNTS_RECEIVES && sought.as_ref().is_some_and(|run| !run.is_in_ring()) {
+                    Self::receive_sought_on(port, (app, conns), sought, now, &mut Nothing);
+                    return Some(false);
+                }
+                // Nothing may mean that everybody was asked since the last time.
+                if sought.is_none() && std::mem::replace(&mut rounds, 1) == 1 {
+                    return None;
+                }
+                continue;
+            };
+            let conn = run.conn();
+            let Some(frame) = run.next_frame() else {
+                Self::end_sought(port, conns, sought, Ok(()), now);
+                continue;
+            };
+            let mut io = Io { port, conns, now };
+            let Some(message) = plain(conn, &frame) else {
+                let outcome = Self::other_of_run(app, &mut io, conn, &frame, &mut Nothing);
+                if outcome.is_err() {
+                    Self::end_sought(port, conns, sought, outcome, now);
+                }
+                return Some(false);
+            };
+            return Some(Self::hand_out(app, &mut io, conn, message, pick));
+        }
+    }
+
+    /// The rest of a run of which some frames were sought out.
+    #[cold]
+    pub(super) fn receive_sought(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
+        let Self { port, app, conns, sought, .. } = self;
+        if std::mem::take(&mut conns.cut) {
+            Self::end_sought(port, conns, sought, Ok(()), now);
+        }
+        Self::receive_sought_on(port, (app, conns), sought, now, pick)
+    }
+
+    #[cold]
+    fn receive_sought_on<Q: Port>(
+        port: &mut Q,
+        (app, conns): (&mut A, &mut ConnTable<Connection>),
+        sought: &mut Option<Run>,
+        now: Time,
+        pick: &mut impl Pick<A>,
+    ) -> usize {
+        match sought.take() {
+            Some(run) if !planted::is(Bug::SoughtRunForgotten) => {
+                Self::receive_run(port, (app, conns), run, now, pick)
+            }
+            _ => 0,
+        }
+    }
+
+    pub(super) fn end_sought<Q: Port>(
+        port: &mut Q,
+        conns: &mut ConnTable<Connection>,
+        sought: &mut Option<Run>,
+        outcome: Result<(), Violation>,
+        now: Time,
+    ) {
+        if let Some(run) = sought.take() {
+            Self::end_run(port, conns, &run, outcome, now);
+        }
+    }
+}
