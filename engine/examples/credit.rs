@@ -3,7 +3,8 @@
 //! With credit they stay where they were; with `--no-credit` they move (or the connection breaks, where there is no
 //! RNR), which shows that the first result means something. Exit code 0 when what was asked for is what was seen.
 //!
-//! `credit --address rdma://10.0.0.1:7500 [--no-credit] [--shared] [--count 20000]`; `--shared`: with shared receives
+//! `credit --address rdma://10.0.0.1:7500 [--no-credit] [--shared] [--count 20000]`; `--shared`: with shared receives, of which
+//! the connection must have given up all but its guarantee a second later
 
 #![forbid(unsafe_code)]
 
@@ -16,13 +17,15 @@ use std::{
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, SendError,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, ListenOptions, Listener as _,
-        Negotiated, Port, PortConfig, Provider, Receives, any::Any,
+        Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Gate as _, ListenOptions,
+        Listener as _, Negotiated, Port, PortConfig, Provider, Receives, any::Any,
     },
 };
 
 const ARRIVALS: u16 = 16;
 const WINDOW: u64 = 4 * ARRIVALS as u64;
+/// An idle connection gives up what is not guaranteed within a quarter of it.
+const HEARTBEAT_MS: u32 = 1000;
 
 /// Echoes; what does not fit waits in a bounded list.
 #[derive(Debug, Default)]
@@ -81,8 +84,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let receives =
         if args.iter().any(|arg| arg == "--shared") { Receives::Shared } else { Receives::default() };
     let connect = ConnectOptions { receives, ..ConnectOptions::default() };
-    let plan = Config { port, connect, idle: Idle::Event, enforce_credit: credit, ..Config::default() }
-        .validate()?;
+    let config = Config { port, connect, idle: Idle::Event, heartbeat_ms: HEARTBEAT_MS, ..Config::default() };
+    let plan = Config { enforce_credit: credit, ..config }.validate()?;
 
     let provider = Any::new();
     let listener = provider.listen(&address, &ListenOptions { receives, ..ListenOptions::default() })?;
@@ -101,7 +104,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         server.close(Duration::from_secs(1));
     });
-    let _acceptor = Acceptor::spawn(listener, vec![receiver.recv()?])?;
+    let handle = receiver.recv()?;
+    let _acceptor = Acceptor::spawn(listener, vec![handle.clone()])?;
+    // Receives that are nobody's guarantee, and those of them that are promised to nobody.
+    let common =
+        || handle.gate().shared_receives().first().map_or((0, 0), |state| (state.common, state.common_free));
+    let mut least = u32::MAX;
 
     let mut client = Inline::new(&provider, &plan, Echo { is_client: true, ..Echo::default() })?;
     let (conn, negotiated) = client.connect(&at)?;
@@ -118,13 +126,24 @@ fn main() -> Result<(), Box<dyn Error>> {
             sent += 1;
         }
         client.idle(Duration::from_millis(5));
+        least = least.min(common().1);
         let moved = rnr(&negotiated.device) > before;
         if started.elapsed() > Duration::from_secs(240) || (!credit && moved) {
             break;
         }
     }
     let after = rnr(&negotiated.device);
+    let idle = Instant::now();
+    while receives == Receives::Shared && idle.elapsed() < Duration::from_millis(HEARTBEAT_MS.into()) {
+        client.idle(Duration::from_millis(5));
+    }
+    let (all, free) = common();
     let _ = stop.send(());
+    if receives == Receives::Shared {
+        println!(
+            "shared receives: {all} in common, {least} left at the least, {free} after a second without messages"
+        );
+    }
     println!(
         "{}: credit {}, {} echoes of {count} in {:.1} s, window {WINDOW}, receives {}, RNR {before:?} -> {after:?}, closed: {:?}",
         negotiated.device,
@@ -141,5 +160,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     drop(client);
     let _ = server.join();
+    if receives == Receives::Shared && (least >= all || free + 2 < all) {
+        return Err("an idle connection keeps what others could use".into());
+    }
     if fine { Ok(()) } else { Err("that is not what credit promises".into()) }
 }

@@ -193,6 +193,15 @@ impl Connection {
         }
     }
 
+    /// Receives that an idle connection has beyond its guarantee are the peer's again. Whether it has to be told.
+    pub(crate) fn give_up_unused(&mut self) -> bool {
+        let unused = self.window.poll_unused();
+        if let Some(unused) = unused {
+            self.control.push_back((Kind::Unused, unused));
+        }
+        unused.is_some()
+    }
+
     /// Asks the peer for a sign of life.
     pub(crate) fn ping(&mut self, now: Time) {
         self.control.push_back((Kind::Ping, now.0));

@@ -42,6 +42,8 @@ pub(crate) enum Bug {
     LeftAnswerGrows,
     /// What is left of a run of which some was sought out is forgotten.
     SoughtRunForgotten,
+    /// Receives that were given up are used all the same.
+    UnusedUsed,
     /// What a connection owes its peer stays behind when it is handed over.
     LedgerLeftBehind,
     /// Time in which we were away counts as the peer's silence.

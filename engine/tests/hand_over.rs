@@ -89,7 +89,7 @@ impl App for Echo {
 
 fn plan(workers: usize, idle: Idle) -> Plan {
     let port = PortConfig { ring_bytes: 16 << 10, ..PortConfig::default() };
-    Config { workers, idle, port, inbox: 4, ..Config::default() }.validate().unwrap()
+    Config { workers, idle, port, ..Config::default() }.validate().unwrap()
 }
 
 fn address(name: &str) -> Address {

@@ -7,7 +7,7 @@
 
 mod support;
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 use gimmal_engine::transport::{
     CloseReason, Time,
@@ -66,6 +66,37 @@ fn i3_i5_i8_all_traffic_returns_on_every_medium() {
         }
     }
     assert!(picked > 0, "nobody was ever looked for");
+}
+
+/// R51: a busy connection is granted more of the receives that all share; when it is idle it says that it will not use them.
+#[test]
+fn r51_who_is_idle_gives_up_what_is_shared() {
+    let mut granted = 0;
+    for seed in 0..seeds() {
+        let traffic = Traffic { messages: 300, bytes_max: 3000, bulk_every: 0 };
+        let mut pair = Pair::with_heartbeats(config(seed, SimDevice::shared_receives()), traffic, [80, 80]);
+        // What arrives is not taken at once, so more is granted.
+        pair.server_every = 20;
+        let least = Cell::new(u32::MAX);
+        let look = |pair: &Pair| least.set(least.get().min(pair.common().1));
+        pair.run_until(Time(1_000_000_000), |pair| {
+            look(pair);
+            pair.client().is_finished()
+        });
+        assert_eq!(pair.client().echoed, 300, "seed {seed}: {:?}", pair.client().closed);
+        let (common, _) = pair.common();
+        granted += u64::from(common - least.get());
+        let idle_until = Time(pair.now().0 + 60_000_000);
+        pair.run_until(idle_until, |_| false);
+        // But for what it was not worth telling the client of.
+        assert!(pair.common().1 + 2 >= common, "seed {seed}: {:?}", pair.common());
+        // And it is had again.
+        pair.more(300);
+        pair.run_until(Time(idle_until.0 + 1_000_000_000), |pair| pair.client().is_finished());
+        assert_eq!(pair.client().echoed, 600, "seed {seed}: {:?}", pair.client().closed);
+        pair.assert_clean(&format!("seed {seed}"));
+    }
+    assert!(granted > 4 * seeds(), "hardly anything beyond the guarantee was granted: {granted}");
 }
 
 /// The server's connection goes from one worker to another whenever it is at rest, seldom or after nearly every message.

@@ -20,7 +20,7 @@ pub(crate) const REJECT_LEN: u8 = 16;
 /// Receives that data and control need between them.
 const ARRIVALS_MIN: u16 = 4;
 /// The protocol version of this build.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 const MAGIC: [u8; 4] = *b"gmml";
 
 /// Private data on connect, with IP addressing (`rdma_connect(3)`).

@@ -25,7 +25,7 @@ use std::{fmt::Debug, os::fd::BorrowedFd, sync::Arc, time::Duration};
 use crate::{
     AcceptError, AccessError, Address, Batch, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions,
     Credit, Hello, ListenError, ListenOptions, LoanError, PortConfig, PortCounters, PortError, Position,
-    Refusal, Refused, RejectReason, SharedState, Tag, Time,
+    Refusal, Refused, RejectReason, SharedState, Tag, Time, Violation,
     mem::{
         Bulk, Exposed, Loan, MemoryNode, Offer, OneSided, PoolMemory, Remote, Run, RxFrame, UserBytes,
         UserMemory,
@@ -303,6 +303,16 @@ pub trait Port: Debug {
 
     /// Receives posted for `conn` since it opened, those before the accept included.
     fn arrivals(&self, conn: ConnId) -> u64;
+
+    /// The peer of `conn` will not use `receives`, of all that it was granted since it opened: they are for the other connections that
+    /// share them.
+    ///
+    /// # Errors
+    /// [`Violation::Malformed`]: they are not shared, or it was never granted as many beyond its guarantee.
+    fn take_back(&mut self, conn: ConnId, receives: u64) -> Result<(), Violation> {
+        let _ = (conn, receives);
+        Err(Violation::Malformed { what: "unused receives where none are shared" })
+    }
 
     /// Gives a frame back (clause 4). The engine counts ring bytes; the port posts receives again.
     fn release(&mut self, conn: ConnId, frame: RxFrame);

@@ -4,7 +4,8 @@
 //!  used ─────────────────► granted              granted and unused receives are posted, whoever uses theirs first
 //!    └ in use ─► released     └ grows with each slot that comes back, by one more when all data receives were in use
 //! ```
-//! Granted receives can't be taken back, so a share shrinks by not granting again what came back.
+//! Granted receives can't be taken back, so a share shrinks by not granting again what came back, and by what its idle peer says that it
+//! will not use.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
@@ -72,6 +73,8 @@ impl Common {
 pub(crate) struct Share {
     granted: u64,
     used: u64,
+    /// Of those granted, what the peer will not use.
+    unused: u64,
     /// Slots of chains that are not posted again yet.
     out: u32,
     extra: u32,
@@ -81,7 +84,7 @@ pub(crate) struct Share {
 impl Share {
     /// Of a connection that was granted `arrivals`, control's included, and may have `extra_max` more.
     pub(crate) fn new(arrivals: u32, extra_max: u32) -> Self {
-        Self { granted: arrivals.into(), used: 0, out: 0, extra: 0, extra_max }
+        Self { granted: arrivals.into(), used: 0, unused: 0, out: 0, extra: 0, extra_max }
     }
 
     pub(crate) fn granted(&self) -> u64 {
@@ -94,12 +97,12 @@ impl Share {
     /// The peer was not granted it.
     pub(crate) fn arrived(&mut self, common: &Common) -> Result<(), Violation> {
         self.used += 1;
-        if self.used > self.granted {
+        if self.used + self.unused > self.granted {
             return Err(Violation::Malformed { what: "number of chains: more than receives were granted" });
         }
         self.out += 1;
         // Only a peer that has none left for data is held up by how few there are.
-        let is_short = self.granted - self.used <= CONTROL_RECEIVES.into();
+        let is_short = self.granted - self.unused - self.used <= CONTROL_RECEIVES.into();
         if is_short && self.extra < self.extra_max && common.take() {
             self.extra += 1;
             self.granted += 1;
@@ -116,6 +119,20 @@ impl Share {
         } else {
             self.granted += 1;
         }
+    }
+
+    /// The peer will not use `unused`, of all that was granted: how many of these are new, and everybody's again.
+    ///
+    /// # Errors
+    /// It has not as many beyond its guarantee.
+    pub(crate) fn take_back(&mut self, unused: u64, common: &Common) -> Result<u32, Violation> {
+        let new = unused.checked_sub(self.unused).and_then(|new| u32::try_from(new).ok());
+        let new = new.filter(|new| *new <= self.extra && self.used + unused <= self.granted);
+        let new = new.ok_or(Violation::Malformed { what: "number of unused receives" })?;
+        self.extra -= new;
+        self.unused = unused;
+        common.give(new);
+        Ok(new)
     }
 
     /// The connection is gone, and its queue pair. What is still out comes back to all.
@@ -172,6 +189,35 @@ mod tests {
         }
         assert!(busy.extra < extra);
         assert!(busy.granted - busy.used >= 4, "the guarantee is whole again");
+    }
+
+    #[test]
+    fn what_is_not_used_is_everybodys_again() {
+        let common = Common::of(64);
+        let mut share = Share::new(4, 12);
+        for _ in 0..8 {
+            share.arrived(&common).unwrap();
+        }
+        for _ in 0..8 {
+            share.came_back(&common);
+        }
+        let extra = share.extra;
+        assert!(extra > 0 && share.granted - share.used == 4 + u64::from(extra));
+        assert!(share.take_back(u64::from(extra) + 1, &common).is_err(), "the guarantee stays");
+        assert_eq!(share.take_back(1, &common).unwrap(), 1);
+        assert!(share.take_back(0, &common).is_err(), "since the start, so never fewer");
+        assert_eq!(share.take_back(extra.into(), &common).unwrap(), extra - 1);
+        assert_eq!((share.extra, common.free()), (0, 64));
+        // What was given up is not there any more; more is granted as before.
+        for _ in 0..4 {
+            share.arrived(&common).unwrap();
+        }
+        assert!(share.extra > 0 && share.granted - share.unused - share.used >= 2);
+        let left = share.granted - share.unused - share.used;
+        for _ in 0..left {
+            share.used += 1;
+        }
+        assert!(share.used + share.unused == share.granted && share.arrived(&Common::of(0)).is_err());
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //! ```text
 //!   ring bytes at the peer    head ≤ credit.bytes + ring     given back over a contiguous run
 //!   ring bytes at our end     head ≤ completed + ring        our device has read them
-//!   receives at the peer      used ≤ credit.arrivals         one for each chain
+//!   receives at the peer      used ≤ credit.arrivals - unused   one for each chain
 //! ```
+//! Where the peer's connections share receives, one that is busy is given more than its guarantee. When it is idle again it says
+//! that it will not use them: nobody else can take them back.
 //!
 //! Control frames have slots that data never takes, so that credit can always return: with them neither side can wait
 //! for the other's credit while it owes some.
@@ -40,6 +42,14 @@ pub struct TxWindow {
     completed: Position,
     credit: Credit,
     arrivals_used: u64,
+    /// Receives that the peer was told will not be used.
+    unused: u64,
+    /// Chains may use so many, of all since the start.
+    arrivals_max: u64,
+    /// As many as the connection opened with.
+    guaranteed: u64,
+    /// `arrivals_used` when somebody last asked whether it is idle.
+    stood: u64,
     chain_bytes: u64,
     ring_bytes: u64,
     frame_bytes_max: u64,
@@ -67,6 +77,10 @@ impl TxWindow {
             completed: Position(0),
             credit: Credit { bytes: Position(0), arrivals: negotiated.tx_arrivals.into() },
             arrivals_used: 0,
+            unused: 0,
+            arrivals_max: 0,
+            guaranteed: negotiated.tx_arrivals.into(),
+            stood: 0,
             chain_bytes: 0,
             ring_bytes: negotiated.tx_ring_bytes.into(),
             frame_bytes_max: negotiated.frame_bytes_max.into(),
@@ -93,6 +107,8 @@ impl TxWindow {
 
     /// Credit, or our own device's progress, has changed.
     fn look(&mut self) {
+        let unused = if planted::is(Bug::UnusedUsed) { 0 } else { self.unused };
+        self.arrivals_max = self.credit.arrivals - unused;
         let kept = NEXT_WORD + CONTROL_SPAN + self.frame_bytes_max;
         let open = !self.shut && !self.sealed && self.ring_bytes >= kept;
         let until = if open { self.floor().plus(self.ring_bytes - kept) } else { Position(0) };
@@ -126,7 +142,7 @@ impl TxWindow {
     #[inline]
     #[must_use]
     pub fn has_receives(&self) -> bool {
-        self.head < self.counted_until && self.arrivals_used + CONTROL_ARRIVALS < self.credit.arrivals
+        self.head < self.counted_until && self.arrivals_used + CONTROL_ARRIVALS < self.arrivals_max
     }
 
     /// The largest payload of a frame, bytes.
@@ -163,7 +179,7 @@ impl TxWindow {
         !self.arrivals_count
             || self.unlimited
             || planted::is(Bug::ChainWithoutReceive)
-            || self.arrivals_used + wanted <= self.credit.arrivals
+            || self.arrivals_used + wanted <= self.arrivals_max
     }
 
     /// Whether a frame of `payload_bytes` rides on the open chain; none does where receives are not counted. Whoever commits it also calls
@@ -225,13 +241,26 @@ impl TxWindow {
         if self.ring && !(low..=high).contains(&credit.bytes.0) {
             return Err(Violation::Credit { value: credit.bytes.0, low, high });
         }
-        let (low, high) = (self.credit.arrivals, self.arrivals_used + u64::from(u16::MAX) + 1);
+        let (low, high) = (self.credit.arrivals, self.arrivals_used + self.unused + u64::from(u16::MAX) + 1);
         if self.arrivals_count && !(low..=high).contains(&credit.arrivals) {
             return Err(Violation::Credit { value: credit.arrivals, low, high });
         }
         self.credit = credit;
         self.look();
         Ok(())
+    }
+
+    /// Gives up the receives beyond the guarantee, if none was used since this was last asked: how many that makes since the
+    /// start, for the peer to be told.
+    pub fn poll_unused(&mut self) -> Option<u64> {
+        let is_idle = std::mem::replace(&mut self.stood, self.arrivals_used) == self.arrivals_used;
+        let unused = self.arrivals_max.saturating_sub(self.arrivals_used + self.guaranteed);
+        if !self.arrivals_count || !is_idle || unused == 0 {
+            return None;
+        }
+        self.unused += unused;
+        self.look();
+        Some(self.unused)
     }
 
     /// Whether every byte sent was given back: nothing of ours is unread at the peer.

@@ -5,7 +5,7 @@
 //!  Message     aux u64 │ [ loan id u32 │ sum u32 │ offer 24 ] │ body
 //!  Credit      bytes u64 │ arrivals u64
 //!  BulkDone    loan id u32 │ zero u32
-//!  Goodbye, GoodbyeAck, Ping, Pong     token u64                        (little endian)
+//!  Goodbye, GoodbyeAck, Ping, Pong, Unused     token u64                (little endian)
 //! ```
 
 use gimmal_transport::{Credit, Offer, Position, Tag, Violation, mem::loan::OFFER_BYTES};
@@ -34,6 +34,8 @@ pub enum Kind {
     Ping,
     /// The echo.
     Pong,
+    /// Receives that the peer shares among many, and that this side will not use.
+    Unused,
 }
 
 const BULK_FLAG: u32 = 1 << 8;
@@ -49,6 +51,7 @@ impl Kind {
             Self::GoodbyeAck => 5,
             Self::Ping => 6,
             Self::Pong => 7,
+            Self::Unused => 8,
         }
     }
 
@@ -109,6 +112,8 @@ pub enum Frame<'a> {
     Ping(u64),
     /// See [`Kind`].
     Pong(u64),
+    /// So many since the start.
+    Unused(u64),
 }
 
 /// Kind, aux and body of a message without bulk, which nearly all frames are.
@@ -154,6 +159,7 @@ impl<'a> Frame<'a> {
             5 => Ok(Self::GoodbyeAck),
             6 => Ok(Self::Ping(word(0, "ping")?)),
             7 => Ok(Self::Pong(word(0, "pong")?)),
+            8 => Ok(Self::Unused(word(0, "unused receives")?)),
             _ => Err(malformed("frame kind")),
         }
     }
@@ -199,6 +205,7 @@ mod tests {
         assert_eq!(Frame::parse(Kind::Credit.tag(), &payload), Ok(Frame::Credit(credit)));
         assert_eq!(Frame::parse(Kind::BulkDone.tag(), &payload[..8]), Ok(Frame::BulkDone(7)));
         assert_eq!(Frame::parse(Kind::Ping.tag(), &payload[..8]), Ok(Frame::Ping(7)));
+        assert_eq!(Frame::parse(Kind::Unused.tag(), &payload[..8]), Ok(Frame::Unused(7)));
     }
 
     /// R91: every tag kind with every short payload is a frame or a named violation, never a panic.

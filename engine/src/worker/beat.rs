@@ -77,7 +77,12 @@ impl<P: Port, A: App> Worker<P, A> {
                 continue;
             }
             let beat = connection.heart.poll(now, connection.ledger.mark(), &pace);
+            let unused = connection.give_up_unused();
             due = due.min(connection.heart.due(&pace));
+            if unused {
+                // Touched: what it says leaves before the turn ends.
+                self.conns.touch(conn);
+            }
             match beat {
                 Beat::Fine => {}
                 Beat::Ask => self.ask(conn, now),

@@ -247,6 +247,7 @@ impl<P: Port, A: App> Worker<P, A> {
             }
             Frame::Ping(token) => connection.pong(token),
             Frame::Pong(_) => {}
+            Frame::Unused(receives) => io.port.take_back(conn, receives)?,
         }
         Ok(())
     }

@@ -395,6 +395,12 @@ impl Pair {
         self.other = Some(Inline::new(&self.sim, &plan, node).unwrap());
     }
 
+    /// The client has so many more messages to send.
+    pub(crate) fn more(&mut self, messages: u64) {
+        self.client.app_mut().traffic.messages += messages;
+        self.client.with(|node, io| node.send_more(io));
+    }
+
     /// The client waits for each answer.
     pub(crate) fn one_by_one(&mut self) {
         self.client.app_mut().one_by_one = true;
@@ -422,6 +428,12 @@ impl Pair {
             let conn = side.app().conn.unwrap();
             side.with(|_, io| io.port_counters(conn)).frames_sent
         })
+    }
+
+    /// Receives of the server that its connections share, and those promised to nobody.
+    pub(crate) fn common(&self) -> (u32, u32) {
+        let shared = self.server.handle().gate().shared_receives();
+        (shared[0].common, shared[0].common_free)
     }
 
     pub(crate) fn client(&self) -> &Node {

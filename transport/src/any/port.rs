@@ -28,7 +28,7 @@ use crate::verbs::VerbsPort;
 use crate::{
     AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Exposed, Loan, Offer,
     OneSided, Port, PortConfig, PortCounters, PortError, Position, Provider, Refused, Remote, Run, RxFrame,
-    Staged, Tag, Time, Waker, sync::Doorbell,
+    Staged, Tag, Time, Violation, Waker, sync::Doorbell,
 };
 
 /// The data side of [`Any`]; see [`Port`].
@@ -416,6 +416,10 @@ impl Port for AnyPort {
     #[inline]
     fn arrivals(&self, conn: ConnId) -> u64 {
         route!(self.as_ref, conn, |port, id| port.arrivals(id), else 0)
+    }
+
+    fn take_back(&mut self, conn: ConnId, receives: u64) -> Result<(), Violation> {
+        route!(self.as_mut, conn, |port, id| port.take_back(id, receives), else Ok(()))
     }
 
     #[inline]

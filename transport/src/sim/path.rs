@@ -325,6 +325,19 @@ impl World {
         (rx.posted, rx.arrivals) = (rx.posted + owed, rx.arrivals + owed);
     }
 
+    /// The peer of this end will not use `receives`: nor may it, from now on.
+    pub(super) fn take_back(&mut self, id: u64, side: Side, receives: u64) -> Result<(), Violation> {
+        let Some(conn) = self.conns.get_mut(&id) else { return Ok(()) };
+        let end = &mut conn.ends[side];
+        let port = end.port.and_then(|port| self.ports.get(&port));
+        let (Some(share), Some(port)) = (&mut end.rx.share, port) else {
+            return Err(Violation::Malformed { what: "unused receives where none are shared" });
+        };
+        let new = share.take_back(receives, &port.common)?;
+        end.rx.posted -= u64::from(new);
+        Ok(())
+    }
+
     /// The frame that ends at `to`, or lies in `slot`, was released, with these bytes.
     pub(super) fn release(&mut self, id: u64, side: Side, (to, slot): (Position, u32), bytes: &[u8]) {
         let Some(conn) = self.conns.get_mut(&id) else { return };

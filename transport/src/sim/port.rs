@@ -17,7 +17,7 @@ use super::{
 use crate::{
     AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Exposed, FrameWord, Gate,
     Loan, LoanError, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError, Position,
-    Refused, Remote, Run, RxFrame, Tag, Time, UserBytes, UserMemory, Waker,
+    Refused, Remote, Run, RxFrame, SharedState, Tag, Time, UserBytes, UserMemory, Violation, Waker,
     frame::{FRAME_WORD_BYTES, span},
     mem::{MemoryNode, NotNear, Region, Words, arena::Arena, user_bytes::Copies},
     sync::Doorbell,
@@ -78,6 +78,25 @@ impl Gate for SimGate {
 
     fn user_memory(&self) -> UserMemory {
         self.copies.counters()
+    }
+
+    fn shared_receives(&self) -> Vec<SharedState> {
+        self.shared.with(|world| {
+            let Some(port) = world.ports.get(&self.port).filter(|port| port.common.all() > 0) else {
+                return vec![];
+            };
+            let terms = |(id, side): &(u64, Side)| world.conns.get(id)?.ends[*side].negotiated.as_ref();
+            let reserved = port.conns.values().filter_map(terms).map(|terms| terms.rx_arrivals).sum();
+            vec![SharedState {
+                device: "sim".to_owned(),
+                slot_bytes: port.config.shared.slot_bytes,
+                slots: reserved + port.common.all(),
+                reserved,
+                common: port.common.all(),
+                common_free: port.common.free(),
+                limit_events: 0,
+            }]
+        })
     }
 
     fn memory_node(&self) -> MemoryNode {
@@ -443,6 +462,11 @@ impl Port for SimPort {
     fn arrivals(&self, conn: ConnId) -> u64 {
         let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) else { return 0 };
         self.shared.with(|world| world.conns.get(&id).map_or(0, |conn| conn.ends[side].rx.arrivals))
+    }
+
+    fn take_back(&mut self, conn: ConnId, receives: u64) -> Result<(), Violation> {
+        let Ok((id, side)) = self.open_end(conn) else { return Ok(()) };
+        self.shared.with(|world| world.take_back(id, side, receives))
     }
 
     fn release(&mut self, conn: ConnId, frame: RxFrame) {

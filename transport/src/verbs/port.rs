@@ -372,6 +372,10 @@ impl Port for VerbsPort {
         slot.filter(|open| open.id == conn).map_or(0, |open| open.rx.arrivals())
     }
 
+    fn take_back(&mut self, conn: ConnId, receives: u64) -> Result<(), Violation> {
+        open_in(&mut self.slots, conn).map_or(Ok(()), |open| open.rx.take_back(receives))
+    }
+
     #[inline]
     fn release(&mut self, conn: ConnId, frame: RxFrame) {
         self.reservation = None;

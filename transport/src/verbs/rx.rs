@@ -179,6 +179,13 @@ impl Rx {
         }
     }
 
+    /// The peer will not use `receives`: others may.
+    pub(crate) fn take_back(&mut self, receives: u64) -> Result<(), Violation> {
+        let unshared = Violation::Malformed { what: "unused receives where none are shared" };
+        let sharing = self.sharing.as_mut().ok_or(unshared)?;
+        sharing.share.take_back(receives, &sharing.queue.common).map(|_| ())
+    }
+
     /// The queue pair is gone: what the connection had of the shared receives is given back.
     pub(crate) fn end_sharing(&mut self) -> Option<Arc<SharedQueue>> {
         let sharing = self.sharing.as_mut()?;
