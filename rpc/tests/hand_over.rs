@@ -10,7 +10,7 @@ use std::sync::{
 };
 
 use common::{Fixture, ProbeClient, config, pattern, until};
-use gimmal_rpc::{Client, InlineClient, Server};
+use gimmal_rpc::{Client, Config, InlineClient, Server};
 
 /// Moves of the one connection that can.
 const MOVES: usize = 40;
@@ -25,14 +25,19 @@ struct Stone {
 impl Stone {
     fn drop_on(fixture: &Fixture, hanging: u64) -> Self {
         let before = fixture.server.connections();
-        let client = fixture.client();
+        let client = fixture.client_with(resident());
         let hangs = client.hang();
         until("it hangs", || fixture.hanging() == hanging);
-        let after = fixture.server.connections();
-        let worker = usize::from(after[1] > before[1]);
-        assert_eq!(after[worker], before[worker] + 1);
+        let sum = |loads: &[u64]| loads.iter().sum::<u64>();
+        until("it is counted", || sum(&fixture.server.connections()) == sum(&before) + 1);
+        let worker = usize::from(fixture.server.connections()[1] > before[1]);
         Self { _client: client, _hangs: Box::new(hangs), worker }
     }
+}
+
+/// One that stays where it is when it is asked to come again.
+fn resident() -> Config {
+    Config { reconnect: None, ..config() }
 }
 
 fn two_workers() -> Fixture {
@@ -103,7 +108,7 @@ fn three_on_one(fixture: &Fixture) -> Vec<ProbeClient> {
     let mut clients = [Vec::new(), Vec::new()];
     for total in 1..=6 {
         let before = server.connections();
-        let client = fixture.client();
+        let client = fixture.client_with(resident());
         until("it is counted", || server.connections().iter().sum::<u64>() == total);
         clients[usize::from(server.connections()[1] > before[1])].push(client);
     }

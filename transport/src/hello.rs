@@ -241,7 +241,7 @@ mod tests {
     fn golden_hello() {
         let mut golden = [0; HELLO_BYTES];
         golden[..32].copy_from_slice(&[
-            b'g', b'm', b'm', b'l', 2, 40, 1, 0, 0, 0, 4, 0, 0, 0x40, 0, 0, 64, 0, 16, 15, 0, 0, 0, 0, 8, 7,
+            b'g', b'm', b'm', b'l', 3, 40, 1, 0, 0, 0, 4, 0, 0, 0x40, 0, 0, 64, 0, 16, 15, 0, 0, 0, 0, 8, 7,
             6, 5, 4, 3, 2, 1,
         ]);
         assert_eq!(SAMPLE.encode(), golden);

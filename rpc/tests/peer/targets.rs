@@ -154,7 +154,9 @@ pub fn engine_wire(data: &[u8]) {
             assert_eq!(body.len() + front, payload.len());
         }
         Ok(Frame::Credit(credit)) => assert_eq!(payload[..16], control(credit.bytes.0, credit.arrivals)),
-        Ok(Frame::Ping(token) | Frame::Pong(token)) => assert_eq!(payload[..8], token.to_le_bytes()),
+        Ok(Frame::Ping(token) | Frame::Pong(token) | Frame::Unused(token)) => {
+            assert_eq!(payload[..8], token.to_le_bytes());
+        }
         Ok(_) => assert!((3..=5).contains(&(tag.0 & 0xff))),
         Err(violation) => assert!(violation.to_string().contains("cannot be true")),
     }
