@@ -142,13 +142,21 @@ impl<P: Port, A: App> Runner<P, A> {
     fn pause(&mut self, limit: Duration) -> bool {
         match self.idler.pause(self.now) {
             Pause::Spin => {
-                self.worker.breathe();
+                self.breathe();
                 return true;
             }
             Pause::Yield => std::thread::yield_now(),
             Pause::Sleep => self.sleep(limit),
         }
         false
+    }
+
+    /// Lets whoever shares this core's pipelines go on: as a rule, the one that we wait for. A device takes as long to be asked.
+    #[inline]
+    fn breathe(&self) {
+        if self.idler.may_pause() && !self.worker.port.asks_device() {
+            std::hint::spin_loop();
+        }
     }
 
     /// As [`Runner::run_once`], with one frame at a time, up to the message that `pick` takes. Whether it took one.
@@ -333,7 +341,7 @@ impl<P: Provider, A: App> Inline<P, A> {
     pub fn turn(&mut self) -> usize {
         let work = self.runner.turn();
         if work == 0 {
-            self.runner.worker.breathe();
+            self.runner.breathe();
         }
         work
     }

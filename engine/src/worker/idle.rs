@@ -27,7 +27,7 @@ impl Default for Idle {
 /// What to do before the next turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pause {
-    /// A pause instruction, where the look at what came does not take as long.
+    /// Another look, after a pause instruction if that was not the first few and the look itself does not take as long.
     Spin,
     /// Give the core away if somebody wants it.
     Yield,
@@ -46,6 +46,8 @@ pub(crate) struct Idler {
     has_worked: bool,
 }
 
+/// Empty turns without even a pause: an answer from a neighbouring core comes after a few, and a pause takes as long as several.
+const BARE: u32 = 64;
 /// Empty turns that only pause: the other side's answer is often a few hundred nanoseconds away.
 const SPINS: u32 = 256;
 /// Turns and messages after which the clock is read: well under a microsecond of empty ones, and one full batch.
@@ -100,6 +102,12 @@ impl Idler {
         }
     }
 
+    /// Whether there was nothing for so long that a pause matters little.
+    #[inline]
+    pub(crate) const fn may_pause(&self) -> bool {
+        self.empty_turns > BARE
+    }
+
     /// Whether any turn found something since the clock was read.
     pub(crate) const fn has_worked(&self) -> bool {
         self.has_worked
@@ -134,9 +142,11 @@ mod tests {
         }
         assert_eq!(empty(Time(50_999)), Pause::Yield);
         assert_eq!(empty(Time(51_000)), Pause::Sleep);
+        assert!(idler.may_pause());
         idler.turned(1, Time(90_000));
         idler.turned(0, Time(90_000));
         assert_eq!(idler.pause(Time(90_000)), Pause::Spin);
+        assert!(!idler.may_pause(), "an answer may be a few nanoseconds away");
     }
 
     #[test]

@@ -144,14 +144,6 @@ impl<P: Port, A: App> Worker<P, A> {
         !self.restless && self.inbox.is_empty() && !self.port.has_found()
     }
 
-    /// Lets whoever shares this core's pipelines go on: as a rule, the one that we wait for. A device takes as long to be asked.
-    #[inline]
-    pub(crate) fn breathe(&self) {
-        if !self.port.asks_device() {
-            std::hint::spin_loop();
-        }
-    }
-
     /// There are more handshakes than there may be, and the oldest is late: it makes room.
     fn close_oldest_handshake(&mut self, now: Time) {
         let accepted =

@@ -51,6 +51,9 @@ pub trait Echoes {
 /// Empty looks between two questions whether to go on.
 const LOOKS: u32 = 1 << 7;
 
+/// Looks without a pause, as the engine has them: what comes at once is seen at once.
+const BARE: u32 = 64;
+
 /// Looks with `look` until it finds something; `None` when `go_on`, which is asked now and then, says no.
 #[inline]
 fn wait<T>(mut look: impl FnMut() -> Option<T>, mut go_on: impl FnMut() -> bool) -> Option<T> {
@@ -63,6 +66,8 @@ fn wait<T>(mut look: impl FnMut() -> Option<T>, mut go_on: impl FnMut() -> bool)
         if looks.is_multiple_of(LOOKS) && !go_on() {
             return None;
         }
-        std::hint::spin_loop();
+        if looks > BARE {
+            std::hint::spin_loop();
+        }
     }
 }
