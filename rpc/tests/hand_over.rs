@@ -104,17 +104,9 @@ fn an_inline_client_does_not_notice() {
 
 /// Three clients on the first worker, and none on the second.
 fn three_on_one(fixture: &Fixture) -> Vec<ProbeClient> {
-    let server = &fixture.server;
-    let mut clients = [Vec::new(), Vec::new()];
-    for total in 1..=6 {
-        let before = server.connections();
-        let client = fixture.client_with(resident());
-        until("it is counted", || server.connections().iter().sum::<u64>() == total);
-        clients[usize::from(server.connections()[1] > before[1])].push(client);
-    }
-    let [stay, leave] = clients;
+    let [stay, leave] = fixture.three_each(&resident());
     drop(leave);
-    until("three are left", || server.connections() == [3, 0]);
+    until("three are left", || fixture.server.connections() == [3, 0]);
     stay
 }
 

@@ -142,16 +142,8 @@ fn connections_move_to_the_worker_that_has_few(scheme: &str) {
     two.engine.workers = 2;
     let fixture = Fixture::with(scheme, "move", two);
     let server = &fixture.server;
-    let mut clients = [Vec::new(), Vec::new()];
-    for total in 1..=6 {
-        let before = server.connections();
-        let client = fixture.client_with(eager());
-        until("it is counted", || server.connections().iter().sum::<u64>() == total);
-        let worker = usize::from(server.connections()[1] > before[1]);
-        clients[worker].push(client);
-    }
+    let [stay, leave] = fixture.three_each(&eager());
     assert_eq!(server.rebalance(), 0, "three each");
-    let [stay, leave] = clients;
     drop(leave);
     until("three are left", || server.connections() == [3, 0]);
     // Calls without a pause, and some that take longer than the move.

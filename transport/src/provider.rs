@@ -30,6 +30,7 @@ use crate::{
         Bulk, Exposed, Loan, MemoryNode, Offer, OneSided, PoolMemory, Remote, Run, RxFrame, UserBytes,
         UserMemory,
     },
+    share::NOT_SHARED,
     sync::Doorbell,
 };
 
@@ -311,7 +312,7 @@ pub trait Port: Debug {
     /// [`Violation::Malformed`]: they are not shared, or it was never granted as many beyond its guarantee.
     fn take_back(&mut self, conn: ConnId, receives: u64) -> Result<(), Violation> {
         let _ = (conn, receives);
-        Err(Violation::Malformed { what: "unused receives where none are shared" })
+        Err(NOT_SHARED)
     }
 
     /// Gives a frame back (clause 4). The engine counts ring bytes; the port posts receives again.

@@ -296,6 +296,18 @@ impl Fixture {
         ProbeClient::new(Client::builder().config(config).connect_inline(&self.url).unwrap())
     }
 
+    /// Six clients of a server with two workers, by the worker that they are on: three each.
+    pub fn three_each(&self, config: &Config) -> [Vec<ProbeClient>; 2] {
+        let mut clients = [Vec::new(), Vec::new()];
+        for total in 1..=6 {
+            let before = self.server.connections();
+            let client = self.client_with(config.clone());
+            until("it is counted", || self.server.connections().iter().sum::<u64>() == total);
+            clients[usize::from(self.server.connections()[1] > before[1])].push(client);
+        }
+        clients
+    }
+
     pub fn hanging(&self) -> u64 {
         self.counts.hanging.load(Ordering::SeqCst)
     }
