@@ -64,8 +64,13 @@ tier() {
     printf -- '-- %s: %d passed, %d failed, %d skipped in %d s\n' "$name" "$p" "$f" "$s" $((SECONDS - start)) | sed 's/passed,/ok,/'
 }
 
-# All features, which is the backend `rdma-sys`; then the default one; then no verbs at all.
+# Each provider alone, so that none is needed by another; all features, which is the backend `rdma-sys`; the default one; no verbs at all.
 lint_tier() {
+    local alone
+    for alone in "" shm sim verbs; do
+        cargo clippy -q -p gimmal-transport -p gimmal-engine --lib --no-default-features --features "$alone" \
+            -- -D warnings || return 1
+    done
     cargo clippy -q --workspace --all-targets --all-features -- -D warnings &&
         cargo clippy -q -p gimmal-transport --all-targets --features verbs,conformance,floor -- -D warnings &&
         cargo clippy -q -p gimmal-transport -- -D warnings

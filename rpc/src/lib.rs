@@ -36,6 +36,9 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+#[cfg(not(any(feature = "shm", feature = "sim", feature = "verbs")))]
+compile_error!("gimmal needs a way to move bytes: one of the features shm, sim and verbs at least");
+
 mod again;
 pub mod answer;
 pub mod balance;

@@ -421,6 +421,11 @@ pub enum Violation {
     },
 }
 
+impl Violation {
+    /// Of a peer that gives up what nobody shares.
+    pub(crate) const NOT_SHARED: Self = Self::Malformed { what: "unused receives where none are shared" };
+}
+
 /// Why a connection ended; the first cause that was seen.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]

@@ -20,8 +20,8 @@
 //! All `unsafe` of the workspace lives here, in `mem`, `sync`, `shm`, `verbs` and `floor`.
 
 #![deny(missing_docs)]
-// The models are built without a provider.
-#![cfg_attr(loom, allow(dead_code))]
+// What a provider left out would use: the models are built without any.
+#![cfg_attr(not(all(feature = "shm", feature = "sim")), allow(dead_code, unused_variables))]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("gimmal runs on Linux only: memfd seals, epoll and the RDMA CM are what it is built on");

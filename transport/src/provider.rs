@@ -30,7 +30,6 @@ use crate::{
         Bulk, Exposed, Loan, MemoryNode, Offer, OneSided, PoolMemory, Remote, Run, RxFrame, UserBytes,
         UserMemory,
     },
-    share::NOT_SHARED,
     sync::Doorbell,
 };
 
@@ -312,7 +311,7 @@ pub trait Port: Debug {
     /// [`Violation::Malformed`]: they are not shared, or it was never granted as many beyond its guarantee.
     fn take_back(&mut self, conn: ConnId, receives: u64) -> Result<(), Violation> {
         let _ = (conn, receives);
-        Err(NOT_SHARED)
+        Err(Violation::NOT_SHARED)
     }
 
     /// Gives a frame back (clause 4). The engine counts ring bytes; the port posts receives again.

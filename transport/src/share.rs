@@ -11,10 +11,6 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use crate::{Violation, config::CONTROL_RECEIVES};
 
-/// Of a peer that gives up what nobody shares.
-pub(crate) const NOT_SHARED: Violation =
-    Violation::Malformed { what: "unused receives where none are shared" };
-
 /// Slots of a queue that are nobody's guarantee.
 #[derive(Debug, Default)]
 pub(crate) struct Common {

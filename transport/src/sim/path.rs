@@ -13,7 +13,7 @@ use crate::{
     CloseReason, Credit, DataPath, FrameWord, Violation,
     frame::{FRAME_WORD_BYTES, span},
     id::Position,
-    share::{Common, NOT_SHARED, Share},
+    share::{Common, Share},
 };
 
 /// Where the tag lies in a frame.
@@ -331,7 +331,7 @@ impl World {
         let end = &mut conn.ends[side];
         let port = end.port.and_then(|port| self.ports.get(&port));
         let (Some(share), Some(port)) = (&mut end.rx.share, port) else {
-            return Err(NOT_SHARED);
+            return Err(Violation::NOT_SHARED);
         };
         let new = share.take_back(receives, &port.common)?;
         end.rx.posted -= u64::from(new);

@@ -13,7 +13,7 @@ use crate::{
         Region, Run, RxFrame,
         run::{IN_RING, RingPlace},
     },
-    share::{NOT_SHARED, Share},
+    share::Share,
     verbs::{
         lists::RecvList,
         qp::{LocalBytes, Qp, receive_id},
@@ -181,7 +181,7 @@ impl Rx {
 
     /// The peer will not use `receives`: others may.
     pub(crate) fn take_back(&mut self, receives: u64) -> Result<(), Violation> {
-        let sharing = self.sharing.as_mut().ok_or(NOT_SHARED)?;
+        let sharing = self.sharing.as_mut().ok_or(Violation::NOT_SHARED)?;
         sharing.share.take_back(receives, &sharing.queue.common).map(|_| ())
     }
 
