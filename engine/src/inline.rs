@@ -67,7 +67,7 @@ impl<P: Port, A: App> Runner<P, A> {
 
     #[inline]
     fn turn_picking(&mut self, pick: &mut impl Pick<A>) -> usize {
-        if self.worker.unsent && !self.worker.port.publish() {
+        if self.worker.unsent && !self.worker.port.shows_at_once() {
             // Before the look at what came: the peer works on it meanwhile.
             self.worker.settle(self.now);
         }
@@ -162,7 +162,6 @@ impl<P: Port, A: App> Runner<P, A> {
     /// As [`Runner::run_once`], with one frame at a time, up to the message that `pick` takes. Whether it took one.
     #[inline(always)]
     pub(crate) fn seek(&mut self, limit: Duration, mut pick: impl Pick<A>) -> bool {
-        self.worker.show_some();
         for _ in 0..LOOKS {
             if let Some(picked) = self.seek_one(&mut pick) {
                 return picked;
@@ -192,7 +191,6 @@ impl<P: Port, A: App> Runner<P, A> {
     /// As [`Runner::seek`] at `now`: one frame, or a whole turn if none lies open.
     fn seek_at(&mut self, now: Time, mut pick: impl Pick<A>) -> bool {
         self.now = now;
-        self.worker.show_some();
         self.seek_one(&mut pick).unwrap_or_else(|| {
             self.sought = 0;
             self.turn_at(now, &mut Nothing);
@@ -355,8 +353,8 @@ impl<P: Provider, A: App> Inline<P, A> {
 
     /// As [`Inline::idle`], for who waits for one message: each is shown to `pick` before the application has it, and is not
     /// handed to the application if `pick` returns `true`. That ends the turn at once: its accounts wait for the next, and
-    /// so does what was sent before, for at most 8 such messages; 4 that were sent are shown at once to a peer that needs no
-    /// doorbell. Returns whether one was taken.
+    /// so does the doorbell for what was sent before, for at most 8 such messages; a peer that needs none has it at once.
+    /// Returns whether one was taken.
     ///
     /// Messages with bulk, those that came by send/recv, and those of a device beside shared memory are never shown.
     #[inline(always)]
@@ -431,8 +429,8 @@ impl<P: Provider, A: App> Inline<P, A> {
         self.runner.worker.with(now, act)
     }
 
-    /// As [`Inline::with`], but what it sends leaves with the next turn, or with [`Inline::flush`]: several sends then
-    /// cost one doorbell.
+    /// As [`Inline::with`], but the doorbell for what it sends comes with the next turn, or with [`Inline::flush`]: one for
+    /// several sends. A peer that needs none has each at once.
     #[inline(always)]
     pub fn with_later<T: Act<A>>(&mut self, act: T) -> T::Outcome {
         let now = self.runner.now;

@@ -107,12 +107,6 @@ impl<P: Port> Io<'_, P> {
         }
     }
 
-    /// Shows what was sent to peers that need no doorbell, before the turn's end: they work on it while we go on.
-    #[inline]
-    pub fn publish(&mut self) {
-        self.port.publish();
-    }
-
     /// Sends a message with a loan beside it, which the peer pulls. The engine keeps the loan until the peer is done.
     ///
     /// # Errors

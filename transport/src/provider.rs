@@ -4,9 +4,10 @@
 //!
 //! 1. **Compose in your own memory.** [`Port::reserve`] lends the payload of the next frame in the sender's own
 //!    transmit ring. A reservation ends at the next call on the port; it never crosses a turn or a thread.
-//! 2. **Publish.** [`Port::commit`] stages the frame: verbs writes it to the same positions of the peer's
+//! 2. **Commit.** [`Port::commit`] stages the frame: verbs writes it to the same positions of the peer's
 //!    receive ring with an immediate, or SENDs it where there is no such ring; shm stores its word last.
-//! 3. **Flush.** Nothing committed is seen by the peer before [`Port::flush`]; one doorbell for all of it.
+//! 3. **Flush.** [`Port::flush`] sees to it that the peer sees what was committed; one doorbell for all of it. Before that
+//!    it sees nothing, unless it shares our memory and looks without being told ([`Port::shows_at_once`]).
 //! 4. **Poll** fills a fixed batch, in order for each connection; every frame is handed back by
 //!    [`Port::release`], in any order.
 //! 5. **Credit** is two cumulative counters. The port enforces none: the engine's pure core decides whether a
@@ -271,11 +272,9 @@ pub trait Port: Debug {
         Ok(staged.map(|staged| self.commit(conn, staged.payload_bytes, staged.tag, staged.chain)))
     }
 
-    /// Shows what was committed to those peers that see it without a doorbell, so that they have it while this side
-    /// does its accounts; [`Port::flush`] does the rest. Nothing, where a doorbell is needed anyway. Whether all of it was
-    /// shown, to whoever is awake.
+    /// Whether peers that are awake see what is committed at once, on all connections; [`Port::flush`] wakes the others.
     #[inline]
-    fn publish(&mut self) -> bool {
+    fn shows_at_once(&self) -> bool {
         false
     }
 
@@ -401,7 +400,7 @@ pub trait Port: Debug {
     }
 
     /// Ends `conn`; its [`Event::Closed`](crate::Event::Closed) carries the first cause, which is `reason` if
-    /// none came before. Frames committed but not flushed are lost.
+    /// none came before. Frames committed but not flushed are lost, unless the port [shows](Port::shows_at_once) them.
     fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time);
 
     /// Gives `conn` up as it stands, for another port of the same provider in this process to [adopt](Port::adopt): there it goes on

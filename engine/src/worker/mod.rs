@@ -40,10 +40,6 @@ use crate::{
     worker::inbox::{Adopted, Inbox},
 };
 
-/// Messages that are worth showing before the turn ends: measured. Shown one by one, each costs a line that both sides look
-/// at, and halves the rate of a window of 32; with 8 the peer waits.
-const SOME: u32 = 4;
-
 /// A port, its connections, and the application on them. Neither `Send` nor shared.
 #[derive(Debug)]
 pub(crate) struct Worker<P: Port, A: App> {
@@ -65,8 +61,6 @@ pub(crate) struct Worker<P: Port, A: App> {
     pub(crate) restless: bool,
     /// The application acted, and what it sent leaves with the next turn.
     pub(crate) unsent: bool,
-    /// How often it acted since what it sent was last shown.
-    pub(crate) unshown: u32,
     /// Frames of which some were sought out; the others go first.
     sought: Option<Run>,
 }
@@ -94,7 +88,6 @@ impl<P: Port, A: App> Worker<P, A> {
             stopping: false,
             restless: true,
             unsent: false,
-            unshown: 0,
             sought: None,
         }
     }
@@ -111,7 +104,6 @@ impl<P: Port, A: App> Worker<P, A> {
     #[inline(always)]
     pub(crate) fn with_later<T: Act<A>>(&mut self, now: Time, act: T) -> T::Outcome {
         self.unsent = true;
-        self.unshown = self.unshown.saturating_add(1);
         let Self { port, app, conns, .. } = self;
         directly!(port => act.act(app, &mut Io { port, conns, now }))
     }
@@ -125,15 +117,6 @@ impl<P: Port, A: App> Worker<P, A> {
         match self.port.adopt(link, now) {
             Ok(conn) => self.opening.push((conn, adopted)),
             Err(error) => adopted.tell(Err(error.into())),
-        }
-    }
-
-    /// Shows what was sent since, if that is some: the peer works on it while this side takes answers.
-    #[inline]
-    pub(crate) fn show_some(&mut self) {
-        if self.unshown >= SOME {
-            self.unshown = 0;
-            self.port.publish();
         }
     }
 

@@ -104,8 +104,6 @@ impl<P: Port, A: App> Worker<P, A> {
         now: Time,
     ) {
         let conn = run.conn();
-        // The answers first: those who wait for them need not wait for our accounts.
-        port.publish();
         let turn = conns.turn;
         // The application has seen the frames: what this frees is given back by the turn's settling.
         let owes = match conns.peek(conn) {

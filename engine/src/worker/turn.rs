@@ -201,7 +201,6 @@ impl<P: Port, A: App> Worker<P, A> {
             port.is_promising()
         });
         self.unsent = false;
-        self.unshown = 0;
         self.conns.turn += 1;
         self.restless = self.is_unsettled() || is_promising;
     }

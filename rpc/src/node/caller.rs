@@ -106,10 +106,6 @@ impl Node {
             let kind = source.form().kind(method.is_oneway);
             match send_request(io, conn, id, (kind, head), &mut here.said, loan, &source) {
                 Ok(()) => {
-                    if self.alone && matches!(reply, Reply::Local) {
-                        // It leaves at once, and the server works on it while we do our accounts.
-                        io.publish();
-                    }
                     copied::count(source.written(), &self.counters.copied_requests);
                     if method.is_oneway {
                         return Ok(self.told_peer(conn, method, reply));

@@ -379,12 +379,11 @@ impl Port for AnyPort {
     }
 
     #[inline]
-    fn publish(&mut self) -> bool {
+    fn shows_at_once(&self) -> bool {
         // Those beside it need a doorbell.
         #[cfg(feature = "shm")]
-        if let Some(port) = &mut self.shm {
-            return port.publish() && self.state.sole == SHM;
-        }
+        return self.state.sole == SHM;
+        #[cfg(not(feature = "shm"))]
         false
     }
 

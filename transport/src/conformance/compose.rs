@@ -1,4 +1,4 @@
-//! Clause 1: a frame is composed in our own memory, and nobody sees it before it is committed and flushed.
+//! Clause 1: a frame is composed in our own memory, and nobody sees it before it is committed.
 
 use super::{
     ANY, Case, Outcome,

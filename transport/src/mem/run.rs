@@ -188,12 +188,6 @@ impl Run {
         self.most - self.left
     }
 
-    /// Whether it was taken to its end, so that more may follow.
-    #[inline]
-    pub(crate) const fn is_spent(&self) -> bool {
-        self.left == 0
-    }
-
     /// What the peer did wrong, if it did: by now it may have written up to `limit`, which credit that was given since the
     /// run began has moved.
     #[inline]

@@ -1,8 +1,8 @@
 //! One connection's hot half: writing frames into our ring, reading them from the peer's.
 //!
 //! ```text
-//!  our ring     │ consumed by the peer │ published │ run, not flushed │ 0 (the next word) │ words cleared │ free …
-//!                                       run_at ────►                  tx                              clear_to  tx_limit
+//!  our ring     │ consumed by the peer │ published │ 0 (the next word) │ words cleared │ lines asked for │ free …
+//!                                                   tx                              clear_to          tx_limit
 //!  peer's ring  │ given back │ lent to the engine │ 0 or a word
 //!                                                 rx                    rx_limit
 //! ```
@@ -34,12 +34,15 @@ pub(super) const ARRIVALS: u64 = u64::MAX / 2;
 /// The word behind the last frame must be clear, so these bytes are never credit.
 const KEPT_FREE: u64 = FRAME_ALIGN as u64;
 
-/// How far ahead of the last frame words are cleared: measured, with windows of 16, 32 and 128 frames. Farther, the peer's
+/// How far ahead of the last frame words are cleared: measured, with windows of 8, 16, 32 and 128 frames. Farther, the peer's
 /// prefetcher takes more of the lines back before they are used; nearer, a long window waits for them.
-const CLEAR_BYTES: u64 = 640;
+const CLEAR_BYTES: u64 = 384;
 
-/// Frames taken from one connection in one turn, at most: the answers to them leave while the peer sends more.
-const STRIDE_MAX: u32 = 8;
+/// How far ahead of a word that is cleared a line is asked for: stores leave in order, and the next frame's would wait for it.
+const ASK_BYTES: u64 = 256;
+
+/// Frames taken from one connection in one turn, at most: who answers a longer run sends its next request the later.
+const RUN_MAX: u32 = 8;
 
 /// A connection whose two segments are mapped.
 #[derive(Debug)]
@@ -53,8 +56,6 @@ pub(super) struct Live {
     rx_limit: u64,
     rx_ring_bytes: u64,
     rx_frame_bytes_max: usize,
-    /// Frames to take in a turn, at most.
-    stride: u32,
     id: ConnId,
     /// The reason to close with as soon as what was published is read.
     pub(super) ending: Option<CloseReason>,
@@ -66,9 +67,8 @@ pub(super) struct Live {
     /// Lines that begin before this were cleared ahead.
     clear_to: u64,
     frame_bytes_max: usize,
-    /// The word that is kept back until the flush, 0 when nothing is committed.
-    run_word: u64,
-    run_at: u64,
+    /// Frames were committed since the last flush.
+    is_unflushed: bool,
     /// The peer's credit when somebody last looked.
     credit_seen: u64,
     ringer: Ringer,
@@ -109,7 +109,6 @@ impl Live {
             rx_limit: rx_ring_bytes,
             rx_ring_bytes,
             rx_frame_bytes_max: negotiated.rx_frame_bytes_max as usize,
-            stride: 1,
             id,
             ending: None,
             tx: 0,
@@ -117,8 +116,7 @@ impl Live {
             tx_ring_bytes,
             clear_to: 0,
             frame_bytes_max: negotiated.frame_bytes_max as usize,
-            run_word: 0,
-            run_at: 0,
+            is_unflushed: false,
             credit_seen: 0,
             ringer: Ringer::default(),
             parked: false,
@@ -130,10 +128,10 @@ impl Live {
         }
     }
 
-    /// Whether nobody has anything of it in hand: frames that were not published, or that were taken and kept.
+    /// Whether nobody has anything of it in hand: frames that were not flushed, or that were taken and kept.
     pub(super) fn is_whole(&self) -> bool {
         let is_sole = |segment: &Segment<Rc<Region>>| segment.is_sole();
-        self.run_word == 0
+        !self.is_unflushed
             && self.ending.is_none()
             && is_sole(&self.peer)
             && self.mirror.as_ref().is_none_or(is_sole)
@@ -161,13 +159,9 @@ impl Live {
     }
 
     /// The frames that were published, at most `limit`; see [`Live::has_frame`].
-    ///
-    /// A look at a word that is not published yet takes its line away from a peer that is about to write it, just
-    /// before we answer. So the word behind the last frame is left alone until the next turn: a run is one frame, and
-    /// twice as long as the last one when that was taken to its end.
     #[inline]
     pub(super) fn run(&self, limit: usize) -> Run {
-        let left = self.stride.min(u32::try_from(limit).unwrap_or(STRIDE_MAX));
+        let left = RUN_MAX.min(u32::try_from(limit).unwrap_or(RUN_MAX));
         let (span, bytes_max) = ((self.rx, self.rx_limit), self.rx_frame_bytes_max);
         let (ring, left) = match &self.mirror {
             None => (&self.peer, left),
@@ -181,17 +175,14 @@ impl Live {
 
     /// Whether a frame is there to be read.
     ///
-    /// While frames come one by one, a line that both sides look at takes as long to change hands as a message takes to
-    /// go there, so who `watches` nothing else asks for the frame's next two lines early: they come with its first.
+    /// A line that both sides look at takes as long to change hands as a message takes to go there, so who `watches` nothing
+    /// else asks for the frame's next two lines early: they come with its first.
     #[inline]
-    pub(super) fn has_frame(&mut self, watches: bool) -> bool {
+    pub(super) fn has_frame(&self, watches: bool) -> bool {
         let is_drained = self.is_drained();
-        if is_drained {
-            if self.stride == 1 && watches {
-                prefetch_to_read(self.peer.payload(self.rx + LINE_BYTES as u64));
-                prefetch_to_read(self.peer.payload(self.rx + 2 * LINE_BYTES as u64));
-            }
-            self.stride = 1;
+        if is_drained && watches {
+            prefetch_to_read(self.peer.payload(self.rx + LINE_BYTES as u64));
+            prefetch_to_read(self.peer.payload(self.rx + 2 * LINE_BYTES as u64));
         }
         !is_drained
     }
@@ -200,7 +191,6 @@ impl Live {
     #[inline]
     pub(super) fn end_run(&mut self, run: &Run) -> Option<Violation> {
         self.rx = run.end().0;
-        self.stride = if run.is_spent() { (2 * self.stride).min(STRIDE_MAX) } else { 1 };
         run.broken(self.rx_limit)
     }
 
@@ -220,7 +210,7 @@ impl Live {
         if self.ending.is_some() {
             return Err(Refused::Closed);
         }
-        if self.stride == 1 && self.run_word == 0 {
+        if !self.is_unflushed {
             // Who waits for it takes the line of its word from us with every look: asked for before now, it was gone again.
             prefetch_to_write(self.end.own.payload(self.tx));
             prefetch_to_write(self.end.own.payload(self.tx + LINE_BYTES as u64));
@@ -238,7 +228,10 @@ impl Live {
         Ok(unsafe { std::slice::from_raw_parts_mut(payload.as_ptr(), payload_bytes) })
     }
 
-    /// Stages the frame whose payload was reserved: where it ends, and whether it begins a run.
+    /// Publishes the frame whose payload was reserved: where it ends, and whether it is the first since the last flush.
+    ///
+    /// The peer works on it while the next is written. Shown together, frames cost fewer lines that both sides look at, but
+    /// eight of them came back a quarter later.
     #[inline(always)]
     pub(super) fn commit(&mut self, payload_bytes: usize, tag: Tag) -> (Position, bool) {
         let word = FrameWord::new(payload_bytes, tag).bits().to_le();
@@ -248,26 +241,17 @@ impl Live {
         if !next.is_multiple_of(LINE_BYTES as u64) || behind.load(Ordering::Relaxed) != 0 {
             behind.store(0, Ordering::Relaxed);
         }
-        let begins = self.run_word == 0;
-        if begins {
-            self.run_word = word;
-            self.run_at = self.tx;
-        } else {
-            self.end.own.word(self.tx).store(word, Ordering::Relaxed);
-        }
+        publish(self.end.own.word(self.tx), word);
         self.tx = next;
-        (Position(next), begins)
+        (Position(next), !std::mem::replace(&mut self.is_unflushed, true))
     }
 
-    /// Shows what was committed; true when there was something.
+    /// What was committed is all the peer will see for now: wakes it if it sleeps, and gets the ring ready for more.
     #[inline]
-    pub(super) fn publish(&mut self) -> bool {
-        if self.run_word == 0 || self.ending.is_some() {
-            return false;
-        }
-        publish(self.end.own.word(self.run_at), self.run_word);
-        self.run_word = 0;
-        true
+    pub(super) fn flush(&mut self) {
+        self.is_unflushed = false;
+        self.ring();
+        self.clear_ahead();
     }
 
     /// Clears the words that begin the next lines, as far as the peer has given them back; nothing is reserved there.
@@ -275,12 +259,13 @@ impl Live {
     /// A frame is published behind the word after it. Where that word begins a line, the frame itself does not need the
     /// line, which the peer may have: then the frame waits as long as a message takes. Done early, nobody waits for it.
     #[inline]
-    pub(super) fn clear_ahead(&mut self) {
+    fn clear_ahead(&mut self) {
         const LINE: u64 = LINE_BYTES as u64;
         let end = (self.tx + CLEAR_BYTES).min(self.tx_limit);
         let mut at = self.clear_to.max((self.tx | (LINE - 1)) + 1);
         while at < end {
             self.end.own.word(at).store(0, Ordering::Relaxed);
+            prefetch_to_write(self.end.own.payload(at + ASK_BYTES));
             at += LINE;
         }
         self.clear_to = at;
@@ -353,7 +338,7 @@ impl Live {
     pub(super) fn is_idle(&mut self) -> bool {
         let stands = (self.rx, self.tx);
         let stood = std::mem::replace(&mut self.stood, stands);
-        stood == stands && self.run_word == 0 && self.ending.is_none()
+        stood == stands && !self.is_unflushed && self.ending.is_none()
     }
 
     /// Whether a frame came, or the peer has closed.

@@ -42,9 +42,8 @@ pub struct ShmPort {
     turn: usize,
     passed: usize,
     reserved: Option<(ConnId, usize)>,
-    /// Slots with a run that was not flushed, and how many of them were published.
-    runs: Vec<u32>,
-    published: usize,
+    /// Slots with frames that were committed since the last flush.
+    unflushed: Vec<u32>,
     /// Slots whose peer may sleep and wait for the credit that we gave.
     pub(super) credits: Vec<u32>,
     /// Events that are not about frames.
@@ -106,8 +105,7 @@ impl ShmPort {
             turn: 0,
             passed: 0,
             reserved: None,
-            runs: Vec::with_capacity(room),
-            published: 0,
+            unflushed: Vec::with_capacity(room),
             credits: Vec::with_capacity(room),
             news: VecDeque::with_capacity(room),
             greetings: 0,
@@ -129,11 +127,11 @@ impl ShmPort {
         }
     }
 
-    /// After a commit: a run that begins is published by the next flush, and its answer is looked for.
+    /// After a commit, the first since a flush: the next one sees to it, and its answer is looked for.
     #[inline]
     fn began(&mut self, conn: ConnId, begins: bool, parked: bool) {
         if begins {
-            self.runs.push(conn.index());
+            self.unflushed.push(conn.index());
             if parked {
                 self.unpark(conn.index() as usize);
             }
@@ -161,10 +159,9 @@ impl ShmPort {
         // Already gone from the set when the peer has hung up.
         let _ = epoll::delete(&self.epoll, &end.socket);
         drop(end);
-        for list in [&mut self.active, &mut self.runs, &mut self.credits] {
+        for list in [&mut self.active, &mut self.unflushed, &mut self.credits] {
             list.retain(|other| *other != index);
         }
-        self.published = 0;
         self.gate.open().remove(conn);
         tracing::debug!(?conn, %reason, "closed");
         self.news.push_back(Event::Closed { conn, reason });
@@ -224,13 +221,12 @@ impl ShmPort {
     /// Wakes those who may sleep for lack of what was published.
     fn ring(&mut self) {
         settle();
-        self.published = 0;
-        drain_live(&mut self.runs, &mut self.slots, |live| {
-            live.ring();
-            live.clear_ahead();
+        drain_live(&mut self.unflushed, &mut self.slots, |live, counters| {
+            live.flush();
+            counters.doorbells += 1;
         });
         if !self.credits.is_empty() {
-            drain_live(&mut self.credits, &mut self.slots, Live::ring);
+            drain_live(&mut self.credits, &mut self.slots, |live, _| live.ring());
         }
     }
 
@@ -238,7 +234,7 @@ impl ShmPort {
     #[cold]
     fn ring_for_credit(&mut self) {
         settle();
-        drain_live(&mut self.credits, &mut self.slots, Live::ring);
+        drain_live(&mut self.credits, &mut self.slots, |live, _| live.ring());
     }
 
     fn withdraw(&mut self) {
@@ -328,23 +324,14 @@ impl Port for ShmPort {
     }
 
     #[inline]
-    fn publish(&mut self) -> bool {
-        while let Some(&index) = self.runs.get(self.published) {
-            self.published += 1;
-            if let Stage::Live(live) = &mut self.slots[index as usize].stage
-                && live.publish()
-            {
-                self.slots[index as usize].counters.doorbells += 1;
-            }
-        }
+    fn shows_at_once(&self) -> bool {
         true
     }
 
     #[inline]
     fn flush(&mut self) {
         self.reserved = None;
-        if !self.runs.is_empty() || !self.credits.is_empty() {
-            self.publish();
+        if !self.unflushed.is_empty() || !self.credits.is_empty() {
             self.ring();
         }
     }
@@ -547,10 +534,11 @@ impl Port for ShmPort {
     }
 }
 
-fn drain_live(list: &mut Vec<u32>, slots: &mut [Slot], act: impl Fn(&mut Live)) {
+fn drain_live(list: &mut Vec<u32>, slots: &mut [Slot], act: impl Fn(&mut Live, &mut PortCounters)) {
     for &index in &*list {
-        if let Stage::Live(live) = &mut slots[index as usize].stage {
-            act(live);
+        let slot = &mut slots[index as usize];
+        if let Stage::Live(live) = &mut slot.stage {
+            act(live, &mut slot.counters);
         }
     }
     list.clear();
