@@ -1,7 +1,7 @@
 //! Workers, rings, credits, bulk and buffer ownership: turns completions into messages.
 //!
 //! A poll thread (a *worker*) owns its port, its connections and one [`App`]. A turn is
-//! `inbox → frames → poll → publish → timers → settle → flush`, bounded, and returns how much it did; idling is a separate
+//! `inbox → frames → poll → timers → settle → flush`, bounded, and returns how much it did; idling is a separate
 //! strategy ([`Idle`]). Nothing on the data path is shared, locked, allocated or logged.
 //!
 //! Ways in: [`Inline`], where the calling thread runs the turns, and [`Workers`], threads that take commands from any
