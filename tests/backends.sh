@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Verbs without rdma-core: built where there is none, run where there is none. The unit tier runs it after the tests of
-# the other backend, `rdma-sys`.
+# Verbs without rdma-core: built where there is none, run where there is none. The unit tier runs it.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh

@@ -36,7 +36,7 @@ refuses() {
 
 # count NAME COMMAND...: a program that prints `N passed, N failed[, N skipped]` last; its numbers are added.
 count() {
-    local name=$1 output status line p f s
+    local name=$1 output status line p f s start=$SECONDS
     shift
     output=$("$@" 2>&1)
     status=$?
@@ -50,7 +50,7 @@ count() {
         printf 'FAILED  %s: exit code %d\n' "$name" "$status"
         printf '%s\n' "$output" | tail -n 30 | sed 's/^/        /; s/passed, /passed; /'
     else
-        printf 'ok      %s: %s cases passed, %s failed, %s skipped\n' "$name" "${p:-0}" "${f:-0}" "${s:-0}"
+        printf 'ok      %s: %s cases passed, %s failed, %s skipped (%d s)\n' "$name" "${p:-0}" "${f:-0}" "${s:-0}" $((SECONDS - start))
         printf '%s\n' "$output" | grep -E '^(SKIP|FAILED)' | sed 's/^/        /'
         if [ "${f:-0}" -gt 0 ]; then printf '%s\n' "$output" | grep -E -A3 'FAILED$|panicked at' | sed 's/^/        /'; fi
     fi
