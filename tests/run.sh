@@ -10,10 +10,10 @@ export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=${RUST_BACKTRACE:-0}
 
 tiers=("$@")
-[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit rdma_sys bincode sysfs seeds planted hostile sanitize churn conformance loom tidy bench demo readme lab)
+[ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit compile rdma_sys bincode sysfs seeds worlds planted hostile sanitize churn conformance loom tidy bench demo readme lab)
 
 # What mostly compiles and times nothing: beside the lab, on what that leaves of the processors.
-beside_lab=" lint doc planted loom "
+beside_lab=" lint doc planted loom worlds compile "
 # What has a build of its own, made there too, and is run when the lab is done, with nothing beside it.
 after_lab=" rdma_sys bincode readme "
 
@@ -81,7 +81,8 @@ lint_tier() {
 # The default build needs neither headers nor clang.
 unit_tier() {
     local status=0
-    cargo test -q --workspace --no-fail-fast --features $test_features || status=1
+    # Seeds enough to see that they run; the tiers `seeds` and `worlds` have many.
+    GIMMAL_SEEDS=16 cargo test -q --workspace --no-fail-fast --features $test_features || status=1
     bash tests/backends.sh || status=1
     return $status
 }
@@ -129,9 +130,10 @@ run() {
             # 2,100 runs of 1,000 messages there and back, 700 seeds on each of three media.
             seeds)
                 GIMMAL_SEEDS=700 GIMMAL_MESSAGES=1000 GIMMAL_FAULT_SEEDS=100 tier seeds \
-                    program_tests --test sim --test faults
-                # 1,050 worlds for each behaviour of calls.
-                GIMMAL_SEEDS=350 tier seeds rpc_tests sim_ ;;
+                    program_tests --test sim --test faults ;;
+            # 1,050 worlds for each behaviour of calls.
+            worlds) GIMMAL_SEEDS=350 tier worlds rpc_tests sim_ ;;
+            compile) tier compile cargo test -q --workspace --features $test_features --test compile ;;
             # 3 x 3,400,000 hostile operations, and 200,000 spoiled inputs for each parser.
             hostile) GIMMAL_HOSTILE_OPERATIONS=3400000 GIMMAL_FUZZ_INPUTS=200000 tier hostile \
                 program_tests --test attack --test fuzz -- --nocapture ;;

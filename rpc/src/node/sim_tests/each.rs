@@ -22,7 +22,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|number| number.parse().expect("a number"))
 }
 
-/// Seeds of a run: few here, more in the tier `seeds` and in a soak.
+/// Seeds of a run: few here, more in the tier `worlds` and in a soak.
 pub(in crate::node) fn seeds() -> u64 {
     number("GIMMAL_SEEDS").unwrap_or(40)
 }
