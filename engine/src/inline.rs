@@ -89,7 +89,7 @@ impl<P: Port, A: App> Runner<P, A> {
 
     /// A whole turn at the time that was read last: a device is asked more often than the clock.
     fn full_turn(&mut self, pick: &mut impl Pick<A>) -> usize {
-        self.idler.asks_device();
+        self.idler.looks_at_all();
         let work = self.worker.turn(self.now, pick);
         self.turned(work);
         work
@@ -106,7 +106,7 @@ impl<P: Port, A: App> Runner<P, A> {
 
     fn turn_at(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
         self.now = now;
-        self.idler.told_time();
+        self.idler.told_time(self.worker.port.asks_device());
         let work = self.worker.turn(now, pick);
         self.turned(work);
         work
@@ -356,7 +356,7 @@ impl<P: Provider, A: App> Inline<P, A> {
     /// so does the doorbell for what was sent before, for at most 8 such messages; a peer that needs none has it at once.
     /// Returns whether one was taken.
     ///
-    /// Messages with bulk, those that came by send/recv, and those of a device beside shared memory are never shown.
+    /// Messages with bulk, those of a connection with checksums, and those of a device beside shared memory are never shown.
     #[inline(always)]
     pub fn seek(&mut self, limit: Duration, pick: impl Pick<A>) -> bool {
         self.runner.seek(limit, pick)

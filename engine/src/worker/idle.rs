@@ -41,8 +41,9 @@ pub(crate) struct Idler {
     idle: Idle,
     empty_turns: u32,
     idle_since: Time,
-    /// Turns and what they found, since the clock was read.
-    stale: u32,
+    /// How old the time is: turns and what they found, since the clock was read. And what a turn counts that found nothing.
+    age: usize,
+    look: usize,
     has_worked: bool,
 }
 
@@ -50,36 +51,41 @@ pub(crate) struct Idler {
 const BARE: u32 = 64;
 /// Empty turns that only pause: the other side's answer is often a few hundred nanoseconds away.
 const SPINS: u32 = 256;
-/// Turns and messages after which the clock is read: well under a microsecond of empty ones, and one full batch.
-const CLOCK: u32 = 64;
-/// As many turns is one that asks a device.
-const DEVICE_TURN: u32 = 8;
+/// What a turn, and each message that it found, adds to the age of the time; and one that looks at everything, a device at its
+/// queues, say.
+const TURN: usize = 16;
+const FULL_TURN: usize = 8 * TURN;
+/// A turn that asked a device and found nothing: a message waits the longer for every reading of the clock.
+const DEVICE_LOOK: usize = 1;
+/// When the clock is read: after 64 turns, well under a microsecond of empty ones, or one full batch; after tens of microseconds of
+/// looks at a device.
+const OLD: usize = 64 * TURN;
 
 impl Idler {
     pub(crate) const fn new(idle: Idle) -> Self {
-        Self { idle, empty_turns: 0, idle_since: Time(0), stale: CLOCK, has_worked: false }
+        Self { idle, empty_turns: 0, idle_since: Time(0), age: OLD, look: TURN, has_worked: false }
     }
 
     /// A turn, at `now`, found `work`.
     #[inline]
     pub(crate) fn turned(&mut self, work: usize, now: Time) {
-        self.stale += 1;
         if work > 0 {
-            self.stale = self.stale.saturating_add(u32::try_from(work).unwrap_or(CLOCK));
+            self.age += (work + 1) * TURN;
             self.empty_turns = 0;
             self.has_worked = true;
             return;
         }
+        self.age += self.look;
         if self.empty_turns == 0 {
             self.idle_since = now;
         }
         self.empty_turns = self.empty_turns.saturating_add(1);
     }
 
-    /// The turn that comes asks a device.
+    /// A turn that comes looks at everything.
     #[inline]
-    pub(crate) const fn asks_device(&mut self) {
-        self.stale += DEVICE_TURN - 1;
+    pub(crate) const fn looks_at_all(&mut self) {
+        self.age += FULL_TURN - TURN;
     }
 
     /// What to do after a turn that found nothing.
@@ -92,7 +98,7 @@ impl Idler {
                     return Pause::Spin;
                 }
                 // Whoever gets the core may keep it for a while.
-                self.stale = CLOCK;
+                self.age = OLD;
                 if now.since(self.idle_since) < Duration::from_micros(spin_us.into()) {
                     Pause::Yield
                 } else {
@@ -116,12 +122,13 @@ impl Idler {
     /// Whether the clock should be read.
     #[inline]
     pub(crate) const fn wants_clock(&self) -> bool {
-        self.stale >= CLOCK
+        self.age >= OLD
     }
 
-    /// The clock was read.
-    pub(crate) const fn told_time(&mut self) {
-        self.stale = 0;
+    /// The clock was read, for turns that ask a device or do not.
+    pub(crate) const fn told_time(&mut self, asks_device: bool) {
+        self.age = 0;
+        self.look = if asks_device { DEVICE_LOOK } else { TURN };
         self.has_worked = false;
     }
 }
@@ -159,14 +166,16 @@ mod tests {
     fn the_clock_is_read_at_first_then_after_many_turns_or_much_work() {
         let mut idler = Idler::new(Idle::Spin);
         assert!(idler.wants_clock());
-        for work in [0, 1, 64] {
-            idler.told_time();
+        for (work, asks_device, least) in
+            [(0, false, 64), (1, false, 32), (64, false, 1), (0, true, 1024), (3, true, 16)]
+        {
+            idler.told_time(asks_device);
             let turns = (0..).take_while(|_| {
                 let fresh = !idler.wants_clock();
                 idler.turned(work, Time(0));
                 fresh
             });
-            assert_eq!(turns.count(), 64usize.div_ceil(1 + work));
+            assert_eq!(turns.count(), least);
             assert_eq!(idler.has_worked(), work > 0);
         }
     }

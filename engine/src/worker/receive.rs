@@ -24,6 +24,12 @@ pub(super) fn plain<'a>(conn: ConnId, frame: &'a Lent<'a>) -> Option<Message<'a>
     Some(Message { head: Head { kind, aux }, body, bulk: None, source: Source::Run(conn, frame) })
 }
 
+/// Whether it has the next number of its connection, whose frames have some; it has arrived then.
+#[inline]
+pub(super) fn is_next(conns: &mut ConnTable<Connection>, conn: ConnId, frame: &Lent<'_>) -> bool {
+    conns.peek(conn).is_some_and(|connection| connection.check.is_next(frame.tag()))
+}
+
 impl<P: Port, A: App> Worker<P, A> {
     /// Hands out what lies open on one connection, unless `pick` takes it, and accounts for all of it at once.
     #[inline(always)]
@@ -82,11 +88,8 @@ impl<P: Port, A: App> Worker<P, A> {
         while !io.conns.cut
             && let Some(frame) = run.next_frame()
         {
-            let is_next = |conns: &mut ConnTable<Connection>| {
-                conns.peek(conn).is_some_and(|connection| connection.check.is_next(frame.tag()))
-            };
             match plain(conn, &frame) {
-                Some(message) if is_next(io.conns) => {
+                Some(message) if is_next(io.conns, conn, &frame) => {
                     Self::hand_out(app, io, conn, message, pick);
                 }
                 _ => outcome = Self::other_of_run(app, io, conn, &frame, pick),

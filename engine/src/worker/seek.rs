@@ -2,7 +2,10 @@
 
 use gimmal_transport::{Port, Run, Time, Violation};
 
-use super::{Worker, receive::plain};
+use super::{
+    Worker,
+    receive::{is_next, plain},
+};
 use crate::{
     app::{App, Nothing, Pick},
     connection::Connection,
@@ -41,31 +44,30 @@ impl<P: Port, A: App> Worker<P, A> {
             }
             let Some(run) = sought else {
                 *sought = port.next_run(limit);
-                // None of those may be taken without a look at its number.
-                if Q::COUNTS_RECEIVES && sought.as_ref().is_some_and(|run| !run.is_in_ring()) {
-                    Self::receive_sought_on(port, (app, conns), sought, now, &mut Nothing);
-                    return Some(false);
-                }
                 // Nothing may mean that everybody was asked since the last time.
                 if sought.is_none() && std::mem::replace(&mut rounds, 1) == 1 {
                     return None;
                 }
                 continue;
             };
-            let conn = run.conn();
+            let (conn, is_numbered) = (run.conn(), Q::COUNTS_RECEIVES && !run.is_in_ring());
             let Some(frame) = run.next_frame() else {
                 Self::end_sought(port, conns, sought, Ok(()), now);
                 continue;
             };
             let mut io = Io { port, conns, now };
-            let Some(message) = plain(conn, &frame) else {
-                let outcome = Self::other_of_run(app, &mut io, conn, &frame, &mut Nothing);
-                if outcome.is_err() {
-                    Self::end_sought(port, conns, sought, outcome, now);
+            match plain(conn, &frame) {
+                Some(message) if !is_numbered || is_next(io.conns, conn, &frame) => {
+                    return Some(Self::hand_out(app, &mut io, conn, message, pick));
                 }
-                return Some(false);
-            };
-            return Some(Self::hand_out(app, &mut io, conn, message, pick));
+                _ => {
+                    let outcome = Self::other_of_run(app, &mut io, conn, &frame, &mut Nothing);
+                    if outcome.is_err() {
+                        Self::end_sought(port, conns, sought, outcome, now);
+                    }
+                    return Some(false);
+                }
+            }
         }
     }
 
@@ -76,17 +78,6 @@ impl<P: Port, A: App> Worker<P, A> {
         if std::mem::take(&mut conns.cut) {
             Self::end_sought(port, conns, sought, Ok(()), now);
         }
-        Self::receive_sought_on(port, (app, conns), sought, now, pick)
-    }
-
-    #[cold]
-    fn receive_sought_on<Q: Port>(
-        port: &mut Q,
-        (app, conns): (&mut A, &mut ConnTable<Connection>),
-        sought: &mut Option<Run>,
-        now: Time,
-        pick: &mut impl Pick<A>,
-    ) -> usize {
         match sought.take() {
             Some(run) if !planted::is(Bug::SoughtRunForgotten) => {
                 Self::receive_run(port, (app, conns), run, now, pick)
