@@ -356,7 +356,8 @@ impl<P: Provider, A: App> Inline<P, A> {
     /// so does the doorbell for what was sent before, for at most 8 such messages; a peer that needs none has it at once.
     /// Returns whether one was taken.
     ///
-    /// Messages with bulk, those of a connection with checksums, and those of a device beside shared memory are never shown.
+    /// Messages with bulk, those of a connection with checksums, those that came into shared receives, and those of a device beside
+    /// shared memory are never shown.
     #[inline(always)]
     pub fn seek(&mut self, limit: Duration, pick: impl Pick<A>) -> bool {
         self.runner.seek(limit, pick)

@@ -65,7 +65,8 @@ fn i3_i5_i8_all_traffic_returns_on_every_medium() {
             pair.assert_clean(&format!("{name}, seed {seed}"));
             picked += client.picked;
         }
-        assert!(picked > 0, "{name}: nobody was ever looked for");
+        // What comes into shared receives is no run.
+        assert_eq!(picked == 0, name == "shared receives", "{name}: {picked} were looked for and found");
     }
 }
 
