@@ -6,11 +6,17 @@ use super::{Region, RxFrame};
 use crate::{
     ConnId, FrameWord, Position, Tag, Violation,
     frame::{FRAME_WORD_BYTES, span},
-    sync::{prefetch::prefetch_to_read, publish::observe},
+    sync::{
+        prefetch::{LINE_BYTES, prefetch_to_read},
+        publish::observe,
+    },
 };
 
 /// What frames remember that lie in a ring, where nothing is posted again when one is released.
 pub(crate) const IN_RING: u32 = u32::MAX >> 1;
+
+/// Bytes of a frame that are asked for at once.
+const ASKED_BYTES: usize = 1024;
 
 /// Frames of one connection that lie open in memory, one behind the other.
 ///
@@ -233,8 +239,13 @@ impl Run {
             return None;
         }
         // The rest of it is on its way while the front is read.
+        let bytes = span(word.payload_bytes());
         // SAFETY: a frame lies inside the ring's two views, by the check above.
-        prefetch_to_read(unsafe { first.add(span(word.payload_bytes()) - FRAME_WORD_BYTES) });
+        prefetch_to_read(unsafe { first.add(bytes - FRAME_WORD_BYTES) });
+        if bytes > 2 * LINE_BYTES {
+            // SAFETY: as above.
+            unsafe { ask_for_middle(first, bytes) };
+        }
         self.at = end;
         self.left -= 1;
         // SAFETY: the word's eight bytes lie inside the ring, see above.
@@ -243,6 +254,19 @@ impl Run {
         // Published, so written; nobody writes it before the credit for it is returned, by `new`.
         let payload = unsafe { std::slice::from_raw_parts(payload.as_ptr(), word.payload_bytes()) };
         Some(Lent { word, payload, run: self })
+    }
+}
+
+/// Asks for the lines between the first and the last of a frame, of a long one for as many as the processor does not ask for itself
+/// before it has seen where the reader goes.
+///
+/// # Safety
+/// `bytes` from `first` on lie in one mapping.
+#[inline(never)]
+unsafe fn ask_for_middle(first: NonNull<u8>, bytes: usize) {
+    for at in (LINE_BYTES..bytes.min(ASKED_BYTES)).step_by(LINE_BYTES) {
+        // SAFETY: inside, by the bound.
+        prefetch_to_read(unsafe { first.add(at) });
     }
 }
 
