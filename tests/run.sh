@@ -12,8 +12,12 @@ export CARGO_TERM_COLOR=never RUST_BACKTRACE=${RUST_BACKTRACE:-0}
 tiers=("$@")
 [ ${#tiers[@]} -gt 0 ] || tiers=(fmt lint doc unit compile rdma_sys bincode sysfs seeds worlds planted hostile sanitize churn conformance loom tidy bench demo readme lab)
 
-# What mostly compiles and times nothing: beside the lab, on what that leaves of the processors.
-beside_lab=" lint doc planted loom worlds compile "
+# What computes for long and has a build of its own: beside everything that times nothing, on what that leaves of the processors.
+from_start=" planted loom "
+# What runs with nothing beside it.
+alone=" bench demo "
+# What mostly compiles, and shares a build with what comes before: the same, beside the lab.
+beside_lab=" lint doc worlds compile "
 # What has a build of its own, made there too, and is run when the lab is done, with nothing beside it.
 after_lab=" rdma_sys bincode readme "
 
@@ -22,7 +26,10 @@ after_lab=" rdma_sys bincode readme "
 notes=$(mktemp -d)
 counts=$notes/counts aside=$notes/aside begun=$notes/begun failures=$notes/failures
 touch "$counts" "$aside" "$failures"
-trap 'rm -rf "$notes"' EXIT
+# The process group of what runs beside the tiers.
+lane=
+lane_gets() { [ -z "$lane" ] || kill -s "$1" -- "-$lane" 2>/dev/null || true; }
+trap 'lane_gets KILL; rm -rf "$notes"' EXIT
 logs=target/tests
 rm -rf "$logs"
 mkdir -p "$logs"
@@ -107,8 +114,10 @@ lab_tier() {
     lab_builds || return 1
     local status=0
     # Timed, so before the others begin.
+    lane_gets STOP
     target/release/gimmal-lab run --fabric rxe --timeout-s 300 -- bash "$PWD/tests/lab_pace.sh" || status=1
-    if [ ${#beside[@]} -gt 0 ]; then touch "$begun"; fi
+    touch "$begun"
+    lane_gets CONT
     target/release/gimmal-lab run --fabric none --timeout-s 120 -- bash "$PWD/tests/lab_none.sh" || status=1
     target/release/gimmal-lab run --nodes 2 --fabric both --timeout-s 300 -- bash "$PWD/tests/lab_nodes.sh" || status=1
     target/release/gimmal-lab run --fabric both --timeout-s 2100 -- bash "$PWD/tests/lab.sh" || status=1
@@ -119,6 +128,7 @@ lab_tier() {
 # run TIER...
 run() {
     while [ $# -gt 0 ]; do
+        if [[ $alone == *" $1 "* ]]; then lane_gets STOP; else lane_gets CONT; fi
         case $1 in
             fmt) tier fmt cargo fmt --all --check ;;
             lint) tier lint lint_tier ;;
@@ -166,10 +176,12 @@ prepare() {
     done
 }
 
-first=() beside=() last=()
+first=() early=() beside=() last=()
 for name in "${tiers[@]}"; do
     if [[ " ${tiers[*]} " != *" lab "* ]]; then
         first+=("$name")
+    elif [[ $from_start == *" $name "* ]]; then
+        early+=("$name")
     elif [[ $beside_lab == *" $name "* ]]; then
         beside+=("$name")
     elif [[ $after_lab == *" $name "* ]]; then
@@ -178,18 +190,25 @@ for name in "${tiers[@]}"; do
         first+=("$name")
     fi
 done
-if [ ${#beside[@]} -gt 0 ]; then
-    # Its output is shown when the lab is done. It begins when the lab has built, or was never reached; it ends with us.
+if [ $((${#early[@]} + ${#beside[@]} + ${#last[@]})) -gt 0 ]; then
+    # A process group of its own, to be halted as one. Its output is shown when the lab is done. What is beside the lab begins when
+    # that has built, or was never reached; it ends with us.
+    set -m
     (
         chrt --idle --pid 0 "$BASHPID" 2>/dev/null || renice -n 19 "$BASHPID" >/dev/null
+        run "${early[@]}"
         until [ -e "$begun" ]; do [ -d "$notes" ] && sleep 1 || exit; done
         run "${beside[@]}"
         prepare "${last[@]}"
-    ) >"$aside" 2>&1 &
+    ) >"$aside" 2>&1 </dev/null &
+    lane=$!
+    set +m
 fi
 run "${first[@]}"
 touch "$begun"
+lane_gets CONT
 wait
+lane=
 cat "$aside"
 run "${last[@]}"
 
