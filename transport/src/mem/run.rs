@@ -262,7 +262,7 @@ impl Run {
 ///
 /// # Safety
 /// `bytes` from `first` on lie in one mapping.
-#[inline(never)]
+#[inline(always)]
 unsafe fn ask_for_middle(first: NonNull<u8>, bytes: usize) {
     for at in (LINE_BYTES..bytes.min(ASKED_BYTES)).step_by(LINE_BYTES) {
         // SAFETY: inside, by the bound.

@@ -41,6 +41,10 @@ const CLEAR_BYTES: u64 = 384;
 /// How far ahead of a word that is cleared a line is asked for: stores leave in order, and the next frame's would wait for it.
 const ASK_BYTES: u64 = 256;
 
+/// Bytes of the next frame that are asked for when a long one was committed: whoever sends one sends more like it, and stores leave in
+/// order.
+const LIKELY_BYTES: u64 = 1024;
+
 /// Frames taken from one connection in one turn, at most: who answers a longer run sends its next request the later.
 const RUN_MAX: u32 = 8;
 
@@ -242,8 +246,21 @@ impl Live {
             behind.store(0, Ordering::Relaxed);
         }
         publish(self.end.own.word(self.tx), word);
+        let bytes = next - self.tx;
         self.tx = next;
+        if bytes > 2 * LINE_BYTES as u64 {
+            self.ask_for_next(bytes);
+        }
         (Position(next), !std::mem::replace(&mut self.is_unflushed, true))
+    }
+
+    /// Asks for the lines of a frame like the last one, `bytes` long.
+    #[inline(always)]
+    fn ask_for_next(&self, bytes: u64) {
+        let end = (self.tx + bytes.min(LIKELY_BYTES)).min(self.tx_limit);
+        for at in (self.tx..end).step_by(LINE_BYTES) {
+            prefetch_to_write(self.end.own.payload(at));
+        }
     }
 
     /// What was committed is all the peer will see for now: wakes it if it sleeps, and gets the ring ready for more.
