@@ -16,8 +16,8 @@ tiers=("$@")
 from_start=" planted loom "
 # What runs with nothing beside it.
 alone=" bench demo "
-# What mostly compiles, and shares a build with what comes before: the same, beside the lab.
-beside_lab=" lint doc worlds compile "
+# What mostly compiles or computes, and shares a build with what comes before: the same, beside the lab.
+beside_lab=" lint doc worlds compile seeds "
 # What has a build of its own, made there too, and is run when the lab is done, with nothing beside it.
 after_lab=" rdma_sys bincode readme "
 
