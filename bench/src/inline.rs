@@ -229,7 +229,8 @@ impl<P: Provider> InlineTarget<P> {
         Ok(())
     }
 
-    /// Waits for echo number `sent`, of which nothing is done before the next is sent but to look at it.
+    /// Waits for echo number `sent`, of which nothing is done before the next is sent but to look at it. As one loop with
+    /// [`InlineTarget::turns`] it cost the rate of a window 5 %.
     #[inline]
     fn seek_echo(&mut self, sent: u64) -> Result<(), BenchError> {
         let mut patience = Patience::new(self.relax);

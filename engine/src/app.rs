@@ -74,8 +74,8 @@ pub trait App: std::fmt::Debug + 'static {
     /// Another thread asked for something.
     fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Self::Command);
 
-    /// Called in every turn that finds something, and in one of 64 others; returns when it wants to be called although
-    /// nothing happens ([`Time::NEVER`]: not at all).
+    /// Called in every turn that finds something, and in one of 64 others, over a device in one of 1,024; returns when it wants to be
+    /// called although nothing happens ([`Time::NEVER`]: not at all).
     fn tick<P: Port>(&mut self, io: &mut Io<'_, P>) -> Time {
         let _ = io;
         Time::NEVER

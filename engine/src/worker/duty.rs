@@ -35,7 +35,7 @@ pub struct DutySnapshot {
     pub work: u64,
     /// Times it slept.
     pub sleeps: u64,
-    /// The longest turn that found something, with up to a few empty ones before it.
+    /// The longest turn that found something, with the empty ones since the clock was read: a few, of a device up to 1,024.
     pub longest_turn: Duration,
     /// Connections that opened.
     pub connections_opened: u64,
