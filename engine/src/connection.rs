@@ -133,16 +133,19 @@ impl Connection {
         Ok(self.ledger.may_owe())
     }
 
-    /// A run that ends at `end` was read in turn number `turn`. Whether credit may be owed.
+    /// A run that ends at `end`, where there are positions, was read in turn number `turn`. Whether credit may be owed.
     #[inline]
-    pub(crate) fn read(&mut self, end: Position, turn: u64) -> Result<bool, Violation> {
+    pub(crate) fn read(&mut self, end: Option<Position>, turn: u64) -> Result<bool, Violation> {
         if self.ledger.counts_arrivals() {
             self.begin(turn);
             if !planted::is(Bug::RunNotCounted) {
                 self.ledger.handle_receive();
             }
         }
-        self.ledger.handle_run(end)?;
+        match end {
+            Some(end) => self.ledger.handle_run(end)?,
+            None => self.ledger.handle_life(),
+        }
         Ok(self.ledger.may_owe())
     }
 

@@ -6,37 +6,38 @@ use std::fmt;
 ///
 /// A stale id (the slot was reused) is refused everywhere, never served from the new connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnId {
-    index: u32,
-    generation: u32,
-}
+pub struct ConnId(
+    /// The index above the generation: ids are compared with every message.
+    u64,
+);
 
 impl ConnId {
     /// The id of slot `index` in its use number `generation`.
     #[inline]
     #[must_use]
     pub const fn new(index: u32, generation: u32) -> Self {
-        Self { index, generation }
+        Self((index as u64) << 32 | generation as u64)
     }
 
     /// The slot.
     #[inline]
     #[must_use]
     pub const fn index(self) -> u32 {
-        self.index
+        (self.0 >> 32) as u32
     }
 
     /// Which use of the slot this is.
     #[inline]
     #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
     pub const fn generation(self) -> u32 {
-        self.generation
+        self.0 as u32
     }
 }
 
 impl fmt::Debug for ConnId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "conn {}.{}", self.index, self.generation)
+        write!(f, "conn {}.{}", self.index(), self.generation())
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Check {
     sealed: bool,
     /// Nothing to look at, as for most connections.
     plain: bool,
+    /// The numbers, and nothing else.
+    counted: bool,
     /// What broke the connection: what the same poll brought behind it is not believed either.
     broken: Option<Violation>,
     sent: u32,
@@ -37,12 +39,13 @@ impl Check {
     }
 
     const fn of(numbered: bool, sealed: bool) -> Self {
-        Self { numbered, sealed, plain: !numbered && !sealed, broken: None, sent: 0, received: 0 }
+        let (plain, counted) = (!numbered && !sealed, numbered && !sealed);
+        Self { numbered, sealed, plain, counted, broken: None, sent: 0, received: 0 }
     }
 
     /// The peer broke the protocol: no frame is taken any more.
     pub const fn broke(&mut self, violation: Violation) {
-        (self.plain, self.broken) = (false, Some(violation));
+        (self.plain, self.counted, self.broken) = (false, false, Some(violation));
     }
 
     /// Whether frames and bulk carry sums.
@@ -86,10 +89,7 @@ impl Check {
     /// then. `false` in doubt: for [`Check::arrived`] to say.
     #[inline]
     pub fn is_next(&mut self, tag: Tag) -> bool {
-        let is_it = self.numbered
-            && !self.sealed
-            && self.broken.is_none()
-            && (tag.0 >> NUMBER_SHIFT ^ self.received) & NUMBER_MASK == 0;
+        let is_it = self.counted & ((tag.0 >> NUMBER_SHIFT ^ self.received) & NUMBER_MASK == 0);
         self.received = self.received.wrapping_add(u32::from(is_it));
         is_it
     }

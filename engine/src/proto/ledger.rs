@@ -159,9 +159,14 @@ impl RxLedger {
         if self.ring {
             return Err(Violation::Overrun { bytes: end.since(self.limit) });
         }
-        // Without a ring there are no positions: a sign of life.
-        self.arrived.0 += 1;
+        self.handle_life();
         Ok(())
+    }
+
+    /// Frames arrived that have no positions: a sign of life.
+    #[inline]
+    pub const fn handle_life(&mut self) {
+        self.arrived.0 += 1;
     }
 
     /// Whether the frame that has just arrived, `bytes` long with all that belongs to it, may be held where it is.

@@ -43,16 +43,21 @@ impl<P: Port, A: App> Worker<P, A> {
         let (conn, mut outcome) = (run.conn(), Ok(()));
         let mut io = Io { port, conns, now };
         io.conns.cut = false;
-        if Q::COUNTS_RECEIVES && !run.is_in_ring() {
+        let is_numbered = Q::COUNTS_RECEIVES && !run.is_in_ring();
+        if is_numbered {
             outcome = Self::receive_numbered(app, &mut io, &mut run, pick);
         }
-        while !io.conns.cut
+        while !is_numbered
+            && !io.conns.cut
             && let Some(frame) = run.next_frame()
         {
             if let Some(message) = plain(conn, &frame) {
                 Self::hand_out(app, &mut io, conn, message, pick);
             } else {
                 outcome = Self::other_of_run(app, &mut io, conn, &frame, pick);
+            }
+            if Q::COUNTS_RECEIVES && run.is_over() {
+                break;
             }
         }
         Self::end_run(port, conns, &run, outcome, now);
@@ -94,6 +99,9 @@ impl<P: Port, A: App> Worker<P, A> {
                 }
                 _ => outcome = Self::other_of_run(app, io, conn, &frame, pick),
             }
+            if run.is_over() {
+                break;
+            }
         }
         outcome
     }
@@ -111,12 +119,12 @@ impl<P: Port, A: App> Worker<P, A> {
         // The application has seen the frames: what this frees is given back by the turn's settling.
         let owes = match conns.peek(conn) {
             Some(connection) => {
-                let owes = outcome.and_then(|()| connection.read(run.end(), turn));
-                // Credit that is owed rides along with the answers.
-                if owes == Ok(false) && port.flush_answer(conn) {
+                // Credit that is owed rides along with the answers; what this run adds to it, with the next ones.
+                if outcome.is_ok() && !connection.ledger.may_owe() && port.flush_answer(conn) {
                     connection.left();
                 }
-                owes
+                let end = (!Q::COUNTS_RECEIVES || run.is_in_ring()).then(|| run.end());
+                outcome.and_then(|()| connection.read(end, turn))
             }
             None => outcome.map(|()| false),
         };

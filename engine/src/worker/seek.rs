@@ -37,16 +37,17 @@ impl<P: Port, A: App> Worker<P, A> {
         now: Time,
         pick: &mut impl Pick<A>,
     ) -> Option<bool> {
-        let mut rounds = 0;
+        let mut is_again = false;
         loop {
             if std::mem::take(&mut conns.cut) {
                 Self::end_sought(port, conns, sought, Ok(()), now);
             }
             let Some(run) = sought else {
-                *sought = port.next_run(limit);
-                // Nothing may mean that everybody was asked since the last time.
-                if sought.is_none() && std::mem::replace(&mut rounds, 1) == 1 {
-                    return None;
+                match port.next_run(limit) {
+                    Some(run) => *sought = Some(run),
+                    None if is_again => return None,
+                    // It may mean that everybody was asked since the last time.
+                    None => is_again = true,
                 }
                 continue;
             };

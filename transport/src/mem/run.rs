@@ -173,6 +173,13 @@ impl Run {
         self.slot == IN_RING
     }
 
+    /// Whether there is certainly no other frame: all of a chain was taken.
+    #[inline]
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.is_whole && self.at == self.limit
+    }
+
     /// Whose frames they are.
     #[inline]
     #[must_use]

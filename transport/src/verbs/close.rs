@@ -15,6 +15,7 @@ use crate::{
         conn::{Conn, Phase},
         lists::SendList,
         mailbox::{Command, ControlHandle},
+        wr_id::WrId,
     },
 };
 
@@ -83,6 +84,9 @@ impl Conn {
         let orderly = reason == CloseReason::Local && self.is_open() && self.fate.down.get().is_none();
         self.tx.discard();
         let lingers = orderly && self.say_goodbye(list);
+        if reason == CloseReason::Local {
+            self.run_id = WrId::NONE;
+        }
         let stage = if lingers { Stage::Lingering } else { Stage::Draining };
         self.phase = Phase::Closing(Closing {
             reason,

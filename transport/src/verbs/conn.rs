@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    CloseReason, ConnId, DataPath, Event, Negotiated, PortConfig, PortCounters, Time, Violation,
+    CloseReason, ConnId, DataPath, Event, Negotiated, PortConfig, PortCounters, Refused, Time, Violation,
     proof::Session,
     verbs::{
         close::Closing,
@@ -80,8 +80,9 @@ pub(crate) struct Conn {
     pub(crate) is_dirty: bool,
     pub(crate) is_pulling: bool,
     pub(crate) is_owing: bool,
-    /// By what chains arrive that are read by runs; those whose frames have sums are not.
-    runs_on: Option<DataPath>,
+    /// The id of receives, of slot 0, whose chains are read by runs: once it delivers, if frames have no sums.
+    pub(crate) run_id: WrId,
+    on_ring: bool,
     negotiated: Arc<Negotiated>,
     grants: GrantPlaces,
     ours: Grant,
@@ -120,7 +121,8 @@ impl Conn {
             is_dirty: false,
             is_pulling: false,
             is_owing: false,
-            runs_on: (!negotiated.checksum).then_some(negotiated.path),
+            run_id: WrId::NONE,
+            on_ring,
             negotiated: Arc::new(negotiated),
             grants: lane.grants,
             ours,
@@ -144,8 +146,15 @@ impl Conn {
         self.negotiated.atomics
     }
 
+    #[inline]
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open)
+    }
+
+    /// Why it takes no frames, when it is not open.
+    #[cold]
+    pub(crate) fn refusal(&self) -> Refused {
+        if matches!(self.phase, Phase::Opening { .. }) { Refused::Full } else { Refused::Closed }
     }
 
     /// Whether frames that arrived are still handed out: not before the grant, nor after we closed it ourselves.
@@ -256,12 +265,10 @@ impl Conn {
     /// The bytes of the chain that `done` brought, if it is nothing else and its frames may be handed out.
     #[inline(always)]
     pub(crate) fn chain(&self, done: &Completion) -> Option<u32> {
-        let on_ring = self.runs_on? == DataPath::Ring;
-        let is_chain = done.with_imm == on_ring
-            && done.status == 0
-            && WrId::from_bits(done.wr_id).kind() == Some(Kind::Receive);
-        let bytes = if on_ring { done.imm } else { done.bytes };
-        (is_chain && self.delivers()).then_some(bytes)
+        let is_its = WrId::from_bits(done.wr_id).without_slot() == self.run_id;
+        // One decision for all three.
+        let is_chain = is_its & (done.status == 0) & (done.with_imm == self.on_ring);
+        is_chain.then_some(if self.on_ring { done.imm } else { done.bytes })
     }
 
     /// A piece of a transfer is done.
@@ -320,6 +327,9 @@ impl Conn {
         }
         self.opened = true;
         self.phase = Phase::Open;
+        if !self.negotiated.checksum {
+            self.run_id = WrId::new(Kind::Receive, self.id, 0);
+        }
         if let Some(belongings) = &mut self.belongings {
             belongings.holdings.opened();
         }

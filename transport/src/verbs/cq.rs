@@ -48,7 +48,7 @@ pub(crate) struct Completion {
 /// Completions that the library wrote and nobody has taken yet, the oldest first; each is copied out when it is looked at.
 /// Zeroed once: a driver leaves fields that mean nothing as they were.
 pub(crate) struct Harvest {
-    written: Box<[sys::ibv_wc]>,
+    written: Box<[sys::ibv_wc; POLL_BURST]>,
     /// Those from `at` on.
     at: usize,
     count: usize,
@@ -59,8 +59,8 @@ pub(crate) struct Harvest {
 impl Harvest {
     pub(crate) fn new() -> Self {
         // SAFETY: every field of `ibv_wc` is an integer or a union of integers, for which zero is a value.
-        let written = (0..POLL_BURST).map(|_| unsafe { MaybeUninit::zeroed().assume_init() }).collect();
-        Self { written, at: 0, count: 0, again: VecDeque::new() }
+        let written = unsafe { MaybeUninit::zeroed().assume_init() };
+        Self { written: Box::new(written), at: 0, count: 0, again: VecDeque::new() }
     }
 
     #[inline]
@@ -69,27 +69,24 @@ impl Harvest {
     }
 
     /// The next one, which stays.
-    #[inline]
     pub(crate) fn first(&self) -> Option<Completion> {
-        if self.again.is_empty() {
-            self.written.get(self.at).filter(|_| self.at < self.count).map(completion)
-        } else {
-            self.again.front().copied()
-        }
+        let written = || (self.at < self.count).then(|| completion(&self.written[self.at % POLL_BURST]));
+        self.again.front().copied().or_else(written)
     }
 
-    /// The next one goes.
-    #[inline]
-    pub(crate) fn pass(&mut self) {
-        if self.again.pop_front().is_none() && self.at < self.count {
-            self.at += 1;
+    /// Takes the next one, unless `make` makes nothing of it, or it is one of the older ones.
+    #[inline(always)]
+    pub(crate) fn take_new_if<R>(&mut self, make: impl FnOnce(&Completion) -> Option<R>) -> Option<R> {
+        if self.at >= self.count || !self.again.is_empty() {
+            return None;
         }
+        let made = make(&completion(&self.written[self.at % POLL_BURST]))?;
+        self.at += 1;
+        Some(made)
     }
 
     pub(crate) fn take(&mut self) -> Option<Completion> {
-        let first = self.first()?;
-        self.pass();
-        Some(first)
+        self.again.pop_front().or_else(|| self.take_new_if(|done| Some(*done)))
     }
 
     /// Puts `older` ones in front.

@@ -4,31 +4,35 @@ use crate::verbs::port::{Slot, VerbsPort};
 
 impl VerbsPort {
     /// Posts what is staged.
+    #[inline]
     pub(super) fn flush_dirty(&mut self) {
         let mut at = 0;
         while let Some(&index) = self.dirty.get(at) {
-            let Slot { conn, counters, .. } = &mut self.slots[index];
-            let mut keep = false;
-            if let Some(conn) = conn.as_deref_mut() {
-                if let (true, Some(belongings)) = (conn.is_open(), &conn.belongings) {
-                    let result = conn.tx.flush(&belongings.qp, conn.id, &mut self.sends, counters);
-                    if let Err(errno) = result {
-                        conn.fail_post("ibv_post_send", errno, self.now);
-                        self.waiting.push(index);
-                    }
-                    keep = conn.tx.has_staged() && conn.post_failed.is_none();
-                }
-                conn.is_dirty = keep;
-            }
-            if keep {
-                at += 1;
-            } else {
+            if self.flush_one(index) {
                 self.dirty.swap_remove(at);
+            } else {
+                at += 1;
             }
         }
     }
 
-    /// Posts the receives again that completed: when the answers have left, which need not wait for it.
+    /// Posts what is staged on the connection at `index`. Whether nothing is left.
+    pub(super) fn flush_one(&mut self, index: usize) -> bool {
+        let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return true };
+        let mut is_done = true;
+        if let (true, Some(belongings)) = (conn.is_open(), &conn.belongings) {
+            let result = conn.tx.flush(&belongings.qp, conn.id, &mut self.sends, counters);
+            if let Err(errno) = result {
+                conn.fail_post("ibv_post_send", errno, self.now);
+                self.waiting.push(index);
+            }
+            is_done = !conn.tx.has_staged() || conn.post_failed.is_some();
+        }
+        conn.is_dirty = !is_done;
+        is_done
+    }
+
+    /// Posts all receives again that completed.
     #[inline]
     pub(super) fn repost(&mut self) {
         if !self.owing.is_empty() {
@@ -36,8 +40,7 @@ impl VerbsPort {
         }
     }
 
-    /// The same when nothing has left, if they are many: a few wait for the frame that is sent next, or for a turn in which
-    /// nothing came.
+    /// The same if they are many, when the answers have left: those need not wait for it, and a few receives wait for others.
     #[inline]
     pub(super) fn repost_many(&mut self) {
         let owes_many =

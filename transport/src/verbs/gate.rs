@@ -434,6 +434,7 @@ impl Shared {
         self.notes.pop()
     }
 
+    #[inline]
     pub(crate) fn has_notes(&self) -> bool {
         !self.notes.is_empty()
     }

@@ -69,8 +69,6 @@ pub struct VerbsPort {
     pub(super) reservation: Option<(ConnId, usize)>,
     /// Connections with staged chains, READs to post, receives to post, deadlines.
     pub(super) dirty: Vec<usize>,
-    /// Whether something left since the last flush.
-    answered: bool,
     pub(super) pulling: Vec<usize>,
     pub(super) owing: Vec<usize>,
     pub(super) waiting: Vec<usize>,
@@ -106,11 +104,13 @@ pub(super) fn open_in(slots: &mut [Slot], id: ConnId) -> Result<&mut Conn, Refus
 #[inline]
 fn open_slot(slots: &mut [Slot], id: ConnId) -> Result<(&mut Conn, &mut PortCounters), Refused> {
     match slots.get_mut(id.index() as usize) {
-        Some(Slot { conn: Some(conn), counters, .. }) if conn.id == id => match conn.phase {
-            Phase::Open => Ok((conn, counters)),
-            Phase::Opening { .. } => Err(Refused::Full),
-            Phase::Closing(_) => Err(Refused::Closed),
-        },
+        Some(Slot { conn: Some(conn), counters, .. }) if conn.id == id => {
+            if conn.is_open() {
+                Ok((conn, counters))
+            } else {
+                Err(conn.refusal())
+            }
+        }
         _ => Err(Refused::Closed),
     }
 }
@@ -151,7 +151,6 @@ impl VerbsPort {
             emptied: 0,
             reservation: None,
             dirty: Vec::with_capacity(connections),
-            answered: false,
             pulling: Vec::with_capacity(connections),
             owing: Vec::with_capacity(connections),
             waiting: Vec::with_capacity(connections),
@@ -212,12 +211,11 @@ impl VerbsPort {
         }
     }
 
-    /// Whether there is something that came already and nobody was told of.
+    /// Whether there is something that came already and nobody was told of, but for the rest of a run.
     #[inline]
     fn has_news(&self) -> bool {
         !self.harvest.is_empty()
             || self.walking.is_some()
-            || self.begun.is_some()
             || self.gate.shared.has_notes()
             || !self.down.is_empty()
             || !self.backlog.is_empty()
@@ -229,7 +227,7 @@ impl VerbsPort {
             let conn = self.slots[index].conn.as_deref();
             conn.is_some_and(|conn| conn.pulls.can_post() || conn.pulls.has_ended())
         };
-        self.has_news() || self.pulling.iter().any(has_pulls)
+        self.has_news() || self.begun.is_some() || self.pulling.iter().any(has_pulls)
     }
 }
 
@@ -289,9 +287,9 @@ impl Port for VerbsPort {
         if let Some(shape) = open_in(&mut self.slots, conn)?.tx.wants_ring() {
             self.lend_ring(conn, shape)?;
         }
-        let place = open_in(&mut self.slots, conn)?.tx.reserve(payload_bytes)?;
+        let frame = open_in(&mut self.slots, conn)?.tx.reserve(payload_bytes)?;
         self.reservation = Some((conn, payload_bytes));
-        Ok(place)
+        Ok(frame.payload)
     }
 
     fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, chain: Chain) -> Position {
@@ -303,11 +301,14 @@ impl Port for VerbsPort {
             Some((reserved, limit)) if reserved == conn && payload_bytes <= limit && open.is_open() => {}
             _ => return open.tx.head(),
         }
+        // It fits: more was reserved.
+        let Ok(frame) = open.tx.reserve(payload_bytes) else { return open.tx.head() };
+        frame.begin(payload_bytes, tag);
         slot.counters.frames_sent += 1;
         if !std::mem::replace(&mut open.is_dirty, true) {
             self.dirty.push(index);
         }
-        open.tx.commit(payload_bytes, tag, chain)
+        open.tx.commit(payload_bytes, chain)
     }
 
     #[inline(always)]
@@ -324,15 +325,17 @@ impl Port for VerbsPort {
             open = open_slot(&mut self.slots, conn)?;
         }
         let (open, counters) = open;
-        let Some(staged) = fill(open.tx.reserve(payload_bytes)?) else { return Ok(None) };
+        let frame = open.tx.reserve(payload_bytes)?;
+        let Some(staged) = fill(frame.payload) else { return Ok(None) };
         if staged.payload_bytes > payload_bytes {
             return Ok(Some(open.tx.head()));
         }
+        frame.begin(staged.payload_bytes, staged.tag);
         counters.frames_sent += 1;
         if !std::mem::replace(&mut open.is_dirty, true) {
             self.dirty.push(conn.index() as usize);
         }
-        Ok(Some(open.tx.commit(staged.payload_bytes, staged.tag, staged.chain)))
+        Ok(Some(open.tx.commit(staged.payload_bytes, staged.chain)))
     }
 
     #[inline]
@@ -341,20 +344,18 @@ impl Port for VerbsPort {
         if !is_last || self.dirty.as_slice() != [conn.index() as usize] {
             return false;
         }
-        self.answered = true;
-        self.flush_dirty();
-        self.dirty.is_empty()
+        let is_done = self.flush_one(conn.index() as usize);
+        if is_done {
+            self.dirty.clear();
+        }
+        is_done
     }
 
+    #[inline]
     fn flush(&mut self) {
         self.reservation = None;
-        if self.dirty.is_empty() && !self.answered {
-            self.repost_many();
-        } else {
-            self.answered = false;
-            self.flush_dirty();
-            self.repost();
-        }
+        self.flush_dirty();
+        self.repost_many();
     }
 
     fn completed(&mut self, conn: ConnId) -> Position {
@@ -465,7 +466,7 @@ impl Port for VerbsPort {
 
     #[inline]
     fn is_promising(&self) -> bool {
-        self.has_news() || !(self.waiting.is_empty() && self.pulling.is_empty() && self.owing.is_empty())
+        self.has_news() || !(self.waiting.is_empty() && self.pulling.is_empty())
     }
 
     #[inline]

@@ -43,22 +43,23 @@ impl VerbsPort {
             }
             self.emptied = emptied;
         }
-        let done = self.harvest.first()?;
-        let id = WrId::from_bits(done.wr_id);
-        let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(id.index()) else {
-            return None;
-        };
-        let bytes = if id.is_of(conn.id) { conn.chain(&done)? } else { return None };
-        conn.rx.begin_run(id.slot(), bytes)?;
-        let run = conn.rx.run(conn.id, bytes, limit)?;
-        if done.with_imm {
-            counters.receives_with_imm += 1;
-        } else {
-            counters.receives += 1;
-        }
-        self.harvest.pass();
-        self.begun = Some(Begun { conn: conn.id, left: bytes, bytes });
-        Some(run)
+        let Self { harvest, slots, begun, .. } = self;
+        harvest.take_new_if(|done| {
+            let id = WrId::from_bits(done.wr_id);
+            let Some(Slot { conn: Some(conn), counters, .. }) = slots.get_mut(id.index()) else {
+                return None;
+            };
+            let bytes = conn.chain(done)?;
+            conn.rx.begin_run(id.slot(), bytes)?;
+            let run = conn.rx.run(conn.id, bytes, limit)?;
+            if done.with_imm {
+                counters.receives_with_imm += 1;
+            } else {
+                counters.receives += 1;
+            }
+            *begun = Some(Begun { conn: conn.id, left: bytes, bytes });
+            Some(run)
+        })
     }
 
     /// Frames of a run that was ended too early, as events.

@@ -196,7 +196,8 @@ impl Rx {
     /// [`Rx::arrived`] refuses.
     #[inline(always)]
     pub(crate) fn begin_run(&mut self, slot: u16, bytes: u32) -> Option<()> {
-        if bytes == 0 || bytes > self.chain_bytes_max || self.place.is_none() {
+        // One of no bytes is too long. Where receives are shared there is no slot.
+        if bytes.wrapping_sub(1) >= self.chain_bytes_max {
             return None;
         }
         if self.path == DataPath::Ring {

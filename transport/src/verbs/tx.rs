@@ -40,6 +40,20 @@ struct Staged {
     bytes: u32,
 }
 
+/// Where the next frame is written.
+pub(crate) struct Blank<'a> {
+    word: &'a mut [u8; FRAME_WORD_BYTES],
+    pub(crate) payload: &'a mut [u8],
+}
+
+impl Blank<'_> {
+    /// Says what frame it is, `payload_bytes` long.
+    #[inline]
+    pub(crate) fn begin(self, payload_bytes: usize, tag: Tag) {
+        *self.word = FrameWord::new(payload_bytes, tag).bits().to_le_bytes();
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Tx {
@@ -159,10 +173,10 @@ impl Tx {
         queued < self.entries && used + bytes as u64 <= self.ring_bytes as u64
     }
 
-    /// The payload of the next frame.
-    #[expect(clippy::needless_pass_by_ref_mut, reason = "the slice that is lent must be the only one")]
+    /// The next frame, with `payload_bytes`.
+    #[expect(clippy::needless_pass_by_ref_mut, reason = "the slices that are lent must be the only ones")]
     #[inline]
-    pub(crate) fn reserve(&mut self, payload_bytes: usize) -> Result<&mut [u8], Refused> {
+    pub(crate) fn reserve(&mut self, payload_bytes: usize) -> Result<Blank<'_>, Refused> {
         let limit = self.frame_bytes_max - FRAME_WORD_BYTES;
         if payload_bytes > limit {
             return Err(Refused::TooLarge { bytes: payload_bytes, limit });
@@ -171,19 +185,20 @@ impl Tx {
             return Err(Refused::Full);
         }
         let Some(place) = self.place else { return Err(Refused::Full) };
-        let payload = place.at(self.head).wrapping_add(FRAME_WORD_BYTES);
+        let front = place.at(self.head);
         // SAFETY: inside the double mapping, of which a frame is at most a half (`settle`), and behind `head`; up to there
-        // everything has completed (`has_room`), so the device reads none of it, and `&mut self` makes this the only slice.
-        Ok(unsafe { std::slice::from_raw_parts_mut(payload, payload_bytes) })
+        // everything has completed (`has_room`), so the device reads none of it, and `&mut self` makes this and the slice
+        // behind it the only ones.
+        let word = unsafe { &mut *front.cast() };
+        // SAFETY: as above.
+        let payload =
+            unsafe { std::slice::from_raw_parts_mut(front.wrapping_add(FRAME_WORD_BYTES), payload_bytes) };
+        Ok(Blank { word, payload })
     }
 
-    /// Stages the reserved frame.
+    /// Stages the reserved frame, which is written.
     #[inline(always)]
-    pub(crate) fn commit(&mut self, payload_bytes: usize, tag: Tag, chain: Chain) -> Position {
-        let word = FrameWord::new(payload_bytes, tag).bits().to_le();
-        let Some(place) = self.place else { return self.head };
-        // SAFETY: as in `reserve`; frames start at multiples of 16, so the word is aligned.
-        unsafe { place.at(self.head).cast::<u64>().write(word) };
+    pub(crate) fn commit(&mut self, payload_bytes: usize, chain: Chain) -> Position {
         let bytes = u32::try_from(span(payload_bytes)).expect("a frame is at most a quarter of a 1 GiB ring");
         match self.staged.last_mut() {
             Some(last) if chain == Chain::Extend && last.bytes + bytes <= self.chain_bytes_max => {
@@ -278,7 +293,7 @@ impl Tx {
         result
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, chain: Staged, last: bool, conn: ConnId, list: &mut SendList) {
         let place = self.place.expect("what is staged lies in a ring");
         let address = place.at(chain.at).addr() as u64;
@@ -400,8 +415,8 @@ mod tests {
         for taken in 0..=5 {
             let (mut tx, mut list) = (tx(&config), SendList::new(8));
             for _ in 0..5 {
-                tx.reserve(8).expect("room");
-                tx.commit(8, Tag(0), Chain::Begin);
+                assert!(tx.reserve(8).is_ok(), "room");
+                tx.commit(8, Chain::Begin);
             }
             let state = |tx: &Tx| (tx.posted, tx.in_flight, tx.unsignalled, tx.signalled, tx.signals.len());
             let mut as_if = self::tx(&config);

@@ -47,6 +47,9 @@ const KINDS: [Kind; 8] = [
 pub(crate) struct WrId(u64);
 
 impl WrId {
+    /// No work has it.
+    pub(crate) const NONE: Self = Self(u64::MAX);
+
     pub(crate) fn new(kind: Kind, conn: ConnId, slot: u16) -> Self {
         debug_assert!(conn.index() < INDEX_LIMIT, "the slot table stops there");
         let generation = conn.generation() & GENERATION_MASK;
@@ -77,6 +80,12 @@ impl WrId {
     #[expect(clippy::cast_possible_truncation, reason = "masked to 24 bits")]
     pub(crate) fn queue(self) -> u32 {
         (self.0 >> 20) as u32 & GENERATION_MASK
+    }
+
+    /// The same of slot 0: that of all of its kind.
+    #[inline]
+    pub(crate) const fn without_slot(self) -> Self {
+        Self(self.0 & !(0xffff << 44))
     }
 
     pub(crate) const fn bits(self) -> u64 {
@@ -119,11 +128,12 @@ mod tests {
             let id = WrId::from_bits(WrId::new(kind, conn, 0xfffe).bits());
             assert_eq!((id.kind(), id.index(), id.slot()), (Some(kind), 0xf_ffff, 0xfffe));
             assert!(id.is_of(conn));
+            assert_eq!(id.without_slot(), WrId::new(kind, conn, 0));
             assert!(!id.is_of(ConnId::new(INDEX_LIMIT - 1, 0xff00_0004)), "another use of the slot");
             assert!(!id.is_of(ConnId::new(7, 0xff00_0003)));
         }
         let id = WrId::from_bits(WrId::shared(0x12_3456, INDEX_LIMIT - 1).bits());
         assert_eq!((id.kind(), id.index(), id.queue()), (Some(Kind::Shared), 0xf_ffff, 0x12_3456));
-        assert_eq!(WrId::from_bits(u64::MAX).kind(), None);
+        assert_eq!(WrId::NONE.kind(), None);
     }
 }

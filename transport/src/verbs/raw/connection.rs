@@ -273,9 +273,9 @@ impl Connection {
             STATUS_FLUSHED => {
                 self.down = true;
                 // Several work requests are flushed at once; their ranges are free again with the first.
-                while let Some(next) = self.ready.first().filter(|next| next.status == STATUS_FLUSHED) {
-                    self.endpoint.end(next.wr_id);
-                    self.ready.pass();
+                let is_flushed = |next: &Completion| (next.status == STATUS_FLUSHED).then_some(next.wr_id);
+                while let Some(id) = self.ready.take_new_if(is_flushed) {
+                    self.endpoint.end(id);
                 }
                 Err(CmError::Closed)
             }
