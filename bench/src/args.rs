@@ -177,7 +177,7 @@ pub struct Run {
     /// Calls to measure; k, m and g are powers of 1000.
     #[arg(short = 'n', long, default_value = "100k", value_parser = parse_count)]
     pub count: u64,
-    /// Calls before, which are not measured [default: a tenth of the count, at most 20k].
+    /// Calls before, and after each turn of a program of others, which are not measured [default: a tenth of the count, at most 20k].
     #[arg(long, value_parser = parse_count)]
     pub warmup: Option<u64>,
     /// Pairs: programs of others have so many turns, between as many parts of the calls. A part is as many slices as it needs,

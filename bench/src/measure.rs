@@ -282,6 +282,10 @@ impl Bench<'_> {
         for pair in 0..pairs {
             let calls = count * (pair + 1) / pairs - count * pair / pairs;
             let (mut left, first) = (calls, measured.slices.len());
+            if pair > 0 && measured.others.iter().any(|other| other.is_program) {
+                // They left the caches, and an emulator's translations, to themselves.
+                self.unmeasured(amount.warmup.min(calls))?;
+            }
             // Each pair has its part of the time, so that programs of others keep their turns.
             let end = amount.limit.map(|limit| Stamp::now().after(limit.div_f64(pairs.max(1) as f64)));
             while left > 0 && (measured.slices.len() == first || end.is_none_or(|end| Stamp::now() < end)) {
@@ -337,17 +341,26 @@ impl Bench<'_> {
         }
     }
 
+    /// Calls that count nowhere.
+    fn unmeasured(&mut self, calls: u64) -> Result<(), BenchError> {
+        if let Some(gauge) = &mut self.gauge {
+            gauge.floors.announce(Phase::Test)?;
+        }
+        self.slice.reset();
+        self.target.run(calls, &mut self.slice)?;
+        self.slice.reset();
+        Ok(())
+    }
+
     /// What calls do on either side: of some more, which are not timed. As many as warmed up, at most [`WATCHED_MAX`].
     fn watched(&mut self, amount: &Amount) -> Result<[Option<Work>; 2], BenchError> {
         let calls = amount.warmup.min(WATCHED_MAX);
         if calls == 0 {
             return Ok([None; 2]);
         }
-        if let Some(gauge) = &mut self.gauge {
-            gauge.floors.announce(Phase::Test)?;
-        }
+        // The server is there before anybody looks.
+        self.unmeasured(0)?;
         let mut watches = [Some(std::process::id()), amount.server].map(|process| process.map(Watch::new));
-        self.slice.reset();
         // Ours last, and read first: looking is work too.
         watches.iter_mut().rev().flatten().for_each(Watch::begin);
         let done = self.target.run(calls, &mut self.slice);
