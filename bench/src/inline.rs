@@ -276,8 +276,8 @@ impl<P: Provider> InlineTarget<P> {
                 .with(|_, io| io.send(conn, head(ECHO, sent), body.len(), fill(body)))
                 .map_err(|error| BenchError::Closed(error.to_string()))?;
             self.seek_echo(sent)?;
-            self.compare(sent)?;
             recorder.lap();
+            self.compare(sent)?;
         }
         recorder.end_laps();
         recorder.busy(Stamp::now().nanos_since(first));

@@ -74,11 +74,7 @@ impl<P: Port> Io<'_, P> {
             Some(connection) if connection.is_open(min_bytes) => {
                 connection.send_open(self.port, conn, wire::message_tag(head.kind, false), write)
             }
-            Some(connection)
-                if P::COUNTS_RECEIVES
-                    && connection.has_receives(min_bytes)
-                    && !connection.ledger.may_owe() =>
-            {
+            Some(connection) if P::COUNTS_RECEIVES && connection.has_receives(min_bytes) => {
                 let tag = wire::message_tag(head.kind, false);
                 let sent = connection.send_counted(self.port, conn, turn, tag, write);
                 if sent == Err(SendError::Blocked) {

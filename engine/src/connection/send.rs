@@ -15,9 +15,12 @@ impl Connection {
         self.window.is_open() && min_bytes <= self.window.payload_bytes_max()
     }
 
-    /// The same where receives are counted.
+    /// The same where receives are counted, and no credit is owed that could ride along.
+    #[inline]
     pub(crate) fn has_receives(&self, min_bytes: usize) -> bool {
-        self.window.has_receives() && min_bytes <= self.window.payload_bytes_max()
+        // One decision for all of it.
+        let fits = min_bytes <= self.window.payload_bytes_max();
+        self.window.has_receives() & fits & !self.ledger.may_owe()
     }
 
     /// Sends a message that `fill` composes, the short way where receives are not counted; as [`Connection::compose`] otherwise.

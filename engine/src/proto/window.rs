@@ -142,7 +142,7 @@ impl TxWindow {
     #[inline]
     #[must_use]
     pub fn has_receives(&self) -> bool {
-        self.head < self.counted_until && self.arrivals_used + CONTROL_ARRIVALS < self.arrivals_max
+        (self.head < self.counted_until) & (self.arrivals_used + CONTROL_ARRIVALS < self.arrivals_max)
     }
 
     /// The largest payload of a frame, bytes.

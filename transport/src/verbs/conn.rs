@@ -151,10 +151,11 @@ impl Conn {
         matches!(self.phase, Phase::Open)
     }
 
-    /// Why it takes no frames, when it is not open.
+    /// Why it takes no frames of `id`, when it is another or not open.
     #[cold]
-    pub(crate) fn refusal(&self) -> Refused {
-        if matches!(self.phase, Phase::Opening { .. }) { Refused::Full } else { Refused::Closed }
+    pub(crate) fn refusal(&self, id: ConnId) -> Refused {
+        let is_opening = self.id == id && matches!(self.phase, Phase::Opening { .. });
+        if is_opening { Refused::Full } else { Refused::Closed }
     }
 
     /// Whether frames that arrived are still handed out: not before the grant, nor after we closed it ourselves.
@@ -265,9 +266,9 @@ impl Conn {
     /// The bytes of the chain that `done` brought, if it is nothing else and its frames may be handed out.
     #[inline(always)]
     pub(crate) fn chain(&self, done: &Completion) -> Option<u32> {
-        let is_its = WrId::from_bits(done.wr_id).without_slot() == self.run_id;
-        // One decision for all three.
-        let is_chain = is_its & (done.status == 0) & (done.with_imm == self.on_ring);
+        // One decision for all three: each is 0 as it should be.
+        let other_id = WrId::from_bits(done.wr_id).without_slot().bits() ^ self.run_id.bits();
+        let is_chain = other_id | u64::from(done.status) | u64::from(done.with_imm ^ self.on_ring) == 0;
         is_chain.then_some(if self.on_ring { done.imm } else { done.bytes })
     }
 

@@ -77,7 +77,7 @@ impl Harvest {
     /// Takes the next one, unless `make` makes nothing of it, or it is one of the older ones.
     #[inline(always)]
     pub(crate) fn take_new_if<R>(&mut self, make: impl FnOnce(&Completion) -> Option<R>) -> Option<R> {
-        if self.at >= self.count || !self.again.is_empty() {
+        if (self.at >= self.count) | !self.again.is_empty() {
             return None;
         }
         let made = make(&completion(&self.written[self.at % POLL_BURST]))?;

@@ -104,11 +104,11 @@ pub(super) fn open_in(slots: &mut [Slot], id: ConnId) -> Result<&mut Conn, Refus
 #[inline]
 fn open_slot(slots: &mut [Slot], id: ConnId) -> Result<(&mut Conn, &mut PortCounters), Refused> {
     match slots.get_mut(id.index() as usize) {
-        Some(Slot { conn: Some(conn), counters, .. }) if conn.id == id => {
-            if conn.is_open() {
+        Some(Slot { conn: Some(conn), counters, .. }) => {
+            if (conn.id == id) & conn.is_open() {
                 Ok((conn, counters))
             } else {
-                Err(conn.refusal())
+                Err(conn.refusal(id))
             }
         }
         _ => Err(Refused::Closed),

@@ -170,7 +170,7 @@ impl Tx {
     fn has_room(&self, bytes: usize) -> bool {
         let queued = self.in_flight + u32::try_from(self.staged.len()).unwrap_or(u32::MAX);
         let used = self.head.since(self.completed);
-        queued < self.entries && used + bytes as u64 <= self.ring_bytes as u64
+        (queued < self.entries) & (used + bytes as u64 <= self.ring_bytes as u64)
     }
 
     /// The next frame, with `payload_bytes`.
@@ -305,7 +305,7 @@ impl Tx {
         // By count, and by bytes: a ring full of frames without a signal would never be given back. One that was lent goes
         // back when all of it has left.
         let signalled =
-            self.unsignalled >= self.interval || since >= self.ring_bytes as u64 / 8 || (last && self.lends);
+            (self.unsignalled >= self.interval) | (since >= self.ring_bytes as u64 / 8) | (last & self.lends);
         if signalled {
             self.posted_signal(None);
         }
