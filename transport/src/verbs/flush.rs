@@ -1,6 +1,27 @@
 //! The end of a turn: what is staged leaves, then receives that ended are posted again.
 
-use crate::verbs::port::{Slot, VerbsPort};
+use crate::verbs::{
+    conn::Conn,
+    port::{Slot, VerbsPort},
+};
+
+/// Connections with receives to post, and whether one has so many that its peer could miss them.
+#[derive(Debug)]
+pub(super) struct Owing {
+    pub(super) conns: Vec<usize>,
+    pub(super) are_many: bool,
+}
+
+impl Owing {
+    /// Lists the connection at `index` once, if it has some.
+    #[inline]
+    pub(super) fn note(&mut self, index: usize, conn: &mut Conn) {
+        if conn.rx.owes() && !std::mem::replace(&mut conn.is_owing, true) {
+            self.conns.push(index);
+        }
+        self.are_many |= conn.rx.owes_many();
+    }
+}
 
 impl VerbsPort {
     /// Posts what is staged.
@@ -35,7 +56,7 @@ impl VerbsPort {
     /// Posts all receives again that completed.
     #[inline]
     pub(super) fn repost(&mut self) {
-        if !self.owing.is_empty() {
+        if !self.owing.conns.is_empty() {
             self.repost_owed();
         }
     }
@@ -43,15 +64,14 @@ impl VerbsPort {
     /// The same if they are many, when the answers have left: those need not wait for it, and a few receives wait for others.
     #[inline]
     pub(super) fn repost_many(&mut self) {
-        let owes_many =
-            |&index: &usize| self.slots[index].conn.as_deref().is_none_or(|conn| conn.rx.owes_many());
-        if self.owing.iter().any(owes_many) {
+        if self.owing.are_many {
             self.repost_owed();
         }
     }
 
     fn repost_owed(&mut self) {
-        for index in self.owing.drain(..) {
+        self.owing.are_many = false;
+        for index in self.owing.conns.drain(..) {
             let Some(conn) = self.slots[index].conn.as_deref_mut() else { continue };
             conn.is_owing = false;
             let Some(belongings) = &conn.belongings else { continue };

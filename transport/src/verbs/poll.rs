@@ -7,7 +7,7 @@ use crate::{
         close::Step,
         conn::{Phase, PostFailed},
         cq::{Completion, POLL_BURST},
-        port::{Slot, VerbsPort, note_owing},
+        port::{Slot, VerbsPort},
         slots::{Place, lend_slot},
         wr_id::WrId,
     },
@@ -139,7 +139,7 @@ impl VerbsPort {
             Ok(Some(event)) => batch.push(event),
             Err(reason) => return self.begin_close(index, reason, now),
         }
-        note_owing(&mut self.owing, index, conn);
+        self.owing.note(index, conn);
         if conn.rx.is_walking() {
             self.walking = Some(index);
         }

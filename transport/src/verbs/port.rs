@@ -22,6 +22,7 @@ use crate::{
         close::Step,
         conn::{Conn, Phase},
         cq::{Completion, Cq, Harvest},
+        flush::Owing,
         gate::{Shared, VerbsGate},
         link::VerbsLink,
         lists::{RecvList, SendList},
@@ -67,10 +68,10 @@ pub struct VerbsPort {
     /// Queues, one after the other, that gave less than they were asked for since [`Port::next_run`] said that there is none.
     pub(super) emptied: usize,
     pub(super) reservation: Option<(ConnId, usize)>,
-    /// Connections with staged chains, READs to post, receives to post, deadlines.
+    /// Connections with staged chains, READs to post, receives to post (`owing`), deadlines.
     pub(super) dirty: Vec<usize>,
     pub(super) pulling: Vec<usize>,
-    pub(super) owing: Vec<usize>,
+    pub(super) owing: Owing,
     pub(super) waiting: Vec<usize>,
     /// Connections that the CM says are down, until what arrived before that was looked at.
     pub(super) down: Vec<ConnId>,
@@ -115,14 +116,6 @@ fn open_slot(slots: &mut [Slot], id: ConnId) -> Result<(&mut Conn, &mut PortCoun
     }
 }
 
-/// Lists the connection at `index` once among those with receives to post, if it has some.
-#[inline]
-pub(super) fn note_owing(owing: &mut Vec<usize>, index: usize, conn: &mut Conn) {
-    if conn.rx.owes() && !std::mem::replace(&mut conn.is_owing, true) {
-        owing.push(index);
-    }
-}
-
 impl VerbsPort {
     pub(crate) fn open(config: &PortConfig, control: Arc<ControlHandle>) -> Result<Self, PortError> {
         let system = |step, error: &std::io::Error| PortError::System {
@@ -152,7 +145,7 @@ impl VerbsPort {
             reservation: None,
             dirty: Vec::with_capacity(connections),
             pulling: Vec::with_capacity(connections),
-            owing: Vec::with_capacity(connections),
+            owing: Owing { conns: Vec::with_capacity(connections), are_many: false },
             waiting: Vec::with_capacity(connections),
             down: Vec::new(),
             now: Time::default(),
@@ -390,7 +383,7 @@ impl Port for VerbsPort {
         let slot = self.slots.get_mut(index).and_then(|slot| slot.conn.as_deref_mut());
         let Some(open) = slot.filter(|open| open.id == conn) else { return };
         open.rx.release(frame);
-        note_owing(&mut self.owing, index, open);
+        self.owing.note(index, open);
     }
 
     fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {

@@ -6,7 +6,7 @@ use crate::{
     Batch, ConnId, Event,
     mem::Run,
     verbs::{
-        port::{Slot, VerbsPort, conn_in, note_owing},
+        port::{Slot, VerbsPort, conn_in},
         wr_id::WrId,
     },
 };
@@ -85,7 +85,7 @@ impl VerbsPort {
         }
         counters.frames_received += u64::from(run.taken());
         let ended = conn.rx.end_run(run, begun.bytes);
-        note_owing(&mut self.owing, index, conn);
+        self.owing.note(index, conn);
         match ended {
             Ok(0) => {}
             Ok(left) => self.begun = Some(Begun { left, ..begun }),
