@@ -547,7 +547,8 @@ pub(super) mod tests {
             }
             assert!(!rx.owes(), "its run is not over");
             let mut rest = rx.run(conn, 16, 2).expect("the rest");
-            assert!(rest.next_frame().is_some() && rest.next_frame().is_none());
+            assert!(!first.is_over() && !rest.is_over());
+            assert!(rest.next_frame().is_some() && rest.is_over() && rest.next_frame().is_none());
             assert_eq!(rx.end_run(&rest, 48), Ok(0));
             assert_eq!(rx.owes(), early);
             late.into_iter().for_each(|frame| rx.release(frame));
