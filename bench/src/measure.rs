@@ -284,7 +284,8 @@ impl Bench<'_> {
             let (mut left, first) = (calls, measured.slices.len());
             if pair > 0 && measured.others.iter().any(|other| other.is_program) {
                 // They left the caches, and an emulator's translations, to themselves.
-                self.unmeasured(amount.warmup.min(calls))?;
+                self.get_ready()?;
+                self.target.run(amount.warmup.min(calls), &mut self.slice)?;
             }
             // Each pair has its part of the time, so that programs of others keep their turns.
             let end = amount.limit.map(|limit| Stamp::now().after(limit.div_f64(pairs.max(1) as f64)));
@@ -341,13 +342,11 @@ impl Bench<'_> {
         }
     }
 
-    /// Calls that count nowhere.
-    fn unmeasured(&mut self, calls: u64) -> Result<(), BenchError> {
+    /// Before calls that are in no slice.
+    fn get_ready(&mut self) -> Result<(), BenchError> {
         if let Some(gauge) = &mut self.gauge {
             gauge.floors.announce(Phase::Test)?;
         }
-        self.slice.reset();
-        self.target.run(calls, &mut self.slice)?;
         self.slice.reset();
         Ok(())
     }
@@ -358,8 +357,7 @@ impl Bench<'_> {
         if calls == 0 {
             return Ok([None; 2]);
         }
-        // The server is there before anybody looks.
-        self.unmeasured(0)?;
+        self.get_ready()?;
         let mut watches = [Some(std::process::id()), amount.server].map(|process| process.map(Watch::new));
         // Ours last, and read first: looking is work too.
         watches.iter_mut().rev().flatten().for_each(Watch::begin);

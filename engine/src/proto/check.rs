@@ -16,15 +16,23 @@ const SEALED: u32 = 0xf0;
 const NUMBER_SHIFT: u32 = 9;
 const NUMBER_MASK: u32 = 0x7f;
 
+/// What there is to look at in a frame that arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Look {
+    /// Nothing, as for most connections.
+    Nothing,
+    /// Its number, and nothing else.
+    Number,
+    /// More than that, or the connection is broken.
+    Closely,
+}
+
 /// Both directions of a connection.
 #[derive(Debug, Clone)]
 pub struct Check {
     numbered: bool,
     sealed: bool,
-    /// Nothing to look at, as for most connections.
-    plain: bool,
-    /// The numbers, and nothing else.
-    counted: bool,
+    look: Look,
     /// What broke the connection: what the same poll brought behind it is not believed either.
     broken: Option<Violation>,
     sent: u32,
@@ -39,13 +47,17 @@ impl Check {
     }
 
     const fn of(numbered: bool, sealed: bool) -> Self {
-        let (plain, counted) = (!numbered && !sealed, numbered && !sealed);
-        Self { numbered, sealed, plain, counted, broken: None, sent: 0, received: 0 }
+        let look = match (numbered, sealed) {
+            (false, false) => Look::Nothing,
+            (true, false) => Look::Number,
+            (_, true) => Look::Closely,
+        };
+        Self { numbered, sealed, look, broken: None, sent: 0, received: 0 }
     }
 
     /// The peer broke the protocol: no frame is taken any more.
     pub const fn broke(&mut self, violation: Violation) {
-        (self.plain, self.counted, self.broken) = (false, false, Some(violation));
+        (self.look, self.broken) = (Look::Closely, Some(violation));
     }
 
     /// Whether frames and bulk carry sums.
@@ -82,14 +94,15 @@ impl Check {
     /// connection before.
     #[inline]
     pub fn arrived(&mut self, tag: Tag) -> Result<(), Violation> {
-        if self.plain { Ok(()) } else { self.arrived_closely(tag) }
+        if self.look == Look::Nothing { Ok(()) } else { self.arrived_closely(tag) }
     }
 
     /// Whether a frame with this tag is the next one of a connection whose frames have numbers and nothing else; it has arrived
     /// then. `false` in doubt: for [`Check::arrived`] to say.
     #[inline]
     pub fn is_next(&mut self, tag: Tag) -> bool {
-        let is_it = self.counted & ((tag.0 >> NUMBER_SHIFT ^ self.received) & NUMBER_MASK == 0);
+        let is_it =
+            (self.look == Look::Number) & ((tag.0 >> NUMBER_SHIFT ^ self.received) & NUMBER_MASK == 0);
         self.received = self.received.wrapping_add(u32::from(is_it));
         is_it
     }

@@ -24,6 +24,12 @@ pub(super) fn plain<'a>(conn: ConnId, frame: &'a Lent<'a>) -> Option<Message<'a>
     Some(Message { head: Head { kind, aux }, body, bulk: None, source: Source::Run(conn, frame) })
 }
 
+/// Whether the frames of `run` have numbers, as off the ring, and no positions.
+#[inline]
+pub(super) fn is_numbered<Q: Port>(run: &Run) -> bool {
+    Q::COUNTS_RECEIVES && !run.is_in_ring()
+}
+
 /// Whether it has the next number of its connection, whose frames have some; it has arrived then.
 #[inline]
 pub(super) fn is_next(conns: &mut ConnTable<Connection>, conn: ConnId, frame: &Lent<'_>) -> bool {
@@ -43,21 +49,20 @@ impl<P: Port, A: App> Worker<P, A> {
         let (conn, mut outcome) = (run.conn(), Ok(()));
         let mut io = Io { port, conns, now };
         io.conns.cut = false;
-        let is_numbered = Q::COUNTS_RECEIVES && !run.is_in_ring();
-        if is_numbered {
+        if is_numbered::<Q>(&run) {
             outcome = Self::receive_numbered(app, &mut io, &mut run, pick);
-        }
-        while !is_numbered
-            && !io.conns.cut
-            && let Some(frame) = run.next_frame()
-        {
-            if let Some(message) = plain(conn, &frame) {
-                Self::hand_out(app, &mut io, conn, message, pick);
-            } else {
-                outcome = Self::other_of_run(app, &mut io, conn, &frame, pick);
-            }
-            if Q::COUNTS_RECEIVES && run.is_over() {
-                break;
+        } else {
+            while !io.conns.cut
+                && let Some(frame) = run.next_frame()
+            {
+                if let Some(message) = plain(conn, &frame) {
+                    Self::hand_out(app, &mut io, conn, message, pick);
+                } else {
+                    outcome = Self::other_of_run(app, &mut io, conn, &frame, pick);
+                }
+                if Q::COUNTS_RECEIVES && run.is_over() {
+                    break;
+                }
             }
         }
         Self::end_run(port, conns, &run, outcome, now);
@@ -123,7 +128,7 @@ impl<P: Port, A: App> Worker<P, A> {
                 if outcome.is_ok() && !connection.ledger.may_owe() && port.flush_answer(conn) {
                     connection.left();
                 }
-                let end = (!Q::COUNTS_RECEIVES || run.is_in_ring()).then(|| run.end());
+                let end = (!is_numbered::<Q>(run)).then(|| run.end());
                 outcome.and_then(|()| connection.read(end, turn))
             }
             None => outcome.map(|()| false),

@@ -4,7 +4,7 @@ use gimmal_transport::{Port, Run, Time, Violation};
 
 use super::{
     Worker,
-    receive::{is_next, plain},
+    receive::{is_next, is_numbered, plain},
 };
 use crate::{
     app::{App, Nothing, Pick},
@@ -51,7 +51,7 @@ impl<P: Port, A: App> Worker<P, A> {
                 }
                 continue;
             };
-            let (conn, is_numbered) = (run.conn(), Q::COUNTS_RECEIVES && !run.is_in_ring());
+            let (conn, is_numbered) = (run.conn(), is_numbered::<Q>(run));
             let Some(frame) = run.next_frame() else {
                 Self::end_sought(port, conns, sought, Ok(()), now);
                 continue;

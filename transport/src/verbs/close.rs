@@ -15,7 +15,6 @@ use crate::{
         conn::{Conn, Phase},
         lists::SendList,
         mailbox::{Command, ControlHandle},
-        wr_id::WrId,
     },
 };
 
@@ -84,9 +83,6 @@ impl Conn {
         let orderly = reason == CloseReason::Local && self.is_open() && self.fate.down.get().is_none();
         self.tx.discard();
         let lingers = orderly && self.say_goodbye(list);
-        if reason == CloseReason::Local {
-            self.run_id = WrId::NONE;
-        }
         let stage = if lingers { Stage::Lingering } else { Stage::Draining };
         self.phase = Phase::Closing(Closing {
             reason,
@@ -94,6 +90,7 @@ impl Conn {
             deadline: now.plus(LINGER),
             receives_until: Time::NEVER,
         });
+        self.look_at_runs();
         // With nothing to wait for, destroying disconnects soon enough.
         if !lingers && (!self.tx.has_no_signals() || self.rx.is_shared()) {
             self.disconnect(now, control);

@@ -81,7 +81,7 @@ pub(crate) struct Conn {
     pub(crate) is_pulling: bool,
     pub(crate) is_owing: bool,
     /// The id of receives, of slot 0, whose chains are read by runs: once it delivers, if frames have no sums.
-    pub(crate) run_id: WrId,
+    run_id: WrId,
     on_ring: bool,
     negotiated: Arc<Negotiated>,
     grants: GrantPlaces,
@@ -162,6 +162,12 @@ impl Conn {
     #[inline(always)]
     pub(crate) fn delivers(&self) -> bool {
         self.opened && !matches!(&self.phase, Phase::Closing(closing) if closing.is_local())
+    }
+
+    /// Whether it delivers has changed.
+    pub(crate) fn look_at_runs(&mut self) {
+        let is_read_by_runs = self.delivers() && !self.negotiated.checksum;
+        self.run_id = if is_read_by_runs { WrId::new(Kind::Receive, self.id, 0) } else { WrId::NONE };
     }
 
     /// The active side's first message; the passive side answers it.
@@ -328,9 +334,7 @@ impl Conn {
         }
         self.opened = true;
         self.phase = Phase::Open;
-        if !self.negotiated.checksum {
-            self.run_id = WrId::new(Kind::Receive, self.id, 0);
-        }
+        self.look_at_runs();
         if let Some(belongings) = &mut self.belongings {
             belongings.holdings.opened();
         }

@@ -196,7 +196,7 @@ impl Rx {
     /// [`Rx::arrived`] refuses.
     #[inline(always)]
     pub(crate) fn begin_run(&mut self, slot: u16, bytes: u32) -> Option<()> {
-        // One of no bytes is too long. Where receives are shared there is no slot.
+        // One comparison for both ends: none at all wraps around. Where receives are shared there is no slot.
         if bytes.wrapping_sub(1) >= self.chain_bytes_max {
             return None;
         }
