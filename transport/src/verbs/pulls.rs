@@ -8,7 +8,7 @@ use crate::{
     mem::{Bulk, Loan},
     verbs::{
         lists::SendList,
-        qp::{Flags, LocalBytes, Qp, RemoteBytes},
+        qp::{Flags, LocalBytes, PostError, Qp, RemoteBytes},
         sys,
         tx::Tx,
         wr_id::{Kind, WrId},
@@ -86,6 +86,8 @@ pub(crate) struct Pulls {
     vacant: Vec<u16>,
     /// Pulls with pieces left to post, in turn.
     turns: VecDeque<u16>,
+    /// Pieces of one doorbell; empty between.
+    pushed: Vec<(u16, u32)>,
     outstanding: u32,
     depth: u32,
     piece_bytes: u32,
@@ -99,6 +101,7 @@ impl Pulls {
             table: Vec::new(),
             vacant: Vec::new(),
             turns: VecDeque::new(),
+            pushed: Vec::new(),
             outstanding: 0,
             depth,
             piece_bytes: piece_bytes.max(1),
@@ -176,7 +179,7 @@ impl Pulls {
         self.turns.is_empty() && self.outstanding == 0 && self.ended.is_empty()
     }
 
-    /// Posts at most `limit` pieces. A full queue is not an error: they wait.
+    /// Posts at most `limit` pieces, with one doorbell. A full queue is not an error: they wait.
     pub(crate) fn post(
         &mut self,
         limit: u32,
@@ -185,26 +188,46 @@ impl Pulls {
         tx: &mut Tx,
         list: &mut SendList,
     ) -> Result<(), i32> {
+        self.push(limit, conn, list);
+        let (taken, result) = match list.post(qp) {
+            Ok(()) => (self.pushed.len(), Ok(())),
+            Err(PostError { posted, errno: sys::errno::ENOMEM }) => (posted, Ok(())),
+            Err(PostError { posted, errno }) => (posted, Err(errno)),
+        };
+        self.settle(taken, |piece| tx.posted_signal(Some(piece)));
+        result
+    }
+
+    /// At most `limit` pieces of the transfers that have some left, in turn.
+    fn push(&mut self, limit: u32, conn: ConnId, list: &mut SendList) {
         for _ in 0..limit.min(self.depth.saturating_sub(self.outstanding)) {
+            if list.is_full() {
+                break;
+            }
             let Some(slot) = self.turns.pop_front() else { break };
             let Some(Some(pull)) = self.table.get_mut(usize::from(slot)) else { continue };
             let bytes = pull.push_piece(WrId::new(Kind::Read, conn, slot), self.piece_bytes, list);
-            match list.post(qp) {
-                Ok(()) => {}
-                Err(error) if error.errno == sys::errno::ENOMEM => {
-                    self.turns.push_front(slot);
-                    break;
-                }
-                Err(error) => return Err(error.errno),
-            }
-            tx.posted_signal(Some((slot, bytes)));
             pull.posted += u64::from(bytes);
-            self.outstanding += 1;
+            self.pushed.push((slot, bytes));
             if pull.posted < pull.len {
                 self.turns.push_back(slot);
             }
         }
-        Ok(())
+    }
+
+    /// The queue took the first `taken` of what was pushed; the others are the next ones again.
+    fn settle(&mut self, taken: usize, mut posted: impl FnMut((u16, u32))) {
+        for piece in self.pushed.drain(..taken) {
+            self.outstanding += 1;
+            posted(piece);
+        }
+        while let Some((slot, bytes)) = self.pushed.pop() {
+            if let Some(Some(pull)) = self.table.get_mut(usize::from(slot)) {
+                pull.posted -= u64::from(bytes);
+                self.turns.retain(|&other| other != slot);
+                self.turns.push_front(slot);
+            }
+        }
     }
 
     /// A piece is done; the transfer that it completed, and how it ended.
@@ -237,5 +260,41 @@ impl Pulls {
         self.turns.clear();
         self.outstanding = 0;
         tokens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_full_queue_did_not_take_is_posted_next_and_in_the_same_order() {
+        let mut pulls = Pulls::new(4, 4096);
+        for (token, len) in [(70, 10_000), (71, 5000)] {
+            let local = Loan::anonymous(len, 0).expect("memory");
+            pulls.add_access(token, What::Read, local, 1, RemoteBytes { address: 1 << 20, rkey: 2 });
+        }
+        let mut posted = Vec::new();
+        for taken in [1, 0, 2, 1] {
+            let mut list = SendList::new(4);
+            pulls.push(u32::MAX, ConnId::new(0, 0), &mut list);
+            pulls.settle(taken, |piece| posted.push(piece));
+        }
+        assert_eq!(posted, [(0, 4096), (1, 4096), (0, 4096), (1, 904)]);
+        assert_eq!(
+            (posted.len(), pulls.outstanding(), pulls.can_post()),
+            (4, 4, false),
+            "no more than the depth"
+        );
+        assert!(pulls.arrived(0, 4096).is_none() && pulls.can_post());
+        let mut list = SendList::new(4);
+        pulls.push(u32::MAX, ConnId::new(0, 0), &mut list);
+        pulls.settle(1, |piece| posted.push(piece));
+        assert_eq!(posted[4..], [(0, 1808)]);
+        assert!(pulls.arrived(1, 4096).is_none());
+        assert!(matches!(pulls.arrived(1, 904), Some((71, Ended::Accessed(_)))));
+        assert!(pulls.arrived(0, 4096).is_none());
+        assert!(matches!(pulls.arrived(0, 1808), Some((70, _))));
+        assert!(pulls.is_idle() && pulls.abandon().is_empty());
     }
 }
