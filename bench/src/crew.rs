@@ -41,34 +41,29 @@ impl<C: Calls + Send> Crew<C> {
 
 impl<C: Calls + Send> Calls for Crew<C> {
     /// Calls are shared out over threads that begin together; one alone calls on this thread. What counts is the time from
-    /// their beginning to the end of the last.
+    /// the first one's beginning to the end of the last, by their own clocks: who started them may run long after they did.
     fn calls(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         if let [(alone, _)] = &mut self.members[..] {
             return alone.calls(count, recorder);
         }
-        let (share, ready) =
-            (count.div_ceil(self.members.len() as u64), Barrier::new(self.members.len() + 1));
-        let took = scope(|scope| {
+        let (share, ready) = (count.div_ceil(self.members.len() as u64), Barrier::new(self.members.len()));
+        let spans = scope(|scope| {
             let begun = self.members.iter_mut().map(|(caller, times)| {
                 let ready = &ready;
                 scope.spawn(move || {
                     times.reset();
                     ready.wait();
-                    caller.calls(share, times).map(|()| Stamp::now())
+                    let start = Stamp::now();
+                    caller.calls(share, times).map(|()| (start, Stamp::now()))
                 })
             });
             let threads: Vec<ScopedJoinHandle<'_, _>> = begun.collect();
-            ready.wait();
-            let start = Stamp::now();
-            let mut took = 0;
-            for thread in threads {
-                let end = thread.join().map_err(|_| BenchError::Wrong("end of a thread: it panicked"))??;
-                took = end.nanos_since(start).max(took);
-            }
-            Ok::<_, BenchError>(took)
+            let panicked = |_| BenchError::Wrong("end of a thread: it panicked");
+            threads.into_iter().map(|thread| thread.join().map_err(panicked)?).collect::<Result<Vec<_>, _>>()
         })?;
         self.members.iter().try_for_each(|(_, times)| recorder.add_times(times))?;
-        recorder.busy(took);
+        let (start, end) = (spans.iter().map(|span| span.0).min(), spans.iter().map(|span| span.1).max());
+        recorder.busy(end.zip(start).map_or(0, |(end, start)| end.nanos_since(start)));
         Ok(())
     }
 }
