@@ -208,6 +208,10 @@ pub struct Run {
     /// scale].
     #[arg(long, value_parser = parse_bytes)]
     pub ring: Option<usize>,
+    /// Pieces in which the server pulls loans over verbs, bytes [default: 256k; 64k where a post moves the bytes itself, as
+    /// rxe's does].
+    #[arg(long, requires = "loopback", value_parser = parse_bytes)]
+    pub piece: Option<usize>,
     /// Look at every byte of every answer; a wrong one ends the run.
     #[arg(long)]
     pub verify: bool,
@@ -319,6 +323,9 @@ pub struct Serve {
     /// Receive ring, bytes; a body may have a quarter of it.
     #[arg(long, default_value = "256k", value_parser = parse_bytes)]
     pub ring: usize,
+    /// Pieces in which loans are pulled over verbs, bytes [default: 256k; 64k where a post moves the bytes itself].
+    #[arg(long, value_parser = parse_bytes)]
+    pub piece: Option<usize>,
     /// Do nothing for so many milliseconds in every second, to see what a stall does to the callers.
     #[arg(long, default_value = "0", value_parser = clap::value_parser!(u32).range(0..1000))]
     pub stall: u32,

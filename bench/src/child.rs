@@ -26,6 +26,8 @@ const END: Duration = Duration::from_secs(3);
 pub(crate) struct ChildOptions<'a> {
     /// Sockets that it connects to, as in `tcp:127.0.0.1:4711`.
     pub(crate) beside: &'a [String],
+    /// In which it pulls loans, bytes.
+    pub(crate) piece: Option<usize>,
     /// In every second, milliseconds.
     pub(crate) stall_ms: u32,
     /// The number of the echo in which it turns a bit over.
@@ -56,6 +58,7 @@ impl Server {
             .args(["serve", "--child", "--provider", provider.name(), "--address", &address])
             .args(["--ring", &ring_bytes.to_string(), "--stall", &options.stall_ms.to_string()])
             .args(options.beside.iter().flat_map(|place| ["--beside", place]))
+            .args(options.piece.iter().flat_map(|bytes| ["--piece".to_owned(), bytes.to_string()]))
             .args(options.corrupt.iter().flat_map(|number| ["--corrupt".to_owned(), number.to_string()]))
             .stdin(Stdio::from(floors))
             .stdout(Stdio::piped())

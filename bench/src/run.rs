@@ -145,6 +145,7 @@ fn server(arguments: &Serve) -> Result<(), BenchError> {
     let options = ServeOptions {
         address: arguments.address.clone(),
         ring_bytes,
+        piece_bytes: arguments.piece.and_then(|bytes| u32::try_from(bytes).ok()),
         is_child: arguments.child,
         is_tied: arguments.tied,
         beside: arguments.beside.clone(),

@@ -21,7 +21,7 @@ use crate::{
     error::BenchError,
     floors::{FloorServer, Phase},
     many::raise_descriptors,
-    plan::{Layer, Mode, Plan, engine_plan},
+    plan::{Layer, Mode, Plan, engine_config},
     rpc,
 };
 
@@ -40,6 +40,8 @@ pub struct ServeOptions {
     pub address: Address,
     /// Our receive ring, bytes.
     pub ring_bytes: u32,
+    /// In which loans are pulled, bytes; none: as the engine does by itself.
+    pub piece_bytes: Option<u32>,
     /// Standard input is the client's file: do its floors, end when it says so or dies, serve nobody else.
     pub is_child: bool,
     /// End when standard input does.
@@ -67,7 +69,11 @@ pub fn serve<P: Provider>(provider: &P, options: &ServeOptions) -> Result<(), Be
         end_with_input()?;
     }
     let beside = options.beside.iter().map(|place| Stream::connect(place)).collect::<Result<_, _>>()?;
-    let plan = engine_plan(0, options.ring_bytes, Idle::default())?;
+    let mut config = engine_config(0, options.ring_bytes, Idle::default());
+    if let Some(bytes) = options.piece_bytes {
+        (config.port.bulk_piece_bytes, config.port.bulk_piece_in_post_bytes) = (bytes, bytes);
+    }
+    let plan = config.validate()?;
     let inline = Inline::new(provider, &plan, Echo::corrupting(options.corrupt))?;
     let listener = provider.listen(&options.address, &ListenOptions::default())?;
     let acceptor = Acceptor::spawn(listener, vec![inline.handle()])?;

@@ -104,6 +104,9 @@ impl Config {
         if port.bulk_piece_bytes == 0 {
             return field("port.bulk_piece_bytes", 0, "above 0");
         }
+        if port.bulk_piece_in_post_bytes == 0 {
+            return field("port.bulk_piece_in_post_bytes", 0, "above 0");
+        }
         if let Some((name, value, rule)) = port.shared.flaw() {
             return field(name, value, rule);
         }
@@ -230,11 +233,13 @@ mod tests {
     #[test]
     fn bad_fields_are_named() {
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 11] = [
+        let changes: [(Change, &str); 13] = [
             (|c| c.port.ring_bytes = 5000, "port.ring_bytes is 5000"),
             (|c| c.port.slot_bytes = 17, "port.slot_bytes is 17"),
             (|c| c.port.arrivals = 3, "port.arrivals is 3"),
             (|c| c.port.signal_interval = 100, "port.signal_interval is 100"),
+            (|c| c.port.bulk_piece_bytes = 0, "port.bulk_piece_bytes is 0"),
+            (|c| c.port.bulk_piece_in_post_bytes = 0, "port.bulk_piece_in_post_bytes is 0"),
             (|c| c.port.user_pieces_max = (1 << 20) + 1, "port.user_pieces_max is 1048577"),
             (|c| c.workers = 0, "workers is 0"),
             (

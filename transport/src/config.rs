@@ -23,8 +23,11 @@ pub struct PortConfig {
     pub initiator_depth: u8,
     /// READs the peer may have outstanding at us.
     pub responder_resources: u8,
-    /// Largest piece of one bulk READ, bytes; 64 KiB where a post moves the bytes itself, however much more this says.
+    /// Largest piece of one bulk READ, bytes.
     pub bulk_piece_bytes: u32,
+    /// The same where a post moves the bytes itself (rxe) and a turn is as long as a piece takes; the lesser of the two
+    /// holds there. verbs only.
+    pub bulk_piece_in_post_bytes: u32,
     /// Largest bulk a peer may make us pull, bytes.
     pub bulk_bytes_max: u64,
     /// User memory that is kept registered for its next loan, bytes for each device and port; what is in use counts, and
@@ -61,6 +64,7 @@ impl Default for PortConfig {
             initiator_depth: 16,
             responder_resources: 16,
             bulk_piece_bytes: 256 << 10,
+            bulk_piece_in_post_bytes: 64 << 10,
             bulk_bytes_max: 64 << 30,
             user_bytes_max: 64 << 20,
             user_pieces_max: 256,

@@ -118,6 +118,7 @@ pub(crate) fn serve_messages(place: &Path) -> Result<()> {
     let options = ServeOptions {
         address: Address::Shm { path: place.to_owned() },
         ring_bytes: 256 << 10,
+        piece_bytes: None,
         is_child: false,
         is_tied: false,
         beside: vec![],

@@ -37,8 +37,6 @@ pub(crate) enum Phase {
 const NUDGE: Duration = Duration::from_millis(100);
 /// How long a failed post waits for its cause.
 const CAUSE_WAIT: Duration = Duration::from_millis(200);
-/// Largest piece of a transfer where the post moves the bytes, bytes: nothing else of the worker happens meanwhile.
-const PIECE_IN_POST: u32 = 64 << 10;
 
 /// See [`Conn::post_failed`].
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +99,7 @@ impl Conn {
             rkey: if on_ring { wiring.rx_rkey } else { 0 },
         };
         let queue = lane.holdings.queue().map(Arc::clone);
-        let piece_max = if wiring.transfers_in_post { PIECE_IN_POST } else { u32::MAX };
+        let piece_max = if wiring.transfers_in_post { config.bulk_piece_in_post_bytes } else { u32::MAX };
         let piece_bytes = config.bulk_piece_bytes.min(piece_max);
         let nudge = if active && lane.iwarp() { now.plus(NUDGE) } else { Time::NEVER };
         Self {
