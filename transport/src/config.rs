@@ -78,6 +78,15 @@ impl Default for PortConfig {
     }
 }
 
+impl PortConfig {
+    /// Largest piece of one READ, bytes.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn piece_bytes(&self, is_moved_in_post: bool) -> u32 {
+        let most = if is_moved_in_post { self.bulk_piece_in_post_bytes } else { u32::MAX };
+        self.bulk_piece_bytes.min(most)
+    }
+}
+
 /// Where the receives of a connection come from (`ibv_create_srq(3)`). verbs only: elsewhere each has its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Receives {
@@ -252,5 +261,23 @@ impl Default for ListenOptions {
             receives: Receives::default(),
             device: None,
         }
+    }
+}
+
+#[cfg(all(test, feature = "verbs", not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_short_where_a_post_moves_them() {
+        let config = |bulk_piece_bytes, bulk_piece_in_post_bytes| {
+            let config = PortConfig { bulk_piece_bytes, bulk_piece_in_post_bytes, ..PortConfig::default() };
+            [false, true].map(|is_moved_in_post| config.piece_bytes(is_moved_in_post))
+        };
+        let default = PortConfig::default();
+        let usual = config(default.bulk_piece_bytes, default.bulk_piece_in_post_bytes);
+        assert_eq!(usual, [256 << 10, 64 << 10]);
+        assert_eq!(config(16 << 10, 64 << 10), [16 << 10; 2]);
+        assert_eq!(config(1 << 20, 1 << 20), [1 << 20; 2]);
     }
 }

@@ -99,8 +99,7 @@ impl Conn {
             rkey: if on_ring { wiring.rx_rkey } else { 0 },
         };
         let queue = lane.holdings.queue().map(Arc::clone);
-        let piece_max = if wiring.transfers_in_post { config.bulk_piece_in_post_bytes } else { u32::MAX };
-        let piece_bytes = config.bulk_piece_bytes.min(piece_max);
+        let piece_bytes = config.piece_bytes(wiring.transfers_in_post);
         let nudge = if active && lane.iwarp() { now.plus(NUDGE) } else { Time::NEVER };
         Self {
             id: lane.holdings.seat.conn,
