@@ -109,6 +109,10 @@ impl<P: Provider> Target for BulkTarget<P> {
         let mut now = first;
         while done < last {
             while self.sent < last && self.sent - done < window && self.send(self.sent > done)? {}
+            if self.sent == done {
+                self.inner.wait_for_room()?;
+                continue;
+            }
             // Answers come in the order of the pulls, which is the order of the loans.
             self.inner.turns(|app| app.answered > done, "waiting for a loan to be read")?;
             now = Stamp::now();

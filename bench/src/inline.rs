@@ -29,6 +29,8 @@ pub(crate) struct Caller {
     pub(crate) digest: u64,
     is_thorough: bool,
     plan_answer: Option<Vec<u8>>,
+    /// A send was refused, and there is room again.
+    has_room: bool,
     pub(crate) closed: Option<CloseReason>,
 }
 
@@ -60,7 +62,9 @@ impl App for Caller {
     ) {
     }
 
-    fn writable<P: Port>(&mut self, _io: &mut Io<'_, P>, _conn: ConnId) {}
+    fn writable<P: Port>(&mut self, _io: &mut Io<'_, P>, _conn: ConnId) {
+        self.has_room = true;
+    }
 
     fn closed<P: Port>(&mut self, _io: &mut Io<'_, P>, _conn: ConnId, reason: &CloseReason) {
         self.closed = Some(reason.clone());
@@ -249,6 +253,14 @@ impl<P: Provider> InlineTarget<P> {
         Ok(())
     }
 
+    /// After a send was refused with nothing under way: what frames took is given back after they were answered, so no
+    /// answer may come any more.
+    #[cold]
+    pub(crate) fn wait_for_room(&mut self) -> Result<(), BenchError> {
+        self.inline.app_mut().has_room = false;
+        self.turns(|app| app.has_room, "waiting for room in the ring")
+    }
+
     #[cold]
     fn check(&self, patience: &mut Patience<'_>, doing: &'static str) -> Result<(), BenchError> {
         match &self.inline.app().closed {
@@ -302,6 +314,10 @@ impl<P: Provider> InlineTarget<P> {
                 Err(error) => return Err(BenchError::Closed(error.to_string())),
             }
             self.watch.leave(before, self.sent);
+            if self.sent == done {
+                self.wait_for_room()?;
+                continue;
+            }
             self.turns(|app| app.answered > done, "waiting for an echo")?;
             done = self.inline.app().answered;
             self.watch.come_back(done, recorder);
