@@ -136,6 +136,10 @@ impl Choice<'_> {
         let operations: &[Operation] = match self.goal {
             Goal::Latency => &[Operation::SendLat, Operation::WriteLat],
             Goal::Rate => &[Operation::SendBw],
+            // A READ has a price of its own: who moves as many of them is the nearer neighbour.
+            Goal::Bandwidth if self.plan.block > perftest::PIECE_BYTES => {
+                &[Operation::ReadBw, Operation::ReadPieces]
+            }
             Goal::Bandwidth => &[Operation::ReadBw],
         };
         for operation in operations {

@@ -13,6 +13,8 @@ use crate::{error::BenchError, floors::Floors};
 const PORT: u16 = 18515;
 /// Where it comes from.
 pub(crate) const PACKAGE: &str = "perftest";
+/// What its reads have when it is not told: the pieces in which a loan is pulled where a post moves the bytes.
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
 /// Its megabyte.
 const MIB: f64 = 1_048_576.0;
 
@@ -27,6 +29,8 @@ pub(crate) enum Operation {
     SendBw,
     /// Reads, a window of them.
     ReadBw,
+    /// The same bytes by reads of [`PIECE_BYTES`].
+    ReadPieces,
 }
 
 impl Operation {
@@ -37,7 +41,7 @@ impl Operation {
             Self::SendLat => "ib_send_lat",
             Self::WriteLat => "ib_write_lat",
             Self::SendBw => "ib_send_bw",
-            Self::ReadBw => "ib_read_bw",
+            Self::ReadBw | Self::ReadPieces => "ib_read_bw",
         }
     }
 
@@ -58,6 +62,11 @@ pub(crate) struct Perftest {
 impl Perftest {
     fn pair(&self, port: u16, count: u64) -> PairSpec {
         let Setting { bytes, window, client_core, server_core, host, .. } = &self.setting;
+        let (bytes, pieces) = match self.operation {
+            Operation::ReadPieces => (PIECE_BYTES, bytes / PIECE_BYTES),
+            _ => (*bytes, 1),
+        };
+        let (window, count) = (window * pieces, count * pieces as u64);
         // Below 5 it refuses; its reads of large blocks take long.
         let count = count.max(5);
         let mut common: Vec<String> =
@@ -102,14 +111,17 @@ pub(crate) fn parse_bandwidth(said: &str) -> Option<(f64, f64)> {
 
 impl Contender for Perftest {
     fn name(&self) -> String {
-        self.operation.program().to_owned()
+        match self.operation {
+            Operation::ReadPieces => format!("{} -s {PIECE_BYTES}", self.operation.program()),
+            _ => self.operation.program().to_owned(),
+        }
     }
 
     fn label(&self) -> &'static str {
         match self.operation {
             Operation::SendLat | Operation::WriteLat => "RTT p50, twice its t_typical",
             Operation::SendBw => "one-way messages per second",
-            Operation::ReadBw => "bytes per second",
+            Operation::ReadBw | Operation::ReadPieces => "bytes per second",
         }
     }
 
@@ -117,7 +129,7 @@ impl Contender for Perftest {
         match self.operation {
             Operation::SendLat | Operation::WriteLat => Quantity::RoundTrip,
             Operation::SendBw => Quantity::PerSecond,
-            Operation::ReadBw => Quantity::Bytes,
+            Operation::ReadBw | Operation::ReadPieces => Quantity::Bytes,
         }
     }
 
@@ -131,7 +143,7 @@ impl Contender for Perftest {
         match self.operation {
             Operation::SendLat | Operation::WriteLat => pair.run(|said| Some(parse_latency(said)? * 2e3)),
             Operation::SendBw => pair.run(|said| Some(parse_bandwidth(said)?.1 * 1e6)),
-            Operation::ReadBw => pair.run(|said| Some(parse_bandwidth(said)?.0)),
+            Operation::ReadBw | Operation::ReadPieces => pair.run(|said| Some(parse_bandwidth(said)?.0)),
         }
     }
 }
@@ -167,8 +179,12 @@ mod tests {
             server_core: 1,
             host: Some("10.77.1.1".to_owned()),
         };
-        let pair = Perftest { setting, operation: Operation::SendBw }.pair(4711, 2);
+        let pair = Perftest { setting: setting.clone(), operation: Operation::SendBw }.pair(4711, 2);
         assert_eq!(pair.server.args.join(" "), "-R -F -p 4711 -s 64 -n 5 -t 32");
         assert_eq!(pair.client.args.join(" "), "-R -F -p 4711 -s 64 -n 5 -t 32 10.77.1.1");
+        let setting = Setting { bytes: 1 << 20, window: 4, ..setting };
+        let pieces = Perftest { setting, operation: Operation::ReadPieces };
+        assert_eq!(pieces.pair(4711, 9).server.args.join(" "), "-R -F -p 4711 -s 65536 -n 144 -t 64");
+        assert_eq!(pieces.name(), "ib_read_bw -s 65536");
     }
 }
