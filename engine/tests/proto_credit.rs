@@ -298,7 +298,7 @@ fn a_window_used_in_one_turn_is_told_in_the_next() {
     ledger.begin_turn();
     for at in 1..=16 {
         ledger.handle_arrival(Position(at * 16)).unwrap();
-        assert_eq!(ledger.may_owe(), at >= 4, "{at}: a quarter");
+        assert_eq!(ledger.may_owe(), at >= 6, "{at}: a quarter, and an eighth that may not be posted yet");
     }
     ledger.handle_posted(16);
     assert_eq!((ledger.owed(), ledger.is_fresh()), (Owed::Little, true), "not posted again yet");
@@ -307,6 +307,32 @@ fn a_window_used_in_one_turn_is_told_in_the_next() {
     assert_eq!((ledger.owed(), ledger.is_fresh()), (Owed::Now, false));
     assert_eq!(ledger.poll_credit().arrivals, 32);
     assert!(!ledger.may_owe());
+}
+
+/// A port posts receives again by the eighth, behind the answers. Answers meanwhile go the short way, but for the one on which
+/// credit rides.
+#[test]
+fn few_answers_wait_for_receives_to_be_posted() {
+    let mut ledger = RxLedger::new(&negotiated(DataPath::Ring, 1 << 16, 0, 64, true), HOLD_PERCENT);
+    let (mut ended, mut posted, mut told, mut long) = (0, 64, 0, 0);
+    for at in 1..=600 {
+        ledger.begin_turn();
+        let rides = ledger.may_owe();
+        long += u32::from(rides);
+        ledger.handle_arrival(Position(at * 16)).unwrap();
+        ledger.handle_posted(posted);
+        assert!(ledger.owed() < Owed::Now, "{at}: nothing goes alone where answers go");
+        if rides && ledger.owed() == Owed::Ride {
+            ledger.poll_credit();
+            told += 1;
+        }
+        ended += 1;
+        if ended > 64 / 8 {
+            posted += std::mem::take(&mut ended);
+        }
+    }
+    assert!(told >= 600 / 32, "told {told} times");
+    assert!(long <= told + 1, "{long} answers went the long way, {told} of them with credit");
 }
 
 /// What came in the turn in which the peer is told is not among what it is told.

@@ -29,13 +29,13 @@ pub struct RxLedger {
     told: Credit,
     /// The peer may have written up to here, by what it was told; 0 without a ring, where it is receives that limit it.
     limit: Position,
-    /// From here on what arrived is worth a word: a quarter of the ring. 0 when a quarter of the receives is.
+    /// From here on what arrived is worth a look: a quarter of the ring. 0 when enough receives are.
     worth: Position,
     /// Frames since the peer was last told: at least as many as the receives that they took.
     untold: u64,
     /// Those of this turn: their receives are posted again when it ends.
     fresh: u64,
-    /// So many are worth a word: a quarter of the receives, where they are counted.
+    /// So many are worth a look: with a quarter of the receives, where they are counted, posted again. See [`worth_a_look`].
     worth_untold: u64,
     ring_bytes: u64,
     window: u64,
@@ -55,6 +55,12 @@ struct Held {
 pub(crate) fn hold_receives(arrivals: u64, hold_percent: u8) -> u64 {
     // Told of every single receive, two sides would answer credit with credit for ever.
     (arrivals * u64::from(hold_percent) / 100).min((arrivals / 2).saturating_sub(2))
+}
+
+/// From how many frames on a quarter of `arrivals` may be there to give back. A port posts an eighth at once, so whoever looks
+/// at a quarter finds less, again and again, and every answer meanwhile goes the long way.
+fn worth_a_look(arrivals: u64) -> u64 {
+    arrivals.div_ceil(4) + arrivals / 8
 }
 
 /// How urgently credit should go.
@@ -89,7 +95,7 @@ impl RxLedger {
             worth: Position(0),
             untold: 0,
             fresh: 0,
-            worth_untold: if negotiated.arrivals_count { arrivals.div_ceil(4) } else { u64::MAX },
+            worth_untold: if negotiated.arrivals_count { worth_a_look(arrivals) } else { u64::MAX },
             ring_bytes,
             window: arrivals,
             ring: negotiated.path == DataPath::Ring,
