@@ -461,7 +461,8 @@ impl<'a> Storm<'a> {
 /// One for a step of a connection's life.
 fn any_fault(choices: &mut Choices) -> Fault {
     let late = [FaultKind::Lost, FaultKind::Silent, FaultKind::Work(12), FaultKind::Corrupt];
-    let early = [FaultKind::Lost, FaultKind::Silent, FaultKind::Forged];
+    // Only these steps can forge, so half of them do.
+    let early = [FaultKind::Lost, FaultKind::Silent, FaultKind::Forged, FaultKind::Forged];
     let rejected = FaultKind::Reject(RejectReason::Overloaded);
     match choices.below(9) {
         0 => Fault::at(Step::Resolve, FaultKind::Refuse),
