@@ -107,7 +107,8 @@ fn credit(criterion: &mut Criterion) {
             bench.iter(|| {
                 let room = window.room(PAYLOAD, Lane::Data).expect("credit comes back every time");
                 head = head.plus(span(PAYLOAD) as u64);
-                window.committed(head);
+                let chain = window.chain(PAYLOAD);
+                window.committed(head, chain);
                 window.flushed();
                 window.handle_completed(head);
                 ledger.handle_arrival(head).expect("within the ring");

@@ -71,9 +71,6 @@ impl<P: Port> Io<'_, P> {
         let min_bytes = wire::HEAD_BYTES + min_bytes;
         let turn = self.conns.turn;
         match self.conns.peek(conn) {
-            Some(connection) if connection.is_open(min_bytes) => {
-                connection.send_open(self.port, conn, wire::message_tag(head.kind, false), write)
-            }
             Some(connection) if P::COUNTS_RECEIVES && connection.has_receives(min_bytes) => {
                 let tag = wire::message_tag(head.kind, false);
                 let sent = connection.send_counted(self.port, conn, turn, tag, write);
@@ -82,6 +79,9 @@ impl<P: Port> Io<'_, P> {
                     self.conns.touch(conn);
                 }
                 sent
+            }
+            Some(connection) if connection.is_open(min_bytes) => {
+                connection.send_open(self.port, conn, wire::message_tag(head.kind, false), write)
             }
             _ => self.send_closely(conn, head.kind, min_bytes, write),
         }

@@ -122,7 +122,7 @@ impl End {
         }
         let chain = self.window.chain(payload);
         self.head = self.head.plus(span(payload) as u64);
-        self.window.committed(self.head);
+        self.window.committed(self.head, chain);
         assert!(
             !self.ring || self.head.since(self.peer_freed) + FRAME_ALIGN as u64 <= self.ring_bytes,
             "wrote over bytes that were not released"

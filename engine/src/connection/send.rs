@@ -169,15 +169,16 @@ impl Connection {
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Result<bool, SendError> {
         let Self { window, check, .. } = self;
-        let trailer = check.trailer();
+        let (trailer, mut chain) = (check.trailer(), Chain::Begin);
         let end = port.compose(conn, room + trailer, |payload| {
             let payload_bytes = fill(&mut payload[..room])? + trailer;
             let tag = check.stamp(tag, payload, payload_bytes);
-            Some(Staged { payload_bytes, tag, chain: window.chain(payload_bytes) })
+            chain = window.chain(payload_bytes);
+            Some(Staged { payload_bytes, tag, chain })
         });
         match end {
             Ok(Some(end)) => {
-                window.committed(end);
+                window.committed(end, chain);
                 check.committed();
                 Ok(true)
             }

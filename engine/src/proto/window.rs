@@ -187,12 +187,7 @@ impl TxWindow {
     #[inline]
     #[must_use]
     pub fn chain(&self, payload_bytes: usize) -> Chain {
-        self.chain_of(span(payload_bytes) as u64)
-    }
-
-    #[inline]
-    fn chain_of(&self, span: u64) -> Chain {
-        let fits = self.chain_bytes + span <= self.chain_bytes_max;
+        let fits = self.chain_bytes + span(payload_bytes) as u64 <= self.chain_bytes_max;
         if self.arrivals_count && self.chain_bytes > 0 && (fits || planted::is(Bug::EndlessChain)) {
             Chain::Extend
         } else {
@@ -200,17 +195,14 @@ impl TxWindow {
         }
     }
 
-    /// A frame was committed on the chain that [`TxWindow::chain`] said, and the ring's head is at `end`.
+    /// A frame was committed on the `chain` that [`TxWindow::chain`] said, and the ring's head is at `end`.
     #[inline]
-    pub fn committed(&mut self, end: Position) {
-        let span = end.since(self.head);
-        match self.chain_of(span) {
-            Chain::Begin => {
-                self.arrivals_used += u64::from(self.arrivals_count);
-                self.chain_bytes = span;
-            }
-            Chain::Extend => self.chain_bytes += span,
+    pub fn committed(&mut self, end: Position, chain: Chain) {
+        if chain == Chain::Begin {
+            self.arrivals_used += u64::from(self.arrivals_count);
+            self.chain_bytes = 0;
         }
+        self.chain_bytes += end.0 - self.head.0;
         self.head = end;
     }
 

@@ -42,14 +42,17 @@ impl<P: Port, A: App> Worker<P, A> {
             if std::mem::take(&mut conns.cut) {
                 Self::end_sought(port, conns, sought, Ok(()), now);
             }
-            let Some(run) = sought else {
-                match port.next_run(limit) {
-                    Some(run) => *sought = Some(run),
+            let run = match sought {
+                Some(run) => run,
+                None => match port.next_run(limit) {
+                    Some(run) => sought.insert(run),
                     None if is_again => return None,
                     // It may mean that everybody was asked since the last time.
-                    None => is_again = true,
-                }
-                continue;
+                    None => {
+                        is_again = true;
+                        continue;
+                    }
+                },
             };
             let (conn, is_numbered) = (run.conn(), is_numbered::<Q>(run));
             let Some(frame) = run.next_frame() else {

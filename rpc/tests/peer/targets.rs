@@ -283,7 +283,7 @@ pub fn credit(data: &[u8]) {
                 assert!(room >= wanted && room <= window.payload_bytes_max());
                 let payload = wanted + choices.index(room - wanted + 1);
                 head += span(payload) as u64;
-                window.committed(Position(head));
+                window.committed(Position(head), window.chain(payload));
                 assert!(!ring || head - told.bytes.0 < ring_bytes, "beyond the peer's ring");
                 assert!(head - completed < ring_bytes, "beyond our own");
             }

@@ -101,13 +101,14 @@ impl Conn {
         let queue = lane.holdings.queue().map(Arc::clone);
         let piece_bytes = config.piece_bytes(wiring.transfers_in_post);
         let nudge = if active && lane.iwarp() { now.plus(NUDGE) } else { Time::NEVER };
+        let id = lane.holdings.seat.conn;
         Self {
-            id: lane.holdings.seat.conn,
+            id,
             handle,
             fate: Arc::clone(&lane.holdings.seat.fate),
             belongings: Some(Belongings { qp: lane.qp, holdings: Box::new(lane.holdings) }),
             phase: Phase::Opening { deadline: now.plus(handshake_timeout), nudge },
-            tx: Tx::new(wiring.tx, wiring.tx_lkey, &negotiated, config),
+            tx: Tx::new(id, wiring.tx, wiring.tx_lkey, &negotiated, config),
             rx: Rx::new(wiring.rx, wiring.rx_lkey, &negotiated, queue),
             pulls: Pulls::new(negotiated.initiator_depth.granted, piece_bytes),
             transfers_in_post: wiring.transfers_in_post,
@@ -243,11 +244,7 @@ impl Conn {
             }
             Kind::Receive | Kind::Shared if self.delivers() => {
                 let imm = done.with_imm.then_some(done.imm);
-                if done.with_imm {
-                    counters.receives_with_imm += 1;
-                } else {
-                    counters.receives += 1;
-                }
+                self.count_receive(counters);
                 self.rx.arrived(id, done.bytes, imm)?;
             }
             Kind::Receive | Kind::Shared => {
@@ -264,6 +261,16 @@ impl Conn {
             }
         }
         Ok(None)
+    }
+
+    /// A chain arrived.
+    #[inline]
+    pub(crate) fn count_receive(&self, counters: &mut PortCounters) {
+        if self.on_ring {
+            counters.receives_with_imm += 1;
+        } else {
+            counters.receives += 1;
+        }
     }
 
     /// The bytes of the chain that `done` brought, if it is nothing else and its frames may be handed out.

@@ -42,7 +42,7 @@ impl VerbsPort {
         let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return true };
         let mut is_done = true;
         if let (true, Some(belongings)) = (conn.is_open(), &conn.belongings) {
-            let result = conn.tx.flush(&belongings.qp, conn.id, &mut self.sends, counters);
+            let result = conn.tx.flush(&belongings.qp, &mut self.sends, counters);
             if let Err(errno) = result {
                 conn.fail_post("ibv_post_send", errno, self.now);
                 self.waiting.push(index);

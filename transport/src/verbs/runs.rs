@@ -46,17 +46,12 @@ impl VerbsPort {
         let Self { harvest, slots, begun, .. } = self;
         harvest.take_new_if(|done| {
             let id = WrId::from_bits(done.wr_id);
-            let Some(Slot { conn: Some(conn), counters, .. }) = slots.get_mut(id.index()) else {
+            let Some(Slot { conn: Some(conn), .. }) = slots.get_mut(id.index()) else {
                 return None;
             };
             let bytes = conn.chain(done)?;
             conn.rx.begin_run(id.slot(), bytes)?;
             let run = conn.rx.run(conn.id, bytes, limit)?;
-            if done.with_imm {
-                counters.receives_with_imm += 1;
-            } else {
-                counters.receives += 1;
-            }
             *begun = Some(Begun { conn: conn.id, left: bytes, bytes });
             Some(run)
         })
@@ -85,6 +80,9 @@ impl VerbsPort {
         }
         counters.frames_received += u64::from(run.taken());
         let ended = conn.rx.end_run(run, begun.bytes);
+        if !matches!(ended, Ok(1..)) {
+            conn.count_receive(counters);
+        }
         self.owing.note(index, conn);
         match ended {
             Ok(0) => {}

@@ -23,6 +23,9 @@ use crate::{
     },
 };
 
+/// Signals on their way while a ring of frames leaves, at least.
+const SIGNALS_IN_RING: u64 = 8;
+
 /// What a signalled work request gives back when it completes; they complete in the order they were posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Signal {
@@ -67,6 +70,8 @@ pub(crate) struct Tx {
     /// Goes back with the ring.
     registration: Option<Arc<Mr>>,
     lkey: u32,
+    /// What chains are posted as.
+    chain_id: WrId,
     ring_bytes: usize,
     path: DataPath,
     /// The peer's ring; known when its grant arrived.
@@ -77,13 +82,14 @@ pub(crate) struct Tx {
     head: Position,
     posted: Position,
     completed: Position,
-    /// Up to where the last signal says it.
-    signalled: Position,
+    /// From here on a chain is signalled: a ring full of frames without a signal would never be given back.
+    signal_due: Position,
+    /// The chain that was begun last, and those before it; none of them is posted. Most turns have one.
+    last: Option<Staged>,
     staged: Vec<Staged>,
     signals: VecDeque<Signal>,
-    /// Chains posted and not yet given back by a signal.
-    in_flight: u32,
-    /// Send queue entries for chains.
+    /// Chains begun and not yet given back by a signal: each has one of the send queue's entries for chains.
+    begun: u32,
     entries: u32,
     unsignalled: u32,
     interval: u32,
@@ -95,7 +101,13 @@ fn place_of(ring: &Region, bytes: usize) -> RingPlace {
 
 impl Tx {
     /// Without `room` it is lent a ring when it has something to send.
-    pub(crate) fn new(room: Option<Room>, lkey: u32, negotiated: &Negotiated, config: &PortConfig) -> Self {
+    pub(crate) fn new(
+        conn: ConnId,
+        room: Option<Room>,
+        lkey: u32,
+        negotiated: &Negotiated,
+        config: &PortConfig,
+    ) -> Self {
         let entries = u32::from(sends_for(config, room.is_none())).max(2);
         let lends = room.is_none();
         let (ring, registration) = room.map(|room| (room.region, room.registration)).unzip();
@@ -108,6 +120,7 @@ impl Tx {
             lent_at: Position(0),
             registration: registration.flatten(),
             lkey,
+            chain_id: WrId::new(Kind::Chain, conn, 0),
             ring_bytes,
             path: negotiated.path,
             remote: RemoteBytes { address: 0, rkey: 0 },
@@ -117,11 +130,12 @@ impl Tx {
             head: Position(0),
             posted: Position(0),
             completed: Position(0),
-            signalled: Position(0),
+            signal_due: Position(ring_bytes as u64 / SIGNALS_IN_RING),
+            last: None,
             staged: Vec::with_capacity(entries as usize),
             // Every chain, every READ, the grant and the goodbye could be signalled.
             signals: VecDeque::with_capacity(entries as usize + reads + 2),
-            in_flight: 0,
+            begun: 0,
             entries,
             unsignalled: 0,
             // At most half the queue, so that a full queue always has a signal on its way.
@@ -147,7 +161,7 @@ impl Tx {
 
     /// The ring that it was lent, when everything has left that lay there; nothing of it is left in it.
     pub(crate) fn take_idle_ring(&mut self) -> Option<Room> {
-        if !self.lends || self.head != self.completed || !self.staged.is_empty() {
+        if !self.lends || self.head != self.completed || self.has_staged() {
             return None;
         }
         let region = self.ring.take()?;
@@ -168,9 +182,8 @@ impl Tx {
     /// Whether the next frame could be posted: a queue entry (if it begins a chain) and its memory.
     #[inline]
     fn has_room(&self, bytes: usize) -> bool {
-        let queued = self.in_flight + u32::try_from(self.staged.len()).unwrap_or(u32::MAX);
         let used = self.head.since(self.completed);
-        (queued < self.entries) & (used + bytes as u64 <= self.ring_bytes as u64)
+        (self.begun < self.entries) & (used + bytes as u64 <= self.ring_bytes as u64)
     }
 
     /// The next frame, with `payload_bytes`.
@@ -199,15 +212,22 @@ impl Tx {
     /// Stages the reserved frame, which is written.
     #[inline(always)]
     pub(crate) fn commit(&mut self, payload_bytes: usize, chain: Chain) -> Position {
-        let bytes = u32::try_from(span(payload_bytes)).expect("a frame is at most a quarter of a 1 GiB ring");
-        match self.staged.last_mut() {
+        #[expect(clippy::cast_possible_truncation, reason = "a frame is at most a quarter of a 1 GiB ring")]
+        let bytes = span(payload_bytes) as u32;
+        let at = self.head;
+        self.head = at.plus(bytes.into());
+        match &mut self.last {
             Some(last) if chain == Chain::Extend && last.bytes + bytes <= self.chain_bytes_max => {
                 last.bytes += bytes;
             }
             // An `Extend` with nothing to extend begins a chain: the frame must go somewhere.
-            _ => self.staged.push(Staged { at: self.head, bytes }),
+            last => {
+                if let Some(before) = last.replace(Staged { at, bytes }) {
+                    self.staged.push(before);
+                }
+                self.begun += 1;
+            }
         }
-        self.head = self.head.plus(bytes.into());
         self.head
     }
 
@@ -227,90 +247,88 @@ impl Tx {
     pub(crate) fn flush(
         &mut self,
         qp: &Qp,
-        conn: ConnId,
         list: &mut SendList,
         counters: &mut PortCounters,
     ) -> Result<(), i32> {
-        let result = match self.staged[..] {
-            // Most turns leave one.
-            [chain] => {
-                self.push(chain, true, conn, list);
-                self.post(0..1, qp, list, counters)
+        let result = match (self.last, self.staged.is_empty()) {
+            (Some(last), true) => {
+                self.push(last, true, list);
+                self.post_last(qp, list, counters)
             }
-            _ => self.flush_many(qp, conn, list, counters),
+            _ => self.flush_many(qp, list, counters),
         };
         match result {
-            Ok(()) => self.staged.clear(),
-            Err(sys::errno::ENOMEM) => {}
-            Err(errno) => return Err(errno),
+            Err(sys::errno::ENOMEM) => Ok(()),
+            result => result,
         }
-        Ok(())
+    }
+
+    /// Posts the last chain, which was pushed and is the only one.
+    #[inline]
+    fn post_last(&mut self, qp: &Qp, list: &mut SendList, counters: &mut PortCounters) -> Result<(), i32> {
+        let result = list.post(qp);
+        let last = self.last.take();
+        match result {
+            Ok(()) => {
+                self.count(1, counters);
+                Ok(())
+            }
+            Err(PostError { errno, .. }) => {
+                self.staged.extend(last);
+                self.refuse(0..1);
+                Err(errno)
+            }
+        }
     }
 
     #[inline(never)]
-    fn flush_many(
-        &mut self,
-        qp: &Qp,
-        conn: ConnId,
-        list: &mut SendList,
-        counters: &mut PortCounters,
-    ) -> Result<(), i32> {
+    fn flush_many(&mut self, qp: &Qp, list: &mut SendList, counters: &mut PortCounters) -> Result<(), i32> {
+        self.staged.extend(self.last.take());
         let mut done = 0;
         while done < self.staged.len() {
             let first = done;
             while done < self.staged.len() && !list.is_full() {
                 let chain = self.staged[done];
                 done += 1;
-                self.push(chain, done == self.staged.len(), conn, list);
+                self.push(chain, done == self.staged.len(), list);
             }
-            self.post(first..done, qp, list, counters)?;
+            if let Err(PostError { posted, errno }) = list.post(qp) {
+                self.count(posted, counters);
+                self.refuse(first + posted..done);
+                return Err(errno);
+            }
+            self.count(done - first, counters);
         }
+        self.staged.clear();
         Ok(())
     }
 
-    /// Posts the staged chains that were `pushed`. Those that were refused, and what is behind them, stay staged.
+    /// So many `chains` were posted.
     #[inline]
-    fn post(
-        &mut self,
-        pushed: Range<usize>,
-        qp: &Qp,
-        list: &mut SendList,
-        counters: &mut PortCounters,
-    ) -> Result<(), i32> {
-        let (taken, result) = match list.post(qp) {
-            Ok(()) => (pushed.len(), Ok(())),
-            Err(PostError { posted, errno }) => {
-                self.refuse(pushed.start + posted..pushed.end);
-                (posted, Err(errno))
-            }
-        };
-        let chains = taken as u64;
+    fn count(&self, chains: usize, counters: &mut PortCounters) {
+        let chains = chains as u64;
         counters.doorbells += chains;
         match self.path {
             DataPath::Ring => counters.write_imms += chains,
             DataPath::SendRecv => counters.sends += chains,
         }
-        result
     }
 
     #[inline(always)]
-    fn push(&mut self, chain: Staged, last: bool, conn: ConnId, list: &mut SendList) {
+    fn push(&mut self, chain: Staged, last: bool, list: &mut SendList) {
         let place = self.place.expect("what is staged lies in a ring");
         let address = place.at(chain.at).addr() as u64;
         let from = LocalBytes { address, bytes: chain.bytes, lkey: self.lkey };
         self.posted = chain.at.plus(chain.bytes.into());
-        self.in_flight += 1;
         self.unsignalled += 1;
-        let since = self.posted.since(self.signalled);
-        // By count, and by bytes: a ring full of frames without a signal would never be given back. One that was lent goes
-        // back when all of it has left.
+        // One that was lent goes back when all of it has left.
         let signalled =
-            (self.unsignalled >= self.interval) | (since >= self.ring_bytes as u64 / 8) | (last & self.lends);
+            (self.unsignalled >= self.interval) | (self.posted >= self.signal_due) | (last & self.lends);
         if signalled {
             self.posted_signal(None);
         }
         let flags = Flags { signalled, inline: chain.bytes <= self.inline_bytes };
-        let id = WrId::new(Kind::Chain, conn, 0);
+        let id = self.chain_id;
         match self.path {
             DataPath::Ring => {
                 let offset = chain.at.offset(self.ring_bytes) as u64;
@@ -321,18 +339,20 @@ impl Tx {
         }
     }
 
-    /// Undoes the bookkeeping of staged chains that were pushed, the last ones, and refused; those before them have left.
+    /// Undoes the bookkeeping of staged chains that were pushed and refused. Those before them have left; they and what is
+    /// behind them stay staged.
     #[cold]
     fn refuse(&mut self, refused: Range<usize>) {
         if let Some(first) = self.staged.get(refused.start) {
             self.posted = first.at;
-            self.in_flight = self.in_flight.saturating_sub(u32::try_from(refused.len()).unwrap_or(u32::MAX));
             while self.signals.back().is_some_and(|last| last.position > self.posted) {
                 self.signals.pop_back();
             }
-            self.signalled = self.signals.back().map_or(self.completed, |last| last.position);
+            let signalled = self.signals.back().map_or(self.completed, |last| last.position);
+            self.signal_due = self.due_after(signalled);
             let told: u32 = self.signals.iter().map(|signal| signal.chains).sum();
-            self.unsignalled = self.in_flight.saturating_sub(told);
+            let left = u32::try_from(self.staged.len() - refused.start).unwrap_or(u32::MAX);
+            self.unsignalled = self.begun.saturating_sub(left + told);
         }
         self.staged.drain(..refused.start);
     }
@@ -341,7 +361,11 @@ impl Tx {
     pub(crate) fn posted_signal(&mut self, transfer: Option<(u16, u32)>) {
         let signal = Signal { position: self.posted, chains: self.unsignalled, transfer };
         self.signals.push_back(signal);
-        (self.unsignalled, self.signalled) = (0, self.posted);
+        (self.unsignalled, self.signal_due) = (0, self.due_after(self.posted));
+    }
+
+    fn due_after(&self, signalled: Position) -> Position {
+        signalled.plus(self.ring_bytes as u64 / SIGNALS_IN_RING)
     }
 
     /// The oldest signalled piece of `transfer`, or the oldest that belongs to none, completed.
@@ -353,7 +377,7 @@ impl Tx {
         let oldest = self.signals.iter().position(is_it)?;
         let signal = self.signals.remove(oldest)?;
         self.completed = self.completed.max(signal.position);
-        self.in_flight = self.in_flight.saturating_sub(signal.chains);
+        self.begun = self.begun.saturating_sub(signal.chains);
         Some(signal)
     }
 
@@ -383,11 +407,15 @@ impl Tx {
 
     /// Frames that were never flushed are lost.
     pub(crate) fn discard(&mut self) {
+        let left = self.staged.len() + usize::from(self.last.is_some());
+        self.begun = self.begun.saturating_sub(u32::try_from(left).unwrap_or(u32::MAX));
         self.staged.clear();
+        self.last = None;
     }
 
+    #[inline]
     pub(crate) fn has_staged(&self) -> bool {
-        !self.staged.is_empty()
+        self.last.is_some() || !self.staged.is_empty()
     }
 }
 
@@ -405,7 +433,7 @@ mod tests {
         rustix::fs::ftruncate(&fd, bytes as u64).expect("a ring of room");
         let region = Region::ring(fd.as_fd(), 0, bytes, Access::ReadWrite).expect("a ring");
         let room = Room { region, shape: Shape::Ring { bytes }, registration: None };
-        Tx::new(Some(room), 0, &terms, config)
+        Tx::new(ConnId::new(0, 0), Some(room), 0, &terms, config)
     }
 
     /// Of a list of which the device takes only the first ones, the rest is as if it had never been pushed.
@@ -418,24 +446,19 @@ mod tests {
                 assert!(tx.reserve(8).is_ok(), "room");
                 tx.commit(8, Chain::Begin);
             }
-            let state = |tx: &Tx| (tx.posted, tx.in_flight, tx.unsignalled, tx.signalled, tx.signals.len());
+            tx.staged.extend(tx.last.take());
+            let state = |tx: &Tx| (tx.posted, tx.unsignalled, tx.signal_due, tx.signals.len());
             let mut as_if = self::tx(&config);
             let mut others = SendList::new(8);
             for (at, chain) in tx.staged.clone().into_iter().enumerate() {
                 if at < taken {
-                    as_if.push_at(chain, &mut others);
+                    as_if.push(chain, false, &mut others);
                 }
-                tx.push_at(chain, &mut list);
+                tx.push(chain, false, &mut list);
             }
             tx.refuse(taken..5);
             assert_eq!(state(&tx), state(&as_if), "{taken} were taken");
-            assert_eq!(tx.staged.len(), 5 - taken);
-        }
-    }
-
-    impl Tx {
-        fn push_at(&mut self, chain: Staged, list: &mut SendList) {
-            self.push(chain, false, ConnId::new(0, 0), list);
+            assert_eq!((tx.staged.len(), tx.begun), (5 - taken, 5));
         }
     }
 }
