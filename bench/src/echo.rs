@@ -88,7 +88,7 @@ impl Echo {
     }
 
     /// Sends an echo as it came, what nearly all there is to do.
-    #[inline(always)]
+    #[inline]
     fn echo<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, aux: u64, body: &[u8]) {
         if !self.waiting.is_empty() || self.corrupt.is_some() {
             return self.send(io, conn, ECHO, aux, body);
@@ -141,6 +141,22 @@ impl Echo {
         }
     }
 
+    /// A message that is no echo.
+    #[inline(never)]
+    fn other<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
+        if let (kind @ (TOUCH | WHOLE), Some(bulk)) = (message.head.kind, message.bulk) {
+            // The token says both, for the time in which nothing else is kept.
+            return self.pull(io, conn, bulk, message.head.aux << 1 | u64::from(kind == WHOLE));
+        }
+        let taken = match message.head.kind {
+            PLAN => self.ask(conn, message.body),
+            kind => Err(format!("a message of kind {kind}")),
+        };
+        if let Err(why) = taken {
+            self.send(io, conn, PLAN, 0, why.as_bytes());
+        }
+    }
+
     #[cold]
     fn wait(&mut self, conn: ConnId, kind: u16, aux: u64, body: &[u8]) {
         self.waiting.push_back(Waiting { conn, kind, aux, body: body.to_vec() });
@@ -152,21 +168,13 @@ impl App for Echo {
 
     fn opened<P: Port>(&mut self, _io: &mut Io<'_, P>, _conn: ConnId, _negotiated: &Negotiated) {}
 
-    #[inline]
+    /// Inlined, so that an echo's parts stay in registers.
+    #[inline(always)]
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         if message.head.kind == ECHO {
-            return self.echo(io, conn, message.head.aux, message.body);
-        }
-        if let (kind @ (TOUCH | WHOLE), Some(bulk)) = (message.head.kind, message.bulk) {
-            // The token says both, for the time in which nothing else is kept.
-            return self.pull(io, conn, bulk, message.head.aux << 1 | u64::from(kind == WHOLE));
-        }
-        let taken = match message.head.kind {
-            PLAN => self.ask(conn, message.body),
-            kind => Err(format!("a message of kind {kind}")),
-        };
-        if let Err(why) = taken {
-            self.send(io, conn, PLAN, 0, why.as_bytes());
+            self.echo(io, conn, message.head.aux, message.body);
+        } else {
+            self.other(io, conn, message);
         }
     }
 
