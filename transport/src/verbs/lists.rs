@@ -8,11 +8,14 @@
 
 use std::{mem::MaybeUninit, ptr::NonNull};
 
-use crate::verbs::{
-    qp::{Flags, LocalBytes, PostError, Qp, RemoteBytes},
-    srq::Srq,
-    sys,
-    wr_id::WrId,
+use crate::{
+    DataPath,
+    verbs::{
+        qp::{Flags, LocalBytes, PostError, Qp, RemoteBytes},
+        srq::Srq,
+        sys,
+        wr_id::WrId,
+    },
 };
 
 /// `ibv_send_wr` or `ibv_recv_wr`.
@@ -105,6 +108,16 @@ impl<R: Request> Linked<R> {
         let request = unsafe { &mut *self.requests.as_ptr().wrapping_add(at) };
         // SAFETY: as above: there are as many places.
         let place = unsafe { &mut *self.places.as_ptr().wrapping_add(at) };
+        (request, place)
+    }
+
+    /// The first one, and its place.
+    #[inline]
+    fn only(&mut self) -> (&mut R, &mut sys::ibv_sge) {
+        // SAFETY: there is one at least (`new`); the list is borrowed, so nobody else has it.
+        let request = unsafe { self.requests.as_mut() };
+        // SAFETY: as above: there are as many places.
+        let place = unsafe { self.places.as_mut() };
         (request, place)
     }
 
@@ -242,6 +255,60 @@ impl SendList {
         // SAFETY: the queue pair is live (we hold its licence); the list is linked within memory that does not move and
         // ends with a null; what the work names stays registered until the queue pair is destroyed.
         self.0.post(|first, bad| unsafe { sys::ibv_post_send(qp.raw(), first, bad) })
+    }
+}
+
+/// The request that a connection posts by itself more often than all others. What is the same in all of them is written once.
+#[derive(Debug)]
+pub(crate) struct ChainRequest(Linked<sys::ibv_send_wr>);
+
+impl ChainRequest {
+    /// A write-with-immediate or, off a ring, a SEND.
+    pub(crate) fn new(id: WrId, path: DataPath) -> Self {
+        let mut list = Linked::<sys::ibv_send_wr>::new(1);
+        let (request, _) = list.only();
+        request.wr_id = id.bits();
+        request.num_sge = 1;
+        request.opcode = match path {
+            DataPath::Ring => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+            DataPath::SendRecv => sys::ibv_wr_opcode::IBV_WR_SEND,
+        };
+        request.wr = sys::wr_t { rdma: remote(RemoteBytes { address: 0, rkey: 0 }) };
+        Self(list)
+    }
+
+    /// From here on what it sends is registered under `lkey`.
+    pub(crate) fn set_lkey(&mut self, lkey: u32) {
+        self.0.only().1.lkey = lkey;
+    }
+
+    /// From here on it writes what is registered under `rkey`.
+    pub(crate) fn set_rkey(&mut self, rkey: u32) {
+        self.0.only().0.wr = sys::wr_t { rdma: remote(RemoteBytes { address: 0, rkey }) };
+    }
+
+    /// Posts `bytes` from `address` on, which go `to` there in the peer's memory, unless it is a SEND.
+    ///
+    /// # Errors
+    /// errno.
+    #[inline]
+    pub(crate) fn post(
+        &mut self,
+        qp: &Qp,
+        address: u64,
+        bytes: u32,
+        to: u64,
+        flags: Flags,
+    ) -> Result<(), i32> {
+        let (request, place) = self.0.only();
+        (place.addr, place.length) = (address, bytes);
+        request.send_flags = flags.bits();
+        request.imm_data_invalidated_rkey_union =
+            sys::imm_data_invalidated_rkey_union_t { imm_data: bytes.to_be() };
+        request.wr.rdma.remote_addr = to;
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: as in `SendList::post`; it is the only one of its list, so its `next` is null.
+        sys::verbs_result(unsafe { sys::ibv_post_send(qp.raw(), request, &raw mut bad) })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     mem::{Region, run::RingPlace},
     verbs::{
         lane::sends_for,
-        lists::SendList,
+        lists::{ChainRequest, SendList},
         mr::Mr,
         qp::{Flags, LocalBytes, PostError, Qp, RemoteBytes},
         rings::{Room, Shape},
@@ -70,8 +70,9 @@ pub(crate) struct Tx {
     /// Goes back with the ring.
     registration: Option<Arc<Mr>>,
     lkey: u32,
-    /// What chains are posted as.
+    /// What chains are posted as; and what those are that leave alone, as in most turns.
     chain_id: WrId,
+    request: ChainRequest,
     ring_bytes: usize,
     path: DataPath,
     /// The peer's ring; known when its grant arrived.
@@ -113,6 +114,9 @@ impl Tx {
         let (ring, registration) = room.map(|room| (room.region, room.registration)).unzip();
         let reads = negotiated.initiator_depth.granted as usize;
         let ring_bytes = negotiated.tx_ring_bytes as usize;
+        let chain_id = WrId::new(Kind::Chain, conn, 0);
+        let mut request = ChainRequest::new(chain_id, negotiated.path);
+        request.set_lkey(lkey);
         Self {
             place: ring.as_ref().map(|ring| place_of(ring, ring_bytes)),
             ring,
@@ -120,7 +124,8 @@ impl Tx {
             lent_at: Position(0),
             registration: registration.flatten(),
             lkey,
-            chain_id: WrId::new(Kind::Chain, conn, 0),
+            chain_id,
+            request,
             ring_bytes,
             path: negotiated.path,
             remote: RemoteBytes { address: 0, rkey: 0 },
@@ -156,6 +161,7 @@ impl Tx {
     pub(crate) fn lend_ring(&mut self, room: Room, lkey: u32) {
         self.place = Some(place_of(&room.region, self.ring_bytes));
         (self.ring, self.registration, self.lkey) = (Some(room.region), room.registration, lkey);
+        self.request.set_lkey(lkey);
         self.lent_at = self.head;
     }
 
@@ -177,6 +183,7 @@ impl Tx {
 
     pub(crate) fn set_remote(&mut self, remote: RemoteBytes) {
         self.remote = remote;
+        self.request.set_rkey(remote.rkey);
     }
 
     /// Whether the next frame could be posted: a queue entry (if it begins a chain) and its memory.
@@ -251,10 +258,7 @@ impl Tx {
         counters: &mut PortCounters,
     ) -> Result<(), i32> {
         let result = match (self.last, self.staged.is_empty()) {
-            (Some(last), true) => {
-                self.push(last, true, list);
-                self.post_last(qp, list, counters)
-            }
+            (Some(last), true) => self.post_alone(last, qp, counters),
             _ => self.flush_many(qp, list, counters),
         };
         match result {
@@ -263,22 +267,21 @@ impl Tx {
         }
     }
 
-    /// Posts the last chain, which was pushed and is the only one.
+    /// Posts the last `chain`, which is the only one.
     #[inline]
-    fn post_last(&mut self, qp: &Qp, list: &mut SendList, counters: &mut PortCounters) -> Result<(), i32> {
-        let result = list.post(qp);
-        let last = self.last.take();
+    fn post_alone(&mut self, chain: Staged, qp: &Qp, counters: &mut PortCounters) -> Result<(), i32> {
+        let (address, flags) = self.depart(chain, true);
+        let to = self.remote.address + chain.at.offset(self.ring_bytes) as u64;
+        let result = self.request.post(qp, address, chain.bytes, to, flags);
+        self.last = None;
         match result {
-            Ok(()) => {
-                self.count(1, counters);
-                Ok(())
-            }
-            Err(PostError { errno, .. }) => {
-                self.staged.extend(last);
+            Ok(()) => self.count(1, counters),
+            Err(_) => {
+                self.staged.push(chain);
                 self.refuse(0..1);
-                Err(errno)
             }
         }
+        result
     }
 
     #[inline(never)]
@@ -314,11 +317,10 @@ impl Tx {
         }
     }
 
+    /// `chain` is about to be posted: where it lies, and how.
     #[inline(always)]
-    fn push(&mut self, chain: Staged, last: bool, list: &mut SendList) {
+    fn depart(&mut self, chain: Staged, last: bool) -> (u64, Flags) {
         let place = self.place.expect("what is staged lies in a ring");
-        let address = place.at(chain.at).addr() as u64;
-        let from = LocalBytes { address, bytes: chain.bytes, lkey: self.lkey };
         self.posted = chain.at.plus(chain.bytes.into());
         self.unsignalled += 1;
         // One that was lent goes back when all of it has left.
@@ -327,15 +329,19 @@ impl Tx {
         if signalled {
             self.posted_signal(None);
         }
-        let flags = Flags { signalled, inline: chain.bytes <= self.inline_bytes };
-        let id = self.chain_id;
+        (place.at(chain.at).addr() as u64, Flags { signalled, inline: chain.bytes <= self.inline_bytes })
+    }
+
+    fn push(&mut self, chain: Staged, last: bool, list: &mut SendList) {
+        let (address, flags) = self.depart(chain, last);
+        let from = LocalBytes { address, bytes: chain.bytes, lkey: self.lkey };
         match self.path {
             DataPath::Ring => {
                 let offset = chain.at.offset(self.ring_bytes) as u64;
                 let to = RemoteBytes { address: self.remote.address + offset, rkey: self.remote.rkey };
-                list.write_with_imm(id, from, to, chain.bytes, flags);
+                list.write_with_imm(self.chain_id, from, to, chain.bytes, flags);
             }
-            DataPath::SendRecv => list.send(id, from, flags),
+            DataPath::SendRecv => list.send(self.chain_id, from, flags),
         }
     }
 
