@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use gimmal_engine::{
-    App, Io, Message, RemoteBulk, SendError,
+    App, Head, Io, Message, RemoteBulk, SendError,
     transport::{Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, copy},
 };
 
@@ -143,13 +143,20 @@ impl Echo {
 
     /// A message that is no echo.
     #[inline(never)]
-    fn other<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
-        if let (kind @ (TOUCH | WHOLE), Some(bulk)) = (message.head.kind, message.bulk) {
+    fn other<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        head: Head,
+        body: &[u8],
+        bulk: Option<RemoteBulk>,
+    ) {
+        if let (kind @ (TOUCH | WHOLE), Some(bulk)) = (head.kind, bulk) {
             // The token says both, for the time in which nothing else is kept.
-            return self.pull(io, conn, bulk, message.head.aux << 1 | u64::from(kind == WHOLE));
+            return self.pull(io, conn, bulk, head.aux << 1 | u64::from(kind == WHOLE));
         }
-        let taken = match message.head.kind {
-            PLAN => self.ask(conn, message.body),
+        let taken = match head.kind {
+            PLAN => self.ask(conn, body),
             kind => Err(format!("a message of kind {kind}")),
         };
         if let Err(why) = taken {
@@ -174,7 +181,7 @@ impl App for Echo {
         if message.head.kind == ECHO {
             self.echo(io, conn, message.head.aux, message.body);
         } else {
-            self.other(io, conn, message);
+            self.other(io, conn, message.head, message.body, message.bulk);
         }
     }
 

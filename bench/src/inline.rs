@@ -41,15 +41,13 @@ impl App for Caller {
         self.opened = Some(conn);
     }
 
-    #[inline]
+    /// As [`Echo`](crate::echo::Echo)'s.
+    #[inline(always)]
     fn message<P: Port>(&mut self, _io: &mut Io<'_, P>, _conn: ConnId, message: Message<'_>) {
         if message.head.kind == ECHO {
-            self.echoed(&message);
-        } else if message.head.kind == READ {
-            self.answered += 1;
-            self.digest = digest(message.body);
+            self.echoed(message.head.aux, message.body);
         } else {
-            self.plan_answer = Some(message.body.to_vec());
+            self.other(message.head.kind, message.body);
         }
     }
 
@@ -77,10 +75,20 @@ impl App for Caller {
 
 impl Caller {
     #[inline]
-    fn echoed(&mut self, message: &Message<'_>) {
+    fn echoed(&mut self, aux: u64, body: &[u8]) {
         self.answered += 1;
-        self.aux = message.head.aux;
-        self.digest = read(message.body, self.is_thorough);
+        self.aux = aux;
+        self.digest = read(body, self.is_thorough);
+    }
+
+    #[inline(never)]
+    fn other(&mut self, kind: u16, body: &[u8]) {
+        if kind == READ {
+            self.answered += 1;
+            self.digest = digest(body);
+        } else {
+            self.plan_answer = Some(body.to_vec());
+        }
     }
 }
 
@@ -98,7 +106,7 @@ impl Pick<Caller> for Echo {
     ) -> bool {
         let is_it = message.head.kind == ECHO;
         if is_it {
-            app.echoed(message);
+            app.echoed(message.head.aux, message.body);
         }
         is_it
     }
@@ -280,17 +288,21 @@ impl<P: Provider> InlineTarget<P> {
     fn latency(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         let conn = self.conn;
         let first = recorder.begin_laps();
-        for _ in 0..count {
+        for number in 0..count {
             self.sent += 1;
             let sent = self.sent;
             let body = &*self.body;
             self.inline
                 .with(|_, io| io.send(conn, head(ECHO, sent), body.len(), fill(body)))
                 .map_err(|error| BenchError::Closed(error.to_string()))?;
+            if number > 0 {
+                // While the next one travels.
+                self.compare(sent - 1)?;
+            }
             self.seek_echo(sent)?;
             recorder.lap();
-            self.compare(sent)?;
         }
+        self.compare(self.sent)?;
         recorder.end_laps();
         recorder.busy(Stamp::now().nanos_since(first));
         Ok(())
