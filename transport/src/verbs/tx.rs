@@ -361,6 +361,8 @@ impl Tx {
             self.unsignalled = self.begun.saturating_sub(left + told);
         }
         self.staged.drain(..refused.start);
+        // It may still be extended: whoever commits the next frame counts no other receive for it.
+        self.last = self.staged.pop();
     }
 
     /// A signalled work request is posted, a chain or not: it gives back what went before it too.
@@ -464,7 +466,11 @@ mod tests {
             }
             tx.refuse(taken..5);
             assert_eq!(state(&tx), state(&as_if), "{taken} were taken");
-            assert_eq!((tx.staged.len(), tx.begun), (5 - taken, 5));
+            let staged = tx.staged.len() + usize::from(tx.last.is_some());
+            assert_eq!((staged, tx.begun), (5 - taken, 5));
+            assert!(tx.reserve(8).is_ok(), "room");
+            tx.commit(8, Chain::Extend);
+            assert_eq!(tx.begun, if taken < 5 { 5 } else { 6 }, "what was refused may still be extended");
         }
     }
 }
