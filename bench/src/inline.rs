@@ -288,22 +288,16 @@ impl<P: Provider> InlineTarget<P> {
     fn latency(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
         let conn = self.conn;
         let first = recorder.begin_laps();
-        for number in 0..count {
+        for _ in 0..count {
             self.sent += 1;
             let sent = self.sent;
             let body = &*self.body;
             self.inline
                 .with(|_, io| io.send(conn, head(ECHO, sent), body.len(), fill(body)))
                 .map_err(|error| BenchError::Closed(error.to_string()))?;
-            if number > 0 {
-                // While the next one travels.
-                self.compare(sent - 1)?;
-            }
             self.seek_echo(sent)?;
             recorder.lap();
-        }
-        if count > 0 {
-            self.compare(self.sent)?;
+            self.compare(sent)?;
         }
         recorder.end_laps();
         recorder.busy(Stamp::now().nanos_since(first));

@@ -111,16 +111,6 @@ impl<R: Request> Linked<R> {
         (request, place)
     }
 
-    /// The first one, and its place.
-    #[inline]
-    fn only(&mut self) -> (&mut R, &mut sys::ibv_sge) {
-        // SAFETY: there is one at least (`new`); the list is borrowed, so nobody else has it.
-        let request = unsafe { self.requests.as_mut() };
-        // SAFETY: as above: there are as many places.
-        let place = unsafe { self.places.as_mut() };
-        (request, place)
-    }
-
     /// Hands all of them to `post`, which says what the library returned, and empties the list.
     ///
     /// # Errors
@@ -265,26 +255,35 @@ pub(crate) struct ChainRequest(Linked<sys::ibv_send_wr>);
 impl ChainRequest {
     /// A write-with-immediate or, off a ring, a SEND.
     pub(crate) fn new(id: WrId, path: DataPath) -> Self {
-        let mut list = Linked::<sys::ibv_send_wr>::new(1);
-        let (request, _) = list.only();
+        let mut one = Self(Linked::new(1));
+        let (request, _) = one.parts();
         request.wr_id = id.bits();
         request.num_sge = 1;
         request.opcode = match path {
             DataPath::Ring => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
             DataPath::SendRecv => sys::ibv_wr_opcode::IBV_WR_SEND,
         };
-        request.wr = sys::wr_t { rdma: remote(RemoteBytes { address: 0, rkey: 0 }) };
-        Self(list)
+        one
+    }
+
+    /// The request, and its place.
+    #[inline]
+    fn parts(&mut self) -> (&mut sys::ibv_send_wr, &mut sys::ibv_sge) {
+        // SAFETY: its list was made for one (`new`), and is borrowed, so nobody else has it.
+        let request = unsafe { self.0.requests.as_mut() };
+        // SAFETY: as above: there are as many places.
+        let place = unsafe { self.0.places.as_mut() };
+        (request, place)
     }
 
     /// From here on what it sends is registered under `lkey`.
     pub(crate) fn set_lkey(&mut self, lkey: u32) {
-        self.0.only().1.lkey = lkey;
+        self.parts().1.lkey = lkey;
     }
 
     /// From here on it writes what is registered under `rkey`.
     pub(crate) fn set_rkey(&mut self, rkey: u32) {
-        self.0.only().0.wr = sys::wr_t { rdma: remote(RemoteBytes { address: 0, rkey }) };
+        self.parts().0.wr = sys::wr_t { rdma: remote(RemoteBytes { address: 0, rkey }) };
     }
 
     /// Posts `bytes` from `address` on, which go `to` there in the peer's memory, unless it is a SEND.
@@ -300,7 +299,7 @@ impl ChainRequest {
         to: u64,
         flags: Flags,
     ) -> Result<(), i32> {
-        let (request, place) = self.0.only();
+        let (request, place) = self.parts();
         (place.addr, place.length) = (address, bytes);
         request.send_flags = flags.bits();
         request.imm_data_invalidated_rkey_union =

@@ -270,16 +270,14 @@ impl Tx {
     /// Posts the last `chain`, which is the only one.
     #[inline]
     fn post_alone(&mut self, chain: Staged, qp: &Qp, counters: &mut PortCounters) -> Result<(), i32> {
-        let (address, flags) = self.depart(chain, true);
-        let to = self.remote.address + chain.at.offset(self.ring_bytes) as u64;
-        let result = self.request.post(qp, address, chain.bytes, to, flags);
-        self.last = None;
-        match result {
-            Ok(()) => self.count(1, counters),
-            Err(_) => {
-                self.staged.push(chain);
-                self.refuse(0..1);
-            }
+        let (from, to, flags) = self.depart(chain, true);
+        let result = self.request.post(qp, from.address, from.bytes, to.address, flags);
+        let last = self.last.take();
+        if result.is_ok() {
+            self.count(1, counters);
+        } else {
+            self.staged.extend(last);
+            self.refuse(0..1);
         }
         result
     }
@@ -317,9 +315,9 @@ impl Tx {
         }
     }
 
-    /// `chain` is about to be posted: where it lies, and how.
+    /// `chain` is about to be posted: from where, to where on a ring, and how.
     #[inline(always)]
-    fn depart(&mut self, chain: Staged, last: bool) -> (u64, Flags) {
+    fn depart(&mut self, chain: Staged, last: bool) -> (LocalBytes, RemoteBytes, Flags) {
         let place = self.place.expect("what is staged lies in a ring");
         self.posted = chain.at.plus(chain.bytes.into());
         self.unsignalled += 1;
@@ -329,18 +327,17 @@ impl Tx {
         if signalled {
             self.posted_signal(None);
         }
-        (place.at(chain.at).addr() as u64, Flags { signalled, inline: chain.bytes <= self.inline_bytes })
+        let address = place.at(chain.at).addr() as u64;
+        let from = LocalBytes { address, bytes: chain.bytes, lkey: self.lkey };
+        let offset = chain.at.offset(self.ring_bytes) as u64;
+        let to = RemoteBytes { address: self.remote.address + offset, rkey: self.remote.rkey };
+        (from, to, Flags { signalled, inline: chain.bytes <= self.inline_bytes })
     }
 
     fn push(&mut self, chain: Staged, last: bool, list: &mut SendList) {
-        let (address, flags) = self.depart(chain, last);
-        let from = LocalBytes { address, bytes: chain.bytes, lkey: self.lkey };
+        let (from, to, flags) = self.depart(chain, last);
         match self.path {
-            DataPath::Ring => {
-                let offset = chain.at.offset(self.ring_bytes) as u64;
-                let to = RemoteBytes { address: self.remote.address + offset, rkey: self.remote.rkey };
-                list.write_with_imm(self.chain_id, from, to, chain.bytes, flags);
-            }
+            DataPath::Ring => list.write_with_imm(self.chain_id, from, to, chain.bytes, flags),
             DataPath::SendRecv => list.send(self.chain_id, from, flags),
         }
     }
