@@ -74,6 +74,10 @@ impl<P: Port, A: App> Runner<P, A> {
         if self.idler.wants_clock() {
             return self.whole_turn(pick);
         }
+        if self.worker.restless && self.worker.port.asks_device() {
+            // A look for frames alone would ask the device twice.
+            return self.full_turn(pick);
+        }
         let work = self.worker.short_turn(self.now, pick);
         if work == 0 {
             if self.worker.unsent {

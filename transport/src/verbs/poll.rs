@@ -74,7 +74,9 @@ impl VerbsPort {
 
     /// Looks at completions while there is room for what comes of them; `true` when none is left.
     pub(super) fn harvest(&mut self, now: Time, batch: &mut Batch) -> bool {
-        let (mut bursts, mut emptied) = (0, 0);
+        // A queue that was asked for a run just now is not asked again, unless what a peer said before it went down may be there.
+        let asked = std::mem::take(&mut self.emptied);
+        let (mut bursts, mut emptied) = (0, if self.down.is_empty() { asked } else { 0 });
         loop {
             if self.begun.is_some() {
                 self.rest_of_run(batch);

@@ -379,8 +379,11 @@ impl Tx {
     /// are complete when TCP has them), so one says nothing of the other.
     pub(crate) fn signalled(&mut self, transfer: Option<u16>) -> Option<Signal> {
         let is_it = |signal: &Signal| signal.transfer.map(|(slot, _)| slot) == transfer;
-        let oldest = self.signals.iter().position(is_it)?;
-        let signal = self.signals.remove(oldest)?;
+        let signal = match self.signals.front() {
+            // As a rule; to take it out of the middle costs a move.
+            Some(first) if is_it(first) => self.signals.pop_front(),
+            _ => self.signals.iter().position(is_it).and_then(|oldest| self.signals.remove(oldest)),
+        }?;
         self.completed = self.completed.max(signal.position);
         self.begun = self.begun.saturating_sub(signal.chains);
         Some(signal)
