@@ -74,27 +74,24 @@ impl<P: Port, A: App> Runner<P, A> {
         if self.idler.wants_clock() {
             return self.whole_turn(pick);
         }
-        if self.worker.restless && self.worker.port.asks_device() {
-            // A look for frames alone would ask the device twice.
-            return self.full_turn(pick);
-        }
         let work = self.worker.short_turn(self.now, pick);
         if work == 0 {
             if self.worker.unsent {
                 self.worker.settle(self.now);
             }
             if !self.worker.is_quiet() {
-                return self.full_turn(pick);
+                return self.rest_of_turn(pick);
             }
         }
         self.turned(work);
         work
     }
 
-    /// A whole turn at the time that was read last: a device is asked more often than the clock.
-    fn full_turn(&mut self, pick: &mut impl Pick<A>) -> usize {
+    /// What a whole turn does beyond a short one that found nothing, at the time that was read last: a device is asked more
+    /// often than the clock.
+    fn rest_of_turn(&mut self, pick: &mut impl Pick<A>) -> usize {
         self.idler.looks_at_all();
-        let work = self.worker.turn(self.now, pick);
+        let work = self.worker.rest_of_turn(self.now, pick);
         self.turned(work);
         work
     }

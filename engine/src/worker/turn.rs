@@ -22,7 +22,18 @@ impl<P: Port, A: App> Worker<P, A> {
     /// Does what there is to do, at most one batch of it, and returns how much that was. Messages that `pick` takes
     /// are not handed out.
     pub(crate) fn turn(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
-        let work = self.take_commands(now) + self.take_frames(now, pick) + self.poll(now, pick);
+        let taken = self.take_commands(now) + self.take_frames(now, pick);
+        self.turn_behind(taken, now, pick)
+    }
+
+    /// The same behind a short turn that found no frames.
+    pub(crate) fn rest_of_turn(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
+        let taken = self.take_commands(now);
+        self.turn_behind(taken, now, pick)
+    }
+
+    fn turn_behind(&mut self, taken: usize, now: Time, pick: &mut impl Pick<A>) -> usize {
+        let work = taken + self.poll(now, pick);
         if self.beats.is_due(now, work > 0) {
             self.beat(now);
         }
