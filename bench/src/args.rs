@@ -208,8 +208,8 @@ pub struct Run {
     /// scale].
     #[arg(long, value_parser = parse_bytes)]
     pub ring: Option<usize>,
-    /// Pieces in which the server pulls loans over verbs, bytes [default: 256k; 64k where a post moves the bytes itself, as
-    /// rxe's does].
+    /// Pieces in which the server pulls loans over verbs, bytes [default: 256k; beside other traffic 64k where a post moves the
+    /// bytes itself, as rxe's does].
     #[arg(long, requires = "loopback", value_parser = parse_bytes)]
     pub piece: Option<usize>,
     /// Look at every byte of every answer; a wrong one ends the run.
@@ -323,7 +323,8 @@ pub struct Serve {
     /// Receive ring, bytes; a body may have a quarter of it.
     #[arg(long, default_value = "256k", value_parser = parse_bytes)]
     pub ring: usize,
-    /// Pieces in which loans are pulled over verbs, bytes [default: 256k; 64k where a post moves the bytes itself].
+    /// Pieces in which loans are pulled over verbs, bytes [default: 256k; beside other traffic 64k where a post moves
+    /// the bytes itself].
     #[arg(long, value_parser = parse_bytes)]
     pub piece: Option<usize>,
     /// Do nothing for so many milliseconds in every second, to see what a stall does to the callers.

@@ -23,8 +23,9 @@ pub(crate) struct BulkTarget<P: Provider> {
     gate: P::Gate,
     bytes: usize,
     is_whole: bool,
-    /// When the outstanding loans left, and what the server must answer, by their number modulo the window.
-    under_way: Vec<(Stamp, u64)>,
+    window: usize,
+    /// Loans that were not answered: their numbers, when they left, and what the server must find.
+    under_way: Vec<(u64, Stamp, u64)>,
     sent: u64,
 }
 
@@ -42,8 +43,8 @@ impl<P: Provider> BulkTarget<P> {
     ) -> Result<Self, BenchError> {
         let inner = InlineTarget::connect(provider, address, plan, ring_bytes)?;
         let gate = inner.inline.handle().gate().clone();
-        let under_way = vec![(Stamp::now(), 0); plan.window];
-        Ok(Self { inner, gate, bytes: plan.block.max(8), is_whole, under_way, sent: 0 })
+        let (window, under_way) = (plan.window, Vec::with_capacity(plan.window));
+        Ok(Self { inner, gate, bytes: plan.block.max(8), is_whole, window, under_way, sent: 0 })
     }
 
     /// Writes a loan as number `number`: its first word, or all of it. Returns what the reader will find.
@@ -83,9 +84,8 @@ impl<P: Provider> BulkTarget<P> {
             self.inner.inline.with(|_, io| io.send_with_loan(conn, head(kind, number), loan, 0, |_| Some(0)));
         match sent {
             Ok(()) => {
-                let slot = self.slot(self.sent);
-                self.under_way[slot] = (start, wanted);
-                self.sent += 1;
+                self.under_way.push((number, start, wanted));
+                self.sent = number;
                 Ok(true)
             }
             Err(refused) if refused.error == SendError::Blocked => {
@@ -96,36 +96,38 @@ impl<P: Provider> BulkTarget<P> {
         }
     }
 
-    fn slot(&self, number: u64) -> usize {
-        usize::try_from(number % self.under_way.len() as u64).unwrap_or(0)
+    /// Checks and records what was answered until `now`, in any order: short pieces may overtake.
+    fn answered(&mut self, now: Stamp, recorder: &mut Recorder) -> Result<(), BenchError> {
+        for (number, found) in self.inner.inline.app_mut().loans_read.drain(..) {
+            let at = self.under_way.iter().position(|(other, ..)| *other == number);
+            let (_, start, wanted) =
+                at.map(|at| self.under_way.swap_remove(at)).ok_or(BenchError::Wrong("a loan nobody lent"))?;
+            if found != wanted {
+                return Err(BenchError::Wrong("another sum of a loan"));
+            }
+            recorder.record(now.nanos_since(start));
+        }
+        Ok(())
     }
 }
 
 impl<P: Provider> Target for BulkTarget<P> {
     fn run(&mut self, count: u64, recorder: &mut Recorder) -> Result<(), BenchError> {
-        let window = self.under_way.len() as u64;
-        let (mut done, last) = (self.sent, self.sent + count);
+        let last = self.sent + count;
         let first = Stamp::now();
         let mut now = first;
-        while done < last {
-            while self.sent < last && self.sent - done < window && self.send(self.sent > done)? {}
-            if self.sent == done {
+        while self.sent < last || !self.under_way.is_empty() {
+            while self.sent < last
+                && self.under_way.len() < self.window
+                && self.send(!self.under_way.is_empty())?
+            {}
+            if self.under_way.is_empty() {
                 self.inner.wait_for_room()?;
                 continue;
             }
-            // Answers come in the order of the pulls, which is the order of the loans.
-            self.inner.turns(|app| app.answered > done, "waiting for a loan to be read")?;
+            self.inner.turns(|app| !app.loans_read.is_empty(), "waiting for a loan to be read")?;
             now = Stamp::now();
-            let answered = self.inner.inline.app().answered;
-            for number in done..answered {
-                let (start, _) = self.under_way[self.slot(number)];
-                recorder.record(now.nanos_since(start));
-            }
-            done = answered;
-            let (_, wanted) = self.under_way[self.slot(done - 1)];
-            if self.inner.inline.app().digest != wanted {
-                return Err(BenchError::Wrong("another sum of a loan"));
-            }
+            self.answered(now, recorder)?;
         }
         recorder.busy(now.nanos_since(first));
         Ok(())

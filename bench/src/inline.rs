@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use gimmal_engine::{
-    Act, App, Idle, Inline, Io, Message, Pick, SendError,
+    Act, App, Head, Idle, Inline, Io, Message, Pick, SendError,
     transport::{Address, Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, Provider, copy},
 };
 
@@ -27,6 +27,8 @@ pub(crate) struct Caller {
     pub(crate) answered: u64,
     aux: u64,
     pub(crate) digest: u64,
+    /// Loans that were read: their numbers, and what was found in them.
+    pub(crate) loans_read: Vec<(u64, u64)>,
     is_thorough: bool,
     plan_answer: Option<Vec<u8>>,
     /// A send was refused, and there is room again.
@@ -47,7 +49,7 @@ impl App for Caller {
         if message.head.kind == ECHO {
             self.echoed(message.head.aux, message.body);
         } else {
-            self.other(message.head.kind, message.body);
+            self.other(message.head, message.body);
         }
     }
 
@@ -82,10 +84,10 @@ impl Caller {
     }
 
     #[inline(never)]
-    fn other(&mut self, kind: u16, body: &[u8]) {
-        if kind == READ {
+    fn other(&mut self, head: Head, body: &[u8]) {
+        if head.kind == READ {
             self.answered += 1;
-            self.digest = digest(body);
+            self.loans_read.push((head.aux, digest(body)));
         } else {
             self.plan_answer = Some(body.to_vec());
         }

@@ -5,6 +5,7 @@
 //! pulls serve  --address rdma://10.0.0.1:7900 --seconds 60
 //! pulls depth  --address rdma://10.0.0.1:7900 --bytes 1000000 --piece 8192 --times 5     16 deep against 1
 //! pulls beside --address rdma://10.0.0.1:7900 --bytes 67108864                           p99 of 64 B echoes, alone and beside
+//!              [--short]                                   and whether echoes shorten the READs, as they must over rxe
 //! pulls fair   --address rdma://10.0.0.1:7900 --bytes 4000000                            four at once, with echoes
 //! ```
 //! Exit code 0 when what was asked for is what was seen.
@@ -122,7 +123,11 @@ fn config(depth: u8, piece: u32) -> Config {
 
 fn serve(address: &Address, time: Duration) -> Outcome {
     let provider = Any::new();
-    let mut server = Inline::new(&provider, &config(16, 64 << 10).validate()?, Node::default())?;
+    let mut server = Inline::new(
+        &provider,
+        &config(16, PortConfig::default().bulk_piece_bytes).validate()?,
+        Node::default(),
+    )?;
     server.app_mut().gate = Some(server.handle().gate().clone());
     let listener = provider.listen(address, &ListenOptions::default())?;
     let _acceptor = Acceptor::spawn(listener, vec![server.handle()])?;
@@ -262,18 +267,31 @@ fn print(what: &str, mut trips: Vec<Duration>) {
     println!("64 B echo {what}: p50 {p50:.1?}, p99 {p99:.1?} of {count}");
 }
 
-fn beside(address: &Address, bytes: u64) -> Outcome {
-    let mut client = Client::connect(address, 16, 64 << 10)?;
+/// With `is_short`, fails unless echoes shorten the READs: where a post moves the bytes itself.
+fn beside(address: &Address, bytes: u64, is_short: bool) -> Outcome {
+    let mut client = Client::connect(address, 16, PortConfig::default().bulk_piece_bytes)?;
     print("alone", client.pull(0, 0, 500)?.1);
-    let (ends, trips) = client.pull(bytes, 1, 1)?;
-    println!("{bytes} bytes pulled in {:.1?}", ends.first().ok_or("no pull")?);
-    print("beside it", trips);
+    let mut before = 0;
+    let mut reads = [0; 2];
+    for (reads, echoes_min) in reads.iter_mut().zip([0, 1]) {
+        let (ends, trips) = client.pull(bytes, 1, echoes_min)?;
+        let counted = client.counters().reads;
+        *reads = counted - std::mem::replace(&mut before, counted);
+        let what = if echoes_min == 0 { "alone" } else { "beside echoes" };
+        println!("{bytes} bytes pulled {what} in {:.1?}, {reads} READs", ends.first().ok_or("no pull")?);
+        if echoes_min > 0 {
+            print("beside it", trips);
+        }
+    }
     client.inline.close(Duration::from_secs(2));
+    if is_short && reads[1] < 3 * reads[0] {
+        return Err("echoes did not shorten the READs beside them".into());
+    }
     Ok(())
 }
 
 fn fair(address: &Address, bytes: u64) -> Outcome {
-    let mut client = Client::connect(address, 16, 64 << 10)?;
+    let mut client = Client::connect(address, 16, PortConfig::default().bulk_piece_bytes)?;
     let (mut ends, trips) = client.pull(bytes, 4, 1)?;
     ends.sort_unstable();
     println!("four times {bytes} bytes at once ended after {ends:.1?}");
@@ -302,7 +320,9 @@ fn main() -> Outcome {
             let piece = u32::try_from(number("--piece", 8192)?)?;
             depth(&address, number("--bytes", 1_000_000)?, piece, usize::try_from(number("--times", 5)?)?)
         }
-        Some("beside") => beside(&address, number("--bytes", 64 << 20)?),
+        Some("beside") => {
+            beside(&address, number("--bytes", 64 << 20)?, args.iter().any(|arg| arg == "--short"))
+        }
         Some("fair") => fair(&address, number("--bytes", 4_000_000)?),
         _ => Err("serve, depth, beside or fair?".into()),
     }

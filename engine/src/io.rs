@@ -168,7 +168,7 @@ impl<P: Port> Io<'_, P> {
         connection.hold(self.port, message.source, message.body)
     }
 
-    /// Brings `bulk` here; ends with [`App::pulled`](crate::App::pulled) and `token`.
+    /// Brings `bulk` here; ends with [`App::pulled`](crate::App::pulled) and `token`. Of several, any may end first.
     ///
     /// # Errors
     /// [`SendError::Blocked`] (with the bulk back) when the device's queue is full; [`SendError::NoBulk`],

@@ -8,10 +8,12 @@ done
 
 # A large transfer beside small messages, and four large ones beside each other: times are printed, fairness is judged.
 for fabric in rxe siw; do
-    host=$rxe && [ $fabric = siw ] && host=$siw
+    # Over rxe, whose posts move the bytes, READs must be short beside echoes.
+    host=$rxe short=--short
+    [ $fabric = siw ] && host=$siw short=
     "$bin/examples/pulls" serve --address "rdma://$host:7830" --seconds 90 >/dev/null 2>&1 &
     server=$!
-    check "r61 64 B beside 64 MiB over $fabric" timeout 60 "$bin/examples/pulls" beside --address "rdma://$host:7830"
+    check "r61 64 B beside 64 MiB over $fabric" timeout 60 "$bin/examples/pulls" beside --address "rdma://$host:7830" $short
     check "four transfers at once over $fabric" timeout 60 "$bin/examples/pulls" fair --address "rdma://$host:7830"
     kill $server 2>/dev/null
     wait $server 2>/dev/null

@@ -25,8 +25,8 @@ pub struct PortConfig {
     pub responder_resources: u8,
     /// Largest piece of one bulk READ, bytes.
     pub bulk_piece_bytes: u32,
-    /// The same where a post moves the bytes itself (rxe) and a turn is as long as a piece takes; the lesser of the two
-    /// holds there. verbs only.
+    /// The same where a post moves the bytes itself (rxe) and a turn is as long as a piece takes, until nothing but bulk came
+    /// beside 16 such pieces; the lesser of the two holds there. verbs only.
     pub bulk_piece_in_post_bytes: u32,
     /// Largest bulk a peer may make us pull, bytes.
     pub bulk_bytes_max: u64,
@@ -75,15 +75,6 @@ impl Default for PortConfig {
             relaxed_ordering: false,
             shared: SharedReceives::default(),
         }
-    }
-}
-
-impl PortConfig {
-    /// Largest piece of one READ, bytes.
-    #[cfg(feature = "verbs")]
-    pub(crate) fn piece_bytes(&self, is_moved_in_post: bool) -> u32 {
-        let most = if is_moved_in_post { self.bulk_piece_in_post_bytes } else { u32::MAX };
-        self.bulk_piece_bytes.min(most)
     }
 }
 
@@ -261,23 +252,5 @@ impl Default for ListenOptions {
             receives: Receives::default(),
             device: None,
         }
-    }
-}
-
-#[cfg(all(test, feature = "verbs", not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_are_short_where_a_post_moves_them() {
-        let config = |bulk_piece_bytes, bulk_piece_in_post_bytes| {
-            let config = PortConfig { bulk_piece_bytes, bulk_piece_in_post_bytes, ..PortConfig::default() };
-            [false, true].map(|is_moved_in_post| config.piece_bytes(is_moved_in_post))
-        };
-        let default = PortConfig::default();
-        let usual = config(default.bulk_piece_bytes, default.bulk_piece_in_post_bytes);
-        assert_eq!(usual, [256 << 10, 64 << 10]);
-        assert_eq!(config(16 << 10, 64 << 10), [16 << 10; 2]);
-        assert_eq!(config(1 << 20, 1 << 20), [1 << 20; 2]);
     }
 }

@@ -324,7 +324,7 @@ pub trait Port: Debug {
     fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused>;
 
     /// Starts to bring what the peer offered; ends with [`Event::Pulled`](crate::Event::Pulled), or, once instead of it,
-    /// by [`Port::next_pulled`].
+    /// by [`Port::next_pulled`]. Of several, any may end first.
     ///
     /// # Errors
     /// [`Refused`]; the offer is the caller's still.

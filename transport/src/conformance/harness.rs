@@ -70,6 +70,7 @@ pub(super) fn middle_config() -> PortConfig {
         sends: 64,
         signal_interval: 8,
         bulk_piece_bytes: 16 << 10,
+        bulk_piece_in_post_bytes: 4 << 10,
         bulk_bytes_max: 16 << 20,
         connections: 32,
         shared: SharedReceives { slot_bytes: 4096, sends: 64, depth: 16, ..SharedReceives::default() },

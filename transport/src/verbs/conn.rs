@@ -99,7 +99,6 @@ impl Conn {
             rkey: if on_ring { wiring.rx_rkey } else { 0 },
         };
         let queue = lane.holdings.queue().map(Arc::clone);
-        let piece_bytes = config.piece_bytes(wiring.transfers_in_post);
         let nudge = if active && lane.iwarp() { now.plus(NUDGE) } else { Time::NEVER };
         let id = lane.holdings.seat.conn;
         Self {
@@ -110,7 +109,7 @@ impl Conn {
             phase: Phase::Opening { deadline: now.plus(handshake_timeout), nudge },
             tx: Tx::new(id, wiring.tx, wiring.tx_lkey, &negotiated, config),
             rx: Rx::new(wiring.rx, wiring.rx_lkey, &negotiated, queue),
-            pulls: Pulls::new(negotiated.initiator_depth.granted, piece_bytes),
+            pulls: Pulls::new(negotiated.initiator_depth.granted),
             transfers_in_post: wiring.transfers_in_post,
             peer_ring_bytes: wiring.peer_ring_bytes,
             opened: false,

@@ -43,6 +43,7 @@ mod lists;
 mod mailbox;
 mod mr;
 mod naming;
+mod pieces;
 mod poll;
 mod pool;
 mod port;

@@ -177,6 +177,7 @@ impl VerbsPort {
             match conn.rx.next_frame() {
                 Ok(Some(frame)) => {
                     counters.frames_received += 1;
+                    self.pieces.came(1);
                     if conn.rx.is_shared() {
                         lend_slot(&mut self.shared, frame.slot());
                     }
@@ -221,21 +222,24 @@ impl VerbsPort {
                 let Some((token, result)) = conn.pulls.next_ended() else { break };
                 batch.push(Event::Pulled { conn: conn.id, token, result: result.map(Bulk::own) });
             }
-            let limit = match conn.transfers_in_post {
-                true if posted_in_post => 0,
-                true => 1,
-                false => u32::MAX,
-            };
-            if conn.is_open() && conn.pulls.can_post() && limit > 0 {
-                posted_in_post = true;
-                if let Some(belongings) = &conn.belongings {
-                    let result =
-                        conn.pulls.post(limit, &belongings.qp, conn.id, &mut conn.tx, &mut self.sends);
-                    if let Err(errno) = result {
-                        conn.fail_post("ibv_post_send", errno, self.now);
-                        if !self.waiting.contains(&index) {
-                            self.waiting.push(index);
-                        }
+            let waits = conn.transfers_in_post && posted_in_post;
+            if conn.is_open()
+                && conn.pulls.can_post()
+                && !waits
+                && let Some(belongings) = &conn.belongings
+            {
+                let config = &self.gate.shared.config;
+                let pieces = if conn.transfers_in_post {
+                    posted_in_post = true;
+                    (1, self.pieces.next_bytes(config))
+                } else {
+                    (u32::MAX, config.bulk_piece_bytes)
+                };
+                let result = conn.pulls.post(pieces, &belongings.qp, conn.id, &mut conn.tx, &mut self.sends);
+                if let Err(errno) = result {
+                    conn.fail_post("ibv_post_send", errno, self.now);
+                    if !self.waiting.contains(&index) {
+                        self.waiting.push(index);
                     }
                 }
             }

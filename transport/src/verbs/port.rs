@@ -27,6 +27,7 @@ use crate::{
         link::VerbsLink,
         lists::{RecvList, SendList},
         mailbox::ControlHandle,
+        pieces::Pieces,
         pool,
         rings::Room,
         runs::Begun,
@@ -71,6 +72,7 @@ pub struct VerbsPort {
     /// Connections with staged chains, READs to post, receives to post (`owing`), deadlines.
     pub(super) dirty: Vec<usize>,
     pub(super) pulling: Vec<usize>,
+    pub(super) pieces: Pieces,
     pub(super) owing: Owing,
     pub(super) waiting: Vec<usize>,
     /// Connections that the CM says are down, until what arrived before that was looked at.
@@ -145,6 +147,7 @@ impl VerbsPort {
             reservation: None,
             dirty: Vec::with_capacity(connections),
             pulling: Vec::with_capacity(connections),
+            pieces: Pieces::default(),
             owing: Owing { conns: Vec::with_capacity(connections), are_many: false },
             waiting: Vec::with_capacity(connections),
             down: Vec::new(),
@@ -420,6 +423,7 @@ impl Port for VerbsPort {
                 open.pulls.end(token, Err(BulkError::Offer(violation)));
             }
         }
+        self.pieces.pulled();
         if !std::mem::replace(&mut open.is_pulling, true) {
             self.pulling.push(index);
         }

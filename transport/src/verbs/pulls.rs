@@ -90,13 +90,12 @@ pub(crate) struct Pulls {
     pushed: Vec<(u16, u32)>,
     outstanding: u32,
     depth: u32,
-    piece_bytes: u32,
     /// Pulls that ended without a READ.
     ended: VecDeque<(u64, Result<Loan, BulkError>)>,
 }
 
 impl Pulls {
-    pub(crate) fn new(depth: u32, piece_bytes: u32) -> Self {
+    pub(crate) fn new(depth: u32) -> Self {
         Self {
             table: Vec::new(),
             vacant: Vec::new(),
@@ -104,7 +103,6 @@ impl Pulls {
             pushed: Vec::new(),
             outstanding: 0,
             depth,
-            piece_bytes: piece_bytes.max(1),
             ended: VecDeque::new(),
         }
     }
@@ -179,16 +177,16 @@ impl Pulls {
         self.turns.is_empty() && self.outstanding == 0 && self.ended.is_empty()
     }
 
-    /// Posts at most `limit` pieces, with one doorbell. A full queue is not an error: they wait.
+    /// Posts at most `limit` pieces of at most `piece_bytes`, with one doorbell. A full queue is not an error: they wait.
     pub(crate) fn post(
         &mut self,
-        limit: u32,
+        (limit, piece_bytes): (u32, u32),
         qp: &Qp,
         conn: ConnId,
         tx: &mut Tx,
         list: &mut SendList,
     ) -> Result<(), i32> {
-        self.push(limit, conn, list);
+        self.push((limit, piece_bytes), conn, list);
         let (taken, result) = match list.post(qp) {
             Ok(()) => (self.pushed.len(), Ok(())),
             Err(PostError { posted, errno: sys::errno::ENOMEM }) => (posted, Ok(())),
@@ -199,14 +197,14 @@ impl Pulls {
     }
 
     /// At most `limit` pieces of the transfers that have some left, in turn.
-    fn push(&mut self, limit: u32, conn: ConnId, list: &mut SendList) {
+    fn push(&mut self, (limit, piece_bytes): (u32, u32), conn: ConnId, list: &mut SendList) {
         for _ in 0..limit.min(self.depth.saturating_sub(self.outstanding)) {
             if list.is_full() {
                 break;
             }
             let Some(slot) = self.turns.pop_front() else { break };
             let Some(Some(pull)) = self.table.get_mut(usize::from(slot)) else { continue };
-            let bytes = pull.push_piece(WrId::new(Kind::Read, conn, slot), self.piece_bytes, list);
+            let bytes = pull.push_piece(WrId::new(Kind::Read, conn, slot), piece_bytes.max(1), list);
             pull.posted += u64::from(bytes);
             self.pushed.push((slot, bytes));
             if pull.posted < pull.len {
@@ -269,7 +267,7 @@ mod tests {
 
     #[test]
     fn what_a_full_queue_did_not_take_is_posted_next_and_in_the_same_order() {
-        let mut pulls = Pulls::new(4, 4096);
+        let mut pulls = Pulls::new(4);
         for (token, len) in [(70, 10_000), (71, 5000)] {
             let local = Loan::anonymous(len, 0).expect("memory");
             pulls.add_access(token, What::Read, local, 1, RemoteBytes { address: 1 << 20, rkey: 2 });
@@ -277,7 +275,7 @@ mod tests {
         let mut posted = Vec::new();
         for taken in [1, 0, 2, 1] {
             let mut list = SendList::new(4);
-            pulls.push(u32::MAX, ConnId::new(0, 0), &mut list);
+            pulls.push((u32::MAX, 4096), ConnId::new(0, 0), &mut list);
             pulls.settle(taken, |piece| posted.push(piece));
         }
         assert_eq!(posted, [(0, 4096), (1, 4096), (0, 4096), (1, 904)]);
@@ -288,7 +286,7 @@ mod tests {
         );
         assert!(pulls.arrived(0, 4096).is_none() && pulls.can_post());
         let mut list = SendList::new(4);
-        pulls.push(u32::MAX, ConnId::new(0, 0), &mut list);
+        pulls.push((u32::MAX, 4096), ConnId::new(0, 0), &mut list);
         pulls.settle(1, |piece| posted.push(piece));
         assert_eq!(posted[4..], [(0, 1808)]);
         assert!(pulls.arrived(1, 4096).is_none());

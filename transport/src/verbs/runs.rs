@@ -79,6 +79,7 @@ impl VerbsPort {
             return;
         }
         counters.frames_received += u64::from(run.taken());
+        self.pieces.came(run.taken());
         let ended = conn.rx.end_run(run, begun.bytes);
         if !matches!(ended, Ok(1..)) {
             conn.count_receive(counters);
