@@ -25,8 +25,8 @@ pub struct PortConfig {
     pub responder_resources: u8,
     /// Largest piece of one bulk READ, bytes.
     pub bulk_piece_bytes: u32,
-    /// The same where a post moves the bytes itself (rxe) and a turn is as long as a piece takes, until nothing but bulk came
-    /// beside 16 such pieces; the lesser of the two holds there. verbs only.
+    /// The same where a post moves the bytes itself (rxe) and a turn is as long as a piece takes, if it is less. Without it
+    /// once nothing but bulk came beside 16 such pieces, until the next other frame. verbs only.
     pub bulk_piece_in_post_bytes: u32,
     /// Largest bulk a peer may make us pull, bytes.
     pub bulk_bytes_max: u64,

@@ -8,9 +8,9 @@ const ALONE: u32 = 16;
 /// Short while somebody else has something to say, long when bulk is alone.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Pieces {
-    /// Frames that came, less those that offered what we pull; and how many when the last piece was posted.
-    others: u64,
-    others_before: u64,
+    /// Frames that came since the last piece, less the offers that are pulled. One of an earlier frame, pulled late, hides one.
+    others: i64,
+    /// Pieces in a row beside which there were none, at most [`ALONE`].
     alone: u32,
 }
 
@@ -18,17 +18,17 @@ impl Pieces {
     /// Frames came.
     #[inline]
     pub(super) fn came(&mut self, frames: u32) {
-        self.others = self.others.wrapping_add(frames.into());
+        self.others += i64::from(frames);
     }
 
     /// What one of them offered is pulled.
     pub(super) fn pulled(&mut self) {
-        self.others = self.others.wrapping_sub(1);
+        self.others -= 1;
     }
 
     /// Bytes of the next piece, which is posted now.
     pub(super) fn next_bytes(&mut self, config: &PortConfig) -> u32 {
-        let is_alone = self.others == std::mem::replace(&mut self.others_before, self.others);
+        let is_alone = std::mem::take(&mut self.others) == 0;
         self.alone = if is_alone { (self.alone + 1).min(ALONE) } else { 0 };
         let (long, short) = (config.bulk_piece_bytes, config.bulk_piece_in_post_bytes);
         if self.alone == ALONE { long } else { long.min(short) }

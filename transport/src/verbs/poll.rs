@@ -8,6 +8,7 @@ use crate::{
         conn::{Phase, PostFailed},
         cq::{Completion, POLL_BURST},
         port::{Slot, VerbsPort},
+        pulls::Limit,
         slots::{Place, lend_slot},
         wr_id::WrId,
     },
@@ -229,13 +230,13 @@ impl VerbsPort {
                 && let Some(belongings) = &conn.belongings
             {
                 let config = &self.gate.shared.config;
-                let pieces = if conn.transfers_in_post {
+                let limit = if conn.transfers_in_post {
                     posted_in_post = true;
-                    (1, self.pieces.next_bytes(config))
+                    Limit { pieces: 1, piece_bytes: self.pieces.next_bytes(config) }
                 } else {
-                    (u32::MAX, config.bulk_piece_bytes)
+                    Limit { pieces: u32::MAX, piece_bytes: config.bulk_piece_bytes }
                 };
-                let result = conn.pulls.post(pieces, &belongings.qp, conn.id, &mut conn.tx, &mut self.sends);
+                let result = conn.pulls.post(limit, &belongings.qp, conn.id, &mut conn.tx, &mut self.sends);
                 if let Err(errno) = result {
                     conn.fail_post("ibv_post_send", errno, self.now);
                     if !self.waiting.contains(&index) {

@@ -72,9 +72,10 @@ pub struct VerbsPort {
     /// Connections with staged chains, READs to post, receives to post (`owing`), deadlines.
     pub(super) dirty: Vec<usize>,
     pub(super) pulling: Vec<usize>,
-    pub(super) pieces: Pieces,
     pub(super) owing: Owing,
     pub(super) waiting: Vec<usize>,
+    /// How long the next piece is where a post moves the bytes.
+    pub(super) pieces: Pieces,
     /// Connections that the CM says are down, until what arrived before that was looked at.
     pub(super) down: Vec<ConnId>,
     /// The time of the last poll.
@@ -147,9 +148,9 @@ impl VerbsPort {
             reservation: None,
             dirty: Vec::with_capacity(connections),
             pulling: Vec::with_capacity(connections),
-            pieces: Pieces::default(),
             owing: Owing { conns: Vec::with_capacity(connections), are_many: false },
             waiting: Vec::with_capacity(connections),
+            pieces: Pieces::default(),
             down: Vec::new(),
             now: Time::default(),
             backlog: VecDeque::new(),

@@ -18,6 +18,13 @@ use crate::{
 /// Transfers of one connection at a time; more are refused as full.
 const PULLS: usize = 1024;
 
+/// What one post may bring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    pub(crate) pieces: u32,
+    pub(crate) piece_bytes: u32,
+}
+
 /// What a transfer is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
@@ -177,16 +184,16 @@ impl Pulls {
         self.turns.is_empty() && self.outstanding == 0 && self.ended.is_empty()
     }
 
-    /// Posts at most `limit` pieces of at most `piece_bytes`, with one doorbell. A full queue is not an error: they wait.
+    /// Posts pieces within `limit`, with one doorbell. A full queue is not an error: they wait.
     pub(crate) fn post(
         &mut self,
-        (limit, piece_bytes): (u32, u32),
+        limit: Limit,
         qp: &Qp,
         conn: ConnId,
         tx: &mut Tx,
         list: &mut SendList,
     ) -> Result<(), i32> {
-        self.push((limit, piece_bytes), conn, list);
+        self.push(limit, conn, list);
         let (taken, result) = match list.post(qp) {
             Ok(()) => (self.pushed.len(), Ok(())),
             Err(PostError { posted, errno: sys::errno::ENOMEM }) => (posted, Ok(())),
@@ -196,15 +203,15 @@ impl Pulls {
         result
     }
 
-    /// At most `limit` pieces of the transfers that have some left, in turn.
-    fn push(&mut self, (limit, piece_bytes): (u32, u32), conn: ConnId, list: &mut SendList) {
-        for _ in 0..limit.min(self.depth.saturating_sub(self.outstanding)) {
+    /// Pieces within `limit` of the transfers that have some left, in turn.
+    fn push(&mut self, limit: Limit, conn: ConnId, list: &mut SendList) {
+        for _ in 0..limit.pieces.min(self.depth.saturating_sub(self.outstanding)) {
             if list.is_full() {
                 break;
             }
             let Some(slot) = self.turns.pop_front() else { break };
             let Some(Some(pull)) = self.table.get_mut(usize::from(slot)) else { continue };
-            let bytes = pull.push_piece(WrId::new(Kind::Read, conn, slot), piece_bytes.max(1), list);
+            let bytes = pull.push_piece(WrId::new(Kind::Read, conn, slot), limit.piece_bytes.max(1), list);
             pull.posted += u64::from(bytes);
             self.pushed.push((slot, bytes));
             if pull.posted < pull.len {
@@ -267,6 +274,7 @@ mod tests {
 
     #[test]
     fn what_a_full_queue_did_not_take_is_posted_next_and_in_the_same_order() {
+        let limit = Limit { pieces: u32::MAX, piece_bytes: 4096 };
         let mut pulls = Pulls::new(4);
         for (token, len) in [(70, 10_000), (71, 5000)] {
             let local = Loan::anonymous(len, 0).expect("memory");
@@ -275,7 +283,7 @@ mod tests {
         let mut posted = Vec::new();
         for taken in [1, 0, 2, 1] {
             let mut list = SendList::new(4);
-            pulls.push((u32::MAX, 4096), ConnId::new(0, 0), &mut list);
+            pulls.push(limit, ConnId::new(0, 0), &mut list);
             pulls.settle(taken, |piece| posted.push(piece));
         }
         assert_eq!(posted, [(0, 4096), (1, 4096), (0, 4096), (1, 904)]);
@@ -286,7 +294,7 @@ mod tests {
         );
         assert!(pulls.arrived(0, 4096).is_none() && pulls.can_post());
         let mut list = SendList::new(4);
-        pulls.push((u32::MAX, 4096), ConnId::new(0, 0), &mut list);
+        pulls.push(limit, ConnId::new(0, 0), &mut list);
         pulls.settle(1, |piece| posted.push(piece));
         assert_eq!(posted[4..], [(0, 1808)]);
         assert!(pulls.arrived(1, 4096).is_none());
