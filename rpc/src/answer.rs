@@ -1,4 +1,5 @@
-//! Where a raw method writes its answer: the transmit ring, as long as there is room in it.
+//! Where a raw method writes its answer: the transmit ring, as long as there is room in it; or, when it leaves behind others in one
+//! message, where that is put together.
 
 use gimmal_engine::transport::copy;
 

@@ -40,7 +40,9 @@ pub(crate) enum State {
     Done,
 }
 
+/// In the order in which a call is looked at: one that is posted, answered and taken uses the first line, and a bit of the second.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Call {
     generation: u32,
     pub(crate) state: State,
@@ -48,21 +50,21 @@ pub(crate) struct Call {
     /// The reading of the clock that the deadline counts from, when it may have been an old one.
     pub(crate) started: Time,
     pub(crate) method: Option<&'static Method>,
-    /// The composed request while it waits; the answer's bytes later. Its memory stays with the slot.
-    pub(crate) body: Vec<u8>,
-    /// What a local call came to; `None` with `Done`: the answer in `body`.
-    outcome: Option<Outcome>,
-    /// The body is the method's error.
-    pub(crate) is_error: bool,
-    /// Of its request, while it waits.
-    pub(crate) form: Form,
-    /// The bulk that is pulled is its answer.
-    pub(crate) is_large: bool,
-    pub(crate) offer: Option<RemoteBulk>,
-    pub(crate) loan: Option<Loan>,
-    pub(crate) lanes: Option<Box<Lanes>>,
     /// [`Reply::Local`] while nobody is in it.
     pub(crate) reply: Reply,
+    pub(crate) loan: Option<Loan>,
+    pub(crate) lanes: Option<Box<Lanes>>,
+    /// The composed request while it waits; the answer's bytes later. Its memory stays with the slot.
+    pub(crate) body: Vec<u8>,
+    /// The body is the method's error.
+    pub(crate) is_error: bool,
+    /// The bulk that is pulled is its answer.
+    pub(crate) is_large: bool,
+    /// Of its request, while it waits.
+    pub(crate) form: Form,
+    /// What a local call came to; `None` with `Done`: the answer in `body`.
+    outcome: Option<Outcome>,
+    pub(crate) offer: Option<RemoteBulk>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +106,9 @@ impl Wire {
         self.call = NOBODY;
     }
 }
+
+// Whatever a call without a loan, streams and waiting touches is in one line, but for whether it has any.
+const _: () = assert!(std::mem::offset_of!(Call, loan) == 64);
 
 /// No call is in this slot of the window.
 const NOBODY: u32 = u32::MAX;

@@ -272,7 +272,8 @@ pub trait Port: Debug {
         Ok(staged.map(|staged| self.commit(conn, staged.payload_bytes, staged.tag, staged.chain)))
     }
 
-    /// Whether peers that are awake see what is committed at once, on all connections; [`Port::flush`] wakes the others.
+    /// Whether peers that are awake see what is committed at once, on all connections, or when the [run](Port::next_run) ends that it
+    /// answers; [`Port::flush`] wakes the others.
     #[inline]
     fn shows_at_once(&self) -> bool {
         false
@@ -370,6 +371,13 @@ pub trait Port: Debug {
     fn next_run(&mut self, limit: usize) -> Option<Run> {
         let _ = limit;
         None
+    }
+
+    /// The same for who takes one frame now and then, and waits for what it sends between: [`Port::next_run`] may show what is
+    /// committed on its connection only when it ends.
+    #[inline]
+    fn sought_run(&mut self, limit: usize) -> Option<Run> {
+        self.next_run(limit)
     }
 
     /// Releases the frames that were taken from `run`, but for those that were kept. What the peer did wrong in it closes

@@ -44,7 +44,7 @@ impl<P: Port, A: App> Worker<P, A> {
             }
             let run = match sought {
                 Some(run) => run,
-                None => match port.next_run(limit) {
+                None => match port.sought_run(limit) {
                     Some(run) => sought.insert(run),
                     None if is_again => return None,
                     // It may mean that everybody was asked since the last time.

@@ -12,27 +12,30 @@ use crate::{
 };
 
 impl Calls {
-    /// Writes calls of a pipeline one after the other into a message's `body`, as far as there is room and there are slots of the
-    /// window: they are under way then. How many, and the bytes that they take. `times` as [`Calls::insert`] has them.
+    /// Writes calls of a pipeline one after the other into a message's `body`, by a [draft](batch::Draft), as far as there is
+    /// room and there are slots of the window: they are under way then. How many, and the bytes that they take. `times` as
+    /// [`Calls::insert`] has them.
     #[inline(never)]
     pub(crate) fn put_batch(
         &mut self,
-        body: &mut [u8],
+        (body, draft): (&mut [u8], &mut [u8]),
         calls: &[(u64, &[u8])],
         method: &'static Method,
         times: (Time, Time),
         pipeline: u32,
     ) -> (usize, usize) {
         let (mut put, mut at) = (0, 0);
+        let room = body.len().min(draft.len());
         for (tag, request) in calls {
             let Some(id) = self.next_wire() else { break };
-            let Some(taken) = body.get_mut(at..).and_then(|place| batch::put(place, id, request)) else {
+            let Some(taken) = draft.get_mut(at..room).and_then(|place| batch::put(place, id, request)) else {
                 break;
             };
             self.insert_tagged(id, method, times, Tagged { pipeline, tag: *tag });
             at += taken;
             put += 1;
         }
+        body[..at].copy_from_slice(&draft[..at]);
         (put, at)
     }
 

@@ -55,6 +55,7 @@ pub(crate) use tagged::{Asked, Common};
 use tasks::Tasks;
 
 use crate::{
+    batch::Draft,
     calls::{CallKey, Calls, Taken},
     cell::{CallCell, Outcome, Responder},
     config::Limits,
@@ -129,6 +130,7 @@ pub(crate) struct Conn {
     heard: Option<Heard>,
     /// For raw methods, one after the other: no counting of references for each call.
     raw_cx: Option<Cx>,
+    draft: Draft,
     /// Whether any call had streams: only then they are looked for.
     streams_seen: bool,
     watcher: Option<Arc<dyn Watcher>>,
@@ -355,6 +357,7 @@ impl App for Node {
                 said: None,
                 heard: None,
                 raw_cx: None,
+                draft: Draft::default(),
                 streams_seen: false,
                 watcher: None,
                 owes_go_away: false,

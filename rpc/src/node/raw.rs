@@ -157,9 +157,13 @@ impl Node {
         let (serving, mark, slots) = (&here.serving, &mut self.mark, self.limits.serving_max);
         let (mut ran, mut beside) = (0, None);
         let head = Head { kind: Kind::Answers.code(), aux: 0 };
+        let draft = here.draft.place();
         let sent = io.send(conn, head, item_bytes(batch::BYTES_MAX), |body| {
-            let mut at = 0;
-            while let Some((front, place)) = body.get_mut(at..).and_then(<[u8]>::split_first_chunk_mut)
+            let (mut at, mut first) = (0, 0);
+            let most = body.len().min(draft.len());
+            // The first goes where it belongs: a large one has no other beside it, and is not copied.
+            let mut out = &mut *body;
+            while let Some((front, place)) = out.get_mut(at..).and_then(<[u8]>::split_first_chunk_mut)
                 && place.len() >= batch::BYTES_MAX
             {
                 let mut rest = requests.clone();
@@ -186,6 +190,12 @@ impl Node {
                 if bytes > batch::BYTES_MAX {
                     break;
                 }
+                if first == 0 {
+                    (first, out) = (at, &mut draft[..most]);
+                }
+            }
+            if first > 0 {
+                body[first..at].copy_from_slice(&draft[first..at]); // a draft
             }
             (at > 0).then_some(at)
         });

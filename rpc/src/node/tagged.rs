@@ -92,7 +92,8 @@ impl Node {
             let least = batch::item_bytes(first.1.len()) + batch::item_bytes(second.1.len());
             // Whatever was written is under way: should the connection be at its end, so are they.
             let _ = io.send(conn, Head { kind: Kind::Batch.code(), aux: 0 }, least, |body| {
-                let (put, bytes) = here.calls.put_batch(body, small, method, times, pipeline);
+                let (put, bytes) =
+                    here.calls.put_batch((body, here.draft.place()), small, method, times, pipeline);
                 posted = put;
                 (put > 0).then_some(bytes)
             });

@@ -314,6 +314,25 @@ impl AnyPort {
     fn disarm_subs(&mut self) {
         for_used!(self.as_mut, |port, _number| port.disarm());
     }
+
+    /// See [`Port::next_run`] and [`Port::sought_run`].
+    #[inline]
+    fn lend(&mut self, limit: usize, is_sought: bool) -> Option<Run> {
+        #[cfg(feature = "verbs")]
+        if self.state.sole == VERBS {
+            let run = self.verbs.as_mut()?.next_run(limit)?;
+            let conn = outer(VERBS, run.conn());
+            return Some(run.named(conn));
+        }
+        // Its ids are ours as they are.
+        #[cfg(feature = "shm")]
+        return self
+            .shm
+            .as_mut()
+            .and_then(|port| if is_sought { port.sought_run(limit) } else { port.next_run(limit) });
+        #[cfg(not(feature = "shm"))]
+        None
+    }
 }
 
 impl Port for AnyPort {
@@ -456,17 +475,12 @@ impl Port for AnyPort {
     /// Of shared memory; of a device when nothing else is used.
     #[inline]
     fn next_run(&mut self, limit: usize) -> Option<Run> {
-        #[cfg(feature = "verbs")]
-        if self.state.sole == VERBS {
-            let run = self.verbs.as_mut()?.next_run(limit)?;
-            let conn = outer(VERBS, run.conn());
-            return Some(run.named(conn));
-        }
-        // Its ids are ours as they are.
-        #[cfg(feature = "shm")]
-        return self.shm.as_mut().and_then(|port| port.next_run(limit));
-        #[cfg(not(feature = "shm"))]
-        None
+        self.lend(limit, false)
+    }
+
+    #[inline]
+    fn sought_run(&mut self, limit: usize) -> Option<Run> {
+        self.lend(limit, true)
     }
 
     #[inline]

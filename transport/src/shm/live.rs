@@ -7,7 +7,7 @@
 //!                                                 rx                    rx_limit
 //! ```
 
-use std::{rc::Rc, sync::Arc, time::Duration};
+use std::{ops::RangeInclusive, rc::Rc, sync::Arc, time::Duration};
 
 use super::{
     bulk::Passed,
@@ -33,10 +33,13 @@ use crate::{
 pub(super) const ARRIVALS: u64 = u64::MAX / 2;
 /// The word behind the last frame must be clear, so these bytes are never credit.
 const KEPT_FREE: u64 = FRAME_ALIGN as u64;
+/// Of positions.
+const LINE: u64 = LINE_BYTES as u64;
 
-/// How far ahead of the last frame words are cleared: measured, with windows of 8, 16, 32 and 128 frames. Farther, the peer's
-/// prefetcher takes more of the lines back before they are used; nearer, a long window waits for them.
-const CLEAR_BYTES: u64 = 384;
+/// How far ahead of the last frame words are cleared: as far as the frames since the last flush reached, since the next ones do
+/// too, within these bounds. Measured, with windows of 4 to 128 frames of 32 to 272 bytes: farther, the peer's prefetcher takes
+/// the lines back before they are used; nearer, a long window waits for them.
+const CLEAR_BYTES: RangeInclusive<u64> = 256..=576;
 
 /// How far ahead of a word that is cleared a line is asked for: stores leave in order, and the next frame's would wait for it.
 const ASK_BYTES: u64 = 256;
@@ -47,6 +50,15 @@ const LIKELY_BYTES: u64 = 1024;
 
 /// Frames taken from one connection in one turn, at most: who answers a longer run sends its next request the later.
 const RUN_MAX: u32 = 8;
+
+/// The longest stride: three runs of `RUN_MAX` frames were taken to their end, each right behind the one before. The peer is far
+/// ahead then, and nobody waits for the answer to a single frame.
+pub(super) const STRIDE_MAX: u32 = RUN_MAX << 3;
+/// The longest of who takes frames one by one: it waits between, and nobody is ever far ahead.
+pub(super) const SOUGHT_STRIDE_MAX: u32 = RUN_MAX;
+
+/// Bytes that are shown together to a peer that is far ahead, eight messages of 64 bytes.
+const TOGETHER_BYTES: u64 = 640;
 
 /// A connection whose two segments are mapped.
 #[derive(Debug)]
@@ -60,6 +72,8 @@ pub(super) struct Live {
     rx_limit: u64,
     rx_ring_bytes: u64,
     rx_frame_bytes_max: usize,
+    /// Frames that the next run may have, if that is no more than [`RUN_MAX`]. One after a look that found nothing.
+    stride: u32,
     id: ConnId,
     /// The reason to close with as soon as what was published is read.
     pub(super) ending: Option<CloseReason>,
@@ -71,8 +85,13 @@ pub(super) struct Live {
     /// Lines that begin before this were cleared ahead.
     clear_to: u64,
     frame_bytes_max: usize,
-    /// Frames were committed since the last flush.
-    is_unflushed: bool,
+    /// Where `tx` was at the last flush.
+    flushed: u64,
+    /// A run is lent to a peer that is far ahead: its answers are kept back.
+    keeps: bool,
+    /// The word that is kept back, 0 if none is, and its position: the peer sees nothing from there on.
+    kept: u64,
+    kept_at: u64,
     /// The peer's credit when somebody last looked.
     credit_seen: u64,
     ringer: Ringer,
@@ -113,6 +132,7 @@ impl Live {
             rx_limit: rx_ring_bytes,
             rx_ring_bytes,
             rx_frame_bytes_max: negotiated.rx_frame_bytes_max as usize,
+            stride: 1,
             id,
             ending: None,
             tx: 0,
@@ -120,7 +140,10 @@ impl Live {
             tx_ring_bytes,
             clear_to: 0,
             frame_bytes_max: negotiated.frame_bytes_max as usize,
-            is_unflushed: false,
+            flushed: 0,
+            keeps: false,
+            kept: 0,
+            kept_at: 0,
             credit_seen: 0,
             ringer: Ringer::default(),
             parked: false,
@@ -135,7 +158,7 @@ impl Live {
     /// Whether nobody has anything of it in hand: frames that were not flushed, or that were taken and kept.
     pub(super) fn is_whole(&self) -> bool {
         let is_sole = |segment: &Segment<Rc<Region>>| segment.is_sole();
-        !self.is_unflushed
+        !self.is_unflushed()
             && self.ending.is_none()
             && is_sole(&self.peer)
             && self.mirror.as_ref().is_none_or(is_sole)
@@ -159,13 +182,20 @@ impl Live {
     pub(super) fn resume(&mut self, standing: Standing) {
         let Standing { rx, rx_limit, tx, tx_limit, credit_seen, ringer, passed, shown, .. } = standing;
         (self.rx, self.rx_limit, self.tx, self.tx_limit) = (rx, rx_limit, tx, tx_limit);
+        self.flushed = tx;
         (self.credit_seen, self.ringer, self.passed, self.shown) = (credit_seen, ringer, passed, shown);
     }
 
     /// The frames that were published, at most `limit`; see [`Live::has_frame`].
+    ///
+    /// A look at a word that is not published yet takes its line away from a peer that is about to write it. So the word
+    /// behind the last frame is left alone until the next turn: a run is one frame, and twice as long as the last one when
+    /// that was taken to its end.
     #[inline]
-    pub(super) fn run(&self, limit: usize) -> Run {
-        let left = RUN_MAX.min(u32::try_from(limit).unwrap_or(RUN_MAX));
+    pub(super) fn run(&mut self, limit: usize, stride_max: u32) -> Run {
+        self.stride = self.stride.min(stride_max);
+        self.keeps = self.stride == STRIDE_MAX;
+        let left = self.stride.min(RUN_MAX).min(u32::try_from(limit).unwrap_or(RUN_MAX));
         let (span, bytes_max) = ((self.rx, self.rx_limit), self.rx_frame_bytes_max);
         let (ring, left) = match &self.mirror {
             None => (&self.peer, left),
@@ -182,20 +212,35 @@ impl Live {
     /// A line that both sides look at takes as long to change hands as a message takes to go there, so who `watches` nothing
     /// else asks for the frame's next two lines early: they come with its first.
     #[inline]
-    pub(super) fn has_frame(&self, watches: bool) -> bool {
+    pub(super) fn has_frame(&mut self, watches: bool) -> bool {
         let is_drained = self.is_drained();
-        if is_drained && watches {
-            prefetch_to_read(self.peer.payload(self.rx + LINE_BYTES as u64));
-            prefetch_to_read(self.peer.payload(self.rx + 2 * LINE_BYTES as u64));
+        if is_drained {
+            self.stride = 1;
+            if watches {
+                prefetch_to_read(self.peer.payload(self.rx + LINE));
+                prefetch_to_read(self.peer.payload(self.rx + 2 * LINE));
+            }
         }
         !is_drained
     }
 
-    /// The run is over; what was taken of it is read. What the peer did wrong in it.
+    /// The run is over; what was taken of it is read, and its answers are shown. What the peer did wrong in it.
     #[inline]
     pub(super) fn end_run(&mut self, run: &Run) -> Option<Violation> {
+        if self.keeps {
+            self.show();
+            self.keeps = false;
+        }
         self.rx = run.end().0;
+        self.stride =
+            if run.taken() < self.stride.min(RUN_MAX) { 1 } else { STRIDE_MAX.min(2 * self.stride) };
         run.broken(self.rx_limit)
+    }
+
+    /// Whether answers to the run that is lent are kept back.
+    #[inline]
+    pub(super) const fn keeps(&self) -> bool {
+        self.keeps
     }
 
     /// Whether everything that was published is read.
@@ -214,10 +259,10 @@ impl Live {
         if self.ending.is_some() {
             return Err(Refused::Closed);
         }
-        if !self.is_unflushed {
+        if !self.is_unflushed() {
             // Who waits for it takes the line of its word from us with every look: asked for before now, it was gone again.
             prefetch_to_write(self.end.own.payload(self.tx));
-            prefetch_to_write(self.end.own.payload(self.tx + LINE_BYTES as u64));
+            prefetch_to_write(self.end.own.payload(self.tx + LINE));
         }
         let end = self.tx + span(payload_bytes) as u64;
         if end > self.tx_limit {
@@ -234,24 +279,56 @@ impl Live {
 
     /// Publishes the frame whose payload was reserved: where it ends, and whether it is the first since the last flush.
     ///
-    /// The peer works on it while the next is written. Shown together, frames cost fewer lines that both sides look at, but
-    /// eight of them came back a quarter later.
+    /// The peer works on it while the next is written. Shown together, frames cost fewer lines that both sides look at: what
+    /// answers a peer that is far ahead is kept back until that is [`TOGETHER_BYTES`], or the run over. Anybody else would
+    /// wait for it: eight frames came back a quarter later. Of those that share a line nothing is gained.
     #[inline(always)]
     pub(super) fn commit(&mut self, payload_bytes: usize, tag: Tag) -> (Position, bool) {
         let word = FrameWord::new(payload_bytes, tag).bits().to_le();
         let next = self.tx + span(payload_bytes) as u64;
         // Cleared ahead where it begins a line; but whoever filled a frame had more room than it took.
         let behind = self.end.own.word(next);
-        if !next.is_multiple_of(LINE_BYTES as u64) || behind.load(Ordering::Relaxed) != 0 {
+        if !next.is_multiple_of(LINE) || behind.load(Ordering::Relaxed) != 0 {
             behind.store(0, Ordering::Relaxed);
         }
-        publish(self.end.own.word(self.tx), word);
-        let bytes = next - self.tx;
+        let (bytes, begins) = (next - self.tx, !self.is_unflushed());
+        if self.keeps {
+            self.keep(word, next);
+        } else {
+            publish(self.end.own.word(self.tx), word);
+        }
         self.tx = next;
-        if bytes > 2 * LINE_BYTES as u64 {
+        if bytes > 2 * LINE {
             self.ask_for_next(bytes);
         }
-        (Position(next), !std::mem::replace(&mut self.is_unflushed, true))
+        (Position(next), begins)
+    }
+
+    /// Keeps a frame back that ends at `next`, or shows it with those that were: see [`Live::commit`].
+    #[inline]
+    fn keep(&mut self, word: u64, next: u64) {
+        if self.kept == 0 && next - self.tx > LINE {
+            (self.kept, self.kept_at) = (word, self.tx);
+        } else {
+            publish(self.end.own.word(self.tx), word);
+        }
+        if self.kept != 0 && next - self.kept_at >= TOGETHER_BYTES {
+            self.show();
+        }
+    }
+
+    /// Shows what was kept back.
+    #[inline]
+    pub(super) fn show(&mut self) {
+        if self.kept != 0 {
+            publish(self.end.own.word(self.kept_at), std::mem::take(&mut self.kept));
+        }
+    }
+
+    /// Whether frames were committed since the last flush.
+    #[inline]
+    fn is_unflushed(&self) -> bool {
+        self.flushed != self.tx
     }
 
     /// Asks for the lines of a frame like the last one, `bytes` long.
@@ -266,19 +343,19 @@ impl Live {
     /// What was committed is all the peer will see for now: wakes it if it sleeps, and gets the ring ready for more.
     #[inline]
     pub(super) fn flush(&mut self) {
-        self.is_unflushed = false;
         self.ring();
-        self.clear_ahead();
+        self.clear_ahead(self.tx - self.flushed);
+        self.flushed = self.tx;
     }
 
-    /// Clears the words that begin the next lines, as far as the peer has given them back; nothing is reserved there.
+    /// Clears the words that begin the next lines, for `bytes` more, as far as the peer has given them back; nothing is reserved
+    /// there.
     ///
     /// A frame is published behind the word after it. Where that word begins a line, the frame itself does not need the
     /// line, which the peer may have: then the frame waits as long as a message takes. Done early, nobody waits for it.
     #[inline]
-    fn clear_ahead(&mut self) {
-        const LINE: u64 = LINE_BYTES as u64;
-        let end = (self.tx + CLEAR_BYTES).min(self.tx_limit);
+    fn clear_ahead(&mut self, bytes: u64) {
+        let end = (self.tx + bytes.clamp(*CLEAR_BYTES.start(), *CLEAR_BYTES.end())).min(self.tx_limit);
         let mut at = self.clear_to.max((self.tx | (LINE - 1)) + 1);
         while at < end {
             self.end.own.word(at).store(0, Ordering::Relaxed);
@@ -355,7 +432,7 @@ impl Live {
     pub(super) fn is_idle(&mut self) -> bool {
         let stands = (self.rx, self.tx);
         let stood = std::mem::replace(&mut self.stood, stands);
-        stood == stands && !self.is_unflushed && self.ending.is_none()
+        stood == stands && !self.is_unflushed() && self.ending.is_none()
     }
 
     /// Whether a frame came, or the peer has closed.

@@ -12,7 +12,7 @@ use super::{
     bulk::Known,
     gate::{ShmGate, check},
     link::{End, ShmLink},
-    live::{ARRIVALS, Live},
+    live::{ARRIVALS, Live, SOUGHT_STRIDE_MAX, STRIDE_MAX},
     look::{DOORBELL, Pace},
     park::Parked,
     segment::system_io,
@@ -42,6 +42,8 @@ pub struct ShmPort {
     turn: usize,
     passed: usize,
     reserved: Option<(ConnId, usize)>,
+    /// Frames may be kept back on the connection whose run is lent.
+    keeps: bool,
     /// Slots with frames that were committed since the last flush.
     unflushed: Vec<u32>,
     /// Slots whose peer may sleep and wait for the credit that we gave.
@@ -105,6 +107,7 @@ impl ShmPort {
             turn: 0,
             passed: 0,
             reserved: None,
+            keeps: false,
             unflushed: Vec::with_capacity(room),
             credits: Vec::with_capacity(room),
             news: VecDeque::with_capacity(room),
@@ -142,7 +145,8 @@ impl ShmPort {
     pub(super) fn finish(&mut self, index: usize, reason: CloseReason) {
         let slot = &mut self.slots[index];
         let (index, end) = match std::mem::replace(&mut slot.stage, Stage::Ended) {
-            Stage::Live(live) => {
+            Stage::Live(mut live) => {
+                live.show();
                 self.parked.count -= usize::from(live.parked);
                 (live.id().index(), live.end)
             }
@@ -209,6 +213,25 @@ impl ShmPort {
         None
     }
 
+    /// The next run of at most `limit` frames, of a connection whose stride is at most `stride_max`.
+    #[inline(always)]
+    fn lend(&mut self, limit: usize, stride_max: u32) -> Option<Run> {
+        if self.passed == self.active.len() {
+            // As most of the time: all were asked.
+            self.passed = 0;
+            return None;
+        }
+        let slot = self.next_open(limit)?;
+        match &mut self.slots.get_mut(slot)?.stage {
+            Stage::Live(live) => {
+                let run = live.run(limit, stride_max);
+                self.keeps = live.keeps();
+                Some(run)
+            }
+            _ => None,
+        }
+    }
+
     /// A connection whose peer has closed, and which was read to the end.
     #[cold]
     fn over(&mut self, index: usize) {
@@ -218,8 +241,21 @@ impl ShmPort {
         }
     }
 
+    /// Shows what is kept back until the run ends that is lent.
+    fn show(&mut self) {
+        self.keeps = false;
+        for &index in &self.unflushed {
+            if let Stage::Live(live) = &mut self.slots[index as usize].stage {
+                live.show();
+            }
+        }
+    }
+
     /// Wakes those who may sleep for lack of what was published.
     fn ring(&mut self) {
+        if self.keeps {
+            self.show();
+        }
         settle();
         drain_live(&mut self.unflushed, &mut self.slots, |live, counters| {
             live.flush();
@@ -434,16 +470,12 @@ impl Port for ShmPort {
 
     #[inline(always)]
     fn next_run(&mut self, limit: usize) -> Option<Run> {
-        if self.passed == self.active.len() {
-            // As most of the time: all were asked.
-            self.passed = 0;
-            return None;
-        }
-        let slot = self.next_open(limit)?;
-        match &self.slots.get(slot)?.stage {
-            Stage::Live(live) => Some(live.run(limit)),
-            _ => None,
-        }
+        self.lend(limit, STRIDE_MAX)
+    }
+
+    #[inline(always)]
+    fn sought_run(&mut self, limit: usize) -> Option<Run> {
+        self.lend(limit, SOUGHT_STRIDE_MAX)
     }
 
     #[inline(always)]

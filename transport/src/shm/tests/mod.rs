@@ -13,6 +13,7 @@ mod listen;
 mod measure;
 mod park;
 mod sleep;
+mod together;
 mod trust;
 
 use std::{
