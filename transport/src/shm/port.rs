@@ -243,7 +243,6 @@ impl ShmPort {
 
     /// Shows what is kept back until the run ends that is lent.
     fn show(&mut self) {
-        self.keeps = false;
         for &index in &self.unflushed {
             if let Stage::Live(live) = &mut self.slots[index as usize].stage {
                 live.show();
@@ -480,7 +479,7 @@ impl Port for ShmPort {
 
     #[inline(always)]
     fn end_run(&mut self, run: &Run) {
-        self.ran = true;
+        (self.ran, self.keeps) = (true, false);
         let conn = run.conn();
         // It may have been closed since.
         let Some(slot) = self.slots.get_mut(conn.index() as usize) else { return };

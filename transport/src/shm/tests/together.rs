@@ -76,6 +76,8 @@ fn a_flush_shows_what_is_kept_back_and_then_looks_who_sleeps() {
     assert!(readable(client.port.wait_fd(), SECOND));
     client.port.disarm();
     assert_eq!(seen(&mut client), 1);
+    server.send(&LONG, 0);
+    assert_eq!(seen(&mut client), 1, "and again, in the same run");
     end(&mut server, lent);
 }
 
