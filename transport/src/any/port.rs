@@ -316,6 +316,10 @@ impl AnyPort {
     }
 
     /// See [`Port::next_run`] and [`Port::sought_run`].
+    #[cfg_attr(
+        not(any(feature = "shm", feature = "verbs")),
+        expect(clippy::needless_pass_by_ref_mut, reason = "nobody lends runs then")
+    )]
     #[inline]
     fn lend(&mut self, limit: usize, is_sought: bool) -> Option<Run> {
         #[cfg(feature = "verbs")]
