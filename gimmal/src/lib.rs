@@ -49,6 +49,8 @@
 //!
 //! The arguments of an `async fn` are owned, because its future outlives the message. A method with `#[inline]` is a
 //! plain `fn` that runs to its end on the worker; what it borrows is read where the request landed.
+//! Inline and raw methods are for short work: nothing else of their worker runs meanwhile, and over shared memory a peer with
+//! many calls waiting is shown up to eight of their answers together.
 //!
 //! ```
 //! use gimmal::Cx;
