@@ -67,6 +67,9 @@ pub(crate) struct Call {
     pub(crate) offer: Option<RemoteBulk>,
 }
 
+// Whatever a call without a loan, streams and waiting touches is in one line, but for whether it has any.
+const _: () = assert!(std::mem::offset_of!(Call, loan) == 64);
+
 #[derive(Clone, Copy, Debug)]
 struct Wire {
     generation: u32,
@@ -106,9 +109,6 @@ impl Wire {
         self.call = NOBODY;
     }
 }
-
-// Whatever a call without a loan, streams and waiting touches is in one line, but for whether it has any.
-const _: () = assert!(std::mem::offset_of!(Call, loan) == 64);
 
 /// No call is in this slot of the window.
 const NOBODY: u32 = u32::MAX;

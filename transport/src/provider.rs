@@ -366,15 +366,15 @@ pub trait Port: Debug {
 
     /// Frames of one connection that lie one behind the other, at most `limit`: the short way of a poll, which brings
     /// everything else, and these too, though not always while runs are taken. `None` when no connection has any, when
-    /// something else comes first, and in doubt; each is asked once until then. Goes back by [`Port::end_run`] before the next is asked for.
+    /// something else comes first, and in doubt; each is asked once until then. Goes back by [`Port::end_run`] before the next is asked for; what is committed on its connection
+    /// until then may be shown only by that, or by a flush.
     #[inline]
     fn next_run(&mut self, limit: usize) -> Option<Run> {
         let _ = limit;
         None
     }
 
-    /// The same for who takes one frame now and then, and waits for what it sends between: [`Port::next_run`] may show what is
-    /// committed on its connection only when it ends.
+    /// The same for who takes one frame now and then, and waits for what it sends between: that is shown as ever.
     #[inline]
     fn sought_run(&mut self, limit: usize) -> Option<Run> {
         self.next_run(limit)

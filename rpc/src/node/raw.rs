@@ -187,16 +187,14 @@ impl Node {
                 };
                 batch::put_head(front, id, bytes);
                 at += item_bytes(bytes);
-                if bytes > batch::BYTES_MAX {
-                    break;
-                }
                 if first == 0 {
                     (first, out) = (at, &mut draft[..most]);
                 }
+                if bytes > batch::BYTES_MAX {
+                    break;
+                }
             }
-            if first > 0 {
-                body[first..at].copy_from_slice(&draft[first..at]); // a draft
-            }
+            body[first..at].copy_from_slice(&draft[first..at]); // a draft
             (at > 0).then_some(at)
         });
         let in_place = ran - u64::from(beside.is_some());

@@ -7,7 +7,7 @@
 //!                                                 rx                    rx_limit
 //! ```
 
-use std::{ops::RangeInclusive, rc::Rc, sync::Arc, time::Duration};
+use std::{rc::Rc, sync::Arc, time::Duration};
 
 use super::{
     bulk::Passed,
@@ -37,9 +37,10 @@ const KEPT_FREE: u64 = FRAME_ALIGN as u64;
 const LINE: u64 = LINE_BYTES as u64;
 
 /// How far ahead of the last frame words are cleared: as far as the frames since the last flush reached, since the next ones do
-/// too, within these bounds. Measured, with windows of 4 to 128 frames of 32 to 272 bytes: farther, the peer's prefetcher takes
+/// too, but at least and at most this much. Measured, with windows of 4 to 128 frames of 32 to 272 bytes: farther, the peer's prefetcher takes
 /// the lines back before they are used; nearer, a long window waits for them.
-const CLEAR_BYTES: RangeInclusive<u64> = 256..=576;
+const CLEAR_BYTES_MIN: u64 = 256;
+const CLEAR_BYTES_MAX: u64 = 576;
 
 /// How far ahead of a word that is cleared a line is asked for: stores leave in order, and the next frame's would wait for it.
 const ASK_BYTES: u64 = 256;
@@ -355,7 +356,7 @@ impl Live {
     /// line, which the peer may have: then the frame waits as long as a message takes. Done early, nobody waits for it.
     #[inline]
     fn clear_ahead(&mut self, bytes: u64) {
-        let end = (self.tx + bytes.clamp(*CLEAR_BYTES.start(), *CLEAR_BYTES.end())).min(self.tx_limit);
+        let end = (self.tx + bytes.clamp(CLEAR_BYTES_MIN, CLEAR_BYTES_MAX)).min(self.tx_limit);
         let mut at = self.clear_to.max((self.tx | (LINE - 1)) + 1);
         while at < end {
             self.end.own.word(at).store(0, Ordering::Relaxed);

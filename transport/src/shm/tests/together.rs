@@ -32,13 +32,19 @@ fn seen(side: &mut Side) -> usize {
     }
 }
 
-/// A server whose client is far ahead, and a run of it.
-fn far_ahead() -> (Side, Side, Run) {
-    let (mut server, mut client) = pair(16 << 10);
+/// A server and a client that has sent it 100 frames.
+fn many() -> (Side, Side) {
+    let (server, mut client) = pair(16 << 10);
     for _ in 0..100 {
         client.commit(b"many", 0);
     }
     client.port.flush();
+    (server, client)
+}
+
+/// The same, of whose frames so many were taken that it is far ahead, and its next run.
+fn far_ahead() -> (Side, Side, Run) {
+    let (mut server, client) = many();
     let taken = [(); 6].map(|()| {
         let run = run(&mut server);
         end(&mut server, run)
@@ -101,11 +107,7 @@ fn frames_within_a_line_are_shown_at_once() {
 
 #[test]
 fn who_takes_frames_one_by_one_keeps_nothing_back() {
-    let (mut server, mut client) = pair(16 << 10);
-    for _ in 0..100 {
-        client.commit(b"many", 0);
-    }
-    client.port.flush();
+    let (mut server, mut client) = many();
     let mut left = 100;
     while left > 0 {
         let run = server.port.sought_run(64).or_else(|| server.port.sought_run(64)).expect("frames wait");
