@@ -177,11 +177,12 @@ impl App for Echo {
 
     /// Inlined, so that an echo's parts stay in registers.
     #[inline(always)]
-    fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
+    fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, mut message: Message<'_>) {
         if message.head.kind == ECHO {
             self.echo(io, conn, message.head.aux, message.body);
         } else {
-            self.other(io, conn, message.head, message.body, message.bulk);
+            let bulk = message.bulk.take();
+            self.other(io, conn, message.head, message.body, bulk);
         }
     }
 

@@ -157,9 +157,10 @@ impl Connection {
             _ if self.check.is_sealed() => RxBuf::copied(body),
             Source::Frame(conn, frame) => self.holds.hold(&mut self.ledger, port, conn, frame, body.len()),
             // What is wrong with its end is said when the run is over.
-            Source::Run(_, lent) if self.ledger.handle_run(lent.end()).is_err() => RxBuf::copied(body),
-            Source::Run(conn, lent) => {
+            Source::Run(lent) if self.ledger.handle_run(lent.end()).is_err() => RxBuf::copied(body),
+            Source::Run(lent) => {
                 let Some(frame) = lent.keep() else { return RxBuf::copied(body) };
+                let conn = lent.conn();
                 let held = self.holds.hold(&mut self.ledger, port, conn, &frame, body.len());
                 if frame.is_held() {
                     self.holds.keep(frame);

@@ -61,18 +61,20 @@ impl<P: Port> Io<'_, P> {
         min_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Result<(), SendError> {
-        let write = |payload: &mut [u8]| {
+        // Its parts by value: what only the long way needs in memory is not written there before.
+        let Head { kind, aux } = head;
+        let write = move |payload: &mut [u8]| {
             let (front, body) = payload.split_first_chunk_mut()?;
             let offered = body.len();
             let bytes = fill(body)?;
-            *front = head.aux.to_le_bytes();
+            *front = aux.to_le_bytes();
             Some(wire::HEAD_BYTES + bytes.min(offered))
         };
         let min_bytes = wire::HEAD_BYTES + min_bytes;
         let turn = self.conns.turn;
         match self.conns.peek(conn) {
             Some(connection) if P::COUNTS_RECEIVES && connection.has_receives(min_bytes) => {
-                let tag = wire::message_tag(head.kind, false);
+                let tag = wire::message_tag(kind, false);
                 let sent = connection.send_counted(self.port, conn, turn, tag, write);
                 if sent == Err(SendError::Blocked) {
                     // It is told when there is room again.
@@ -81,9 +83,9 @@ impl<P: Port> Io<'_, P> {
                 sent
             }
             Some(connection) if connection.is_open(min_bytes) => {
-                connection.send_open(self.port, conn, wire::message_tag(head.kind, false), write)
+                connection.send_open(self.port, conn, wire::message_tag(kind, false), write)
             }
-            _ => self.send_closely(conn, head.kind, min_bytes, write),
+            _ => self.send_closely(conn, kind, min_bytes, write),
         }
     }
 

@@ -31,13 +31,14 @@ pub(crate) enum Source<'a> {
     /// A poll.
     Frame(ConnId, &'a RxFrame),
     /// A run, which is not accounted for yet.
-    Run(ConnId, &'a Lent<'a>),
+    Run(Lent<'a>),
 }
 
 impl Source<'_> {
     pub(crate) const fn conn(&self) -> ConnId {
         match self {
-            Self::Frame(conn, _) | Self::Run(conn, _) => *conn,
+            Self::Frame(conn, _) => *conn,
+            Self::Run(frame) => frame.conn(),
         }
     }
 }

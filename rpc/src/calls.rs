@@ -7,111 +7,24 @@
 //! Invariants: at most `window` wire slots are taken; a wire slot is used again only with a new generation; a key or
 //! an id with an old generation finds nothing.
 
+mod call;
 mod key;
 mod reply;
 mod tagged;
+mod wires;
 
 use std::{cell::Cell, collections::VecDeque, task::Waker, time::Duration};
 
-use gimmal_engine::{
-    RemoteBulk,
-    transport::{Loan, Time},
-};
+use gimmal_engine::transport::{Loan, Time};
 
+use self::wires::Wires;
 use crate::{
-    cell::Outcome, copied, frame::Form, id::CallId, metadata::Metadata, method::Method, stats::Counter,
-    stream::Lanes,
+    cell::Outcome, copied, id::CallId, metadata::Metadata, method::Method, stats::Counter, stream::Lanes,
 };
 
+pub(crate) use call::{Call, State};
 pub(crate) use key::CallKey;
 pub(crate) use reply::{Reply, Tagged};
-
-/// Where a call is. What belongs to a state stands beside it in the call: so telling them apart moves a word.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
-    Free,
-    /// In the queue, composed.
-    Waiting,
-    /// The request left in this slot of the window.
-    Posted(u32),
-    /// The answer is here, its bulk on the way. There is an offer while the device has no room for the pull.
-    Pulling,
-    /// Ended, for the worker's own thread to take.
-    Done,
-}
-
-/// In the order in which a call is looked at: one that is posted, answered and taken uses the first line, and a bit of the second.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub(crate) struct Call {
-    generation: u32,
-    pub(crate) state: State,
-    pub(crate) deadline: Time,
-    /// The reading of the clock that the deadline counts from, when it may have been an old one.
-    pub(crate) started: Time,
-    pub(crate) method: Option<&'static Method>,
-    /// [`Reply::Local`] while nobody is in it.
-    pub(crate) reply: Reply,
-    pub(crate) loan: Option<Loan>,
-    pub(crate) lanes: Option<Box<Lanes>>,
-    /// The composed request while it waits; the answer's bytes later. Its memory stays with the slot.
-    pub(crate) body: Vec<u8>,
-    /// The body is the method's error.
-    pub(crate) is_error: bool,
-    /// The bulk that is pulled is its answer.
-    pub(crate) is_large: bool,
-    /// Of its request, while it waits.
-    pub(crate) form: Form,
-    /// What a local call came to; `None` with `Done`: the answer in `body`.
-    outcome: Option<Outcome>,
-    pub(crate) offer: Option<RemoteBulk>,
-}
-
-// Whatever a call without a loan, streams and waiting touches is in one line, but for whether it has any.
-const _: () = assert!(std::mem::offset_of!(Call, loan) == 64);
-
-#[derive(Clone, Copy, Debug)]
-struct Wire {
-    generation: u32,
-    /// The call, or [`NOBODY`].
-    call: u32,
-}
-
-impl Call {
-    /// `reply` hears of its end, under `key`. A local one is there already.
-    pub(crate) fn tell(&mut self, key: CallKey, reply: Reply) {
-        if let Some(responder) = reply.responder() {
-            responder.set_key(key.bits());
-        }
-        self.reply = reply;
-    }
-
-    /// Puts `reply` in the place of one that owns nothing: dropping one of any kind would be a call.
-    #[inline(always)]
-    pub(crate) const fn reply_by(&mut self, reply: Reply) {
-        std::mem::forget(std::mem::replace(&mut self.reply, reply));
-    }
-
-    /// A key of it finds nothing from here on.
-    #[inline]
-    const fn free(&mut self) {
-        // 31 bits: the top bit of a pull's token says whose it is.
-        self.generation = self.generation.wrapping_add(1) & (u32::MAX >> 1);
-        self.state = State::Free;
-    }
-}
-
-impl Wire {
-    /// An id of it finds nothing from here on.
-    #[inline]
-    const fn free(&mut self) {
-        self.generation = self.generation.wrapping_add(1);
-        self.call = NOBODY;
-    }
-}
-
-/// No call is in this slot of the window.
-const NOBODY: u32 = u32::MAX;
 
 /// What was there for the worker's own thread.
 #[derive(Debug)]
@@ -129,9 +42,7 @@ pub(crate) struct Calls {
     free: Vec<u32>,
     /// Local calls that have ended, and whose outcome nobody has taken.
     untaken: usize,
-    wires: Vec<Wire>,
-    /// Slots of the window that nobody is in, a bit each. The lowest is used next: the server may have fewer.
-    free_wires: Vec<u64>,
+    wires: Wires,
     waiting_max: usize,
     waiting: VecDeque<u32>,
     /// Cancels that have not left; their wire slots are taken until then.
@@ -141,16 +52,11 @@ pub(crate) struct Calls {
 
 impl Calls {
     pub(crate) fn new(window: usize, waiting_max: usize) -> Self {
-        let mut free_wires = vec![u64::MAX; window / 64];
-        if !window.is_multiple_of(64) {
-            free_wires.push((1 << (window % 64)) - 1);
-        }
         Self {
             slots: Vec::new(),
             free: Vec::new(),
             untaken: 0,
-            wires: vec![Wire { generation: 0, call: NOBODY }; window],
-            free_wires,
+            wires: Wires::new(window),
             waiting_max,
             waiting: VecDeque::new(),
             cancels: VecDeque::new(),
@@ -186,12 +92,7 @@ impl Calls {
     /// The slot of the window that the next request takes, as it will be called there.
     #[inline]
     pub(crate) fn next_wire(&self) -> Option<CallId> {
-        let (word, bits) = match *self.free_wires.first()? {
-            0 => (0u32..).zip(self.free_wires.iter().copied()).find(|(_, bits)| *bits != 0)?,
-            bits => (0, bits),
-        };
-        let slot = word * 64 + bits.trailing_zeros();
-        Some(CallId { slot, generation: self.wires[slot as usize].generation })
+        self.wires.next()
     }
 
     /// A place for a call; its memory from earlier calls is in it.
@@ -202,22 +103,7 @@ impl Calls {
 
     #[cold]
     fn grow(&mut self) -> u32 {
-        self.slots.push(Call {
-            generation: 0,
-            state: State::Free,
-            deadline: Time::NEVER,
-            started: Time::NEVER,
-            method: None,
-            body: Vec::new(),
-            outcome: None,
-            is_error: false,
-            form: Form::default(),
-            is_large: false,
-            offer: None,
-            loan: None,
-            lanes: None,
-            reply: Reply::Local,
-        });
+        self.slots.push(Call::new());
         // As many as the table can ever hold free, so that freeing never allocates.
         self.free.reserve(self.slots.len());
         u32::try_from(self.slots.len() - 1).expect("window and waiting_max bound the table")
@@ -233,7 +119,7 @@ impl Calls {
         times: (Time, Time),
     ) -> (CallKey, &mut Call) {
         let index = self.vacant();
-        self.take_wire(id.slot, index);
+        self.wires.take(id.slot, index);
         let (key, call) = self.occupy(index, method, times);
         call.state = State::Posted(id.slot);
         (key, call)
@@ -286,13 +172,6 @@ impl Calls {
         }
     }
 
-    /// The call at `index` left by this slot of the window, which is the one of [`Calls::next_wire`].
-    #[inline]
-    fn take_wire(&mut self, slot: u32, index: u32) {
-        self.free_wires[slot as usize / 64] &= !(1 << (slot % 64));
-        self.wires[slot as usize].call = index;
-    }
-
     /// The first that waits.
     pub(crate) fn first_waiting(&mut self) -> Option<&mut Call> {
         let index = *self.waiting.front()?;
@@ -302,23 +181,21 @@ impl Calls {
     /// The first that waited left as `id`. Its key, if it has streams.
     pub(crate) fn post_first(&mut self, id: CallId) -> Option<CallKey> {
         let index = self.waiting.pop_front()?;
-        self.take_wire(id.slot, index);
+        self.wires.take(id.slot, index);
         self.slots[index as usize].state = State::Posted(id.slot);
         self.slots[index as usize].lanes.is_some().then(|| self.key(index))
     }
 
     /// The call that left as `id` and was not answered.
     pub(crate) fn posted(&self, id: CallId) -> Option<u32> {
-        let wire = self.wires.get(id.slot as usize).filter(|wire| wire.generation == id.generation)?;
-        (wire.call != NOBODY).then_some(wire.call)
+        self.wires.call(id)
     }
 
     /// The streams of a call whose request has left.
     pub(crate) fn streaming(&mut self, index: u32) -> Option<(CallId, &mut Lanes)> {
         let call = &mut self.slots[index as usize];
         let State::Posted(slot) = call.state else { return None };
-        let id = CallId { slot, generation: self.wires[slot as usize].generation };
-        Some((id, call.lanes.as_deref_mut()?))
+        Some((self.wires.id(slot), call.lanes.as_deref_mut()?))
     }
 
     /// Every call with streams.
@@ -345,33 +222,19 @@ impl Calls {
         }
     }
 
-    #[inline]
-    fn free_wire(&mut self, slot: u32) {
-        self.wires[slot as usize].free();
-        self.free_wires[slot as usize / 64] |= 1 << (slot % 64);
-    }
-
     /// An answer for `id` arrived: its call, whose slot in the window is free now. `None`: it ended before.
     #[inline]
     pub(crate) fn answered(&mut self, id: CallId) -> Option<u32> {
-        let wire = self.wires.get(id.slot as usize)?;
-        let index = wire.call;
-        if wire.generation != id.generation || index == NOBODY {
-            return None;
-        }
-        self.free_wire(id.slot);
+        let index = self.wires.call(id)?;
+        self.wires.free(id.slot);
         Some(index)
     }
 
     /// Ends the call of `key` by reading its answer, if `id` is how it left and the worker's own thread waits for nothing else.
     #[inline(always)]
     pub(crate) fn end_by(&mut self, key: CallKey, id: CallId, read: impl FnOnce()) -> bool {
-        let (index, slot) = (key.index() as usize, id.slot as usize);
-        let (Some(wire), Some(call)) = (self.wires.get_mut(slot), self.slots.get_mut(index)) else {
-            return false;
-        };
-        if wire.call != key.index()
-            || wire.generation != id.generation
+        let Some(call) = self.slots.get_mut(key.index() as usize) else { return false };
+        if self.wires.call(id) != Some(key.index())
             || !matches!(call.reply, Reply::Local)
             || call.loan.is_some()
             || call.lanes.is_some()
@@ -379,9 +242,8 @@ impl Calls {
             return false;
         }
         read();
-        wire.free();
+        self.wires.free(id.slot);
         call.free();
-        self.free_wires[slot / 64] |= 1 << (slot % 64);
         self.free.push(key.index());
         true
     }
@@ -517,9 +379,7 @@ impl Calls {
         match state {
             State::Waiting => self.waiting.retain(|waiting| *waiting != index),
             State::Posted(slot) => {
-                let wire = &mut self.wires[slot as usize];
-                wire.call = NOBODY;
-                self.cancels.push_back(CallId { slot, generation: wire.generation });
+                self.cancels.push_back(self.wires.abandon(slot));
             }
             State::Free | State::Pulling | State::Done => {}
         }
@@ -549,7 +409,7 @@ impl Calls {
     /// It left: its slot of the window is free.
     pub(crate) fn cancel_left(&mut self) {
         if let Some(id) = self.cancels.pop_front() {
-            self.free_wire(id.slot);
+            self.wires.free(id.slot);
         }
     }
 

@@ -504,9 +504,18 @@ impl Ticket for Local {
 
     fn wait_copied(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
         let near = Rc::clone(&self.near);
-        // A read within a read has one of its own.
-        let (mut own, mut shared) = (Vec::new(), near.copied.try_borrow_mut());
-        let buffer = shared.as_deref_mut().unwrap_or(&mut own);
+        let (mut own, mut shared);
+        let buffer = match near.copied.try_borrow_mut() {
+            Ok(free) => {
+                shared = free;
+                &mut *shared
+            }
+            // A read within a read has one of its own.
+            Err(_) => {
+                own = Vec::new();
+                &mut own
+            }
+        };
         match self.wait_reading(|near, payload| near.copy(payload, buffer)) {
             Err(kept) => show(self, kept, read),
             Ok(()) => {

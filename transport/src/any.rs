@@ -10,6 +10,7 @@
 //! could not be opened on this machine is remembered with its error, and says it to whoever asks for it.
 
 mod port;
+mod used;
 
 use std::{sync::Arc, time::Duration};
 

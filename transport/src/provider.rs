@@ -259,7 +259,7 @@ pub trait Port: Debug {
     /// gives the reservation up. The position after the frame, or as it was.
     ///
     /// # Errors
-    /// As [`Port::reserve`].
+    /// As [`Port::reserve`]; but [`Refused::Full`] may only mean that [`Port::peer_credit`] was not asked since there is room.
     #[inline]
     fn compose(
         &mut self,

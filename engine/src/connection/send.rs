@@ -33,7 +33,7 @@ impl Connection {
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Result<(), SendError> {
         let room = self.window.payload_bytes_max();
-        let end = port.compose(conn, room, |payload| {
+        let end = port.compose(conn, room, move |payload| {
             let payload_bytes = fill(&mut payload[..room])?;
             Some(Staged { payload_bytes, tag, chain: Chain::Begin })
         });

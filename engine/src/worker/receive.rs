@@ -19,9 +19,9 @@ use crate::{
 
 /// A frame that is a message and nothing else, as nearly all are.
 #[inline]
-pub(super) fn plain<'a>(conn: ConnId, frame: &'a Lent<'a>) -> Option<Message<'a>> {
+pub(super) fn plain(frame: Lent<'_>) -> Option<Message<'_>> {
     let (kind, aux, body) = wire::plain(frame.tag(), frame.payload())?;
-    Some(Message { head: Head { kind, aux }, body, bulk: None, source: Source::Run(conn, frame) })
+    Some(Message { head: Head { kind, aux }, body, bulk: None, source: Source::Run(frame) })
 }
 
 /// Whether the frames of `run` have numbers, as off the ring, and no positions.
@@ -32,8 +32,8 @@ pub(super) fn is_numbered<Q: Port>(run: &Run) -> bool {
 
 /// Whether it has the next number of its connection, whose frames have some; it has arrived then.
 #[inline]
-pub(super) fn is_next(conns: &mut ConnTable<Connection>, conn: ConnId, frame: &Lent<'_>) -> bool {
-    conns.peek(conn).is_some_and(|connection| connection.check.is_next(frame.tag()))
+pub(super) fn is_next(conns: &mut ConnTable<Connection>, frame: Lent<'_>) -> bool {
+    conns.peek(frame.conn()).is_some_and(|connection| connection.check.is_next(frame.tag()))
 }
 
 impl<P: Port, A: App> Worker<P, A> {
@@ -55,10 +55,10 @@ impl<P: Port, A: App> Worker<P, A> {
             while !io.conns.cut
                 && let Some(frame) = run.next_frame()
             {
-                if let Some(message) = plain(conn, &frame) {
+                if let Some(message) = plain(frame) {
                     Self::hand_out(app, &mut io, conn, message, pick);
                 } else {
-                    outcome = Self::other_of_run(app, &mut io, conn, &frame, pick);
+                    outcome = Self::other_of_run(app, &mut io, frame, pick);
                 }
                 if Q::COUNTS_RECEIVES && run.is_over() {
                     break;
@@ -75,12 +75,14 @@ impl<P: Port, A: App> Worker<P, A> {
         app: &mut A,
         io: &mut Io<'_, Q>,
         conn: ConnId,
-        message: Message<'_>,
+        mut message: Message<'_>,
         pick: &mut impl Pick<A>,
     ) -> bool {
         let picked = pick.pick(app, io, conn, &message);
         if !picked {
-            app.message(io, conn, message);
+            // Made anew, so that what was picked never lay in memory.
+            let Message { head, body, source, .. } = message;
+            app.message(io, conn, Message { head, body, bulk: message.bulk.take(), source });
         }
         picked
     }
@@ -98,11 +100,11 @@ impl<P: Port, A: App> Worker<P, A> {
         while !io.conns.cut
             && let Some(frame) = run.next_frame()
         {
-            match plain(conn, &frame) {
-                Some(message) if is_next(io.conns, conn, &frame) => {
+            match plain(frame) {
+                Some(message) if is_next(io.conns, frame) => {
                     Self::hand_out(app, io, conn, message, pick);
                 }
-                _ => outcome = Self::other_of_run(app, io, conn, &frame, pick),
+                _ => outcome = Self::other_of_run(app, io, frame, pick),
             }
             if run.is_over() {
                 break;
@@ -146,16 +148,15 @@ impl<P: Port, A: App> Worker<P, A> {
     pub(super) fn other_of_run<Q: Port>(
         app: &mut A,
         io: &mut Io<'_, Q>,
-        conn: ConnId,
-        frame: &Lent<'_>,
+        frame: Lent<'_>,
         pick: &mut impl Pick<A>,
     ) -> Result<(), Violation> {
         io.conns.accounted = true;
-        let accounted = io.conns.peek(conn).map_or(Ok(()), |conn| {
+        let accounted = io.conns.peek(frame.conn()).map_or(Ok(()), |conn| {
             conn.check.arrived(frame.tag())?;
             conn.ledger.handle_run(frame.end())
         });
-        let (framed, source) = ((frame.tag(), frame.payload()), Source::Run(conn, frame));
+        let (framed, source) = ((frame.tag(), frame.payload()), Source::Run(frame));
         let outcome = accounted.and_then(|()| Self::other(app, io, framed, source, pick));
         io.conns.cut |= outcome.is_err();
         outcome

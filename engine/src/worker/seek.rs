@@ -60,12 +60,12 @@ impl<P: Port, A: App> Worker<P, A> {
                 continue;
             };
             let mut io = Io { port, conns, now };
-            match plain(conn, &frame) {
-                Some(message) if !is_numbered || is_next(io.conns, conn, &frame) => {
+            match plain(frame) {
+                Some(message) if !is_numbered || is_next(io.conns, frame) => {
                     return Some(Self::hand_out(app, &mut io, conn, message, pick));
                 }
                 _ => {
-                    let outcome = Self::other_of_run(app, &mut io, conn, &frame, &mut Nothing);
+                    let outcome = Self::other_of_run(app, &mut io, frame, &mut Nothing);
                     if outcome.is_err() {
                         Self::end_sought(port, conns, sought, outcome, now);
                     }

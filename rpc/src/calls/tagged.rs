@@ -73,16 +73,14 @@ impl Calls {
     /// Ends the call that left as `id`, if it is one of `pipeline` and waits for nothing but bytes. Its tag.
     #[inline(always)]
     pub(crate) fn end_tagged(&mut self, id: CallId, pipeline: u32) -> Option<u64> {
-        let wire = self.wires.get(id.slot as usize)?;
-        let index = wire.call;
-        // Nobody's is in no slot.
+        let index = self.wires.call(id)?;
         let call = self.slots.get_mut(index as usize)?;
         let Reply::Tagged(tagged) = call.reply else { return None };
-        if wire.generation != id.generation || tagged.pipeline != pipeline || call.loan.is_some() {
+        if tagged.pipeline != pipeline || call.loan.is_some() {
             return None;
         }
         call.reply_by(Reply::Local);
-        self.free_wire(id.slot);
+        self.wires.free(id.slot);
         self.release(index);
         Some(tagged.tag)
     }

@@ -292,11 +292,7 @@ impl Node {
         conn: ConnId,
         id: CallId,
         payload: &[u8],
-        bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
-        if bulk.is_some() {
-            return Err(Violation::Malformed { what: "plain answer with bulk" });
-        }
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
         let Some(index) = here.calls.answered(id) else {
             self.counters.late_answers.increment();
@@ -317,13 +313,11 @@ impl Node {
         io: &mut Io<'_, P>,
         conn: ConnId,
         body: &[u8],
-        bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
-        for answer in Items::new(body) {
+        Items::new(body).try_for_each(|answer| {
             let (id, payload) = answer?;
-            self.answered(io, conn, id, payload, None)?;
-        }
-        bulk.map_or(Ok(()), |_| Err(Violation::Malformed { what: "batch of answers with bulk" }))
+            self.answered(io, conn, id, payload)
+        })
     }
 
     /// Shows the answer of `key` to `read` where it landed, if `message` is it and has nothing but bytes: the call is over then.

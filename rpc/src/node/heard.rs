@@ -29,12 +29,8 @@ pub(super) struct Heard {
 impl Conn {
     /// What a request asks for that says no more than its arguments.
     #[inline]
-    fn heard_last(&self, bulk: Option<&RemoteBulk>) -> Result<Heard, Violation> {
-        match (self.heard, bulk) {
-            (Some(heard), None) => Ok(heard),
-            (None, _) => Err(Violation::Malformed { what: "request like none before" }),
-            (_, Some(_)) => Err(Violation::Malformed { what: "request like the last, with bulk" }),
-        }
+    fn heard_last(&self) -> Result<Heard, Violation> {
+        self.heard.ok_or(Violation::Malformed { what: "request like none before" })
     }
 }
 
@@ -71,10 +67,9 @@ impl Node {
         conn: ConnId,
         id: CallId,
         arguments: &[u8],
-        bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
-        let heard = here.heard_last(bulk.as_ref())?;
+        let heard = here.heard_last()?;
         self.serve(io, conn, id, &heard, arguments, None)
     }
 
@@ -84,10 +79,9 @@ impl Node {
         io: &mut Io<'_, P>,
         conn: ConnId,
         body: &[u8],
-        bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
-        let heard = here.heard_last(bulk.as_ref())?;
+        let heard = here.heard_last()?;
         let mut requests = Items::new(body);
         if let Some(entry) = heard.entry.filter(|entry| entry.method.kind == MethodKind::Raw) {
             self.run_raws(io, conn, &entry, heard.head.deadline_at(io.now()), &mut requests);

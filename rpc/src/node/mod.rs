@@ -8,6 +8,7 @@
 mod answers;
 mod callee;
 mod caller;
+mod dispatch;
 mod drain;
 mod hand_over;
 mod heard;
@@ -371,33 +372,16 @@ impl App for Node {
     }
 
     #[inline]
-    fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
+    fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, mut message: Message<'_>) {
         let id = CallId::from_aux(message.head.aux);
-        let handled = match Kind::parse(message.head.kind) {
-            Ok(Kind::Answer) => self.answered(io, conn, id, message.body, message.bulk),
-            Ok(Kind::Again) => self.requested_again(io, conn, id, message.body, message.bulk),
-            Ok(Kind::Batch) => self.requested_batch(io, conn, message.body, message.bulk),
-            Ok(Kind::Answers) => self.answered_batch(io, conn, message.body, message.bulk),
-            Ok(Kind::Response) => self.answered_otherwise(io, conn, id, message.body, message.bulk),
-            Ok(Kind::Request) => self.requested(io, conn, id, message.body, message.bulk),
-            Ok(Kind::Cancel) => {
-                self.cancelled(io, conn, id);
-                Ok(())
+        let handled = match (Kind::parse(message.head.kind), &message.bulk) {
+            (Ok(Kind::Answer), None) => self.answered(io, conn, id, message.body),
+            (Ok(Kind::Again), None) => self.requested_again(io, conn, id, message.body),
+            (kind, _) => {
+                // Taken out: what the two above look at is never written to memory then.
+                let bulk = message.bulk.take();
+                self.dispatch(io, conn, (kind, id), message.body, bulk)
             }
-            Ok(Kind::OneWay) => self.told(io, conn, message.body, message.bulk),
-            Ok(Kind::GoAway) => {
-                self.gone_away(conn);
-                Ok(())
-            }
-            Ok(Kind::LargeRequest) => self.requested_large(io, conn, id, message.body, message.bulk, false),
-            Ok(Kind::NotedLargeRequest) => {
-                self.requested_large(io, conn, id, message.body, message.bulk, true)
-            }
-            Ok(Kind::NotedRequest) => self.requested_noted(io, conn, id, message.body, message.bulk),
-            Ok(Kind::Notes) => self.answer_noted(conn, id, message.body),
-            Ok(Kind::LargeResponse) => self.answered_large(io, conn, id, message.body, message.bulk),
-            Ok(kind) => self.streamed(io, conn, kind, id, message.body),
-            Err(violation) => Err(violation),
         };
         if let Err(violation) = handled {
             io.abort(conn, violation.into());

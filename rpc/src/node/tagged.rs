@@ -166,7 +166,7 @@ impl Node {
             });
             let Some(other) = other else { return self.more_requests(io, conn) };
             // Somebody else's.
-            if let Err(violation) = other.and_then(|(id, answer)| self.answered(io, conn, id, answer, None)) {
+            if let Err(violation) = other.and_then(|(id, answer)| self.answered(io, conn, id, answer)) {
                 return io.abort(conn, violation.into());
             }
         }

@@ -4,7 +4,7 @@
 //! descriptor is not in the epoll. With one that has some, a poll is that one's poll and a look at its new events.
 
 use std::{
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::Arc,
 };
 
@@ -18,7 +18,12 @@ use super::SIM;
 use super::VERBS;
 #[cfg(any(feature = "verbs", feature = "sim"))]
 use super::inner;
-use super::{Any, AnyGate, AnyLink, Gates, Have, INDEX_BITS, PROVIDERS, TAGS, number, outer, some_opened};
+#[cfg(feature = "verbs")]
+use super::outer;
+use super::{
+    Any, AnyGate, AnyLink, Gates, Have, INDEX_BITS, PROVIDERS, number, some_opened,
+    used::{Used, watch},
+};
 #[cfg(feature = "shm")]
 use crate::shm::ShmPort;
 #[cfg(feature = "sim")]
@@ -26,9 +31,9 @@ use crate::sim::SimPort;
 #[cfg(feature = "verbs")]
 use crate::verbs::VerbsPort;
 use crate::{
-    AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Exposed, Loan, Offer,
-    OneSided, Port, PortConfig, PortCounters, PortError, Position, Provider, Refused, Remote, Run, RxFrame,
-    Staged, Tag, Time, Violation, Waker, sync::Doorbell,
+    AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Exposed, Loan, Offer, OneSided,
+    Port, PortConfig, PortCounters, PortError, Position, Provider, Refused, Remote, Run, RxFrame, Staged,
+    Tag, Time, Violation, Waker, sync::Doorbell,
 };
 
 /// The data side of [`Any`]; see [`Port`].
@@ -40,108 +45,13 @@ pub struct AnyPort {
     verbs: Option<VerbsPort>,
     #[cfg(feature = "sim")]
     sim: Option<SimPort>,
-    state: State,
+    used: Used,
+    /// Who is polled first, changed when a batch was too small for all.
+    first: usize,
     gate: AnyGate,
     config: PortConfig,
     /// Rung by the owner's other threads; the sub-ports have doorbells of their own, behind their descriptors.
     doorbell: Waker,
-}
-
-/// What belongs to no sub-port.
-#[derive(Debug)]
-struct State {
-    /// Connections of each provider, until their `Closed` was polled.
-    live: [u32; PROVIDERS],
-    /// Polled even without connections.
-    always: [bool; PROVIDERS],
-    /// The only one that is used; `PROVIDERS` when there are none or several.
-    sole: usize,
-    /// Who is polled first, changed when a batch was too small for all.
-    first: usize,
-    epoll: OwnedFd,
-}
-
-impl State {
-    const fn is_used(&self, number: usize) -> bool {
-        self.live[number] > 0 || self.always[number]
-    }
-
-    /// Polls one sub-port; numbers its connections as the caller knows them, and notices those that are over.
-    #[inline]
-    fn poll(&mut self, number: usize, port: &mut impl Port, now: Time, batch: &mut Batch) {
-        let first = batch.len();
-        port.poll(now, batch);
-        for event in batch.events_from(first) {
-            // Shared memory's ids are ours as they are: a store here would stall the load of the whole event.
-            if TAGS[number] != 0 {
-                match event {
-                    Event::Frame { conn, .. }
-                    | Event::Opened { conn, .. }
-                    | Event::Pulled { conn, .. }
-                    | Event::Accessed { conn, .. }
-                    | Event::Suspect { conn }
-                    | Event::Closed { conn, .. } => *conn = outer(number, *conn),
-                }
-            }
-            if matches!(event, Event::Closed { .. }) {
-                self.left(number, port);
-            }
-        }
-    }
-
-    /// After a change of what is used.
-    fn find_sole(&mut self) {
-        let mut used = (0..PROVIDERS).filter(|number| self.is_used(*number));
-        self.sole = match (used.next(), used.next()) {
-            (Some(sole), None) => sole,
-            _ => PROVIDERS,
-        };
-    }
-
-    #[cold]
-    fn left(&mut self, number: usize, port: &impl Port) {
-        self.live[number] = self.live[number].saturating_sub(1);
-        self.find_sole();
-        if self.live[number] == 0
-            && !self.always[number]
-            && let Err(errno) = epoll::delete(&self.epoll, port.wait_fd())
-        {
-            tracing::debug!(%errno, "a descriptor could not leave the epoll");
-        }
-    }
-
-    /// Puts a sub-port's descriptor into the epoll when it gets its first connection.
-    fn watch(&self, number: usize, port: &impl Port) -> Result<(), PortError> {
-        if self.is_used(number) {
-            return Ok(());
-        }
-        watch(&self.epoll, port.wait_fd())
-    }
-
-    fn adopt<P: Port>(
-        &mut self,
-        number: usize,
-        port: Option<&mut P>,
-        link: P::Link,
-        now: Time,
-    ) -> Result<ConnId, PortError> {
-        let port = port.ok_or(PortError::NotOpened { provider: "of this link" })?;
-        self.watch(number, port)?;
-        self.live[number] += 1;
-        self.find_sole();
-        match port.adopt(link, now) {
-            Ok(conn) => Ok(outer(number, conn)),
-            Err(error) => {
-                self.left(number, port);
-                Err(error)
-            }
-        }
-    }
-}
-
-fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<(), PortError> {
-    epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
-        .map_err(|errno| PortError::System { step: "epoll_ctl", errno: errno.raw_os_error() })
 }
 
 /// Does something with the sub-port of a connection. Shared memory comes first, since there it counts: its ids are
@@ -181,7 +91,7 @@ macro_rules! route {
 /// Does something with every sub-port that is in use; at once, when that is only one.
 macro_rules! for_used {
     ($self:ident.$access:ident, |$port:ident, $number:ident| $then:expr) => {
-        match $self.state.sole {
+        match $self.used.sole {
             #[cfg(feature = "shm")]
             SHM => for_one!($self.shm.$access, |$port, $number| $then, SHM),
             #[cfg(feature = "verbs")]
@@ -190,15 +100,15 @@ macro_rules! for_used {
             SIM => for_one!($self.sim.$access, |$port, $number| $then, SIM),
             _ => {
                 #[cfg(feature = "shm")]
-                if $self.state.is_used(SHM) {
+                if $self.used.is_used(SHM) {
                     for_one!($self.shm.$access, |$port, $number| $then, SHM);
                 }
                 #[cfg(feature = "verbs")]
-                if $self.state.is_used(VERBS) {
+                if $self.used.is_used(VERBS) {
                     for_one!($self.verbs.$access, |$port, $number| $then, VERBS);
                 }
                 #[cfg(feature = "sim")]
-                if $self.state.is_used(SIM) {
+                if $self.used.is_used(SIM) {
                     for_one!($self.sim.$access, |$port, $number| $then, SIM);
                 }
             }
@@ -255,8 +165,7 @@ impl AnyPort {
             sim: sim_gate,
         };
         some_opened(&gates)?;
-        let state =
-            State { live: [0; PROVIDERS], always: [false; PROVIDERS], first: 0, sole: PROVIDERS, epoll };
+        let used = Used::new(epoll);
         #[allow(unused_mut)] // without the simulator nothing is polled always
         let mut port = Self {
             #[cfg(feature = "shm")]
@@ -265,7 +174,8 @@ impl AnyPort {
             verbs,
             #[cfg(feature = "sim")]
             sim,
-            state,
+            used,
+            first: 0,
             gate: AnyGate { gates: Arc::new(gates) },
             config: config.clone(),
             doorbell,
@@ -274,9 +184,7 @@ impl AnyPort {
         if any.own_world
             && let Some(sim) = &port.sim
         {
-            port.state.watch(SIM, sim)?;
-            port.state.always[SIM] = true;
-            port.state.find_sole();
+            port.used.use_always(SIM, sim)?;
         }
         Ok(port)
     }
@@ -285,18 +193,18 @@ impl AnyPort {
     fn poll_some(&mut self, from: usize, to: usize, now: Time, batch: &mut Batch) {
         for_used!(self.as_mut, |port, number| {
             if number >= from && number < to && batch.room() > 0 {
-                self.state.poll(number, port, now, batch);
+                self.used.poll(number, port, now, batch);
             }
         });
     }
 
     /// Polls several, beginning with another one after a batch that was too small for all.
     fn poll_several(&mut self, now: Time, batch: &mut Batch) {
-        let first = self.state.first;
+        let first = self.first;
         self.poll_some(first, PROVIDERS, now, batch);
         self.poll_some(0, first, now, batch);
         if batch.room() == 0 {
-            self.state.first = (first + 1) % PROVIDERS;
+            self.first = (first + 1) % PROVIDERS;
         }
     }
 
@@ -323,7 +231,7 @@ impl AnyPort {
     #[inline]
     fn lend(&mut self, limit: usize, is_sought: bool) -> Option<Run> {
         #[cfg(feature = "verbs")]
-        if self.state.sole == VERBS {
+        if self.used.sole == VERBS {
             let run = self.verbs.as_mut()?.next_run(limit)?;
             let conn = outer(VERBS, run.conn());
             return Some(run.named(conn));
@@ -350,7 +258,7 @@ impl Port for AnyPort {
     #[cfg(feature = "shm")]
     #[inline]
     fn direct(&mut self) -> Option<&mut ShmPort> {
-        if self.state.sole == SHM { self.shm.as_mut() } else { None }
+        if self.used.sole == SHM { self.shm.as_mut() } else { None }
     }
 
     fn gate(&self) -> AnyGate {
@@ -358,18 +266,18 @@ impl Port for AnyPort {
     }
 
     fn adopt(&mut self, link: AnyLink, now: Time) -> Result<ConnId, PortError> {
-        let (used, limit) = (self.state.live.iter().sum::<u32>(), self.config.connections);
-        if used >= limit {
-            let (value, limit) = (u64::from(used) + 1, limit.into());
+        let (live, limit) = (self.used.connections(), self.config.connections);
+        if live >= limit {
+            let (value, limit) = (u64::from(live) + 1, limit.into());
             return Err(PortError::Limit { field: "connections", value, limit });
         }
         match link {
             #[cfg(feature = "shm")]
-            AnyLink::Shm(link) => self.state.adopt(SHM, self.shm.as_mut(), link, now),
+            AnyLink::Shm(link) => self.used.adopt(SHM, self.shm.as_mut(), link, now),
             #[cfg(feature = "verbs")]
-            AnyLink::Verbs(link) => self.state.adopt(VERBS, self.verbs.as_mut(), link, now),
+            AnyLink::Verbs(link) => self.used.adopt(VERBS, self.verbs.as_mut(), link, now),
             #[cfg(feature = "sim")]
-            AnyLink::Sim(link) => self.state.adopt(SIM, self.sim.as_mut(), link, now),
+            AnyLink::Sim(link) => self.used.adopt(SIM, self.sim.as_mut(), link, now),
         }
     }
 
@@ -405,7 +313,7 @@ impl Port for AnyPort {
     fn shows_at_once(&self) -> bool {
         // Those beside it need a doorbell.
         #[cfg(feature = "shm")]
-        return self.state.sole == SHM;
+        return self.used.sole == SHM;
         #[cfg(not(feature = "shm"))]
         false
     }
@@ -494,7 +402,7 @@ impl Port for AnyPort {
 
     #[inline]
     fn is_promising(&self) -> bool {
-        match self.state.sole {
+        match self.used.sole {
             #[cfg(feature = "shm")]
             SHM => self.shm.as_ref().is_none_or(Port::is_promising),
             #[cfg(feature = "verbs")]
@@ -505,7 +413,7 @@ impl Port for AnyPort {
 
     #[inline]
     fn has_found(&self) -> bool {
-        match self.state.sole {
+        match self.used.sole {
             #[cfg(feature = "verbs")]
             VERBS => self.verbs.as_ref().is_none_or(Port::has_found),
             _ => false,
@@ -514,7 +422,7 @@ impl Port for AnyPort {
 
     #[inline]
     fn asks_device(&self) -> bool {
-        match self.state.sole {
+        match self.used.sole {
             #[cfg(feature = "verbs")]
             VERBS => self.verbs.as_ref().is_some_and(Port::asks_device),
             _ => false,
@@ -523,11 +431,11 @@ impl Port for AnyPort {
 
     #[inline]
     fn poll(&mut self, now: Time, batch: &mut Batch) {
-        match self.state.sole {
+        match self.used.sole {
             #[cfg(feature = "shm")]
             SHM => {
                 if let Some(port) = &mut self.shm {
-                    self.state.poll(SHM, port, now, batch);
+                    self.used.poll(SHM, port, now, batch);
                 }
             }
             _ => self.poll_several(now, batch),
@@ -543,13 +451,13 @@ impl Port for AnyPort {
             #[cfg(feature = "shm")]
             SHM => {
                 let given = self.shm.as_mut()?.give_up(conn, may)?;
-                self.state.left(SHM, self.shm.as_ref()?);
+                self.used.left(SHM, self.shm.as_ref()?);
                 Some((AnyLink::Shm(given.0), given.1))
             }
             #[cfg(feature = "sim")]
             SIM => {
                 let given = self.sim.as_mut()?.give_up(inner(conn), may)?;
-                self.state.left(SIM, self.sim.as_ref()?);
+                self.used.left(SIM, self.sim.as_ref()?);
                 Some((AnyLink::Sim(given.0), given.1))
             }
             _ => None,
@@ -572,7 +480,7 @@ impl Port for AnyPort {
     }
 
     fn wait_fd(&self) -> BorrowedFd<'_> {
-        self.state.epoll.as_fd()
+        self.used.epoll.as_fd()
     }
 
     fn waker(&self) -> Waker {

@@ -28,6 +28,8 @@ pub struct Run {
     place: RingPlace,
     at: u64,
     limit: u64,
+    /// Of the frame before that.
+    word: FrameWord,
     frame_bytes_max: usize,
     most: u32,
     left: u32,
@@ -63,10 +65,9 @@ impl RingPlace {
 }
 
 /// One frame of a [`Run`], read only until the next is taken.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Lent<'a> {
-    word: FrameWord,
-    payload: &'a [u8],
+    payload: NonNull<u8>,
     /// As it is behind this frame.
     run: &'a Run,
 }
@@ -93,6 +94,7 @@ impl Run {
             place,
             at,
             limit,
+            word: FrameWord::unchecked(0),
             frame_bytes_max,
             most: left,
             left,
@@ -257,10 +259,8 @@ impl Run {
         self.left -= 1;
         // SAFETY: the word's eight bytes lie inside the ring, see above.
         let payload = unsafe { first.add(FRAME_WORD_BYTES) };
-        // SAFETY: contiguous for a whole ring by its second view, and a frame is no longer, by the check above.
-        // Published, so written; nobody writes it before the credit for it is returned, by `new`.
-        let payload = unsafe { std::slice::from_raw_parts(payload.as_ptr(), word.payload_bytes()) };
-        Some(Lent { word, payload, run: self })
+        self.word = word;
+        Some(Lent { payload, run: self })
     }
 }
 
@@ -277,19 +277,29 @@ unsafe fn ask_for_middle(first: NonNull<u8>, bytes: usize) {
     }
 }
 
-impl Lent<'_> {
+impl<'a> Lent<'a> {
+    /// Whose it is.
+    #[inline]
+    #[must_use]
+    pub const fn conn(&self) -> ConnId {
+        self.run.conn()
+    }
+
     /// The engine's bits of the frame word.
     #[inline]
     #[must_use]
     pub const fn tag(&self) -> Tag {
-        self.word.tag()
+        self.run.word.tag()
     }
 
     /// What the peer put there.
     #[inline]
     #[must_use]
-    pub const fn payload(&self) -> &[u8] {
-        self.payload
+    pub const fn payload(&self) -> &'a [u8] {
+        let bytes = self.run.word.payload_bytes();
+        // SAFETY: where `Run::next_frame` found it, contiguous for a whole ring by its second view, and a frame is no longer, by the
+        // check there. Published, so written; nobody writes it before the credit for it is returned, by `Run::new`.
+        unsafe { std::slice::from_raw_parts(self.payload.as_ptr(), bytes) }
     }
 
     /// The position after this frame in its ring.
@@ -306,15 +316,14 @@ impl Lent<'_> {
         if run.is_fleeting {
             let kept = run.kept_to.get() | 1 << (run.taken() - 1);
             let is_new = run.kept_to.replace(kept) != kept;
-            return is_new.then(|| RxFrame::on_heap(self.payload.into(), self.tag(), run.end(), run.slot));
+            return is_new.then(|| RxFrame::on_heap(self.payload().into(), self.tag(), run.end(), run.slot));
         }
         // No frame ends at 0.
         if run.kept_to.replace(run.at) == run.at {
             return None;
         }
         run.kept.set(run.kept.get() + 1);
-        let bytes = NonNull::from(self.payload).cast();
         // SAFETY: the payload lies in `region`, and stays as it is until it is released, by `Run::new`.
-        Some(unsafe { RxFrame::lend(&run.region, bytes, self.word, run.end(), run.slot) })
+        Some(unsafe { RxFrame::lend(&run.region, self.payload, run.word, run.end(), run.slot) })
     }
 }

@@ -14,7 +14,8 @@ use super::{
     link::ShmLink,
     live::Live,
     look::data_of,
-    port::{Greeting, ShmPort, Slot, Stage},
+    port::ShmPort,
+    slot::{Greeting, Slot, Stage},
     system,
 };
 use crate::{ConnId, Event, PortCounters, PortError, Time, sync::wake::withdraw};

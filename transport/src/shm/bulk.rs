@@ -11,8 +11,9 @@ use rustix::io::Errno;
 use super::{
     live::Live,
     pool::{Pool, PoolSegment},
-    port::{ShmPort, Stage},
+    port::ShmPort,
     segment::{AttachError, SEALS, check_file, system_io},
+    slot::Stage,
     socket,
 };
 use crate::{

@@ -11,8 +11,9 @@ use rustix::{fs::SealFlags, io::Errno};
 
 use super::{
     live::Live,
-    port::{ShmPort, Stage},
+    port::ShmPort,
     segment::{AttachError, check_file, create_file, system_io},
+    slot::Stage,
     socket, system,
 };
 use crate::{

@@ -80,12 +80,13 @@ pub(super) struct Live {
     pub(super) ending: Option<CloseReason>,
     /// Position after the last committed frame.
     tx: u64,
-    /// We may not commit beyond this without looking at the peer's credit.
+    /// We may not commit beyond this, as far as is known.
     tx_limit: u64,
     tx_ring_bytes: u64,
     /// Lines that begin before this were cleared ahead.
     clear_to: u64,
-    frame_bytes_max: usize,
+    /// Of a frame of ours.
+    payload_bytes_max: usize,
     /// Where `tx` was at the last flush.
     flushed: u64,
     /// A run is lent to a peer that is far ahead: its answers are kept back.
@@ -140,7 +141,7 @@ impl Live {
             tx_limit: tx_ring_bytes - KEPT_FREE,
             tx_ring_bytes,
             clear_to: 0,
-            frame_bytes_max: negotiated.frame_bytes_max as usize,
+            payload_bytes_max: negotiated.frame_bytes_max as usize - FRAME_WORD_BYTES,
             flushed: 0,
             keeps: false,
             kept: 0,
@@ -250,32 +251,51 @@ impl Live {
         observe(self.peer.word(self.rx)) == 0
     }
 
-    /// The payload of the next frame.
-    #[inline(always)]
+    /// The payload of the next frame, after a look at the peer's credit if there is no room as far as is known.
     pub(super) fn reserve(&mut self, payload_bytes: usize) -> Result<&mut [u8], Refused> {
-        if payload_bytes > self.frame_bytes_max - FRAME_WORD_BYTES {
-            let limit = self.frame_bytes_max - FRAME_WORD_BYTES;
-            return Err(Refused::TooLarge { bytes: payload_bytes, limit });
+        if self.place(payload_bytes) == Err(Refused::Full) {
+            self.look_at_credit();
         }
-        if self.ending.is_some() {
-            return Err(Refused::Closed);
+        self.place(payload_bytes)
+    }
+
+    /// The same, as far as is known: whoever waits has just looked. It calls nothing, so that what a sender has in hand stays in
+    /// registers: stores leave in order, and dozens a frame would stand behind one that waits for the peer's line.
+    #[expect(clippy::needless_pass_by_ref_mut, reason = "what it lends is written")]
+    #[inline(always)]
+    pub(super) fn place(&mut self, payload_bytes: usize) -> Result<&mut [u8], Refused> {
+        if payload_bytes > self.payload_bytes_max || self.tx + span(payload_bytes) as u64 > self.tx_limit {
+            return Err(self.refused(payload_bytes));
         }
         if !self.is_unflushed() {
             // Who waits for it takes the line of its word from us with every look: asked for before now, it was gone again.
             prefetch_to_write(self.end.own.payload(self.tx));
             prefetch_to_write(self.end.own.payload(self.tx + LINE));
         }
-        let end = self.tx + span(payload_bytes) as u64;
-        if end > self.tx_limit {
-            self.look_at_credit();
-            if end > self.tx_limit {
-                return Err(Refused::Full);
-            }
-        }
         let payload = self.end.own.payload(self.tx);
         // SAFETY: in our own ring, contiguous by its second view, initialised since its creation. Nobody else writes it,
         // and by the limit above the peer has given these bytes back; it reads no frame before its word is published.
         Ok(unsafe { std::slice::from_raw_parts_mut(payload.as_ptr(), payload_bytes) })
+    }
+
+    /// Why a frame of `payload_bytes` cannot be.
+    #[cold]
+    #[inline(never)]
+    fn refused(&self, payload_bytes: usize) -> Refused {
+        let limit = self.payload_bytes_max;
+        if payload_bytes > limit {
+            Refused::TooLarge { bytes: payload_bytes, limit }
+        } else if self.ending.is_some() {
+            Refused::Closed
+        } else {
+            Refused::Full
+        }
+    }
+
+    /// It ends with `reason` when what the peer published is read; nothing more is sent.
+    pub(super) fn end(&mut self, reason: CloseReason) {
+        self.ending = Some(reason);
+        self.tx_limit = 0;
     }
 
     /// Publishes the frame whose payload was reserved: where it ends, and whether it is the first since the last flush.
@@ -392,18 +412,18 @@ impl Live {
     /// The peer's credit, as it is.
     #[inline]
     pub(super) fn peer_credit(&mut self) -> Credit {
-        self.credit_seen = consumed(self.peer.consumed());
+        self.credit_seen = self.look_at_credit();
         Credit { bytes: Position(self.credit_seen), arrivals: ARRIVALS }
     }
 
-    /// Takes the peer's credit for our own limit, if it can be true; if not, the engine will say so.
-    #[cold]
-    fn look_at_credit(&mut self) {
+    /// The same. Our own limit follows it, if it can be true; if not, the engine will say so.
+    fn look_at_credit(&mut self) -> u64 {
         let bytes = consumed(self.peer.consumed());
         let limit = bytes.saturating_add(self.tx_ring_bytes - KEPT_FREE);
-        if bytes <= self.tx && limit > self.tx_limit {
+        if bytes <= self.tx && limit > self.tx_limit && self.ending.is_none() {
             self.tx_limit = limit;
         }
+        bytes
     }
 
     /// Gives the peer's bytes before `position` back.

@@ -12,8 +12,9 @@ use rustix::{
 
 use super::{
     live::Live,
-    port::{ShmPort, Stage},
+    port::ShmPort,
     segment::{AttachError, Segment},
+    slot::Stage,
     socket::{self, Message},
 };
 use crate::{CloseReason, ConnId, Event, PortError, Time, Violation};
@@ -173,7 +174,7 @@ impl ShmPort {
                 && live.ending.is_none()
                 && live.peer_closed()
             {
-                live.ending = Some(CloseReason::Peer);
+                live.end(CloseReason::Peer);
                 found = true;
             }
         }
@@ -198,7 +199,7 @@ impl ShmPort {
     pub(super) fn read_socket(&mut self, conn: ConnId) {
         let index = conn.index() as usize;
         for _ in 0..PACKETS_PER_LOOK {
-            let Some(slot) = self.slots.get(index).filter(|slot| slot.generation == conn.generation()) else {
+            let Some(slot) = self.slots.get(index).filter(|slot| slot.is_of(conn)) else {
                 return;
             };
             let end = match &slot.stage {
@@ -238,7 +239,7 @@ impl ShmPort {
                 // Otherwise `wait_fd` stays readable until the frames before are read.
                 let _ = epoll::delete(&self.epoll, &live.end.socket);
                 if live.ending.is_none() {
-                    live.ending = Some(if live.peer_closed() { CloseReason::Peer } else { gone });
+                    live.end(if live.peer_closed() { CloseReason::Peer } else { gone });
                 }
                 self.unpark(index);
             }

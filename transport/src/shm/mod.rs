@@ -43,6 +43,7 @@ mod pool;
 mod port;
 mod rendezvous;
 mod segment;
+mod slot;
 mod socket;
 #[cfg(test)]
 #[cfg(not(loom))]

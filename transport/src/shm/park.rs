@@ -8,7 +8,7 @@
 //! A parked connection is a sleeper for its peer alone: the same words and the same fences as for a port that sleeps
 //! ([`wake`](crate::sync::wake)), so no frame is missed.
 
-use super::port::{ShmPort, Stage};
+use super::{port::ShmPort, slot::Stage};
 use crate::{
     Time,
     sync::wake::{announce, settle, withdraw},

@@ -11,16 +11,17 @@ use rustix::event::epoll;
 use super::{
     bulk::Known,
     gate::{ShmGate, check},
-    link::{End, ShmLink},
+    link::ShmLink,
     live::{ARRIVALS, Live, SOUGHT_STRIDE_MAX, STRIDE_MAX},
     look::{DOORBELL, Pace},
     park::Parked,
     segment::system_io,
+    slot::{Slot, Stage},
     system,
 };
 use crate::{
-    AccessError, Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, Negotiated, Port, PortConfig,
-    PortCounters, PortError, Position, Refused, Staged, Tag, Time, Waker,
+    AccessError, Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, Port, PortConfig, PortCounters,
+    PortError, Position, Refused, Staged, Tag, Time, Waker,
     mem::{Bulk, Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame},
     sync::{
         Doorbell,
@@ -61,34 +62,6 @@ pub struct ShmPort {
     pub(super) epoch: u64,
 }
 
-/// A place for a connection; used again under another generation.
-#[derive(Debug)]
-pub(super) struct Slot {
-    pub(super) generation: u32,
-    pub(super) stage: Stage,
-    pub(super) counters: PortCounters,
-}
-
-/// What is in a slot.
-#[derive(Debug)]
-pub(super) enum Stage {
-    Free,
-    /// The peer's segment has not come.
-    Greeting(Box<Greeting>),
-    Live(Box<Live>),
-    /// Gone, but its `Closed` was not fetched.
-    Ended,
-}
-
-/// The passive side between its accept and the peer's grant.
-#[derive(Debug)]
-pub(super) struct Greeting {
-    pub(super) index: u32,
-    pub(super) end: End,
-    pub(super) negotiated: Arc<Negotiated>,
-    pub(super) until: Time,
-}
-
 impl ShmPort {
     pub(super) fn open(config: &PortConfig) -> Result<Self, PortError> {
         check(config)?;
@@ -121,23 +94,23 @@ impl ShmPort {
         })
     }
 
+    /// Its slot, as long as it lives or has not been told of its end.
     #[inline]
-    pub(super) fn live(&mut self, conn: ConnId) -> Option<&mut Live> {
-        let slot = self.slots.get_mut(conn.index() as usize)?;
-        match &mut slot.stage {
-            Stage::Live(live) if slot.generation == conn.generation() => Some(live),
-            _ => None,
-        }
+    fn slot(&mut self, conn: ConnId) -> Option<&mut Slot> {
+        self.slots.get_mut(conn.index() as usize).filter(|slot| slot.is_of(conn))
     }
 
-    /// After a commit, the first since a flush: the next one sees to it, and its answer is looked for.
     #[inline]
-    fn began(&mut self, conn: ConnId, begins: bool, parked: bool) {
-        if begins {
-            self.unflushed.push(conn.index());
-            if parked {
-                self.unpark(conn.index() as usize);
-            }
+    pub(super) fn live(&mut self, conn: ConnId) -> Option<&mut Live> {
+        self.slots.get_mut(conn.index() as usize)?.live(conn).map(|(live, _)| live)
+    }
+
+    /// After the first commit since a flush: the next one sees to it, and its answer is looked for.
+    #[inline]
+    fn began(&mut self, conn: ConnId) {
+        self.unflushed.push(conn.index());
+        if self.parked.count > 0 {
+            self.unpark(conn.index() as usize);
         }
     }
 
@@ -307,10 +280,7 @@ impl Port for ShmPort {
     fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused> {
         self.reserved = None;
         let slot = self.slots.get_mut(conn.index() as usize).ok_or(Refused::Closed)?;
-        let live = match &mut slot.stage {
-            Stage::Live(live) if slot.generation == conn.generation() => live,
-            _ => return Err(Refused::Closed),
-        };
+        let (live, _) = slot.live(conn).ok_or(Refused::Closed)?;
         let payload = live.reserve(payload_bytes)?;
         self.reserved = Some((conn, payload_bytes));
         Ok(payload)
@@ -319,16 +289,16 @@ impl Port for ShmPort {
     #[inline]
     fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, _chain: Chain) -> Position {
         let reserved = self.reserved.take();
-        let Some(slot) = self.slots.get_mut(conn.index() as usize) else { return Position::default() };
-        let live = match &mut slot.stage {
-            Stage::Live(live) if slot.generation == conn.generation() => live,
-            _ => return Position::default(),
+        let slot = self.slots.get_mut(conn.index() as usize);
+        let Some((live, counters)) = slot.and_then(|slot| slot.live(conn)) else {
+            return Position::default();
         };
         if reserved.is_some_and(|(whose, room)| whose == conn && payload_bytes <= room) {
-            slot.counters.frames_sent += 1;
-            let parked = live.parked;
+            counters.frames_sent += 1;
             let (end, begins) = live.commit(payload_bytes, tag);
-            self.began(conn, begins, parked);
+            if begins {
+                self.began(conn);
+            }
             return end;
         }
         live.committed()
@@ -341,21 +311,21 @@ impl Port for ShmPort {
         payload_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
     ) -> Result<Option<Position>, Refused> {
-        self.reserved = None;
-        let slot = self.slots.get_mut(conn.index() as usize).ok_or(Refused::Closed)?;
-        let live = match &mut slot.stage {
-            Stage::Live(live) if slot.generation == conn.generation() => live,
-            _ => return Err(Refused::Closed),
-        };
-        let Some(staged) = fill(live.reserve(payload_bytes)?) else { return Ok(None) };
-        if staged.payload_bytes <= payload_bytes {
-            slot.counters.frames_sent += 1;
-            let parked = live.parked;
-            let (end, begins) = live.commit(staged.payload_bytes, staged.tag);
-            self.began(conn, begins, parked);
-            return Ok(Some(end));
+        if self.reserved.is_some() {
+            self.reserved = None;
         }
-        Ok(Some(live.committed()))
+        let slot = self.slots.get_mut(conn.index() as usize).ok_or(Refused::Closed)?;
+        let (live, counters) = slot.live(conn).ok_or(Refused::Closed)?;
+        let Some(staged) = fill(live.place(payload_bytes)?) else { return Ok(None) };
+        if staged.payload_bytes > payload_bytes {
+            return Ok(Some(live.committed()));
+        }
+        counters.frames_sent += 1;
+        let (end, begins) = live.commit(staged.payload_bytes, staged.tag);
+        if begins {
+            self.began(conn);
+        }
+        Ok(Some(end))
     }
 
     #[inline]
@@ -402,12 +372,8 @@ impl Port for ShmPort {
 
     fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
         let slot = self.slots.get_mut(conn.index() as usize).ok_or(Refused::Closed)?;
-        match &mut slot.stage {
-            Stage::Live(live) if slot.generation == conn.generation() => {
-                live.offer(&mut self.known, self.gate.pool(), loan)
-            }
-            _ => Err(Refused::Closed),
-        }
+        let (live, _) = slot.live(conn).ok_or(Refused::Closed)?;
+        live.offer(&mut self.known, self.gate.pool(), loan)
     }
 
     fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
@@ -482,13 +448,10 @@ impl Port for ShmPort {
         (self.ran, self.keeps) = (true, false);
         let conn = run.conn();
         // It may have been closed since.
-        let Some(slot) = self.slots.get_mut(conn.index() as usize) else { return };
-        let Stage::Live(live) = &mut slot.stage else { return };
-        if slot.generation != conn.generation() {
-            return;
-        }
+        let slot = self.slots.get_mut(conn.index() as usize);
+        let Some((live, counters)) = slot.and_then(|slot| slot.live(conn)) else { return };
         let broken = live.end_run(run);
-        slot.counters.frames_received += u64::from(run.taken());
+        counters.frames_received += u64::from(run.taken());
         if let Some(violation) = broken {
             self.finish(conn.index() as usize, violation.into());
         }
@@ -500,10 +463,7 @@ impl Port for ShmPort {
     }
 
     fn close(&mut self, conn: ConnId, reason: CloseReason, _now: Time) {
-        let Some(slot) = self.slots.get_mut(conn.index() as usize) else { return };
-        if slot.generation != conn.generation() {
-            return;
-        }
+        let Some(slot) = self.slot(conn) else { return };
         let first = match &mut slot.stage {
             Stage::Live(live) => live.ending.take(),
             _ => None,
@@ -559,9 +519,8 @@ impl Port for ShmPort {
     }
 
     fn counters(&self, conn: ConnId) -> PortCounters {
-        let slot = self.slots.get(conn.index() as usize);
-        slot.filter(|slot| slot.generation == conn.generation())
-            .map_or_else(PortCounters::default, |slot| slot.counters)
+        let slot = self.slots.get(conn.index() as usize).filter(|slot| slot.is_of(conn));
+        slot.map_or_else(PortCounters::default, |slot| slot.counters)
     }
 }
 

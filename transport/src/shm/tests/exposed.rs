@@ -7,8 +7,8 @@ use rustix::fs::SealFlags;
 use super::{
     super::{
         exposed::{KNOWN_MAX, SEALS},
-        port::Stage,
         segment::create_file,
+        slot::Stage,
         socket,
     },
     *,

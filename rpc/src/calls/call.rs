@@ -1,0 +1,96 @@
+//! One call of the table.
+
+use gimmal_engine::{
+    RemoteBulk,
+    transport::{Loan, Time},
+};
+
+use super::{CallKey, Reply};
+use crate::{cell::Outcome, frame::Form, method::Method, stream::Lanes};
+
+/// Where a call is. What belongs to a state stands beside it in the call: so telling them apart moves a word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Free,
+    /// In the queue, composed.
+    Waiting,
+    /// The request left in this slot of the window.
+    Posted(u32),
+    /// The answer is here, its bulk on the way. There is an offer while the device has no room for the pull.
+    Pulling,
+    /// Ended, for the worker's own thread to take.
+    Done,
+}
+
+/// In the order in which a call is looked at: one that is posted, answered and taken uses the first line, and a bit of the second.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Call {
+    pub(super) generation: u32,
+    pub(crate) state: State,
+    pub(crate) deadline: Time,
+    /// The reading of the clock that the deadline counts from, when it may have been an old one.
+    pub(crate) started: Time,
+    pub(crate) method: Option<&'static Method>,
+    /// [`Reply::Local`] while nobody is in it.
+    pub(crate) reply: Reply,
+    pub(crate) loan: Option<Loan>,
+    pub(crate) lanes: Option<Box<Lanes>>,
+    /// The composed request while it waits; the answer's bytes later. Its memory stays with the slot.
+    pub(crate) body: Vec<u8>,
+    /// The body is the method's error.
+    pub(crate) is_error: bool,
+    /// The bulk that is pulled is its answer.
+    pub(crate) is_large: bool,
+    /// Of its request, while it waits.
+    pub(crate) form: Form,
+    /// What a local call came to; `None` with `Done`: the answer in `body`.
+    pub(super) outcome: Option<Outcome>,
+    pub(crate) offer: Option<RemoteBulk>,
+}
+
+// Whatever a call without a loan, streams and waiting touches is in one line, but for whether it has any.
+const _: () = assert!(std::mem::offset_of!(Call, loan) == 64);
+
+impl Call {
+    pub(super) fn new() -> Self {
+        Self {
+            generation: 0,
+            state: State::Free,
+            deadline: Time::NEVER,
+            started: Time::NEVER,
+            method: None,
+            reply: Reply::Local,
+            loan: None,
+            lanes: None,
+            body: Vec::new(),
+            is_error: false,
+            is_large: false,
+            form: Form::default(),
+            outcome: None,
+            offer: None,
+        }
+    }
+
+    /// `reply` hears of its end, under `key`. A local one is there already.
+    pub(crate) fn tell(&mut self, key: CallKey, reply: Reply) {
+        if let Some(responder) = reply.responder() {
+            responder.set_key(key.bits());
+        }
+        self.reply = reply;
+    }
+
+    /// Puts `reply` in the place of one that owns nothing: dropping one of any kind would be a call.
+    #[inline(always)]
+    pub(crate) const fn reply_by(&mut self, reply: Reply) {
+        std::mem::forget(std::mem::replace(&mut self.reply, reply));
+    }
+
+    /// A key of it finds nothing from here on.
+    #[inline]
+    pub(super) const fn free(&mut self) {
+        // 31 bits: the top bit of a pull's token says whose it is.
+        self.generation = self.generation.wrapping_add(1) & (u32::MAX >> 1);
+        self.state = State::Free;
+    }
+}

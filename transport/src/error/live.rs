@@ -1,0 +1,227 @@
+//! What goes wrong on a connection: posts, what a peer did, how it ended, loans, bulk and memory of the peer.
+
+use thiserror::Error;
+
+use super::{PortError, errno_text};
+
+/// A post that was not made. What was offered is the caller's still; none of these is an error of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// A queue is full; come back after a poll. Never a frame's reason where chains use no receives: it has no queue but the
+    /// ring, which is credit's to guard.
+    #[error("a queue is full")]
+    Full,
+    /// The frame can never fit.
+    #[error("{bytes} bytes are above the limit of {limit}")]
+    TooLarge {
+        /// What was asked.
+        bytes: usize,
+        /// `Negotiated::frame_bytes_max` less the word, or the bulk limit.
+        limit: usize,
+    },
+    /// The connection is closed, or was never open.
+    #[error("the connection is closed")]
+    Closed,
+    /// The path was negotiated away.
+    #[error("bulk needs an initiator_depth of at least 1 and it was negotiated to 0")]
+    NoReads,
+}
+
+/// What a peer did that no honest peer does. Closes its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// A frame's length is outside its limits.
+    #[error("a frame of {bytes} bytes, the limit is {limit}")]
+    FrameLength {
+        /// What it said.
+        bytes: usize,
+        /// What was agreed.
+        limit: usize,
+    },
+    /// A chain's bytes and its frames do not agree.
+    #[error("a chain of {bytes} bytes does not end where its frames do")]
+    Chain {
+        /// What the completion said.
+        bytes: usize,
+    },
+    /// A credit counter went backwards, or beyond what was sent.
+    #[error("a credit of {value} where {low} to {high} is possible")]
+    Credit {
+        /// What it said.
+        value: u64,
+        /// The last one.
+        low: u64,
+        /// What was sent.
+        high: u64,
+    },
+    /// More arrived than was granted.
+    #[error("{bytes} bytes arrived beyond the credit")]
+    Overrun {
+        /// By how much.
+        bytes: u64,
+    },
+    /// A frame's sum is not that of its bytes: something between the two processes changed them.
+    #[error("the checksum of a {what} is not that of its bytes (port.checksum)")]
+    Checksum {
+        /// `frame` or `bulk`.
+        what: &'static str,
+    },
+    /// A frame is not the next one: a completion was told twice, or a chain was lost.
+    #[error("frame number {number} arrived where {next} was next (of 128)")]
+    OutOfSequence {
+        /// Its number.
+        number: u32,
+        /// The one that was awaited.
+        next: u32,
+    },
+    /// A grant, segment or bulk offer that cannot be true.
+    #[error("a {what} that cannot be true")]
+    Malformed {
+        /// Which.
+        what: &'static str,
+    },
+}
+
+impl Violation {
+    /// Of a peer that gives up what nobody shares.
+    pub(crate) const NOT_SHARED: Self = Self::Malformed { what: "unused receives where none are shared" };
+}
+
+/// Why a connection ended; the first cause that was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// We closed it.
+    #[error("closed by this side")]
+    Local,
+    /// The peer closed it in an orderly way.
+    #[error("closed by the peer")]
+    Peer,
+    /// The peer's process or host is gone.
+    #[error("the peer is gone ({how})")]
+    PeerGone {
+        /// How it was noticed.
+        how: &'static str,
+    },
+    /// Nothing was heard from the peer for the heartbeat's bound: its host lost power, the way to it is cut, or it
+    /// was stopped. What reached it is not known.
+    #[error("the peer was silent for {bound_ms} ms (heartbeat_ms)")]
+    PeerSilent {
+        /// The bound that was configured, ms.
+        bound_ms: u32,
+    },
+    /// The peer was silent for too long during the handshake.
+    #[error("the peer did not finish the handshake in time")]
+    Handshake,
+    /// The peer did not prove that it has the shared key; it was told no address.
+    #[error("the peer did not prove that it has the shared key")]
+    Authentication,
+    /// The peer broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Violation(#[from] Violation),
+    /// Work failed on the device.
+    #[error("{operation} failed with work completion status {status} (vendor {vendor})")]
+    Work {
+        /// Which operation.
+        operation: &'static str,
+        /// `ibv_wc_status`.
+        status: u32,
+        /// `vendor_err`.
+        vendor: u32,
+    },
+    /// The device went away.
+    #[error("the device was removed")]
+    DeviceGone,
+    /// A CM event that ends a connection.
+    #[error("CM event {event} with status {status}")]
+    Event {
+        /// Its name.
+        event: &'static str,
+        /// Its status.
+        status: i32,
+    },
+    /// A step of the operating system failed.
+    #[error("{step} failed: {}", errno_text(*.errno))]
+    System {
+        /// The call that failed.
+        step: &'static str,
+        /// Its errno.
+        errno: i32,
+    },
+}
+
+/// A loan could not be had.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LoanError {
+    /// The connection is closed, or was never open.
+    #[error("the connection is closed")]
+    Closed,
+    /// Above the configured limit.
+    #[error("a loan of {bytes} bytes is above bulk_bytes_max, which is {limit}")]
+    TooLarge {
+        /// What was asked.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Everything the port side can say.
+    #[error(transparent)]
+    Port(#[from] PortError),
+}
+
+/// A pull did not bring its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BulkError {
+    /// The connection ended first.
+    #[error("the connection closed before the bulk was complete")]
+    Closed,
+    /// There is no memory for it.
+    #[error("no memory to receive it: {0}")]
+    Memory(#[from] LoanError),
+    /// The offer was not what it said.
+    #[error("the offer cannot be true: {0}")]
+    Offer(Violation),
+}
+
+/// A one-sided operation was not made, or did not end well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// A queue, or registered memory, is full; come back after a poll. It was not made.
+    #[error("a queue is full")]
+    Full,
+    /// The connection is closed. Of one that was under way nobody knows whether it was made.
+    #[error("the connection is closed")]
+    Closed,
+    /// Reads, which all of them need, were negotiated away.
+    #[error("one-sided operations need an initiator_depth of at least 1 and it was negotiated to 0")]
+    Off,
+    /// It was not made.
+    #[error("the device has no atomic operations")]
+    NoAtomics,
+    /// It was not made.
+    #[error("{bytes} bytes at {at} are outside the {len} that are exposed")]
+    Outside {
+        /// Offset, bytes.
+        at: u64,
+        /// How many.
+        bytes: u64,
+        /// How many there are.
+        len: u64,
+    },
+    /// It was not made.
+    #[error("{at} is no multiple of 8, and atomic operations take whole words")]
+    Misaligned {
+        /// Offset, bytes.
+        at: u64,
+    },
+    /// It was not made.
+    #[error("a loan of user memory is read only, and a read would write it")]
+    ReadOnly,
+    /// It was not made.
+    #[error("no such memory is exposed, or it was withdrawn")]
+    NotExposed,
+}

@@ -1,0 +1,345 @@
+//! What goes wrong before there is a connection: addresses, ports, listening, connecting, accepting.
+
+use std::{path::PathBuf, time::Duration};
+
+use thiserror::Error;
+
+use super::errno_text;
+
+/// A URL that is no address.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// It has no known scheme.
+    #[error("'{url}' is not an address: use rdma://host:port, shm://name or mem://name")]
+    Scheme {
+        /// What was given.
+        url: String,
+    },
+    /// The rest of it is wrong.
+    #[error("'{url}' is not an address: {why}")]
+    Malformed {
+        /// What was given.
+        url: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// It chooses something that cannot be chosen.
+    #[error("'{url}' is not an address: '{key}' is none of device and source")]
+    Key {
+        /// What was given.
+        url: String,
+        /// What it chooses.
+        key: String,
+    },
+    /// A choice of a device that cannot be one.
+    #[error("'{text}' is no device: {why}; use a name like rxe0, or a name and a port like mlx5_0:2")]
+    Device {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// A port could not be opened, or could not take a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PortError {
+    /// The provider is not compiled in.
+    #[error("{provider} is not compiled in: build with the cargo feature `{feature}`")]
+    NotBuilt {
+        /// Which provider.
+        provider: &'static str,
+        /// The cargo feature that has it.
+        feature: &'static str,
+    },
+    /// The provider is compiled in, and this process chose not to open it.
+    #[error("the provider {provider} was not opened: name it in the configuration of `Any`")]
+    NotOpened {
+        /// Which provider.
+        provider: &'static str,
+    },
+    /// There is no device.
+    #[error(
+        "no RDMA device: {detail}; `rdma link` lists devices, `rdma link add rxe0 type rxe netdev eth0` makes one"
+    )]
+    NoDevice {
+        /// What was looked for.
+        detail: String,
+    },
+    /// Another device was asked for than there are.
+    #[error("there is no RDMA device {wanted}; there are: {present}")]
+    NoSuchDevice {
+        /// What was asked for.
+        wanted: String,
+        /// Devices and their ports, as they are chosen.
+        present: String,
+    },
+    /// The provider is compiled in, and what it needs is not installed.
+    #[error("{provider} is not available: {why}")]
+    Unavailable {
+        /// Which provider.
+        provider: &'static str,
+        /// What is missing, and the command that brings it.
+        why: String,
+    },
+    /// The configuration cannot be had.
+    #[error("{field} is {value}, the limit is {limit}")]
+    Limit {
+        /// Which field of the configuration.
+        field: &'static str,
+        /// What was asked.
+        value: u64,
+        /// What can be had.
+        limit: u64,
+    },
+    /// Memory could not be locked for the device.
+    #[error(
+        "cannot register {bytes} bytes: the limit of locked memory is {limit_bytes} bytes; raise it with `ulimit -l unlimited` or LimitMEMLOCK=infinity"
+    )]
+    Memlock {
+        /// What was asked.
+        bytes: u64,
+        /// RLIMIT_MEMLOCK, soft.
+        limit_bytes: u64,
+    },
+    /// The operating system or the device refused a step.
+    #[error("{step} failed: {}", errno_text(*.errno))]
+    System {
+        /// The call that failed.
+        step: &'static str,
+        /// Its errno.
+        errno: i32,
+    },
+}
+
+/// Listening failed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// The address is for another provider, or cannot be listened on.
+    #[error("cannot listen on {address}: {why}")]
+    Address {
+        /// What was given.
+        address: String,
+        /// Why not.
+        why: String,
+    },
+    /// A live process listens there.
+    #[error("{address} is in use by a live process; stop it or choose another address")]
+    InUse {
+        /// What was given.
+        address: String,
+    },
+    /// The folder of the socket can be entered by others, or is not ours.
+    #[error("{} must be a folder of this user with mode 0700: {why}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// Everything the port side can say.
+    #[error(transparent)]
+    Port(#[from] PortError),
+}
+
+/// Why a connect request was refused; travels in the reject's private data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RejectReason {
+    /// The versions share nothing.
+    #[error("it speaks protocol version {theirs}, this side {ours}; upgrade the older one")]
+    Version {
+        /// The reader's version.
+        ours: u8,
+        /// The other side's version.
+        theirs: u8,
+    },
+    /// The hello was not ours: a foreign client.
+    #[error("the hello was not gimmal's: a foreign client on this port")]
+    NotOurs,
+    /// A field of the hello is outside its limits.
+    #[error("the hello's {} is out of range", hello_field(*.field))]
+    BadHello {
+        /// Which field, see [`Hello`](crate::Hello).
+        field: u8,
+    },
+    /// No room for another connection.
+    #[error("it is overloaded; try again later")]
+    Overloaded,
+    /// The server is going away.
+    #[error("it is shutting down")]
+    ShuttingDown,
+    /// Too few receives were offered to guarantee any credit.
+    #[error("{offered} receives leave no credit, at least {least} are needed; raise `arrivals`")]
+    Credits {
+        /// What the hello offered.
+        offered: u16,
+        /// What is needed.
+        least: u16,
+    },
+    /// It does not know who asks, or does not believe it.
+    #[error("authentication failed; check that both sides have the same key")]
+    Authentication,
+    /// It asks for a shared key, and this side has none.
+    #[error("it asks for a shared key and this side gave none; set `connect.key`")]
+    KeyNeeded,
+    /// This side wants a shared key proved, and the other has none.
+    #[error("it has no shared key and this side wants one proved; set `listen.keys` there")]
+    KeyUnknown,
+    /// This user is not one that it shares memory with.
+    #[error("uid {uid} is not on its allow-list (`listen.allow`)")]
+    NotAllowed {
+        /// Who asked.
+        uid: u32,
+    },
+    /// The application said no.
+    #[error("the application refused with code {code}")]
+    Application {
+        /// Its code.
+        code: u32,
+    },
+    /// A reason newer than this side.
+    #[error("it gave reason {code}, which this version does not know")]
+    Other {
+        /// The number.
+        code: u8,
+    },
+}
+
+/// Names of the hello's fields, by the number a reject carries.
+const HELLO_FIELDS: [&str; 8] = [
+    "length",
+    "ring_bytes",
+    "slot_bytes",
+    "arrivals",
+    "responder_resources",
+    "initiator_depth",
+    "lane",
+    "features",
+];
+
+fn hello_field(field: u8) -> &'static str {
+    HELLO_FIELDS.get(usize::from(field)).copied().unwrap_or("a later field")
+}
+
+/// Connecting failed. Nothing of the attempt is left.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The address is for another provider.
+    #[error("cannot connect to {address}: {why}")]
+    Address {
+        /// What was given.
+        address: String,
+        /// Why not.
+        why: String,
+    },
+    /// The name or the address leads nowhere.
+    #[error("cannot resolve {address} ({step}): {}; is the host right, and does an RDMA device have a route to it?", errno_text(*.errno))]
+    Resolve {
+        /// What was given.
+        address: String,
+        /// `rdma_getaddrinfo`, `ADDR_ERROR`, `ROUTE_ERROR`.
+        step: &'static str,
+        /// errno, 0 when there was none.
+        errno: i32,
+    },
+    /// Nobody listens there.
+    #[error("nobody listens on {address}; start the server first")]
+    NobodyListens {
+        /// What was given.
+        address: String,
+    },
+    /// The peer refused, and said why.
+    #[error("{address} refused: {reason}")]
+    Rejected {
+        /// What was given.
+        address: String,
+        /// Its reason.
+        reason: RejectReason,
+        /// What its application sent beside the reason, at most 132 bytes; mostly empty.
+        data: Vec<u8>,
+    },
+    /// The fabric or a peer that is not ours refused.
+    #[error("{address} refused with CM status {status} ({meaning})")]
+    Refused {
+        /// What was given.
+        address: String,
+        /// The event's status: an IB reject code, or a negative errno.
+        status: i32,
+        /// In words.
+        meaning: &'static str,
+    },
+    /// An event that has no place in this step.
+    #[error("{address}: event {event} (status {status}) while {step}")]
+    Event {
+        /// What was given.
+        address: String,
+        /// Its name.
+        event: &'static str,
+        /// Its status.
+        status: i32,
+        /// Where we were.
+        step: &'static str,
+    },
+    /// Our own deadline.
+    #[error("{address} did not answer within {timeout:?} (while {step})")]
+    Timeout {
+        /// What was given.
+        address: String,
+        /// Where we were.
+        step: &'static str,
+        /// The limit that was set.
+        timeout: Duration,
+    },
+    /// The peer speaks something else.
+    #[error("{address} is no gimmal peer of this version: {reason}")]
+    Foreign {
+        /// What was given.
+        address: String,
+        /// What was wrong with its answer.
+        reason: RejectReason,
+    },
+    /// It answered without proving that it has the shared key. It was told nothing.
+    #[error(
+        "{address} did not prove that it has the shared key: another server has that address, or another key"
+    )]
+    Unproven {
+        /// What was given.
+        address: String,
+    },
+    /// The process at the other end is of a user that this side does not share memory with.
+    #[error(
+        "the server at {address} is of uid {uid}, which is not on this side's allow-list (`connect.allow`)"
+    )]
+    NotAllowed {
+        /// What was given.
+        address: String,
+        /// Whose process it is.
+        uid: u32,
+    },
+    /// Everything the port side can say.
+    #[error(transparent)]
+    Port(#[from] PortError),
+}
+
+/// Accepting failed: the request is gone, the listener lives.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AcceptError {
+    /// The client went away first.
+    #[error("the client gave up before it was accepted: {}", errno_text(*.errno))]
+    Gone {
+        /// errno, 0 when there was none.
+        errno: i32,
+    },
+    /// The request was answered with a reject instead.
+    #[error("rejected: {0}")]
+    Rejected(RejectReason),
+    /// Everything the port side can say.
+    #[error(transparent)]
+    Port(#[from] PortError),
+}
