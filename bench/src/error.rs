@@ -95,7 +95,7 @@ pub enum BenchError {
     #[error("{name} {why}")]
     Program {
         /// Its name.
-        name: &'static str,
+        name: String,
         /// What happened, with its last words.
         why: String,
     },

@@ -11,6 +11,7 @@ use super::{
     program::is_installed,
     sockets::{Meeting, Sockets},
     ucx::{self, Transport, Ucx},
+    ucx_echo::{self, UcxEcho},
 };
 use crate::{
     clock::Relax,
@@ -118,6 +119,12 @@ impl Choice<'_> {
             },
             (ProviderName::Verbs, None) => return chosen.absent(ucx::PROGRAM, "the server has no address"),
         };
+        if self.goal == Goal::Rate && transport == Transport::Posix {
+            match UcxEcho::build(self.setting()) {
+                Ok(echo) => chosen.contenders.push(Box::new(echo)),
+                Err(why) => chosen.absent(ucx_echo::NAME, &why),
+            }
+        }
         chosen.contenders.push(Box::new(Ucx { setting: self.setting(), transport }));
     }
 

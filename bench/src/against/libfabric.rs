@@ -49,7 +49,7 @@ impl PingPong {
         let server = ["-B", &number].into_iter();
         let client = ["-P", &number, host].into_iter();
         let spec = |args: Vec<&str>, core| Spec {
-            program: PROGRAM,
+            program: PROGRAM.into(),
             args: args.into_iter().map(str::to_owned).collect(),
             env: vec![("FI_LOG_LEVEL", "warn".to_owned())],
             core,

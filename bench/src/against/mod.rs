@@ -3,6 +3,7 @@
 //! ```text
 //!  own code in both processes     bare ring, inline, thread exchange, TCP, unix socket, 64 B echo, block
 //!  programs of others             ucx_perftest, fi_pingpong, perftest; started, parsed, ended for every slice
+//!  UCX by a program of ours       built when it is asked for: echoes with a window, which ucx_perftest has none of
 //! ```
 //! Whatever a program prints, a `Contender` gives round trips in nanoseconds, or a rate whose unit is in its label.
 
@@ -14,6 +15,7 @@ pub(crate) mod perftest;
 pub(crate) mod program;
 pub(crate) mod sockets;
 pub(crate) mod ucx;
+pub(crate) mod ucx_echo;
 
 use clap::ValueEnum;
 
@@ -22,7 +24,7 @@ use crate::{error::BenchError, floors::Floors};
 /// Whom to compare with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Against {
-    /// `ucx_perftest`.
+    /// `ucx_perftest`; and for rates over shared memory echoes by UCX's active messages.
     Ucx,
     /// `fi_pingpong`.
     Libfabric,

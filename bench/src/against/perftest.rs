@@ -78,7 +78,7 @@ impl Perftest {
         }
         let mut client = common.clone();
         client.extend(host.clone());
-        let spec = |args, core| Spec { program: self.operation.program(), args, env: vec![], core };
+        let spec = |args, core| Spec { program: self.operation.program().into(), args, env: vec![], core };
         PairSpec {
             server: spec(common, *server_core),
             client: spec(client, *client_core),

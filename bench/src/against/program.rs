@@ -1,6 +1,7 @@
 //! Starts a pair of programs, client and server, and waits for the number that one of them prints.
 
 use std::{
+    borrow::Cow,
     io::{BufRead as _, BufReader, Read},
     net::TcpListener,
     process::{Child, Command, Stdio},
@@ -25,7 +26,7 @@ const ORPHAN_S: &str = "120";
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Spec {
     /// The program.
-    pub(crate) program: &'static str,
+    pub(crate) program: Cow<'static, str>,
     /// Its arguments.
     pub(crate) args: Vec<String>,
     /// Beside ours.
@@ -131,7 +132,7 @@ impl Running {
                 &spec.core.to_string(),
                 "stdbuf",
                 "-oL",
-                spec.program,
+                &spec.program,
             ])
             .args(&spec.args)
             .envs(spec.env.iter().map(|(name, value)| (name, value)))
@@ -230,8 +231,7 @@ impl PairSpec {
     }
 
     fn run_once(&self, find: impl Fn(&str) -> Option<f64>) -> Result<f64, BenchError> {
-        let name = self.client.program;
-        let failed = |why: String| BenchError::Program { name, why };
+        let failed = |why: String| BenchError::Program { name: self.client.program.to_string(), why };
         let deadline = Instant::now() + self.limit;
         let mut server = Running::start(&self.server)?;
         match self.ready {
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     fn shell(script: &str) -> Spec {
-        Spec { program: "sh", args: vec!["-c".to_owned(), script.to_owned()], env: vec![], core: 0 }
+        Spec { program: "sh".into(), args: vec!["-c".to_owned(), script.to_owned()], env: vec![], core: 0 }
     }
 
     fn pair(server: &str, client: &str, ready: &'static str) -> PairSpec {

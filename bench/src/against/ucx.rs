@@ -82,12 +82,12 @@ impl Ucx {
         }
         PairSpec {
             server: Spec {
-                program: PROGRAM,
+                program: PROGRAM.into(),
                 args: vec!["-p".to_owned(), port],
                 env: env.clone(),
                 core: *server_core,
             },
-            client: Spec { program: PROGRAM, args, env, core: *client_core },
+            client: Spec { program: PROGRAM.into(), args, env, core: *client_core },
             ready: Ready::Says("Waiting for connection"),
             limit: Duration::from_secs(60),
         }
