@@ -107,9 +107,9 @@ impl ShmPort {
 
     /// After the first commit since a flush: the next one sees to it, and its answer is looked for.
     #[inline]
-    fn began(&mut self, conn: ConnId) {
+    fn began(&mut self, conn: ConnId, parked: bool) {
         self.unflushed.push(conn.index());
-        if self.parked.count > 0 {
+        if parked {
             self.unpark(conn.index() as usize);
         }
     }
@@ -297,7 +297,8 @@ impl Port for ShmPort {
             counters.frames_sent += 1;
             let (end, begins) = live.commit(payload_bytes, tag);
             if begins {
-                self.began(conn);
+                let parked = live.parked;
+                self.began(conn, parked);
             }
             return end;
         }
@@ -323,7 +324,8 @@ impl Port for ShmPort {
         counters.frames_sent += 1;
         let (end, begins) = live.commit(staged.payload_bytes, staged.tag);
         if begins {
-            self.began(conn);
+            let parked = live.parked;
+            self.began(conn, parked);
         }
         Ok(Some(end))
     }
