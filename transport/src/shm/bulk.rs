@@ -13,8 +13,7 @@ use super::{
     pool::{Pool, PoolSegment},
     port::ShmPort,
     segment::{AttachError, SEALS, check_file, system_io},
-    slot::Stage,
-    socket,
+    slot, socket,
 };
 use crate::{
     BulkError, ConnId, Loan, LoanError, Offer, PortError, Refused, Violation, Waker,
@@ -103,20 +102,19 @@ impl ShmPort {
             // It was sent before the offer, so it is there.
             self.read_socket(conn);
         }
-        let slot = self.slots.get_mut(conn.index() as usize).ok_or(Refused::Closed)?;
-        let Stage::Live(live) = &mut slot.stage else { return Err(Refused::Closed) };
+        let (live, counters) = slot::live(&mut self.slots, conn).ok_or(Refused::Closed)?;
         if live.is_mirrored() {
             let found = live.bulk_bytes(offer);
             let bulk = found.and_then(|(region, offset, len)| copied(&region, offset, len));
             if bulk.is_ok() {
-                slot.counters.reads += offer.len.div_ceil(piece_bytes);
-                slot.counters.read_bytes += offer.len;
+                counters.reads += offer.len.div_ceil(piece_bytes);
+                counters.read_bytes += offer.len;
             }
             return Ok(bulk);
         }
         let result = live.bulk(offer, self.gate.waker());
         if result.is_ok() {
-            slot.counters.in_place_bytes += offer.len;
+            counters.in_place_bytes += offer.len;
         }
         Ok(result)
     }

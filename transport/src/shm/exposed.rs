@@ -13,8 +13,7 @@ use super::{
     live::Live,
     port::ShmPort,
     segment::{AttachError, check_file, create_file, system_io},
-    slot::Stage,
-    socket, system,
+    slot, socket, system,
 };
 use crate::{
     AccessError, ConnId, Event, Offer, PortError, Remote, Violation,
@@ -146,8 +145,7 @@ impl ShmPort {
             // It was sent before the peer could tell of it, so it is there.
             self.read_socket(conn);
         }
-        let slot = self.slots.get_mut(conn.index() as usize);
-        let Some((Stage::Live(live), counters)) = slot.map(|slot| (&slot.stage, &mut slot.counters)) else {
+        let Some((live, counters)) = slot::live(&mut self.slots, conn) else {
             return Err((AccessError::Closed, op));
         };
         let result = match live.shown.find(key) {

@@ -16,7 +16,7 @@ use super::{
     look::{DOORBELL, Pace},
     park::Parked,
     segment::system_io,
-    slot::{Slot, Stage},
+    slot::{self, Slot, Stage},
     system,
 };
 use crate::{
@@ -102,7 +102,7 @@ impl ShmPort {
 
     #[inline]
     pub(super) fn live(&mut self, conn: ConnId) -> Option<&mut Live> {
-        self.slots.get_mut(conn.index() as usize)?.live(conn).map(|(live, _)| live)
+        slot::live(&mut self.slots, conn).map(|(live, _)| live)
     }
 
     /// After the first commit since a flush: the next one sees to it, and its answer is looked for.
@@ -279,8 +279,7 @@ impl Port for ShmPort {
     #[inline]
     fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused> {
         self.reserved = None;
-        let slot = self.slots.get_mut(conn.index() as usize).ok_or(Refused::Closed)?;
-        let (live, _) = slot.live(conn).ok_or(Refused::Closed)?;
+        let (live, _) = slot::live(&mut self.slots, conn).ok_or(Refused::Closed)?;
         let payload = live.reserve(payload_bytes)?;
         self.reserved = Some((conn, payload_bytes));
         Ok(payload)
@@ -289,8 +288,7 @@ impl Port for ShmPort {
     #[inline]
     fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, _chain: Chain) -> Position {
         let reserved = self.reserved.take();
-        let slot = self.slots.get_mut(conn.index() as usize);
-        let Some((live, counters)) = slot.and_then(|slot| slot.live(conn)) else {
+        let Some((live, counters)) = slot::live(&mut self.slots, conn) else {
             return Position::default();
         };
         if reserved.is_some_and(|(whose, room)| whose == conn && payload_bytes <= room) {
@@ -315,8 +313,7 @@ impl Port for ShmPort {
         if self.reserved.is_some() {
             self.reserved = None;
         }
-        let slot = self.slots.get_mut(conn.index() as usize).ok_or(Refused::Closed)?;
-        let (live, counters) = slot.live(conn).ok_or(Refused::Closed)?;
+        let (live, counters) = slot::live(&mut self.slots, conn).ok_or(Refused::Closed)?;
         let Some(staged) = fill(live.place(payload_bytes)?) else { return Ok(None) };
         if staged.payload_bytes > payload_bytes {
             return Ok(Some(live.committed()));
@@ -373,8 +370,7 @@ impl Port for ShmPort {
     }
 
     fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
-        let slot = self.slots.get_mut(conn.index() as usize).ok_or(Refused::Closed)?;
-        let (live, _) = slot.live(conn).ok_or(Refused::Closed)?;
+        let (live, _) = slot::live(&mut self.slots, conn).ok_or(Refused::Closed)?;
         live.offer(&mut self.known, self.gate.pool(), loan)
     }
 
@@ -450,8 +446,7 @@ impl Port for ShmPort {
         (self.ran, self.keeps) = (true, false);
         let conn = run.conn();
         // It may have been closed since.
-        let slot = self.slots.get_mut(conn.index() as usize);
-        let Some((live, counters)) = slot.and_then(|slot| slot.live(conn)) else { return };
+        let Some((live, counters)) = slot::live(&mut self.slots, conn) else { return };
         let broken = live.end_run(run);
         counters.frames_received += u64::from(run.taken());
         if let Some(violation) = broken {

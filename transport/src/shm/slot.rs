@@ -39,13 +39,14 @@ impl Slot {
     pub(super) const fn is_of(&self, conn: ConnId) -> bool {
         self.generation == conn.generation()
     }
+}
 
-    /// The connection that `conn` names, if it lives, and what is counted of it.
-    #[inline]
-    pub(super) fn live(&mut self, conn: ConnId) -> Option<(&mut Live, &mut PortCounters)> {
-        match &mut self.stage {
-            Stage::Live(live) if self.generation == conn.generation() => Some((live, &mut self.counters)),
-            _ => None,
-        }
+/// The connection that `conn` names, if it lives, and what is counted of it.
+#[inline]
+pub(super) fn live(slots: &mut [Slot], conn: ConnId) -> Option<(&mut Live, &mut PortCounters)> {
+    let slot = slots.get_mut(conn.index() as usize)?;
+    match &mut slot.stage {
+        Stage::Live(live) if slot.generation == conn.generation() => Some((live, &mut slot.counters)),
+        _ => None,
     }
 }
