@@ -104,6 +104,16 @@ locks_in_hot_files() {
     done
 }
 
+# Threads that std starts take signals from the application; ours are started with a name. Tests may start any.
+threads_with_signals() {
+    local file
+    for file in $(sources {transport,engine,rpc,gimmal,cli}/'src/*.rs' |
+        grep -vE '/tests(/|\.rs)|/conformance/|_tests\.rs$|sync/loom_|^transport/src/sync/thread\.rs$'); do
+        sed '/^#\[cfg(.*test.*)\]/,$d' "$file" | grep -nE 'thread::(Builder|scope)\b|thread::spawn\([^"f]' |
+            sed "s|^|$file:|"
+    done
+}
+
 long_files() { wc -l $(sources '*.rs') | awk '$2 != "total" && $1 > 600 { print $2 ": " $1 " lines" }'; }
 
 rule 'unsafe only in transport/src/{mem,sync,shm,verbs,floor}' < <(unsafe_outside)
@@ -112,6 +122,7 @@ rule 'rdma_sys is named in verbs/sys/rdma.rs only' < <(grep -ln 'rdma_sys' $(sou
 rule 'engine and rpc name no provider' < <(grep -nE 'transport::(verbs|shm|sim)\b' $(sources 'engine/src/*.rs' 'rpc/src/*.rs'))
 rule 'providers do not import each other' < <(provider_imports)
 rule 'no locks and no unbounded queues in the files every message passes' < <(locks_in_hot_files)
+rule 'threads are started by transport::thread::spawn' < <(threads_with_signals)
 rule 'no file over 600 lines' < <(long_files)
 rule 'copies of requests and answers are counted' < <(uncounted_copies)
 rule 'nothing left to do in the code' < <(grep -nE '(^|[^a-z_])(todo!|unimplemented!|dbg!)\(' $(sources '*.rs'))

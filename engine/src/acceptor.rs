@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_transport::{Address, Hello, Incoming, Listener, Provider, Refusal, RejectReason};
+use gimmal_transport::{Address, Hello, Incoming, Listener, Provider, Refusal, RejectReason, thread};
 
 use crate::{
     app::App,
@@ -69,9 +69,7 @@ impl Acceptor {
         let address = listener.address();
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("gimmal-accept".to_owned())
-            .spawn(move || accept(listener, &workers, admit, &theirs))
+        let thread = thread::spawn("gimmal-accept", move || accept(listener, &workers, admit, &theirs))
             .map_err(|_| OpenError::Worker("no thread to accept on"))?;
         Ok(Self { address, shared, thread: Some(thread) })
     }

@@ -383,6 +383,12 @@
 //!
 //! Tokens travel as metadata and are not hidden; use them over a key, or on a host's own memory.
 //!
+//! # Signals
+//!
+//! gimmal installs no signal handler, and its threads block every signal that is sent to the process. Signals stay with your
+//! threads: handlers, `sigwait` and signalfd work as without gimmal. A thread that a handler of a service starts inherits its
+//! worker's signal mask; processes started by [`std::process::Command`] do not.
+//!
 //! # Tests of your own
 //!
 //! `#[gimmal::service(mock)]` also makes a mock, whose methods do what the test sets: an async function of the arguments, or a

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_engine::transport::{Loan, LoanError, PortError, UserBytes};
+use gimmal_engine::transport::{Loan, LoanError, PortError, UserBytes, thread};
 
 use crate::{
     cell::Outcome,
@@ -158,8 +158,7 @@ impl BalancedBuilder {
         shared.update()?;
         let shared = Arc::new(shared);
         let theirs = Arc::downgrade(&shared);
-        let thread = std::thread::Builder::new().name("gimmal-resolve".to_owned());
-        if let Err(error) = thread.spawn(move || keep(&theirs)) {
+        if let Err(error) = thread::spawn("gimmal-resolve", move || keep(&theirs)) {
             tracing::error!(%error, "no thread to ask the resolver with: the servers stay as they are");
         }
         Ok(Balanced { shared })

@@ -21,7 +21,7 @@ use std::{
 use gimmal_engine::{
     OpenError,
     proto::wire::HEAD_BYTES,
-    transport::{Address, CloseReason, ConnId, ConnectOptions, Negotiated, frame::FRAME_WORD_BYTES},
+    transport::{Address, CloseReason, ConnId, ConnectOptions, Negotiated, frame::FRAME_WORD_BYTES, thread},
 };
 
 use crate::{
@@ -294,9 +294,7 @@ impl<T: Lined> Redial<T> {
         }
         self.standing.is_up.store(false, Ordering::Relaxed);
         let (owner, reconnect) = (Weak::clone(&self.owner), self.reconnect);
-        let thread = std::thread::Builder::new()
-            .name("gimmal-redial".to_owned())
-            .spawn(move || redial(&owner, &reconnect));
+        let thread = thread::spawn("gimmal-redial", move || redial(&owner, &reconnect));
         if let Err(error) = thread {
             tracing::error!(%error, "no thread to reconnect with: the client stays without a connection");
         }

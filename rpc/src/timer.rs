@@ -8,6 +8,8 @@ use std::{
     time::Instant,
 };
 
+use gimmal_engine::transport::thread;
+
 #[derive(Default)]
 struct Timer {
     alarms: Mutex<Alarms>,
@@ -69,8 +71,8 @@ impl Alarm {
         let timer = TIMER.get_or_init(Timer::default);
         let mut alarms = timer.alarms();
         if !alarms.is_running {
-            let thread = std::thread::Builder::new().name("gimmal-timer".to_owned());
-            alarms.is_running = thread.spawn(|| TIMER.get_or_init(Timer::default).run()).is_ok();
+            let timer = thread::spawn("gimmal-timer", || TIMER.get_or_init(Timer::default).run());
+            alarms.is_running = timer.is_ok();
         }
         alarms.next += 1;
         let key = (at, alarms.next);

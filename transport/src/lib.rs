@@ -89,6 +89,7 @@ pub use mem::{
 pub use negotiated::{Capabilities, Clamp, Credentials, DataPath, Negotiated, Term};
 pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};
 pub use refusal::Refusal;
+pub use sync::thread;
 pub use time::Time;
 pub use trust::Trust;
 #[cfg(feature = "verbs")]

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_transport::{Port, Provider};
+use gimmal_transport::{Port, Provider, thread};
 
 use super::{
     Duty, Worker, WorkerHandle,
@@ -44,9 +44,8 @@ impl<P: Provider, A: App> Workers<P, A> {
         for index in 0..plan.config().workers {
             let (sender, receiver) = mpsc::sync_channel(1);
             let (provider, plan, make) = (provider.clone(), plan.clone(), Arc::clone(&make));
-            let thread = std::thread::Builder::new()
-                .name(format!("gimmal-{index}"))
-                .spawn(move || run(&provider, &plan, index, &*make, &sender))
+            let run = move || run(&provider, &plan, index, &*make, &sender);
+            let thread = thread::spawn(format!("gimmal-{index}"), run)
                 .map_err(|error| StartError::Thread(error.to_string()))?;
             workers.threads.push(thread);
             let started =

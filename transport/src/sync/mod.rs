@@ -13,6 +13,7 @@ pub mod once;
 pub(crate) mod prefetch;
 pub(crate) mod publish;
 pub(crate) mod release;
+pub mod thread;
 pub(crate) mod wake;
 pub(crate) mod word;
 

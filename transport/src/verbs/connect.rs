@@ -20,6 +20,7 @@ use crate::{
     ConnectError, ConnectOptions, Hello, PortError,
     hello::HELLO_BYTES,
     proof::{REQUEST_BYTES, Session, request},
+    thread,
     verbs::{
         cm::{
             CmEvent, CmId, ConnectCall, EventChannel, EventKind, IdKey, reject, table::Action, table::State,
@@ -331,7 +332,7 @@ impl Control {
         }
         let (ticket, host, port, mailbox) =
             (attempt.ticket, attempt.host.clone(), attempt.port, self.mailbox.clone());
-        let helper = std::thread::Builder::new().name("gimmal-resolve".to_owned()).spawn(move || {
+        let helper = thread::spawn("gimmal-resolve", move || {
             mailbox.send(Command::Named { ticket, result: naming::targets(&host, port) });
         });
         match helper {
@@ -428,7 +429,7 @@ impl Control {
         }
         let handle = Handle { key: entry.id.key(), serial: entry.serial };
         let mailbox = self.mailbox.clone();
-        let helper = std::thread::Builder::new().name("gimmal-connect".to_owned()).spawn(move || {
+        let helper = thread::spawn("gimmal-connect", move || {
             let result = call.run();
             mailbox.send(Command::Called { handle, result });
         });

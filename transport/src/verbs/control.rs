@@ -20,7 +20,7 @@ use std::{
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::{
-    CloseReason, PortError, Refusal, RejectReason,
+    CloseReason, PortError, Refusal, RejectReason, thread,
     verbs::{
         asynchronous::{DeviceEvent, Watches},
         cm::{
@@ -95,17 +95,15 @@ impl Control {
             stopping: false,
             next_look: None,
         };
-        std::thread::Builder::new()
-            .name("gimmal-control".to_owned())
-            .spawn(move || {
-                control.run();
-                // Nobody may be waiting any more.
-                let _ = end.send(());
-            })
-            .map_err(|error| PortError::System {
-                step: "starting the control thread",
-                errno: error.raw_os_error().unwrap_or(0),
-            })?;
+        let run = move || {
+            control.run();
+            // Nobody may be waiting any more.
+            let _ = end.send(());
+        };
+        thread::spawn("gimmal-control", run).map_err(|error| PortError::System {
+            step: "starting the control thread",
+            errno: error.raw_os_error().unwrap_or(0),
+        })?;
         Ok(Arc::new(ControlHandle::new(mailbox, ended)))
     }
 

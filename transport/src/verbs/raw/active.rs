@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use crate::thread;
 use crate::verbs::{
     cm::{CmId, ConnectParams, EventChannel, EventKind},
     raw::{
@@ -363,7 +364,7 @@ pub(crate) fn granted_by(event: &crate::verbs::cm::CmEvent, endpoint: &Endpoint)
 
 fn call_connect(endpoint: Endpoint, param: ConnectParams, limit: &Limit) -> Result<Endpoint, CmError> {
     let (done, returned) = sync_channel(0);
-    let helper = std::thread::Builder::new().name("gimmal-connect".to_owned()).spawn(move || {
+    let helper = thread::spawn("gimmal-connect", move || {
         let result = endpoint.id.connect(&param);
         // Nobody waits any more: what is left of the attempt is dropped here, however long that takes.
         let _ = done.send((endpoint, result));
@@ -392,8 +393,7 @@ fn reap(endpoint: Endpoint) {
     if !endpoint.is_iwarp() {
         return;
     }
-    let helper = std::thread::Builder::new().name("gimmal-reap".to_owned());
-    if let Err(error) = helper.spawn(move || drop(endpoint)) {
+    if let Err(error) = thread::spawn("gimmal-reap", move || drop(endpoint)) {
         tracing::warn!(%error, "no thread to destroy an unanswered id");
     }
 }
