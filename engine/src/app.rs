@@ -17,7 +17,7 @@ pub trait App: std::fmt::Debug + 'static {
     /// What other threads may ask of it, through the worker's inbox.
     type Command: std::fmt::Debug + Send + 'static;
 
-    /// Its worker's clock has started: time 0 is `at`. Comes once, before all else.
+    /// Says when time 0 was: at `at`. Comes once, before all else.
     fn began(&mut self, at: Instant) {
         let _ = at;
     }

@@ -5,7 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_transport::{Address, ConnId, ConnectError, ConnectOptions, Negotiated, Port, Provider, Time};
+use gimmal_transport::{
+    Address, ConnId, ConnectError, ConnectOptions, Negotiated, Port, Provider, Time, time,
+};
 
 use crate::{
     again::Again,
@@ -46,7 +48,8 @@ pub(crate) struct Runner<P: Port, A: App> {
 
 impl<P: Port, A: App> Runner<P, A> {
     pub(crate) fn new(mut worker: Worker<P, A>, idle: Idle) -> Self {
-        let started = Instant::now();
+        // Not a moment of its own: a connection's times go along to another worker.
+        let started = time::epoch();
         worker.app.began(started);
         Self { worker, idler: Idler::new(idle), started, now: Time(0), sought: 0 }
     }
@@ -420,7 +423,12 @@ impl<P: Provider, A: App> Inline<P, A> {
 
     /// Takes over a connection that was made elsewhere. Its outcome is told to the application.
     pub fn adopt(&mut self, link: P::Link) {
-        let now = self.runner.now;
+        let now = self.runner.now();
+        self.adopt_at(link, now);
+    }
+
+    /// As [`Inline::adopt`] at a time of the caller's choosing.
+    pub fn adopt_at(&mut self, link: P::Link, now: Time) {
         self.runner.worker.adopt(link, Adopted::nobody(), now);
     }
 

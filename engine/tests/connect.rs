@@ -120,11 +120,11 @@ impl Host {
         {
             self.accepted += 1;
             if let Ok(link) = incoming.accept(self.inline.handle().gate()) {
-                self.inline.adopt(link);
+                self.inline.adopt_at(link, now);
             }
         }
         match self.connecting.as_mut().and_then(|connecting| connecting.poll(Duration::ZERO)) {
-            Some(Ok(link)) => self.inline.adopt(link),
+            Some(Ok(link)) => self.inline.adopt_at(link, now),
             Some(Err(error)) => self.refused = Some(error),
             None => {}
         }
@@ -229,7 +229,7 @@ fn r12_a_grant_before_the_passive_side_is_ready_is_kept() {
         // The client's grant is here long before the server looks.
         run(&sim, &mut [&mut client, &mut server], 5 * MS, |_| false);
         assert_eq!(client.app().opened.len(), 0, "{name}: opened without the server's grant");
-        server.inline.adopt(link.unwrap());
+        server.inline.adopt_at(link.unwrap(), sim.now());
         run(&sim, &mut [&mut client, &mut server], 20 * MS, |_| false);
         assert!(echoed(&client, client.app().opened[0]), "{name}: {:?}", client.app());
     }
@@ -335,7 +335,7 @@ fn r16_a_client_that_goes_before_the_accept_leaves_nothing() {
                 run(&sim, &mut [&mut client, &mut server], MS, |_| false);
             }
             match (way, incoming.unwrap().accept(server.inline.handle().gate())) {
-                ("silent", Ok(link)) => server.inline.adopt(link),
+                ("silent", Ok(link)) => server.inline.adopt_at(link, sim.now()),
                 ("dropped" | "lost", Err(AcceptError::Gone { .. })) => {}
                 (_, other) => panic!("{what}: {other:?}"),
             }
@@ -376,4 +376,16 @@ fn r13_a_stale_connection_is_tried_again_with_another_queue_pair() {
         }
         assert_eq!(acceptor.accepted(), u64::from(connects));
     }
+}
+
+/// Ports of one world, and workers that hand connections to each other, compare times.
+#[test]
+fn workers_of_different_ages_have_one_clock() {
+    let sim = Sim::new(SimConfig { real_time: true, ..SimConfig::default() });
+    let mut old = Host::new(&sim, None);
+    std::thread::sleep(Duration::from_millis(20));
+    let mut young = Host::new(&sim, None);
+    let before = old.inline.now();
+    let during = young.inline.now();
+    assert!(before <= during && during <= old.inline.now(), "{before:?}, {during:?}");
 }

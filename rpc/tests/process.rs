@@ -4,10 +4,16 @@
 
 mod common;
 
-use std::{collections::BTreeSet, fs, time::Duration};
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
 
 use common::{Fixture, ProbeClient, config, until};
-use gimmal_rpc::{Balanced, Client, Hedge, Reconnect};
+use gimmal_rpc::{Balanced, Client, Config, Hedge, Reconnect};
 
 /// What applications wait for: SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGCHLD.
 const AWAITED: [u64; 8] = [1, 2, 3, 10, 12, 14, 15, 17];
@@ -29,7 +35,7 @@ fn threads() -> Vec<(String, u64)> {
 fn no_thread_takes_a_signal_from_the_application() {
     let minute = Duration::from_secs(60);
     let reconnect = Reconnect { first: minute, max: minute, ..Reconnect::default() };
-    let eager = gimmal_rpc::Config { reconnect: Some(reconnect), ..config() };
+    let eager = Config { reconnect: Some(reconnect), ..config() };
     let lost = Fixture::new("shm", "lost");
     let redialled = lost.client_with(eager);
     let fixture = Fixture::new("shm", "signals");
@@ -51,4 +57,41 @@ fn no_thread_takes_a_signal_from_the_application() {
         assert!(taken.is_empty(), "{name} takes the signals {taken:?}");
     }
     drop((redialled, balanced));
+}
+
+/// How long a server here waits for a handshake; its clients' worker is older.
+const HANDSHAKE: Duration = Duration::from_millis(700);
+/// Only the first connection of a process could fail, and not always.
+const PROCESSES: usize = 10;
+const CHILD: &str = "GIMMAL_MEM_BESIDE_SHM";
+
+#[test]
+fn mem_connects_beside_an_older_client_of_shm() {
+    if env::var_os(CHILD).is_some() {
+        return connect_mem_beside_shm();
+    }
+    let own = env::current_exe().unwrap();
+    let mut command = Command::new(own);
+    command.args(["--exact", "mem_connects_beside_an_older_client_of_shm"]).env(CHILD, "1");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let children: Vec<_> = (0..PROCESSES).map(|_| command.spawn().unwrap()).collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+fn connect_mem_beside_shm() {
+    let mut config = config();
+    config.engine.listen.handshake_timeout = HANDSHAKE;
+    let fixture = Fixture::new("shm", "beside");
+    // All clients that are made this way share a worker.
+    let older = ProbeClient::new(Client::connect(&fixture.url).unwrap());
+    thread::sleep(HANDSHAKE * 3 / 2);
+    for round in 0..3 {
+        let fixture = Fixture::with("mem", "beside", config.clone());
+        let client = ProbeClient::new(Client::connect(&fixture.url).unwrap());
+        assert_eq!(client.echo("near".into()).wait().unwrap(), "near", "round {round}");
+    }
+    assert_eq!(older.echo("far".into()).wait().unwrap(), "far");
 }

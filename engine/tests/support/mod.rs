@@ -339,11 +339,11 @@ impl Pair {
             pair.step();
             if let Some(incoming) = listener.accept(Duration::ZERO).unwrap() {
                 let link = incoming.accept(pair.server.handle().gate()).unwrap();
-                pair.server.adopt(link);
+                pair.server.adopt_at(link, pair.now);
             }
             match connecting.poll(Duration::ZERO) {
                 Some(Ok(link)) => {
-                    pair.client.adopt(link);
+                    pair.client.adopt_at(link, pair.now);
                     break;
                 }
                 Some(Err(error)) => panic!("{error}"),

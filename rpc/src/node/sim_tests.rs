@@ -267,10 +267,10 @@ pub(super) fn connect(
         turns(sim, client, server, rng, now);
         if let Some(incoming) = listener.accept(Duration::ZERO).unwrap() {
             let link = incoming.accept(server.handle().gate()).unwrap();
-            server.adopt(link);
+            server.adopt_at(link, *now);
         }
         if let Some(link) = connecting.poll(Duration::ZERO) {
-            client.adopt(link.unwrap());
+            client.adopt_at(link.unwrap(), *now);
             break;
         }
     }

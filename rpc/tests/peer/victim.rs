@@ -199,7 +199,7 @@ impl Victim {
         match incoming.accept(&gate) {
             Ok(link) => {
                 self.accepted += 1;
-                self.inline.adopt(link);
+                self.inline.adopt_at(link, self.now);
             }
             Err(error) => {
                 *self.inline.app_mut().reasons.entry(format!("not accepted: {error}")).or_default() += 1;

@@ -57,7 +57,8 @@ impl Sim {
         Self { shared: Arc::new(Shared::new(config)), device }
     }
 
-    /// The world of this process, without delays or faults: what `mem://name` means.
+    /// The world of this process, without delays or faults: what `mem://name` means. Its ports are polled with
+    /// [`Time::now`].
     #[must_use]
     pub fn global() -> Self {
         static GLOBAL: OnceLock<Sim> = OnceLock::new();

@@ -176,7 +176,7 @@ impl<'a> Storm<'a> {
         if let Some(incoming) = self.listener.accept(Duration::ZERO).unwrap() {
             // A client that is gone already is no concern of the server's.
             if let Ok(link) = incoming.accept(self.run.server.handle().gate()) {
-                self.run.server.adopt(link);
+                self.run.server.adopt_at(link, now);
             }
         }
         self.look_for_the_connection();
@@ -224,7 +224,7 @@ impl<'a> Storm<'a> {
         match dial.connecting.as_mut().and_then(|connecting| connecting.poll(Duration::ZERO)) {
             Some(Ok(link)) => {
                 dial.connecting = None;
-                if who == 0 { run.client.adopt(link) } else { foe.adopt(link) }
+                if who == 0 { run.client.adopt_at(link, run.now) } else { foe.adopt_at(link, run.now) }
             }
             Some(Err(error)) => {
                 let is_locked = matches!(
