@@ -9,8 +9,9 @@
 
 #![forbid(unsafe_code)]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use gimmal::Instant;
 use gimmal_bench::{clock::Stamp, pair::Pair};
 use gimmal_transport::{Address, Provider};
 

@@ -4,10 +4,10 @@ use std::{
     io::{BufRead as _, BufReader},
     os::fd::{AsFd, OwnedFd},
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use gimmal_engine::transport::Address;
+use gimmal_engine::transport::{Address, Instant};
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
     process::{Pid, PidfdFlags},

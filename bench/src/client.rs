@@ -202,13 +202,14 @@ fn amount(run: &Run, start: u32) -> Amount {
     let (start, starts) = (u64::from(start), u64::from(run.starts));
     let share = |of: u64| of * (start + 1) / starts - of * start / starts;
     let count = share(run.count).max(1);
-    let limit = run.limit_s.map(|seconds| Duration::from_secs(seconds.into()));
     Amount {
         count,
         warmup: run.warmup.unwrap_or_else(|| (run.count / 10).clamp(1, 20_000)),
         pairs: share(run.pairs).clamp(1, count),
         slice: Duration::from_millis(run.slice_ms.into()),
-        limit: limit.map(|limit| limit / run.starts),
+        limit: run
+            .limit_s
+            .map(|seconds| Duration::from_millis(u64::from(seconds) * 1000 / u64::from(run.starts))),
         is_quiet: run.json || run.csv,
         server: None,
     }

@@ -139,7 +139,7 @@ impl Floors {
             if Stamp::now() > deadline {
                 return why;
             }
-            std::thread::sleep(ENDING / 20);
+            std::thread::sleep(ENDING.mul_f64(0.05));
         }
         BenchError::Server(format!("ended in the middle{}: {why}", how_it_ended(server.as_fd())))
     }

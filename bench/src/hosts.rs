@@ -10,10 +10,10 @@
 use std::{
     path::Path,
     process::{Child, Command as Process, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use gimmal_engine::transport::Address;
+use gimmal_engine::transport::{Address, Instant};
 
 use crate::{
     args::{Cli, Command},

@@ -1,15 +1,11 @@
 //! The server: echoes, and does its half of the floors when the client's file is there.
 
-use std::{
-    io::Write as _,
-    os::fd::AsFd,
-    time::{Duration, Instant},
-};
+use std::{io::Write as _, os::fd::AsFd, time::Duration};
 
 use gimmal::InlineServer;
 use gimmal_engine::{
     Acceptor, Idle, Inline,
-    transport::{Address, ListenOptions, Provider},
+    transport::{Address, Instant, ListenOptions, Provider},
     worker::thread::pin_to,
 };
 use rustix::process::Signal;
@@ -150,7 +146,7 @@ impl Staller {
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(LOOKS) && Instant::now() >= self.next {
             std::thread::sleep(self.stall);
-            self.next += STALLS;
+            self.next = self.next + STALLS;
         }
     }
 }
@@ -163,7 +159,7 @@ impl<P: Provider> Host<P> {
             match self.inline.app().plan().map(|plan| plan.mode) {
                 None => {
                     self.rpc = None;
-                    self.inline.idle(NAP * 100);
+                    self.inline.idle(NAP.saturating_mul(100));
                 }
                 Some(Mode::Inline) => {
                     if self.turn() == 0 {
@@ -227,9 +223,9 @@ impl<P: Provider> Host<P> {
             match (phase, &plan) {
                 (Phase::End, _) => return Ok(()),
                 (_, None) => self.nap(NAP),
-                (Phase::Idle, Some(_)) => self.nap(NAP * 2),
+                (Phase::Idle, Some(_)) => self.nap(NAP.saturating_mul(2)),
                 // A look at a device each millisecond would be part of what they measure.
-                (Phase::Rest, Some(_)) => std::thread::sleep(NAP * 20),
+                (Phase::Rest, Some(_)) => std::thread::sleep(NAP.saturating_mul(20)),
                 (Phase::Line, Some(plan)) => floors.line(word, relax(plan)),
                 (Phase::Frame, Some(plan)) => floors.frame(word, plan.bytes, plan.window, relax(plan))?,
                 (Phase::Ring, Some(plan)) => floors.ring(word, plan.bytes, plan.window, relax(plan))?,

@@ -3,13 +3,7 @@
 #![cfg(feature = "shm")]
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use std::{
-    path::Path,
-    process::Command,
-    sync::mpsc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{path::Path, process::Command, sync::mpsc, thread, time::Duration};
 
 use allocation_counter::measure;
 use gimmal_bench::{
@@ -21,7 +15,7 @@ use gimmal_bench::{
 };
 use gimmal_engine::{
     Acceptor, Idle, Inline,
-    transport::{Address, ListenOptions, Provider as _, shm::Shm},
+    transport::{Address, Instant, ListenOptions, Provider as _, shm::Shm},
 };
 
 const WARM_UP: u64 = 5_000;

@@ -6,9 +6,10 @@
 use std::{
     io::{BufRead as _, BufReader},
     process::{Command, Output, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use gimmal::Instant;
 use serde_json::Value;
 
 fn bench(line: &str) -> Output {

@@ -8,9 +8,10 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Child, Command, Output, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use gimmal::Instant;
 use serde_json::Value;
 
 fn program() -> Command {

@@ -1,10 +1,10 @@
 //! A whole connection to a peer and an orderly end: the proof that nothing is missing.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gimmal_transport::{
-    Address, Any, AnyConfig, Batch, CloseReason, ConnectOptions, Connecting, Event, Port, PortConfig,
-    Provider, Time,
+    Address, Any, AnyConfig, Batch, CloseReason, ConnectOptions, Connecting, Event, Instant, Port,
+    PortConfig, Provider, Time,
 };
 
 /// How long an orderly close may take before we just go.
@@ -30,7 +30,7 @@ pub(crate) fn try_it(address: &Address, timeout: Duration) -> Result<String, Str
     let conn = port.adopt(link, now()).map_err(|error| error.to_string())?;
     let mut batch = Batch::new(16);
     let mut opened = None;
-    let mut limit = timeout + options.handshake_timeout;
+    let mut limit = timeout.saturating_add(options.handshake_timeout);
     while start.elapsed() < limit {
         port.poll(now(), &mut batch);
         for event in batch.drain() {
@@ -40,7 +40,7 @@ pub(crate) fn try_it(address: &Address, timeout: Duration) -> Result<String, Str
                     let through = through.unwrap_or_else(|| negotiated.device.clone());
                     opened = Some(format!("{} on {through}; {}", negotiated.provider, negotiated.path));
                     port.close(conn, CloseReason::Local, now());
-                    limit = start.elapsed() + CLOSE;
+                    limit = start.elapsed().saturating_add(CLOSE);
                 }
                 Event::Closed { reason, .. } => return opened.ok_or_else(|| reason.to_string()),
                 Event::Frame { conn, frame } => port.release(conn, frame),

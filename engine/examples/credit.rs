@@ -8,16 +8,12 @@
 
 #![forbid(unsafe_code)]
 
-use std::{
-    error::Error,
-    fs,
-    time::{Duration, Instant},
-};
+use std::{error::Error, fs, time::Duration};
 
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, SendError,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Gate as _, ListenOptions,
+        Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Gate as _, Instant, ListenOptions,
         Listener as _, Negotiated, Port, PortConfig, Provider, Receives, any::Any,
     },
 };

@@ -8,15 +8,12 @@
 
 #![forbid(unsafe_code)]
 
-use std::{
-    error::Error,
-    time::{Duration, Instant},
-};
+use std::{error::Error, time::Duration};
 
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message,
     transport::{
-        AccessError, Accessed, Address, Bulk, BulkError, CloseReason, ConnId, Exposed, Gate as _,
+        AccessError, Accessed, Address, Bulk, BulkError, CloseReason, ConnId, Exposed, Gate as _, Instant,
         ListenOptions, Loan, Negotiated, OneSided, Port, Provider as _, Remote,
         any::{Any, AnyGate},
     },

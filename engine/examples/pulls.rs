@@ -12,15 +12,12 @@
 
 #![forbid(unsafe_code)]
 
-use std::{
-    error::Error,
-    time::{Duration, Instant},
-};
+use std::{error::Error, time::Duration};
 
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, RemoteBulk, SendError,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, Gate as _, ListenOptions, Negotiated, Port,
+        Address, Bulk, BulkError, CloseReason, ConnId, Gate as _, Instant, ListenOptions, Negotiated, Port,
         PortConfig, PortCounters, Provider as _,
         any::{Any, AnyGate},
     },
@@ -211,7 +208,7 @@ impl Client {
         }
         let pulls = &self.inline.app().pulls;
         let begin = pulls.iter().map(|(begin, _)| *begin).min();
-        let ends = pulls.iter().filter_map(|(_, end)| Some(end.as_ref()?.duration_since(begin?))).collect();
+        let ends = pulls.iter().filter_map(|(_, end)| Some((*end)? - begin?)).collect();
         Ok((ends, trips))
     }
 }
@@ -295,7 +292,7 @@ fn fair(address: &Address, bytes: u64) -> Outcome {
     }
     // In turn, piece by piece: the first to end has all the others nearly done.
     match (ends.first(), ends.last()) {
-        (Some(first), Some(last)) if *first * 4 >= *last * 3 => Ok(()),
+        (Some(first), Some(last)) if first.as_nanos() * 4 >= last.as_nanos() * 3 => Ok(()),
         _ => Err("one was served before the others".into()),
     }
 }

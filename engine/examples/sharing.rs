@@ -15,14 +15,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, SendError,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Gate, ListenOptions, Listener as _,
-        Negotiated, Port, PortConfig, Provider, Receives, any::Any,
+        Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Gate, Instant, ListenOptions,
+        Listener as _, Negotiated, Port, PortConfig, Provider, Receives, any::Any,
     },
 };
 

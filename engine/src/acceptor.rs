@@ -6,10 +6,12 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use gimmal_transport::{Address, Hello, Incoming, Listener, Provider, Refusal, RejectReason, thread};
+use gimmal_transport::{
+    Address, Hello, Incoming, Instant, Listener, Provider, Refusal, RejectReason, thread,
+};
 
 use crate::{
     app::App,

@@ -29,7 +29,7 @@ impl Again {
     pub(crate) fn pause(&mut self, error: &ConnectError) -> Option<Duration> {
         let stale = matches!(error, ConnectError::Refused { status: STALE_CONNECTION, .. });
         self.made += 1;
-        (stale && self.made < ATTEMPTS).then(|| FIRST_PAUSE * (1 << (self.made - 1)))
+        (stale && self.made < ATTEMPTS).then(|| FIRST_PAUSE.saturating_mul(1 << (self.made - 1)))
     }
 }
 

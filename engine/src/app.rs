@@ -1,8 +1,8 @@
 //! What sits on the engine: an [`App`] is told what happened and acts through [`Io`].
 
-use std::time::Instant;
-
-use gimmal_transport::{AccessError, Accessed, Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, Time};
+use gimmal_transport::{
+    AccessError, Accessed, Bulk, BulkError, CloseReason, ConnId, Instant, Negotiated, Port, Time,
+};
 
 use crate::{Io, message::Message};
 

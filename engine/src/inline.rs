@@ -1,12 +1,9 @@
 //! The inline way in: the calling thread runs the turns.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use gimmal_transport::{
-    Address, ConnId, ConnectError, ConnectOptions, Negotiated, Port, Provider, Time, time,
+    Address, ConnId, ConnectError, ConnectOptions, Instant, Negotiated, Port, Provider, Time, time,
 };
 
 use crate::{
@@ -312,7 +309,7 @@ impl<P: Provider, A: App> Inline<P, A> {
             if let Ok(opened) = outcome.try_recv() {
                 return opened;
             }
-            if started.elapsed() > options.handshake_timeout * 2 {
+            if started.elapsed() > options.handshake_timeout.saturating_mul(2) {
                 return Err(OpenError::Worker("the handshake did not end in time"));
             }
         }
@@ -332,7 +329,7 @@ impl<P: Provider, A: App> Inline<P, A> {
                 return Ok(outcome);
             }
             self.runner.turn();
-            if started.elapsed() > options.connect_timeout * 2 {
+            if started.elapsed() > options.connect_timeout.saturating_mul(2) {
                 return Err(OpenError::Worker("the provider never answered"));
             }
         }

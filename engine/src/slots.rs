@@ -7,8 +7,10 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use gimmal_transport::Instant;
 
 /// An honest handshake is over long before, even on a busy host.
 const LATE: Duration = Duration::from_millis(250);
@@ -49,7 +51,7 @@ impl Slots {
             return None;
         }
         let oldest = begun.at.values().next()?;
-        let left = LATE.checked_sub(now.duration_since(*oldest))?;
+        let left = LATE.checked_sub(now - *oldest)?;
         (!left.is_zero()).then(|| left.min(Duration::from_millis(1)))
     }
 

@@ -4,13 +4,13 @@
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, Plan, SendError, WorkerHandle, Workers,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, ListenOptions, Negotiated, Port, PortConfig,
+        Address, Bulk, BulkError, CloseReason, ConnId, Instant, ListenOptions, Negotiated, Port, PortConfig,
         Provider as _, shm::Shm,
     },
 };

@@ -7,12 +7,14 @@
 use std::{
     fs,
     sync::mpsc::{Receiver, SyncSender, sync_channel},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use gimmal_engine::{
     Acceptor, App, Config, Head, Io, Message, Workers,
-    transport::{Address, Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, Provider as _, shm::Shm},
+    transport::{
+        Address, Bulk, BulkError, CloseReason, ConnId, Instant, Negotiated, Port, Provider as _, shm::Shm,
+    },
 };
 
 /// Sends what it is told, echoes what is asked, and says when an answer comes.
@@ -82,7 +84,7 @@ fn timed(
             rest();
             let started = Instant::now();
             send();
-            answers.recv_timeout(Duration::from_secs(10)).unwrap().duration_since(started)
+            answers.recv_timeout(Duration::from_secs(10)).unwrap() - started
         })
         .collect();
     took.sort_unstable();

@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure of a test is a panic")]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, Workers,
     transport::{
-        AccessError, Accessed, Address, Bulk, BulkError, CloseReason, ConnId, Exposed, ListenOptions, Loan,
-        Negotiated, OneSided, Port, Provider as _, Remote, shm::Shm,
+        AccessError, Accessed, Address, Bulk, BulkError, CloseReason, ConnId, Exposed, Instant,
+        ListenOptions, Loan, Negotiated, OneSided, Port, Provider as _, Remote, shm::Shm,
     },
 };
 

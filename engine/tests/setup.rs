@@ -5,13 +5,14 @@
 
 use std::{
     sync::mpsc::{Sender, channel},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Io, Message, Workers,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, ListenOptions, Loan, Negotiated, Port, Provider as _,
+        Address, Bulk, BulkError, CloseReason, ConnId, Instant, ListenOptions, Loan, Negotiated, Port,
+        Provider as _,
         sim::{Sim, SimConfig},
     },
 };

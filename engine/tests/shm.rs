@@ -2,16 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure of a test is a panic")]
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use gimmal_engine::{
     Acceptor, Act, App, Config, Head, Idle, Inline, Io, Message, Pick, Plan, SendError, Workers,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, Hello, ListenOptions, Negotiated, Port, PortConfig,
-        Provider as _, Refusal, RejectReason, shm::Shm,
+        Address, Bulk, BulkError, CloseReason, ConnId, Hello, Instant, ListenOptions, Negotiated, Port,
+        PortConfig, Provider as _, Refusal, RejectReason, shm::Shm,
     },
 };
 

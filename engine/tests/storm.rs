@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure of a test is a panic")]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gimmal_engine::{
     Acceptor, App, Config, Idle, Io, Message, OpenError, Workers,
     transport::{
         Address, Bulk, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting as _,
-        Negotiated, Port, PortConfig, Provider as _, RejectReason,
+        Instant, Negotiated, Port, PortConfig, Provider as _, RejectReason,
         shm::Shm,
         sim::{Sim, SimConfig},
     },

@@ -14,10 +14,11 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
+use gimmal_transport::Instant;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::{

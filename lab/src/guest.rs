@@ -8,10 +8,11 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
+use gimmal_transport::Instant;
 
 use crate::{
     cache::Cache,

@@ -3,14 +3,10 @@
 //! Both commands start when the guests can reach each other. A guest whose command is done stays until the other's is
 //! too. When one command fails, the other has a short time to notice.
 
-use std::{
-    fs,
-    path::Path,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, path::Path, thread, time::Duration};
 
 use anyhow::Result;
+use gimmal_transport::Instant;
 
 use crate::{
     fabric::Role,

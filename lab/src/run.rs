@@ -4,10 +4,11 @@ use std::{
     fs,
     path::{Path, PathBuf},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
+use gimmal_transport::Instant;
 use tempfile::TempDir;
 
 use crate::{

@@ -6,10 +6,11 @@ use std::{
     path::Path,
     process::{Command, ExitStatus, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
+use gimmal_transport::Instant;
 
 use crate::{packages, signals};
 

@@ -1,9 +1,12 @@
 //! A call that may be made again: its arguments, kept, and the waits between.
 
 use std::{
+    hash::{BuildHasher, Hasher},
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use gimmal_engine::transport::Instant;
 
 use crate::{
     cell::Outcome,
@@ -25,7 +28,7 @@ pub(crate) struct Again {
     pub(crate) body: Vec<u8>,
     options: CallOptions,
     /// When its caller stops waiting, over all attempts.
-    until: Option<Instant>,
+    until: Instant,
     wait: Duration,
     wait_max: Duration,
     alarm: Option<Alarm>,
@@ -42,23 +45,25 @@ impl Again {
     ) -> Result<Self, EncodeError> {
         let mut body = Vec::new();
         compose_into(&mut body, KEEP_BYTES, arguments)?;
-        let until = options.resolve(default).and_then(|timeout| Instant::now().checked_add(timeout));
+        let until = Instant::now() + options.resolve(default).unwrap_or(Duration::MAX);
         Ok(Self { method, body, options: options.clone(), until, wait, wait_max, alarm: None })
     }
 
     /// The options of the next attempt: what is left of its time. `None`: nothing is.
     pub(crate) fn options(&self) -> Option<CallOptions> {
-        let Some(until) = self.until else { return Some(self.options.clone()) };
-        let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
-        Some(CallOptions { deadline: Deadline::In(left), ..self.options.clone() })
+        let deadline = match self.until.remaining() {
+            Duration::ZERO => return None,
+            // As it was.
+            Duration::MAX => self.options.deadline,
+            left => Deadline::In(left),
+        };
+        Some(CallOptions { deadline, ..self.options.clone() })
     }
 
     /// Begins a wait, twice as long as the last one; whoever polled is woken at its end.
     pub(crate) fn pause(&mut self, context: &Context<'_>) {
-        let now = Instant::now();
-        let at = now.checked_add(jittered(self.wait)).unwrap_or(now);
-        let at = self.until.map_or(at, |until| at.min(until));
-        self.wait = (self.wait * 2).min(self.wait_max);
+        let at = self.until.min(Instant::now() + jittered(self.wait, random()));
+        self.wait = self.wait.saturating_mul(2).min(self.wait_max);
         self.alarm = Some(Alarm::new(at, context.waker()));
     }
 
@@ -75,12 +80,16 @@ impl Again {
     }
 }
 
-/// Between half of `wait` and all of it, so that many callers do not come at once.
-fn jittered(wait: Duration) -> Duration {
-    use std::hash::{BuildHasher, Hasher};
+/// Between half of `wait` and all of it, drawn by `random`, so that many callers do not come at once.
+pub(crate) fn jittered(wait: Duration, random: u32) -> Duration {
+    let share = 0.5 + f64::from(random) / f64::from(u32::MAX) / 2.0;
+    Duration::try_from_secs_f64(wait.as_secs_f64() * share).unwrap_or(wait)
+}
+
+/// Not a secret.
+pub(crate) fn random() -> u32 {
     let bits = std::hash::RandomState::new().build_hasher().finish();
-    let half = wait / 2;
-    half + half.mul_f64(f64::from(u32::try_from(bits >> 32).unwrap_or(0)) / f64::from(u32::MAX))
+    u32::try_from(bits >> 32).unwrap_or(0)
 }
 
 /// How a call that did not end with an answer stands: its fate, and whether another attempt could end otherwise.

@@ -18,10 +18,10 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use gimmal_engine::transport::{Loan, LoanError, PortError, UserBytes, thread};
+use gimmal_engine::transport::{Instant, Loan, LoanError, PortError, UserBytes, thread};
 
 use crate::{
     cell::Outcome,

@@ -15,12 +15,12 @@ use std::{
     },
     task::{Context, Poll, Wake, Waker},
     thread::Thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use atomic_waker::AtomicWaker;
 use crossbeam::queue::ArrayQueue;
-use gimmal_engine::transport::{Bulk, sync::once::take_or_register};
+use gimmal_engine::transport::{Bulk, Instant, sync::once::take_or_register};
 
 use crate::{
     error::TransportError,
@@ -136,7 +136,7 @@ impl CallCell {
     }
 
     /// Blocks the thread until the outcome is there; at most until `limit`, if there is one.
-    pub(crate) fn wait(&self, limit: Option<Instant>) -> Option<Outcome> {
+    pub(crate) fn wait(&self, limit: Instant) -> Option<Outcome> {
         for round in 0..SPINS + YIELDS {
             if let Some(outcome) = self.outcome.pop() {
                 return Some(outcome);
@@ -153,10 +153,9 @@ impl CallCell {
                 if let Poll::Ready(outcome) = self.poll(&context) {
                     return Some(outcome);
                 }
-                match limit.map(|limit| limit.saturating_duration_since(Instant::now())) {
-                    Some(Duration::ZERO) => return None,
-                    Some(left) => std::thread::park_timeout(left),
-                    None => std::thread::park(),
+                match limit.remaining() {
+                    Duration::ZERO => return None,
+                    left => std::thread::park_timeout(left),
                 }
             }
         })
@@ -294,7 +293,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
             responder.complete(answered());
         });
-        assert!(matches!(cell.wait(None), Some(Outcome::Answered { .. })));
+        assert!(matches!(cell.wait(Instant::NEVER), Some(Outcome::Answered { .. })));
         worker.join().unwrap();
     }
 
@@ -302,11 +301,11 @@ mod tests {
     fn a_dropped_responder_ends_the_call_and_waiting_has_a_bound() {
         let pool = Pool::new(2);
         let cell = pool.cell();
-        assert!(cell.wait(Some(Instant::now() + Duration::from_millis(5))).is_none());
+        assert!(cell.wait(Instant::now() + Duration::from_millis(5)).is_none());
         drop(Responder::new(&cell));
-        let Some(Outcome::Failed(error)) = cell.wait(None) else { panic!("no failure") };
+        let Some(Outcome::Failed(error)) = cell.wait(Instant::NEVER) else { panic!("no failure") };
         assert_eq!(error.fate(), Fate::MaybeRan);
         Responder::new(&cell).defuse();
-        assert!(cell.wait(Some(Instant::now())).is_none());
+        assert!(cell.wait(Instant::now()).is_none());
     }
 }

@@ -4,10 +4,12 @@ use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError, Weak},
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use gimmal_engine::transport::{Address, ConnId, Key, Loan, Negotiated, PortCounters, UserBytes, UserMemory};
+use gimmal_engine::transport::{
+    Address, ConnId, Instant, Key, Loan, Negotiated, PortCounters, UserBytes, UserMemory,
+};
 
 use crate::{
     cell::{CallCell, Outcome, Pool, Responder},
@@ -485,7 +487,7 @@ impl Ticket for Handed {
         let Some(cell) = &self.cell else {
             return self.without_cell();
         };
-        let limit = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout + GRACE));
+        let limit = Instant::now() + self.timeout.unwrap_or(Duration::MAX) + GRACE;
         match cell.wait(limit) {
             Some(outcome) => self.ended(outcome),
             None => {

@@ -7,10 +7,10 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use gimmal_engine::transport::{ConnId, Credentials, Loan, Negotiated, Time, UserBytes};
+use gimmal_engine::transport::{ConnId, Credentials, Instant, Loan, Negotiated, Time, UserBytes};
 
 use crate::{
     error::AllocateError,
@@ -92,16 +92,13 @@ impl Cx {
     /// When the caller stops waiting; `None`: never.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        if self.deadline == Time::NEVER {
-            return None;
-        }
-        self.peer.epoch.checked_add(self.deadline.since(Time(0)))
+        (self.deadline != Time::NEVER).then(|| self.peer.epoch + self.deadline.since(Time(0)))
     }
 
     /// The time the caller still waits; `None`: as long as it takes.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        self.deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()))
+        self.deadline().map(|deadline| deadline.remaining())
     }
 
     /// Whether nobody waits for the answer any more. The handler's own future is dropped then; this is for work that

@@ -98,7 +98,7 @@ pub use error::{AllocateError, CallError, ConnectError, ServeError, TransportErr
 pub use flat::{InPlace, Zerocopy};
 pub use gimmal_engine as engine;
 pub use gimmal_engine::transport::{
-    Allow, Bulk, Credentials, Key, KeyError, Loan, Negotiated, UserBytes, UserMemory,
+    Allow, Bulk, Credentials, Instant, Key, KeyError, Loan, Negotiated, UserBytes, UserMemory,
 };
 pub use gimmal_macros::service;
 pub use inline::InlineClient;

@@ -10,21 +10,23 @@
 
 use std::{
     fmt,
-    hash::{BuildHasher, Hasher},
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use gimmal_engine::{
     OpenError,
     proto::wire::HEAD_BYTES,
-    transport::{Address, CloseReason, ConnId, ConnectOptions, Negotiated, frame::FRAME_WORD_BYTES, thread},
+    transport::{
+        Address, CloseReason, ConnId, ConnectOptions, Instant, Negotiated, frame::FRAME_WORD_BYTES, thread,
+    },
 };
 
 use crate::{
+    again::{jittered, random},
     frame::REQUEST_BYTES,
     node::{Command, Watcher},
     workers::Handle,
@@ -84,16 +86,9 @@ impl Backoff {
     /// The next wait, drawn by `random`.
     fn wait(&mut self, random: u32) -> Duration {
         let span = self.next;
-        self.next = (span * 2).min(self.max);
-        let half = span / 2;
-        half + half.mul_f64(f64::from(random) / f64::from(u32::MAX))
+        self.next = span.saturating_mul(2).min(self.max);
+        jittered(span, random)
     }
-}
-
-/// Not a secret.
-fn random() -> u32 {
-    let bits = std::hash::RandomState::new().build_hasher().finish();
-    u32::try_from(bits >> 32).unwrap_or(0)
 }
 
 /// See the module.
@@ -182,7 +177,7 @@ impl Line {
 
     /// Ends it when its calls have ended, at the latest after `timeout`; whether they had.
     pub(crate) fn leave(&self, timeout: Duration) -> bool {
-        let deadline = Instant::now().checked_add(timeout);
+        let deadline = Instant::now() + timeout;
         let conn = self.lead_nowhere();
         let done = Arc::new(AtomicBool::new(false));
         loop {
@@ -192,7 +187,7 @@ impl Line {
             if done.load(Ordering::Acquire) {
                 return true;
             }
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            if deadline.has_passed() {
                 let _ = self.handle.close(conn);
                 return false;
             }

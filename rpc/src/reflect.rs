@@ -10,10 +10,9 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
 };
 
-use gimmal_engine::transport::Negotiated;
+use gimmal_engine::transport::{Instant, Negotiated};
 use serde::{Deserialize, Serialize};
 
 use crate::{

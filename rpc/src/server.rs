@@ -3,13 +3,14 @@
 use std::{
     fmt,
     sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use gimmal_engine::{
     Acceptor, Admit, Inline,
     transport::{
-        Address, Allow, Hello, Key, ListenError, ListenOptions, Provider, Refusal, RejectReason, UserMemory,
+        Address, Allow, Hello, Instant, Key, ListenError, ListenOptions, Provider, Refusal, RejectReason,
+        UserMemory,
     },
 };
 
@@ -192,10 +193,10 @@ fn listen_within(
     options: &ListenOptions,
     patience: Duration,
 ) -> Result<<Any as Provider>::Listener, ListenError> {
-    let deadline = Instant::now().checked_add(patience);
+    let deadline = Instant::now() + patience;
     loop {
         match provider.listen(address, options) {
-            Err(ListenError::InUse { .. }) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {
+            Err(ListenError::InUse { .. }) if !deadline.has_passed() => {
                 std::thread::sleep(TAKE_OVER_LOOK);
             }
             outcome => return outcome,
@@ -324,7 +325,7 @@ impl Server {
             std::thread::sleep(Duration::from_millis(1));
         }
         let drained = workers.stats().serving == 0;
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
+        let left = deadline.remaining().max(Duration::from_secs(1));
         workers.workers.shutdown(left) && drained
     }
 }
@@ -415,7 +416,7 @@ impl InlineServer {
             self.inline.idle(Duration::from_millis(1));
         }
         let drained = self.stats().serving == 0;
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
+        let left = deadline.remaining().max(Duration::from_secs(1));
         self.inline.close(left) && drained
     }
 }

@@ -5,10 +5,9 @@ use std::{
     fmt,
     sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     task::Waker,
-    time::Instant,
 };
 
-use gimmal_engine::transport::thread;
+use gimmal_engine::transport::{Instant, thread};
 
 #[derive(Default)]
 struct Timer {

@@ -15,9 +15,10 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use gimmal_rpc::Instant;
 use gimmal_rpc::engine::transport::{Address, hostile::Choices, shm::attack::Attacker};
 use peer::{
     script::{Method, Speaker},
@@ -223,7 +224,7 @@ fn an_engine_attacked_by_another_process() {
     while !assault.is_over() {
         for _ in 0..50 {
             let now = Instant::now();
-            victim.turn(u64::try_from(now.duration_since(last).as_nanos()).unwrap());
+            victim.turn(u64::try_from((now - last).as_nanos()).unwrap());
             last = now;
         }
         victim.accept();

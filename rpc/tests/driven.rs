@@ -13,12 +13,12 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Wake, Waker},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use common::{Fixture, ProbeClient, Prober, config, fate, serve_probe, until};
 use gimmal_rpc::{
-    CallOptions, Channel, Client, Code, Config, Cx, DrivenClient, Driver, Fate, Server, Sink, Stream,
+    CallOptions, Channel, Client, Code, Config, Cx, DrivenClient, Driver, Fate, Instant, Server, Sink, Stream,
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},

@@ -9,11 +9,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use common::{Fixture, ProbeClient, Prober, block_on, config, fate, serve_probe, until};
-use gimmal_rpc::{CallOptions, Client, Code, Config, Fate, Reconnect, Retry, RetryPolicy, Server};
+use gimmal_rpc::{CallOptions, Client, Code, Config, Fate, Instant, Reconnect, Retry, RetryPolicy, Server};
 
 for_each_scheme! {
     a_call_waits_for_a_server_that_is_not_there

@@ -4,11 +4,12 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{Fixture, config, fate, until};
 use gimmal_rpc::{
-    CallError, Channel, Client, Config, Fate, Reconnect, TransportError, engine::transport::CloseReason,
+    CallError, Channel, Client, Config, Fate, Instant, Reconnect, TransportError,
+    engine::transport::CloseReason,
 };
 
 for_each_scheme! {

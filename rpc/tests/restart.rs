@@ -8,10 +8,10 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use gimmal_rpc::{Client, Config, Cx, Reconnect, Retry, RetryPolicy, Server, engine::Idle};
+use gimmal_rpc::{Client, Config, Cx, Instant, Reconnect, Retry, RetryPolicy, Server, engine::Idle};
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
 trait Who {

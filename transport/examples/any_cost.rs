@@ -1,14 +1,11 @@
 //! What `Any` costs over the bare shared-memory port: echoes between two ports of one thread, in interleaved slices.
 //! `cargo run --release --example any_cost`. Prints both medians and their ratio.
 
-use std::{
-    error::Error,
-    time::{Duration, Instant},
-};
+use std::{error::Error, time::Duration};
 
 use gimmal_transport::{
     Address, Any, AnyConfig, Batch, Chain, ConnId, ConnectOptions, Connecting, Credit, Event, Incoming,
-    ListenOptions, Listener, Port, PortConfig, Position, Provider, Tag, Time, shm::Shm,
+    Instant, ListenOptions, Listener, Port, PortConfig, Position, Provider, Tag, Time, shm::Shm,
 };
 
 const SLICES: usize = 1001;

@@ -3,14 +3,11 @@
 //! `nodes OWNER OTHER URL…`, on a machine of two nodes: ports are opened on the processor OWNER; everything else, connects and
 //! loans too, is done on the processor OTHER, of another node. Ends with 1 when a page lies elsewhere.
 
-use std::{
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use std::{process::ExitCode, time::Duration};
 
 use gimmal_transport::{
-    Address, Any, Batch, ConnId, ConnectOptions, Connecting, Event, Gate, Incoming, ListenOptions, Listener,
-    MemoryNode, Port, PortConfig, Provider, Time,
+    Address, Any, Batch, ConnId, ConnectOptions, Connecting, Event, Gate, Incoming, Instant, ListenOptions,
+    Listener, MemoryNode, Port, PortConfig, Provider, Time,
     any::{AnyGate, AnyLink, AnyPort},
 };
 use rustix::thread::{CpuSet, sched_setaffinity};

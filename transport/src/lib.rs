@@ -90,7 +90,7 @@ pub use negotiated::{Capabilities, Clamp, Credentials, DataPath, Negotiated, Ter
 pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};
 pub use refusal::Refusal;
 pub use sync::thread;
-pub use time::Time;
+pub use time::{Instant, Time};
 pub use trust::Trust;
 #[cfg(feature = "verbs")]
 pub use verbs::datagram;

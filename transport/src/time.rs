@@ -1,8 +1,13 @@
-//! Time as an argument.
+//! Time: what an argument tells, and what the clock of the machine tells.
+//!
+//! `Duration::MAX` is how people write "no limit", so no sum of a moment and a span may panic. The standard library's
+//! `Instant` does; it is named here only, and clippy's `disallowed-types` keeps it out of everything else.
+#![expect(clippy::disallowed_types, reason = "the one module that names the standard library's Instant")]
 
 use std::{
+    ops::{Add, Sub},
     sync::OnceLock,
-    time::{Duration, Instant},
+    time::{Duration, Instant as Std},
 };
 
 /// The moment that every [`Time::now`] of this process counts from.
@@ -40,5 +45,108 @@ impl Time {
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A moment of the machine's monotonic clock, like [`std::time::Instant`], with arithmetic that cannot panic: a moment
+/// plus a span that leaves the clock's range is [`Instant::NEVER`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Instant(Moment);
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+enum Moment {
+    At(Std),
+    Never,
+}
+
+impl Instant {
+    /// A moment that never comes: later than every other one.
+    pub const NEVER: Self = Self(Moment::Never);
+
+    /// The present moment.
+    #[inline]
+    #[must_use]
+    pub fn now() -> Self {
+        Self(Moment::At(Std::now()))
+    }
+
+    /// Returns how long ago this moment was; zero when it is still to come.
+    #[inline]
+    #[must_use]
+    pub fn elapsed(self) -> Duration {
+        Self::now() - self
+    }
+
+    /// Returns how long it is until this moment: zero when it has passed, `Duration::MAX` for [`Instant::NEVER`].
+    #[inline]
+    #[must_use]
+    pub fn remaining(self) -> Duration {
+        self - Self::now()
+    }
+
+    /// Returns whether this moment has come.
+    #[inline]
+    #[must_use]
+    pub fn has_passed(self) -> bool {
+        self <= Self::now()
+    }
+
+    /// Returns the moment as the standard library tells it; `None` for [`Instant::NEVER`].
+    #[inline]
+    #[must_use]
+    pub const fn std(self) -> Option<Std> {
+        match self.0 {
+            Moment::At(at) => Some(at),
+            Moment::Never => None,
+        }
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    /// The moment `span` later; [`Instant::NEVER`] where the clock's range ends.
+    #[inline]
+    fn add(self, span: Duration) -> Self {
+        Self(self.std().and_then(|at| at.checked_add(span)).map_or(Moment::Never, Moment::At))
+    }
+}
+
+impl Sub for Instant {
+    type Output = Duration;
+
+    /// How long from `earlier` until here: zero when `earlier` is later, `Duration::MAX` from a moment to
+    /// [`Instant::NEVER`].
+    #[inline]
+    fn sub(self, earlier: Self) -> Duration {
+        match (self.0, earlier.0) {
+            (Moment::At(at), Moment::At(earlier)) => at.saturating_duration_since(earlier),
+            (Moment::Never, Moment::At(_)) => Duration::MAX,
+            (_, Moment::Never) => Duration::ZERO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A moment plus "no limit" is a moment that never comes, and no sum or difference panics.
+    #[test]
+    fn moments_saturate() {
+        let now = Instant::now();
+        let never = now + Duration::MAX;
+        assert_eq!(never, Instant::NEVER);
+        assert!(now < never && !never.has_passed() && never.std().is_none());
+        assert_eq!((never + Duration::from_secs(1), never.elapsed()), (Instant::NEVER, Duration::ZERO));
+        assert_eq!(
+            (never.remaining(), never - now, now - never),
+            (Duration::MAX, Duration::MAX, Duration::ZERO)
+        );
+        assert_eq!(never - never, Duration::ZERO);
+        assert!((now + Duration::ZERO).has_passed() && now.elapsed() < Duration::from_secs(60));
+        assert_eq!((now + Duration::from_secs(7)) - now, Duration::from_secs(7));
+        assert_eq!(now - (now + Duration::from_secs(7)), Duration::ZERO);
+        assert_eq!(Time(5).plus(Duration::MAX), Time::NEVER);
     }
 }

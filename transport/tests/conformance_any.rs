@@ -2,11 +2,11 @@
 #![cfg(all(feature = "shm", feature = "sim", feature = "conformance"))]
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gimmal_transport::{
     Address, Any, AnyConfig, Batch, Chain, ConnId, ConnectError, ConnectOptions, Connecting, Event, Incoming,
-    ListenError, ListenOptions, Listener, Port, PortConfig, PortError, Provider, Tag, Time,
+    Instant, ListenError, ListenOptions, Listener, Port, PortConfig, PortError, Provider, Tag, Time,
     any::{AnyListener, AnyPort},
     conformance::{RealTime, knock_on_socket, run},
 };

@@ -3,10 +3,11 @@
 use std::{
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Result, anyhow, ensure};
+use gimmal::Instant;
 use gimmal_bench::recorder::Recorder;
 use iceoryx2::prelude::{LogLevel, NodeBuilder, ServiceName, ipc, set_log_level};
 

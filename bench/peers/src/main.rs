@@ -23,12 +23,13 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 use futures::{StreamExt as _, stream::FuturesUnordered};
+use gimmal::Instant;
 use gimmal_bench::{args::Cores, recorder::Recorder};
 use gimmal_engine::worker::thread::pin_to;
 

@@ -5,12 +5,12 @@ use std::{
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Result, ensure};
 use gimmal::{
-    Client, Config, Cx, DrivenClient, Driver, InPlace, InlineClient, Server, Zerocopy, engine::Idle,
+    Client, Config, Cx, DrivenClient, Driver, InPlace, InlineClient, Instant, Server, Zerocopy, engine::Idle,
 };
 use gimmal_bench::{
     inline::InlineTarget,

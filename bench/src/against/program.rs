@@ -6,9 +6,10 @@ use std::{
     net::TcpListener,
     process::{Child, Command, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use gimmal_engine::transport::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::BenchError;
@@ -166,7 +167,7 @@ impl Running {
         find: impl Fn(&str) -> Option<T>,
     ) -> Result<Option<T>, String> {
         loop {
-            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            match self.lines.recv_timeout(deadline.remaining()) {
                 Ok(line) => {
                     self.said.push_str(&line);
                     self.said.push('\n');
@@ -254,7 +255,7 @@ impl PairSpec {
         let mut client = Running::start(&self.client)?;
         let found = client.wait_for(deadline, find).map_err(failed)?;
         client.end(GRACE);
-        server.end(GRACE / 4);
+        server.end(GRACE.mul_f64(0.25));
         found.ok_or_else(|| failed(format!("ended without a result: {}", client.last_words())))
     }
 }

@@ -8,9 +8,10 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     os::unix::net::{UnixListener, UnixStream},
     path::PathBuf,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use gimmal_engine::transport::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{Contender, Goal, Quantity};

@@ -34,9 +34,8 @@ impl Pace {
     /// `None` for 0: no heartbeat.
     #[must_use]
     pub fn new(bound_ms: u32) -> Option<Self> {
-        let bound = Duration::from_millis(bound_ms.into());
-        let look = bound / 8;
-        (bound_ms > 0).then(|| Self { bound_ms, ask: bound / 3, give_up: bound - look, look })
+        let part = |parts: u64| Duration::from_micros(u64::from(bound_ms) * 1000 * parts / 24);
+        (bound_ms > 0).then(|| Self { bound_ms, ask: part(8), give_up: part(21), look: part(3) })
     }
 }
 

@@ -5,12 +5,12 @@ use std::{
         Arc,
         mpsc::{self, RecvTimeoutError},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use gimmal_transport::{
-    Address, ConnId, ConnectError, ConnectOptions, Connecting, Exposed, Gate, Loan, LoanError, Negotiated,
-    PortCounters, Provider, UserBytes,
+    Address, ConnId, ConnectError, ConnectOptions, Connecting, Exposed, Gate, Instant, Loan, LoanError,
+    Negotiated, PortCounters, Provider, UserBytes,
 };
 
 use super::{
@@ -83,7 +83,7 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
         };
         let (adopted, outcome) = Adopted::channel();
         self.inbox.adopt(link, adopted)?;
-        match outcome.recv_timeout(options.handshake_timeout * 2) {
+        match outcome.recv_timeout(options.handshake_timeout.saturating_mul(2)) {
             Ok(opened) => opened,
             Err(RecvTimeoutError::Disconnected) => Err(OpenError::Worker("it stopped")),
             Err(RecvTimeoutError::Timeout) => Err(OpenError::Worker("it did not answer in time")),
@@ -101,7 +101,7 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
             if let Some(outcome) = connecting.poll(options.connect_timeout) {
                 return Ok(outcome);
             }
-            if started.elapsed() > options.connect_timeout * 2 {
+            if started.elapsed() > options.connect_timeout.saturating_mul(2) {
                 return Err(OpenError::Worker("the provider never answered"));
             }
         }

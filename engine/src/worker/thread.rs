@@ -3,10 +3,10 @@
 use std::{
     sync::{Arc, mpsc},
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use gimmal_transport::{Port, Provider, thread};
+use gimmal_transport::{Instant, Port, Provider, thread};
 
 use super::{
     Duty, Worker, WorkerHandle,
@@ -97,7 +97,7 @@ impl<P: Provider, A: App> Workers<P, A> {
 
 impl<P: Provider, A: App> Drop for Workers<P, A> {
     fn drop(&mut self) {
-        self.stop(STOP_TIMEOUT * 2);
+        self.stop(STOP_TIMEOUT.saturating_mul(2));
     }
 }
 

@@ -15,12 +15,12 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Mutex,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
-use gimmal::{Client, Config, Cx, Fate, Server};
+use gimmal::{Client, Config, Cx, Fate, Instant, Server};
 
 const CALLS: u64 = 100;
 /// Fewer than the calls, so that some are still in the client when the server dies.

@@ -2,10 +2,10 @@
 
 use std::{
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use gimmal_engine::transport::{Loan, UserBytes};
+use gimmal_engine::transport::{Instant, Loan, UserBytes};
 
 use crate::{
     again::{Again, repeatable},
@@ -46,11 +46,10 @@ impl<C: Channel> Channel for Hedge<C> {
         let mut spare = None;
         if loan.is_none() && method.is_idempotent {
             let again = Again::new(method, options, None, (self.after, self.after), arguments);
-            let at = Instant::now().checked_add(self.after);
+            let at = Instant::now() + self.after;
             spare = again
                 .ok()
-                .zip(at)
-                .map(|(again, at)| Box::new(Spare { channel: self.channel.clone(), again, at, alarm: None }));
+                .map(|again| Box::new(Spare { channel: self.channel.clone(), again, at, alarm: None }));
         }
         let first = match &spare {
             Some(spare) => self.channel.start(method, options, None, &spare.again.body[..]),

@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{Ended, Layer, ServerLayer};
@@ -18,6 +18,7 @@ use crate::{
     method::Method,
     status::{Code, Status},
 };
+use gimmal_engine::transport::Instant;
 
 /// No call takes longer than this.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +102,7 @@ impl Rate {
     /// `per_second` calls a second on average, `burst` of them at once.
     #[must_use]
     pub fn new(per_second: u32, burst: u32) -> Self {
-        let each = Duration::from_secs(1) / per_second.max(1);
+        let each = Duration::from_nanos(1_000_000_000 / u64::from(per_second.max(1)));
         Self { each, burst: burst.max(1), spent: Arc::default() }
     }
 }
@@ -111,7 +112,7 @@ impl Rate {
         let now = Instant::now();
         let mut spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner);
         let base = spent.map_or(now, |spent| spent.max(now));
-        if base.duration_since(now) > self.each * (self.burst - 1) {
+        if base - now > self.each.saturating_mul(self.burst - 1) {
             let text = format!("more than one call each {:?}, with bursts of {}", self.each, self.burst);
             return Err(Status::refused(Code::ResourceExhausted, text));
         }
@@ -249,7 +250,7 @@ impl Metrics {
         let seen = methods.entry((method.service, method.name)).or_default();
         seen.answered += u64::from(is_answered);
         seen.failed += u64::from(!is_answered);
-        seen.total += took;
+        seen.total = seen.total.saturating_add(took);
         seen.buckets[bucket] += 1;
     }
 }

@@ -38,12 +38,12 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::Waker,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use gimmal_engine::{
     App, Io, Message,
-    transport::{Bulk, BulkError, CloseReason, ConnId, Loan, Negotiated, Port, Time},
+    transport::{Bulk, BulkError, CloseReason, ConnId, Instant, Loan, Negotiated, Port, Time},
 };
 
 use heard::Heard;

@@ -10,11 +10,12 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use gimmal_rpc::{
-    Answer, Bulk, Client, Code, Config, Cx, Fate, InlineClient, Server, Status, WithLoan, engine::Idle,
+    Answer, Bulk, Client, Code, Config, Cx, Fate, InlineClient, Instant, Server, Status, WithLoan,
+    engine::Idle,
 };
 use serde::{Deserialize, Serialize};
 

@@ -4,9 +4,10 @@ use std::{
     collections::{BTreeMap, VecDeque},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use gimmal_rpc::Instant;
 use gimmal_rpc::engine::{
     App, Config, Head, Idle, Inline, Io, Message, RemoteBulk, SendError,
     transport::{

@@ -1,9 +1,9 @@
 //! Both depths: asked, offered, granted, and what the device made of it.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use gimmal_transport::{
-    Address, Batch, Clamp, ConnId, ConnectOptions, Connecting, Event, Gate, Incoming, ListenOptions,
+    Address, Batch, Clamp, ConnId, ConnectOptions, Connecting, Event, Gate, Incoming, Instant, ListenOptions,
     Listener, Negotiated, Port, PortConfig, Provider, Refused, Time,
     cm::{CmError, Connection, Depth, QpMaker, QpPlan},
     verbs::{Verbs, VerbsPort},

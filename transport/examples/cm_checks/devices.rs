@@ -1,14 +1,10 @@
 //! Several devices in one process: one listener over all of them, which one a connection goes through, and choosing.
 
-use std::{
-    net::IpAddr,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{net::IpAddr, process::Command, time::Duration};
 
 use gimmal_transport::{
     Address, Batch, ConnId, ConnectError, ConnectOptions, Connecting, DevicePort, Event, Fabric, Incoming,
-    ListenError, ListenOptions, Listener, Negotiated, Port, PortConfig, PortError, Provider, Time,
+    Instant, ListenError, ListenOptions, Listener, Negotiated, Port, PortConfig, PortError, Provider, Time,
     verbs::Verbs,
 };
 

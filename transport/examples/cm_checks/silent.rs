@@ -2,11 +2,11 @@
 
 use std::{
     net::{SocketAddr, TcpListener},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use gimmal_transport::{
-    Address, ConnectError, ConnectOptions, Connecting, Port, PortConfig, Provider,
+    Address, ConnectError, ConnectOptions, Connecting, Instant, Port, PortConfig, Provider,
     cm::{CmError, Target, dial},
     verbs::Verbs,
 };
@@ -36,7 +36,7 @@ fn in_time(mut connect: impl FnMut() -> Result<(), Failure>) -> Result<(), Failu
         connect()?;
         let took = start.elapsed();
         ensure!(took >= DEADLINE, "it ended after {took:?}, before its deadline of {DEADLINE:?}");
-        if took <= DEADLINE + GRACE {
+        if took <= DEADLINE.saturating_add(GRACE) {
             return Ok(());
         }
         times.push(took);
@@ -63,7 +63,7 @@ fn ours_to(to: SocketAddr) -> Result<(), Failure> {
     let options = ConnectOptions { connect_timeout: DEADLINE, ..ConnectOptions::default() };
     in_time(|| {
         let mut connecting = provider.connect(&address, &port.gate(), &options)?;
-        match connecting.poll(DEADLINE * 4) {
+        match connecting.poll(DEADLINE.saturating_mul(4)) {
             Some(Err(error @ ConnectError::Timeout { .. })) => {
                 println!("        {error}");
                 Ok(())

@@ -1,7 +1,8 @@
 //! Work: whose bytes are whose, failures in words, deadlines.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use gimmal_transport::Instant;
 use gimmal_transport::cm::{Access, CmError, Operation};
 
 use crate::rig::{Outcome, Plan, STEP, Site, ensure, pair};

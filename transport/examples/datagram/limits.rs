@@ -2,9 +2,10 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use gimmal_transport::Instant;
 use gimmal_transport::datagram::{
     AnswerData, DatagramConfig, LookUpData, LookUpError, Membership, OpenError, SendError, SidrStatus,
 };
@@ -61,7 +62,10 @@ pub(crate) fn silent_listener(address: IpAddr) -> Result<(), Failure> {
         matches!(result, Err(LookUpError::Timeout { timeout, .. }) if timeout == limit),
         format!("{result:?}"),
     )?;
-    ensure(took >= limit && took < limit + SLACK, format!("a limit of {limit:?} took {took:?}"))?;
+    ensure(
+        took >= limit && took < limit.saturating_add(SLACK),
+        format!("a limit of {limit:?} took {took:?}"),
+    )?;
     // The unanswered requests go with their end point.
     let start = Instant::now();
     drop(answering.end()?);
@@ -86,7 +90,7 @@ pub(crate) fn no_such_host(address: IpAddr) -> Result<(), Failure> {
     let took = start.elapsed();
     let expected = matches!(result, Err(LookUpError::Timeout { .. } | LookUpError::Resolve { .. }));
     ensure(expected, format!("{result:?}"))?;
-    ensure(took < limit + SLACK, format!("a limit of {limit:?} took {took:?}"))
+    ensure(took < limit.saturating_add(SLACK), format!("a limit of {limit:?} took {took:?}"))
 }
 
 pub(crate) fn more_look_ups_than_asked_for(address: IpAddr) -> Result<(), Failure> {

@@ -12,9 +12,10 @@ mod unicast;
 use std::{
     net::{IpAddr, SocketAddr},
     process::{Command, ExitCode},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use gimmal_transport::Instant;
 use gimmal_transport::datagram::{Datagram, DatagramConfig, OpenError};
 use side::Failure;
 

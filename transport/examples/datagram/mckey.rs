@@ -9,10 +9,11 @@ mod args;
 use std::{
     net::{IpAddr, SocketAddr},
     process::ExitCode,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use args::{Args, Failure};
+use gimmal_transport::Instant;
 use gimmal_transport::datagram::{Datagram, DatagramConfig, Membership, SendError};
 
 const USAGE: &str = "mckey -m GROUP -b ADDRESS [-s] [-o] [-C COUNT] [-S BYTES] [-t SECONDS]";
@@ -58,7 +59,7 @@ fn run() -> Result<(), Failure> {
             if let Some(wrong) = wrong {
                 return Err(wrong.into());
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.remaining();
             if left.is_zero() {
                 return Err(format!("{came} of {count} messages came").into());
             }

@@ -1,11 +1,8 @@
 //! A device that is deleted while end points use it.
 
-use std::{
-    net::IpAddr,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{net::IpAddr, process::Command, time::Duration};
 
+use gimmal_transport::Instant;
 use gimmal_transport::datagram::{DatagramEvent, JoinError, LookUpData, LookUpError, Membership, SendError};
 
 use crate::side::{Failure, LIMIT, SMALL, ensure, open, pair};

@@ -7,9 +7,10 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use gimmal_transport::Instant;
 use gimmal_transport::datagram::{
     AnswerData, Datagram, DatagramConfig, DatagramEvent, LookUpData, Peer, Request,
 };

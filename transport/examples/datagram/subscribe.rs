@@ -11,10 +11,11 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     process::ExitCode,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use args::{Args, Failure};
+use gimmal_transport::Instant;
 use gimmal_transport::datagram::{
     Datagram, DatagramConfig, DatagramEvent, Gid, Membership, QpNumber, Received,
 };
@@ -100,7 +101,7 @@ fn run() -> Result<(), Failure> {
             Some(other) => eprintln!("{other:?}"),
             None => {}
         }
-        endpoint.wait(deadline.saturating_duration_since(Instant::now()).min(Duration::from_millis(100)))?;
+        endpoint.wait(deadline.remaining().min(Duration::from_millis(100)))?;
     }
     endpoint.leave(group)?;
     table.print();

@@ -12,10 +12,11 @@ use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
     process::ExitCode,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use args::{Args, Failure};
+use gimmal_transport::Instant;
 use gimmal_transport::datagram::{
     AnswerData, Datagram, DatagramConfig, DatagramEvent, Gid, LookUpData, Peer, QpNumber, SendError, Source,
 };
@@ -33,7 +34,7 @@ struct Job {
 
 impl Job {
     fn left(&self) -> Result<Duration, Failure> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = self.deadline.remaining();
         if left.is_zero() { Err("the time is over".into()) } else { Ok(left.min(STEP)) }
     }
 

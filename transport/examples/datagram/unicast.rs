@@ -3,9 +3,10 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::mpsc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use gimmal_transport::Instant;
 use gimmal_transport::datagram::{
     ANSWER_DATA_BYTES, AnswerData, Datagram, DatagramConfig, LOOK_UP_DATA_BYTES, LookUpData, LookUpError,
     Qkey, SidrStatus,

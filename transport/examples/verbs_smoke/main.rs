@@ -4,13 +4,10 @@
 //! and a non-zero exit code when a case failed.
 mod pair;
 
-use std::{
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{process::Command, time::Duration};
 
 use gimmal_transport::{
-    Address, Chain, CloseReason, ConnectError, ConnectOptions, Connecting, DataPath, Gate, Incoming,
+    Address, Chain, CloseReason, ConnectError, ConnectOptions, Connecting, DataPath, Gate, Incoming, Instant,
     ListenOptions, Listener, Port, PortConfig, Provider, Tag, UserBytes, verbs::Verbs,
 };
 

@@ -1,14 +1,11 @@
 //! Two ends of a connection in one process, with the credit kept by hand.
 
-use std::{
-    collections::VecDeque,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use gimmal_transport::{
     Address, Batch, Chain, CloseReason, ConnId, ConnectOptions, Connecting, DataPath, Event, Gate, Incoming,
-    ListenOptions, Listener, Negotiated, Port, PortConfig, Position, Provider, Refused, RxFrame, Tag, Time,
+    Instant, ListenOptions, Listener, Negotiated, Port, PortConfig, Position, Provider, Refused, RxFrame,
+    Tag, Time,
     frame::span,
     mem::Bulk,
     verbs::{Verbs, VerbsPort},

@@ -1,11 +1,9 @@
 //! A harness for providers that live in real time.
 
-use std::time::Instant;
-
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
 
 use super::{Harness, Knock};
-use crate::{Address, ConnectError, PortConfig, Provider, Refusal, Time};
+use crate::{Address, ConnectError, Instant, PortConfig, Provider, Refusal, Time};
 
 /// Looks at what no port sees.
 type Checker = Box<dyn FnMut() -> Result<(), Box<dyn std::error::Error>>>;

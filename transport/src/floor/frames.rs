@@ -176,10 +176,11 @@ mod tests {
     use std::{
         os::fd::{AsFd, OwnedFd},
         sync::atomic::AtomicBool,
-        time::{Duration, Instant},
+        time::Duration,
     };
 
     use super::*;
+    use crate::Instant;
     use crate::floor::Line;
 
     fn in_time() -> impl FnMut() -> bool {

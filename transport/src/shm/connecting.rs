@@ -4,7 +4,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::Path,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustix::{io::Errno, net::SocketAddrUnix};
@@ -19,7 +19,7 @@ use super::{
     system,
 };
 use crate::{
-    Address, ConnectError, ConnectOptions, Connecting, Hello, Key, Refusal, RejectReason,
+    Address, ConnectError, ConnectOptions, Connecting, Hello, Instant, Key, Refusal, RejectReason,
     hello::REJECT_LEN,
     proof::{Label, Session, random, request},
 };
@@ -221,7 +221,7 @@ impl ShmConnecting {
     fn wait(&self, until: Instant) {
         match &self.step {
             Step::Dialing { .. } => {
-                std::thread::sleep(BACKLOG_RETRY.min(until.saturating_duration_since(Instant::now())));
+                std::thread::sleep(BACKLOG_RETRY.min(until.remaining()));
             }
             // An error of poll(2) is found again by the next step, at the latest by the deadline.
             Step::Challenging { socket, .. } | Step::Greeting { socket, .. } => {
@@ -245,7 +245,7 @@ impl Connecting for ShmConnecting {
     type Link = ShmLink;
 
     fn poll(&mut self, timeout: Duration) -> Option<Result<ShmLink, ConnectError>> {
-        let until = Instant::now().checked_add(timeout).map_or(self.until, |until| until.min(self.until));
+        let until = self.until.min(Instant::now() + timeout);
         loop {
             if matches!(self.step, Step::Done) {
                 return None;

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     os::fd::{AsFd, OwnedFd},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustix::{io::Errno, net::SocketFlags};
@@ -17,7 +17,7 @@ use super::{
     system,
 };
 use crate::{
-    Address, Hello, Key, ListenError, ListenOptions, Listener, Refusal, RejectReason,
+    Address, Hello, Instant, Key, ListenError, ListenOptions, Listener, Refusal, RejectReason,
     proof::{Label, Session, admit, random},
     rejected::Rejected,
 };
@@ -150,21 +150,20 @@ impl Listener for ShmListener {
     }
 
     fn accept(&mut self, timeout: Duration) -> Result<Option<ShmIncoming>, ListenError> {
-        let until = Instant::now().checked_add(timeout);
+        let until = Instant::now() + timeout;
         loop {
             self.accept_sockets()?;
             if let Some(incoming) = self.first_hello() {
                 return Ok(Some(incoming));
             }
             let now = Instant::now();
-            if until.is_some_and(|until| until <= now) {
+            if until <= now {
                 return Ok(None);
             }
             // A client that stays silent is dropped at its own time, whoever else comes.
             let full = self.waiting.len() == WAITING_MAX;
             let chance = self.waiting.front().filter(|_| full).map(|oldest| oldest.since + CHANCE);
-            let turn = self.waiting.iter().map(|client| client.until).chain(until).chain(chance).min();
-            let turn = turn.unwrap_or_else(|| now + Duration::from_secs(3600));
+            let turn = self.waiting.iter().map(|client| client.until).chain(chance).fold(until, Instant::min);
             let sockets = self.waiting.iter().map(|client| client.socket.as_fd());
             // Who waits in the backlog is let in when there is room.
             let place = (!full).then(|| self.place.socket().as_fd());

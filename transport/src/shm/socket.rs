@@ -13,7 +13,7 @@ use std::{
     io::{IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustix::{
@@ -26,7 +26,7 @@ use rustix::{
 };
 
 use crate::{
-    Allow, Credentials, Violation,
+    Allow, Credentials, Instant, Violation,
     proof::{CHALLENGE_BYTES, PROOF_BYTES},
 };
 
@@ -260,7 +260,7 @@ pub(super) fn wait_readable<'fd>(
     until: Instant,
 ) -> Result<(), Errno> {
     let mut fds: Vec<PollFd<'fd>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-    let left = until.saturating_duration_since(Instant::now());
+    let left = until.remaining();
     match rustix::event::poll(&mut fds, Some(&timespec(left))) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(errno),

@@ -1,15 +1,12 @@
 //! The active side: attempts, and the links that both sides get.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     hand_over::Standing,
     world::{Shared, Side},
 };
-use crate::{CloseReason, ConnectError, Connecting};
+use crate::{CloseReason, ConnectError, Connecting, Instant};
 
 /// An attempt; see [`Connecting`]. Polled with a zero timeout it knows virtual time only; whoever waits in it
 /// gets its deadline in real time too.

@@ -12,7 +12,7 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
     sync::{Arc, Condvar, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
@@ -24,8 +24,8 @@ use super::{
     path::{Chain, Receive, Transmit},
 };
 use crate::{
-    AccessError, Accessed, BulkError, CloseReason, ConnId, ConnectError, Credit, Hello, Key, Negotiated,
-    PortConfig, PortCounters, Refusal, Tag, Time, Waker,
+    AccessError, Accessed, BulkError, CloseReason, ConnId, ConnectError, Credit, Hello, Instant, Key,
+    Negotiated, PortConfig, PortCounters, Refusal, Tag, Time, Waker,
     id::Position,
     mem::Bulk,
     proof::{PROOF_BYTES, Session},
@@ -79,7 +79,7 @@ impl Shared {
                 return found;
             }
             let next = world.next_at().since(world.now).max(Duration::from_micros(1));
-            let wait = next.min(timeout - waited);
+            let wait = next.min(timeout.saturating_sub(waited));
             world = self.changed.wait_timeout(world, wait).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -341,7 +341,7 @@ impl World {
         let least = self.config.delay_min;
         let spread = self.config.delay_max.saturating_sub(least);
         let drawn = self.rng.below(u64::try_from(spread.as_nanos()).unwrap_or(u64::MAX));
-        least + Duration::from_nanos(drawn)
+        least.saturating_add(Duration::from_nanos(drawn))
     }
 
     /// Something goes from one end to the other, behind all that went before it.

@@ -13,11 +13,11 @@ use std::{
         Arc,
         mpsc::{Receiver, SyncSender},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
-    ConnectError, ConnectOptions, Hello, PortError,
+    ConnectError, ConnectOptions, Hello, Instant, PortError,
     hello::HELLO_BYTES,
     proof::{REQUEST_BYTES, Session, request},
     thread,
@@ -84,7 +84,7 @@ impl Attempt {
     }
 
     fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now()).min(RESOLVE_MAX)
+        self.deadline.remaining().min(RESOLVE_MAX)
     }
 
     fn resolve_error(&self, step: &'static str, errno: i32) -> ConnectError {

@@ -5,11 +5,11 @@ use std::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, TryRecvError},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
-    ConnectError, Connecting,
+    ConnectError, Connecting, Instant,
     verbs::{
         connect::{Attempt, Outcome},
         link::VerbsLink,
@@ -70,7 +70,7 @@ impl Connecting for VerbsConnecting {
         let outcome = if timeout.is_zero() {
             receiver.try_recv().map_err(|error| error == TryRecvError::Disconnected)
         } else {
-            let timeout = timeout.min(self.limit.saturating_duration_since(Instant::now()));
+            let timeout = timeout.min(self.limit.remaining());
             let outcome = receiver.recv_timeout(timeout);
             outcome.map_err(|error| error == RecvTimeoutError::Disconnected)
         };

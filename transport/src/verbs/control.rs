@@ -14,13 +14,13 @@ use std::{
         Arc, Weak,
         mpsc::{self, Receiver},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::{
-    CloseReason, PortError, Refusal, RejectReason, thread,
+    CloseReason, Instant, PortError, Refusal, RejectReason, thread,
     verbs::{
         asynchronous::{DeviceEvent, Watches},
         cm::{
@@ -114,7 +114,7 @@ impl Control {
             if self.stopping && self.ids.is_empty() {
                 return;
             }
-            let wait = deadline.map(|at| timespec(at.saturating_duration_since(Instant::now())));
+            let wait = deadline.map(|at| timespec(at.remaining()));
             let buffer = rustix::buffer::spare_capacity(&mut ready);
             match epoll::wait(self.watches.epoll(), buffer, wait.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -500,7 +500,7 @@ fn how_gone(event: &CmEvent) -> &'static str {
 
 fn timespec(span: Duration) -> rustix::time::Timespec {
     // Rounded up to the next millisecond, so that the deadline has passed when we wake.
-    let span = span + Duration::from_millis(1);
+    let span = span.saturating_add(Duration::from_millis(1));
     rustix::time::Timespec {
         tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(span.subsec_nanos()),

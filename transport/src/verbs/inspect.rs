@@ -6,11 +6,11 @@ use std::{
     mem::MaybeUninit,
     net::{Ipv6Addr, SocketAddr},
     ptr::NonNull,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
-    ConnectError, PortError,
+    ConnectError, Instant, PortError,
     verbs::{
         cm::{CmId, EventChannel, EventKind},
         device::{Context, require_libraries},

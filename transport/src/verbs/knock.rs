@@ -1,12 +1,9 @@
 //! A client that speaks any bytes over the RDMA CM, for the conformance suite: foreign programs, other versions.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Address, ConnectError,
+    Address, ConnectError, Instant,
     conformance::Knock,
     verbs::{
         cm::{CmId, ConnectParams, EventChannel, EventKind, QpRequest, reject},

@@ -69,11 +69,11 @@ mod wr_id;
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, mpsc::sync_channel},
-    time::Instant,
 };
 
 use crate::{
-    Address, ConnectError, ConnectOptions, ListenError, ListenOptions, PortConfig, PortError, Provider, Via,
+    Address, ConnectError, ConnectOptions, Instant, ListenError, ListenOptions, PortConfig, PortError,
+    Provider, Via,
 };
 
 pub use addresses::{Assigned, all as addresses};

@@ -6,11 +6,11 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
-    PortError,
+    Instant, PortError,
     mem::{Region, UserBytes},
     verbs::{device::Pd, sys},
 };

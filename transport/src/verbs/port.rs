@@ -7,14 +7,14 @@ use std::{
     collections::VecDeque,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustix::event::epoll;
 
 use crate::{
-    AccessError, Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, PortConfig, PortCounters,
-    PortError, Position, Refused, Staged, Tag, Time, Violation,
+    AccessError, Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, Instant, PortConfig,
+    PortCounters, PortError, Position, Refused, Staged, Tag, Time, Violation,
     mem::{Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame, run::IN_RING},
     provider::{Port, Waker},
     sync::Doorbell,

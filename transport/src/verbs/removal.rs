@@ -8,14 +8,9 @@
 //! The kernel's removal (`rdma link delete`, an unplugged adapter) waits for all of it. A *sentinel* is an id that is only
 //! bound: without one, a device whose connections are all closed would go unnoticed, and be held for ever.
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    ptr::NonNull,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, net::SocketAddr, ptr::NonNull, sync::Arc, time::Duration};
 
+use crate::Instant;
 use crate::verbs::{
     cm::{CmId, IdKey},
     control::Control,
@@ -196,7 +191,7 @@ impl Control {
         }
         let users: usize = removal.contexts.iter().map(|context| Arc::strong_count(context) - 1).sum();
         if ids > 0 || users > 0 {
-            if now.duration_since(removal.since) > LATE && !removal.said {
+            if now - removal.since > LATE && !removal.said {
                 removal.said = true;
                 tracing::warn!(device = removal.name, ids, users, "its removal waits: a port does not turn");
             }

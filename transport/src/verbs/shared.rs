@@ -12,11 +12,11 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
-    PortError, SharedReceives, SharedState,
+    Instant, PortError, SharedReceives, SharedState,
     mem::{MemoryNode, Region},
     share::Common,
     verbs::{

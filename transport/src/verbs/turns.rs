@@ -4,8 +4,9 @@
 //! making its queue pair when the kernel gives up on the first (siw waits 10 s for the answer to its MPA request), and
 //! none would connect.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{collections::VecDeque, sync::Arc};
 
+use crate::Instant;
 use crate::verbs::{connect::Attempt, control::Control};
 
 /// At most so many. As many handshakes as a listener takes on by default.

@@ -6,12 +6,11 @@ use std::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Instant,
 };
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
-use gimmal::Client;
+use gimmal::{Client, Instant};
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 

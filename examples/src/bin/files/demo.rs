@@ -4,10 +4,11 @@ use std::{
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
+use gimmal::Instant;
 
 use crate::{Provider, client, tree};
 

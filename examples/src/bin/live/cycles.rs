@@ -8,11 +8,12 @@ use std::{
     fs,
     io::{BufRead as _, BufReader},
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
+use gimmal::Instant;
 use gimmal::engine::{
     Acceptor, App, Config, Idle, Inline, Io, Message, Plan, Workers,
     transport::{
@@ -140,7 +141,7 @@ struct Times {
 
 impl Times {
     fn sum(&self) -> Duration {
-        self.connect + self.registering + self.open + self.close
+        [self.connect, self.registering, self.open, self.close].into_iter().sum()
     }
 }
 

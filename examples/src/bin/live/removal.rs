@@ -8,13 +8,14 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use gimmal::{
-    CallError, Channel as _, Client, Server, TransportError, UserBytes, engine::transport::CloseReason,
+    CallError, Channel as _, Client, Instant, Server, TransportError, UserBytes,
+    engine::transport::CloseReason,
 };
 
 use crate::tally::{Book, TallyClient, serve_tally};

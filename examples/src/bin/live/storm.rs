@@ -1,13 +1,10 @@
 //! R11: many clients at once. Each must end connected, refused with a reason, or at its own deadline.
 
-use std::{
-    collections::BTreeMap,
-    sync::Barrier,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Barrier, time::Duration};
 
 use anyhow::ensure;
 use clap::Args;
+use gimmal::Instant;
 use gimmal::engine::{
     Acceptor, App, Config, Idle, Io, Message, OpenError, Workers,
     transport::{
@@ -126,7 +123,10 @@ fn report(
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
     for (elapsed, outcome) in outcomes {
         // Whatever came of it came by the deadlines of its two steps.
-        ensure!(*elapsed <= deadline * 2 + Duration::from_secs(1), "a client ended only after {elapsed:?}");
+        ensure!(
+            *elapsed <= deadline.saturating_mul(2).saturating_add(Duration::from_secs(1)),
+            "a client ended only after {elapsed:?}"
+        );
         let kind = match outcome {
             Ok(()) => "connected".to_owned(),
             Err(OpenError::Connect(ConnectError::Timeout { .. })) => "at its deadline".to_owned(),

@@ -8,12 +8,12 @@ use std::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, ensure};
 use clap::{Args, ValueEnum};
-use gimmal::{Client, Config, Cx, Fate, Reconnect, Server};
+use gimmal::{Client, Config, Cx, Fate, Instant, Reconnect, Server};
 
 use crate::tally::{Book, TallyClient, serve_tally};
 
@@ -119,7 +119,7 @@ impl Harm for Harmer {
     }
 
     async fn since_listening(&self, _: &Cx) -> u64 {
-        let span = LISTENING.get().map_or(Duration::ZERO, Instant::elapsed);
+        let span = LISTENING.get().map_or(Duration::ZERO, |since| since.elapsed());
         u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -154,7 +154,7 @@ struct Patience {
 impl Patience {
     /// When a death should be reported; the host lives on for the lead.
     fn wanted(&self) -> Duration {
-        Duration::from_millis(self.heartbeat_ms.into()) + LEAD
+        Duration::from_millis(self.heartbeat_ms.into()).saturating_add(LEAD)
     }
 
     fn config(&self) -> Config {
@@ -447,7 +447,7 @@ fn check(
     ensure!(reconnects >= 1, "never reconnected: not injected");
     let wanted = Duration::from_millis(options.back_ms);
     println!("back after {back:?}, wanted {wanted:?}");
-    ensure!(back <= wanted + BACK_SLACK, "reconnected only after {back:?}");
+    ensure!(back <= wanted.saturating_add(BACK_SLACK), "reconnected only after {back:?}");
     if options.event == Event::Restart {
         // It remembers no calls.
         return Ok(());
@@ -461,7 +461,7 @@ fn check(
     let Some((after, _)) = &fates.first_failure else { anyhow::bail!("no call failed: not injected") };
     let wanted = options.patience.wanted();
     println!("reported dead after {after:?}, wanted {wanted:?}");
-    ensure!(*after <= wanted + SLACK, "reported dead only after {after:?}");
+    ensure!(*after <= wanted.saturating_add(SLACK), "reported dead only after {after:?}");
     Ok(())
 }
 
@@ -473,7 +473,7 @@ fn power_off(options: &Options, client: &Client) -> anyhow::Result<()> {
     let took = asked.elapsed();
     let wanted = options.patience.wanted();
     println!("PowerOff: {took:?} after it was asked for, wanted {wanted:?}: {error}");
-    ensure!(took <= wanted + SLACK, "reported only after {took:?}");
+    ensure!(took <= wanted.saturating_add(SLACK), "reported only after {took:?}");
     if error.fate() != Fate::MaybeRan {
         // A stall had ended the connection before: then nobody may come back.
         std::thread::sleep(Duration::from_secs(3));

@@ -238,7 +238,7 @@ impl<'a> Storm<'a> {
                 dials[who] = None;
             }
             // Its handshake failed: nobody tells who adopted it.
-            None if run.now.since(dial.since) > HANDSHAKE * 4 => {
+            None if run.now.since(dial.since) > HANDSHAKE.saturating_mul(4) => {
                 self.seen.locked_out += usize::from(!dial.is_right);
                 dials[who] = None;
             }

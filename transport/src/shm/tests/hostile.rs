@@ -19,7 +19,7 @@ use super::{
     *,
 };
 use crate::{
-    FrameWord, RejectReason, Violation,
+    FrameWord, Instant, RejectReason, Violation,
     hello::{HELLO_BYTES, VERSION},
 };
 

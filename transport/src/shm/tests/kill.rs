@@ -5,6 +5,7 @@
 use std::process::{Child, Command, Stdio};
 
 use super::*;
+use crate::Instant;
 
 pub(super) const ROLE: &str = "GIMMAL_SHM_TEST";
 
@@ -40,11 +41,11 @@ fn role() -> Option<String> {
 }
 
 pub(super) fn connect_when_there(address: &Address, ring_bytes: u32) -> Side {
-    let until = Instant::now() + 10 * SECOND;
+    let until = Instant::now() + SECOND.saturating_mul(10);
     let port = Shm.open_port(&config(ring_bytes)).unwrap();
     let link = loop {
         match connect(address, &port.gate()) {
-            Ok(mut connecting) => break connecting.poll(5 * SECOND).unwrap().unwrap(),
+            Ok(mut connecting) => break connecting.poll(SECOND.saturating_mul(5)).unwrap().unwrap(),
             Err(ConnectError::NobodyListens { .. }) if Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(5));
             }

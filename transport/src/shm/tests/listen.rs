@@ -14,7 +14,7 @@ use super::{
     *,
 };
 use crate::{
-    AcceptError, Hello, ListenError, PortError, RejectReason,
+    AcceptError, Hello, Instant, ListenError, PortError, RejectReason,
     hello::{VERSION, decode_reject},
 };
 

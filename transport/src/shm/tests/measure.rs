@@ -6,7 +6,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{super::segment::Segment, kill::again, *};
 use crate::{
-    FrameWord,
+    FrameWord, Instant,
     frame::span,
     mem::Region,
     sync::{
@@ -152,10 +152,10 @@ impl Side {
 fn server_side(mut listener: ShmListener) {
     let port = Shm.open_port(&config(RING)).unwrap();
     let gate = port.gate();
-    let link = listener.accept(5 * SECOND).unwrap().unwrap().accept(&gate).unwrap();
+    let link = listener.accept(SECOND.saturating_mul(5)).unwrap().unwrap().accept(&gate).unwrap();
     let mut side = Side::adopt(port, link);
     side.opened();
-    let link = listener.accept(5 * SECOND).unwrap().unwrap().accept(&gate).unwrap();
+    let link = listener.accept(SECOND.saturating_mul(5)).unwrap().unwrap().accept(&gate).unwrap();
     // The grant, read by hand.
     while !readable(&link.end.socket, SECOND) {}
     let fd = super::super::socket::receive(&link.end.socket).unwrap().fd.unwrap();

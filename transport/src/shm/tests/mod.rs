@@ -16,15 +16,12 @@ mod sleep;
 mod together;
 mod trust;
 
-use std::{
-    os::fd::AsFd,
-    time::{Duration, Instant},
-};
+use std::{os::fd::AsFd, time::Duration};
 
 use super::{Shm, ShmConnecting, ShmGate, ShmLink, ShmListener, ShmPort};
 use crate::{
     Address, Batch, Chain, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting, Credit, Event,
-    Incoming, ListenOptions, Listener, Port, PortConfig, Provider, RxFrame, Tag, Time,
+    Incoming, Instant, ListenOptions, Listener, Port, PortConfig, Provider, RxFrame, Tag, Time,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -83,7 +80,7 @@ impl Side {
 
     /// Polls until something comes.
     fn wait(&mut self) -> Vec<Event> {
-        let until = Instant::now() + 5 * SECOND;
+        let until = Instant::now() + SECOND.saturating_mul(5);
         loop {
             let events = self.poll();
             if !events.is_empty() {

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::Instant;
 
 const MS: u64 = 1_000_000;
 /// A peer's ring is noticed within this.
@@ -144,14 +145,15 @@ fn send_in_turn(address: &Address, heard: &AtomicU64, rounds: u64) {
     let mut clients: Vec<_> = (0..3)
         .map(|_| {
             let port = Shm.open_port(&config(4096)).unwrap();
-            let link = connect(address, &port.gate()).unwrap().poll(5 * SECOND).unwrap().unwrap();
+            let link =
+                connect(address, &port.gate()).unwrap().poll(SECOND.saturating_mul(5)).unwrap().unwrap();
             let mut client = Side::adopt(port, link);
             client.opened();
             client
         })
         .collect();
     // Longer than the other side waits, which says what is wrong.
-    let until = Instant::now() + 90 * SECOND;
+    let until = Instant::now() + SECOND.saturating_mul(90);
     for round in 0..=rounds {
         while heard.load(Ordering::Acquire) < round {
             assert!(Instant::now() < until, "round {round} was given up");

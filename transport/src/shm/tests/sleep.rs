@@ -1,6 +1,7 @@
 //! Sleeping and waking: nothing is lost, and nobody is rung who is awake.
 
 use super::*;
+use crate::Instant;
 
 #[test]
 fn a_frame_a_credit_a_close_and_a_waker_wake_a_sleeper() {

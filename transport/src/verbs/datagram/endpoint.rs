@@ -1,13 +1,6 @@
 //! A datagram end point: its id, its queue pair and everything it owns.
 
-use std::{
-    collections::VecDeque,
-    fmt,
-    mem::MaybeUninit,
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, fmt, mem::MaybeUninit, net::SocketAddr, sync::Arc, time::Duration};
 
 use super::{
     config::{DatagramConfig, DatagramCounters},
@@ -22,7 +15,7 @@ use super::{
     wait::{DatagramEvent, readable},
 };
 use crate::{
-    PortError,
+    Instant, PortError,
     verbs::{
         cm::{EventChannel, EventKind, QpRequest},
         device::{Context, Pd, require_device},

@@ -2,13 +2,14 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
     endpoint::Datagram, error::JoinError, event::UdEvent, lookup::with_scope, multicast::OwnMembership,
     peer::Peer,
 };
+use crate::Instant;
 use crate::verbs::{cm::EventKind, sys};
 
 /// `ENOTSUPP` of the kernel, which has no name outside: IPv6 groups on RoCE v2.

@@ -1,9 +1,6 @@
 //! Finding a peer's queue pair, and being found: SIDR by `rdma_connect` and `rdma_accept`.
 
-use std::{
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, time::Duration};
 
 use super::{
     endpoint::Datagram,
@@ -15,7 +12,7 @@ use super::{
     wait::DatagramEvent,
 };
 use crate::{
-    PortError,
+    Instant, PortError,
     verbs::{
         cm::{EventKind, IdKey},
         sys,
@@ -202,7 +199,7 @@ struct Ask {
 
 impl Ask {
     fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
+        self.deadline.remaining()
     }
 }
 

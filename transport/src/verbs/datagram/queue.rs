@@ -6,7 +6,7 @@
 //! ```
 //! The device owns a slot from its post to its completion; in between nobody here can reach it.
 
-use std::{mem::MaybeUninit, sync::Arc, time::Instant};
+use std::{mem::MaybeUninit, sync::Arc};
 
 use super::{
     config::{DatagramConfig, DatagramCounters},
@@ -18,7 +18,7 @@ use super::{
     wait,
 };
 use crate::{
-    PortError,
+    Instant, PortError,
     verbs::{
         cq::{Cq, POLL_BURST, STATUS_FLUSHED},
         device::{Context, DeviceLimits, Pd},

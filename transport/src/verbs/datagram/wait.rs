@@ -1,10 +1,6 @@
 //! Waiting with a deadline, and what the CM reports in between.
 
-use std::{
-    net::IpAddr,
-    os::fd::BorrowedFd,
-    time::{Duration, Instant},
-};
+use std::{net::IpAddr, os::fd::BorrowedFd, time::Duration};
 
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -13,7 +9,7 @@ use rustix::{
 };
 
 use super::{endpoint::Datagram, event::UdEvent, lookup::Request};
-use crate::{PortError, verbs::cm::EventKind};
+use crate::{Instant, PortError, verbs::cm::EventKind};
 
 /// Events kept for whoever fetches them, beside the look-ups.
 const EVENTS_KEPT: usize = 256;
@@ -45,7 +41,7 @@ pub(super) fn readable(descriptors: &[BorrowedFd<'_>], deadline: Instant) -> Res
     }
     let mut watched: Vec<PollFd<'_>> = watched.into_iter().flatten().collect();
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.remaining();
         match poll(&mut watched, Some(&timespec(left))) {
             Ok(count) => return Ok(count > 0),
             Err(Errno::INTR) => {}

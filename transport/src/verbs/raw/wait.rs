@@ -1,13 +1,10 @@
 //! Waiting for events, with an end.
 
-use std::{
-    os::fd::BorrowedFd,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::Instant;
 use crate::verbs::{
     cm::{CmEvent, EventChannel, EventKind},
     raw::error::{CmError, Rejection},
@@ -22,13 +19,11 @@ pub(crate) struct Limit {
 
 impl Limit {
     pub(crate) fn new(timeout: Duration) -> Self {
-        // Beyond what a clock can say: a year is as good as for ever.
-        let year = Duration::from_secs(365 * 24 * 3600);
-        Self { timeout, until: Instant::now() + timeout.min(year) }
+        Self { timeout, until: Instant::now() + timeout }
     }
 
     pub(crate) fn left(&self) -> Duration {
-        self.until.saturating_duration_since(Instant::now())
+        self.until.remaining()
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -44,7 +39,7 @@ impl Limit {
 pub(crate) fn readable(fds: &[BorrowedFd<'_>], limit: &Limit) -> Result<(), CmError> {
     let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     // Rounded up, so that the limit is over when nothing came.
-    let left = limit.left() + Duration::from_micros(999);
+    let left = limit.left().saturating_add(Duration::from_micros(999));
     let timeout = Timespec {
         tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(left.subsec_nanos()),
