@@ -147,7 +147,7 @@ impl CallCell {
                 std::thread::yield_now();
             }
         }
-        PARKER.with(|waker| {
+        with_parker(|waker| {
             let context = Context::from_waker(waker);
             loop {
                 if let Poll::Ready(outcome) = self.poll(&context) {
@@ -181,12 +181,23 @@ impl Wake for Unpark {
 
 thread_local! {
     /// Made once for each thread that waits.
-    static PARKER: Waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    static PARKER: Waker = unparker();
+}
+
+/// Wakes this thread when it is parked.
+fn unparker() -> Waker {
+    Waker::from(Arc::new(Unpark(std::thread::current())))
+}
+
+/// Calls `wait` with a waker for this thread. A wait in the destructor of another thread-local may find the kept one gone, and
+/// gets one of its own.
+fn with_parker<R>(mut wait: impl FnMut(&Waker) -> R) -> R {
+    PARKER.try_with(&mut wait).unwrap_or_else(|_| wait(&unparker()))
 }
 
 /// Blocks the thread until `poll` is ready.
 pub(crate) fn block<R>(mut poll: impl FnMut(&Context<'_>) -> Poll<R>) -> R {
-    PARKER.with(|waker| {
+    with_parker(|waker| {
         let context = Context::from_waker(waker);
         loop {
             if let Poll::Ready(result) = poll(&context) {

@@ -21,6 +21,7 @@ for_each_scheme! {
     a_client_goes_when_its_calls_have_ended
     calls_are_made_again_only_where_it_is_safe
     connections_move_to_the_worker_that_has_few
+    a_call_waits_in_a_destructor_of_a_thread_local
 }
 
 fn eager() -> Config {
@@ -205,4 +206,32 @@ fn replaced_servers_fail_no_idempotent_call() {
     }
     stop.store(true, Ordering::Relaxed);
     callers.into_iter().for_each(|caller| caller.join().unwrap());
+}
+
+/// Calls in its destructor, and says what became of that.
+struct Late(ProbeClient, ProbeClient<Retry<Client>>, std::sync::mpsc::Sender<(u64, u64)>);
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        // Long enough for the thread to park.
+        let _ = self.2.send((self.0.later(30).wait().unwrap(), self.1.later(30).wait().unwrap()));
+    }
+}
+
+fn a_call_waits_in_a_destructor_of_a_thread_local(scheme: &str) {
+    thread_local! {
+        static LATE: std::cell::RefCell<Option<Late>> = const { std::cell::RefCell::new(None) };
+    }
+    let fixture = Fixture::new(scheme, "late");
+    let client = fixture.client();
+    let again = ProbeClient::new(Retry::new(client.channel().clone(), RetryPolicy::default()));
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let late = Late(client.clone(), again, tell);
+        // Older than what a wait keeps for its thread, so it is dropped later.
+        LATE.try_with(|place| *place.borrow_mut() = Some(late)).unwrap();
+        client.later(30).wait().unwrap()
+    });
+    assert_eq!(thread.join().unwrap(), 30);
+    assert_eq!(told.recv_timeout(Duration::from_secs(30)).unwrap(), (30, 30));
 }
