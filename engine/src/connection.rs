@@ -49,6 +49,8 @@ pub(crate) struct Connection {
     /// Control frames that wait for room.
     control: VecDeque<(Kind, u64)>,
     blocked_bytes: Option<usize>,
+    /// The peer's goodbye was heard, and is answered when all that the peer offered before is here.
+    owes_goodbye: bool,
     close_at: Time,
 }
 
@@ -76,6 +78,7 @@ impl Connection {
             count: None,
             control: VecDeque::with_capacity(16),
             blocked_bytes: None,
+            owes_goodbye: false,
             close_at: Time::NEVER,
         }
     }
@@ -237,9 +240,7 @@ impl Connection {
     pub(crate) fn hear_goodbye(&mut self, now: Time) -> Result<(), Violation> {
         let violation = Violation::Malformed { what: "second goodbye" };
         self.set_state(self.state.on(StateEvent::GoodbyeHeard).ok_or(violation)?);
-        if !planted::is(Bug::GoodbyeUnanswered) {
-            self.control.push_back((Kind::GoodbyeAck, 0));
-        }
+        self.owes_goodbye = !planted::is(Bug::GoodbyeUnanswered);
         self.close_at = self.close_at.min(now.plus(DRAIN_TIMEOUT));
         Ok(())
     }

@@ -46,6 +46,14 @@ impl<P: Port> Io<'_, P> {
         self.conns.get(conn).and_then(Connection::ending)
     }
 
+    /// Whether the peer of `conn` may still be reading a loan that was sent to it, which ends with the connection: over a device.
+    /// In shared memory the peer keeps what it reads.
+    #[must_use]
+    pub fn has_reader(&self, conn: ConnId) -> bool {
+        let over_device = |connection: &&Connection| !connection.negotiated().credit_words;
+        self.conns.get(conn).filter(over_device).is_some_and(|connection| !connection.loans.is_empty())
+    }
+
     /// Sends a message whose body `fill` writes where it leaves from.
     ///
     /// `fill` gets at least `min_bytes` and at most what fits now, and returns how many it wrote, or `None` when that

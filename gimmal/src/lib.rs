@@ -307,8 +307,8 @@
 //!
 //! # Servers that go and come
 //!
-//! [`Server::shutdown`] frees the address at once, sends the clients elsewhere, refuses new calls (not run) and waits for those
-//! that run; a new process that was started with [`ServerBuilder::take_over`] has the address meanwhile. A [`Client`]
+//! [`Server::shutdown`] frees the address at once, sends the clients elsewhere, refuses new calls (not run) and waits for the
+//! handlers that run, one-way ones included, and for their answers to be there; a new process that was started with [`ServerBuilder::take_over`] has the address meanwhile. A [`Client`]
 //! makes its next connection by itself. Calls made until then fail at once (not run), wait for it
 //! ([`CallOptions::wait_for_ready()`]), or are made again by [`Retry`]: those that did not run always, those that may have run
 //! if their method is `#[idempotent]`.

@@ -312,19 +312,16 @@ impl Server {
     }
 
     /// Stops accepting, frees its address, tells every client to go elsewhere and refuses new calls (not run, so safe to
-    /// make elsewhere), waits for those that run, says goodbye to every peer; all within `timeout`
-    /// and a second. Returns whether every call had ended and every peer had answered.
+    /// make elsewhere). Waits for the handlers that run, one-way ones included, for their answers to leave, and for clients
+    /// to read the bulk of these; then says goodbye to every client. All within `timeout` and about a second. Returns whether
+    /// everything had ended: `false` means that a handler was cut off, or an answer.
     #[must_use]
     pub fn shutdown(self, timeout: Duration) -> bool {
         let Self { mut acceptors, workers, shared, .. } = self;
         let deadline = Instant::now() + timeout;
         shared.draining.store(true, Ordering::Relaxed);
         acceptors.iter_mut().for_each(Acceptor::stop);
-        workers.drain();
-        while workers.stats().serving > 0 && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let drained = workers.stats().serving == 0;
+        let drained = workers.drain(deadline);
         let left = deadline.remaining().max(Duration::from_secs(1));
         workers.workers.shutdown(left) && drained
     }
@@ -411,11 +408,13 @@ impl InlineServer {
         let deadline = Instant::now() + timeout;
         self.shared.draining.store(true, Ordering::Relaxed);
         self.acceptors.iter_mut().for_each(Acceptor::stop);
-        self.inline.with(|node, io| node.drain(io));
-        while self.stats().serving > 0 && Instant::now() < deadline {
+        let drained = loop {
+            let is_at_rest = self.inline.with(|node, io| node.drain(io));
+            if is_at_rest || deadline.has_passed() {
+                break is_at_rest;
+            }
             self.inline.idle(Duration::from_millis(1));
-        }
-        let drained = self.stats().serving == 0;
+        };
         let left = deadline.remaining().max(Duration::from_secs(1));
         self.inline.close(left) && drained
     }

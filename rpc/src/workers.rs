@@ -1,10 +1,13 @@
 //! Worker threads with the RPC layer on them.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, mpsc},
+    time::Duration,
+};
 
 use gimmal_engine::{
     Act, Inline, Plan, StartError, WorkerHandle, Workers,
-    transport::{Gate as _, UserMemory},
+    transport::{Gate as _, Instant, UserMemory},
 };
 
 use crate::{
@@ -17,6 +20,9 @@ use crate::{
 
 /// One worker's handle, as a client or server keeps it.
 pub(crate) type Handle = WorkerHandle<Any, Node>;
+
+/// How long a worker has to answer, at least: its turn may be in a handler that blocks.
+const ANSWER: Duration = Duration::from_millis(100);
 
 /// A set of workers; dropping it stops them within a bound.
 #[derive(Debug)]
@@ -57,18 +63,27 @@ impl WorkerSet {
         handles.iter().min_by_key(|handle| handle.load()).unwrap_or(&handles[0])
     }
 
-    /// Has every peer told that this side takes no more calls.
-    pub(crate) fn drain(&self) {
-        for handle in self.workers.handles() {
-            let mut command = Command::Drain;
-            // A full inbox empties soon. A peer that is not told is refused, call by call.
-            for _ in 0..100 {
-                match handle.submit(command) {
-                    Ok(()) => break,
-                    Err(back) => command = back,
-                }
-                std::thread::sleep(Duration::from_millis(1));
+    /// Has every peer told that this side takes no more calls, and waits for the work that there is: see [`Node::drain`].
+    /// Returns whether every worker had done all of it by `deadline`.
+    pub(crate) fn drain(&self, deadline: Instant) -> bool {
+        let patience = deadline.max(Instant::now() + ANSWER);
+        let ask = |handle: &Handle| {
+            let (tell, told) = mpsc::sync_channel(1);
+            // A full inbox empties soon, and it is asked again. A peer that is not told is refused, call by call.
+            let _ = handle.submit(Command::Drain(tell));
+            told
+        };
+        loop {
+            let asked: Vec<mpsc::Receiver<bool>> = self.workers.handles().iter().map(ask).collect();
+            let is_at_rest =
+                |told: &mpsc::Receiver<bool>| told.recv_timeout(patience.remaining()) == Ok(true);
+            if asked.iter().all(is_at_rest) {
+                return true;
             }
+            if deadline.has_passed() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

@@ -55,6 +55,10 @@ impl Connection {
         while let Some(loan_id) = self.in_place.poll_released() {
             self.bulk_done(loan_id);
         }
+        if self.owes_goodbye && self.pulls.is_empty() {
+            self.owes_goodbye = false;
+            self.control.push_back((Kind::GoodbyeAck, 0));
+        }
         while let Some(&(kind, value)) = self.control.front() {
             if !self.send_control(port, conn, kind, value, 0) {
                 break;

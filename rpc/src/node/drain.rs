@@ -21,13 +21,16 @@ use super::{Node, REMEMBERED};
 use crate::{frame::Kind, id::CallId};
 
 impl Node {
-    /// Tells every peer that this side takes no more calls.
+    /// Tells every peer, once, that this side takes no more calls. Returns whether nothing is left to be done for any of them: no
+    /// handler is pending, one-way ones included, every answer has left, and the peers have read the bulk of these.
     #[cold]
-    pub(crate) fn drain<P: Port>(&mut self, io: &mut Io<'_, P>) {
+    pub(crate) fn drain<P: Port>(&mut self, io: &mut Io<'_, P>) -> bool {
         let all: Vec<ConnId> = self.conns.iter_mut().map(|(conn, _)| conn).collect();
-        for conn in all {
-            self.owe_go_away(io, conn);
+        if !std::mem::replace(&mut self.drains, true) {
+            all.iter().for_each(|conn| self.owe_go_away(io, *conn));
         }
+        let is_idle = self.tasks.len() == 0 && self.counters.serving.get() == 0;
+        is_idle && !all.into_iter().any(|conn| io.has_reader(conn))
     }
 
     /// Asks the clients of `count` connections, of those that were not asked yet, to come again.

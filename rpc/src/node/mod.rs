@@ -36,6 +36,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
     },
     task::Waker,
     time::Duration,
@@ -91,8 +92,8 @@ pub(crate) enum Command {
     Watch(ConnId, Arc<dyn Watcher>),
     /// Close the connection if none of our calls is on it any more, and say so. What comes late goes to the next, if it is named.
     Retire(ConnId, Option<ConnId>, Arc<AtomicBool>),
-    /// Tell every peer that this side takes no more calls.
-    Drain,
+    /// See [`Node::drain`], which says whether all is done; asked again and again.
+    Drain(mpsc::SyncSender<bool>),
     /// Ask so many clients to come again, to another worker.
     Shed(usize),
     /// What [`App::pack`] says: never sent by itself.
@@ -184,6 +185,8 @@ pub(crate) struct Node {
     stale: bool,
     /// See [`Node::is_alone`].
     alone: bool,
+    /// Every peer was told that this side takes no more calls.
+    drains: bool,
 }
 
 impl Node {
@@ -215,6 +218,7 @@ impl Node {
             seen: Time(0),
             stale: false,
             alone: false,
+            drains: false,
         }
     }
 
@@ -456,7 +460,7 @@ impl App for Node {
                 None => watcher.ended(&self.closing(conn)),
             },
             Command::Retire(conn, next, done) => self.retire(io, conn, next, &done),
-            Command::Drain => self.drain(io),
+            Command::Drain(tell) => drop(tell.try_send(self.drain(io))),
             Command::Shed(count) => self.shed(io, count),
             Command::Arrived(_) | Command::Look => {}
         }

@@ -44,7 +44,7 @@ fn a_server_that_drains_answers_what_runs_and_refuses_the_rest() {
                 if number >= moment && !drains {
                     drains = true;
                     run.server.app().shared.draining.store(true, Ordering::Relaxed);
-                    run.server.with(|node, io| node.drain(io));
+                    let _ = run.server.with(|node, io| node.drain(io));
                 }
             }
             // The rest of the calls end, and nothing is left.
@@ -100,4 +100,58 @@ fn a_call_after_the_goodbye_says_that_the_peer_closed() {
         }
         assert!(refused > 0, "{what}: no call between the goodbye and the end");
     });
+}
+
+#[test]
+fn r98_a_server_that_has_drained_cuts_nothing_off() {
+    let mut answered = 0;
+    let all = each("r98_a_server_that_has_drained_cuts_nothing_off", seeds(), |what, seed, device| {
+        let mut run = Run::new(seed, world(seed, device));
+        let (conn, moment) = (run.conn.unwrap(), 2 + run.rng.below(30));
+        let (theirs, _) = run.server.app_mut().conns.iter_mut().next().unwrap();
+        let mut calls = Vec::new();
+        for step in 0.. {
+            run.step();
+            if step < moment {
+                let number = u32::try_from(step).unwrap();
+                // Within `message_bytes_max`, both ways.
+                let is_huge = huge_bytes(number).max(huge_bytes(number + 31)) < 29_000;
+                let at = [1, 2, 3, HUGE][run.rng.index(if is_huge { 4 } else { 3 })];
+                let arguments = (number, vec![3u8; huge_bytes(number)]);
+                let key = run.client.with(|node, io| {
+                    let method = &__WORLD_METHODS[at];
+                    if at == HUGE {
+                        let value = &Encoded::<Postcard, _>::new(&arguments);
+                        node.start(io, conn, method, None, Fresh::new(value), (None, None), Reply::Local)
+                    } else {
+                        let arguments = (number,);
+                        let value = &Encoded::<Postcard, _>::new(&arguments);
+                        node.start(io, conn, method, None, Fresh::new(value), (None, None), Reply::Local)
+                    }
+                });
+                calls.extend(key.map(|key| (number, at, key)));
+                continue;
+            }
+            run.server.app().shared.draining.store(true, Ordering::Relaxed);
+            if run.server.with(|node, io| node.drain(io)) {
+                break;
+            }
+            assert!(step < 40_000, "{what}: it never drained");
+        }
+        run.server.with(|_, io| io.close(theirs));
+        while run.client.app_mut().conns.get_mut(conn).is_some() {
+            run.turns();
+        }
+        for (number, at, key) in calls {
+            let outcome = run.client.app_mut().take_outcome(conn, key).expect("it ended");
+            match judge(number, at, outcome) {
+                Ok(()) => answered += 1,
+                // It met the goodbye on its way.
+                lost => {
+                    assert!(!run.handlers.journal.lock().unwrap().contains_key(&number), "{what}: {lost:?}")
+                }
+            }
+        }
+    });
+    assert!(!all || answered > 100, "{answered}");
 }

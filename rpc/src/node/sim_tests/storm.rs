@@ -337,7 +337,7 @@ impl<'a> Storm<'a> {
                 run.client.with(|node, io| node.retire(io, conn, None, &Arc::default()));
             } else if choices.once_in(700) {
                 run.server.app().shared.draining.store(true, Ordering::Relaxed);
-                run.server.with(|node, io| node.drain(io));
+                let _ = run.server.with(|node, io| node.drain(io));
                 self.seen.drains += 1;
             }
         }
