@@ -105,6 +105,14 @@ pub const fn span(payload_bytes: usize) -> usize {
     payload_bytes.wrapping_add(FRAME_WORD_BYTES + FRAME_ALIGN - 1) & !(FRAME_ALIGN - 1)
 }
 
+/// The last [`FRAME_ALIGN`] bytes of a frame with `payload_bytes`, padding included, with 0 in the padding.
+#[cfg(feature = "verbs")]
+#[inline]
+pub(crate) const fn without_padding(last: u128, payload_bytes: usize) -> u128 {
+    let padding = span(payload_bytes) - (FRAME_WORD_BYTES + payload_bytes);
+    last & (u128::MAX >> (8 * padding)).to_le()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@ use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use crate::{
     Chain, ConnId, DataPath, FrameWord, Negotiated, PortConfig, PortCounters, Position, Refused, Tag,
-    frame::{FRAME_WORD_BYTES, span},
+    frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span, without_padding},
     mem::{Region, run::RingPlace},
     verbs::{
         lane::sends_for,
@@ -64,9 +64,11 @@ pub(crate) struct Tx {
     ring: Option<Region>,
     /// Where that is.
     place: Option<RingPlace>,
-    /// Whether it is like that; and from where it was used by us.
+    /// Whether it is like that; from where it was used by us, and up to where somebody may have written into it: composers
+    /// are offered more than they fill, and give up.
     lends: bool,
     lent_at: Position,
+    reached: Position,
     /// Goes back with the ring.
     registration: Option<Arc<Mr>>,
     lkey: u32,
@@ -122,6 +124,7 @@ impl Tx {
             ring,
             lends,
             lent_at: Position(0),
+            reached: Position(0),
             registration: registration.flatten(),
             lkey,
             chain_id,
@@ -162,7 +165,7 @@ impl Tx {
         self.place = Some(place_of(&room.region, self.ring_bytes));
         (self.ring, self.registration, self.lkey) = (Some(room.region), room.registration, lkey);
         self.request.set_lkey(lkey);
-        self.lent_at = self.head;
+        (self.lent_at, self.reached) = (self.head, self.head);
     }
 
     /// The ring that it was lent, when everything has left that lay there; nothing of it is left in it.
@@ -172,7 +175,8 @@ impl Tx {
         }
         let region = self.ring.take()?;
         self.place = None;
-        let used = usize::try_from(self.head.since(self.lent_at)).unwrap_or(usize::MAX).min(self.ring_bytes);
+        let used =
+            usize::try_from(self.reached.since(self.lent_at)).unwrap_or(usize::MAX).min(self.ring_bytes);
         let from = region.at(self.lent_at.offset(self.ring_bytes), used);
         // SAFETY: inside the double mapping; all of it has completed, so the device reads none of it, and nobody here has
         // a slice of it.
@@ -194,7 +198,6 @@ impl Tx {
     }
 
     /// The next frame, with `payload_bytes`.
-    #[expect(clippy::needless_pass_by_ref_mut, reason = "the slices that are lent must be the only ones")]
     #[inline]
     pub(crate) fn reserve(&mut self, payload_bytes: usize) -> Result<Blank<'_>, Refused> {
         let limit = self.frame_bytes_max - FRAME_WORD_BYTES;
@@ -205,6 +208,7 @@ impl Tx {
             return Err(Refused::Full);
         }
         let Some(place) = self.place else { return Err(Refused::Full) };
+        self.reached = self.reached.max(self.head.plus(span(payload_bytes) as u64));
         let front = place.at(self.head);
         // SAFETY: inside the double mapping, of which a frame is at most a half (`settle`), and behind `head`; up to there
         // everything has completed (`has_room`), so the device reads none of it, and `&mut self` makes this and the slice
@@ -223,6 +227,14 @@ impl Tx {
         let bytes = span(payload_bytes) as u32;
         let at = self.head;
         self.head = at.plus(bytes.into());
+        if let Some(place) = self.place {
+            let last = place.at(at).wrapping_add(bytes as usize - FRAME_ALIGN).cast::<u128>();
+            // SAFETY: the end of the frame that was reserved, inside the double mapping and aligned to 16 as all frames are.
+            // Its slices are gone, and the device reads none of it before it is posted.
+            let last = unsafe { &mut *last };
+            // It travels, and what lay there before must not.
+            *last = without_padding(*last, payload_bytes);
+        }
         match &mut self.last {
             Some(last) if chain == Chain::Extend && last.bytes + bytes <= self.chain_bytes_max => {
                 last.bytes += bytes;
@@ -434,14 +446,77 @@ mod tests {
     use super::*;
     use crate::{mem::Access, verbs::rx::tests::terms};
 
-    fn tx(config: &PortConfig) -> Tx {
-        let terms = terms(false, config);
+    fn room(bytes: usize) -> Room {
         let fd = rustix::fs::memfd_create("tx", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
-        let bytes = terms.tx_ring_bytes as usize;
         rustix::fs::ftruncate(&fd, bytes as u64).expect("a ring of room");
         let region = Region::ring(fd.as_fd(), 0, bytes, Access::ReadWrite).expect("a ring");
-        let room = Room { region, shape: Shape::Ring { bytes }, registration: None };
+        Room { region, shape: Shape::Ring { bytes }, registration: None }
+    }
+
+    fn tx(config: &PortConfig) -> Tx {
+        let terms = terms(false, config);
+        let room = room(terms.tx_ring_bytes as usize);
         Tx::new(ConnId::new(0, 0), Some(room), 0, &terms, config)
+    }
+
+    const PATTERN: u8 = 0xAA;
+
+    fn bytes_of(region: &Region, at: usize, bytes: usize) -> &[u8] {
+        let from = region.at(at, bytes);
+        // SAFETY: inside the mapping, which nobody writes while the slice is there.
+        unsafe { std::slice::from_raw_parts(from.as_ptr(), bytes) }
+    }
+
+    /// One connection after the other has the ring, from the first position to far beyond its end. Each composes the largest frame,
+    /// of which it sends little or nothing.
+    #[test]
+    fn a_lent_ring_holds_nothing_of_the_last_connection() {
+        let config = PortConfig::default();
+        let terms = terms(false, &config);
+        let (bytes, most) = (terms.tx_ring_bytes as usize, terms.frame_bytes_max as usize - FRAME_WORD_BYTES);
+        let mut tx = Tx::new(ConnId::new(0, 0), None, 0, &terms, &config);
+        let mut room = room(bytes);
+        while tx.head.0 < 3 * bytes as u64 {
+            for sent in [None, Some(0), Some(8), Some(200), Some(most)] {
+                tx.lend_ring(room, 0);
+                let blank = tx.reserve(most).expect("room");
+                blank.payload.fill(PATTERN);
+                if let Some(sent) = sent {
+                    blank.begin(sent, Tag(7));
+                    tx.commit(sent, Chain::Begin);
+                    // What is written behind the frame that was sent, and given up.
+                    tx.reserve(most).expect("room").payload.fill(PATTERN);
+                    let chain = tx.last.take().expect("it is staged");
+                    tx.push(chain, true, &mut SendList::new(8));
+                    tx.signalled(None).expect("it was signalled");
+                }
+                room = tx.take_idle_ring().expect("everything has left");
+                let left = bytes_of(&room.region, 0, bytes).iter().filter(|byte| **byte != 0).count();
+                assert_eq!(left, 0, "bytes that are left of {most}, of which {sent:?} were sent");
+            }
+        }
+    }
+
+    #[test]
+    fn what_pads_a_frame_is_zero() {
+        let config = PortConfig::default();
+        let mut tx = tx(&config);
+        let bytes = tx.ring_bytes;
+        let ring = tx.ring.as_ref().expect("its own").at(0, bytes);
+        // SAFETY: inside the mapping, which nobody else has.
+        unsafe { ring.write_bytes(PATTERN, bytes) };
+        for sent in 0..=64 {
+            let at = tx.head.offset(bytes);
+            let blank = tx.reserve(100).expect("room");
+            blank.payload.fill(PATTERN);
+            blank.begin(sent, Tag(7));
+            tx.commit(sent, Chain::Extend);
+            let frame = bytes_of(tx.ring.as_ref().expect("its own"), at, span(sent));
+            let (word, rest) = frame.split_at(FRAME_WORD_BYTES);
+            assert_eq!(word, FrameWord::new(sent, Tag(7)).bits().to_le_bytes());
+            assert!(rest[..sent].iter().all(|byte| *byte == PATTERN), "{sent} bytes: {frame:x?}");
+            assert!(rest[sent..].iter().all(|byte| *byte == 0), "{sent} bytes: {frame:x?}");
+        }
     }
 
     /// Of a list of which the device takes only the first ones, the rest is as if it had never been pushed.
