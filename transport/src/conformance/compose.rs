@@ -7,7 +7,7 @@ use super::{
     rig::pattern,
 };
 use crate::{
-    Chain, ConnId, Port, Position, Provider, Refused, Tag,
+    Chain, CloseReason, ConnId, Port, Position, Provider, Refused, Tag,
     frame::{FRAME_WORD_BYTES, span},
 };
 
@@ -23,6 +23,7 @@ pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
         Case { name: "compose_flush_ends_a_reservation", needs: ANY, run: flush_ends_a_reservation },
         Case { name: "compose_bytes_beyond_a_frame_are_no_frame", needs: ANY, run: beyond_is_no_frame },
         Case { name: "compose_on_two_connections_is_apart", needs: ANY, run: two_connections_apart },
+        Case { name: "compose_finds_nothing_of_another_connection", needs: ANY, run: nothing_of_another },
     ]
 }
 
@@ -154,6 +155,36 @@ fn two_connections_apart<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         bench.send(&mut rig, &mut second, 0, &two, Tag(2))?;
         bench.expect(&mut rig, &mut second, 1, &two, Tag(2))?;
         bench.expect(&mut rig, &mut first, 1, &one, Tag(1))?;
+    }
+    Ok(())
+}
+
+/// Each connection in turn fills all that it is lent with a byte of its own, and sends little of it; then it ends. What is lent to
+/// the next, over more than its ring, has none of these bytes: whatever leaves with a frame, they do not.
+fn nothing_of_another<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
+    // With the last connection a port may give its memory back, and the next gets it anew.
+    let (mut rig, _stays) = bench.open()?;
+    for own in [0xA0, 0xA1, 0xA2] {
+        let mut duo = bench.connect(&mut rig)?;
+        let (id, terms) = (duo.ids[1], &duo.terms[1]);
+        let most = terms.frame_bytes_max as usize - FRAME_WORD_BYTES;
+        let (end, mut looks) = (2 * u64::from(terms.tx_ring_bytes), 0);
+        while duo.flows[1].sent.0 < end {
+            if let Ok(lent) = rig.ports[1].reserve(id, most) {
+                let others = lent.iter().filter(|byte| (0xA0..own).contains(*byte)).count();
+                ensure!(others == 0, "{others} bytes of another connection in the {most} that were lent");
+                lent.fill(own);
+                looks += 1;
+            }
+            let sent = vec![own; most / 3];
+            bench.send(&mut rig, &mut duo, 1, &sent, Tag(0))?;
+            bench.expect(&mut rig, &mut duo, 0, &sent, Tag(0))?;
+        }
+        ensure!(looks > 3, "{looks} looks");
+        let now = bench.now();
+        rig.ports[1].close(id, CloseReason::Local, now);
+        bench.closed(&mut rig, 1, id)?;
+        bench.closed(&mut rig, 0, duo.ids[0])?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use super::{
     ensure,
     rig::pattern,
 };
-use crate::{Chain, Credit, Port, Position, Provider, Tag, frame::span};
+use crate::{Chain, Credit, Port, Position, Provider, SharedReceives, Tag, frame::span};
 
 const RING: Needs = Needs { ring: true, ..ANY };
 const ARRIVALS: Needs = Needs { arrivals: true, ..ANY };
@@ -15,6 +15,7 @@ pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
     vec![
         Case { name: "credit_starts_as_negotiated", needs: ARRIVALS, run: starts_as_negotiated },
         Case { name: "credit_every_posted_receive_can_be_used", needs: ARRIVALS, run: every_receive },
+        Case { name: "credit_every_guaranteed_receive_can_be_used", needs: ARRIVALS, run: every_guarantee },
         Case { name: "credit_arrivals_come_back", needs: ARRIVALS, run: arrivals_come_back },
         Case { name: "credit_a_chain_costs_one_arrival", needs: ARRIVALS, run: chain_costs_one },
         Case { name: "credit_ring_can_be_full", needs: RING, run: ring_can_be_full },
@@ -50,6 +51,34 @@ fn every_receive<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         bench.expect(&mut rig, &mut duo, 1, &pattern(round, 16), Tag(0))?;
     }
     bench.exchange(&mut rig, &mut duo, 1)
+}
+
+/// Of several connections at once, while their peer does not look: where they share their receives, more than are made at a time.
+fn every_guarantee<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
+    let (mut rig, duo) = bench.open_with(|_, config| {
+        let shared =
+            SharedReceives { guaranteed: 126, most: 126, common: 16, common_max: 16, ..config.shared };
+        config.shared = SharedReceives { sends: 256, ..shared };
+        (config.arrivals, config.sends) = (128, 256);
+    })?;
+    let mut duos = vec![duo];
+    while duos.len() < 4 {
+        duos.push(bench.connect(&mut rig)?);
+    }
+    for duo in &mut duos {
+        let granted = rig.ports[1].arrivals(duo.ids[1]);
+        ensure!(granted >= 128, "{granted} receives of 128 granted");
+        for seed in 0..usize::try_from(granted)? {
+            duo.commit(&mut rig, 0, &pattern(seed, 16), Tag(0), Chain::Begin)?.ok_or("no credit")?;
+        }
+        rig.ports[0].flush();
+    }
+    for duo in &mut duos {
+        for seed in 0..usize::try_from(duo.flows[0].chains)? {
+            bench.expect(&mut rig, duo, 1, &pattern(seed, 16), Tag(0))?;
+        }
+    }
+    Ok(())
 }
 
 fn arrivals_come_back<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {

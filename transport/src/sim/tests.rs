@@ -511,3 +511,22 @@ fn shuffle_changes_the_order_between_connections_only() {
     assert_eq!(order(1), order(1));
     assert_ne!(order(1), order(2));
 }
+
+#[test]
+fn what_pads_a_modelled_frame_is_zero() {
+    let mut two = Two::new(SimConfig::default(), &PortConfig::default());
+    let conns = two.open();
+    let mut end = 0;
+    for bytes in 0..64 {
+        two.ports[0].reserve(conns[0], 100).unwrap().fill(0xAA);
+        two.ports[0].commit(conns[0], bytes, Tag(7), Chain::Begin);
+        two.frame(1);
+        let start = end + crate::frame::FRAME_WORD_BYTES + bytes;
+        end += crate::frame::span(bytes);
+        let padding = two.sim.shared.with(|world| {
+            let conn = world.conns.values().next().expect("the only one");
+            conn.ends[1].rx.ring[start..end].to_vec()
+        });
+        assert!(padding.iter().all(|byte| *byte == 0), "{bytes} bytes: {padding:x?}");
+    }
+}

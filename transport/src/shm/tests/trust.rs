@@ -98,3 +98,40 @@ fn impossible_lengths_are_violations() {
         assert_eq!(side.closed(), CloseReason::Violation(Violation::FrameLength { bytes, limit: 1024 }));
     }
 }
+
+/// A peer reads all of our segment, and nothing but what was composed for it ever lay there.
+#[test]
+fn a_peer_reads_nothing_of_another_connection() {
+    const PATTERN: u64 = 0xAAAA_AAAA_AAAA_AAAA;
+    const RING: u64 = 16 << 10;
+    let (_folder, address) = place();
+    let mut listener = listen(&address);
+    let mut server = Shm.open_port(&config(RING as u32)).unwrap();
+    let mut client = Shm.open_port(&config(RING as u32)).unwrap();
+    for round in 0..3 {
+        let (accepted, connected) = links(&mut listener, &server.gate(), &client.gate());
+        let (mut ours, mut theirs) = (Side::adopt(server, accepted), Side::adopt(client, connected));
+        theirs.opened();
+        ours.opened();
+        let Some(live) = theirs.port.live(theirs.conn) else { panic!("it is open") };
+        let found = (0..RING).step_by(16).filter(|at| live.peer_word(*at) == PATTERN).count();
+        assert_eq!(found, 0, "words of the connections before number {round}");
+        let most = RING as usize / 4 - 8;
+        for _ in 0..3 {
+            // Filled, and given up; then sent.
+            ours.port.reserve(ours.conn, most).unwrap().fill(0xAA);
+            ours.send(&vec![0xAA; most], 1);
+        }
+        let Some(live) = theirs.port.live(theirs.conn) else { panic!("it is open") };
+        let found = (0..RING).step_by(16).filter(|at| live.peer_word(*at) == PATTERN).count();
+        assert!(found > 100, "the pattern is seen where it may be: {found}");
+        let now = ours.now();
+        ours.port.close(ours.conn, CloseReason::Local, now);
+        let until = Instant::now() + 5 * SECOND;
+        while !theirs.poll().iter().any(|event| matches!(event, Event::Closed { .. })) {
+            assert!(Instant::now() < until, "it was not closed");
+        }
+        ours.closed();
+        (server, client) = (ours.port, theirs.port);
+    }
+}
