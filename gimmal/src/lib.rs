@@ -361,6 +361,10 @@
 //! landed. Where that goes too far, `config.engine.listen.trust` (or `connect.trust`) is
 //! [`Trust::None`](engine::transport::Trust): they are copied first, and nobody is given memory to write.
 //!
+//! A peer that reads more than it was sent finds no other peer's messages. Bulk is different: memory for loans, and for values above
+//! a message, is used again without being wiped, and a peer that was offered any of it can read what lies beside it, also later and
+//! for other peers of the same worker. Peers that must not see each other's bulk need servers of their own.
+//!
 //! Who may call is another question. [`layer::WithToken`] around a channel puts a token beside every call, and a service behind
 //! [`layer::Authorize`] runs only calls whose token it accepts; the others end with `unauthenticated`, not run:
 //!

@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154
 # Connections that share their receives. Sourced by tests/lab.sh.
 
-# Of the suite, what comes in and how it ends; both fabrics at once.
-receiving=publish_,flush_,poll_,credit_,close_
+# Of the suite, what comes in, how it ends, and what a lent ring holds; both fabrics at once.
+receiving=publish_,flush_,poll_,credit_,close_,compose_finds
 sharing_suite() {
     timeout 120 "$bin/examples/conformance" --provider verbs --address "rdma://$1:0" --shared "$2" --only "$3" 2>&1
 }

@@ -2,7 +2,8 @@
 
 /// How far a peer is trusted with the bytes that it has sent. Each side chooses for what it receives.
 ///
-/// Headers are copied and checked whatever is chosen; this is about payloads.
+/// Headers are copied and checked whatever is chosen; this is about payloads. It is not about what a peer can read: one that was
+/// offered a [loan](crate::Loan) can read other loans of the same port, see there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Trust {
     /// The peer's own. A message is lent where it landed, a bulk in shared memory is read where the peer has it, and over

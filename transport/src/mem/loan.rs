@@ -22,8 +22,11 @@ pub trait LoanHome: Send + Sync + 'static {
     }
 }
 
-/// A buffer of registered memory. Ours to write until it is offered, unless it is of [user memory](crate::UserBytes); its
-/// bytes start as they come.
+/// A buffer of registered memory. Ours to write until it is offered, unless it is of [user memory](crate::UserBytes).
+///
+/// It may hold bytes of an earlier loan, of another peer too: write all of it, or [truncate](Loan::truncate) it. A peer that was
+/// offered a loan can read more than it, by cheating: in shared memory everything in the same segment, over verbs the rest of the
+/// buffer, and both of them also later, when other loans lie there.
 pub struct Loan {
     bytes: NonNull<u8>,
     len: usize,
