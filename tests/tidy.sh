@@ -52,6 +52,17 @@ lonely_sync_points() {
     grep -ohE 'SYNC POINT: [a-z -]+' $(sources '*.rs') | sort | uniq -c | awk '$1 < 2'
 }
 
+# Methods of builders that no test of the same file calls in pairs with the others. A peer of a datagram end point needs a device,
+# a harness and a fault of the simulation are tests themselves, and ledgers begin once.
+untested_builders() {
+    grep -HoE 'pub (const )?fn [a-z_]+\(mut self\b[^{]*-> Self' $(sources 'transport/src/*.rs' 'engine/src/*.rs' 'rpc/src/*.rs') |
+        grep -vE '^transport/src/(conformance/|sim/|mem/loan|verbs/datagram/peer)|^engine/src/proto/' |
+        while IFS=: read -r file method; do
+            name=${method#*fn } name=${name%%(*}
+            grep -qE "\(\"$name\",|^ +\"$name\",$" "$file" || echo "$file: $name"
+        done
+}
+
 # Names in backquotes in the table of faults that are no test.
 untested_faults() {
     grep -oE '`[a-z0-9_]+`' tests/faults.md | tr -d '`' | sort -u | while read -r name; do
@@ -130,6 +141,7 @@ rule 'SAFETY comments argue' < <(grep -nE 'SAFETY: *(ffi|todo|\?)' $(sources '*.
 rule 'every SYNC POINT has its other end' < <(lonely_sync_points)
 rule 'every config field is in tuning.md' < <(undocumented_knobs)
 
+rule 'every method of a builder is tested in pairs' < <(untested_builders)
 rule 'every test named in tests/faults.md exists' < <(untested_faults)
 rule 'licences and sources are those of deny.toml' < <(foreign_licences)
 

@@ -57,7 +57,9 @@ impl Again {
             Duration::MAX => self.options.deadline,
             left => Deadline::In(left),
         };
-        Some(CallOptions { deadline, ..self.options.clone() })
+        let mut options = self.options.clone();
+        options.deadline = deadline;
+        Some(options)
     }
 
     /// Begins a wait, twice as long as the last one; whoever polled is woken at its end.

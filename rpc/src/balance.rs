@@ -374,3 +374,20 @@ impl Drop for Carried {
 fn nobody() -> Outcome {
     Outcome::Status(Status::refused(Code::Unavailable, "no server is known"))
 }
+
+#[cfg(test)]
+mod tests {
+    use gimmal_transport::builder::{BuilderCall, no_call_undoes_another};
+
+    use super::*;
+
+    #[test]
+    fn no_balanced_builder_call_undoes_another() {
+        let calls: &[BuilderCall<BalancedBuilder>] = &[
+            ("config", |builder| builder.config(Config { window: 7, ..Config::default() })),
+            ("pick", |builder| builder.pick(Pick::RoundRobin)),
+            ("refresh", |builder| builder.refresh(Duration::from_secs(7))),
+        ];
+        no_call_undoes_another(Balanced::builder, calls, |builder| format!("{builder:?}"));
+    }
+}

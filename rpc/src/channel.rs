@@ -49,13 +49,15 @@ pub struct CallOptions {
     pub wait_for_ready: bool,
     /// Pairs that the handler reads with [`Cx::metadata`]. One-way requests carry none.
     pub metadata: Option<Arc<Metadata>>,
+    /// What [`CallOptions::within`] found to be left, which no other call lengthens.
+    left: Option<Duration>,
 }
 
 impl CallOptions {
-    /// At most this long.
+    /// Ends the call after `timeout`; earlier where [`within`](CallOptions::within) says so.
     #[must_use]
-    pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.deadline = Deadline::In(timeout);
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.deadline = Deadline::In(self.left.map_or(timeout, |left| timeout.min(left)));
         self
     }
 
@@ -66,10 +68,15 @@ impl CallOptions {
         self
     }
 
-    /// With `metadata`, in place of what was said before.
+    /// Sends `metadata` with the call, in place of what was set before; a trace context stays, unless `metadata` has
+    /// one.
     #[must_use]
     pub fn metadata(mut self, metadata: Metadata) -> Self {
-        self.metadata = (!metadata.is_empty()).then(|| Arc::new(metadata));
+        let before = self.metadata.replace(Arc::new(metadata));
+        if let Some(before) = before {
+            self.trace(&before);
+        }
+        self.metadata = self.metadata.filter(|metadata| !metadata.is_empty());
         self
     }
 
@@ -98,11 +105,16 @@ impl CallOptions {
 
     /// At most as long as the caller of the handler that has `cx` waits, and with its trace context.
     #[must_use]
-    pub fn within(mut self, cx: &Cx) -> Self {
-        if let Some(theirs) = cx.metadata() {
-            self.trace(&theirs);
+    pub fn within(self, cx: &Cx) -> Self {
+        self.inherit(cx.metadata().as_deref(), cx.remaining())
+    }
+
+    fn inherit(mut self, theirs: Option<&Metadata>, left: Option<Duration>) -> Self {
+        if let Some(theirs) = theirs {
+            self.trace(theirs);
         }
-        if let Some(left) = cx.remaining() {
+        if let Some(left) = left {
+            self.left = Some(self.left.map_or(left, |before| before.min(left)));
             self.deadline = Deadline::In(match self.deadline {
                 Deadline::In(timeout) => timeout.min(left),
                 Deadline::Default | Deadline::Never => left,
@@ -505,5 +517,57 @@ impl<C: Channel, D: Codec, O: Received<D>> Future for Call<C, D, O> {
             Poll::Ready(Ok((is_error, body))) => Poll::Ready(self.decode_bytes(is_error, body)),
             Poll::Ready(Err(outcome)) => Poll::Ready(self.decode(*outcome)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gimmal_transport::builder::{BuilderCall, no_call_undoes_another};
+
+    use super::*;
+
+    fn pairs(pairs: &[(&str, &str)]) -> Metadata {
+        let mut metadata = Metadata::new();
+        for (key, value) in pairs {
+            metadata.insert(key, value).unwrap();
+        }
+        metadata
+    }
+
+    #[test]
+    fn no_call_option_undoes_another() {
+        let calls: &[BuilderCall<CallOptions>] = &[
+            ("timeout", |options| options.timeout(Duration::from_secs(5))),
+            ("wait_for_ready", CallOptions::wait_for_ready),
+            ("metadata", |options| options.metadata(pairs(&[("ours", "1")]))),
+            ("within", |options| {
+                options.inherit(Some(&pairs(&[(TRACEPARENT, "theirs")])), Some(Duration::from_secs(6)))
+            }),
+        ];
+        no_call_undoes_another(CallOptions::default, calls, |options| {
+            let notes = options.metadata.as_deref().map(|notes| {
+                notes
+                    .iter()
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .collect::<std::collections::BTreeMap<_, _>>()
+            });
+            (options.deadline, options.wait_for_ready, notes, options.left)
+        });
+    }
+
+    /// The last time-out counts, and a trace context of the call's own wins.
+    #[test]
+    fn the_last_word_of_one_method_counts() {
+        let twice = CallOptions::default().timeout(Duration::from_secs(1)).timeout(Duration::from_secs(2));
+        assert_eq!(twice.deadline, Deadline::In(Duration::from_secs(2)));
+        let (long, left) = (Duration::from_secs(60), Duration::from_secs(6));
+        let inherited = CallOptions::default().inherit(None, Some(left)).timeout(long);
+        assert_eq!(inherited.deadline, Deadline::In(left));
+        let theirs = pairs(&[(TRACEPARENT, "theirs")]);
+        let ours =
+            CallOptions::default().inherit(Some(&theirs), None).metadata(pairs(&[(TRACEPARENT, "ours")]));
+        assert_eq!(ours.metadata.unwrap().text(TRACEPARENT), Some("ours"));
+        let none = CallOptions::default().metadata(pairs(&[("a", "1")])).metadata(Metadata::new());
+        assert_eq!(none.metadata, None);
     }
 }

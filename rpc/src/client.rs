@@ -1,5 +1,7 @@
 //! The client that is handed around: any thread, any runtime, the work on a worker.
 
+mod builder;
+
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -8,25 +10,24 @@ use std::{
 };
 
 use gimmal_engine::transport::{
-    Address, ConnId, Instant, Key, Loan, Negotiated, PortCounters, UserBytes, UserMemory,
+    Address, ConnId, Instant, Loan, Negotiated, PortCounters, UserBytes, UserMemory,
 };
 
+pub use self::builder::ClientBuilder;
 use crate::{
     cell::{CallCell, Outcome, Pool, Responder},
     channel::{CallOptions, Channel, Ticket},
     codec::{Compose, EncodeError, compose_into},
     config::Config,
-    driven::{DrivenClient, Driver},
     error::{AllocateError, ConnectError, TransportError},
     frame::Form,
-    inline::InlineClient,
     large::{lend, no_reads},
     metadata::Noted,
     method::Method,
     node::Command,
-    provider::{Any, any, any_for},
+    provider::{Any, any},
     ready::{self, Waiting},
-    reconnect::{self, Line, Lined, Reconnect},
+    reconnect::{self, Line, Lined},
     route::Route,
     service::Registry,
     stats::Stats,
@@ -113,7 +114,7 @@ impl Client {
     /// A client with a configuration of its own.
     #[must_use]
     pub fn builder() -> ClientBuilder {
-        ClientBuilder { config: Config::default() }
+        ClientBuilder::default()
     }
 
     /// A client on workers that others share.
@@ -195,97 +196,6 @@ impl Client {
     #[must_use]
     pub fn user_memory(&self) -> UserMemory {
         self.inner.workers.user_memory()
-    }
-}
-
-/// Configures a client.
-#[derive(Clone, Debug)]
-pub struct ClientBuilder {
-    config: Config,
-}
-
-impl ClientBuilder {
-    /// Everything at once.
-    #[must_use]
-    pub fn config(mut self, config: Config) -> Self {
-        self.config = config;
-        self
-    }
-
-    /// The deadline of calls that are given none; zero: no limit.
-    #[must_use]
-    pub const fn deadline(mut self, deadline: Duration) -> Self {
-        self.config.deadline = deadline;
-        self
-    }
-
-    /// Calls under way at once; more wait in the client.
-    #[must_use]
-    pub const fn window(mut self, window: usize) -> Self {
-        self.config.window = window;
-        self
-    }
-
-    /// What the worker does when there is nothing to do.
-    #[must_use]
-    pub const fn idle(mut self, idle: gimmal_engine::Idle) -> Self {
-        self.config.engine.idle = idle;
-        self
-    }
-
-    /// How it comes back when its connection ended; `None`: it does not.
-    #[must_use]
-    pub const fn reconnect(mut self, reconnect: Option<Reconnect>) -> Self {
-        self.config.reconnect = reconnect;
-        self
-    }
-
-    /// The shared key that this client proves, and has the server prove.
-    #[must_use]
-    pub fn key(mut self, key: Key) -> Self {
-        self.config.engine.connect.key = Some(key);
-        self
-    }
-
-    /// Within how many ms a peer that went silent is reported; 0: never.
-    #[must_use]
-    pub const fn heartbeat_ms(mut self, bound_ms: u32) -> Self {
-        self.config.engine.heartbeat_ms = bound_ms;
-        self
-    }
-
-    /// Cores to pin the worker to.
-    #[must_use]
-    pub fn cores(mut self, cores: Vec<usize>) -> Self {
-        self.config.engine.cores = cores;
-        self
-    }
-
-    /// Connects, with workers of its own.
-    ///
-    /// # Errors
-    /// See [`ConnectError`].
-    pub fn connect(self, url: &str) -> Result<Client, ConnectError> {
-        let route = Route::to(url)?;
-        let spawned = spawn(&any_for(&route.addresses), self.config.clone());
-        let workers = Arc::new(spawned.map_err(|error| route.explain(error))?);
-        Client::by(&workers, &self.config, &route)
-    }
-
-    /// Connects with the calling thread as the worker.
-    ///
-    /// # Errors
-    /// See [`ConnectError`].
-    pub fn connect_inline(self, url: &str) -> Result<InlineClient, ConnectError> {
-        InlineClient::with(self.config, url)
-    }
-
-    /// Connects, blocking, a client whose calls are moved by a future of the calling thread's runtime.
-    ///
-    /// # Errors
-    /// See [`ConnectError`].
-    pub fn connect_driven(self, url: &str) -> Result<(DrivenClient, Driver), ConnectError> {
-        DrivenClient::with(self.config, url)
     }
 }
 

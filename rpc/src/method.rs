@@ -136,7 +136,21 @@ pub const fn ids_are_distinct(methods: &[Method]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use gimmal_transport::builder::{BuilderCall, no_call_undoes_another};
+
     use super::*;
+
+    #[test]
+    fn no_property_of_a_method_undoes_another() {
+        let calls: &[BuilderCall<Method>] = &[
+            ("with_bulk", |method| method.with_bulk(true, false)),
+            ("one_way", Method::one_way),
+            ("idempotent", Method::idempotent),
+            ("with_streams", |method| method.with_streams(true, false)),
+        ];
+        let fresh = || Method::new("Echo", "echo", "()", "postcard", MethodKind::Async);
+        no_call_undoes_another(fresh, calls, |method| format!("{method:?}"));
+    }
 
     #[test]
     fn golden_ids_never_change() {

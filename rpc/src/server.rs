@@ -26,11 +26,14 @@ use crate::{
     workers::{self, Handle, WorkerSet},
 };
 
-/// Collects what a server is made of.
+/// Collects what a server is made of. Keys and the allow-list given by their own methods hold whatever
+/// [`config`](ServerBuilder::config) says, and whichever is called first.
 #[derive(Default)]
 pub struct ServerBuilder {
     services: Vec<Arc<dyn Service>>,
     config: Config,
+    keys: Vec<Key>,
+    allow: Option<Allow>,
     admit: Option<Admit>,
     patience: Duration,
     is_opaque: bool,
@@ -62,24 +65,24 @@ impl ServerBuilder {
         self
     }
 
-    /// Everything at once.
+    /// Sets the whole configuration, except what the other methods set.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
         self
     }
 
-    /// The shared key that every client must prove, and that this server proves; with several calls, any of them.
+    /// Adds a shared key to those of the configuration: every client must prove one of them, and this server proves it.
     #[must_use]
     pub fn key(mut self, key: Key) -> Self {
-        self.config.engine.listen.keys.push(key);
+        self.keys.push(key);
         self
     }
 
-    /// Whose processes may connect over shared memory.
+    /// Sets whose processes may connect over shared memory, in place of the configuration's list.
     #[must_use]
     pub fn allow(mut self, allow: Allow) -> Self {
-        self.config.engine.listen.allow = allow;
+        self.allow = Some(allow);
         self
     }
 
@@ -106,6 +109,15 @@ impl ServerBuilder {
         self
     }
 
+    /// The configuration, with the keys and the allow-list that were given by themselves.
+    fn configured(&mut self) -> Config {
+        let mut config = std::mem::take(&mut self.config);
+        let listen = &mut config.engine.listen;
+        listen.keys.append(&mut self.keys);
+        listen.allow = self.allow.take().unwrap_or_else(|| std::mem::take(&mut listen.allow));
+        config
+    }
+
     fn prepare(mut self, url: &str) -> Result<Prepared, ServeError> {
         if self.services.is_empty() {
             return Err(ServeError::NoService);
@@ -117,8 +129,8 @@ impl ServerBuilder {
             let mirror = Mirror::new(methods, Arc::clone(&shared), Arc::clone(&counters));
             self.services.push(Arc::new(serve_reflection(mirror)));
         }
+        let (plan, limits) = self.configured().validate()?;
         let registry = Arc::new(Registry::new(self.services)?);
-        let (plan, limits) = self.config.validate()?;
         let provider = any_for(&route.addresses);
         let listen =
             |address: &Address| listen_within(&provider, address, &plan.config().listen, self.patience);
@@ -417,5 +429,43 @@ impl InlineServer {
         };
         let left = deadline.remaining().max(Duration::from_secs(1));
         self.inline.close(left) && drained
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gimmal_transport::builder::{BuilderCall, no_call_undoes_another};
+
+    use super::*;
+
+    fn mirror() -> Mirror {
+        Mirror::new(std::iter::empty(), Arc::default(), Arc::default())
+    }
+
+    #[test]
+    fn no_server_builder_call_undoes_another() {
+        let calls: &[BuilderCall<ServerBuilder>] = &[
+            ("service", |builder| builder.service(serve_reflection(mirror()))),
+            ("config", |builder| builder.config(Config { window: 7, ..Config::default() })),
+            ("key", |builder| builder.key(Key::new(&[7; 32]).unwrap())),
+            ("allow", |builder| builder.allow(Allow::default().uid(7))),
+            ("admit", |builder| builder.admit(|_, _| Ok(()))),
+            ("take_over", |builder| builder.take_over(Duration::from_secs(7))),
+            ("without_reflection", ServerBuilder::without_reflection),
+        ];
+        no_call_undoes_another(ServerBuilder::default, calls, |mut builder| {
+            let config = builder.configured();
+            (config, builder.services.len(), builder.admit.is_some(), builder.patience, builder.is_opaque)
+        });
+    }
+
+    /// Those of the configuration too: both were asked for.
+    #[test]
+    fn keys_add_up() {
+        let (one, two) = (Key::new(&[1; 32]).unwrap(), Key::new(&[2; 32]).unwrap());
+        let mut config = Config::default();
+        config.engine.listen.keys.push(one.clone());
+        let mut builder = Server::builder().key(two.clone()).config(config);
+        assert_eq!(builder.configured().engine.listen.keys, [one, two]);
     }
 }

@@ -180,7 +180,18 @@ impl std::error::Error for Status {}
 
 #[cfg(test)]
 mod tests {
+    use gimmal_transport::builder::{BuilderCall, no_call_undoes_another};
+
     use super::*;
+
+    #[test]
+    fn no_part_of_a_status_undoes_another() {
+        let calls: &[BuilderCall<Status>] = &[
+            ("with_fate", |status| status.with_fate(Fate::MaybeRan)),
+            ("with_details", |status| status.with_details("more")),
+        ];
+        no_call_undoes_another(|| Status::new(Code::Internal, "why"), calls, |status| format!("{status:?}"));
+    }
 
     #[test]
     fn codes_have_grpc_numbers() {

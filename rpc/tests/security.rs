@@ -10,7 +10,7 @@ use std::{os::unix::fs::MetadataExt as _, time::Duration};
 use common::{DivideError, Fixture, config, until};
 use gimmal_rpc::{
     Allow, CallError, CallOptions, Channel, Client, Code, ConnectError, Fate, Guarded, Key, Layered,
-    Metadata, Origin, Server,
+    Metadata, Origin, Server, ServerBuilder,
     engine::{
         OpenError,
         transport::{ConnectError as Refused, DataPath, RejectReason, Trust},
@@ -21,6 +21,7 @@ use gimmal_rpc::{
 
 for_each_scheme! {
     a_shared_key_is_proved_and_survives_a_restart
+    a_configuration_opens_no_door
     wrong_and_missing_keys_are_named_on_both_sides
     a_full_server_says_so_and_recovers
     calls_need_a_token_that_is_accepted
@@ -66,6 +67,31 @@ fn a_shared_key_is_proved_and_survives_a_restart(scheme: &str) {
     assert_eq!(calls.echo("b".into()).wait().unwrap(), "b");
     assert!(client.negotiated().authenticated);
     drop(server);
+}
+
+/// A configuration that is given last says nothing of the key and the allow-list that were given before it.
+fn a_configuration_opens_no_door(scheme: &str) {
+    let served = |restrict: fn(ServerBuilder) -> ServerBuilder| {
+        let service = common::serve_probe(common::Prober::default());
+        let server = restrict(Server::builder().service(service)).config(config());
+        let server = server.listen(&common::address(scheme, "door")).unwrap();
+        let url = server.address().to_string();
+        (server, url)
+    };
+    let reason = |url: &str| match Client::builder().config(config()).connect(url).map(drop) {
+        Err(ConnectError::Open(OpenError::Connect(Refused::Rejected { reason, .. }))) => reason,
+        other => panic!("not rejected: {other:?}"),
+    };
+    let (server, url) = served(|builder| builder.key(key(1)));
+    assert_eq!(reason(&url), RejectReason::KeyNeeded);
+    let client = Client::builder().key(key(1)).config(config()).connect(&url).unwrap();
+    assert!(client.negotiated().authenticated);
+    drop((client, server));
+    // The kernel says whose process is at the other end; nobody says so elsewhere.
+    if scheme == "shm" {
+        let (_server, url) = served(|builder| builder.allow(Allow::default().uid(u32::MAX)));
+        assert!(matches!(reason(&url), RejectReason::NotAllowed { .. }));
+    }
 }
 
 fn wrong_and_missing_keys_are_named_on_both_sides(scheme: &str) {

@@ -42,6 +42,13 @@ impl Allow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::builder::{BuilderCall, no_call_undoes_another};
+
+    #[test]
+    fn no_name_on_a_list_undoes_another() {
+        let calls: &[BuilderCall<Allow>] = &[("uid", |allow| allow.uid(7)), ("gid", |allow| allow.gid(7))];
+        no_call_undoes_another(Allow::default, calls, |allow| allow);
+    }
 
     #[test]
     fn only_the_named_are_let_in() {

@@ -31,6 +31,9 @@ pub mod allow;
 #[cfg(any(feature = "shm", feature = "sim", feature = "verbs"))]
 pub mod any;
 pub mod batch;
+#[cfg(any(test, feature = "conformance"))]
+#[doc(hidden)]
+pub mod builder;
 pub mod config;
 #[cfg(feature = "conformance")]
 pub mod conformance;

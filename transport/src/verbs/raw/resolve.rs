@@ -379,6 +379,21 @@ fn getaddrinfo_error(returned: i32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::builder::{BuilderCall, no_call_undoes_another};
+
+    #[test]
+    fn no_hint_undoes_another() {
+        let calls: &[BuilderCall<Resolve>] = &[
+            ("numeric_host", Resolve::numeric_host),
+            ("no_route", Resolve::no_route),
+            ("family", |question| question.family(Family::V4)),
+            ("port_space", |question| question.port_space(PortSpace::Udp)),
+            ("qp_type", |question| question.qp_type(QpType::Ud)),
+            ("source", |question| question.source(std::net::SocketAddr::from(([127, 0, 0, 1], 7)))),
+            ("route", |question| question.route(PathData::from_bytes(&[7; 72]).unwrap())),
+        ];
+        no_call_undoes_another(|| Resolve::to("a", 1), calls, |question| question);
+    }
 
     #[test]
     fn flags_and_families() {

@@ -1,0 +1,152 @@
+//! What a client is made of.
+
+use std::{sync::Arc, time::Duration};
+
+use gimmal_engine::{Idle, transport::Key};
+
+use super::{Client, spawn};
+use crate::{
+    config::Config,
+    driven::{DrivenClient, Driver},
+    error::ConnectError,
+    inline::InlineClient,
+    provider::any_for,
+    reconnect::Reconnect,
+    route::Route,
+};
+
+/// Configures a client. A setting made by its own method wins over [`config`](ClientBuilder::config), whichever is
+/// called first.
+#[derive(Clone, Debug, Default)]
+pub struct ClientBuilder {
+    config: Config,
+    deadline: Option<Duration>,
+    window: Option<usize>,
+    idle: Option<Idle>,
+    reconnect: Option<Option<Reconnect>>,
+    key: Option<Key>,
+    heartbeat_ms: Option<u32>,
+    cores: Option<Vec<usize>>,
+}
+
+impl ClientBuilder {
+    /// Sets the whole configuration, except what the other methods set.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Sets the deadline of calls that are given none; zero: no limit.
+    #[must_use]
+    pub const fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Sets how many calls may be in flight at once; more wait in the client.
+    #[must_use]
+    pub const fn window(mut self, window: usize) -> Self {
+        self.window = Some(window);
+        self
+    }
+
+    /// Sets what the worker does when there is nothing to do.
+    #[must_use]
+    pub const fn idle(mut self, idle: Idle) -> Self {
+        self.idle = Some(idle);
+        self
+    }
+
+    /// Sets how the client reconnects when its connection ended; `None`: it does not.
+    #[must_use]
+    pub const fn reconnect(mut self, reconnect: Option<Reconnect>) -> Self {
+        self.reconnect = Some(reconnect);
+        self
+    }
+
+    /// Sets the shared key that this client proves, and has the server prove.
+    #[must_use]
+    pub fn key(mut self, key: Key) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    /// Sets within how many ms a peer that went silent is reported; 0: never.
+    #[must_use]
+    pub const fn heartbeat_ms(mut self, bound_ms: u32) -> Self {
+        self.heartbeat_ms = Some(bound_ms);
+        self
+    }
+
+    /// Sets the cores to pin the worker to.
+    #[must_use]
+    pub fn cores(mut self, cores: Vec<usize>) -> Self {
+        self.cores = Some(cores);
+        self
+    }
+
+    /// The configuration, with each setting that was made by its own method.
+    fn configured(self) -> Config {
+        let Self { mut config, deadline, window, idle, reconnect, key, heartbeat_ms, cores } = self;
+        let engine = &mut config.engine;
+        engine.connect.key = key.or(engine.connect.key.take());
+        engine.idle = idle.unwrap_or(engine.idle);
+        engine.heartbeat_ms = heartbeat_ms.unwrap_or(engine.heartbeat_ms);
+        engine.cores = cores.unwrap_or_else(|| std::mem::take(&mut engine.cores));
+        config.deadline = deadline.unwrap_or(config.deadline);
+        config.window = window.unwrap_or(config.window);
+        config.reconnect = reconnect.unwrap_or(config.reconnect);
+        config
+    }
+
+    /// Connects, with workers of its own.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect(self, url: &str) -> Result<Client, ConnectError> {
+        let config = self.configured();
+        let route = Route::to(url)?;
+        let spawned = spawn(&any_for(&route.addresses), config.clone());
+        let workers = Arc::new(spawned.map_err(|error| route.explain(error))?);
+        Client::by(&workers, &config, &route)
+    }
+
+    /// Connects with the calling thread as the worker.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect_inline(self, url: &str) -> Result<InlineClient, ConnectError> {
+        InlineClient::with(self.configured(), url)
+    }
+
+    /// Connects, blocking, a client whose calls are moved by a future of the calling thread's runtime.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect_driven(self, url: &str) -> Result<(DrivenClient, Driver), ConnectError> {
+        DrivenClient::with(self.configured(), url)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gimmal_transport::builder::{BuilderCall, no_call_undoes_another};
+
+    use super::*;
+
+    #[test]
+    fn no_client_builder_call_undoes_another() {
+        let calls: &[BuilderCall<ClientBuilder>] = &[
+            ("config", |builder| builder.config(Config { tasks_max: 7, ..Config::default() })),
+            ("deadline", |builder| builder.deadline(Duration::from_secs(77))),
+            ("window", |builder| builder.window(3)),
+            ("idle", |builder| builder.idle(Idle::Spin)),
+            ("reconnect", |builder| builder.reconnect(None)),
+            ("key", |builder| builder.key(Key::new(&[7; 32]).unwrap())),
+            ("heartbeat_ms", |builder| builder.heartbeat_ms(777)),
+            ("cores", |builder| builder.cores(vec![0])),
+        ];
+        no_call_undoes_another(ClientBuilder::default, calls, ClientBuilder::configured);
+    }
+}
