@@ -75,6 +75,15 @@ mod tests {
         assert!(rings_within(&alarm, 900));
         alarm.set(Duration::from_secs(100)).unwrap();
         assert!(!rings_within(&alarm, 1), "what it rang before is forgotten");
+        for never in [Duration::MAX, Duration::from_secs(u64::MAX)] {
+            alarm.set(never).unwrap();
+            assert!(!rings_within(&alarm, 1));
+        }
+        for soon in [Duration::ZERO, Duration::from_nanos(1)] {
+            alarm.set(soon).unwrap();
+            assert!(rings_within(&alarm, 900));
+        }
+        alarm.set(Duration::MAX).unwrap();
         rustix::io::write(&port, &1u64.to_ne_bytes()).unwrap();
         assert!(rings_within(&alarm, 900));
     }

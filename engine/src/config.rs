@@ -134,6 +134,9 @@ impl Config {
         if self.listen.keys.len() > KEYS_MAX {
             return field("listen.keys", self.listen.keys.len() as u64, "at most 8");
         }
+        if let Some((field, value, rule)) = self.connect.flaw().or_else(|| self.listen.flaw()) {
+            return Err(ConfigError::Time { field, value, rule });
+        }
         if self.heartbeat_ms != 0 && !(10..=3_600_000).contains(&self.heartbeat_ms) {
             return field("heartbeat_ms", self.heartbeat_ms.into(), "0, or 10 to 3,600,000");
         }
@@ -218,6 +221,8 @@ impl fmt::Display for Plan {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -233,7 +238,13 @@ mod tests {
     #[test]
     fn bad_fields_are_named() {
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 13] = [
+        let changes: [(Change, &str); 16] = [
+            (|c| c.connect.connect_timeout = Duration::ZERO, "connect.connect_timeout is 0ns"),
+            (|c| c.connect.handshake_timeout = Duration::from_nanos(1), "connect.handshake_timeout is 1ns"),
+            (
+                |c| c.listen.handshake_timeout = Duration::from_micros(999),
+                "listen.handshake_timeout is 999µs",
+            ),
             (|c| c.port.ring_bytes = 5000, "port.ring_bytes is 5000"),
             (|c| c.port.slot_bytes = 17, "port.slot_bytes is 17"),
             (|c| c.port.arrivals = 3, "port.arrivals is 3"),

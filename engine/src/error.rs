@@ -1,5 +1,7 @@
 //! One error per operation, by blame.
 
+use std::time::Duration;
+
 use gimmal_transport::{CloseReason, ConnectError, ListenError, Loan, PortError};
 use thiserror::Error;
 
@@ -47,6 +49,16 @@ pub enum ConfigError {
         field: &'static str,
         /// Its value.
         value: u64,
+        /// What holds for it.
+        rule: &'static str,
+    },
+    /// A time is outside its limits.
+    #[error("{field} is {value:?}; it must be {rule}")]
+    Time {
+        /// The field of [`Config`](crate::Config).
+        field: &'static str,
+        /// Its value.
+        value: Duration,
         /// What holds for it.
         rule: &'static str,
     },
@@ -112,6 +124,17 @@ pub enum OpenError {
     /// The port.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// The options.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A thread of this process did not keep a time-out that it should have kept.
+    #[error("no outcome within {field} ({timeout:?}) and 10 s more: a thread of this process is stuck")]
+    Overdue {
+        /// Which.
+        field: &'static str,
+        /// Its value.
+        timeout: Duration,
+    },
     /// It closed before it opened.
     #[error("the connection ended during the handshake: {0}")]
     Closed(CloseReason),

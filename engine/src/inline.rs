@@ -13,6 +13,7 @@ use crate::{
     config::Plan,
     error::{OpenError, StartError},
     io::Io,
+    overdue::within,
     worker::{
         Idle, Worker, WorkerHandle,
         idle::{Idler, Pause},
@@ -303,16 +304,10 @@ impl<P: Provider, A: App> Inline<P, A> {
         let (adopted, outcome) = Adopted::channel();
         let now = self.runner.now();
         self.runner.worker.adopt(link, adopted, now);
-        let started = Instant::now();
-        loop {
+        within("connect.handshake_timeout", options.handshake_timeout, |_| {
             self.runner.run_once(Duration::from_millis(1));
-            if let Ok(opened) = outcome.try_recv() {
-                return opened;
-            }
-            if started.elapsed() > options.handshake_timeout.saturating_mul(2) {
-                return Err(OpenError::Worker("the handshake did not end in time"));
-            }
-        }
+            outcome.try_recv().ok()
+        })?
     }
 
     fn attempt(
@@ -322,17 +317,14 @@ impl<P: Provider, A: App> Inline<P, A> {
     ) -> Result<Result<P::Link, ConnectError>, OpenError> {
         use gimmal_transport::Connecting as _;
         let mut connecting = self.handle.provider.connect(address, &self.handle.gate, options)?;
-        let started = Instant::now();
-        loop {
+        within("connect.connect_timeout", options.connect_timeout, |_| {
             // Short waits: turns keep running, so that a peer on this thread can answer.
-            if let Some(outcome) = connecting.poll(Duration::from_micros(200)) {
-                return Ok(outcome);
+            let outcome = connecting.poll(Duration::from_micros(200));
+            if outcome.is_none() {
+                self.runner.turn();
             }
-            self.runner.turn();
-            if started.elapsed() > options.connect_timeout.saturating_mul(2) {
-                return Err(OpenError::Worker("the provider never answered"));
-            }
-        }
+            outcome
+        })
     }
 
     /// One bounded turn; returns how much it did.

@@ -22,6 +22,7 @@ pub mod inline;
 pub mod io;
 pub mod message;
 mod one_sided;
+mod overdue;
 pub mod place;
 mod planted;
 pub mod proto;

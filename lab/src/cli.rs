@@ -73,7 +73,7 @@ struct Pair {
 #[derive(Debug, Args)]
 struct Guest {
     /// From the start of the guest to its end; then it is killed, and the exit code is 124.
-    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout_s: u64,
     /// Memory of a guest.
     #[arg(long, default_value_t = 4096, value_name = "MIB")]

@@ -46,6 +46,7 @@ impl Again {
         let mut body = Vec::new();
         compose_into(&mut body, KEEP_BYTES, arguments)?;
         let until = Instant::now() + options.resolve(default).unwrap_or(Duration::MAX);
+        let wait = wait.min(wait_max);
         Ok(Self { method, body, options: options.clone(), until, wait, wait_max, alarm: None })
     }
 

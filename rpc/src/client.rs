@@ -38,7 +38,7 @@ use crate::{
 
 /// How often a call is offered to a worker whose inbox is full, with a yield between.
 const OFFERS: usize = 64;
-/// What waiting adds to a deadline before it gives the worker up for lost.
+/// How long a worker may be late to end a call at its deadline before a waiting caller gives it up for lost.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// A connection to a server, for any number of threads and of tasks on any runtime. Cheap to clone.
@@ -397,8 +397,10 @@ impl Ticket for Handed {
         let Some(cell) = &self.cell else {
             return self.without_cell();
         };
-        let limit = Instant::now() + self.timeout.unwrap_or(Duration::MAX) + GRACE;
-        match cell.wait(limit) {
+        let deadline = Instant::now() + self.timeout.unwrap_or(Duration::MAX);
+        // The grace begins when this thread sees the deadline pass: if the whole process was stopped meanwhile, its worker
+        // gets the time to end the call.
+        match cell.wait(deadline).or_else(|| cell.wait(Instant::now() + GRACE)) {
             Some(outcome) => self.ended(outcome),
             None => {
                 let why = "it did not end the call at its deadline";

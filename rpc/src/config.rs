@@ -11,7 +11,7 @@ pub use crate::reconnect::Reconnect;
 pub struct Config {
     /// Workers, rings, idling.
     pub engine: gimmal_engine::Config,
-    /// Deadline of a call that is given none; zero: no limit. Default 10 s.
+    /// Deadline of a call that is given none, 1 us or more; zero: no limit. Default 10 s.
     pub deadline: Duration,
     /// Calls that may be under way at once on a connection, 1 to 4096. More wait in the client. Default 64.
     pub window: usize,
@@ -81,8 +81,12 @@ impl Config {
         if self.message_bytes_max > 1 << 30 {
             return field("message_bytes_max", self.message_bytes_max, "at most 1,073,741,824");
         }
-        if let Some((name, ms, rule)) = self.reconnect.as_ref().and_then(Reconnect::wrong) {
-            return Err(ConfigError::Field { field: name, value: ms, rule });
+        if let Some((field, value, rule)) = self.reconnect.as_ref().and_then(Reconnect::flaw) {
+            return Err(ConfigError::Time { field, value, rule });
+        }
+        if !self.deadline.is_zero() && self.deadline < Duration::from_micros(1) {
+            let (field, value) = ("deadline", self.deadline);
+            return Err(ConfigError::Time { field, value, rule: "0 (no limit), or at least 1 us" });
         }
         let limits = Limits {
             deadline: (!self.deadline.is_zero()).then_some(self.deadline),

@@ -89,13 +89,14 @@ impl Cx {
         self.method
     }
 
-    /// When the caller stops waiting; `None`: never.
+    /// Returns when the caller stops waiting; `None`: never, or more than 71 minutes after the call began, which a request
+    /// cannot say.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         (self.deadline != Time::NEVER).then(|| self.peer.epoch + self.deadline.since(Time(0)))
     }
 
-    /// The time the caller still waits; `None`: as long as it takes.
+    /// Returns how long the caller still waits; `None` where [`deadline`](Cx::deadline) is.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline().map(|deadline| deadline.remaining())

@@ -36,11 +36,11 @@ use crate::{
 /// the clients of a server that comes back do not come at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reconnect {
-    /// Before the first attempt; doubled for each next one. Default 10 ms.
+    /// The wait before the first attempt, 1 ms or more; doubled for each next one. Default 10 ms.
     pub first: Duration,
-    /// The longest wait. Default 1 s.
+    /// The longest wait, at most 1 h. Default 1 s.
     pub max: Duration,
-    /// How long one attempt may take, at most `connect.connect_timeout`: a request that was sent while the network was
+    /// How long one attempt may take, 10 ms or more, at most `connect.connect_timeout`: a request that was sent while the network was
     /// down is not sent again by the CM for 4 s, so it is better given up. Default 1 s.
     pub attempt: Duration,
 }
@@ -56,18 +56,16 @@ impl Default for Reconnect {
 }
 
 impl Reconnect {
-    /// The field that cannot be, its value in ms, and the rule.
-    pub(crate) fn wrong(&self) -> Option<(&'static str, u64, &'static str)> {
-        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        if self.first.is_zero() || self.first > self.max {
-            return Some(("reconnect.first", ms(self.first), "above 0 ms and at most reconnect.max"));
+    /// The field that cannot be, its value, and the rule.
+    pub(crate) fn flaw(&self) -> Option<(&'static str, Duration, &'static str)> {
+        if self.max > Duration::from_secs(3600) {
+            return Some(("reconnect.max", self.max, "at most 1 h"));
         }
-        let limit = Duration::from_secs(3600);
-        if self.max > limit {
-            return Some(("reconnect.max", ms(self.max), "at most 3,600,000 ms"));
+        if self.first < Duration::from_millis(1) || self.first > self.max {
+            return Some(("reconnect.first", self.first, "at least 1 ms and at most reconnect.max"));
         }
         let is_short = self.attempt < Duration::from_millis(10);
-        is_short.then(|| ("reconnect.attempt", ms(self.attempt), "at least 10 ms"))
+        is_short.then_some(("reconnect.attempt", self.attempt, "at least 10 ms"))
     }
 }
 

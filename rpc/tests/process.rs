@@ -87,7 +87,7 @@ fn connect_mem_beside_shm() {
     let fixture = Fixture::new("shm", "beside");
     // All clients that are made this way share a worker.
     let older = ProbeClient::new(Client::connect(&fixture.url).unwrap());
-    thread::sleep(HANDSHAKE * 3 / 2);
+    thread::sleep(HANDSHAKE.mul_f64(1.5));
     for round in 0..3 {
         let fixture = Fixture::with("mem", "beside", config.clone());
         let client = ProbeClient::new(Client::connect(&fixture.url).unwrap());

@@ -172,9 +172,9 @@ impl SharedReceives {
 /// How to connect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectOptions {
-    /// From the call to the link being usable; the CM's own limit is about 64 s.
+    /// From the call to the link being usable, 1 ms or more; the CM's own limit is about 64 s.
     pub connect_timeout: Duration,
-    /// From the link to the peer's grant: a peer that goes silent half-way is given up then.
+    /// From the link to the peer's grant, 1 ms or more: a peer that goes silent half-way is given up then.
     pub handshake_timeout: Duration,
     /// ACK timeout exponent (4.096 us x 2^n), set before connect; `None` leaves the CM's.
     pub ack_timeout: Option<u8>,
@@ -194,6 +194,36 @@ pub struct ConnectOptions {
     pub receives: Receives,
     /// Connect through this device, from the first of its addresses that fits; `None`: as the route says. verbs only.
     pub device: Option<DeviceChoice>,
+}
+
+/// The shortest time-out of a connection that can mean anything.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// The first of `fields` that is too short: its name, its value, and the rule.
+fn too_short<const N: usize>(
+    fields: [(&'static str, Duration); N],
+) -> Option<(&'static str, Duration, &'static str)> {
+    let short = fields.into_iter().find(|(_, value)| *value < SHORTEST);
+    short.map(|(field, value)| (field, value, "at least 1 ms"))
+}
+
+impl ConnectOptions {
+    /// Returns what is wrong with the time-outs, if anything is: the field, its value, and the rule.
+    #[must_use]
+    pub fn flaw(&self) -> Option<(&'static str, Duration, &'static str)> {
+        too_short([
+            ("connect.connect_timeout", self.connect_timeout),
+            ("connect.handshake_timeout", self.handshake_timeout),
+        ])
+    }
+}
+
+impl ListenOptions {
+    /// Returns what is wrong with the time-out, if anything is: the field, its value, and the rule.
+    #[must_use]
+    pub fn flaw(&self) -> Option<(&'static str, Duration, &'static str)> {
+        too_short([("listen.handshake_timeout", self.handshake_timeout)])
+    }
 }
 
 impl Default for ConnectOptions {
@@ -219,7 +249,7 @@ impl Default for ConnectOptions {
 pub struct ListenOptions {
     /// Connect requests that may wait to be fetched.
     pub backlog: u16,
-    /// From the accept to the peer's grant.
+    /// From the accept to the peer's grant, 1 ms or more.
     pub handshake_timeout: Duration,
     /// See [`ConnectOptions::ack_timeout`].
     pub ack_timeout: Option<u8>,

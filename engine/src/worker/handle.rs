@@ -9,15 +9,20 @@ use std::{
 };
 
 use gimmal_transport::{
-    Address, ConnId, ConnectError, ConnectOptions, Connecting, Exposed, Gate, Instant, Loan, LoanError,
-    Negotiated, PortCounters, Provider, UserBytes,
+    Address, ConnId, ConnectError, ConnectOptions, Connecting, Exposed, Gate, Loan, LoanError, Negotiated,
+    PortCounters, Provider, UserBytes,
 };
 
 use super::{
     duty::{Duty, DutySnapshot},
     inbox::{Adopted, Command, Inbox},
 };
-use crate::{again::Again, app::App, error::OpenError};
+use crate::{
+    again::Again,
+    app::App,
+    error::{ConfigError, OpenError},
+    overdue::within,
+};
 
 /// One worker, as seen from any thread. Cheap to clone; a handle does not keep its worker alive.
 #[derive(Debug)]
@@ -74,6 +79,9 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
         address: &Address,
         options: &ConnectOptions,
     ) -> Result<(ConnId, Arc<Negotiated>), OpenError> {
+        if let Some((field, value, rule)) = options.flaw() {
+            return Err(ConfigError::Time { field, value, rule }.into());
+        }
         let mut again = Again::new();
         let link = loop {
             match self.attempt(address, options)? {
@@ -83,11 +91,13 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
         };
         let (adopted, outcome) = Adopted::channel();
         self.inbox.adopt(link, adopted)?;
-        match outcome.recv_timeout(options.handshake_timeout.saturating_mul(2)) {
-            Ok(opened) => opened,
-            Err(RecvTimeoutError::Disconnected) => Err(OpenError::Worker("it stopped")),
-            Err(RecvTimeoutError::Timeout) => Err(OpenError::Worker("it did not answer in time")),
-        }
+        within("connect.handshake_timeout", options.handshake_timeout, |left| {
+            match outcome.recv_timeout(left) {
+                Ok(opened) => Some(opened),
+                Err(RecvTimeoutError::Disconnected) => Some(Err(OpenError::Worker("it stopped"))),
+                Err(RecvTimeoutError::Timeout) => None,
+            }
+        })?
     }
 
     fn attempt(
@@ -95,16 +105,8 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
         address: &Address,
         options: &ConnectOptions,
     ) -> Result<Result<P::Link, ConnectError>, OpenError> {
-        let started = Instant::now();
         let mut connecting = self.provider.connect(address, &self.gate, options)?;
-        loop {
-            if let Some(outcome) = connecting.poll(options.connect_timeout) {
-                return Ok(outcome);
-            }
-            if started.elapsed() > options.connect_timeout.saturating_mul(2) {
-                return Err(OpenError::Worker("the provider never answered"));
-            }
-        }
+        within("connect.connect_timeout", options.connect_timeout, |left| connecting.poll(left))
     }
 
     /// How connections are made when nothing else is said.

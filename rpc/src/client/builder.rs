@@ -90,7 +90,7 @@ impl ClientBuilder {
     fn configured(self) -> Config {
         let Self { mut config, deadline, window, idle, reconnect, key, heartbeat_ms, cores } = self;
         let engine = &mut config.engine;
-        engine.connect.key = key.or(engine.connect.key.take());
+        engine.connect.key = key.or_else(|| engine.connect.key.take());
         engine.idle = idle.unwrap_or(engine.idle);
         engine.heartbeat_ms = heartbeat_ms.unwrap_or(engine.heartbeat_ms);
         engine.cores = cores.unwrap_or_else(|| std::mem::take(&mut engine.cores));

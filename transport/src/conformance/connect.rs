@@ -24,6 +24,7 @@ pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
         Case { name: "connect_dropped_request_is_overloaded", needs: ANY, run: dropped_request },
         Case { name: "connect_nobody_listens", needs: ANY, run: nobody_listens },
         Case { name: "connect_silence_is_a_timeout", needs: ANY, run: silence },
+        Case { name: "connect_within_any_time", needs: ANY, run: within_any_time },
         Case { name: "connect_wrong_provider_is_named", needs: ANY, run: wrong_provider },
         Case { name: "connect_listener_in_use", needs: ANY, run: in_use },
         Case { name: "connect_given_up_leaves_the_listener", needs: ANY, run: given_up },
@@ -235,6 +236,31 @@ fn connect_past_the_dead<P: Provider>(bench: &mut Bench<'_, P>, rig: &mut Rig<P>
         bench.closed(rig, 1, dead)?;
     }
     bench.opened(rig, [active.ok_or("opened by nobody")?, passive])
+}
+
+/// "No limit" is a limit that never comes, and one that is over at once is told by its name.
+fn within_any_time<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
+    let mut rig = bench.rig()?;
+    for limit in [Duration::MAX, Duration::from_secs(u64::MAX)] {
+        let options = ListenOptions { handshake_timeout: limit, ..ListenOptions::default() };
+        rig.listener = rig.providers[1].listen(&bench.harness.address(), &options)?;
+        rig.address = rig.listener.address();
+        let options =
+            ConnectOptions { connect_timeout: limit, handshake_timeout: limit, ..ConnectOptions::default() };
+        let mut duo = bench.connect_with(&mut rig, &options)?;
+        bench.exchange(&mut rig, &mut duo, 1)?;
+    }
+    for limit in [Duration::ZERO, Duration::from_nanos(1)] {
+        let options = ConnectOptions { connect_timeout: limit, ..ConnectOptions::default() };
+        let mut connecting = rig.providers[0].connect(&rig.address, &rig.ports[0].gate(), &options)?;
+        let outcome = bench.wait("outcome of the connect", |now| {
+            rig.poll(now);
+            Ok(connecting.poll(Duration::ZERO).map(|outcome| outcome.map(drop)))
+        })?;
+        let named = matches!(&outcome, Err(ConnectError::Timeout { timeout, .. }) if *timeout == limit);
+        ensure!(named, "{limit:?}: {outcome:?}");
+    }
+    Ok(())
 }
 
 fn wrong_provider<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {

@@ -112,7 +112,7 @@ pub enum CloseReason {
         bound_ms: u32,
     },
     /// The peer was silent for too long during the handshake.
-    #[error("the peer did not finish the handshake in time")]
+    #[error("the peer did not finish the handshake within handshake_timeout")]
     Handshake,
     /// The peer did not prove that it has the shared key; it was told no address.
     #[error("the peer did not prove that it has the shared key")]

@@ -40,6 +40,26 @@ fn good_hello() -> Hello {
     super::super::link::hello(&config(4096), 1)
 }
 
+/// A wait without a limit ends with what is waited for; one without a time is one look.
+#[test]
+fn any_wait_is_taken() {
+    let (_folder, address) = place();
+    let mut listener = listen(&address);
+    let gate = Shm.open_port(&config(4096)).unwrap().gate();
+    for short in [Duration::ZERO, Duration::from_nanos(1)] {
+        assert!(listener.accept(short).unwrap().is_none());
+    }
+    for limit in [Duration::MAX, Duration::from_secs(u64::MAX)] {
+        let mut connecting = connect(&address, &gate).unwrap();
+        for short in [Duration::ZERO, Duration::from_nanos(1)] {
+            assert!(connecting.poll(short).is_none());
+        }
+        let incoming = listener.accept(limit).unwrap().expect("a client is there");
+        let _link = incoming.accept(&gate).unwrap();
+        assert!(connecting.poll(limit).expect("the server answered").is_ok());
+    }
+}
+
 #[test]
 fn nobody_listens_is_said_at_once() {
     let (folder, address) = place();
