@@ -24,11 +24,9 @@ struct Entry<T> {
     value: T,
 }
 
-const POOL_BITS: u32 = 2;
-
 #[inline]
 fn place(conn: ConnId) -> usize {
-    conn.index().rotate_left(POOL_BITS) as usize
+    conn.index().rotate_left(ConnId::POOL_BITS) as usize
 }
 
 impl<T> ConnTable<T> {
@@ -115,7 +113,7 @@ impl<T> ConnTable<T> {
     /// Names all of them in `ids`.
     pub(crate) fn list(&self, ids: &mut Vec<ConnId>) {
         ids.extend((0u32..).zip(&self.entries).filter_map(|(place, entry)| {
-            entry.as_ref().map(|entry| ConnId::new(place.rotate_right(POOL_BITS), entry.generation))
+            entry.as_ref().map(|entry| ConnId::new(place.rotate_right(ConnId::POOL_BITS), entry.generation))
         }));
     }
 

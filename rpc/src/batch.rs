@@ -6,9 +6,9 @@
 //! Each begins on a multiple of 8, and there are at most [`CALLS`]. What is larger than 256 bytes gains nothing by company: such
 //! a request goes alone, and such an answer is the last of its message.
 
-use gimmal_engine::transport::{Violation, copy};
+use gimmal_engine::transport::{Violation, copy, pack::Field};
 
-use crate::id::CallId;
+use crate::{config::WINDOW_MAX, id::CallId};
 
 /// Bytes before what belongs to a call.
 pub const ITEM_BYTES: usize = 8;
@@ -29,14 +29,18 @@ pub(crate) const fn item_bytes(bytes: usize) -> usize {
     ITEM_BYTES + padded(bytes)
 }
 
-/// As much as its head can say.
-const _: () = assert!(BYTES_MAX <= u16::MAX as usize && crate::config::WINDOW_MAX <= 1 << 16);
+/// The head of one.
+type SlotBits = Field<0, 16>;
+type LengthBits = Field<{ SlotBits::END }, 16>;
+type GenerationBits = Field<{ LengthBits::END }, 32>;
+const _: () = assert!(WINDOW_MAX as u64 <= SlotBits::MAX + 1 && GenerationBits::END == u64::BITS);
+const _: () = assert!(BYTES_MAX as u64 <= LengthBits::MAX && u16::MAX as u64 == LengthBits::MAX);
 
 /// Writes the head of one: its bytes are fewer than 2^16, and its slot is within a window.
 #[inline]
 pub(crate) fn put_head(head: &mut [u8; ITEM_BYTES], id: CallId, bytes: usize) {
-    let word = u64::from(id.slot) | (bytes as u64) << 16 | u64::from(id.generation) << 32;
-    *head = word.to_le_bytes();
+    let (slot, length) = (SlotBits::turn(id.slot.into()), LengthBits::turn(bytes as u64));
+    *head = (slot | length | GenerationBits::turn(id.generation.into())).to_le_bytes();
 }
 
 /// Writes one in front of `out`. What it took; `None` if there is too little room for it and its padding.
@@ -105,13 +109,12 @@ impl<'a> Iterator for Items<'a> {
         };
         let Some(left) = self.left.checked_sub(1) else { return Some(Err(self.cut())) };
         let word = u64::from_le_bytes(*head);
-        let bytes = (word >> 16) as usize & 0xffff;
+        let bytes = usize::from(LengthBits::get_u16(word));
         let Some((whole, behind)) = rest.split_at_checked(padded(bytes)) else {
             return Some(Err(self.cut()));
         };
         (self.rest, self.left) = (behind, left);
-        #[expect(clippy::cast_possible_truncation, reason = "16 and 32 bits of it")]
-        let id = CallId { slot: u32::from(word as u16), generation: (word >> 32) as u32 };
+        let id = CallId { slot: SlotBits::get_u32(word), generation: GenerationBits::get_u32(word) };
         Some(Ok((id, &whole[..bytes])))
     }
 }

@@ -26,7 +26,7 @@
 
 use std::time::Duration;
 
-use gimmal_engine::transport::{Time, Violation};
+use gimmal_engine::transport::{Time, Violation, pack::join};
 
 use crate::{
     method::Method,
@@ -214,10 +214,9 @@ impl RequestHead {
     /// As it travels, in words.
     #[inline]
     pub(crate) fn words(&self) -> RequestWords {
-        let word = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         RequestWords {
-            called: word(self.method, self.signature),
-            limits: word(self.deadline_us, self.window),
+            called: join(self.method, self.signature),
+            limits: join(self.deadline_us, self.window),
         }
     }
 

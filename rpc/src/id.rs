@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use gimmal_engine::transport::pack::{high_half, join, low_half};
+
 /// FNV-1a, 32 bits: stable over versions, machines and compilers.
 #[must_use]
 pub const fn fnv1a(mut hash: u32, text: &str) -> u32 {
@@ -39,13 +41,13 @@ impl CallId {
     /// As it travels in a message's `aux`.
     #[must_use]
     pub const fn aux(self) -> u64 {
-        self.slot as u64 | (self.generation as u64) << 32
+        join(self.slot, self.generation)
     }
 
     /// Reads it back.
     #[must_use]
     pub const fn from_aux(aux: u64) -> Self {
-        Self { slot: (aux & 0xffff_ffff) as u32, generation: (aux >> 32) as u32 }
+        Self { slot: low_half(aux), generation: high_half(aux) }
     }
 }
 

@@ -78,8 +78,23 @@ pub(crate) struct Near {
     /// Calls that were never started, and why; here, since a call is to be small.
     refused: RefCell<Vec<(CallKey, TransportError)>>,
     refusals: Cell<u32>,
-    /// Pipelines that were opened.
-    pipelines: Cell<u32>,
+    pipelines: RefCell<Numbers>,
+}
+
+/// Numbers of pipelines. One is used again when nothing is under way that has it.
+#[derive(Default)]
+struct Numbers {
+    made: u32,
+    free: Vec<u32>,
+}
+
+impl Numbers {
+    fn take(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.made = self.made.checked_add(1).expect("fewer pipelines at once than 2^32");
+            self.made
+        })
+    }
 }
 
 /// Calls that nobody waits for any more.
@@ -131,7 +146,7 @@ impl Near {
             copied: RefCell::default(),
             refused: RefCell::default(),
             refusals: Cell::new(0),
-            pipelines: Cell::new(0),
+            pipelines: RefCell::default(),
         })
     }
 
@@ -271,8 +286,7 @@ impl Near {
 
     /// The number of one more pipeline.
     pub(crate) fn next_pipeline(&self) -> u32 {
-        self.pipelines.set(self.pipelines.get().wrapping_add(1));
-        self.pipelines.get()
+        self.pipelines.borrow_mut().take()
     }
 
     #[cold]
@@ -310,9 +324,14 @@ impl Near {
         }
     }
 
-    /// Nobody waits for the calls of a pipeline any more.
+    /// Nobody waits for the calls of a pipeline any more, of which some are under way. Its number is free when they are cancelled.
     pub(crate) fn cancel_pipeline(&self, pipeline: u32) {
         self.dropped(Dropped::Pipeline(pipeline));
+    }
+
+    /// No call of a pipeline is under way, and none will be.
+    pub(crate) fn end_pipeline(&self, pipeline: u32) {
+        self.pipelines.borrow_mut().free.push(pipeline);
     }
 
     fn dropped(&self, dropped: Dropped) {
@@ -327,7 +346,10 @@ impl Near {
     fn cancel_now(&self, turns: &mut Turns, dropped: Dropped) {
         turns.with(|node, io| match dropped {
             Dropped::Call(key) => node.cancel(io, self.conn, key),
-            Dropped::Pipeline(pipeline) => node.cancel_tagged(io, self.conn, pipeline),
+            Dropped::Pipeline(pipeline) => {
+                node.cancel_tagged(io, self.conn, pipeline);
+                self.end_pipeline(pipeline);
+            }
         });
     }
 }
@@ -539,5 +561,22 @@ impl Drop for Local {
         if let Some(key) = self.key.take() {
             self.near.cancel(key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_pipelines_are_those_of_no_other() {
+        let mut numbers = Numbers::default();
+        let kept = numbers.take();
+        let first = numbers.take();
+        for _ in 0..100_000 {
+            numbers.free.push(first);
+            assert_eq!(numbers.take(), first, "numbers run out");
+        }
+        assert!(kept != first && numbers.take() != kept && numbers.made == 3);
     }
 }

@@ -189,8 +189,11 @@ impl Pipeline {
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
+        let pipeline = self.what.common.pipeline;
         if self.ours.under_way > 0 {
-            self.near.cancel_pipeline(self.what.common.pipeline);
+            self.near.cancel_pipeline(pipeline);
+        } else {
+            self.near.end_pipeline(pipeline);
         }
     }
 }

@@ -21,7 +21,10 @@ use gimmal_engine::{
     OpenError,
     proto::wire::HEAD_BYTES,
     transport::{
-        Address, CloseReason, ConnId, ConnectOptions, Instant, Negotiated, frame::FRAME_WORD_BYTES, thread,
+        Address, CloseReason, ConnId, ConnectOptions, Instant, Negotiated,
+        frame::FRAME_WORD_BYTES,
+        pack::{high_half, join, low_half},
+        thread,
     },
 };
 
@@ -115,7 +118,7 @@ struct Standing {
 const NOWHERE: ConnId = ConnId::new(u32::MAX, u32::MAX);
 
 fn bits(conn: ConnId) -> u64 {
-    u64::from(conn.index()) << 32 | u64::from(conn.generation())
+    join(conn.generation(), conn.index())
 }
 
 fn arguments_max(negotiated: &Negotiated) -> usize {
@@ -146,11 +149,10 @@ impl Line {
         &self.address
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "the two halves that were put together")]
     pub(crate) fn conn(&self) -> ConnId {
         // A call that reads the old one is told that it has ended: nothing else hangs on the order.
         let bits = self.conn.load(Ordering::Relaxed);
-        ConnId::new((bits >> 32) as u32, bits as u32)
+        ConnId::new(high_half(bits), low_half(bits))
     }
 
     pub(crate) fn arguments_max(&self) -> usize {

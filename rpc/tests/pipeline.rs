@@ -25,6 +25,7 @@ for_each_scheme! {
     calls_above_the_window_wait_and_above_that_are_refused
     a_deadline_ends_calls_that_are_not_answered
     dropping_it_cancels_what_is_under_way
+    a_pipeline_hears_nothing_of_the_one_before_it
     a_server_that_goes_away_ends_every_call
     a_panic_in_the_middle_of_a_turn_closes_the_connection
     a_panic_between_requests_leaves_those_before_it_under_way
@@ -205,6 +206,30 @@ fn dropping_it_cancels_what_is_under_way(scheme: &str) {
     });
     assert_eq!(client.channel().stats().cancelled, 6);
     assert_eq!(client.reverse(b"on").wait().unwrap(), b"no");
+}
+
+/// Those that follow have the number of the one that was dropped, and calls with its tags.
+fn a_pipeline_hears_nothing_of_the_one_before_it(scheme: &str) {
+    let fixture = Fixture::new(scheme, "after");
+    let client = fixture.inline();
+    for round in 0..200_u64 {
+        let mut dropped = client.reverse_pipeline();
+        for tag in 0..round % 12 {
+            dropped.call(tag, b"old").unwrap();
+        }
+        if round % 3 == 0 {
+            dropped.poll(|_, answer| assert_eq!(answer, Ok(&b"dlo"[..])));
+        }
+        drop(dropped);
+        let mut next = client.reverse_pipeline();
+        for tag in 0..3 {
+            next.call(tag, b"new").unwrap();
+        }
+        assert_eq!(next.wait(usize::MAX, |_, answer| assert_eq!(answer, Ok(&b"wen"[..]))), 3);
+        assert_eq!(next.under_way(), 0);
+    }
+    let stats = client.channel().stats();
+    assert_eq!(stats.calls, stats.answered + stats.failed + stats.cancelled);
 }
 
 fn a_server_that_goes_away_ends_every_call(scheme: &str) {

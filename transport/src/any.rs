@@ -38,24 +38,21 @@ const VERBS: usize = 1;
 #[cfg(feature = "sim")]
 const SIM: usize = 2;
 /// Room for all numbers.
-const PROVIDERS: usize = 4;
-const INDEX_BITS: u32 = 30;
-/// What each adds to an index.
-const TAGS: [u32; PROVIDERS] = [0, 1 << INDEX_BITS, 2 << INDEX_BITS, 3 << INDEX_BITS];
+const PROVIDERS: usize = ConnId::POOLS;
 
 /// Which provider a connection belongs to.
 const fn number(conn: ConnId) -> usize {
-    (conn.index() >> INDEX_BITS) as usize
+    conn.pool()
 }
 
 /// The connection as its provider knows it.
 const fn inner(conn: ConnId) -> ConnId {
-    ConnId::new(conn.index() & ((1 << INDEX_BITS) - 1), conn.generation())
+    ConnId::new(conn.place(), conn.generation())
 }
 
 /// The connection as the caller knows it.
 const fn outer(number: usize, conn: ConnId) -> ConnId {
-    ConnId::new(conn.index() | TAGS[number], conn.generation())
+    conn.in_pool(number)
 }
 
 /// A match on whichever enum of this module, with one body for all its arms.

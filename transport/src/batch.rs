@@ -81,13 +81,12 @@ impl Batch {
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
-        self.limit - self.events.len()
+        self.limit.saturating_sub(self.events.len())
     }
 
-    /// Adds an event; providers check [`Batch::room`] first.
+    /// Adds an event; providers check [`Batch::room`] first. One more than there is room for makes it grow.
     #[inline]
     pub fn push(&mut self, event: Event) {
-        debug_assert!(self.room() > 0, "a provider pushed into a full batch");
         self.events.push(event);
     }
 

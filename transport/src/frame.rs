@@ -11,7 +11,10 @@
 //! In shared memory the word is also the publish word: it is 0 until the frame is whole. A *chain* is a run of
 //! frames that travels as one write-with-immediate, one SEND or one publish.
 
-use crate::error::Violation;
+use crate::{
+    error::Violation,
+    pack::{high_half, join, low_half},
+};
 
 /// Frames start at multiples of this, so that the engine's 8-byte header puts the payload on 16.
 pub const FRAME_ALIGN: usize = 16;
@@ -35,7 +38,7 @@ impl FrameWord {
     #[must_use]
     pub fn new(payload_bytes: usize, tag: Tag) -> Self {
         let len = u32::try_from(payload_bytes + FRAME_WORD_BYTES).expect("frame_bytes_max is below 4 GiB");
-        Self(u64::from(len) | (u64::from(tag.0) << 32))
+        Self(join(len, tag.0))
     }
 
     /// The word as it lies in memory.
@@ -79,7 +82,7 @@ impl FrameWord {
     #[inline]
     #[must_use]
     pub const fn frame_bytes(self) -> usize {
-        (self.0 & 0xffff_ffff) as usize
+        low_half(self.0) as usize
     }
 
     /// Payload only.
@@ -93,7 +96,7 @@ impl FrameWord {
     #[inline]
     #[must_use]
     pub const fn tag(self) -> Tag {
-        Tag((self.0 >> 32) as u32)
+        Tag(high_half(self.0))
     }
 }
 

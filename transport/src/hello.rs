@@ -9,7 +9,11 @@
 //! The CM pads private data with zeroes and hides its length, so the hello carries its own. Keys and
 //! addresses are not in it: they travel in the grant, after the connection stands.
 
-use crate::{RejectReason, frame::FRAME_ALIGN};
+use crate::{
+    RejectReason,
+    frame::FRAME_ALIGN,
+    pack::{join, join_u16, join_u64},
+};
 
 /// Bytes of a hello; with them `ai_connect` data of up to 16 bytes still fits the CM's 56.
 pub const HELLO_BYTES: usize = 40;
@@ -121,7 +125,8 @@ impl Hello {
             return Err(RejectReason::BadHello { field: 0 });
         }
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let u32_at = |at: usize| u32::from(u16_at(at)) | (u32::from(u16_at(at + 2)) << 16);
+        let u32_at = |at: usize| join_u16(u16_at(at), u16_at(at + 2));
+        let u64_at = |at: usize| join(u32_at(at), u32_at(at + 4));
         let hello = Self {
             features: Feature(u16_at(6)),
             ring_bytes: u32_at(8),
@@ -130,7 +135,7 @@ impl Hello {
             responder_resources: bytes[18],
             initiator_depth: bytes[19],
             lane: bytes[20],
-            nonce: (0..4).map(|word| u128::from(u32_at(24 + 4 * word)) << (32 * word)).sum(),
+            nonce: join_u64(u64_at(24), u64_at(32)),
         };
         hello.check()?;
         Ok(hello)
@@ -174,13 +179,13 @@ impl Hello {
 #[must_use]
 pub fn encode_reject(reason: RejectReason) -> [u8; REJECT_BYTES] {
     let (code, value): (u8, u32) = match reason {
-        RejectReason::Version { ours, theirs } => (1, u32::from(ours) | (u32::from(theirs) << 8)),
+        RejectReason::Version { ours, theirs } => (1, u32::from(u16::from_le_bytes([ours, theirs]))),
         RejectReason::NotOurs => (2, 0),
         RejectReason::BadHello { field } => (3, field.into()),
         RejectReason::Overloaded => (4, 0),
         RejectReason::ShuttingDown => (5, 0),
         RejectReason::Application { code } => (6, code),
-        RejectReason::Credits { offered, least } => (7, u32::from(offered) | (u32::from(least) << 16)),
+        RejectReason::Credits { offered, least } => (7, join_u16(offered, least)),
         RejectReason::Authentication => (8, 0),
         RejectReason::KeyNeeded => (9, 0),
         RejectReason::KeyUnknown => (10, 0),

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::pack::{Field, high_half, join, low_half};
+
 /// A connection of one [`Port`](crate::Port): a slot and the generation of its use.
 ///
 /// A stale id (the slot was reused) is refused everywhere, never served from the new connection.
@@ -11,27 +13,63 @@ pub struct ConnId(
     u64,
 );
 
+/// An index within its pool, and above it the pool.
+type Place = Field<0, 30>;
+type Pool = Field<{ Place::END }, 2>;
+const _: () = assert!(Pool::END == u32::BITS && Pool::MAX + 1 == ConnId::POOLS as u64);
+
 impl ConnId {
+    /// Bits of an index that name the pool: the uppermost.
+    pub const POOL_BITS: u32 = Pool::END - Place::END;
+    /// Ports that can act as one.
+    pub const POOLS: usize = 1 << Self::POOL_BITS;
+    /// Connections that each of them can have.
+    pub const POOL_SLOTS: u32 = 1 << Place::END;
+
     /// The id of slot `index` in its use number `generation`.
     #[inline]
     #[must_use]
     pub const fn new(index: u32, generation: u32) -> Self {
-        Self((index as u64) << 32 | generation as u64)
+        Self(join(generation, index))
     }
 
     /// The slot.
     #[inline]
     #[must_use]
     pub const fn index(self) -> u32 {
-        (self.0 >> 32) as u32
+        high_half(self.0)
     }
 
     /// Which use of the slot this is.
     #[inline]
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
     pub const fn generation(self) -> u32 {
-        self.0 as u32
+        low_half(self.0)
+    }
+
+    /// Which of several ports that act as one it belongs to, below [`ConnId::POOLS`].
+    #[inline]
+    #[must_use]
+    pub const fn pool(self) -> usize {
+        Pool::get(self.index() as u64) as usize
+    }
+
+    /// The index within its pool, below [`ConnId::POOL_SLOTS`].
+    #[inline]
+    #[must_use]
+    pub const fn place(self) -> u32 {
+        Place::get_u32(self.index() as u64)
+    }
+
+    /// The connection that its own port knows as this one, among several: its pool is `pool`.
+    ///
+    /// # Panics
+    /// When `pool` is not below [`ConnId::POOLS`].
+    #[inline]
+    #[must_use]
+    pub const fn in_pool(self, pool: usize) -> Self {
+        const BITS: [u32; ConnId::POOLS] = [0, 1 << Place::END, 2 << Place::END, 3 << Place::END];
+        Self::new(self.place() | BITS[pool], self.generation())
     }
 }
 

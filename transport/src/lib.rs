@@ -52,6 +52,7 @@ pub mod id;
 pub mod key;
 pub mod mem;
 pub mod negotiated;
+pub mod pack;
 mod proof;
 pub mod provider;
 pub mod refusal;

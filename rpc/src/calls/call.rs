@@ -89,8 +89,7 @@ impl Call {
     /// A key of it finds nothing from here on.
     #[inline]
     pub(super) const fn free(&mut self) {
-        // 31 bits: the top bit of a pull's token says whose it is.
-        self.generation = self.generation.wrapping_add(1) & (u32::MAX >> 1);
+        self.generation = CallKey::next_generation(self.generation);
         self.state = State::Free;
     }
 }

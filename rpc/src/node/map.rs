@@ -5,17 +5,17 @@ use gimmal_engine::transport::ConnId;
 /// Slots by index; the two top bits of an index name the provider's pool.
 #[derive(Debug)]
 pub(crate) struct ConnMap<T> {
-    pools: [Vec<Option<(u32, T)>>; 4],
+    pools: [Vec<Option<(u32, T)>>; ConnId::POOLS],
 }
 
 #[inline]
 const fn place(conn: ConnId) -> (usize, usize) {
-    ((conn.index() >> 30) as usize, (conn.index() & 0x3fff_ffff) as usize)
+    (conn.pool(), conn.place() as usize)
 }
 
 impl<T> ConnMap<T> {
     pub(crate) fn new() -> Self {
-        Self { pools: [const { Vec::new() }; 4] }
+        Self { pools: [const { Vec::new() }; ConnId::POOLS] }
     }
 
     pub(crate) fn insert(&mut self, conn: ConnId, value: T) {
@@ -41,10 +41,10 @@ impl<T> ConnMap<T> {
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (ConnId, &mut T)> {
-        (0u32..).zip(&mut self.pools).flat_map(|(pool, slots)| {
+        self.pools.iter_mut().enumerate().flat_map(|(pool, slots)| {
             (0u32..).zip(slots).filter_map(move |(index, slot)| {
                 let (generation, value) = slot.as_mut()?;
-                Some((ConnId::new(pool << 30 | index, *generation), value))
+                Some((ConnId::new(index, *generation).in_pool(pool), value))
             })
         })
     }

@@ -2,7 +2,7 @@
 
 use gimmal_engine::{
     Io, SendError,
-    transport::{Bulk, BulkError, ConnId, Port, Time},
+    transport::{Bulk, BulkError, ConnId, Port, Time, pack::Field},
 };
 
 use super::{
@@ -11,6 +11,7 @@ use super::{
     serving::{Answered, State},
 };
 use crate::{
+    config::WINDOW_MAX,
     frame::Outcome,
     id::CallId,
     status::{Code, Fate},
@@ -57,7 +58,7 @@ impl Node {
         token: u64,
         result: Result<Bulk, BulkError>,
     ) {
-        let index = (token & 0xffff) as u32;
+        let index = SlotBits::get_u32(token);
         let Some(here) = self.conns.get_mut(conn) else { return };
         let Some(slot) = here.serving.slot(index) else { return };
         if pull_token(index, slot.mark) != token || !matches!(slot.state, State::Pulling { .. }) {
@@ -83,6 +84,30 @@ impl Node {
     }
 }
 
+/// What a pull of a request is known by: its slot, and the mark of that use of the slot, which goes round after 2^47 requests.
+/// [`CALLEE`] is above them.
+type SlotBits = Field<0, 16>;
+type MarkBits = Field<{ SlotBits::END }, 47>;
+const _: () = assert!(WINDOW_MAX as u64 <= SlotBits::MAX + 1 && CALLEE == 1 << MarkBits::END);
+
 fn pull_token(slot: u32, mark: u64) -> u64 {
-    u64::from(slot) | (mark << 16 & (CALLEE - 1))
+    SlotBits::turn(slot.into()) | MarkBits::turn(mark)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_of_pulls_tell_slots_and_marks_apart() {
+        let last = u32::try_from(WINDOW_MAX).unwrap() - 1;
+        for (slot, mark) in [(0, 1), (last, 1), (last, (1 << 47) - 1), (0, u64::MAX)] {
+            let token = pull_token(slot, mark);
+            assert_eq!(SlotBits::get_u32(token), slot);
+            assert_eq!(token & CALLEE, 0, "a caller's pull");
+            assert_ne!(pull_token(slot, mark.wrapping_add(1)), token);
+            assert_ne!(pull_token(slot ^ 1, mark), token);
+        }
+        assert_eq!(pull_token(3, 1 << 47), pull_token(3, 0), "marks go round");
+    }
 }

@@ -90,10 +90,12 @@ impl Tasks {
         Some(index)
     }
 
-    /// Keeps a pending handler in the place that [`Tasks::place`] gave.
+    /// Keeps a pending handler in the place that [`Tasks::place`] gave last.
+    ///
+    /// # Panics
+    /// When it gave another one since: two handlers in one place would be worse.
     pub(crate) fn keep(&mut self, index: u32, task: BoxTask, conn: ConnId, slot: u32) {
-        debug_assert_eq!(self.free.last(), Some(&index));
-        self.free.pop();
+        assert_eq!(self.free.pop(), Some(index), "nobody takes a place while a handler is polled first");
         let place = &mut self.places[index as usize];
         place.task = Some(task);
         place.conn = conn;

@@ -21,7 +21,7 @@ use super::inner;
 #[cfg(feature = "verbs")]
 use super::outer;
 use super::{
-    Any, AnyGate, AnyLink, Gates, Have, INDEX_BITS, PROVIDERS, number, some_opened,
+    Any, AnyGate, AnyLink, Gates, Have, PROVIDERS, number, some_opened,
     used::{Used, watch},
 };
 #[cfg(feature = "shm")]
@@ -138,7 +138,7 @@ fn open<P: Provider>(provider: &Have<P>, config: &PortConfig) -> (Option<P::Port
 
 impl AnyPort {
     pub(super) fn open(any: &Any, config: &PortConfig) -> Result<Self, PortError> {
-        let limit = 1 << INDEX_BITS;
+        let limit = ConnId::POOL_SLOTS;
         if config.connections > limit {
             let (field, value) = ("connections", config.connections.into());
             return Err(PortError::Limit { field, value, limit: limit.into() });

@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 
-use super::{PROVIDERS, TAGS, outer};
+use super::{PROVIDERS, outer};
 use crate::{Batch, ConnId, Event, Port, PortError, Time};
 
 /// See the module.
@@ -40,7 +40,7 @@ impl Used {
         port.poll(now, batch);
         for event in batch.events_from(first) {
             // Shared memory's ids are ours as they are: a store here would stall the load of the whole event.
-            if TAGS[number] != 0 {
+            if number != 0 {
                 match event {
                     Event::Frame { conn, .. }
                     | Event::Opened { conn, .. }

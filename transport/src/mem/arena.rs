@@ -15,6 +15,8 @@ use crate::{
 const BYTES_MIN: usize = 64 << 10;
 /// Frames of one run at most.
 pub(crate) const FRAMES_MAX: usize = 64;
+/// A run remembers in a word which of them were kept.
+const _: () = assert!(FRAMES_MAX <= u64::BITS as usize);
 
 /// See the module.
 #[derive(Debug, Default)]

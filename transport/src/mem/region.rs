@@ -227,8 +227,8 @@ impl Region {
             Access::ReadOnly => ProtFlags::READ,
         };
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
-        debug_assert!(at + bytes <= self.map.len());
-        // SAFETY: `at + bytes` lies inside our own reservation, checked by the callers' arithmetic above.
+        assert!(at <= self.map.len() && bytes <= self.map.len() - at, "a mapping beyond its reservation");
+        // SAFETY: `at + bytes` lies inside our own reservation, by the check above.
         let place = unsafe { self.map.as_mut_ptr().add(at) };
         // SAFETY: MAP_FIXED replaces pages of a reservation that only this region owns and nobody points into yet.
         unsafe { rustix::mm::mmap(place.cast(), bytes, protection, flags, fd, offset) }?;

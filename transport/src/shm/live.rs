@@ -54,7 +54,7 @@ const RUN_MAX: u32 = 8;
 
 /// The longest stride: three runs of `RUN_MAX` frames were taken to their end, each right behind the one before. The peer is far
 /// ahead then, and nobody waits for the answer to a single frame.
-pub(super) const STRIDE_MAX: u32 = RUN_MAX << 3;
+pub(super) const STRIDE_MAX: u32 = 8 * RUN_MAX;
 /// The longest of who takes frames one by one: it waits between, and nobody is ever far ahead.
 pub(super) const SOUGHT_STRIDE_MAX: u32 = RUN_MAX;
 

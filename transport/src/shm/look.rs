@@ -17,7 +17,10 @@ use super::{
     slot::Stage,
     socket::{self, Message},
 };
-use crate::{CloseReason, ConnId, Event, PortError, Time, Violation};
+use crate::{
+    CloseReason, ConnId, Event, PortError, Time, Violation,
+    pack::{high_half, join, low_half},
+};
 
 /// Empty polls between two looks at the sockets, at first and at most: about 1 ms and 10 ms of spinning.
 const LOOK_POLLS: u32 = 1 << 16;
@@ -280,12 +283,11 @@ impl ShmPort {
 
 /// A connection as it stands in the epoll set.
 pub(super) fn data_of(conn: ConnId) -> u64 {
-    u64::from(conn.index()) | (u64::from(conn.generation()) << 32)
+    join(conn.index(), conn.generation())
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the two halves are what is wanted")]
 fn id_of(data: u64) -> ConnId {
-    ConnId::new(data as u32, (data >> 32) as u32)
+    ConnId::new(low_half(data), high_half(data))
 }
 
 fn reason_of(error: AttachError) -> CloseReason {

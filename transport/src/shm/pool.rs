@@ -24,6 +24,7 @@ use crate::{
         Access, Loan, LoanHome, MemoryNode, NotHuge, Pages, PoolMemory, Region,
         pages::{HUGE_PAGE_BYTES, Setting, is_large},
     },
+    pack::Field,
     sync::prefetch::prefetch_to_write,
 };
 
@@ -34,6 +35,8 @@ const NAME: &str = "gimmal-pool";
 pub(super) const POOL_SEGMENT_BYTES: usize = 16 << 20;
 /// Loans begin at multiples of this and are rounded up to it: two cache lines, so that neighbours share none.
 const GRAIN: usize = 128;
+/// The largest segment: tickets count its grains in 32 bits.
+const SEGMENT_BYTES_MAX: usize = GRAIN * (1 << 32);
 /// Loans of a page and more begin on a page.
 const PAGE: usize = 4096;
 
@@ -132,8 +135,9 @@ impl Pool {
 
     /// A loan of `bytes`.
     pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Loan, PortError> {
-        let too_large = || PortError::Limit { field: "bytes of a loan", value: bytes as u64, limit: 1 << 47 };
-        if bytes as u64 > 1 << 47 {
+        let limit = SEGMENT_BYTES_MAX as u64;
+        let too_large = || PortError::Limit { field: "bytes of a loan", value: bytes as u64, limit };
+        if bytes > SEGMENT_BYTES_MAX {
             return Err(too_large());
         }
         let rounded = bytes.max(1).next_multiple_of(GRAIN);
@@ -293,11 +297,41 @@ impl State {
     }
 }
 
-/// Segment and offset in one number: offsets are counted in grains, so 32 bits reach 512 GiB.
+/// A ticket is the offset of a loan in its segment, in grains, and above it the segment.
+type Grains = Field<0, 32>;
+type Index = Field<{ Grains::END }, 32>;
+
 fn ticket(segment: usize, offset: usize) -> u64 {
-    ((segment as u64) << 32) | (offset / GRAIN) as u64
+    let grains = Grains::put((offset / GRAIN) as u64).expect("a segment has at most SEGMENT_BYTES_MAX");
+    grains | Index::put(segment as u64).expect("each segment has 16 MiB, and an address space 2^24 of these")
 }
 
 fn place(ticket: u64) -> (usize, usize) {
-    ((ticket >> 32) as usize, (ticket & 0xffff_ffff) as usize * GRAIN)
+    (Index::get_u32(ticket) as usize, Grains::get_u32(ticket) as usize * GRAIN)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_names_every_grain_of_the_largest_segment() {
+        let last = (SEGMENT_BYTES_MAX - 1) / GRAIN * GRAIN;
+        for (segment, offset) in [(0, 0), (0, last), (1, 0), (3, last), (u32::MAX as usize, last)] {
+            assert_eq!(place(ticket(segment, offset)), (segment, offset));
+        }
+        assert!(ticket(0, last) < ticket(1, 0), "the loans of a segment lie together");
+        assert!(
+            std::panic::catch_unwind(|| ticket(0, SEGMENT_BYTES_MAX)).is_err(),
+            "it would be of segment 1"
+        );
+    }
+
+    #[test]
+    fn a_loan_above_the_largest_segment_is_refused_by_its_limit() {
+        let pool = Pool::new(false, MemoryNode::of_this_thread());
+        let (value, limit) = (SEGMENT_BYTES_MAX as u64 + 1, SEGMENT_BYTES_MAX as u64);
+        let refused = pool.allocate(SEGMENT_BYTES_MAX + 1).map(|_| ());
+        assert_eq!(refused, Err(PortError::Limit { field: "bytes of a loan", value, limit }));
+    }
 }

@@ -75,7 +75,7 @@ impl Segment<Region> {
     }
 
     fn new(region: Region, ring_bytes: usize) -> Self {
-        debug_assert!(ring_bytes.is_power_of_two());
+        assert!(ring_bytes.is_power_of_two(), "`Hello::check` has seen both rings");
         let control = region.at(0, control_bytes());
         let ring = region.at(control_bytes(), 2 * ring_bytes);
         Self { ring, mask: (ring_bytes - 1) as u64 & !(FRAME_ALIGN as u64 - 1), control, keeper: region }

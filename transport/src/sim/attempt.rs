@@ -11,6 +11,7 @@ use crate::{
     PortConfig, Refusal, RejectReason,
     hello::Feature,
     id::Position,
+    pack::join_u64,
     proof::{Label, PROOF_BYTES, Session, admit, request},
     share::Share,
 };
@@ -234,7 +235,7 @@ impl World {
         let Some(theirs) = conn.ends[0].hello else { return gone };
         let mut ours = hello(&device, &config, theirs.nonce);
         ours.features = ours.features.and(Feature::KEYED, keyed);
-        let nonce = u128::from(drawn[0]) << 64 | u128::from(drawn[1]);
+        let nonce = join_u64(drawn[1], drawn[0]);
         let session =
             conn.ends[1].key.as_ref().map(|key| Session::passive(key, &theirs, &ours, nonce.to_le_bytes()));
         conn.challenge = session.as_ref().map(|session| session.challenge().to_vec()).unwrap_or_default();

@@ -14,11 +14,11 @@ use super::{
 /// The sleeper's word when it is awake.
 const AWAKE: u64 = 0;
 
-/// Announces sleep number `epoch` (not 0). [`settle`] comes next, then a last look for work.
+/// Announces sleep number `epoch`, from 1 on. [`settle`] comes next, then a last look for work.
 #[inline]
 pub(crate) fn announce(armed: &impl Word, epoch: u64) {
-    debug_assert_ne!(epoch, AWAKE);
-    armed.store(epoch, Ordering::Relaxed);
+    // A sleeper that looks awake is never rung.
+    armed.store(epoch.max(AWAKE + 1), Ordering::Relaxed);
 }
 
 /// The fence of both sides: after announcing or giving work, before looking for the other's.

@@ -14,6 +14,7 @@ use crate::{
         Loan, LoanHome, UserBytes, UserMemory,
         user_bytes::{Keeper, Place},
     },
+    pack::{high_half, join},
     verbs::{
         cache::{Cache, Limits},
         device::Pd,
@@ -91,7 +92,7 @@ impl Borrowed {
 
     fn loan(self: &Arc<Self>, index: u32, known: &Registered) -> Result<Loan, LoanError> {
         let rkey = known.mr.as_ref().map(Mr::rkey).ok_or_else(removed)?;
-        let ticket = (u64::from(index) << 32) | u64::from(rkey);
+        let ticket = join(rkey, index);
         // SAFETY: `known` has them, and stays in the cache until as many loans as it was found or inserted for ended.
         Ok(unsafe { Loan::of_user(&known.bytes, ticket, Arc::clone(self) as Arc<dyn LoanHome>) })
     }
@@ -99,7 +100,7 @@ impl Borrowed {
     /// The key that our own device needs for `loan`; `None` of another's, or when the device was removed.
     pub(crate) fn lkey(&self, loan: &Loan) -> Option<u32> {
         let state = lock(&self.state);
-        let known = state.cache.get(index_of(loan.ticket()))?;
+        let known = state.cache.get(high_half(loan.ticket()))?;
         known.mr.as_ref().filter(|_| known.bytes.as_ptr() == loan.as_ptr()).map(Mr::lkey)
     }
 
@@ -125,13 +126,9 @@ impl Borrowed {
     }
 }
 
-fn index_of(ticket: u64) -> u32 {
-    u32::try_from(ticket >> 32).unwrap_or(u32::MAX)
-}
-
 impl LoanHome for Borrowed {
     fn give_back(&self, ticket: u64) {
-        let gone = lock(&self.state).cache.end(index_of(ticket));
+        let gone = lock(&self.state).cache.end(high_half(ticket));
         // Deregistering takes long, and owners may do anything when they go: not under the lock.
         drop(gone);
     }

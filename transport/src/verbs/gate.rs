@@ -29,7 +29,7 @@ use crate::{
         pool::Pool,
         rings::{Rings, Room},
         shared::{Reserve, SLAB_SLOTS, SharedQueue},
-        wr_id::INDEX_LIMIT,
+        wr_id::{INDEX_LIMIT, QUEUE_NUMBERS},
     },
 };
 
@@ -141,12 +141,13 @@ impl PortDevice {
             }
             Receives::Shared | Receives::SharedAbove(_) => {}
         }
+        // Before the queue is locked: it asks the queues of all devices.
+        let number = shared.vacant_queue_number();
         let mut queue = lock(&self.queue);
         let queue = match &*queue {
             Some(queue) => Arc::clone(queue),
             None => {
                 let config = &shared.config;
-                let number = shared.queues.fetch_add(1, Ordering::Relaxed);
                 let connections = config.connections.saturating_add(UNDER_WAY);
                 let new = SharedQueue::new(
                     &self.pd,
@@ -283,7 +284,7 @@ pub(crate) struct Shared {
     notes: ArrayQueue<ConnId>,
     seats: Mutex<Seats>,
     devices: Mutex<Vec<Arc<PortDevice>>>,
-    /// Shared queues made so far.
+    /// The next number of a shared queue to be tried.
     queues: AtomicU32,
 }
 
@@ -355,6 +356,16 @@ impl Shared {
         drop(lost);
     }
 
+    /// A number that no shared queue has. Completions have room for [`QUEUE_NUMBERS`], which go round.
+    fn vacant_queue_number(&self) -> u32 {
+        loop {
+            let number = self.queues.fetch_add(1, Ordering::Relaxed) % QUEUE_NUMBERS;
+            if self.shared_queue(number).is_none() {
+                return number;
+            }
+        }
+    }
+
     /// The shared queue `number`, if it is there still.
     pub(crate) fn shared_queue(&self, number: u32) -> Option<Arc<SharedQueue>> {
         let devices = lock(&self.devices);
@@ -393,13 +404,14 @@ impl Shared {
     /// Takes a seat on `device`.
     pub(crate) fn sit(self: &Arc<Self>, device: &Arc<PortDevice>) -> Result<Seat, PortError> {
         let mut seats = lock(&self.seats);
-        let index = match seats.free.pop() {
-            Some(index) => index,
-            None if seats.table.len() < seats.limit as usize => {
+        let next = u32::try_from(seats.table.len()).ok().filter(|&next| next < seats.limit);
+        let index = match (seats.free.pop(), next) {
+            (Some(index), _) => index,
+            (None, Some(next)) => {
                 seats.table.push(SeatEntry { generation: 0, device: None, shares: None });
-                u32::try_from(seats.table.len() - 1).unwrap_or(u32::MAX)
+                next
             }
-            None => {
+            (None, None) => {
                 return Err(PortError::Limit {
                     field: "connections",
                     value: u64::from(seats.limit) + 1,
@@ -416,10 +428,8 @@ impl Shared {
     /// Whether `conn` is still the current use of its seat.
     pub(crate) fn is_seated(&self, index: usize, is_of: impl Fn(ConnId) -> bool) -> bool {
         let seats = lock(&self.seats);
-        seats.table.get(index).is_some_and(|entry| {
-            let conn = ConnId::new(u32::try_from(index).unwrap_or(u32::MAX), entry.generation);
-            entry.device.is_some() && is_of(conn)
-        })
+        let (Some(entry), Ok(index)) = (seats.table.get(index), u32::try_from(index)) else { return false };
+        entry.device.is_some() && is_of(ConnId::new(index, entry.generation))
     }
 
     /// Tells the port to look at `conn`.

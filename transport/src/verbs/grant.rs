@@ -14,6 +14,7 @@ use std::sync::Arc;
 use crate::{
     CloseReason, PortError, Violation,
     mem::Region,
+    pack::join,
     proof::{Label, PROOF_BYTES, Session},
     verbs::{
         device::Pd,
@@ -93,11 +94,7 @@ impl Grant {
         let malformed = Violation::Malformed { what: "grant" };
         let bytes: &[u8; GRANT_BYTES] = bytes.try_into().map_err(|_| malformed)?;
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let grant = Self {
-            ring_bytes: word(4),
-            address: u64::from(word(8)) | (u64::from(word(12)) << 32),
-            rkey: word(16),
-        };
+        let grant = Self { ring_bytes: word(4), address: join(word(8), word(12)), rkey: word(16) };
         // Positions are added to the address: the whole double ring must lie below 2^64.
         let end = grant.address.checked_add(2 * u64::from(ring_bytes));
         if bytes[0..4] != MAGIC || grant.ring_bytes != ring_bytes || end.is_none() {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use crate::{
     LoanError, PortConfig, PortError,
     mem::{Loan, LoanHome, MemoryNode, Pages, PoolMemory, Region},
+    pack::{high_half, join, low_half},
     verbs::{
         device::Pd,
         gate::lock,
@@ -99,7 +100,7 @@ impl Pool {
         let state = lock(&self.state);
         let buffer = state.table[index as usize].as_ref().expect("the index is ours until the loan returns");
         let (rkey, lkey) = buffer.mr.as_ref().map(|mr| (mr.rkey(), mr.lkey())).ok_or_else(removed)?;
-        let ticket = (u64::from(index) << 32) | u64::from(rkey);
+        let ticket = join(rkey, index);
         // SAFETY: the region is zeroed or holds older loans' bytes, stays in the table (so mapped) until
         // `give_back`, and its index is on no free list, so nobody else gets it.
         let loan = unsafe { Loan::new(buffer.region.base(), bytes, ticket, self.clone()) };
@@ -111,7 +112,7 @@ impl Pool {
     /// The key that our own device needs for `loan`; `None` of another pool's, or when the device was removed.
     pub(crate) fn lkey(&self, loan: &Loan) -> Option<u32> {
         let state = lock(&self.state);
-        let buffer = state.table.get(usize::try_from(loan.ticket() >> 32).ok()?)?.as_ref()?;
+        let buffer = state.table.get(high_half(loan.ticket()) as usize)?.as_ref()?;
         buffer
             .mr
             .as_ref()
@@ -158,14 +159,13 @@ impl State {
 }
 
 /// The rkey of a loan of a pool.
-#[expect(clippy::cast_possible_truncation, reason = "the low half of the ticket is the key")]
 pub(crate) fn rkey_of(loan: &Loan) -> u32 {
-    loan.ticket() as u32
+    low_half(loan.ticket())
 }
 
 impl LoanHome for Pool {
     fn give_back(&self, ticket: u64) {
-        let index = u32::try_from(ticket >> 32).unwrap_or(u32::MAX);
+        let index = high_half(ticket);
         let excess = {
             let mut state = lock(&self.state);
             let Some(Some(buffer)) = state.table.get(index as usize) else { return };

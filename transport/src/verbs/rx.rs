@@ -156,9 +156,10 @@ impl Rx {
     }
 
     /// A shared receive completed, in `memory` from `at`; `place` is for its frames to remember.
+    ///
+    /// One chain at a time: while another is handed out this changes nothing, and [`Rx::arrived`] refuses the new one.
     pub(crate) fn land(&mut self, memory: &Rc<Region>, at: usize, place: u32) {
-        debug_assert!(self.walk.is_none(), "one chain at a time");
-        let Some(sharing) = &mut self.sharing else { return };
+        let Some(sharing) = self.sharing.as_mut().filter(|_| self.walk.is_none()) else { return };
         (sharing.at, sharing.place) = (at, place);
         self.memory = Some(Rc::clone(memory));
     }
@@ -254,7 +255,10 @@ impl Rx {
     /// A receive completed. `imm` is there for a write-with-immediate.
     #[inline]
     pub(crate) fn arrived(&mut self, id: WrId, bytes: u32, imm: Option<u32>) -> Result<(), Violation> {
-        debug_assert!(self.walk.is_none(), "one chain at a time");
+        if self.walk.is_some() {
+            // Its frames would be lost, and its slot never posted again.
+            return Err(Violation::Chain { bytes: bytes as usize });
+        }
         let walk = match (self.path, imm) {
             (DataPath::Ring, Some(imm)) => {
                 self.owed += 1;

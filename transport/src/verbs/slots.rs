@@ -13,22 +13,28 @@ use std::{
 
 use crate::{
     Batch, ConnId, Time,
-    mem::{Region, RxFrame},
+    mem::{Region, RxFrame, run::IN_RING},
+    pack::{Field, low_half},
     verbs::{
         conn::Conn,
         cq::Completion,
         port::{Slot, VerbsPort, conn_in},
         qp::LocalBytes,
         shared::{SLAB_SLOTS, SharedQueue},
-        wr_id::WrId,
+        wr_id::{INDEX_LIMIT, WrId},
     },
 };
 
+type SlotBits = Field<0, 20>;
+type QueueBits = Field<{ SlotBits::END }, 11>;
 /// Set in what a frame remembers of its place when that is shared.
-const SHARED: u32 = 1 << 31;
-const SLOT_BITS: u32 = 20;
+type SharedBit = Field<{ QueueBits::END }, 1>;
+/// Every slot of a queue has a place, and none of them looks like a ring or a slot of a connection's own.
+const _: () = assert!(SharedBit::END == u32::BITS && SlotBits::MAX + 1 == INDEX_LIMIT as u64);
+const _: () = assert!(SharedBit::get(IN_RING as u64) == 0 && IN_RING > u16::MAX as u32);
+
 /// Queues that a port can tell apart: one for each device, and one more each time that a device comes back.
-const QUEUES: usize = 1 << (31 - SLOT_BITS);
+const QUEUES: usize = 1 << (QueueBits::END - SlotBits::END);
 
 /// Where a chain landed: the port's number of the queue, and the slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,13 +46,14 @@ pub(crate) struct Place {
 impl Place {
     /// From what a frame remembers; `None`: it lies in its connection's own memory.
     pub(crate) fn parse(bits: u32) -> Option<Self> {
-        let queue = ((bits & !SHARED) >> SLOT_BITS) as usize;
-        (bits & SHARED != 0).then_some(Self { queue, slot: bits & ((1 << SLOT_BITS) - 1) })
+        let bits = u64::from(bits);
+        let (queue, slot) = (usize::from(QueueBits::get_u16(bits)), SlotBits::get_u32(bits));
+        (SharedBit::get(bits) != 0).then_some(Self { queue, slot })
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "at most QUEUES of them")]
     pub(crate) fn bits(self) -> u32 {
-        SHARED | ((self.queue as u32) << SLOT_BITS) | self.slot
+        // A list of at most QUEUES queues, with at most INDEX_LIMIT slots each.
+        low_half(SharedBit::turn(1) | QueueBits::turn(self.queue as u64) | SlotBits::turn(self.slot.into()))
     }
 }
 
@@ -260,7 +267,7 @@ mod tests {
 
     #[test]
     fn places_are_remembered_whole() {
-        for place in [Place { queue: 0, slot: 0 }, Place { queue: QUEUES - 1, slot: (1 << SLOT_BITS) - 1 }] {
+        for place in [Place { queue: 0, slot: 0 }, Place { queue: QUEUES - 1, slot: INDEX_LIMIT - 1 }] {
             assert_eq!(Place::parse(place.bits()), Some(place));
         }
         assert_eq!(Place::parse(u16::MAX.into()), None, "a connection's own slot");

@@ -4,11 +4,18 @@
 //!  bits 0..20 index │ 20..44 generation │ 44..60 slot │ 60..64 kind
 //! ```
 
-use crate::ConnId;
+use crate::{ConnId, pack::Field};
 
-/// Connections one port can name.
-pub(crate) const INDEX_LIMIT: u32 = 1 << 20;
-const GENERATION_MASK: u32 = (1 << 24) - 1;
+type Index = Field<0, 20>;
+type Generation = Field<{ Index::END }, 24>;
+type Slot = Field<{ Generation::END }, 16>;
+type KindCode = Field<{ Slot::END }, 4>;
+const _: () = assert!(KindCode::END == u64::BITS && KINDS.len() as u64 <= KindCode::MAX);
+
+/// Connections one port can name, and slots of a shared queue.
+pub(crate) const INDEX_LIMIT: u32 = 1 << Index::END;
+/// Numbers of shared queues.
+pub(crate) const QUEUE_NUMBERS: u32 = 1 << (Generation::END - Index::END);
 
 /// Which kind of work it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,18 +57,17 @@ impl WrId {
     /// No work has it.
     pub(crate) const NONE: Self = Self(u64::MAX);
 
+    /// The generation goes round: the queue pair of a use that is so many uses away is long destroyed.
+    ///
+    /// # Panics
+    /// When the index is not below [`INDEX_LIMIT`]: ports have no more seats, and shared queues no more slots.
     pub(crate) fn new(kind: Kind, conn: ConnId, slot: u16) -> Self {
-        debug_assert!(conn.index() < INDEX_LIMIT, "the slot table stops there");
-        let generation = conn.generation() & GENERATION_MASK;
-        Self(
-            u64::from(conn.index())
-                | (u64::from(generation) << 20)
-                | (u64::from(slot) << 44)
-                | ((kind as u64) << 60),
-        )
+        let index = Index::put(conn.index().into()).expect("seats and shared slots end at INDEX_LIMIT");
+        let generation = Generation::turn(conn.generation().into());
+        Self(index | generation | Slot::turn(slot.into()) | KindCode::turn(kind as u64))
     }
 
-    /// A receive of the shared queue `number`.
+    /// A receive of the shared queue `number`, below [`QUEUE_NUMBERS`].
     pub(crate) fn shared(number: u32, slot: u32) -> Self {
         Self::new(Kind::Shared, ConnId::new(slot, number), 0)
     }
@@ -71,21 +77,19 @@ impl WrId {
     }
 
     /// The slot of a shared queue.
-    #[expect(clippy::cast_possible_truncation, reason = "masked to 20 bits")]
-    pub(crate) fn slot_of_queue(self) -> u32 {
-        (self.0 & u64::from(INDEX_LIMIT - 1)) as u32
+    pub(crate) const fn slot_of_queue(self) -> u32 {
+        Index::get_u32(self.0)
     }
 
     /// Which shared queue it is of.
-    #[expect(clippy::cast_possible_truncation, reason = "masked to 24 bits")]
-    pub(crate) fn queue(self) -> u32 {
-        (self.0 >> 20) as u32 & GENERATION_MASK
+    pub(crate) const fn queue(self) -> u32 {
+        Generation::get_u32(self.0)
     }
 
     /// The same of slot 0: that of all of its kind.
     #[inline]
     pub(crate) const fn without_slot(self) -> Self {
-        Self(self.0 & !(0xffff << 44))
+        Self(self.0 & !Slot::turn(Slot::MAX))
     }
 
     pub(crate) const fn bits(self) -> u64 {
@@ -98,22 +102,21 @@ impl WrId {
 
     /// `None`: no work of ours.
     pub(crate) fn kind(self) -> Option<Kind> {
-        KINDS.get(usize::try_from(self.0 >> 60).unwrap_or(usize::MAX)).copied()
+        KINDS.get(usize::from(KindCode::get_u16(self.0))).copied()
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "masked to 20 bits")]
     pub(crate) fn index(self) -> usize {
-        (self.0 & u64::from(INDEX_LIMIT - 1)) as usize
+        Index::get_u32(self.0) as usize
     }
 
     pub(crate) fn slot(self) -> u16 {
-        ((self.0 >> 44) & 0xffff) as u16
+        Slot::get_u16(self.0)
     }
 
     /// Whether it belongs to this use of the slot.
     pub(crate) fn is_of(self, conn: ConnId) -> bool {
-        let generation = (self.0 >> 20) & u64::from(GENERATION_MASK);
-        self.index() == conn.index() as usize && generation == u64::from(conn.generation() & GENERATION_MASK)
+        let generation = u64::from(conn.generation()) & Generation::MAX;
+        Index::get_u32(self.0) == conn.index() && Generation::get(self.0) == generation
     }
 }
 
@@ -135,5 +138,12 @@ mod tests {
         let id = WrId::from_bits(WrId::shared(0x12_3456, INDEX_LIMIT - 1).bits());
         assert_eq!((id.kind(), id.index(), id.queue()), (Some(Kind::Shared), 0xf_ffff, 0x12_3456));
         assert_eq!(WrId::NONE.kind(), None);
+    }
+
+    #[test]
+    fn work_beyond_the_last_seat_is_refused_in_every_build() {
+        let work = |index| std::panic::catch_unwind(|| WrId::new(Kind::Chain, ConnId::new(index, 0), 0));
+        assert!(work(INDEX_LIMIT - 1).is_ok());
+        assert!(work(INDEX_LIMIT).is_err() && work(u32::MAX).is_err());
     }
 }

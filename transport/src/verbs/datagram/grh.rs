@@ -53,7 +53,7 @@ impl Grh {
         Some(Self {
             source: Gid(bytes[8..24].try_into().ok()?),
             destination: Gid(bytes[24..40].try_into().ok()?),
-            class: (start[0] << 4) | (start[1] >> 4),
+            class: (start[0] << 4) | (start[1] >> 4), // cut on purpose: the version is before it
             hops: start[7],
         })
     }

@@ -2,7 +2,10 @@
 
 use std::{fmt, net::SocketAddr};
 
-use crate::verbs::sys::{self, RawAddress};
+use crate::{
+    pack::join_u16,
+    verbs::sys::{self, RawAddress},
+};
 
 /// `sizeof(struct sockaddr_ib)`, the longest of the three.
 pub(crate) const RAW_BYTES: usize = 48;
@@ -68,7 +71,7 @@ impl CmAddress {
             return Some(Self::Ib(IbAddress {
                 gid,
                 pkey: u16_at(2),
-                flow_info: (u32::from(u16_at(4)) << 16) | u32::from(u16_at(6)),
+                flow_info: join_u16(u16_at(6), u16_at(4)),
                 service_id: u64::from_be_bytes(u64_at(24)),
                 service_mask: u64::from_be_bytes(u64_at(32)),
                 scope_id: u64::from_ne_bytes(u64_at(40)),
