@@ -125,6 +125,17 @@ threads_with_signals() {
     done
 }
 
+# Shifts that pack numbers into a word, and could push one into its neighbour: transport/src/pack.rs does it, with proofs.
+packed_by_hand() {
+    grep -nE '[]A-Za-z_)] <<=? |^ *<<=? ' $(sources transport/src engine/src rpc/src | grep '\.rs$' | grep -vE '/tests?/|^transport/src/pack\.rs$') |
+        grep -vE ':[0-9]+: *//|// cut on purpose: [a-z]'
+}
+
+# Checks that a release build leaves out. The floors, which the bench measures against, may have some.
+left_out_of_releases() {
+    grep -nE '\bdebug_assert(_eq|_ne)?!' $(sources transport/src engine/src rpc/src gimmal/src | grep '\.rs$' | grep -v '^transport/src/floor/')
+}
+
 long_files() { wc -l $(sources '*.rs') | awk '$2 != "total" && $1 > 600 { print $2 ": " $1 " lines" }'; }
 
 rule 'unsafe only in transport/src/{mem,sync,shm,verbs,floor}' < <(unsafe_outside)
@@ -135,6 +146,8 @@ rule 'providers do not import each other' < <(provider_imports)
 rule 'no locks and no unbounded queues in the files every message passes' < <(locks_in_hot_files)
 rule 'threads are started by transport::thread::spawn' < <(threads_with_signals)
 rule 'no file over 600 lines' < <(long_files)
+rule 'numbers are packed by pack.rs' < <(packed_by_hand)
+rule 'checks hold in release builds too' < <(left_out_of_releases)
 rule 'copies of requests and answers are counted' < <(uncounted_copies)
 rule 'nothing left to do in the code' < <(grep -nE '(^|[^a-z_])(todo!|unimplemented!|dbg!)\(' $(sources '*.rs'))
 rule 'SAFETY comments argue' < <(grep -nE 'SAFETY: *(ffi|todo|\?)' $(sources '*.rs'))

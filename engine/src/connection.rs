@@ -19,7 +19,7 @@ use crate::{
     planted::{self, Bug},
     proto::{
         Check, Heart, RxLedger, State, StateEvent, TxWindow,
-        bulk::{InPlace, Loans, Pull, Pulls},
+        bulk::{InPlace, LoanId, Loans, Pull, Pulls},
         check,
         wire::{self, Kind},
     },
@@ -89,6 +89,19 @@ impl Connection {
 
     pub(crate) fn body_bytes_max(&self) -> usize {
         self.payload_bytes_max() - wire::HEAD_BYTES
+    }
+
+    /// The largest body of a message with a loan.
+    pub(crate) fn body_bytes_max_with_loan(&self) -> usize {
+        self.body_bytes_max().saturating_sub(wire::BULK_BYTES)
+    }
+
+    /// The peer is done with a loan: what was refused for want of an id is told that there is one.
+    #[inline]
+    pub(crate) fn loan_came_back(&mut self) {
+        if self.loans.poll_wanted() {
+            self.blocked_bytes.get_or_insert(0);
+        }
     }
 
     /// What fits in a frame beside its sum.
@@ -176,9 +189,9 @@ impl Connection {
     }
 
     /// The peer's loan is not needed any more.
-    pub(crate) fn bulk_done(&mut self, loan_id: u32) {
+    pub(crate) fn bulk_done(&mut self, loan_id: LoanId) {
         if !planted::is(Bug::LoanNotFreed) {
-            self.control.push_back((Kind::BulkDone, loan_id.into()));
+            self.control.push_back((Kind::BulkDone, loan_id.bits().into()));
         }
     }
 
@@ -193,7 +206,7 @@ impl Connection {
     }
 
     /// A pull ended: in-place bytes are watched until the user drops them, others are answered for at once.
-    pub(crate) fn pulled(&mut self, loan_id: u32, release: Option<Arc<gimmal_transport::mem::Release>>) {
+    pub(crate) fn pulled(&mut self, loan_id: LoanId, release: Option<Arc<gimmal_transport::mem::Release>>) {
         match release {
             Some(release) => self.in_place.watch(loan_id, release),
             None => self.bulk_done(loan_id),

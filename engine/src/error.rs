@@ -23,9 +23,33 @@ pub enum SendError {
     /// Bulk was turned off by an initiator_depth of 0 at the peer.
     #[error("bulk is off: the depth of READs was negotiated to 0")]
     NoBulk,
+    /// The peer is not done with any of the loans on offer, and there are as many as there can be.
+    /// [`App::writable`](crate::App::writable) tells when it is done with one.
+    #[error(
+        "the peer is not done with {limit} loans of this connection, the limit: it has to drop one first"
+    )]
+    TooManyLoans {
+        /// How many can be on offer at once.
+        limit: usize,
+    },
+    /// The loan came from the gate of another port, or for a connection that shares no memory with this one.
+    #[error("the loan was made by another worker or for another connection: make it for this one")]
+    Foreign,
     /// The connection is closed or closing.
     #[error("the connection is closed")]
     Closed,
+}
+
+impl SendError {
+    /// The same error of a body before which `front` bytes are taken for something else.
+    pub(crate) const fn of_body_behind(self, front: usize) -> Self {
+        match self {
+            Self::TooLarge { bytes, limit } => {
+                Self::TooLarge { bytes: bytes.saturating_sub(front), limit: limit.saturating_sub(front) }
+            }
+            other => other,
+        }
+    }
 }
 
 /// A message with a loan was not sent; the loan is back.

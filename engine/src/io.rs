@@ -8,7 +8,7 @@ use crate::{
     connection::Connection,
     error::{LoanRefused, SendError},
     message::{Head, Message, RemoteBulk},
-    proto::{Lane, check, wire},
+    proto::{Lane, bulk::LOANS_MAX, check, wire},
     table::ConnTable,
 };
 
@@ -37,6 +37,12 @@ impl<P: Port> Io<'_, P> {
     #[must_use]
     pub fn body_bytes_max(&self, conn: ConnId) -> usize {
         self.conns.get(conn).map_or(0, Connection::body_bytes_max)
+    }
+
+    /// The largest body of a message with a loan on `conn`, bytes; 0 when it is closed.
+    #[must_use]
+    pub fn body_bytes_max_with_loan(&self, conn: ConnId) -> usize {
+        self.conns.get(conn).map_or(0, Connection::body_bytes_max_with_loan)
     }
 
     /// Why `conn` takes no more messages, if a goodbye was said or heard: it ends soon. When its port has closed it,
@@ -113,11 +119,13 @@ impl<P: Port> Io<'_, P> {
         if connection.compose(self.port, conn, room, tag, write)? {
             Ok(())
         } else {
-            Err(connection.too_small(room - wire::HEAD_BYTES))
+            Err(connection.too_small(room, wire::HEAD_BYTES))
         }
     }
 
     /// Sends a message with a loan beside it, which the peer pulls. The engine keeps the loan until the peer is done.
+    ///
+    /// The body can have [`Io::body_bytes_max_with_loan`] bytes. At most 65,536 loans of a connection are on offer at once.
     ///
     /// # Errors
     /// The loan, and why; see [`SendError`].
@@ -130,9 +138,9 @@ impl<P: Port> Io<'_, P> {
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Result<(), LoanRefused> {
         match self.try_send_with_loan(conn, head, &loan, min_bytes, fill) {
-            Ok(slot) => {
+            Ok(()) => {
                 if let Some(connection) = self.conns.touch(conn) {
-                    connection.loans.keep(slot, loan, head.aux);
+                    connection.loans.keep(loan, head.aux);
                 }
                 Ok(())
             }
@@ -147,13 +155,15 @@ impl<P: Port> Io<'_, P> {
         loan: &Loan,
         min_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
-    ) -> Result<u32, SendError> {
+    ) -> Result<(), SendError> {
         let turn = self.conns.turn;
         let connection = self.conns.touch(conn).ok_or(SendError::Closed)?;
         connection.begin(turn);
         let front = wire::HEAD_BYTES + wire::BULK_BYTES;
-        let room = connection.admit(self.port, conn, front + min_bytes, Lane::Data)?;
-        let slot = connection.loans.slot();
+        let room = connection
+            .admit(self.port, conn, front + min_bytes, Lane::Data)
+            .map_err(|error| error.of_body_behind(wire::BULK_BYTES))?;
+        let id = connection.loans.next_id().ok_or(SendError::TooManyLoans { limit: LOANS_MAX })?;
         let offer = self.port.offer(conn, loan).map_err(|refused| connection.refused(refused))?;
         let sum = if connection.check.is_sealed() { check::bulk_sum(loan) } else { 0 };
         let tag = wire::message_tag(head.kind, true);
@@ -161,11 +171,11 @@ impl<P: Port> Io<'_, P> {
             let body = &mut payload[front..];
             let offered = body.len();
             let bytes = fill(body)?;
-            wire::put_bulk(&mut payload[wire::HEAD_BYTES..front], slot, sum, &offer);
+            wire::put_bulk(&mut payload[wire::HEAD_BYTES..front], id, sum, &offer);
             payload[..wire::HEAD_BYTES].copy_from_slice(&head.aux.to_le_bytes());
             Some(front + bytes.min(offered))
         })?;
-        if sent { Ok(slot) } else { Err(connection.too_small(room - front)) }
+        if sent { Ok(()) } else { Err(connection.too_small(room, front)) }
     }
 
     /// Keeps the body of a message beyond this call, on any thread: where it landed while held frames are within

@@ -2,6 +2,8 @@
 
 use gimmal_transport::{ConnId, Lent, Offer, RxFrame};
 
+use crate::proto::bulk::LoanId;
+
 /// Who a message is for: opaque to the engine, carried in every message's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Head {
@@ -47,7 +49,7 @@ impl Source<'_> {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "pull it or decline it: the peer keeps its memory until then"]
 pub struct RemoteBulk {
-    pub(crate) id: u32,
+    pub(crate) id: LoanId,
     pub(crate) sum: u32,
     pub(crate) offer: Offer,
 }

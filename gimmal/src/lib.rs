@@ -305,6 +305,10 @@
 //! # }
 //! ```
 //!
+//! A loan goes with calls of the client that made it, or with the answer of the call whose [`Cx`] made it; any other ends its call,
+//! not run. It is free when the other side has dropped the [`Bulk`] or [`Pulled`]. A connection has at most 65,536 loans under way
+//! each way: a call with one more ends as [`TransportError::TooManyLoans`], not run.
+//!
 //! # Servers that go and come
 //!
 //! [`Server::shutdown`] frees the address at once, sends the clients elsewhere, refuses new calls (not run) and waits for the

@@ -39,8 +39,8 @@ const _: () = assert!(BYTES_MAX as u64 <= LengthBits::MAX && u16::MAX as u64 == 
 /// Writes the head of one: its bytes are fewer than 2^16, and its slot is within a window.
 #[inline]
 pub(crate) fn put_head(head: &mut [u8; ITEM_BYTES], id: CallId, bytes: usize) {
-    let (slot, length) = (SlotBits::turn(id.slot.into()), LengthBits::turn(bytes as u64));
-    *head = (slot | length | GenerationBits::turn(id.generation.into())).to_le_bytes();
+    // A slot of a window leaves the place of the length free, by the proof above.
+    *head = (id.aux() | LengthBits::turn(bytes as u64)).to_le_bytes();
 }
 
 /// Writes one in front of `out`. What it took; `None` if there is too little room for it and its padding.

@@ -165,8 +165,8 @@ pub trait Channel: Clone {
         false
     }
 
-    /// Registered memory of `bytes`, to be sent as an argument. It may hold bytes of an earlier [loan](Loan): write all of it. May
-    /// take a lock.
+    /// Registered memory of `bytes`, to be sent as an argument of a call of this client. It may hold bytes of an earlier
+    /// [loan](Loan): write all of it. May take a lock.
     ///
     /// # Errors
     /// See [`LoanError`](gimmal_engine::transport::LoanError).

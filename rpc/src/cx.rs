@@ -115,8 +115,8 @@ impl Cx {
         CancelToken { peer: Arc::clone(&self.peer), slot: self.slot, mark: self.mark }
     }
 
-    /// Registered memory of `bytes` that can go with the answer, see [`WithLoan`](crate::WithLoan). It may hold bytes of an earlier
-    /// loan, also of another client: write all of it. May take a lock.
+    /// Registered memory of `bytes` that can go with the answer of this call, see [`WithLoan`](crate::WithLoan). It may hold bytes of
+    /// an earlier loan, also of another client: write all of it. May take a lock.
     ///
     /// # Errors
     /// See [`LoanError`](gimmal_engine::transport::LoanError).

@@ -138,6 +138,19 @@ pub enum TransportError {
         /// [`Fate::NotRun`] for a request's bulk, [`Fate::Ran`] for an answer's.
         fate: Fate,
     },
+    /// The server is not done with any of the loans that this connection has lent it, and there are as many as there can be.
+    #[error(
+        "the server is not done with {limit} loans of this connection, the limit: it has to drop one first; not sent"
+    )]
+    TooManyLoans {
+        /// How many can be lent at once.
+        limit: usize,
+    },
+    /// The loan of the call was made by another client, or for a connection that is gone.
+    #[error(
+        "the loan was made by another client or for a connection that is gone: make it by this client's loan(); not sent"
+    )]
+    ForeignLoan,
     /// The client's worker does not take the call.
     #[error("the worker does not take calls: {why}")]
     Worker {
@@ -161,6 +174,8 @@ impl TransportError {
             | Self::TooLarge { .. }
             | Self::AboveMax { .. }
             | Self::Memory(_)
+            | Self::TooManyLoans { .. }
+            | Self::ForeignLoan
             | Self::Encode(_) => Fate::NotRun,
             Self::Item { .. } => Fate::MaybeRan,
             Self::Decode(_) | Self::AnswerAboveMax { .. } => Fate::Ran,

@@ -51,7 +51,7 @@ impl ConnId {
     #[inline]
     #[must_use]
     pub const fn pool(self) -> usize {
-        Pool::get(self.index() as u64) as usize
+        Pool::get_u32(self.index() as u64) as usize
     }
 
     /// The index within its pool, below [`ConnId::POOL_SLOTS`].

@@ -321,7 +321,8 @@ pub trait Port: Debug {
     /// this connection, and be kept unchanged until the peer said that it is done.
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`Refused::Foreign`] of a loan that the peer of `conn` cannot reach: another port's, or one that was made for a connection
+    /// of another device. Otherwise see [`Refused`]. The loan is the caller's still.
     fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused>;
 
     /// Starts to bring what the peer offered; ends with [`Event::Pulled`](crate::Event::Pulled), or, once instead of it,

@@ -42,7 +42,7 @@ impl Connection {
                 self.window.advanced(end);
                 Ok(())
             }
-            Ok(None) => Err(self.too_small(room - wire::HEAD_BYTES)),
+            Ok(None) => Err(self.too_small(room, wire::HEAD_BYTES)),
             Err(refused) => Err(self.refused(refused)),
         }
     }
@@ -62,7 +62,7 @@ impl Connection {
         if self.compose(port, conn, room, tag, fill)? {
             Ok(())
         } else {
-            Err(self.too_small(room - wire::HEAD_BYTES))
+            Err(self.too_small(room, wire::HEAD_BYTES))
         }
     }
 
@@ -134,13 +134,13 @@ impl Connection {
         }
     }
 
-    /// The user needed more than the `offered` body bytes.
-    pub(crate) fn too_small(&mut self, offered: usize) -> SendError {
-        let limit = self.body_bytes_max();
-        if offered >= limit {
-            return SendError::TooLarge { bytes: offered + 1, limit };
+    /// The user needed more than `room` bytes of payload for a body that begins behind `front`.
+    pub(crate) fn too_small(&mut self, room: usize, front: usize) -> SendError {
+        let most = self.payload_bytes_max();
+        if room >= most {
+            return SendError::TooLarge { bytes: room - front + 1, limit: most - front };
         }
-        let wanted = offered + wire::HEAD_BYTES + 1 + self.check.trailer();
+        let wanted = room + 1 + self.check.trailer();
         self.blocked_bytes = Some(wanted.min(self.window.payload_bytes_max()));
         SendError::Blocked
     }
@@ -150,6 +150,7 @@ impl Connection {
             Refused::TooLarge { bytes, limit } => SendError::TooLarge { bytes, limit },
             Refused::NoReads => SendError::NoBulk,
             Refused::Closed => SendError::Closed,
+            Refused::Foreign => SendError::Foreign,
             Refused::Full => {
                 self.blocked_bytes.get_or_insert(0);
                 SendError::Blocked

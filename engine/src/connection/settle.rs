@@ -7,14 +7,15 @@ use crate::{
     planted::{self, Bug},
     proto::{
         Lane,
+        bulk::LOANS_MAX,
         ledger::Owed,
         wire::{self, Kind},
     },
 };
 
-/// Control frames that may wait for room, at most: an answer for each of the 65,536 loans that a peer can have on offer,
-/// and a few. Who makes us owe more reads none of them, and would fill our memory.
-const CONTROL_MAX: usize = (1 << 16) + 64;
+/// Control frames that may wait for room, at most: an answer for each of the loans that a peer can have on offer, and a few.
+/// A peer that makes us owe more reads none of them, and would fill our memory.
+const CONTROL_MAX: usize = LOANS_MAX + 64;
 
 /// What a turn still has to do for a connection after it was settled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

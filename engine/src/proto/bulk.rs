@@ -2,13 +2,62 @@
 
 use std::sync::Arc;
 
-use gimmal_transport::{Loan, mem::Release};
+use gimmal_transport::{
+    Loan,
+    mem::Release,
+    pack::{Field, low_half},
+};
 
-/// Loans on offer. Slots are reused; the generation in an id makes a late or doubled answer harmless.
+/// Names a loan on offer: a slot of the side that lends, and which use of the slot this is. The other side only says it again.
+///
+/// A slot is used again when the peer is done with what was in it, so the generation only makes a late or doubled answer
+/// harmless. It goes round.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LoanId(u32);
+
+type Generation = Field<0, 16>;
+type Index = Field<{ Generation::END }, 16>;
+const _: () = assert!(Index::END == u32::BITS);
+
+/// Loans that a connection can have on offer at once: as many as there are ids.
+pub const LOANS_MAX: usize = 1 << (Index::END - Generation::END);
+
+impl LoanId {
+    /// `None` for a slot that no id can name.
+    fn new(slot: u32, generation: u16) -> Option<Self> {
+        let slot = Index::put(slot.into())?;
+        Some(Self(low_half(slot | Generation::turn(generation.into()))))
+    }
+
+    /// As it travels.
+    #[inline]
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Reads it back; a peer may have written anything.
+    #[inline]
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    const fn slot(self) -> u32 {
+        Index::get_u32(self.0 as u64)
+    }
+
+    const fn generation(self) -> u16 {
+        Generation::get_u16(self.0 as u64)
+    }
+}
+
+/// Loans on offer, at most [`LOANS_MAX`].
 #[derive(Debug, Default)]
 pub struct Loans {
     slots: Vec<LoanSlot>,
     free: Vec<u32>,
+    is_wanted: bool,
 }
 
 #[derive(Debug, Default)]
@@ -18,34 +67,48 @@ struct LoanSlot {
 }
 
 impl Loans {
-    /// The id the next loan will have.
+    /// The id that the next loan will have; `None` when [`LOANS_MAX`] are on offer.
     #[must_use]
-    pub fn slot(&mut self) -> u32 {
-        if self.free.is_empty() {
-            self.free.push(u32::try_from(self.slots.len()).unwrap_or(u32::MAX));
-            self.slots.push(LoanSlot::default());
-        }
-        let index = self.free[self.free.len() - 1];
-        index << 16 | u32::from(self.slots[index as usize].generation)
+    pub fn next_id(&mut self) -> Option<LoanId> {
+        let slot = self.free.last().copied().or_else(|| self.grow())?;
+        LoanId::new(slot, self.slots[slot as usize].generation)
     }
 
-    /// Keeps `loan` under the id that [`Loans::slot`] gave; `aux` is what the user knows it by.
-    pub fn keep(&mut self, id: u32, loan: Loan, aux: u64) {
-        debug_assert_eq!(self.free.last().copied(), Some(id >> 16));
-        self.free.pop();
-        self.slots[(id >> 16) as usize].held = Some((loan, aux));
+    #[cold]
+    fn grow(&mut self) -> Option<u32> {
+        if self.slots.len() == LOANS_MAX {
+            self.is_wanted = true;
+            return None;
+        }
+        let slot = u32::try_from(self.slots.len()).ok()?;
+        self.slots.push(LoanSlot::default());
+        self.free.push(slot);
+        Some(slot)
+    }
+
+    /// Keeps `loan` under the id that [`Loans::next_id`] gave; `aux` is what the user knows it by.
+    pub fn keep(&mut self, loan: Loan, aux: u64) {
+        let Some(slot) = self.free.pop() else { return loan.set_aside() };
+        self.slots[slot as usize].held = Some((loan, aux));
     }
 
     /// The peer is done with `id`: the loan and its aux; `None` for an id that is not on offer.
-    pub fn done(&mut self, id: u32) -> Option<(Loan, u64)> {
-        let slot = self.slots.get_mut((id >> 16) as usize)?;
-        if u32::from(slot.generation) != id & 0xffff {
+    pub fn done(&mut self, id: LoanId) -> Option<(Loan, u64)> {
+        let slot = self.slots.get_mut(id.slot() as usize)?;
+        if slot.generation != id.generation() {
             return None;
         }
         let held = slot.held.take()?;
         slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(id >> 16);
+        self.free.push(id.slot());
         Some(held)
+    }
+
+    /// Whether a loan was refused an id since this was asked last.
+    #[inline]
+    #[must_use]
+    pub fn poll_wanted(&mut self) -> bool {
+        self.is_wanted && std::mem::take(&mut self.is_wanted)
     }
 
     /// How many are on offer.
@@ -80,7 +143,7 @@ pub struct Pulls {
 #[derive(Debug)]
 pub struct Pull {
     /// The peer's id of the loan.
-    pub loan_id: u32,
+    pub loan_id: LoanId,
     /// The sum of its bytes, where sums are agreed on.
     pub sum: u32,
     /// The user's token.
@@ -89,7 +152,7 @@ pub struct Pull {
 
 impl Pulls {
     /// A slot for a pull of the peer's loan `loan_id`.
-    pub fn insert(&mut self, loan_id: u32, sum: u32, token: u64) -> u64 {
+    pub fn insert(&mut self, loan_id: LoanId, sum: u32, token: u64) -> u64 {
         let pull = Some(Pull { loan_id, sum, token });
         if let Some(index) = self.slots.iter().position(Option::is_none) {
             self.slots[index] = pull;
@@ -124,17 +187,17 @@ impl Pulls {
 /// In-place bulk that the user still reads; the peer hears when it is dropped.
 #[derive(Debug, Default)]
 pub struct InPlace {
-    reading: Vec<(u32, Arc<Release>)>,
+    reading: Vec<(LoanId, Arc<Release>)>,
 }
 
 impl InPlace {
     /// The peer's loan `loan_id` is read until `release` is set.
-    pub fn watch(&mut self, loan_id: u32, release: Arc<Release>) {
+    pub fn watch(&mut self, loan_id: LoanId, release: Arc<Release>) {
         self.reading.push((loan_id, release));
     }
 
     /// One that was dropped.
-    pub fn poll_released(&mut self) -> Option<u32> {
+    pub fn poll_released(&mut self) -> Option<LoanId> {
         let index = self.reading.iter().position(|(_, release)| release.is_done())?;
         Some(self.reading.swap_remove(index).0)
     }
@@ -176,32 +239,81 @@ mod tests {
         let home = Arc::new(Home::default());
         let mut loans = Loans::default();
         let ids = [1, 2].map(|ticket| {
-            let id = loans.slot();
-            loans.keep(
-                id,
-                Loan::anonymous_from(8, ticket, Arc::clone(&home) as Arc<dyn LoanHome>).unwrap(),
-                0,
-            );
-            id
+            let home = Arc::clone(&home) as Arc<dyn LoanHome>;
+            offer(&mut loans, Loan::anonymous_from(8, ticket, home).unwrap(), 0).unwrap()
         });
         drop(loans.done(ids[0]));
         drop(loans);
         assert_eq!(*home.0.lock().unwrap(), [(1, false), (2, true)]);
     }
 
+    fn offer(loans: &mut Loans, loan: Loan, aux: u64) -> Option<LoanId> {
+        let id = loans.next_id()?;
+        loans.keep(loan, aux);
+        Some(id)
+    }
+
+    /// Without memory of its own, so that there can be very many.
+    fn empty() -> Loan {
+        Loan::anonymous(0, 0).unwrap()
+    }
+
     #[test]
     fn late_and_doubled_answers_are_harmless() {
         let mut loans = Loans::default();
-        let first = loans.slot();
-        loans.keep(first, Loan::anonymous(8, 0).unwrap(), 11);
+        let first = offer(&mut loans, empty(), 11).unwrap();
         assert_eq!(loans.len(), 1);
         assert_eq!(loans.done(first).unwrap().1, 11);
         assert!(loans.done(first).is_none());
-        let second = loans.slot();
+        let second = offer(&mut loans, empty(), 12).unwrap();
         assert_ne!(first, second, "a reused slot has a new generation");
-        loans.keep(second, Loan::anonymous(8, 0).unwrap(), 12);
         assert!(loans.done(first).is_none());
-        assert!(loans.done(0xffff_0000).is_none());
+        assert!(loans.done(LoanId::from_bits(0xffff_0000)).is_none());
         assert_eq!(loans.len(), 1);
+    }
+
+    #[test]
+    fn one_loan_more_than_there_are_ids_is_refused_until_one_is_done() {
+        let mut loans = Loans::default();
+        let ids: Vec<_> = (0..65_536).map(|aux| offer(&mut loans, empty(), aux).unwrap()).collect();
+        let unlike: std::collections::HashSet<_> = ids.iter().map(|id| id.bits()).collect();
+        assert_eq!((unlike.len(), loans.len()), (65_536, 65_536), "two loans have one id");
+        assert!(!loans.poll_wanted());
+        for _ in 0..3 {
+            assert_eq!(offer(&mut loans, empty(), 65_536), None);
+        }
+        assert!(loans.poll_wanted() && !loans.poll_wanted());
+        assert_eq!(loans.done(ids[40_000]).unwrap().1, 40_000, "each is found under its own id");
+        let next = offer(&mut loans, empty(), 65_536).unwrap();
+        assert!(next != ids[40_000] && loans.done(ids[40_000]).is_none());
+        assert_eq!(offer(&mut loans, empty(), 65_537), None);
+        assert_eq!(loans.done(next).unwrap().1, 65_536);
+        for (aux, id) in (0..).zip(ids).filter(|(aux, _)| *aux != 40_000) {
+            assert_eq!(loans.done(id).unwrap().1, aux);
+        }
+        assert!(loans.is_empty());
+    }
+
+    #[test]
+    fn ids_at_the_edges_are_read_back_whole() {
+        for (slot, generation) in [(0, 0), (0, u16::MAX), (65_535, 0), (65_535, u16::MAX)] {
+            let id = LoanId::from_bits(LoanId::new(slot, generation).unwrap().bits());
+            assert_eq!((id.slot(), id.generation()), (slot, generation));
+        }
+        assert_eq!((LoanId::new(65_536, 0), LoanId::new(u32::MAX, 0)), (None, None));
+    }
+
+    #[test]
+    fn the_generation_of_a_loan_goes_round_and_names_no_other_slot() {
+        let mut loans = Loans::default();
+        let held = offer(&mut loans, empty(), 1).unwrap();
+        let first = offer(&mut loans, empty(), 2).unwrap();
+        let mut id = first;
+        for _ in 0..65_536 {
+            assert!(loans.done(id).is_some() && loans.done(id).is_none());
+            id = offer(&mut loans, empty(), 2).unwrap();
+        }
+        assert_eq!((id, loans.len()), (first, 2), "65,536 uses later");
+        assert_eq!(loans.done(held).unwrap().1, 1);
     }
 }

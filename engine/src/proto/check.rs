@@ -5,16 +5,15 @@
 //! - **Sums**: where both sides ask for them, 4 bytes behind each frame's payload are the CRC-32C of tag, length and
 //!   payload, and an offer carries that of its bulk. The code of a sealed frame differs in four bits from any other.
 
-use gimmal_transport::{Negotiated, Tag, Violation};
+use gimmal_transport::{Negotiated, Tag, Violation, pack::low_half};
 
+use super::wire::Number;
 use crate::planted::{self, Bug};
 
 /// Bytes of a sum, behind the payload.
 pub const SUM_BYTES: usize = 4;
 
-const SEALED: u32 = 0xf0;
-const NUMBER_SHIFT: u32 = 9;
-const NUMBER_MASK: u32 = 0x7f;
+pub(super) const SEALED: u32 = 0xf0;
 
 /// What there is to look at in a frame that arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +79,7 @@ impl Check {
         if self.look == Look::Nothing {
             return tag;
         }
-        let tag = if self.numbered { Tag(tag.0 | (self.sent & NUMBER_MASK) << NUMBER_SHIFT) } else { tag };
+        let tag = if self.numbered { Tag(tag.0 | low_half(Number::turn(self.sent.into()))) } else { tag };
         if self.sealed { seal(tag, payload, bytes) } else { tag }
     }
 
@@ -104,8 +103,7 @@ impl Check {
     /// then. `false` in doubt: for [`Check::arrived`] to say.
     #[inline]
     pub fn is_next(&mut self, tag: Tag) -> bool {
-        let is_it =
-            (self.look == Look::Number) & ((tag.0 >> NUMBER_SHIFT ^ self.received) & NUMBER_MASK == 0);
+        let is_it = (self.look == Look::Number) & (Number::get_u32(tag.0.into()) == number(self.received));
         self.received = self.received.wrapping_add(u32::from(is_it));
         is_it
     }
@@ -118,7 +116,7 @@ impl Check {
             return Err(Violation::Checksum { what: "frame" });
         }
         if self.numbered {
-            let (number, next) = ((tag.0 >> NUMBER_SHIFT) & NUMBER_MASK, self.received & NUMBER_MASK);
+            let (number, next) = (Number::get_u32(tag.0.into()), number(self.received));
             if number != next && !planted::is(Bug::DoubledBelieved) {
                 return Err(Violation::OutOfSequence { number, next });
             }
@@ -126,6 +124,12 @@ impl Check {
         }
         Ok(())
     }
+}
+
+/// What frame number `count` says of it: numbers go round.
+#[inline]
+const fn number(count: u32) -> u32 {
+    Number::get_u32(Number::turn(count as u64))
 }
 
 /// Whether a frame of this tag has a sum behind it.

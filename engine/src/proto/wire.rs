@@ -8,7 +8,13 @@
 //!  Goodbye, GoodbyeAck, Ping, Pong, Unused     token u64                (little endian)
 //! ```
 
-use gimmal_transport::{Credit, Offer, Position, Tag, Violation, mem::loan::OFFER_BYTES};
+use gimmal_transport::{
+    Credit, Offer, Position, Tag, Violation,
+    mem::loan::OFFER_BYTES,
+    pack::{Field, low_half},
+};
+
+use super::bulk::LoanId;
 
 /// Bytes before the body of every frame.
 pub const HEAD_BYTES: usize = 8;
@@ -38,7 +44,16 @@ pub enum Kind {
     Unused,
 }
 
-const BULK_FLAG: u32 = 1 << 8;
+/// The fields of a tag: the engine's kind, whether bulk goes with it, the frame's number, the user's kind.
+type KindCode = Field<0, 8>;
+type BulkFlag = Field<{ KindCode::END }, 1>;
+pub(super) type Number = Field<{ BulkFlag::END }, 7>;
+type UserKind = Field<{ Number::END }, 16>;
+const _: () = assert!(
+    UserKind::END == u32::BITS && (Kind::Unused.code() | super::check::SEALED) as u64 <= KindCode::MAX
+);
+
+const BULK_FLAG: u32 = low_half(BulkFlag::turn(1));
 
 impl Kind {
     #[inline]
@@ -67,12 +82,12 @@ impl Kind {
 #[inline]
 #[must_use]
 pub const fn message_tag(kind: u16, bulk: bool) -> Tag {
-    Tag(Kind::Message.code() | if bulk { BULK_FLAG } else { 0 } | (kind as u32) << 16)
+    Tag(Kind::Message.code() | if bulk { BULK_FLAG } else { 0 } | low_half(UserKind::turn(kind as u64)))
 }
 
 /// Writes loan id, the sum of the bytes (0 where none is agreed on), and the offer.
-pub fn put_bulk(out: &mut [u8], id: u32, sum: u32, offer: &Offer) {
-    out[..4].copy_from_slice(&id.to_le_bytes());
+pub fn put_bulk(out: &mut [u8], id: LoanId, sum: u32, offer: &Offer) {
+    out[..4].copy_from_slice(&id.bits().to_le_bytes());
     out[4..8].copy_from_slice(&sum.to_le_bytes());
     out[8..BULK_BYTES].copy_from_slice(&offer.encode());
 }
@@ -96,14 +111,14 @@ pub enum Frame<'a> {
         /// The user's 64 bits.
         aux: u64,
         /// The peer's loan id, the sum of its bytes, and its offer.
-        bulk: Option<(u32, u32, Offer)>,
+        bulk: Option<(LoanId, u32, Offer)>,
         /// The rest.
         body: &'a [u8],
     },
     /// The peer's cumulative credit.
     Credit(Credit),
     /// The loan with this id.
-    BulkDone(u32),
+    BulkDone(LoanId),
     /// See [`Kind`].
     Goodbye,
     /// See [`Kind`].
@@ -124,7 +139,7 @@ pub fn plain(tag: Tag, payload: &[u8]) -> Option<(u16, u64, &[u8])> {
         return None;
     }
     let (aux, body) = payload.split_first_chunk()?;
-    Some(((tag.0 >> 16) as u16, u64::from_le_bytes(*aux), body))
+    Some((UserKind::get_u16(tag.0.into()), u64::from_le_bytes(*aux), body))
 }
 
 impl<'a> Frame<'a> {
@@ -153,7 +168,7 @@ impl<'a> Frame<'a> {
             }
             3 => {
                 let id = u32::try_from(word(0, "bulk answer")?).map_err(|_| malformed("bulk answer"))?;
-                Ok(Self::BulkDone(id))
+                Ok(Self::BulkDone(LoanId::from_bits(id)))
             }
             4 => Ok(Self::Goodbye),
             5 => Ok(Self::GoodbyeAck),
@@ -165,7 +180,7 @@ impl<'a> Frame<'a> {
     }
 
     fn parse_message(tag: Tag, payload: &'a [u8], aux: u64) -> Result<Self, Violation> {
-        let kind = (tag.0 >> 16) as u16;
+        let kind = UserKind::get_u16(tag.0.into());
         let rest = &payload[HEAD_BYTES..];
         if tag.0 & BULK_FLAG == 0 {
             return Ok(Self::Message { kind, aux, bulk: None, body: rest });
@@ -174,7 +189,12 @@ impl<'a> Frame<'a> {
             return Err(Violation::Malformed { what: "bulk offer" });
         };
         let word = |at: usize| u32::from_le_bytes([bulk[at], bulk[at + 1], bulk[at + 2], bulk[at + 3]]);
-        Ok(Self::Message { kind, aux, bulk: Some((word(0), word(4), Offer::decode(&bulk[8..])?)), body })
+        Ok(Self::Message {
+            kind,
+            aux,
+            bulk: Some((LoanId::from_bits(word(0)), word(4), Offer::decode(&bulk[8..])?)),
+            body,
+        })
     }
 }
 
@@ -187,14 +207,19 @@ mod tests {
         let offer = Offer { address: 1, key: 2, len: 3 };
         let mut payload = vec![0; HEAD_BYTES + BULK_BYTES];
         payload[..8].copy_from_slice(&0x55u64.to_le_bytes());
-        put_bulk(&mut payload[8..], 9, 4, &offer);
+        put_bulk(&mut payload[8..], LoanId::from_bits(9), 4, &offer);
         payload.extend_from_slice(b"body");
         let tag = message_tag(0xabcd, true);
         assert_eq!(tag, Tag(0xabcd_0101));
         let frame = Frame::parse(tag, &payload).unwrap();
         assert_eq!(
             frame,
-            Frame::Message { kind: 0xabcd, aux: 0x55, bulk: Some((9, 4, offer)), body: b"body" }
+            Frame::Message {
+                kind: 0xabcd,
+                aux: 0x55,
+                bulk: Some((LoanId::from_bits(9), 4, offer)),
+                body: b"body"
+            }
         );
     }
 
@@ -203,7 +228,10 @@ mod tests {
         let payload = control(7, 8);
         let credit = Credit { bytes: Position(7), arrivals: 8 };
         assert_eq!(Frame::parse(Kind::Credit.tag(), &payload), Ok(Frame::Credit(credit)));
-        assert_eq!(Frame::parse(Kind::BulkDone.tag(), &payload[..8]), Ok(Frame::BulkDone(7)));
+        assert_eq!(
+            Frame::parse(Kind::BulkDone.tag(), &payload[..8]),
+            Ok(Frame::BulkDone(LoanId::from_bits(7)))
+        );
         assert_eq!(Frame::parse(Kind::Ping.tag(), &payload[..8]), Ok(Frame::Ping(7)));
         assert_eq!(Frame::parse(Kind::Unused.tag(), &payload[..8]), Ok(Frame::Unused(7)));
     }

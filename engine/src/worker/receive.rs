@@ -251,6 +251,7 @@ impl<P: Port, A: App> Worker<P, A> {
                 // An id that is not on offer is a late or doubled answer: harmless, the generation told.
                 if let Some((loan, aux)) = connection.loans.done(id) {
                     drop(loan);
+                    connection.loan_came_back();
                     app.loan_done(io, conn, aux);
                 }
             }

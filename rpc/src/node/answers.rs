@@ -136,6 +136,12 @@ fn unsent(error: SendError, failure: Option<String>) -> Sent {
             let why = "the answer's bulk cannot be offered: initiator_depth was negotiated to 0";
             Sent::Instead(Status::new(Code::FailedPrecondition, why))
         }
+        (error @ SendError::TooManyLoans { .. }, None) => {
+            Sent::Instead(Status::new(Code::ResourceExhausted, format!("the answer has a loan: {error}")))
+        }
+        (error @ SendError::Foreign, None) => {
+            Sent::Instead(Status::new(Code::FailedPrecondition, format!("the answer has a loan: {error}")))
+        }
         (_, None) => Sent::Blocked,
     }
 }

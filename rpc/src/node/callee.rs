@@ -323,6 +323,9 @@ impl Node {
     }
 
     /// There is room: answers and refusals that waited leave, and pulls start.
+    ///
+    /// Answers leave in order. One that is blocked waits for room, which comes when the peer reads, or for the device; whatever
+    /// can never leave is a status instead. Pulls need neither, so they do not wait behind it.
     pub(super) fn send_answers<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
         let Some(here) = self.conns.get_mut(conn) else { return };
         while let Some((id, answered)) = here.serving.first_answer() {
@@ -333,7 +336,7 @@ impl Node {
                     self.counters.serving.decrement();
                     here.serving.answer_left();
                 }
-                Sent::Blocked => return,
+                Sent::Blocked => break,
                 Sent::TooLarge(limit) => {
                     let max = self.limits.message_bytes_max;
                     enclose(&self.reach, &self.counters, max, io, conn, limit, answered);
@@ -345,7 +348,7 @@ impl Node {
         }
         while let Some((id, outcome, text)) = here.serving.first_refusal() {
             if send_bytes(io, conn, *id, *outcome, clip(text).as_bytes()) == Err(SendError::Blocked) {
-                return;
+                break;
             }
             here.serving.refusal_left();
         }

@@ -32,8 +32,11 @@ fn is_plain(loan: Option<&Loan>, streams: bool) -> bool {
     !streams && loan.is_none_or(|loan| loan.is_empty())
 }
 
-fn arguments_max<P: Port>(io: &Io<'_, P>, conn: ConnId) -> usize {
-    io.body_bytes_max(conn).saturating_sub(REQUEST_BYTES)
+/// The largest arguments of a message, with `loan` beside it if there is one.
+fn arguments_max<P: Port>(io: &Io<'_, P>, conn: ConnId, loan: Option<&Loan>) -> usize {
+    let has_loan = loan.is_some_and(|loan| !loan.is_empty());
+    let body = if has_loan { io.body_bytes_max_with_loan(conn) } else { io.body_bytes_max(conn) };
+    body.saturating_sub(REQUEST_BYTES)
 }
 
 /// An answer that is nothing but bytes: whose, and they.
@@ -166,7 +169,7 @@ impl Node {
         loan: (Option<Loan>, Option<Box<Lanes>>),
         reply: Reply,
     ) -> Result<CallKey, Box<TransportError>> {
-        let limit = arguments_max(io, conn);
+        let limit = arguments_max(io, conn, loan.0.as_ref());
         let (streams, form) = (loan.1.is_some(), source.form());
         let plain = is_plain(loan.0.as_ref(), streams);
         let here = self.conns.get_mut(conn).filter(|here| here.calls.may_wait());
@@ -242,11 +245,11 @@ impl Node {
                     self.counters.posted.increment();
                     streams.extend(here.calls.post_first(id));
                 }
-                Err(Unsent::Blocked) => break,
                 Err(unsent) => {
                     let error = match unsent {
                         Unsent::Never(error) => error,
-                        _ => TransportError::TooLarge { limit: arguments_max(io, conn) },
+                        Unsent::TooLarge(limit) => TransportError::TooLarge { limit },
+                        Unsent::Blocked => break,
                     };
                     self.counters.failed.increment();
                     self.calls_live -= 1;

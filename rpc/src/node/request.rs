@@ -194,6 +194,8 @@ fn unsent<P: Port>(io: &Io<'_, P>, conn: ConnId, error: SendError, failure: Opti
             why: "bulk was negotiated away (initiator_depth 0)",
             fate: Fate::NotRun,
         }),
+        (SendError::TooManyLoans { limit }, None) => Unsent::Never(TransportError::TooManyLoans { limit }),
+        (SendError::Foreign, None) => Unsent::Never(TransportError::ForeignLoan),
         (_, None) => match io.ending(conn) {
             Some(reason) => Unsent::Never(TransportError::Closed { reason, fate: Fate::NotRun }),
             // It waits until the node hears of the end, and why.

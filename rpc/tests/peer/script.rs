@@ -3,7 +3,10 @@
 use gimmal_rpc::{
     batch::ITEM_BYTES,
     engine::{
-        proto::wire::{BULK_BYTES, Kind as Frame, control, message_tag, put_bulk},
+        proto::{
+            bulk::LoanId,
+            wire::{BULK_BYTES, Kind as Frame, control, message_tag, put_bulk},
+        },
         transport::{Offer, Tag, hostile::Choices, shm::attack::Script},
     },
     frame::{Kind, Outcome, RequestHead},
@@ -150,7 +153,7 @@ impl Speaker {
                 if what == 3 {
                     let mut bulk = [0; BULK_BYTES];
                     let offer = self.bulk(choices);
-                    put_bulk(&mut bulk, self.loan_id, 0, &offer);
+                    put_bulk(&mut bulk, LoanId::from_bits(self.loan_id), 0, &offer);
                     payload.extend(bulk);
                 }
                 payload.extend(body);

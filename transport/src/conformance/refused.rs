@@ -1,7 +1,7 @@
 //! Clause 7: what is refused costs nothing: no error of the connection, no lost buffer, no moved position.
 
 use super::{ANY, BULK, Case, Outcome, bench::Bench, ensure, rig::pattern};
-use crate::{Chain, CloseReason, ConnId, Gate, Offer, Port, Provider, Refused, Tag};
+use crate::{Chain, CloseReason, ConnId, Gate, Loan, Offer, Port, Provider, Refused, Tag};
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
     vec![
@@ -10,6 +10,7 @@ pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
         Case { name: "refused_too_large_harms_nothing", needs: ANY, run: too_large },
         Case { name: "refused_pull_leaves_the_offer", needs: BULK, run: pull_leaves_the_offer },
         Case { name: "refused_offer_leaves_the_loan", needs: BULK, run: offer_leaves_the_loan },
+        Case { name: "refused_foreign_loan_harms_nothing", needs: BULK, run: foreign_loan },
         Case { name: "refused_unknown_connection", needs: ANY, run: unknown_connection },
         Case { name: "refused_closing_connection", needs: ANY, run: closing_connection },
     ]
@@ -88,6 +89,21 @@ fn offer_leaves_the_loan<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     loan[2999] = 9;
     ensure!(loan[0] == 8 && loan[2999] == 9, "the loan is not ours any more");
     Ok(())
+}
+
+/// A loan of the other port, and one of no port: refused by name, and both sides go on.
+fn foreign_loan<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
+    let (mut rig, mut duo) = bench.open()?;
+    let theirs = rig.ports[1].gate().allocate(duo.ids[1], 3000)?;
+    let ours = rig.ports[0].gate().allocate(duo.ids[0], 3000)?;
+    let nobodys = Loan::anonymous(3000, ours.ticket())?;
+    for (side, foreign) in [(0, &theirs), (0, &nobodys), (1, &ours), (1, &nobodys)] {
+        let refused = rig.ports[side].offer(duo.ids[side], foreign);
+        ensure!(refused == Err(Refused::Foreign), "{refused:?} of side {side}");
+    }
+    rig.ports[0].offer(duo.ids[0], &ours)?;
+    drop((theirs, ours, nobodys));
+    bench.exchange(&mut rig, &mut duo, 1)
 }
 
 fn unknown_connection<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {

@@ -22,6 +22,9 @@ pub enum Refused {
     /// The connection is closed, or was never open.
     #[error("the connection is closed")]
     Closed,
+    /// The loan came from the gate of another port, or for a connection that shares no memory with this one.
+    #[error("the loan was made by another port's gate or for another connection: make it for this one")]
+    Foreign,
     /// The path was negotiated away.
     #[error("bulk needs an initiator_depth of at least 1 and it was negotiated to 0")]
     NoReads,
@@ -224,4 +227,7 @@ pub enum AccessError {
     /// It was not made.
     #[error("no such memory is exposed, or it was withdrawn")]
     NotExposed,
+    /// It was not made: the loan came from the gate of another port, or for a connection that shares no memory with this one.
+    #[error("the loan was made by another port's gate or for another connection: make it for this one")]
+    Foreign,
 }

@@ -92,11 +92,15 @@ impl Loan {
                 self.1.set_aside(ticket);
             }
         }
+        if len == 0 {
+            // SAFETY: no bytes are always initialised, mapped and nobody else's.
+            return Ok(unsafe { Self::new(NonNull::dangling(), 0, ticket, home) });
+        }
         // SAFETY: `MmapRaw` is a plain mapping that only this owner refers to.
         unsafe impl Send for Owner {}
         // SAFETY: as above.
         unsafe impl Sync for Owner {}
-        let region = Region::anonymous(len.max(1))?;
+        let region = Region::anonymous(len)?;
         let bytes = region.base();
         // SAFETY: anonymous memory is zeroed, owned by `Owner`, and mapped until the loan drops its home.
         Ok(unsafe { Self::new(bytes, len, ticket, Arc::new(Owner(region, home))) })
@@ -106,6 +110,12 @@ impl Loan {
     #[must_use]
     pub fn ticket(&self) -> u64 {
         self.ticket
+    }
+
+    /// Whether it returns to `home`.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn is_of<T: LoanHome>(&self, home: &Arc<T>) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.home), Arc::as_ptr(home))
     }
 
     /// Ends it, when it was offered and the peer never said that it is done with it.

@@ -145,9 +145,8 @@ impl Live {
         if self.negotiated.responder_resources.granted == 0 {
             return Err(Refused::NoReads);
         }
-        debug_assert!(known.place(pool, loan).is_some(), "a loan of another port's gate");
-        let (segment, offset) = known.place(pool, loan).ok_or(Refused::Closed)?;
-        let index = usize::try_from(segment.id).map_err(|_| Refused::Closed)?;
+        let (segment, offset) = known.place(pool, loan).ok_or(Refused::Foreign)?;
+        let index = usize::try_from(segment.id).map_err(|_| Refused::Foreign)?;
         let key = match self.passed.out.get(index) {
             Some(Some(key)) => *key,
             _ => self.pass(index, &segment)?,

@@ -303,7 +303,8 @@ type Index = Field<{ Grains::END }, 32>;
 
 fn ticket(segment: usize, offset: usize) -> u64 {
     let grains = Grains::put((offset / GRAIN) as u64).expect("a segment has at most SEGMENT_BYTES_MAX");
-    grains | Index::put(segment as u64).expect("each segment has 16 MiB, and an address space 2^24 of these")
+    // Each has 16 MiB at least, so an address space has room for 2^24 of them.
+    grains | Index::turn(segment as u64)
 }
 
 fn place(ticket: u64) -> (usize, usize) {

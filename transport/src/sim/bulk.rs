@@ -19,6 +19,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct LoanState {
     pub(super) conn: u64,
+    /// Where it lies: loans of other providers may have its ticket.
+    at: usize,
     side: Side,
     bytes: Option<Arc<[u8]>>,
     readers: u32,
@@ -50,8 +52,14 @@ impl LoanHome for Home {
 impl World {
     pub(super) fn loan_made(&mut self, conn: u64, side: Side) -> u64 {
         let ticket = self.fresh();
-        self.loans.insert(ticket, LoanState { conn, side, bytes: None, readers: 0, lent: Vec::new() });
+        self.loans.insert(ticket, LoanState { conn, at: 0, side, bytes: None, readers: 0, lent: Vec::new() });
         ticket
+    }
+
+    pub(super) fn loan_lies_at(&mut self, ticket: u64, at: usize) {
+        if let Some(loan) = self.loans.get_mut(&ticket) {
+            loan.at = at;
+        }
     }
 
     fn loan_dropped(&mut self, ticket: u64) {
@@ -71,14 +79,11 @@ impl World {
             return Err(Refused::NoReads);
         }
         match self.loans.get_mut(&loan.ticket()) {
-            Some(state) if state.conn == conn && state.side == side => {
+            Some(state) if (state.conn, state.side, state.at) == (conn, side, loan.as_ptr().addr()) => {
                 state.bytes = Some(Arc::from(&**loan));
                 Ok(Offer { address: 0, key: loan.ticket(), len: loan.len() as u64 })
             }
-            _ => {
-                self.misuse(Misuse::ForeignLoan);
-                Err(Refused::Closed)
-            }
+            _ => Err(Refused::Foreign),
         }
     }
 

@@ -275,8 +275,6 @@ pub enum Misuse {
     BadRelease,
     /// Something was asked for while a run of frames was out.
     OpenRun,
-    /// A loan of another connection was offered.
-    ForeignLoan,
     /// A loan was dropped while the peer was reading it.
     LoanReused,
     /// More READs outstanding than were granted.

@@ -69,7 +69,9 @@ impl Gate for SimGate {
             let (id, side) = self.admit(world, conn, bytes, "ibv_reg_mr of a loan")?;
             Ok::<_, LoanError>(world.loan_made(id, side))
         })?;
-        Loan::anonymous_from(bytes, ticket, self.home()).map_err(|error| no_memory(&error))
+        let loan = Loan::anonymous_from(bytes, ticket, self.home()).map_err(|error| no_memory(&error))?;
+        self.shared.with(|world| world.loan_lies_at(ticket, loan.as_ptr().addr()));
+        Ok(loan)
     }
 
     fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {

@@ -55,20 +55,21 @@ impl Conn {
         let Some(belongings) = &self.belongings else { return Err((AccessError::Closed, op)) };
         let (holdings, pool) = (&belongings.holdings, belongings.holdings.pool());
         let lkey = |loan: &Loan| {
-            debug_assert!(holdings.lkey(loan).is_some(), "a loan of another port's gate");
-            holdings.lkey(loan)
+            let key = holdings.has_lent(loan).then(|| holdings.lkey(loan)).ok_or(AccessError::Foreign)?;
+            // None of a device that was removed.
+            key.ok_or(AccessError::Closed)
         };
         let (what, local, lkey) = match op {
             OneSided::Read { into: loan, .. } | OneSided::Write { from: loan, .. } if loan.is_empty() => {
                 return Ok(Some(Accessed::Loan(loan)));
             }
             OneSided::Read { at, into } => match lkey(&into) {
-                Some(lkey) => (What::Read, into, lkey),
-                None => return Err((AccessError::Closed, OneSided::Read { at, into })),
+                Ok(lkey) => (What::Read, into, lkey),
+                Err(error) => return Err((error, OneSided::Read { at, into })),
             },
             OneSided::Write { at, from } => match lkey(&from) {
-                Some(lkey) => (What::Write, from, lkey),
-                None => return Err((AccessError::Closed, OneSided::Write { at, from })),
+                Ok(lkey) => (What::Write, from, lkey),
+                Err(error) => return Err((error, OneSided::Write { at, from })),
             },
             OneSided::CompareSwap { expected, new, .. } => match pool.allocate(WORD_BYTES) {
                 Ok(word) => (What::CompareSwap { expected, new }, word.loan, word.lkey),

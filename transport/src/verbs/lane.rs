@@ -77,6 +77,11 @@ impl Holdings {
         &self.device.pool
     }
 
+    /// Whether `loan` was made for the device of this connection, by its port's gate: another's key means nothing here.
+    pub(crate) fn has_lent(&self, loan: &Loan) -> bool {
+        loan.is_of(&self.device.pool) || loan.is_of(&self.device.borrowed)
+    }
+
     /// The key that our own device needs for `loan`.
     pub(crate) fn lkey(&self, loan: &Loan) -> Option<u32> {
         self.device.pool.lkey(loan).or_else(|| self.device.borrowed.lkey(loan))

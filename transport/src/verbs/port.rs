@@ -391,7 +391,11 @@ impl Port for VerbsPort {
     }
 
     fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
-        open_in(&mut self.slots, conn)?;
+        let open = open_in(&mut self.slots, conn)?;
+        let belongings = open.belongings.as_ref().ok_or(Refused::Closed)?;
+        if !belongings.holdings.has_lent(loan) {
+            return Err(Refused::Foreign);
+        }
         let address = loan.as_ptr().addr() as u64;
         Ok(Offer { address, key: pool::rkey_of(loan).into(), len: loan.len() as u64 })
     }
