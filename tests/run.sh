@@ -100,7 +100,7 @@ rdma_sys_tests() { cargo test -q -p gimmal-transport --lib --features conformanc
 # The second codec: bincode_tests ARGS...
 bincode_tests() {
     cargo test -q -p gimmal-rpc --no-fail-fast --features test-bincode \
-        --test calls --test failures --test streams --test hostile "$@"
+        --test calls --test failures --test streams --test hostile --test nested "$@"
 }
 
 lab_builds() {

@@ -444,6 +444,7 @@
 //! | `it is overloaded; try again later` | `accepted_max`, `port.connections` or the backlog is full |
 //! | `the server is shutting down` | not run: make the call elsewhere, or let [`Retry`] do so |
 //! | `the connection ended: … (the call may have run)` | the server died while the call was on its way |
+//! | `nested deeper than 128 levels` | a value contains itself too often: send it flat. `Some`, a sequence, a map and a variant with contents are a level each |
 //! | `no connection became ready before the deadline` | nobody listened for as long as the call waited |
 //! | `nobody listens on …; start the server first` | the server is not there, or elsewhere |
 //! | `is on another host and cannot be reached by RDMA …; tcp is not there yet` | both hosts need an RDMA device |

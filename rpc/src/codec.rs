@@ -1,10 +1,12 @@
 //! How values become bytes. A codec is a marker type; what it can carry is said by its `Encode` and `Decode`.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, marker::PhantomData};
 
 use gimmal_engine::transport::copy;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeSeed as _};
 use thiserror::Error;
+
+use crate::nested::{self, Nested};
 
 /// A way to write values.
 pub trait Codec: 'static {
@@ -72,20 +74,22 @@ impl Codec for Postcard {
 impl<T: Serialize + ?Sized> Encode<T> for Postcard {
     #[inline]
     fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError> {
-        postcard::serialize_with_flavor(value, Place { out, len: 0 }).map_err(|error| match error {
-            postcard::Error::SerializeBufferFull => EncodeError::Full,
-            error => not_encoded(&error),
+        postcard::serialize_with_flavor(&Nested::new(value), Place { out, len: 0 }).map_err(|error| {
+            match error {
+                postcard::Error::SerializeBufferFull => EncodeError::Full,
+                error => not_encoded(&error),
+            }
         })
     }
 
     fn encoded_bytes(value: &T) -> Option<usize> {
-        postcard::experimental::serialized_size(value).ok()
+        postcard::experimental::serialized_size(&Nested::new(value)).map_err(nested::unsaid).ok()
     }
 }
 
 #[cold]
 fn not_encoded(error: &postcard::Error) -> EncodeError {
-    EncodeError::Value(error.to_string())
+    EncodeError::Value(nested::words(error))
 }
 
 /// Where postcard writes. Most of what it writes at a time is one byte, which is not worth a call of `memcpy`.
@@ -126,7 +130,7 @@ impl<'a, T: Deserialize<'a>> Decode<'a, T> for Postcard {
     fn decode(bytes: &'a [u8]) -> Result<T, DecodeError> {
         // Not `take_from_bytes`, whose pair of value and rest moves the value once more.
         let mut from = postcard::Deserializer::from_bytes(bytes);
-        let decoded = T::deserialize(&mut from);
+        let decoded = Nested::new(PhantomData::<T>).deserialize(&mut from);
         let rest = from.finalize();
         match decoded {
             Ok(value) if matches!(rest, Ok([])) => Ok(value),
@@ -139,7 +143,7 @@ impl<'a, T: Deserialize<'a>> Decode<'a, T> for Postcard {
 fn not_decoded(outcome: postcard::Result<usize>) -> DecodeError {
     DecodeError::new(match outcome {
         Ok(rest) => format!("{rest} bytes too many"),
-        Err(error) => error.to_string(),
+        Err(error) => nested::words(&error),
     })
 }
 
@@ -178,8 +182,12 @@ pub struct Bincode;
 
 #[cfg(feature = "bincode")]
 mod bincode_codec {
-    use super::{Bincode, Codec, Decode, DecodeError, Encode, EncodeError};
+    use std::marker::PhantomData;
+
     use serde::{Deserialize, Serialize};
+
+    use super::{Bincode, Codec, Decode, DecodeError, Encode, EncodeError};
+    use crate::nested::{self, Nested};
 
     /// Most bytes that a value may claim to hold; a length prefix beyond it is refused before it is allocated.
     const LIMIT: usize = 64 << 20;
@@ -194,15 +202,19 @@ mod bincode_codec {
 
     impl<T: Serialize + ?Sized> Encode<T> for Bincode {
         fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError> {
-            bincode::serde::encode_into_slice(value, out, config()).map_err(|error| match error {
-                bincode::error::EncodeError::UnexpectedEnd => EncodeError::Full,
-                error => EncodeError::Value(error.to_string()),
-            })
+            bincode::serde::encode_into_slice(Nested::new(value), out, config()).map_err(
+                |error| match error {
+                    bincode::error::EncodeError::UnexpectedEnd => EncodeError::Full,
+                    error => EncodeError::Value(nested::words(&error)),
+                },
+            )
         }
 
         fn encoded_bytes(value: &T) -> Option<usize> {
             let mut bytes = 0;
-            bincode::serde::encode_into_writer(value, Count(&mut bytes), config()).ok()?;
+            bincode::serde::encode_into_writer(Nested::new(value), Count(&mut bytes), config())
+                .map_err(nested::unsaid)
+                .ok()?;
             Some(bytes)
         }
     }
@@ -218,8 +230,9 @@ mod bincode_codec {
 
     impl<'a, T: Deserialize<'a>> Decode<'a, T> for Bincode {
         fn decode(bytes: &'a [u8]) -> Result<T, DecodeError> {
-            let (value, used) = bincode::serde::borrow_decode_from_slice(bytes, config())
-                .map_err(|error| DecodeError::new(error.to_string()))?;
+            let seed = Nested::new(PhantomData::<T>);
+            let (value, used) = bincode::serde::seed_decode_from_slice(seed, bytes, config())
+                .map_err(|error| DecodeError::new(nested::words(&error)))?;
             match bytes.len() - used {
                 0 => Ok(value),
                 rest => Err(DecodeError::new(format!("{rest} bytes too many"))),
@@ -249,14 +262,14 @@ pub trait Compose {
 /// A value by its codec.
 pub struct Encoded<'a, C, T: ?Sized> {
     value: &'a T,
-    codec: std::marker::PhantomData<C>,
+    codec: PhantomData<C>,
 }
 
 impl<'a, C: Encode<T>, T: ?Sized> Encoded<'a, C, T> {
     /// `value` as `C` writes it.
     #[inline]
     pub fn new(value: &'a T) -> Self {
-        Self { value, codec: std::marker::PhantomData }
+        Self { value, codec: PhantomData }
     }
 }
 

@@ -64,6 +64,7 @@ pub mod layer;
 pub mod metadata;
 pub mod method;
 pub mod near;
+mod nested;
 mod node;
 pub mod pipeline;
 mod provider;

@@ -2,6 +2,9 @@
 
 use serde_json::{Value, json};
 
+/// Most levels of a type: the signature is the server's, and reading it recurses.
+const NESTED_MAX: u32 = 128;
+
 /// A type that can be spoken without its program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Type {
@@ -52,21 +55,30 @@ pub(crate) fn signature(text: &str) -> Option<(Vec<&str>, &str)> {
 
 impl Type {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        Self::parse_within(text, NESTED_MAX)
+    }
+
+    /// Parses a type of at most so many levels.
+    fn parse_within(text: &str, levels: u32) -> Result<Self, String> {
         let inner = |name: &str| text.strip_prefix(name)?.strip_prefix('<')?.strip_suffix('>');
+        let parse = |inner: &str| match levels.checked_sub(1) {
+            Some(levels) => Self::parse_within(inner, levels),
+            None => Err(format!("a type of the method is nested deeper than {NESTED_MAX} levels")),
+        };
         if let Some(inner) = inner("Vec") {
-            return Ok(Self::List(Box::new(Self::parse(inner)?)));
+            return Ok(Self::List(Box::new(parse(inner)?)));
         }
         if let Some(inner) = inner("Option") {
-            return Ok(Self::Option(Box::new(Self::parse(inner)?)));
+            return Ok(Self::Option(Box::new(parse(inner)?)));
         }
         if let Some(inner) = inner("Result") {
             let parts = split(inner);
-            let value = Self::parse(parts.first().copied().unwrap_or_default())?;
-            let error = parts.get(1).and_then(|error| Self::parse(error).ok());
+            let value = parse(parts.first().copied().unwrap_or_default())?;
+            let error = parts.get(1).and_then(|error| parse(error).ok());
             return Ok(Self::Result(Box::new(value), error.map(Box::new)));
         }
         if let Some(inner) = text.strip_prefix('(').and_then(|text| text.strip_suffix(')')) {
-            return split(inner).into_iter().map(Self::parse).collect::<Result<_, _>>().map(Self::Tuple);
+            return split(inner).into_iter().map(parse).collect::<Result<_, _>>().map(Self::Tuple);
         }
         Ok(match text {
             "bool" => Self::Bool,
@@ -244,6 +256,15 @@ mod tests {
         assert_eq!(ty.decode_all(&bytes).unwrap(), json);
         for len in 0..bytes.len() {
             assert_eq!(ty.decode_all(&bytes[..len]), None, "{len} bytes of it");
+        }
+    }
+
+    #[test]
+    fn a_servers_type_that_nests_too_deep_is_refused() {
+        let nest = |levels: usize| format!("{}u8{}", "Vec<".repeat(levels), ">".repeat(levels));
+        assert!(Type::parse(&nest(128)).is_ok());
+        for levels in [129, 20_000, 1_000_000] {
+            assert!(Type::parse(&nest(levels)).unwrap_err().contains("nested deeper than 128"), "{levels}");
         }
     }
 

@@ -202,8 +202,29 @@ fn valid_rpc_frame(choices: &mut Choices) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &aux.to_le_bytes(), &body].concat()
 }
 
+/// A type that contains itself in every way.
+#[derive(serde::Serialize, serde::Deserialize, Debug, PartialEq)]
+enum Tree {
+    Leaf,
+    Node(Box<Self>),
+    Pair(Box<Self>, Option<Box<Self>>),
+    List { inside: Vec<Self> },
+    Map(std::collections::BTreeMap<u8, Self>),
+}
+
+/// What was read can be written, and read again.
+fn tree<C: gimmal_rpc::codec::Encode<Tree> + for<'a> Decode<'a, Tree>>(data: &[u8]) {
+    let Ok(tree) = C::decode(data) else { return };
+    let mut out = vec![0; 2 * data.len() + 64];
+    let bytes = C::encode(&tree, &mut out).expect("its bytes were taken");
+    assert_eq!(C::decode(&out[..bytes]), Ok(tree));
+}
+
 /// Arguments and answers.
 pub fn codec(data: &[u8]) {
+    tree::<Postcard>(data);
+    #[cfg(feature = "bincode")]
+    tree::<gimmal_rpc::Bincode>(data);
     type Nested = (u32, Option<String>, Vec<(u8, Vec<u64>)>, Result<bool, String>);
     let _ = <Postcard as Decode<'_, Nested>>::decode(data);
     // What a length claims is no reason to allocate: a vector of units has no bytes at all.
@@ -218,6 +239,11 @@ pub fn codec(data: &[u8]) {
 
 fn valid_codec(choices: &mut Choices) -> Vec<u8> {
     use gimmal_rpc::codec::Encode;
+    if choices.once_in(4) {
+        // Nodes around a leaf, as deep as is taken, or deeper.
+        let levels = usize::try_from(choices.below(140)).unwrap();
+        return [&vec![1; levels][..], &[0]].concat();
+    }
     let value =
         (7_u32, Some("text".to_owned()), vec![(1_u8, vec![choices.number()])], Ok::<bool, String>(true));
     let mut out = vec![0; 256];
