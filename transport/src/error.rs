@@ -6,8 +6,16 @@ mod setup;
 pub use live::{AccessError, BulkError, CloseReason, LoanError, Refused, Violation};
 pub use setup::{AcceptError, AddressError, ConnectError, ListenError, PortError, RejectReason};
 
-/// An errno in words, with its number.
+/// An errno in words, with its number; too many open files, with this process's limit of them.
 #[must_use]
 pub fn errno_text(errno: i32) -> String {
-    if errno == 0 { "no errno".to_owned() } else { std::io::Error::from_raw_os_error(errno).to_string() }
+    let text = std::io::Error::from_raw_os_error(errno).to_string();
+    match errno {
+        0 => "no errno".to_owned(),
+        libc::EMFILE => match rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
+            Some(limit) => format!("{text}: RLIMIT_NOFILE is {limit}; raise it with `ulimit -n`"),
+            None => text,
+        },
+        _ => text,
+    }
 }

@@ -49,6 +49,7 @@ pub mod hello;
 #[doc(hidden)]
 pub mod hostile;
 pub mod id;
+mod kernel;
 pub mod key;
 pub mod mem;
 pub mod negotiated;

@@ -152,6 +152,12 @@ pub enum CloseReason {
         /// Its errno.
         errno: i32,
     },
+    /// This side could not take what the peer passed, by a limit of this process.
+    #[error(transparent)]
+    Port(Box<PortError>),
+    /// The peer could not take what this side passed.
+    #[error("the peer lacked descriptors, memory or mappings; its log names the limit")]
+    PeerLacks,
 }
 
 /// A loan could not be had.

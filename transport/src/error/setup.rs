@@ -104,6 +104,26 @@ pub enum PortError {
         /// RLIMIT_MEMLOCK, soft.
         limit_bytes: u64,
     },
+    /// A memory file would be larger than this process may make any.
+    #[error(
+        "a memory file of {bytes} bytes is above RLIMIT_FSIZE, which is {limit_bytes} bytes; raise it with `ulimit -f unlimited`"
+    )]
+    FileSize {
+        /// What was asked.
+        bytes: u64,
+        /// RLIMIT_FSIZE, soft.
+        limit_bytes: u64,
+    },
+    /// This process has as many mappings as it may have.
+    #[error(
+        "mmap failed: this process has {count} mappings, and vm.max_map_count is {limit}; raise it with `sysctl vm.max_map_count=262144`"
+    )]
+    Mappings {
+        /// Lines of /proc/self/maps.
+        count: u64,
+        /// vm.max_map_count.
+        limit: u64,
+    },
     /// The operating system or the device refused a step.
     #[error("{step} failed: {}", errno_text(*.errno))]
     System {

@@ -16,9 +16,8 @@ use super::{
     look::data_of,
     port::ShmPort,
     slot::{Greeting, Slot, Stage},
-    system,
 };
-use crate::{ConnId, Event, PortCounters, PortError, Time, sync::wake::withdraw};
+use crate::{ConnId, Event, PortCounters, PortError, Time, kernel::system, sync::wake::withdraw};
 
 impl ShmPort {
     fn take_slot(&mut self) -> Result<u32, PortError> {
@@ -51,6 +50,7 @@ impl ShmPort {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         if let Err(errno) = epoll::add(&self.epoll, &link.end.socket, data, flags) {
             self.free.push(index);
+            link.end.tell_lack();
             return Err(system("epoll_ctl")(errno));
         }
         slot.generation = conn.generation();

@@ -12,11 +12,12 @@ use super::{
     live::Live,
     pool::{Pool, PoolSegment},
     port::ShmPort,
-    segment::{AttachError, SEALS, check_file, system_io},
+    segment::{AttachError, SEALS, check_file},
     slot, socket,
 };
 use crate::{
     BulkError, ConnId, Loan, LoanError, Offer, PortError, Refused, Violation, Waker,
+    kernel::mapping,
     mem::{Access, Bulk, Region, Release, moving},
     sync::prefetch::prefetch_to_read,
 };
@@ -213,7 +214,7 @@ impl Live {
         let bytes = usize::try_from(bytes).map_err(|_| bad("pool segment beyond its limits"))?;
         check_file(fd.as_fd(), bytes, SEALS)?;
         let region = Region::file(fd.as_fd(), bytes, Access::ReadOnly)
-            .map_err(|error| AttachError::Port(system_io("mmap")(error)))?;
+            .map_err(|error| AttachError::Port(mapping(&error)))?;
         self.passed.into.push((id, Arc::new(region)));
         Ok(())
     }

@@ -16,11 +16,11 @@ use super::{
     rendezvous::socket_address,
     segment::{AttachError, Segment},
     socket::{self, Packet},
-    system,
 };
 use crate::{
     Address, ConnectError, ConnectOptions, Connecting, Hello, Instant, Key, Refusal, RejectReason,
     hello::REJECT_LEN,
+    kernel::system,
     proof::{Label, Session, random, request},
 };
 

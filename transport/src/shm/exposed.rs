@@ -12,11 +12,12 @@ use rustix::{fs::SealFlags, io::Errno};
 use super::{
     live::Live,
     port::ShmPort,
-    segment::{AttachError, check_file, create_file, system_io},
-    slot, socket, system,
+    segment::{AttachError, check_file, create_file},
+    slot, socket,
 };
 use crate::{
     AccessError, ConnId, Event, Offer, PortError, Remote, Violation,
+    kernel::{mapping, system},
     mem::{
         Access, Exposed, OneSided, Region, Words,
         exposed::{ExposedHome, fresh_key},
@@ -63,7 +64,7 @@ impl Exposures {
         let mapped = Words::mapped_bytes(bytes);
         let fd = create_file(NAME, mapped)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("F_ADD_SEALS"))?;
-        let region = Region::file(fd.as_fd(), mapped, Access::ReadWrite).map_err(system_io("mmap"))?;
+        let region = Region::file(fd.as_fd(), mapped, Access::ReadWrite).map_err(|error| mapping(&error))?;
         let words = Arc::new(Words::new(region, bytes));
         let key = fresh_key();
         self.table().insert(key, Arc::new(Exposure { fd, bytes: bytes as u64 }));
@@ -181,7 +182,7 @@ impl Live {
             return Err(bad("exposed memory that may not be written"));
         }
         let region = Region::file(fd.as_fd(), mapped, Access::ReadWrite)
-            .map_err(|error| AttachError::Port(system_io("mmap")(error)))?;
+            .map_err(|error| AttachError::Port(mapping(&error)))?;
         shown.push((key, Arc::new(Words::new(region, bytes))));
         Ok(())
     }

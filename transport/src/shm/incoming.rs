@@ -15,9 +15,11 @@ use super::{
     listener::refuse,
     mirror::mirror,
     segment::Segment,
-    socket, system,
+    socket,
 };
-use crate::{AcceptError, Hello, Incoming, ListenOptions, Refusal, RejectReason, Trust, hello::Feature};
+use crate::{
+    AcceptError, Hello, Incoming, ListenOptions, Refusal, RejectReason, Trust, hello::Feature, kernel::system,
+};
 
 /// One request. Dropping it rejects.
 #[derive(Debug)]

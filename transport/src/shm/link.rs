@@ -10,7 +10,7 @@ use super::{
     socket::{credentials, describe},
 };
 use crate::{
-    Hello, Negotiated, PortConfig, RejectReason, Trust, hello::Feature, mem::Region,
+    CloseReason, Hello, Negotiated, PortConfig, RejectReason, Trust, hello::Feature, mem::Region,
     negotiated::Capabilities, sync::atomic::Ordering,
 };
 
@@ -23,10 +23,37 @@ pub(super) struct End {
     pub(super) mirror: Option<Box<Segment<Region>>>,
 }
 
+/// Values of the closing word; any other is also an orderly close.
+const CLOSED: u64 = 1;
+const LACKS: u64 = 2;
+
+/// Why the peer closed, by its closing word.
+pub(super) fn closed_by_peer(closing: u64) -> Option<CloseReason> {
+    match closing {
+        0 => None,
+        LACKS => Some(CloseReason::PeerLacks),
+        _ => Some(CloseReason::Peer),
+    }
+}
+
+impl End {
+    /// Closes because this process could not take what the peer passed.
+    pub(super) fn tell_lack(&self) {
+        self.close(LACKS);
+    }
+
+    fn close(&self, how: u64) {
+        let closing = self.own.closing();
+        if closing.load(Ordering::Relaxed) == 0 {
+            // SYNC POINT: end closed. What was published before is seen by whoever sees this.
+            closing.store(how, Ordering::Release);
+        }
+    }
+}
+
 impl Drop for End {
     fn drop(&mut self) {
-        // SYNC POINT: end closed. What was published before is seen by whoever sees this.
-        self.own.closing().store(1, Ordering::Release);
+        self.close(CLOSED);
         // Also when a forked child still has the descriptor.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::{io::Errno, net::SocketFlags};
+use rustix::io::Errno;
 
 use super::{
     gate::ShmGate,
@@ -14,10 +14,11 @@ use super::{
     link::ShmLink,
     rendezvous::Rendezvous,
     socket::{self, Packet},
-    system,
 };
 use crate::{
     Address, Hello, Instant, Key, ListenError, ListenOptions, Listener, Refusal, RejectReason,
+    error::errno_text,
+    kernel::{self, system},
     proof::{Label, Session, admit, random},
     rejected::Rejected,
 };
@@ -29,6 +30,11 @@ pub(super) const WAITING_MAX: usize = 128;
 /// silence, again and again, keeps an honest client out for as long.
 pub(super) const CHANCE: Duration = Duration::from_millis(100);
 
+/// How long clients wait in the backlog for a descriptor or memory of this process before they are refused.
+const LACK_PATIENCE: Duration = Duration::from_millis(100);
+/// Between two tries meanwhile: the socket stays readable.
+const LACK_PAUSE: Duration = Duration::from_millis(10);
+
 /// Listens on a unix socket.
 #[derive(Debug)]
 pub struct ShmListener {
@@ -36,6 +42,16 @@ pub struct ShmListener {
     options: ListenOptions,
     waiting: VecDeque<Waiting>,
     rejected: Rejected,
+    /// Closed to accept a client that is refused, when there is no other descriptor.
+    spare: Option<OwnedFd>,
+    lack: Option<Lack>,
+}
+
+/// A client is in the backlog and cannot be accepted, for a reason that may pass.
+#[derive(Debug)]
+struct Lack {
+    since: Instant,
+    again: Instant,
 }
 
 /// A client that has not said hello, or has a key to prove.
@@ -61,7 +77,8 @@ enum Outcome {
 
 impl ShmListener {
     pub(super) fn new(place: Rendezvous, options: ListenOptions) -> Self {
-        Self { place, options, waiting: VecDeque::with_capacity(WAITING_MAX), rejected: Rejected::default() }
+        let (waiting, spare) = (VecDeque::with_capacity(WAITING_MAX), kernel::spare());
+        Self { place, options, waiting, rejected: Rejected::default(), spare, lack: None }
     }
 
     /// Takes what waits in the socket's backlog, as far as it is let in.
@@ -76,13 +93,18 @@ impl ShmListener {
                 // The others wait in the backlog.
                 return Ok(());
             }
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = match rustix::net::accept_with(self.place.socket(), flags) {
+            let socket = match kernel::accept(self.place.socket()) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(errno) => return Err(ListenError::Port(system("accept4")(errno))),
+                Err(Errno::CONNABORTED) => continue,
+                // The socket itself is no listening one any more.
+                Err(errno @ (Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP)) => {
+                    return Err(ListenError::Port(system("accept4")(errno)));
+                }
+                Err(errno) if self.refuse_for_lack(errno) => continue,
+                Err(_) => return Ok(()),
             };
+            self.lack = None;
             match socket::peer(&socket) {
                 Ok(peer) if socket::is_allowed(&peer, &self.options.allow) => {}
                 Ok(peer) => {
@@ -102,6 +124,41 @@ impl ShmListener {
             self.waiting.push_back(Waiting { socket, since, until, looked: false, proving: None });
         }
         Ok(())
+    }
+
+    /// Refuses a client, since there has been nothing to accept one with for a while; whether one was.
+    fn refuse_for_lack(&mut self, errno: Errno) -> bool {
+        let now = Instant::now();
+        // accept(2) takes a descriptor before it looks for a client.
+        if !matches!(socket::wait_readable([self.place.socket().as_fd()].into_iter(), now), Ok(true)) {
+            return false;
+        }
+        let lack = self.lack.get_or_insert_with(|| {
+            let error = errno_text(errno.raw_os_error());
+            tracing::warn!(error, address = %self.place.path().display(), "clients cannot be accepted; trying again");
+            Lack { since: now, again: now }
+        });
+        lack.again = now + LACK_PAUSE;
+        let is_long = now - lack.since >= LACK_PATIENCE;
+        let is_late = |client: &Waiting| client.looked && client.since.elapsed() >= CHANCE;
+        if self.waiting.front().is_some_and(is_late)
+            && let Some(silent) = self.waiting.pop_front()
+        {
+            self.reject(&silent.socket, RejectReason::Overloaded);
+            return true;
+        }
+        if !is_long {
+            return false;
+        }
+        self.spare = None;
+        let socket = kernel::accept(self.place.socket());
+        if let Ok(socket) = &socket {
+            self.reject(socket, RejectReason::Overloaded);
+        }
+        let is_refused = socket.is_ok();
+        drop(socket);
+        self.spare = kernel::spare();
+        is_refused
     }
 
     /// The first waiting client whose hello is good.
@@ -163,12 +220,16 @@ impl Listener for ShmListener {
             // A client that stays silent is dropped at its own time, whoever else comes.
             let full = self.waiting.len() == WAITING_MAX;
             let chance = self.waiting.front().filter(|_| full).map(|oldest| oldest.since + CHANCE);
-            let turn = self.waiting.iter().map(|client| client.until).chain(chance).fold(until, Instant::min);
+            let again = self.lack.as_ref().map(|lack| lack.again).filter(|again| *again > now);
+            let turns = self.waiting.iter().map(|client| client.until);
+            let turn = turns.chain(chance).chain(again).fold(until, Instant::min);
             let sockets = self.waiting.iter().map(|client| client.socket.as_fd());
-            // Who waits in the backlog is let in when there is room.
-            let place = (!full).then(|| self.place.socket().as_fd());
-            socket::wait_readable(sockets.chain(place), turn)
-                .map_err(|errno| ListenError::Port(system("poll")(errno)))?;
+            // Clients in the backlog are let in when there is room.
+            let place = (!full && again.is_none()).then(|| self.place.socket().as_fd());
+            if socket::wait_readable(sockets.chain(place), turn).is_err() {
+                // The kernel has no memory for the wait: it is given time instead.
+                std::thread::sleep(LACK_PAUSE.min(turn - now));
+            }
         }
     }
 

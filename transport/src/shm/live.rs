@@ -12,7 +12,7 @@ use std::{rc::Rc, sync::Arc, time::Duration};
 use super::{
     bulk::Passed,
     exposed::Shown,
-    link::{End, ShmLink},
+    link::{End, ShmLink, closed_by_peer},
     segment::Segment,
     socket,
 };
@@ -440,6 +440,11 @@ impl Live {
     pub(super) fn peer_closed(&self) -> bool {
         // SYNC POINT: end closed. Pairs with the drop of the peer's end.
         observe(self.peer.closing()) != 0
+    }
+
+    /// Why the peer has closed, if it has said so.
+    pub(super) fn closed_by_peer(&self) -> Option<CloseReason> {
+        closed_by_peer(observe(self.peer.closing()))
     }
 
     /// Whether the engine has something to do here; said once for a change of credit.

@@ -175,9 +175,9 @@ impl ShmPort {
         for &index in &self.active {
             if let Stage::Live(live) = &mut self.slots[index as usize].stage
                 && live.ending.is_none()
-                && live.peer_closed()
+                && let Some(reason) = live.closed_by_peer()
             {
-                live.end(CloseReason::Peer);
+                live.end(reason);
                 found = true;
             }
         }
@@ -228,7 +228,7 @@ impl ShmPort {
                 Err(Errno::CONNRESET) => {}
                 Err(errno) => {
                     let errno = errno.raw_os_error();
-                    return self.finish(index, CloseReason::System { step: "recvmsg", errno });
+                    return self.lacking(index, CloseReason::System { step: "recvmsg", errno });
                 }
             }
         }
@@ -242,7 +242,7 @@ impl ShmPort {
                 // Otherwise `wait_fd` stays readable until the frames before are read.
                 let _ = epoll::delete(&self.epoll, &live.end.socket);
                 if live.ending.is_none() {
-                    live.end(if live.peer_closed() { CloseReason::Peer } else { gone });
+                    live.end(live.closed_by_peer().unwrap_or(gone));
                 }
                 self.unpark(index);
             }
@@ -259,7 +259,7 @@ impl ShmPort {
         };
         let peer = match Segment::attach(fd.as_fd(), greeting.negotiated.rx_ring_bytes) {
             Ok(peer) => peer,
-            Err(error) => return self.finish(index, reason_of(error)),
+            Err(error) => return self.untaken(index, error),
         };
         if let Stage::Greeting(greeting) = std::mem::replace(&mut slot.stage, Stage::Ended) {
             let conn = ConnId::new(greeting.index, slot.generation);
@@ -276,8 +276,34 @@ impl ShmPort {
             return self.finish(index, Violation::Malformed { what: "memory before the grant" }.into());
         };
         if let Err(error) = take(live) {
-            self.finish(index, reason_of(error));
+            self.untaken(index, error);
         }
+    }
+
+    /// Ends a connection whose segment was not taken.
+    #[cold]
+    fn untaken(&mut self, index: usize, error: AttachError) {
+        match error {
+            AttachError::Peer(violation) => self.finish(index, violation.into()),
+            AttachError::Port(PortError::System { step, errno }) => {
+                self.lacking(index, CloseReason::System { step, errno });
+            }
+            AttachError::Port(error) => self.lacking(index, CloseReason::Port(Box::new(error))),
+        }
+    }
+
+    /// Ends a connection by a fault of this side, and tells the peer that it was none of its own.
+    #[cold]
+    fn lacking(&mut self, index: usize, reason: CloseReason) {
+        let end = match &self.slots[index].stage {
+            Stage::Greeting(greeting) => &greeting.end,
+            Stage::Live(live) => &live.end,
+            Stage::Free | Stage::Ended => return,
+        };
+        end.tell_lack();
+        let peer = socket::describe(socket::peer(&end.socket).ok().as_ref());
+        tracing::warn!(peer, %reason, "a connection ends: this process could not take what its peer passed");
+        self.finish(index, reason);
     }
 }
 
@@ -288,12 +314,4 @@ pub(super) fn data_of(conn: ConnId) -> u64 {
 
 fn id_of(data: u64) -> ConnId {
     ConnId::new(low_half(data), high_half(data))
-}
-
-fn reason_of(error: AttachError) -> CloseReason {
-    match error {
-        AttachError::Peer(violation) => violation.into(),
-        AttachError::Port(PortError::System { step, errno }) => CloseReason::System { step, errno },
-        AttachError::Port(_) => CloseReason::System { step: "mmap", errno: 0 },
-    }
 }

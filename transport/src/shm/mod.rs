@@ -49,8 +49,6 @@ mod socket;
 #[cfg(not(loom))]
 mod tests;
 
-use rustix::io::Errno;
-
 use self::rendezvous::Rendezvous;
 pub use self::{
     connecting::ShmConnecting, gate::ShmGate, incoming::ShmIncoming, link::ShmLink, listener::ShmListener,
@@ -100,9 +98,4 @@ impl Provider for Shm {
         };
         ShmConnecting::start(path, gate, options)
     }
-}
-
-/// An errno as the failure of `step`.
-fn system(step: &'static str) -> impl Fn(Errno) -> PortError {
-    move |errno| PortError::System { step, errno: errno.raw_os_error() }
 }

@@ -14,12 +14,10 @@ use std::{
 
 use rustix::{fs::MemfdFlags, io::Errno};
 
-use super::{
-    segment::{SEALS, create_hollow, fill_file, system_io},
-    system,
-};
+use super::segment::{SEALS, create_hollow};
 use crate::{
     PortError,
+    kernel::{fill, mapping, system},
     mem::{
         Access, Loan, LoanHome, MemoryNode, NotHuge, Pages, PoolMemory, Region,
         pages::{HUGE_PAGE_BYTES, Setting, is_large},
@@ -68,12 +66,12 @@ impl PoolSegment {
         };
         let fd = create_hollow(NAME, bytes, MemfdFlags::empty())?;
         let region = if matches!(pages, Pages::Advised { .. }) {
-            let region = Region::file_advised(fd.as_fd(), bytes).map_err(system_io("mmap"))?;
-            fill_file(&fd, bytes)?;
+            let region = Region::file_advised(fd.as_fd(), bytes).map_err(|error| mapping(&error))?;
+            fill(&fd, bytes)?;
             region
         } else {
-            fill_file(&fd, bytes)?;
-            Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(system_io("mmap"))?
+            fill(&fd, bytes)?;
+            Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(|error| mapping(&error))?
         };
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("F_ADD_SEALS"))?;
         Ok(Self { id, fd, region, pages })
@@ -82,8 +80,8 @@ impl PoolSegment {
     /// On pages of the system's pool of huge ones.
     fn create_huge(id: u64, bytes: usize) -> Result<Self, PortError> {
         let fd = create_hollow(NAME, bytes, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)?;
-        fill_file(&fd, bytes)?;
-        let region = Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(system_io("mmap"))?;
+        fill(&fd, bytes)?;
+        let region = Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(|error| mapping(&error))?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("F_ADD_SEALS"))?;
         // Kernels before 5.13 take this seal of huge pages, and then let a peer write all the same.
         if Region::file(fd.as_fd(), bytes, Access::ReadWrite).is_ok() {

@@ -15,13 +15,12 @@ use super::{
     live::{ARRIVALS, Live, SOUGHT_STRIDE_MAX, STRIDE_MAX},
     look::{DOORBELL, Pace},
     park::Parked,
-    segment::system_io,
     slot::{self, Slot, Stage},
-    system,
 };
 use crate::{
     AccessError, Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, Port, PortConfig, PortCounters,
     PortError, Position, Refused, Staged, Tag, Time, Waker,
+    kernel::{system, system_io},
     mem::{Bulk, Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame},
     sync::{
         Doorbell,
@@ -65,7 +64,7 @@ pub struct ShmPort {
 impl ShmPort {
     pub(super) fn open(config: &PortConfig) -> Result<Self, PortError> {
         check(config)?;
-        let bell = Arc::new(Doorbell::new().map_err(system_io("eventfd"))?);
+        let bell = Arc::new(Doorbell::new().map_err(|error| system_io("eventfd", &error))?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create1"))?;
         let data = epoll::EventData::new_u64(DOORBELL);
         epoll::add(&epoll, &*bell, data, epoll::EventFlags::IN).map_err(system("epoll_ctl"))?;

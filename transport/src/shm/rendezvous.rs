@@ -13,8 +13,12 @@ use rustix::{
     net::SocketAddrUnix,
 };
 
-use super::{socket, system};
-use crate::{Address, ListenError, address::runtime_folder};
+use super::socket;
+use crate::{
+    Address, ListenError,
+    address::runtime_folder,
+    kernel::{self, system},
+};
 
 /// A bound socket and its lock; both leave the folder when it is dropped.
 #[derive(Debug)]
@@ -134,17 +138,16 @@ pub(super) fn check_folder(path: &Path, folder: &Path, ours: bool) -> Result<(),
 
 /// Locks the file at `lock_path`; the lock is ours alone only if that file is still the one at that path.
 fn take_lock(path: &Path, lock_path: &Path) -> Result<OwnedFd, ListenError> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW;
     for _ in 0..16 {
-        let lock =
-            rustix::fs::open(lock_path, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| match errno {
-                Errno::ACCESS | Errno::PERM | Errno::ROFS => ListenError::Address {
-                    address: shown(path),
-                    why: format!("{} cannot be written: {errno}", lock_path.display()),
-                },
-                _ => ListenError::Port(system("open")(errno)),
-            })?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        let lock = kernel::open(lock_path, flags).map_err(|errno| match errno {
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => ListenError::Address {
+                address: shown(path),
+                why: format!("{} cannot be written: {errno}", lock_path.display()),
+            },
+            _ => ListenError::Port(system("open")(errno)),
+        })?;
+        match kernel::lock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(ListenError::InUse { address: shown(path) }),
             Err(errno) => return Err(ListenError::Port(system("flock")(errno))),

@@ -14,15 +14,12 @@ use std::{
     sync::atomic::AtomicU64,
 };
 
-use rustix::{
-    fs::{FallocateFlags, MemfdFlags, SealFlags},
-    io::Errno,
-};
+use rustix::fs::{MemfdFlags, SealFlags};
 
-use super::system;
 use crate::{
     PortError, Violation,
     frame::FRAME_ALIGN,
+    kernel::{fill, mapping, memory_file, system},
     mem::{Access, Region, run::RingPlace},
 };
 
@@ -60,7 +57,7 @@ impl Segment<Region> {
         let ring_bytes = ring_bytes as usize;
         let fd = create_file("gimmal-ring", control_bytes() + ring_bytes)?;
         let region = Region::ring(fd.as_fd(), control_bytes(), ring_bytes, Access::ReadWrite)
-            .map_err(system_io("mmap"))?;
+            .map_err(|error| mapping(&error))?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("F_ADD_SEALS"))?;
         Ok((Self::new(region, ring_bytes), fd))
     }
@@ -70,7 +67,7 @@ impl Segment<Region> {
         let ring_bytes = ring_bytes as usize;
         check_file(fd, control_bytes() + ring_bytes, SEALS)?;
         let region = Region::ring(fd, control_bytes(), ring_bytes, Access::ReadOnly)
-            .map_err(|error| AttachError::Port(system_io("mmap")(error)))?;
+            .map_err(|error| AttachError::Port(mapping(&error)))?;
         Ok(Self::new(region, ring_bytes))
     }
 
@@ -169,24 +166,16 @@ impl<K> Segment<K> {
     }
 }
 
-/// A memfd of `bytes` whose pages are there, not sealed yet.
+/// A memfd of `bytes`, not sealed yet. It has its pages: a lack of them is an error now, and no SIGBUS in the middle of a frame.
 pub(super) fn create_file(name: &str, bytes: usize) -> Result<OwnedFd, PortError> {
     let fd = create_hollow(name, bytes, MemfdFlags::empty())?;
-    fill_file(&fd, bytes)?;
+    fill(&fd, bytes)?;
     Ok(fd)
 }
 
 /// A memfd of `bytes` without its pages.
 pub(super) fn create_hollow(name: &str, bytes: usize, kind: MemfdFlags) -> Result<OwnedFd, PortError> {
-    let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC | kind;
-    let fd = rustix::fs::memfd_create(name, flags).map_err(system("memfd_create"))?;
-    rustix::fs::ftruncate(&fd, bytes as u64).map_err(system("ftruncate"))?;
-    Ok(fd)
-}
-
-/// Gives it the pages that it has not: now, as an error, and not later as a SIGBUS in the middle of a frame.
-pub(super) fn fill_file(fd: &OwnedFd, bytes: usize) -> Result<(), PortError> {
-    rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, bytes as u64).map_err(system("fallocate"))
+    memory_file(name, bytes, MemfdFlags::ALLOW_SEALING | kind)
 }
 
 /// Why a peer's segment was not taken.
@@ -215,12 +204,4 @@ pub(super) fn check_file(fd: BorrowedFd<'_>, bytes: usize, wanted: SealFlags) ->
         return Err(bad("segment with holes"));
     }
     Ok(())
-}
-
-/// As [`system`], for what memmap2 and the regions say.
-pub(super) fn system_io(step: &'static str) -> impl Fn(std::io::Error) -> PortError {
-    move |error| PortError::System {
-        step,
-        errno: error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error()),
-    }
 }

@@ -200,7 +200,8 @@ fn send_segment(
     send_with(socket, &packet, fd)
 }
 
-/// The next packet; `AGAIN` when there is none, an empty one at the end. Descriptors that are not kept are closed.
+/// The next packet; `AGAIN` when there is none, an empty one at the end. Descriptors that are not kept are closed. `MFILE`: the
+/// packet had a descriptor, and this process had no room for it; both are gone.
 pub(super) fn receive(socket: impl AsFd) -> Result<Packet, Errno> {
     let mut packet = Packet { bytes: [0; PACKET_BYTES], len: 0, fd: None, flawed: false };
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -210,7 +211,8 @@ pub(super) fn receive(socket: impl AsFd) -> Result<Packet, Errno> {
         rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(&mut packet.bytes)], &mut control, flags)
     })?;
     packet.len = message.bytes;
-    packet.flawed = message.flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC);
+    let is_cut = message.flags.contains(ReturnFlags::CTRUNC);
+    packet.flawed = is_cut || message.flags.contains(ReturnFlags::TRUNC);
     for ancillary in control.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = ancillary {
             for fd in fds {
@@ -219,14 +221,17 @@ pub(super) fn receive(socket: impl AsFd) -> Result<Packet, Errno> {
             }
         }
     }
-    Ok(packet)
+    // There is space for two: without any, the kernel found no free number for the first.
+    if is_cut && packet.fd.is_none() { Err(Errno::MFILE) } else { Ok(packet) }
 }
 
 /// Reads what is left, so that our close is a close and not a reset that hides our last packet.
 pub(super) fn drain(socket: impl AsFd) {
     for _ in 0..64 {
-        if receive(&socket).map_or(true, |packet| packet.is_end()) {
-            return;
+        match receive(&socket) {
+            Ok(packet) if packet.is_end() => return,
+            Ok(_) | Err(Errno::MFILE) => {}
+            Err(_) => return,
         }
     }
 }
@@ -255,15 +260,16 @@ pub(super) fn credentials(peer: &UCred) -> Credentials {
     Credentials { pid, uid: peer.uid.as_raw(), gid: peer.gid.as_raw() }
 }
 
-/// Waits until one of `fds` is readable or `until` has come.
+/// Waits until one of `fds` is readable or `until` has come; whether one is. A signal ends it sooner.
 pub(super) fn wait_readable<'fd>(
     fds: impl Iterator<Item = BorrowedFd<'fd>>,
     until: Instant,
-) -> Result<(), Errno> {
+) -> Result<bool, Errno> {
     let mut fds: Vec<PollFd<'fd>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     let left = until.remaining();
     match rustix::event::poll(&mut fds, Some(&timespec(left))) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
         Err(errno) => Err(errno),
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn again(test: &str, role: &str) -> Child {
 }
 
 /// Runs `test` in a process of its own to its end.
-fn alone(test: &str) {
+pub(super) fn alone(test: &str) {
     let output = this_binary(test, "run").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let erred = String::from_utf8_lossy(&output.stderr);
@@ -32,7 +32,7 @@ fn alone(test: &str) {
     assert!(output.status.success() && said.contains("1 passed"), "{said}\n{erred}");
 }
 
-fn role() -> Option<String> {
+pub(super) fn role() -> Option<String> {
     let role = std::env::var(ROLE).ok();
     if role.is_none() {
         println!("SKIP: this test is the other process of another one");

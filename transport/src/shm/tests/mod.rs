@@ -12,6 +12,7 @@ mod kill;
 mod listen;
 mod measure;
 mod park;
+mod shortage;
 mod sleep;
 mod together;
 mod trust;

@@ -1,0 +1,219 @@
+//! Descriptors, file sizes and memory that are short for a while. Limits are the process's, so each test runs in one of its own.
+
+use std::fs::File;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::{
+    kill::{alone, role},
+    *,
+};
+use crate::{AcceptError, Gate, LoanError, PortError, RejectReason};
+
+/// Sets the soft limit; the old one, to be set again.
+fn limit(resource: Resource, value: Option<u64>) -> Option<u64> {
+    let old = getrlimit(resource);
+    setrlimit(resource, Rlimit { current: value, maximum: old.maximum }).unwrap();
+    old.current
+}
+
+/// Takes all descriptors that are left below a small limit.
+fn take_descriptors() -> Vec<File> {
+    limit(Resource::Nofile, Some(64));
+    let mut taken = Vec::new();
+    while let Ok(file) = File::open("/dev/null") {
+        taken.push(file);
+    }
+    assert!(!taken.is_empty());
+    taken
+}
+
+/// Processor time of this thread.
+fn busy() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
+}
+
+#[test]
+#[ignore = "in a process of its own: see below"]
+fn child_listener() {
+    let Some(_) = role() else { return };
+    let (_folder, address) = place();
+    let mut listener = listen(&address);
+    let gate = Shm.open_port(&config(4096)).unwrap().gate();
+    // Nobody is there: nothing is short.
+    let taken = take_descriptors();
+    for _ in 0..3 {
+        assert!(listener.accept(Duration::from_millis(20)).unwrap().is_none());
+    }
+    assert_eq!(listener.rejected(), 0);
+    drop(taken);
+    let mut waiting = connect(&address, &gate).unwrap();
+    let mut later = connect(&address, &gate).unwrap();
+    let taken = take_descriptors();
+    // For a moment: the client waits in the backlog, and nobody turns round and round meanwhile.
+    let started = busy();
+    assert!(listener.accept(Duration::from_millis(40)).unwrap().is_none());
+    assert!(busy() - started < Duration::from_millis(20), "it spins");
+    drop(taken);
+    assert!(listener.accept(SECOND).unwrap().is_some());
+    assert_eq!(listener.rejected(), 0, "it had only to wait");
+    let _ = waiting.poll(Duration::ZERO);
+    assert!(listener.accept(SECOND).unwrap().is_some());
+    let _ = later.poll(Duration::ZERO);
+    // For long: it is told no, by name.
+    let mut refused = connect(&address, &gate).unwrap();
+    let taken = take_descriptors();
+    let until = Instant::now() + 10 * SECOND;
+    while listener.rejected() == 0 {
+        assert!(listener.accept(Duration::from_millis(20)).unwrap().is_none());
+        assert!(Instant::now() < until, "nobody is refused");
+    }
+    assert_eq!(listener.last_rejected(), Some(RejectReason::Overloaded));
+    let error = refused.poll(SECOND).unwrap().unwrap_err();
+    let reason = RejectReason::Overloaded;
+    assert_eq!(error, ConnectError::Rejected { address: address.to_string(), reason, data: Vec::new() });
+    drop(taken);
+    // And it goes on.
+    let mut welcome = connect(&address, &gate).unwrap();
+    let port = Shm.open_port(&config(4096)).unwrap();
+    let accepted = listener.accept(SECOND).unwrap().unwrap().accept(&port.gate()).unwrap();
+    welcome.poll(SECOND).unwrap().unwrap();
+    drop(accepted);
+}
+
+#[test]
+fn a_listener_outlives_a_shortage_of_descriptors() {
+    alone("shortage::child_listener");
+}
+
+#[test]
+#[ignore = "in a process of its own: see below"]
+fn child_hello() {
+    let Some(_) = role() else { return };
+    let (_folder, address) = place();
+    let mut listener = listen(&address);
+    let (server, client) = (Shm.open_port(&config(4096)).unwrap(), Shm.open_port(&config(4096)).unwrap());
+    let mut connecting = connect(&address, &client.gate()).unwrap();
+    let accepted = listener.accept(SECOND).unwrap().unwrap().accept(&server.gate()).unwrap();
+    let taken = take_descriptors();
+    let error = connecting.poll(SECOND).unwrap().unwrap_err();
+    assert!(matches!(error, ConnectError::Port(PortError::System { step: "recvmsg", .. })), "{error}");
+    assert!(error.to_string().contains("RLIMIT_NOFILE is 64"), "{error}");
+    drop((taken, accepted));
+}
+
+#[test]
+fn a_hello_without_a_descriptor_names_the_limit() {
+    alone("shortage::child_hello");
+}
+
+#[test]
+#[ignore = "in a process of its own: see below"]
+fn child_grant() {
+    let Some(_) = role() else { return };
+    let (_folder, address) = place();
+    let mut listener = listen(&address);
+    let (server, client) = (Shm.open_port(&config(4096)).unwrap(), Shm.open_port(&config(4096)).unwrap());
+    let (accepted, connected) = links(&mut listener, &server.gate(), &client.gate());
+    let (mut server, mut client) = (Side::adopt(server, accepted), Side::adopt(client, connected));
+    client.opened();
+    let taken = take_descriptors();
+    ends_by_lack(&mut server, &mut client);
+    drop(taken);
+}
+
+/// `side` lacks a descriptor for what `peer` passes it: both are told so.
+fn ends_by_lack(side: &mut Side, peer: &mut Side) {
+    let ours = side.closed();
+    assert!(matches!(ours, CloseReason::System { step: "recvmsg", .. }), "{ours}");
+    assert!(ours.to_string().contains("RLIMIT_NOFILE is 64"), "{ours}");
+    let theirs = peer.closed();
+    assert!(theirs.to_string().contains("the peer lacked descriptors, memory or mappings"), "{theirs}");
+}
+
+#[test]
+fn a_grant_without_a_descriptor_ends_both_sides_with_the_cause() {
+    alone("shortage::child_grant");
+}
+
+#[test]
+#[ignore = "in a process of its own: see below"]
+fn child_pool() {
+    let Some(_) = role() else { return };
+    let (mut server, mut client) = pair(4096);
+    let loan = client.port.gate().allocate(client.conn, 100).unwrap();
+    client.port.offer(client.conn, &loan).unwrap();
+    let taken = take_descriptors();
+    ends_by_lack(&mut server, &mut client);
+    drop((taken, loan));
+}
+
+#[test]
+fn a_pool_segment_without_a_descriptor_ends_both_sides_with_the_cause() {
+    alone("shortage::child_pool");
+}
+
+#[test]
+#[ignore = "in a process of its own: see below"]
+fn child_file_size() {
+    let Some(_) = role() else { return };
+    let (mut server, mut client) = pair(4096);
+    let (_folder, address) = place();
+    let mut listener = listen(&address);
+    let big = Shm.open_port(&config(1 << 20)).unwrap();
+    let mut connecting = connect(&address, &big.gate()).unwrap();
+    let incoming = listener.accept(SECOND).unwrap().unwrap();
+    limit(Resource::Fsize, Some(100_000));
+    let named = |error: &dyn std::fmt::Display| {
+        assert!(error.to_string().contains("RLIMIT_FSIZE, which is 100000 bytes"), "{error}");
+    };
+    let error = client.port.gate().allocate(client.conn, 1 << 20).unwrap_err();
+    assert!(matches!(error, LoanError::Port(_)));
+    named(&error);
+    named(&client.port.gate().expose(client.conn, 1 << 20).unwrap_err());
+    // A server is not ended by a client that asks for a large ring.
+    let error = incoming.accept(&server.port.gate()).unwrap_err();
+    assert!(matches!(error, AcceptError::Port(_)));
+    named(&error);
+    let refused = connecting.poll(SECOND).unwrap().unwrap_err();
+    assert!(matches!(refused, ConnectError::Rejected { reason: RejectReason::Overloaded, .. }), "{refused}");
+    // What was there goes on.
+    client.send(b"still", 1);
+    assert_eq!(&*server.frame(), b"still");
+    limit(Resource::Fsize, None);
+    client.port.gate().allocate(client.conn, 1 << 20).unwrap();
+}
+
+/// Beyond RLIMIT_FSIZE the kernel sends SIGXFSZ, which would end the process.
+#[test]
+fn a_limit_of_file_sizes_is_an_error_and_no_signal() {
+    alone("shortage::child_file_size");
+}
+
+#[test]
+#[ignore = "in a process of its own: see below"]
+fn child_port() {
+    let Some(_) = role() else { return };
+    let (folder, address) = place();
+    let taken = take_descriptors();
+    for error in [
+        Shm.open_port(&config(4096)).unwrap_err().to_string(),
+        Shm.listen(&address, &ListenOptions::default()).unwrap_err().to_string(),
+    ] {
+        assert!(error.contains("RLIMIT_NOFILE is 64"), "{error}");
+    }
+    drop(taken);
+    let mut listener = listen(&address);
+    let port = Shm.open_port(&config(4096)).unwrap();
+    let taken = take_descriptors();
+    let error = connect(&address, &port.gate()).unwrap_err();
+    assert!(error.to_string().contains("RLIMIT_NOFILE is 64"), "{error}");
+    drop((taken, folder));
+    assert!(listener.accept(Duration::ZERO).unwrap().is_none());
+}
+
+#[test]
+fn a_port_without_a_descriptor_names_the_limit() {
+    alone("shortage::child_port");
+}
