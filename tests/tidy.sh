@@ -70,6 +70,17 @@ untested_faults() {
     done
 }
 
+# System calls that a signal can interrupt, made without being started again. Waits are not among them: they end sooner.
+interruptible_calls() {
+    local file
+    for file in $(sources 'transport/src/*.rs' 'engine/src/*.rs' 'rpc/src/*.rs' 'cli/src/*.rs' | grep -vE '/tests?(/|\.rs)|/attack\.rs|/conformance/'); do
+        sed '/^#\[cfg(.*test.*)\]/,$d' "$file" | awk -v file="$file" '
+            /(fs::(ftruncate|fallocate|flock|open|openat|memfd_create)|net::(accept[a-z_]*|connect|send[a-z_]*|recv[a-z_]*)|rand::getrandom)\(/ &&
+                !/retry_on_intr|in_pieces/ && last !~ /retry_on_intr/ { print file ":" FNR ": " $0 }
+            { last = $0 }'
+    done
+}
+
 # Licences that deny.toml does not allow, of everything that is compiled in; cargo-deny checks more where it is installed.
 foreign_licences() {
     if cargo deny --version >/dev/null 2>&1; then
@@ -156,6 +167,7 @@ rule 'every config field is in tuning.md' < <(undocumented_knobs)
 
 rule 'every method of a builder is tested in pairs' < <(untested_builders)
 rule 'every test named in tests/faults.md exists' < <(untested_faults)
+rule 'calls that a signal can interrupt are started again' < <(interruptible_calls)
 rule 'licences and sources are those of deny.toml' < <(foreign_licences)
 
 printf '%d passed, %d failed\n' "$passed" "$failed"

@@ -8,6 +8,7 @@ use gimmal_transport::{
 };
 use rustix::{
     fs::{Access, MemfdFlags, SealFlags},
+    io::retry_on_intr,
     process::{Resource, geteuid, getrlimit},
 };
 
@@ -28,7 +29,9 @@ pub(crate) trait Machine {
     fn devices(&self) -> Result<Vec<String>, String>;
     /// The limit of locked memory, bytes; `None`: none.
     fn memlock(&self) -> Option<u64>;
-    /// Whether a sealed memory file can be made.
+    /// The limit of a file's size, bytes; `None`: none.
+    fn file_size(&self) -> Option<u64>;
+    /// Whether a sealed memory file can be made, of a page and within that limit.
     fn memfd(&self) -> Result<(), String>;
     /// Bytes of a file system: free and all.
     fn room(&self, path: &str) -> Option<(u64, u64)>;
@@ -85,10 +88,15 @@ impl Machine for Live {
         getrlimit(Resource::Memlock).current
     }
 
+    fn file_size(&self) -> Option<u64> {
+        getrlimit(Resource::Fsize).current
+    }
+
     fn memfd(&self) -> Result<(), String> {
-        rustix::fs::memfd_create("gimmal-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        retry_on_intr(|| rustix::fs::memfd_create("gimmal-doctor", flags))
             .and_then(|file| {
-                rustix::fs::ftruncate(&file, 4096)?;
+                retry_on_intr(|| rustix::fs::ftruncate(&file, 4096))?;
                 rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
             })
             .map_err(|errno| errno.to_string())

@@ -1,6 +1,8 @@
 //! A thread that accepts connections and spreads them over workers.
 
 use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -10,7 +12,7 @@ use std::{
 };
 
 use gimmal_transport::{
-    Address, Hello, Incoming, Instant, Listener, Provider, Refusal, RejectReason, thread,
+    Address, Hello, Incoming, Instant, ListenError, Listener, Provider, Refusal, RejectReason, thread,
 };
 
 use crate::{
@@ -24,8 +26,17 @@ use crate::{
 /// of its own. Runs on the accepting thread, so it must not block.
 pub type Admit = Box<dyn FnMut(&Hello, &str) -> Result<(), Refusal> + Send>;
 
+/// Hears once why an acceptor does not listen any more, unless it was stopped. Runs on the accepting thread as it ends.
+pub type Lost = Box<dyn FnOnce(&str) + Send>;
+
 /// How long one wait for a request lasts; stopping takes at most this.
 const WAIT: Duration = Duration::from_millis(100);
+/// A listener that says it is broken is asked again so often, 10 ms later at first, and each time twice as late.
+const TRIES: u32 = 7;
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+
+/// A request of a provider's listener.
+type IncomingOf<P> = <<P as Provider>::Listener as Listener>::Incoming;
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -34,6 +45,8 @@ struct Shared {
     refused: AtomicU64,
     rejected: AtomicU64,
     last_rejected: Mutex<Option<RejectReason>>,
+    /// Why it does not listen any more.
+    lost: Mutex<Option<String>>,
 }
 
 /// The passive side of a server. Dropping it stops listening.
@@ -53,17 +66,19 @@ impl Acceptor {
         listener: P::Listener,
         workers: Vec<WorkerHandle<P, A>>,
     ) -> Result<Self, OpenError> {
-        Self::spawn_with(listener, workers, Box::new(|_, _| Ok(())))
+        Self::spawn_with(listener, workers, Box::new(|_, _| Ok(())), Box::new(|_| {}))
     }
 
-    /// As [`Acceptor::spawn`], for those whom `admit` lets in.
+    /// Accepts the clients that `admit` lets in. One for which it panics is refused, and the next one is asked about again.
+    /// `lost` hears when the thread ends for any other reason than [`Acceptor::stop`].
     ///
     /// # Errors
-    /// As [`Acceptor::spawn`].
+    /// When the thread cannot start.
     pub fn spawn_with<P: Provider, A: App>(
         listener: P::Listener,
         workers: Vec<WorkerHandle<P, A>>,
         admit: Admit,
+        lost: Lost,
     ) -> Result<Self, OpenError> {
         if workers.is_empty() {
             return Err(OpenError::Worker("there is none"));
@@ -71,7 +86,7 @@ impl Acceptor {
         let address = listener.address();
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        let thread = thread::spawn("gimmal-accept", move || accept(listener, &workers, admit, &theirs))
+        let thread = thread::spawn("gimmal-accept", move || run(listener, &workers, admit, &theirs, lost))
             .map_err(|_| OpenError::Worker("no thread to accept on"))?;
         Ok(Self { address, shared, thread: Some(thread) })
     }
@@ -106,6 +121,12 @@ impl Acceptor {
         *self.shared.last_rejected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Why it does not listen any more, though nobody stopped it: its listener broke, or its thread panicked.
+    #[must_use]
+    pub fn lost(&self) -> Option<String> {
+        self.shared.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Stops listening; connections that stand go on.
     pub fn stop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -135,13 +156,38 @@ fn note_rejected(listener: &impl Listener, shared: &Shared) {
     }
 }
 
-fn accept<P: Provider, A: App>(
-    mut listener: P::Listener,
+/// The thread: accepts until it is stopped, and says why if it ends before.
+fn run<P: Provider, A: App>(
+    listener: P::Listener,
     workers: &[WorkerHandle<P, A>],
     mut admit: Admit,
     shared: &Arc<Shared>,
+    lost: Lost,
 ) {
-    let mut turn = 0;
+    let ended = catch_unwind(AssertUnwindSafe(|| accept(listener, workers, &mut admit, shared)));
+    let why = match ended {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => format!("the accepting thread panicked: {}", said(&*panic)),
+    };
+    *shared.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
+    lost(&why);
+    tracing::error!(why, "no clients can connect any more");
+}
+
+/// The words of a panic.
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no words")
+}
+
+fn accept<P: Provider, A: App>(
+    mut listener: P::Listener,
+    workers: &[WorkerHandle<P, A>],
+    admit: &mut Admit,
+    shared: &Arc<Shared>,
+) -> Result<(), ListenError> {
+    let (mut turn, mut failures) = (0, 0);
     let slots = Slots::new(workers[0].handshakes_max);
     while !shared.stop.load(Ordering::Relaxed) {
         if let Some(wait) = slots.wait(Instant::now()) {
@@ -151,56 +197,89 @@ fn accept<P: Provider, A: App>(
         }
         let incoming = match listener.accept(WAIT) {
             Ok(incoming) => incoming,
+            Err(error) if failures == TRIES => return Err(error),
             Err(error) => {
-                tracing::error!(%error, "the listener is broken");
-                return;
+                tracing::warn!(%error, "the listener failed; trying again");
+                std::thread::sleep(FIRST_PAUSE.saturating_mul(2_u32.pow(failures)));
+                failures += 1;
+                continue;
             }
         };
+        failures = 0;
         note_rejected(&listener, shared);
-        let Some(incoming) = incoming else {
-            continue;
-        };
-        turn += 1;
-        let most = workers[0].accepted_max;
-        let has: usize = workers.iter().map(|worker| worker.duty.counted()).sum();
-        if most > 0 && has >= most {
-            shared.refused.fetch_add(1, Ordering::Relaxed);
-            tracing::info!(peer = incoming.peer(), most, "refused: as many connections as accepted_max");
-            incoming.reject(RejectReason::Overloaded);
-            continue;
+        if let Some(incoming) = incoming
+            && let Some(incoming) = let_in(incoming, workers, admit, shared)
+        {
+            turn += 1;
+            hand_on(incoming, workers, turn, &slots, shared);
         }
-        let least = (0..workers.len())
-            .map(|at| &workers[(at + turn) % workers.len()])
-            .min_by_key(|worker| worker.load());
-        let Some(worker) = least else {
-            incoming.reject(RejectReason::ShuttingDown);
-            continue;
-        };
-        let peer = incoming.peer();
-        if let Err(refusal) = admit(incoming.hello(), &peer) {
-            shared.refused.fetch_add(1, Ordering::Relaxed);
-            tracing::info!(peer, reason = %refusal.reason(), "refused");
-            incoming.refuse(refusal);
-            continue;
-        }
-        let adopted = Adopted::accepted(slots.begin(Instant::now()), worker.duty.count());
-        let (inbox, shared) = (Arc::clone(&worker.inbox), Arc::clone(shared));
-        incoming.accept_then(&worker.gate, move |link| {
-            let adopted = link.map_err(|error| error.to_string()).and_then(|link| {
-                // Before the worker has it: whoever sees the connection open finds it counted.
-                shared.accepted.fetch_add(1, Ordering::Relaxed);
-                inbox.adopt(link, adopted).map_err(|error| {
-                    shared.accepted.fetch_sub(1, Ordering::Relaxed);
-                    error.to_string()
-                })
-            });
-            match adopted {
-                Ok(()) => tracing::debug!(peer, "accepted"),
-                Err(error) => {
-                    shared.refused.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!(peer, error, "not accepted");
-                }
-            }
-        });
     }
+    Ok(())
+}
+
+/// Refuses a request beyond `accepted_max`, or that `admit` does not let in.
+fn let_in<P: Provider, A: App>(
+    incoming: IncomingOf<P>,
+    workers: &[WorkerHandle<P, A>],
+    admit: &mut Admit,
+    shared: &Shared,
+) -> Option<IncomingOf<P>> {
+    let most = workers[0].accepted_max;
+    let has: usize = workers.iter().map(|worker| worker.duty.counted()).sum();
+    let peer = incoming.peer();
+    if most > 0 && has >= most {
+        shared.refused.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(peer, most, "refused: as many connections as accepted_max");
+        incoming.reject(RejectReason::Overloaded);
+        return None;
+    }
+    let refusal = match catch_unwind(AssertUnwindSafe(|| admit(incoming.hello(), &peer))) {
+        Ok(Ok(())) => return Some(incoming),
+        Ok(Err(refusal)) => {
+            tracing::info!(peer, reason = %refusal.reason(), "refused");
+            refusal
+        }
+        Err(panic) => {
+            tracing::error!(peer, panic = said(&*panic), "refused: the server's admit function panicked");
+            RejectReason::Overloaded.into()
+        }
+    };
+    shared.refused.fetch_add(1, Ordering::Relaxed);
+    incoming.refuse(refusal);
+    None
+}
+
+/// Accepts onto the worker with the fewest connections; among equals in turn.
+fn hand_on<P: Provider, A: App>(
+    incoming: IncomingOf<P>,
+    workers: &[WorkerHandle<P, A>],
+    turn: usize,
+    slots: &Arc<Slots>,
+    shared: &Arc<Shared>,
+) {
+    let least =
+        (0..workers.len()).map(|at| &workers[(at + turn) % workers.len()]).min_by_key(|worker| worker.load());
+    let Some(worker) = least else {
+        return incoming.reject(RejectReason::ShuttingDown);
+    };
+    let peer = incoming.peer();
+    let adopted = Adopted::accepted(slots.begin(Instant::now()), worker.duty.count());
+    let (inbox, shared) = (Arc::clone(&worker.inbox), Arc::clone(shared));
+    incoming.accept_then(&worker.gate, move |link| {
+        let adopted = link.map_err(|error| error.to_string()).and_then(|link| {
+            // Before the worker has it: whoever sees the connection open finds it counted.
+            shared.accepted.fetch_add(1, Ordering::Relaxed);
+            inbox.adopt(link, adopted).map_err(|error| {
+                shared.accepted.fetch_sub(1, Ordering::Relaxed);
+                error.to_string()
+            })
+        });
+        match adopted {
+            Ok(()) => tracing::debug!(peer, "accepted"),
+            Err(error) => {
+                shared.refused.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(peer, error, "not accepted");
+            }
+        }
+    });
 }

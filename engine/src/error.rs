@@ -131,7 +131,7 @@ pub enum StartError {
     #[error(transparent)]
     Port(#[from] PortError),
     /// The thread.
-    #[error("cannot start a worker thread: {0}")]
+    #[error("cannot start a thread: {0}")]
     Thread(String),
 }
 

@@ -30,7 +30,7 @@ mod slots;
 mod table;
 pub mod worker;
 
-pub use acceptor::{Acceptor, Admit};
+pub use acceptor::{Acceptor, Admit, Lost};
 pub use alarm::Alarm;
 pub use app::{Act, App, Pick};
 pub use config::{Config, Plan};

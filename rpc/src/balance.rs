@@ -13,6 +13,7 @@ use std::{
     fmt,
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash},
     net::ToSocketAddrs,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, PoisonError, RwLock, Weak,
         atomic::{AtomicUsize, Ordering},
@@ -21,7 +22,10 @@ use std::{
     time::Duration,
 };
 
-use gimmal_engine::transport::{Instant, Loan, LoanError, PortError, UserBytes, thread};
+use gimmal_engine::{
+    StartError,
+    transport::{Instant, Loan, LoanError, PortError, UserBytes, thread},
+};
 
 use crate::{
     cell::Outcome,
@@ -142,7 +146,8 @@ impl BalancedBuilder {
     /// Connects to what `resolver` knows; one server that can be reached is enough, the others are tried again.
     ///
     /// # Errors
-    /// The last server's, if none can be reached; [`ConnectError::NoServer`] if the resolver knows none.
+    /// The last server's, if none can be reached; [`ConnectError::NoServer`] if the resolver knows none; [`ConnectError::Start`] if
+    /// there is no thread for a worker or to ask the resolver with.
     pub fn connect(self, resolver: impl Resolver) -> Result<Balanced, ConnectError> {
         let Self { config, pick, refresh } = self;
         let workers = Arc::new(client::spawn(&crate::provider::any(), config.clone())?);
@@ -158,9 +163,8 @@ impl BalancedBuilder {
         shared.update()?;
         let shared = Arc::new(shared);
         let theirs = Arc::downgrade(&shared);
-        if let Err(error) = thread::spawn("gimmal-resolve", move || keep(&theirs)) {
-            tracing::error!(%error, "no thread to ask the resolver with: the servers stay as they are");
-        }
+        let thread = thread::spawn("gimmal-resolve", move || keep(&theirs));
+        thread.map_err(|error| StartError::Thread(format!("to ask the resolver with: {error}")))?;
         Ok(Balanced { shared })
     }
 }
@@ -178,8 +182,12 @@ fn keep(shared: &Weak<Shared>) {
             }
         }
         let Some(shared) = shared.upgrade() else { return };
-        if let Err(error) = shared.update() {
-            tracing::debug!(%error, "no server could be reached");
+        match catch_unwind(AssertUnwindSafe(|| shared.update())) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "no server could be reached"),
+            Err(_) => {
+                tracing::error!("the resolver panicked: the servers stay as they are until it is asked again")
+            }
         }
     }
 }

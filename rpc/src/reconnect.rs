@@ -6,13 +6,13 @@
 //! A peer that says that it goes away, or asks us to come again, is left in the same way, while calls in flight end on the old
 //! connection, which is closed then.
 //! The thread lives only while there is no connection, or an old one, and holds the client only while it tries: a dropped client
-//! is not dialled for. Calls go to whatever connection there is; on one that ended they fail at once, not run.
+//! is not dialled for. The worker looks after it: where no thread can be had, or it has ended, the worker starts another. Calls go to whatever connection there is; on one that ended they fail at once, not run.
 
 use std::{
     fmt,
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -241,7 +241,8 @@ pub(crate) fn watch<T: Lined>(owner: &Arc<T>) {
         owner: Arc::downgrade(owner),
         standing: Arc::clone(&line.standing),
         reconnect,
-        is_moving: AtomicBool::new(false),
+        state: Arc::new(AtomicU8::new(STANDS)),
+        has_warned: AtomicBool::new(false),
     });
     let mut command = Command::Watch(line.conn(), redial);
     // A full inbox empties soon; a worker that is gone takes nothing, and the client is of no use then.
@@ -259,8 +260,26 @@ struct Redial<T> {
     owner: Weak<T>,
     standing: Arc<Standing>,
     reconnect: Reconnect,
-    /// The next connection is being made.
-    is_moving: AtomicBool,
+    state: Arc<AtomicU8>,
+    has_warned: AtomicBool,
+}
+
+/// Nobody has to move.
+const STANDS: u8 = 0;
+/// The next connection is wanted, and no thread makes it.
+const WANTS: u8 = 1;
+/// A thread makes it.
+const MOVES: u8 = 2;
+/// It is made.
+const MOVED: u8 = 3;
+
+/// A thread that makes the next connection; when it ends without, another is wanted.
+struct Mover(Arc<AtomicU8>);
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        let _ = self.0.compare_exchange(MOVES, WANTS, Ordering::Relaxed, Ordering::Relaxed);
+    }
 }
 
 impl<T> fmt::Debug for Redial<T> {
@@ -279,24 +298,46 @@ impl<T: Lined> Watcher for Redial<T> {
     fn leaving(&self) {
         self.move_on();
     }
+
+    fn is_moving(&self) -> bool {
+        if self.state.load(Ordering::Relaxed) == WANTS {
+            self.start();
+        }
+        self.is_wanted() && matches!(self.state.load(Ordering::Relaxed), WANTS | MOVES)
+    }
 }
 
 impl<T: Lined> Redial<T> {
+    fn is_wanted(&self) -> bool {
+        self.owner.strong_count() > 0 && !self.standing.is_left.load(Ordering::Relaxed)
+    }
+
     fn move_on(&self) {
-        let is_wanted = self.owner.strong_count() > 0 && !self.standing.is_left.load(Ordering::Relaxed);
-        if !is_wanted || self.is_moving.swap(true, Ordering::Relaxed) {
+        let begins = self.state.compare_exchange(STANDS, WANTS, Ordering::Relaxed, Ordering::Relaxed);
+        if begins.is_ok() && self.is_wanted() {
+            self.standing.is_up.store(false, Ordering::Relaxed);
+            self.start();
+        }
+    }
+
+    /// Starts the thread. Only the worker calls this.
+    fn start(&self) {
+        if !self.is_wanted() {
             return;
         }
-        self.standing.is_up.store(false, Ordering::Relaxed);
         let (owner, reconnect) = (Weak::clone(&self.owner), self.reconnect);
-        let thread = thread::spawn("gimmal-redial", move || redial(&owner, &reconnect));
-        if let Err(error) = thread {
-            tracing::error!(%error, "no thread to reconnect with: the client stays without a connection");
+        self.state.store(MOVES, Ordering::Relaxed);
+        let mover = Mover(Arc::clone(&self.state));
+        let thread = thread::spawn("gimmal-redial", move || redial(&owner, &reconnect, &mover));
+        if let Err(error) = thread
+            && !self.has_warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(%error, "no thread to reconnect with yet; trying again");
         }
     }
 }
 
-fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect) {
+fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
     let mut backoff = Backoff::new(reconnect);
     loop {
         std::thread::sleep(backoff.wait(random()));
@@ -310,8 +351,9 @@ fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect) {
             // Its user left meanwhile: there is nothing to watch.
             Ok(()) if line.is_left() => return,
             Ok(()) => {
-                tracing::info!(address = %line.address, "connected again");
                 watch(&client);
+                mover.0.store(MOVED, Ordering::Relaxed);
+                tracing::info!(address = %line.address, "connected again");
                 drop(client);
                 return retire(owner, old);
             }
@@ -353,6 +395,21 @@ mod tests {
         }
         let low = Backoff::new(&reconnect).wait(0);
         assert_ne!(low, Backoff::new(&reconnect).wait(u32::MAX), "no jitter at all");
+    }
+
+    #[test]
+    fn a_thread_that_ends_without_a_connection_leaves_one_wanted() {
+        let state = Arc::new(AtomicU8::new(MOVES));
+        let mover = Mover(Arc::clone(&state));
+        let ended = thread::spawn("gimmal-redial", move || {
+            let _mover = mover;
+            panic!("as it was made to");
+        });
+        ended.unwrap().join().unwrap_err();
+        assert_eq!(state.load(Ordering::Relaxed), WANTS);
+        state.store(MOVED, Ordering::Relaxed);
+        drop(Mover(Arc::clone(&state)));
+        assert_eq!(state.load(Ordering::Relaxed), MOVED);
     }
 
     #[test]

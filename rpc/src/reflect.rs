@@ -82,7 +82,7 @@ pub struct ConnectionInfo {
 pub enum Health {
     /// It does.
     Serving,
-    /// It does not: the server drains, or its program said so.
+    /// It does not: the server drains, does not listen any more, or its program said so.
     NotServing,
     /// There is no such service.
     Unknown,
@@ -210,6 +210,7 @@ impl Reflection for Mirror {
             false => Health::Unknown,
             true if unwell.contains_key(&service) || unwell.contains_key("") => Health::NotServing,
             true if self.shared.draining.load(Ordering::Relaxed) => Health::NotServing,
+            true if self.shared.is_deaf.load(Ordering::Relaxed) => Health::NotServing,
             true => Health::Serving,
         }
     }

@@ -87,7 +87,8 @@ impl ServerBuilder {
     }
 
     /// Asks `admit` about every client that wants to connect, with its hello and its name: it lets it in, or refuses it with
-    /// a reason and at most 132 bytes that the client reads. It runs on the accepting thread, so it must not block.
+    /// a reason and at most 132 bytes that the client reads. It runs on the accepting thread, so it must not block. A client for
+    /// which it panics is refused as overloaded.
     #[must_use]
     pub fn admit(mut self, admit: impl FnMut(&Hello, &str) -> Result<(), Refusal> + Send + 'static) -> Self {
         self.admit = Some(Box::new(admit));
@@ -157,8 +158,9 @@ impl ServerBuilder {
         let workers = WorkerSet::spawn(&provider, &plan, limits, registry, Arc::clone(&shared))?;
         // Nobody else sets it.
         let _ = counters.set(workers.counters.clone());
-        let acceptors = accept(listeners, workers.workers.handles(), admit)?;
-        Ok(Server { acceptors, workers, shared, stopper: Stopper::default() })
+        let stopper = Stopper::default();
+        let acceptors = accept(listeners, workers.workers.handles(), admit, (&shared, &stopper))?;
+        Ok(Server { acceptors, workers, shared, stopper })
     }
 
     /// The same with the calling thread as the worker: handlers run in [`InlineServer::idle`].
@@ -172,16 +174,17 @@ impl ServerBuilder {
         let (inline, counters) = workers::inline(&provider, &plan, limits, registry, Arc::clone(&shared))?;
         // Nobody else sets it.
         let _ = told.set(vec![Arc::clone(&counters)]);
-        let acceptors = accept(listeners, &[inline.handle()], admit)?;
+        let acceptors = accept(listeners, &[inline.handle()], admit, (&shared, &Stopper::default()))?;
         Ok(InlineServer { acceptors, inline, counters, shared })
     }
 }
 
-/// A thread for each listener; all ask the same `admit`.
+/// A thread for each listener; all ask the same `admit`, and each tells its server when it ends.
 fn accept(
     listeners: Vec<<Any as Provider>::Listener>,
     workers: &[Handle],
     admit: Admit,
+    (shared, stopper): (&Arc<Shared>, &Stopper),
 ) -> Result<Vec<Acceptor>, ServeError> {
     let admit = Arc::new(Mutex::new(admit));
     let spawn = |listener| {
@@ -190,9 +193,20 @@ fn accept(
             let mut admit = admit.lock().unwrap_or_else(PoisonError::into_inner);
             admit(hello, peer)
         };
-        Acceptor::spawn_with(listener, workers.to_vec(), Box::new(ask)).map_err(ServeError::Accept)
+        let (shared, stopper) = (Arc::clone(shared), stopper.clone());
+        let lost = move |_: &str| {
+            shared.is_deaf.store(true, Ordering::Relaxed);
+            stopper.look();
+        };
+        Acceptor::spawn_with(listener, workers.to_vec(), Box::new(ask), Box::new(lost))
+            .map_err(ServeError::Accept)
     };
     listeners.into_iter().map(spawn).collect()
+}
+
+fn not_listening(acceptors: &[Acceptor]) -> Option<String> {
+    let lost = |acceptor: &Acceptor| Some(format!("{}: {}", acceptor.address(), acceptor.lost()?));
+    acceptors.iter().find_map(lost)
 }
 
 /// Between two looks whether an address is free: on verbs a look makes and destroys an id.
@@ -314,11 +328,19 @@ impl Server {
         self.stopper.clone()
     }
 
-    /// Serves until [`Stopper::stop`].
+    /// Why this server does not listen any more at one of its addresses, though nobody stopped it; `None` while it does. It
+    /// serves the connections that it has, and its health is [`NotServing`](crate::reflect::Health::NotServing).
+    #[must_use]
+    pub fn not_listening(&self) -> Option<String> {
+        not_listening(&self.acceptors)
+    }
+
+    /// Serves until [`Stopper::stop`], or until it does not listen at any address any more: then
+    /// [`Server::not_listening`] says why.
     pub fn join(&self) {
         let (stopped, signal) = &*self.stopper.state;
         let mut stopped = stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*stopped {
+        while !*stopped && self.acceptors.iter().any(|acceptor| acceptor.lost().is_none()) {
             stopped = signal.wait(stopped).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -371,6 +393,14 @@ impl Stopper {
         *stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
         signal.notify_all();
     }
+
+    /// Has [`Server::join`] look whether it still listens.
+    fn look(&self) {
+        let (stopped, signal) = &*self.state;
+        // Under the lock: not between its look and its wait.
+        let _stopped = stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        signal.notify_all();
+    }
 }
 
 /// Services on the calling thread: the lowest latency. Not `Send`.
@@ -388,6 +418,12 @@ impl InlineServer {
     #[must_use]
     pub fn address(&self) -> &Address {
         self.acceptors[0].address()
+    }
+
+    /// As [`Server::not_listening`].
+    #[must_use]
+    pub fn not_listening(&self) -> Option<String> {
+        not_listening(&self.acceptors)
     }
 
     /// What was counted.

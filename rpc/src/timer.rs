@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     task::Waker,
 };
@@ -37,9 +38,11 @@ impl Timer {
                 Some(at) if at <= now => {
                     let waker = alarms.wakers.pop_first().map(|(_, waker)| waker);
                     drop(alarms);
-                    // Foreign code: not under the lock.
-                    if let Some(waker) = waker {
-                        waker.wake();
+                    // Foreign code: not under the lock, and its panic is not ours.
+                    if let Some(waker) = waker
+                        && catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err()
+                    {
+                        tracing::error!("a waker panicked; other timers go on");
                     }
                     self.alarms()
                 }
@@ -124,6 +127,28 @@ mod tests {
             if alarm.is_over() { Poll::Ready(()) } else { Poll::Pending }
         });
         assert!(started.elapsed() >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_waker_that_panics_stops_no_other_alarm() {
+        struct Panics;
+        impl std::task::Wake for Panics {
+            fn wake(self: std::sync::Arc<Self>) {
+                panic!("a waker of a foreign runtime");
+            }
+        }
+        let started = Instant::now();
+        let _bad = Alarm::new(started, &std::sync::Arc::new(Panics).into());
+        let (sent, woken) = std::sync::mpsc::sync_channel(1);
+        struct Tells(std::sync::mpsc::SyncSender<()>);
+        impl std::task::Wake for Tells {
+            fn wake(self: std::sync::Arc<Self>) {
+                let _ = self.0.try_send(());
+            }
+        }
+        let at = started + Duration::from_millis(20);
+        let _good = Alarm::new(at, &std::sync::Arc::new(Tells(sent)).into());
+        woken.recv_timeout(Duration::from_secs(20)).expect("the timer's thread lives");
     }
 
     #[test]

@@ -31,7 +31,8 @@ pub(crate) fn memory_file(name: &str, bytes: usize, kind: MemfdFlags) -> Result<
     if let Some(limit_bytes) = getrlimit(Resource::Fsize).current.filter(|limit| *limit < bytes as u64) {
         return Err(PortError::FileSize { bytes: bytes as u64, limit_bytes });
     }
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | kind).map_err(system("memfd_create"))?;
+    let fd = retry_on_intr(|| rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | kind));
+    let fd = fd.map_err(system("memfd_create"))?;
     retry_on_intr(|| rustix::fs::ftruncate(&fd, bytes as u64)).map_err(system("ftruncate"))?;
     Ok(fd)
 }
@@ -62,6 +63,11 @@ fn in_pieces(bytes: u64, mut give: impl FnMut(u64, u64) -> Result<(), Errno>) ->
     Ok(())
 }
 
+/// Fills some of `bytes` with fresh randomness; how many.
+pub(crate) fn random(bytes: &mut [u8]) -> Result<usize, Errno> {
+    retry_on_intr(|| rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty()))
+}
+
 /// Opens a file; a lookup on a network or user-space file system can be interrupted.
 #[cfg(any(feature = "shm", feature = "verbs"))]
 pub(crate) fn open(path: &std::path::Path, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -79,6 +85,12 @@ pub(crate) fn lock(fd: impl AsFd, operation: FlockOperation) -> Result<(), Errno
 pub(crate) fn accept(socket: impl AsFd) -> Result<OwnedFd, Errno> {
     use rustix::net::{SocketFlags, accept_with};
     retry_on_intr(|| accept_with(&socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK))
+}
+
+/// Connects a socket that does not block.
+#[cfg(feature = "shm")]
+pub(crate) fn connect(socket: impl AsFd, to: &rustix::net::SocketAddrUnix) -> Result<(), Errno> {
+    retry_on_intr(|| rustix::net::connect(&socket, to))
 }
 
 /// A descriptor that is of use by being closed: the next one has its place.

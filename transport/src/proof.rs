@@ -16,6 +16,7 @@
 use crate::{
     Hello, Key, PortError, RejectReason,
     hello::{ACCEPT_PRIVATE_BYTES, CONNECT_PRIVATE_BYTES, Feature, HELLO_BYTES},
+    kernel,
 };
 
 /// Bytes of a request's tag.
@@ -58,11 +59,7 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], PortError> {
     let mut bytes = [0; N];
     let mut at = 0;
     while at < N {
-        match rustix::rand::getrandom(&mut bytes[at..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(more) => at += more,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(PortError::System { step: "getrandom", errno: errno.raw_os_error() }),
-        }
+        at += kernel::random(&mut bytes[at..]).map_err(kernel::system("getrandom"))?;
     }
     Ok(bytes)
 }

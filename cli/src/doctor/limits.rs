@@ -16,6 +16,11 @@ fn connection_bytes() -> u64 {
     rings + (u64::from(config.arrivals) + 1) * u64::from(config.slot_bytes)
 }
 
+/// The memory file of one direction of one connection of the default sizes: its control page and its ring.
+fn segment_bytes() -> u64 {
+    rustix::param::page_size() as u64 + u64::from(PortConfig::default().ring_bytes)
+}
+
 fn amount(bytes: u64) -> String {
     if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }
@@ -61,6 +66,14 @@ fn may_ipc_lock(status: &str) -> bool {
 
 /// Sealed memory files, and the folder in which `shm://name` meets. `/dev/shm` is shown: it limits others, not us.
 pub(super) fn shared_memory(machine: &impl Machine) -> Check {
+    // Before any file is made: beyond it the kernel sends SIGXFSZ.
+    if let Some(limit) = machine.file_size().filter(|limit| *limit < segment_bytes()) {
+        let need = amount(segment_bytes());
+        let detail = format!(
+            "RLIMIT_FSIZE is {limit} bytes, and a connection of the default sizes takes a file of {need}"
+        );
+        return Check::wrong(SHARED, detail, "ulimit -f unlimited");
+    }
     if let Err(error) = machine.memfd() {
         let detail = format!("no sealed memory file can be made: {error}");
         return Check::wrong(SHARED, detail, "podman run --security-opt seccomp=unconfined ...");

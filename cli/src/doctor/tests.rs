@@ -27,6 +27,7 @@ struct Fake {
     seen: Vec<String>,
     closed: Vec<PathBuf>,
     memlock: Option<u64>,
+    file_size: Option<u64>,
     memfd: Result<(), String>,
     is_root: bool,
     route: Result<Route, String>,
@@ -51,6 +52,7 @@ impl Fake {
             seen: vec!["rxe0".to_owned()],
             closed: Vec::new(),
             memlock: None,
+            file_size: None,
             memfd: Ok(()),
             is_root: true,
             route: Ok(Route {
@@ -158,6 +160,10 @@ impl Machine for Fake {
 
     fn memlock(&self) -> Option<u64> {
         self.memlock
+    }
+
+    fn file_size(&self) -> Option<u64> {
+        self.file_size
     }
 
     fn memfd(&self) -> Result<(), String> {
@@ -348,6 +354,16 @@ fn no_memory_files() {
     assert_eq!(fake.one_fault().0, "shared memory");
     let report = fake.examine(Some("shm://name"));
     assert_eq!(report.checks.last().unwrap().verdict, Verdict::NotChecked { needs: "shared memory" });
+}
+
+/// A file beyond the limit would end the doctor, and whoever connects, by a signal.
+#[test]
+fn a_limit_of_file_sizes() {
+    let mut fake = Fake::new();
+    fake.file_size = Some(100_000);
+    let (name, detail, mend) = fake.one_fault();
+    assert_eq!((name, mend.as_str()), ("shared memory", "ulimit -f unlimited"));
+    assert!(detail.contains("RLIMIT_FSIZE is 100000 bytes"), "{detail}");
 }
 
 #[test]

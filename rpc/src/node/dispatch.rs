@@ -38,7 +38,7 @@ impl Node {
             }
             Kind::OneWay => self.told(io, conn, body, bulk),
             Kind::GoAway => {
-                self.gone_away(conn);
+                self.gone_away(conn, io.now());
                 Ok(())
             }
             Kind::LargeRequest => self.requested_large(io, conn, id, body, bulk, false),

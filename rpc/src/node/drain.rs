@@ -14,7 +14,7 @@ use std::sync::{
 
 use gimmal_engine::{
     Head, Io,
-    transport::{ConnId, Port},
+    transport::{ConnId, Port, Time},
 };
 
 use super::{Node, REMEMBERED};
@@ -63,9 +63,10 @@ impl Node {
 
     /// The peer takes no more calls.
     #[cold]
-    pub(super) fn gone_away(&mut self, conn: ConnId) {
-        if let Some(watcher) = self.conns.get_mut(conn).and_then(|here| here.watcher.as_ref()) {
+    pub(super) fn gone_away(&mut self, conn: ConnId, now: Time) {
+        if let Some(watcher) = self.conns.get_mut(conn).and_then(|here| here.watcher.clone()) {
             watcher.leaving();
+            self.follow(watcher, now);
         }
     }
 

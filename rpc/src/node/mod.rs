@@ -102,12 +102,17 @@ pub(crate) enum Command {
     Look,
 }
 
-/// Hears that a connection ended, once, on the worker's thread: must not block.
+/// Hears that a connection ended, or that its peer takes no more calls. Runs on the worker's thread: must not block.
 pub(crate) trait Watcher: fmt::Debug + Send + Sync {
+    /// The connection ended; it is not told twice.
     fn ended(&self, reason: &CloseReason);
 
     /// The peer takes no more calls; the connection stands as long as those that run.
     fn leaving(&self);
+
+    /// Whether it still works on what it heard. The worker asks again and again, so that work whose thread could not start,
+    /// or has ended, begins again here.
+    fn is_moving(&self) -> bool;
 }
 
 /// What all workers of a server share.
@@ -115,6 +120,8 @@ pub(crate) trait Watcher: fmt::Debug + Send + Sync {
 pub(crate) struct Shared {
     /// Set once when the server shuts down: new requests are refused.
     pub(crate) draining: AtomicBool,
+    /// A listener of the server ended, though nobody stopped it.
+    pub(crate) is_deaf: AtomicBool,
     /// Who is connected, for reflection.
     pub(crate) roll: Roll,
 }
@@ -148,6 +155,8 @@ pub(crate) struct Conn {
 const REMEMBERED: usize = 64;
 /// A reading of the clock that is this much older than the next is not what a call's deadline counts from.
 const AWAY: Duration = Duration::from_millis(1);
+/// Between two questions whether a watcher is done.
+const WATCH: Duration = Duration::from_millis(100);
 /// Handlers polled in one turn.
 const WAKES: usize = 256;
 /// Pull tokens with this bit belong to the callee.
@@ -168,7 +177,10 @@ pub(crate) struct Node {
     closings: VecDeque<(ConnId, CloseReason)>,
     /// Connections that clients of this worker left for others, in that order, and for which.
     moved: VecDeque<(ConnId, ConnId)>,
-    /// Earliest deadline of any call or handler, or earlier.
+    /// Watchers that work on what they heard, and when they are asked about it.
+    moving: Vec<Arc<dyn Watcher>>,
+    moving_at: Time,
+    /// Earliest deadline of any call or handler, of `moving` too, or earlier.
     next_deadline: Time,
     /// Connections whose turn it is in `expire`; its memory is used again.
     due: Vec<ConnId>,
@@ -210,6 +222,8 @@ impl Node {
             graves: Vec::new(),
             closings: VecDeque::with_capacity(REMEMBERED),
             moved: VecDeque::new(),
+            moving: Vec::new(),
+            moving_at: Time::NEVER,
             next_deadline: Time::NEVER,
             due: Vec::with_capacity(64),
             mark: 0,
@@ -248,6 +262,16 @@ impl Node {
     pub(crate) fn watch(&mut self, conn: ConnId, key: CallKey, waker: &Waker) {
         if let Some(here) = self.conns.get_mut(conn) {
             here.calls.watch(key, waker);
+        }
+    }
+
+    /// Asks a watcher that heard something, from now on, until it is done.
+    #[cold]
+    fn follow(&mut self, watcher: Arc<dyn Watcher>, now: Time) {
+        if watcher.is_moving() {
+            self.moving.push(watcher);
+            self.moving_at = self.moving_at.min(now.plus(WATCH));
+            self.next_deadline = self.next_deadline.min(self.moving_at);
         }
     }
 
@@ -315,8 +339,12 @@ impl Node {
             self.expire_calls(io, *conn);
             self.expire_handlers(io, *conn);
         }
-        self.next_deadline =
-            self.conns.iter_mut().map(|(_, conn)| conn.next_deadline()).min().unwrap_or(Time::NEVER);
+        if self.moving_at <= now {
+            self.moving.retain(|watcher| watcher.is_moving());
+            self.moving_at = if self.moving.is_empty() { Time::NEVER } else { now.plus(WATCH) };
+        }
+        let deadlines = self.conns.iter_mut().map(|(_, conn)| conn.next_deadline());
+        self.next_deadline = deadlines.min().unwrap_or(Time::NEVER).min(self.moving_at);
         let any = !due.is_empty();
         due.clear();
         self.due = due;
@@ -414,7 +442,7 @@ impl App for Node {
         self.pump_all(io, conn);
     }
 
-    fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, conn: ConnId, reason: &CloseReason) {
+    fn closed<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, reason: &CloseReason) {
         if self.closings.len() == REMEMBERED {
             self.closings.pop_front();
         }
@@ -427,6 +455,7 @@ impl App for Node {
             }
             if let Some(watcher) = gone.watcher {
                 watcher.ended(reason);
+                self.follow(watcher, io.now());
             }
         }
     }
@@ -457,7 +486,10 @@ impl App for Node {
             Command::Cancel(conn, cell) => self.cancel_cell(io, self.successor(conn), &cell),
             Command::Watch(conn, watcher) => match self.conns.get_mut(conn) {
                 Some(here) => here.watcher = Some(watcher),
-                None => watcher.ended(&self.closing(conn)),
+                None => {
+                    watcher.ended(&self.closing(conn));
+                    self.follow(watcher, io.now());
+                }
             },
             Command::Retire(conn, next, done) => self.retire(io, conn, next, &done),
             Command::Drain(tell) => drop(tell.try_send(self.drain(io))),

@@ -136,7 +136,7 @@ impl App for Node {
 /// The reason without its numbers. One that names neither side nor a rule is a finding.
 fn named(reason: &CloseReason) -> String {
     match reason {
-        CloseReason::Local | CloseReason::Peer | CloseReason::PeerGone { .. } => {}
+        CloseReason::Local | CloseReason::Peer | CloseReason::PeerGone { .. } | CloseReason::PeerLacks => {}
         CloseReason::Violation(_) | CloseReason::Handshake | CloseReason::PeerSilent { .. } => {}
         other => panic!("no peer may cause this: {other}"),
     }

@@ -6,10 +6,13 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::frames::window_bytes;
-use crate::mem::{Access, Region};
+use crate::{
+    kernel::{fill, memory_file},
+    mem::{Access, Region},
+};
 
 const PHASE: usize = 0;
 const HEARD: usize = 128;
@@ -64,9 +67,8 @@ impl Area {
     pub fn create(payload_bytes: usize, window: usize, slot_bytes: usize) -> io::Result<(Self, OwnedFd)> {
         let (ring_bytes, slots_bytes) = (room(payload_bytes, window)?, room(slot_bytes, window)?);
         let bytes = head_bytes() + 2 * ring_bytes + 2 * slots_bytes;
-        let fd = rustix::fs::memfd_create("gimmal-floor", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&fd, bytes as u64)?;
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes as u64)?;
+        let fd = memory_file("gimmal-floor", bytes, MemfdFlags::ALLOW_SEALING).map_err(io::Error::other)?;
+        fill(&fd, bytes).map_err(io::Error::other)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS)?;
         let slots = Region::file(fd.as_fd(), bytes, Access::ReadWrite)?;
         word(&slots, SLOTS).store(slots_bytes as u64, Ordering::Release);

@@ -111,8 +111,10 @@ pub struct Holder {
     back: u64,
     /// Moved out, and still read by somebody: at most [`MOVED_MAX`].
     moved: Vec<Arc<Shelf>>,
-    /// A shelf could not be had; every frame is copied.
+    /// No shelf can be had; every frame is copied.
     is_broken: bool,
+    /// It was said that frames are copied.
+    has_warned: bool,
 }
 
 impl Holder {
@@ -128,6 +130,7 @@ impl Holder {
             back: 0,
             moved: Vec::with_capacity(MOVED_MAX),
             is_broken: false,
+            has_warned: false,
         }
     }
 
@@ -177,8 +180,11 @@ impl Holder {
         let view = match self.region.as_ref().map(|region| region.view()).transpose() {
             Ok(view) => view,
             Err(error) => {
-                tracing::warn!(%error, "received frames cannot be mapped a second time: those that are held are copied");
-                self.is_broken = true;
+                // A lack of memory or of mappings passes.
+                self.is_broken = error.raw_os_error() != Some(libc::ENOMEM);
+                if !std::mem::replace(&mut self.has_warned, true) {
+                    tracing::warn!(%error, "received frames cannot be mapped a second time: those that are held are copied");
+                }
                 return false;
             }
         };

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     Address, ConnectError, ConnectOptions, Connecting, Hello, Instant, Key, Refusal, RejectReason,
     hello::REJECT_LEN,
-    kernel::system,
+    kernel::{self, system},
     proof::{Label, Session, random, request},
 };
 
@@ -82,9 +82,9 @@ impl ShmConnecting {
     fn advance(&mut self) -> Result<Option<ShmLink>, ConnectError> {
         match std::mem::replace(&mut self.step, Step::Done) {
             Step::Dialing { socket, to } => {
-                match rustix::net::connect(&socket, &to) {
+                match kernel::connect(&socket, &to) {
                     Ok(()) => self.step = self.greet(socket)?,
-                    Err(Errno::AGAIN | Errno::INTR) => self.step = Step::Dialing { socket, to },
+                    Err(Errno::AGAIN) => self.step = Step::Dialing { socket, to },
                     Err(errno) => return Err(self.dial_error(errno)),
                 }
                 Ok(None)
@@ -225,7 +225,7 @@ impl ShmConnecting {
             }
             // An error of poll(2) is found again by the next step, at the latest by the deadline.
             Step::Challenging { socket, .. } | Step::Greeting { socket, .. } => {
-                let _ = socket::wait_readable([socket.as_fd()].into_iter(), until);
+                let _ = socket::wait_readable(socket.as_fd(), until);
             }
             Step::Done => {}
         }

@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::io::Errno;
+use rustix::{
+    event::{PollFd, PollFlags},
+    io::Errno,
+};
 
 use super::{
     gate::ShmGate,
@@ -130,7 +133,7 @@ impl ShmListener {
     fn refuse_for_lack(&mut self, errno: Errno) -> bool {
         let now = Instant::now();
         // accept(2) takes a descriptor before it looks for a client.
-        if !matches!(socket::wait_readable([self.place.socket().as_fd()].into_iter(), now), Ok(true)) {
+        if !matches!(socket::wait_readable(self.place.socket().as_fd(), now), Ok(true)) {
             return false;
         }
         let lack = self.lack.get_or_insert_with(|| {
@@ -226,9 +229,16 @@ impl Listener for ShmListener {
             let sockets = self.waiting.iter().map(|client| client.socket.as_fd());
             // Clients in the backlog are let in when there is room.
             let place = (!full && again.is_none()).then(|| self.place.socket().as_fd());
-            if socket::wait_readable(sockets.chain(place), turn).is_err() {
+            let has_place = place.is_some();
+            let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+            let mut fds: Vec<_> = sockets.chain(place).map(readable).collect();
+            if socket::wait(&mut fds, turn).is_err() {
                 // The kernel has no memory for the wait: it is given time instead.
                 std::thread::sleep(LACK_PAUSE.min(turn - now));
+            }
+            let broken = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+            if has_place && fds.last().is_some_and(|place| place.revents().intersects(broken)) {
+                return Err(ListenError::Port(system("accept4")(Errno::INVAL)));
             }
         }
     }

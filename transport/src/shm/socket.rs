@@ -260,14 +260,15 @@ pub(super) fn credentials(peer: &UCred) -> Credentials {
     Credentials { pid, uid: peer.uid.as_raw(), gid: peer.gid.as_raw() }
 }
 
-/// Waits until one of `fds` is readable or `until` has come; whether one is. A signal ends it sooner.
-pub(super) fn wait_readable<'fd>(
-    fds: impl Iterator<Item = BorrowedFd<'fd>>,
-    until: Instant,
-) -> Result<bool, Errno> {
-    let mut fds: Vec<PollFd<'fd>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+/// Waits until `fd` is readable or `until` has come; whether it is. A signal ends it sooner.
+pub(super) fn wait_readable(fd: BorrowedFd<'_>, until: Instant) -> Result<bool, Errno> {
+    wait(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], until)
+}
+
+/// Waits until something comes of one of `fds` or `until` has come; whether it did. A signal ends it sooner.
+pub(super) fn wait(fds: &mut [PollFd<'_>], until: Instant) -> Result<bool, Errno> {
     let left = until.remaining();
-    match rustix::event::poll(&mut fds, Some(&timespec(left))) {
+    match rustix::event::poll(fds, Some(&timespec(left))) {
         Ok(ready) => Ok(ready > 0),
         Err(Errno::INTR) => Ok(false),
         Err(errno) => Err(errno),

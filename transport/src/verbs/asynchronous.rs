@@ -168,7 +168,10 @@ impl Watches {
                     tracing::warn!(%error, "the device's asynchronous events are not read");
                 }
             }
-            Err(error) => tracing::warn!(%error, "the device's asynchronous events are not read"),
+            Err(error) => {
+                tracing::warn!(%error, "the device's asynchronous events are not read before its next connection");
+                return;
+            }
             Ok(()) => {}
         }
         self.contexts.insert(self.next, Arc::downgrade(context));

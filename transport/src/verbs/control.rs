@@ -10,6 +10,7 @@
 use std::{
     collections::HashMap,
     os::fd::AsFd,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Weak,
         mpsc::{self, Receiver},
@@ -96,7 +97,11 @@ impl Control {
             next_look: None,
         };
         let run = move || {
-            control.run();
+            if catch_unwind(AssertUnwindSafe(|| control.run())).is_err() {
+                tracing::error!(
+                    "the control thread panicked: this process makes and accepts no RDMA connection any more"
+                );
+            }
             // Nobody may be waiting any more.
             let _ = end.send(());
         };

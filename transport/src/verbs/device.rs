@@ -11,12 +11,13 @@ use std::{
     ffi::CStr,
     mem::MaybeUninit,
     os::fd::{FromRawFd, OwnedFd},
+    path::Path,
     ptr::NonNull,
     sync::{Arc, Mutex, MutexGuard, OnceLock, Weak},
 };
 
 use crate::{
-    Capabilities, PortError,
+    Capabilities, PortError, kernel,
     verbs::{
         gate::{Shared, lock},
         ports::KnownPorts,
@@ -300,12 +301,8 @@ fn cut_off(context: &Context) -> Result<(), i32> {
     let raw = context.raw();
     // SAFETY: the context is open while it is held, and so is its descriptor; the field never changes.
     let command = unsafe { (*raw).cmd_fd };
-    let nowhere = rustix::fs::open(
-        "/dev/null",
-        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
-        rustix::fs::Mode::empty(),
-    )
-    .map_err(rustix::io::Errno::raw_os_error)?;
+    let nowhere = kernel::open(Path::new("/dev/null"), rustix::fs::OFlags::RDWR)
+        .map_err(rustix::io::Errno::raw_os_error)?;
     for fd in [command, context.async_fd()] {
         // SAFETY: the context's open descriptor; lent to the call below only, and never closed by this value.
         let mut place = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });

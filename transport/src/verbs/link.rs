@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::verbs::{
+    cq::Cq,
     lane::LinkParts,
     mailbox::{Command, ControlHandle},
 };
@@ -17,6 +18,11 @@ pub struct VerbsLink {
 impl VerbsLink {
     pub(crate) fn new(parts: LinkParts, control: &Arc<ControlHandle>) -> Self {
         Self { control: Arc::clone(control), parts: Some(Box::new(parts)) }
+    }
+
+    /// The completion queue of its queue pair.
+    pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
+        self.parts.as_ref().map(|parts| &parts.lane.holdings.share().cq)
     }
 
     /// For the port that adopts it, which destroys it from then on.

@@ -361,10 +361,7 @@ impl Listener for VerbsListener {
                 Ok(Some(VerbsIncoming { control: Arc::clone(&self.control), request, answered: false }))
             }
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(PortError::NoDevice {
-                detail: "the device this listener was bound to is gone".to_owned(),
-            }
-            .into()),
+            Err(RecvTimeoutError::Disconnected) => Err(mailbox::gone().into()),
         }
     }
 

@@ -244,12 +244,14 @@ impl Port for VerbsPort {
             let value = u64::from(limit) + 1;
             return Err(PortError::Limit { field: "connections", value, limit: limit.into() });
         }
-        let parts = link.into_parts().expect("a link has its parts until it is adopted");
+        let whole = "a link has its parts until it is adopted";
+        let cq = Arc::clone(link.cq().expect(whole));
+        // While the link is whole: when this fails, its drop destroys the queue pair.
+        self.watch(&cq)?;
+        let parts = link.into_parts().expect(whole);
         let id = parts.lane.conn();
         let index = id.index() as usize;
-        let cq = Arc::clone(&parts.lane.holdings.share().cq);
         let shares = parts.lane.holdings.queue().map(|queue| (Arc::clone(queue), parts.lane.qp.number()));
-        self.watch(&cq)?;
         if self.slots.len() <= index {
             self.slots.resize_with(index + 1, Slot::default);
         }

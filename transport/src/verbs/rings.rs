@@ -4,7 +4,7 @@
 //! peer ever learns, stay registered too. What a peer wrote is registered anew: its key ends with its connection.
 
 use std::{
-    os::fd::{AsFd, OwnedFd},
+    os::fd::AsFd,
     sync::{Arc, Mutex},
 };
 
@@ -12,6 +12,7 @@ use rustix::fs::MemfdFlags;
 
 use crate::{
     PortError,
+    kernel::{mapping, memory_file},
     mem::{Access, MemoryNode, Region},
     verbs::{
         device::Pd,
@@ -167,22 +168,14 @@ impl Rings {
 }
 
 fn ring(bytes: usize) -> Result<Region, PortError> {
-    let fd = memory_file("gimmal-ring", bytes)?;
-    Region::ring(fd.as_fd(), 0, bytes, Access::ReadWrite).map_err(|error| system("mmap", &error))
+    let fd = memory_file("gimmal-ring", bytes, MemfdFlags::empty())?;
+    Region::ring(fd.as_fd(), 0, bytes, Access::ReadWrite).map_err(|error| mapping(&error))
 }
 
 /// A file's pages, not private ones: held frames are read through a second mapping of them.
 pub(crate) fn slab(bytes: usize) -> Result<Region, PortError> {
-    let fd = memory_file("gimmal-slots", bytes)?;
-    Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(|error| system("mmap", &error))
-}
-
-fn memory_file(name: &str, bytes: usize) -> Result<OwnedFd, PortError> {
-    let failed =
-        |step| move |errno: rustix::io::Errno| PortError::System { step, errno: errno.raw_os_error() };
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(failed("memfd_create"))?;
-    rustix::fs::ftruncate(&fd, bytes as u64).map_err(failed("ftruncate"))?;
-    Ok(fd)
+    let fd = memory_file("gimmal-slots", bytes, MemfdFlags::empty())?;
+    Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(|error| mapping(&error))
 }
 
 pub(crate) fn system(step: &'static str, error: &std::io::Error) -> PortError {

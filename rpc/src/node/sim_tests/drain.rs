@@ -21,6 +21,10 @@ impl super::super::Watcher for Heard {
     fn leaving(&self) {
         self.leaving.store(true, Ordering::Relaxed);
     }
+
+    fn is_moving(&self) -> bool {
+        false
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::Instant;
 pub(super) const ROLE: &str = "GIMMAL_SHM_TEST";
 
 /// This binary, to run its `test` with `role` for it to read.
-fn this_binary(test: &str, role: &str) -> Command {
+pub(super) fn this_binary(test: &str, role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", &format!("shm::tests::{test}"), "--ignored", "--nocapture", "--test-threads=1"])

@@ -5,10 +5,13 @@ use std::fs::File;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{
-    kill::{alone, role},
+    kill::{ROLE, alone, role, this_binary},
     *,
 };
-use crate::{AcceptError, Gate, LoanError, PortError, RejectReason};
+use crate::{
+    AcceptError, Gate, LoanError, PortError, RejectReason,
+    mem::{Access, Holder, Region},
+};
 
 /// Sets the soft limit; the old one, to be set again.
 fn limit(resource: Resource, value: Option<u64>) -> Option<u64> {
@@ -154,6 +157,89 @@ fn a_pool_segment_without_a_descriptor_ends_both_sides_with_the_cause() {
     alone("shortage::child_pool");
 }
 
+/// epoll_ctl(2) lacks memory or watches: the peer is told, and the place is free for the next one.
+#[test]
+fn an_adopt_that_fails_leaves_no_place_taken_and_tells_the_peer() {
+    let (_folder, address) = place();
+    let mut listener = listen(&address);
+    let one = PortConfig { connections: 1, ..config(4096) };
+    let (mut server, client) = (Shm.open_port(&one).unwrap(), Shm.open_port(&config(4096)).unwrap());
+    let (accepted, connected) = links(&mut listener, &server.gate(), &client.gate());
+    let mut client = Side::adopt(client, connected);
+    client.opened();
+    let no_epoll = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let epoll = std::mem::replace(&mut server.epoll, no_epoll);
+    let error = server.adopt(accepted, Time(0)).unwrap_err();
+    assert!(matches!(error, PortError::System { step: "epoll_ctl", .. }), "{error}");
+    assert_eq!(client.closed(), CloseReason::PeerLacks);
+    server.epoll = epoll;
+    let (accepted, connected) = links(&mut listener, &server.gate(), &client.port.gate());
+    let mut server = Side::adopt(server, accepted);
+    client.conn = client.port.adopt(connected, Time(0)).unwrap();
+    client.opened();
+    server.opened();
+}
+
+/// Takes mappings until the kernel gives none; of one file with access by turns, so that neighbours are not made one.
+fn take_mappings() -> Vec<Region> {
+    let file = crate::kernel::memory_file("taken", 4096, rustix::fs::MemfdFlags::empty()).unwrap();
+    let mut taken = Vec::new();
+    for access in [Access::ReadOnly, Access::ReadWrite].into_iter().cycle() {
+        match Region::file(file.as_fd(), 4096, access) {
+            Ok(region) => taken.push(region),
+            Err(_) => return taken,
+        }
+    }
+    taken
+}
+
+#[test]
+#[ignore = "in a process of its own: see below"]
+fn child_mappings() {
+    let Some(_) = role() else { return };
+    let limit: usize = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
+    if limit > 300_000 {
+        return println!("SKIP: {limit} mappings take too long");
+    }
+    let (_folder, address) = place();
+    let mut listener = listen(&address);
+    let (server, client) = (Shm.open_port(&config(4096)).unwrap(), Shm.open_port(&config(4096)).unwrap());
+    let (accepted, connected) = links(&mut listener, &server.gate(), &client.gate());
+    let (mut server, mut client) = (Side::adopt(server, accepted), Side::adopt(client, connected));
+    client.opened();
+    let mut connecting = connect(&address, &client.port.gate()).unwrap();
+    let incoming = listener.accept(SECOND).unwrap().unwrap();
+    let (mut one, mut other) = pair(4096);
+    one.send(b"held", 0);
+    let frame = other.frame();
+    let mut holder = Holder::of(&frame);
+    let mut taken = take_mappings();
+    assert!(holder.hold(&frame, 0).is_none(), "it is copied");
+    let name = format!("vm.max_map_count is {limit}");
+    // The peer's grant cannot be mapped.
+    let ours = server.closed();
+    assert!(ours.to_string().contains(&name), "{ours}");
+    assert_eq!(client.closed(), CloseReason::PeerLacks);
+    // Nor a segment of our own.
+    taken.extend(take_mappings());
+    let error = incoming.accept(&server.port.gate()).unwrap_err();
+    assert!(error.to_string().contains(&name), "{error}");
+    let refused = connecting.poll(SECOND).unwrap().unwrap_err();
+    assert!(matches!(refused, ConnectError::Rejected { reason: RejectReason::Overloaded, .. }), "{refused}");
+    drop(taken);
+    assert_eq!(&*holder.hold(&frame, 0).expect("there is room again"), b"held");
+    let (accepted, connected) = links(&mut listener, &server.port.gate(), &client.port.gate());
+    server.conn = server.port.adopt(accepted, Time(0)).unwrap();
+    client.conn = client.port.adopt(connected, Time(0)).unwrap();
+    client.opened();
+    server.opened();
+}
+
+#[test]
+fn a_lack_of_mappings_is_named_and_passes() {
+    alone("shortage::child_mappings");
+}
+
 #[test]
 #[ignore = "in a process of its own: see below"]
 fn child_file_size() {
@@ -211,6 +297,111 @@ fn child_port() {
     assert!(error.to_string().contains("RLIMIT_NOFILE is 64"), "{error}");
     drop((taken, folder));
     assert!(listener.accept(Duration::ZERO).unwrap().is_none());
+}
+
+/// Everything that makes system calls, at the path that it is told.
+#[test]
+#[ignore = "in a process of its own: see below"]
+fn child_whole() {
+    let Some(path) = role() else { return };
+    let key = crate::Key::new(&[7; 32]).unwrap();
+    let listening = ListenOptions { keys: vec![key.clone()], ..ListenOptions::default() };
+    let mut listener = Shm.listen(&Address::Shm { path: path.into() }, &listening).unwrap();
+    let (server, client) = (Shm.open_port(&config(4096)).unwrap(), Shm.open_port(&config(4096)).unwrap());
+    let options = ConnectOptions { key: Some(key), ..ConnectOptions::default() };
+    let mut connecting = Shm.connect(&listener.address(), &client.gate(), &options).unwrap();
+    let until = Instant::now() + 10 * SECOND;
+    let incoming = loop {
+        if let Some(incoming) = listener.accept(Duration::from_millis(5)).unwrap() {
+            break incoming;
+        }
+        assert!(connecting.poll(Duration::from_millis(5)).is_none(), "nobody answered");
+        assert!(Instant::now() < until, "nobody came");
+    };
+    let accepted = incoming.accept(&server.gate()).unwrap();
+    let connected = connecting.poll(10 * SECOND).unwrap().unwrap();
+    let (mut server, mut client) = (Side::adopt(server, accepted), Side::adopt(client, connected));
+    client.opened();
+    server.opened();
+    let loan = client.port.gate().allocate(client.conn, 1 << 20).unwrap();
+    let offer = client.port.offer(client.conn, &loan).unwrap();
+    client.send(&offer.encode(), 0);
+    let frame = server.frame();
+    server.give_back(frame);
+    server.port.pull(server.conn, offer, 1).unwrap();
+    assert_eq!(server.wait().len(), 1);
+    assert!(server.port.arm(), "nothing is left to do");
+    client.send(b"wake", 0);
+    server.port.disarm();
+    assert_eq!(&*server.frame(), b"wake");
+    client.port.close(client.conn, CloseReason::Local, Time(0));
+    assert_eq!(server.closed(), CloseReason::Peer);
+}
+
+/// Runs `child_whole` with every second `call` failing with `error`; `false` where that cannot be.
+fn injected(call: &str, error: &str) -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let mut strace = std::process::Command::new("strace");
+    strace.args(["-f", "-qq", "-o"]).arg(folder.path().join("trace"));
+    strace.args(["-e", &format!("trace={call}"), "-e", &format!("inject={call}:error={error}:when=1+2")]);
+    if call.contains("open") {
+        // Not those of the loader, which does not try again.
+        strace.arg("-P").arg(folder.path().join("socket.lock"));
+    }
+    let child = this_binary("shortage::child_whole", path.to_str().unwrap());
+    strace.arg(child.get_program()).args(child.get_args()).env(ROLE, &path);
+    let output = match strace.output() {
+        Ok(output) => output,
+        Err(error) => {
+            println!("SKIP: no strace: {error}");
+            return false;
+        }
+    };
+    let erred = String::from_utf8_lossy(&output.stderr);
+    if erred.contains("strace: ") {
+        println!("SKIP: strace cannot trace here: {erred}");
+        return false;
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{call} {error}: {said}\n{erred}");
+    let trace = std::fs::read_to_string(folder.path().join("trace")).unwrap();
+    assert!(trace.contains("INJECTED"), "{call} {error} was never injected: {trace}");
+    true
+}
+
+#[test]
+fn calls_that_a_signal_interrupts_are_made_again() {
+    let calls = [
+        "accept4",
+        "connect",
+        "sendto",
+        "sendmsg",
+        "recvmsg",
+        "ppoll",
+        "?epoll_pwait2,?epoll_wait,epoll_pwait",
+        "memfd_create",
+        "ftruncate",
+        "fallocate",
+        "flock",
+        "?open,openat",
+        "getrandom",
+    ];
+    for call in calls {
+        if !injected(call, "EINTR") {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_listener_outlives_every_passing_errno() {
+    for error in ["EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "EPERM", "ECONNABORTED", "EPROTO"] {
+        if !injected("accept4", error) {
+            return;
+        }
+    }
+    injected("ppoll", "ENOMEM");
 }
 
 #[test]
