@@ -12,7 +12,7 @@ use std::{
     fmt,
     pin::pin,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering, fence},
     },
     task::{Context, Poll, Waker},
@@ -51,14 +51,22 @@ impl<T> Clone for Topic<T> {
 }
 
 struct Shared<T> {
-    seats: RwLock<Vec<Arc<Seat<T>>>>,
+    hall: Mutex<Hall<T>>,
     /// Items kept for each subscriber.
     kept: usize,
     behind: Behind,
-    is_closed: AtomicBool,
-    /// Publishers that wait for room.
-    waiting: Mutex<Vec<Waker>>,
+    /// Whether publishers wait for room.
     is_waited_for: AtomicBool,
+}
+
+/// The subscribers. An item is given to all of them in one step, with this locked: so all get items in the same order, and nobody gets
+/// one whose publisher gave up. Wakers run, and are dropped, when it is not: they are the user's code.
+struct Hall<T> {
+    seats: Arc<Vec<Arc<Seat<T>>>>,
+    is_closed: bool,
+    /// Publishers that wait for room, by their number.
+    waiting: Vec<(u64, Waker)>,
+    publishers: u64,
 }
 
 /// One subscriber.
@@ -73,10 +81,14 @@ struct Seat<T> {
 }
 
 impl<T> Seat<T> {
+    /// Nothing is given to it any more; its feed is still to be woken.
     fn end(&self) {
         self.is_over.store(true, Ordering::Release);
-        self.waker.wake();
     }
+}
+
+fn wake<T>(seats: &[Arc<Seat<T>>]) {
+    seats.iter().for_each(|seat| seat.waker.wake());
 }
 
 /// What a subscriber got.
@@ -107,34 +119,33 @@ impl<T> Topic<T> {
     /// A topic that keeps at most `kept` items (1 or more) for each subscriber, beside what its stream's window holds.
     #[must_use]
     pub fn new(kept: usize, behind: Behind) -> Self {
-        let shared = Shared {
-            seats: RwLock::default(),
-            kept: kept.max(1),
-            behind,
-            is_closed: AtomicBool::new(false),
-            waiting: Mutex::default(),
-            is_waited_for: AtomicBool::new(false),
-        };
+        let hall = Hall { seats: Arc::default(), is_closed: false, waiting: Vec::new(), publishers: 0 };
+        let (hall, is_waited_for) = (Mutex::new(hall), AtomicBool::new(false));
+        let shared = Shared { hall, kept: kept.max(1), behind, is_waited_for };
         Self { shared: Arc::new(shared) }
     }
 
     /// How many are subscribed.
     #[must_use]
     pub fn subscribers(&self) -> usize {
-        self.shared.seats.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.shared.hall().seats.len()
     }
 
     /// Ends every subscription after what is kept for it; what is published from now on goes nowhere.
     pub fn close(&self) {
-        self.shared.is_closed.store(true, Ordering::Release);
-        for seat in self.shared.seats.read().unwrap_or_else(PoisonError::into_inner).iter() {
-            seat.end();
-        }
+        let mut hall = self.shared.hall();
+        hall.is_closed = true;
+        let seats = Arc::clone(&hall.seats);
+        seats.iter().for_each(|seat| seat.end());
+        drop(hall);
+        wake(&seats);
         self.shared.room();
     }
 
     /// Subscribes `sink` from now on, and feeds it until its reader leaves, is cut off, or the topic is closed.
-    /// Dropping the future ends the subscription too.
+    ///
+    /// Dropping the future ends the subscription, and with it what was kept. Polled by reference it is cancel safe: no item is lost or
+    /// sent twice.
     pub async fn feed(&self, sink: Sink<T>) -> Fed {
         let mut sent = 0;
         let seat = self.shared.sit(sink.encoder());
@@ -151,17 +162,18 @@ impl<T> Topic<T> {
         }
     }
 
-    /// Publishes `item` to those that are subscribed now. With [`Behind::Wait`] it waits until each has room.
+    /// Publishes `item` to all subscribers in one step. With [`Behind::Wait`] it first waits until each of them has room.
+    ///
+    /// Cancel safe: when the future is dropped before it is ready, no subscriber gets the item.
     ///
     /// # Errors
     /// [`EncodeError`] when it cannot be written; then nobody gets it.
     pub async fn publish(&self, item: &T) -> Result<Published, EncodeError> {
-        let mut going = Going::new(&self.shared, item)?;
-        std::future::poll_fn(|context| going.poll(&self.shared, context)).await;
-        Ok(going.published)
+        let mut going = Going { topic: &self.shared, item, written: Vec::new(), number: None };
+        std::future::poll_fn(|context| going.poll(context.waker())).await
     }
 
-    /// The same, blocking the thread.
+    /// Publishes `item` as [`Topic::publish`] does, and blocks the thread while it waits.
     ///
     /// # Errors
     /// As [`Topic::publish`].
@@ -172,6 +184,10 @@ impl<T> Topic<T> {
 }
 
 impl<T> Shared<T> {
+    fn hall(&self) -> MutexGuard<'_, Hall<T>> {
+        self.hall.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn sit(&self, encoder: Encoder<T>) -> Seated<'_, T> {
         let seat = Arc::new(Seat {
             items: ArrayQueue::new(self.kept),
@@ -181,12 +197,12 @@ impl<T> Shared<T> {
             is_over: AtomicBool::new(false),
             is_cut: AtomicBool::new(false),
         });
-        let mut seats = self.seats.write().unwrap_or_else(PoisonError::into_inner);
-        seats.push(Arc::clone(&seat));
-        // Read with the list locked: who closes after this finds the seat in it.
-        if self.is_closed.load(Ordering::Acquire) {
+        let mut hall = self.hall();
+        Arc::make_mut(&mut hall.seats).push(Arc::clone(&seat));
+        if hall.is_closed {
             seat.end();
         }
+        drop(hall);
         Seated { topic: self, seat }
     }
 
@@ -195,21 +211,9 @@ impl<T> Shared<T> {
         // SYNC POINT: topic room. Pairs with `wait_for_room`: the publisher sees the room, or we see that it waits.
         fence(Ordering::SeqCst);
         if self.is_waited_for.swap(false, Ordering::AcqRel) {
-            let wakers = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-            wakers.into_iter().for_each(Waker::wake);
+            let wakers = std::mem::take(&mut self.hall().waiting);
+            wakers.into_iter().for_each(|(_, waker)| waker.wake());
         }
-    }
-
-    /// After this a publisher looks once more.
-    fn wait_for_room(&self, waker: &Waker) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if !waiting.iter().any(|other| other.will_wake(waker)) {
-            waiting.push(waker.clone());
-        }
-        self.is_waited_for.store(true, Ordering::Release);
-        drop(waiting);
-        // SYNC POINT: topic room. Pairs with `room`.
-        fence(Ordering::SeqCst);
     }
 }
 
@@ -241,87 +245,124 @@ impl<T> Seated<'_, T> {
 
 impl<T> Drop for Seated<'_, T> {
     fn drop(&mut self) {
+        let mut hall = self.topic.hall();
         self.seat.end();
-        let mut seats = self.topic.seats.write().unwrap_or_else(PoisonError::into_inner);
-        seats.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
-        drop(seats);
+        Arc::make_mut(&mut hall.seats).retain(|seat| !Arc::ptr_eq(seat, &self.seat));
+        drop(hall);
         self.topic.room();
     }
 }
 
-/// Whom an item is for, and as their codec writes it.
-type Parcel<T> = (Arc<Seat<T>>, Arc<[u8]>);
+/// An item as each codec writes it, by the codec's name: nearly always there is one.
+type Written = Vec<(&'static str, Arc<[u8]>)>;
 
-/// An item on its way to those that were subscribed when it was published.
-struct Going<T> {
-    left: Vec<Parcel<T>>,
-    published: Published,
+/// What became of an item that was to be given.
+enum Gave<T> {
+    /// All subscribers have it.
+    All(Published),
+    /// One of them has no room, so none has it.
+    NoRoom,
+    /// One of them needs it written like this first.
+    Unwritten(Encoder<T>),
 }
 
-impl<T> Going<T> {
-    fn new(topic: &Shared<T>, item: &T) -> Result<Self, EncodeError> {
-        let seats = topic.seats.read().unwrap_or_else(PoisonError::into_inner).clone();
-        // One of each codec; nearly always there is only one.
-        let mut written: Vec<(&str, Arc<[u8]>)> = Vec::with_capacity(1);
-        let mut left = Vec::with_capacity(seats.len());
-        for seat in seats {
-            let codec = seat.encoder.codec;
-            let bytes = match written.iter().find(|(name, _)| *name == codec) {
-                Some((_, bytes)) => Arc::clone(bytes),
-                None => {
-                    let mut buffer = Vec::new();
-                    seat.encoder.encode_into(item, &mut buffer)?;
-                    let bytes = Arc::from(buffer);
-                    written.push((codec, Arc::clone(&bytes)));
-                    bytes
-                }
-            };
-            left.push((seat, bytes));
+impl<T> Hall<T> {
+    /// Gives an item to every subscriber, or to none.
+    fn give(&self, written: &Written, behind: Behind) -> Gave<T> {
+        let find = |seat: &Seat<T>| written.iter().find(|(codec, _)| *codec == seat.encoder.codec);
+        let open = || self.seats.iter().filter(|seat| !seat.is_over.load(Ordering::Acquire));
+        if let Some(seat) = open().find(|seat| find(seat).is_none()) {
+            return Gave::Unwritten(seat.encoder);
         }
-        Ok(Self { left, published: Published::default() })
-    }
-
-    fn poll(&mut self, topic: &Shared<T>, context: &Context<'_>) -> Poll<()> {
-        self.give(topic.behind);
-        if !self.left.is_empty() {
-            topic.wait_for_room(context.waker());
-            self.give(topic.behind);
+        // Only this fills a seat, so what has room now has it below.
+        if behind == Behind::Wait && open().any(|seat| seat.items.is_full()) {
+            return Gave::NoRoom;
         }
-        if self.left.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-    }
-
-    /// Gives it to those that have room, and treats the others as `behind` says.
-    fn give(&mut self, behind: Behind) {
-        let published = &mut self.published;
-        self.left.retain_mut(|(seat, bytes)| {
-            if seat.is_over.load(Ordering::Acquire) {
-                return false;
-            }
+        let mut published = Published::default();
+        for seat in open() {
+            let Some((_, bytes)) = find(seat) else { continue };
             let bytes = Arc::clone(bytes);
-            let (is_kept, is_left) = match behind {
-                Behind::Wait => {
-                    let fits = seat.items.push(bytes).is_ok();
-                    (fits, !fits)
+            if behind == Behind::DropOldest {
+                if seat.items.force_push(bytes).is_some() {
+                    seat.lost.fetch_add(1, Ordering::Relaxed);
+                    published.lost += 1;
                 }
-                Behind::DropOldest => {
-                    if seat.items.force_push(bytes).is_some() {
-                        seat.lost.fetch_add(1, Ordering::Relaxed);
-                        published.lost += 1;
-                    }
-                    (true, false)
-                }
-                Behind::Cut => (seat.items.push(bytes).is_ok(), false),
-            };
-            if is_kept {
-                published.subscribers += 1;
-                seat.waker.wake();
-            } else if behind == Behind::Cut {
+            } else if seat.items.push(bytes).is_err() {
                 published.cut += 1;
                 seat.is_cut.store(true, Ordering::Release);
                 seat.end();
+                continue;
             }
-            is_left
-        });
+            published.subscribers += 1;
+        }
+        Gave::All(published)
+    }
+
+    /// The number of one more publisher that waits.
+    fn number(&mut self) -> u64 {
+        self.publishers += 1;
+        self.publishers
+    }
+
+    /// Keeps the waker of the publisher of this number until there is room, and gives back the one before.
+    fn wait(&mut self, number: u64, waker: Option<Waker>) -> Option<Waker> {
+        let at = self.waiting.iter().position(|(other, _)| *other == number);
+        let before = at.map(|at| self.waiting.swap_remove(at).1);
+        self.waiting.extend(waker.map(|waker| (number, waker)));
+        before
+    }
+}
+
+/// An item that is to be given.
+struct Going<'a, T> {
+    topic: &'a Shared<T>,
+    item: &'a T,
+    written: Written,
+    /// As which it waited for room.
+    number: Option<u64>,
+}
+
+impl<T> Going<'_, T> {
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<Published, EncodeError>> {
+        loop {
+            let mut hall = self.topic.hall();
+            let seats = Arc::clone(&hall.seats);
+            let mut gave = hall.give(&self.written, self.topic.behind);
+            let mut before = None;
+            if let Gave::NoRoom = gave {
+                let number = *self.number.get_or_insert_with(|| hall.number());
+                before = hall.wait(number, Some(waker.clone()));
+                self.topic.is_waited_for.store(true, Ordering::Release);
+                // SYNC POINT: topic room. Pairs with `room`.
+                fence(Ordering::SeqCst);
+                gave = hall.give(&self.written, self.topic.behind);
+            }
+            drop(hall);
+            drop(before);
+            match gave {
+                Gave::All(published) => {
+                    wake(&seats);
+                    return Poll::Ready(Ok(published));
+                }
+                Gave::NoRoom => return Poll::Pending,
+                // Not with the list locked: how an item is written is the user's code.
+                Gave::Unwritten(encoder) => {
+                    let mut buffer = Vec::new();
+                    encoder.encode_into(self.item, &mut buffer)?;
+                    self.written.push((encoder.codec, Arc::from(buffer)));
+                }
+            }
+        }
+    }
+}
+
+/// A publisher that is done, or gave up, is not woken, and its task not kept.
+impl<T> Drop for Going<'_, T> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            let waker = self.topic.hall().wait(number, None);
+            drop(waker);
+        }
     }
 }
 

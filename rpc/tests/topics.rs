@@ -43,6 +43,7 @@ for_each_scheme! {
     one_that_is_behind_loses_the_oldest_and_holds_up_nobody
     one_that_is_behind_is_cut_off_after_what_was_kept
     a_subscriber_that_leaves_frees_a_waiting_publisher
+    every_subscriber_gets_the_same_order
     r82_a_subscription_ends_with_its_connection
 }
 
@@ -180,4 +181,61 @@ fn r82_a_subscription_ends_with_its_connection(scheme: &str) {
     });
     drop((items, call, client));
     until("nobody is subscribed", || desk.topic.subscribers() == 0);
+}
+
+/// Of several publishers, none of which waits for the other.
+fn every_subscriber_gets_the_same_order(scheme: &str) {
+    let (_server, desk, url) = desk(scheme, 4, Behind::Wait);
+    let readers: Vec<_> = (0..3)
+        .map(|_| {
+            let (mut items, call) = client(&url).follow();
+            std::thread::spawn(move || {
+                let heard: Vec<_> = std::iter::from_fn(|| items.next_wait()).map(Result::unwrap).collect();
+                call.wait().unwrap();
+                heard
+            })
+        })
+        .collect();
+    until("all are subscribed", || desk.topic.subscribers() == 3);
+    std::thread::scope(|scope| {
+        for publisher in 0..3 {
+            let topic = desk.topic.clone();
+            scope.spawn(move || {
+                for number in 0..ITEMS {
+                    topic.publish_wait(&format!("{publisher} {number}")).unwrap();
+                }
+            });
+        }
+    });
+    desk.topic.close();
+    let heard: Vec<_> = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
+    assert!(heard.windows(2).all(|pair| pair[0] == pair[1]), "two subscribers got different orders");
+    assert_eq!(heard[0].len() as u64, 3 * ITEMS);
+}
+
+/// A task that is woken by nobody.
+struct Task;
+
+impl std::task::Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// Its subscriber never reads, and each try is a new task, as with a time-out around each.
+#[test]
+fn publishers_that_gave_up_leave_nothing_behind() {
+    let (_server, desk, url) = desk("mem", 2, Behind::Wait);
+    let _subscription = client(&url).follow();
+    until("it is subscribed", || desk.topic.subscribers() == 1);
+    let tasks: Vec<_> = (0..200).map(|_| Arc::new(Task)).collect();
+    let mut waited = 0;
+    for task in &tasks {
+        let waker = std::task::Waker::from(Arc::clone(task));
+        let item = "an item".to_owned();
+        let mut publish = std::pin::pin!(desk.topic.publish(&item));
+        waited +=
+            usize::from(publish.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+    }
+    assert!(waited > 100, "only {waited} had to wait");
+    let kept = tasks.iter().filter(|task| Arc::strong_count(task) > 1).count();
+    assert_eq!(kept, 0, "tasks of publishers that gave up are kept");
 }
