@@ -147,6 +147,14 @@ left_out_of_releases() {
     grep -nE '\bdebug_assert(_eq|_ne)?!' $(sources transport/src engine/src rpc/src gimmal/src | grep '\.rs$' | grep -v '^transport/src/floor/')
 }
 
+# Futures whose documentation does not say what is lost when they are dropped before they are ready.
+unsaid_cancel_safety() {
+    awk '/^ *\/\/\// { doc = doc $0; next }
+        /^ *#\[/ { next }
+        /pub async fn/ && doc !~ /[Cc]ancel safe/ { print FILENAME ":" FNR ":" $0 }
+        { doc = "" }' $(sources 'rpc/src/*.rs')
+}
+
 long_files() { wc -l $(sources '*.rs') | awk '$2 != "total" && $1 > 600 { print $2 ": " $1 " lines" }'; }
 
 rule 'unsafe only in transport/src/{mem,sync,shm,verbs,floor}' < <(unsafe_outside)
@@ -166,6 +174,7 @@ rule 'every SYNC POINT has its other end' < <(lonely_sync_points)
 rule 'every config field is in tuning.md' < <(undocumented_knobs)
 
 rule 'every method of a builder is tested in pairs' < <(untested_builders)
+rule 'every future of rpc says whether it is cancel safe' < <(unsaid_cancel_safety)
 rule 'every test named in tests/faults.md exists' < <(untested_faults)
 rule 'calls that a signal can interrupt are started again' < <(interruptible_calls)
 rule 'licences and sources are those of deny.toml' < <(foreign_licences)

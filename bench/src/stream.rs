@@ -190,7 +190,7 @@ impl Lane {
                 while pace.items < items && up.send_wait(&self.item).is_ok() {
                     pace.item();
                 }
-                drop(up);
+                up.finish();
                 let wanted = (total(&self.item.0).wrapping_mul(items), items);
                 if call.wait().map_err(failed)? != wanted {
                     return Err(BenchError::Wrong("another sum of the items"));
@@ -213,7 +213,7 @@ impl Lane {
             while let Some(sink) = &mut up {
                 // No more than come back without our reading them.
                 if sent == items {
-                    up = None;
+                    up.take().into_iter().for_each(Sink::finish);
                 } else if sent - pace.items < u64::from(WINDOW) && sink.try_send(&self.item).unwrap_or(false)
                 {
                     sent += 1;

@@ -138,12 +138,18 @@
 //! A `Stream<T>` argument is items from the caller, a `Sink<T>` items to it; the client's method gives its own ends and
 //! the call. A reader that is slow slows its sender, and nobody else. `#[oneway]` methods are not answered.
 //!
+//! `None` means that everything that was sent has been read. An upload comes to it only by [`Sink::finish`]: a sink that is dropped, by an
+//! early return, a time-out or a panic, gives the upload up, and the handler reads [`ReadError::Aborted`]. A download comes to it only when
+//! its handler returned `Ok`; if the call fails, the server dies or the call is dropped, the caller reads [`ReadError::Over`]. So match
+//! on `Err` before you commit what came. Items of a stream are in order, and come before the result of their call; other calls, one-way
+//! ones too, may pass them.
+//!
 //! ```
 //! use gimmal::{Cx, Sink, Stream};
 //!
 //! #[gimmal::service]
 //! trait Words {
-//!     async fn count(&self, cx: &Cx, words: Stream<String>, longest: Sink<String>) -> u32;
+//!     async fn count(&self, cx: &Cx, words: Stream<String>, longest: Sink<String>) -> Result<u32, String>;
 //!     #[oneway]
 //!     async fn forget(&self, cx: &Cx, word: String);
 //! }
@@ -151,16 +157,22 @@
 //! struct Counter;
 //!
 //! impl Words for Counter {
-//!     async fn count(&self, _: &Cx, mut words: Stream<String>, mut longest: Sink<String>) -> u32 {
+//!     async fn count(
+//!         &self,
+//!         _: &Cx,
+//!         mut words: Stream<String>,
+//!         mut longest: Sink<String>,
+//!     ) -> Result<u32, String> {
 //!         let (mut count, mut length) = (0, 0);
-//!         while let Some(Ok(word)) = words.next().await {
+//!         while let Some(word) = words.next().await {
+//!             let word = word.map_err(|error| error.to_string())?; // the caller gave up
 //!             count += 1;
 //!             if word.len() > length {
 //!                 length = word.len();
 //!                 let _ = longest.send(&word).await; // refused when the caller is gone
 //!             }
 //!         }
-//!         count
+//!         Ok(count)
 //!     }
 //!
 //!     async fn forget(&self, _: &Cx, _: String) {}
@@ -173,7 +185,7 @@
 //! for word in ["a", "rose", "is", "a", "rosebush"] {
 //!     words.send_wait(&word.to_owned())?; // or `send(..).await`
 //! }
-//! drop(words); // no more
+//! words.finish(); // no more
 //! let longest: Result<Vec<_>, _> = std::iter::from_fn(|| longest.next_wait()).collect();
 //! assert_eq!(longest?, ["a", "rose", "rosebush"]);
 //! assert_eq!(call.wait()?, 5);
@@ -221,6 +233,22 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Cancel safety
+//!
+//! What is lost when a future is dropped before it is ready, as `select!` and time-outs do:
+//!
+//! | future | dropped before it is ready |
+//! |---|---|
+//! | a call, [`reply`](Call::reply), [`noted`](Call::noted) | The call is cancelled, and its streams are given up. Polled by reference, `&mut call`, no answer is lost. |
+//! | [`Stream::next`] | No item is lost. |
+//! | [`Sink::send`] | The item was not sent. |
+//! | [`Topic::publish`] | No subscriber gets the item. |
+//! | [`Topic::feed`] | The subscription ends. Polled by reference, no item is lost. |
+//! | [`Driver::run_until`] | `main` is dropped; calls and streams outside of it go on with the next driver future. |
+//! | [`Driver::run`] | The connection ends. |
+//!
+//! [`Sink::finish`] is no future: it neither waits nor fails, and the call's result tells what became of the upload.
 //!
 //! # Beside the arguments
 //!

@@ -290,8 +290,8 @@ impl Calls {
             call.is_error = is_error;
             call.state = State::Done;
             self.untaken += 1;
-            if call.loan.is_some() || call.lanes.is_some() {
-                (call.loan, call.lanes) = (None, None);
+            if call.has_beside() {
+                call.let_go(!is_error);
             }
             call.reply.wake();
             return;
@@ -303,7 +303,9 @@ impl Calls {
     /// Ends a call: tells whoever waits, or keeps the outcome for the worker's own thread.
     pub(crate) fn finish(&mut self, index: u32, outcome: Outcome) {
         let call = &mut self.slots[index as usize];
-        (call.loan, call.lanes) = (None, None);
+        if call.has_beside() {
+            call.let_go(outcome.is_good());
+        }
         match call.reply.take() {
             Reply::Cell(responder) => {
                 self.release(index);
@@ -391,7 +393,9 @@ impl Calls {
         let index = self.find(key)?;
         let state = self.withdraw(index);
         let call = &mut self.slots[index as usize];
-        (call.loan, call.lanes) = (None, None);
+        if call.has_beside() {
+            call.let_go(false);
+        }
         call.outcome = None;
         if let Some(responder) = call.reply.take().into_responder() {
             responder.defuse();

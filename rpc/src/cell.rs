@@ -74,6 +74,11 @@ impl Outcome {
         bytes.map_or_else(|other| *other, |(is_error, body)| Self::Answered { is_error, body, bulk: None })
     }
 
+    /// Whether it is an answer, with or without metadata, and not the method's error.
+    pub(crate) fn is_good(&self) -> bool {
+        matches!(self.plain(), Self::Answered { is_error: false, .. } | Self::Large { is_error: false, .. })
+    }
+
     /// Without the metadata that came with it.
     #[must_use]
     pub fn plain(&self) -> &Self {

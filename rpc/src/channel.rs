@@ -22,7 +22,7 @@ use crate::{
     metadata::{Metadata, TRACEPARENT, TRACESTATE},
     method::Method,
     reply::Landed,
-    stream::Lanes,
+    stream::{Lanes, Tie},
     task::{Fallible, Plain, WithLoan},
 };
 
@@ -357,8 +357,13 @@ impl<O: Received<D>, E, D: for<'a> Decode<'a, E>> Received<D> for Fallible<O, E>
 }
 
 /// A call under way: a future of any runtime, or [`wait`](Call::wait) for the answer. Dropping it cancels the call.
+///
+/// Polled by reference it is cancel safe: `&mut call` may be polled, left and polled again, and no answer is lost. Dropping a call with
+/// streams gives them up: nothing that is done to its [`Sink`](crate::Sink) afterwards is taken for the end of the upload.
 #[must_use = "a call that is dropped is cancelled: await it, or wait for it"]
-pub struct Call<C: Channel, D, O> {
+pub struct Call<C: Channel, D, O, S = ()> {
+    /// Before the ticket, so that streams are given up before the call is cancelled.
+    _streams: S,
     pub(crate) ticket: C::Ticket,
     output: PhantomData<fn() -> (D, O)>,
 }
@@ -366,7 +371,10 @@ pub struct Call<C: Channel, D, O> {
 /// A call whose answer is bytes.
 pub type RawCall<C> = Call<C, crate::codec::Raw, Plain<Vec<u8>>>;
 
-impl<C: Channel, D, O> fmt::Debug for Call<C, D, O> {
+/// A call with streams.
+pub type StreamCall<C, D, O> = Call<C, D, O, Tie>;
+
+impl<C: Channel, D, O, S> fmt::Debug for Call<C, D, O, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Call").finish_non_exhaustive()
     }
@@ -433,9 +441,18 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     /// A call by its ticket, and nothing more: a call of two words is returned, and kept, in registers.
     #[inline]
     pub fn new(ticket: C::Ticket) -> Self {
-        Self { ticket, output: PhantomData }
+        Self { _streams: (), ticket, output: PhantomData }
     }
+}
 
+impl<C: Channel, D: Codec, O: Received<D>> StreamCall<C, D, O> {
+    /// A call by its ticket, which gives up `streams` when it is dropped.
+    pub(crate) fn with_streams(ticket: C::Ticket, streams: Tie) -> Self {
+        Self { _streams: streams, ticket, output: PhantomData }
+    }
+}
+
+impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
     /// Blocks until the answer is there. On an inline channel this runs the worker's turns.
     ///
     /// # Errors
@@ -499,8 +516,10 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
         (self.decode(outcome), metadata)
     }
 
-    /// As awaiting the call, with the metadata that the server sent with the answer, or with what came in its place; none
-    /// where it sent none. Dropping the future cancels the call.
+    /// Ends as the call itself does, with the metadata that the server sent with the answer, or with what came in its place; none
+    /// where it sent none.
+    ///
+    /// Dropping the future cancels the call. Polled by reference it is cancel safe: no answer is lost.
     pub async fn noted(mut self) -> (Result<O::Value, CallError<O::Error>>, Metadata) {
         let outcome = std::future::poll_fn(|context| self.ticket.poll(context)).await;
         let (outcome, metadata) = outcome.into_parts();
@@ -508,7 +527,7 @@ impl<C: Channel, D: Codec, O: Received<D>> Call<C, D, O> {
     }
 }
 
-impl<C: Channel, D: Codec, O: Received<D>> Future for Call<C, D, O> {
+impl<C: Channel, D: Codec, O: Received<D>, S: Unpin> Future for Call<C, D, O, S> {
     type Output = Result<O::Value, CallError<O::Error>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

@@ -160,6 +160,8 @@ impl AsFd for Driver {
 impl Driver {
     /// A future that moves the calls, and ends when the last clone of the client and its calls are gone. `readable` is
     /// asked before it sleeps whether the descriptor ([`AsFd`]) is readable, and wakes the task when it is.
+    ///
+    /// Not cancel safe: dropping the future ends the connection.
     pub fn run<R>(self, readable: R) -> Running<R>
     where
         R: FnMut(&mut Context<'_>) -> Poll<io::Result<()>> + Unpin,
@@ -170,6 +172,9 @@ impl Driver {
     /// Runs `main` to its end and moves the calls between its polls, as one task: the shortest way from an answer to who
     /// waits for it, as the runtime is not asked in between. It is asked after 64 of them at the latest, so its timers and
     /// other tasks go on. `readable` as for [`Driver::run`]; afterwards either can be called again.
+    ///
+    /// Cancel safe but for `main`, which is dropped with the future: calls and streams outside of `main` go on when either is called
+    /// again.
     ///
     /// # Errors
     /// What the runtime says of the descriptor.

@@ -15,6 +15,7 @@
 //!  OneWay      as Request; aux is 0, there is no answer
 //!  UpItem, DownItem       an item of a stream, to the callee or to the caller
 //!  UpEnd                  no more items to the callee; those to the caller end with the Response
+//!  UpAbort                no more items to the callee, and those that were sent are not all
 //!  UpCredit, DownCredit   items u32: so many more may be sent up (said by the callee) or down      (little endian)
 //! ```
 //! `window`: items of a stream that the callee may send before it is given credit.
@@ -55,6 +56,8 @@ pub enum Kind {
     DownItem,
     /// No more items to the callee.
     UpEnd,
+    /// No more items to the callee, which were not all: the caller gave up.
+    UpAbort,
     /// More items may go to the callee.
     UpCredit,
     /// More items may go to the caller.
@@ -127,6 +130,7 @@ impl Kind {
             Self::Answer => 17,
             Self::Batch => 18,
             Self::Answers => 19,
+            Self::UpAbort => 20,
         }
     }
 
@@ -156,6 +160,7 @@ impl Kind {
             17 => Ok(Self::Answer),
             18 => Ok(Self::Batch),
             19 => Ok(Self::Answers),
+            20 => Ok(Self::UpAbort),
             _ => Err(Violation::Malformed { what: "message kind" }),
         }
     }

@@ -86,7 +86,7 @@ mod workers;
 
 pub use answer::Answer;
 pub use balance::{Balanced, Dns, Pick, Resolver};
-pub use channel::{Call, CallOptions, Channel, Deadline, Pulled, RawCall};
+pub use channel::{Call, CallOptions, Channel, Deadline, Pulled, RawCall, StreamCall};
 pub use client::{Client, ClientBuilder};
 #[cfg(feature = "bincode")]
 pub use codec::Bincode;
@@ -112,7 +112,7 @@ pub use server::{InlineServer, Server, ServerBuilder, Stopper};
 pub use service::Service;
 pub use stats::Stats;
 pub use status::{Code, Fate, Status};
-pub use stream::{Sink, Stream, StreamError};
+pub use stream::{ReadError, Sink, Stream, StreamError};
 pub use task::WithLoan;
 pub use topic::{Behind, Fed, Published, Topic};
 
@@ -130,7 +130,7 @@ pub mod __private {
     pub use crate::{
         answer::{Answer, RawOutcome},
         bytes::{Bytes, InOnePiece, PlainBytes},
-        channel::{Call, CallOptions, Channel, RawCall, Told},
+        channel::{Call, CallOptions, Channel, RawCall, StreamCall, Told},
         client::Client,
         codec::{Codec, Decode, Encoded, Postcard, Raw},
         cx::Cx,
@@ -188,8 +188,9 @@ pub mod __private {
         options: &CallOptions,
         ends: Ends,
         arguments: &impl Compose,
-    ) -> Call<C, D, O> {
-        Call::new(channel.start_streams(method, options, ends.0, arguments))
+    ) -> StreamCall<C, D, O> {
+        let streams = ends.0.tie();
+        StreamCall::with_streams(channel.start_streams(method, options, ends.0, arguments), streams)
     }
 
     /// A refusal of what are no arguments.

@@ -153,7 +153,7 @@ impl<C: Channel, D, T> Drop for Reply<C, D, T> {
     }
 }
 
-impl<C: Channel, D: Codec, O: Lends<D>> Call<C, D, O> {
+impl<C: Channel, D: Codec, O: Lends<D>, S> Call<C, D, O, S> {
     /// As [`wait`](Call::wait), for an answer that is read where it is.
     ///
     /// # Errors
@@ -163,7 +163,9 @@ impl<C: Channel, D: Codec, O: Lends<D>> Call<C, D, O> {
         self.replied(answered)
     }
 
-    /// As awaiting the call, for an answer that is read where it is. Dropping the future cancels the call.
+    /// Ends as the call itself does, with an answer that is read where it is.
+    ///
+    /// Dropping the future cancels the call. Polled by reference it is cancel safe: no answer is lost.
     ///
     /// # Errors
     /// See [`CallError`].

@@ -7,278 +7,35 @@
 //! ```
 //! A reader that does not read stops its sender at [`WINDOW`] items and nobody else: the ring's own credit is given back
 //! as soon as an item lies in its lane. Both ends are `Send`; a lane has one user and one worker.
+//!
+//! **Ends.** An upload ends in good order by [`Sink::finish`] alone. A sink that is dropped without it gives the upload up, and the handler
+//! reads [`ReadError::Aborted`]. A download ends in good order when its handler returns `Ok`, after all that its sink was given. However
+//! else the call ends, its reader gets [`ReadError::Over`]. So `None` always means that everything that was sent has been read.
+//!
+//! **Order.** Items keep their order, and come before the end of their stream and before the call's result. Items and other calls have
+//! no order between them.
 
 use std::{
     fmt,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence},
-    },
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
 };
 
-use atomic_waker::AtomicWaker;
-use crossbeam::queue::ArrayQueue;
-use gimmal_engine::transport::ConnId;
 use thiserror::Error;
 
 use crate::{
     cell::block,
     channel::Channel,
     codec::{Decode, DecodeError, Encode, EncodeError, compose_into_with},
-    node::Reach,
 };
 
-/// Items that may be on their way to a reader, or lie before it.
-pub const WINDOW: u32 = 32;
-/// Items that a sender may be ahead of its worker.
-const AHEAD: usize = 16;
+mod lane;
+
+pub(crate) use lane::{Lane, Owed, Owner, State, lanes, lanes_of_callee};
+pub use lane::{Lanes, Tie, WINDOW};
+
 /// Most bytes of an item before it is tried: whether it fits in a message, the worker knows.
 const ITEM_BYTES_MAX: usize = 1 << 30;
-
-const OPEN: u8 = 0;
-/// The sender is done.
-const ENDED: u8 = 1;
-/// The call is over.
-const OVER: u8 = 2;
-
-/// Whose the lane is on its worker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Owner {
-    /// The call with this key's bits.
-    Caller(u64),
-    /// What runs in a slot, by its mark.
-    Callee(u32, u64),
-}
-
-#[derive(Debug)]
-struct Home {
-    reach: Arc<Reach>,
-    conn: ConnId,
-    owner: Owner,
-}
-
-/// One direction of a call, between its user and its worker.
-#[derive(Debug)]
-pub(crate) struct Lane {
-    items: ArrayQueue<Vec<u8>>,
-    /// Buffers of items that are done with.
-    spare: ArrayQueue<Vec<u8>>,
-    state: AtomicU8,
-    waker: AtomicWaker,
-    /// Items that the reader took and the sender was not told of.
-    taken: AtomicU32,
-    /// Nobody reads any more.
-    is_unread: AtomicBool,
-    /// The worker will look.
-    queued: AtomicBool,
-    home: OnceLock<Home>,
-}
-
-impl Lane {
-    pub(crate) fn new(items: usize) -> Arc<Self> {
-        Arc::new(Self {
-            items: ArrayQueue::new(items),
-            spare: ArrayQueue::new(items),
-            state: AtomicU8::new(OPEN),
-            waker: AtomicWaker::new(),
-            taken: AtomicU32::new(0),
-            is_unread: AtomicBool::new(false),
-            queued: AtomicBool::new(false),
-            home: OnceLock::new(),
-        })
-    }
-
-    /// Tells the user's end where its worker is; once.
-    pub(crate) fn bind(&self, reach: &Arc<Reach>, conn: ConnId, owner: Owner) {
-        let _ = self.home.set(Home { reach: Arc::clone(reach), conn, owner });
-        // SYNC POINT: lane bound. Who pushed before and saw no home is seen by the look that follows.
-        fence(Ordering::SeqCst);
-    }
-
-    /// Where the worker finds it.
-    pub(crate) fn owner(&self) -> Option<(ConnId, Owner)> {
-        self.home.get().map(|home| (home.conn, home.owner))
-    }
-
-    /// Makes the worker look.
-    fn notify(self: &Arc<Self>) {
-        // SYNC POINT: lane bound. Pairs with `bind`.
-        fence(Ordering::SeqCst);
-        let Some(home) = self.home.get() else { return };
-        // SYNC POINT: lane queued. What was done before is seen by the look after `unqueue`.
-        if !self.queued.swap(true, Ordering::AcqRel) {
-            home.reach.push_lane(Arc::clone(self));
-        }
-    }
-
-    /// Before the worker looks: notices from now on count again.
-    pub(crate) fn unqueue(&self) {
-        // SYNC POINT: lane queued. Pairs with `notify`.
-        self.queued.swap(false, Ordering::AcqRel);
-    }
-
-    /// The call is over: readers come to the end, senders are refused.
-    pub(crate) fn close(&self) {
-        self.state.store(OVER, Ordering::Release);
-        self.waker.wake();
-    }
-
-    fn is_open(&self) -> bool {
-        self.state.load(Ordering::Acquire) == OPEN
-    }
-}
-
-/// The worker's ends of a call's lanes.
-#[derive(Debug)]
-pub struct Lanes {
-    /// From us to the peer.
-    pub(crate) tx: Option<Arc<Lane>>,
-    /// From the peer to us.
-    pub(crate) rx: Option<Arc<Lane>>,
-    /// Items that we may send.
-    credit: u32,
-    /// Items that the peer may send.
-    granted: u32,
-    /// Taken out of its lane, and there was no room for it.
-    pending: Option<Vec<u8>>,
-    /// The end was said, or need not be.
-    is_ended: bool,
-}
-
-/// What the worker has to send for a call's lanes.
-#[derive(Debug)]
-pub(crate) enum Owed {
-    Item(Vec<u8>),
-    Credit(u32),
-    End,
-}
-
-impl Lanes {
-    /// Of a caller.
-    pub(crate) fn of_caller(up: Option<Arc<Lane>>, down: Option<Arc<Lane>>) -> Self {
-        let granted = if down.is_some() { WINDOW } else { 0 };
-        Self { tx: up, rx: down, credit: 0, granted, pending: None, is_ended: false }
-    }
-
-    /// Of a callee; `window` is what the caller takes.
-    pub(crate) fn of_callee(up: Option<Arc<Lane>>, down: Option<Arc<Lane>>, window: u32) -> Self {
-        if let Some(up) = &up {
-            // The first credit: as if so many had been taken.
-            up.taken.store(WINDOW, Ordering::Relaxed);
-        }
-        // The answer says the end.
-        Self { tx: down, rx: up, credit: window, granted: 0, pending: None, is_ended: true }
-    }
-
-    /// What the other side may send at first, for the request.
-    pub(crate) const fn window(&self) -> u32 {
-        self.granted
-    }
-
-    pub(crate) fn bind(&self, reach: &Arc<Reach>, conn: ConnId, owner: Owner) {
-        for lane in [&self.tx, &self.rx].into_iter().flatten() {
-            lane.bind(reach, conn, owner);
-        }
-    }
-
-    /// What should be sent next. Credit goes by the half, so that items do not cause as many messages back.
-    pub(crate) fn next_owed(&mut self) -> Option<Owed> {
-        if let Some(rx) = &self.rx {
-            if rx.is_unread.load(Ordering::Acquire) {
-                while rx.items.pop().is_some() {
-                    rx.taken.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            let taken = rx.taken.load(Ordering::Relaxed);
-            if taken >= WINDOW / 2 {
-                rx.taken.fetch_sub(taken, Ordering::Relaxed);
-                return Some(Owed::Credit(taken));
-            }
-        }
-        let tx = self.tx.as_ref()?;
-        // Read before the lane is found empty: nothing is pushed after it.
-        let is_ended = tx.state.load(Ordering::Acquire) != OPEN;
-        if self.credit > 0
-            && let Some(item) = self.pending.take().or_else(|| tx.items.pop())
-        {
-            return Some(Owed::Item(item));
-        }
-        let is_empty = self.pending.is_none() && tx.items.is_empty();
-        (is_ended && is_empty && !self.is_ended).then_some(Owed::End)
-    }
-
-    /// It left.
-    pub(crate) fn left(&mut self, owed: Owed) {
-        match owed {
-            Owed::Item(item) => {
-                self.credit -= 1;
-                if let Some(tx) = &self.tx {
-                    let _ = tx.spare.push(item);
-                    tx.waker.wake();
-                }
-            }
-            Owed::Credit(items) => self.granted += items,
-            Owed::End => self.is_ended = true,
-        }
-    }
-
-    /// It found no room.
-    pub(crate) fn blocked(&mut self, owed: Owed) {
-        match (owed, &self.rx) {
-            (Owed::Item(item), _) => self.pending = Some(item),
-            (Owed::Credit(items), Some(rx)) => {
-                rx.taken.fetch_add(items, Ordering::Relaxed);
-            }
-            _ => {}
-        }
-    }
-
-    /// Whether everything that was given to be sent has left.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.pending.is_none() && self.tx.as_ref().is_none_or(|tx| tx.items.is_empty())
-    }
-
-    /// The peer takes `items` more. `false`: it cannot.
-    pub(crate) fn credited(&mut self, items: u32) -> bool {
-        self.credit = self.credit.saturating_add(items);
-        self.tx.is_some() && self.credit <= 1 << 16
-    }
-
-    /// An item came. `false`: it should not have.
-    pub(crate) fn arrived(&mut self, item: &[u8]) -> bool {
-        let Some(rx) = self.rx.as_ref().filter(|_| self.granted > 0) else { return false };
-        self.granted -= 1;
-        if rx.is_unread.load(Ordering::Acquire) {
-            rx.taken.fetch_add(1, Ordering::Relaxed);
-            return true;
-        }
-        let mut buffer = rx.spare.pop().unwrap_or_default();
-        buffer.clear();
-        buffer.extend_from_slice(item);
-        let fits = rx.items.push(buffer).is_ok();
-        rx.waker.wake();
-        fits
-    }
-
-    /// No more will come. `false`: that was said before.
-    pub(crate) fn ended(&mut self) -> bool {
-        self.granted = 0;
-        let Some(rx) = &self.rx else { return false };
-        let first = rx.state.compare_exchange(OPEN, ENDED, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        rx.waker.wake();
-        first
-    }
-}
-
-/// The call is over.
-impl Drop for Lanes {
-    fn drop(&mut self) {
-        for lane in [&self.tx, &self.rx].into_iter().flatten() {
-            lane.close();
-        }
-    }
-}
 
 /// Whose turns move a stream's end.
 pub trait Drive {
@@ -287,7 +44,7 @@ pub trait Drive {
         false
     }
 
-    /// The same, sleeping for a while when there is nothing to do.
+    /// One turn, if it is this thread's, which sleeps for a while when there is nothing to do.
     fn idle(&self) -> bool {
         false
     }
@@ -309,11 +66,11 @@ impl<C: Channel> Drive for C {
     }
 }
 
-/// An item was not taken.
+/// Why a sink did not take an item.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// The call is over; its result says why.
+    /// The call is over.
     #[error("the call is over; its result says why")]
     Over,
     /// The item cannot be written.
@@ -321,11 +78,47 @@ pub enum StreamError {
     Encode(EncodeError),
 }
 
-/// Where the items of a stream come out: an argument of a handler, or a part of what a client's method gives.
+/// Why a stream did not give an item.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// An item arrived that cannot be decoded. The next one may be read.
+    #[error("an item: {0}")]
+    Decode(DecodeError),
+    /// The caller dropped its sink without [`Sink::finish`]. Nothing more comes.
+    #[error("the sender gave the stream up before its end; discard what it sent, or finish the sink there")]
+    Aborted,
+    /// The call ended without an answer, or was dropped. Nothing more comes.
+    #[error("the call ended before the stream did; its result says why")]
+    Over,
+}
+
+impl ReadError {
+    /// What a reader is told at the end of its lane.
+    const fn at(state: State) -> Poll<Option<Self>> {
+        match state {
+            State::Open => Poll::Pending,
+            State::Ended => Poll::Ready(None),
+            State::Aborted => Poll::Ready(Some(Self::Aborted)),
+            State::Over => Poll::Ready(Some(Self::Over)),
+        }
+    }
+}
+
+/// Where the items of a stream come out: an argument of a handler, or a part of what a client's method returns.
+///
+/// `None` means that the stream ended in good order and every item was read: the caller finished its [`Sink`], or the handler returned
+/// `Ok`. A stream that was given up, or whose connection was lost, gives a [`ReadError`] instead, again and again.
+///
+/// Dropping a stream discards its items, and lets the call go on.
 pub struct Stream<T, V = Woken> {
     lane: Arc<Lane>,
     decode: fn(&[u8]) -> Result<T, DecodeError>,
     drive: V,
+    /// How it ended, once that was said: from then on it says the same.
+    end: State,
+    /// The last poll was not answered, so that the error could be said again by this one.
+    has_rested: bool,
 }
 
 impl<T, V> fmt::Debug for Stream<T, V> {
@@ -336,25 +129,40 @@ impl<T, V> fmt::Debug for Stream<T, V> {
 
 impl<T, V: Drive> Stream<T, V> {
     pub(crate) fn new<D: for<'a> Decode<'a, T>>(lane: Arc<Lane>, drive: V) -> Self {
-        Self { lane, decode: |bytes| D::decode(bytes), drive }
+        Self { lane, decode: |bytes| D::decode(bytes), drive, end: State::Open, has_rested: false }
     }
 
-    fn take(&self) -> Poll<Option<Result<T, DecodeError>>> {
-        // Read before the lane is found empty: nothing is pushed after it.
-        let is_open = self.lane.is_open();
-        let Some(item) = self.lane.items.pop() else {
-            return if is_open { Poll::Pending } else { Poll::Ready(None) };
-        };
-        let value = (self.decode)(&item);
-        let _ = self.lane.spare.push(item);
-        if self.lane.taken.fetch_add(1, Ordering::Relaxed) + 1 >= WINDOW / 2 {
-            self.lane.notify();
+    fn take(&mut self) -> Poll<Option<Result<T, ReadError>>> {
+        if self.end == State::Open {
+            // Read before the lane is found empty: nothing is pushed after it.
+            let state = self.lane.state();
+            if let Some(item) = self.lane.items.pop() {
+                let value = (self.decode)(&item).map_err(ReadError::Decode);
+                let _ = self.lane.spare.push(item);
+                if self.lane.taken.fetch_add(1, Ordering::Relaxed) + 1 >= WINDOW / 2 {
+                    self.lane.notify();
+                }
+                return Poll::Ready(Some(value));
+            }
+            self.end = state;
         }
-        Poll::Ready(Some(value))
+        ReadError::at(self.end).map(|error| error.map(Err))
     }
 
-    /// The next item; `None` at the end. On an inline channel each poll is a turn.
-    pub fn poll_next(&mut self, context: &Context<'_>) -> Poll<Option<Result<T, DecodeError>>> {
+    /// Whether a poll is to end without an answer: a handler that asks again and again after an error must not keep its worker from
+    /// turning.
+    fn rests(&mut self) -> bool {
+        let has_failed = matches!(self.end, State::Aborted | State::Over);
+        self.has_rested = has_failed && !self.has_rested;
+        self.has_rested
+    }
+
+    /// Polls for what [`Stream::next`] returns. On an inline channel each poll is a turn.
+    pub fn poll_next(&mut self, context: &Context<'_>) -> Poll<Option<Result<T, ReadError>>> {
+        if self.rests() {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if let Poll::Ready(item) = self.take() {
             return Poll::Ready(item);
         }
@@ -366,24 +174,27 @@ impl<T, V: Drive> Stream<T, V> {
         self.take()
     }
 
-    /// The next item if it is here, without waiting; `Ready(None)` at the end.
-    pub fn try_next(&mut self) -> Poll<Option<Result<T, DecodeError>>> {
+    /// Returns what [`Stream::next`] would, if it is here, without waiting.
+    pub fn try_next(&mut self) -> Poll<Option<Result<T, ReadError>>> {
         self.take()
     }
 
-    /// The next item; `None` at the end.
+    /// Returns the next item, or `None` when the stream has ended in good order and everything was read.
+    ///
+    /// Cancel safe: no item is lost when the future is dropped before it is ready.
     ///
     /// # Errors
-    /// [`DecodeError`] for bytes that are no such item; the next ones may be.
-    pub async fn next(&mut self) -> Option<Result<T, DecodeError>> {
+    /// See [`ReadError`]. After [`ReadError::Decode`] the next item may be read; the others are final, and are returned again by
+    /// every later call.
+    pub async fn next(&mut self) -> Option<Result<T, ReadError>> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// The same, blocking.
+    /// Blocks the thread for what [`Stream::next`] returns.
     ///
     /// # Errors
     /// As [`Stream::next`].
-    pub fn next_wait(&mut self) -> Option<Result<T, DecodeError>> {
+    pub fn next_wait(&mut self) -> Option<Result<T, ReadError>> {
         loop {
             if let Poll::Ready(item) = self.take() {
                 return item;
@@ -397,13 +208,19 @@ impl<T, V: Drive> Stream<T, V> {
 
 impl<T, V> Drop for Stream<T, V> {
     fn drop(&mut self) {
-        self.lane.is_unread.store(true, Ordering::Release);
-        self.lane.notify();
+        self.lane.reader_dropped();
     }
 }
 
-/// Where the items of a stream go in: an argument of a handler, or a part of what a client's method gives. Dropping a
-/// client's says that no more come.
+/// Where the items of a stream go in: an argument of a handler, or a part of what a client's method returns.
+///
+/// A caller's sink ends its stream in good order by [`Sink::finish`] alone: dropped without it, by a panic, a time-out or an early
+/// return, it gives the upload up, and the handler reads [`ReadError::Aborted`] after what was sent. Once the call is dropped, nothing
+/// that is done to its sink ends the upload well.
+///
+/// A handler's sink need not be finished: the stream ends in good order when the handler returns `Ok`, else not. The answer leaves after
+/// all items, so a handler may return while another task still sends: the call then ends when that task drops the sink. If a panic
+/// drops it, the call ends with [`Code::Internal`](crate::Code::Internal), whatever the handler returned.
 pub struct Sink<T, V = Woken> {
     lane: Arc<Lane>,
     encoder: Encoder<T>,
@@ -464,8 +281,12 @@ impl<T, V: Drive> Sink<T, V> {
         std::future::poll_fn(|context| self.poll_put(context, &mut buffer)).await
     }
 
+    fn is_open(&self) -> bool {
+        self.lane.state() == State::Open
+    }
+
     fn put(&self, item: &mut Option<Vec<u8>>) -> Poll<Result<(), StreamError>> {
-        if !self.lane.is_open() {
+        if !self.is_open() {
             return Poll::Ready(Err(StreamError::Over));
         }
         let Some(bytes) = item.take() else { return Poll::Ready(Ok(())) };
@@ -498,7 +319,7 @@ impl<T, V: Drive> Sink<T, V> {
     /// # Errors
     /// See [`StreamError`].
     pub fn try_send(&mut self, item: &T) -> Result<bool, StreamError> {
-        if self.lane.is_open() && self.lane.items.is_full() {
+        if self.is_open() && self.lane.items.is_full() {
             return Ok(false);
         }
         let mut bytes = Some(self.encode(item)?);
@@ -510,6 +331,8 @@ impl<T, V: Drive> Sink<T, V> {
 
     /// Sends an item; waits while the reader is behind.
     ///
+    /// Cancel safe: an item whose future is dropped before it is ready was not sent.
+    ///
     /// # Errors
     /// See [`StreamError`].
     pub async fn send(&mut self, item: &T) -> Result<(), StreamError> {
@@ -517,7 +340,7 @@ impl<T, V: Drive> Sink<T, V> {
         std::future::poll_fn(|context| self.poll_put(context, &mut bytes)).await
     }
 
-    /// The same, blocking.
+    /// Sends an item; blocks the thread while the reader is behind.
     ///
     /// # Errors
     /// See [`StreamError`].
@@ -534,21 +357,18 @@ impl<T, V: Drive> Sink<T, V> {
     }
 }
 
-impl<T, V> Drop for Sink<T, V> {
-    fn drop(&mut self) {
-        let _ = self.lane.state.compare_exchange(OPEN, ENDED, Ordering::AcqRel, Ordering::Relaxed);
-        self.lane.notify();
+impl<T, V> Sink<T, V> {
+    /// Says that every item has been sent. The reader gets them, then the good end. Does not wait: the call's result says whether the
+    /// other side took it so. Does nothing when the call is over or was dropped.
+    pub fn finish(self) {
+        self.lane.finished();
     }
 }
 
-/// The lanes of a new call, and its user's ends.
-pub(crate) fn lanes(up: bool, down: bool) -> Lanes {
-    Lanes::of_caller(up.then(|| Lane::new(AHEAD)), down.then(|| Lane::new(WINDOW as usize)))
-}
-
-/// The same for a request.
-pub(crate) fn lanes_of_callee(up: bool, down: bool, window: u32) -> Lanes {
-    Lanes::of_callee(up.then(|| Lane::new(WINDOW as usize)), down.then(|| Lane::new(AHEAD)), window)
+impl<T, V> Drop for Sink<T, V> {
+    fn drop(&mut self) {
+        self.lane.sender_dropped();
+    }
 }
 
 const _: fn() = || {

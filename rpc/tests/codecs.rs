@@ -90,7 +90,7 @@ fn a_method_has_a_codec_of_its_own(scheme: &str) {
     let (mut up, mut down, call) = client.relay(b"first".to_vec());
     block_on(up.send(&b"item".to_vec())).unwrap();
     assert_eq!(block_on(down.next()).unwrap().unwrap(), b"item");
-    drop(up);
+    up.finish();
     assert_eq!(block_on(call).unwrap(), b"first");
     // On the wire it is what was given, and nothing else.
     let method =

@@ -215,6 +215,7 @@ fn streams_in_both_directions(scheme: &str) {
             for number in 0..500 {
                 numbers.send(&number).await.unwrap();
             }
+            numbers.finish();
         });
         for number in 0..500 {
             assert_eq!(doubled.next().await.unwrap().unwrap(), number * 2);

@@ -147,7 +147,7 @@ fn r86_a_doubled_request_is_not_run_again(scheme: &str) {
 
 fn items_and_credit_out_of_place(scheme: &str) {
     let fixture = Fixture::new(scheme, "items");
-    let kinds = [Kind::UpItem, Kind::DownItem, Kind::UpEnd, Kind::UpCredit, Kind::DownCredit];
+    let kinds = [Kind::UpItem, Kind::DownItem, Kind::UpEnd, Kind::UpAbort, Kind::UpCredit, Kind::DownCredit];
     let id = CallId { slot: 2, generation: 1 };
     for kind in kinds {
         // Of calls that are not there: late, for all we know.
@@ -156,7 +156,7 @@ fn items_and_credit_out_of_place(scheme: &str) {
         attacker.send(Kind::Request.code(), 0, &[&request("echo")[..], b"\x02ok"].concat());
         attacker.until_answers(1);
     }
-    for kind in [Kind::UpItem, Kind::UpEnd, Kind::DownCredit] {
+    for kind in [Kind::UpItem, Kind::UpEnd, Kind::UpAbort, Kind::DownCredit] {
         // Of a call that has no streams.
         let mut attacker = Attacker::new(&fixture.url);
         attacker.send(Kind::Request.code(), id.aux(), &request("hang"));
@@ -254,7 +254,7 @@ fn any_bytes_leave_the_server_alive() {
     let honest = fixture.client();
     let names = ["echo", "divide", "fill", "reverse", "sum", "left", "hang"];
     let message =
-        (0u16..21, 0u64..8, 0..names.len(), any::<bool>(), proptest::collection::vec(any::<u8>(), 0..40));
+        (0u16..22, 0u64..8, 0..names.len(), any::<bool>(), proptest::collection::vec(any::<u8>(), 0..40));
     let messages = proptest::collection::vec(message, 1..20);
     let cases = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(cases, |(messages in messages)| {

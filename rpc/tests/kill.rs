@@ -1,6 +1,8 @@
 //! `kill -9` on a server in the middle of 100 calls: every call ends in time with its fate, no call that is said not to
 //! have run is in the server's journal, nothing is left behind, and a restarted server is reachable.
 //!
+//! Then a server is killed in the middle of downloads: no reader is told that its stream has come to its end.
+//!
 //! Then, over shared memory, `GIMMAL_KILLS` (100) servers are killed at random moments among calls that are answered.
 //!
 //! Over shared memory, or over the URL in `GIMMAL_KILL_URL` (`rdma://host:port`).
@@ -16,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use gimmal_rpc::{Client, Config, Cx, Fate, Instant, Server, engine::Idle};
+use gimmal_rpc::{Client, Config, Cx, Fate, Instant, Server, Sink, engine::Idle};
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
 trait Journal {
@@ -24,6 +26,8 @@ trait Journal {
     async fn work(&self, cx: &Cx, number: u32) -> u32;
     /// Writes `number` to the journal, and answers.
     async fn note(&self, cx: &Cx, number: u32) -> u32;
+    /// Sends numbers as long as somebody takes them.
+    async fn pour(&self, cx: &Cx, numbers: Sink<u64>);
 }
 
 struct Journaler(PathBuf);
@@ -37,6 +41,14 @@ impl Journal for Journaler {
     async fn note(&self, _: &Cx, number: u32) -> u32 {
         self.write(number);
         number
+    }
+
+    async fn pour(&self, _: &Cx, mut numbers: Sink<u64>) {
+        for number in 0.. {
+            if numbers.send(&number).await.is_err() {
+                return;
+            }
+        }
     }
 }
 
@@ -157,6 +169,44 @@ fn kill_in_the_middle(url: &str, folder: &Path) {
     }
 }
 
+/// Downloads of a server that is killed in the middle of them.
+const DOWNLOADS: usize = 8;
+
+/// Kills a server in the middle of downloads, some of which are read, some not. Each reader gets what arrived, in order, then an error, however
+/// often it asks; never the end.
+fn kill_in_downloads(url: &str, folder: &Path) {
+    let (server, url) = start(url, &folder.join("journal"));
+    let client = JournalClient::new(Client::builder().config(config()).connect(&url).unwrap());
+    let downloads: Vec<_> = (0..DOWNLOADS).map(|_| client.pour()).collect();
+    let readers: Vec<_> = (0..)
+        .zip(downloads)
+        .map(|(at, (mut numbers, call))| {
+            std::thread::spawn(move || {
+                let first = if at % 2 == 0 { 1000 } else { 0 };
+                (0..first).for_each(|number| assert_eq!(numbers.next_wait().unwrap().unwrap(), number));
+                let result = (at % 4 > 1).then(|| call.wait());
+                let mut read = first;
+                let error = loop {
+                    match numbers.next_wait().expect("the stream of a killed server looks whole") {
+                        Ok(number) => assert_eq!(number, read),
+                        Err(error) => break error,
+                    }
+                    read += 1;
+                };
+                println!("{read} read, then: {error}");
+                assert!(numbers.next_wait().is_some_and(|item| item.is_err()), "an end after the error");
+                result.into_iter().for_each(|result| assert_eq!(result.unwrap_err().fate(), Fate::MaybeRan));
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    drop(server);
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    if let Some(path) = url.strip_prefix("shm://") {
+        let _ = fs::remove_file(path);
+    }
+}
+
 /// Calls of a server that is killed at a random moment.
 const NOTES: u32 = 400;
 
@@ -233,6 +283,7 @@ fn main() {
     // What librdmacm opens once for the process is open after the first time.
     kill_in_the_middle(&url, folder);
     let before = descriptors();
+    kill_in_downloads(&url, folder);
     kill_in_the_middle(&url, folder);
     until("every descriptor is closed", || descriptors() <= before);
     if url.starts_with("shm") {

@@ -59,7 +59,7 @@ fn every_kind_of_method_does_what_was_set() {
     for item in [1, 2, 3] {
         items.send_wait(&item).unwrap();
     }
-    drop(items);
+    items.finish();
     let seen: Vec<u64> = std::iter::from_fn(|| sums.next_wait()).map(Result::unwrap).collect();
     assert_eq!((seen, call.wait().unwrap()), (vec![1, 3, 6], 6));
     assert_eq!(client.length("abc", &[1, 2]).wait().unwrap(), 5);

@@ -14,7 +14,7 @@ use std::{
 
 use common::{address, block_on, config, until};
 use gimmal_rpc::{
-    CallOptions, Channel, Client, Code, Cx, Fate, InlineClient, Server, Sink, Stream, StreamError,
+    CallOptions, Channel, Client, Code, Cx, Fate, InlineClient, ReadError, Server, Sink, Stream, StreamError,
     reflect::ReflectionClient,
 };
 
@@ -166,20 +166,29 @@ fn shapes<C: Channel>(client: &TalkClient<C>) {
     drop(numbers);
     let (mut sink, call) = client.add(7);
     (0..ITEMS).for_each(|number| sink.send_wait(&number).unwrap());
-    drop(sink);
+    sink.finish();
     assert_eq!(call.wait().unwrap(), 7 + u64::from(ITEMS * (ITEMS - 1) / 2));
     let (mut sink, call) = client.add(6);
     sink.send_wait(&7).unwrap();
-    drop(sink);
+    sink.finish();
     assert!(call.wait().unwrap_err().to_string().contains("unlucky"));
     let (mut sink, mut stream, call) = client.twice();
     for number in 0..ITEMS {
         sink.send_wait(&number.to_string()).unwrap();
         assert_eq!(stream.next_wait().unwrap().unwrap(), format!("{number} {number}"));
     }
-    drop(sink);
+    sink.finish();
     assert!(stream.next_wait().is_none());
     assert_eq!(call.wait().unwrap(), ITEMS);
+}
+
+/// Reads a stream that has no good end; why it ended.
+fn rest<T: std::fmt::Debug, C: Channel>(stream: &mut Stream<T, C>) -> ReadError {
+    loop {
+        if let Err(error) = stream.next_wait().expect("a good end") {
+            return error;
+        }
+    }
 }
 
 fn every_shape_of_stream_gives_every_item_once_and_in_order(scheme: &str) {
@@ -193,7 +202,7 @@ fn every_shape_of_stream_gives_every_item_once_and_in_order(scheme: &str) {
             sink.send(&number.to_string()).await.unwrap();
             assert_eq!(stream.next().await.unwrap().unwrap(), format!("{number} {number}"));
         }
-        drop(sink);
+        sink.finish();
         assert!(stream.next().await.is_none());
         assert_eq!(call.await.unwrap(), ITEMS);
     });
@@ -227,7 +236,7 @@ fn r84_a_dropped_call_ends_its_streams_on_both_sides(scheme: &str) {
             stream.next_wait().unwrap().unwrap();
         }
         drop(call);
-        while stream.next_wait().is_some() {}
+        assert_eq!(rest(&mut stream), ReadError::Over);
     }
     let client = inline(&url);
     let (mut sink, call) = client.add(0);
@@ -244,7 +253,7 @@ fn r85_a_deadline_ends_a_stream(scheme: &str) {
     let short = CallOptions::default().timeout(Duration::from_millis(80));
     let client = handed(&url).with_options(short.clone());
     let (mut stream, call) = client.pour();
-    while stream.next_wait().is_some() {}
+    assert_eq!(rest(&mut stream), ReadError::Over);
     let error = call.wait().unwrap_err();
     assert_eq!(error.status().unwrap().code(), Code::DeadlineExceeded);
     let client = inline(&url).with_options(short);
@@ -258,7 +267,7 @@ fn an_item_above_the_limit_ends_its_call_by_name(scheme: &str) {
     let (server, _, url) = server(scheme);
     let client = handed(&url);
     let (mut stream, call) = client.large(1 << 20);
-    assert!(stream.next_wait().is_none());
+    assert_eq!(rest(&mut stream), ReadError::Over);
     let error = call.wait().unwrap_err();
     let code = error.status().map(|status| status.code());
     assert_eq!((code, error.fate()), (Some(Code::ResourceExhausted), Fate::Ran), "{error}");
@@ -307,7 +316,7 @@ fn r82_a_server_that_goes_ends_streams(scheme: &str) {
     stream.next_wait().unwrap().unwrap();
     until("both run", || server.stats().started == 2);
     let _ = server.shutdown(Duration::ZERO);
-    while stream.next_wait().is_some() {}
+    assert_eq!(rest(&mut stream), ReadError::Over);
     while sink.send_wait(&1).is_ok() {}
     assert_eq!(call.wait().unwrap_err().fate(), Fate::MaybeRan);
     assert_eq!(other.wait().unwrap_err().fate(), Fate::MaybeRan);

@@ -24,7 +24,7 @@ pub(crate) const REJECT_LEN: u8 = 16;
 /// Receives that data and control need between them.
 const ARRIVALS_MIN: u16 = 4;
 /// The protocol version of this build.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 const MAGIC: [u8; 4] = *b"gmml";
 
 /// Private data on connect, with IP addressing (`rdma_connect(3)`).
@@ -246,7 +246,7 @@ mod tests {
     fn golden_hello() {
         let mut golden = [0; HELLO_BYTES];
         golden[..32].copy_from_slice(&[
-            b'g', b'm', b'm', b'l', 3, 40, 1, 0, 0, 0, 4, 0, 0, 0x40, 0, 0, 64, 0, 16, 15, 0, 0, 0, 0, 8, 7,
+            b'g', b'm', b'm', b'l', 4, 40, 1, 0, 0, 0, 4, 0, 0, 0x40, 0, 0, 64, 0, 16, 15, 0, 0, 0, 0, 8, 7,
             6, 5, 4, 3, 2, 1,
         ]);
         assert_eq!(SAMPLE.encode(), golden);

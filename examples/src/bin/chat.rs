@@ -64,11 +64,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     ada.send_wait(&"both ways, with credit".to_owned())?;
     expect("Ada: ", "both ways, with credit")?;
-    drop(bob); // no more lines: Bob's call ends
+    bob.finish(); // no more lines: Bob's call ends
     while let Some(heard) = at_bob.next_wait() {
         println!("Bob heard    {}", heard?);
     }
-    drop(ada);
+    ada.finish();
     println!("Bob said {}, Ada said {}", bob_call.wait()?, ada_call.wait()?);
     Ok(())
 }

@@ -465,7 +465,7 @@ fn client_streams(
     let output = output(service, result);
     quote! {
         #(#docs)*
-        pub fn #ident(&self, #(#names: #types),*) -> (#(#gives,)* #private::Call<C, #codec, #output>) {
+        pub fn #ident(&self, #(#names: #types),*) -> (#(#gives,)* #private::StreamCall<C, #codec, #output>) {
             let ends = #private::ends(#up, #down);
             (
                 #(#ends,)*

@@ -36,7 +36,7 @@ use syn::parse_macro_input;
 /// of type `WithLoan<T>` travel beside the codec: the client gives a `Loan` and gets a `Pulled<T>`.
 ///
 /// An argument of type `Stream<T>` is a stream of items from the caller, one of type `Sink<T>` a stream to it; the
-/// client's method then gives its ends and the call: `(Sink<T>, Stream<U>, Call)`. A method with `#[oneway]` is not
+/// client's method then gives its ends and the call: `(Sink<T>, Stream<U>, StreamCall)`. A method with `#[oneway]` is not
 /// answered; its call ends when the request has left. A method with `#[idempotent]` may be made again by
 /// layers although it may have run. A method with `#[codec(Type)]` has that codec in place of the service's: its only
 /// argument, its answer and its error are written by it as they are, so that `#[codec(Raw)]` is for methods whose values are

@@ -86,6 +86,21 @@ impl Call {
         std::mem::forget(std::mem::replace(&mut self.reply, reply));
     }
 
+    /// Whether something went beside its request.
+    #[inline]
+    pub(super) const fn has_beside(&self) -> bool {
+        self.loan.is_some() || self.lanes.is_some()
+    }
+
+    /// It is over, well if there is an answer: drops what went beside its request, and tells its streams.
+    #[cold]
+    pub(super) fn let_go(&mut self, is_good: bool) {
+        self.loan = None;
+        if let Some(lanes) = self.lanes.take() {
+            lanes.answered(is_good);
+        }
+    }
+
     /// A key of it finds nothing from here on.
     #[inline]
     pub(super) const fn free(&mut self) {

@@ -26,6 +26,14 @@ pub(super) enum Answered {
 }
 
 impl Answered {
+    /// Whether it is an answer, not the method's error or a status.
+    pub(super) fn is_good(&mut self) -> bool {
+        match self {
+            Self::Task(task, _) => !task.as_mut().is_error(),
+            Self::Bytes(outcome, _) | Self::Large(outcome, _) => *outcome == Outcome::Ok,
+        }
+    }
+
     /// What is copied when it leaves.
     pub(super) fn payload(&self) -> &[u8] {
         match self {

@@ -1,9 +1,16 @@
 //! Streams on simulated worlds: many seeds, every medium, slow readers, cancels, and the connection lost anywhere.
 //!
-//! Every reader gets a prefix of what was sent, in order, once · all of it when nothing was cancelled or lost · no sender
-//! goes beyond its credit (the other side would end the connection) · nothing is left.
+//! Every reader gets a prefix of what was sent, in order, once · all of it, and the good end, when it was finished and nothing was
+//! cancelled or lost · an error otherwise: no handler is told of a good end of an upload that was given up before it was finished, and no
+//! caller of one of a download that was not answered · no sender goes beyond its credit (the other side would end the connection) ·
+//! nothing is left.
 
-use std::{sync::Arc, task::Poll, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+    task::Poll,
+    time::Duration,
+};
 
 use gimmal_engine::{
     Inline,
@@ -18,33 +25,58 @@ use super::{
     sim_tests::{Rng, config, connect, each, node, seeds, turns, world},
 };
 use crate::{
-    Cx, Sink, Stream,
+    Cx, ReadError, Sink, Stream,
     calls::{CallKey, Reply},
     cell::Outcome,
     codec::{Decode, Encoded, Postcard},
     config::Config,
     stats::{Counters, Stats},
-    stream::{Woken, lanes},
+    stream::{Tie, Woken, lanes},
 };
 
 #[gimmal_macros::service(crate = crate)]
 trait Relay {
-    async fn relay(&self, cx: &Cx, number: u32, items: Stream<u32>, out: Sink<u32>) -> u32;
+    /// How many items there were; an error when the caller gave up.
+    async fn relay(&self, cx: &Cx, number: u32, items: Stream<u32>, out: Sink<u32>) -> Result<u32, u32>;
 }
 
-struct Relayer;
+/// The numbers of the uploads that came to their good end.
+#[derive(Clone, Default)]
+struct Relayer(Arc<Mutex<HashSet<u32>>>);
 
 impl Relay for Relayer {
-    async fn relay(&self, _: &Cx, number: u32, mut items: Stream<u32>, mut out: Sink<u32>) -> u32 {
+    async fn relay(
+        &self,
+        _: &Cx,
+        number: u32,
+        mut items: Stream<u32>,
+        mut out: Sink<u32>,
+    ) -> Result<u32, u32> {
         let mut count = 0;
-        while let Some(Ok(item)) = items.next().await {
-            count += 1;
-            if out.send(&(number + item)).await.is_err() {
-                break;
+        loop {
+            match items.next().await {
+                Some(Ok(item)) => count += 1 + u32::from(out.send(&(number + item)).await.is_err()) * 1000,
+                Some(Err(error)) => {
+                    assert_eq!(error, ReadError::Aborted);
+                    return Err(count);
+                }
+                None => {
+                    self.0.lock().unwrap().insert(number);
+                    return Ok(count);
+                }
             }
         }
-        count
     }
+}
+
+/// What an upload comes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    Finish,
+    /// The sink is dropped.
+    Drop,
+    /// The call is dropped, then the sink is finished.
+    DropCall,
 }
 
 struct Open {
@@ -55,9 +87,22 @@ struct Open {
     total: u32,
     sent: u32,
     read: u32,
-    answer: Option<Result<u32, ()>>,
+    end: End,
+    /// With the call, as its user has it.
+    tie: Option<Tie>,
+    answer: Option<Answer>,
     is_cancelled: bool,
-    is_read: bool,
+    /// What the reader was told last.
+    told: Option<Result<(), ReadError>>,
+}
+
+/// What a call came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Good(u32),
+    /// The method's error.
+    GivenUp(u32),
+    None,
 }
 
 struct Run {
@@ -69,21 +114,24 @@ struct Run {
     conn: ConnId,
     now: Time,
     open: Vec<Open>,
+    committed: Relayer,
 }
 
 impl Run {
     fn new(seed: u64, sim: SimConfig) -> Self {
         let sim = Sim::new(sim);
         let config = Config { window: 5, ..config(8) };
-        let (mut server, served) = node(&sim, &config, vec![Arc::new(serve_relay(Relayer))]);
+        let committed = Relayer::default();
+        let (mut server, served) = node(&sim, &config, vec![Arc::new(serve_relay(committed.clone()))]);
         let (mut client, called) = node(&sim, &config, Vec::new());
         let (mut rng, mut now) = (Rng(seed * 2 + 1), Time(0));
         let conn = connect(&sim, &mut client, &mut server, &mut rng, &mut now);
-        Self { sim, rng, client, server, counters: [called, served], conn, now, open: Vec::new() }
+        Self { sim, rng, client, server, counters: [called, served], conn, now, open: Vec::new(), committed }
     }
 
     fn start(&mut self, number: u32) {
         let ends = lanes(true, true);
+        let tie = Some(ends.tie());
         let up = Sink::new::<Postcard>(ends.tx.clone().unwrap(), Woken);
         let down = Stream::new::<Postcard>(ends.rx.clone().unwrap(), Woken);
         let arguments = (number,);
@@ -96,6 +144,7 @@ impl Run {
         });
         let Ok(key) = started else { return };
         let total = u32::try_from(self.rng.below(120)).unwrap();
+        let end = [End::Finish, End::Finish, End::Drop, End::DropCall][self.rng.index(4)];
         self.open.push(Open {
             number,
             key,
@@ -104,9 +153,11 @@ impl Run {
             total,
             sent: 0,
             read: 0,
+            end,
+            tie,
             answer: None,
             is_cancelled: false,
-            is_read: false,
+            told: None,
         });
     }
 
@@ -115,21 +166,29 @@ impl Run {
         let Self { client, rng, open, conn, .. } = self;
         for stream in open.iter_mut() {
             if rng.below(3) == 0
-                && let Some(up) = &mut stream.up
+                && let Some(mut up) = stream.up.take()
             {
-                if stream.sent == stream.total {
-                    stream.up = None;
-                } else if let Ok(true) = up.try_send(&stream.sent) {
-                    stream.sent += 1;
+                if stream.sent < stream.total {
+                    if let Ok(true) = up.try_send(&stream.sent) {
+                        stream.sent += 1;
+                    }
+                    stream.up = Some(up);
+                } else if stream.end != End::Drop {
+                    if stream.end == End::DropCall {
+                        (stream.tie, stream.is_cancelled) = (None, true);
+                    }
+                    up.finish();
                 }
             }
             if rng.below(2 + u64::from(stream.number % 5) * 3) == 0 {
                 match stream.down.try_next() {
-                    Poll::Ready(Some(item)) => {
-                        assert_eq!(item.unwrap(), stream.number + stream.read);
+                    Poll::Ready(Some(Ok(item))) => {
+                        assert_eq!(stream.told, None, "an item after the end");
+                        assert_eq!(item, stream.number + stream.read);
                         stream.read += 1;
                     }
-                    Poll::Ready(None) => stream.is_read = true,
+                    Poll::Ready(None) => stream.told = Some(Ok(())),
+                    Poll::Ready(Some(Err(error))) => stream.told = Some(Err(error)),
                     Poll::Pending => {}
                 }
             }
@@ -137,9 +196,14 @@ impl Run {
                 && let Some(taken) = client.app_mut().take_outcome(*conn, stream.key)
             {
                 stream.answer = Some(match taken {
-                    Outcome::Answered { body, .. } => Ok(Postcard::decode(&body).unwrap()),
-                    _ => Err(()),
+                    Outcome::Answered { is_error: false, body, .. } => {
+                        Answer::Good(Postcard::decode(&body).unwrap())
+                    }
+                    Outcome::Answered { body, .. } => Answer::GivenUp(Postcard::decode(&body).unwrap()),
+                    _ => Answer::None,
                 });
+            } else if stream.tie.is_none() && stream.answer.is_none() {
+                stream.answer = Some(Answer::None);
             }
         }
         if rng.below(400) == 0 && !open.is_empty() {
@@ -147,8 +211,13 @@ impl Run {
             let stream = &mut open[at];
             if stream.answer.is_none() {
                 let (conn, key) = (*conn, stream.key);
-                client.with(|node, io| node.cancel(io, conn, key));
-                stream.answer = Some(Err(()));
+                // Either is how a call is dropped: by its thread's own worker, or by another's.
+                if rng.below(2) == 0 {
+                    client.with(|node, io| node.cancel(io, conn, key));
+                } else {
+                    stream.tie = None;
+                }
+                stream.answer = Some(Answer::None);
                 stream.is_cancelled = true;
             }
         }
@@ -162,25 +231,35 @@ impl Run {
                 self.start(next);
                 next += 1;
             }
-            if next == 14 && self.open.iter().all(|stream| stream.answer.is_some() && stream.is_read) {
+            if next == 14 && self.open.iter().all(|stream| stream.answer.is_some() && stream.told.is_some()) {
                 break;
             }
         }
         let mut whole = 0;
         for stream in self.open.drain(..) {
-            assert!(stream.is_read, "{what}: stream {} never ended", stream.number);
+            let what = format!("{what}: stream {}, {:?}", stream.number, stream.end);
+            let told = stream.told.unwrap_or_else(|| panic!("{what} never ended"));
+            let is_committed = self.committed.0.lock().unwrap().contains(&stream.number);
             match stream.answer {
-                Some(Ok(count)) => {
-                    assert_eq!(
-                        (count, stream.read),
-                        (stream.total, stream.total),
-                        "{what}: {}",
-                        stream.number
-                    );
+                Some(Answer::Good(count)) => {
+                    assert_eq!((stream.end, told, is_committed), (End::Finish, Ok(()), true), "{what}");
+                    assert_eq!((count, stream.read), (stream.total, stream.total), "{what}");
                     whole += 1;
                 }
-                Some(Err(())) => assert!(stream.is_cancelled || faulty, "{what}: {}", stream.number),
-                None => panic!("{what}: stream {} has no answer", stream.number),
+                Some(Answer::GivenUp(count)) => {
+                    assert_eq!(
+                        (stream.end, told, is_committed),
+                        (End::Drop, Err(ReadError::Over), false),
+                        "{what}"
+                    );
+                    assert_eq!((count, stream.read), (stream.total, stream.total), "{what}");
+                }
+                Some(Answer::None) => {
+                    assert!(stream.is_cancelled || faulty, "{what}");
+                    assert_eq!(told, Err(ReadError::Over), "{what}");
+                    assert!(!is_committed || stream.end == End::Finish, "{what}: committed");
+                }
+                None => panic!("{what} has no answer"),
             }
         }
         for _ in 0..3000 {

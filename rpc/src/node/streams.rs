@@ -12,6 +12,7 @@ use gimmal_engine::{
 
 use super::{
     Node,
+    answers::{drop_answered, status_answer},
     serving::{Answered, State},
     tasks::{self, Polled},
 };
@@ -24,7 +25,7 @@ use crate::{
     id::CallId,
     service::Entry,
     status::{Code, Fate, Status},
-    stream::{Lanes, Owed, Owner, lanes_of_callee},
+    stream::{self, Lanes, Owed, Owner, lanes_of_callee},
     task::BoxTask,
 };
 
@@ -55,6 +56,7 @@ fn pump<P: Port>(
                 (credit, &number)
             }
             Owed::End => (Kind::UpEnd, &[]),
+            Owed::Abort => (Kind::UpAbort, &[]),
         };
         let head = Head { kind: kind.code(), aux: id.aux() };
         let sent = io.send(conn, head, bytes.len(), |body| {
@@ -84,7 +86,7 @@ impl Node {
             let Some(lane) = self.reach.pop_lane() else { return };
             lane.unqueue();
             match lane.owner() {
-                Some((conn, Owner::Caller(key))) => self.pump_call(io, conn, CallKey::from_bits(key)),
+                Some((conn, Owner::Caller(key))) => self.notice_call(io, conn, CallKey::from_bits(key)),
                 Some((conn, Owner::Callee(slot, mark))) => self.pump_slot(io, conn, slot, mark),
                 None => {}
             }
@@ -98,7 +100,18 @@ impl Node {
         if let Some(lanes) = &here.calls.call(key.index()).lanes {
             lanes.bind(&self.reach, conn, Owner::Caller(key.bits()));
         }
-        self.pump_call(io, conn, key);
+        self.notice_call(io, conn, key);
+    }
+
+    /// The user of a call's streams did something, or may have: dropped the call, too.
+    fn notice_call<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, key: CallKey) {
+        let Some(here) = self.conns.get_mut(conn) else { return };
+        let Some(index) = here.calls.find(key) else { return };
+        if here.calls.call(index).lanes.as_ref().is_some_and(|lanes| lanes.is_given_up()) {
+            self.cancel(io, conn, key);
+        } else {
+            self.pump_call(io, conn, key);
+        }
     }
 
     /// Sends what a call's streams owe, if its request has left.
@@ -123,11 +136,15 @@ impl Node {
         match pump(io, conn, id, lanes, (Kind::DownItem, Kind::UpCredit)) {
             Pumped::Blocked => {}
             Pumped::Done => {
-                if matches!(slot.state, State::Ended(_))
-                    && lanes.is_drained()
-                    && let State::Ended(answered) = here.serving.free(index)
-                {
+                let State::Ended(answered) = &mut slot.state else { return };
+                let is_good = answered.is_good();
+                if !lanes.may_answer(is_good) {
+                    return;
+                }
+                let is_cut = is_good && lanes.is_aborted();
+                if let State::Ended(answered) = here.serving.free(index) {
                     self.counters.serving.decrement();
+                    let answered = if is_cut { cut(answered) } else { answered };
                     self.answer(io, conn, id, Time::NEVER, answered);
                 }
             }
@@ -255,10 +272,17 @@ impl Node {
     }
 }
 
+/// In place of an answer that came although a panic dropped the handler's sink: what came down is not all.
+fn cut(answered: Answered) -> Answered {
+    drop_answered(answered);
+    status_answer(&Status::new(Code::Internal, "a panic dropped the handler's sink").with_fate(Fate::Ran))
+}
+
 fn handle(lanes: &mut Lanes, kind: Kind, body: &[u8]) -> Result<(), Violation> {
     let (fine, what) = match kind {
         Kind::UpItem | Kind::DownItem => (lanes.arrived(body), "an item of a stream without credit"),
-        Kind::UpEnd => (lanes.ended(), "the end of a stream"),
+        Kind::UpEnd => (lanes.ended(stream::State::Ended), "the end of a stream"),
+        Kind::UpAbort => (lanes.ended(stream::State::Aborted), "the end of a stream"),
         _ => (lanes.credited(frame::parse_credit(body)?), "credit of a stream"),
     };
     if fine { Ok(()) } else { Err(broken(what)) }

@@ -16,7 +16,7 @@ use gimmal_rpc::{
 /// A method that the victim may have: id and signature.
 pub type Method = (u32, u32);
 
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 14] = [
     Kind::Request,
     Kind::Response,
     Kind::Cancel,
@@ -24,6 +24,7 @@ const KINDS: [Kind; 13] = [
     Kind::UpItem,
     Kind::DownItem,
     Kind::UpEnd,
+    Kind::UpAbort,
     Kind::UpCredit,
     Kind::DownCredit,
     Kind::Again,
