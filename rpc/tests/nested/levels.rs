@@ -16,32 +16,32 @@ const MOST: usize = 128;
 #[derive(Serialize, Deserialize, Debug, PartialEq)]
 enum Tree {
     Leaf,
-    Node(Box<Tree>),
+    Node(Box<Self>),
 }
 
 #[derive(Serialize, Deserialize, Debug, PartialEq)]
 enum Fields {
     Leaf,
-    Node { inside: Box<Fields> },
+    Node { inside: Box<Self> },
 }
 
 #[derive(Serialize, Deserialize, Debug, PartialEq)]
 enum Pairs {
     Leaf,
-    Node(Box<Pairs>, ()),
+    Node(Box<Self>, ()),
 }
 
 #[derive(Serialize, Deserialize, Debug, PartialEq)]
 struct List {
-    next: Option<Box<List>>,
+    next: Option<Box<Self>>,
 }
 
 #[derive(Serialize, Deserialize, Debug, PartialEq)]
-struct Heap(Vec<Heap>);
+struct Heap(Vec<Self>);
 
 #[derive(Serialize, Deserialize, Debug, PartialEq)]
 struct Folder {
-    entries: BTreeMap<u8, Folder>,
+    entries: BTreeMap<u8, Self>,
 }
 
 /// Wraps `leaf` so many times.

@@ -93,7 +93,7 @@ mod honest {
     #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
     pub(crate) enum Tree {
         Leaf,
-        Node(Box<Tree>),
+        Node(Box<Self>),
     }
 
     impl Tree {
