@@ -93,7 +93,9 @@ fn the_application_refuses_with_its_own_bytes() {
         let reason = RejectReason::Application { code: turn };
         if turn > 1 { Ok(()) } else { Err(Refusal::with_data(reason, b"come back").unwrap()) }
     };
-    let acceptor = Acceptor::spawn_with(listener, workers.handles().to_vec(), Box::new(admit)).unwrap();
+    let acceptor =
+        Acceptor::spawn_with(listener, workers.handles().to_vec(), Box::new(admit), Box::new(|_| {}))
+            .unwrap();
     let mut inline = Inline::new(&Shm, &plan, Echo { is_client: true, ..Echo::default() }).unwrap();
     let error = inline.connect(&address).unwrap_err().to_string();
     assert!(error.contains("the application refused with code 1"), "{error}");
