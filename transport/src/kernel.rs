@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::{
-    fs::{FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags},
+    fs::{FallocateFlags, MemfdFlags},
     io::{Errno, retry_on_intr},
     process::{Resource, getrlimit},
 };
@@ -70,13 +70,14 @@ pub(crate) fn random(bytes: &mut [u8]) -> Result<usize, Errno> {
 
 /// Opens a file; a lookup on a network or user-space file system can be interrupted.
 #[cfg(any(feature = "shm", feature = "verbs"))]
-pub(crate) fn open(path: &std::path::Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+pub(crate) fn open(path: &std::path::Path, flags: rustix::fs::OFlags) -> Result<OwnedFd, Errno> {
+    use rustix::fs::{Mode, OFlags};
     retry_on_intr(|| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR))
 }
 
 /// Takes or tries a lock on a file.
 #[cfg(feature = "shm")]
-pub(crate) fn lock(fd: impl AsFd, operation: FlockOperation) -> Result<(), Errno> {
+pub(crate) fn lock(fd: impl AsFd, operation: rustix::fs::FlockOperation) -> Result<(), Errno> {
     retry_on_intr(|| rustix::fs::flock(&fd, operation))
 }
 
