@@ -44,6 +44,11 @@ pub struct PortCounters {
     pub read_bytes: u64,
     /// Bytes of bulk read in place.
     pub in_place_bytes: u64,
+    /// In shared memory: pieces of the peer's memory that are mapped beside its ring, when it last passed one. Pool segments and
+    /// exposed memory.
+    pub passed_pieces: u64,
+    /// Bytes of those.
+    pub passed_bytes: u64,
     /// One-sided operations made: pieces of reads and writes, and atomic operations.
     pub accesses: u64,
     /// Signals asked for: send completions polled.

@@ -113,9 +113,10 @@ impl fmt::Display for Term {
 /// A process as the kernel names it (`SO_PEERCRED`), at the time that it connected or began to listen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Credentials {
-    /// The process. Another one may have the number when it is gone.
-    pub pid: u32,
-    /// Its user.
+    /// The process; `None` if it has no number in this process's PID namespace, as between containers. Another process may
+    /// have the number when it is gone.
+    pub pid: Option<u32>,
+    /// Its user, in this process's user namespace.
     pub uid: u32,
     /// Its first group.
     pub gid: u32,

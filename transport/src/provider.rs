@@ -350,7 +350,8 @@ pub trait Port: Debug {
     /// Starts a one-sided operation on what the peer of `conn` has shown; ends with
     /// [`Event::Accessed`](crate::Event::Accessed), in any order. A write has ended when its loan may be used again; that it is
     /// in place is known when a read or an atomic operation that was started after it has ended. Loans come from this port's gate for this connection.
-    /// Over a device they are as many at once as the granted `initiator_depth`, pulls included; the others wait.
+    /// Over a device they are as many at once as the granted `initiator_depth`, pulls included; the others wait. In shared memory the
+    /// peer may have taken pages of it away: they come back zeroed, and are charged to this process.
     ///
     /// # Errors
     /// Why it was not made, with it.

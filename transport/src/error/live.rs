@@ -84,6 +84,16 @@ pub enum Violation {
         /// Which.
         what: &'static str,
     },
+    /// The peer passed more memory than a connection may.
+    #[error("{value} {what} were passed, the limit is {limit}")]
+    Passed {
+        /// `pool segments` or `pieces of exposed memory`, or bytes of them.
+        what: &'static str,
+        /// What all of it would come to.
+        value: u64,
+        /// How much it may be.
+        limit: u64,
+    },
 }
 
 impl Violation {

@@ -14,6 +14,8 @@
 #[cfg(feature = "sim")]
 pub(crate) mod arena;
 pub mod bulk;
+#[cfg(feature = "shm")]
+pub(crate) mod charge;
 pub mod exposed;
 pub mod hold;
 pub mod loan;

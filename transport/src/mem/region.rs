@@ -17,6 +17,8 @@ use std::{
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, mremap_fixed};
 
+#[cfg(feature = "shm")]
+use super::charge::Charge;
 #[cfg(any(feature = "verbs", test))]
 use super::pages::{HUGE_PAGE_BITS, HUGE_PAGE_BYTES, NotHuge, Pages, Setting, is_large};
 
@@ -36,6 +38,9 @@ pub struct Region {
     shared: Shared,
     /// Somebody may read these pages through another mapping.
     is_viewed: AtomicBool,
+    /// Of a peer's file, held for its drop.
+    #[cfg(feature = "shm")]
+    _charge: Option<Charge>,
 }
 
 /// Which pages of a region are a file's, that others map too.
@@ -61,11 +66,7 @@ impl Region {
 
     /// Private zeroed memory whose pages come when they are touched.
     pub(crate) fn reserved(bytes: usize) -> io::Result<Self> {
-        Ok(Self {
-            map: MmapRaw::from(MmapMut::map_anon(bytes)?),
-            shared: Shared::Nothing,
-            is_viewed: AtomicBool::new(false),
-        })
+        Ok(Self::new(MmapRaw::from(MmapMut::map_anon(bytes)?), Shared::Nothing))
     }
 
     /// Maps `head_bytes + ring_bytes` of `fd` from its start, and the ring part a second time behind it.
@@ -86,18 +87,14 @@ impl Region {
         }
         let first = head_bytes + ring_bytes;
         let map = MmapRaw::from(MmapMut::map_anon(first + ring_bytes)?);
-        let region = Self {
-            map,
-            shared: Shared::Twice { head: head_bytes, bytes: ring_bytes },
-            is_viewed: AtomicBool::new(false),
-        };
+        let region = Self::new(map, Shared::Twice { head: head_bytes, bytes: ring_bytes });
         region.fill(0, first, fd, 0, access)?;
         region.fill(first, ring_bytes, fd, head_bytes as u64, access)?;
         region.not_for_children();
         Ok(region)
     }
 
-    /// Maps the first `bytes` of `fd`.
+    /// Maps the first `bytes` of `fd`, with all its pages.
     ///
     /// # Errors
     /// What mmap says.
@@ -109,6 +106,26 @@ impl Region {
             Access::ReadOnly => options.map_raw_read_only(&fd)?,
         };
         Ok(Self::whole(map, Shared::Once))
+    }
+
+    /// Maps all of a peer's file. No page is touched: each comes when it is first used.
+    ///
+    /// # Errors
+    /// What mmap says.
+    #[cfg(feature = "shm")]
+    pub(crate) fn theirs(
+        fd: BorrowedFd<'_>,
+        bytes: usize,
+        access: Access,
+        charge: Charge,
+    ) -> io::Result<Self> {
+        let mut options = MmapOptions::new();
+        options.len(bytes);
+        let map = match access {
+            Access::ReadWrite => options.map_raw(&fd)?,
+            Access::ReadOnly => options.map_raw_read_only(&fd)?,
+        };
+        Ok(Self { _charge: Some(charge), ..Self::whole(map, Shared::Once) })
     }
 
     /// As [`Region::file`], to be written, of a file without pages yet, which then come as huge ones if the kernel finds
@@ -157,9 +174,19 @@ impl Region {
     }
 
     fn whole(map: MmapRaw, shared: Shared) -> Self {
-        let region = Self { map, shared, is_viewed: AtomicBool::new(false) };
+        let region = Self::new(map, shared);
         region.not_for_children();
         region
+    }
+
+    const fn new(map: MmapRaw, shared: Shared) -> Self {
+        Self {
+            map,
+            shared,
+            is_viewed: AtomicBool::new(false),
+            #[cfg(feature = "shm")]
+            _charge: None,
+        }
     }
 
     /// Another mapping of the same pages: a ring's without its head, and all of another file's. The first byte of it

@@ -1,7 +1,7 @@
 //! Bulk: pool segments are passed once to each connection, then offers name places in them.
 
 use std::{
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     ptr::NonNull,
     sync::{Arc, Weak},
 };
@@ -12,20 +12,23 @@ use super::{
     live::Live,
     pool::{Pool, PoolSegment},
     port::ShmPort,
-    segment::{AttachError, SEALS, check_file},
+    segment::{AttachError, POOL},
     slot, socket,
+    theirs::{Limits, Theirs},
 };
 use crate::{
     BulkError, ConnId, Loan, LoanError, Offer, PortError, Refused, Violation, Waker,
-    kernel::mapping,
-    mem::{Access, Bulk, Region, Release, moving},
+    mem::{Bulk, Region, Release, moving},
     sync::prefetch::prefetch_to_read,
 };
 
-/// Segments one connection may pass to us; 4096 of the smallest hold 64 GiB.
-const SEGMENTS_MAX: usize = 4096;
-/// Bytes of the largest.
-const SEGMENT_BYTES_MAX: u64 = 1 << 48;
+/// Pool segments that one connection may pass to us; so many of the smallest hold 16 GiB.
+pub(super) const SEGMENTS: Limits = Limits {
+    pieces_max: 1024,
+    pieces: "pool segments",
+    bytes: "bytes of pool segments",
+    twice: "pool segment passed twice",
+};
 
 /// What one connection has passed, each way.
 #[derive(Debug, Default)]
@@ -34,8 +37,8 @@ pub(super) struct Passed {
     out: Vec<Option<u64>>,
     /// Names given so far.
     names: u64,
-    /// The peer's segments, by the names it gave them.
-    into: Vec<(u64, Arc<Region>)>,
+    /// The peer's segments.
+    into: Theirs<Region>,
     /// Of bulk that is read, or was.
     releases: Vec<Arc<Release>>,
 }
@@ -99,9 +102,9 @@ impl ShmPort {
             let in_words = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
             return Err(Refused::TooLarge { bytes: in_words(offer.len), limit: in_words(limit) });
         }
-        if !live.has_segment(offer.key) {
+        if live.passed.into.find(offer.key).is_none() {
             // It was sent before the offer, so it is there.
-            self.read_socket(conn);
+            self.read_socket_until(conn, |live| live.passed.into.find(offer.key).is_some());
         }
         let (live, counters) = slot::live(&mut self.slots, conn).ok_or(Refused::Closed)?;
         if live.is_mirrored() {
@@ -173,16 +176,10 @@ impl Live {
         Ok(name)
     }
 
-    /// Whether an offer in this segment can be looked at without reading the socket.
-    pub(super) fn has_segment(&self, key: u64) -> bool {
-        self.passed.into.iter().any(|(id, _)| *id == key)
-    }
-
     /// Checks what the peer offered against what it passed: the segment, offset and length.
     fn bulk_bytes(&self, offer: Offer) -> Result<(Arc<Region>, usize, usize), BulkError> {
         let bad = || BulkError::Offer(Violation::Malformed { what: "bulk offer" });
-        let segment = self.passed.into.iter().find(|(id, _)| *id == offer.key);
-        let (_, region) = segment.ok_or_else(bad)?;
+        let region = self.passed.into.find(offer.key).ok_or_else(bad)?;
         let len = usize::try_from(offer.len).map_err(|_| bad())?;
         let offset = usize::try_from(offer.address).map_err(|_| bad())?;
         if len > region.len() || offset > region.len() - len {
@@ -202,20 +199,22 @@ impl Live {
         Ok(unsafe { Bulk::in_place(region, offset, len, release) })
     }
 
-    /// Takes a segment that the peer passed.
-    pub(super) fn take_segment(&mut self, id: u64, bytes: u64, fd: &OwnedFd) -> Result<(), AttachError> {
-        let bad = |what| AttachError::Peer(Violation::Malformed { what });
-        if self.has_segment(id) {
-            return Err(bad("pool segment passed twice"));
+    /// Takes a segment that the peer passed, where bulk was agreed on.
+    pub(super) fn take_segment(
+        &mut self,
+        name: u64,
+        bytes: u64,
+        fd: BorrowedFd<'_>,
+    ) -> Result<(), AttachError> {
+        if self.negotiated.initiator_depth.granted == 0 {
+            return Err(AttachError::Peer(Violation::Malformed { what: "pool segment without bulk" }));
         }
-        if bytes == 0 || bytes > SEGMENT_BYTES_MAX || self.passed.into.len() == SEGMENTS_MAX {
-            return Err(bad("pool segment beyond its limits"));
-        }
-        let bytes = usize::try_from(bytes).map_err(|_| bad("pool segment beyond its limits"))?;
-        check_file(fd.as_fd(), bytes, SEALS)?;
-        let region = Region::file(fd.as_fd(), bytes, Access::ReadOnly)
-            .map_err(|error| AttachError::Port(mapping(&error)))?;
-        self.passed.into.push((id, Arc::new(region)));
-        Ok(())
+        self.passed.into.take((name, bytes, fd), &POOL, &SEGMENTS, |region| region)
+    }
+
+    /// Pieces of the peer's memory that are mapped beside its ring, and their bytes.
+    pub(super) fn mapped(&self) -> (u64, u64) {
+        let (segments, exposed) = (self.passed.into.size(), self.shown.into.size());
+        (segments.0 + exposed.0, segments.1 + exposed.1)
     }
 }

@@ -13,6 +13,7 @@ use super::{
     gate::ShmGate,
     link::{End, ShmLink, hello, settle},
     mirror::mirror,
+    peer,
     rendezvous::socket_address,
     segment::{AttachError, Segment},
     socket::{self, Packet},
@@ -152,9 +153,9 @@ impl ShmConnecting {
     }
 
     fn greet(&self, socket: OwnedFd) -> Result<Step, ConnectError> {
-        let peer = socket::peer(&socket).map_err(|errno| ConnectError::Port(system("SO_PEERCRED")(errno)))?;
-        if !socket::is_allowed(&peer, &self.options.allow) {
-            return Err(ConnectError::NotAllowed { address: self.address.clone(), uid: peer.uid.as_raw() });
+        let peer = peer::of(&socket).map_err(|errno| ConnectError::Port(system("SO_PEERCRED")(errno)))?;
+        if !peer::is_allowed(&peer, &self.options.allow) {
+            return Err(ConnectError::NotAllowed { address: self.address.clone(), uid: peer.uid });
         }
         let mut ours = hello(self.gate.config(), u128::from_le_bytes(random()?));
         let request = request(&mut ours, self.options.key.as_ref());
@@ -174,7 +175,7 @@ impl ShmConnecting {
         let Packet { fd: Some(fd), flawed: false, .. } = packet else {
             return Err(self.foreign(RejectReason::NotOurs));
         };
-        let cred = socket::peer(&socket).map_err(|errno| ConnectError::Port(system("SO_PEERCRED")(errno)))?;
+        let cred = peer::of(&socket).map_err(|errno| ConnectError::Port(system("SO_PEERCRED")(errno)))?;
         let negotiated =
             settle(self.gate.config(), ours, &theirs, self.device.clone(), Some(&cred), self.options.trust)
                 .map_err(|reason| self.foreign(reason))?;

@@ -3,17 +3,18 @@
 
 use std::{
     collections::BTreeMap,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use rustix::{fs::SealFlags, io::Errno};
+use rustix::io::Errno;
 
 use super::{
     live::Live,
     port::ShmPort,
-    segment::{AttachError, check_file, create_file},
+    segment::{AttachError, EXPOSED, EXPOSED_SEALS, create_file},
     slot, socket,
+    theirs::{Limits, Theirs},
 };
 use crate::{
     AccessError, ConnId, Event, Offer, PortError, Remote, Violation,
@@ -26,12 +27,15 @@ use crate::{
 
 /// What the kernel shows of its memory.
 const NAME: &str = "gimmal-exposed";
-/// Its size is fixed for ever; it may be written.
-pub(super) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-/// What it must not have.
-const UNWRITABLE: SealFlags = SealFlags::WRITE.union(SealFlags::FUTURE_WRITE);
 /// Pieces of exposed memory that one connection knows at a time. Each costs its owner a descriptor.
 pub(super) const KNOWN_MAX: usize = 256;
+/// What a peer may pass.
+pub(super) const PIECES: Limits = Limits {
+    pieces_max: KNOWN_MAX,
+    pieces: "pieces of exposed memory",
+    bytes: "bytes of exposed memory",
+    twice: "exposed memory passed twice",
+};
 /// Bytes of the largest.
 const BYTES_MAX: u64 = 1 << 47;
 
@@ -63,7 +67,7 @@ impl Exposures {
         }
         let mapped = Words::mapped_bytes(bytes);
         let fd = create_file(NAME, mapped)?;
-        rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("F_ADD_SEALS"))?;
+        rustix::fs::fcntl_add_seals(&fd, EXPOSED_SEALS).map_err(system("F_ADD_SEALS"))?;
         let region = Region::file(fd.as_fd(), mapped, Access::ReadWrite).map_err(|error| mapping(&error))?;
         let words = Arc::new(Words::new(region, bytes));
         let key = fresh_key();
@@ -89,14 +93,8 @@ impl ExposedHome for Exposures {
 pub(super) struct Shown {
     /// Of ours: what the peer has.
     out: Vec<u64>,
-    /// Of the peer's, by the names it gave.
-    into: Vec<(u64, Arc<Words>)>,
-}
-
-impl Shown {
-    fn find(&self, key: u64) -> Option<&Arc<Words>> {
-        self.into.iter().find_map(|(known, words)| (*known == key).then_some(words))
-    }
+    /// Of the peer's.
+    pub(super) into: Theirs<Words>,
 }
 
 impl ShmPort {
@@ -106,8 +104,10 @@ impl ShmPort {
         let live = self.live(conn).filter(|live| live.ending.is_none()).ok_or(AccessError::Closed)?;
         let key = exposed.key();
         let known = exposures.find(key).ok_or(AccessError::NotExposed)?;
+        // Who was granted no reads makes no operation, and takes no memory for one.
+        let may_use = live.negotiated.responder_resources.granted > 0;
         let shown = &mut live.shown.out;
-        if !shown.contains(&key) {
+        if may_use && !shown.contains(&key) {
             if shown.len() == KNOWN_MAX {
                 shown.retain(|key| exposures.find(*key).is_some());
             }
@@ -142,14 +142,14 @@ impl ShmPort {
             return Err((error, op));
         }
         let key = remote.0.key;
-        if live.shown.find(key).is_none() {
+        if live.shown.into.find(key).is_none() {
             // It was sent before the peer could tell of it, so it is there.
-            self.read_socket(conn);
+            self.read_socket_until(conn, |live| live.shown.into.find(key).is_some());
         }
         let Some((live, counters)) = slot::live(&mut self.slots, conn) else {
             return Err((AccessError::Closed, op));
         };
-        let result = match live.shown.find(key) {
+        let result = match live.shown.into.find(key) {
             Some(words) => op.perform(words).map_err(|(error, _)| error),
             None => Err(AccessError::NotExposed),
         };
@@ -160,30 +160,24 @@ impl ShmPort {
 }
 
 impl Live {
-    /// Takes exposed memory that the peer passed.
-    pub(super) fn take_exposed(&mut self, key: u64, bytes: u64, fd: &OwnedFd) -> Result<(), AttachError> {
+    /// Takes memory that the peer exposes, where one-sided operations were agreed on.
+    pub(super) fn take_exposed(
+        &mut self,
+        key: u64,
+        bytes: u64,
+        fd: BorrowedFd<'_>,
+    ) -> Result<(), AttachError> {
         let bad = |what| AttachError::Peer(Violation::Malformed { what });
-        let shown = &mut self.shown.into;
-        if shown.iter().any(|(known, _)| *known == key) {
-            return Err(bad("exposed memory passed twice"));
+        if self.negotiated.initiator_depth.granted == 0 {
+            return Err(bad("exposed memory without one-sided operations"));
         }
-        if shown.len() == KNOWN_MAX {
-            shown.retain(|(_, words)| !words.is_withdrawn());
+        let into = &mut self.shown.into;
+        if into.is_full(&PIECES) {
+            into.retain(|words| !words.is_withdrawn());
         }
-        if bytes > BYTES_MAX || shown.len() == KNOWN_MAX {
-            return Err(bad("exposed memory beyond its limits"));
-        }
-        let bytes = usize::try_from(bytes).map_err(|_| bad("exposed memory beyond its limits"))?;
-        let mapped = Words::mapped_bytes(bytes);
-        check_file(fd.as_fd(), mapped, SEALS)?;
-        // The kernel would refuse to map it, and that would look like a fault of ours.
-        let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(UNWRITABLE);
-        if seals.intersects(UNWRITABLE) {
-            return Err(bad("exposed memory that may not be written"));
-        }
-        let region = Region::file(fd.as_fd(), mapped, Access::ReadWrite)
-            .map_err(|error| AttachError::Port(mapping(&error)))?;
-        shown.push((key, Arc::new(Words::new(region, bytes))));
-        Ok(())
+        let size = usize::try_from(bytes).ok().filter(|_| bytes <= BYTES_MAX);
+        let size = size.ok_or_else(|| bad("exposed memory of an impossible size"))?;
+        let mapped = Words::mapped_bytes(size) as u64;
+        into.take((key, mapped, fd), &EXPOSED, &PIECES, |region| Words::new(region, size))
     }
 }

@@ -7,18 +7,20 @@ use std::{
     time::Duration,
 };
 
-use rustix::{io::Errno, net::UCred};
+use rustix::io::Errno;
 
 use super::{
     gate::ShmGate,
     link::{End, ShmLink, hello, settle},
     listener::refuse,
     mirror::mirror,
+    peer,
     segment::Segment,
     socket,
 };
 use crate::{
-    AcceptError, Hello, Incoming, ListenOptions, Refusal, RejectReason, Trust, hello::Feature, kernel::system,
+    AcceptError, Credentials, Hello, Incoming, ListenOptions, Refusal, RejectReason, Trust, hello::Feature,
+    kernel::system,
 };
 
 /// One request. Dropping it rejects.
@@ -28,14 +30,14 @@ pub struct ShmIncoming {
     socket: Option<OwnedFd>,
     hello: Hello,
     device: String,
-    peer: Option<UCred>,
+    peer: Option<Credentials>,
     handshake_timeout: Duration,
     trust: Trust,
 }
 
 impl ShmIncoming {
     pub(super) fn new(socket: OwnedFd, hello: Hello, path: &Path, options: &ListenOptions) -> Self {
-        let peer = socket::peer(&socket).ok();
+        let peer = peer::of(&socket).ok();
         Self {
             socket: Some(socket),
             hello,
@@ -56,7 +58,7 @@ impl Incoming for ShmIncoming {
     }
 
     fn peer(&self) -> String {
-        socket::describe(self.peer.as_ref())
+        peer::describe(self.peer.as_ref())
     }
 
     fn accept(mut self, gate: &ShmGate) -> Result<ShmLink, AcceptError> {

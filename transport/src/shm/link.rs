@@ -2,16 +2,10 @@
 
 use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
-use rustix::net::UCred;
-
-use super::{
-    live::Standing,
-    segment::Segment,
-    socket::{credentials, describe},
-};
+use super::{live::Standing, peer::describe, segment::Segment};
 use crate::{
-    CloseReason, Hello, Negotiated, PortConfig, RejectReason, Trust, hello::Feature, mem::Region,
-    negotiated::Capabilities, sync::atomic::Ordering,
+    CloseReason, Credentials, Hello, Negotiated, PortConfig, RejectReason, Trust, hello::Feature,
+    mem::Region, negotiated::Capabilities, sync::atomic::Ordering,
 };
 
 /// Our end: the socket, and the segment that we write. Dropping it closes, in a way that the peer can tell from death.
@@ -109,7 +103,7 @@ pub(super) fn settle(
     ours: &Hello,
     theirs: &Hello,
     device: String,
-    peer: Option<&UCred>,
+    peer: Option<&Credentials>,
     trust: Trust,
 ) -> Result<Negotiated, RejectReason> {
     if !theirs.features.has(Feature::RING) {
@@ -119,6 +113,6 @@ pub(super) fn settle(
         return Err(RejectReason::BadHello { field: 1 });
     }
     let negotiated = Negotiated::settle("shm", &CAPABILITIES, config, ours, theirs)?;
-    let (peer, credentials) = (describe(peer), peer.map(credentials));
+    let (peer, credentials) = (describe(peer), peer.copied());
     Ok(Negotiated { device, peer, credentials, bulk_in_place: trust == Trust::Peer, ..negotiated })
 }

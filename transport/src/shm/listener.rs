@@ -15,6 +15,7 @@ use super::{
     gate::ShmGate,
     incoming::ShmIncoming,
     link::ShmLink,
+    peer,
     rendezvous::Rendezvous,
     socket::{self, Packet},
 };
@@ -108,10 +109,10 @@ impl ShmListener {
                 Err(_) => return Ok(()),
             };
             self.lack = None;
-            match socket::peer(&socket) {
-                Ok(peer) if socket::is_allowed(&peer, &self.options.allow) => {}
+            match peer::of(&socket) {
+                Ok(peer) if peer::is_allowed(&peer, &self.options.allow) => {}
                 Ok(peer) => {
-                    self.reject(&socket, RejectReason::NotAllowed { uid: peer.uid.as_raw() });
+                    self.reject(&socket, RejectReason::NotAllowed { uid: peer.uid });
                     continue;
                 }
                 Err(_) => {
@@ -194,7 +195,7 @@ impl ShmListener {
 
     fn reject(&self, socket: &OwnedFd, reason: RejectReason) {
         self.rejected.note(reason);
-        let peer = socket::describe(socket::peer(socket).ok().as_ref());
+        let peer = peer::describe(peer::of(socket).ok().as_ref());
         tracing::info!(peer, %reason, "refused a connect request");
         refuse(socket, &reason.into());
     }

@@ -12,9 +12,10 @@ use rustix::{
 
 use super::{
     live::Live,
+    peer,
     port::ShmPort,
     segment::{AttachError, Segment},
-    slot::Stage,
+    slot::{Slot, Stage},
     socket::{self, Message},
 };
 use crate::{
@@ -37,6 +38,8 @@ const GLANCE_POLLS: u32 = 16;
 const GREETING_POLLS: u32 = 32;
 /// Packets read from one socket in one look: a flood of doorbells costs the others no more than this.
 const PACKETS_PER_LOOK: usize = 16;
+/// Packets read to find memory that was passed: more than a socket holds (`net.core.wmem_max`, a few hundred by default).
+const PACKETS_UNTIL: usize = 4096;
 /// Sockets read in one look; the rest keep their turn.
 const SOCKETS_PER_LOOK: usize = 32;
 /// In the epoll set: the doorbell, which is no slot.
@@ -200,38 +203,60 @@ impl ShmPort {
 
     /// Reads what waits on one connection's socket.
     pub(super) fn read_socket(&mut self, conn: ConnId) {
-        let index = conn.index() as usize;
         for _ in 0..PACKETS_PER_LOOK {
-            let Some(slot) = self.slots.get(index).filter(|slot| slot.is_of(conn)) else {
+            if !self.read_packet(conn) {
                 return;
-            };
-            let end = match &slot.stage {
-                Stage::Greeting(greeting) => &greeting.end,
-                Stage::Live(live) => &live.end,
-                Stage::Free | Stage::Ended => return,
-            };
-            match socket::receive(&end.socket) {
-                Ok(packet) if packet.is_end() => return self.hung_up(index),
-                Ok(packet) => match packet.parse() {
-                    Ok(Message::Doorbell) => self.unpark(index),
-                    Ok(Message::Grant { fd }) => self.granted(index, &fd),
-                    Ok(Message::Pool { id, bytes, fd }) => {
-                        self.passed(index, |live| live.take_segment(id, bytes, &fd))
-                    }
-                    Ok(Message::Exposed { id, bytes, fd }) => {
-                        self.passed(index, |live| live.take_exposed(id, bytes, &fd))
-                    }
-                    Err(violation) => self.finish(index, violation.into()),
-                },
-                Err(Errno::AGAIN) => return,
-                // It closed with our doorbells unread; what it sent before is still to be read.
-                Err(Errno::CONNRESET) => {}
-                Err(errno) => {
-                    let errno = errno.raw_os_error();
-                    return self.lacking(index, CloseReason::System { step: "recvmsg", errno });
-                }
             }
         }
+    }
+
+    /// Reads one connection's socket until it `has` what was sent there, or nothing more waits.
+    #[cold]
+    pub(super) fn read_socket_until(&mut self, conn: ConnId, has: impl Fn(&Live) -> bool) {
+        for _ in 0..PACKETS_UNTIL {
+            if self.live(conn).is_none_or(|live| has(live)) || !self.read_packet(conn) {
+                return;
+            }
+        }
+    }
+
+    /// Reads one packet of one connection. Whether another may wait.
+    fn read_packet(&mut self, conn: ConnId) -> bool {
+        let index = conn.index() as usize;
+        let Some(slot) = self.slots.get(index).filter(|slot| slot.is_of(conn)) else {
+            return false;
+        };
+        let end = match &slot.stage {
+            Stage::Greeting(greeting) => &greeting.end,
+            Stage::Live(live) => &live.end,
+            Stage::Free | Stage::Ended => return false,
+        };
+        match socket::receive(&end.socket) {
+            Ok(packet) if packet.is_end() => {
+                self.hung_up(index);
+                return false;
+            }
+            Ok(packet) => match packet.parse() {
+                Ok(Message::Doorbell) => self.unpark(index),
+                Ok(Message::Grant { fd }) => self.granted(index, &fd),
+                Ok(Message::Pool { id, bytes, fd }) => {
+                    self.passed(index, |live| live.take_segment(id, bytes, fd.as_fd()))
+                }
+                Ok(Message::Exposed { id, bytes, fd }) => {
+                    self.passed(index, |live| live.take_exposed(id, bytes, fd.as_fd()))
+                }
+                Err(violation) => self.finish(index, violation.into()),
+            },
+            Err(Errno::AGAIN) => return false,
+            // It closed with our doorbells unread; what it sent before is still to be read.
+            Err(Errno::CONNRESET) => {}
+            Err(errno) => {
+                let errno = errno.raw_os_error();
+                self.lacking(index, CloseReason::System { step: "recvmsg", errno });
+                return false;
+            }
+        }
+        true
     }
 
     /// The peer's socket is closed: orderly, if it said so in its control page.
@@ -272,11 +297,12 @@ impl ShmPort {
     }
 
     fn passed(&mut self, index: usize, take: impl FnOnce(&mut Live) -> Result<(), AttachError>) {
-        let Stage::Live(live) = &mut self.slots[index].stage else {
+        let Slot { stage: Stage::Live(live), counters, .. } = &mut self.slots[index] else {
             return self.finish(index, Violation::Malformed { what: "memory before the grant" }.into());
         };
-        if let Err(error) = take(live) {
-            self.untaken(index, error);
+        match take(live) {
+            Ok(()) => (counters.passed_pieces, counters.passed_bytes) = live.mapped(),
+            Err(error) => self.untaken(index, error),
         }
     }
 
@@ -301,7 +327,7 @@ impl ShmPort {
             Stage::Free | Stage::Ended => return,
         };
         end.tell_lack();
-        let peer = socket::describe(socket::peer(&end.socket).ok().as_ref());
+        let peer = peer::describe(peer::of(&end.socket).ok().as_ref());
         tracing::warn!(peer, %reason, "a connection ends: this process could not take what its peer passed");
         self.finish(index, reason);
     }

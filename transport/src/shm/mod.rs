@@ -21,6 +21,7 @@
 //! - A poll makes no system call; after some empty ones it looks at the sockets, where death and doorbells are seen.
 //! - A peer that cheats can change the bytes of a frame or a bulk that it lent to us while we read them. It is
 //!   trusted with that, being of the same user; with nothing else: words are read once and checked, sizes are sealed.
+//! - What a peer passes is limited, checked and touched only when it is used: the table of `segment.rs`.
 //! - A loan lies in a segment that is passed whole: a peer that was offered one loan can read its neighbours.
 
 mod adopt;
@@ -39,6 +40,7 @@ mod live;
 mod look;
 mod mirror;
 mod park;
+mod peer;
 mod pool;
 mod port;
 mod rendezvous;
@@ -48,6 +50,7 @@ mod socket;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;
+mod theirs;
 
 use self::rendezvous::Rendezvous;
 pub use self::{

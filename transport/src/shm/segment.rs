@@ -6,6 +6,24 @@
 //! ```
 //! Every byte has one writer, and the kernel keeps it so: the owner maps it writable, then seals it, then passes
 //! it on. The three words are the owner's, each on a line pair of its own.
+//!
+//! # A peer's files
+//!
+//! Every file that a peer passes is checked here before it is mapped. What the peer can do to it afterwards:
+//!
+//! | | ring | pool segment | exposed memory |
+//! |---|---|---|---|
+//! | mapped | to read, twice, with all pages: our own hello chose its size | to read, each page when it is read | to write, each page when it is used |
+//! | how many | one | by number, bytes and file ([`theirs`](super::theirs)), and for all peers together (`mem/charge.rs`) | likewise |
+//! | pages | ordinary | ordinary or huge | ordinary |
+//! | the peer cuts or extends it | SHRINK and GROW | SHRINK and GROW | SHRINK and GROW |
+//! | the peer lacks a seal, or adds one | refused; SEAL | refused; SEAL | refused; SEAL |
+//! | the peer punches a hole | FUTURE_WRITE forbids it | FUTURE_WRITE forbids it | the page comes back zeroed, charged to whoever touches it first |
+//! | the peer takes a huge page back | there is none | as a hole | there is none: touching it would be SIGBUS |
+//!
+//! A hole in exposed memory stays safe as long as the kernel can give a page for it. Where memory is accounted strictly
+//! (`vm.overcommit_memory` = 2) and used up, it cannot, and the access is SIGBUS: expose nothing there to peers that are
+//! not trusted.
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -20,7 +38,7 @@ use crate::{
     PortError, Violation,
     frame::FRAME_ALIGN,
     kernel::{fill, mapping, memory_file, system},
-    mem::{Access, Region, run::RingPlace},
+    mem::{Access, Region, charge::Charge, run::RingPlace},
 };
 
 const CONSUMED: usize = 0;
@@ -31,6 +49,37 @@ const CLOSING: usize = 256;
 /// has mapped it already can write it, and this stays so.
 pub(super) const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
+
+/// Exposed memory must be sealed with these: its size is fixed for ever.
+pub(super) const EXPOSED_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// What a file of a peer must be.
+#[derive(Debug)]
+pub(super) struct Kind {
+    seals: SealFlags,
+    /// Seals that it must not have.
+    never: SealFlags,
+    may_be_huge: bool,
+    access: Access,
+}
+
+/// A ring with its control words.
+const RING: Kind =
+    Kind { seals: SEALS, never: SealFlags::empty(), may_be_huge: false, access: Access::ReadOnly };
+/// A segment that loans lie in.
+pub(super) const POOL: Kind =
+    Kind { seals: SEALS, never: SealFlags::empty(), may_be_huge: true, access: Access::ReadOnly };
+/// Memory that the peer exposes. The kernel would refuse to map it with the other seals, and that would look like a fault of ours.
+pub(super) const EXPOSED: Kind = Kind {
+    seals: EXPOSED_SEALS,
+    never: SealFlags::WRITE.union(SealFlags::FUTURE_WRITE),
+    may_be_huge: false,
+    access: Access::ReadWrite,
+};
+
+/// `f_type` of ordinary shared memory (`statfs(2)`), and of huge pages.
+const TMPFS: u64 = 0x0102_1994;
+const HUGETLBFS: u64 = 0x9584_58f6;
 
 /// Bytes before the ring: a page, so that the ring can be mapped twice.
 pub(super) fn control_bytes() -> usize {
@@ -65,7 +114,7 @@ impl Segment<Region> {
     /// The segment that a peer passed, whose ring must have `ring_bytes`.
     pub(super) fn attach(fd: BorrowedFd<'_>, ring_bytes: u32) -> Result<Self, AttachError> {
         let ring_bytes = ring_bytes as usize;
-        check_file(fd, control_bytes() + ring_bytes, SEALS)?;
+        check_file(fd, control_bytes() + ring_bytes, &RING)?;
         let region = Region::ring(fd, control_bytes(), ring_bytes, Access::ReadOnly)
             .map_err(|error| AttachError::Port(mapping(&error)))?;
         Ok(Self::new(region, ring_bytes))
@@ -187,21 +236,52 @@ pub(super) enum AttachError {
     Port(PortError),
 }
 
-/// Whether `fd` is a memfd with `seals`, of exactly `bytes`, all of them allocated.
-pub(super) fn check_file(fd: BorrowedFd<'_>, bytes: usize, wanted: SealFlags) -> Result<(), AttachError> {
+/// Which file a descriptor leads to: its device and its inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct FileId(u64, u64);
+
+/// Checks that `fd` is a memfd of `kind` with exactly `bytes`, all of them allocated. Which file it is.
+fn check_file(fd: BorrowedFd<'_>, bytes: usize, kind: &Kind) -> Result<FileId, AttachError> {
     let bad = |what| AttachError::Peer(Violation::Malformed { what });
     // Only a memfd has seals, so this also excludes pipes, devices and files that someone could cut.
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| bad("segment that is no memfd"))?;
-    if !seals.contains(wanted) {
+    if !seals.contains(kind.seals) {
         return Err(bad("segment without its seals"));
     }
-    let stat = rustix::fs::fstat(fd).map_err(|errno| AttachError::Port(system("fstat")(errno)))?;
+    if seals.intersects(kind.never) {
+        return Err(bad("exposed memory that may not be written"));
+    }
+    let failed = |step| move |errno| AttachError::Port(system(step)(errno));
+    let lies_on = rustix::fs::fstatfs(fd).map_err(failed("fstatfs"))?;
+    match u64::try_from(lies_on.f_type) {
+        Ok(TMPFS) => {}
+        Ok(HUGETLBFS) if kind.may_be_huge => {}
+        _ => return Err(bad("segment on pages of another kind")),
+    }
+    let stat = rustix::fs::fstat(fd).map_err(failed("fstat"))?;
     if u64::try_from(stat.st_size) != Ok(bytes as u64) {
         return Err(bad("segment of another size"));
     }
-    // A hole would be filled, and charged to us, by our first look. The seals keep pages where they are.
+    // A hole would be filled, and charged to us, by our first look.
     if u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) < bytes as u64 {
         return Err(bad("segment with holes"));
     }
-    Ok(())
+    Ok(FileId(stat.st_dev, stat.st_ino))
+}
+
+/// As [`check_file`], of a size that the peer says.
+pub(super) fn check_theirs(
+    fd: BorrowedFd<'_>,
+    bytes: u64,
+    kind: &Kind,
+) -> Result<(FileId, usize), AttachError> {
+    let of_no_size = AttachError::Peer(Violation::Malformed { what: "segment of another size" });
+    let size = usize::try_from(bytes).ok().filter(|bytes| *bytes > 0).ok_or(of_no_size)?;
+    Ok((check_file(fd, size, kind)?, size))
+}
+
+/// Maps a file that was checked for `kind`. No page of it is touched.
+pub(super) fn map_theirs(fd: BorrowedFd<'_>, bytes: usize, kind: &Kind) -> Result<Region, AttachError> {
+    let charge = Charge::take(bytes as u64).map_err(AttachError::Port)?;
+    Region::theirs(fd, bytes, kind.access, charge).map_err(|error| AttachError::Port(mapping(&error)))
 }

@@ -21,12 +21,12 @@ use rustix::{
     io::Errno,
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, UCred,
+        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     },
 };
 
 use crate::{
-    Allow, Credentials, Instant, Violation,
+    Instant, Violation,
     proof::{CHALLENGE_BYTES, PROOF_BYTES},
 };
 
@@ -234,30 +234,6 @@ pub(super) fn drain(socket: impl AsFd) {
             Err(_) => return,
         }
     }
-}
-
-/// Who is at the other end.
-pub(super) fn peer(socket: impl AsFd) -> Result<UCred, Errno> {
-    rustix::net::sockopt::socket_peercred(socket)
-}
-
-/// Whether `allow` lets `peer` share memory with this process.
-pub(super) fn is_allowed(peer: &UCred, allow: &Allow) -> bool {
-    allow.admits(rustix::process::geteuid().as_raw(), peer.uid.as_raw(), peer.gid.as_raw())
-}
-
-/// A peer, for people.
-pub(super) fn describe(peer: Option<&UCred>) -> String {
-    peer.map_or_else(
-        || "unknown".to_owned(),
-        |peer| format!("process {} of uid {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw()),
-    )
-}
-
-/// The same, for programs.
-pub(super) fn credentials(peer: &UCred) -> Credentials {
-    let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-    Credentials { pid, uid: peer.uid.as_raw(), gid: peer.gid.as_raw() }
 }
 
 /// Waits until `fd` is readable or `until` has come; whether it is. A signal ends it sooner.

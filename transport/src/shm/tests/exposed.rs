@@ -6,8 +6,8 @@ use rustix::fs::SealFlags;
 
 use super::{
     super::{
-        exposed::{KNOWN_MAX, SEALS},
-        segment::create_file,
+        exposed::KNOWN_MAX,
+        segment::{EXPOSED_SEALS as SEALS, create_file},
         slot::Stage,
         socket,
     },
@@ -102,7 +102,7 @@ fn segments_that_cannot_be_true_end_the_connection() {
     };
     let mapped = Words::mapped_bytes(64);
     let malformed = |what| CloseReason::Violation(Violation::Malformed { what });
-    let (once, limits) = ("exposed memory passed twice", "exposed memory beyond its limits");
+    let (once, limits) = ("exposed memory passed twice", "exposed memory of an impossible size");
     let (seals, size) = ("segment without its seals", "segment of another size");
     let unwritable = "exposed memory that may not be written";
     for (fd, bytes, times, what) in [

@@ -1,6 +1,10 @@
 //! A shared key and the allow-list, at the socket.
 
-use super::{super::socket, *};
+use super::{
+    super::socket,
+    kill::{ROLE, role},
+    *,
+};
 use crate::{ConnectError, Key, RejectReason, allow::Allow, proof};
 
 fn key(byte: u8) -> Key {
@@ -119,4 +123,58 @@ fn another_user_on_the_list_is_let_in() {
     assert!(incoming.peer().ends_with("of uid 65534"), "{}", incoming.peer());
     let _link = incoming.accept(&gate).unwrap();
     thread.join().unwrap().unwrap();
+}
+
+#[test]
+#[ignore = "the other process of the test below"]
+fn child_of_another_user_namespace() {
+    let Some(path) = role() else { return };
+    let options = ListenOptions { allow: Allow::default().uid(65534), ..ListenOptions::default() };
+    let mut listener = Shm.listen(&Address::Shm { path: path.into() }, &options).unwrap();
+    assert!(listener.accept(30 * SECOND).unwrap().is_none(), "nobody is let in");
+}
+
+/// A user namespace has one number for all users that it does not map: who is on a list by that number is nobody.
+#[test]
+fn a_user_that_is_not_mapped_is_on_no_list() {
+    use std::{os::unix::fs::PermissionsExt, process::Command};
+    const INSIDE: [&str; 3] = ["--user", "--map-root-user", "--kill-child"];
+    let may = Command::new("unshare").args(INSIDE).arg("true").output();
+    if !rustix::process::geteuid().is_root() || !may.is_ok_and(|output| output.status.success()) {
+        println!("SKIP a_user_that_is_not_mapped_is_on_no_list: no user namespace, or not root");
+        return;
+    }
+    let (folder, address) = place();
+    let Address::Shm { path } = &address else { panic!() };
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut server = Command::new("unshare")
+        .args(INSIDE)
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "shm::tests::key::child_of_another_user_namespace", "--ignored", "--nocapture"])
+        .env(ROLE, path)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let theirs = address.clone();
+    let thread = std::thread::spawn(move || {
+        let port = Shm.open_port(&config(4096)).unwrap();
+        let user = rustix::thread::Uid::from_raw(4242);
+        // This thread alone: the system call, not the C library's wrapper.
+        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        let until = Instant::now() + 20 * SECOND;
+        loop {
+            match connect(&theirs, &port.gate()) {
+                Ok(mut connecting) => return connecting.poll(10 * SECOND).expect("an outcome").map(drop),
+                Err(ConnectError::NobodyListens { .. } | ConnectError::Port(_)) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    });
+    let error = thread.join().unwrap().unwrap_err();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let reason = RejectReason::NotAllowed { uid: 65534 };
+    assert!(matches!(&error, ConnectError::Rejected { reason: said, .. } if *said == reason), "{error}");
 }

@@ -14,6 +14,7 @@ mod measure;
 mod park;
 mod shortage;
 mod sleep;
+mod theirs;
 mod together;
 mod trust;
 
