@@ -298,7 +298,8 @@ pub trait Port: Debug {
     /// the engine checks it.
     fn peer_credit(&mut self, conn: ConnId) -> Option<Credit>;
 
-    /// Publishes our credit in shared words; does nothing where there are none.
+    /// Publishes our credit in shared words; does nothing where there are none, and nothing for bytes that may still be read: those
+    /// of a run that has not ended, and of a frame that is kept or held.
     fn return_credit(&mut self, conn: ConnId, credit: Credit);
 
     /// Receives posted for `conn` since it opened, those before the accept included.
@@ -314,7 +315,8 @@ pub trait Port: Debug {
         Err(Violation::NOT_SHARED)
     }
 
-    /// Gives a frame back (clause 4). The engine counts ring bytes; the port posts receives again.
+    /// Gives a frame back (clause 4). The engine counts ring bytes; the port posts receives again. One that did not land on this
+    /// connection, or is held, frees nothing.
     fn release(&mut self, conn: ConnId, frame: RxFrame);
 
     /// Describes `loan` so that the peer can pull it (clause 6). The loan must come from this port's gate for
@@ -383,9 +385,9 @@ pub trait Port: Debug {
     }
 
     /// Releases the frames that were taken from `run`, but for those that were kept. What the peer did wrong in it closes
-    /// the connection.
+    /// the connection. No frame can be taken from it afterwards. A run of another port stays as it is.
     #[inline]
-    fn end_run(&mut self, run: &Run) {
+    fn end_run(&mut self, run: &mut Run) {
         let _ = run;
     }
 

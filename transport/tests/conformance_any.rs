@@ -161,7 +161,7 @@ fn shared_memory_alone_is_reached_directly() {
     let receiver = both.ports[1].direct().unwrap();
     let mut run = receiver.next_run(1).unwrap();
     assert_eq!((run.conn(), run.next_frame().unwrap().payload()), (passive, &b"abc"[..]));
-    receiver.end_run(&run);
+    receiver.end_run(&mut run);
 
     let others = both.connect(&mut mem);
     assert_eq!(are_direct(&mut both), [false; 2]);

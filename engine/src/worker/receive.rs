@@ -65,7 +65,7 @@ impl<P: Port, A: App> Worker<P, A> {
                 }
             }
         }
-        Self::end_run(port, conns, &run, outcome, now);
+        Self::end_run(port, conns, &mut run, outcome, now);
         run.taken() as usize
     }
 
@@ -117,7 +117,7 @@ impl<P: Port, A: App> Worker<P, A> {
     pub(super) fn end_run<Q: Port>(
         port: &mut Q,
         conns: &mut ConnTable<Connection>,
-        run: &Run,
+        run: &mut Run,
         outcome: Result<(), Violation>,
         now: Time,
     ) {

@@ -97,8 +97,8 @@ impl<P: Port, A: App> Worker<P, A> {
         outcome: Result<(), Violation>,
         now: Time,
     ) {
-        if let Some(run) = sought.take() {
-            Self::end_run(port, conns, &run, outcome, now);
+        if let Some(mut run) = sought.take() {
+            Self::end_run(port, conns, &mut run, outcome, now);
         }
     }
 }

@@ -396,7 +396,7 @@ impl Port for AnyPort {
     }
 
     #[inline]
-    fn end_run(&mut self, run: &Run) {
+    fn end_run(&mut self, run: &mut Run) {
         route!(self.as_mut, run.conn(), |port, _id| port.end_run(run), else ());
     }
 

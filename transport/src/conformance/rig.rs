@@ -38,7 +38,7 @@ impl<P: Provider> Rig<P> {
                 self.inbox[side].extend(frame.keep().map(|frame| Event::Frame { conn, frame }));
             }
             let count = run.taken() as usize;
-            self.ports[side].end_run(&run);
+            self.ports[side].end_run(&mut run);
             return count;
         }
         self.ports[side].poll(now, &mut self.batch);

@@ -3,7 +3,7 @@
 use std::{io, rc::Rc};
 
 use super::{
-    Region,
+    Region, RxMemory,
     run::{RingPlace, Run},
 };
 use crate::{
@@ -20,7 +20,7 @@ const _: () = assert!(FRAMES_MAX <= u64::BITS as usize);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Arena(Option<Rc<Region>>);
+pub(crate) struct Arena(Option<Rc<RxMemory>>);
 
 impl Arena {
     /// `frames` of `conn`, at most [`FRAMES_MAX`], the first of which begins at position `start`.
@@ -48,16 +48,16 @@ impl Arena {
         let largest = frames.iter().map(|(_, payload)| span(payload.len())).max().unwrap_or(0);
         // SAFETY: a frame begins in the front half of the region and is no longer than that: all of it is inside. It is not
         // written again while the run has it (`take`), and what is kept of a fleeting run is not in it.
-        let run = unsafe { Run::new(conn, &region, place, (first, at.0), largest, count) };
+        let run = unsafe { Run::new(conn, Rc::clone(&region), place, (first, at.0), largest, count) };
         self.0 = Some(region);
         Ok(run.fleeting())
     }
 
     /// At least `bytes` that nobody else has.
-    fn take(&mut self, bytes: usize) -> io::Result<Rc<Region>> {
+    fn take(&mut self, bytes: usize) -> io::Result<Rc<RxMemory>> {
         match self.0.take() {
             Some(region) if region.len() >= bytes && Rc::strong_count(&region) == 1 => Ok(region),
-            _ => Ok(Rc::new(Region::anonymous(bytes)?)),
+            _ => Ok(Rc::new(RxMemory::new(Region::anonymous(bytes)?))),
         }
     }
 }

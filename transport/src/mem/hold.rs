@@ -10,10 +10,19 @@
 //! ```
 //! Nothing of it is touched for a frame that is not held.
 
-use std::{fmt, io, ops::Deref, ptr::NonNull, rc::Rc, sync::Arc};
+use std::{
+    fmt, io,
+    ops::Deref,
+    ptr::NonNull,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64 as Counter, Ordering},
+    },
+};
 
 use crate::{
-    mem::{Region, RxFrame},
+    mem::{Region, RxFrame, RxMemory},
     sync::{
         atomic::AtomicU64,
         release::{PLACES, release, take},
@@ -101,8 +110,10 @@ struct Shelf {
 /// The worker's side: the frames of one connection that are held.
 #[derive(Debug)]
 pub struct Holder {
+    /// No other holder of this process has it.
+    number: u64,
     /// Where the frames come from, and which byte of it is the first one of a view.
-    region: Option<Rc<Region>>,
+    region: Option<Rc<RxMemory>>,
     head: usize,
     shelf: Option<Arc<Shelf>>,
     frames: Vec<Option<RxFrame>>,
@@ -121,8 +132,10 @@ impl Holder {
     /// For the connection that `frame` came from.
     #[must_use]
     pub fn of(frame: &RxFrame) -> Self {
+        static LAST: Counter = Counter::new(0);
         Self {
-            region: frame.region().cloned(),
+            number: LAST.fetch_add(1, Ordering::Relaxed),
+            region: frame.region().map(RxMemory::share),
             head: 0,
             shelf: None,
             frames: (0..PLACES).map(|_| None).collect(),
@@ -134,12 +147,12 @@ impl Holder {
         }
     }
 
-    /// Holds the payload of `frame` from `first` on. The frame must be given to [`Holder::keep`] then, and not back to its
-    /// port. `None`, when it cannot be held where it is: all 64 places are lent, it is held already, its memory has no
+    /// Holds the payload of `frame` from `first` on. The frame is given to [`Holder::keep`] then. Anywhere else it goes, also back to
+    /// its port, its bytes stay as they are and its credit is lost. `None`, when it cannot be held where it is: all 64 places are lent, it is held already, its memory has no
     /// second mapping, or as many shelves as may be were moved out and are still read.
     #[must_use]
     pub fn hold(&mut self, frame: &RxFrame, first: usize) -> Option<RxBuf> {
-        if frame.place().is_some() || self.lent == u64::MAX || !self.has_shelf(frame) {
+        if frame.is_held() || self.lent == u64::MAX || !self.has_shelf(frame) {
             return None;
         }
         let shelf = Arc::clone(self.shelf.as_ref()?);
@@ -158,7 +171,7 @@ impl Holder {
             _ => RxBuf::own(frame.get(first..)?.into(), Some((shelf, place))),
         };
         self.lent |= 1 << place;
-        frame.put_on(place);
+        frame.put_on(self.number, place);
         Some(buf)
     }
 
@@ -194,9 +207,9 @@ impl Holder {
         true
     }
 
-    /// Takes the frame that was held, at the end of its turn.
+    /// Takes the frame that was held, at the end of its turn. One that another holder holds stays that one's.
     pub fn keep(&mut self, frame: RxFrame) {
-        if let Some(place) = frame.place() {
+        if let Some(place) = frame.place(self.number) {
             self.frames[place as usize] = Some(frame);
         }
     }
@@ -218,9 +231,9 @@ impl Holder {
             let place = self.back.trailing_zeros();
             self.back &= !(1 << place);
             self.lent &= !(1 << place);
-            let frame = self.frames[place as usize].take();
-            if frame.is_some() {
-                return frame;
+            if let Some(frame) = self.frames[place as usize].take() {
+                frame.take_off();
+                return Some(frame);
             }
         }
         None
@@ -230,9 +243,15 @@ impl Holder {
     /// [`Holder::poll_released`] then.
     ///
     /// # Errors
-    /// What mmap and mremap say; nothing has changed then.
+    /// What mmap and mremap say, and `InvalidInput` while a frame is read that was never given to [`Holder::keep`]; nothing has
+    /// changed then.
     pub fn move_out(&mut self) -> io::Result<()> {
         let Some(shelf) = &self.shelf else { return Ok(()) };
+        self.back |= take(&shelf.released);
+        let is_kept = |place: u32| self.frames[place as usize].is_some() || self.back >> place & 1 == 1;
+        if !(0..PLACES).all(|place| self.lent >> place & 1 == 0 || is_kept(place)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         if let (Some(region), Some(view)) = (&self.region, &shelf.view) {
             let places = self.frames.iter().flatten().filter_map(|frame| {
                 let at = frame.offset_in(region)?.checked_sub(self.head)?;
@@ -243,6 +262,12 @@ impl Holder {
         self.back = self.lent;
         self.moved.extend(self.shelf.take());
         Ok(())
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.region.iter().for_each(|region| region.unshare());
     }
 }
 
@@ -277,15 +302,15 @@ mod tests {
 
     const RING: usize = 16 << 10;
 
-    fn rings() -> (Region, Rc<Region>) {
+    fn rings() -> (Region, Rc<RxMemory>) {
         let fd = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&fd, RING as u64).unwrap();
         let map = |access| Region::ring(fd.as_fd(), 0, RING, access).unwrap();
-        (map(Access::ReadWrite), Rc::new(map(Access::ReadOnly)))
+        (map(Access::ReadWrite), Rc::new(RxMemory::new(map(Access::ReadOnly))))
     }
 
     /// As a peer does: `len` bytes of `value` behind the word at `position`.
-    fn receive(peer: &Region, ours: &Rc<Region>, position: u64, len: usize, value: u8) -> RxFrame {
+    fn receive(peer: &Region, ours: &Rc<RxMemory>, position: u64, len: usize, value: u8) -> RxFrame {
         let at = Position(position).offset(RING) + 8;
         // SAFETY: inside the mapping; the frames that are held lie elsewhere.
         unsafe { peer.at(at, len).write_bytes(value, len) };
@@ -346,7 +371,7 @@ mod tests {
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) {
                     assert!(bufs.iter().all(|(number, buf)| buf.iter().all(|byte| byte == number)));
                 }
             });
@@ -357,7 +382,7 @@ mod tests {
                 drop(receive(&peer, &ours, position, 1000, 0xee));
             }
             std::thread::sleep(std::time::Duration::from_millis(5));
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            stop.store(true, Ordering::Relaxed);
         });
         let mut more = Vec::new();
         for number in 1..=MOVED_MAX {
@@ -391,5 +416,27 @@ mod tests {
         let buf = holder.hold(&frame, 0).unwrap();
         assert!(!buf.is_copy());
         assert_eq!(&*buf, &[2; 8]);
+    }
+
+    /// Whatever becomes of a frame that is held, its bytes stay its reader's.
+    #[test]
+    fn a_held_frame_goes_to_its_own_holder_alone() {
+        let (peer, ours) = rings();
+        let keep = |position| receive(&peer, &ours, position, 40, 7).kept();
+        let frame = keep(64);
+        let [mut holder, mut other] = [Holder::of(&frame), Holder::of(&frame)];
+        let buf = holder.hold(&frame, 0).unwrap();
+        assert_eq!(holder.move_out().unwrap_err().kind(), io::ErrorKind::InvalidInput, "it is not here");
+        other.keep(frame);
+        assert_eq!(ours.kept_from(), Some(64), "dropped, and not free");
+        let second = keep(128);
+        let seen = other.hold(&second, 0).unwrap();
+        drop(seen);
+        other.keep(second);
+        let back = other.poll_released().unwrap();
+        assert_eq!(back.end().0, 176, "the frame that it holds itself");
+        drop(back);
+        assert!(other.poll_released().is_none());
+        assert_eq!((&*buf, ours.kept_from()), (&[7; 40][..], Some(64)));
     }
 }

@@ -4,6 +4,7 @@
 //!  Region  a mapping; shared by whoever lends from it
 //!  ├─ transmit ring ─ reserve ─► &mut [u8] ─ commit ─► the device's, until `completed` and the peer's credit pass
 //!  ├─ receive ring  ─ the peer writes ─► RxFrame, Run (lent, read only) ─ release ─► credit ─► the peer's again
+//!  RxMemory  a Region that frames land in, and which of them are kept: credit stops before those
 //!  RxBuf   an RxFrame's bytes, kept on any thread; Holder is the worker's list of them
 //!  Loan    ours to fill ─ offer ─► the peer may read ─ done ─► ours
 //!  UserBytes  the user's, kept alive ─ lend ─► a Loan that is read only
@@ -28,6 +29,7 @@ mod place;
 pub mod region;
 pub mod run;
 pub mod rx_frame;
+pub(crate) mod rx_memory;
 pub mod user_bytes;
 
 pub use bulk::{Bulk, Release};
@@ -39,4 +41,5 @@ pub use pages::{NotHuge, Pages, PoolMemory};
 pub use region::{Access, Region};
 pub use run::{Lent, Run};
 pub use rx_frame::RxFrame;
+pub(crate) use rx_memory::RxMemory;
 pub use user_bytes::{UserBytes, UserMemory};

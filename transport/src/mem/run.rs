@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, ptr::NonNull, rc::Rc};
 
-use super::{Region, RxFrame};
+use super::{RxFrame, RxMemory};
 use crate::{
     ConnId, FrameWord, Position, Tag, Violation,
     frame::{FRAME_WORD_BYTES, span},
@@ -21,7 +21,8 @@ const ASKED_BYTES: usize = 1024;
 /// Frames of one connection that lie open in memory, one behind the other.
 ///
 /// Comes from [`Port::next_run`](crate::Port::next_run) and goes back to [`Port::end_run`](crate::Port::end_run): the
-/// frames that were taken from it are released then. It keeps its memory mapped.
+/// frames that were taken from it are released then. It keeps its memory mapped. There is one of a connection at a time; dropped
+/// instead, the next one begins with the same frames.
 #[derive(Debug)]
 pub struct Run {
     conn: ConnId,
@@ -44,7 +45,7 @@ pub struct Run {
     slot: u32,
     kept: Cell<u32>,
     kept_to: Cell<u64>,
-    region: Rc<Region>,
+    region: Rc<RxMemory>,
 }
 
 /// Where a ring is in its region: its first byte, and what masks a position. Slots are one that is never wrapped.
@@ -82,13 +83,12 @@ impl Run {
     #[inline]
     pub(crate) unsafe fn new(
         conn: ConnId,
-        region: &Rc<Region>,
+        region: Rc<RxMemory>,
         place: RingPlace,
         (at, limit): (u64, u64),
         frame_bytes_max: usize,
         left: u32,
     ) -> Self {
-        let region = Rc::clone(region);
         Self {
             conn,
             place,
@@ -144,6 +144,20 @@ impl Run {
     #[cfg(feature = "sim")]
     pub(crate) fn has_kept(&self, index: u32) -> bool {
         self.kept_to.get() >> index & 1 == 1
+    }
+
+    /// Whether it lies in the ring, or the slots, whose first byte is at `base`.
+    #[cfg(any(feature = "shm", feature = "verbs"))]
+    #[inline]
+    pub(crate) fn is_in(&self, base: NonNull<u8>) -> bool {
+        self.place.base == base
+    }
+
+    /// No frame of it is lent any more.
+    #[cfg(any(feature = "shm", feature = "verbs"))]
+    #[inline]
+    pub(crate) const fn end_here(&mut self) {
+        (self.left, self.most) = (0, self.taken());
     }
 
     /// How many of its frames were kept.
@@ -324,6 +338,7 @@ impl<'a> Lent<'a> {
         }
         run.kept.set(run.kept.get() + 1);
         // SAFETY: the payload lies in `region`, and stays as it is until it is released, by `Run::new`.
-        Some(unsafe { RxFrame::lend(&run.region, self.payload, run.word, run.end(), run.slot) })
+        let frame = unsafe { RxFrame::lend(&run.region, self.payload, run.word, run.end(), run.slot) };
+        Some(if run.is_in_ring() { frame.kept() } else { frame })
     }
 }

@@ -2,12 +2,14 @@
 
 use std::{cell::Cell, ops::Deref, ptr::NonNull, rc::Rc};
 
-use crate::{FrameWord, Position, Tag, mem::Region};
+use super::{Region, RxMemory};
+use crate::{FrameWord, Position, Tag, frame::span};
 
 /// The payload of one frame, read only, until it is handed back with [`Port::release`](crate::Port::release).
 ///
 /// Dropping it instead is safe and leaks its credit: the connection stalls in the end. It keeps its memory mapped,
-/// so it may outlive its connection and its port.
+/// so it may outlive its connection and its port. While it exists a port of shared memory gives its bytes to nobody
+/// ([`Port::return_credit`](crate::Port::return_credit)); dropped while it is [held](RxFrame::is_held), it keeps them for good.
 #[derive(Debug)]
 pub struct RxFrame {
     bytes: NonNull<u8>,
@@ -15,17 +17,19 @@ pub struct RxFrame {
     tag: Tag,
     end: Position,
     slot: u32,
-    /// Where it lies among the held ones.
-    place: Cell<u32>,
+    /// Who holds it, above its place there.
+    held: Cell<u64>,
     memory: Memory,
 }
 
-/// No place.
-const NOT_HELD: u32 = u32::MAX;
+/// Nobody holds it.
+const NOT_HELD: u64 = u64::MAX;
+/// Bits of a place.
+const PLACE_BITS: u32 = 6;
 
 #[derive(Debug)]
 enum Memory {
-    Region(Rc<Region>),
+    Region(Rc<RxMemory>),
     Heap(#[allow(dead_code)] Box<[u8]>), // held for its drop
 }
 
@@ -38,15 +42,15 @@ impl RxFrame {
     #[inline]
     #[must_use]
     pub(crate) unsafe fn lend(
-        region: &Rc<Region>,
+        region: &Rc<RxMemory>,
         bytes: NonNull<u8>,
         word: FrameWord,
         end: Position,
         slot: u32,
     ) -> Self {
         let len = word.payload_bytes();
-        let (tag, place, memory) = (word.tag(), Cell::new(NOT_HELD), Memory::Region(Rc::clone(region)));
-        Self { bytes, len, tag, end, slot, place, memory }
+        let (tag, held, memory) = (word.tag(), Cell::new(NOT_HELD), Memory::Region(RxMemory::share(region)));
+        Self { bytes, len, tag, end, slot, held, memory }
     }
 
     /// A frame in memory of its own.
@@ -54,7 +58,7 @@ impl RxFrame {
     pub fn on_heap(payload: Box<[u8]>, tag: Tag, end: Position, slot: u32) -> Self {
         let len = payload.len();
         let bytes = NonNull::from(&*payload).cast();
-        Self { bytes, len, tag, end, slot, place: Cell::new(NOT_HELD), memory: Memory::Heap(payload) }
+        Self { bytes, len, tag, end, slot, held: Cell::new(NOT_HELD), memory: Memory::Heap(payload) }
     }
 
     /// The engine's bits of the frame word.
@@ -82,18 +86,45 @@ impl RxFrame {
     #[inline]
     #[must_use]
     pub const fn is_held(&self) -> bool {
-        self.place.get() != NOT_HELD
+        self.held.get() != NOT_HELD
     }
 
-    pub(super) fn place(&self) -> Option<u32> {
-        self.is_held().then(|| self.place.get())
+    /// Its place with the holder number `holder`, if that holds it.
+    pub(super) fn place(&self, holder: u64) -> Option<u32> {
+        let place = self.held.get() & ((1 << PLACE_BITS) - 1);
+        (self.is_held() && self.held.get() >> PLACE_BITS == holder).then_some(place as u32)
     }
 
-    pub(super) fn put_on(&self, place: u32) {
-        self.place.set(place);
+    /// The holder number `holder` holds it from now on.
+    pub(super) fn put_on(&self, holder: u64, place: u32) {
+        self.held.set(holder << PLACE_BITS | u64::from(place));
     }
 
-    pub(super) const fn region(&self) -> Option<&Rc<Region>> {
+    /// Nobody holds it any more.
+    pub(super) fn take_off(&self) {
+        self.held.set(NOT_HELD);
+    }
+
+    /// The same frame, whose bytes nobody is credited with while it exists.
+    pub(super) fn kept(self) -> Self {
+        if let Memory::Region(memory) = &self.memory {
+            memory.keep(self.start());
+        }
+        self
+    }
+
+    /// The position of its word, in a ring.
+    fn start(&self) -> u64 {
+        self.end.0.wrapping_sub(span(self.len) as u64)
+    }
+
+    /// Whether it landed in `memory`.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn is_in(&self, memory: &Rc<RxMemory>) -> bool {
+        matches!(&self.memory, Memory::Region(ours) if Rc::ptr_eq(ours, memory))
+    }
+
+    pub(super) const fn region(&self) -> Option<&Rc<RxMemory>> {
         match &self.memory {
             Memory::Region(region) => Some(region),
             Memory::Heap(_) => None,
@@ -104,6 +135,17 @@ impl RxFrame {
     pub(super) fn offset_in(&self, region: &Region) -> Option<usize> {
         let offset = self.bytes.addr().get().checked_sub(region.base().addr().get())?;
         (offset <= region.len() && self.len <= region.len() - offset).then_some(offset)
+    }
+}
+
+impl Drop for RxFrame {
+    fn drop(&mut self) {
+        let Memory::Region(memory) = &self.memory else { return };
+        memory.unshare();
+        // Somebody may still read what is held.
+        if !self.is_held() {
+            memory.forget(self.start());
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //!                                                 rx                    rx_limit
 //! ```
 
-use std::{rc::Rc, sync::Arc, time::Duration};
+use std::{ptr::NonNull, rc::Rc, sync::Arc, time::Duration};
 
 use super::{
     bulk::Passed,
@@ -19,7 +19,7 @@ use super::{
 use crate::{
     CloseReason, ConnId, Credit, FrameWord, Negotiated, PortCounters, Position, Refused, Tag, Violation,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
-    mem::{Region, Run},
+    mem::{Region, Run, RxMemory},
     sync::{
         atomic::Ordering,
         prefetch::{LINE_BYTES, prefetch_to_read, prefetch_to_write},
@@ -61,12 +61,25 @@ pub(super) const SOUGHT_STRIDE_MAX: u32 = RUN_MAX;
 /// Bytes that are shown together to a peer that is far ahead, eight messages of 64 bytes.
 const TOGETHER_BYTES: u64 = 640;
 
+/// The run of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lent {
+    /// None is out.
+    No,
+    /// Answers to it are shown at once.
+    Shows,
+    /// Its peer is far ahead: answers to it are kept back.
+    Keeps,
+}
+
 /// A connection whose two segments are mapped.
 #[derive(Debug)]
 pub(super) struct Live {
-    peer: Segment<Rc<Region>>,
+    peer: Segment<Rc<RxMemory>>,
     /// What is read instead, when the peer is not trusted.
-    mirror: Option<Segment<Rc<Region>>>,
+    mirror: Option<Segment<Rc<RxMemory>>>,
+    /// Where the ring begins that is read: runs of others begin elsewhere.
+    run_base: NonNull<u8>,
     /// Position of the next word to read.
     rx: u64,
     /// The peer may not write beyond this.
@@ -89,8 +102,7 @@ pub(super) struct Live {
     payload_bytes_max: usize,
     /// Where `tx` was at the last flush.
     flushed: u64,
-    /// A run is lent to a peer that is far ahead: its answers are kept back.
-    keeps: bool,
+    lent: Lent,
     /// The word that is kept back, 0 if none is, and its position: the peer sees nothing from there on.
     kept: u64,
     kept_at: u64,
@@ -127,9 +139,12 @@ impl Live {
     pub(super) fn new(id: ConnId, mut end: End, peer: Segment<Region>, negotiated: Arc<Negotiated>) -> Self {
         let (tx_ring_bytes, rx_ring_bytes) =
             (negotiated.tx_ring_bytes.into(), negotiated.rx_ring_bytes.into());
+        let (peer, mirror) = (peer.share(), end.mirror.take().map(|mirror| mirror.share()));
+        let run_base = mirror.as_ref().unwrap_or(&peer).place().base;
         Self {
-            peer: peer.share(),
-            mirror: end.mirror.take().map(|mirror| mirror.share()),
+            peer,
+            mirror,
+            run_base,
             rx: 0,
             rx_limit: rx_ring_bytes,
             rx_ring_bytes,
@@ -143,7 +158,7 @@ impl Live {
             clear_to: 0,
             payload_bytes_max: negotiated.frame_bytes_max as usize - FRAME_WORD_BYTES,
             flushed: 0,
-            keeps: false,
+            lent: Lent::No,
             kept: 0,
             kept_at: 0,
             credit_seen: 0,
@@ -159,7 +174,7 @@ impl Live {
 
     /// Whether nobody has anything of it in hand: frames that were not flushed, or that were taken and kept.
     pub(super) fn is_whole(&self) -> bool {
-        let is_sole = |segment: &Segment<Rc<Region>>| segment.is_sole();
+        let is_sole = |segment: &Segment<Rc<RxMemory>>| segment.is_sole();
         !self.is_unflushed()
             && self.ending.is_none()
             && is_sole(&self.peer)
@@ -188,15 +203,18 @@ impl Live {
         (self.credit_seen, self.ringer, self.passed, self.shown) = (credit_seen, ringer, passed, shown);
     }
 
-    /// The frames that were published, at most `limit`; see [`Live::has_frame`].
+    /// The frames that were published, at most `limit`; see [`Live::has_frame`]. `None`: a run is out.
     ///
     /// A look at a word that is not published yet takes its line away from a peer that is about to write it. So the word
     /// behind the last frame is left alone until the next turn: a run is one frame, and twice as long as the last one when
     /// that was taken to its end.
     #[inline]
-    pub(super) fn run(&mut self, limit: usize, stride_max: u32) -> Run {
+    pub(super) fn run(&mut self, limit: usize, stride_max: u32) -> Option<Run> {
+        if self.lent != Lent::No && RxMemory::has_run(self.memory()) {
+            return None;
+        }
         self.stride = self.stride.min(stride_max);
-        self.keeps = self.stride == STRIDE_MAX;
+        self.lent = if self.stride == STRIDE_MAX { Lent::Keeps } else { Lent::Shows };
         let left = self.stride.min(RUN_MAX).min(u32::try_from(limit).unwrap_or(RUN_MAX));
         let (span, bytes_max) = ((self.rx, self.rx_limit), self.rx_frame_bytes_max);
         let (ring, left) = match &self.mirror {
@@ -206,7 +224,12 @@ impl Live {
         // SAFETY: the peer's ring, mapped twice by its region, its mask made for frames. This process never writes it, it
         // is mapped read-only; the peer, of the same user, is trusted not to write a frame that it has published until we
         // give the credit back. Or the mirror, of the same shape, which nobody else has and which is left alone until then.
-        unsafe { Run::new(self.id, ring.region(), ring.place(), span, bytes_max, left) }
+        Some(unsafe { Run::new(self.id, Rc::clone(ring.memory()), ring.place(), span, bytes_max, left) })
+    }
+
+    /// Of the ring that is read.
+    fn memory(&self) -> &Rc<RxMemory> {
+        self.mirror.as_ref().unwrap_or(&self.peer).memory()
     }
 
     /// Whether a frame is there to be read.
@@ -226,23 +249,29 @@ impl Live {
         !is_drained
     }
 
-    /// The run is over; what was taken of it is read, and its answers are shown. What the peer did wrong in it.
+    /// The run is over; what was taken of it is read, and its answers are shown. How many frames that was, and what the peer did
+    /// wrong in it. `None`: it is another connection's.
     #[inline]
-    pub(super) fn end_run(&mut self, run: &Run) -> Option<Violation> {
-        if self.keeps {
-            self.show();
-            self.keeps = false;
+    pub(super) fn end_run(&mut self, run: &mut Run) -> Option<(u32, Option<Violation>)> {
+        if !run.is_in(self.run_base) {
+            return None;
         }
+        if self.keeps() {
+            self.show();
+        }
+        self.lent = Lent::No;
         self.rx = run.end().0;
         self.stride =
             if run.taken() < self.stride.min(RUN_MAX) { 1 } else { STRIDE_MAX.min(2 * self.stride) };
-        run.broken(self.rx_limit)
+        let outcome = (run.taken(), run.broken(self.rx_limit));
+        run.end_here();
+        Some(outcome)
     }
 
     /// Whether answers to the run that is lent are kept back.
     #[inline]
-    pub(super) const fn keeps(&self) -> bool {
-        self.keeps
+    pub(super) fn keeps(&self) -> bool {
+        self.lent == Lent::Keeps
     }
 
     /// Whether everything that was published is read.
@@ -313,7 +342,7 @@ impl Live {
             behind.store(0, Ordering::Relaxed);
         }
         let (bytes, begins) = (next - self.tx, !self.is_unflushed());
-        if self.keeps {
+        if self.keeps() {
             self.keep(word, next);
         } else {
             publish(self.end.own.word(self.tx), word);
@@ -426,10 +455,12 @@ impl Live {
         bytes
     }
 
-    /// Gives the peer's bytes before `position` back.
+    /// Gives the peer's bytes before `position` back, unless somebody may still read some of them.
     #[inline]
     pub(super) fn return_credit(&mut self, position: Position) {
-        if self.ending.is_none() {
+        let is_read =
+            position.0 <= self.rx && self.memory().kept_from().is_none_or(|kept| position.0 <= kept);
+        if is_read && self.ending.is_none() {
             self.rx_limit = position.0.saturating_add(self.rx_ring_bytes);
             consume(self.end.own.consumed(), position.0);
         }

@@ -12,7 +12,7 @@ use super::segment::Segment;
 use crate::{
     FrameWord, PortError, Trust,
     frame::span,
-    mem::{Region, moving},
+    mem::{Region, RxMemory, moving},
     sync::publish::observe,
 };
 
@@ -25,7 +25,7 @@ pub(super) fn mirror(trust: Trust, ring_bytes: u32) -> Result<Option<Box<Segment
     }
 }
 
-impl Segment<Rc<Region>> {
+impl Segment<Rc<RxMemory>> {
     /// Copies what `peer` has published from position `at` on, at most `most` frames and up to `limit`. Returns how many words
     /// are there to be read; the last one may be no frame.
     pub(super) fn copy_frames(

@@ -196,7 +196,7 @@ impl ShmPort {
         let slot = self.next_open(limit)?;
         match &mut self.slots.get_mut(slot)?.stage {
             Stage::Live(live) => {
-                let run = live.run(limit, stride_max);
+                let run = live.run(limit, stride_max)?;
                 self.keeps = live.keeps();
                 Some(run)
             }
@@ -421,7 +421,7 @@ impl Port for ShmPort {
             while let Some(frame) = run.next_frame().and_then(|lent| lent.keep()) {
                 batch.push(Event::Frame { conn, frame });
             }
-            self.end_run(&run);
+            self.end_run(&mut run);
         }
         let brought = std::mem::take(&mut self.ran);
         self.keep_pace(now, brought);
@@ -441,15 +441,15 @@ impl Port for ShmPort {
     }
 
     #[inline(always)]
-    fn end_run(&mut self, run: &Run) {
+    fn end_run(&mut self, run: &mut Run) {
         (self.ran, self.keeps) = (true, false);
-        let conn = run.conn();
+        let index = run.conn().index() as usize;
         // It may have been closed since.
-        let Some((live, counters)) = slot::live(&mut self.slots, conn) else { return };
-        let broken = live.end_run(run);
-        counters.frames_received += u64::from(run.taken());
+        let Some(Slot { stage: Stage::Live(live), counters, .. }) = self.slots.get_mut(index) else { return };
+        let Some((taken, broken)) = live.end_run(run) else { return };
+        counters.frames_received += u64::from(taken);
         if let Some(violation) = broken {
-            self.finish(conn.index() as usize, violation.into());
+            self.finish(index, violation.into());
         }
     }
 

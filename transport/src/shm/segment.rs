@@ -38,7 +38,7 @@ use crate::{
     PortError, Violation,
     frame::FRAME_ALIGN,
     kernel::{fill, mapping, memory_file, system},
-    mem::{Access, Region, charge::Charge, run::RingPlace},
+    mem::{Access, Region, RxMemory, charge::Charge, run::RingPlace},
 };
 
 const CONSUMED: usize = 0;
@@ -128,13 +128,13 @@ impl Segment<Region> {
     }
 
     /// The same, for frames to keep it.
-    pub(super) fn share(self) -> Segment<Rc<Region>> {
+    pub(super) fn share(self) -> Segment<Rc<RxMemory>> {
         let Self { ring, mask, control, keeper } = self;
-        Segment { ring, mask, control, keeper: Rc::new(keeper) }
+        Segment { ring, mask, control, keeper: Rc::new(RxMemory::new(keeper)) }
     }
 }
 
-impl Segment<Rc<Region>> {
+impl Segment<Rc<RxMemory>> {
     /// Whether no frame keeps it.
     pub(super) fn is_sole(&self) -> bool {
         Rc::strong_count(&self.keeper) == 1
@@ -143,12 +143,12 @@ impl Segment<Rc<Region>> {
     /// The same, for another thread; `None` while a frame keeps it.
     pub(super) fn unshare(self) -> Option<Segment<Region>> {
         let Self { ring, mask, control, keeper } = self;
-        Some(Segment { ring, mask, control, keeper: Rc::into_inner(keeper)? })
+        Some(Segment { ring, mask, control, keeper: Rc::into_inner(keeper)?.into_region() })
     }
 
-    /// The mapping.
+    /// The mapping, for what is lent from it.
     #[inline]
-    pub(super) fn region(&self) -> &Rc<Region> {
+    pub(super) fn memory(&self) -> &Rc<RxMemory> {
         &self.keeper
     }
 }

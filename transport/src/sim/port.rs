@@ -529,7 +529,7 @@ impl Port for SimPort {
         self.lend_run(limit)
     }
 
-    fn end_run(&mut self, run: &Run) {
+    fn end_run(&mut self, run: &mut Run) {
         self.run_ended(run);
     }
 

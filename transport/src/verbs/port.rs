@@ -464,7 +464,7 @@ impl Port for VerbsPort {
     }
 
     #[inline]
-    fn end_run(&mut self, run: &Run) {
+    fn end_run(&mut self, run: &mut Run) {
         self.end_chain_run(run);
     }
 

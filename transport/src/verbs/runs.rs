@@ -18,6 +18,8 @@ pub(super) struct Begun {
     /// Bytes that were not read, and all of them.
     left: u32,
     bytes: u32,
+    /// Its run was not ended. There is one at a time: the next would show what is given back with this one.
+    is_out: bool,
 }
 
 impl VerbsPort {
@@ -27,10 +29,14 @@ impl VerbsPort {
         if limit == 0 || self.walking.is_some() {
             return None;
         }
-        if let Some(Begun { conn, left, .. }) = self.begun {
+        if let Some(Begun { conn, left, is_out, .. }) = self.begun {
             let open = conn_in(&mut self.slots, conn).filter(|open| open.delivers());
+            if is_out && open.as_ref().is_some_and(|open| open.rx.has_run()) {
+                return None;
+            }
             let run = open.and_then(|open| open.rx.run(conn, left, limit));
-            if run.is_some() {
+            if let (Some(_), Some(begun)) = (&run, &mut self.begun) {
+                begun.is_out = true;
                 return run;
             }
             self.begun = None;
@@ -52,7 +58,7 @@ impl VerbsPort {
             let bytes = conn.chain(done)?;
             conn.rx.begin_run(id.slot(), bytes)?;
             let run = conn.rx.run(conn.id, bytes, limit)?;
-            *begun = Some(Begun { conn: conn.id, left: bytes, bytes });
+            *begun = Some(Begun { conn: conn.id, left: bytes, bytes, is_out: true });
             Some(run)
         })
     }
@@ -65,29 +71,36 @@ impl VerbsPort {
             while let Some(frame) = run.next_frame().and_then(|lent| lent.keep()) {
                 batch.push(Event::Frame { conn, frame });
             }
-            self.end_chain_run(&run);
+            self.end_chain_run(&mut run);
         }
     }
 
     /// What was taken of it is read; the rest comes next.
     #[inline]
-    pub(super) fn end_chain_run(&mut self, run: &Run) {
-        let Some(begun) = self.begun.take() else { return };
+    pub(super) fn end_chain_run(&mut self, run: &mut Run) {
+        let Some(begun) = self.begun else { return };
         let index = begun.conn.index() as usize;
+        self.begun = None;
         let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return };
         if conn.id != begun.conn {
             return;
         }
-        counters.frames_received += u64::from(run.taken());
-        self.pieces.came(run.taken());
+        if !conn.rx.place.is_some_and(|place| run.is_in(place.base)) {
+            self.begun = Some(begun);
+            return;
+        }
+        let taken = run.taken();
+        counters.frames_received += u64::from(taken);
+        self.pieces.came(taken);
         let ended = conn.rx.end_run(run, begun.bytes);
+        run.end_here();
         if !matches!(ended, Ok(1..)) {
             conn.count_receive(counters);
         }
         self.owing.note(index, conn);
         match ended {
             Ok(0) => {}
-            Ok(left) => self.begun = Some(Begun { left, ..begun }),
+            Ok(left) => self.begun = Some(Begun { left, is_out: false, ..begun }),
             Err(violation) => self.begin_close(index, violation.into(), self.now),
         }
     }

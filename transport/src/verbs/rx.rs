@@ -10,7 +10,7 @@ use crate::{
     ConnId, DataPath, FrameWord, Negotiated, Position, Violation,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
     mem::{
-        Region, Run, RxFrame,
+        Run, RxFrame, RxMemory,
         run::{IN_RING, RingPlace},
     },
     share::Share,
@@ -53,13 +53,13 @@ struct Sharing {
 #[derive(Debug)]
 pub(crate) struct Rx {
     /// That of the last chain, where receives are shared.
-    memory: Option<Rc<Region>>,
+    memory: Option<Rc<RxMemory>>,
     shape: Shape,
     lkey: u32,
     sharing: Option<Box<Sharing>>,
     path: DataPath,
     /// Where the ring is, or the slots that are its own.
-    place: Option<RingPlace>,
+    pub(super) place: Option<RingPlace>,
     ring_bytes: usize,
     slot_bytes: usize,
     chain_bytes_max: u32,
@@ -92,7 +92,7 @@ impl Rx {
             _ => 0,
         };
         let (memory, shape) = match room {
-            Some(room) => (Some(Rc::new(room.region)), room.shape),
+            Some(room) => (Some(Rc::new(RxMemory::new(room.region))), room.shape),
             None => (None, Shape::Slab { bytes: 0 }),
         };
         let ring_bytes = negotiated.rx_ring_bytes as usize;
@@ -143,8 +143,8 @@ impl Rx {
         if self.sharing.is_some() {
             return None;
         }
-        let region = Rc::into_inner(self.memory?).filter(|region| !region.is_viewed())?;
-        Some(Room { region, shape: self.shape, registration: None })
+        let memory = Rc::into_inner(self.memory?).filter(|memory| !memory.is_viewed())?;
+        Some(Room { region: memory.into_region(), shape: self.shape, registration: None })
     }
 
     pub(crate) fn arrivals(&self) -> u64 {
@@ -158,7 +158,7 @@ impl Rx {
     /// A shared receive completed, in `memory` from `at`; `place` is for its frames to remember.
     ///
     /// One chain at a time: while another is handed out this changes nothing, and [`Rx::arrived`] refuses the new one.
-    pub(crate) fn land(&mut self, memory: &Rc<Region>, at: usize, place: u32) {
+    pub(crate) fn land(&mut self, memory: &Rc<RxMemory>, at: usize, place: u32) {
         let Some(sharing) = self.sharing.as_mut().filter(|_| self.walk.is_none()) else { return };
         (sharing.at, sharing.place) = (at, place);
         self.memory = Some(Rc::clone(memory));
@@ -222,10 +222,15 @@ impl Rx {
         // the peer was credited with them, or the slot was posted, which is after the run has ended: the trust that
         // `Negotiated` and the guide name.
         Some(
-            unsafe { Run::new(conn, memory, place, span, self.frame_bytes_max, left) }
+            unsafe { Run::new(conn, Rc::clone(memory), place, span, self.frame_bytes_max, left) }
                 .whole()
                 .in_slot(self.run_slot),
         )
+    }
+
+    /// Whether a run of it is out.
+    pub(crate) fn has_run(&self) -> bool {
+        self.memory.as_ref().is_some_and(RxMemory::has_run)
     }
 
     /// The frames that were taken from `run`, of a chain of `chain_bytes`, have been read. The bytes of those that are left.
@@ -387,9 +392,12 @@ impl Rx {
         Some(LocalBytes::of(self.memory.as_ref()?, at, bytes, self.lkey))
     }
 
-    /// A frame came back. Its slot may be posted again when it was the last one of it.
+    /// A frame came back. Its slot may be posted again when it was the last one of it, which nobody holds.
     pub(crate) fn release(&mut self, frame: RxFrame) {
         let slot = frame.slot();
+        if frame.is_held() || !self.memory.as_ref().is_some_and(|memory| frame.is_in(memory)) {
+            return;
+        }
         drop(frame);
         let Some(lent) = self.lent.get_mut(slot as usize) else { return };
         *lent = lent.saturating_sub(1);
@@ -404,7 +412,8 @@ pub(super) mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::{Capabilities, Hello, PortConfig, Tag, hello::Feature, mem::Access, verbs::wr_id::Kind};
+    use crate::mem::{Access, Region};
+    use crate::{Capabilities, Hello, PortConfig, Tag, hello::Feature, verbs::wr_id::Kind};
 
     const RING: u32 = 8192;
     const SLOT: u32 = 256;
@@ -528,6 +537,17 @@ pub(super) mod tests {
             rx.release(frames.remove(pick));
         }
         assert_eq!((rx.lent[2], &*rx.free), (0, &[2][..]));
+    }
+
+    /// It would post a slot in which the other connection's frames still lie.
+    #[test]
+    fn a_frame_of_another_connection_frees_nothing() {
+        let [(mut first, device), (mut second, _other)] = [rx(DataPath::SendRecv), rx(DataPath::SendRecv)];
+        write(&device, 0, word(8));
+        first.arrived(receive(0), 16, None).expect("fair");
+        second.lent[0] = 1;
+        second.release(first.next_frame().expect("fair").expect("a frame"));
+        assert_eq!((second.lent[0], second.owes()), (1, false));
     }
 
     /// R47: the same of a slot that is read by runs, with a frame that is kept; released before or after the run's end.

@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     Batch, ConnId, Time,
-    mem::{Region, RxFrame, run::IN_RING},
+    mem::{RxFrame, RxMemory, run::IN_RING},
     pack::{Field, low_half},
     verbs::{
         conn::Conn,
@@ -64,7 +64,7 @@ pub(super) struct SharedSlots {
     queue: Weak<SharedQueue>,
     number: u32,
     slot_bytes: u32,
-    slabs: Vec<(Rc<Region>, u32)>,
+    slabs: Vec<(Rc<RxMemory>, u32)>,
     /// Frames of each slot that were lent and not released.
     lent: Vec<u32>,
     /// Queue pairs by number, and where their connections are.
@@ -89,11 +89,11 @@ impl SharedSlots {
     }
 
     /// The memory that a slot lies in, from where, and its key. Looks for new slabs when it is not known.
-    fn memory(&mut self, slot: u32) -> Option<(&Rc<Region>, usize, u32)> {
+    fn memory(&mut self, slot: u32) -> Option<(&Rc<RxMemory>, usize, u32)> {
         let slab = (slot / SLAB_SLOTS) as usize;
         if slab >= self.slabs.len() {
             let fresh = self.queue.upgrade()?.take_fresh();
-            self.slabs.extend(fresh.into_iter().map(|slab| (Rc::new(slab.region), slab.lkey)));
+            self.slabs.extend(fresh.into_iter().map(|slab| (Rc::new(RxMemory::new(slab.region)), slab.lkey)));
             self.lent.resize(self.slabs.len() * SLAB_SLOTS as usize, 0);
         }
         let (region, lkey) = self.slabs.get(slab)?;
@@ -228,15 +228,20 @@ impl VerbsPort {
 
     /// A frame came back, of a connection that may be gone.
     pub(super) fn release_shared(&mut self, id: ConnId, frame: RxFrame, place: Place) {
-        drop(frame);
         let Some(slots) = self.shared.get_mut(place.queue) else { return };
+        // Another port's, or one that somebody holds.
+        if frame.is_held() || !slots.memory(place.slot).is_some_and(|(memory, ..)| frame.is_in(memory)) {
+            return;
+        }
+        drop(frame);
         let Some(lent) = slots.lent.get_mut(place.slot as usize).filter(|lent| **lent > 0) else { return };
         *lent -= 1;
         if *lent > 0 {
             return;
         }
-        let walking = conn_in(&mut self.slots, id).and_then(|conn| conn.rx.walking());
-        if walking == Some(place.bits()) {
+        // Whoever it is said to be of: a chain that is being walked stays where it is.
+        let walked = self.walking.and_then(|index| self.slots.get(index)?.conn.as_ref()?.rx.walking());
+        if walked == Some(place.bits()) {
             return;
         }
         self.post_slot(place);

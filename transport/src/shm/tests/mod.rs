@@ -11,6 +11,7 @@ mod key;
 mod kill;
 mod listen;
 mod measure;
+mod misuse;
 mod park;
 mod shortage;
 mod sleep;

@@ -128,7 +128,9 @@ fn no_frame_is_lost_between_polling_and_parking() {
                 if let Some((conn, frame)) = frame {
                     assert_eq!((conn, &frame[..]), (next, &round.to_le_bytes()[..]));
                     from_parked += u64::from(was_parked);
-                    port.return_credit(conn, Credit { bytes: frame.end(), arrivals: 0 });
+                    let bytes = frame.end();
+                    drop(frame);
+                    port.return_credit(conn, Credit { bytes, arrivals: 0 });
                     break;
                 }
                 assert!(Instant::now() < until, "round {round} was never heard");

@@ -15,8 +15,9 @@ fn run(side: &mut Side) -> Run {
 
 fn end(side: &mut Side, mut run: Run) -> u32 {
     while run.next_frame().is_some() {}
-    side.port.end_run(&run);
-    run.taken()
+    let taken = run.taken();
+    side.port.end_run(&mut run);
+    taken
 }
 
 /// How many frames come.
@@ -152,7 +153,7 @@ fn one_that_is_far_ahead_finds_its_frames_at_every_place_in_the_ring() {
                 server.commit(&payload, tag);
                 echoed += 1;
             }
-            server.port.end_run(&run);
+            server.port.end_run(&mut run);
             server.port.return_credit(server.conn, Credit { bytes: end, arrivals: 0 });
         }
         server.port.flush();

@@ -57,8 +57,9 @@ fn credit_given_during_a_run_counts() {
         // Runs grow by being read to their end: this one has room for more than the frame that is there.
         while side.port.next_run(8).map(|mut run| {
             while run.next_frame().is_some() {}
-            side.port.end_run(&run);
-            run.end().0
+            let end = run.end().0;
+            side.port.end_run(&mut run);
+            end
         }) != Some(3 * 1008)
         {}
         frame(3);
@@ -67,7 +68,7 @@ fn credit_given_during_a_run_counts() {
         side.port.return_credit(side.conn, Credit { bytes: Position(3 * 1008), arrivals: 0 });
         frame(4);
         assert!(run.next_frame().is_none(), "it ends where the peer might write when it began");
-        side.port.end_run(&run);
+        side.port.end_run(&mut run);
         assert_eq!(*side.frame(), [4; 1000], "{trust:?}");
     }
 }

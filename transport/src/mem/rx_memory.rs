@@ -1,0 +1,76 @@
+//! Memory that a peer's frames land in.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    ops::Deref,
+    rc::Rc,
+};
+
+use super::Region;
+
+/// A mapping that frames are lent from, and where those begin that are kept beyond their turn: their bytes are not the peer's
+/// before they are released.
+#[derive(Debug)]
+pub(crate) struct RxMemory {
+    region: Region,
+    kept: RefCell<VecDeque<u64>>,
+    /// Shares that frames and holders have.
+    shares: Cell<usize>,
+}
+
+impl RxMemory {
+    pub(crate) const fn new(region: Region) -> Self {
+        Self { region, kept: RefCell::new(VecDeque::new()), shares: Cell::new(0) }
+    }
+
+    pub(crate) fn into_region(self) -> Region {
+        self.region
+    }
+
+    /// For a frame or a holder, which gives it back by [`RxMemory::unshare`].
+    pub(super) fn share(this: &Rc<Self>) -> Rc<Self> {
+        this.shares.set(this.shares.get() + 1);
+        Rc::clone(this)
+    }
+
+    pub(super) fn unshare(&self) {
+        self.shares.set(self.shares.get().saturating_sub(1));
+    }
+
+    /// Whether a run has it, beside its port, frames and holders.
+    #[cfg(any(feature = "shm", feature = "verbs"))]
+    #[cold]
+    pub(crate) fn has_run(this: &Rc<Self>) -> bool {
+        Rc::strong_count(this) > 1 + this.shares.get()
+    }
+
+    /// The frame that begins at position `start` is kept.
+    pub(super) fn keep(&self, start: u64) {
+        self.kept.borrow_mut().push_back(start);
+    }
+
+    /// It is kept no more, if it was.
+    pub(super) fn forget(&self, start: u64) {
+        let mut kept = self.kept.borrow_mut();
+        if let Some(at) = kept.iter().position(|other| *other == start) {
+            kept.remove(at);
+        }
+    }
+
+    /// The position before which nothing is kept; `None`: nothing is.
+    #[cfg(any(feature = "shm", test))]
+    #[inline]
+    pub(crate) fn kept_from(&self) -> Option<u64> {
+        self.kept.borrow().iter().min().copied()
+    }
+}
+
+impl Deref for RxMemory {
+    type Target = Region;
+
+    #[inline]
+    fn deref(&self) -> &Region {
+        &self.region
+    }
+}
