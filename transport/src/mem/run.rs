@@ -21,8 +21,8 @@ const ASKED_BYTES: usize = 1024;
 /// Frames of one connection that lie open in memory, one behind the other.
 ///
 /// Comes from [`Port::next_run`](crate::Port::next_run) and goes back to [`Port::end_run`](crate::Port::end_run): the
-/// frames that were taken from it are released then. It keeps its memory mapped. There is one of a connection at a time; dropped
-/// instead, the next one begins with the same frames.
+/// frames that were taken from it are released then. It keeps its memory mapped. There is one of a connection until it is
+/// dropped; not ended before, the next one begins with the same frames.
 #[derive(Debug)]
 pub struct Run {
     conn: ConnId,
@@ -157,7 +157,7 @@ impl Run {
     #[cfg(any(feature = "shm", feature = "verbs"))]
     #[inline]
     pub(crate) const fn end_here(&mut self) {
-        (self.left, self.most) = (0, self.taken());
+        self.limit = self.at;
     }
 
     /// How many of its frames were kept.

@@ -3,7 +3,7 @@
 use std::{cell::Cell, ops::Deref, ptr::NonNull, rc::Rc};
 
 use super::{Region, RxMemory};
-use crate::{FrameWord, Position, Tag, frame::span};
+use crate::{FrameWord, Position, Tag, frame::span, pack::Field};
 
 /// The payload of one frame, read only, until it is handed back with [`Port::release`](crate::Port::release).
 ///
@@ -24,8 +24,10 @@ pub struct RxFrame {
 
 /// Nobody holds it.
 const NOT_HELD: u64 = u64::MAX;
-/// Bits of a place.
-const PLACE_BITS: u32 = 6;
+/// A place with a holder, which has 64.
+type Place = Field<0, 6>;
+/// The number of a holder.
+type Number = Field<6, 58>;
 
 #[derive(Debug)]
 enum Memory {
@@ -91,13 +93,13 @@ impl RxFrame {
 
     /// Its place with the holder number `holder`, if that holds it.
     pub(super) fn place(&self, holder: u64) -> Option<u32> {
-        let place = self.held.get() & ((1 << PLACE_BITS) - 1);
-        (self.is_held() && self.held.get() >> PLACE_BITS == holder).then_some(place as u32)
+        let held = self.held.get();
+        (self.is_held() && Number::get(held) == holder).then(|| Place::get_u32(held))
     }
 
     /// The holder number `holder` holds it from now on.
     pub(super) fn put_on(&self, holder: u64, place: u32) {
-        self.held.set(holder << PLACE_BITS | u64::from(place));
+        self.held.set(Number::turn(holder) | Place::turn(place.into()));
     }
 
     /// Nobody holds it any more.

@@ -40,9 +40,10 @@ impl RxMemory {
 
     /// Whether a run has it, beside its port, frames and holders.
     #[cfg(any(feature = "shm", feature = "verbs"))]
-    #[cold]
+    #[inline]
     pub(crate) fn has_run(this: &Rc<Self>) -> bool {
-        Rc::strong_count(this) > 1 + this.shares.get()
+        let others = Rc::strong_count(this) - 1;
+        others > 0 && others > this.shares.get()
     }
 
     /// The frame that begins at position `start` is kept.

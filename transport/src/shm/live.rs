@@ -61,17 +61,6 @@ pub(super) const SOUGHT_STRIDE_MAX: u32 = RUN_MAX;
 /// Bytes that are shown together to a peer that is far ahead, eight messages of 64 bytes.
 const TOGETHER_BYTES: u64 = 640;
 
-/// The run of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Lent {
-    /// None is out.
-    No,
-    /// Answers to it are shown at once.
-    Shows,
-    /// Its peer is far ahead: answers to it are kept back.
-    Keeps,
-}
-
 /// A connection whose two segments are mapped.
 #[derive(Debug)]
 pub(super) struct Live {
@@ -102,7 +91,8 @@ pub(super) struct Live {
     payload_bytes_max: usize,
     /// Where `tx` was at the last flush.
     flushed: u64,
-    lent: Lent,
+    /// A run is lent to a peer that is far ahead: its answers are kept back.
+    keeps: bool,
     /// The word that is kept back, 0 if none is, and its position: the peer sees nothing from there on.
     kept: u64,
     kept_at: u64,
@@ -158,7 +148,7 @@ impl Live {
             clear_to: 0,
             payload_bytes_max: negotiated.frame_bytes_max as usize - FRAME_WORD_BYTES,
             flushed: 0,
-            lent: Lent::No,
+            keeps: false,
             kept: 0,
             kept_at: 0,
             credit_seen: 0,
@@ -210,11 +200,11 @@ impl Live {
     /// that was taken to its end.
     #[inline]
     pub(super) fn run(&mut self, limit: usize, stride_max: u32) -> Option<Run> {
-        if self.lent != Lent::No && RxMemory::has_run(self.memory()) {
+        if RxMemory::has_run(self.memory()) {
             return None;
         }
         self.stride = self.stride.min(stride_max);
-        self.lent = if self.stride == STRIDE_MAX { Lent::Keeps } else { Lent::Shows };
+        self.keeps = self.stride == STRIDE_MAX;
         let left = self.stride.min(RUN_MAX).min(u32::try_from(limit).unwrap_or(RUN_MAX));
         let (span, bytes_max) = ((self.rx, self.rx_limit), self.rx_frame_bytes_max);
         let (ring, left) = match &self.mirror {
@@ -228,6 +218,7 @@ impl Live {
     }
 
     /// Of the ring that is read.
+    #[inline]
     fn memory(&self) -> &Rc<RxMemory> {
         self.mirror.as_ref().unwrap_or(&self.peer).memory()
     }
@@ -251,15 +242,15 @@ impl Live {
 
     /// The run is over; what was taken of it is read, and its answers are shown. How many frames that was, and what the peer did
     /// wrong in it. `None`: it is another connection's.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end_run(&mut self, run: &mut Run) -> Option<(u32, Option<Violation>)> {
         if !run.is_in(self.run_base) {
             return None;
         }
-        if self.keeps() {
+        if self.keeps {
             self.show();
+            self.keeps = false;
         }
-        self.lent = Lent::No;
         self.rx = run.end().0;
         self.stride =
             if run.taken() < self.stride.min(RUN_MAX) { 1 } else { STRIDE_MAX.min(2 * self.stride) };
@@ -270,8 +261,8 @@ impl Live {
 
     /// Whether answers to the run that is lent are kept back.
     #[inline]
-    pub(super) fn keeps(&self) -> bool {
-        self.lent == Lent::Keeps
+    pub(super) const fn keeps(&self) -> bool {
+        self.keeps
     }
 
     /// Whether everything that was published is read.
@@ -342,7 +333,7 @@ impl Live {
             behind.store(0, Ordering::Relaxed);
         }
         let (bytes, begins) = (next - self.tx, !self.is_unflushed());
-        if self.keeps() {
+        if self.keeps {
             self.keep(word, next);
         } else {
             publish(self.end.own.word(self.tx), word);

@@ -30,6 +30,7 @@ fn credit_is_given_for_nothing_that_may_still_be_read() {
     credit(&mut server, end);
     assert_eq!((payload, credited(&mut client)), (&[1; 40][..], 0));
     server.port.end_run(&mut first);
+    drop(first);
     credit(&mut server, end);
     assert_eq!(credited(&mut client), end);
     // What is beyond everything.

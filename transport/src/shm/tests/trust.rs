@@ -69,6 +69,7 @@ fn credit_given_during_a_run_counts() {
         frame(4);
         assert!(run.next_frame().is_none(), "it ends where the peer might write when it began");
         side.port.end_run(&mut run);
+        drop(run);
         assert_eq!(*side.frame(), [4; 1000], "{trust:?}");
     }
 }
