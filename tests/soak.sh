@@ -26,6 +26,8 @@ everything() {
         "$bin/gimmal-bench" soak --loopback -D "$long" --restart 1m --interval 5m -s 64,4k,64k
     check "10^7 calls among cancels, deadlines and restarts" env GIMMAL_CALLS=10000000 \
         timeout 3000 cargo test -q --release -p gimmal-rpc --features verbs --test churn shm::
+    check "handlers that block for 30 s" env GIMMAL_BLOCK_MS=30000 \
+        timeout 300 cargo test -q -p gimmal-rpc --test busy
     check "9,000 runs of the simulated engine, 1,000 messages each" env GIMMAL_SEEDS=3000 GIMMAL_MESSAGES=1000 \
         timeout 3000 cargo test -q --release -p gimmal-engine --test sim
     check "1,000 servers killed at random moments" env GIMMAL_KILLS=1000 \

@@ -155,6 +155,11 @@ unsaid_cancel_safety() {
         { doc = "" }' $(sources 'rpc/src/*.rs')
 }
 
+# Wakers are foreign code, and may panic.
+bare_wakes() {
+    grep -nE '(waker|task)\.wake\(\)|Waker::wake\b' $(sources 'rpc/src/*.rs' | grep -vE '^rpc/src/wake.rs$|/sim_tests|tests\.rs$')
+}
+
 long_files() { wc -l $(sources '*.rs') | awk '$2 != "total" && $1 > 600 { print $2 ": " $1 " lines" }'; }
 
 rule 'unsafe only in transport/src/{mem,sync,shm,verbs,floor}' < <(unsafe_outside)
@@ -169,6 +174,7 @@ rule 'numbers are packed by pack.rs' < <(packed_by_hand)
 rule 'checks hold in release builds too' < <(left_out_of_releases)
 rule 'copies of requests and answers are counted' < <(uncounted_copies)
 rule 'nothing left to do in the code' < <(grep -nE '(^|[^a-z_])(todo!|unimplemented!|dbg!)\(' $(sources '*.rs'))
+rule 'only rpc/src/wake.rs wakes' < <(bare_wakes)
 rule 'SAFETY comments argue' < <(grep -nE 'SAFETY: *(ffi|todo|\?)' $(sources '*.rs'))
 rule 'every SYNC POINT has its other end' < <(lonely_sync_points)
 rule 'every config field is in tuning.md' < <(undocumented_knobs)

@@ -19,7 +19,7 @@ use crate::{
     app::App,
     error::OpenError,
     slots::Slots,
-    worker::{WorkerHandle, inbox::Adopted},
+    worker::{Station, WorkerHandle, inbox::Adopted},
 };
 
 /// Who may connect: sees the hello and the peer's name, and lets it in, or refuses it with a reason and at most 132 bytes
@@ -37,6 +37,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// A request of a provider's listener.
 type IncomingOf<P> = <<P as Provider>::Listener as Listener>::Incoming;
+
+/// Between two looks whether a worker is there again.
+const GONE_LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -66,17 +69,19 @@ impl Acceptor {
         listener: P::Listener,
         workers: Vec<WorkerHandle<P, A>>,
     ) -> Result<Self, OpenError> {
-        Self::spawn_with(listener, workers, Box::new(|_, _| Ok(())), Box::new(|_| {}))
+        let stations = workers.into_iter().map(Station::from).collect();
+        Self::spawn_with(listener, stations, Box::new(|_, _| Ok(())), Box::new(|_| {}))
     }
 
-    /// Accepts the clients that `admit` lets in. One for which it panics is refused, and the next one is asked about again.
-    /// `lost` hears when the thread ends for any other reason than [`Acceptor::stop`].
+    /// Accepts the clients that `admit` lets in, each onto the worker with the fewest connections that is there then. One for
+    /// which it panics is refused, and the next one is asked about again. `lost` hears when the thread ends for any other reason
+    /// than [`Acceptor::stop`].
     ///
     /// # Errors
     /// When the thread cannot start.
     pub fn spawn_with<P: Provider, A: App>(
         listener: P::Listener,
-        workers: Vec<WorkerHandle<P, A>>,
+        workers: Vec<Station<P, A>>,
         admit: Admit,
         lost: Lost,
     ) -> Result<Self, OpenError> {
@@ -159,12 +164,12 @@ fn note_rejected(listener: &impl Listener, shared: &Shared) {
 /// The thread: accepts until it is stopped, and says why if it ends before.
 fn run<P: Provider, A: App>(
     listener: P::Listener,
-    workers: &[WorkerHandle<P, A>],
+    stations: &[Station<P, A>],
     mut admit: Admit,
     shared: &Arc<Shared>,
     lost: Lost,
 ) {
-    let ended = catch_unwind(AssertUnwindSafe(|| accept(listener, workers, &mut admit, shared)));
+    let ended = catch_unwind(AssertUnwindSafe(|| accept(listener, stations, &mut admit, shared)));
     let why = match ended {
         Ok(Ok(())) => return,
         Ok(Err(error)) => error.to_string(),
@@ -183,13 +188,18 @@ fn said(panic: &(dyn Any + Send)) -> &str {
 
 fn accept<P: Provider, A: App>(
     mut listener: P::Listener,
-    workers: &[WorkerHandle<P, A>],
+    stations: &[Station<P, A>],
     admit: &mut Admit,
     shared: &Arc<Shared>,
 ) -> Result<(), ListenError> {
     let (mut turn, mut failures) = (0, 0);
-    let slots = Slots::new(workers[0].handshakes_max);
+    let slots = Slots::new(stations[0].handle().handshakes_max);
     while !shared.stop.load(Ordering::Relaxed) {
+        if stations.iter().all(|station| station.handle().is_gone()) {
+            // They have panicked, and their successors come soon: requests wait in the listener's backlog.
+            std::thread::sleep(GONE_LOOK);
+            continue;
+        }
         if let Some(wait) = slots.wait(Instant::now()) {
             // Requests wait in the listener's backlog, which refuses what it cannot hold.
             std::thread::sleep(wait);
@@ -207,11 +217,13 @@ fn accept<P: Provider, A: App>(
         };
         failures = 0;
         note_rejected(&listener, shared);
+        let workers: Vec<_> =
+            stations.iter().map(Station::handle).filter(|worker| !worker.is_gone()).collect();
         if let Some(incoming) = incoming
-            && let Some(incoming) = let_in(incoming, workers, admit, shared)
+            && let Some(incoming) = let_in(incoming, &workers, admit, shared)
         {
             turn += 1;
-            hand_on(incoming, workers, turn, &slots, shared);
+            hand_on(incoming, &workers, turn, &slots, shared);
         }
     }
     Ok(())
@@ -224,7 +236,11 @@ fn let_in<P: Provider, A: App>(
     admit: &mut Admit,
     shared: &Shared,
 ) -> Option<IncomingOf<P>> {
-    let most = workers[0].accepted_max;
+    let Some(most) = workers.first().map(|worker| worker.accepted_max) else {
+        // The last one has just panicked.
+        incoming.reject(RejectReason::Overloaded);
+        return None;
+    };
     let has: usize = workers.iter().map(|worker| worker.duty.counted()).sum();
     let peer = incoming.peer();
     if most > 0 && has >= most {

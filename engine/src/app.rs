@@ -74,6 +74,17 @@ pub trait App: std::fmt::Debug + 'static {
     /// Another thread asked for something.
     fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Self::Command);
 
+    /// Another thread asked for something, and the worker is gone. Runs on any thread.
+    fn refused(command: Self::Command) {
+        drop(command);
+    }
+
+    /// Something on the worker's thread panicked with these words. [`App::closed`] follows for every connection, then this
+    /// is dropped; another takes its place.
+    fn panicked(&mut self, words: &str) {
+        let _ = words;
+    }
+
     /// Called in every turn that finds something, and in one of 64 others, over a device in one of 1,024; returns when it wants to be
     /// called although nothing happens ([`Time::NEVER`]: not at all).
     fn tick<P: Port>(&mut self, io: &mut Io<'_, P>) -> Time {

@@ -278,7 +278,7 @@ impl<P: Provider, A: App> Inline<P, A> {
     /// # Errors
     /// See [`StartError`].
     pub fn new(provider: &P, plan: &Plan, app: A) -> Result<Self, StartError> {
-        let (runner, handle) = prepare(provider, plan, app)?;
+        let (runner, handle) = prepare(provider, plan, |_| app)?;
         Ok(Self { runner, handle })
     }
 

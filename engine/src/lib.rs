@@ -40,4 +40,4 @@ pub use inline::{Inline, Rest};
 pub use io::Io;
 pub use message::{Head, Message, RemoteBulk};
 pub use place::{Cpus, NumaNode};
-pub use worker::{Duty, Idle, WorkerHandle, Workers};
+pub use worker::{Duty, Idle, Station, WorkerHandle, Workers};

@@ -173,8 +173,8 @@ fn nothing_is_lost_or_doubled(name: &str, idle: Idle) {
     assert!(went >= 400);
     assert_eq!(acceptor.accepted(), 4);
     let until = Instant::now() + Duration::from_secs(10);
-    while loads(handles) != [0, 0] {
-        assert!(Instant::now() < until, "{:?} are left", loads(handles));
+    while loads(&handles) != [0, 0] {
+        assert!(Instant::now() < until, "{:?} are left", loads(&handles));
         std::thread::yield_now();
     }
     drop(acceptor);
@@ -196,13 +196,13 @@ fn nothing_is_lost_or_doubled_while_workers_yield() {
 fn who_cannot_go_stays() {
     let (workers, _acceptor, address) = serve("rooted", &plan(2, Idle::Event), true);
     let (mut rooted, conn) = client(&address);
-    let [first, second] = workers.handles() else { panic!("two workers") };
+    let [first, second] = &workers.handles()[..] else { panic!("two workers") };
     assert_eq!(first.hand_over(9, second) + second.hand_over(9, first), 0);
     echo(&mut rooted, conn, 100);
 
     let (workers, _acceptor, address) = serve("full", &plan(1, Idle::Event), false);
     let (mut sender, conn) = client(&address);
-    let [handle] = workers.handles() else { panic!("one worker") };
+    let [handle] = &workers.handles()[..] else { panic!("one worker") };
     assert_eq!(handle.hand_over(9, handle), 0, "to itself");
     // An inline worker whose thread does something else: its inbox fills up.
     let mut other = Inline::new(&Shm, &plan(1, Idle::Event), Echo::default()).unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gimmal_engine::transport::{
     CloseReason, Time,
-    sim::{SimConfig, SimDevice},
+    sim::{Fault, FaultKind, SimConfig, SimDevice, Step},
 };
 use support::{Pair, Traffic};
 
@@ -77,6 +77,43 @@ fn r27_a_pause_within_the_bound_is_survived() {
             assert_eq!(pair.server().closed, [], "{name}, seed {seed}");
             pair.assert_clean(name);
         }
+    }
+}
+
+/// A worker that does not turn while its process runs is busy for as long as it likes.
+#[test]
+fn a_busy_worker_is_not_a_dead_peer() {
+    for (name, device) in media() {
+        for seed in 0..4 {
+            let traffic = Traffic { messages: 300, bytes_max: 1000, bulk_every: 7 };
+            let config = SimConfig { pulses: true, ..config(seed, device.clone()) };
+            let mut pair = Pair::with_heartbeats(config, traffic, [BOUND_MS; 2]);
+            run_for(&mut pair, seed * 50_000 + 100_000);
+            pair.server_stopped = true;
+            run_for(&mut pair, 20 * u64::from(BOUND_MS) * MS);
+            pair.server_stopped = false;
+            let end = Time(pair.now().0 + 2000 * MS);
+            pair.run_until(end, |pair| pair.client().is_finished());
+            assert_eq!((pair.client().echoed, &pair.client().closed[..]), (300, &[][..]), "{name}, {seed}");
+            assert_eq!(pair.server().closed, [], "{name}, seed {seed}");
+            pair.assert_clean(name);
+        }
+    }
+}
+
+/// A pulse that is not seen any more is no sign of life.
+#[test]
+fn a_peer_that_goes_with_its_process_is_reported_within_the_bound() {
+    for (name, device) in media() {
+        let faults = vec![Fault::at(Step::Frame(40), FaultKind::Silent)];
+        let config = SimConfig { pulses: true, faults, ..config(5, device) };
+        let traffic = Traffic { messages: 5000, bytes_max: 300, bulk_every: 50 };
+        let mut pair = Pair::with_heartbeats(config, traffic, [BOUND_MS, 0]);
+        let began = pair.now();
+        run_for(&mut pair, 10 * u64::from(BOUND_MS) * MS);
+        assert_eq!(pair.client().closed, [CloseReason::PeerSilent { bound_ms: BOUND_MS }], "{name}");
+        // A few frames, then the silence.
+        assert!(pair.now().since(began) <= Duration::from_millis(2 * u64::from(BOUND_MS)), "{name}");
     }
 }
 

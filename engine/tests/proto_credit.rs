@@ -51,6 +51,7 @@ fn negotiated(
         frame_bytes_max: frame,
         rx_frame_bytes_max: frame,
         chain_bytes_max: frame & !15,
+        nonce: 0,
         peer_attended: true,
         numbered: false,
         checksum: false,

@@ -94,7 +94,7 @@ fn the_application_refuses_with_its_own_bytes() {
         if turn > 1 { Ok(()) } else { Err(Refusal::with_data(reason, b"come back").unwrap()) }
     };
     let acceptor =
-        Acceptor::spawn_with(listener, workers.handles().to_vec(), Box::new(admit), Box::new(|_| {}))
+        Acceptor::spawn_with(listener, workers.stations().to_vec(), Box::new(admit), Box::new(|_| {}))
             .unwrap();
     let mut inline = Inline::new(&Shm, &plan, Echo { is_client: true, ..Echo::default() }).unwrap();
     let error = inline.connect(&address).unwrap_err().to_string();

@@ -419,6 +419,17 @@
 //!
 //! Tokens travel as metadata and are not hidden; use them over a key, or on a host's own memory.
 //!
+//! # Blocking in handlers
+//!
+//! A handler that blocks (a lock, a file, [`wait`](Call::wait) for a call to another server) holds up its worker: the worker's
+//! other calls wait, and end at their deadlines. It costs nobody's connection, except over RDMA, where a peer gives a worker up that
+//! answers nothing for its `heartbeat_ms`. So await what can be awaited, and hand long work to threads of your own; a future that they complete
+//! wakes the handler. Waiting for a call that its own worker would have to serve could never end: it is refused at once, with
+//! [`TransportError::OwnWorker`], as is connecting to a server whose only worker the handler runs on. With several workers, a connect or
+//! a wait may be for one of the others, and is allowed. [`Server::shutdown`] from a handler of that server returns `false` at once and goes
+//! on by itself; dropping a server or a client there does not block. The blocking ends of streams and topics (`next_wait`, `send_wait`,
+//! `publish_wait`) never block a worker: where they would, they are refused, since what they wait for may be its own to bring.
+//!
 //! # Signals
 //!
 //! gimmal installs no signal handler, and its threads block every signal that is sent to the process. Signals stay with your

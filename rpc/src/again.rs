@@ -63,11 +63,23 @@ impl Again {
         Some(options)
     }
 
-    /// Begins a wait, twice as long as the last one; whoever polled is woken at its end.
+    /// Begins a wait; whoever polled is woken at its end.
     pub(crate) fn pause(&mut self, context: &Context<'_>) {
+        let at = self.next_rest();
+        self.alarm = Some(Alarm::new(at, context.waker()));
+    }
+
+    /// The end of the next wait, which is twice as long as the last one.
+    fn next_rest(&mut self) -> Instant {
         let at = self.until.min(Instant::now() + jittered(self.wait, random()));
         self.wait = self.wait.saturating_mul(2).min(self.wait_max);
-        self.alarm = Some(Alarm::new(at, context.waker()));
+        at
+    }
+
+    /// Blocks until the wait is over that a poll began, or for the next one.
+    pub(crate) fn rest(&mut self) {
+        let at = self.alarm.take().map_or_else(|| self.next_rest(), |alarm| alarm.at());
+        std::thread::sleep(at.remaining());
     }
 
     /// Whether the wait is over, if there is one.
@@ -114,9 +126,17 @@ pub(crate) fn repeatable(outcome: &Outcome) -> Option<Fate> {
 pub(crate) fn is_unready(outcome: &Outcome) -> bool {
     match outcome.plain() {
         Outcome::Status(status) => status.code() == Code::Unavailable && status.fate() == Fate::NotRun,
-        Outcome::Failed(TransportError::Closed { fate, .. }) => *fate == Fate::NotRun,
+        Outcome::Failed(TransportError::Closed { fate, .. } | TransportError::Worker { fate, .. }) => {
+            *fate == Fate::NotRun
+        }
         _ => false,
     }
+}
+
+/// What a ticket says that is asked again.
+pub(crate) fn taken() -> Outcome {
+    let why = "the outcome was taken already";
+    Outcome::Failed(TransportError::Worker { why, fate: Fate::MaybeRan })
 }
 
 #[cfg(test)]

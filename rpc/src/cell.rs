@@ -27,6 +27,7 @@ use crate::{
     metadata::Metadata,
     method::Method,
     status::{Fate, Status},
+    wake::rouse,
 };
 
 /// How a call ended, not yet decoded.
@@ -245,7 +246,7 @@ impl Responder {
         if let Some(cell) = self.0.take() {
             // There is room: one outcome for each use of a cell.
             let _ = cell.outcome.push(outcome);
-            cell.waker.wake();
+            rouse(&cell.waker);
         }
     }
 }

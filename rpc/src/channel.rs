@@ -158,10 +158,10 @@ pub trait Channel: Clone {
         arguments: &A,
     ) -> Self::Ticket;
 
-    /// Where calls move by the caller's own turns: one turn, which idles if `may_idle` and nothing was to do. `false`
-    /// where a worker moves them.
-    fn drive(&self, may_idle: bool) -> bool {
-        let _ = may_idle;
+    /// Where calls move by the caller's own turns: one turn, which idles at most for `idle` when nothing was to do. `false`
+    /// where a worker moves them. A channel around another hands it on.
+    fn drive(&self, idle: Duration) -> bool {
+        let _ = idle;
         false
     }
 

@@ -5,7 +5,7 @@ mod builder;
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError, Weak},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -21,6 +21,7 @@ use crate::{
     config::Config,
     error::{AllocateError, ConnectError, TransportError},
     frame::Form,
+    here,
     large::{lend, no_reads},
     metadata::Noted,
     method::Method,
@@ -76,7 +77,8 @@ impl Lined for Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // Said goodbye to as soon as the worker gets to it; when its inbox is full the peer sees us go with it.
-        let _ = self.line.handle.close(self.line.conn());
+        let (handle, conn) = self.line.here();
+        let _ = handle.close(conn);
     }
 }
 
@@ -126,6 +128,9 @@ impl Client {
     fn by(workers: &Arc<WorkerSet>, config: &Config, route: &Route) -> Result<Self, ConnectError> {
         let mut outcome = Err(ConnectError::NoServer { why: "no address".to_owned() });
         for address in &route.addresses {
+            if here::is_alone_at(address) {
+                return Err(ConnectError::OwnWorker { address: address.to_string() });
+            }
             outcome = Self::on(Arc::clone(workers), config, address);
             if outcome.is_ok() {
                 route.log(address);
@@ -143,9 +148,10 @@ impl Client {
     }
 
     fn on(workers: Arc<WorkerSet>, config: &Config, address: &Address) -> Result<Self, ConnectError> {
-        let handle = workers.least().clone();
+        let place = workers.least();
+        let handle = place.handle();
         let opened = handle.connect(address)?;
-        let line = Line::new(handle, address.clone(), config.reconnect, opened);
+        let line = Line::new((place, handle), address.clone(), config.reconnect, opened);
         let pool = Pool::new(config.window + config.waiting_max.min(1024));
         let deadline = (!config.deadline.is_zero()).then_some(config.deadline);
         let inner =
@@ -183,7 +189,8 @@ impl Client {
     /// `None` when it did not answer within a second.
     #[must_use]
     pub fn port_counters(&self) -> Option<PortCounters> {
-        self.inner.line.handle.port_counters(self.inner.line.conn())
+        let (handle, conn) = self.inner.line.here();
+        handle.port_counters(conn)
     }
 
     /// Counters of this client's workers; clients made by [`Client::connect`] share theirs.
@@ -229,13 +236,13 @@ impl Channel for Client {
     }
 
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
-        let line = &self.inner.line;
-        Ok(line.handle.allocate(line.conn(), bytes.max(1))?.truncate(bytes))
+        let (handle, conn) = self.inner.line.here();
+        Ok(handle.allocate(conn, bytes.max(1))?.truncate(bytes))
     }
 
     fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
-        let line = &self.inner.line;
-        Ok(line.handle.lend(line.conn(), bytes)?)
+        let (handle, conn) = self.inner.line.here();
+        Ok(handle.lend(conn, bytes)?)
     }
 }
 
@@ -262,7 +269,7 @@ impl Client {
     ) -> Handed {
         let inner = &self.inner;
         let timeout = options.resolve(inner.deadline);
-        let (conn, limit) = (inner.line.conn(), inner.line.arguments_max());
+        let ((handle, conn), limit) = (inner.line.here(), inner.line.arguments_max());
         let mut handed =
             Handed { inner: Arc::clone(inner), conn, cell: None, failed: None, timeout, waiting: None };
         let mut body = inner.pool.buffer();
@@ -285,7 +292,7 @@ impl Client {
         let responder = Responder::new(&cell);
         let mut command = Command::Call { conn, method, timeout, body, loan, form, lanes, responder };
         for _ in 0..OFFERS {
-            match inner.line.handle.submit(command) {
+            match handle.submit(command) {
                 Ok(()) => {
                     handed.cell = Some(cell);
                     return handed;
@@ -371,6 +378,29 @@ impl Handed {
         Client { inner: Arc::clone(&self.inner) }
     }
 
+    /// What a wait comes to on the thread that has the other end of the connection, or this one.
+    #[cold]
+    fn refused_here(&mut self) -> Option<Outcome> {
+        if !here::has_end_of(&self.inner.line.negotiated()) {
+            return None;
+        }
+        // It may have failed already.
+        if let Poll::Ready(outcome) = self.poll_once(&Context::from_waker(Waker::noop())) {
+            return Some(outcome);
+        }
+        self.waiting = None;
+        self.cancel();
+        Some(Outcome::Failed(TransportError::OwnWorker { fate: Fate::MaybeRan }))
+    }
+
+    fn cancel(&mut self) {
+        if let Some(cell) = self.cell.take() {
+            // Lost when the inbox is full: the call then goes on to its answer or its deadline. On another worker than it was
+            // made on, there is nothing to cancel.
+            let _ = self.inner.line.here().0.submit(Command::Cancel(self.conn, cell));
+        }
+    }
+
     pub(crate) fn poll_once(&mut self, context: &Context<'_>) -> Poll<Outcome> {
         let Some(cell) = &self.cell else {
             return Poll::Ready(self.without_cell());
@@ -391,6 +421,11 @@ impl Ticket for Handed {
     }
 
     fn wait(&mut self) -> Outcome {
+        if here::is_serving()
+            && let Some(outcome) = self.refused_here()
+        {
+            return outcome;
+        }
         if self.waiting.is_some() {
             return ready::wait(self);
         }
@@ -416,9 +451,6 @@ impl Ticket for Handed {
 
 impl Drop for Handed {
     fn drop(&mut self) {
-        if let Some(cell) = self.cell.take() {
-            // Lost when the inbox is full: the call then goes on to its answer or its deadline.
-            let _ = self.inner.line.handle.submit(Command::Cancel(self.conn, cell));
-        }
+        self.cancel();
     }
 }

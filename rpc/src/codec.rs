@@ -48,6 +48,10 @@ pub enum EncodeError {
     /// The value cannot be written by this codec.
     #[error("the value cannot be encoded: {0}")]
     Value(String),
+    /// A subscriber has no room, and the thread is a worker, which must not wait for it: of
+    /// [`Topic::publish_wait`](crate::Topic::publish_wait) alone.
+    #[error("`publish_wait` would block a worker's thread; use `publish`")]
+    OwnWorker,
 }
 
 /// Bytes are not the value that was expected.

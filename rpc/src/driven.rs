@@ -60,7 +60,9 @@ impl fmt::Debug for DrivenClient {
 }
 
 impl DrivenClient {
-    pub(crate) fn with(config: Config, url: &str) -> Result<(Self, Driver), ConnectError> {
+    pub(crate) fn with(mut config: Config, url: &str) -> Result<(Self, Driver), ConnectError> {
+        // It turns only while its driver is polled: silence while its task rests is no sign of death.
+        config.engine.port.attended = false;
         let near = Near::connect(config, url, Mover::Driver(RefCell::default()))?;
         let alarm = near.turns().alarm().map_err(|error| ConnectError::Alarm(error.to_string()))?;
         let near = Rc::new(near);
@@ -105,12 +107,12 @@ impl Channel for DrivenClient {
         self.near.start_beside(method, options, None, Some(Box::new(lanes)), arguments)
     }
 
-    /// Only for who blocks: else the driver moves the calls, and wakes.
-    fn drive(&self, may_idle: bool) -> bool {
-        if may_idle {
-            self.near.turns().idle(SLEEP);
+    /// Only for a caller that blocks: otherwise the driver moves the calls, and wakes.
+    fn drive(&self, idle: Duration) -> bool {
+        if !idle.is_zero() {
+            self.near.turns().idle(idle);
         }
-        may_idle
+        !idle.is_zero()
     }
 
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {

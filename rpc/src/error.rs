@@ -159,6 +159,14 @@ pub enum TransportError {
         /// Whether the request may have left.
         fate: Fate,
     },
+    /// A handler blocks for a call that its own thread would have to serve: it would wait for ever.
+    #[error(
+        "the thread that waits is the worker that would serve the call: await it, or wait on another thread (the call {fate})"
+    )]
+    OwnWorker {
+        /// The request may be there already, and run when the handler has returned.
+        fate: Fate,
+    },
 }
 
 impl TransportError {
@@ -169,7 +177,8 @@ impl TransportError {
             Self::Closed { fate, .. }
             | Self::Bulk { fate, .. }
             | Self::NoBulk { fate, .. }
-            | Self::Worker { fate, .. } => *fate,
+            | Self::Worker { fate, .. }
+            | Self::OwnWorker { fate } => *fate,
             Self::Full { .. }
             | Self::TooLarge { .. }
             | Self::AboveMax { .. }
@@ -202,6 +211,14 @@ pub enum ConnectError {
     /// The descriptor that a driven client is waited for with.
     #[error("no descriptor to wait for the connection with: {0}")]
     Alarm(String),
+    /// A handler connects to its own server, whose only worker it blocks.
+    #[error(
+        "{address} is served by this thread alone: connect on another thread, or before the server listens"
+    )]
+    OwnWorker {
+        /// Where it listens.
+        address: String,
+    },
     /// No server to connect to.
     #[error("no server: {why}")]
     NoServer {

@@ -10,7 +10,7 @@ use crate::{
     config::Config,
     error::{AllocateError, ConnectError},
     method::Method,
-    near::{Local, Mover, Near, SLEEP},
+    near::{Local, Mover, Near},
     pipeline::{Pipeline, Pipelined},
     stats::Stats,
     stream::Lanes,
@@ -119,12 +119,12 @@ impl Channel for InlineClient {
         self.near.start_beside(method, options, None, Some(Box::new(lanes)), arguments)
     }
 
-    fn drive(&self, may_idle: bool) -> bool {
+    fn drive(&self, idle: Duration) -> bool {
         let mut turns = self.near.turns();
-        if may_idle {
-            turns.idle(SLEEP);
-        } else {
+        if idle.is_zero() {
             turns.turn();
+        } else {
+            turns.idle(idle);
         }
         true
     }

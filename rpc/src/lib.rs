@@ -57,6 +57,7 @@ pub mod error;
 #[cfg(feature = "zerocopy")]
 mod flat;
 pub mod frame;
+mod here;
 pub mod id;
 pub mod inline;
 mod large;
@@ -82,6 +83,7 @@ pub mod task;
 mod timeout;
 mod timer;
 pub mod topic;
+mod wake;
 mod workers;
 
 pub use answer::Answer;

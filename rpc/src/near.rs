@@ -27,6 +27,7 @@ use crate::{
     config::Config,
     copied,
     error::{AllocateError, ConnectError, TransportError},
+    here,
     metadata::Noted,
     method::Method,
     node::{Fresh, Node, Source},
@@ -123,6 +124,9 @@ impl Near {
     /// Connects; blocks, at most for the connect and handshake time-outs.
     pub(crate) fn connect(config: Config, url: &str, mover: Mover) -> Result<Self, ConnectError> {
         let address: Address = url.parse()?;
+        if here::is_alone_at(&address) {
+            return Err(ConnectError::OwnWorker { address: address.to_string() });
+        }
         let (plan, limits) = config.validate()?;
         let (mut inline, counters) = workers::inline(
             &any_for(std::slice::from_ref(&address)),

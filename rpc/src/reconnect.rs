@@ -10,8 +10,9 @@
 
 use std::{
     fmt,
+    ops::Deref,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -31,8 +32,9 @@ use gimmal_engine::{
 use crate::{
     again::{jittered, random},
     frame::REQUEST_BYTES,
+    here,
     node::{Command, Watcher},
-    workers::Handle,
+    workers::{Handle, Place},
 };
 
 /// When a client tries to connect again. Every wait is drawn between half of what it says and all of it, so that
@@ -95,7 +97,12 @@ impl Backoff {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Line {
-    pub(crate) handle: Handle,
+    place: Place,
+    /// The worker of the first connection; as a rule, of every other one too.
+    first: Handle,
+    /// The worker of the present connection, when the first has panicked.
+    later: RwLock<Option<Arc<Handle>>>,
+    has_moved: AtomicBool,
     address: Address,
     reconnect: Option<Reconnect>,
     conn: AtomicU64,
@@ -114,6 +121,25 @@ struct Standing {
     is_left: AtomicBool,
 }
 
+/// The way to the worker of a connection.
+#[derive(Debug)]
+pub(crate) enum Way<'a> {
+    First(&'a Handle),
+    Later(Arc<Handle>),
+}
+
+impl Deref for Way<'_> {
+    type Target = Handle;
+
+    #[inline]
+    fn deref(&self) -> &Handle {
+        match self {
+            Self::First(handle) => handle,
+            Self::Later(handle) => handle,
+        }
+    }
+}
+
 /// A connection that never was: calls on it fail at once.
 const NOWHERE: ConnId = ConnId::new(u32::MAX, u32::MAX);
 
@@ -128,13 +154,16 @@ fn arguments_max(negotiated: &Negotiated) -> usize {
 
 impl Line {
     pub(crate) fn new(
-        handle: Handle,
+        (place, first): (Place, Handle),
         address: Address,
         reconnect: Option<Reconnect>,
         (conn, negotiated): (ConnId, Arc<Negotiated>),
     ) -> Self {
         Self {
-            handle,
+            place,
+            first,
+            later: RwLock::default(),
+            has_moved: AtomicBool::new(false),
             address,
             reconnect,
             conn: AtomicU64::new(bits(conn)),
@@ -147,6 +176,26 @@ impl Line {
 
     pub(crate) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// The present connection, and the way to its worker. Another worker may have another connection of that name: the two
+    /// belong together.
+    #[inline]
+    pub(crate) fn here(&self) -> (Way<'_>, ConnId) {
+        // SYNC POINT: line moved. Whoever reads the last connection's worker with the next one's name is refused: that worker
+        // is gone.
+        if self.has_moved.load(Ordering::Acquire) {
+            self.here_later()
+        } else {
+            (Way::First(&self.first), self.conn())
+        }
+    }
+
+    #[cold]
+    fn here_later(&self) -> (Way<'_>, ConnId) {
+        let later = self.later.read().unwrap_or_else(PoisonError::into_inner);
+        let way = later.as_ref().map_or(Way::First(&self.first), |handle| Way::Later(Arc::clone(handle)));
+        (way, self.conn())
     }
 
     pub(crate) fn conn(&self) -> ConnId {
@@ -178,17 +227,23 @@ impl Line {
     /// Ends it when its calls have ended, at the latest after `timeout`; whether they had.
     pub(crate) fn leave(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
+        let (handle, _) = self.here();
         let conn = self.lead_nowhere();
+        if here::is_serving() && here::has_end_of(&self.negotiated()) {
+            // Nothing would end while this thread waits.
+            let _ = handle.close(conn);
+            return false;
+        }
         let done = Arc::new(AtomicBool::new(false));
         loop {
             // Behind every call that was made before in the worker's inbox.
-            let _ = self.handle.submit(Command::Retire(conn, None, Arc::clone(&done)));
+            let _ = handle.submit(Command::Retire(conn, None, Arc::clone(&done)));
             std::thread::sleep(Duration::from_millis(1));
             if done.load(Ordering::Acquire) {
                 return true;
             }
             if deadline.has_passed() {
-                let _ = self.handle.close(conn);
+                let _ = handle.close(conn);
                 return false;
             }
         }
@@ -206,25 +261,42 @@ impl Line {
     }
 
     fn dial(&self, attempt: Duration) -> Result<(), OpenError> {
-        let options = self.handle.connect_options();
+        let handle = self.place.handle();
+        let options = handle.connect_options();
         let options = ConnectOptions {
             connect_timeout: options.connect_timeout.min(attempt),
             handshake_timeout: options.handshake_timeout.min(attempt),
             ..options.clone()
         };
-        let (conn, negotiated) = self.handle.connect_with(&self.address, &options)?;
+        let (conn, negotiated) = handle.connect_with(&self.address, &options)?;
         let mut current = self.negotiated.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_left() {
             // Its user left while it was dialled for.
-            let _ = self.handle.close(conn);
+            let _ = handle.close(conn);
             return Ok(());
         }
         self.arguments_max.store(arguments_max(&negotiated), Ordering::Relaxed);
         *current = negotiated;
-        self.conn.store(bits(conn), Ordering::Relaxed);
+        self.move_to(handle, conn);
         self.standing.is_up.store(true, Ordering::Release);
         self.reconnects.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+impl Line {
+    /// From now on calls go to `conn`, on the worker of `handle`.
+    fn move_to(&self, handle: Handle, conn: ConnId) {
+        let has_moved = !self.here().0.is_same(&handle);
+        let mut later = self.later.write().unwrap_or_else(PoisonError::into_inner);
+        if has_moved {
+            *later = Some(Arc::new(handle));
+        }
+        self.conn.store(bits(conn), Ordering::Relaxed);
+        if has_moved {
+            // SYNC POINT: line moved. Pairs with `here`.
+            self.has_moved.store(true, Ordering::Release);
+        }
     }
 }
 
@@ -244,10 +316,11 @@ pub(crate) fn watch<T: Lined>(owner: &Arc<T>) {
         state: Arc::new(AtomicU8::new(STANDS)),
         has_warned: AtomicBool::new(false),
     });
-    let mut command = Command::Watch(line.conn(), redial);
-    // A full inbox empties soon; a worker that is gone takes nothing, and the client is of no use then.
+    let (handle, conn) = line.here();
+    let mut command = Command::Watch(conn, redial);
+    // A full inbox empties soon; a worker that is gone says at once that the connection has ended.
     for _ in 0..1000 {
-        match line.handle.submit(command) {
+        match handle.submit(command) {
             Ok(()) => return,
             Err(back) => command = back,
         }
@@ -346,7 +419,8 @@ fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
         if line.is_left() {
             return;
         }
-        let old = line.conn();
+        let (way, old) = line.here();
+        let old = (Handle::clone(&way), old);
         match line.dial(reconnect.attempt) {
             // Its user left meanwhile: there is nothing to watch.
             Ok(()) if line.is_left() => return,
@@ -366,14 +440,16 @@ fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
 const RETIRE_LOOK: Duration = Duration::from_millis(5);
 
 /// Closes the `old` connection when its calls have ended.
-fn retire<T: Lined>(owner: &Weak<T>, old: ConnId) {
+fn retire<T: Lined>(owner: &Weak<T>, (handle, old): (Handle, ConnId)) {
     let done = Arc::new(AtomicBool::new(false));
     while !done.load(Ordering::Acquire)
         && let Some(client) = owner.upgrade()
     {
-        // A full inbox empties soon. Without a worker the connection is gone as well.
-        let line = client.line();
-        let _ = line.handle.submit(Command::Retire(old, Some(line.conn()), Arc::clone(&done)));
+        // A full inbox empties soon. Without its worker the connection is gone as well.
+        let (way, conn) = client.line().here();
+        let next = way.is_same(&handle).then_some(conn);
+        let _ = handle.submit(Command::Retire(old, next, Arc::clone(&done)));
+        drop(way);
         drop(client);
         std::thread::sleep(RETIRE_LOOK);
     }

@@ -10,20 +10,21 @@ use gimmal_engine::{
     Acceptor, Admit, Inline,
     transport::{
         Address, Allow, Hello, Instant, Key, ListenError, ListenOptions, Provider, Refusal, RejectReason,
-        UserMemory,
+        UserMemory, thread,
     },
 };
 
 use crate::{
     config::{Config, Limits},
     error::ServeError,
+    here,
     node::{Command, Node, Shared},
     provider::{Any, any_for},
     reflect::{Mirror, serve_reflection},
     route::Route,
     service::{Registry, Service},
     stats::{Counters, Stats},
-    workers::{self, Handle, WorkerSet},
+    workers::{self, Handle, Place, WorkerSet},
 };
 
 /// Collects what a server is made of. Keys and the allow-list given by their own methods hold whatever
@@ -159,7 +160,12 @@ impl ServerBuilder {
         // Nobody else sets it.
         let _ = counters.set(workers.counters.clone());
         let stopper = Stopper::default();
-        let acceptors = accept(listeners, workers.workers.handles(), admit, (&shared, &stopper))?;
+        let acceptors = accept(listeners, workers.workers.stations(), admit, (&shared, &stopper))?;
+        if plan.config().workers == 1 {
+            let at = acceptors.iter().map(|acceptor| acceptor.address().clone()).collect();
+            // Nobody else sets it.
+            let _ = shared.sole_worker_at.set(at);
+        }
         Ok(Server { acceptors, workers, shared, stopper })
     }
 
@@ -174,7 +180,7 @@ impl ServerBuilder {
         let (inline, counters) = workers::inline(&provider, &plan, limits, registry, Arc::clone(&shared))?;
         // Nobody else sets it.
         let _ = told.set(vec![Arc::clone(&counters)]);
-        let acceptors = accept(listeners, &[inline.handle()], admit, (&shared, &Stopper::default()))?;
+        let acceptors = accept(listeners, &[inline.handle().into()], admit, (&shared, &Stopper::default()))?;
         Ok(InlineServer { acceptors, inline, counters, shared })
     }
 }
@@ -182,7 +188,7 @@ impl ServerBuilder {
 /// A thread for each listener; all ask the same `admit`, and each tells its server when it ends.
 fn accept(
     listeners: Vec<<Any as Provider>::Listener>,
-    workers: &[Handle],
+    workers: &[Place],
     admit: Admit,
     (shared, stopper): (&Arc<Shared>, &Stopper),
 ) -> Result<Vec<Acceptor>, ServeError> {
@@ -260,6 +266,12 @@ impl Server {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.workers.stats()
+    }
+
+    /// What the last worker that panicked said. [`Stats::worker_panics`] counts them.
+    #[must_use]
+    pub fn last_worker_panic(&self) -> Option<String> {
+        self.workers.last_panic()
     }
 
     /// What became of the user memory that handlers lent, over all workers.
@@ -349,8 +361,16 @@ impl Server {
     /// make elsewhere). Waits for the handlers that run, one-way ones included, for their answers to leave, and for clients
     /// to read the bulk of these; then says goodbye to every client. All within `timeout` and about a second. Returns whether
     /// everything had ended: `false` means that a handler was cut off, or an answer.
+    ///
+    /// A handler of this server cannot wait for itself: called by one, this returns `false` at once, and all else is done by
+    /// a thread of its own.
     #[must_use]
     pub fn shutdown(self, timeout: Duration) -> bool {
+        if here::is_worker_of(&self.shared) {
+            // Without a thread the server is dropped, which waits for nobody here.
+            let _ = thread::spawn("gimmal-shutdown", move || self.shutdown(timeout));
+            return false;
+        }
         let Self { mut acceptors, workers, shared, .. } = self;
         let deadline = Instant::now() + timeout;
         shared.draining.store(true, Ordering::Relaxed);

@@ -58,6 +58,8 @@ counters! {
     overdue,
     /// Handlers that panicked.
     panics,
+    /// Workers that panicked: the connections of each ended, and another worker took its place.
+    worker_panics,
     /// Calls being served now: running, or answered and waiting for room.
     serving,
     /// Answers that had to wait for credit.

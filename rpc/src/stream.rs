@@ -19,6 +19,7 @@ use std::{
     fmt,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use thiserror::Error;
@@ -27,6 +28,8 @@ use crate::{
     cell::block,
     channel::Channel,
     codec::{Decode, DecodeError, Encode, EncodeError, compose_into_with},
+    here,
+    near::SLEEP,
 };
 
 mod lane;
@@ -58,11 +61,11 @@ impl Drive for Woken {}
 
 impl<C: Channel> Drive for C {
     fn turn(&self) -> bool {
-        self.drive(false)
+        self.drive(Duration::ZERO)
     }
 
     fn idle(&self) -> bool {
-        self.drive(true)
+        self.drive(SLEEP)
     }
 }
 
@@ -76,6 +79,9 @@ pub enum StreamError {
     /// The item cannot be written.
     #[error("the item: {0}")]
     Encode(EncodeError),
+    /// There is no room, and the thread is a worker, which must not wait for it: another call of it may have to make the room.
+    #[error("`send_wait` would block a worker's thread; use `send`")]
+    OwnWorker,
 }
 
 /// Why a stream did not give an item.
@@ -91,6 +97,9 @@ pub enum ReadError {
     /// The call ended without an answer, or was dropped. Nothing more comes.
     #[error("the call ended before the stream did; its result says why")]
     Over,
+    /// No item is here, and the thread is a worker, which must not wait for one: another call of it may have to bring it.
+    #[error("`next_wait` would block a worker's thread; use `next`")]
+    OwnWorker,
 }
 
 impl ReadError {
@@ -200,6 +209,9 @@ impl<T, V: Drive> Stream<T, V> {
                 return item;
             }
             if !self.drive.idle() {
+                if here::is_worker() {
+                    return Some(Err(ReadError::OwnWorker));
+                }
                 return block(|context| self.poll_next(context));
             }
         }
@@ -351,6 +363,9 @@ impl<T, V: Drive> Sink<T, V> {
                 return put;
             }
             if !self.drive.idle() {
+                if here::is_worker() {
+                    return Err(StreamError::OwnWorker);
+                }
                 return block(|context| self.poll_put(context, &mut bytes));
             }
         }

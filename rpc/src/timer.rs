@@ -3,12 +3,13 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     task::Waker,
 };
 
 use gimmal_engine::transport::{Instant, thread};
+
+use crate::wake::wake;
 
 #[derive(Default)]
 struct Timer {
@@ -38,11 +39,9 @@ impl Timer {
                 Some(at) if at <= now => {
                     let waker = alarms.wakers.pop_first().map(|(_, waker)| waker);
                     drop(alarms);
-                    // Foreign code: not under the lock, and its panic is not ours.
-                    if let Some(waker) = waker
-                        && catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err()
-                    {
-                        tracing::error!("a waker panicked; other timers go on");
+                    // Foreign code: not under the lock.
+                    if let Some(waker) = waker {
+                        wake(waker);
                     }
                     self.alarms()
                 }
@@ -94,6 +93,10 @@ impl Alarm {
     /// The same time, for another waker.
     pub(crate) fn again(&self, waker: &Waker) -> Self {
         Self::new(self.key.0, waker)
+    }
+
+    pub(crate) fn at(&self) -> Instant {
+        self.key.0
     }
 
     pub(crate) fn is_over(&self) -> bool {

@@ -24,7 +24,9 @@ use crossbeam::queue::ArrayQueue;
 use crate::{
     cell::block,
     codec::EncodeError,
+    here,
     stream::{Encoder, Sink},
+    wake::{self, rouse},
 };
 
 /// What happens when a subscriber has not read what is kept for it.
@@ -88,7 +90,7 @@ impl<T> Seat<T> {
 }
 
 fn wake<T>(seats: &[Arc<Seat<T>>]) {
-    seats.iter().for_each(|seat| seat.waker.wake());
+    seats.iter().for_each(|seat| rouse(&seat.waker));
 }
 
 /// What a subscriber got.
@@ -176,9 +178,16 @@ impl<T> Topic<T> {
     /// Publishes `item` as [`Topic::publish`] does, and blocks the thread while it waits.
     ///
     /// # Errors
-    /// As [`Topic::publish`].
+    /// As [`Topic::publish`]; [`EncodeError::OwnWorker`] on a worker's thread, instead of blocking it.
     pub fn publish_wait(&self, item: &T) -> Result<Published, EncodeError> {
         let mut publish = pin!(self.publish(item));
+        if here::is_worker() {
+            let polled = publish.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            return match polled {
+                Poll::Ready(published) => published,
+                Poll::Pending => Err(EncodeError::OwnWorker),
+            };
+        }
         block(|context| publish.as_mut().poll(&mut Context::from_waker(context.waker())))
     }
 }
@@ -212,7 +221,7 @@ impl<T> Shared<T> {
         fence(Ordering::SeqCst);
         if self.is_waited_for.swap(false, Ordering::AcqRel) {
             let wakers = std::mem::take(&mut self.hall().waiting);
-            wakers.into_iter().for_each(|(_, waker)| waker.wake());
+            wakers.into_iter().for_each(|(_, waker)| wake::wake(waker));
         }
     }
 }

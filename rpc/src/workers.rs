@@ -6,35 +6,37 @@ use std::{
 };
 
 use gimmal_engine::{
-    Act, Inline, Plan, StartError, WorkerHandle, Workers,
+    Act, Inline, Plan, StartError, Station, WorkerHandle, Workers,
     transport::{Gate as _, Instant, UserMemory},
 };
 
 use crate::{
     config::Limits,
+    here,
     node::{Command, Node, Reach, Shared},
     provider::Any,
     service::Registry,
     stats::{Counters, Stats},
 };
 
-/// One worker's handle, as a client or server keeps it.
+/// The way to one worker.
 pub(crate) type Handle = WorkerHandle<Any, Node>;
+
+/// Where a worker is found, and its successor when it has panicked.
+pub(crate) type Place = Station<Any, Node>;
 
 /// How long a worker has to answer, at least: its turn may be in a handler that blocks.
 const ANSWER: Duration = Duration::from_millis(100);
+
+/// How often, and how far apart, to look for the successor of a worker that has panicked.
+const SUCCESSION_LOOKS: u32 = 200;
+const SUCCESSION_LOOK: Duration = Duration::from_millis(10);
 
 /// A set of workers; dropping it stops them within a bound.
 #[derive(Debug)]
 pub(crate) struct WorkerSet {
     pub(crate) workers: Workers<Any, Node>,
     pub(crate) counters: Vec<Arc<Counters>>,
-}
-
-/// What one worker is made of.
-fn parts(limits: &Limits, count: usize) -> (Vec<Arc<Reach>>, Vec<Arc<Counters>>) {
-    let reaches = (0..count).map(|_| Reach::new(limits.tasks_max)).collect();
-    (reaches, (0..count).map(|_| Arc::default()).collect())
 }
 
 impl WorkerSet {
@@ -45,22 +47,35 @@ impl WorkerSet {
         registry: Arc<Registry>,
         shared: Arc<Shared>,
     ) -> Result<Self, StartError> {
-        let (reaches, counters) = parts(&limits, plan.config().workers);
-        let (theirs, counted) = (reaches.clone(), counters.clone());
-        let workers = Workers::spawn(provider, plan, move |index| {
-            let (reach, counters) = (Arc::clone(&theirs[index]), Arc::clone(&counted[index]));
+        let counters: Vec<Arc<Counters>> = (0..plan.config().workers).map(|_| Arc::default()).collect();
+        let counted = counters.clone();
+        let workers = Workers::spawn_with(provider, plan, move |index, way: &Handle| {
+            here::serve(&shared);
+            let reach = Reach::new(limits.tasks_max);
+            reach.set(way.clone());
+            let counters = Arc::clone(&counted[index]);
             Node::new(limits, Arc::clone(&registry), Arc::clone(&shared), reach, counters)
         })?;
-        for (reach, handle) in reaches.iter().zip(workers.handles()) {
-            reach.set(handle.clone());
-        }
         Ok(Self { workers, counters })
     }
 
-    /// The worker with the fewest connections.
-    pub(crate) fn least(&self) -> &Handle {
-        let handles = self.workers.handles();
-        handles.iter().min_by_key(|handle| handle.load()).unwrap_or(&handles[0])
+    /// Where the worker with the fewest connections is. One that has just panicked is waited for, for a moment, if there is no
+    /// other.
+    pub(crate) fn least(&self) -> Place {
+        let places = self.workers.stations();
+        let least = || places.iter().min_by_key(|place| (place.handle().is_gone(), place.handle().load()));
+        for _ in 0..SUCCESSION_LOOKS {
+            if least().is_some_and(|place| !place.handle().is_gone()) {
+                break;
+            }
+            std::thread::sleep(SUCCESSION_LOOK);
+        }
+        least().unwrap_or(&places[0]).clone()
+    }
+
+    /// What the last worker that panicked said.
+    pub(crate) fn last_panic(&self) -> Option<String> {
+        self.workers.stations().iter().find_map(Place::last_panic)
     }
 
     /// Has every peer told that this side takes no more calls, and waits for the work that there is: see [`Node::drain`].
@@ -92,7 +107,7 @@ impl WorkerSet {
     }
 
     pub(crate) fn user_memory(&self) -> UserMemory {
-        let each = self.workers.handles().iter().map(|handle| handle.gate().user_memory());
+        let each = self.workers.handles().into_iter().map(|handle| handle.gate().user_memory());
         each.fold(UserMemory::default(), UserMemory::and)
     }
 }

@@ -18,7 +18,8 @@ use std::{
 
 use common::{Fixture, ProbeClient, Prober, config, fate, serve_probe, until};
 use gimmal_rpc::{
-    CallOptions, Channel, Client, Code, Config, Cx, DrivenClient, Driver, Fate, Instant, Server, Sink, Stream,
+    CallOptions, Channel, Client, Code, Config, Cx, DrivenClient, Driver, Fate, Hedge, Instant, Retry,
+    RetryPolicy, Server, Sink, Stream,
 };
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -37,6 +38,8 @@ for_each_scheme! {
     a_server_that_goes_ends_every_call
     blocking_works_too
     a_future_that_its_driver_runs
+    layers_around_it_can_be_waited_for
+    its_task_may_rest
 }
 
 fn runtime() -> Runtime {
@@ -370,4 +373,40 @@ fn a_call_of_a_driven_client_allocates_nothing() {
         .await;
         assert_eq!(counted.count_total, 0);
     });
+}
+
+/// Nobody else turns while a caller blocks: what waits must do it, through every layer.
+fn layers_around_it_can_be_waited_for(scheme: &str) {
+    let fixture = Fixture::new(scheme, "driven-layers");
+    let url = fixture.url.clone();
+    let (tell, told) = std::sync::mpsc::channel();
+    // Not Send, so on a thread of its own; a wait that never ends fails the test and leaves the thread behind.
+    std::thread::spawn(move || {
+        let (channel, _driver) = connect(&url, config());
+        let again = Retry::new(channel.clone(), RetryPolicy::default());
+        tell.send(ProbeClient::new(again.clone()).later(30).wait().unwrap()).unwrap();
+        let hedge = || Hedge::new(again.clone(), Duration::from_millis(10));
+        // The second call is made meanwhile, and is given up.
+        tell.send(ProbeClient::new(hedge()).later(60).wait().unwrap()).unwrap();
+        let short = CallOptions::default().timeout(Duration::from_millis(50));
+        let late = ProbeClient::new(hedge()).with_options(short).later(600_000).wait();
+        tell.send(u64::from(late.unwrap_err().status().unwrap().code() == Code::DeadlineExceeded)).unwrap();
+    });
+    for expected in [30, 60, 1] {
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(expected));
+    }
+}
+
+/// Between two runs of its driver nobody turns, which is no sign of death.
+fn its_task_may_rest(scheme: &str) {
+    let mut impatient = config();
+    impatient.engine.heartbeat_ms = 100;
+    let fixture = Fixture::with(scheme, "driven-rests", impatient);
+    let (channel, _driver) = connect(&fixture.url, config());
+    let client = ProbeClient::new(channel);
+    for _ in 0..2 {
+        assert_eq!(client.echo("x".to_owned()).wait().unwrap(), "x");
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert_eq!(client.echo("x".to_owned()).wait().unwrap(), "x");
 }

@@ -173,6 +173,8 @@ pub struct Negotiated {
     pub rx_frame_bytes_max: u32,
     /// Largest chain we may send: padded frames, bytes.
     pub chain_bytes_max: u32,
+    /// The number of the connection: the same at both ends, and no other's.
+    pub nonce: u128,
     /// Whether the peer answers pings by itself, see [`PortConfig::attended`].
     pub peer_attended: bool,
     /// Whether frames carry a number, see [`Feature::NUMBERED`]: on the send/recv path, where both sides do it.
@@ -261,6 +263,7 @@ impl Negotiated {
                 // Spans are multiples of FRAME_ALIGN.
                 DataPath::SendRecv => frame_bytes_max & !15,
             },
+            nonce: theirs.nonce,
             peer_attended: theirs.features.has(Feature::ATTENDED),
             numbered: path == DataPath::SendRecv && both(Feature::NUMBERED) && caps.arrivals,
             checksum: both(Feature::CHECKSUM),

@@ -442,6 +442,13 @@ pub trait Port: Debug {
         Time::NEVER
     }
 
+    /// A number of the peer's process that moves on while that runs, whatever its port's thread does. `None` where nothing
+    /// tells.
+    fn pulse(&mut self, conn: ConnId) -> Option<u64> {
+        let _ = conn;
+        None
+    }
+
     /// What was done for `conn`; kept until its slot is used again.
     fn counters(&self, conn: ConnId) -> PortCounters;
 }

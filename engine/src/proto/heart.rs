@@ -1,10 +1,15 @@
 //! Whether the peer is still there: asked when nothing was heard, given up when it stays silent.
 //!
 //! ```text
-//!  heard ──── a third of the bound ────► ping ──── 7/8 of the bound ────► silent
-//!    ▲                                     │
-//!    └──── any frame, the pong at least ◄──┘
+//!  heard ──── a third of the bound ────► ping ──── 7/8 of the bound ────► silent, or busy
+//!    ▲                                     │                                │        │ its pulse moved
+//!    └──── any frame, the pong at least ◄──┘                                └────────┘
 //! ```
+//!
+//! The peer's worker answers a ping, unless it is busy with one of its handlers. Where the provider tells the *pulse* of the
+//! peer's process, that decides: a worker that is silent in a process that runs is busy, and its calls end at their
+//! deadlines. From the ping on, the pulse is looked at every eighth of the bound, so that a process that stops then is still
+//! reported within the bound.
 //!
 //! Messages are not timed one by one: a look compares how much has arrived with the look before. So the moment of the
 //! last message is known to an eighth of the bound, and the peer is given up that much earlier: its silence is
@@ -46,6 +51,8 @@ pub enum Beat {
     Fine,
     /// Send a ping.
     Ask,
+    /// Nothing was heard for too long, but the peer's process lives. Said once, until something is heard.
+    Busy,
     /// Nothing was heard for too long.
     Silent,
 }
@@ -57,6 +64,13 @@ pub struct Heart {
     mark: u64,
     asked: bool,
     given_up: bool,
+    /// Said since something was heard.
+    busy: bool,
+    /// The peer's pulse at the last look, and since when it has not moved, or earlier.
+    pulse: Option<u64>,
+    alive: Time,
+    /// The last look.
+    looked: Time,
     /// Whether the peer said that a thread turns for it: only then silence means anything.
     held: bool,
 }
@@ -65,12 +79,22 @@ impl Heart {
     /// Of a connection that opened just now. `held`: the peer answers by itself.
     #[must_use]
     pub const fn new(now: Time, held: bool) -> Self {
-        Self { heard: now, mark: 0, asked: false, given_up: false, held }
+        Self {
+            heard: now,
+            mark: 0,
+            asked: false,
+            given_up: false,
+            busy: false,
+            pulse: None,
+            alive: now,
+            looked: now,
+            held,
+        }
     }
 
     /// A control frame arrived, and so much had arrived with it.
     pub fn handle_heard(&mut self, now: Time, mark: u64) {
-        (self.heard, self.mark, self.asked) = (now, mark, false);
+        (self.heard, self.mark, self.asked, self.busy) = (now, mark, false, false);
     }
 
     /// Something cast doubt on the peer: whether a ping should go out now.
@@ -78,28 +102,44 @@ impl Heart {
         !std::mem::replace(&mut self.asked, true)
     }
 
-    /// A look: `mark` is how much has arrived.
-    pub fn poll(&mut self, now: Time, mark: u64, pace: &Pace) -> Beat {
+    /// A look: `mark` is how much has arrived, `pulse` what is seen of the peer's process.
+    pub fn poll(&mut self, now: Time, mark: u64, pulse: Option<u64>, pace: &Pace) -> Beat {
         if mark != self.mark {
             self.handle_heard(now, mark);
         }
         let due = self.due(pace);
+        if pulse.is_some() && pulse != self.pulse {
+            // It moved at some time since the last look. The first one that is seen says nothing.
+            self.alive = if self.pulse.is_some() { self.looked } else { self.alive };
+            self.pulse = pulse;
+        }
+        self.looked = now;
         if now < due {
             return Beat::Fine;
         }
         if now.since(due) > pace.look && !planted::is(Bug::OwnAbsenceCounts) {
             // We were away. What came meanwhile may not have been read, so the question is asked as if in time.
-            self.heard = Time(now.0.saturating_sub(nanoseconds(pace.ask)));
+            self.heard = self.heard.max(Time(now.0.saturating_sub(nanoseconds(pace.ask))));
         }
         if !self.asked {
             self.asked = true;
             return Beat::Ask;
         }
-        if now < self.due(pace) {
-            return Beat::Fine;
+        if now < self.over(pace) {
+            let is_busy = now >= self.heard.plus(pace.give_up);
+            return if is_busy && !std::mem::replace(&mut self.busy, true) { Beat::Busy } else { Beat::Fine };
         }
         self.given_up = true;
         Beat::Silent
+    }
+
+    /// When the peer is given up, if nothing is seen of it before.
+    fn over(&self, pace: &Pace) -> Time {
+        match self.pulse {
+            Some(_) => self.heard.max(self.alive).plus(pace.give_up),
+            None if self.held => self.heard.plus(pace.give_up),
+            None => Time::NEVER,
+        }
     }
 
     /// When the next look is needed, if nothing arrives before.
@@ -108,8 +148,8 @@ impl Heart {
         match (self.given_up, self.asked) {
             (true, _) => Time::NEVER,
             (false, false) => self.heard.plus(pace.ask),
-            (false, true) if self.held => self.heard.plus(pace.give_up),
-            (false, true) => Time::NEVER,
+            (false, true) if self.pulse.is_some() => self.over(pace).min(self.looked.plus(pace.look)),
+            (false, true) => self.over(pace),
         }
     }
 }
@@ -132,23 +172,26 @@ mod tests {
     #[test]
     fn r26_a_silent_peer_is_asked_and_then_given_up_once() {
         let mut heart = Heart::new(Time(0), true);
-        assert_eq!(heart.poll(Time(799 * MS), 0, &pace()), Beat::Fine);
+        assert_eq!(heart.poll(Time(799 * MS), 0, None, &pace()), Beat::Fine);
         assert_eq!(heart.due(&pace()), Time(800 * MS));
-        assert_eq!(heart.poll(Time(800 * MS), 0, &pace()), Beat::Ask);
+        assert_eq!(heart.poll(Time(800 * MS), 0, None, &pace()), Beat::Ask);
         assert_eq!(heart.due(&pace()), Time(2100 * MS));
-        assert_eq!(heart.poll(Time(2099 * MS), 0, &pace()), Beat::Fine);
-        assert_eq!(heart.poll(Time(2100 * MS), 0, &pace()), Beat::Silent);
-        assert_eq!((heart.due(&pace()), heart.poll(Time(9000 * MS), 0, &pace())), (Time::NEVER, Beat::Fine));
+        assert_eq!(heart.poll(Time(2099 * MS), 0, None, &pace()), Beat::Fine);
+        assert_eq!(heart.poll(Time(2100 * MS), 0, None, &pace()), Beat::Silent);
+        assert_eq!(
+            (heart.due(&pace()), heart.poll(Time(9000 * MS), 0, None, &pace())),
+            (Time::NEVER, Beat::Fine)
+        );
     }
 
     #[test]
     fn messages_and_answers_start_it_over() {
         let mut heart = Heart::new(Time(0), true);
-        assert_eq!(heart.poll(Time(800 * MS), 0, &pace()), Beat::Ask);
+        assert_eq!(heart.poll(Time(800 * MS), 0, None, &pace()), Beat::Ask);
         heart.handle_heard(Time(900 * MS), 48);
         assert_eq!(heart.due(&pace()), Time(1700 * MS));
         // A message, seen by the look.
-        assert_eq!(heart.poll(Time(1650 * MS), 96, &pace()), Beat::Fine);
+        assert_eq!(heart.poll(Time(1650 * MS), 96, None, &pace()), Beat::Fine);
         assert_eq!(heart.due(&pace()), Time(2450 * MS));
     }
 
@@ -158,11 +201,11 @@ mod tests {
         for asked in [false, true] {
             let mut heart = Heart::new(Time(0), true);
             if asked {
-                assert_eq!(heart.poll(Time(800 * MS), 0, &pace()), Beat::Ask);
+                assert_eq!(heart.poll(Time(800 * MS), 0, None, &pace()), Beat::Ask);
             }
             let back = Time(60_000 * MS);
             let expected = if asked { Beat::Fine } else { Beat::Ask };
-            assert_eq!(heart.poll(back, 0, &pace()), expected);
+            assert_eq!(heart.poll(back, 0, None, &pace()), expected);
             assert_eq!(heart.due(&pace()), back.plus(pace().give_up - pace().ask));
         }
     }
@@ -170,9 +213,9 @@ mod tests {
     #[test]
     fn a_peer_without_a_thread_is_asked_but_never_given_up() {
         let mut heart = Heart::new(Time(0), false);
-        assert_eq!(heart.poll(Time(800 * MS), 0, &pace()), Beat::Ask);
+        assert_eq!(heart.poll(Time(800 * MS), 0, None, &pace()), Beat::Ask);
         assert_eq!(
-            (heart.due(&pace()), heart.poll(Time(u64::MAX - 1), 0, &pace())),
+            (heart.due(&pace()), heart.poll(Time(u64::MAX - 1), 0, None, &pace())),
             (Time::NEVER, Beat::Fine)
         );
     }
@@ -190,5 +233,72 @@ mod tests {
     #[test]
     fn zero_is_off() {
         assert_eq!(Pace::new(0), None);
+    }
+
+    /// The worker does not turn, its process runs: never given up, and said once.
+    #[test]
+    fn a_silent_worker_in_a_process_that_runs_is_busy() {
+        let mut heart = Heart::new(Time(0), true);
+        assert_eq!(heart.poll(Time(800 * MS), 0, Some(1), &pace()), Beat::Ask);
+        let (mut now, mut pulse, mut busy) = (Time(800 * MS), 1, 0);
+        while now < Time(60_000 * MS) {
+            assert!(heart.due(&pace()).since(now) <= pace().look, "the next look comes within an eighth");
+            (now, pulse) = (heart.due(&pace()), pulse + 1);
+            match heart.poll(now, 0, Some(pulse), &pace()) {
+                Beat::Fine => {}
+                Beat::Busy => busy += 1,
+                other => panic!("{other:?} at {now:?}"),
+            }
+        }
+        assert_eq!(busy, 1);
+        // It comes back, and is busy another time.
+        heart.handle_heard(now, 48);
+        assert_eq!(heart.due(&pace()), now.plus(pace().ask));
+    }
+
+    /// The process stops at any time: while its worker answers, or while that is busy. It is given up within the bound.
+    #[test]
+    fn a_process_that_stops_is_given_up_within_the_bound() {
+        for stop in (0..8000).step_by(37).map(|ms| Time(ms * MS)) {
+            for answers_until in [Time(0), stop] {
+                let mut heart = Heart::new(Time(0), true);
+                let mut mark = 0;
+                let given_up = loop {
+                    let now = heart.due(&pace());
+                    let pulse = Some(1 + now.min(stop).0 / (25 * MS));
+                    match heart.poll(now, mark, pulse, &pace()) {
+                        Beat::Ask if now < answers_until => {
+                            mark += 48;
+                            heart.handle_heard(now, mark);
+                        }
+                        Beat::Silent => break now,
+                        _ => {}
+                    }
+                };
+                let took = given_up.since(stop);
+                assert!(took <= Duration::from_millis(2400), "{took:?} after {stop:?}");
+                assert!(
+                    took >= pace().give_up - pace().ask - Duration::from_millis(25),
+                    "{took:?} after {stop:?}"
+                );
+            }
+        }
+    }
+
+    /// Whoever turns only while it waits is judged by its process alone, where that is seen.
+    #[test]
+    fn a_peer_without_a_thread_is_judged_by_its_process() {
+        let mut heart = Heart::new(Time(0), false);
+        let stop = Time(9000 * MS);
+        let given_up = loop {
+            let now = heart.due(&pace());
+            if heart.poll(now, 0, Some(1 + now.min(stop).0), &pace()) == Beat::Silent {
+                break now;
+            }
+        };
+        assert!(
+            (pace().give_up - pace().look..=pace().give_up).contains(&given_up.since(stop)),
+            "{given_up:?}"
+        );
     }
 }

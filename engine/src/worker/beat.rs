@@ -76,7 +76,8 @@ impl<P: Port, A: App> Worker<P, A> {
             if connection.state() != State::Open {
                 continue;
             }
-            let beat = connection.heart.poll(now, connection.ledger.mark(), &pace);
+            let pulse = self.port.pulse(conn);
+            let beat = connection.heart.poll(now, connection.ledger.mark(), pulse, &pace);
             let unused = connection.give_up_unused();
             due = due.min(connection.heart.due(&pace));
             if unused {
@@ -86,6 +87,11 @@ impl<P: Port, A: App> Worker<P, A> {
             match beat {
                 Beat::Fine => {}
                 Beat::Ask => self.ask(conn, now),
+                Beat::Busy => tracing::info!(
+                    ?conn,
+                    bound_ms = pace.bound_ms,
+                    "the peer's worker is busy: it answers nothing, and its process lives"
+                ),
                 Beat::Silent => {
                     let reason = CloseReason::PeerSilent { bound_ms: pace.bound_ms };
                     self.port.close(conn, reason, now);

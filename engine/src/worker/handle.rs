@@ -24,14 +24,15 @@ use crate::{
     overdue::within,
 };
 
-/// One worker, as seen from any thread. Cheap to clone; a handle does not keep its worker alive.
+/// One worker, as seen from any thread. Cheap to clone; a handle does not keep its worker alive, and does not lead to its
+/// successor: [`Station`](super::Station) does.
 #[derive(Debug)]
 pub struct WorkerHandle<P: Provider, A: App> {
     pub(crate) provider: P,
     pub(crate) gate: P::Gate,
     pub(crate) inbox: Arc<Inbox<P::Link, A::Command>>,
     pub(crate) duty: Arc<Duty>,
-    pub(crate) connect: ConnectOptions,
+    pub(crate) connect: Arc<ConnectOptions>,
     pub(crate) handshakes_max: usize,
     pub(crate) accepted_max: usize,
 }
@@ -43,7 +44,7 @@ impl<P: Provider, A: App> Clone for WorkerHandle<P, A> {
             gate: self.gate.clone(),
             inbox: Arc::clone(&self.inbox),
             duty: Arc::clone(&self.duty),
-            connect: self.connect.clone(),
+            connect: Arc::clone(&self.connect),
             handshakes_max: self.handshakes_max,
             accepted_max: self.accepted_max,
         }
@@ -60,6 +61,18 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
             Command::App(command) => command,
             _ => unreachable!("the queue gives back what it was given"),
         })
+    }
+
+    /// Whether the worker has stopped or panicked. Commands to it are [refused](App::refused).
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.inbox.is_closed()
+    }
+
+    /// Whether both lead to the same worker.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inbox, &other.inbox)
     }
 
     /// Connects, and waits until the connection is open on the worker; at most the connect and handshake time-outs.
@@ -79,6 +92,9 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
         address: &Address,
         options: &ConnectOptions,
     ) -> Result<(ConnId, Arc<Negotiated>), OpenError> {
+        if self.is_gone() {
+            return Err(OpenError::Worker("it is gone, and another takes its place: try again"));
+        }
         if let Some((field, value, rule)) = options.flaw() {
             return Err(ConfigError::Time { field, value, rule }.into());
         }
@@ -170,7 +186,7 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
     #[must_use]
     pub fn hand_over(&self, count: usize, to: &Self) -> usize {
         let (went, answer) = mpsc::sync_channel(1);
-        if self.inbox.push(Command::HandOver(count, Arc::clone(&to.inbox), went)).is_err() {
+        if to.is_gone() || self.inbox.push(Command::HandOver(count, Arc::clone(&to.inbox), went)).is_err() {
             return 0;
         }
         answer.recv_timeout(Duration::from_secs(1)).unwrap_or(0)

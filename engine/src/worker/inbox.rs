@@ -1,6 +1,10 @@
 //! Commands from other threads: a bounded queue that never blocks, and a doorbell that is free while we are awake.
 
-use std::sync::{Arc, mpsc};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering, fence},
+    mpsc,
+};
 
 use crossbeam::queue::ArrayQueue;
 use gimmal_transport::{ConnId, Negotiated, PortCounters, Waker};
@@ -66,23 +70,52 @@ impl Adopted {
     }
 }
 
-/// Many producers, one worker.
+/// Many producers, one worker. It closes with its worker, for ever.
 #[derive(Debug)]
 pub(crate) struct Inbox<L, C> {
     queue: ArrayQueue<Command<L, C>>,
     waker: Waker,
+    closed: AtomicBool,
+    /// What becomes of the application's commands that no worker will take: [`App::refused`](crate::App::refused).
+    refuse: fn(C),
 }
 
 impl<L, C> Inbox<L, C> {
-    pub(crate) fn new(capacity: usize, waker: Waker) -> Self {
-        Self { queue: ArrayQueue::new(capacity), waker }
+    pub(crate) fn new(capacity: usize, waker: Waker, refuse: fn(C)) -> Self {
+        Self { queue: ArrayQueue::new(capacity), waker, closed: AtomicBool::new(false), refuse }
     }
 
-    /// Gives the command back when the inbox is full.
+    /// Gives the command back when the inbox is full. A closed inbox refuses it, as [`Inbox::close`] does.
     pub(crate) fn push(&self, command: Command<L, C>) -> Result<(), Command<L, C>> {
         self.queue.push(command)?;
         self.waker.ring();
+        // SYNC POINT: inbox closed. `ring` begins with a full fence: either this sees the flag, or `close` sees the command.
+        if self.is_closed() {
+            self.refuse_all();
+        }
         Ok(())
+    }
+
+    /// The worker is gone: what it did not take, and what is pushed from now on, is refused.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        // SYNC POINT: inbox closed. Pairs with the fence of `push`.
+        fence(Ordering::SeqCst);
+        self.refuse_all();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    #[cold]
+    fn refuse_all(&self) {
+        while let Some(command) = self.queue.pop() {
+            // The others tell by being dropped: a link closes, and whoever waits for an answer finds nobody.
+            if let Command::App(command) = command {
+                (self.refuse)(command);
+            }
+        }
     }
 
     /// Hands a connection to the worker.

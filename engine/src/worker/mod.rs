@@ -18,16 +18,21 @@ pub mod idle;
 pub mod inbox;
 mod receive;
 mod seek;
+mod station;
 pub mod thread;
 mod turn;
 
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use gimmal_transport::{Batch, CloseReason, ConnId, Port, Run, Time};
 
 pub use duty::Duty;
 pub use handle::WorkerHandle;
 pub use idle::Idle;
+pub use station::Station;
 pub use thread::Workers;
 
 use crate::{
@@ -150,10 +155,34 @@ impl<P: Port, A: App> Worker<P, A> {
         self.conns.len() + self.opening.len()
     }
 
+    /// Something on this thread panicked with these words: every connection ends, and the application hears of each.
+    pub(crate) fn abandon(&mut self, words: &str, now: Time) {
+        self.inbox.close();
+        contained(|| self.app.panicked(words));
+        for conn in self.conns.ids() {
+            contained(|| self.port.close(conn, CloseReason::WorkerPanicked, now));
+            contained(|| self.closed(conn, CloseReason::WorkerPanicked, now));
+        }
+    }
+
     /// Says goodbye to every connection.
     pub(crate) fn close_all(&mut self, now: Time) {
         for conn in self.conns.ids() {
             self.with(now, |_, io| io.close(conn));
         }
+    }
+}
+
+/// Nobody takes commands any more, however it ended.
+impl<P: Port, A: App> Drop for Worker<P, A> {
+    fn drop(&mut self) {
+        self.inbox.close();
+    }
+}
+
+/// Does one step of clearing away after a panic. Another panic in it ends nothing else.
+pub(crate) fn contained(step: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(step)).is_err() {
+        tracing::error!("another panic while a worker that had panicked was cleared away");
     }
 }

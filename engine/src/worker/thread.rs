@@ -1,6 +1,9 @@
 //! Workers on threads of their own: spawn, pin, run, stop.
 
 use std::{
+    any::Any,
+    cell::Cell,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc},
     thread::JoinHandle,
     time::Duration,
@@ -8,10 +11,9 @@ use std::{
 
 use gimmal_transport::{Instant, Port, Provider, thread};
 
-use super::{
-    Duty, Worker, WorkerHandle,
-    inbox::{Command, Inbox},
-};
+use super::{Duty, Station, Worker, WorkerHandle, contained, inbox::Inbox};
+#[cfg(doc)]
+use crate::transport::CloseReason;
 use crate::{
     app::App,
     config::Plan,
@@ -22,10 +24,18 @@ use crate::{
 /// How long a stopping worker waits for goodbyes to be answered.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// From a panic to the successor: the first wait, doubled for each next one up to the last, and begun anew behind a worker
+/// that lived so long.
+const SUCCESSION: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+const CALM: Duration = Duration::from_secs(10);
+
 /// Poll threads. Dropping them stops them, within a bound.
+///
+/// A panic on a worker ends its connections, with [`CloseReason::WorkerPanicked`]; a fresh worker takes its place on the same
+/// thread, found by the [`Station`].
 #[derive(Debug)]
 pub struct Workers<P: Provider, A: App> {
-    handles: Vec<WorkerHandle<P, A>>,
+    stations: Vec<Station<P, A>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -39,26 +49,46 @@ impl<P: Provider, A: App> Workers<P, A> {
         plan: &Plan,
         make: impl Fn(usize) -> A + Send + Sync + 'static,
     ) -> Result<Self, StartError> {
+        Self::spawn_with(provider, plan, move |index, _| make(index))
+    }
+
+    /// Starts `plan.workers` threads; `make` builds the application of each, on its thread, and knows the way to it.
+    ///
+    /// # Errors
+    /// The first thread that could not start; those before it are stopped.
+    pub fn spawn_with(
+        provider: &P,
+        plan: &Plan,
+        make: impl Fn(usize, &WorkerHandle<P, A>) -> A + Send + Sync + 'static,
+    ) -> Result<Self, StartError> {
         let make = Arc::new(make);
-        let mut workers = Self { handles: Vec::new(), threads: Vec::new() };
+        let mut workers = Self { stations: Vec::new(), threads: Vec::new() };
         for index in 0..plan.config().workers {
             let (sender, receiver) = mpsc::sync_channel(1);
             let (provider, plan, make) = (provider.clone(), plan.clone(), Arc::clone(&make));
-            let run = move || run(&provider, &plan, index, &*make, &sender);
+            let run = move || {
+                run(&|| prepare(&provider, &plan, |way| make(index, way)), &plan, index, &sender);
+            };
             let thread = thread::spawn(format!("gimmal-{index}"), run)
                 .map_err(|error| StartError::Thread(error.to_string()))?;
             workers.threads.push(thread);
             let started =
                 receiver.recv().map_err(|_| StartError::Thread("it ended while starting".to_owned()))?;
-            workers.handles.push(started?);
+            workers.stations.push(started?);
         }
         Ok(workers)
     }
 
-    /// The workers, in order.
+    /// Where the workers are found, in order.
     #[must_use]
-    pub fn handles(&self) -> &[WorkerHandle<P, A>] {
-        &self.handles
+    pub fn stations(&self) -> &[Station<P, A>] {
+        &self.stations
+    }
+
+    /// The workers that are there now, in order.
+    #[must_use]
+    pub fn handles(&self) -> Vec<WorkerHandle<P, A>> {
+        self.stations.iter().map(Station::handle).collect()
     }
 
     /// Says goodbye to every peer and ends the threads. Returns whether all ended within `timeout`; a thread that did
@@ -69,13 +99,8 @@ impl<P: Provider, A: App> Workers<P, A> {
 
     fn stop(&mut self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
-        for handle in &self.handles {
-            let mut command = Command::Stop;
-            while let Err(back) = handle.inbox.push(command) {
-                if Instant::now() >= deadline {
-                    break;
-                }
-                command = back;
+        for station in &self.stations {
+            while !station.stop() && Instant::now() < deadline {
                 std::thread::yield_now();
             }
         }
@@ -84,12 +109,8 @@ impl<P: Provider, A: App> Workers<P, A> {
             while !thread.is_finished() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            if thread.is_finished() {
-                // A panic was reported by the thread's own hook; its connections are closed by its unwinding.
-                all &= thread.join().is_ok();
-            } else {
-                all = false;
-            }
+            // One that is not finished is left behind.
+            all &= thread.is_finished() && thread.join().is_ok();
         }
         all
     }
@@ -97,30 +118,83 @@ impl<P: Provider, A: App> Workers<P, A> {
 
 impl<P: Provider, A: App> Drop for Workers<P, A> {
     fn drop(&mut self) {
-        self.stop(STOP_TIMEOUT.saturating_mul(2));
+        // A worker's thread waits for nobody: it may be one of these, or the peer whose answer they wait for.
+        self.stop(if IS_WORKER.get() { Duration::ZERO } else { STOP_TIMEOUT.saturating_mul(2) });
     }
 }
 
-type Started<P, A> = mpsc::SyncSender<Result<WorkerHandle<P, A>, StartError>>;
+thread_local! {
+    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
+}
 
+type Started<P, A> = mpsc::SyncSender<Result<Station<P, A>, StartError>>;
+
+/// A worker's thread: one worker, and after each that panicked the next.
 fn run<P: Provider, A: App>(
-    provider: &P,
+    prepare: &impl Fn() -> Result<Prepared<P, A>, StartError>,
     plan: &Plan,
     index: usize,
-    make: &(impl Fn(usize) -> A + ?Sized),
     started: &Started<P, A>,
 ) {
-    let prepared = pin(plan, index).and_then(|()| prepare(provider, plan, make(index)));
-    let mut runner = match prepared {
-        Ok((runner, handle)) => {
-            let _ = started.send(Ok(handle));
-            runner
-        }
+    IS_WORKER.set(true);
+    let (station, mut runner) = match pin(plan, index).and_then(|()| prepare()) {
+        Ok((runner, handle)) => (Station::from(handle), runner),
         Err(error) => {
             let _ = started.send(Err(error));
             return;
         }
     };
+    let _ = started.send(Ok(station.clone()));
+    let mut pause = SUCCESSION.0;
+    loop {
+        let began = Instant::now();
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| serve(&mut runner))) else { return };
+        let words = words_of(&*panic);
+        tracing::error!(
+            worker = index,
+            words,
+            "a worker panicked: its connections end, and another takes its place"
+        );
+        station.note_panic(words);
+        let now = runner.now();
+        runner.worker.abandon(words, now);
+        contained(move || drop(runner));
+        if began.elapsed() > CALM {
+            pause = SUCCESSION.0;
+        }
+        let Some(next) = successor(&station, prepare, &mut pause) else { return };
+        runner = next;
+    }
+}
+
+/// The next worker, as soon as there can be one; `None` when none is wanted any more.
+fn successor<P: Provider, A: App>(
+    station: &Station<P, A>,
+    prepare: &impl Fn() -> Result<Prepared<P, A>, StartError>,
+    pause: &mut Duration,
+) -> Option<Runner<P::Port, A>> {
+    while !station.is_stopping() {
+        std::thread::sleep(*pause);
+        *pause = pause.saturating_mul(2).min(SUCCESSION.1);
+        match prepare() {
+            Ok((mut runner, handle)) => {
+                runner.worker.stopping = station.succeed(handle);
+                return Some(runner);
+            }
+            Err(error) => tracing::warn!(%error, "no other worker yet"),
+        }
+    }
+    None
+}
+
+/// What a panic says.
+fn words_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it has no words")
+}
+
+/// Turns until somebody stops it, then says goodbye.
+fn serve<P: Port, A: App>(runner: &mut Runner<P, A>) {
     while !runner.worker.stopping {
         runner.run_once(Duration::from_millis(100));
     }
@@ -135,25 +209,26 @@ fn run<P: Provider, A: App>(
 /// A worker and the way to it.
 type Prepared<P, A> = (Runner<<P as Provider>::Port, A>, WorkerHandle<P, A>);
 
-/// Opens the port of the calling thread and puts a worker on it.
+/// Opens the port of the calling thread and puts a worker on it, with the application that `make` builds.
 pub(crate) fn prepare<P: Provider, A: App>(
     provider: &P,
     plan: &Plan,
-    app: A,
+    make: impl FnOnce(&WorkerHandle<P, A>) -> A,
 ) -> Result<Prepared<P, A>, StartError> {
     let config = plan.config();
     let port = provider.open_port(&config.port)?;
-    let inbox = Arc::new(Inbox::new(config.inbox, port.waker()));
+    let inbox = Arc::new(Inbox::new(config.inbox, port.waker(), A::refused));
     let duty = Arc::new(Duty::default());
     let handle = WorkerHandle {
         provider: provider.clone(),
         gate: port.gate(),
         inbox: Arc::clone(&inbox),
         duty: Arc::clone(&duty),
-        connect: config.connect.clone(),
+        connect: Arc::new(config.connect.clone()),
         handshakes_max: config.handshakes_max,
         accepted_max: config.accepted_max,
     };
+    let app = make(&handle);
     Ok((Runner::new(Worker::new(port, app, plan, inbox, duty), config.idle), handle))
 }
 

@@ -174,7 +174,7 @@ impl<P: Port, A: App> Worker<P, A> {
         }
     }
 
-    fn closed(&mut self, conn: ConnId, reason: CloseReason, now: Time) {
+    pub(super) fn closed(&mut self, conn: ConnId, reason: CloseReason, now: Time) {
         if let Some(index) = self.opening.iter().position(|(waiting, _)| *waiting == conn) {
             let (_, adopted) = self.opening.swap_remove(index);
             adopted.tell(Err(OpenError::Closed(reason)));

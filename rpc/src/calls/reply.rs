@@ -2,7 +2,7 @@
 
 use std::task::Waker;
 
-use crate::{cell::Responder, metadata::Metadata};
+use crate::{cell::Responder, metadata::Metadata, wake::wake};
 
 /// Whose call it is, of the pipelines of the worker's own thread, and what it is called there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +79,7 @@ impl Reply {
         if let Self::Task(_) = self
             && let Self::Task(task) = self.take()
         {
-            task.wake();
+            wake(task);
         }
     }
 }

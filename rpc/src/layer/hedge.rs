@@ -1,19 +1,20 @@
 //! A second call beside one that is slow; the first answer counts and the other call is cancelled.
 
 use std::{
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use gimmal_engine::transport::{Instant, Loan, UserBytes};
 
 use crate::{
-    again::{Again, repeatable},
+    again::{Again, repeatable, taken},
     cell::{Outcome, block},
     channel::{CallOptions, Channel, Ticket},
     codec::Compose,
     error::AllocateError,
     method::Method,
+    near::SLEEP,
     stream::Lanes,
     timer::Alarm,
 };
@@ -47,15 +48,14 @@ impl<C: Channel> Channel for Hedge<C> {
         if loan.is_none() && method.is_idempotent {
             let again = Again::new(method, options, None, (self.after, self.after), arguments);
             let at = Instant::now() + self.after;
-            spare = again
-                .ok()
-                .map(|again| Box::new(Spare { channel: self.channel.clone(), again, at, alarm: None }));
+            spare = again.ok().map(|again| Box::new(Spare { again, at, alarm: None }));
         }
         let first = match &spare {
             Some(spare) => self.channel.start(method, options, None, &spare.again.body[..]),
             None => self.channel.start(method, options, loan, arguments),
         };
-        Hedged { tickets: [Some(first), None], spare }
+        let channel = spare.is_some().then(|| self.channel.clone());
+        Hedged { tickets: [Some(first), None], channel, spare }
     }
 
     fn start_streams<A: Compose + ?Sized>(
@@ -66,11 +66,11 @@ impl<C: Channel> Channel for Hedge<C> {
         arguments: &A,
     ) -> Hedged<C> {
         let first = self.channel.start_streams(method, options, lanes, arguments);
-        Hedged { tickets: [Some(first), None], spare: None }
+        Hedged { tickets: [Some(first), None], channel: None, spare: None }
     }
 
-    fn drive(&self, may_idle: bool) -> bool {
-        self.channel.drive(may_idle)
+    fn drive(&self, idle: Duration) -> bool {
+        self.channel.drive(idle)
     }
 
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
@@ -84,8 +84,7 @@ impl<C: Channel> Channel for Hedge<C> {
 
 /// The second call, not yet made.
 #[derive(Debug)]
-struct Spare<C> {
-    channel: C,
+struct Spare {
     again: Again,
     at: Instant,
     alarm: Option<Alarm>,
@@ -95,7 +94,9 @@ struct Spare<C> {
 #[derive(Debug)]
 pub struct Hedged<C: Channel> {
     tickets: [Option<C::Ticket>; 2],
-    spare: Option<Box<Spare<C>>>,
+    /// Of a call that may be made twice.
+    channel: Option<C>,
+    spare: Option<Box<Spare>>,
 }
 
 // Nothing in it is pinned.
@@ -131,8 +132,8 @@ impl<C: Channel> Ticket for Hedged<C> {
             return Poll::Pending;
         }
         let Some(spare) = self.spare.take() else { return Poll::Pending };
-        if let Some(options) = spare.again.options() {
-            let second = spare.channel.start(spare.again.method, &options, None, &spare.again.body[..]);
+        if let Some((options, channel)) = spare.again.options().zip(self.channel.as_ref()) {
+            let second = channel.start(spare.again.method, &options, None, &spare.again.body[..]);
             let free = usize::from(self.tickets[0].is_some());
             self.tickets[free] = Some(second);
         }
@@ -140,7 +141,21 @@ impl<C: Channel> Ticket for Hedged<C> {
     }
 
     fn wait(&mut self) -> Outcome {
-        block(|context| self.poll(&mut Context::from_waker(context.waker())))
+        let Some(channel) = self.channel.clone() else {
+            // Made once.
+            return self.tickets.iter_mut().flatten().next().map_or_else(taken, Ticket::wait);
+        };
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            if let Poll::Ready(outcome) = self.poll(&mut context) {
+                return outcome;
+            }
+            let idle =
+                self.spare.as_ref().map_or(SLEEP, |spare| spare.at.remaining().max(Duration::from_nanos(1)));
+            if !channel.drive(idle) {
+                return block(|context| self.poll(&mut Context::from_waker(context.waker())));
+            }
+        }
     }
 
     fn recycle(&mut self, buffer: Vec<u8>) {

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use gimmal_engine::transport::{Loan, UserBytes};
@@ -85,8 +86,8 @@ impl<C: Channel, L: Layer> Channel for Layered<C, L> {
         self.begin(method, options, |options| self.channel.start_streams(method, options, lanes, arguments))
     }
 
-    fn drive(&self, may_idle: bool) -> bool {
-        self.channel.drive(may_idle)
+    fn drive(&self, idle: Duration) -> bool {
+        self.channel.drive(idle)
     }
 
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {

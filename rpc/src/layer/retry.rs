@@ -9,11 +9,11 @@ use std::{
 use gimmal_engine::transport::{Loan, UserBytes};
 
 use crate::{
-    again::{Again, repeatable},
-    cell::{Outcome, block},
+    again::{Again, repeatable, taken},
+    cell::Outcome,
     channel::{CallOptions, Channel, Ticket},
     codec::Compose,
-    error::{AllocateError, TransportError},
+    error::AllocateError,
     method::Method,
     status::Fate,
     stream::Lanes,
@@ -86,8 +86,8 @@ impl<C: Channel> Channel for Retry<C> {
         Retrying { ticket: Some(ticket), again: None, left: 0, last: None }
     }
 
-    fn drive(&self, may_idle: bool) -> bool {
-        self.channel.drive(may_idle)
+    fn drive(&self, idle: Duration) -> bool {
+        self.channel.drive(idle)
     }
 
     fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
@@ -121,6 +121,20 @@ impl<C: Channel> Retrying<C> {
             Some(Fate::Ran) | None => false,
         }
     }
+
+    /// An attempt failed, and another may follow.
+    fn failed(&mut self, outcome: Outcome) {
+        (self.ticket, self.last) = (None, Some(outcome));
+        self.left -= 1;
+    }
+
+    /// Makes the next attempt, if there is time for it.
+    fn restart(&mut self) -> bool {
+        let Some((channel, again)) = self.again.as_deref() else { return false };
+        let options = again.options();
+        self.ticket = options.map(|options| channel.start(again.method, &options, None, &again.body[..]));
+        self.ticket.is_some()
+    }
 }
 
 impl<C: Channel> Ticket for Retrying<C> {
@@ -131,8 +145,7 @@ impl<C: Channel> Ticket for Retrying<C> {
                 if !self.may_repeat(&outcome) {
                     return Poll::Ready(outcome);
                 }
-                (self.ticket, self.last) = (None, Some(outcome));
-                self.left -= 1;
+                self.failed(outcome);
                 if let Some(again) = &mut self.again {
                     again.1.pause(context);
                 }
@@ -141,16 +154,28 @@ impl<C: Channel> Ticket for Retrying<C> {
             if again.1.poll_rested(context).is_pending() {
                 return Poll::Pending;
             }
-            let (channel, again) = &**again;
-            let Some(options) = again.options() else {
+            if !self.restart() {
                 return Poll::Ready(self.last.take().unwrap_or_else(taken));
-            };
-            self.ticket = Some(channel.start(again.method, &options, None, &again.body[..]));
+            }
         }
     }
 
+    /// Each attempt is waited for as its channel does it: the caller's own turns may be what moves it.
     fn wait(&mut self) -> Outcome {
-        block(|context| self.poll(&mut Context::from_waker(context.waker())))
+        loop {
+            if let Some(ticket) = &mut self.ticket {
+                let outcome = ticket.wait();
+                if !self.may_repeat(&outcome) {
+                    return outcome;
+                }
+                self.failed(outcome);
+            }
+            let Some(again) = &mut self.again else { return taken() };
+            again.1.rest();
+            if !self.restart() {
+                return self.last.take().unwrap_or_else(taken);
+            }
+        }
     }
 
     fn recycle(&mut self, buffer: Vec<u8>) {
@@ -158,9 +183,4 @@ impl<C: Channel> Ticket for Retrying<C> {
             ticket.recycle(buffer);
         }
     }
-}
-
-fn taken() -> Outcome {
-    let why = "the outcome was taken already";
-    Outcome::Failed(TransportError::Worker { why, fate: Fate::MaybeRan })
 }

@@ -26,7 +26,7 @@ use crate::{
     id::CallId,
     service::Entry,
     status::{Code, Fate, Status},
-    task::{BoxTask, Seat},
+    task::BoxTask,
 };
 
 impl Node {
@@ -141,7 +141,9 @@ impl Node {
     ) -> Result<(), Violation> {
         let status = status.unwrap_or_else(|| {
             // What was in the seat may be half made.
-            self.seats[entry.number()] = Seat::default();
+            if let Some(task) = std::mem::take(&mut self.seats[entry.number()]).take() {
+                discard(task);
+            }
             Status::refused(Code::Internal, "decoding the arguments panicked")
         });
         self.not_started(io, conn, id, &status)
@@ -213,7 +215,10 @@ impl Node {
         task: BoxTask,
         polled: Polled,
     ) {
-        let Some(here) = self.conns.get_mut(conn) else { return };
+        let Some(here) = self.conns.get_mut(conn) else {
+            discard(task);
+            return;
+        };
         let Some(place) = here.serving.slot(slot) else {
             // One way: nobody is told.
             if polled == Polled::Panicked {

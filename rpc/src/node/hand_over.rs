@@ -11,6 +11,7 @@ use gimmal_engine::{
 use super::{Command, Conn, Node};
 use crate::{
     cx::Peer,
+    here,
     metadata::{AnswerNotes, Notes},
 };
 
@@ -29,7 +30,10 @@ impl Node {
             && here.watcher.is_none()
             && !here.owes_go_away;
         let here = if is_at_rest { self.conns.remove(conn) } else { None };
-        here.map(|here| Command::Arrived(Box::new(here)))
+        here.map(|here| {
+            here::leave(&here.peer.negotiated);
+            Command::Arrived(Box::new(here))
+        })
     }
 
     /// Goes on with what another worker packed.
@@ -40,6 +44,7 @@ impl Node {
         let (notes, answer_notes) = (Notes::default(), AnswerNotes::default());
         let (reach, epoch) = (Arc::clone(&self.reach), self.epoch);
         let peer = Arc::new(Peer { conn, reach, epoch, notes, answer_notes, ..peer });
+        here::enter(&peer.negotiated);
         self.conns.insert(conn, Conn { peer, ..here });
         if self.shared.draining.load(Ordering::Relaxed) {
             self.owe_go_away(io, conn);

@@ -34,7 +34,7 @@ use std::{
     collections::VecDeque,
     fmt,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
@@ -44,7 +44,7 @@ use std::{
 
 use gimmal_engine::{
     App, Io, Message,
-    transport::{Bulk, BulkError, CloseReason, ConnId, Instant, Loan, Negotiated, Port, Time},
+    transport::{Address, Bulk, BulkError, CloseReason, ConnId, Instant, Loan, Negotiated, Port, Time},
 };
 
 use heard::Heard;
@@ -62,12 +62,15 @@ use crate::{
     cell::{CallCell, Outcome, Responder},
     config::Limits,
     cx::{Cx, Peer},
+    error::TransportError,
     frame::{Form, Kind, RequestWords},
+    here,
     id::CallId,
     method::Method,
     reflect::{Enrolled, Roll},
     service::Registry,
     stats::Counters,
+    status::Fate,
     stream::Lanes,
     task::Seat,
 };
@@ -122,6 +125,8 @@ pub(crate) struct Shared {
     pub(crate) draining: AtomicBool,
     /// A listener of the server ended, though nobody stopped it.
     pub(crate) is_deaf: AtomicBool,
+    /// Where a server with one worker listens.
+    pub(crate) sole_worker_at: OnceLock<Vec<Address>>,
     /// Who is connected, for reflection.
     pub(crate) roll: Roll,
 }
@@ -210,6 +215,8 @@ impl Node {
         counters: Arc<Counters>,
     ) -> Self {
         let seats = (0..registry.len()).map(|_| Seat::default()).collect();
+        // What a worker before this one was serving when it panicked.
+        counters.serving.add(counters.serving.get().wrapping_neg());
         Self {
             limits,
             registry,
@@ -358,6 +365,14 @@ impl Conn {
     }
 }
 
+impl Drop for Node {
+    fn drop(&mut self) {
+        for (_, here) in self.conns.iter_mut() {
+            here::leave(&here.peer.negotiated);
+        }
+    }
+}
+
 impl App for Node {
     type Command = Command;
 
@@ -380,6 +395,7 @@ impl App for Node {
             has_lent: AtomicBool::new(false),
         });
         let enrolled = Enrolled::enter(&self.shared, &peer.negotiated);
+        here::enter(&peer.negotiated);
         let calls = Calls::new(self.limits.window, self.limits.waiting_max);
         self.conns.insert(
             conn,
@@ -448,6 +464,7 @@ impl App for Node {
         }
         self.closings.push_back((conn, reason.clone()));
         if let Some(mut gone) = self.conns.remove(conn) {
+            here::leave(&gone.peer.negotiated);
             self.end_handlers(&mut gone);
             self.end_calls(&mut gone, reason);
             if gone.calls.has_untaken() {
@@ -496,6 +513,26 @@ impl App for Node {
             Command::Shed(count) => self.shed(io, count),
             Command::Arrived(_) | Command::Look => {}
         }
+    }
+
+    fn refused(command: Command) {
+        match command {
+            Command::Call { responder, .. } => {
+                let why = "it is gone, and another takes its place: make the call again";
+                responder.complete(Outcome::Failed(TransportError::Worker { why, fate: Fate::NotRun }));
+            }
+            Command::Watch(_, watcher) => watcher.ended(&CloseReason::WorkerPanicked),
+            Command::Retire(_, _, done) => done.store(true, Ordering::Release),
+            Command::Cancel(..)
+            | Command::Drain(_)
+            | Command::Shed(_)
+            | Command::Arrived(_)
+            | Command::Look => {}
+        }
+    }
+
+    fn panicked(&mut self, _: &str) {
+        self.counters.worker_panics.increment();
     }
 
     #[inline]

@@ -17,7 +17,7 @@ use atomic_waker::AtomicWaker;
 use crossbeam::queue::ArrayQueue;
 use gimmal_engine::transport::ConnId;
 
-use crate::node::Reach;
+use crate::{node::Reach, wake::rouse};
 
 /// Items that may be on their way to a reader, or lie before it.
 pub const WINDOW: u32 = 32;
@@ -151,7 +151,7 @@ impl Lane {
         let (open, state) = (State::Open.code(), state.code());
         let first = self.state.compare_exchange(open, state, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if first {
-            self.waker.wake();
+            rouse(&self.waker);
         }
         first
     }
@@ -159,7 +159,7 @@ impl Lane {
     /// Nothing more leaves it, not even an end that was said; whether that is new.
     fn shut(&self) -> bool {
         let before = self.state.swap(State::Over.code(), Ordering::AcqRel);
-        self.waker.wake();
+        rouse(&self.waker);
         before != State::Over.code()
     }
 
@@ -290,7 +290,7 @@ impl Lanes {
                 self.credit -= 1;
                 if let Some(tx) = &self.tx {
                     let _ = tx.spare.push(item);
-                    tx.waker.wake();
+                    rouse(&tx.waker);
                 }
             }
             Owed::Credit(items) => self.granted += items,
@@ -342,7 +342,7 @@ impl Lanes {
         buffer.clear();
         buffer.extend_from_slice(item);
         let fits = rx.items.push(buffer).is_ok();
-        rx.waker.wake();
+        rouse(&rx.waker);
         fits
     }
 

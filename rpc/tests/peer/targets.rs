@@ -283,6 +283,7 @@ fn negotiated(choices: &mut Choices) -> Negotiated {
         frame_bytes_max: frame,
         rx_frame_bytes_max: frame,
         chain_bytes_max: frame,
+        nonce: 0,
         peer_attended: true,
         numbered: false,
         checksum: false,

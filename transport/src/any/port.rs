@@ -494,6 +494,10 @@ impl Port for AnyPort {
         least
     }
 
+    fn pulse(&mut self, conn: ConnId) -> Option<u64> {
+        route!(self.as_mut, conn, |port, id| port.pulse(id), else None)
+    }
+
     fn counters(&self, conn: ConnId) -> PortCounters {
         route!(self.as_ref, conn, |port, id| port.counters(id), else PortCounters::default())
     }

@@ -111,6 +111,9 @@ pub enum CloseReason {
     /// The peer closed it in an orderly way.
     #[error("closed by the peer")]
     Peer,
+    /// Something on the thread of our worker panicked, which ends all its connections; the log has the panic's words.
+    #[error("this side's worker panicked; the log says why")]
+    WorkerPanicked,
     /// The peer's process or host is gone.
     #[error("the peer is gone ({how})")]
     PeerGone {

@@ -267,7 +267,7 @@ impl<S: Script> Attacker<S> {
         };
         self.script.connected();
         self.stage = Stage::Attached(Box::new(Attached {
-            end: End { socket, own, mirror: None },
+            end: End { socket, own: own.pulsing(), mirror: None },
             peer,
             tx: 0,
             tx_ring_bytes: theirs.ring_bytes.into(),

@@ -189,7 +189,7 @@ impl ShmConnecting {
         let node = self.gate.node();
         let (own, fd) = node.place(|| Segment::create(theirs.ring_bytes))?;
         let mirror = node.place(|| mirror(self.options.trust, negotiated.rx_ring_bytes))?;
-        let end = End { socket, own, mirror };
+        let end = End { socket, own: own.pulsing(), mirror };
         socket::send_grant(&end.socket, fd.as_fd()).map_err(|errno| match errno {
             Errno::PIPE | Errno::CONNRESET => self.nobody(),
             errno => ConnectError::Port(system("sendmsg")(errno)),

@@ -76,7 +76,7 @@ impl Incoming for ShmIncoming {
         let (own, fd) = node.place(|| Segment::create(self.hello.ring_bytes))?;
         let mirror = node.place(|| mirror(self.trust, negotiated.rx_ring_bytes))?;
         let socket = self.socket.take().ok_or(AcceptError::Gone { errno: 0 })?;
-        let end = End { socket, own, mirror };
+        let end = End { socket, own: own.pulsing(), mirror };
         socket::send_with(&end.socket, &ours.encode(), fd.as_fd()).map_err(|errno| match errno {
             Errno::PIPE | Errno::CONNRESET => AcceptError::Gone { errno: errno.raw_os_error() },
             errno => AcceptError::Port(system("sendmsg")(errno)),

@@ -12,7 +12,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) socket: OwnedFd,
-    pub(super) own: Segment<Region>,
+    pub(super) own: Segment<Arc<Region>>,
     /// Where what the peer writes is copied to, when it is not trusted.
     pub(super) mirror: Option<Box<Segment<Region>>>,
 }
@@ -20,12 +20,14 @@ pub(super) struct End {
 /// Values of the closing word; any other is also an orderly close.
 const CLOSED: u64 = 1;
 const LACKS: u64 = 2;
+const PANICKED: u64 = 3;
 
 /// Why the peer closed, by its closing word.
 pub(super) fn closed_by_peer(closing: u64) -> Option<CloseReason> {
     match closing {
         0 => None,
         LACKS => Some(CloseReason::PeerLacks),
+        PANICKED => Some(CloseReason::PeerGone { how: "its worker panicked" }),
         _ => Some(CloseReason::Peer),
     }
 }
@@ -34,6 +36,11 @@ impl End {
     /// Closes because this process could not take what the peer passed.
     pub(super) fn tell_lack(&self) {
         self.close(LACKS);
+    }
+
+    /// Closes because this worker panicked.
+    pub(super) fn tell_panic(&self) {
+        self.close(PANICKED);
     }
 
     fn close(&self, how: u64) {

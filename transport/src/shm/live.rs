@@ -419,6 +419,11 @@ impl Live {
         self.mirror.is_some()
     }
 
+    /// See [`Port::pulse`](crate::Port::pulse).
+    pub(super) fn pulse(&self) -> Option<u64> {
+        Some(self.peer.pulse().load(Ordering::Relaxed)).filter(|beat| *beat != 0)
+    }
+
     /// Its name in the port.
     pub(super) fn id(&self) -> ConnId {
         self.id
@@ -457,15 +462,10 @@ impl Live {
         }
     }
 
-    /// Whether the peer has closed; everything it published before can be read now.
+    /// Why the peer has closed, if it has; everything it published before can be read now.
     #[inline]
-    pub(super) fn peer_closed(&self) -> bool {
-        // SYNC POINT: end closed. Pairs with the drop of the peer's end.
-        observe(self.peer.closing()) != 0
-    }
-
-    /// Why the peer has closed, if it has said so.
     pub(super) fn closed_by_peer(&self) -> Option<CloseReason> {
+        // SYNC POINT: end closed. Pairs with the drop of the peer's end.
         closed_by_peer(observe(self.peer.closing()))
     }
 
@@ -485,7 +485,7 @@ impl Live {
 
     /// Whether a frame came, or the peer has closed.
     pub(super) fn has_news(&self) -> bool {
-        !self.is_drained() || self.peer_closed()
+        !self.is_drained() || self.closed_by_peer().is_some()
     }
 
     /// The peer's word at `position`.

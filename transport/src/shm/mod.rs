@@ -43,6 +43,7 @@ mod park;
 mod peer;
 mod pool;
 mod port;
+mod pulse;
 mod rendezvous;
 mod segment;
 mod slot;

@@ -132,6 +132,9 @@ impl ShmPort {
             }
         };
         let conn = ConnId::new(index, slot.generation);
+        if reason == CloseReason::WorkerPanicked {
+            end.tell_panic();
+        }
         // Already gone from the set when the peer has hung up.
         let _ = epoll::delete(&self.epoll, &end.socket);
         drop(end);
@@ -512,6 +515,10 @@ impl Port for ShmPort {
 
     fn deadline(&self) -> Time {
         if self.greetings == 0 { Time::NEVER } else { self.pace.greeting_at }
+    }
+
+    fn pulse(&mut self, conn: ConnId) -> Option<u64> {
+        self.live(conn)?.pulse()
     }
 
     fn counters(&self, conn: ConnId) -> PortCounters {

@@ -1,11 +1,11 @@
 //! A segment: one side's sealed memory, its own to write and the peer's to read.
 //!
 //! ```text
-//!  0          128        256                 page                    page + ring
-//!  │ consumed │ armed    │ closing │         │ ring: what its owner sends │ (mapped twice)
+//!  0          128        256       384            page                    page + ring
+//!  │ consumed │ armed    │ closing │ pulse │      │ ring: what its owner sends │ (mapped twice)
 //! ```
 //! Every byte has one writer, and the kernel keeps it so: the owner maps it writable, then seals it, then passes
-//! it on. The three words are the owner's, each on a line pair of its own.
+//! it on. The four words are the owner's, each on a line pair of its own.
 //!
 //! # A peer's files
 //!
@@ -29,7 +29,10 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
     rc::Rc,
-    sync::atomic::AtomicU64,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -44,6 +47,7 @@ use crate::{
 const CONSUMED: usize = 0;
 const ARMED: usize = 128;
 const CLOSING: usize = 256;
+const PULSE: usize = 384;
 
 /// What a segment must be sealed with before anyone maps it: it can never change its size, nobody but the one who
 /// has mapped it already can write it, and this stays so.
@@ -100,6 +104,9 @@ pub(super) struct Segment<K> {
 // through whoever has the segment.
 unsafe impl Send for Segment<Region> {}
 
+// SAFETY: as above; whoever shares the mapping moves its pulse on, atomically, and nothing else.
+unsafe impl Send for Segment<Arc<Region>> {}
+
 impl Segment<Region> {
     /// A segment of our own, sealed; the descriptor is for the peer.
     pub(super) fn create(ring_bytes: u32) -> Result<(Self, OwnedFd), PortError> {
@@ -125,6 +132,14 @@ impl Segment<Region> {
         let control = region.at(0, control_bytes());
         let ring = region.at(control_bytes(), 2 * ring_bytes);
         Self { ring, mask: (ring_bytes - 1) as u64 & !(FRAME_ALIGN as u64 - 1), control, keeper: region }
+    }
+
+    /// One of our own, whose pulse moves on from now on.
+    pub(super) fn pulsing(self) -> Segment<Arc<Region>> {
+        let Self { ring, mask, control, keeper } = self;
+        let keeper = Arc::new(keeper);
+        super::pulse::keep(&keeper);
+        Segment { ring, mask, control, keeper }
     }
 
     /// The same, for frames to keep it.
@@ -190,7 +205,7 @@ impl<K> Segment<K> {
     }
 
     fn control(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: the three offsets lie inside the control page.
+        // SAFETY: the four offsets lie inside the control page.
         let word = unsafe { self.control.add(offset) };
         // SAFETY: mapped while `keeper` lives, aligned to 128, and only ever touched as an atomic.
         unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) }
@@ -213,6 +228,21 @@ impl<K> Segment<K> {
     pub(super) fn closing(&self) -> &AtomicU64 {
         self.control(CLOSING)
     }
+}
+
+impl<K> Segment<K> {
+    /// Moves on while its owner's process runs; 0 where nothing moves it.
+    pub(super) fn pulse(&self) -> &AtomicU64 {
+        self.control(PULSE)
+    }
+}
+
+/// Moves the pulse of a segment of ours on.
+pub(super) fn bump(region: &Region, beat: u64) {
+    let word = region.at(PULSE, size_of::<u64>());
+    // SAFETY: inside the control page that every mapping of a segment begins with, mapped writable while `region` lives,
+    // aligned to 128, and only ever touched as an atomic.
+    unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) }.store(beat, Ordering::Relaxed);
 }
 
 /// A memfd of `bytes`, not sealed yet. It has its pages: a lack of them is an error now, and no SIGBUS in the middle of a frame.

@@ -119,6 +119,8 @@ pub struct SimConfig {
     /// Attempts to connect have their deadline by the real clock: for worlds whose ports are polled with it, and
     /// sleep. Otherwise by virtual time (and by the real one for whoever waits in it).
     pub real_time: bool,
+    /// A worker that does not turn is busy, and its process lives: peers see a [pulse](crate::Port::pulse). As by the real clock.
+    pub pulses: bool,
     /// What one KiB of a READ adds, ns.
     pub read_ns_per_kib: u64,
     /// From a chain that met no receive to its next attempt; at least 1 us.
@@ -145,6 +147,7 @@ impl Default for SimConfig {
             delay_min: Duration::ZERO,
             delay_max: Duration::ZERO,
             real_time: false,
+            pulses: false,
             read_ns_per_kib: 0,
             rnr_delay: Duration::from_micros(640),
             shuffle: false,

@@ -574,6 +574,11 @@ impl Port for SimPort {
         self.shared.with(|world| world.deadline(self.id))
     }
 
+    fn pulse(&mut self, conn: ConnId) -> Option<u64> {
+        let (id, _) = self.open_end(conn).ok()?;
+        self.shared.with(|world| world.pulse(id))
+    }
+
     fn counters(&self, conn: ConnId) -> PortCounters {
         if let Some(local) = self.local(conn) {
             let (id, side) = (local.conn, local.side);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::world::{Happening, Side, World};
-use crate::{CloseReason, PortError};
+use crate::{CloseReason, PortError, Time};
 
 /// ENOMEM.
 const NO_MEMORY: i32 = 12;
@@ -32,6 +32,19 @@ impl World {
                 conn.ends[side].failed = true;
             }
             self.travel(conn, side, Duration::ZERO, Happening::Goodbye { conn, from: side });
+        }
+    }
+}
+
+impl World {
+    /// Processes run whatever their workers do, where the world says so; by the real clock all ends are of one. Of a silent
+    /// peer nothing is seen.
+    pub(super) fn pulse(&self, conn: u64) -> Option<u64> {
+        let is_seen = self.conns.get(&conn).is_some_and(|conn| !conn.silent);
+        match (is_seen, self.config.real_time, self.config.pulses) {
+            (true, true, _) => Some(Time::now().0),
+            (true, false, true) => Some(self.now.0),
+            _ => None,
         }
     }
 }

@@ -140,7 +140,7 @@ fn r69_a_word_that_changes_is_read_once() {
     let peer = &peer.end.own;
     std::thread::scope(|scope| {
         // Only the segment's memory is shared, as between two processes.
-        struct Shared<'a>(&'a Segment<crate::mem::Region>);
+        struct Shared<'a>(&'a Segment<std::sync::Arc<crate::mem::Region>>);
         // SAFETY: the test touches the words as atomics only.
         unsafe impl Send for Shared<'_> {}
         let shared = Shared(peer);

@@ -1,0 +1,286 @@
+//! Handlers that use gimmal themselves: what would wait for its own thread is refused at once, the rest works.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use common::{address, config, until};
+use gimmal_rpc::{
+    Behind, CallError, Client, ConnectError, Cx, Fate, Instant, ReadError, Retry, RetryPolicy, Server, Sink,
+    Stream, StreamError, Topic, TransportError, codec::EncodeError,
+};
+
+#[gimmal_rpc::service(crate = gimmal_rpc)]
+trait Within {
+    async fn echo(&self, cx: &Cx, number: u64) -> u64;
+    /// Waits for a call to this very server; what it came to, and after how many ms.
+    async fn wait(&self, cx: &Cx) -> (Came, u64);
+    #[inline]
+    fn wait_inline(&self, cx: &Cx) -> (Came, u64);
+    /// Awaits it.
+    async fn ask(&self, cx: &Cx) -> (Came, u64);
+    /// Connects to this server.
+    async fn connect(&self, cx: &Cx) -> (Came, u64);
+    /// Sends with the blocking end until that would block.
+    async fn pour(&self, cx: &Cx, out: Sink<u64>) -> (Came, u64);
+    /// Reads with the blocking end.
+    async fn drain(&self, cx: &Cx, items: Stream<u64>) -> (Came, u64);
+    /// Publishes with the blocking end, to a topic that nobody reads.
+    async fn publish(&self, cx: &Cx) -> (Came, u64);
+    /// Subscribes to that topic.
+    async fn subscribe(&self, cx: &Cx, out: Sink<u64>);
+    /// Ends the client that it has, or the server that runs it.
+    async fn end(&self, cx: &Cx, what: End) -> (Came, u64);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+enum Came {
+    Refused,
+    Answered,
+    Otherwise,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+enum End {
+    DropClient,
+    ShutClient,
+    DropServer,
+    ShutServer,
+}
+
+/// What the handlers use.
+struct Used {
+    client: Mutex<Option<Client>>,
+    server: Mutex<Option<Server>>,
+    url: Mutex<String>,
+    topic: Topic<u64>,
+}
+
+#[derive(Clone)]
+struct User(Arc<Used>);
+
+impl Default for User {
+    fn default() -> Self {
+        let topic = Topic::new(2, Behind::Wait);
+        Self(Arc::new(Used {
+            client: Mutex::default(),
+            server: Mutex::default(),
+            url: Mutex::default(),
+            topic,
+        }))
+    }
+}
+
+impl User {
+    fn own(&self) -> WithinClient {
+        WithinClient::new(self.0.client.lock().unwrap().clone().unwrap())
+    }
+}
+
+fn came(result: &Result<u64, CallError>) -> Came {
+    match result {
+        Ok(7) => Came::Answered,
+        Err(CallError::Transport(TransportError::OwnWorker { fate: Fate::MaybeRan })) => Came::Refused,
+        _ => Came::Otherwise,
+    }
+}
+
+fn timed(run: impl FnOnce() -> Came) -> (Came, u64) {
+    let started = Instant::now();
+    let came = run();
+    (came, u64::try_from(started.elapsed().as_millis()).unwrap())
+}
+
+impl Within for User {
+    async fn echo(&self, _: &Cx, number: u64) -> u64 {
+        number
+    }
+
+    async fn wait(&self, _: &Cx) -> (Came, u64) {
+        timed(|| {
+            // A layer around it hands the refusal on, and does not try again.
+            let again = WithinClient::new(Retry::new(self.own().channel().clone(), RetryPolicy::default()));
+            let both = [came(&self.own().echo(7).wait()), came(&again.echo(7).wait())];
+            if both[0] == both[1] { both[0] } else { Came::Otherwise }
+        })
+    }
+
+    fn wait_inline(&self, _: &Cx) -> (Came, u64) {
+        timed(|| came(&self.own().echo(7).wait()))
+    }
+
+    async fn ask(&self, _: &Cx) -> (Came, u64) {
+        let started = Instant::now();
+        let came = came(&self.own().echo(7).await);
+        (came, u64::try_from(started.elapsed().as_millis()).unwrap())
+    }
+
+    async fn connect(&self, _: &Cx) -> (Came, u64) {
+        let url = self.0.url.lock().unwrap().clone();
+        timed(|| match Client::builder().config(config()).connect(&url) {
+            Err(ConnectError::OwnWorker { .. }) => Came::Refused,
+            Ok(_) => Came::Answered,
+            Err(_) => Came::Otherwise,
+        })
+    }
+
+    async fn pour(&self, _: &Cx, mut out: Sink<u64>) -> (Came, u64) {
+        timed(|| {
+            loop {
+                match out.send_wait(&1) {
+                    Ok(()) => {}
+                    Err(StreamError::OwnWorker) => return Came::Refused,
+                    Err(_) => return Came::Otherwise,
+                }
+            }
+        })
+    }
+
+    async fn drain(&self, _: &Cx, mut items: Stream<u64>) -> (Came, u64) {
+        timed(|| match items.next_wait() {
+            Some(Err(ReadError::OwnWorker)) => Came::Refused,
+            _ => Came::Otherwise,
+        })
+    }
+
+    async fn publish(&self, _: &Cx) -> (Came, u64) {
+        timed(|| {
+            loop {
+                match self.0.topic.publish_wait(&1) {
+                    Ok(_) => {}
+                    Err(EncodeError::OwnWorker) => return Came::Refused,
+                    Err(_) => return Came::Otherwise,
+                }
+            }
+        })
+    }
+
+    async fn subscribe(&self, _: &Cx, out: Sink<u64>) {
+        self.0.topic.feed(out).await;
+    }
+
+    async fn end(&self, _: &Cx, what: End) -> (Came, u64) {
+        let used = &self.0;
+        timed(|| {
+            let ended = match what {
+                End::DropClient => {
+                    drop(used.client.lock().unwrap().take());
+                    true
+                }
+                End::ShutClient => used.client.lock().unwrap().take().unwrap().shutdown(Duration::MAX),
+                End::DropServer => {
+                    drop(used.server.lock().unwrap().take());
+                    true
+                }
+                End::ShutServer => {
+                    used.server.lock().unwrap().take().unwrap().shutdown(Duration::from_secs(60))
+                }
+            };
+            if ended { Came::Answered } else { Came::Refused }
+        })
+    }
+}
+
+/// At once, on a machine with other things to do.
+const SOON_MS: u64 = 400;
+
+struct Running {
+    user: User,
+    url: String,
+    outer: WithinClient,
+}
+
+/// A server with a client of its own, on the worker that serves `outer` if `workers` is 1, and on the other if it is 2.
+fn run(scheme: &str, workers: usize) -> Running {
+    let mut of_server = config();
+    of_server.engine.workers = workers;
+    let user = User::default();
+    let server = Server::builder().service(serve_within(user.clone())).config(of_server);
+    let server = server.listen(&address(scheme, "within")).unwrap();
+    let url = server.address().to_string();
+    let connect = || Client::builder().config(config()).connect(&url).unwrap();
+    *user.0.client.lock().unwrap() = Some(connect());
+    let outer = WithinClient::new(connect());
+    until("both are there", || server.connections().iter().sum::<u64>() == 2);
+    *user.0.server.lock().unwrap() = Some(server);
+    *user.0.url.lock().unwrap() = url.clone();
+    Running { user, url, outer }
+}
+
+mod mem {
+    #[test]
+    fn what_would_wait_for_itself_is_refused() {
+        super::what_would_wait_for_itself_is_refused("mem");
+    }
+    #[test]
+    fn a_client_or_server_ends_from_within() {
+        super::a_client_or_server_ends_from_within("mem");
+    }
+}
+
+mod shm {
+    #[test]
+    fn what_would_wait_for_itself_is_refused() {
+        super::what_would_wait_for_itself_is_refused("shm");
+    }
+    #[test]
+    fn a_client_or_server_ends_from_within() {
+        super::a_client_or_server_ends_from_within("shm");
+    }
+}
+
+fn what_would_wait_for_itself_is_refused(scheme: &str) {
+    let running = run(scheme, 1);
+    let outer = &running.outer;
+    for (came, ms) in
+        [outer.wait().wait().unwrap(), outer.wait_inline().wait().unwrap(), outer.connect().wait().unwrap()]
+    {
+        assert_eq!(came, Came::Refused, "after {ms} ms");
+        assert!(ms < SOON_MS, "refused after {ms} ms");
+    }
+    let (_items, poured) = outer.pour();
+    let (_sink, drained) = outer.drain();
+    let (_feed, _subscribed) = outer.subscribe();
+    until("it has a subscriber", || running.user.0.topic.subscribers() == 1);
+    for (came, ms) in [poured.wait().unwrap(), drained.wait().unwrap(), outer.publish().wait().unwrap()] {
+        assert_eq!(came, Came::Refused, "after {ms} ms");
+        assert!(ms < SOON_MS, "refused after {ms} ms");
+    }
+    assert_eq!(outer.ask().wait().unwrap().0, Came::Answered);
+    // Another worker answers meanwhile.
+    let running = run(scheme, 2);
+    assert_eq!(running.outer.wait().wait().unwrap().0, Came::Answered);
+    // From a thread that serves nothing it is a call like any other.
+    assert_eq!(running.user.own().echo(7).wait().unwrap(), 7);
+}
+
+fn a_client_or_server_ends_from_within(scheme: &str) {
+    for (what, expected) in [
+        (End::DropClient, Came::Answered),
+        (End::ShutClient, Came::Refused),
+        (End::DropServer, Came::Answered),
+        (End::ShutServer, Came::Refused),
+    ] {
+        let Running { user, url, outer } = run(scheme, 1);
+        let ended = outer.end(what).wait();
+        // A server that is dropped ends its connections; its own handler's answer may go with them.
+        if what != End::DropServer || ended.is_ok() {
+            let (came, ms) = ended.unwrap();
+            assert_eq!(came, expected, "{what:?}");
+            assert!(ms < SOON_MS, "{what:?} took {ms} ms");
+        }
+        if matches!(what, End::DropClient | End::ShutClient) {
+            assert_eq!(outer.echo(7).wait().unwrap(), 7, "{what:?}");
+        } else {
+            drop(outer);
+            let next = Server::builder().service(serve_within(user.clone())).config(config());
+            let _next = next.take_over(Duration::from_secs(20)).listen(&url).unwrap();
+        }
+        *user.0.client.lock().unwrap() = None;
+    }
+}
