@@ -207,7 +207,7 @@ fn items_and_one_way_messages_that_nest_too_deep_are_refused(scheme: &str) {
         assert_eq!(client.told().wait().unwrap(), 128, "{levels}");
         let (mut trees, call) = client.up();
         trees.send_wait(&forged::Tree::new(levels)).unwrap();
-        drop(trees);
+        trees.finish();
         let seen = call.wait().unwrap();
         match &seen[..] {
             [Ok(128)] if levels == 128 => {}
@@ -247,7 +247,7 @@ fn a_sender_refuses_what_its_peer_would(scheme: &str) {
     assert!(says_so(&client.tell(deep.clone()).wait().unwrap_err()));
     let (mut trees, call) = client.up();
     assert!(says_so(&trees.send_wait(&deep).unwrap_err()));
-    drop(trees);
+    trees.finish();
     assert_eq!(call.wait().unwrap(), []);
     // The server's own answer, error and item.
     let error = client.grow(129).wait().unwrap_err();

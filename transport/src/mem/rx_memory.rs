@@ -19,9 +19,12 @@ pub(crate) struct RxMemory {
     shares: Cell<usize>,
 }
 
+/// Frames that are kept at once before their places need more memory: those of a poll, and as many as can be held.
+const KEPT: usize = 64;
+
 impl RxMemory {
-    pub(crate) const fn new(region: Region) -> Self {
-        Self { region, kept: RefCell::new(VecDeque::new()), shares: Cell::new(0) }
+    pub(crate) fn new(region: Region) -> Self {
+        Self { region, kept: RefCell::new(VecDeque::with_capacity(KEPT)), shares: Cell::new(0) }
     }
 
     pub(crate) fn into_region(self) -> Region {
