@@ -422,8 +422,9 @@
 //! # Blocking in handlers
 //!
 //! A handler that blocks (a lock, a file, [`wait`](Call::wait) for a call to another server) holds up its worker: the worker's
-//! other calls wait, and end at their deadlines. It costs nobody's connection, except over RDMA, where a peer gives a worker up that
-//! answers nothing for its `heartbeat_ms`. So await what can be awaited, and hand long work to threads of your own; a future that they complete
+//! other calls wait, and end at their deadlines. It costs nobody's connection: peers see, over RDMA too, that the process lives. Only
+//! where an RDMA connection has no READs (`initiator_depth` of 0) does a peer give up a worker that answers nothing for its
+//! `heartbeat_ms`. So await what can be awaited, and hand long work to threads of your own; a future that they complete
 //! wakes the handler. Waiting for a call that its own worker would have to serve could never end: it is refused at once, with
 //! [`TransportError::OwnWorker`], as is connecting to a server whose only worker the handler runs on. With several workers, a connect or
 //! a wait may be for one of the others, and is allowed. [`Server::shutdown`] from a handler of that server returns `false` at once and goes

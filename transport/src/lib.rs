@@ -56,6 +56,8 @@ pub mod negotiated;
 pub mod pack;
 mod proof;
 pub mod provider;
+#[cfg(any(feature = "shm", feature = "verbs"))]
+mod pulse;
 pub mod refusal;
 mod rejected;
 #[cfg(any(feature = "sim", feature = "verbs"))]
@@ -92,7 +94,7 @@ pub use mem::{
     PoolMemory, Remote, Run, RxBuf, RxFrame, UserBytes, UserMemory, Words,
 };
 pub use negotiated::{Capabilities, Clamp, Credentials, DataPath, Negotiated, Term};
-pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Staged, Waker};
+pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Pulse, Staged, Waker};
 pub use refusal::Refusal;
 pub use sync::thread;
 pub use time::{Instant, Time};

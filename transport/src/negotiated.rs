@@ -139,7 +139,7 @@ pub struct Negotiated {
     pub path: DataPath,
     /// READs the peer may have outstanding at us.
     pub responder_resources: Term,
-    /// READs we may have outstanding at the peer; 0 turns bulk off.
+    /// READs we may have outstanding at the peer; 0 turns bulk off, and over verbs the look at a silent peer's process.
     pub initiator_depth: Term,
     /// Bytes sent inline.
     pub inline_bytes: Term,

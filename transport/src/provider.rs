@@ -189,6 +189,15 @@ pub trait Connecting: Debug + Send {
     fn poll(&mut self, timeout: Duration) -> Option<Result<Self::Link, ConnectError>>;
 }
 
+/// What was seen of a peer's process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pulse {
+    /// Moves on while the process runs, whatever its port's thread does.
+    pub beat: u64,
+    /// When that was looked at, or before.
+    pub at: Time,
+}
+
 /// Whether a committed frame begins a chain or rides on the one before it.
 ///
 /// The engine decides, because a chain costs one of the peer's receives. `Extend` is legal only after a commit on
@@ -442,10 +451,10 @@ pub trait Port: Debug {
         Time::NEVER
     }
 
-    /// A number of the peer's process that moves on while that runs, whatever its port's thread does. `None` where nothing
-    /// tells.
-    fn pulse(&mut self, conn: ConnId) -> Option<u64> {
-        let _ = conn;
+    /// What was seen last of the peer's process. `None` where nothing tells. Asked only while the peer owes a sign, and then
+    /// again and again: where a look takes a round trip, this begins the next one, and the first answers are of beat 0.
+    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
+        let _ = (conn, now);
         None
     }
 

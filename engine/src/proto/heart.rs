@@ -8,8 +8,8 @@
 //!
 //! The peer's worker answers a ping, unless it is busy with one of its handlers. Where the provider tells the *pulse* of the
 //! peer's process, that decides: a worker that is silent in a process that runs is busy, and its calls end at their
-//! deadlines. From the ping on, the pulse is looked at every eighth of the bound, so that a process that stops then is still
-//! reported within the bound.
+//! deadlines. From the ping on, and never before, the pulse is looked at every eighth of the bound, so that a process that stops
+//! then is still reported within the bound. Where a look takes a round trip (verbs), the next one tells what it saw.
 //!
 //! Messages are not timed one by one: a look compares how much has arrived with the look before. So the moment of the
 //! last message is known to an eighth of the bound, and the peer is given up that much earlier: its silence is
@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use gimmal_transport::Time;
+use gimmal_transport::{Pulse, Time};
 
 use crate::planted::{self, Bug};
 
@@ -66,8 +66,8 @@ pub struct Heart {
     given_up: bool,
     /// Said since something was heard.
     busy: bool,
-    /// The peer's pulse at the last look, and since when it has not moved, or earlier.
-    pulse: Option<u64>,
+    /// The peer's pulse as it was seen last, and since when it has not moved, or earlier.
+    pulse: Option<Pulse>,
     alive: Time,
     /// The last look.
     looked: Time,
@@ -97,21 +97,25 @@ impl Heart {
         (self.heard, self.mark, self.asked, self.busy) = (now, mark, false, false);
     }
 
-    /// Something cast doubt on the peer: whether a ping should go out now.
-    pub fn handle_doubt(&mut self) -> bool {
-        !std::mem::replace(&mut self.asked, true)
+    /// Something cast doubt on the peer: whether a ping should go out now. `pulse` is as for [`Heart::poll`].
+    pub fn handle_doubt(&mut self, now: Time, pulse: impl FnOnce() -> Option<Pulse>) -> bool {
+        if std::mem::replace(&mut self.asked, true) {
+            return false;
+        }
+        self.see(pulse());
+        self.looked = now;
+        true
     }
 
-    /// A look: `mark` is how much has arrived, `pulse` what is seen of the peer's process.
-    pub fn poll(&mut self, now: Time, mark: u64, pulse: Option<u64>, pace: &Pace) -> Beat {
+    /// A look: `mark` is how much has arrived, `pulse` looks at the peer's process, which is asked for only once the peer
+    /// owes a sign.
+    pub fn poll(&mut self, now: Time, mark: u64, pulse: impl FnOnce() -> Option<Pulse>, pace: &Pace) -> Beat {
         if mark != self.mark {
             self.handle_heard(now, mark);
         }
         let due = self.due(pace);
-        if pulse.is_some() && pulse != self.pulse {
-            // It moved at some time since the last look. The first one that is seen says nothing.
-            self.alive = if self.pulse.is_some() { self.looked } else { self.alive };
-            self.pulse = pulse;
+        if self.asked || now >= due {
+            self.see(pulse());
         }
         self.looked = now;
         if now < due {
@@ -131,6 +135,16 @@ impl Heart {
         }
         self.given_up = true;
         Beat::Silent
+    }
+
+    fn see(&mut self, pulse: Option<Pulse>) {
+        if let (Some(before), Some(seen)) = (self.pulse, pulse)
+            && before.beat != seen.beat
+        {
+            // It moved at some time since it was looked at before. The first one that is seen says nothing.
+            self.alive = self.alive.max(before.at);
+        }
+        self.pulse = pulse.or(self.pulse);
     }
 
     /// When the peer is given up, if nothing is seen of it before.
@@ -168,18 +182,22 @@ mod tests {
         Pace::new(2400).unwrap()
     }
 
+    fn seen(beat: u64, at: Time) -> Option<Pulse> {
+        Some(Pulse { beat, at })
+    }
+
     /// R26: asked at a third, given up at 7/8, told once.
     #[test]
     fn r26_a_silent_peer_is_asked_and_then_given_up_once() {
         let mut heart = Heart::new(Time(0), true);
-        assert_eq!(heart.poll(Time(799 * MS), 0, None, &pace()), Beat::Fine);
+        assert_eq!(heart.poll(Time(799 * MS), 0, || None, &pace()), Beat::Fine);
         assert_eq!(heart.due(&pace()), Time(800 * MS));
-        assert_eq!(heart.poll(Time(800 * MS), 0, None, &pace()), Beat::Ask);
+        assert_eq!(heart.poll(Time(800 * MS), 0, || None, &pace()), Beat::Ask);
         assert_eq!(heart.due(&pace()), Time(2100 * MS));
-        assert_eq!(heart.poll(Time(2099 * MS), 0, None, &pace()), Beat::Fine);
-        assert_eq!(heart.poll(Time(2100 * MS), 0, None, &pace()), Beat::Silent);
+        assert_eq!(heart.poll(Time(2099 * MS), 0, || None, &pace()), Beat::Fine);
+        assert_eq!(heart.poll(Time(2100 * MS), 0, || None, &pace()), Beat::Silent);
         assert_eq!(
-            (heart.due(&pace()), heart.poll(Time(9000 * MS), 0, None, &pace())),
+            (heart.due(&pace()), heart.poll(Time(9000 * MS), 0, || None, &pace())),
             (Time::NEVER, Beat::Fine)
         );
     }
@@ -187,11 +205,11 @@ mod tests {
     #[test]
     fn messages_and_answers_start_it_over() {
         let mut heart = Heart::new(Time(0), true);
-        assert_eq!(heart.poll(Time(800 * MS), 0, None, &pace()), Beat::Ask);
+        assert_eq!(heart.poll(Time(800 * MS), 0, || None, &pace()), Beat::Ask);
         heart.handle_heard(Time(900 * MS), 48);
         assert_eq!(heart.due(&pace()), Time(1700 * MS));
         // A message, seen by the look.
-        assert_eq!(heart.poll(Time(1650 * MS), 96, None, &pace()), Beat::Fine);
+        assert_eq!(heart.poll(Time(1650 * MS), 96, || None, &pace()), Beat::Fine);
         assert_eq!(heart.due(&pace()), Time(2450 * MS));
     }
 
@@ -201,11 +219,11 @@ mod tests {
         for asked in [false, true] {
             let mut heart = Heart::new(Time(0), true);
             if asked {
-                assert_eq!(heart.poll(Time(800 * MS), 0, None, &pace()), Beat::Ask);
+                assert_eq!(heart.poll(Time(800 * MS), 0, || None, &pace()), Beat::Ask);
             }
             let back = Time(60_000 * MS);
             let expected = if asked { Beat::Fine } else { Beat::Ask };
-            assert_eq!(heart.poll(back, 0, None, &pace()), expected);
+            assert_eq!(heart.poll(back, 0, || None, &pace()), expected);
             assert_eq!(heart.due(&pace()), back.plus(pace().give_up - pace().ask));
         }
     }
@@ -213,9 +231,9 @@ mod tests {
     #[test]
     fn a_peer_without_a_thread_is_asked_but_never_given_up() {
         let mut heart = Heart::new(Time(0), false);
-        assert_eq!(heart.poll(Time(800 * MS), 0, None, &pace()), Beat::Ask);
+        assert_eq!(heart.poll(Time(800 * MS), 0, || None, &pace()), Beat::Ask);
         assert_eq!(
-            (heart.due(&pace()), heart.poll(Time(u64::MAX - 1), 0, None, &pace())),
+            (heart.due(&pace()), heart.poll(Time(u64::MAX - 1), 0, || None, &pace())),
             (Time::NEVER, Beat::Fine)
         );
     }
@@ -223,11 +241,11 @@ mod tests {
     #[test]
     fn a_doubt_asks_at_once_and_once() {
         let mut heart = Heart::new(Time(0), true);
-        assert!(heart.handle_doubt());
-        assert!(!heart.handle_doubt());
+        assert!(heart.handle_doubt(Time(0), || None));
+        assert!(!heart.handle_doubt(Time(0), || panic!("asked already")));
         assert_eq!(heart.due(&pace()), Time(2100 * MS));
         heart.handle_heard(Time(1), 1);
-        assert!(heart.handle_doubt());
+        assert!(heart.handle_doubt(Time(2), || None));
     }
 
     #[test]
@@ -239,12 +257,12 @@ mod tests {
     #[test]
     fn a_silent_worker_in_a_process_that_runs_is_busy() {
         let mut heart = Heart::new(Time(0), true);
-        assert_eq!(heart.poll(Time(800 * MS), 0, Some(1), &pace()), Beat::Ask);
+        assert_eq!(heart.poll(Time(800 * MS), 0, || seen(1, Time(800 * MS)), &pace()), Beat::Ask);
         let (mut now, mut pulse, mut busy) = (Time(800 * MS), 1, 0);
         while now < Time(60_000 * MS) {
             assert!(heart.due(&pace()).since(now) <= pace().look, "the next look comes within an eighth");
             (now, pulse) = (heart.due(&pace()), pulse + 1);
-            match heart.poll(now, 0, Some(pulse), &pace()) {
+            match heart.poll(now, 0, || seen(pulse, now), &pace()) {
                 Beat::Fine => {}
                 Beat::Busy => busy += 1,
                 other => panic!("{other:?} at {now:?}"),
@@ -256,17 +274,22 @@ mod tests {
         assert_eq!(heart.due(&pace()), now.plus(pace().ask));
     }
 
-    /// The process stops at any time: while its worker answers, or while that is busy. It is given up within the bound.
+    /// The process stops at any time: while its worker answers, or while that is busy. It is given up within the bound, also
+    /// where a look takes a round trip: then it tells what the look before saw, and the first one nothing.
     #[test]
     fn a_process_that_stops_is_given_up_within_the_bound() {
         for stop in (0..8000).step_by(37).map(|ms| Time(ms * MS)) {
-            for answers_until in [Time(0), stop] {
+            for (answers_until, is_late) in [(Time(0), false), (stop, false), (Time(0), true), (stop, true)] {
                 let mut heart = Heart::new(Time(0), true);
-                let mut mark = 0;
+                let (mut mark, mut before) = (0, Pulse { beat: 0, at: Time(0) });
                 let given_up = loop {
                     let now = heart.due(&pace());
-                    let pulse = Some(1 + now.min(stop).0 / (25 * MS));
-                    match heart.poll(now, mark, pulse, &pace()) {
+                    let look = || {
+                        let new = Pulse { beat: 1 + now.min(stop).0 / (25 * MS), at: now };
+                        let older = std::mem::replace(&mut before, new);
+                        Some(if is_late { older } else { new })
+                    };
+                    match heart.poll(now, mark, look, &pace()) {
                         Beat::Ask if now < answers_until => {
                             mark += 48;
                             heart.handle_heard(now, mark);
@@ -285,6 +308,17 @@ mod tests {
         }
     }
 
+    /// No look at its process while the peer owes nothing.
+    #[test]
+    fn a_peer_that_answers_is_not_looked_at() {
+        let mut heart = Heart::new(Time(0), true);
+        let no_look = || panic!("a look at a peer that owes nothing");
+        for (ms, mark) in [(300, 48), (600, 48), (1099, 48), (1500, 96), (2299, 96)] {
+            assert_eq!(heart.poll(Time(ms * MS), mark, no_look, &pace()), Beat::Fine);
+        }
+        assert_eq!(heart.poll(Time(2300 * MS), 96, || seen(0, Time(0)), &pace()), Beat::Ask);
+    }
+
     /// Whoever turns only while it waits is judged by its process alone, where that is seen.
     #[test]
     fn a_peer_without_a_thread_is_judged_by_its_process() {
@@ -292,7 +326,7 @@ mod tests {
         let stop = Time(9000 * MS);
         let given_up = loop {
             let now = heart.due(&pace());
-            if heart.poll(now, 0, Some(1 + now.min(stop).0), &pace()) == Beat::Silent {
+            if heart.poll(now, 0, || seen(1 + now.min(stop).0, now), &pace()) == Beat::Silent {
                 break now;
             }
         };

@@ -76,7 +76,7 @@ impl<P: Port, A: App> Worker<P, A> {
             if connection.state() != State::Open {
                 continue;
             }
-            let pulse = self.port.pulse(conn);
+            let pulse = || self.port.pulse(conn, now);
             let beat = connection.heart.poll(now, connection.ledger.mark(), pulse, &pace);
             let unused = connection.give_up_unused();
             due = due.min(connection.heart.due(&pace));
@@ -107,7 +107,8 @@ impl<P: Port, A: App> Worker<P, A> {
     /// Something casts doubt on `conn`: asks it now, without waiting for a third of the bound.
     pub(super) fn doubt(&mut self, conn: ConnId, now: Time) {
         let Some(connection) = self.conns.peek(conn) else { return };
-        if connection.state() == State::Open && connection.heart.handle_doubt() {
+        let pulse = || self.port.pulse(conn, now);
+        if connection.state() == State::Open && connection.heart.handle_doubt(now, pulse) {
             if let Some(pace) = &self.beats.pace {
                 self.beats.due = self.beats.due.min(connection.heart.due(pace));
                 self.beats.at = self.beats.at.min(self.beats.due);

@@ -32,8 +32,8 @@ use crate::sim::SimPort;
 use crate::verbs::VerbsPort;
 use crate::{
     AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Exposed, Loan, Offer, OneSided,
-    Port, PortConfig, PortCounters, PortError, Position, Provider, Refused, Remote, Run, RxFrame, Staged,
-    Tag, Time, Violation, Waker, sync::Doorbell,
+    Port, PortConfig, PortCounters, PortError, Position, Provider, Pulse, Refused, Remote, Run, RxFrame,
+    Staged, Tag, Time, Violation, Waker, sync::Doorbell,
 };
 
 /// The data side of [`Any`]; see [`Port`].
@@ -494,8 +494,8 @@ impl Port for AnyPort {
         least
     }
 
-    fn pulse(&mut self, conn: ConnId) -> Option<u64> {
-        route!(self.as_mut, conn, |port, id| port.pulse(id), else None)
+    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
+        route!(self.as_mut, conn, |port, id| port.pulse(id, now), else None)
     }
 
     fn counters(&self, conn: ConnId) -> PortCounters {

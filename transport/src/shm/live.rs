@@ -420,7 +420,7 @@ impl Live {
     }
 
     /// See [`Port::pulse`](crate::Port::pulse).
-    pub(super) fn pulse(&self) -> Option<u64> {
+    pub(super) fn beat(&self) -> Option<u64> {
         Some(self.peer.pulse().load(Ordering::Relaxed)).filter(|beat| *beat != 0)
     }
 

@@ -43,7 +43,6 @@ mod park;
 mod peer;
 mod pool;
 mod port;
-mod pulse;
 mod rendezvous;
 mod segment;
 mod slot;

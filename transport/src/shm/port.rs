@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     AccessError, Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, Port, PortConfig, PortCounters,
-    PortError, Position, Refused, Staged, Tag, Time, Waker,
+    PortError, Position, Pulse, Refused, Staged, Tag, Time, Waker,
     kernel::{system, system_io},
     mem::{Bulk, Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame},
     sync::{
@@ -517,8 +517,8 @@ impl Port for ShmPort {
         if self.greetings == 0 { Time::NEVER } else { self.pace.greeting_at }
     }
 
-    fn pulse(&mut self, conn: ConnId) -> Option<u64> {
-        self.live(conn)?.pulse()
+    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
+        Some(Pulse { beat: self.live(conn)?.beat()?, at: now })
     }
 
     fn counters(&self, conn: ConnId) -> PortCounters {

@@ -42,6 +42,7 @@ use crate::{
     frame::FRAME_ALIGN,
     kernel::{fill, mapping, memory_file, system},
     mem::{Access, Region, RxMemory, charge::Charge, run::RingPlace},
+    pulse,
 };
 
 const CONSUMED: usize = 0;
@@ -138,7 +139,7 @@ impl Segment<Region> {
     pub(super) fn pulsing(self) -> Segment<Arc<Region>> {
         let Self { ring, mask, control, keeper } = self;
         let keeper = Arc::new(keeper);
-        super::pulse::keep(&keeper);
+        pulse::keep(&keeper, bump);
         Segment { ring, mask, control, keeper }
     }
 
@@ -238,7 +239,7 @@ impl<K> Segment<K> {
 }
 
 /// Moves the pulse of a segment of ours on.
-pub(super) fn bump(region: &Region, beat: u64) {
+fn bump(region: &Region, beat: u64) {
     let word = region.at(PULSE, size_of::<u64>());
     // SAFETY: inside the control page that every mapping of a segment begins with, mapped writable while `region` lives,
     // aligned to 128, and only ever touched as an atomic.

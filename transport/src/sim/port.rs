@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Exposed, FrameWord, Gate,
-    Loan, LoanError, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError, Position,
+    Loan, LoanError, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError, Position, Pulse,
     Refused, Remote, Run, RxFrame, SharedState, Tag, Time, UserBytes, UserMemory, Violation, Waker,
     frame::{FRAME_WORD_BYTES, span},
     mem::{MemoryNode, NotNear, Region, Words, arena::Arena, user_bytes::Copies},
@@ -574,9 +574,9 @@ impl Port for SimPort {
         self.shared.with(|world| world.deadline(self.id))
     }
 
-    fn pulse(&mut self, conn: ConnId) -> Option<u64> {
+    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
         let (id, _) = self.open_end(conn).ok()?;
-        self.shared.with(|world| world.pulse(id))
+        Some(Pulse { beat: self.shared.with(|world| world.beat(id))?, at: now })
     }
 
     fn counters(&self, conn: ConnId) -> PortCounters {

@@ -39,7 +39,7 @@ impl World {
 impl World {
     /// Processes run whatever their workers do, where the world says so; by the real clock all ends are of one. Of a silent
     /// peer nothing is seen.
-    pub(super) fn pulse(&self, conn: u64) -> Option<u64> {
+    pub(super) fn beat(&self, conn: u64) -> Option<u64> {
         let is_seen = self.conns.get(&conn).is_some_and(|conn| !conn.silent);
         match (is_seen, self.config.real_time, self.config.pulses) {
             (true, true, _) => Some(Time::now().0),

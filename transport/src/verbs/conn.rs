@@ -13,7 +13,8 @@ use crate::{
         grant::{GRANT_BYTES_MAX, Grant, GrantPlaces},
         lane::{Holdings, LinkParts},
         lists::SendList,
-        pulls::{Ended, Pulls},
+        pulls::{Ended, Pulls, What},
+        pulse::PeerPulse,
         qp::{Flags, LocalBytes, Qp, RemoteBytes},
         rings::Room,
         rx::Rx,
@@ -65,6 +66,7 @@ pub(crate) struct Conn {
     pub(crate) tx: Tx,
     pub(crate) rx: Rx,
     pub(crate) pulls: Pulls,
+    pub(crate) pulse: PeerPulse,
     pub(crate) transfers_in_post: bool,
     /// As its hello said, and its grant must.
     peer_ring_bytes: u32,
@@ -97,6 +99,7 @@ impl Conn {
             ring_bytes: negotiated.rx_ring_bytes,
             address: wiring.rx.as_ref().filter(|_| on_ring).map_or(0, Room::address),
             rkey: if on_ring { wiring.rx_rkey } else { 0 },
+            pulse: lane.holdings.pulse(),
         };
         let queue = lane.holdings.queue().map(Arc::clone);
         let nudge = if active && lane.iwarp() { now.plus(NUDGE) } else { Time::NEVER };
@@ -110,6 +113,7 @@ impl Conn {
             tx: Tx::new(id, wiring.tx, wiring.tx_lkey, &negotiated, config),
             rx: Rx::new(wiring.rx, wiring.rx_lkey, &negotiated, queue),
             pulls: Pulls::new(negotiated.initiator_depth.granted),
+            pulse: PeerPulse::UNKNOWN,
             transfers_in_post: wiring.transfers_in_post,
             peer_ring_bytes: wiring.peer_ring_bytes,
             opened: false,
@@ -283,17 +287,23 @@ impl Conn {
 
     /// A piece of a transfer is done.
     fn transferred(&mut self, slot: u16, bytes: u32, counters: &mut PortCounters) -> Option<Event> {
-        if self.pulls.is_bulk(slot) {
-            counters.reads += 1;
-            counters.reads_peak = counters.reads_peak.max(self.pulls.outstanding().into());
-            counters.read_bytes += u64::from(bytes);
-        } else {
-            counters.accesses += 1;
+        match self.pulls.what(slot) {
+            Some(What::Bulk) => {
+                counters.reads += 1;
+                counters.reads_peak = counters.reads_peak.max(self.pulls.outstanding().into());
+                counters.read_bytes += u64::from(bytes);
+            }
+            Some(What::Pulse) => {}
+            _ => counters.accesses += 1,
         }
         let (token, ended) = self.pulls.arrived(slot, bytes)?;
         Some(match ended {
             Ended::Pulled(bulk) => Event::Pulled { conn: self.id, token, result: Ok(bulk) },
             Ended::Accessed(accessed) => Event::Accessed { conn: self.id, token, result: Ok(accessed) },
+            Ended::Pulse(seen) => {
+                self.pulse.arrived(seen);
+                return None;
+            }
         })
     }
 
@@ -309,8 +319,11 @@ impl Conn {
             (Kind::Receive | Kind::GrantReceive | Kind::Shared, _) => "receive",
             (Kind::Chain | Kind::Goodbye, DataPath::Ring) => "RDMA WRITE with immediate",
             (Kind::Chain | Kind::Goodbye, DataPath::SendRecv) | (Kind::Grant, _) => "SEND",
-            (Kind::Read, _) if self.pulls.is_bulk(slot) => "RDMA READ",
-            (Kind::Read, _) => "one-sided operation",
+            (Kind::Read, _) => match self.pulls.what(slot) {
+                Some(What::Bulk) => "RDMA READ",
+                Some(What::Pulse) => "RDMA READ of the pulse",
+                _ => "one-sided operation",
+            },
             (Kind::Nudge, _) => "RDMA WRITE",
         };
         Err(CloseReason::Work { operation, status: done.status, vendor: done.vendor })
@@ -332,6 +345,9 @@ impl Conn {
         }
         let grant = Grant::open(bytes, self.peer_ring_bytes, self.session.as_ref(), !self.active)?;
         self.tx.set_remote(grant.remote());
+        if self.pulls.depth() > 0 {
+            self.pulse = PeerPulse::at(grant.pulse);
+        }
         if !self.active {
             self.send_grant(now, list);
         }

@@ -9,7 +9,7 @@
 //! ```
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
@@ -27,6 +27,7 @@ use crate::{
         grant::{GrantPages, GrantPlaces},
         mailbox::ControlHandle,
         pool::Pool,
+        pulse::PulsePage,
         rings::{Rings, Room},
         shared::{Reserve, SLAB_SLOTS, SharedQueue},
         wr_id::{INDEX_LIMIT, QUEUE_NUMBERS},
@@ -98,6 +99,8 @@ impl Gate for VerbsGate {
 #[derive(Debug)]
 pub(crate) struct PortDevice {
     pub(crate) pool: Arc<Pool>,
+    /// Where pulses are read to: on iWARP the peer can write what it is read into, so nothing else is ever there.
+    pub(crate) sinks: Arc<Pool>,
     pub(crate) borrowed: Arc<Borrowed>,
     pub(crate) exposures: Arc<Exposures>,
     pub(crate) pd: Arc<Pd>,
@@ -105,6 +108,7 @@ pub(crate) struct PortDevice {
     queue: Mutex<Option<Arc<SharedQueue>>>,
     cqs: Mutex<Vec<Arc<Cq>>>,
     grants: Mutex<GrantPages>,
+    pulse: Mutex<Weak<PulsePage>>,
     pub(crate) limits: DeviceLimits,
     pub(crate) context: Arc<Context>,
 }
@@ -117,11 +121,24 @@ impl PortDevice {
         keep_for_shared(&cq, config);
         let pd = Pd::new(&context)?;
         let pool = Pool::new(Arc::clone(&pd), limits.iwarp, config, node);
+        let sinks = Pool::new(Arc::clone(&pd), limits.iwarp, config, node);
         let borrowed = Borrowed::new(Arc::clone(&pd), config);
         let exposures = Exposures::new(Arc::clone(&pd), limits.atomics, config.huge_pages, node);
         let (cqs, grants) = (Mutex::new(vec![cq]), Mutex::default());
-        let queue = Mutex::default();
-        Ok(Arc::new(Self { pool, borrowed, exposures, pd, queue, cqs, grants, limits, context }))
+        let (queue, pulse) = (Mutex::default(), Mutex::default());
+        Ok(Arc::new(Self {
+            pool,
+            sinks,
+            borrowed,
+            exposures,
+            pd,
+            queue,
+            cqs,
+            grants,
+            pulse,
+            limits,
+            context,
+        }))
     }
 
     pub(crate) fn queue(&self) -> Option<Arc<SharedQueue>> {
@@ -167,6 +184,11 @@ impl PortDevice {
         lock(&self.grants).places(&self.pd, index)
     }
 
+    /// What peers read of our process.
+    pub(crate) fn pulse(&self) -> Result<Arc<PulsePage>, PortError> {
+        PulsePage::of(&mut lock(&self.pulse), &self.pd)
+    }
+
     /// Room for `entries` completions: in a queue that has it, else in a new one.
     pub(crate) fn take_entries(&self, entries: u32, config: &PortConfig) -> Result<CqShare, PortError> {
         let mut cqs = lock(&self.cqs);
@@ -204,6 +226,7 @@ fn keep_for_shared(cq: &Cq, config: &PortConfig) {
 #[derive(Debug)]
 pub(crate) struct Lent {
     pool: Arc<Pool>,
+    sinks: Arc<Pool>,
     borrowed: Arc<Borrowed>,
     exposures: Arc<Exposures>,
 }
@@ -212,6 +235,7 @@ impl Lent {
     /// The device is being removed, and no queue pair is left that could use a registration: they all go.
     pub(crate) fn revoke(&self) {
         self.pool.revoke();
+        self.sinks.revoke();
         self.borrowed.revoke();
         self.exposures.revoke();
     }
@@ -337,6 +361,7 @@ impl Shared {
         self.rings.forget(&device.pd);
         Some(Lent {
             pool: Arc::clone(&device.pool),
+            sinks: Arc::clone(&device.sinks),
             borrowed: Arc::clone(&device.borrowed),
             exposures: Arc::clone(&device.exposures),
         })

@@ -1,13 +1,13 @@
-//! The grant: the first message each way, which lets the peer write.
+//! The grant: the first message each way, which lets the peer write, and look at our pulse.
 //!
 //! ```text
-//!  0 magic "gmgr" │ 4 ring_bytes u32 │ 8 ring address u64 │ 16 rkey u32 │ 20 zero u32     (little endian)
-//! 24 proof of the shared key, over the 24 bytes before it; only where there is one
+//!  0 magic "gmgr" │ 4 ring_bytes u32 │ 8 ring address u64 │ 16 rkey u32 │ 20 rkey of the pulse u32     (little endian)
+//! 24 address of the pulse u64 │ 32 proof of the shared key, over the 32 bytes before it; only where there is one
 //! ```
 //!
 //! The active side sends its own as soon as the connection stands; the passive side posts nothing before it
 //! has arrived. iWARP demands that, and on rxe a SEND right after the accept was seen to be lost.
-//! On the send/recv path address and key are 0.
+//! On the send/recv path address and key of the ring are 0. The pulse is 8 bytes that the peer may READ.
 
 use std::sync::Arc;
 
@@ -25,11 +25,13 @@ use crate::{
 };
 
 /// Bytes of a grant.
-pub(crate) const GRANT_BYTES: usize = 24;
+pub(crate) const GRANT_BYTES: usize = 32;
 /// With a proof.
 pub(crate) const GRANT_BYTES_MAX: usize = GRANT_BYTES + PROOF_BYTES;
 const MAGIC: [u8; 4] = *b"gmgr";
-#[expect(clippy::cast_possible_truncation, reason = "56")]
+#[expect(clippy::cast_possible_truncation, reason = "32")]
+const GRANT_BYTES_U32: u32 = GRANT_BYTES as u32;
+#[expect(clippy::cast_possible_truncation, reason = "64")]
 const GRANT_BYTES_MAX_U32: u32 = GRANT_BYTES_MAX as u32;
 
 const PAGE_BYTES: usize = 4096;
@@ -46,6 +48,8 @@ pub(crate) struct Grant {
     pub(crate) ring_bytes: u32,
     pub(crate) address: u64,
     pub(crate) rkey: u32,
+    /// Where its process has a word that moves on.
+    pub(crate) pulse: RemoteBytes,
 }
 
 fn label(from_active: bool) -> Label {
@@ -57,9 +61,9 @@ impl Grant {
     pub(crate) fn seal(&self, session: Option<&Session>, active: bool) -> ([u8; GRANT_BYTES_MAX], u32) {
         let (plain, mut out) = (self.encode(), [0; GRANT_BYTES_MAX]);
         out[..GRANT_BYTES].copy_from_slice(&plain);
-        let Some(session) = session else { return (out, 24) };
+        let Some(session) = session else { return (out, GRANT_BYTES_U32) };
         out[GRANT_BYTES..].copy_from_slice(&session.prove(label(active), &plain));
-        (out, 56)
+        (out, GRANT_BYTES_MAX_U32)
     }
 
     /// Reads what the peer sent: the proof first, where there is a key.
@@ -86,6 +90,8 @@ impl Grant {
         out[4..8].copy_from_slice(&self.ring_bytes.to_le_bytes());
         out[8..16].copy_from_slice(&self.address.to_le_bytes());
         out[16..20].copy_from_slice(&self.rkey.to_le_bytes());
+        out[20..24].copy_from_slice(&self.pulse.rkey.to_le_bytes());
+        out[24..32].copy_from_slice(&self.pulse.address.to_le_bytes());
         out
     }
 
@@ -94,7 +100,8 @@ impl Grant {
         let malformed = Violation::Malformed { what: "grant" };
         let bytes: &[u8; GRANT_BYTES] = bytes.try_into().map_err(|_| malformed)?;
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let grant = Self { ring_bytes: word(4), address: join(word(8), word(12)), rkey: word(16) };
+        let pulse = RemoteBytes { address: join(word(24), word(28)), rkey: word(20) };
+        let grant = Self { ring_bytes: word(4), address: join(word(8), word(12)), rkey: word(16), pulse };
         // Positions are added to the address: the whole double ring must lie below 2^64.
         let end = grant.address.checked_add(2 * u64::from(ring_bytes));
         if bytes[0..4] != MAGIC || grant.ring_bytes != ring_bytes || end.is_none() {
@@ -181,12 +188,16 @@ impl GrantPlaces {
 mod tests {
     use super::*;
 
+    const PULSE: RemoteBytes = RemoteBytes { address: 8192, rkey: 2 };
+
     #[test]
     fn golden_grant() {
-        let grant = Grant { ring_bytes: 0x0004_0000, address: 0x7f00_1234_5678_9000, rkey: 0xaabb_ccdd };
+        let pulse = RemoteBytes { address: 0x7f01_0203_0405_0000, rkey: 0x1122_3344 };
+        let grant =
+            Grant { ring_bytes: 0x0004_0000, address: 0x7f00_1234_5678_9000, rkey: 0xaabb_ccdd, pulse };
         let golden = [
             b'g', b'm', b'g', b'r', 0, 0, 4, 0, 0, 0x90, 0x78, 0x56, 0x34, 0x12, 0, 0x7f, 0xdd, 0xcc, 0xbb,
-            0xaa, 0, 0, 0, 0,
+            0xaa, 0x44, 0x33, 0x22, 0x11, 0, 0, 5, 4, 3, 2, 1, 0x7f,
         ];
         assert_eq!(grant.encode(), golden);
         assert_eq!(Grant::decode(&golden, 0x0004_0000), Ok(grant));
@@ -203,7 +214,7 @@ mod tests {
             Session::passive(&key, &hello, &hello, [7; 16])
         };
         let (ours, others) = (session(1), session(2));
-        let grant = Grant { ring_bytes: 4096, address: 4096, rkey: 1 };
+        let grant = Grant { ring_bytes: 4096, address: 4096, rkey: 1, pulse: PULSE };
         let (bytes, len) = grant.seal(Some(&ours), true);
         assert_eq!(len as usize, GRANT_BYTES_MAX);
         assert_eq!(Grant::open(&bytes, 4096, Some(&ours), true), Ok(grant));
@@ -224,11 +235,11 @@ mod tests {
 
     #[test]
     fn grants_that_cannot_be_true_are_refused() {
-        let good = Grant { ring_bytes: 4096, address: 4096, rkey: 1 }.encode();
+        let good = Grant { ring_bytes: 4096, address: 4096, rkey: 1, pulse: PULSE }.encode();
         assert!(Grant::decode(&good, 8192).is_err(), "another size than the hello's");
-        assert!(Grant::decode(&good[..23], 4096).is_err(), "short");
+        assert!(Grant::decode(&good[..GRANT_BYTES - 1], 4096).is_err(), "short");
         assert!(Grant::decode(&[0; GRANT_BYTES], 4096).is_err(), "no magic");
-        let high = Grant { ring_bytes: 4096, address: u64::MAX - 100, rkey: 1 }.encode();
+        let high = Grant { ring_bytes: 4096, address: u64::MAX - 100, rkey: 1, pulse: PULSE }.encode();
         assert!(Grant::decode(&high, 4096).is_err(), "a ring beyond the end of memory");
     }
 }

@@ -26,7 +26,8 @@ use crate::{
         mr::{Mr, Purpose},
         pool::Pool,
         ports,
-        qp::{LocalBytes, Qp, receive_id},
+        pulse::PulsePage,
+        qp::{LocalBytes, Qp, RemoteBytes, receive_id},
         rings::{End, Room, Shape},
         rx::GOODBYE,
         shared::{Reserve, SharedQueue},
@@ -41,6 +42,8 @@ pub(crate) const CREATE_QP: &str = "rdma_create_qp";
 #[derive(Debug)]
 pub(crate) struct Holdings {
     registrations: Vec<Arc<Mr>>,
+    /// What its peer reads of our process, until it is deregistered.
+    pulse: Option<Arc<PulsePage>>,
     /// Receives that it shares with others.
     reserve: Option<Reserve>,
     share: CqShare,
@@ -52,6 +55,12 @@ impl Holdings {
     /// Deregisters what its queue pair used, which is gone; the seat is free when the rest is dropped.
     pub(crate) fn deregister(&mut self) {
         self.registrations.clear();
+        self.pulse = None;
+    }
+
+    /// For the grant.
+    pub(crate) fn pulse(&self) -> RemoteBytes {
+        self.pulse.as_ref().map_or(RemoteBytes { address: 0, rkey: 0 }, |page| page.place())
     }
 
     pub(crate) fn share(&self) -> &CqShare {
@@ -75,6 +84,11 @@ impl Holdings {
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.device.pool
+    }
+
+    /// For what is read of the peer's pulse.
+    pub(crate) fn sinks(&self) -> &Arc<Pool> {
+        &self.device.sinks
     }
 
     /// Whether `loan` was made for the device of this connection, by its port's gate: another's key means nothing here.
@@ -120,6 +134,7 @@ impl Lane {
         let receives = reserve.as_ref().map_or(request.recv_entries, Reserve::slots);
         let share = device.take_entries(request.send_entries + receives, config)?;
         let grants = device.grant_places(seat.conn.index())?;
+        let pulse = Some(device.pulse()?);
         let qp = loop {
             match id.create_qp(&device.pd, &share.cq, request) {
                 Ok(qp) => break qp,
@@ -130,7 +145,7 @@ impl Lane {
                 Err(errno) => return Err(PortError::System { step: CREATE_QP, errno }),
             }
         };
-        let holdings = Holdings { registrations: Vec::new(), reserve, share, device, seat };
+        let holdings = Holdings { registrations: Vec::new(), pulse, reserve, share, device, seat };
         let lane = Self { qp, grants, holdings };
         match lane.holdings.queue() {
             Some(queue) => shared.name_seat(lane.conn(), queue.number, lane.qp.number()),

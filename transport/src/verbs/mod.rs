@@ -49,6 +49,7 @@ mod pool;
 mod port;
 mod ports;
 mod pulls;
+mod pulse;
 mod qp;
 pub mod raw;
 mod removal;

@@ -38,6 +38,8 @@ pub(crate) enum Purpose {
     },
     /// The peer reads user memory, which nobody writes.
     Lent,
+    /// The peer reads a word that we move on.
+    Pulse,
     /// The peer reads, writes and, where the device can, changes words.
     Exposed { atomics: bool },
     /// What the user of the raw CM lets a peer do.
@@ -58,7 +60,7 @@ impl Purpose {
             Self::Bulk { iwarp: true } => {
                 flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_READ | flags::IBV_ACCESS_REMOTE_WRITE
             }
-            Self::Lent => flags::IBV_ACCESS_REMOTE_READ,
+            Self::Lent | Self::Pulse => flags::IBV_ACCESS_REMOTE_READ,
             Self::Exposed { atomics } => {
                 let mut access = flags::IBV_ACCESS_LOCAL_WRITE
                     | flags::IBV_ACCESS_REMOTE_READ

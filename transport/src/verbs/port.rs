@@ -14,7 +14,7 @@ use rustix::event::epoll;
 
 use crate::{
     AccessError, Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, Instant, PortConfig,
-    PortCounters, PortError, Position, Refused, Staged, Tag, Time, Violation,
+    PortCounters, PortError, Position, Pulse, Refused, Staged, Tag, Time, Violation,
     mem::{Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame, run::IN_RING},
     provider::{Port, Waker},
     sync::Doorbell,
@@ -533,6 +533,10 @@ impl Port for VerbsPort {
             })
         };
         self.waiting.iter().map(at).min().unwrap_or(Time::NEVER)
+    }
+
+    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
+        self.look_at_pulse(conn, now)
     }
 
     fn counters(&self, conn: ConnId) -> PortCounters {

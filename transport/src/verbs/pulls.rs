@@ -1,10 +1,10 @@
-//! What we do with the peer's memory: bulk by RDMA READ, and one-sided operations. Pieces of several transfers in turn,
+//! What we do with the peer's memory: bulk by RDMA READ, one-sided operations, looks at its pulse. Pieces of several transfers in turn,
 //! never more outstanding than the granted `initiator_depth`.
 
 use std::collections::VecDeque;
 
 use crate::{
-    Accessed, BulkError, ConnId, Offer,
+    Accessed, BulkError, ConnId, Offer, Pulse, Time,
     mem::{Bulk, Loan},
     verbs::{
         lists::SendList,
@@ -31,8 +31,15 @@ pub(crate) enum What {
     Bulk,
     Read,
     Write,
-    CompareSwap { expected: u64, new: u64 },
-    FetchAdd { add: u64 },
+    CompareSwap {
+        expected: u64,
+        new: u64,
+    },
+    FetchAdd {
+        add: u64,
+    },
+    /// Of the peer's process; the token is when it was asked for.
+    Pulse,
 }
 
 /// How one ended.
@@ -40,6 +47,7 @@ pub(crate) enum What {
 pub(crate) enum Ended {
     Pulled(Bulk),
     Accessed(Accessed),
+    Pulse(Pulse),
 }
 
 #[derive(Debug)]
@@ -59,13 +67,13 @@ impl Pull {
     /// The next piece, into `list`; how many bytes it has.
     fn push_piece(&self, id: WrId, piece_bytes: u32, list: &mut SendList) -> u32 {
         let left = u32::try_from(self.len - self.posted).unwrap_or(u32::MAX);
-        let whole = matches!(self.what, What::CompareSwap { .. } | What::FetchAdd { .. });
+        let whole = matches!(self.what, What::CompareSwap { .. } | What::FetchAdd { .. } | What::Pulse);
         let bytes = if whole { left } else { left.min(piece_bytes) };
         let address = self.local.as_ptr().addr() as u64 + self.posted;
         let local = LocalBytes { address, bytes, lkey: self.lkey };
         let remote = RemoteBytes { address: self.remote.address + self.posted, rkey: self.remote.rkey };
         match self.what {
-            What::Bulk | What::Read => list.read(id, local, remote),
+            What::Bulk | What::Read | What::Pulse => list.read(id, local, remote),
             What::Write => list.write(id, local, remote, Flags { signalled: true, inline: false }),
             What::CompareSwap { expected, new } => list.compare_swap(id, local, remote, expected, new),
             What::FetchAdd { add } => list.fetch_add(id, local, remote, add),
@@ -74,13 +82,12 @@ impl Pull {
     }
 
     fn end(self) -> (u64, Ended) {
+        let word = || self.local.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
         let ended = match self.what {
             What::Bulk => Ended::Pulled(Bulk::own(self.local)),
             What::Read | What::Write => Ended::Accessed(Accessed::Loan(self.local)),
-            What::CompareSwap { .. } | What::FetchAdd { .. } => {
-                let word = self.local.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
-                Ended::Accessed(Accessed::Word(word))
-            }
+            What::CompareSwap { .. } | What::FetchAdd { .. } => Ended::Accessed(Accessed::Word(word())),
+            What::Pulse => Ended::Pulse(Pulse { beat: word(), at: Time(self.token) }),
         };
         (self.token, ended)
     }
@@ -249,16 +256,16 @@ impl Pulls {
         Some(pull.end())
     }
 
-    /// Whether the transfer in `slot` is a pull.
-    pub(crate) fn is_bulk(&self, slot: u16) -> bool {
-        matches!(self.table.get(usize::from(slot)), Some(Some(Pull { what: What::Bulk, .. })))
+    /// What the transfer in `slot` is.
+    pub(crate) fn what(&self, slot: u16) -> Option<What> {
+        Some(self.table.get(usize::from(slot))?.as_ref()?.what)
     }
 
     /// The queue pair is destroyed: nothing of ours is written or read any more. All tokens, for their last event, and
     /// whether they are of pulls.
     pub(crate) fn abandon(&mut self) -> Vec<(u64, bool)> {
         let ended = self.ended.drain(..).map(|(token, _)| (token, true));
-        let open = self.table.drain(..).flatten();
+        let open = self.table.drain(..).flatten().filter(|pull| !matches!(pull.what, What::Pulse));
         let open = open.map(|pull| (pull.token, matches!(pull.what, What::Bulk)));
         let tokens = ended.chain(open).collect();
         self.vacant.clear();

@@ -69,7 +69,7 @@ impl LocalBytes {
 }
 
 /// Memory of the peer that a work request names.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RemoteBytes {
     pub(crate) address: u64,
     pub(crate) rkey: u32,
