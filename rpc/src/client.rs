@@ -45,10 +45,10 @@ const GRACE: Duration = Duration::from_secs(10);
 /// A connection to a server, for any number of threads and of tasks on any runtime. Cheap to clone.
 ///
 /// When the connection ends, the calls on it end with their fates, and a new one is made by itself (see
-/// [`Reconnect`]); calls that are made until then fail at once, and did not run.
+/// [`Reconnect`](crate::Reconnect)); calls that are made until then fail at once, and did not run.
 ///
 /// The work is done by a worker thread: a call is encoded by its caller, copied once into the ring by the worker, and
-/// its answer copied once out of it. [`InlineClient`] saves the copies and the thread.
+/// its answer copied once out of it. [`InlineClient`](crate::InlineClient) saves the copies and the thread.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
