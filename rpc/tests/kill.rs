@@ -15,6 +15,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::mpsc,
     time::Duration,
 };
 
@@ -178,12 +179,15 @@ fn kill_in_downloads(url: &str, folder: &Path) {
     let (server, url) = start(url, &folder.join("journal"));
     let client = JournalClient::new(Client::builder().config(config()).connect(&url).unwrap());
     let downloads: Vec<_> = (0..DOWNLOADS).map(|_| client.pour()).collect();
+    let (reads, in_the_middle) = mpsc::channel();
     let readers: Vec<_> = (0..)
         .zip(downloads)
         .map(|(at, (mut numbers, call))| {
+            let reads = reads.clone();
             std::thread::spawn(move || {
                 let first = if at % 2 == 0 { 1000 } else { 0 };
                 (0..first).for_each(|number| assert_eq!(numbers.next_wait().unwrap().unwrap(), number));
+                reads.send(()).unwrap();
                 let result = (at % 4 > 1).then(|| call.wait());
                 let mut read = first;
                 let error = loop {
@@ -199,6 +203,8 @@ fn kill_in_downloads(url: &str, folder: &Path) {
             })
         })
         .collect();
+    (0..DOWNLOADS).for_each(|_| in_the_middle.recv_timeout(Duration::from_secs(60)).unwrap());
+    // The requests of those that read nothing have left by then, too.
     std::thread::sleep(Duration::from_millis(300));
     drop(server);
     readers.into_iter().for_each(|reader| reader.join().unwrap());
