@@ -166,5 +166,5 @@ fn r98_a_server_that_has_drained_cuts_nothing_off() {
             }
         }
     });
-    assert!(!all || answered > 100, "{answered}");
+    assert!(!all || answered > 50, "{answered}");
 }
