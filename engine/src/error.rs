@@ -41,7 +41,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// The same error of a body before which `front` bytes are taken for something else.
+    /// Returns the error as the sender of a body sees it: its sizes without the `front` bytes before that body.
     pub(crate) const fn of_body_behind(self, front: usize) -> Self {
         match self {
             Self::TooLarge { bytes, limit } => {

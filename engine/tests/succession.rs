@@ -114,7 +114,7 @@ fn workers_that_panicked_stop_in_time() {
     }
 }
 
-/// Whoever still has a handle when the workers have stopped is refused too.
+/// A handle that outlives its workers refuses commands.
 #[test]
 fn workers_that_stopped_refuse() {
     let (workers, _told) = workers();

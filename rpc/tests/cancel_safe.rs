@@ -29,7 +29,7 @@ trait Work {
     async fn count(&self, cx: &Cx, seed: u64, limit: u64, out: Sink<u64>) -> u64;
     /// How many numbers came; an error when one was not the next, or the end was not good.
     async fn check(&self, cx: &Cx, seed: u64, numbers: Stream<u64>) -> Result<u64, String>;
-    /// The same number, later.
+    /// Answers with the number it was given, later.
     #[idempotent]
     async fn later(&self, cx: &Cx, number: u64) -> u64;
     /// Everything that is published.
@@ -122,7 +122,7 @@ macro_rules! insist {
                 Some(output) => break output,
                 None => $dropped += 1,
             }
-            // Whoever tries must let the other side go on.
+            // Each try lets the other side go on.
             yield_now().await;
         }
     };

@@ -26,7 +26,7 @@ use gimmal_rpc::{
 
 #[gimmal_rpc::service(crate = gimmal_rpc, codec = common::Chosen)]
 trait Lender {
-    /// The same text.
+    /// Answers with the text it was given.
     async fn echo(&self, cx: &Cx, text: String) -> String;
     /// The sum of what is lent.
     async fn put(&self, cx: &Cx, name: Vec<u8>, bytes: Bulk) -> u64;

@@ -251,7 +251,7 @@ fn a_client_without_a_thread_to_reconnect_with_comes_back() {
     alone("child_reconnects", "memory");
 }
 
-/// The same with the limit of a container.
+/// A client reaches the thread limit of its container.
 #[test]
 fn a_client_at_pids_max_comes_back() {
     let group = Path::new("/sys/fs/cgroup/pids").join(format!("gimmal-{}", std::process::id()));

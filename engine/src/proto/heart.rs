@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(heart.poll(Time(2300 * MS), 96, || seen(0, Time(0)), &pace()), Beat::Ask);
     }
 
-    /// Whoever turns only while it waits is judged by its process alone, where that is seen.
+    /// A peer that turns only while it waits is judged by its process alone, where its pulse is seen.
     #[test]
     fn a_peer_without_a_thread_is_judged_by_its_process() {
         let mut heart = Heart::new(Time(0), false);

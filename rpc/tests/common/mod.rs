@@ -37,7 +37,7 @@ pub type Chosen = gimmal_rpc::Postcard;
 /// Everything that a service can have.
 #[gimmal_rpc::service(crate = gimmal_rpc, codec = Chosen)]
 pub trait Probe {
-    /// The same text.
+    /// Answers with the text it was given.
     #[idempotent]
     async fn echo(&self, cx: &Cx, text: String) -> String;
     /// Or an error of its own.

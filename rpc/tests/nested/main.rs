@@ -114,7 +114,7 @@ mod honest {
     service!();
 }
 
-/// The same service with bytes in place of trees.
+/// The service of trees, as a peer that sends bytes in their place sees it.
 mod forged {
     use std::sync::atomic::{AtomicU32, Ordering};
 
