@@ -209,14 +209,28 @@ fn guest_sixty_clients_beyond_max_map_count_all_get_in_once_there_is_room() {
     }
 }
 
-/// Forbids new threads; what it returns allows them again.
+/// Puts this process, and the children that it starts later, into the group of a container.
+fn join_group(group: &Path) {
+    std::fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+}
+
+/// Allows the processes of `group` as many threads as they have and `more`.
+fn allow_threads(group: &Path, more: usize) {
+    let count: usize = std::fs::read_to_string(group.join("pids.current")).unwrap().trim().parse().unwrap();
+    std::fs::write(group.join("pids.max"), (count + more).to_string()).unwrap();
+}
+
+fn allow_all_threads(group: &Path) {
+    std::fs::write(group.join("pids.max"), "max").unwrap();
+}
+
+/// Forbids new threads; the returned closure allows them again.
 fn forbid_threads(how: &str) -> Box<dyn FnOnce()> {
     if let Some(group) = how.strip_prefix("pids ") {
         let group = PathBuf::from(group);
-        std::fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
-        let count = std::fs::read_to_string(group.join("pids.current")).unwrap();
-        std::fs::write(group.join("pids.max"), count.trim()).unwrap();
-        return Box::new(move || std::fs::write(group.join("pids.max"), "max").unwrap());
+        join_group(&group);
+        allow_threads(&group, 0);
+        return Box::new(move || allow_all_threads(&group));
     }
     let status = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = status.split(' ').next().unwrap().parse().unwrap();
@@ -251,24 +265,69 @@ fn a_client_without_a_thread_to_reconnect_with_comes_back() {
     alone("child_reconnects", "memory");
 }
 
-/// A client reaches the thread limit of its container.
-#[test]
-fn a_client_at_pids_max_comes_back() {
-    let group = Path::new("/sys/fs/cgroup/pids").join(format!("gimmal-{}", std::process::id()));
-    let group = if group.parent().is_some_and(Path::is_dir) {
-        group
-    } else {
-        Path::new("/sys/fs/cgroup").join(group.file_name().unwrap())
-    };
+/// Runs `test` in a process of its own with a group of a container to limit threads by.
+fn alone_in_a_group(test: &str) {
+    let name = format!("gimmal-{}-{test}", std::process::id());
+    let group = Path::new("/sys/fs/cgroup/pids").join(&name);
+    let group =
+        if group.parent().is_some_and(Path::is_dir) { group } else { Path::new("/sys/fs/cgroup").join(name) };
     if let Err(error) = std::fs::create_dir(&group) {
         return println!("SKIP: no cgroup can be made: {error}");
     }
     if group.join("pids.max").exists() {
-        alone("child_reconnects", &format!("pids {}", group.display()));
+        alone(test, &format!("pids {}", group.display()));
     } else {
         println!("SKIP: the cgroup has no pids controller");
     }
     std::fs::remove_dir(&group).unwrap();
+}
+
+/// A client reaches the thread limit of its container.
+#[test]
+fn a_client_at_pids_max_comes_back() {
+    alone_in_a_group("child_reconnects");
+}
+
+#[test]
+#[ignore = "in a process of its own: see below"]
+fn child_sixty_clients() {
+    let Some(role) = role() else { return };
+    let group = PathBuf::from(role.strip_prefix("pids ").unwrap());
+    join_group(&group);
+    let url = address("shm", "pids");
+    let server = Process::serve(&url, 1024);
+    let connect = || Client::builder().config(eager()).connect(&url);
+    let mut clients = vec![connect().unwrap()];
+    allow_threads(&group, CLIENTS / 2);
+    for _ in 1..CLIENTS {
+        match connect() {
+            Ok(client) => clients.push(client),
+            Err(error) => {
+                assert!(matches!(error, ConnectError::Open(_) | ConnectError::Start(_)), "{error:?}");
+                assert!(error.to_string().contains("cannot start a thread"), "{error}");
+            }
+        }
+    }
+    assert!((15..CLIENTS - 15).contains(&clients.len()), "{} of {CLIENTS} are connected", clients.len());
+    for client in &clients {
+        assert_eq!(patient(client.clone()).echo("a".into()).wait().unwrap(), "a");
+    }
+    allow_all_threads(&group);
+    while clients.len() < CLIENTS {
+        clients.push(connect().unwrap());
+    }
+    for client in &clients {
+        assert_eq!(patient(client.clone()).echo("b".into()).wait().unwrap(), "b");
+        assert_eq!(client.reconnects(), 0);
+    }
+    drop(server);
+}
+
+/// 60 clients and their server in a container with room for 30 threads more: those that fit are served, the others are
+/// refused by name. When there is room, all get in.
+#[test]
+fn sixty_clients_at_pids_max_all_get_in_once_there_is_room() {
+    alone_in_a_group("child_sixty_clients");
 }
 
 /// Takes the last thread away while it is asked.
