@@ -10,7 +10,6 @@ use crate::{Io, message::Message};
 ///
 /// ```text
 ///   opened ─► (message | pulled | accessed | writable | loan_done)* ─► closed   for each connection
-///   unpack ─►                                                       ─► pack     where it comes from another worker, or goes to one
 ///   began ─► (command | tick)*                                                   for the worker
 /// ```
 pub trait App: std::fmt::Debug + 'static {
@@ -58,18 +57,6 @@ pub trait App: std::fmt::Debug + 'static {
 
     /// The connection is gone; comes exactly once for each that opened. Unsent loans are dropped.
     fn closed<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, reason: &CloseReason);
-
-    /// `conn` may leave for the application on another worker, see [`WorkerHandle::hand_over`](crate::WorkerHandle::hand_over):
-    /// what is known of it here goes along, and is not known here any more. `None`: it stays.
-    fn pack(&mut self, conn: ConnId) -> Option<Self::Command> {
-        let _ = conn;
-        None
-    }
-
-    /// What another worker's application packed is here, under its new name; it comes in place of [`App::opened`].
-    fn unpack<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, packed: Self::Command) {
-        let _ = (io, conn, packed);
-    }
 
     /// Another thread asked for something.
     fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Self::Command);

@@ -1,6 +1,5 @@
 //! One connection: the pure parts of [`proto`](crate::proto), joined to a port.
 
-mod packed;
 mod send;
 mod settle;
 
@@ -9,8 +8,6 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use gimmal_transport::{
     Bulk, BulkError, CloseReason, Negotiated, Port, Position, RxBuf, Tag, Time, Violation,
 };
-
-pub(crate) use packed::Packed;
 
 use crate::{
     config::Config,

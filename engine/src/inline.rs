@@ -364,12 +364,6 @@ impl<P: Provider, A: App> Inline<P, A> {
         self.runner.run_picking(limit, &mut pick)
     }
 
-    /// As [`WorkerHandle::hand_over`], from this thread to the worker of `to`, at the time of the last turn.
-    #[must_use]
-    pub fn hand_over(&mut self, count: usize, to: &WorkerHandle<P, A>) -> usize {
-        self.runner.worker.hand_over(count, &to.inbox, self.runner.now)
-    }
-
     /// One bounded turn for a task of an event loop: never blocks, and says what the configured strategy does then.
     pub fn step(&mut self, limit: Duration) -> Rest {
         if self.runner.turn() > 0 {

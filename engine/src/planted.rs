@@ -44,8 +44,6 @@ pub(crate) enum Bug {
     SoughtRunForgotten,
     /// Receives that were given up are used all the same.
     UnusedUsed,
-    /// What a connection owes its peer stays behind when it is handed over.
-    LedgerLeftBehind,
     /// Time in which we were away counts as the peer's silence.
     OwnAbsenceCounts,
 }

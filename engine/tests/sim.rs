@@ -101,55 +101,6 @@ fn r51_who_is_idle_gives_up_what_is_shared() {
     assert!(granted > 4 * seeds(), "hardly anything beyond the guarantee was granted: {granted}");
 }
 
-/// The server's connection goes from one worker to another whenever it is at rest, seldom or after nearly every message.
-#[test]
-fn what_is_handed_over_loses_nothing() {
-    let mut moves = 0;
-    for seed in 0..seeds() {
-        for (one_by_one, bulk_every) in [(false, 0), (true, 0), (true, 5)] {
-            let traffic = Traffic { messages: messages(), bytes_max: 3000, bulk_every };
-            let mut pair = Pair::new(config(seed, SimDevice::shared_memory()), traffic);
-            pair.hand_over();
-            if one_by_one {
-                pair.one_by_one();
-            }
-            pair.run_until(Time(messages() * 500_000), |pair| pair.client().is_finished());
-            let (client, what) = (pair.client(), format!("seed {seed}, {one_by_one}, {bulk_every}"));
-            assert_eq!(
-                (client.echoed, client.loans_back),
-                (messages(), client.loans_sent()),
-                "{what}: {client:?}"
-            );
-            pair.assert_clean(&what);
-            moves += pair.moves;
-        }
-    }
-    assert!(moves > seeds() * messages(), "only {moves} moves");
-}
-
-/// Wherever it is, or if it is on its way: both sides hear once that it was lost.
-#[test]
-fn what_is_lost_while_it_moves_is_told_once() {
-    let mut moves = 0;
-    for seed in 0..20 {
-        for step in [Step::Frame(1), Step::Frame(40), Step::Bulk(1), Step::Closing] {
-            let mut config = config(seed, SimDevice::shared_memory());
-            config.faults = vec![Fault::at(step, FaultKind::Lost)];
-            let traffic = Traffic { messages: 60, bytes_max: 2000, bulk_every: 5 };
-            let mut pair = Pair::new(config, traffic);
-            pair.hand_over();
-            pair.close_after_sending = step == Step::Closing;
-            pair.run_until(Time(50_000_000), |pair| {
-                !pair.client().closed.is_empty() && !pair.server().closed.is_empty()
-            });
-            let closed = [pair.client(), pair.server()].map(|node| node.closed.len());
-            assert_eq!(closed, [1, 1], "{step:?}, seed {seed}");
-            moves += pair.moves;
-        }
-    }
-    assert!(moves > 20, "only {moves} moves");
-}
-
 /// R44, R57: a receiver that takes turns a hundred times as seldom; memory is the ring's, RNR stays 0.
 #[test]
 fn r44_a_slow_receiver_is_back_pressure() {

@@ -79,11 +79,6 @@ impl Calls {
         self.slots.len() == self.free.len()
     }
 
-    /// Whether nothing is under way, not even a cancel.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.is_empty() && self.cancels.is_empty()
-    }
-
     #[inline]
     pub(crate) fn is_queued(&self) -> bool {
         !self.waiting.is_empty()

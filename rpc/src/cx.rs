@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -36,8 +36,6 @@ pub(crate) struct Peer {
     /// One-way requests of it, see [`Delivery`](crate::reflect::Delivery).
     pub(crate) told_started: Counter,
     pub(crate) told_refused: Counter,
-    /// A handler took memory for it: that is its worker's, and so it stays there.
-    pub(crate) has_lent: AtomicBool,
 }
 
 impl fmt::Debug for Peer {
@@ -121,7 +119,6 @@ impl Cx {
     /// # Errors
     /// See [`LoanError`](gimmal_engine::transport::LoanError).
     pub fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
-        self.peer.has_lent.store(true, Ordering::Relaxed);
         self.peer.reach.allocate(self.peer.conn, bytes)
     }
 
@@ -131,7 +128,6 @@ impl Cx {
     /// # Errors
     /// See [`LoanError`](gimmal_engine::transport::LoanError).
     pub fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
-        self.peer.has_lent.store(true, Ordering::Relaxed);
         self.peer.reach.lend(self.peer.conn, bytes)
     }
 }

@@ -236,9 +236,6 @@ fn listen_within(
     }
 }
 
-/// Looks for connections at rest, 1 ms apart: those with short calls one after the other are, at some of them.
-const RESTS: u32 = 10;
-
 /// Services on worker threads. Dropping it closes every connection, within a bound.
 #[derive(Debug)]
 pub struct Server {
@@ -292,28 +289,20 @@ impl Server {
         self.workers.workers.handles().iter().map(Handle::load).collect()
     }
 
-    /// Moves connections from workers that have more than their share. Over shared memory those with nothing under way go as they
-    /// stand, and their clients notice nothing. The clients of the others are asked to connect again: they come to the worker with
-    /// the fewest, and leave the old connection when its calls have ended; one that does not [reconnect](crate::Reconnect) by
-    /// itself, as inline and driven ones, stays. No call fails by it. Returns how many went or were asked; waits for the
-    /// workers, 1 s each at most.
+    /// Asks the clients of workers that have more than their share to connect again. A new connection goes to the worker with the
+    /// fewest, and the client closes the old one when its calls have ended, so no call fails. A client that does not
+    /// [reconnect](crate::Reconnect) stays where it is; so do inline and driven clients. Returns how many were asked.
     pub fn rebalance(&self) -> usize {
-        let (handles, mut loads) = (self.workers.workers.handles(), self.connections());
+        let (handles, loads) = (self.workers.workers.handles(), self.connections());
         let share = loads.iter().sum::<u64>().div_ceil(loads.len() as u64);
-        let mut moved = 0;
-        for (from, handle) in handles.iter().enumerate() {
-            for (to, other) in handles.iter().enumerate() {
-                let room = share.saturating_sub(loads[to]);
-                let went = hand_over(handle, other, in_words(loads[from].saturating_sub(share).min(room)));
-                (loads[from], loads[to]) = (loads[from] - went as u64, loads[to] + went as u64);
-                moved += went;
-            }
-            let surplus = in_words(loads[from].saturating_sub(share));
+        let mut asked = 0;
+        for (handle, load) in handles.iter().zip(loads) {
+            let surplus = usize::try_from(load.saturating_sub(share)).unwrap_or(usize::MAX);
             if surplus > 0 && handle.submit(Command::Shed(surplus)).is_ok() {
-                moved += surplus;
+                asked += surplus;
             }
         }
-        moved
+        asked
     }
 
     /// Requests to connect that were turned away by the listener: foreign clients, wrong keys, users not on the list.
@@ -379,25 +368,6 @@ impl Server {
         let left = deadline.remaining().max(Duration::from_secs(1));
         workers.workers.shutdown(left) && drained
     }
-}
-
-/// Hands `count` connections over, or as many as come to rest in a while.
-fn hand_over(from: &Handle, to: &Handle, count: usize) -> usize {
-    let mut went = 0;
-    for attempt in 0..RESTS {
-        if went == count {
-            break;
-        }
-        if attempt > 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        went += from.hand_over(count - went, to);
-    }
-    went
-}
-
-fn in_words(count: u64) -> usize {
-    usize::try_from(count).unwrap_or(usize::MAX)
 }
 
 /// Ends a [`Server::join`].

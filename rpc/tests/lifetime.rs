@@ -21,6 +21,7 @@ for_each_scheme! {
     a_client_goes_when_its_calls_have_ended
     calls_are_made_again_only_where_it_is_safe
     connections_move_to_the_worker_that_has_few
+    a_client_that_does_not_reconnect_stays_on_its_worker
     a_call_waits_in_a_destructor_of_a_thread_local
 }
 
@@ -175,6 +176,22 @@ fn connections_move_to_the_worker_that_has_few(scheme: &str) {
     assert_eq!(server.stats().refused, 0);
     let ran = fixture.counts.ran.load(Ordering::SeqCst);
     assert_eq!(ran, made.load(Ordering::Relaxed), "each ran once");
+}
+
+fn a_client_that_does_not_reconnect_stays_on_its_worker(scheme: &str) {
+    let mut two = config();
+    two.engine.workers = 2;
+    let fixture = Fixture::with(scheme, "stay", two);
+    let server = &fixture.server;
+    let [stay, leave] = fixture.three_each(&Config { reconnect: None, ..config() });
+    drop(leave);
+    until("three are left", || server.connections() == [3, 0]);
+    assert_eq!(server.rebalance(), 1, "one is asked to connect again");
+    for client in &stay {
+        assert_eq!(client.echo("here".into()).wait().unwrap(), "here");
+    }
+    assert_eq!(server.connections(), [3, 0]);
+    assert_eq!(server.accepted(), 6, "nobody connected again");
 }
 
 /// Calls without a pause while the server is replaced three times: none that is idempotent fails.

@@ -424,15 +424,6 @@ pub trait Port: Debug {
     /// none came before. Frames committed but not flushed are lost, unless the port [shows](Port::shows_at_once) them.
     fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time);
 
-    /// Gives `conn` up as it stands, for another port of the same provider in this process to [adopt](Port::adopt): there it goes on
-    /// at once, under a new name, and here no [`Event::Closed`](crate::Event::Closed) comes. The peer notices nothing. `may` is
-    /// asked last, and what it says comes with the link. `None`: it stays, since the provider hands none over, since something of
-    /// it is in use (frames that are staged, taken or kept, an event that was not polled), or since `may` said so.
-    fn give_up<T>(&mut self, conn: ConnId, may: impl FnOnce() -> Option<T>) -> Option<(Self::Link, T)> {
-        let _ = (conn, may);
-        None
-    }
-
     /// Prepares to sleep. `false`: something is there already, poll first. After `true`, [`Port::wait_fd`]
     /// becomes readable when anything happens or the waker rings.
     fn arm(&mut self) -> bool;

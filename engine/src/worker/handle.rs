@@ -179,19 +179,6 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
         counters.recv_timeout(Duration::from_secs(1)).ok()
     }
 
-    /// Hands up to `count` connections, as they stand, to the worker of `to`; how many went. Only those at rest go: nothing
-    /// is under way on them but frames, the application [packs](App::pack) what it has of them, and the provider can.
-    /// Their peers notice nothing; here they have other names from then on. Waits for the worker, 1 s at most, so not
-    /// for a hot path.
-    #[must_use]
-    pub fn hand_over(&self, count: usize, to: &Self) -> usize {
-        let (went, answer) = mpsc::sync_channel(1);
-        if to.is_gone() || self.inbox.push(Command::HandOver(count, Arc::clone(&to.inbox), went)).is_err() {
-            return 0;
-        }
-        answer.recv_timeout(Duration::from_secs(1)).unwrap_or(0)
-    }
-
     /// What the worker did.
     #[must_use]
     pub fn duty(&self) -> DutySnapshot {

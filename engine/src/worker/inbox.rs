@@ -9,7 +9,6 @@ use std::sync::{
 use crossbeam::queue::ArrayQueue;
 use gimmal_transport::{ConnId, Negotiated, PortCounters, Waker};
 
-use super::hand_over::Parcel;
 use crate::{error::OpenError, slots::Slot};
 
 /// What another thread may ask of a worker.
@@ -19,9 +18,6 @@ pub(crate) enum Command<L, C> {
     Adopt(L, Adopted),
     Close(ConnId),
     Counters(ConnId, mpsc::SyncSender<PortCounters>),
-    /// Hand over so many connections, and say how many went.
-    HandOver(usize, Arc<Inbox<L, C>>, mpsc::SyncSender<usize>),
-    Arrive(Box<Parcel<L, C>>),
     Stop,
 }
 

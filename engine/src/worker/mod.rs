@@ -12,7 +12,6 @@ macro_rules! directly {
 
 mod beat;
 pub mod duty;
-mod hand_over;
 pub mod handle;
 pub mod idle;
 pub mod inbox;

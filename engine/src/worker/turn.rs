@@ -147,10 +147,6 @@ impl<P: Port, A: App> Worker<P, A> {
                     // Whoever asked may have stopped waiting.
                     let _ = reader.try_send(self.port.counters(conn));
                 }
-                Command::HandOver(count, to, went) => {
-                    let _ = went.try_send(self.hand_over(count, &to, now));
-                }
-                Command::Arrive(parcel) => self.arrive(*parcel, now),
                 Command::Stop => self.stopping = true,
             }
         }

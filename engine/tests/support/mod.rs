@@ -179,19 +179,7 @@ impl Node {
 }
 
 impl App for Node {
-    /// What another worker's node was.
-    type Command = Box<Self>;
-
-    fn pack(&mut self, _: ConnId) -> Option<Box<Self>> {
-        let is_at_rest = self.echoes.is_empty() && self.refused_bulk.is_empty() && self.pulls_pending == 0;
-        is_at_rest.then(|| Box::new(std::mem::replace(self, Self::new(self.is_client, self.traffic))))
-    }
-
-    fn unpack<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, packed: Box<Self>) {
-        *self = *packed;
-        self.conn = Some(conn);
-        self.send_more(io);
-    }
+    type Command = ();
 
     fn opened<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, _: &Negotiated) {
         self.conn = Some(conn);
@@ -246,7 +234,7 @@ impl App for Node {
         self.closed.push(reason.clone());
     }
 
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, _: Box<Self>) {}
+    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 /// Takes every other echo in its node's place.
@@ -275,11 +263,6 @@ pub(crate) struct Pair {
     sim: Sim,
     client: Inline<Sim, Node>,
     server: Inline<Sim, Node>,
-    /// Another worker of the server's, to which its connection goes and from which it comes back.
-    other: Option<Inline<Sim, Node>>,
-    /// How often it went.
-    pub(crate) moves: u64,
-    port: PortConfig,
     now: Time,
     /// The server takes a turn every so many of the client's.
     pub(crate) server_every: u64,
@@ -326,9 +309,6 @@ impl Pair {
             sim,
             client,
             server,
-            other: None,
-            moves: 0,
-            port,
             now: Time(0),
             server_every: 1,
             client_stopped: false,
@@ -365,12 +345,6 @@ impl Pair {
                 self.client.seek_at(self.now, Picker);
             }
         }
-        if let Some(other) = &mut self.other
-            && self.server.hand_over(1, &other.handle()) == 1
-        {
-            std::mem::swap(&mut self.server, other);
-            self.moves += 1;
-        }
         if !self.server_stopped && number.is_multiple_of(self.server_every) {
             if number % 8 < 6 {
                 self.server.turn_at(self.now);
@@ -386,13 +360,6 @@ impl Pair {
         while self.now < end && !done(self) {
             self.step();
         }
-    }
-
-    /// The server has another worker, and its connection goes to and fro whenever it is at rest.
-    pub(crate) fn hand_over(&mut self) {
-        let plan = Config { port: self.port.clone(), ..Config::default() }.validate().unwrap();
-        let node = Node::new(false, self.server().traffic);
-        self.other = Some(Inline::new(&self.sim, &plan, node).unwrap());
     }
 
     /// The client has so many more messages to send.

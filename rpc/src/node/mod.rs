@@ -10,7 +10,6 @@ mod callee;
 mod caller;
 mod dispatch;
 mod drain;
-mod hand_over;
 mod heard;
 mod large;
 mod map;
@@ -99,8 +98,6 @@ pub(crate) enum Command {
     Drain(mpsc::SyncSender<bool>),
     /// Ask so many clients to come again, to another worker.
     Shed(usize),
-    /// What [`App::pack`] says: never sent by itself.
-    Arrived(Box<Conn>),
     /// Something is ready; a turn will find it.
     Look,
 }
@@ -392,7 +389,6 @@ impl App for Node {
             running: (0..self.limits.serving_max).map(|_| AtomicU64::new(0)).collect(),
             told_started: crate::stats::Counter::default(),
             told_refused: crate::stats::Counter::default(),
-            has_lent: AtomicBool::new(false),
         });
         let enrolled = Enrolled::enter(&self.shared, &peer.negotiated);
         here::enter(&peer.negotiated);
@@ -477,16 +473,6 @@ impl App for Node {
         }
     }
 
-    fn pack(&mut self, conn: ConnId) -> Option<Command> {
-        self.pack_conn(conn)
-    }
-
-    fn unpack<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, packed: Command) {
-        if let Command::Arrived(here) = packed {
-            self.unpack_conn(io, conn, *here);
-        }
-    }
-
     fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Command) {
         match command {
             Command::Call { conn, method, timeout, body, loan, form, lanes, responder } => {
@@ -511,7 +497,7 @@ impl App for Node {
             Command::Retire(conn, next, done) => self.retire(io, conn, next, &done),
             Command::Drain(tell) => drop(tell.try_send(self.drain(io))),
             Command::Shed(count) => self.shed(io, count),
-            Command::Arrived(_) | Command::Look => {}
+            Command::Look => {}
         }
     }
 
@@ -523,11 +509,7 @@ impl App for Node {
             }
             Command::Watch(_, watcher) => watcher.ended(&CloseReason::WorkerPanicked),
             Command::Retire(_, _, done) => done.store(true, Ordering::Release),
-            Command::Cancel(..)
-            | Command::Drain(_)
-            | Command::Shed(_)
-            | Command::Arrived(_)
-            | Command::Look => {}
+            Command::Cancel(..) | Command::Drain(_) | Command::Shed(_) | Command::Look => {}
         }
     }
 

@@ -114,11 +114,6 @@ impl Serving {
         self.next_deadline
     }
 
-    /// Whether nothing runs, and nothing waits for room.
-    pub(super) fn is_idle(&self) -> bool {
-        self.refusals.is_empty() && self.slots.iter().all(|slot| matches!(slot.state, State::Free))
-    }
-
     pub(super) fn is_taken(&self, slot: u32) -> bool {
         self.slots.get(slot as usize).is_some_and(|slot| !matches!(slot.state, State::Free))
     }

@@ -446,24 +446,6 @@ impl Port for AnyPort {
         route!(self.as_mut, conn, |port, id| port.close(id, reason, now), else ());
     }
 
-    fn give_up<T>(&mut self, conn: ConnId, may: impl FnOnce() -> Option<T>) -> Option<(AnyLink, T)> {
-        match number(conn) {
-            #[cfg(feature = "shm")]
-            SHM => {
-                let given = self.shm.as_mut()?.give_up(conn, may)?;
-                self.used.left(SHM, self.shm.as_ref()?);
-                Some((AnyLink::Shm(given.0), given.1))
-            }
-            #[cfg(feature = "sim")]
-            SIM => {
-                let given = self.sim.as_mut()?.give_up(inner(conn), may)?;
-                self.used.left(SIM, self.sim.as_ref()?);
-                Some((AnyLink::Sim(given.0), given.1))
-            }
-            _ => None,
-        }
-    }
-
     fn arm(&mut self) -> bool {
         self.doorbell.arm();
         let mut quiet = true;

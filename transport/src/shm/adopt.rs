@@ -1,10 +1,4 @@
-//! How a connection comes to a port, and how it leaves it whole for another.
-//!
-//! ```text
-//!  one port:   let_go ─ ShmLink { both segments, the socket, where it stands } ─► the other:   take_in
-//! ```
-//! What the peer does meanwhile waits in the segments and on the socket. It may have rung for the old port's last sleep, so
-//! the new one's sleeps have higher numbers.
+//! How a connection comes to a port.
 
 use std::sync::Arc;
 
@@ -17,7 +11,7 @@ use super::{
     port::ShmPort,
     slot::{Greeting, Slot, Stage},
 };
-use crate::{ConnId, Event, PortCounters, PortError, Time, kernel::system, sync::wake::withdraw};
+use crate::{ConnId, Event, PortCounters, PortError, Time, kernel::system};
 
 impl ShmPort {
     fn take_slot(&mut self) -> Result<u32, PortError> {
@@ -55,18 +49,11 @@ impl ShmPort {
         }
         slot.generation = conn.generation();
         slot.counters = PortCounters::default();
-        let ShmLink { end, peer, negotiated, handshake_timeout, standing } = link;
+        let ShmLink { end, peer, negotiated, handshake_timeout } = link;
         if let Some(peer) = peer {
-            let mut live = Live::new(conn, end, peer, Arc::clone(&negotiated));
-            if let Some(standing) = standing {
-                self.epoch = self.epoch.max(standing.epoch);
-                slot.counters = standing.counters;
-                live.resume(*standing);
-                self.active.push(index);
-            } else {
-                self.news.push_back(Event::Opened { conn, negotiated });
-            }
+            let live = Live::new(conn, end, peer, Arc::clone(&negotiated));
             slot.stage = Stage::Live(Box::new(live));
+            self.news.push_back(Event::Opened { conn, negotiated });
         } else {
             let until = now.plus(handshake_timeout);
             slot.stage = Stage::Greeting(Box::new(Greeting { index, end, negotiated, until }));
@@ -75,30 +62,5 @@ impl ShmPort {
         }
         self.gate.open().insert(conn);
         Ok(conn)
-    }
-
-    /// The steps of [`Port::give_up`](crate::Port::give_up).
-    pub(super) fn let_go<T>(
-        &mut self,
-        conn: ConnId,
-        may: impl FnOnce() -> Option<T>,
-    ) -> Option<(ShmLink, T)> {
-        let index = conn.index();
-        let epoch = self.epoch;
-        if self.credits.contains(&index) || !self.news.is_empty() || !self.live(conn)?.is_whole() {
-            return None;
-        }
-        let told = may()?;
-        let slot = self.slots.get_mut(index as usize)?;
-        let Stage::Live(live) = std::mem::replace(&mut slot.stage, Stage::Free) else { return None };
-        withdraw(live.armed());
-        self.parked.count -= usize::from(live.parked);
-        self.active.retain(|other| *other != index);
-        self.free.push(index);
-        self.gate.open().remove(conn);
-        let link = live.give_up(epoch, slot.counters)?;
-        // It is in nobody's set until it is adopted: what comes meanwhile is still to be read then.
-        let _ = epoll::delete(&self.epoll, &link.end.socket);
-        Some((link, told))
     }
 }

@@ -49,12 +49,6 @@ const RELEASES: usize = 16;
 const RELEASES_AT_ONCE: usize = 4;
 
 impl Passed {
-    /// Another port has another pool, and another waker.
-    pub(super) fn forget_pool(&mut self) {
-        self.out.clear();
-        self.releases.clear();
-    }
-
     fn release(&mut self, waker: &Waker) -> Arc<Release> {
         if let Some(known) = self.releases.iter_mut().find_map(|known| Release::reuse(known).then_some(known))
         {

@@ -199,7 +199,6 @@ impl ShmConnecting {
             peer: Some(peer),
             negotiated: Arc::new(negotiated),
             handshake_timeout: self.options.handshake_timeout,
-            standing: None,
         })
     }
 

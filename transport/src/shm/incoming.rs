@@ -86,7 +86,6 @@ impl Incoming for ShmIncoming {
             peer: None,
             negotiated: Arc::new(negotiated),
             handshake_timeout: self.handshake_timeout,
-            standing: None,
         })
     }
 

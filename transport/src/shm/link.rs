@@ -2,7 +2,7 @@
 
 use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
-use super::{live::Standing, peer::describe, segment::Segment};
+use super::{peer::describe, segment::Segment};
 use crate::{
     CloseReason, Credentials, Hello, Negotiated, PortConfig, RejectReason, Trust, hello::Feature,
     mem::Region, negotiated::Capabilities, sync::atomic::Ordering,
@@ -68,8 +68,6 @@ pub struct ShmLink {
     pub(super) peer: Option<Segment<Region>>,
     pub(super) negotiated: Arc<Negotiated>,
     pub(super) handshake_timeout: Duration,
-    /// Where it stood at the port that gave it up.
-    pub(super) standing: Option<Box<Standing>>,
 }
 
 /// What shared memory can do.

@@ -7,17 +7,17 @@
 //!                                                 rx                    rx_limit
 //! ```
 
-use std::{ptr::NonNull, rc::Rc, sync::Arc, time::Duration};
+use std::{ptr::NonNull, rc::Rc, sync::Arc};
 
 use super::{
     bulk::Passed,
     exposed::Shown,
-    link::{End, ShmLink, closed_by_peer},
+    link::{End, closed_by_peer},
     segment::Segment,
     socket,
 };
 use crate::{
-    CloseReason, ConnId, Credit, FrameWord, Negotiated, PortCounters, Position, Refused, Tag, Violation,
+    CloseReason, ConnId, Credit, FrameWord, Negotiated, Position, Refused, Tag, Violation,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
     mem::{Region, Run, RxMemory},
     sync::{
@@ -109,22 +109,6 @@ pub(super) struct Live {
     pub(super) shown: Shown,
 }
 
-/// Where a connection stands that its port gives up, and what either side has passed to the other.
-#[derive(Debug)]
-pub(super) struct Standing {
-    rx: u64,
-    rx_limit: u64,
-    tx: u64,
-    tx_limit: u64,
-    credit_seen: u64,
-    ringer: Ringer,
-    passed: Passed,
-    shown: Shown,
-    /// Number of the port's last sleep: the peer has heard of none that is higher.
-    pub(super) epoch: u64,
-    pub(super) counters: PortCounters,
-}
-
 impl Live {
     pub(super) fn new(id: ConnId, mut end: End, peer: Segment<Region>, negotiated: Arc<Negotiated>) -> Self {
         let (tx_ring_bytes, rx_ring_bytes) =
@@ -160,37 +144,6 @@ impl Live {
             passed: Passed::default(),
             shown: Shown::default(),
         }
-    }
-
-    /// Whether nobody has anything of it in hand: frames that were not flushed, or that were taken and kept.
-    pub(super) fn is_whole(&self) -> bool {
-        let is_sole = |segment: &Segment<Rc<RxMemory>>| segment.is_sole();
-        !self.is_unflushed()
-            && self.ending.is_none()
-            && is_sole(&self.peer)
-            && self.mirror.as_ref().is_none_or(is_sole)
-    }
-
-    /// What a port gives up; `None`, and it is closed, if it was not [whole](Live::is_whole).
-    pub(super) fn give_up(self, epoch: u64, counters: PortCounters) -> Option<ShmLink> {
-        let Self { peer, mirror, rx, rx_limit, tx, tx_limit, credit_seen, ringer, .. } = self;
-        let Self { mut end, negotiated, mut passed, shown, .. } = self;
-        passed.forget_pool();
-        let standing =
-            Standing { rx, rx_limit, tx, tx_limit, credit_seen, ringer, passed, shown, epoch, counters };
-        if let Some(mirror) = mirror {
-            end.mirror = Some(Box::new(mirror.unshare()?));
-        }
-        let (peer, standing) = (Some(peer.unshare()?), Some(Box::new(standing)));
-        Some(ShmLink { end, peer, negotiated, handshake_timeout: Duration::ZERO, standing })
-    }
-
-    /// Goes on where it stood at another port.
-    pub(super) fn resume(&mut self, standing: Standing) {
-        let Standing { rx, rx_limit, tx, tx_limit, credit_seen, ringer, passed, shown, .. } = standing;
-        (self.rx, self.rx_limit, self.tx, self.tx_limit) = (rx, rx_limit, tx, tx_limit);
-        self.flushed = tx;
-        (self.credit_seen, self.ringer, self.passed, self.shown) = (credit_seen, ringer, passed, shown);
     }
 
     /// The frames that were published, at most `limit`; see [`Live::has_frame`]. `None`: a run is out.

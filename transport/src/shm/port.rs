@@ -274,10 +274,6 @@ impl Port for ShmPort {
         self.take_in(link, now)
     }
 
-    fn give_up<T>(&mut self, conn: ConnId, may: impl FnOnce() -> Option<T>) -> Option<(ShmLink, T)> {
-        self.let_go(conn, may)
-    }
-
     #[inline]
     fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused> {
         self.reserved = None;

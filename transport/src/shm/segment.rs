@@ -151,17 +151,6 @@ impl Segment<Region> {
 }
 
 impl Segment<Rc<RxMemory>> {
-    /// Whether no frame keeps it.
-    pub(super) fn is_sole(&self) -> bool {
-        Rc::strong_count(&self.keeper) == 1
-    }
-
-    /// The same, for another thread; `None` while a frame keeps it.
-    pub(super) fn unshare(self) -> Option<Segment<Region>> {
-        let Self { ring, mask, control, keeper } = self;
-        Some(Segment { ring, mask, control, keeper: Rc::into_inner(keeper)?.into_region() })
-    }
-
     /// The mapping, for what is lent from it.
     #[inline]
     pub(super) fn memory(&self) -> &Rc<RxMemory> {

@@ -2,10 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
-    hand_over::Standing,
-    world::{Shared, Side},
-};
+use super::world::{Shared, Side};
 use crate::{CloseReason, ConnectError, Connecting, Instant};
 
 /// An attempt; see [`Connecting`]. Polled with a zero timeout it knows virtual time only; whoever waits in it
@@ -67,23 +64,17 @@ pub struct Link {
     shared: Arc<Shared>,
     conn: Option<u64>,
     side: Side,
-    /// The port that it was made for; any may have one that was given up.
-    port: Option<u64>,
-    /// Of one that was given up.
-    pub(super) standing: Option<Standing>,
+    /// The port that it was made for.
+    port: u64,
 }
 
 impl Link {
     pub(super) fn new(shared: &Arc<Shared>, conn: u64, side: Side, port: u64) -> Self {
-        Self { shared: Arc::clone(shared), conn: Some(conn), side, port: Some(port), standing: None }
+        Self { shared: Arc::clone(shared), conn: Some(conn), side, port }
     }
 
-    pub(super) fn moved(shared: &Arc<Shared>, conn: u64, side: Side, standing: Standing) -> Self {
-        Self { shared: Arc::clone(shared), conn: Some(conn), side, port: None, standing: Some(standing) }
-    }
-
-    pub(super) fn may_go_to(&self, port: u64) -> bool {
-        self.port.is_none_or(|made_for| made_for == port)
+    pub(super) const fn may_go_to(&self, port: u64) -> bool {
+        self.port == port
     }
 
     /// The connection and which side of it this is; dropping the link does nothing any more.
@@ -98,9 +89,6 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if let Some(id) = self.conn.take() {
-            if self.standing.is_some() {
-                self.shared.with(|world| world.hang_up(id, self.side, CloseReason::Local));
-            }
             give_up(&self.shared, id, self.side);
         }
     }

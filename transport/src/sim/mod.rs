@@ -16,7 +16,6 @@ mod attempt;
 mod bulk;
 mod config;
 mod connect;
-mod hand_over;
 mod listen;
 mod one_sided;
 mod oracle;

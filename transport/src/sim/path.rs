@@ -71,11 +71,6 @@ impl Receive {
         (self.posted, self.arrivals) = (self.posted + new, self.arrivals + new);
     }
 
-    /// Whether every frame that was handed out has come back.
-    pub(super) fn nothing_is_lent(&self) -> bool {
-        self.lent.is_empty()
-    }
-
     /// A chain used a shared receive.
     fn share_arrived(&mut self, common: Option<&Common>) -> Result<(), Violation> {
         let (Some(share), Some(common)) = (&mut self.share, common) else { return Ok(()) };

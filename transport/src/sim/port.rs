@@ -9,7 +9,6 @@ use super::{
     bulk::Home,
     config::{Misuse, SimDevice},
     connect::Link,
-    hand_over::Standing,
     path::Chain as Posted,
     runs::Begun,
     world::{Inbound, Life, Shared, Side, World},
@@ -232,13 +231,6 @@ impl SimPort {
         Some((ConnId::new(index, slot.generation), conn, side))
     }
 
-    /// Which end `conn` is, and how it stands, if its like can be given up and nothing of it is staged.
-    pub(super) fn stands(&self, conn: ConnId) -> Option<(u64, Side, Standing)> {
-        let local = self.local(conn).filter(|local| local.open && local.staged.is_empty())?;
-        let negotiated = local.negotiated.clone().filter(|negotiated| negotiated.credit_words)?;
-        Some((local.conn, local.side, Standing { negotiated, position: local.position }))
-    }
-
     /// Nobody is in the slot any more.
     pub(super) fn vacate(&mut self, conn: ConnId, counters: PortCounters) {
         if let Some(slot) = self.slots.get_mut(conn.index() as usize) {
@@ -254,14 +246,6 @@ impl SimPort {
             local.open = true;
             local.scratch = vec![0; negotiated.frame_bytes_max as usize];
             local.negotiated = Some(Arc::clone(negotiated));
-        }
-    }
-
-    /// Goes on where it stood at another port.
-    pub(super) fn resume(&mut self, conn: ConnId, standing: Standing) {
-        self.opened(conn, &standing.negotiated);
-        if let Some(local) = self.local_mut(conn) {
-            local.position = standing.position;
         }
     }
 
@@ -354,10 +338,6 @@ impl Port for SimPort {
         let Some((id, conn, side)) = self.claim(&mut link) else {
             return Err(PortError::System { step: "adopt", errno: INVALID });
         };
-        if let Some(standing) = link.standing.take() {
-            self.take_over(conn, side, id, standing, now);
-            return Ok(id);
-        }
         let port = self.id;
         self.shared.with(|world| {
             world.advance(now);
@@ -542,10 +522,6 @@ impl Port for SimPort {
             world.advance(now);
             world.hang_up(id, side, reason);
         });
-    }
-
-    fn give_up<T>(&mut self, conn: ConnId, may: impl FnOnce() -> Option<T>) -> Option<(Link, T)> {
-        self.let_go(conn, may)
     }
 
     fn arm(&mut self) -> bool {

@@ -5,7 +5,6 @@
 mod bulk;
 mod echo;
 mod exposed;
-mod hand_over;
 mod hostile;
 mod key;
 mod kill;
