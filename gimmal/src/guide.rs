@@ -1,0 +1,34 @@
+#![doc = include_str!("../guide/guide.md")]
+
+#[doc = include_str!("../guide/start.md")]
+pub mod start {}
+
+#[doc = include_str!("../guide/clients.md")]
+pub mod clients {}
+
+#[doc = include_str!("../guide/handlers.md")]
+pub mod handlers {}
+
+#[doc = include_str!("../guide/failures.md")]
+pub mod failures {}
+
+#[doc = include_str!("../guide/streams.md")]
+pub mod streams {}
+
+#[doc = include_str!("../guide/data.md")]
+pub mod data {}
+
+#[doc = include_str!("../guide/security.md")]
+pub mod security {}
+
+#[doc = include_str!("../guide/operations.md")]
+pub mod operations {}
+
+#[doc = include_str!("../guide/testing.md")]
+pub mod testing {}
+
+/// The contract that the chapter `start` shows is the one its programs are compiled with.
+#[test]
+fn the_contract_is_shown_as_it_is_compiled() {
+    assert!(include_str!("../guide/start.md").contains(include_str!("../guide/kv.rs")));
+}
