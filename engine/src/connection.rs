@@ -13,7 +13,6 @@ use crate::{
     config::Config,
     holds::Holds,
     message::Source,
-    planted::{self, Bug},
     proto::{
         Check, Heart, RxLedger, State, StateEvent, TxWindow,
         bulk::{InPlace, LoanId, Loans, Pull, Pulls},
@@ -131,9 +130,6 @@ impl Connection {
     /// What was committed has left before its turn ended: the next frame begins a chain.
     #[inline]
     pub(crate) fn left(&mut self) {
-        if planted::is(Bug::LeftAnswerGrows) {
-            return;
-        }
         self.window.flushed();
     }
 
@@ -151,9 +147,7 @@ impl Connection {
     pub(crate) fn read(&mut self, end: Option<Position>, turn: u64) -> Result<bool, Violation> {
         if self.ledger.counts_arrivals() {
             self.begin(turn);
-            if !planted::is(Bug::RunNotCounted) {
-                self.ledger.handle_receive();
-            }
+            self.ledger.handle_receive();
         }
         match end {
             Some(end) => self.ledger.handle_run(end)?,
@@ -187,9 +181,7 @@ impl Connection {
 
     /// The peer's loan is not needed any more.
     pub(crate) fn bulk_done(&mut self, loan_id: LoanId) {
-        if !planted::is(Bug::LoanNotFreed) {
-            self.control.push_back((Kind::BulkDone, loan_id.bits().into()));
-        }
+        self.control.push_back((Kind::BulkDone, loan_id.bits().into()));
     }
 
     /// What a pull brought, if it is what its sender summed up.
@@ -225,9 +217,6 @@ impl Connection {
     }
 
     pub(crate) fn pong(&mut self, token: u64) {
-        if planted::is(Bug::PingUnanswered) {
-            return;
-        }
         // One answer that waits is enough, the newest.
         match self.control.back_mut() {
             Some((Kind::Pong, waiting)) => *waiting = token,
@@ -243,14 +232,14 @@ impl Connection {
         if self.state == State::Open {
             self.set_state(State::Draining);
             self.control.push_back((Kind::Goodbye, 0));
-            self.close_at = if planted::is(Bug::AbruptGoodbye) { now } else { now.plus(DRAIN_TIMEOUT) };
+            self.close_at = now.plus(DRAIN_TIMEOUT);
         }
     }
 
     pub(crate) fn hear_goodbye(&mut self, now: Time) -> Result<(), Violation> {
         let violation = Violation::Malformed { what: "second goodbye" };
         self.set_state(self.state.on(StateEvent::GoodbyeHeard).ok_or(violation)?);
-        self.owes_goodbye = !planted::is(Bug::GoodbyeUnanswered);
+        self.owes_goodbye = true;
         self.close_at = self.close_at.min(now.plus(DRAIN_TIMEOUT));
         Ok(())
     }

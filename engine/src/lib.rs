@@ -24,7 +24,6 @@ pub mod message;
 mod one_sided;
 mod overdue;
 pub mod place;
-mod planted;
 pub mod proto;
 mod slots;
 mod table;

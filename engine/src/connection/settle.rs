@@ -3,14 +3,11 @@
 use gimmal_transport::{Chain, CloseReason, ConnId, Port, Time, Violation};
 
 use super::Connection;
-use crate::{
-    planted::{self, Bug},
-    proto::{
-        Lane,
-        bulk::LOANS_MAX,
-        ledger::Owed,
-        wire::{self, Kind},
-    },
+use crate::proto::{
+    Lane,
+    bulk::LOANS_MAX,
+    ledger::Owed,
+    wire::{self, Kind},
 };
 
 /// Control frames that may wait for room, at most: an answer for each of the loans that a peer can have on offer, and a few.
@@ -94,7 +91,7 @@ impl Connection {
         }
         let riding = owed == Owed::Ride
             && self.window.chain(wire::CONTROL_BYTES + self.check.trailer()) == Chain::Extend;
-        if (owed < Owed::Now || planted::is(Bug::CreditOnlyRides)) && !riding {
+        if owed < Owed::Now && !riding {
             return true;
         }
         if self.admit(port, conn, wire::CONTROL_BYTES, Lane::Control).is_err() {
@@ -113,7 +110,7 @@ impl Connection {
             self.blocked_bytes = None;
             return false;
         }
-        let writable = self.window.room(wanted, Lane::Data).is_some() && !planted::is(Bug::RoomNotTold);
+        let writable = self.window.room(wanted, Lane::Data).is_some();
         if writable {
             self.blocked_bytes = None;
         }

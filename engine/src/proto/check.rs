@@ -8,7 +8,6 @@
 use gimmal_transport::{Negotiated, Tag, Violation, pack::low_half};
 
 use super::wire::Number;
-use crate::planted::{self, Bug};
 
 /// Bytes of a sum, behind the payload.
 pub const SUM_BYTES: usize = 4;
@@ -117,7 +116,7 @@ impl Check {
         }
         if self.numbered {
             let (number, next) = (Number::get_u32(tag.0.into()), number(self.received));
-            if number != next && !planted::is(Bug::DoubledBelieved) {
+            if number != next {
                 return Err(Violation::OutOfSequence { number, next });
             }
             self.received = self.received.wrapping_add(1);
@@ -167,7 +166,7 @@ fn seal(tag: Tag, payload: &mut [u8], bytes: usize) -> Tag {
 pub fn unseal(tag: Tag, payload: &[u8]) -> Result<(Tag, &[u8]), Violation> {
     let wrong = Violation::Checksum { what: "frame" };
     let (body, said) = payload.split_last_chunk().ok_or(wrong)?;
-    if u32::from_le_bytes(*said) != sum(tag, body) && !planted::is(Bug::SumUnread) {
+    if u32::from_le_bytes(*said) != sum(tag, body) {
         return Err(wrong);
     }
     Ok((Tag(tag.0 & !SEALED), body))

@@ -20,8 +20,6 @@ use std::time::Duration;
 
 use gimmal_transport::{Pulse, Time};
 
-use crate::planted::{self, Bug};
-
 /// The times that follow from the bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pace {
@@ -121,7 +119,7 @@ impl Heart {
         if now < due {
             return Beat::Fine;
         }
-        if now.since(due) > pace.look && !planted::is(Bug::OwnAbsenceCounts) {
+        if now.since(due) > pace.look {
             // We were away. What came meanwhile may not have been read, so the question is asked as if in time.
             self.heard = self.heard.max(Time(now.0.saturating_sub(nanoseconds(pace.ask))));
         }

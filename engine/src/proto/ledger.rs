@@ -12,8 +12,6 @@ use std::collections::VecDeque;
 
 use gimmal_transport::{Credit, DataPath, Negotiated, Position, Violation};
 
-use crate::planted::{self, Bug};
-
 /// The receiver's half of a connection.
 #[derive(Debug, Clone)]
 pub struct RxLedger {
@@ -210,9 +208,6 @@ impl RxLedger {
         }
         while self.held.front().is_some_and(|held| held.released) {
             self.held.pop_front();
-            if planted::is(Bug::ReleaseCountedTwice) {
-                self.held.pop_front();
-            }
         }
         self.freed = self.held.front().map_or(self.arrived, |held| held.start);
     }
@@ -292,12 +287,6 @@ impl RxLedger {
     pub fn poll_credit(&mut self) -> Credit {
         self.told = Credit { bytes: self.freed, arrivals: self.posted };
         self.untold = self.fresh;
-        if planted::is(Bug::HeldBytesGivenBack) {
-            self.told.bytes = self.arrived;
-        }
-        if planted::is(Bug::InventedReceives) {
-            self.told.arrivals += 1;
-        }
         self.told();
         self.told
     }

@@ -17,7 +17,6 @@ use gimmal_transport::{
 };
 
 use super::wire::CONTROL_BYTES;
-use crate::planted::{self, Bug};
 
 /// Which slots a frame may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,8 +106,7 @@ impl TxWindow {
 
     /// Credit, or our own device's progress, has changed.
     fn look(&mut self) {
-        let unused = if planted::is(Bug::UnusedUsed) { 0 } else { self.unused };
-        self.arrivals_max = self.credit.arrivals - unused;
+        self.arrivals_max = self.credit.arrivals - self.unused;
         let kept = NEXT_WORD + CONTROL_SPAN + self.frame_bytes_max;
         let open = !self.shut && !self.sealed && self.ring_bytes >= kept;
         let until = if open { self.floor().plus(self.ring_bytes - kept) } else { Position(0) };
@@ -124,9 +122,6 @@ impl TxWindow {
 
     /// What lies before may be written over.
     fn floor(&self) -> Position {
-        if planted::is(Bug::DeviceOverrun) {
-            return if self.ring { self.credit.bytes } else { self.head };
-        }
         if self.ring && !self.unlimited { self.credit.bytes.min(self.completed) } else { self.completed }
     }
 
@@ -159,8 +154,7 @@ impl TxWindow {
     #[expect(clippy::cast_possible_truncation, reason = "at most a ring, which is at most 1 GiB")]
     pub fn room(&self, min_bytes: usize, lane: Lane) -> Option<usize> {
         let (kept_bytes, kept_arrivals) = match lane {
-            Lane::Data if !planted::is(Bug::NothingKeptForCredit) => (CONTROL_SPAN, CONTROL_ARRIVALS),
-            Lane::Data => (0, 0),
+            Lane::Data => (CONTROL_SPAN, CONTROL_ARRIVALS),
             Lane::Control => (0, 0),
         };
         let free = self.ring_bytes.saturating_sub(self.head.since(self.floor()) + NEXT_WORD + kept_bytes);
@@ -176,10 +170,7 @@ impl TxWindow {
 
     #[inline]
     fn has_arrivals(&self, wanted: u64) -> bool {
-        !self.arrivals_count
-            || self.unlimited
-            || planted::is(Bug::ChainWithoutReceive)
-            || self.arrivals_used + wanted <= self.arrivals_max
+        !self.arrivals_count || self.unlimited || self.arrivals_used + wanted <= self.arrivals_max
     }
 
     /// Whether a frame of `payload_bytes` rides on the open chain; none does where receives are not counted. Whoever commits it also calls
@@ -188,11 +179,7 @@ impl TxWindow {
     #[must_use]
     pub fn chain(&self, payload_bytes: usize) -> Chain {
         let fits = self.chain_bytes + span(payload_bytes) as u64 <= self.chain_bytes_max;
-        if self.arrivals_count && self.chain_bytes > 0 && (fits || planted::is(Bug::EndlessChain)) {
-            Chain::Extend
-        } else {
-            Chain::Begin
-        }
+        if self.arrivals_count && self.chain_bytes > 0 && fits { Chain::Extend } else { Chain::Begin }
     }
 
     /// A frame was committed on the `chain` that [`TxWindow::chain`] said, and the ring's head is at `end`.

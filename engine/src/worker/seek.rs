@@ -10,7 +10,6 @@ use crate::{
     app::{App, Nothing, Pick},
     connection::Connection,
     io::Io,
-    planted::{self, Bug},
     table::ConnTable,
 };
 
@@ -83,10 +82,8 @@ impl<P: Port, A: App> Worker<P, A> {
             Self::end_sought(port, conns, sought, Ok(()), now);
         }
         match sought.take() {
-            Some(run) if !planted::is(Bug::SoughtRunForgotten) => {
-                Self::receive_run(port, (app, conns), run, now, pick)
-            }
-            _ => 0,
+            Some(run) => Self::receive_run(port, (app, conns), run, now, pick),
+            None => 0,
         }
     }
 

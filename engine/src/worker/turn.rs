@@ -10,7 +10,6 @@ use crate::{
     connection::Connection,
     error::OpenError,
     io::Io,
-    planted::{self, Bug},
     proto::State,
     table::ConnTable,
 };
@@ -188,9 +187,7 @@ impl<P: Port, A: App> Worker<P, A> {
         while let Some(pull) = connection.pulls.take_any() {
             app.pulled(&mut io, conn, pull.token, Err(BulkError::Closed));
         }
-        if !planted::is(Bug::CloseNotTold) {
-            app.closed(&mut io, conn, &cause);
-        }
+        app.closed(&mut io, conn, &cause);
     }
 
     /// What is owed, then the flush: the end of a turn, and of whatever else the application does.
