@@ -133,6 +133,12 @@ pub enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// Print RESULTS.md: tables in TOML and records of one machine, one heading per machine.
+    Results {
+        /// Files of tables (.toml) and of records.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
     /// The other side, for clients that are started elsewhere.
     Serve(Serve),
 }
@@ -259,6 +265,7 @@ impl Command {
             | Self::Report { .. }
             | Self::Suite(_)
             | Self::Advise { .. }
+            | Self::Results { .. }
             | Self::Serve(_) => None,
         }
     }

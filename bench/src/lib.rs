@@ -44,6 +44,7 @@ mod provider;
 pub mod recorder;
 mod regress;
 pub mod report;
+pub mod results;
 mod rounds;
 mod rpc;
 pub mod run;

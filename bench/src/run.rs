@@ -16,6 +16,7 @@ use crate::{
     plan::{Layer, Mode, ProviderName},
     provider,
     report::Report,
+    results,
     serve::ServeOptions,
     soak::{self, Chaos},
     stream, suite,
@@ -70,6 +71,10 @@ pub fn run(mut cli: Cli) -> Result<(), BenchError> {
         Command::Suite(suite) => suite::run(&suite),
         Command::Advise { files } => {
             print!("{}", advise::tell(&read_all(&files)?.concat()));
+            Ok(())
+        }
+        Command::Results { files } => {
+            print!("{}", results::page(&files)?);
             Ok(())
         }
         Command::Serve(serve) => server(&serve),

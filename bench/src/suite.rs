@@ -88,6 +88,7 @@ fn read(name: &str) -> Result<File, BenchError> {
                 | Asked::Agree { .. }
                 | Asked::Report { .. }
                 | Asked::Advise { .. }
+                | Asked::Results { .. }
         ) {
             return Err(BenchError::Arguments(format!("{name}: {line}: measures nothing")));
         }
