@@ -13,7 +13,12 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     use std::collections::VecDeque;
 
-    use gimmal::{Answer, Client, Cx, InPlace, Server, Zerocopy, engine::Idle};
+    use gimmal::{
+        Client, Cx, Server,
+        codec::{InPlace, Zerocopy},
+        config::Idle,
+        raw::Answer,
+    };
     use gimmal_bench::clock::Stamp;
     use serde::{
         Deserialize, Deserializer, Serialize, Serializer,
@@ -88,7 +93,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (window, rounds) = (next(1)?, next(100_000)?);
     let folder = tempfile::tempdir()?;
     let url = format!("shm://{}", folder.path().join("pair").display());
-    let mut config = gimmal::config::Config::default();
+    let mut config = gimmal::Config::default();
     config.engine.idle = Idle::Spin;
     let builder = Server::builder().service(serve_mirror(Glass)).config(config.clone());
     let mut server = builder.listen_inline(&url)?;

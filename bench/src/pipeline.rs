@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gimmal::{InlineClient, Pipeline};
+use gimmal::local::{InlineClient, Pipeline};
 
 use crate::{
     clock::Stamp,

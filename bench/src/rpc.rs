@@ -3,7 +3,11 @@
 use std::{collections::VecDeque, fmt, time::Duration};
 
 use gimmal::{
-    Answer, Call, Channel, Client, Cx, InlineClient, InlineServer, Postcard, RawCall, Server, engine::Idle,
+    Call, Channel, Client, Cx, Server,
+    codec::Postcard,
+    config::Idle,
+    local::{InlineClient, InlineServer},
+    raw::{Answer, RawCall},
 };
 use gimmal_engine::transport::{Address, Provider};
 
@@ -52,7 +56,7 @@ impl Bench for Mirror {
 }
 
 /// A call of the typed method, as its client makes it.
-type TypedCall<C> = Call<C, Postcard, gimmal::bytes::PlainBytes>;
+type TypedCall<C> = Call<C, Postcard, gimmal::__macro::PlainBytes>;
 
 /// Calls under way, the oldest first; those of one kind, so that each lies there as it was returned.
 enum Pending<C: Channel> {
@@ -99,9 +103,9 @@ impl<C: Channel> Pending<C> {
     }
 }
 
-fn config(plan: &Plan, ring_bytes: u32, idle: Idle) -> gimmal::config::Config {
-    let default = gimmal::config::Config::default();
-    gimmal::config::Config {
+fn config(plan: &Plan, ring_bytes: u32, idle: Idle) -> gimmal::Config {
+    let default = gimmal::Config::default();
+    gimmal::Config {
         engine: engine_config(plan.bytes + 64, ring_bytes, idle),
         window: plan.window.max(default.window),
         serving_max: plan.window.max(default.serving_max),

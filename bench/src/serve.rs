@@ -2,7 +2,7 @@
 
 use std::{io::Write as _, os::fd::AsFd, time::Duration};
 
-use gimmal::InlineServer;
+use gimmal::local::InlineServer;
 use gimmal_engine::{
     Acceptor, Idle, Inline,
     transport::{Address, Instant, ListenOptions, Provider},

@@ -9,7 +9,7 @@
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
-use gimmal::{Channel, Fate, RawCall};
+use gimmal::{Channel, Fate, raw::RawCall};
 use gimmal_engine::{transport::Provider, worker::thread::pin_to};
 use serde::{Deserialize, Serialize};
 

@@ -6,7 +6,7 @@
 //! ```
 
 use clap::ValueEnum;
-use gimmal::{CallOptions, Channel, Cx, Deadline, Sink, Stream, stream::WINDOW};
+use gimmal::{CallOptions, Channel, Cx, Sink, Stream, stream::WINDOW};
 use gimmal_engine::transport::Provider;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -232,9 +232,7 @@ impl Lane {
 
 /// A slice takes as long as its items do.
 fn endless() -> CallOptions {
-    let mut options = CallOptions::default();
-    options.deadline = Deadline::Never;
-    options
+    CallOptions::default().no_timeout()
 }
 
 /// Every lane in turns.

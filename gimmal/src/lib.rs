@@ -45,11 +45,147 @@
 
 pub mod guide;
 
-#[doc(inline)]
-pub use gimmal_rpc::*;
-
 #[doc(hidden)]
-pub use gimmal_rpc::__private;
+pub use gimmal_rpc::__macro;
+#[doc(inline)]
+pub use gimmal_rpc::engine::transport::{Allow, Bulk, Instant, Key, Loan, UserBytes};
+#[doc(inline)]
+pub use gimmal_rpc::{
+    Call, CallError, CallOptions, CancelToken, Channel, Client, ClientBuilder, Code, Config, ConnectError,
+    Cx, Fate, Metadata, MetadataError, ReadError, Reconnect, ServeError, Server, ServerBuilder, Service,
+    Sink, Stats, Status, Stream, StreamError, TransportError, WithLoan, service,
+};
+
+pub mod auth {
+    //! Who is at the other end, and whether it may connect. A shared [`Key`](crate::Key) and [`Allow`](crate::Allow) decide
+    //! before a connection is made; [`ServerBuilder::admit`](crate::ServerBuilder::admit) can refuse it.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::engine::transport::{Credentials, Hello, KeyError, Refusal, RejectReason};
+    #[doc(inline)]
+    pub use gimmal_rpc::{Identity, Origin};
+}
+
+pub mod balance {
+    //! A channel over several servers.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::balance::{Balanced, BalancedBuilder, Dns, Pick, Resolver};
+}
+
+pub mod codec {
+    //! How arguments, responses and items are written, and how a response is borrowed from its bytes.
+
+    #[doc(inline)]
+    #[cfg(feature = "bincode")]
+    pub use gimmal_rpc::Bincode;
+    #[doc(inline)]
+    pub use gimmal_rpc::codec::{Codec, Decode, DecodeError, Encode, EncodeError, Postcard, Raw};
+    #[doc(inline)]
+    #[cfg(feature = "zerocopy")]
+    pub use gimmal_rpc::{InPlace, Zerocopy};
+    #[doc(inline)]
+    pub use gimmal_rpc::{Lend, Reply};
+}
+
+pub mod config {
+    //! What [`Config`](crate::Config) is made of below the RPC layer: workers, rings, connecting and listening.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::engine::transport::{
+        ConnectOptions, DeviceChoice, ListenOptions, PortConfig, Receives, SharedReceives, Trust,
+    };
+    #[doc(inline)]
+    pub use gimmal_rpc::engine::{Config as EngineConfig, Cpus, Idle, NumaNode};
+}
+
+pub mod error {
+    //! What the errors at the root are made of: for a match on the exact cause.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::engine::transport::{
+        AddressError, BulkError, CloseReason, ConnectError as ConnectCause, ListenError, LoanError,
+        PortError, Violation,
+    };
+    #[doc(inline)]
+    pub use gimmal_rpc::engine::{ConfigError, OpenError, PlaceError, StartError};
+}
+
+pub mod info {
+    //! What a connection, a method and a port tell about themselves.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::engine::transport::{
+        Address, Capabilities, Clamp, DataPath, Negotiated, PortCounters, Term, UserMemory, Via,
+    };
+    #[doc(inline)]
+    pub use gimmal_rpc::{Method, MethodKind};
+}
+
+pub mod layer {
+    //! Layers: channels around channels for clients, services around services for servers.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::layer::{
+        Authorize, Ended, Guarded, Hedge, Layer, Layered, Limit, Log, MethodMetrics, Metrics, Rate, Retry,
+        RetryPolicy, ServerLayer, Timeout, WithToken, tokens,
+    };
+}
+
+pub mod local {
+    //! Clients and servers on the calling thread: no worker thread, the lowest latency. None of them is `Send`.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::driven::{DrivenClient, Driver, Running, RunningUntil};
+    #[doc(inline)]
+    pub use gimmal_rpc::{Answered, InlineClient, InlineServer, Pipeline};
+}
+
+pub mod metadata {
+    //! Keys of metadata that gimmal itself reads, and its limit.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::metadata::{AUTHORIZATION, METADATA_BYTES_MAX, TRACEPARENT, TRACESTATE};
+}
+
+pub mod raw {
+    //! Methods without a codec: a request is read where it landed, a response is written where it leaves from.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::{Answer, RawCall, answer::RawOutcome};
+}
+
+pub mod reflect {
+    //! What every server tells about itself, as a service.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::reflect::{
+        ConnectionInfo, Delivery, Health, MethodInfo, Reflection, ReflectionClient, ReflectionServer,
+        serve_reflection,
+    };
+}
+
+pub mod stream {
+    //! Calls with streams; [`Stream`](crate::Stream) and [`Sink`](crate::Sink) are their ends.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::{StreamCall, stream::WINDOW};
+}
+
+pub mod topic {
+    //! Publish and subscribe.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::topic::{Behind, Fed, Published, Topic};
+}
+
+#[cfg(feature = "tower")]
+pub mod tower {
+    //! Raw calls as a service of `tower`, our layers as its layers.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::layer::tower::{Around, Calls, Request};
+}
 
 /// Connects to a server: [`Client::connect`].
 ///

@@ -35,7 +35,7 @@ pub(crate) struct Again {
 }
 
 impl Again {
-    /// Keeps a call; `default` is what [`Deadline::Default`] means, if it is known here.
+    /// Keeps a call; `default` is what a call without a time-out of its own has, if it is known here.
     pub(crate) fn new<A: Compose + ?Sized>(
         method: &'static Method,
         options: &CallOptions,

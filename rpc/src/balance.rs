@@ -33,7 +33,7 @@ use crate::{
     client::{self, Client, Handed},
     codec::Compose,
     config::Config,
-    error::{AllocateError, ConnectError},
+    error::ConnectError,
     method::Method,
     status::{Code, Status},
     stream::Lanes,
@@ -313,19 +313,19 @@ impl Channel for Balanced {
         self.carry(|client| client.start_streams(method, options, lanes, arguments))
     }
 
-    fn loan(&self, _: usize) -> Result<Loan, AllocateError> {
+    fn loan(&self, _: usize) -> Result<Loan, LoanError> {
         Err(belongs_to_one())
     }
 
-    fn lend(&self, _: &UserBytes) -> Result<Loan, AllocateError> {
+    fn lend(&self, _: &UserBytes) -> Result<Loan, LoanError> {
         Err(belongs_to_one())
     }
 }
 
-fn belongs_to_one() -> AllocateError {
+fn belongs_to_one() -> LoanError {
     let why = "a loan belongs to one connection: take it, and make its call, on `Balanced::ordered(key)`";
     let provider = "bulk on a balanced channel";
-    AllocateError(LoanError::Port(PortError::Unavailable { provider, why: why.to_owned() }))
+    LoanError::Port(PortError::Unavailable { provider, why: why.to_owned() })
 }
 
 /// A call at one of the servers.

@@ -12,13 +12,13 @@ use std::{
     time::Duration,
 };
 
-use gimmal_engine::transport::{Bulk, Loan, UserBytes};
+use gimmal_engine::transport::{Bulk, Loan, LoanError, UserBytes};
 
 use crate::{
     cell::{AnswerBytes, Outcome},
     codec::{Codec, Compose, Decode, DecodeError},
     cx::Cx,
-    error::{AllocateError, CallError, TransportError},
+    error::{CallError, TransportError},
     metadata::{Metadata, TRACEPARENT, TRACESTATE},
     method::Method,
     reply::Landed,
@@ -28,7 +28,7 @@ use crate::{
 
 /// How long a call may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Deadline {
+pub(crate) enum Deadline {
     /// As the client's configuration says.
     #[default]
     Default,
@@ -38,12 +38,12 @@ pub enum Deadline {
     Never,
 }
 
-/// What may be said of a call beside its arguments.
+/// Options of a call: how long it may take, whether it waits for a connection, and its metadata.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct CallOptions {
     /// How long it may take.
-    pub deadline: Deadline,
+    pub(crate) deadline: Deadline,
     /// Whether the call waits for a connection when there is none, instead of failing at once (not run). Calls with
     /// loans or streams do not wait.
     pub wait_for_ready: bool,
@@ -58,6 +58,24 @@ impl CallOptions {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.deadline = Deadline::In(self.left.map_or(timeout, |left| timeout.min(left)));
+        self
+    }
+
+    /// Lets the call take as long as it takes, whatever the client's configuration says; a subscription, say. Only
+    /// [`within`](CallOptions::within) still limits it.
+    #[must_use]
+    pub fn no_timeout(mut self) -> Self {
+        self.deadline = self.left.map_or(Deadline::Never, Deadline::In);
+        self
+    }
+
+    /// Ends the call after `limit` at the latest; a shorter time-out that was set before stays.
+    #[must_use]
+    pub fn timeout_at_most(mut self, limit: Duration) -> Self {
+        self.deadline = Deadline::In(match self.deadline {
+            Deadline::In(timeout) => timeout.min(limit),
+            Deadline::Default | Deadline::Never => limit,
+        });
         self
     }
 
@@ -115,10 +133,7 @@ impl CallOptions {
         }
         if let Some(left) = left {
             self.left = Some(self.left.map_or(left, |before| before.min(left)));
-            self.deadline = Deadline::In(match self.deadline {
-                Deadline::In(timeout) => timeout.min(left),
-                Deadline::Default | Deadline::Never => left,
-            });
+            self = self.timeout_at_most(left);
         }
         self
     }
@@ -169,16 +184,16 @@ pub trait Channel: Clone {
     /// [loan](Loan): write all of it. May take a lock.
     ///
     /// # Errors
-    /// See [`LoanError`](gimmal_engine::transport::LoanError).
-    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError>;
+    /// See [`LoanError`].
+    fn loan(&self, bytes: usize) -> Result<Loan, LoanError>;
 
     /// Memory of the user's to be sent as an argument, without a copy where the provider can: registered as it lies over a
     /// device, and kept so for the next time; copied once over shared memory. Over a device this may take a while the
     /// first time.
     ///
     /// # Errors
-    /// See [`LoanError`](gimmal_engine::transport::LoanError).
-    fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError>;
+    /// See [`LoanError`].
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError>;
 
     /// A call of a raw method by hand: no macro, no codec.
     #[inline]
@@ -304,37 +319,22 @@ impl<D> Received<D> for Told {
     }
 }
 
-/// A value and the bulk that came beside it: read where the server has it, or brought by RDMA READ. Dropping it gives
-/// the server its memory back.
-#[derive(Debug)]
-pub struct Pulled<T> {
-    /// What went through the codec.
-    pub value: T,
-    bulk: Option<Bulk>,
-}
-
-impl<T> Pulled<T> {
-    /// The bytes, as something that can be kept and sent to other threads; `None` when there are none.
-    #[must_use]
-    pub fn into_bulk(self) -> Option<Bulk> {
-        self.bulk
-    }
-}
-
-impl<T> Deref for Pulled<T> {
+/// The bytes of the loan, none if there is no loan: read where the server has them, or brought by RDMA READ. To drop this
+/// gives the server its memory back.
+impl<T> Deref for WithLoan<T, Bulk> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.bulk.as_deref().unwrap_or_default()
+        self.loan.as_deref().unwrap_or_default()
     }
 }
 
 impl<T, D: for<'a> Decode<'a, T>> Received<D> for WithLoan<T> {
-    type Value = Pulled<T>;
+    type Value = WithLoan<T, Bulk>;
     type Error = Infallible;
 
-    fn value(body: &[u8], bulk: Option<Bulk>) -> Result<Pulled<T>, DecodeError> {
-        Ok(Pulled { value: D::decode(body)?, bulk })
+    fn value(body: &[u8], bulk: Option<Bulk>) -> Result<WithLoan<T, Bulk>, DecodeError> {
+        Ok(WithLoan { value: D::decode(body)?, loan: bulk })
     }
 
     fn error(_: &[u8]) -> Result<Infallible, DecodeError> {
@@ -379,9 +379,6 @@ impl<C: Channel, D, O, S> fmt::Debug for Call<C, D, O, S> {
         f.debug_struct("Call").finish_non_exhaustive()
     }
 }
-
-/// What a call comes to.
-pub type Result_<O, D> = Result<<O as Received<D>>::Value, CallError<<O as Received<D>>::Error>>;
 
 fn undecoded<E>(error: DecodeError) -> CallError<E> {
     CallError::Transport(TransportError::Decode(error))
@@ -557,6 +554,7 @@ mod tests {
     fn no_call_option_undoes_another() {
         let calls: &[BuilderCall<CallOptions>] = &[
             ("timeout", |options| options.timeout(Duration::from_secs(5))),
+            ("no_timeout", CallOptions::no_timeout),
             ("wait_for_ready", CallOptions::wait_for_ready),
             ("metadata", |options| options.metadata(pairs(&[("ours", "1")]))),
             ("within", |options| {

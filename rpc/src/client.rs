@@ -10,7 +10,7 @@ use std::{
 };
 
 use gimmal_engine::transport::{
-    Address, ConnId, Instant, Loan, Negotiated, PortCounters, UserBytes, UserMemory,
+    Address, ConnId, Instant, Loan, LoanError, Negotiated, PortCounters, UserBytes, UserMemory,
 };
 
 pub use self::builder::ClientBuilder;
@@ -19,7 +19,7 @@ use crate::{
     channel::{CallOptions, Channel, Ticket},
     codec::{Compose, EncodeError, compose_into},
     config::Config,
-    error::{AllocateError, ConnectError, TransportError},
+    error::{ConnectError, TransportError},
     frame::Form,
     here,
     large::{lend, no_reads},
@@ -140,13 +140,6 @@ impl Client {
         outcome.map_err(|error| route.explain(error))
     }
 
-    /// This client: all its calls go over one connection, so they leave in the order in which they are made. Over several
-    /// servers, [`Balanced::ordered`](crate::Balanced::ordered) gives one connection for a key.
-    #[must_use]
-    pub fn ordered(&self, _key: impl std::hash::Hash) -> Self {
-        self.clone()
-    }
-
     fn on(workers: Arc<WorkerSet>, config: &Config, address: &Address) -> Result<Self, ConnectError> {
         let place = workers.least();
         let handle = place.handle();
@@ -235,14 +228,14 @@ impl Channel for Client {
         self.hand(method, options, (None, Some(Box::new(lanes))), arguments)
     }
 
-    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+    fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         let (handle, conn) = self.inner.line.here();
         Ok(handle.allocate(conn, bytes.max(1))?.truncate(bytes))
     }
 
-    fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
         let (handle, conn) = self.inner.line.here();
-        Ok(handle.lend(conn, bytes)?)
+        handle.lend(conn, bytes)
     }
 }
 

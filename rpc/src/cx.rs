@@ -10,10 +10,9 @@ use std::{
     time::Duration,
 };
 
-use gimmal_engine::transport::{ConnId, Credentials, Instant, Loan, Negotiated, Time, UserBytes};
+use gimmal_engine::transport::{ConnId, Credentials, Instant, Loan, LoanError, Negotiated, Time, UserBytes};
 
 use crate::{
-    error::AllocateError,
     metadata::{AnswerNotes, Metadata, Notes},
     method::Method,
     node::Reach,
@@ -117,8 +116,8 @@ impl Cx {
     /// an earlier loan, also of another client: write all of it. May take a lock.
     ///
     /// # Errors
-    /// See [`LoanError`](gimmal_engine::transport::LoanError).
-    pub fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+    /// See [`LoanError`].
+    pub fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         self.peer.reach.allocate(self.peer.conn, bytes)
     }
 
@@ -126,8 +125,8 @@ impl Cx {
     /// A large piece that is lent for the first time is better lent on a thread of its own.
     ///
     /// # Errors
-    /// See [`LoanError`](gimmal_engine::transport::LoanError).
-    pub fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+    /// See [`LoanError`].
+    pub fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
         self.peer.reach.lend(self.peer.conn, bytes)
     }
 }

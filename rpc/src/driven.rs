@@ -20,14 +20,14 @@ use std::{
 
 use gimmal_engine::{
     Alarm, App as _, Rest,
-    transport::{CloseReason, Loan, Negotiated, UserBytes},
+    transport::{CloseReason, Loan, LoanError, Negotiated, UserBytes},
 };
 
 use crate::{
     channel::{CallOptions, Channel},
     codec::Compose,
     config::Config,
-    error::{AllocateError, ConnectError},
+    error::ConnectError,
     method::Method,
     near::{Local, Mover, Near},
     stats::Stats,
@@ -115,11 +115,11 @@ impl Channel for DrivenClient {
         !idle.is_zero()
     }
 
-    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+    fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         self.near.loan(bytes)
     }
 
-    fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
         self.near.lend(bytes)
     }
 }

@@ -107,7 +107,7 @@ pub enum TransportError {
     },
     /// There is no registered memory for a request that a message does not hold.
     #[error("the request needs registered memory: {0}")]
-    Memory(AllocateError),
+    Memory(LoanError),
     /// An item of a stream can never fit in a message.
     #[error(
         "an item is above the limit of {limit} bytes; send smaller ones, or raise ring_bytes at the peer"
@@ -268,8 +268,3 @@ pub enum ServeError {
     #[error("the server has no service; add one with Server::builder().service(..)")]
     NoService,
 }
-
-/// Registered memory could not be had.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error(transparent)]
-pub struct AllocateError(#[from] pub LoanError);

@@ -2,16 +2,16 @@
 
 use std::{fmt, rc::Rc, time::Duration};
 
-use gimmal_engine::transport::{Loan, Negotiated, UserBytes};
+use gimmal_engine::transport::{Loan, LoanError, Negotiated, UserBytes};
 
 use crate::{
     channel::{CallOptions, Channel},
     codec::Compose,
     config::Config,
-    error::{AllocateError, ConnectError},
+    error::ConnectError,
     method::Method,
     near::{Local, Mover, Near},
-    pipeline::{Pipeline, Pipelined},
+    pipeline::Pipeline,
     stats::Stats,
     stream::Lanes,
 };
@@ -54,6 +54,13 @@ impl InlineClient {
         self.near.negotiated()
     }
 
+    /// Returns a pipeline of calls of `method`, a raw one, each with `options`. A generated client has a method for this
+    /// beside each raw one.
+    #[must_use]
+    pub fn pipeline(&self, method: &'static Method, options: &CallOptions) -> Pipeline {
+        Pipeline::new(&self.near, method, options)
+    }
+
     /// One bounded turn of the worker; returns how much it did.
     pub fn turn(&self) -> usize {
         self.near.turns().turn()
@@ -86,12 +93,6 @@ impl InlineClient {
             }
         }
         false
-    }
-}
-
-impl Pipelined for InlineClient {
-    fn pipeline(&self, method: &'static Method, options: &CallOptions) -> Pipeline {
-        Pipeline::new(&self.near, method, options)
     }
 }
 
@@ -129,11 +130,11 @@ impl Channel for InlineClient {
         true
     }
 
-    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+    fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         self.near.loan(bytes)
     }
 
-    fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
         self.near.lend(bytes)
     }
 }

@@ -1,12 +1,8 @@
 //! Values that a message does not hold: written once, into registered memory that the peer pulls.
 
-use gimmal_engine::transport::Loan;
+use gimmal_engine::transport::{Loan, LoanError};
 
-use crate::{
-    codec::EncodeError,
-    error::{AllocateError, TransportError},
-    status::Fate,
-};
+use crate::{codec::EncodeError, error::TransportError, status::Fate};
 
 /// Why a value was not written into registered memory.
 #[derive(Debug)]
@@ -14,7 +10,7 @@ pub(crate) enum Unlent {
     /// It is above what may travel so.
     AboveMax,
     Encode(EncodeError),
-    Memory(AllocateError),
+    Memory(LoanError),
 }
 
 impl Unlent {
@@ -40,7 +36,7 @@ pub(crate) fn lend(
     bytes: Option<usize>,
     (above, max): (usize, usize),
     mut compose: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
-    allocate: impl Fn(usize) -> Result<Loan, AllocateError>,
+    allocate: impl Fn(usize) -> Result<Loan, LoanError>,
 ) -> Result<Loan, Unlent> {
     let mut len = bytes.unwrap_or_else(|| above.saturating_mul(4).min(max));
     if len > max {

@@ -42,9 +42,12 @@ compile_error!("gimmal needs a way to move bytes: one of the features shm, sim a
 mod again;
 pub mod answer;
 pub mod balance;
+#[doc(hidden)]
 pub mod batch;
+#[doc(hidden)]
 pub mod bytes;
 mod calls;
+#[doc(hidden)]
 pub mod cell;
 pub mod channel;
 pub mod client;
@@ -56,14 +59,17 @@ pub mod driven;
 pub mod error;
 #[cfg(feature = "zerocopy")]
 mod flat;
+#[doc(hidden)]
 pub mod frame;
 mod here;
+#[doc(hidden)]
 pub mod id;
 pub mod inline;
 mod large;
 pub mod layer;
 pub mod metadata;
 pub mod method;
+#[doc(hidden)]
 pub mod near;
 mod nested;
 mod node;
@@ -79,6 +85,7 @@ pub mod service;
 pub mod stats;
 pub mod status;
 pub mod stream;
+#[doc(hidden)]
 pub mod task;
 mod timeout;
 mod timer;
@@ -88,7 +95,7 @@ mod workers;
 
 pub use answer::Answer;
 pub use balance::{Balanced, Dns, Pick, Resolver};
-pub use channel::{Call, CallOptions, Channel, Deadline, Pulled, RawCall, StreamCall};
+pub use channel::{Call, CallOptions, Channel, RawCall, StreamCall};
 pub use client::{Client, ClientBuilder};
 #[cfg(feature = "bincode")]
 pub use codec::Bincode;
@@ -96,7 +103,7 @@ pub use codec::{Postcard, Raw};
 pub use config::{Config, Reconnect};
 pub use cx::{CancelToken, Cx, Identity, Origin};
 pub use driven::{DrivenClient, Driver};
-pub use error::{AllocateError, CallError, ConnectError, ServeError, TransportError};
+pub use error::{CallError, ConnectError, ServeError, TransportError};
 #[cfg(feature = "zerocopy")]
 pub use flat::{InPlace, Zerocopy};
 pub use gimmal_engine as engine;
@@ -108,9 +115,9 @@ pub use inline::InlineClient;
 pub use layer::{Guarded, Hedge, Layer, Layered, Retry, RetryPolicy, ServerLayer};
 pub use metadata::{Metadata, MetadataError};
 pub use method::{Method, MethodKind};
-pub use pipeline::{Answered, Pipeline, Pipelined};
-pub use reply::{Lend, Lends, Reply};
-pub use server::{InlineServer, Server, ServerBuilder, Stopper};
+pub use pipeline::{Answered, Pipeline};
+pub use reply::{Lend, Reply};
+pub use server::{InlineServer, Server, ServerBuilder};
 pub use service::Service;
 pub use stats::Stats;
 pub use status::{Code, Fate, Status};
@@ -118,9 +125,9 @@ pub use stream::{ReadError, Sink, Stream, StreamError};
 pub use task::WithLoan;
 pub use topic::{Behind, Fed, Published, Topic};
 
-/// What the macro's code names. Not for people; may change at any time.
+/// What the code of [`macro@service`] names. It may change at any time.
 #[doc(hidden)]
-pub mod __private {
+pub mod __macro {
     pub use std::sync::Arc;
 
     use crate::{
@@ -136,8 +143,9 @@ pub mod __private {
         client::Client,
         codec::{Codec, Decode, Encoded, Postcard, Raw},
         cx::Cx,
+        inline::InlineClient,
         method::{Method, MethodKind, ids_are_distinct},
-        pipeline::{Pipeline, Pipelined},
+        pipeline::Pipeline,
         service::Service,
         status::Status,
         stream::{Sink, Stream},

@@ -16,7 +16,7 @@ use std::{
 
 use gimmal_engine::{
     Act, Inline, Io, Message, Pick,
-    transport::{Address, ConnId, Loan, Negotiated, Port, UserBytes},
+    transport::{Address, ConnId, Loan, LoanError, Negotiated, Port, UserBytes},
 };
 
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
     codec::Compose,
     config::Config,
     copied,
-    error::{AllocateError, ConnectError, TransportError},
+    error::{ConnectError, TransportError},
     here,
     metadata::Noted,
     method::Method,
@@ -162,13 +162,13 @@ impl Near {
         workers::sum(std::slice::from_ref(&self.counters))
     }
 
-    pub(crate) fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+    pub(crate) fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         let handle = self.turns.borrow().handle();
         Ok(handle.allocate(self.conn, bytes.max(1))?.truncate(bytes))
     }
 
-    pub(crate) fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
-        Ok(self.turns.borrow().handle().lend(self.conn, bytes)?)
+    pub(crate) fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
+        self.turns.borrow().handle().lend(self.conn, bytes)
     }
 
     /// The worker, for whoever is not its driver: that is woken if it sleeps.

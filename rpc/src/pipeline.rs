@@ -14,7 +14,7 @@ use gimmal_engine::{
 
 use crate::{
     calls::{Reply, Tagged},
-    channel::{CallOptions, Channel, landed},
+    channel::{CallOptions, landed},
     codec::Raw,
     error::{CallError, TransportError},
     metadata::{Metadata, Noted},
@@ -27,15 +27,9 @@ use crate::{
 /// How a call of a pipeline ends: with its answer's bytes, lent for the time of the call, or with what came in their place.
 pub type Answered<'a> = Result<&'a [u8], CallError<Infallible>>;
 
-/// A channel that can have many calls without a handle for each.
-pub trait Pipelined: Channel {
-    /// A pipeline of calls of `method`, a raw one, each with `options`.
-    fn pipeline(&self, method: &'static Method, options: &CallOptions) -> Pipeline;
-}
-
 /// Calls of one raw method under way on an [`InlineClient`](crate::InlineClient), for the highest rate: nothing is kept for
 /// a call but its tag, and a turn shows all the answers that it finds. Made by a generated client's `…_pipeline`, or by
-/// [`Pipelined::pipeline`].
+/// [`InlineClient::pipeline`](crate::InlineClient::pipeline).
 ///
 /// ```
 /// # use gimmal_rpc::{Answer, Client, Cx, Server};

@@ -323,10 +323,11 @@ impl Server {
         self.shared.roll.set_health(service, is_well);
     }
 
-    /// Ends [`Server::join`] from another thread.
-    #[must_use]
-    pub fn stopper(&self) -> Stopper {
-        self.stopper.clone()
+    /// Returns a function that ends [`Server::join`] from any thread: for a handler of Ctrl-C, say. To call it more than once
+    /// does no harm.
+    pub fn stopper(&self) -> impl Fn() + Clone + Send + Sync + use<> {
+        let stopper = self.stopper.clone();
+        move || stopper.stop()
     }
 
     /// Why this server does not listen any more at one of its addresses, though nobody stopped it; `None` while it does. It
@@ -336,7 +337,7 @@ impl Server {
         not_listening(&self.acceptors)
     }
 
-    /// Serves until [`Stopper::stop`], or until it does not listen at any address any more: then
+    /// Serves until [`Server::stopper`] ends it, or until it does not listen at any address any more: then
     /// [`Server::not_listening`] says why.
     pub fn join(&self) {
         let (stopped, signal) = &*self.stopper.state;
@@ -372,13 +373,12 @@ impl Server {
 
 /// Ends a [`Server::join`].
 #[derive(Clone, Debug, Default)]
-pub struct Stopper {
+struct Stopper {
     state: Arc<(Mutex<bool>, Condvar)>,
 }
 
 impl Stopper {
-    /// Once is enough; more is harmless.
-    pub fn stop(&self) {
+    fn stop(&self) {
         let (stopped, signal) = &*self.state;
         *stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
         signal.notify_all();

@@ -71,13 +71,13 @@ pub trait Output<C>: Send {
 
 /// A value and a loan of registered memory beside it, which never passes a codec.
 ///
-/// As a method's result: the caller gets a [`Pulled`](crate::Pulled), with the bytes brought by READ or read in place.
+/// A handler returns a `WithLoan<T>`; its caller gets a `WithLoan<T, Bulk>`, which derefs to the bytes of the loan.
 #[derive(Debug)]
-pub struct WithLoan<T> {
-    /// Goes through the codec.
+pub struct WithLoan<T, L = Loan> {
+    /// The value, which the codec writes.
     pub value: T,
-    /// Does not; `None` gives the caller an empty bulk.
-    pub loan: Option<Loan>,
+    /// The memory: a [`Loan`] of the handler's, a [`Bulk`](gimmal_engine::transport::Bulk) at its caller.
+    pub loan: Option<L>,
 }
 
 impl<T> WithLoan<T> {

@@ -12,7 +12,7 @@ use std::{
 
 use common::{address, config, sum};
 use gimmal_rpc::{
-    Bulk, CallError, CallOptions, Channel, Client, Code, Config, Cx, Deadline, Fate, Instant, Loan, Server,
+    Bulk, CallError, CallOptions, Channel, Client, Code, Config, Cx, Fate, Instant, Loan, Server,
     TransportError, WithLoan,
     engine::{
         App, Head, Inline, Io, Message, RemoteBulk,
@@ -128,9 +128,7 @@ fn a_value_that_no_message_holds_beside_a_loan_is_refused_at_once(scheme: &str) 
 fn an_answer_that_can_never_leave_holds_up_no_other(scheme: &str) {
     let (server, _) = serve(scheme);
     let client = client(&server, config());
-    let mut never = CallOptions::default();
-    never.deadline = Deadline::Never;
-    let stuck = client.clone().with_options(never).beside(100_000, 10);
+    let stuck = client.clone().with_options(CallOptions::default().no_timeout()).beside(100_000, 10);
     let others = client.clone().with_options(patience());
     let text = "x".repeat(client.channel().negotiated().frame_bytes_max as usize - 100);
     for _ in 0..5 {

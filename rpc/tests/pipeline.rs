@@ -13,7 +13,7 @@ use std::{
 use common::{Fixture, ProbeClient, config, pattern, serve_probe, until};
 use gimmal_rpc::{
     Answer, Answered, CallError, CallOptions, Client, Code, Config, Cx, Fate, InlineClient, Method, Pipeline,
-    Pipelined as _, Server, Service, TransportError,
+    Server, Service, TransportError,
 };
 
 for_each_scheme! {

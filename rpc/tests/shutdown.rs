@@ -250,7 +250,7 @@ fn shutdown_waits_for_bulk_of_requests_and_answers(scheme: &str) {
     let lend = client.lend(BYTES as u64);
     until("the other answer has left", || server.stats().answers == 1);
     let stopping = std::thread::spawn(move || server.shutdown(PATIENCE));
-    assert!(is_pattern(&lend.wait().unwrap().into_bulk().unwrap()), "the bulk of an answer was cut off");
+    assert!(is_pattern(&lend.wait().unwrap().loan.unwrap()), "the bulk of an answer was cut off");
     assert!(block_on(check).unwrap(), "the bulk of a request");
     assert!(stopping.join().unwrap());
     assert_eq!(worker.begun(), 1);

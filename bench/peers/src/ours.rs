@@ -10,7 +10,10 @@ use std::{
 
 use anyhow::{Result, ensure};
 use gimmal::{
-    Client, Config, Cx, DrivenClient, Driver, InPlace, InlineClient, Instant, Server, Zerocopy, engine::Idle,
+    Client, Config, Cx, Instant, Server,
+    codec::{InPlace, Zerocopy},
+    config::Idle,
+    local::{DrivenClient, Driver, InlineClient},
 };
 use gimmal_bench::{
     inline::InlineTarget,

@@ -6,7 +6,10 @@
 
 use std::{future::poll_fn, pin::pin, task::Poll};
 
-use gimmal::{Behind, Cx, Sink, Stream, Topic};
+use gimmal::{
+    Cx, Sink, Stream,
+    topic::{Behind, Topic},
+};
 
 #[gimmal::service]
 trait Chat {

@@ -9,7 +9,7 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-use gimmal::{Answer, Bincode, Bulk, Channel as _, Code, Cx, Status, UserBytes, WithLoan};
+use gimmal::{Bulk, Channel as _, Code, Cx, Status, UserBytes, WithLoan, codec::Bincode, raw::Answer};
 
 #[gimmal::service(codec = Bincode)]
 trait Kv {

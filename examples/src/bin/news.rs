@@ -6,7 +6,10 @@
 
 use std::{thread, time::Duration};
 
-use gimmal::{Behind, Cx, Sink, Topic};
+use gimmal::{
+    Cx, Sink,
+    topic::{Behind, Topic},
+};
 
 #[gimmal::service]
 trait News {

@@ -132,7 +132,7 @@ fn written(
 ) -> (TokenStream, TokenStream) {
     let (krate, ty) = (&service.krate, &argument.ty);
     if method.copies_at_once(ty) {
-        (quote!(#krate::__private::Bytes(#name)), quote!(#krate::__private::Bytes<#ty>))
+        (quote!(#krate::__macro::Bytes(#name)), quote!(#krate::__macro::Bytes<#ty>))
     } else {
         (name.to_token_stream(), ty.to_token_stream())
     }
@@ -141,7 +141,7 @@ fn written(
 /// What writes the items of a stream.
 fn item_codec(service: &Service, method: &Method, item: &syn::Type) -> TokenStream {
     let (krate, codec) = (&service.krate, codec_of(service, method));
-    if method.copies_at_once(item) { quote!(#krate::__private::InOnePiece<#codec>) } else { codec }
+    if method.copies_at_once(item) { quote!(#krate::__macro::InOnePiece<#codec>) } else { codec }
 }
 
 /// Whether the caller streams, and whether the handler does.
@@ -153,7 +153,7 @@ fn directions(arguments: &[Argument]) -> (bool, bool) {
 fn table(service: &Service) -> TokenStream {
     let Service { krate, name, .. } = service;
     let table = table_ident(service);
-    let private = quote!(#krate::__private);
+    let private = quote!(#krate::__macro);
     let methods = service.methods.iter().map(|method| {
         let text = method.ident.to_string();
         let signature = signature(&method.kind);
@@ -199,7 +199,7 @@ fn table(service: &Service) -> TokenStream {
 fn output(service: &Service, result: &Answer) -> TokenStream {
     let private = {
         let krate = &service.krate;
-        quote!(#krate::__private)
+        quote!(#krate::__macro)
     };
     let value = &result.value;
     let value = match (result.is_loan, result.is_bytes) {
@@ -217,7 +217,7 @@ fn output(service: &Service, result: &Answer) -> TokenStream {
 fn wrapped(service: &Service, result: &Answer, call: &TokenStream) -> TokenStream {
     let private = {
         let krate = &service.krate;
-        quote!(#krate::__private)
+        quote!(#krate::__macro)
     };
     let call = if result.is_bytes {
         match &result.error {
@@ -237,7 +237,7 @@ fn wrapped(service: &Service, result: &Answer, call: &TokenStream) -> TokenStrea
 
 fn server(service: &Service) -> TokenStream {
     let Service { krate, ident, vis, .. } = service;
-    let private = quote!(#krate::__private);
+    let private = quote!(#krate::__macro);
     let table = table_ident(service);
     let server = format_ident!("{ident}Server");
     let serve = format_ident!("serve_{}", snake(&ident.to_string()));
@@ -372,29 +372,17 @@ fn server(service: &Service) -> TokenStream {
 
 fn client_method(service: &Service, index: usize, method: &Method) -> TokenStream {
     let (krate, codec) = (&service.krate, codec_of(service, method));
-    let private = quote!(#krate::__private);
+    let private = quote!(#krate::__macro);
     let table = table_ident(service);
     let index = Literal::usize_unsuffixed(index);
     let Method { ident, docs, .. } = method;
     match &method.kind {
-        Kind::Raw(_) => {
-            let pipeline = format_ident!("{}_pipeline", ident.unraw());
-            let about = format!("Many calls of [`{ident}`](Self::{ident}) at once, told apart by tags.");
-            quote! {
-                #(#docs)*
-                pub fn #ident(&self, request: &[u8]) -> #private::RawCall<C> {
-                    #private::Channel::call_raw_with(&self.channel, &#table[#index], &self.options, request)
-                }
-
-                #[doc = #about]
-                pub fn #pipeline(&self) -> #private::Pipeline
-                where
-                    C: #private::Pipelined,
-                {
-                    #private::Pipelined::pipeline(&self.channel, &#table[#index], &self.options)
-                }
+        Kind::Raw(_) => quote! {
+            #(#docs)*
+            pub fn #ident(&self, request: &[u8]) -> #private::RawCall<C> {
+                #private::Channel::call_raw_with(&self.channel, &#table[#index], &self.options, request)
             }
-        }
+        },
         Kind::Async { arguments, result, is_oneway, .. } => {
             if directions(arguments) != (false, false) {
                 return client_streams(service, &index, method, arguments, result);
@@ -439,7 +427,7 @@ fn client_streams(
     result: &Answer,
 ) -> TokenStream {
     let (krate, codec) = (&service.krate, codec_of(service, method));
-    let private = quote!(#krate::__private);
+    let private = quote!(#krate::__macro);
     let table = table_ident(service);
     let Method { ident, docs, .. } = method;
     let encoded: Vec<&Argument> = arguments.iter().filter(|argument| argument.is_encoded()).collect();
@@ -481,12 +469,42 @@ fn client_streams(
     }
 }
 
+/// The pipelines of a service's raw methods, which only one kind of client has.
+fn pipelines(service: &Service) -> TokenStream {
+    let (krate, table) = (&service.krate, table_ident(service));
+    let private = quote!(#krate::__macro);
+    let client = format_ident!("{}Client", service.ident);
+    let raw = |(_, method): &(usize, &Method)| matches!(method.kind, Kind::Raw(_));
+    let methods = service.methods.iter().enumerate().filter(raw).map(|(index, Method { ident, .. })| {
+        let index = Literal::usize_unsuffixed(index);
+        let pipeline = format_ident!("{}_pipeline", ident.unraw());
+        let about = format!("Many calls of [`{ident}`](Self::{ident}) at once, told apart by tags.");
+        quote! {
+            #[doc = #about]
+            pub fn #pipeline(&self) -> #private::Pipeline {
+                self.channel.pipeline(&#table[#index], &self.options)
+            }
+        }
+    });
+    let methods: Vec<_> = methods.collect();
+    if methods.is_empty() {
+        return quote!();
+    }
+    quote! {
+        #[allow(dead_code)]
+        impl #client<#private::InlineClient> {
+            #(#methods)*
+        }
+    }
+}
+
 fn client(service: &Service) -> TokenStream {
     let Service { krate, ident, vis, docs, .. } = service;
-    let private = quote!(#krate::__private);
+    let private = quote!(#krate::__macro);
     let client = format_ident!("{ident}Client");
     let methods =
         service.methods.iter().enumerate().map(|(index, method)| client_method(service, index, method));
+    let pipelines = pipelines(service);
     quote! {
         #(#docs)*
         #[derive(Clone, Debug)]
@@ -516,5 +534,7 @@ fn client(service: &Service) -> TokenStream {
 
             #(#methods)*
         }
+
+        #pipelines
     }
 }

@@ -33,7 +33,7 @@ use syn::parse_macro_input;
 /// `&[u8]`, a type with a lifetime) and then lie where the request landed; it must not block.
 ///
 /// Arguments of other methods and results are owned values that the service's codec can carry. An argument of type `Bulk` and a result
-/// of type `WithLoan<T>` travel beside the codec: the client gives a `Loan` and gets a `Pulled<T>`.
+/// of type `WithLoan<T>` travel beside the codec: the client gives a `Loan` and gets a `WithLoan<T, Bulk>`.
 ///
 /// An argument of type `Stream<T>` is a stream of items from the caller, one of type `Sink<T>` a stream to it; the
 /// client's method then gives its ends and the call: `(Sink<T>, Stream<U>, StreamCall)`. A method with `#[oneway]` is not

@@ -140,7 +140,7 @@ impl Service {
             return Err(Error::new(auto, "a service is a plain trait"));
         }
         let krate = options.krate.map_or_else(|| quote!(::gimmal), |path| quote!(#path));
-        let codec = options.codec.map_or_else(|| quote!(#krate::__private::Postcard), |codec| quote!(#codec));
+        let codec = options.codec.map_or_else(|| quote!(#krate::__macro::Postcard), |codec| quote!(#codec));
         let mut methods = Vec::new();
         let mut complaints: Option<Error> = None;
         for item in item.items {

@@ -5,14 +5,13 @@ use std::{
     time::Duration,
 };
 
-use gimmal_engine::transport::{Instant, Loan, UserBytes};
+use gimmal_engine::transport::{Instant, Loan, LoanError, UserBytes};
 
 use crate::{
     again::{Again, repeatable, taken},
     cell::{Outcome, block},
     channel::{CallOptions, Channel, Ticket},
     codec::Compose,
-    error::AllocateError,
     method::Method,
     near::SLEEP,
     stream::Lanes,
@@ -73,11 +72,11 @@ impl<C: Channel> Channel for Hedge<C> {
         self.channel.drive(idle)
     }
 
-    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+    fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         self.channel.loan(bytes)
     }
 
-    fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
         self.channel.lend(bytes)
     }
 }

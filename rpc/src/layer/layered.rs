@@ -6,13 +6,13 @@ use std::{
     time::Duration,
 };
 
-use gimmal_engine::transport::{Loan, UserBytes};
+use gimmal_engine::transport::{Loan, LoanError, UserBytes};
 
 use crate::{
     cell::Outcome,
     channel::{CallOptions, Channel, Ticket},
     codec::Compose,
-    error::{AllocateError, TransportError},
+    error::TransportError,
     method::Method,
     status::{Fate, Status},
     stream::Lanes,
@@ -90,11 +90,11 @@ impl<C: Channel, L: Layer> Channel for Layered<C, L> {
         self.channel.drive(idle)
     }
 
-    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+    fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         self.channel.loan(bytes)
     }
 
-    fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
         self.channel.lend(bytes)
     }
 }

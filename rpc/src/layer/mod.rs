@@ -18,7 +18,7 @@ pub mod tower;
 
 pub use hedge::Hedge;
 pub use layered::{Layer, Layered};
-pub use ready_made::{Limit, Log, Metrics, Rate, Timeout};
+pub use ready_made::{Limit, Log, MethodMetrics, Metrics, Rate, Timeout};
 pub use retry::{Retry, RetryPolicy};
 pub use serve::{Ended, Guarded, ServerLayer};
-pub use token::{Authorize, WithToken};
+pub use token::{Authorize, WithToken, tokens};

@@ -13,7 +13,7 @@ use std::{
 use super::{Ended, Layer, ServerLayer};
 use crate::{
     cell::Outcome,
-    channel::{CallOptions, Deadline},
+    channel::CallOptions,
     cx::Cx,
     method::Method,
     status::{Code, Status},
@@ -28,10 +28,7 @@ impl Layer for Timeout {
     type Seen = ();
 
     fn before(&self, _: &'static Method, options: &mut CallOptions) -> Result<(), Status> {
-        options.deadline = match options.deadline {
-            Deadline::In(timeout) => Deadline::In(timeout.min(self.0)),
-            Deadline::Default | Deadline::Never => Deadline::In(self.0),
-        };
+        *options = std::mem::take(options).timeout_at_most(self.0);
         Ok(())
     }
 }

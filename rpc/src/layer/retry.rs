@@ -6,14 +6,13 @@ use std::{
     time::Duration,
 };
 
-use gimmal_engine::transport::{Loan, UserBytes};
+use gimmal_engine::transport::{Loan, LoanError, UserBytes};
 
 use crate::{
     again::{Again, repeatable, taken},
     cell::Outcome,
     channel::{CallOptions, Channel, Ticket},
     codec::Compose,
-    error::AllocateError,
     method::Method,
     status::Fate,
     stream::Lanes,
@@ -90,11 +89,11 @@ impl<C: Channel> Channel for Retry<C> {
         self.channel.drive(idle)
     }
 
-    fn loan(&self, bytes: usize) -> Result<Loan, AllocateError> {
+    fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         self.channel.loan(bytes)
     }
 
-    fn lend(&self, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
         self.channel.lend(bytes)
     }
 }

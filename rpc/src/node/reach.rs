@@ -16,7 +16,7 @@ use gimmal_engine::{
 };
 
 use super::{Command, Node};
-use crate::{error::AllocateError, stream::Lane};
+use crate::stream::Lane;
 
 /// A worker's handle without its provider.
 trait Worker: Send + Sync {
@@ -65,16 +65,16 @@ impl Reach {
         let _ = self.worker.set(Box::new(handle));
     }
 
-    pub(crate) fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, AllocateError> {
+    pub(crate) fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
         let worker = self.worker.get().ok_or(LoanError::Closed)?;
         // A provider may not lend nothing; one byte of which none is used is the same.
         let loan = worker.allocate(conn, bytes.max(1))?;
         Ok(loan.truncate(bytes))
     }
 
-    pub(crate) fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, AllocateError> {
+    pub(crate) fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {
         let worker = self.worker.get().ok_or(LoanError::Closed)?;
-        Ok(worker.lend(conn, bytes)?)
+        worker.lend(conn, bytes)
     }
 
     pub(crate) fn pop_ready(&self) -> Option<u32> {

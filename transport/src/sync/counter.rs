@@ -31,12 +31,4 @@ impl Counter {
     pub fn decrement(&self) {
         self.add(u64::MAX);
     }
-
-    /// Keeps the greatest; called by the one writer alone.
-    #[inline]
-    pub fn raise_to(&self, value: u64) {
-        if value > self.get() {
-            self.0.store(value, Ordering::Relaxed);
-        }
-    }
 }

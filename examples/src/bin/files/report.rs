@@ -3,7 +3,7 @@
 use std::{fmt, fs, process::Command};
 
 use anyhow::ensure;
-use gimmal::engine::transport::{DataPath, Negotiated, PortCounters};
+use gimmal::info::{DataPath, Negotiated, PortCounters};
 
 /// What a run came to.
 pub(crate) struct Report<'a> {

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use gimmal::Instant;
-use gimmal::engine::{
+use gimmal_engine::{
     Acceptor, App, Config, Idle, Inline, Io, Message, Plan, Workers,
     transport::{
         Address, Bulk, BulkError, CloseReason, ConnId, Connecting as _, Negotiated, Port, Provider as _,
@@ -159,7 +159,7 @@ fn turn_until(
 }
 
 #[cfg(feature = "verbs")]
-use gimmal::engine::transport::verbs::registrations;
+use gimmal_engine::transport::verbs::registrations;
 
 #[cfg(not(feature = "verbs"))]
 fn registrations() -> (u64, Duration) {

@@ -14,8 +14,7 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use gimmal::{
-    CallError, Channel as _, Client, Instant, Server, TransportError, UserBytes,
-    engine::transport::CloseReason,
+    CallError, Channel as _, Client, Instant, Server, TransportError, UserBytes, error::CloseReason,
 };
 
 use crate::tally::{Book, TallyClient, serve_tally};

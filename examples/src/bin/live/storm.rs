@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Barrier, time::Duration};
 use anyhow::ensure;
 use clap::Args;
 use gimmal::Instant;
-use gimmal::engine::{
+use gimmal_engine::{
     Acceptor, App, Config, Idle, Io, Message, OpenError, Workers,
     transport::{
         Address, Bulk, BulkError, CloseReason, ConnId, ConnectError, Negotiated, Port, Provider as _,
