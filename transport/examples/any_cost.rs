@@ -5,7 +5,7 @@ use std::{error::Error, time::Duration};
 
 use gimmal_transport::{
     Address, Any, AnyConfig, Batch, Chain, ConnId, ConnectOptions, Connecting, Credit, Event, Incoming,
-    Instant, ListenOptions, Listener, Port, PortConfig, Position, Provider, Tag, Time, shm::Shm,
+    Instant, ListenOptions, Listener, Port, PortConfig, Position, Provider, Staged, Tag, Time, shm::Shm,
 };
 
 const SLICES: usize = 1001;
@@ -45,8 +45,12 @@ impl<P: Provider> Pair<P> {
     /// One frame from `side` to the other.
     fn one_way(&mut self, side: usize) -> Result<(), Box<dyn Error>> {
         let port = &mut self.ports[side];
-        port.reserve(self.ids[side], 64)?[..64].fill(1);
-        port.commit(self.ids[side], 64, Tag(0), Chain::Begin);
+        let staged = Staged { payload_bytes: 64, tag: Tag(0), chain: Chain::Begin };
+        port.peer_credit(self.ids[side]);
+        port.compose(self.ids[side], 64, |room| {
+            room.fill(1);
+            Some(staged)
+        })?;
         port.flush();
         let (other, id) = (1 - side, self.ids[1 - side]);
         loop {

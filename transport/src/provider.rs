@@ -2,9 +2,9 @@
 //!
 //! The same eight clauses hold for every provider; the conformance suite has named cases for each.
 //!
-//! 1. **Compose in your own memory.** [`Port::reserve`] lends the payload of the next frame in the sender's own
-//!    transmit ring. A reservation ends at the next call on the port; it never crosses a turn or a thread.
-//! 2. **Commit.** [`Port::commit`] stages the frame: verbs writes it to the same positions of the peer's
+//! 1. **Compose in your own memory.** [`Port::compose`] lends the payload of the next frame in the sender's own
+//!    transmit ring to a closure. Nothing is reserved when it returns.
+//! 2. **Stage.** The frame that the closure wrote is staged: verbs writes it to the same positions of the peer's
 //!    receive ring with an immediate, or SENDs it where there is no such ring; shm stores its word last.
 //! 3. **Flush.** [`Port::flush`] sees to it that the peer sees what was committed; one doorbell for all of it. Before that
 //!    it sees nothing, unless it shares our memory and looks without being told ([`Port::shows_at_once`]).
@@ -253,33 +253,19 @@ pub trait Port: Debug {
     /// [`PortError::Limit`] above `connections`; the link is closed then.
     fn adopt(&mut self, link: Self::Link, now: Time) -> Result<ConnId, PortError>;
 
-    /// The payload of the next frame of `conn`, at least `payload_bytes` long (clause 1); it may hold old bytes.
-    /// The caller has made sure that credit allows it.
+    /// Composes a frame of `conn` where it leaves from, and stages it (clauses 1 and 2). `fill` gets `payload_bytes` bytes, which
+    /// may hold old ones, and says how much of them is the frame; `None`, or more than it got, stages nothing. The caller has made
+    /// sure that credit allows the frame. Returns the position behind it, or the position as it was.
     ///
     /// # Errors
-    /// [`Refused::Full`] when a queue of the device is, [`Refused::TooLarge`], [`Refused::Closed`].
-    fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused>;
-
-    /// Stages the first `payload_bytes` of the last reservation as a frame (clause 2) and returns the position
-    /// after it. Without a matching reservation on `conn` this does nothing and returns the position as it is.
-    fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, chain: Chain) -> Position;
-
-    /// Reserve, compose and commit in one: `fill` writes the frame where it leaves from and says what it wrote; `None`
-    /// gives the reservation up. The position after the frame, or as it was.
-    ///
-    /// # Errors
-    /// As [`Port::reserve`]; but [`Refused::Full`] may only mean that [`Port::peer_credit`] was not asked since there is room.
-    #[inline]
+    /// [`Refused::TooLarge`], [`Refused::Closed`]; [`Refused::Full`] when a queue of the device is full, or when there was no room
+    /// as far as was known: [`Port::peer_credit`] looks again.
     fn compose(
         &mut self,
         conn: ConnId,
         payload_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
-    ) -> Result<Option<Position>, Refused> {
-        let payload = self.reserve(conn, payload_bytes)?;
-        let staged = fill(payload);
-        Ok(staged.map(|staged| self.commit(conn, staged.payload_bytes, staged.tag, staged.chain)))
-    }
+    ) -> Result<Option<Position>, Refused>;
 
     /// Whether peers that are awake see what is committed at once, on all connections, or when the [run](Port::next_run) ends that it
     /// answers; [`Port::flush`] wakes the others.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gimmal_transport::{
     Address, Any, AnyConfig, Batch, Chain, ConnId, ConnectError, ConnectOptions, Connecting, Event, Incoming,
-    Instant, ListenError, ListenOptions, Listener, Port, PortConfig, PortError, Provider, Tag, Time,
+    Instant, ListenError, ListenOptions, Listener, Port, PortConfig, PortError, Provider, Staged, Tag, Time,
     any::{AnyListener, AnyPort},
     conformance::{RealTime, knock_on_socket, run},
 };
@@ -91,10 +91,19 @@ impl Both {
     }
 
     fn send(&mut self, conn: ConnId, payload: &[u8]) {
-        self.ports[0].reserve(conn, payload.len()).unwrap()[..payload.len()].copy_from_slice(payload);
-        self.ports[0].commit(conn, payload.len(), Tag(1), Chain::Begin);
+        stage(&mut self.ports[0], conn, payload);
         self.ports[0].flush();
     }
+}
+
+/// Stages `payload` as a frame.
+fn stage(port: &mut impl Port, conn: ConnId, payload: &[u8]) {
+    let staged = Staged { payload_bytes: payload.len(), tag: Tag(1), chain: Chain::Begin };
+    let end = port.compose(conn, payload.len(), |room| {
+        room.copy_from_slice(payload);
+        Some(staged)
+    });
+    assert!(end.unwrap().is_some());
 }
 
 fn listeners(both: &Both, name: &str) -> (tempfile::TempDir, [AnyListener; 2]) {
@@ -155,8 +164,7 @@ fn shared_memory_alone_is_reached_directly() {
     assert_eq!(are_direct(&mut both), [true; 2]);
 
     let sender = both.ports[0].direct().unwrap();
-    sender.reserve(active, 3).unwrap()[..3].copy_from_slice(b"abc");
-    sender.commit(active, 3, Tag(1), Chain::Begin);
+    stage(sender, active, b"abc");
     sender.flush();
     let receiver = both.ports[1].direct().unwrap();
     let mut run = receiver.next_run(1).unwrap();

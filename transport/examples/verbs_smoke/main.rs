@@ -13,7 +13,7 @@ use gimmal_transport::{
 
 type Failure = Box<dyn std::error::Error>;
 
-use pair::{Clock, LIMIT, Pair, Side, until};
+use pair::{Clock, LIMIT, Pair, Side, stage, until};
 
 /// What the kernel counts for this process's devices, without the parts that count history.
 fn resources() -> String {
@@ -223,8 +223,7 @@ fn serve(host: &str) -> Result<(), Failure> {
         side.pump(clock.now());
         while let Some(frame) = side.frames.pop_front() {
             let (conn, tag) = (side.conn(), frame.tag());
-            side.port.reserve(conn, frame.len())?.copy_from_slice(&frame);
-            side.port.commit(conn, frame.len(), tag, Chain::Begin);
+            stage(&mut side.port, conn, &frame, tag, Chain::Begin)?;
             side.release(frame);
         }
         side.port.flush();
@@ -250,8 +249,7 @@ fn killed(host: &str) -> Result<(), Failure> {
         })?;
         for _ in 0..5 {
             let conn = side.conn();
-            side.port.reserve(conn, 5)?.copy_from_slice(b"hello");
-            side.port.commit(conn, 5, Tag(1), Chain::Begin);
+            stage(&mut side.port, conn, b"hello", Tag(1), Chain::Begin)?;
             side.port.flush();
             until("an echo", LIMIT, || {
                 side.pump(clock.now());
@@ -346,8 +344,7 @@ fn rnr(host: &str) -> Result<(), Failure> {
     }
     let conn = pair.a.conn();
     for _ in 0..40 {
-        pair.a.port.reserve(conn, 8)?.fill(1);
-        pair.a.port.commit(conn, 8, Tag(0), Chain::Begin);
+        stage(&mut pair.a.port, conn, &[1; 8], Tag(0), Chain::Begin)?;
         pair.a.port.flush();
     }
     std::thread::sleep(Duration::from_millis(100));

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use gimmal_transport::{
     Address, Batch, Chain, CloseReason, ConnId, ConnectOptions, Connecting, DataPath, Event, Gate, Incoming,
     Instant, ListenOptions, Listener, Negotiated, Port, PortConfig, Position, Provider, Refused, RxFrame,
-    Tag, Time,
+    Staged, Tag, Time,
     frame::span,
     mem::Bulk,
     verbs::{Verbs, VerbsPort},
@@ -90,12 +90,11 @@ impl Side {
         if !fits || !local || (starts && self.chains >= peer.port.arrivals(peer.conn())) {
             return Ok(false);
         }
-        match self.port.reserve(conn, payload.len()) {
-            Ok(place) => place.copy_from_slice(payload),
+        self.head = match stage(&mut self.port, conn, payload, Tag(tag), chain) {
+            Ok(end) => end,
             Err(Refused::Full) => return Ok(false),
             Err(error) => return Err(error.into()),
-        }
-        self.head = self.port.commit(conn, payload.len(), Tag(tag), chain);
+        };
         self.chains += u64::from(starts);
         Ok(true)
     }
@@ -335,4 +334,19 @@ impl Pair {
         println!("    closed on both sides after {:?}", start.elapsed());
         Ok(())
     }
+}
+
+/// Stages `payload` as a frame.
+pub(crate) fn stage(
+    port: &mut VerbsPort,
+    conn: ConnId,
+    payload: &[u8],
+    tag: Tag,
+    chain: Chain,
+) -> Result<Position, Refused> {
+    let end = port.compose(conn, payload.len(), |room| {
+        room.copy_from_slice(payload);
+        Some(Staged { payload_bytes: payload.len(), tag, chain })
+    });
+    Ok(end?.expect("it was not given up"))
 }

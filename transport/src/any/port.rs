@@ -31,9 +31,9 @@ use crate::sim::SimPort;
 #[cfg(feature = "verbs")]
 use crate::verbs::VerbsPort;
 use crate::{
-    AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Exposed, Loan, Offer, OneSided,
-    Port, PortConfig, PortCounters, PortError, Position, Provider, Pulse, Refused, Remote, Run, RxFrame,
-    Staged, Tag, Time, Violation, Waker, sync::Doorbell,
+    AccessError, Batch, Bulk, BulkError, CloseReason, ConnId, Credit, Exposed, Loan, Offer, OneSided, Port,
+    PortConfig, PortCounters, PortError, Position, Provider, Pulse, Refused, Remote, Run, RxFrame, Staged,
+    Time, Violation, Waker, sync::Doorbell,
 };
 
 /// The data side of [`Any`]; see [`Port`].
@@ -208,17 +208,6 @@ impl AnyPort {
         }
     }
 
-    #[inline(never)]
-    fn compose_elsewhere(
-        &mut self,
-        conn: ConnId,
-        payload_bytes: usize,
-        fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
-    ) -> Result<Option<Position>, Refused> {
-        let Some(staged) = fill(self.reserve(conn, payload_bytes)?) else { return Ok(None) };
-        Ok(Some(self.commit(conn, staged.payload_bytes, staged.tag, staged.chain)))
-    }
-
     fn disarm_subs(&mut self) {
         for_used!(self.as_mut, |port, _number| port.disarm());
     }
@@ -282,31 +271,13 @@ impl Port for AnyPort {
     }
 
     #[inline]
-    fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused> {
-        route!(self.as_mut, conn, |port, id| port.reserve(id, payload_bytes), else Err(Refused::Closed))
-    }
-
-    #[inline]
-    fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, chain: Chain) -> Position {
-        route!(self.as_mut, conn, |port, id| port.commit(id, payload_bytes, tag, chain), else Position(0))
-    }
-
-    /// In shared memory at once; elsewhere the device costs more than one call more.
-    #[inline]
     fn compose(
         &mut self,
         conn: ConnId,
         payload_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
     ) -> Result<Option<Position>, Refused> {
-        #[cfg(feature = "shm")]
-        if number(conn) == SHM {
-            return match &mut self.shm {
-                Some(port) => port.compose(conn, payload_bytes, fill),
-                None => Err(Refused::Closed),
-            };
-        }
-        self.compose_elsewhere(conn, payload_bytes, fill)
+        route!(self.as_mut, conn, |port, id| port.compose(id, payload_bytes, fill), else Err(Refused::Closed))
     }
 
     #[inline]

@@ -75,8 +75,8 @@ fn ids_stale<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     bench.closed(&mut rig, 1, duo.ids[1])?;
     let mut next = bench.connect(&mut rig)?;
     ensure!(next.ids[0] != old, "{old:?} was given again");
-    let refused = rig.ports[0].reserve(old, 8).map(|_| ());
-    ensure!(refused == Err(Refused::Closed), "a stale id reserves: {refused:?}");
+    let refused = rig.ports[0].compose(old, 8, |_| None);
+    ensure!(refused == Err(Refused::Closed), "a stale id composes: {refused:?}");
     let now = bench.now();
     rig.ports[0].close(old, CloseReason::Local, now);
     bench.linger(&mut rig);

@@ -34,13 +34,13 @@ fn full_moves_nothing<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         sent += 1;
     }
     for _ in 0..1000 {
-        match rig.ports[0].reserve(duo.ids[0], 12) {
+        match rig.ports[0].compose(duo.ids[0], 12, |_| None) {
             Ok(_) | Err(Refused::Full) => {}
             Err(refused) => return Err(refused.into()),
         }
     }
-    let end = rig.ports[0].commit(ConnId::new(30, 9), 12, Tag(0), Chain::Begin);
-    ensure!(end.0 == 0, "a stranger's position is {end:?}");
+    let stranger = rig.ports[0].compose(ConnId::new(30, 9), 12, |_| None);
+    ensure!(stranger == Err(Refused::Closed), "{stranger:?} for a stranger");
     rig.ports[0].flush();
     for got in 0..sent {
         bench.expect(&mut rig, &mut duo, 1, &pattern(got, 12), Tag(0))?;
@@ -51,7 +51,7 @@ fn full_moves_nothing<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 fn too_large<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut rig, mut duo) = bench.open()?;
     for bytes in [duo.terms[0].frame_bytes_max as usize, 1 << 30, usize::MAX - 64] {
-        let refused = rig.ports[0].reserve(duo.ids[0], bytes).map(|_| ());
+        let refused = rig.ports[0].compose(duo.ids[0], bytes, |_| None);
         ensure!(matches!(refused, Err(Refused::TooLarge { .. })), "{bytes} bytes: {refused:?}");
     }
     bench.exchange(&mut rig, &mut duo, 1)
@@ -112,7 +112,7 @@ fn unknown_connection<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let strangers = [ConnId::new(id.index(), id.generation().wrapping_add(1)), ConnId::new(12_345, 0)];
     for stranger in strangers {
         let port = &mut rig.ports[0];
-        let refused = port.reserve(stranger, 8).map(|_| ());
+        let refused = port.compose(stranger, 8, |_| None);
         ensure!(refused == Err(Refused::Closed), "{refused:?} for {stranger:?}");
         let pull = port.pull(stranger, Offer { address: 0, key: 0, len: 1 }, 1);
         ensure!(pull == Err(Refused::Closed), "{pull:?} for {stranger:?}");
@@ -133,7 +133,7 @@ fn closing_connection<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut rig, duo) = bench.open()?;
     let now = bench.now();
     rig.ports[0].close(duo.ids[0], CloseReason::Local, now);
-    let refused = rig.ports[0].reserve(duo.ids[0], 8).map(|_| ());
+    let refused = rig.ports[0].compose(duo.ids[0], 8, |_| None);
     ensure!(refused == Err(Refused::Closed), "{refused:?} after close");
     let refused = rig.ports[0].pull(duo.ids[0], Offer { address: 0, key: 0, len: 1 }, 1);
     ensure!(refused == Err(Refused::Closed), "{refused:?} after close");

@@ -128,19 +128,12 @@ impl Duo {
         }
         let port = &mut rig.ports[side];
         let mut lent = 0;
-        let mut fill = |bytes: &mut [u8]| {
+        let fill = |bytes: &mut [u8]| {
             lent = bytes.len();
             bytes.get_mut(..payload.len())?.copy_from_slice(payload);
             Some(Staged { payload_bytes: payload.len(), tag, chain })
         };
-        // Both ways to send take turns: in three steps, and in one.
-        let end = if flow_is_even(self.flows[side].sent) {
-            port.compose(self.ids[side], payload.len(), fill)
-        } else {
-            let filled = port.reserve(self.ids[side], payload.len()).map(|bytes| fill(bytes).is_some());
-            filled.map(|filled| filled.then(|| port.commit(self.ids[side], payload.len(), tag, chain)))
-        };
-        let end = match end {
+        let end = match port.compose(self.ids[side], payload.len(), fill) {
             Ok(Some(end)) => end,
             Ok(None) => return Err(format!("{lent} bytes lent for {}", payload.len()).into()),
             Err(Refused::Full) => return Ok(None),
@@ -156,6 +149,22 @@ impl Duo {
         }
         flow.chain_bytes += bytes;
         Ok(Some(end))
+    }
+
+    /// Has `side` write `byte` over all of a frame with `payload_bytes`, which is given up then.
+    pub(super) fn scribble<P: Provider>(
+        &self,
+        rig: &mut Rig<P>,
+        side: Side,
+        payload_bytes: usize,
+        byte: u8,
+    ) -> Outcome {
+        let given_up = rig.ports[side].compose(self.ids[side], payload_bytes, |room| {
+            room.fill(byte);
+            None
+        })?;
+        super::ensure!(given_up.is_none(), "what was given up ends at {given_up:?}");
+        Ok(())
     }
 
     /// Whether the last chain of `side` may grow by a frame with `payload_bytes`.
@@ -179,11 +188,6 @@ impl Duo {
         let arrivals = port.arrivals(self.ids[side]);
         port.return_credit(self.ids[side], Credit { bytes, arrivals });
     }
-}
-
-/// Changes with every other frame, more or less.
-const fn flow_is_even(sent: Position) -> bool {
-    (sent.0 / 32).is_multiple_of(2)
 }
 
 /// Bytes that depend on `seed` and on the place.

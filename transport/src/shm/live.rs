@@ -224,16 +224,8 @@ impl Live {
         observe(self.peer.word(self.rx)) == 0
     }
 
-    /// The payload of the next frame, after a look at the peer's credit if there is no room as far as is known.
-    pub(super) fn reserve(&mut self, payload_bytes: usize) -> Result<&mut [u8], Refused> {
-        if self.place(payload_bytes) == Err(Refused::Full) {
-            self.look_at_credit();
-        }
-        self.place(payload_bytes)
-    }
-
-    /// The same, as far as is known: whoever waits has just looked. It calls nothing, so that what a sender has in hand stays in
-    /// registers: stores leave in order, and dozens a frame would stand behind one that waits for the peer's line.
+    /// The payload of the next frame, as far as is known: whoever waits has just looked. It calls nothing, so that what a sender has
+    /// in hand stays in registers: stores leave in order, and dozens a frame would stand behind one that waits for the peer's line.
     #[expect(clippy::needless_pass_by_ref_mut, reason = "what it lends is written")]
     #[inline(always)]
     pub(super) fn place(&mut self, payload_bytes: usize) -> Result<&mut [u8], Refused> {
@@ -271,7 +263,7 @@ impl Live {
         self.tx_limit = 0;
     }
 
-    /// Publishes the frame whose payload was reserved: where it ends, and whether it is the first since the last flush.
+    /// Publishes the frame whose payload was lent: where it ends, and whether it is the first since the last flush.
     ///
     /// The peer works on it while the next is written. Shown together, frames cost fewer lines that both sides look at: what
     /// answers a peer that is far ahead is kept back until that is [`TOGETHER_BYTES`], or the run over. Anybody else would
@@ -342,7 +334,7 @@ impl Live {
         self.flushed = self.tx;
     }
 
-    /// Clears the words that begin the next lines, for `bytes` more, as far as the peer has given them back; nothing is reserved
+    /// Clears the words that begin the next lines, for `bytes` more, as far as the peer has given them back; nothing is lent
     /// there.
     ///
     /// A frame is published behind the word after it. Where that word begins a line, the frame itself does not need the

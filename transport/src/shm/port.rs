@@ -18,8 +18,8 @@ use super::{
     slot::{self, Slot, Stage},
 };
 use crate::{
-    AccessError, Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, Port, PortConfig, PortCounters,
-    PortError, Position, Pulse, Refused, Staged, Tag, Time, Waker,
+    AccessError, Batch, BulkError, CloseReason, ConnId, Credit, Event, Port, PortConfig, PortCounters,
+    PortError, Position, Pulse, Refused, Staged, Time, Waker,
     kernel::{system, system_io},
     mem::{Bulk, Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame},
     sync::{
@@ -41,7 +41,6 @@ pub struct ShmPort {
     /// none.
     turn: usize,
     passed: usize,
-    reserved: Option<(ConnId, usize)>,
     /// Frames may be kept back on the connection whose run is lent.
     keeps: bool,
     /// Slots with frames that were committed since the last flush.
@@ -78,7 +77,6 @@ impl ShmPort {
             active: Vec::with_capacity(room),
             turn: 0,
             passed: 0,
-            reserved: None,
             keeps: false,
             unflushed: Vec::with_capacity(room),
             credits: Vec::with_capacity(room),
@@ -275,42 +273,12 @@ impl Port for ShmPort {
     }
 
     #[inline]
-    fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused> {
-        self.reserved = None;
-        let (live, _) = slot::live(&mut self.slots, conn).ok_or(Refused::Closed)?;
-        let payload = live.reserve(payload_bytes)?;
-        self.reserved = Some((conn, payload_bytes));
-        Ok(payload)
-    }
-
-    #[inline]
-    fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, _chain: Chain) -> Position {
-        let reserved = self.reserved.take();
-        let Some((live, counters)) = slot::live(&mut self.slots, conn) else {
-            return Position::default();
-        };
-        if reserved.is_some_and(|(whose, room)| whose == conn && payload_bytes <= room) {
-            counters.frames_sent += 1;
-            let (end, begins) = live.commit(payload_bytes, tag);
-            if begins {
-                let parked = live.parked;
-                self.began(conn, parked);
-            }
-            return end;
-        }
-        live.committed()
-    }
-
-    #[inline]
     fn compose(
         &mut self,
         conn: ConnId,
         payload_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
     ) -> Result<Option<Position>, Refused> {
-        if self.reserved.is_some() {
-            self.reserved = None;
-        }
         let (live, counters) = slot::live(&mut self.slots, conn).ok_or(Refused::Closed)?;
         let Some(staged) = fill(live.place(payload_bytes)?) else { return Ok(None) };
         if staged.payload_bytes > payload_bytes {
@@ -332,7 +300,6 @@ impl Port for ShmPort {
 
     #[inline]
     fn flush(&mut self) {
-        self.reserved = None;
         if !self.unflushed.is_empty() || !self.credits.is_empty() {
             self.ring();
         }

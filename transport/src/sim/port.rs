@@ -16,7 +16,7 @@ use super::{
 use crate::{
     AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Exposed, FrameWord, Gate,
     Loan, LoanError, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError, Position, Pulse,
-    Refused, Remote, Run, RxFrame, SharedState, Tag, Time, UserBytes, UserMemory, Violation, Waker,
+    Refused, Remote, Run, RxFrame, SharedState, Staged, Time, UserBytes, UserMemory, Violation, Waker,
     frame::{FRAME_WORD_BYTES, span},
     mem::{MemoryNode, NotNear, Region, Words, arena::Arena, user_bytes::Copies},
     sync::Doorbell,
@@ -139,6 +139,28 @@ struct Local {
     position: u64,
 }
 
+impl Local {
+    /// Stages what was composed in the scratch. Whether it rides on the chain before it, which has room for it.
+    fn stage(&mut self, staged: &Staged, chain_bytes_max: usize) -> bool {
+        let Staged { payload_bytes, tag, chain } = *staged;
+        let bytes = span(payload_bytes);
+        let fits = self.staged.last().is_some_and(|last| last.bytes.len() + bytes <= chain_bytes_max);
+        let is_extended = chain == Chain::Extend && fits;
+        if !is_extended {
+            self.staged.push(Posted { start: self.position, bytes: Vec::new(), frames: 0, signals: None });
+        }
+        if let Some(last) = self.staged.last_mut() {
+            let end = last.bytes.len() + bytes;
+            last.bytes.extend_from_slice(&FrameWord::new(payload_bytes, tag).bits().to_le_bytes());
+            last.bytes.extend_from_slice(&self.scratch[..payload_bytes]);
+            last.bytes.resize(end, 0);
+            last.frames += 1;
+        }
+        self.position += bytes as u64;
+        is_extended
+    }
+}
+
 /// The data side; see [`Port`].
 #[derive(Debug)]
 pub struct SimPort {
@@ -152,7 +174,6 @@ pub struct SimPort {
     pub(super) dirty: Vec<ConnId>,
     /// Ends whose receives are to be posted again.
     pub(super) owing: Vec<(u64, Side)>,
-    reserved: Option<(ConnId, usize)>,
     pub(super) begun: Option<Begun>,
     pub(super) arena: Arena,
 }
@@ -183,7 +204,6 @@ impl SimPort {
             free: Vec::new(),
             dirty: Vec::new(),
             owing: Vec::new(),
-            reserved: None,
             begun: None,
             arena: Arena::default(),
         })
@@ -346,75 +366,53 @@ impl Port for SimPort {
         Ok(id)
     }
 
-    fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused> {
-        self.reserved = None;
+    fn compose(
+        &mut self,
+        conn: ConnId,
+        payload_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
+    ) -> Result<Option<Position>, Refused> {
         let (id, side) = self.open_end(conn)?;
-        // Shared memory has no queue of sends: there, room in the ring is all that is needed.
-        let is_queued = self.negotiated(conn).is_some_and(|negotiated| negotiated.arrivals_count);
-        let sends = if is_queued { self.config.sends.into() } else { u64::MAX };
         let outstanding = self.shared.with(|world| world.outstanding(id, side))?;
+        let sends = self.config.sends.into();
         let local = self.local_mut(conn).ok_or(Refused::Closed)?;
+        let negotiated = local.negotiated.clone().ok_or(Refused::Closed)?;
         let limit = local.scratch.len().saturating_sub(FRAME_WORD_BYTES);
         if payload_bytes > limit {
             return Err(Refused::TooLarge { bytes: payload_bytes, limit });
         }
-        if outstanding + local.staged.len() as u64 >= sends {
+        // Shared memory has no queue of sends: there, room in the ring is all that is needed.
+        if negotiated.arrivals_count && outstanding + local.staged.len() as u64 >= sends {
             return Err(Refused::Full);
         }
-        self.reserved = Some((conn, payload_bytes));
-        let local = self.local_mut(conn).ok_or(Refused::Closed)?;
-        Ok(&mut local.scratch[..payload_bytes])
-    }
-
-    fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, chain: Chain) -> Position {
-        let reserved = self.reserved.take();
-        let Some(local) = self.local_mut(conn) else { return Position(0) };
-        let Some(negotiated) = local.negotiated.clone() else { return Position(0) };
-        if !reserved.is_some_and(|(id, bytes)| id == conn && payload_bytes <= bytes) {
-            return Position(local.position);
+        let Some(staged) = fill(&mut local.scratch[..payload_bytes]) else { return Ok(None) };
+        if staged.payload_bytes > payload_bytes {
+            return Ok(Some(Position(local.position)));
         }
-        let bytes = span(payload_bytes);
-        let fits = local
-            .staged
-            .last()
-            .is_some_and(|last| last.bytes.len() + bytes <= negotiated.chain_bytes_max as usize);
-        if chain == Chain::Begin || !fits {
-            let bytes = Vec::new();
-            local.staged.push(Posted { start: local.position, bytes, frames: 0, signals: None });
-        }
-        if let Some(last) = local.staged.last_mut() {
-            let end = last.bytes.len() + bytes;
-            last.bytes.extend_from_slice(&FrameWord::new(payload_bytes, tag).bits().to_le_bytes());
-            last.bytes.extend_from_slice(&local.scratch[..payload_bytes]);
-            last.bytes.resize(end, 0);
-            last.frames += 1;
-        }
-        local.position += bytes as u64;
-        let (id, side, position) = (local.conn, local.side, local.position);
+        let is_extended = local.stage(&staged, negotiated.chain_bytes_max as usize);
+        let position = local.position;
         let room = u64::from(negotiated.tx_ring_bytes);
         self.shared.with(|world| {
             let done = world.conns.get(&id).map_or(position, |conn| conn.ends[side].tx.completed);
             if position > done + room {
                 world.misuse(Misuse::TransmitOverrun { bytes: position - done - room });
             }
-            if chain == Chain::Extend && !fits {
+            if staged.chain == Chain::Extend && !is_extended {
                 world.misuse(Misuse::BadExtend);
             }
         });
         if !self.dirty.contains(&conn) {
             self.dirty.push(conn);
         }
-        Position(position)
+        Ok(Some(Position(position)))
     }
 
     fn flush(&mut self) {
-        self.reserved = None;
         self.post_staged();
         self.repost();
     }
 
     fn flush_answer(&mut self, conn: ConnId) -> bool {
-        self.reserved = None;
         self.leave_early(conn)
     }
 
@@ -489,7 +487,6 @@ impl Port for SimPort {
     }
 
     fn poll(&mut self, now: Time, batch: &mut Batch) {
-        self.reserved = None;
         self.no_run_is_out();
         self.repost();
         let (shared, port) = (Arc::clone(&self.shared), self.id);
@@ -505,7 +502,6 @@ impl Port for SimPort {
     }
 
     fn next_run(&mut self, limit: usize) -> Option<Run> {
-        self.reserved = None;
         self.lend_run(limit)
     }
 

@@ -8,7 +8,7 @@ use std::{str::FromStr, time::Duration};
 use super::*;
 use crate::{
     Batch, BulkError, Chain, CloseReason, ConnId, Connecting, Event, Gate, Incoming, Listener, Loan, Port,
-    PortConfig, Refused, RejectReason, RxFrame, Tag,
+    PortConfig, Refused, RejectReason, RxFrame, Staged, Tag,
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -93,9 +93,12 @@ impl Two {
 
     fn send(&mut self, side: usize, conn: ConnId, payload: &[u8], chain: Chain) -> Result<(), Refused> {
         let port = &mut self.ports[side];
-        port.reserve(conn, payload.len())?.copy_from_slice(payload);
-        port.commit(conn, payload.len(), Tag(7), chain);
-        Ok(())
+        let staged = Staged { payload_bytes: payload.len(), tag: Tag(7), chain };
+        port.compose(conn, payload.len(), |room| {
+            room.copy_from_slice(payload);
+            Some(staged)
+        })
+        .map(|_| ())
     }
 
     fn frame(&mut self, side: usize) -> RxFrame {
@@ -336,7 +339,7 @@ fn r18_faults_of_the_data_path_close_both_ends_once() {
         }
         assert!(two.events.iter().flatten().all(|event| !matches!(event, Event::Closed { .. })));
         assert_eq!(two.sim.connections(), 0, "nothing is left");
-        assert_eq!(two.ports[0].reserve(active, 1).unwrap_err(), Refused::Closed);
+        assert_eq!(two.send(0, active, b"x", Chain::Begin).unwrap_err(), Refused::Closed);
         assert_eq!(two.ports[1].counters(passive).frames_sent, 0);
     }
 }
@@ -428,7 +431,7 @@ fn r42_a_silent_close_leaves_the_peer_half_open() {
         two.turn();
     }
     assert!(two.events[1].is_empty());
-    assert!(two.ports[1].reserve(passive, 8).is_ok(), "it still believes in the connection");
+    assert!(two.ports[1].compose(passive, 8, |_| None).is_ok(), "it still believes in the connection");
 }
 
 #[test]
@@ -518,8 +521,12 @@ fn what_pads_a_modelled_frame_is_zero() {
     let conns = two.open();
     let mut end = 0;
     for bytes in 0..64 {
-        two.ports[0].reserve(conns[0], 100).unwrap().fill(0xAA);
-        two.ports[0].commit(conns[0], bytes, Tag(7), Chain::Begin);
+        let staged = Staged { payload_bytes: bytes, tag: Tag(7), chain: Chain::Begin };
+        let composed = two.ports[0].compose(conns[0], 100, |room| {
+            room.fill(0xAA);
+            Some(staged)
+        });
+        composed.unwrap();
         two.frame(1);
         let start = end + crate::frame::FRAME_WORD_BYTES + bytes;
         end += crate::frame::span(bytes);

@@ -13,8 +13,8 @@ use std::{
 use rustix::event::epoll;
 
 use crate::{
-    AccessError, Batch, BulkError, Chain, CloseReason, ConnId, Credit, Event, Instant, PortConfig,
-    PortCounters, PortError, Position, Pulse, Refused, Staged, Tag, Time, Violation,
+    AccessError, Batch, BulkError, CloseReason, ConnId, Credit, Event, Instant, PortConfig, PortCounters,
+    PortError, Position, Pulse, Refused, Staged, Time, Violation,
     mem::{Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame, run::IN_RING},
     provider::{Port, Waker},
     sync::Doorbell,
@@ -68,7 +68,6 @@ pub struct VerbsPort {
     pub(super) begun: Option<Begun>,
     /// Queues, one after the other, that gave less than they were asked for since [`Port::next_run`] said that there is none.
     pub(super) emptied: usize,
-    pub(super) reservation: Option<(ConnId, usize)>,
     /// Connections with staged chains, READs to post, receives to post (`owing`), deadlines.
     pub(super) dirty: Vec<usize>,
     pub(super) pulling: Vec<usize>,
@@ -145,7 +144,6 @@ impl VerbsPort {
             walking: None,
             begun: None,
             emptied: 0,
-            reservation: None,
             dirty: Vec::with_capacity(connections),
             pulling: Vec::with_capacity(connections),
             owing: Owing { conns: Vec::with_capacity(connections), are_many: false },
@@ -238,7 +236,6 @@ impl Port for VerbsPort {
     }
 
     fn adopt(&mut self, link: VerbsLink, now: Time) -> Result<ConnId, PortError> {
-        self.reservation = None;
         let limit = self.gate.shared.config.connections;
         if self.adopted >= limit {
             let value = u64::from(limit) + 1;
@@ -281,35 +278,6 @@ impl Port for VerbsPort {
         Ok(id)
     }
 
-    fn reserve(&mut self, conn: ConnId, payload_bytes: usize) -> Result<&mut [u8], Refused> {
-        self.reservation = None;
-        if let Some(shape) = open_in(&mut self.slots, conn)?.tx.wants_ring() {
-            self.lend_ring(conn, shape)?;
-        }
-        let frame = open_in(&mut self.slots, conn)?.tx.reserve(payload_bytes)?;
-        self.reservation = Some((conn, payload_bytes));
-        Ok(frame.payload)
-    }
-
-    fn commit(&mut self, conn: ConnId, payload_bytes: usize, tag: Tag, chain: Chain) -> Position {
-        let index = conn.index() as usize;
-        let reservation = self.reservation.take();
-        let Some(slot) = self.slots.get_mut(index) else { return Position(0) };
-        let Some(open) = slot.conn.as_deref_mut().filter(|open| open.id == conn) else { return Position(0) };
-        match reservation {
-            Some((reserved, limit)) if reserved == conn && payload_bytes <= limit && open.is_open() => {}
-            _ => return open.tx.head(),
-        }
-        // It fits: more was reserved.
-        let Ok(frame) = open.tx.reserve(payload_bytes) else { return open.tx.head() };
-        frame.begin(payload_bytes, tag);
-        slot.counters.frames_sent += 1;
-        if !std::mem::replace(&mut open.is_dirty, true) {
-            self.dirty.push(index);
-        }
-        open.tx.commit(payload_bytes, chain)
-    }
-
     #[inline(always)]
     fn compose(
         &mut self,
@@ -317,7 +285,6 @@ impl Port for VerbsPort {
         payload_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
     ) -> Result<Option<Position>, Refused> {
-        self.reservation = None;
         let mut open = open_slot(&mut self.slots, conn)?;
         if let Some(shape) = open.0.tx.wants_ring() {
             self.lend_ring(conn, shape)?;
@@ -352,7 +319,6 @@ impl Port for VerbsPort {
 
     #[inline]
     fn flush(&mut self) {
-        self.reservation = None;
         self.flush_dirty();
         self.repost_many();
     }
@@ -378,7 +344,6 @@ impl Port for VerbsPort {
 
     #[inline]
     fn release(&mut self, conn: ConnId, frame: RxFrame) {
-        self.reservation = None;
         if frame.slot() == IN_RING {
             return;
         }
@@ -403,7 +368,6 @@ impl Port for VerbsPort {
     }
 
     fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
-        self.reservation = None;
         let limit = self.gate.shared.config.bulk_bytes_max;
         let index = conn.index() as usize;
         let open = open_in(&mut self.slots, conn)?;
@@ -448,18 +412,15 @@ impl Port for VerbsPort {
         op: OneSided,
         token: u64,
     ) -> Result<(), (AccessError, OneSided)> {
-        self.reservation = None;
         self.make_access(conn, remote, op, token)
     }
 
     fn poll(&mut self, now: Time, batch: &mut Batch) {
-        self.reservation = None;
         self.turn(now, batch);
     }
 
     #[inline(always)]
     fn next_run(&mut self, limit: usize) -> Option<Run> {
-        self.reservation = None;
         self.chain_run(limit)
     }
 
@@ -484,14 +445,12 @@ impl Port for VerbsPort {
     }
 
     fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time) {
-        self.reservation = None;
         if self.conn(conn).is_some() {
             self.begin_close(conn.index() as usize, reason, now);
         }
     }
 
     fn arm(&mut self) -> bool {
-        self.reservation = None;
         self.gate.shared.bell.arm();
         let mut quiet = !self.has_work();
         for (cq, _) in &self.cqs {

@@ -1,7 +1,7 @@
 //! Frames there and back: every size, every place in the ring, many connections.
 
 use super::*;
-use crate::{Refused, frame::span};
+use crate::frame::span;
 
 #[test]
 fn both_sides_negotiate_the_same_geometry() {
@@ -52,13 +52,12 @@ fn a_window_fills_the_ring_but_for_the_next_word() {
     for round in 0..20_u64 {
         // One flush for all of it; 16-byte frames leave room for all but one.
         let mut sent = 0_u64;
-        while let Ok(room) = client.port.reserve(client.conn, 8) {
-            room.copy_from_slice(&(round * 1000 + sent).to_le_bytes());
-            client.port.commit(client.conn, 8, Tag(0), Chain::Extend);
+        while client.has_room(8).is_ok() {
+            client.commit(&(round * 1000 + sent).to_le_bytes(), 0);
             sent += 1;
         }
         assert_eq!(sent, 4096 / 16 - 1);
-        assert_eq!(client.port.reserve(client.conn, 0), Err(Refused::Full));
+        assert_eq!(client.has_room(0), Err(Refused::Full));
         client.port.flush();
         let mut received = Vec::new();
         while received.len() < sent as usize {
@@ -79,28 +78,27 @@ fn a_window_fills_the_ring_but_for_the_next_word() {
 fn refusals_name_their_limit_and_leave_nothing_behind() {
     let (mut server, mut client) = pair(4096);
     let limit = 1024 - 8;
-    assert_eq!(
-        client.port.reserve(client.conn, limit + 1),
-        Err(Refused::TooLarge { bytes: limit + 1, limit })
-    );
+    assert_eq!(client.has_room(limit + 1), Err(Refused::TooLarge { bytes: limit + 1, limit }));
     let at = client.port.completed(client.conn);
-    // A commit without its reservation, or beyond it, does nothing.
-    assert_eq!(client.port.commit(client.conn, 8, Tag(1), Chain::Begin), at);
-    client.port.reserve(client.conn, 8).unwrap();
-    assert_eq!(client.port.commit(client.conn, 9, Tag(1), Chain::Begin), at);
+    // What is given up, or longer than what was lent, is no frame.
+    client.scribble(b"given up");
+    let staged = |payload_bytes| Some(Staged { payload_bytes, tag: Tag(1), chain: Chain::Begin });
+    assert_eq!(client.port.compose(client.conn, 8, |_| staged(9)), Ok(Some(at)));
     client.port.flush();
     assert!(server.poll().is_empty());
-    // Less than was reserved is fine.
-    client.port.reserve(client.conn, limit).unwrap()[..3].copy_from_slice(b"abc");
-    let end = client.port.commit(client.conn, 3, Tag(2), Chain::Begin);
-    assert_eq!(end, at.plus(span(3) as u64));
+    // Less than was lent is fine.
+    let end = client.port.compose(client.conn, limit, |room| {
+        room[..3].copy_from_slice(b"abc");
+        staged(3)
+    });
+    assert_eq!(end, Ok(Some(at.plus(span(3) as u64))));
     client.port.flush();
     assert_eq!(&*server.frame(), b"abc");
     // A connection that never was, and one that was.
-    assert_eq!(client.port.reserve(ConnId::new(7, 1), 8), Err(Refused::Closed));
+    assert_eq!(stage(&mut client.port, ConnId::new(7, 1), b"x", 0), Err(Refused::Closed));
     let conn = client.conn;
     client.port.close(conn, CloseReason::Local, Time(0));
-    assert_eq!(client.port.reserve(conn, 8), Err(Refused::Closed));
+    assert_eq!(client.has_room(8), Err(Refused::Closed));
     assert_eq!(client.port.peer_credit(conn), None);
     client.port.close(conn, CloseReason::Local, Time(0));
     assert_eq!(client.closed(), CloseReason::Local);
@@ -222,7 +220,7 @@ fn a_stale_id_is_refused_when_its_slot_is_used_again() {
     let new = server.adopt(accepted, Time(0)).unwrap();
     assert_eq!((old.index(), new.index()), (0, 0));
     assert_ne!(old, new);
-    assert_eq!(server.reserve(old, 8), Err(Refused::Closed));
+    assert_eq!(stage(&mut server, old, b"x", 0), Err(Refused::Closed));
     server.close(old, CloseReason::Local, Time(0));
     batch.drain();
     while batch.is_empty() {

@@ -70,28 +70,26 @@ fn malformed(what: &'static str) -> CloseReason {
 fn r66_r67_a_lying_credit_frees_nothing() {
     let (mut side, peer) = victim(4096);
     let mut sent = 0;
-    while side.port.reserve(side.conn, 1000).is_ok() {
-        side.port.commit(side.conn, 1000, Tag(0), Chain::Begin);
+    while side.has_room(1000).is_ok() {
+        side.commit(&[0; 1000], 0);
         sent += 1;
     }
     assert_eq!(sent, 4);
     let head = side.port.completed(side.conn).0;
     for lie in [head + 1, head + 4096, u64::MAX, u64::MAX - 4095, 1 << 63] {
         peer.end.own.consumed().store(lie, Ordering::Release);
-        assert_eq!(side.port.reserve(side.conn, 1000), Err(crate::Refused::Full), "{lie}");
+        assert_eq!(side.has_room(1000), Err(Refused::Full), "{lie}");
         // The engine hears the lie as it is, and closes.
         assert_eq!(side.port.peer_credit(side.conn).unwrap().bytes.0, lie);
     }
     peer.end.own.consumed().store(head, Ordering::Release);
-    side.port.reserve(side.conn, 1000).unwrap();
-    side.port.commit(side.conn, 1000, Tag(0), Chain::Begin);
+    side.commit(&[0; 1000], 0);
     // Backwards: what was given back stays given back, nothing more.
     peer.end.own.consumed().store(0, Ordering::Release);
     for _ in 0..3 {
-        side.port.reserve(side.conn, 1000).unwrap();
-        side.port.commit(side.conn, 1000, Tag(0), Chain::Begin);
+        side.commit(&[0; 1000], 0);
     }
-    assert_eq!(side.port.reserve(side.conn, 1000), Err(crate::Refused::Full));
+    assert_eq!(side.has_room(1000), Err(Refused::Full));
 }
 
 /// R66: a peer that publishes more than the ring it was granted.

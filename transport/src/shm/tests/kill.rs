@@ -75,8 +75,8 @@ fn child_echo_server() {
                         side.commit(&frame, frame.tag().0);
                         side.give_back(frame);
                         side.port.flush();
-                        // Half a frame: written, never committed.
-                        side.port.reserve(side.conn, 4).unwrap().copy_from_slice(b"half");
+                        // Half a frame: written, never staged.
+                        side.scribble(b"half");
                     }
                     _ => open = false,
                 }
@@ -143,7 +143,7 @@ fn child_client() {
     for number in 0..50 {
         side.send(&[number], 0);
     }
-    side.port.reserve(side.conn, 4).unwrap().copy_from_slice(b"half");
+    side.scribble(b"half");
     std::thread::sleep(30 * SECOND);
 }
 
@@ -187,8 +187,8 @@ const CRASHES: [&str; 10] = [
     "answered",
     "granted",
     "adopted",
-    "reserved",
-    "committed",
+    "composed",
+    "staged",
     "flushed",
     "asleep",
     "closed",
@@ -225,10 +225,13 @@ fn child_crashes() {
     at("adopted");
     side.opened();
     side.send(b"whole", 1);
-    side.port.reserve(side.conn, 100).unwrap().fill(7);
-    at("reserved");
-    side.port.commit(side.conn, 100, Tag(2), Chain::Begin);
-    at("committed");
+    let staged = side.port.compose(side.conn, 100, |room| {
+        room.fill(7);
+        at("composed");
+        Some(Staged { payload_bytes: 100, tag: Tag(2), chain: Chain::Begin })
+    });
+    assert!(staged.is_ok_and(|end| end.is_some()));
+    at("staged");
     side.port.flush();
     at("flushed");
     while !side.port.arm() {
@@ -298,7 +301,7 @@ fn child_r80() {
         child.wait().unwrap();
         let expected: &[usize] = match step {
             "connected" | "greeted" | "answered" | "granted" | "adopted" => &[],
-            "reserved" => &[5],
+            "composed" => &[5],
             _ => &[5, 100],
         };
         assert_eq!(frames, expected, "{step}");

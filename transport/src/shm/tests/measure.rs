@@ -107,9 +107,7 @@ impl Side {
             self.port.poll(Time(0), &mut self.batch);
             for event in self.batch.drain() {
                 let Event::Frame { conn, frame } = event else { panic!("{event:?}") };
-                let room = self.port.reserve(conn, frame.len()).unwrap();
-                room.copy_from_slice(&frame);
-                self.port.commit(conn, frame.len(), Tag(0), Chain::Begin);
+                stage(&mut self.port, conn, &frame, 0).unwrap();
                 let end = frame.end();
                 self.port.release(conn, frame);
                 done += 1;
@@ -126,9 +124,7 @@ impl Side {
         let (mut sent, mut done) = (0, 0);
         while done < count {
             while sent < count && sent - done < window {
-                let room = self.port.reserve(self.conn, PAYLOAD).unwrap();
-                room.copy_from_slice(&payload);
-                self.port.commit(self.conn, PAYLOAD, Tag(0), Chain::Begin);
+                self.commit(&payload, 0);
                 sent += 1;
             }
             self.port.flush();
@@ -225,12 +221,10 @@ fn measure_echo() {
 
 fn send_and_receive(client: &mut Side, server: &mut Side, batch: usize) {
     for _ in 0..batch {
-        let room = client.port.reserve(client.conn, PAYLOAD).unwrap();
-        room.copy_from_slice(&[7; PAYLOAD]);
-        client.port.commit(client.conn, PAYLOAD, Tag(0), Chain::Begin);
+        client.commit(&[7; PAYLOAD], 0);
     }
     client.port.flush();
-    let (mut end, mut received) = (crate::Position(0), 0);
+    let (mut end, mut received) = (Position(0), 0);
     while received < batch {
         server.port.poll(Time(0), &mut server.batch);
         for event in server.batch.drain() {

@@ -23,7 +23,8 @@ use std::{os::fd::AsFd, time::Duration};
 use super::{Shm, ShmConnecting, ShmGate, ShmLink, ShmListener, ShmPort};
 use crate::{
     Address, Batch, Chain, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting, Credit, Event,
-    Incoming, Instant, ListenOptions, Listener, Port, PortConfig, Provider, RxFrame, Tag, Time,
+    Incoming, Instant, ListenOptions, Listener, Port, PortConfig, Position, Provider, Refused, RxFrame,
+    Staged, Tag, Time,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -109,9 +110,22 @@ impl Side {
     }
 
     fn commit(&mut self, payload: &[u8], tag: u32) {
-        let room = self.port.reserve(self.conn, payload.len()).unwrap();
-        room[..payload.len()].copy_from_slice(payload);
-        self.port.commit(self.conn, payload.len(), Tag(tag), Chain::Begin);
+        stage(&mut self.port, self.conn, payload, tag).unwrap();
+    }
+
+    /// Writes `payload` where the next frame leaves from, and sends nothing.
+    fn scribble(&mut self, payload: &[u8]) {
+        let given_up = self.port.compose(self.conn, payload.len(), |room| {
+            room.copy_from_slice(payload);
+            None
+        });
+        assert_eq!(given_up, Ok(None));
+    }
+
+    /// Whether there is room for a frame, after a look at the peer's credit.
+    fn has_room(&mut self, payload_bytes: usize) -> Result<(), Refused> {
+        self.port.peer_credit(self.conn);
+        self.port.compose(self.conn, payload_bytes, |_| None).map(|_| ())
     }
 
     fn send(&mut self, payload: &[u8], tag: u32) {
@@ -139,6 +153,17 @@ impl Side {
         self.port.disarm();
         woken
     }
+}
+
+/// Stages a frame, after a look at the peer's credit.
+fn stage(port: &mut ShmPort, conn: ConnId, payload: &[u8], tag: u32) -> Result<Position, Refused> {
+    let payload_bytes = payload.len();
+    port.peer_credit(conn);
+    let end = port.compose(conn, payload_bytes, |room| {
+        room.copy_from_slice(payload);
+        Some(Staged { payload_bytes, tag: Tag(tag), chain: Chain::Begin })
+    });
+    Ok(end?.expect("it was not given up"))
 }
 
 fn readable(fd: impl AsFd, timeout: Duration) -> bool {

@@ -65,8 +65,7 @@ fn the_idle_leave_the_polled_set_and_come_back_by_a_ring_or_by_a_send() {
 
     // We send on another one: its answer is looked for without a ring.
     let chosen = (0..20).find(|at| port.parked_conn(conns[*at])).unwrap();
-    port.reserve(conns[chosen], 4).unwrap().copy_from_slice(b"ping");
-    port.commit(conns[chosen], 4, Tag(1), Chain::Begin);
+    stage(&mut port, conns[chosen], b"ping", 1).unwrap();
     assert_eq!(port.parked.count, 16);
     port.flush();
     assert_eq!(&clients[chosen].frame()[..], b"ping");

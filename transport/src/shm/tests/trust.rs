@@ -121,7 +121,7 @@ fn a_peer_reads_nothing_of_another_connection() {
         let most = RING as usize / 4 - 8;
         for _ in 0..3 {
             // Filled, and given up; then sent.
-            ours.port.reserve(ours.conn, most).unwrap().fill(0xAA);
+            ours.scribble(&vec![0xAA; most]);
             ours.send(&vec![0xAA; most], 1);
         }
         let Some(live) = theirs.port.live(theirs.conn) else { panic!("it is open") };
