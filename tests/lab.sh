@@ -25,8 +25,8 @@ for fabric in rxe siw; do
     refuses "nobody listens on $fabric" "nobody listens" "$bin/files" fetch --address "rdma://$host:7999"
 done
 
-check "credit keeps RNR away" timeout 280 "$bin/examples/credit" --address "rdma://$rxe:0" --count 20000
-check "without credit there is RNR" timeout 120 "$bin/examples/credit" --address "rdma://$rxe:0" --no-credit
+check "credit keeps RNR away" timeout 280 "$bin/credit" --address "rdma://$rxe:0" --count 20000
+check "without credit there is RNR" timeout 120 "$bin/credit" --address "rdma://$rxe:0" --no-credit
 
 # A foreign client: rping against our port is rejected, and our server lives on.
 sleep 200 | "$bin/files" serve "$PWD/transport/src" --address "rdma://$rxe:7700" >/dev/null 2>&1 &

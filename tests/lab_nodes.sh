@@ -7,8 +7,8 @@ bin=${bin:-target/release}
 
 for owner in 0 1; do
     for url in "shm:///tmp/nodes" "rdma://$GIMMAL_RXE_ADDR:7990" "rdma://$GIMMAL_SIW_ADDR:7991"; do
-        check "a port of node $owner lies there: $url" timeout 60 "$bin/examples/nodes" $owner $((1 - owner)) "$url"
+        check "a port of node $owner lies there: $url" timeout 60 "$bin/nodes" $owner $((1 - owner)) "$url"
     done
 done
-refuses "the check knows one node from two" "OTHER is no other node" "$bin/examples/nodes" 0 0 "shm:///tmp/nodes"
+refuses "the check knows one node from two" "OTHER is no other node" "$bin/nodes" 0 0 "shm:///tmp/nodes"
 summary

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 lab=${GIMMAL_LAB_TOOL:-target/release/gimmal-lab}
 live=${GIMMAL_LIVE:-$PWD/target/release/live}
-pulls=${GIMMAL_PULLS:-$PWD/target/release/examples/pulls}
+pulls=${GIMMAL_PULLS:-$PWD/target/release/pulls}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 

@@ -22,7 +22,7 @@ unsafe_outside() {
 }
 
 without_forbid() {
-    for root in engine rpc rpc/macros gimmal bench cli examples lab; do
+    for root in engine rpc rpc/macros gimmal bench cli examples lab lab/programs; do
         for file in "$root/src/lib.rs" "$root/src/main.rs"; do
             [ ! -f "$file" ] || grep -qF '#![forbid(unsafe_code)]' "$file" || echo "$file"
         done

@@ -17,7 +17,7 @@ count "shared receives at the client alone, siw" sharing_suite "$siw" client cre
 for fabric in rxe siw; do
     host=$rxe && [ $fabric = siw ] && host=$siw
     check "r51 250 connections share receives, one is greedy, all at once, $fabric" sh -c "ulimit -l unlimited
-        timeout 100 '$bin/examples/sharing' --address 'rdma://$host:0' --connections 250"
-    check "credit keeps RNR away from shared receives, $fabric" timeout 100 "$bin/examples/credit" \
+        timeout 100 '$bin/sharing' --address 'rdma://$host:0' --connections 250"
+    check "credit keeps RNR away from shared receives, $fabric" timeout 100 "$bin/credit" \
         --address "rdma://$host:0" --shared --count 5000
 done

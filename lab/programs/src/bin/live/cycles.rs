@@ -18,7 +18,7 @@ use gimmal_engine::{
     Acceptor, App, Config, Idle, Inline, Io, Message, Plan, Workers,
     transport::{
         Address, Bulk, BulkError, CloseReason, ConnId, Connecting as _, Negotiated, Port, Provider as _,
-        any::Any,
+        any::Any, verbs::registrations,
     },
 };
 
@@ -156,14 +156,6 @@ fn turn_until(
         ensure!(started.elapsed() < LIMIT, "{what}: {:?}", inline.app());
     }
     Ok(())
-}
-
-#[cfg(feature = "verbs")]
-use gimmal_engine::transport::verbs::registrations;
-
-#[cfg(not(feature = "verbs"))]
-fn registrations() -> (u64, Duration) {
-    (0, Duration::ZERO)
 }
 
 /// Makes and ends `count` connections, all at once.
