@@ -1,11 +1,10 @@
-//! The client: lists, stats, fetches every file with several calls at once, compares digests.
+//! The client: lists, stats, fetches every file with several calls at once, compares digests; each part is timed by itself.
 
 use std::{
+    collections::VecDeque,
     path::{Path, PathBuf},
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail, ensure};
@@ -16,7 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     report::{Report, queue_pairs},
-    service::{Entry, FilesClient},
+    service::{AHEAD_BYTES, AHEAD_FILES, Entry, FilesClient},
     tree,
 };
 
@@ -28,7 +27,7 @@ pub(crate) struct Options {
     /// Stop taking files above this many bytes in all.
     #[arg(long, default_value_t = 1 << 30)]
     pub(crate) bytes_max: u64,
-    /// Files fetched at once.
+    /// Files fetched at once, and threads that compute digests.
     #[arg(long, default_value_t = 8)]
     pub(crate) at_once: usize,
     /// Print one JSON object in place of the table.
@@ -36,50 +35,53 @@ pub(crate) struct Options {
     pub(crate) json: bool,
 }
 
-/// What fetching came to, for all threads.
-struct Tally {
-    bytes: u64,
-    bulk_bytes: u64,
-    calls: u64,
-    latency_ns: Histogram<u64>,
+/// What fetching came to.
+pub(crate) struct Tally {
+    pub(crate) bytes: u64,
+    pub(crate) bulk_bytes: u64,
+    /// The server reads files.
+    pub(crate) reading: Duration,
+    /// Files move from the server's memory to the client's, or become readable there.
+    pub(crate) moving: Duration,
+    /// The client computes digests of what came and of the originals.
+    pub(crate) hashing: Duration,
+    /// Of each fetch, without reading and hashing.
+    pub(crate) latency_ns: Histogram<u64>,
 }
 
 pub(crate) fn run(address: &str, options: &Options) -> anyhow::Result<()> {
     let client = Client::connect(address).with_context(|| format!("connecting to {address}"))?;
     let rnr_before = crate::report::rnr(&client.negotiated().device);
     let files = FilesClient::new(client.clone());
-    let mut calls = 0;
+    let (mut calls, started) = (0, Instant::now());
     let list = list(&files, options.bytes_max, &mut calls)?;
+    let listing = started.elapsed();
     let total = list.iter().map(|entry| entry.bytes).sum();
     let bar = progress(total, options.json);
-    let tally = Mutex::new(Tally { bytes: 0, bulk_bytes: 0, calls, latency_ns: Histogram::new(3)? });
-    let (next, started) = (AtomicUsize::new(0), Instant::now());
-    let queue_pairs = std::thread::scope(|scope| -> anyhow::Result<_> {
-        let workers: Vec<_> = (0..options.at_once.max(1))
-            .map(|_| {
-                scope.spawn(|| fetch_all(&files, &list, &next, &tally, options.original.as_deref(), &bar))
-            })
-            .collect();
-        let queue_pairs = queue_pairs();
-        for worker in workers {
-            worker.join().map_err(|_| anyhow::anyhow!("a fetching thread panicked"))??;
-        }
-        Ok(queue_pairs)
-    })?;
-    let elapsed = started.elapsed();
+    let queue_pairs = queue_pairs();
+    let mut tally = Tally {
+        bytes: 0,
+        bulk_bytes: 0,
+        reading: Duration::ZERO,
+        moving: Duration::ZERO,
+        hashing: Duration::ZERO,
+        latency_ns: Histogram::new(3)?,
+    };
+    let mut rest = &list[..];
+    while !rest.is_empty() {
+        let (batch, behind) = rest.split_at(batch_len(rest));
+        fetch(&files, batch, options, &mut tally, &bar)?;
+        rest = behind;
+    }
     bar.finish_and_clear();
-    let tally = tally.into_inner().map_err(|_| anyhow::anyhow!("a fetching thread panicked"))?;
     ensure!(tally.bytes == total, "{} bytes of {total} came", tally.bytes);
     let negotiated = &client.negotiated();
     let report = Report {
         files: list.len(),
         compared: options.original.is_some(),
-        bytes: tally.bytes,
-        bulk_bytes: tally.bulk_bytes,
-        calls: tally.calls,
-        seconds: elapsed.as_secs_f64(),
-        p50_us: micros(tally.latency_ns.value_at_quantile(0.5)),
-        p99_us: micros(tally.latency_ns.value_at_quantile(0.99)),
+        calls,
+        listing,
+        tally,
         counters: client.port_counters().unwrap_or_default(),
         rnr: crate::report::rnr(&negotiated.device).zip(rnr_before).map(|(after, before)| after - before),
         queue_pairs,
@@ -94,15 +96,10 @@ pub(crate) fn run(address: &str, options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-#[expect(clippy::cast_precision_loss, reason = "for people")]
-fn micros(ns: u64) -> f64 {
-    ns as f64 / 1000.0
-}
-
 /// Every file, breadth first, up to `bytes_max` in all; each is also asked for by `stat`.
 fn list(files: &FilesClient, bytes_max: u64, calls: &mut u64) -> anyhow::Result<Vec<Entry>> {
     let (mut found, mut bytes) = (Vec::new(), 0);
-    let mut folders = std::collections::VecDeque::from([String::new()]);
+    let mut folders = VecDeque::from([String::new()]);
     while let Some(folder) = folders.pop_front() {
         let mut skip = 0;
         loop {
@@ -135,39 +132,82 @@ fn list(files: &FilesClient, bytes_max: u64, calls: &mut u64) -> anyhow::Result<
     Ok(found)
 }
 
-fn fetch_all(
+/// How many of the first files are read ahead, fetched and compared together, at least one.
+fn batch_len(list: &[Entry]) -> usize {
+    let sums = list.iter().scan(0, |bytes, entry| {
+        *bytes += entry.bytes;
+        Some(*bytes)
+    });
+    sums.take(AHEAD_FILES).take_while(|bytes| *bytes <= AHEAD_BYTES).count().max(1)
+}
+
+/// Has the server read files, fetches them, then compares digests: one after the other, so that each can be timed by itself.
+fn fetch(
     files: &FilesClient,
-    list: &[Entry],
-    next: &AtomicUsize,
-    tally: &Mutex<Tally>,
-    original: Option<&Path>,
+    batch: &[Entry],
+    options: &Options,
+    tally: &mut Tally,
     bar: &ProgressBar,
 ) -> anyhow::Result<()> {
-    while let Some(entry) = list.get(next.fetch_add(1, Ordering::Relaxed)) {
-        let started = Instant::now();
-        let got =
-            files.fetch(entry.path.clone()).wait().with_context(|| format!("fetching '{}'", entry.path))?;
-        let ns = u64::try_from(started.elapsed().as_nanos())?;
-        let bytes: &[u8] = if got.is_empty() { &got.value.bytes } else { &got };
-        ensure!(
-            bytes.len() as u64 == entry.bytes,
-            "'{}': {} bytes of {}",
-            entry.path,
-            bytes.len(),
-            entry.bytes
-        );
-        let digest = *blake3::hash(bytes).as_bytes();
-        if let Some(original) = original {
-            let path = original.join(&entry.path);
-            let wanted = tree::digest(&path).with_context(|| format!("reading {}", path.display()))?;
-            ensure!(digest == wanted, "'{}' arrived with other bytes than it has", entry.path);
+    let started = Instant::now();
+    let paths = batch.iter().map(|entry| entry.path.clone()).collect();
+    files.read_ahead(paths).wait().with_context(|| format!("reading '{}' and others", batch[0].path))?;
+    tally.reading = tally.reading.saturating_add(started.elapsed());
+
+    let started = Instant::now();
+    let (mut waiting, mut flying, mut came) = (batch.iter(), VecDeque::new(), Vec::new());
+    loop {
+        while flying.len() < options.at_once.max(1)
+            && let Some(entry) = waiting.next()
+        {
+            flying.push_back((entry, Instant::now(), files.fetch(entry.path.clone())));
         }
-        bar.inc(entry.bytes);
-        let mut tally = tally.lock().map_err(|_| anyhow::anyhow!("another thread panicked"))?;
-        tally.bytes += entry.bytes;
+        let Some((entry, since, call)) = flying.pop_front() else { break };
+        let got = call.wait().with_context(|| format!("fetching '{}'", entry.path))?;
+        tally.latency_ns.record(u64::try_from(since.elapsed().as_nanos())?)?;
         tally.bulk_bytes += got.len() as u64;
-        tally.calls += 1;
-        tally.latency_ns.record(ns)?;
+        came.push((entry, got));
+    }
+    tally.moving = tally.moving.saturating_add(started.elapsed());
+
+    let started = Instant::now();
+    let bodies: Vec<(&Entry, &[u8])> = came
+        .iter()
+        .map(|(entry, got)| (*entry, if got.is_empty() { &got.value.bytes[..] } else { &got[..] }))
+        .collect();
+    compare_all(&bodies, options, bar)?;
+    tally.hashing = tally.hashing.saturating_add(started.elapsed());
+    tally.bytes += bodies.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
+    Ok(())
+}
+
+/// Compares files with what the server said of them and with the originals, several at once.
+fn compare_all(bodies: &[(&Entry, &[u8])], options: &Options, bar: &ProgressBar) -> anyhow::Result<()> {
+    let next = AtomicUsize::new(0);
+    let compare_some = || -> anyhow::Result<()> {
+        while let Some((entry, bytes)) = bodies.get(next.fetch_add(1, Ordering::Relaxed)) {
+            compare(entry, bytes, options.original.as_deref())?;
+            bar.inc(entry.bytes);
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..options.at_once.max(1)).map(|_| scope.spawn(compare_some)).collect();
+        for thread in threads {
+            thread.join().map_err(|_| anyhow::anyhow!("a comparing thread panicked"))??;
+        }
+        Ok(())
+    })
+}
+
+fn compare(entry: &Entry, bytes: &[u8], original: Option<&Path>) -> anyhow::Result<()> {
+    let path = &entry.path;
+    ensure!(bytes.len() as u64 == entry.bytes, "'{path}': {} bytes of {}", bytes.len(), entry.bytes);
+    let digest = *blake3::hash(bytes).as_bytes();
+    if let Some(original) = original {
+        let path = original.join(path);
+        let wanted = tree::digest(&path).with_context(|| format!("reading {}", path.display()))?;
+        ensure!(digest == wanted, "'{}' arrived with other bytes than it has", entry.path);
     }
     Ok(())
 }

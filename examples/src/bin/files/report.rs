@@ -1,20 +1,20 @@
 //! The table at the end, and what must hold in it.
 
-use std::{fmt, fs, process::Command};
+use std::{fmt, fs, process::Command, time::Duration};
 
 use anyhow::ensure;
 use gimmal::info::{DataPath, Negotiated, PortCounters};
+
+use crate::client::Tally;
 
 /// What a run came to.
 pub(crate) struct Report<'a> {
     pub(crate) files: usize,
     pub(crate) compared: bool,
-    pub(crate) bytes: u64,
-    pub(crate) bulk_bytes: u64,
+    /// Calls of `list` and `stat`, one after the other, and how long they took.
     pub(crate) calls: u64,
-    pub(crate) seconds: f64,
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
+    pub(crate) listing: Duration,
+    pub(crate) tally: Tally,
     pub(crate) counters: PortCounters,
     pub(crate) rnr: Option<u64>,
     pub(crate) queue_pairs: Vec<String>,
@@ -24,21 +24,28 @@ pub(crate) struct Report<'a> {
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 impl Report<'_> {
     fn calls_per_s(&self) -> f64 {
-        self.calls as f64 / self.seconds
+        self.calls as f64 / self.listing.as_secs_f64()
     }
 
-    fn gigabytes_per_s(&self) -> f64 {
-        self.bytes as f64 / self.seconds / 1e9
+    fn gigabytes_per_s(&self, part: Duration) -> f64 {
+        self.tally.bytes as f64 / part.as_secs_f64() / 1e9
+    }
+
+    fn latency_us(&self, quantile: f64) -> f64 {
+        self.tally.latency_ns.value_at_quantile(quantile) as f64 / 1000.0
     }
 
     /// The counters must bear out the data path that was negotiated.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let counters = &self.counters;
         if self.negotiated.bulk_in_place {
-            ensure!(counters.in_place_bytes >= self.bulk_bytes, "bulk was not read in place: {counters:?}");
+            ensure!(
+                counters.in_place_bytes >= self.tally.bulk_bytes,
+                "bulk was not read in place: {counters:?}"
+            );
             return Ok(());
         }
-        ensure!(counters.read_bytes >= self.bulk_bytes, "bulk did not come by READ: {counters:?}");
+        ensure!(counters.read_bytes >= self.tally.bulk_bytes, "bulk did not come by READ: {counters:?}");
         match self.negotiated.path {
             DataPath::Ring => {
                 ensure!(
@@ -57,9 +64,11 @@ impl Report<'_> {
     /// For programs.
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::json!({
-            "files": self.files, "bytes": self.bytes, "bulk_bytes": self.bulk_bytes, "calls": self.calls,
-            "seconds": self.seconds, "calls_per_s": self.calls_per_s(), "gb_per_s": self.gigabytes_per_s(),
-            "p50_us": self.p50_us, "p99_us": self.p99_us, "digests_equal": self.compared,
+            "files": self.files, "bytes": self.tally.bytes, "bulk_bytes": self.tally.bulk_bytes, "calls": self.calls,
+            "listing_s": self.listing.as_secs_f64(), "reading_s": self.tally.reading.as_secs_f64(),
+            "moving_s": self.tally.moving.as_secs_f64(), "hashing_s": self.tally.hashing.as_secs_f64(),
+            "calls_per_s": self.calls_per_s(), "gb_per_s": self.gigabytes_per_s(self.tally.moving),
+            "p50_us": self.latency_us(0.5), "p99_us": self.latency_us(0.99), "digests_equal": self.compared,
             "provider": self.negotiated.provider, "path": self.negotiated.path.to_string(),
             "receives_with_imm": self.counters.receives_with_imm, "write_imms": self.counters.write_imms,
             "sends": self.counters.sends, "receives": self.counters.receives,
@@ -74,10 +83,19 @@ impl fmt::Display for Report<'_> {
         let counters = &self.counters;
         row("files", self.files.to_string())?;
         row("digests", if self.compared { "all equal to the originals" } else { "not compared" }.to_owned())?;
-        row("bytes", format!("{} ({} as bulk)", self.bytes, self.bulk_bytes))?;
-        row("calls", format!("{} ({:.0} fetches and others a second)", self.calls, self.calls_per_s()))?;
-        row("throughput", format!("{:.3} GB/s in {:.2} s", self.gigabytes_per_s(), self.seconds))?;
-        row("fetch latency", format!("p50 {:.1} us, p99 {:.1} us", self.p50_us, self.p99_us))?;
+        row("bytes", format!("{} ({} as bulk)", self.tally.bytes, self.tally.bulk_bytes))?;
+        let part = |time| format!("{time:.2?}, {:.2} GB/s", self.gigabytes_per_s(time));
+        row(
+            "listing",
+            format!("{:.2?}, {} calls, {:.0} a second", self.listing, self.calls, self.calls_per_s()),
+        )?;
+        row("reading files", part(self.tally.reading))?;
+        row("moving", part(self.tally.moving))?;
+        row("hashing", part(self.tally.hashing))?;
+        row(
+            "fetch latency",
+            format!("p50 {:.1} us, p99 {:.1} us", self.latency_us(0.5), self.latency_us(0.99)),
+        )?;
         row("doorbells", format!("{} for {} frames", counters.doorbells, counters.frames_sent))?;
         if self.negotiated.provider == "verbs" {
             row(

@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) const SMALL_BYTES: u64 = 4096;
 /// Entries of one answer to `list`.
 pub(crate) const PAGE: usize = 64;
+/// Files of one `read_ahead`, at most.
+pub(crate) const AHEAD_FILES: usize = 64;
+/// Bytes of one `read_ahead`, at most, unless a single file has more.
+pub(crate) const AHEAD_BYTES: u64 = 32 << 20;
 
 /// One file or folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +74,8 @@ pub(crate) trait Files {
     async fn list(&self, cx: &Cx, folder: String, skip: u32) -> Result<Page, FileError>;
     /// One entry.
     async fn stat(&self, cx: &Cx, path: String) -> Result<Entry, FileError>;
+    /// Reads files into memory, so that the next `fetch` of each only moves its bytes.
+    async fn read_ahead(&self, cx: &Cx, paths: Vec<String>) -> Result<(), FileError>;
     /// A file's content.
     async fn fetch(&self, cx: &Cx, path: String) -> Result<WithLoan<Content>, FileError>;
 }
