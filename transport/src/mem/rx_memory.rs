@@ -27,6 +27,7 @@ impl RxMemory {
         Self { region, kept: RefCell::new(VecDeque::with_capacity(KEPT)), shares: Cell::new(0) }
     }
 
+    #[cfg(feature = "verbs")]
     pub(crate) fn into_region(self) -> Region {
         self.region
     }
