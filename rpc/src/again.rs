@@ -9,11 +9,11 @@ use std::{
 use gimmal_engine::transport::Instant;
 
 use crate::{
-    cell::Outcome,
     channel::{CallOptions, Deadline},
     codec::{Compose, EncodeError, compose_into},
-    error::TransportError,
+    error::{CallError, TransportError},
     method::Method,
+    response::Response,
     status::{Code, Fate},
     timer::Alarm,
 };
@@ -107,13 +107,13 @@ pub(crate) fn random() -> u32 {
     u32::try_from(bits >> 32).unwrap_or(0)
 }
 
-/// How a call that did not end with an answer stands: its fate, and whether another attempt could end otherwise.
-pub(crate) fn repeatable(outcome: &Outcome) -> Option<Fate> {
-    match outcome.plain() {
-        Outcome::Status(status) => {
+/// Returns the fate of a call that did not end with an answer, if another attempt could end otherwise.
+pub(crate) fn repeatable(response: &Response) -> Option<Fate> {
+    match response.failure()? {
+        CallError::Status(status) => {
             matches!(status.code(), Code::Unavailable | Code::ResourceExhausted).then_some(status.fate())
         }
-        Outcome::Failed(
+        CallError::Transport(
             error @ (TransportError::Closed { .. }
             | TransportError::Full { .. }
             | TransportError::Worker { .. }),
@@ -123,20 +123,16 @@ pub(crate) fn repeatable(outcome: &Outcome) -> Option<Fate> {
 }
 
 /// Whether a call failed for want of a connection, or at a server that is going away, and did not run.
-pub(crate) fn is_unready(outcome: &Outcome) -> bool {
-    match outcome.plain() {
-        Outcome::Status(status) => status.code() == Code::Unavailable && status.fate() == Fate::NotRun,
-        Outcome::Failed(TransportError::Closed { fate, .. } | TransportError::Worker { fate, .. }) => {
-            *fate == Fate::NotRun
+pub(crate) fn is_unready(response: &Response) -> bool {
+    match response.failure() {
+        Some(CallError::Status(status)) => {
+            status.code() == Code::Unavailable && status.fate() == Fate::NotRun
         }
+        Some(CallError::Transport(
+            TransportError::Closed { fate, .. } | TransportError::Worker { fate, .. },
+        )) => *fate == Fate::NotRun,
         _ => false,
     }
-}
-
-/// What a ticket says that is asked again.
-pub(crate) fn taken() -> Outcome {
-    let why = "the outcome was taken already";
-    Outcome::Failed(TransportError::Worker { why, fate: Fate::MaybeRan })
 }
 
 #[cfg(test)]
@@ -146,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_another_attempt_cannot_change_is_not_repeated() {
-        let status = |code, fate| Outcome::Status(Status::new(code, "").with_fate(fate));
+        let status = |code, fate| Response::from(Status::new(code, "").with_fate(fate));
         assert_eq!(repeatable(&status(Code::Unavailable, Fate::NotRun)), Some(Fate::NotRun));
         assert_eq!(repeatable(&status(Code::Unavailable, Fate::MaybeRan)), Some(Fate::MaybeRan));
         for code in [Code::Unimplemented, Code::InvalidArgument, Code::DeadlineExceeded, Code::Internal] {
@@ -154,11 +150,11 @@ mod tests {
         }
         let closed = |fate| {
             let reason = gimmal_engine::transport::CloseReason::Peer;
-            Outcome::Failed(TransportError::Closed { reason, fate })
+            Response::from(TransportError::Closed { reason, fate })
         };
         assert_eq!(repeatable(&closed(Fate::MaybeRan)), Some(Fate::MaybeRan));
         assert!(is_unready(&closed(Fate::NotRun)) && !is_unready(&closed(Fate::MaybeRan)));
-        assert_eq!(repeatable(&Outcome::Failed(TransportError::TooLarge { limit: 1 })), None);
-        assert_eq!(repeatable(&Outcome::nothing()), None);
+        assert_eq!(repeatable(&TransportError::TooLarge { limit: 1 }.into()), None);
+        assert_eq!(repeatable(&Response::nothing()), None);
     }
 }

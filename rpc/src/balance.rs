@@ -28,13 +28,13 @@ use gimmal_engine::{
 };
 
 use crate::{
-    cell::Outcome,
     channel::{CallOptions, Channel, Ticket},
     client::{self, Client, Handed},
     codec::Compose,
     config::Config,
     error::ConnectError,
     method::Method,
+    response::Response,
     status::{Code, Status},
     stream::Lanes,
     workers::WorkerSet,
@@ -350,20 +350,20 @@ impl Carried {
 }
 
 impl Ticket for Carried {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
         let Some(ticket) = &mut self.ticket else { return Poll::Ready(nobody()) };
-        let outcome = ticket.poll(context);
-        if outcome.is_ready() {
+        let polled = ticket.poll(context);
+        if polled.is_ready() {
             self.set_down();
         }
-        outcome
+        polled
     }
 
-    fn wait(&mut self) -> Outcome {
+    fn wait(&mut self) -> Response {
         let Some(ticket) = &mut self.ticket else { return nobody() };
-        let outcome = ticket.wait();
+        let response = ticket.wait();
         self.set_down();
-        outcome
+        response
     }
 
     fn recycle(&mut self, buffer: Vec<u8>) {
@@ -379,8 +379,8 @@ impl Drop for Carried {
     }
 }
 
-fn nobody() -> Outcome {
-    Outcome::Status(Status::refused(Code::Unavailable, "no server is known"))
+fn nobody() -> Response {
+    Status::refused(Code::Unavailable, "no server is known").into()
 }
 
 #[cfg(test)]

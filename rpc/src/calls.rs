@@ -13,34 +13,25 @@ mod reply;
 mod tagged;
 mod wires;
 
-use std::{cell::Cell, collections::VecDeque, task::Waker, time::Duration};
+use std::{cell::Cell, collections::VecDeque, mem, task::Waker, time::Duration};
 
 use gimmal_engine::transport::{Loan, Time};
 
 use self::wires::Wires;
 use crate::{
-    cell::Outcome, copied, id::CallId, metadata::Metadata, method::Method, stats::Counter, stream::Lanes,
+    copied, id::CallId, metadata::Metadata, method::Method, response::Response, stats::Counter, stream::Lanes,
 };
 
 pub(crate) use call::{Call, State};
 pub(crate) use key::CallKey;
 pub(crate) use reply::{Reply, Tagged};
 
-/// What was there for the worker's own thread.
-#[derive(Debug)]
-pub(crate) enum Taken {
-    /// The bytes of the answer, or of the method's error, as is said first.
-    Bytes(bool, Vec<u8>),
-    /// Something else, which [`Calls::take_outcome`] has. It is large: whoever takes bytes does not move it about.
-    Other,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Calls {
     slots: Vec<Call>,
     free: Vec<u32>,
-    /// Local calls that have ended, and whose outcome nobody has taken.
+    /// Local calls that have ended, and whose response nobody has taken.
     untaken: usize,
     wires: Wires,
     waiting_max: usize,
@@ -200,20 +191,25 @@ impl Calls {
     }
 
     /// Adds a local call that has ended.
-    pub(crate) fn insert_done(&mut self, method: &'static Method, outcome: Outcome, reply: Reply) -> CallKey {
+    pub(crate) fn insert_done(
+        &mut self,
+        method: &'static Method,
+        response: Response,
+        reply: Reply,
+    ) -> CallKey {
         let index = self.vacant();
         let (key, call) = self.occupy(index, method, (Time::NEVER, Time::NEVER));
         call.reply = reply;
-        call.outcome = Some(outcome);
+        call.response = Some(response);
         call.state = State::Done;
         self.untaken += 1;
         key
     }
 
     /// The first that waited can never leave.
-    pub(crate) fn fail_first(&mut self, outcome: Outcome) {
+    pub(crate) fn fail_first(&mut self, response: Response) {
         if let Some(index) = self.waiting.pop_front() {
-            self.finish(index, outcome);
+            self.finish(index, response);
         }
     }
 
@@ -291,24 +287,24 @@ impl Calls {
             call.reply.wake();
             return;
         }
-        let body = std::mem::take(&mut call.body);
-        self.finish(index, Outcome::Answered { is_error, body, bulk: None });
+        let body = mem::take(&mut call.body);
+        self.finish(index, Response::owned(is_error, body));
     }
 
-    /// Ends a call: tells whoever waits, or keeps the outcome for the worker's own thread.
-    pub(crate) fn finish(&mut self, index: u32, outcome: Outcome) {
+    /// Ends a call: tells the caller, or keeps the response for the worker's own thread.
+    pub(crate) fn finish(&mut self, index: u32, mut response: Response) {
         let call = &mut self.slots[index as usize];
         if call.has_beside() {
-            call.let_go(outcome.is_good());
+            call.let_go(response.is_ok());
         }
         match call.reply.take() {
             Reply::Cell(responder) => {
                 self.release(index);
-                responder.complete(outcome);
+                responder.complete(response);
             }
             reply @ (Reply::Local | Reply::Task(_) | Reply::Tagged(_)) => {
                 call.reply = reply;
-                call.outcome = Some(outcome);
+                call.response = Some(response);
                 call.state = State::Done;
                 self.untaken += 1;
                 call.reply.wake();
@@ -316,7 +312,8 @@ impl Calls {
             Reply::Noted(noted) => {
                 let (reply, metadata) = *noted;
                 call.reply = reply;
-                self.finish(index, Outcome::Noted(Box::new((outcome, metadata))));
+                response.metadata = Some(Box::new(metadata));
+                self.finish(index, response);
             }
         }
     }
@@ -335,44 +332,30 @@ impl Calls {
         self.free.push(index);
     }
 
-    /// The bytes that a local call came to, once. `spare` takes their place.
+    /// Returns how a local call ended, once. `spare` takes the place of the buffer that leaves.
     #[inline]
-    pub(crate) fn take(&mut self, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
+    pub(crate) fn take(&mut self, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Response> {
         if self.untaken == 0 { None } else { self.take_done(key, spare) }
     }
 
-    fn take_done(&mut self, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
+    fn take_done(&mut self, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Response> {
         let call = self.slots.get_mut(key.index() as usize)?;
         if call.generation != key.generation() || call.state != State::Done {
             return None;
         }
-        if call.outcome.is_some() {
-            return Some(Taken::Other);
-        }
-        let taken = Taken::Bytes(call.is_error, std::mem::replace(&mut call.body, spare.take()));
+        let response = match call.response {
+            Some(_) => call.response.take()?,
+            None => Response::owned(call.is_error, mem::replace(&mut call.body, spare.take())),
+        };
         self.untaken -= 1;
         self.release(key.index());
-        Some(taken)
-    }
-
-    /// What a local call came to, once.
-    #[cold]
-    pub(crate) fn take_outcome(&mut self, key: CallKey) -> Option<Outcome> {
-        match self.take(key, &Cell::default())? {
-            Taken::Bytes(is_error, body) => Some(Outcome::Answered { is_error, body, bulk: None }),
-            Taken::Other => {
-                let outcome = self.slots[key.index() as usize].outcome.take();
-                self.untaken -= 1;
-                self.release(key.index());
-                outcome
-            }
-        }
+        Some(response)
     }
 
     /// Takes a call out of wherever it is, before it is finished by hand. A posted one leaves its slot of the window
     /// taken until [`Calls::cancel_left`]. Returns how far it was.
     pub(crate) fn withdraw(&mut self, index: u32) -> State {
-        let state = std::mem::replace(&mut self.slots[index as usize].state, State::Waiting);
+        let state = mem::replace(&mut self.slots[index as usize].state, State::Waiting);
         match state {
             State::Waiting => self.waiting.retain(|waiting| *waiting != index),
             State::Posted(slot) => {
@@ -391,7 +374,7 @@ impl Calls {
         if call.has_beside() {
             call.let_go(false);
         }
-        call.outcome = None;
+        call.response = None;
         if let Some(responder) = call.reply.take().into_responder() {
             responder.defuse();
         }
@@ -443,7 +426,7 @@ impl Calls {
         self.slots.iter().position(waits).and_then(|index| u32::try_from(index).ok())
     }
 
-    /// Whether a local outcome was not taken yet.
+    /// Whether a local response was not taken yet.
     pub(crate) const fn has_untaken(&self) -> bool {
         self.untaken > 0
     }

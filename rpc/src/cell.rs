@@ -3,10 +3,10 @@
 //! ```text
 //!  caller's thread                                  worker
 //!   Pool ─► CallCell, Vec ─ encode ─ Command ─────►  ring … answer copied into the same Vec
-//!   poll / wait ◄────────────── outcome ◄──────────  Responder::complete, wake
+//!   poll / wait ◄────────────── response ◄─────────  Responder::complete, wake
 //!   └► decode, back to the pool
 //! ```
-//! A cell gets exactly one outcome: completing consumes the responder, and dropping one completes it too.
+//! A cell gets exactly one response: completing consumes the responder, and dropping one completes it too.
 
 use std::{
     sync::{
@@ -20,104 +20,14 @@ use std::{
 
 use atomic_waker::AtomicWaker;
 use crossbeam::queue::ArrayQueue;
-use gimmal_engine::transport::{Bulk, Instant, sync::once::take_or_register};
+use gimmal_engine::transport::{Instant, sync::once::take_or_register};
 
-use crate::{
-    error::TransportError,
-    metadata::Metadata,
-    method::Method,
-    status::{Fate, Status},
-    wake::rouse,
-};
-
-/// How a call ended, not yet decoded.
-#[derive(Debug)]
-pub enum Outcome {
-    /// With bytes: the answer, or the method's error.
-    Answered {
-        /// Whether they are the method's error.
-        is_error: bool,
-        /// The bytes.
-        body: Vec<u8>,
-        /// What came beside them.
-        bulk: Option<Bulk>,
-    },
-    /// With bytes that a message does not hold: read where they are.
-    Large {
-        /// Whether they are the method's error.
-        is_error: bool,
-        /// The bytes.
-        bulk: Bulk,
-    },
-    /// With a status.
-    Status(Status),
-    /// The server spells the method otherwise.
-    Mismatch {
-        /// As it is here.
-        method: &'static Method,
-        /// As it is there.
-        theirs: String,
-    },
-    /// Not at all.
-    Failed(TransportError),
-    /// With one of these, and metadata that the server sent with it.
-    Noted(Box<(Self, Metadata)>),
-}
-
-impl Outcome {
-    /// Of a one-way call that left.
-    pub(crate) const fn nothing() -> Self {
-        Self::Answered { is_error: false, body: Vec::new(), bulk: None }
-    }
-
-    /// What [`Outcome::into_bytes`] was made of.
-    pub(crate) fn of(bytes: AnswerBytes) -> Self {
-        bytes.map_or_else(|other| *other, |(is_error, body)| Self::Answered { is_error, body, bulk: None })
-    }
-
-    /// Whether it is an answer, with or without metadata, and not the method's error.
-    pub(crate) fn is_good(&self) -> bool {
-        matches!(self.plain(), Self::Answered { is_error: false, .. } | Self::Large { is_error: false, .. })
-    }
-
-    /// Without the metadata that came with it.
-    #[must_use]
-    pub fn plain(&self) -> &Self {
-        match self {
-            Self::Noted(noted) => &noted.0,
-            other => other,
-        }
-    }
-
-    /// Apart from the metadata that came with it.
-    #[must_use]
-    pub fn into_parts(self) -> (Self, Metadata) {
-        match self {
-            Self::Noted(noted) => *noted,
-            other => (other, Metadata::new()),
-        }
-    }
-
-    /// An answer that is only bytes, and whether they are the method's error; or the outcome itself.
-    ///
-    /// # Errors
-    /// Every other outcome.
-    pub fn into_bytes(self) -> AnswerBytes {
-        match self {
-            Self::Answered { is_error, body, bulk: None } => Ok((is_error, body)),
-            other => Err(Box::new(other)),
-        }
-    }
-}
-
-/// An answer that is only bytes, and whether they are the method's error; or another outcome, in a box: most calls come to
-/// bytes, and what they come to is handed from one to the next.
-pub type AnswerBytes = Result<(bool, Vec<u8>), Box<Outcome>>;
+use crate::{error::TransportError, response::Response, status::Fate, wake::rouse};
 
 /// The place of one answer.
 #[derive(Debug)]
 pub(crate) struct CallCell {
-    outcome: ArrayQueue<Outcome>,
+    response: ArrayQueue<Response>,
     waker: AtomicWaker,
     /// The worker's key of the call, for cancelling it; only the worker reads and writes it.
     key: AtomicU64,
@@ -125,7 +35,7 @@ pub(crate) struct CallCell {
 
 impl CallCell {
     fn new() -> Self {
-        Self { outcome: ArrayQueue::new(1), waker: AtomicWaker::new(), key: AtomicU64::new(0) }
+        Self { response: ArrayQueue::new(1), waker: AtomicWaker::new(), key: AtomicU64::new(0) }
     }
 
     pub(crate) fn key(&self) -> u64 {
@@ -136,16 +46,16 @@ impl CallCell {
         self.key.store(key, Ordering::Relaxed);
     }
 
-    pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Outcome> {
-        take_or_register(|| self.outcome.pop(), || self.waker.register(context.waker()))
+    pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Response> {
+        take_or_register(|| self.response.pop(), || self.waker.register(context.waker()))
             .map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Blocks the thread until the outcome is there; at most until `limit`, if there is one.
-    pub(crate) fn wait(&self, limit: Instant) -> Option<Outcome> {
+    /// Blocks the thread until the response is there; at most until `limit`, if there is one.
+    pub(crate) fn wait(&self, limit: Instant) -> Option<Response> {
         for round in 0..SPINS + YIELDS {
-            if let Some(outcome) = self.outcome.pop() {
-                return Some(outcome);
+            if let Some(response) = self.response.pop() {
+                return Some(response);
             }
             if round < SPINS {
                 std::hint::spin_loop();
@@ -156,8 +66,8 @@ impl CallCell {
         with_parker(|waker| {
             let context = Context::from_waker(waker);
             loop {
-                if let Poll::Ready(outcome) = self.poll(&context) {
-                    return Some(outcome);
+                if let Poll::Ready(response) = self.poll(&context) {
+                    return Some(response);
                 }
                 match limit.remaining() {
                     Duration::ZERO => return None,
@@ -233,8 +143,8 @@ impl Responder {
         self.0.as_ref().is_some_and(|ours| Arc::ptr_eq(ours, cell))
     }
 
-    pub(crate) fn complete(mut self, outcome: Outcome) {
-        self.put(outcome);
+    pub(crate) fn complete(mut self, response: Response) {
+        self.put(response);
     }
 
     /// The call never left this thread; the cell can be used again.
@@ -242,10 +152,10 @@ impl Responder {
         self.0 = None;
     }
 
-    fn put(&mut self, outcome: Outcome) {
+    fn put(&mut self, response: Response) {
         if let Some(cell) = self.0.take() {
-            // There is room: one outcome for each use of a cell.
-            let _ = cell.outcome.push(outcome);
+            // There is room: one response for each use of a cell.
+            let _ = cell.response.push(response);
             rouse(&cell.waker);
         }
     }
@@ -254,7 +164,7 @@ impl Responder {
 impl Drop for Responder {
     fn drop(&mut self) {
         let why = "it stopped before the call ended";
-        self.put(Outcome::Failed(TransportError::Worker { why, fate: Fate::MaybeRan }));
+        self.put(TransportError::Worker { why, fate: Fate::MaybeRan }.into());
     }
 }
 
@@ -277,7 +187,7 @@ impl Pool {
         self.cells.pop().unwrap_or_else(|| Arc::new(CallCell::new()))
     }
 
-    /// Takes back a cell whose outcome was taken, or which was never given to a worker.
+    /// Takes back a cell whose response was taken, or which was never given to a worker.
     pub(crate) fn put_cell(&self, cell: Arc<CallCell>) {
         let _ = self.cells.push(cell);
     }
@@ -297,10 +207,6 @@ impl Pool {
 mod tests {
     use super::*;
 
-    fn answered() -> Outcome {
-        Outcome::Answered { is_error: false, body: vec![1], bulk: None }
-    }
-
     #[test]
     fn a_waiting_thread_is_woken_by_the_answer() {
         let pool = Pool::new(2);
@@ -308,9 +214,9 @@ mod tests {
         let responder = Responder::new(&cell);
         let worker = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
-            responder.complete(answered());
+            responder.complete(Response::owned(false, vec![1]));
         });
-        assert!(matches!(cell.wait(Instant::NEVER), Some(Outcome::Answered { .. })));
+        assert!(cell.wait(Instant::NEVER).unwrap().is_ok());
         worker.join().unwrap();
     }
 
@@ -320,8 +226,8 @@ mod tests {
         let cell = pool.cell();
         assert!(cell.wait(Instant::now() + Duration::from_millis(5)).is_none());
         drop(Responder::new(&cell));
-        let Some(Outcome::Failed(error)) = cell.wait(Instant::NEVER) else { panic!("no failure") };
-        assert_eq!(error.fate(), Fate::MaybeRan);
+        let response = cell.wait(Instant::NEVER).unwrap();
+        assert_eq!(response.failure().unwrap().fate(), Fate::MaybeRan);
         Responder::new(&cell).defuse();
         assert!(cell.wait(Instant::now()).is_none());
     }

@@ -15,13 +15,12 @@ use std::{
 use gimmal_engine::transport::{Bulk, Loan, LoanError, UserBytes};
 
 use crate::{
-    cell::{AnswerBytes, Outcome},
     codec::{Codec, Compose, Decode, DecodeError},
     cx::Cx,
     error::{CallError, TransportError},
     metadata::{Metadata, TRACEPARENT, TRACESTATE},
     method::Method,
-    reply::Landed,
+    response::{Body, Response, ResponseStatus},
     stream::{Lanes, Tie},
     task::{Fallible, Plain, WithLoan},
 };
@@ -210,58 +209,21 @@ pub trait Channel: Clone {
 
 /// A call under way, not yet decoded. Dropping it cancels the call.
 pub trait Ticket: Unpin {
-    /// The outcome, once.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome>;
+    /// Returns how the call ended, once.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response>;
 
-    /// Blocks until the outcome is there.
-    fn wait(&mut self) -> Outcome;
+    /// Blocks until the call ended.
+    fn wait(&mut self) -> Response;
 
-    /// The same for an answer that is only bytes: whether they are the method's error, and the bytes; or the outcome.
-    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<AnswerBytes> {
-        self.poll(context).map(Outcome::into_bytes)
+    /// Blocks until the call ended. A value that is only bytes may be shown to `visit` where it landed: nothing is returned
+    /// then. `visit` runs once at most, and must not use the channel.
+    fn wait_in_place(&mut self, visit: &mut dyn FnMut(&[u8])) -> Option<Response> {
+        let _ = visit;
+        Some(self.wait())
     }
 
-    /// As [`Ticket::wait`], for an answer that is only bytes.
-    fn wait_bytes(&mut self) -> AnswerBytes {
-        self.wait().into_bytes()
-    }
-
-    /// Blocks until the outcome is there and shows an answer that is only bytes to `read`, once, where it landed if that can
-    /// be. `read` must not use the channel.
-    ///
-    /// # Errors
-    /// Every other outcome, the method's error among them; `read` has seen nothing then.
-    fn wait_in_place(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
-        self.wait_copied(read)
-    }
-
-    /// The same with a copy, for a `read` that may use the channel.
-    ///
-    /// # Errors
-    /// As [`Ticket::wait_in_place`].
-    fn wait_copied(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
-        let answered = self.wait_bytes();
-        show(self, answered, read)
-    }
-
-    /// Takes a buffer back that came in an outcome.
+    /// Takes back a buffer that a response brought.
     fn recycle(&mut self, buffer: Vec<u8>);
-}
-
-/// Shows an answer that is only bytes to `read`, and gives its buffer back.
-pub(crate) fn show<T: Ticket + ?Sized>(
-    ticket: &mut T,
-    answered: AnswerBytes,
-    read: &mut dyn FnMut(&[u8]),
-) -> Result<(), AnswerBytes> {
-    match answered {
-        Ok((false, body)) => {
-            read(&body);
-            ticket.recycle(body);
-            Ok(())
-        }
-        otherwise => Err(otherwise),
-    }
 }
 
 /// What a method's result is on the caller's side; implemented by the macro's spelling of results.
@@ -390,47 +352,21 @@ fn unread<T>() -> Result<T, DecodeError> {
     Err(DecodeError::new("an answer that was not shown"))
 }
 
-/// What a call came to that is not just bytes.
-fn decode<D, O: Received<D>>(
-    outcome: Outcome,
-    recycle: impl FnOnce(Vec<u8>),
-) -> Result<O::Value, CallError<O::Error>> {
-    match outcome {
-        Outcome::Answered { is_error, body, bulk } => {
-            let decoded = if is_error {
-                O::error(&body).map(|error| Err(CallError::App(error)))
-            } else {
-                O::value(&body, bulk).map(Ok)
-            };
-            recycle(body);
-            decoded.unwrap_or_else(|error| Err(undecoded(error)))
-        }
-        Outcome::Large { is_error: false, bulk } => O::value(&bulk, None).map_err(undecoded),
-        Outcome::Large { is_error: true, bulk } => {
-            O::error(&bulk).map_or_else(|error| Err(undecoded(error)), |error| Err(CallError::App(error)))
-        }
-        Outcome::Status(status) => Err(CallError::Status(status)),
-        Outcome::Mismatch { method, theirs } => {
-            Err(CallError::Mismatch { method: method.to_string(), ours: method.spelled(), theirs })
-        }
-        Outcome::Failed(error) => Err(CallError::Transport(error)),
-        Outcome::Noted(noted) => decode::<D, O>(noted.0, recycle),
+/// The error of a call that ended without a value.
+#[cold]
+fn error_of<D, O: Received<D>>(status: ResponseStatus, body: &[u8]) -> CallError<O::Error> {
+    match status {
+        ResponseStatus::Failed(failure) => CallError::of(*failure),
+        ResponseStatus::Ok | ResponseStatus::Error => O::error(body).map_or_else(undecoded, CallError::App),
     }
 }
 
-/// The bytes of an answer, as they came.
-#[cold]
-pub(crate) fn landed<D, O: Received<D>>(outcome: Outcome) -> Result<Landed, CallError<O::Error>> {
-    match outcome.into_parts().0 {
-        Outcome::Answered { is_error: false, body, bulk: None } => Ok(Landed::Own(body)),
-        Outcome::Large { is_error: false, bulk } => Ok(Landed::Bulk(bulk)),
-        Outcome::Answered { is_error: false, .. } => {
-            Err(undecoded(DecodeError::new("bulk that was not asked for")))
-        }
-        other => {
-            let error = decode::<D, O>(other, drop).err();
-            Err(error.unwrap_or_else(|| undecoded(DecodeError::new("no answer"))))
-        }
+/// The bytes of a value, as they arrived.
+pub(crate) fn body_of<D, O: Received<D>>(response: Response) -> Result<Body, CallError<O::Error>> {
+    match (response.status, response.lent) {
+        (ResponseStatus::Ok, None) => Ok(response.body),
+        (ResponseStatus::Ok, Some(_)) => Err(undecoded(DecodeError::new("bulk that was not asked for"))),
+        (status, _) => Err(error_of::<D, O>(status, response.body.bytes())),
     }
 }
 
@@ -464,12 +400,11 @@ impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
             Err(error) => wrong = Some(error),
         };
         match self.ticket.wait_in_place(&mut read) {
-            Ok(()) => match value {
+            None => match value {
                 Some(value) => Ok(value),
                 None => wrong.map_or_else(unread, Err).map_err(undecoded),
             },
-            Err(Ok((is_error, body))) => self.decode_bytes(is_error, body),
-            Err(Err(outcome)) => self.decode(*outcome),
+            Some(response) => self.decode(response),
         }
     }
 
@@ -479,38 +414,42 @@ impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
     /// See [`CallError`].
     #[inline]
     pub fn wait_with<R>(mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R, CallError<O::Error>> {
-        let (mut read, mut result) = (Some(read), None);
-        let waited = self.ticket.wait_copied(&mut |body| result = read.take().map(|read| read(body)));
-        match (result, waited) {
-            (Some(result), _) => Ok(result),
-            (None, Err(otherwise)) => {
-                let bytes = landed::<D, O>(Outcome::of(otherwise))?;
-                read.map_or_else(unread, |read| Ok(read(bytes.get()))).map_err(undecoded)
+        match self.ticket.wait() {
+            Response { status: ResponseStatus::Ok, body: Body::Owned(bytes), lent: None, metadata: None } => {
+                let result = read(&bytes);
+                self.ticket.recycle(bytes);
+                Ok(result)
             }
-            (None, Ok(())) => unread().map_err(undecoded),
+            response => body_of::<D, O>(response).map(|body| read(body.bytes())),
         }
     }
 
     #[inline]
-    fn decode_bytes(&mut self, is_error: bool, body: Vec<u8>) -> Result<O::Value, CallError<O::Error>> {
-        if is_error {
-            return self.decode(Outcome::Answered { is_error, body, bulk: None });
+    fn decode(&mut self, response: Response) -> Result<O::Value, CallError<O::Error>> {
+        match response {
+            Response { status: ResponseStatus::Ok, body: Body::Owned(bytes), lent: None, metadata: None } => {
+                let value = O::value(&bytes, None);
+                self.ticket.recycle(bytes);
+                value.map_err(undecoded)
+            }
+            response => Self::decode_other(response),
         }
-        let value = O::value(&body, None);
-        self.ticket.recycle(body);
-        value.map_err(undecoded)
     }
 
     #[cold]
-    fn decode(&mut self, outcome: Outcome) -> Result<O::Value, CallError<O::Error>> {
-        decode::<D, O>(outcome, |body| self.ticket.recycle(body))
+    fn decode_other(response: Response) -> Result<O::Value, CallError<O::Error>> {
+        let Response { status, body, lent, .. } = response;
+        match status {
+            ResponseStatus::Ok => O::value(body.bytes(), lent.map(|bulk| *bulk)).map_err(undecoded),
+            status => Err(error_of::<D, O>(status, body.bytes())),
+        }
     }
 
     /// As [`wait`](Call::wait), with the metadata that the server sent with the answer, or with what came in its place;
     /// none where it sent none.
     pub fn wait_noted(mut self) -> (Result<O::Value, CallError<O::Error>>, Metadata) {
-        let (outcome, metadata) = self.ticket.wait().into_parts();
-        (self.decode(outcome), metadata)
+        let response = self.ticket.wait();
+        self.decode_noted(response)
     }
 
     /// Ends as the call itself does, with the metadata that the server sent with the answer, or with what came in its place; none
@@ -518,9 +457,13 @@ impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
     ///
     /// Dropping the future cancels the call. Polled by reference it is cancel safe: no answer is lost.
     pub async fn noted(mut self) -> (Result<O::Value, CallError<O::Error>>, Metadata) {
-        let outcome = std::future::poll_fn(|context| self.ticket.poll(context)).await;
-        let (outcome, metadata) = outcome.into_parts();
-        (self.decode(outcome), metadata)
+        let response = std::future::poll_fn(|context| self.ticket.poll(context)).await;
+        self.decode_noted(response)
+    }
+
+    fn decode_noted(&mut self, mut response: Response) -> (Result<O::Value, CallError<O::Error>>, Metadata) {
+        let metadata = response.metadata.take().map_or_else(Metadata::new, |metadata| *metadata);
+        (self.decode(response), metadata)
     }
 }
 
@@ -528,11 +471,7 @@ impl<C: Channel, D: Codec, O: Received<D>, S: Unpin> Future for Call<C, D, O, S>
     type Output = Result<O::Value, CallError<O::Error>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.ticket.poll_bytes(context) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok((is_error, body))) => Poll::Ready(self.decode_bytes(is_error, body)),
-            Poll::Ready(Err(outcome)) => Poll::Ready(self.decode(*outcome)),
-        }
+        self.ticket.poll(context).map(|response| self.decode(response))
     }
 }
 

@@ -15,7 +15,7 @@ use gimmal_engine::transport::{
 
 pub use self::builder::ClientBuilder;
 use crate::{
-    cell::{CallCell, Outcome, Pool, Responder},
+    cell::{CallCell, Pool, Responder},
     channel::{CallOptions, Channel, Ticket},
     codec::{Compose, EncodeError, compose_into},
     config::Config,
@@ -29,6 +29,7 @@ use crate::{
     provider::{Any, any},
     ready::{self, Waiting},
     reconnect::{self, Line, Lined},
+    response::Response,
     route::Route,
     service::Registry,
     stats::Stats,
@@ -337,7 +338,7 @@ pub struct Handed {
     inner: Arc<Inner>,
     /// On which it was made.
     conn: ConnId,
-    /// Until the outcome was taken.
+    /// Until the response was taken.
     cell: Option<Arc<CallCell>>,
     failed: Option<TransportError>,
     timeout: Option<Duration>,
@@ -352,17 +353,15 @@ impl fmt::Debug for Handed {
 }
 
 impl Handed {
-    fn ended(&mut self, outcome: Outcome) -> Outcome {
+    fn ended(&mut self, response: Response) -> Response {
         if let Some(cell) = self.cell.take() {
             self.inner.pool.put_cell(cell);
         }
-        outcome
+        response
     }
 
-    fn without_cell(&mut self) -> Outcome {
-        let why = "the outcome was taken already";
-        let taken = TransportError::Worker { why, fate: Fate::MaybeRan };
-        Outcome::Failed(self.failed.take().unwrap_or(taken))
+    fn without_cell(&mut self) -> Response {
+        self.failed.take().map_or_else(Response::taken, Response::from)
     }
 }
 
@@ -373,17 +372,17 @@ impl Handed {
 
     /// What a wait comes to on the thread that has the other end of the connection, or this one.
     #[cold]
-    fn refused_here(&mut self) -> Option<Outcome> {
+    fn refused_here(&mut self) -> Option<Response> {
         if !here::has_end_of(&self.inner.line.negotiated()) {
             return None;
         }
         // It may have failed already.
-        if let Poll::Ready(outcome) = self.poll_once(&Context::from_waker(Waker::noop())) {
-            return Some(outcome);
+        if let Poll::Ready(response) = self.poll_once(&Context::from_waker(Waker::noop())) {
+            return Some(response);
         }
         self.waiting = None;
         self.cancel();
-        Some(Outcome::Failed(TransportError::OwnWorker { fate: Fate::MaybeRan }))
+        Some(TransportError::OwnWorker { fate: Fate::MaybeRan }.into())
     }
 
     fn cancel(&mut self) {
@@ -394,30 +393,30 @@ impl Handed {
         }
     }
 
-    pub(crate) fn poll_once(&mut self, context: &Context<'_>) -> Poll<Outcome> {
+    pub(crate) fn poll_once(&mut self, context: &Context<'_>) -> Poll<Response> {
         let Some(cell) = &self.cell else {
             return Poll::Ready(self.without_cell());
         };
         match cell.poll(context) {
-            Poll::Ready(outcome) => Poll::Ready(self.ended(outcome)),
+            Poll::Ready(response) => Poll::Ready(self.ended(response)),
             Poll::Pending => Poll::Pending,
         }
     }
 }
 
 impl Ticket for Handed {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
         if self.waiting.is_some() {
             return ready::poll(self, context);
         }
         self.poll_once(context)
     }
 
-    fn wait(&mut self) -> Outcome {
+    fn wait(&mut self) -> Response {
         if here::is_serving()
-            && let Some(outcome) = self.refused_here()
+            && let Some(response) = self.refused_here()
         {
-            return outcome;
+            return response;
         }
         if self.waiting.is_some() {
             return ready::wait(self);
@@ -429,10 +428,10 @@ impl Ticket for Handed {
         // The grace begins when this thread sees the deadline pass: if the whole process was stopped meanwhile, its worker
         // gets the time to end the call.
         match cell.wait(deadline).or_else(|| cell.wait(Instant::now() + GRACE)) {
-            Some(outcome) => self.ended(outcome),
+            Some(response) => self.ended(response),
             None => {
                 let why = "it did not end the call at its deadline";
-                Outcome::Failed(TransportError::Worker { why, fate: Fate::MaybeRan })
+                TransportError::Worker { why, fate: Fate::MaybeRan }.into()
             }
         }
     }

@@ -79,6 +79,7 @@ mod ready;
 mod reconnect;
 pub mod reflect;
 pub mod reply;
+pub mod response;
 mod route;
 pub mod server;
 pub mod service;

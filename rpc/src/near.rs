@@ -20,9 +20,8 @@ use gimmal_engine::{
 };
 
 use crate::{
-    calls::{CallKey, Reply, Taken},
-    cell::{AnswerBytes, Outcome},
-    channel::{CallOptions, Ticket, show},
+    calls::{CallKey, Reply},
+    channel::{CallOptions, Ticket},
     codec::Compose,
     config::Config,
     copied,
@@ -32,9 +31,9 @@ use crate::{
     method::Method,
     node::{Fresh, Node, Source},
     provider::{Any, any_for},
+    response::Response,
     service::Registry,
     stats::{Counters, Stats},
-    status::Fate,
     stream::Lanes,
     timeout::Timeout,
     workers,
@@ -74,8 +73,6 @@ pub(crate) struct Near {
     unready: Cell<bool>,
     /// Takes the place of an answer's bytes while they are read.
     spare: Cell<Vec<u8>>,
-    /// The answer that is being read, where that may use the client.
-    copied: RefCell<Vec<u8>>,
     /// Calls that were never started, and why; here, since a call is to be small.
     refused: RefCell<Vec<(CallKey, TransportError)>>,
     refusals: Cell<u32>,
@@ -147,7 +144,6 @@ impl Near {
             dropped: RefCell::default(),
             unready: Cell::new(false),
             spare: Cell::default(),
-            copied: RefCell::default(),
             refused: RefCell::default(),
             refusals: Cell::new(0),
             pipelines: RefCell::default(),
@@ -309,9 +305,9 @@ impl Near {
         Some(refused.swap_remove(index).1)
     }
 
-    /// What a call came to, once; what it has beside bytes is still to be taken.
+    /// Returns how a call ended, once.
     #[inline]
-    fn take(&self, turns: &mut Turns, key: CallKey) -> Option<Taken> {
+    fn take(&self, turns: &mut Turns, key: CallKey) -> Option<Response> {
         turns.app_mut().take(self.conn, key, &self.spare)
     }
 
@@ -408,7 +404,7 @@ impl<F: FnMut(&[u8])> Pick<Node> for Wanted<F> {
 /// A call of the calling thread: two words, which are returned in registers.
 pub struct Local {
     near: Rc<Near>,
-    /// Until its outcome was taken.
+    /// Until its response was taken.
     key: Option<CallKey>,
 }
 
@@ -421,35 +417,34 @@ impl fmt::Debug for Local {
 }
 
 impl Local {
-    /// Waits for the outcome, and shows an answer that is only bytes to `read` where it landed.
+    /// Waits until the call ended. A value that is only bytes is shown to `read` where it landed; nothing is returned then.
     #[inline(always)]
-    fn wait_reading(&mut self, mut read: impl FnMut(&Near, &[u8])) -> Result<(), AnswerBytes> {
+    fn wait_reading(&mut self, mut read: impl FnMut(&Near, &[u8])) -> Option<Response> {
         let Some(key) = self.key() else {
-            return Err(Err(self.unanswerable()));
+            return Some(self.unanswerable());
         };
         let near = &*self.near;
         let mut turns = near.turns();
-        let taken = loop {
-            if let Some(taken) = near.take(&mut turns, key) {
-                break taken;
+        let response = loop {
+            if let Some(response) = near.take(&mut turns, key) {
+                break response;
             }
             let was_read = turns
                 .seek(SLEEP, Wanted { conn: near.conn, key, read: |payload: &[u8]| read(near, payload) });
             if was_read {
                 self.key = None;
-                return Ok(());
+                return None;
             }
         };
-        drop(turns);
-        Err(self.ended(key, taken))
+        self.key = None;
+        Some(response)
     }
 
     /// There is no answer to wait for: it was never started, or was taken before.
     #[cold]
-    fn unanswerable(&mut self) -> Box<Outcome> {
+    fn unanswerable(&mut self) -> Response {
         let refused = self.key.take().and_then(|key| self.near.take_refused(key));
-        let taken = TransportError::Worker { why: "the outcome was taken already", fate: Fate::MaybeRan };
-        Box::new(Outcome::Failed(refused.unwrap_or(taken)))
+        refused.map_or_else(Response::taken, Response::from)
     }
 
     /// Its key, while an answer may come.
@@ -457,39 +452,13 @@ impl Local {
     fn key(&self) -> Option<CallKey> {
         self.key.filter(|key| key.index() != REFUSED)
     }
-
-    #[inline]
-    fn ended(&mut self, key: CallKey, taken: Taken) -> AnswerBytes {
-        match taken {
-            Taken::Bytes(is_error, body) => {
-                self.key = None;
-                Ok((is_error, body))
-            }
-            Taken::Other => Err(self.ended_otherwise(key)),
-        }
-    }
-
-    #[cold]
-    fn ended_otherwise(&mut self, key: CallKey) -> Box<Outcome> {
-        self.key = None;
-        let outcome = self.near.turns.borrow_mut().app_mut().take_outcome(self.near.conn, key);
-        outcome.map_or_else(|| self.unanswerable(), Box::new)
-    }
 }
 
 impl Ticket for Local {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        self.poll_bytes(context).map(Outcome::of)
-    }
-
-    fn wait(&mut self) -> Outcome {
-        Outcome::of(self.wait_bytes())
-    }
-
     #[inline]
-    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<AnswerBytes> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
         let Some(key) = self.key() else {
-            return Poll::Ready(Err(self.unanswerable()));
+            return Poll::Ready(self.unanswerable());
         };
         let near = &*self.near;
         let mut turns = near.turns.borrow_mut();
@@ -504,7 +473,10 @@ impl Ticket for Local {
         }
         drop(turns);
         match taken {
-            Some(taken) => Poll::Ready(self.ended(key, taken)),
+            Some(response) => {
+                self.key = None;
+                Poll::Ready(response)
+            }
             None => {
                 context.waker().wake_by_ref();
                 Poll::Pending
@@ -512,43 +484,22 @@ impl Ticket for Local {
         }
     }
 
-    fn wait_bytes(&mut self) -> AnswerBytes {
+    #[inline]
+    fn wait(&mut self) -> Response {
         let mut body = Vec::new();
         let waited = self.wait_reading(|near, payload| {
             body = near.spare.take();
             near.copy(payload, &mut body);
         });
-        waited.map_or_else(|kept| kept, |()| Ok((false, body)))
-    }
-
-    fn wait_in_place(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
-        match self.wait_reading(|_, payload| read(payload)) {
-            Err(kept) => show(self, kept, read),
-            read => read,
+        match waited {
+            None => Response::owned(false, body),
+            Some(response) => response,
         }
     }
 
-    fn wait_copied(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<(), AnswerBytes> {
-        let near = Rc::clone(&self.near);
-        let (mut own, mut shared);
-        let buffer = match near.copied.try_borrow_mut() {
-            Ok(free) => {
-                shared = free;
-                &mut *shared
-            }
-            // A read within a read has one of its own.
-            Err(_) => {
-                own = Vec::new();
-                &mut own
-            }
-        };
-        match self.wait_reading(|near, payload| near.copy(payload, buffer)) {
-            Err(kept) => show(self, kept, read),
-            Ok(()) => {
-                read(buffer);
-                Ok(())
-            }
-        }
+    #[inline]
+    fn wait_in_place(&mut self, visit: &mut dyn FnMut(&[u8])) -> Option<Response> {
+        self.wait_reading(|_, payload| visit(payload))
     }
 
     #[inline]

@@ -14,13 +14,14 @@ use gimmal_engine::{
 
 use crate::{
     calls::{Reply, Tagged},
-    channel::{CallOptions, landed},
+    channel::{CallOptions, body_of},
     codec::Raw,
     error::{CallError, TransportError},
     metadata::{Metadata, Noted},
     method::Method,
     near::{Near, SLEEP, Turns},
     node::{Asked, Common, Fresh, Node},
+    response::Body,
     task::Plain,
 };
 
@@ -78,8 +79,8 @@ struct What {
 #[derive(Default)]
 struct Ours {
     under_way: usize,
-    /// For answers that are not shown where they landed.
-    body: Vec<u8>,
+    /// A buffer for answers that are not shown where they landed.
+    spare: Vec<u8>,
 }
 
 type Started = Result<(), Box<TransportError>>;
@@ -265,18 +266,22 @@ fn show_others(
 fn take_others(
     turns: &mut Turns,
     what: &What,
-    Ours { under_way, body }: &mut Ours,
+    Ours { under_way, spare }: &mut Ours,
     seen: &mut impl FnMut(u64, Answered<'_>),
 ) -> usize {
     let mut ended = 0;
-    while let Some((tag, outcome)) = turns.app_mut().take_tagged(what.common.conn, what.common.pipeline, body)
-    {
+    let Common { conn, pipeline, .. } = what.common;
+    while let Some((tag, response)) = turns.app_mut().take_tagged(conn, pipeline, spare) {
         *under_way -= 1;
         ended += 1;
-        match outcome.map(landed::<Raw, Plain<Vec<u8>>>) {
-            None => seen(tag, Ok(body)),
-            Some(Ok(landed)) => seen(tag, Ok(landed.get())),
-            Some(Err(error)) => seen(tag, Err(error)),
+        match body_of::<Raw, Plain<Vec<u8>>>(response) {
+            Ok(body) => {
+                seen(tag, Ok(body.bytes()));
+                if let Body::Owned(buffer) = body {
+                    *spare = buffer;
+                }
+            }
+            Err(error) => seen(tag, Err(error)),
         }
     }
     ended

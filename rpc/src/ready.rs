@@ -7,11 +7,12 @@ use std::{
 
 use crate::{
     again::{Again, is_unready},
-    cell::{Outcome, block},
+    cell::block,
     channel::CallOptions,
     client::{Client, Handed},
     codec::Compose,
     method::Method,
+    response::Response,
     status::{Code, Status},
 };
 
@@ -40,13 +41,13 @@ pub(crate) fn start<A: Compose + ?Sized>(
     Some(handed)
 }
 
-/// Its outcome: never for want of a connection, but for a deadline.
+/// Polls for how it ended: never for want of a connection, but for a deadline.
 #[cold]
-pub(crate) fn poll(handed: &mut Handed, context: &Context<'_>) -> Poll<Outcome> {
+pub(crate) fn poll(handed: &mut Handed, context: &Context<'_>) -> Poll<Response> {
     loop {
         if handed.waiting.as_ref().is_some_and(|waiting| !waiting.rests) {
             match handed.poll_once(context) {
-                Poll::Ready(outcome) if is_unready(&outcome) => {}
+                Poll::Ready(response) if is_unready(&response) => {}
                 other => return other,
             }
         }
@@ -61,7 +62,7 @@ pub(crate) fn poll(handed: &mut Handed, context: &Context<'_>) -> Poll<Outcome> 
         }
         let Some(options) = waiting.again.options() else {
             let text = "no connection became ready before the deadline";
-            return Poll::Ready(Outcome::Status(Status::refused(Code::DeadlineExceeded, text)));
+            return Poll::Ready(Status::refused(Code::DeadlineExceeded, text).into());
         };
         *handed = handed.client().hand(waiting.again.method, &options, (None, None), &waiting.again.body[..]);
         waiting.rests = false;
@@ -69,8 +70,8 @@ pub(crate) fn poll(handed: &mut Handed, context: &Context<'_>) -> Poll<Outcome> 
     }
 }
 
-/// The same for a thread that waits.
+/// Blocks until it ended: never for want of a connection, but for a deadline.
 #[cold]
-pub(crate) fn wait(handed: &mut Handed) -> Outcome {
+pub(crate) fn wait(handed: &mut Handed) -> Response {
     block(|context| poll(handed, context))
 }

@@ -2,13 +2,11 @@
 
 use std::{fmt, future::poll_fn, marker::PhantomData, mem};
 
-use gimmal_engine::transport::Bulk;
-
 use crate::{
-    cell::{AnswerBytes, Outcome},
-    channel::{Call, Channel, Received, Ticket as _, landed},
+    channel::{Call, Channel, Received, Ticket as _, body_of},
     codec::{Codec, Decode, DecodeError},
     error::CallError,
+    response::{Body, Response},
     task::{Fallible, Plain},
 };
 
@@ -85,24 +83,8 @@ impl<O: Lends<D>, E, D: for<'a> Decode<'a, E>> Lends<D> for Fallible<O, E> {
 /// the reply gives its memory back.
 pub struct Reply<C: Channel, D, T> {
     ticket: C::Ticket,
-    bytes: Landed,
+    body: Body,
     value: PhantomData<fn() -> (D, T)>,
-}
-
-/// Where the bytes of an answer are.
-pub(crate) enum Landed {
-    Own(Vec<u8>),
-    Bulk(Bulk),
-}
-
-impl Landed {
-    #[inline]
-    pub(crate) fn get(&self) -> &[u8] {
-        match self {
-            Self::Own(bytes) => bytes,
-            Self::Bulk(bulk) => bulk,
-        }
-    }
 }
 
 impl<C: Channel, D, T> fmt::Debug for Reply<C, D, T> {
@@ -141,13 +123,13 @@ impl<C: Channel, D, T> Reply<C, D, T> {
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        self.bytes.get()
+        self.body.bytes()
     }
 }
 
 impl<C: Channel, D, T> Drop for Reply<C, D, T> {
     fn drop(&mut self) {
-        if let Landed::Own(bytes) = &mut self.bytes {
+        if let Body::Owned(bytes) = &mut self.body {
             self.ticket.recycle(mem::take(bytes));
         }
     }
@@ -159,8 +141,8 @@ impl<C: Channel, D: Codec, O: Lends<D>, S> Call<C, D, O, S> {
     /// # Errors
     /// See [`CallError`].
     pub fn wait_reply(mut self) -> Result<Reply<C, D, O::Owned>, CallError<O::Error>> {
-        let answered = self.ticket.wait_bytes();
-        self.replied(answered)
+        let response = self.ticket.wait();
+        self.replied(response)
     }
 
     /// Ends as the call itself does, with an answer that is read where it is.
@@ -170,15 +152,11 @@ impl<C: Channel, D: Codec, O: Lends<D>, S> Call<C, D, O, S> {
     /// # Errors
     /// See [`CallError`].
     pub async fn reply(mut self) -> Result<Reply<C, D, O::Owned>, CallError<O::Error>> {
-        let answered = poll_fn(|context| self.ticket.poll_bytes(context)).await;
-        self.replied(answered)
+        let response = poll_fn(|context| self.ticket.poll(context)).await;
+        self.replied(response)
     }
 
-    fn replied(self, answered: AnswerBytes) -> Result<Reply<C, D, O::Owned>, CallError<O::Error>> {
-        let bytes = match answered {
-            Ok((false, bytes)) => Landed::Own(bytes),
-            otherwise => landed::<D, O>(Outcome::of(otherwise))?,
-        };
-        Ok(Reply { ticket: self.ticket, bytes, value: PhantomData })
+    fn replied(self, response: Response) -> Result<Reply<C, D, O::Owned>, CallError<O::Error>> {
+        Ok(Reply { body: body_of::<D, O>(response)?, ticket: self.ticket, value: PhantomData })
     }
 }

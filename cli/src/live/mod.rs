@@ -12,9 +12,9 @@ use std::{
 
 use gimmal_rpc::{
     CallOptions, Channel, Client, Key, Method, MethodKind,
-    cell::Outcome,
     channel::Ticket,
     reflect::{ConnectionInfo, Health, MethodInfo, ReflectionClient},
+    response::{Body, ResponseStatus},
 };
 use value::{Type, signature};
 
@@ -104,21 +104,20 @@ fn answer(client: &Client, method: &MethodInfo, arguments: &[String]) -> Done<St
     let spoken = if method.kind == "one-way" { spoken.one_way() } else { spoken };
     let spoken: &'static Method = Box::leak(Box::new(spoken));
     // Not through a typed call: whether bytes are the method's error is seen here.
-    match client.start(spoken, &CallOptions::default(), None, &body[..]).wait() {
-        Outcome::Answered { is_error: false, body, bulk: None } if is_raw => {
+    let response = client.start(spoken, &CallOptions::default(), None, &body[..]).wait();
+    match (response.status, response.body, response.lent) {
+        (ResponseStatus::Failed(failure), ..) => Err(failure.to_string().into()),
+        (ResponseStatus::Ok, Body::Owned(body), None) if is_raw => {
             Ok(String::from_utf8_lossy(&body).into_owned())
         }
-        Outcome::Answered { is_error: false, body, bulk: None } => Ok(shown(result.as_ref(), &body)),
-        Outcome::Answered { is_error: true, body, bulk: None } => {
+        (ResponseStatus::Ok, Body::Owned(body), None) => Ok(shown(result.as_ref(), &body)),
+        (ResponseStatus::Error, Body::Owned(body), None) => {
             let ty = match &result {
                 Some(Type::Result(_, error)) => error.as_deref(),
                 _ => None,
             };
             Err(format!("the method failed: {}", shown(ty, &body)).into())
         }
-        Outcome::Status(status) => Err(status.to_string().into()),
-        Outcome::Failed(error) => Err(error.to_string().into()),
-        Outcome::Mismatch { theirs, .. } => Err(format!("it is spelled {theirs} there").into()),
         _ => Err("the answer is too large to be shown here".into()),
     }
 }

@@ -6,7 +6,7 @@ use gimmal_engine::{
 };
 
 use super::{CallKey, Reply};
-use crate::{cell::Outcome, frame::Form, method::Method, stream::Lanes};
+use crate::{frame::Form, method::Method, response::Response, stream::Lanes};
 
 /// Where a call is. What belongs to a state stands beside it in the call: so telling them apart moves a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,8 +44,8 @@ pub(crate) struct Call {
     pub(crate) is_large: bool,
     /// Of its request, while it waits.
     pub(crate) form: Form,
-    /// What a local call came to; `None` with `Done`: the answer in `body`.
-    pub(super) outcome: Option<Outcome>,
+    /// How a local call ended; `None` with `Done`: with the bytes in `body`.
+    pub(super) response: Option<Response>,
     pub(crate) offer: Option<RemoteBulk>,
 }
 
@@ -67,7 +67,7 @@ impl Call {
             is_error: false,
             is_large: false,
             form: Form::default(),
-            outcome: None,
+            response: None,
             offer: None,
         }
     }

@@ -1,14 +1,16 @@
 //! Calls that are found by their pipeline and not by their key: an answer brings the tag of its call.
 
+use std::mem;
+
 use gimmal_engine::transport::{Time, Violation};
 
 use super::{Calls, Reply, State, Tagged};
 use crate::{
     batch::{self, Items},
     calls::CallKey,
-    cell::Outcome,
     id::CallId,
     method::Method,
+    response::Response,
 };
 
 impl Calls {
@@ -85,13 +87,9 @@ impl Calls {
         Some(tagged.tag)
     }
 
-    /// A call of `pipeline` that has ended in another way, once: its tag, and what it came to. `None` in its place: bytes,
-    /// which are in `body` then.
-    pub(crate) fn take_tagged(
-        &mut self,
-        pipeline: u32,
-        body: &mut Vec<u8>,
-    ) -> Option<(u64, Option<Outcome>)> {
+    /// Returns the tag of a call of `pipeline` that has ended in another way, and how, once. `spare` takes the place of the
+    /// buffer that leaves.
+    pub(crate) fn take_tagged(&mut self, pipeline: u32, spare: &mut Vec<u8>) -> Option<(u64, Response)> {
         if self.untaken == 0 {
             return None;
         }
@@ -100,19 +98,12 @@ impl Calls {
         let call = &mut self.slots[index];
         let tag = call.of(pipeline)?.tag;
         call.reply = Reply::Local;
-        let outcome = match call.outcome.take() {
-            None if call.is_error => {
-                Some(Outcome::Answered { is_error: true, body: std::mem::take(&mut call.body), bulk: None })
-            }
-            None => {
-                std::mem::swap(&mut call.body, body);
-                None
-            }
-            outcome => outcome,
-        };
+        let (response, is_error) = (call.response.take(), call.is_error);
+        let owned = || Response::owned(is_error, mem::replace(&mut call.body, mem::take(spare)));
+        let response = response.unwrap_or_else(owned);
         self.untaken -= 1;
         self.release(u32::try_from(index).ok()?);
-        Some((tag, outcome))
+        Some((tag, response))
     }
 
     /// One of them.

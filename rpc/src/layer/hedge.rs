@@ -8,12 +8,13 @@ use std::{
 use gimmal_engine::transport::{Instant, Loan, LoanError, UserBytes};
 
 use crate::{
-    again::{Again, repeatable, taken},
-    cell::{Outcome, block},
+    again::{Again, repeatable},
+    cell::block,
     channel::{CallOptions, Channel, Ticket},
     codec::Compose,
     method::Method,
     near::SLEEP,
+    response::Response,
     stream::Lanes,
     timer::Alarm,
 };
@@ -103,16 +104,16 @@ impl<C: Channel> Unpin for Hedged<C> {}
 
 impl<C: Channel> Hedged<C> {
     /// What either came to: a failure counts only when the other cannot do better.
-    fn poll_both(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll_both(&mut self, context: &mut Context<'_>) -> Poll<Response> {
         for at in 0..2 {
             let Some(ticket) = &mut self.tickets[at] else { continue };
-            let Poll::Ready(outcome) = ticket.poll(context) else { continue };
+            let Poll::Ready(response) = ticket.poll(context) else { continue };
             let other = self.tickets[1 - at].is_some();
-            if !other || repeatable(&outcome).is_none() {
+            if !other || repeatable(&response).is_none() {
                 // The other is cancelled.
                 self.tickets[1 - at] = None;
                 self.spare = None;
-                return Poll::Ready(outcome);
+                return Poll::Ready(response);
             }
             self.tickets[at] = None;
         }
@@ -121,9 +122,9 @@ impl<C: Channel> Hedged<C> {
 }
 
 impl<C: Channel> Ticket for Hedged<C> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
-        if let Poll::Ready(outcome) = self.poll_both(context) {
-            return Poll::Ready(outcome);
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
+        if let Poll::Ready(response) = self.poll_both(context) {
+            return Poll::Ready(response);
         }
         let Some(spare) = &mut self.spare else { return Poll::Pending };
         if Instant::now() < spare.at {
@@ -139,15 +140,15 @@ impl<C: Channel> Ticket for Hedged<C> {
         self.poll_both(context)
     }
 
-    fn wait(&mut self) -> Outcome {
+    fn wait(&mut self) -> Response {
         let Some(channel) = self.channel.clone() else {
             // Made once.
-            return self.tickets.iter_mut().flatten().next().map_or_else(taken, Ticket::wait);
+            return self.tickets.iter_mut().flatten().next().map_or_else(Response::taken, Ticket::wait);
         };
         let mut context = Context::from_waker(Waker::noop());
         loop {
-            if let Poll::Ready(outcome) = self.poll(&mut context) {
-                return outcome;
+            if let Poll::Ready(response) = self.poll(&mut context) {
+                return response;
             }
             let idle =
                 self.spare.as_ref().map_or(SLEEP, |spare| spare.at.remaining().max(Duration::from_nanos(1)));

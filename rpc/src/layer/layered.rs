@@ -9,12 +9,11 @@ use std::{
 use gimmal_engine::transport::{Loan, LoanError, UserBytes};
 
 use crate::{
-    cell::Outcome,
     channel::{CallOptions, Channel, Ticket},
     codec::Compose,
-    error::TransportError,
     method::Method,
-    status::{Fate, Status},
+    response::Response,
+    status::Status,
     stream::Lanes,
 };
 
@@ -29,9 +28,9 @@ pub trait Layer: Clone {
     /// The call ends with this status, and was not made.
     fn before(&self, method: &'static Method, options: &mut CallOptions) -> Result<Self::Seen, Status>;
 
-    /// After it ended, with whatever outcome.
-    fn after(&self, method: &'static Method, seen: Self::Seen, outcome: &Outcome) {
-        let _ = (method, seen, outcome);
+    /// After it ended, in whatever way.
+    fn after(&self, method: &'static Method, seen: Self::Seen, response: &Response) {
+        let _ = (method, seen, response);
     }
 }
 
@@ -123,41 +122,38 @@ impl<T, L: Layer> fmt::Debug for Watched<T, L> {
 impl<T, L: Layer> Unpin for Watched<T, L> {}
 
 impl<T: Ticket, L: Layer> Watched<T, L> {
-    fn ended(&mut self, outcome: Outcome) -> Outcome {
+    fn ended(&mut self, response: Response) -> Response {
         if let State::Seen(seen) = std::mem::replace(&mut self.state, State::Over) {
-            self.layer.after(self.method, seen, outcome.plain());
+            self.layer.after(self.method, seen, &response);
         }
-        outcome
+        response
     }
 
-    fn unmade(&mut self) -> Outcome {
+    fn unmade(&mut self) -> Response {
         match std::mem::replace(&mut self.state, State::Over) {
-            State::Refused(status) => Outcome::Status(status),
-            _ => {
-                let why = "the outcome was taken already";
-                Outcome::Failed(TransportError::Worker { why, fate: Fate::MaybeRan })
-            }
+            State::Refused(status) => status.into(),
+            _ => Response::taken(),
         }
     }
 }
 
 impl<T: Ticket, L: Layer> Ticket for Watched<T, L> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
         match &mut self.ticket {
             None => Poll::Ready(self.unmade()),
             Some(ticket) => match ticket.poll(context) {
-                Poll::Ready(outcome) => Poll::Ready(self.ended(outcome)),
+                Poll::Ready(response) => Poll::Ready(self.ended(response)),
                 Poll::Pending => Poll::Pending,
             },
         }
     }
 
-    fn wait(&mut self) -> Outcome {
+    fn wait(&mut self) -> Response {
         match &mut self.ticket {
             None => self.unmade(),
             Some(ticket) => {
-                let outcome = ticket.wait();
-                self.ended(outcome)
+                let response = ticket.wait();
+                self.ended(response)
             }
         }
     }

@@ -12,10 +12,10 @@ use std::{
 
 use super::{Ended, Layer, ServerLayer};
 use crate::{
-    cell::Outcome,
     channel::CallOptions,
     cx::Cx,
     method::Method,
+    response::Response,
     status::{Code, Status},
 };
 use gimmal_engine::transport::Instant;
@@ -149,17 +149,13 @@ impl Layer for Log {
         Ok(is_heard.then(|| (span, Instant::now())))
     }
 
-    fn after(&self, method: &'static Method, seen: Self::Seen, outcome: &Outcome) {
+    fn after(&self, method: &'static Method, seen: Self::Seen, response: &Response) {
         let Some((span, started)) = seen else { return };
         let _entered = span.enter();
         let took = started.elapsed();
-        match outcome {
-            Outcome::Status(status) => tracing::warn!(%method, ?took, %status, "call failed"),
-            Outcome::Failed(error) => tracing::warn!(%method, ?took, %error, "call failed"),
-            Outcome::Mismatch { theirs, .. } => {
-                tracing::warn!(%method, ?took, theirs, "call failed: mismatch")
-            }
-            _ => tracing::debug!(%method, ?took, "call answered"),
+        match response.failure() {
+            Some(error) => tracing::warn!(%method, ?took, %error, "call failed"),
+            None => tracing::debug!(%method, ?took, "call answered"),
         }
     }
 }
@@ -272,9 +268,7 @@ impl Layer for Metrics {
         Ok(Instant::now())
     }
 
-    fn after(&self, method: &'static Method, started: Instant, outcome: &Outcome) {
-        let is_answered =
-            !matches!(outcome, Outcome::Status(_) | Outcome::Failed(_) | Outcome::Mismatch { .. });
-        self.note(method, started, is_answered);
+    fn after(&self, method: &'static Method, started: Instant, response: &Response) {
+        self.note(method, started, response.failure().is_none());
     }
 }

@@ -9,11 +9,11 @@ use std::{
 use gimmal_engine::transport::{Loan, LoanError, UserBytes};
 
 use crate::{
-    again::{Again, repeatable, taken},
-    cell::Outcome,
+    again::{Again, repeatable},
     channel::{CallOptions, Channel, Ticket},
     codec::Compose,
     method::Method,
+    response::Response,
     status::Fate,
     stream::Lanes,
 };
@@ -104,17 +104,17 @@ pub struct Retrying<C: Channel> {
     ticket: Option<C::Ticket>,
     again: Option<Box<(C, Again)>>,
     left: u32,
-    last: Option<Outcome>,
+    last: Option<Response>,
 }
 
 // Nothing in it is pinned.
 impl<C: Channel> Unpin for Retrying<C> {}
 
 impl<C: Channel> Retrying<C> {
-    /// Whether `outcome` is one that another attempt may follow.
-    fn may_repeat(&self, outcome: &Outcome) -> bool {
+    /// Whether `response` is one that another attempt may follow.
+    fn may_repeat(&self, response: &Response) -> bool {
         let Some(again) = self.again.as_ref().filter(|_| self.left > 0) else { return false };
-        match repeatable(outcome) {
+        match repeatable(response) {
             Some(Fate::NotRun) => true,
             Some(Fate::MaybeRan) => again.1.method.is_idempotent,
             Some(Fate::Ran) | None => false,
@@ -122,8 +122,8 @@ impl<C: Channel> Retrying<C> {
     }
 
     /// An attempt failed, and another may follow.
-    fn failed(&mut self, outcome: Outcome) {
-        (self.ticket, self.last) = (None, Some(outcome));
+    fn failed(&mut self, response: Response) {
+        (self.ticket, self.last) = (None, Some(response));
         self.left -= 1;
     }
 
@@ -137,42 +137,42 @@ impl<C: Channel> Retrying<C> {
 }
 
 impl<C: Channel> Ticket for Retrying<C> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
         loop {
             if let Some(ticket) = &mut self.ticket {
-                let Poll::Ready(outcome) = ticket.poll(context) else { return Poll::Pending };
-                if !self.may_repeat(&outcome) {
-                    return Poll::Ready(outcome);
+                let Poll::Ready(response) = ticket.poll(context) else { return Poll::Pending };
+                if !self.may_repeat(&response) {
+                    return Poll::Ready(response);
                 }
-                self.failed(outcome);
+                self.failed(response);
                 if let Some(again) = &mut self.again {
                     again.1.pause(context);
                 }
             }
-            let Some(again) = &mut self.again else { return Poll::Ready(taken()) };
+            let Some(again) = &mut self.again else { return Poll::Ready(Response::taken()) };
             if again.1.poll_rested(context).is_pending() {
                 return Poll::Pending;
             }
             if !self.restart() {
-                return Poll::Ready(self.last.take().unwrap_or_else(taken));
+                return Poll::Ready(self.last.take().unwrap_or_else(Response::taken));
             }
         }
     }
 
     /// Each attempt is waited for as its channel does it: the caller's own turns may be what moves it.
-    fn wait(&mut self) -> Outcome {
+    fn wait(&mut self) -> Response {
         loop {
             if let Some(ticket) = &mut self.ticket {
-                let outcome = ticket.wait();
-                if !self.may_repeat(&outcome) {
-                    return outcome;
+                let response = ticket.wait();
+                if !self.may_repeat(&response) {
+                    return response;
                 }
-                self.failed(outcome);
+                self.failed(response);
             }
-            let Some(again) = &mut self.again else { return taken() };
+            let Some(again) = &mut self.again else { return Response::taken() };
             again.1.rest();
             if !self.restart() {
-                return self.last.take().unwrap_or_else(taken);
+                return self.last.take().unwrap_or_else(Response::taken);
             }
         }
     }

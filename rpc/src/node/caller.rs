@@ -1,6 +1,6 @@
 //! The caller's role: requests leave, answers come back, calls end.
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 use gimmal_engine::{
     Head, Io, Message, RemoteBulk, SendError,
@@ -15,13 +15,14 @@ use super::{
 use crate::{
     batch::Items,
     calls::{CallKey, Calls, Reply, State},
-    cell::{CallCell, Outcome},
+    cell::CallCell,
     codec::EncodeError,
     copied,
-    error::TransportError,
+    error::{CallError, TransportError},
     frame::{self, Kind, REQUEST_BYTES, RequestHead},
     id::CallId,
     method::Method,
+    response::{Failure, Response},
     status::{Code, Fate, Status},
     stream::Lanes,
     timeout::Timeout,
@@ -51,10 +52,11 @@ fn left(deadline: Time, now: Time) -> Option<Duration> {
 }
 
 /// Of a call of `method`, which the server spells as `bytes` say.
-fn mismatch(method: Option<&'static Method>, bytes: &[u8]) -> Outcome {
+fn mismatch(method: Option<&'static Method>, bytes: &[u8]) -> Failure {
     let unknown = TransportError::Worker { why: "a call of no method", fate: Fate::NotRun };
-    method.map_or(Outcome::Failed(unknown), |method| Outcome::Mismatch {
-        method,
+    method.map_or(CallError::Transport(unknown), |method| CallError::Mismatch {
+        method: method.to_string(),
+        ours: method.spelled(),
         theirs: String::from_utf8_lossy(bytes).into_owned(),
     })
 }
@@ -200,7 +202,7 @@ impl Node {
     pub(super) fn refuse(&self, reply: Reply, error: TransportError) -> Result<CallKey, Box<TransportError>> {
         self.counters.failed.increment();
         if let Reply::Cell(responder) = reply {
-            responder.complete(Outcome::Failed(error.clone()));
+            responder.complete(error.clone().into());
         }
         Err(Box::new(error))
     }
@@ -239,7 +241,7 @@ impl Node {
                 Ok(()) if method.is_oneway => {
                     self.counters.told.increment();
                     self.calls_live -= 1;
-                    here.calls.fail_first(Outcome::nothing());
+                    here.calls.fail_first(Response::nothing());
                 }
                 Ok(()) => {
                     self.counters.posted.increment();
@@ -253,7 +255,7 @@ impl Node {
                     };
                     self.counters.failed.increment();
                     self.calls_live -= 1;
-                    here.calls.fail_first(Outcome::Failed(error));
+                    here.calls.fail_first(error.into());
                 }
             }
         }
@@ -281,7 +283,7 @@ impl Node {
             Pull::Refused => {
                 let why = "the answer's bulk cannot be brought: negotiated away, or above bulk_bytes_max";
                 let error = TransportError::NoBulk { why, fate: Fate::Ran };
-                self.finish(conn, index, Outcome::Failed(error));
+                self.finish(conn, index, error);
                 true
             }
         }
@@ -387,7 +389,7 @@ impl Node {
                         here.calls.finish_bytes(index, is_error, payload, &self.counters.copied_answers);
                     }
                     frame::Outcome::Status { code, fate } => {
-                        self.finish(conn, index, Outcome::Status(status_of(code, fate, payload)));
+                        self.finish(conn, index, status_of(code, fate, payload));
                     }
                     frame::Outcome::Mismatch => self.finish(conn, index, mismatch(method, payload)),
                 }
@@ -404,15 +406,15 @@ impl Node {
         }
     }
 
-    pub(super) fn finish(&mut self, conn: ConnId, index: u32, outcome: Outcome) {
-        let counter = match &outcome {
-            Outcome::Answered { .. } | Outcome::Large { .. } => &self.counters.answered,
-            _ => &self.counters.failed,
-        };
+    /// Ends a call, in a way that is not just bytes.
+    pub(super) fn finish(&mut self, conn: ConnId, index: u32, response: impl Into<Response>) {
+        let response = response.into();
+        let counter =
+            if response.failure().is_none() { &self.counters.answered } else { &self.counters.failed };
         counter.increment();
         self.calls_live -= 1;
         if let Some(here) = self.conns.get_mut(conn) {
-            here.calls.finish(index, outcome);
+            here.calls.finish(index, response);
         }
     }
 
@@ -433,12 +435,12 @@ impl Node {
         }
         let (is_error, is_large) = (call.is_error, call.is_large);
         let body = if is_large { Vec::new() } else { std::mem::take(&mut call.body) };
-        let outcome = match result {
-            Ok(bulk) if is_large => Outcome::Large { is_error, bulk },
-            Ok(bulk) => Outcome::Answered { is_error, body, bulk: Some(bulk) },
-            Err(error) => Outcome::Failed(TransportError::Bulk { error, fate: Fate::Ran }),
+        let response = match result {
+            Ok(bulk) if is_large => Response::bulk(is_error, bulk),
+            Ok(bulk) => Response { lent: Some(Box::new(bulk)), ..Response::owned(is_error, body) },
+            Err(error) => TransportError::Bulk { error, fate: Fate::Ran }.into(),
         };
-        self.finish(conn, index, outcome);
+        self.finish(conn, index, response);
         if self.conns.get_mut(conn).is_some_and(|here| here.calls.first_unpulled().is_some()) {
             self.send_requests(io, conn);
         }
@@ -464,7 +466,7 @@ impl Node {
             };
             self.counters.expired.increment();
             let status = Status::new(Code::DeadlineExceeded, message).with_fate(fate);
-            self.finish(conn, index, Outcome::Status(status));
+            self.finish(conn, index, status);
         }
         if any {
             self.send_requests(io, conn);
@@ -487,7 +489,7 @@ impl Node {
     /// Nobody waits for a call any more.
     pub(crate) fn cancel<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, key: CallKey) {
         let Some(here) = self.conns.get_mut(conn) else {
-            drop(self.take_outcome(conn, key));
+            drop(self.take(conn, key, &Cell::default()));
             return;
         };
         let offer = here.calls.find(key).and_then(|index| here.calls.call(index).offer.take());
@@ -514,7 +516,7 @@ impl Node {
             self.counters.failed.increment();
             self.calls_live -= 1;
             let error = TransportError::Closed { reason: reason.clone(), fate };
-            gone.calls.finish(index, Outcome::Failed(error));
+            gone.calls.finish(index, error.into());
         }
     }
 }

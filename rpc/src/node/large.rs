@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{
     calls::{self, CallKey, Reply},
-    cell,
     codec::{Encode, EncodeError, Raw},
     error::TransportError,
     frame::{Form, Outcome, RequestHead},
@@ -204,7 +203,7 @@ impl Node {
         if bytes > limit as u64 {
             io.decline(conn, bulk);
             let error = TransportError::AnswerAboveMax { bytes, limit };
-            self.finish(conn, index, cell::Outcome::Failed(error));
+            self.finish(conn, index, error);
         } else {
             let call = here.calls.call(index);
             (call.state, call.is_error, call.is_large) = (calls::State::Pulling, is_error, true);

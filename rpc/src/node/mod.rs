@@ -57,8 +57,8 @@ use tasks::Tasks;
 
 use crate::{
     batch::Draft,
-    calls::{CallKey, Calls, Taken},
-    cell::{CallCell, Outcome, Responder},
+    calls::{CallKey, Calls},
+    cell::{CallCell, Responder},
     config::Limits,
     cx::{Cx, Peer},
     error::TransportError,
@@ -67,6 +67,7 @@ use crate::{
     id::CallId,
     method::Method,
     reflect::{Enrolled, Roll},
+    response::Response,
     service::Registry,
     stats::Counters,
     status::Fate,
@@ -174,7 +175,7 @@ pub(crate) struct Node {
     counters: Arc<Counters>,
     conns: ConnMap<Conn>,
     tasks: Tasks,
-    /// Calls of closed connections whose outcome the worker's own thread has not taken.
+    /// Calls of closed connections whose response the worker's own thread has not taken.
     graves: Vec<(ConnId, Calls)>,
     closings: VecDeque<(ConnId, CloseReason)>,
     /// Connections that clients of this worker left for others, in that order, and for which.
@@ -252,12 +253,12 @@ impl Node {
         self.alone
     }
 
-    /// The bytes that a call made by this thread came to, once; see [`Calls::take`].
+    /// Returns how a call of this thread ended, once; see [`Calls::take`].
     #[inline]
-    pub(crate) fn take(&mut self, conn: ConnId, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Taken> {
+    pub(crate) fn take(&mut self, conn: ConnId, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Response> {
         match self.conns.get_mut(conn) {
             Some(here) => here.calls.take(key, spare),
-            None => self.grave(conn).map(|_| Taken::Other),
+            None => self.take_buried(conn, |calls| calls.take(key, spare)),
         }
     }
 
@@ -279,18 +280,16 @@ impl Node {
         }
     }
 
-    /// What a call made by this thread came to, once.
+    /// Takes from the calls of a connection that is closed.
     #[cold]
-    pub(crate) fn take_outcome(&mut self, conn: ConnId, key: CallKey) -> Option<Outcome> {
-        if let Some(here) = self.conns.get_mut(conn) {
-            return here.calls.take_outcome(key);
-        }
+    fn take_buried<T>(&mut self, conn: ConnId, take: impl FnOnce(&mut Calls) -> Option<T>) -> Option<T> {
         let grave = self.grave(conn)?;
-        let outcome = self.graves[grave].1.take_outcome(key);
-        if !self.graves[grave].1.has_untaken() {
+        let calls = &mut self.graves[grave].1;
+        let taken = take(calls);
+        if !calls.has_untaken() {
             self.graves.swap_remove(grave);
         }
-        outcome
+        taken
     }
 
     #[cold]
@@ -505,7 +504,7 @@ impl App for Node {
         match command {
             Command::Call { responder, .. } => {
                 let why = "it is gone, and another takes its place: make the call again";
-                responder.complete(Outcome::Failed(TransportError::Worker { why, fate: Fate::NotRun }));
+                responder.complete(TransportError::Worker { why, fate: Fate::NotRun }.into());
             }
             Command::Watch(_, watcher) => watcher.ended(&CloseReason::WorkerPanicked),
             Command::Retire(_, _, done) => done.store(true, Ordering::Release),

@@ -13,11 +13,11 @@ use gimmal_engine::{
 use super::{Node, tasks::discard};
 use crate::{
     calls::{CallKey, Reply},
-    cell::Outcome,
     cx::Cx,
     frame::RequestHead,
     id::CallId,
     method::{Method, MethodKind},
+    response::Response,
     service::Entry,
     task::BoxTask,
 };
@@ -28,10 +28,10 @@ impl Node {
     pub(super) fn told_peer(&mut self, conn: ConnId, method: &'static Method, reply: Reply) -> CallKey {
         self.counters.told.increment();
         match reply {
-            Reply::Cell(responder) => responder.complete(Outcome::nothing()),
+            Reply::Cell(responder) => responder.complete(Response::nothing()),
             reply => {
                 if let Some(here) = self.conns.get_mut(conn) {
-                    return here.calls.insert_done(method, Outcome::nothing(), reply);
+                    return here.calls.insert_done(method, Response::nothing(), reply);
                 }
             }
         }

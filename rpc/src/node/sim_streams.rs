@@ -6,6 +6,7 @@
 //! nothing is left.
 
 use std::{
+    cell::Cell,
     collections::HashSet,
     sync::{Arc, Mutex},
     task::Poll,
@@ -27,9 +28,9 @@ use super::{
 use crate::{
     Cx, ReadError, Sink, Stream,
     calls::{CallKey, Reply},
-    cell::Outcome,
     codec::{Decode, Encoded, Postcard},
     config::Config,
+    response::ResponseStatus,
     stats::{Counters, Stats},
     stream::{Tie, Woken, lanes},
 };
@@ -193,14 +194,13 @@ impl Run {
                 }
             }
             if stream.answer.is_none()
-                && let Some(taken) = client.app_mut().take_outcome(*conn, stream.key)
+                && let Some(taken) = client.app_mut().take(*conn, stream.key, &Cell::default())
             {
-                stream.answer = Some(match taken {
-                    Outcome::Answered { is_error: false, body, .. } => {
-                        Answer::Good(Postcard::decode(&body).unwrap())
-                    }
-                    Outcome::Answered { body, .. } => Answer::GivenUp(Postcard::decode(&body).unwrap()),
-                    _ => Answer::None,
+                let body = taken.body.bytes();
+                stream.answer = Some(match taken.status {
+                    ResponseStatus::Ok => Answer::Good(Postcard::decode(body).unwrap()),
+                    ResponseStatus::Error => Answer::GivenUp(Postcard::decode(body).unwrap()),
+                    ResponseStatus::Failed(_) => Answer::None,
                 });
             } else if stream.tie.is_none() && stream.answer.is_none() {
                 stream.answer = Some(Answer::None);

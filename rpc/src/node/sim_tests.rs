@@ -12,6 +12,7 @@ mod seek;
 mod storm;
 
 use std::{
+    cell::Cell,
     collections::{HashMap, HashSet},
     future::Future,
     pin::Pin,
@@ -39,11 +40,12 @@ use super::{Fresh, Node, Reach};
 use crate::{
     Answer, Bulk, Cx, Fate, WithLoan,
     calls::{CallKey, Reply},
-    cell::Outcome,
     codec::{Decode, Encoded, Postcard, Raw},
     config::Config,
+    error::CallError,
     metadata::Metadata,
     method::Method,
+    response::{Body, Response, ResponseStatus},
     service::{Registry, Service},
     stats::{Counters, Stats},
 };
@@ -377,7 +379,7 @@ impl Run {
         }
     }
 
-    fn take_outcomes(&mut self) {
+    fn take_responses(&mut self) {
         let Some(conn) = self.conn else { return };
         let node = self.client.app_mut();
         let ended = &mut self.ended;
@@ -385,8 +387,8 @@ impl Run {
             if *at == PIPED {
                 return true;
             }
-            let Some(outcome) = node.take_outcome(conn, *key) else { return true };
-            let result = judge(*number, *at, outcome);
+            let Some(response) = node.take(conn, *key, &Cell::default()) else { return true };
+            let result = judge(*number, *at, response);
             assert!(ended.insert(*number, result).is_none(), "call {number} ended twice");
             false
         });
@@ -400,7 +402,7 @@ impl Run {
 
     /// What the two sides' users do between turns.
     fn act(&mut self) {
-        self.take_outcomes();
+        self.take_responses();
         if self.rng.below(4) == 0 {
             let mut gates = self.handlers.gates.lock().unwrap();
             if !gates.is_empty() {
@@ -475,33 +477,29 @@ impl Run {
     }
 }
 
-/// Whether the outcome is the call's, and how it ended.
-fn judge(number: u32, at: usize, outcome: Outcome) -> Result<(), Fate> {
-    let (outcome, metadata) = outcome.into_parts();
-    if let Some(noted) = metadata.get("number") {
+/// Checks that the response is the call's; returns how it ended.
+fn judge(number: u32, at: usize, response: Response) -> Result<(), Fate> {
+    let is_large = matches!(response.body, Body::Bulk(_));
+    if let Some(noted) = response.metadata.as_ref().and_then(|metadata| metadata.get("number")) {
         assert_eq!(noted, number.to_le_bytes(), "another call's metadata");
-    } else if matches!(outcome, Outcome::Answered { .. } | Outcome::Large { .. }) {
+    } else if response.failure().is_none() {
         assert!(!is_noted(number), "an answer without its metadata");
     }
-    match outcome {
-        Outcome::Large { is_error, bulk } => {
-            assert!(!is_error && bulk.len() > 3000);
-            assert_eq!(read(number, at, &bulk), number, "another call's answer");
+    match response.status {
+        ResponseStatus::Ok => {
+            let body = response.body.bytes();
+            assert!(at < MISMATCHED && (!is_large || body.len() > 3000));
+            assert_eq!(read(number, at, body), number, "another call's answer");
+            assert_eq!(!is_large && at == 3 && bytes(number) > 0, response.lent.is_some());
+            assert!(response.lent.is_none_or(|bulk| bulk.len() == bytes(number)));
             Ok(())
         }
-        Outcome::Answered { is_error, body, bulk } => {
-            assert!(!is_error && at < MISMATCHED);
-            assert_eq!(read(number, at, &body), number, "another call's answer");
-            assert_eq!(at == 3 && bytes(number) > 0, bulk.is_some());
-            assert!(bulk.is_none_or(|bulk| bulk.len() == bytes(number)));
-            Ok(())
-        }
-        Outcome::Noted(_) => panic!("metadata twice"),
-        Outcome::Status(status) => Err(status.fate()),
-        Outcome::Failed(error) => Err(error.fate()),
-        Outcome::Mismatch { theirs, .. } => {
-            assert_eq!((at, &theirs[..]), (MISMATCHED, "now(u32) -> u32 [postcard]"));
-            Err(Fate::NotRun)
+        ResponseStatus::Error => panic!("an error, of a method that has none"),
+        ResponseStatus::Failed(failure) => {
+            if let CallError::Mismatch { theirs, .. } = &*failure {
+                assert_eq!((at, &theirs[..]), (MISMATCHED, "now(u32) -> u32 [postcard]"));
+            }
+            Err(failure.fate())
         }
     }
 }

@@ -18,7 +18,6 @@ use super::{
 };
 use crate::{
     calls::CallKey,
-    cell::Outcome,
     cx::Cx,
     error::TransportError,
     frame::{self, Kind},
@@ -122,7 +121,7 @@ impl Node {
         if let Pumped::TooLarge(limit) = pump(io, conn, id, lanes, (Kind::UpItem, Kind::DownCredit)) {
             here.calls.withdraw(index);
             let error = TransportError::Item { limit };
-            self.finish(conn, index, Outcome::Failed(error));
+            self.finish(conn, index, error);
             self.send_requests(io, conn);
         }
     }

@@ -12,11 +12,11 @@ use super::{
 use crate::{
     batch::{self, Items},
     calls::{CallKey, Reply, Tagged},
-    cell::Outcome,
     error::TransportError,
     frame::{Kind, RequestHead},
     id::CallId,
     method::Method,
+    response::Response,
     timeout::Timeout,
 };
 
@@ -195,33 +195,18 @@ impl Node {
         self.conns.get_mut(conn).is_none_or(|here| here.calls.has_untaken())
     }
 
-    /// What a call of `pipeline` came to that was not shown where it landed, once; see `Calls::take_tagged`.
+    /// Returns the tag of a call of `pipeline` whose answer was not shown where it landed, and how it ended, once; see
+    /// `Calls::take_tagged`.
     pub(crate) fn take_tagged(
         &mut self,
         conn: ConnId,
         pipeline: u32,
-        body: &mut Vec<u8>,
-    ) -> Option<(u64, Option<Outcome>)> {
+        spare: &mut Vec<u8>,
+    ) -> Option<(u64, Response)> {
         match self.conns.get_mut(conn) {
-            Some(here) => here.calls.take_tagged(pipeline, body),
-            None => self.take_buried(conn, pipeline, body),
+            Some(here) => here.calls.take_tagged(pipeline, spare),
+            None => self.take_buried(conn, |calls| calls.take_tagged(pipeline, spare)),
         }
-    }
-
-    #[cold]
-    fn take_buried(
-        &mut self,
-        conn: ConnId,
-        pipeline: u32,
-        body: &mut Vec<u8>,
-    ) -> Option<(u64, Option<Outcome>)> {
-        let grave = self.grave(conn)?;
-        let calls = &mut self.graves[grave].1;
-        let taken = calls.take_tagged(pipeline, body);
-        if !calls.has_untaken() {
-            self.graves.swap_remove(grave);
-        }
-        taken
     }
 
     #[cfg(test)]

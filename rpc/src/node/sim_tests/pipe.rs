@@ -65,24 +65,22 @@ impl Run {
         self.client.sift_at(self.now, Shown { conn, pipeline: PIPELINE, read });
         self.shown += seen.len();
         for (tag, body) in seen {
-            self.end_piped(tag, Outcome::Answered { is_error: false, body, bulk: None });
+            self.end_piped(tag, Response::owned(false, body));
         }
     }
 
     /// What came in the turns of others, or is no answer.
     pub(super) fn take_piped(&mut self, conn: ConnId) {
-        let mut body = Vec::new();
-        while let Some((tag, outcome)) = self.client.app_mut().take_tagged(conn, PIPELINE, &mut body) {
-            let bytes = || Outcome::Answered { is_error: false, body: body.clone(), bulk: None };
-            self.end_piped(tag, outcome.unwrap_or_else(bytes));
+        while let Some((tag, response)) = self.client.app_mut().take_tagged(conn, PIPELINE, &mut Vec::new()) {
+            self.end_piped(tag, response);
         }
     }
 
-    fn end_piped(&mut self, tag: u64, outcome: Outcome) {
+    fn end_piped(&mut self, tag: u64, response: Response) {
         let number = u32::try_from(tag).unwrap();
         let at = self.open.iter().position(|(open, at, _)| (*open, *at) == (number, PIPED));
         self.open.swap_remove(at.expect("a call that is under way"));
-        let result = judge(number, RAW, outcome);
+        let result = judge(number, RAW, response);
         assert!(self.ended.insert(number, result).is_none(), "call {number} ended twice");
     }
 }

@@ -197,7 +197,7 @@ impl<'a> Storm<'a> {
         let known: Vec<ConnId> = run.client.app_mut().conns.iter_mut().map(|(conn, _)| conn).collect();
         assert!(known.len() <= 1, "two connections of a client that dials one after the other");
         if run.conn.is_some_and(|conn| !known.contains(&conn)) {
-            run.take_outcomes();
+            run.take_responses();
             assert!(run.open.is_empty(), "calls outlive their connection: {:?}", run.open);
             run.conn = None;
             run.server.app().shared.draining.store(false, Ordering::Relaxed);
