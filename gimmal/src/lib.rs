@@ -34,7 +34,7 @@
 //! |---|---|---|
 //! | `shm://name`, `shm:///path` | processes of this host, through shared memory | `shm` (default) |
 //! | `rdma://host:port` | other hosts: InfiniBand, RoCE, iWARP | `verbs` |
-//! | `mem://name` | this process: unit tests | `sim` (default) |
+//! | `mem://name` | this process: unit tests | `shm` (default) |
 //! | `gimmal://host:port` | a server on this host through shared memory, any other by RDMA | `shm`, `verbs` |
 //!
 //! Start with [`guide::start`]: a two-process service with state, typed errors, a stream, a deadline, Ctrl-C and tests.

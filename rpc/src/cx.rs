@@ -147,11 +147,11 @@ pub struct Identity<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Origin {
-    /// A process of this host, as the kernel says (shared memory).
+    /// A process of this host, as the kernel says (`shm://`, and `mem://`: this process).
     Process(Credentials),
     /// Another end of a network, as the RDMA CM says. An address alone proves nothing.
     Address(SocketAddr),
-    /// This process (`mem://`), or nobody knows.
+    /// Nobody knows.
     Unnamed,
 }
 

@@ -67,7 +67,7 @@ impl From<&Method> for MethodInfo {
 pub struct ConnectionInfo {
     /// The peer's address or process.
     pub peer: String,
-    /// `shm`, `verbs` or `sim`.
+    /// `shm` or `verbs`.
     pub provider: String,
     /// Device, socket or name.
     pub device: String,

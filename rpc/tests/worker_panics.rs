@@ -124,7 +124,7 @@ fn a_server_outlives_its_workers(scheme: &str) {
         let started = Instant::now();
         let (cause, fate) = ending(FuseClient::new(here.clone()).burn().wait());
         let known = match scheme {
-            "shm" => CloseReason::PeerGone { how: "its worker panicked" },
+            "mem" | "shm" => CloseReason::PeerGone { how: "its worker panicked" },
             _ => CloseReason::Peer,
         };
         assert_eq!((cause, fate), (known, Fate::MaybeRan));

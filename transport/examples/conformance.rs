@@ -111,9 +111,9 @@ fn on_shm(given: &Arguments) -> Result<Report, Box<dyn Error>> {
         path.push(format!(".{number}"));
         Address::Shm { path: path.into() }
     };
-    let wrong = Address::Mem { name: "wrong".to_owned() };
+    let wrong = "rdma://127.0.0.1:1".parse()?;
     if given.any {
-        let any = Any::with(AnyConfig { sim: false, ..AnyConfig::default() });
+        let any = Any::with(AnyConfig { verbs: false, ..AnyConfig::default() });
         let mut harness = RealTime::new("any/shm", any, address, wrong).with_knocker(knock_on_socket);
         return Ok(run_some(&mut harness, &given.only, watch));
     }
@@ -132,7 +132,7 @@ fn on_verbs(given: &Arguments) -> Result<Report, Box<dyn Error>> {
         move |_| Address::Rdma { host: host.clone(), port: 0, via: gimmal_transport::Via::default() };
     let wrong = Address::Mem { name: "wrong".to_owned() };
     if given.any {
-        let any = Any::with(AnyConfig { sim: false, ..AnyConfig::default() });
+        let any = Any::with(AnyConfig { shm: false, ..AnyConfig::default() });
         return Ok(watched(RealTime::new(&format!("any/{name}"), any, address, wrong), &given.only));
     }
     let whose = |shared| if shared { Receives::Shared } else { Receives::Own };

@@ -1,9 +1,8 @@
 //! One provider over all that are compiled in: the address chooses, at run time.
 //!
 //! ```text
-//!  Any ─ open_port ─► AnyPort ─┬─ ShmPort    shm://     index bits 31..30 = 0
-//!                              ├─ VerbsPort  rdma://                      = 1
-//!                              └─ SimPort    mem://                       = 2
+//!  Any ─ open_port ─► AnyPort ─┬─ ShmPort    shm://, mem://     index bits 31..30 = 0
+//!                              └─ VerbsPort  rdma://                              = 1
 //! ```
 //! So public types need no provider parameter, and one poll thread serves shared memory and RDMA together. A call
 //! on a connection costs a match on two bits; a poll visits only sub-ports that have connections. A provider that
@@ -18,8 +17,6 @@ pub use port::AnyPort;
 
 #[cfg(feature = "shm")]
 use crate::shm::{Shm, ShmConnecting, ShmGate, ShmIncoming, ShmLink, ShmListener};
-#[cfg(feature = "sim")]
-use crate::sim::{self, Sim, SimConnecting, SimGate, SimIncoming, SimListener};
 #[cfg(feature = "verbs")]
 use crate::verbs::{Verbs, VerbsConnecting, VerbsGate, VerbsIncoming, VerbsLink, VerbsListener};
 use crate::{
@@ -34,9 +31,6 @@ const SHM: usize = 0;
 /// Verbs' number.
 #[cfg(feature = "verbs")]
 const VERBS: usize = 1;
-/// The simulator's number.
-#[cfg(feature = "sim")]
-const SIM: usize = 2;
 /// Room for all numbers.
 const PROVIDERS: usize = ConnId::POOLS;
 
@@ -63,36 +57,22 @@ macro_rules! each {
             Self::Shm($arm) => $body,
             #[cfg(feature = "verbs")]
             Self::Verbs($arm) => $body,
-            #[cfg(feature = "sim")]
-            Self::Sim($arm) => $body,
         }
     };
 }
 
 /// Which providers a port opens; all that are compiled in, by default.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct AnyConfig {
     /// Open shared memory.
     pub shm: bool,
     /// Open verbs.
     pub verbs: bool,
-    /// Open the simulator.
-    pub sim: bool,
-    /// The world of `mem://`, in place of the one of this process. It is polled even without connections, so that
-    /// its clock goes on.
-    #[cfg(feature = "sim")]
-    pub world: Option<Sim>,
 }
 
 impl Default for AnyConfig {
     fn default() -> Self {
-        Self {
-            shm: true,
-            verbs: true,
-            sim: true,
-            #[cfg(feature = "sim")]
-            world: None,
-        }
+        Self { shm: true, verbs: true }
     }
 }
 
@@ -102,11 +82,8 @@ impl AnyConfig {
     pub fn for_addresses(addresses: &[Address]) -> Self {
         let some = |is: fn(&Address) -> bool| addresses.iter().any(is);
         Self {
-            shm: some(|address| matches!(address, Address::Shm { .. })),
+            shm: some(|address| matches!(address, Address::Shm { .. } | Address::Mem { .. })),
             verbs: some(|address| matches!(address, Address::Rdma { .. })),
-            sim: some(|address| matches!(address, Address::Mem { .. })),
-            #[cfg(feature = "sim")]
-            world: None,
         }
     }
 }
@@ -127,16 +104,11 @@ fn some_opened(gates: &Gates) -> Result<(), PortError> {
         Ok(_) => return Ok(()),
         Err(error) => first = prefer(first, error),
     }
-    #[cfg(feature = "sim")]
-    match &gates.sim {
-        Ok(_) => return Ok(()),
-        Err(error) => first = prefer(first, error),
-    }
     first.map_or(Ok(()), Err)
 }
 
 /// What was tried says more than what was not asked for.
-#[cfg(any(feature = "verbs", feature = "sim"))]
+#[cfg(feature = "verbs")]
 fn prefer(first: Option<PortError>, error: &PortError) -> Option<PortError> {
     match first {
         Some(PortError::NotOpened { .. }) | None => Some(error.clone()),
@@ -155,10 +127,6 @@ pub struct Any {
     shm: Have<Shm>,
     #[cfg(feature = "verbs")]
     verbs: Have<Verbs>,
-    #[cfg(feature = "sim")]
-    sim: Have<Sim>,
-    #[cfg(feature = "sim")]
-    own_world: bool,
 }
 
 impl Any {
@@ -170,21 +138,12 @@ impl Any {
 
     /// Those that `config` names.
     #[must_use]
-    #[allow(clippy::needless_pass_by_value)] // it is used up where the simulator is compiled in
     pub fn with(config: AnyConfig) -> Self {
         Self {
             #[cfg(feature = "shm")]
             shm: if config.shm { Ok(Shm) } else { Err(not_opened("shm")) },
             #[cfg(feature = "verbs")]
             verbs: if config.verbs { Ok(Verbs::new()) } else { Err(not_opened("verbs")) },
-            #[cfg(feature = "sim")]
-            own_world: config.world.is_some(),
-            #[cfg(feature = "sim")]
-            sim: if config.sim {
-                Ok(config.world.unwrap_or_else(Sim::global))
-            } else {
-                Err(not_opened("sim"))
-            },
         }
     }
 }
@@ -196,12 +155,11 @@ impl Default for Any {
 }
 
 /// The error for an address whose provider is not compiled in.
-#[cfg(not(all(feature = "shm", feature = "verbs", feature = "sim")))]
+#[cfg(not(all(feature = "shm", feature = "verbs")))]
 const fn not_built(address: &Address) -> PortError {
     let provider = match address {
-        Address::Shm { .. } => "shm",
+        Address::Shm { .. } | Address::Mem { .. } => "shm",
         Address::Rdma { .. } => "verbs",
-        Address::Mem { .. } => "sim",
     };
     PortError::NotBuilt { provider, feature: provider }
 }
@@ -220,12 +178,12 @@ impl Provider for Any {
     fn listen(&self, address: &Address, options: &ListenOptions) -> Result<AnyListener, ListenError> {
         match address {
             #[cfg(feature = "shm")]
-            Address::Shm { .. } => Ok(AnyListener::Shm(have(&self.shm)?.listen(address, options)?)),
+            Address::Shm { .. } | Address::Mem { .. } => {
+                Ok(AnyListener::Shm(have(&self.shm)?.listen(address, options)?))
+            }
             #[cfg(feature = "verbs")]
             Address::Rdma { .. } => Ok(AnyListener::Verbs(have(&self.verbs)?.listen(address, options)?)),
-            #[cfg(feature = "sim")]
-            Address::Mem { .. } => Ok(AnyListener::Sim(have(&self.sim)?.listen(address, options)?)),
-            #[cfg(not(all(feature = "shm", feature = "verbs", feature = "sim")))]
+            #[cfg(not(all(feature = "shm", feature = "verbs")))]
             other => Err(not_built(other).into()),
         }
     }
@@ -239,7 +197,7 @@ impl Provider for Any {
         let gates = &gate.gates;
         match address {
             #[cfg(feature = "shm")]
-            Address::Shm { .. } => {
+            Address::Shm { .. } | Address::Mem { .. } => {
                 let connecting = have(&self.shm)?.connect(address, have(&gates.shm)?, options)?;
                 Ok(AnyConnecting::Shm(connecting))
             }
@@ -248,12 +206,7 @@ impl Provider for Any {
                 let connecting = have(&self.verbs)?.connect(address, have(&gates.verbs)?, options)?;
                 Ok(AnyConnecting::Verbs(connecting))
             }
-            #[cfg(feature = "sim")]
-            Address::Mem { .. } => {
-                let connecting = have(&self.sim)?.connect(address, have(&gates.sim)?, options)?;
-                Ok(AnyConnecting::Sim(connecting))
-            }
-            #[cfg(not(all(feature = "shm", feature = "verbs", feature = "sim")))]
+            #[cfg(not(all(feature = "shm", feature = "verbs")))]
             other => Err(not_built(other).into()),
         }
     }
@@ -275,8 +228,6 @@ struct Gates {
     shm: Have<ShmGate>,
     #[cfg(feature = "verbs")]
     verbs: Have<VerbsGate>,
-    #[cfg(feature = "sim")]
-    sim: Have<SimGate>,
 }
 
 impl Gate for AnyGate {
@@ -287,8 +238,6 @@ impl Gate for AnyGate {
             SHM => gates.shm.as_ref().map_err(|_| LoanError::Closed)?.allocate(id, bytes),
             #[cfg(feature = "verbs")]
             VERBS => gates.verbs.as_ref().map_err(|_| LoanError::Closed)?.allocate(id, bytes),
-            #[cfg(feature = "sim")]
-            SIM => gates.sim.as_ref().map_err(|_| LoanError::Closed)?.allocate(id, bytes),
             _ => Err(LoanError::Closed),
         }
     }
@@ -300,8 +249,6 @@ impl Gate for AnyGate {
             SHM => gates.shm.as_ref().map_err(|_| LoanError::Closed)?.lend(id, bytes),
             #[cfg(feature = "verbs")]
             VERBS => gates.verbs.as_ref().map_err(|_| LoanError::Closed)?.lend(id, bytes),
-            #[cfg(feature = "sim")]
-            SIM => gates.sim.as_ref().map_err(|_| LoanError::Closed)?.lend(id, bytes),
             _ => Err(LoanError::Closed),
         }
     }
@@ -325,8 +272,6 @@ impl Gate for AnyGate {
         self.gates.shm.iter().for_each(|gate| sum = sum.and(gate.user_memory()));
         #[cfg(feature = "verbs")]
         self.gates.verbs.iter().for_each(|gate| sum = sum.and(gate.user_memory()));
-        #[cfg(feature = "sim")]
-        self.gates.sim.iter().for_each(|gate| sum = sum.and(gate.user_memory()));
         sum
     }
 
@@ -337,8 +282,6 @@ impl Gate for AnyGate {
             SHM => gates.shm.as_ref().map_err(|_| LoanError::Closed)?.expose(id, bytes),
             #[cfg(feature = "verbs")]
             VERBS => gates.verbs.as_ref().map_err(|_| LoanError::Closed)?.expose(id, bytes),
-            #[cfg(feature = "sim")]
-            SIM => gates.sim.as_ref().map_err(|_| LoanError::Closed)?.expose(id, bytes),
             _ => Err(LoanError::Closed),
         }
     }
@@ -352,7 +295,7 @@ impl Gate for AnyGate {
     }
 
     fn memory(&self) -> Vec<PoolMemory> {
-        #[allow(unused_mut, reason = "the simulator alone keeps nothing")]
+        #[allow(unused_mut, reason = "without a provider there is none")]
         let mut memory = Vec::new();
         #[cfg(feature = "shm")]
         memory.extend(self.gates.shm.iter().flat_map(Gate::memory));
@@ -371,9 +314,6 @@ pub enum AnyLink {
     /// Verbs.
     #[cfg(feature = "verbs")]
     Verbs(VerbsLink),
-    /// The simulator.
-    #[cfg(feature = "sim")]
-    Sim(sim::Link),
 }
 
 /// A listener of some provider; see [`Listener`].
@@ -386,9 +326,6 @@ pub enum AnyListener {
     /// Verbs.
     #[cfg(feature = "verbs")]
     Verbs(VerbsListener),
-    /// The simulator.
-    #[cfg(feature = "sim")]
-    Sim(SimListener),
 }
 
 impl Listener for AnyListener {
@@ -406,8 +343,6 @@ impl Listener for AnyListener {
             Self::Shm(listener) => listener.accept(timeout)?.map(AnyIncoming::Shm),
             #[cfg(feature = "verbs")]
             Self::Verbs(listener) => listener.accept(timeout)?.map(AnyIncoming::Verbs),
-            #[cfg(feature = "sim")]
-            Self::Sim(listener) => listener.accept(timeout)?.map(AnyIncoming::Sim),
         })
     }
 
@@ -429,9 +364,6 @@ pub enum AnyIncoming {
     /// Verbs.
     #[cfg(feature = "verbs")]
     Verbs(VerbsIncoming),
-    /// The simulator.
-    #[cfg(feature = "sim")]
-    Sim(SimIncoming),
 }
 
 impl Incoming for AnyIncoming {
@@ -453,8 +385,6 @@ impl Incoming for AnyIncoming {
             Self::Shm(incoming) => AnyLink::Shm(incoming.accept(have(&gates.shm)?)?),
             #[cfg(feature = "verbs")]
             Self::Verbs(incoming) => AnyLink::Verbs(incoming.accept(have(&gates.verbs)?)?),
-            #[cfg(feature = "sim")]
-            Self::Sim(incoming) => AnyLink::Sim(incoming.accept(have(&gates.sim)?)?),
         })
     }
 
@@ -465,7 +395,7 @@ impl Incoming for AnyIncoming {
                 Ok(gate) => incoming.accept_then(gate, |link| then(link.map(AnyLink::Verbs))),
                 Err(error) => then(Err(error.into())),
             },
-            #[cfg(any(feature = "shm", feature = "sim"))]
+            #[cfg(feature = "shm")]
             other => then(other.accept(gate)),
         }
     }
@@ -484,9 +414,6 @@ pub enum AnyConnecting {
     /// Verbs.
     #[cfg(feature = "verbs")]
     Verbs(VerbsConnecting),
-    /// The simulator.
-    #[cfg(feature = "sim")]
-    Sim(SimConnecting),
 }
 
 impl Connecting for AnyConnecting {
@@ -498,8 +425,6 @@ impl Connecting for AnyConnecting {
             Self::Shm(connecting) => connecting.poll(timeout).map(|outcome| outcome.map(AnyLink::Shm)),
             #[cfg(feature = "verbs")]
             Self::Verbs(connecting) => connecting.poll(timeout).map(|outcome| outcome.map(AnyLink::Verbs)),
-            #[cfg(feature = "sim")]
-            Self::Sim(connecting) => connecting.poll(timeout).map(|outcome| outcome.map(AnyLink::Sim)),
         }
     }
 }

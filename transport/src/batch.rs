@@ -105,7 +105,7 @@ impl Batch {
     }
 
     /// The events from number `first` on, to be changed in place.
-    #[cfg(any(feature = "shm", feature = "sim", feature = "verbs"))]
+    #[cfg(any(feature = "shm", feature = "verbs"))]
     pub(crate) fn events_from(&mut self, first: usize) -> &mut [Event] {
         self.events.get_mut(first..).unwrap_or_default()
     }

@@ -28,7 +28,7 @@ compile_error!("gimmal runs on Linux only: memfd seals, epoll and the RDMA CM ar
 
 pub mod address;
 pub mod allow;
-#[cfg(any(feature = "shm", feature = "sim", feature = "verbs"))]
+#[cfg(any(feature = "shm", feature = "verbs"))]
 pub mod any;
 pub mod batch;
 #[cfg(any(test, feature = "conformance"))]
@@ -74,7 +74,7 @@ pub mod verbs;
 
 pub use address::{Address, Via};
 pub use allow::Allow;
-#[cfg(any(feature = "shm", feature = "sim", feature = "verbs"))]
+#[cfg(any(feature = "shm", feature = "verbs"))]
 pub use any::{Any, AnyConfig};
 pub use batch::{Batch, Event};
 pub use config::{ConnectOptions, ListenOptions, PortConfig, Receives, SharedReceives};

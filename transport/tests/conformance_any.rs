@@ -1,12 +1,12 @@
 //! The conformance suite through `Any`, and what only `Any` can do: several providers on one poll thread.
-#![cfg(all(feature = "shm", feature = "sim", feature = "conformance"))]
+#![cfg(all(feature = "shm", feature = "conformance"))]
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::time::Duration;
 
 use gimmal_transport::{
-    Address, Any, AnyConfig, Batch, Chain, ConnId, ConnectError, ConnectOptions, Connecting, Event, Incoming,
-    Instant, ListenError, ListenOptions, Listener, Port, PortConfig, PortError, Provider, Staged, Tag, Time,
+    Address, Any, AnyConfig, Batch, Chain, ConnId, ConnectOptions, Connecting, Event, Incoming, Instant,
+    ListenError, ListenOptions, Listener, Port, PortConfig, PortError, Provider, Staged, Tag, Time,
     any::{AnyListener, AnyPort},
     conformance::{RealTime, knock_on_socket, run},
 };
@@ -32,7 +32,8 @@ fn any_conforms_over_shared_memory() {
 #[test]
 fn any_conforms_over_memory() {
     let address = |number: u32| Address::Mem { name: format!("any-{number}") };
-    let report = run(&mut RealTime::new("any/mem", without_verbs(), address, WRONG.parse().unwrap()));
+    let harness = RealTime::new("any/mem", without_verbs(), address, WRONG.parse().unwrap());
+    let report = run(&mut harness.with_knocker(knock_on_socket));
     println!("{report}");
     assert_eq!(report.failed(), 0, "{report}");
     assert!(report.passed() >= 80, "{report}");
@@ -122,11 +123,10 @@ fn readable(port: &AnyPort) -> bool {
 }
 
 #[test]
-fn one_port_serves_two_providers_and_sleeps_on_one_descriptor() {
+fn one_port_serves_files_and_names_and_sleeps_on_one_descriptor() {
     let mut both = Both::new(&PortConfig::default());
     let (_folder, [mut shm, mut mem]) = listeners(&both, "two");
     let pairs = [both.connect(&mut shm), both.connect(&mut mem)];
-    assert_ne!(pairs[0][1].index() >> 30, pairs[1][1].index() >> 30, "the top bits name the provider");
     for (round, [active, passive]) in pairs.into_iter().cycle().take(10).enumerate() {
         while !both.ports[1].arm() {
             both.poll();
@@ -171,13 +171,8 @@ fn shared_memory_alone_is_reached_directly() {
     assert_eq!((run.conn(), run.next_frame().unwrap().payload()), (passive, &b"abc"[..]));
     receiver.end_run(&mut run);
 
-    let others = both.connect(&mut mem);
-    assert_eq!(are_direct(&mut both), [false; 2]);
-    let now = both.now();
-    both.ports[0].close(others[0], gimmal_transport::CloseReason::Local, now);
-    for (side, other) in others.into_iter().enumerate() {
-        both.until(side, |event| matches!(event, Event::Closed { conn, .. } if *conn == other));
-    }
+    // Names of this process are shared memory too.
+    both.connect(&mut mem);
     assert_eq!(are_direct(&mut both), [true; 2]);
 }
 
@@ -219,22 +214,21 @@ fn a_small_batch_is_fair_and_the_limit_is_over_all() {
 
 #[test]
 fn what_is_missing_is_named() {
-    let any = Any::with(AnyConfig { sim: false, verbs: false, ..AnyConfig::default() });
-    let port = any.open_port(&PortConfig::default()).unwrap();
-    let mem: Address = "mem://x".parse().unwrap();
-    let error = any.listen(&mem, &ListenOptions::default()).unwrap_err();
-    assert_eq!(error, ListenError::Port(PortError::NotOpened { provider: "sim" }));
-    let error = any.connect(&mem, &port.gate(), &ConnectOptions::default()).unwrap_err();
-    assert_eq!(error, ConnectError::Port(PortError::NotOpened { provider: "sim" }));
-    let rdma: Address = WRONG.parse().unwrap();
-    let error = any.listen(&rdma, &ListenOptions::default()).unwrap_err().to_string();
-    if cfg!(feature = "verbs") {
-        assert!(error.contains("verbs was not opened"), "{error}");
-    } else {
-        assert!(error.contains("cargo feature `verbs`"), "{error}");
+    let none = Any::with(AnyConfig { shm: false, verbs: false });
+    assert!(matches!(none.open_port(&PortConfig::default()), Err(PortError::NotOpened { .. })));
+    for url in ["mem://x", "shm:///tmp/x"] {
+        let error = none.listen(&url.parse().unwrap(), &ListenOptions::default()).unwrap_err();
+        assert_eq!(error, ListenError::Port(PortError::NotOpened { provider: "shm" }));
     }
-    let none = AnyConfig { shm: false, sim: false, verbs: false, ..AnyConfig::default() };
-    assert!(matches!(Any::with(none).open_port(&PortConfig::default()), Err(PortError::NotOpened { .. })));
-    let only = AnyConfig::for_addresses(&[mem]);
-    assert_eq!((only.shm, only.verbs, only.sim), (false, false, true));
+    let any = without_verbs();
+    let port = any.open_port(&PortConfig::default()).unwrap();
+    let rdma: Address = WRONG.parse().unwrap();
+    let listening = any.listen(&rdma, &ListenOptions::default()).unwrap_err();
+    let connecting = any.connect(&rdma, &port.gate(), &ConnectOptions::default()).unwrap_err();
+    for error in [listening.to_string(), connecting.to_string()] {
+        let why = if cfg!(feature = "verbs") { "verbs was not opened" } else { "cargo feature `verbs`" };
+        assert!(error.contains(why), "{error}");
+    }
+    let only = AnyConfig::for_addresses(&["mem://x".parse().unwrap()]);
+    assert_eq!((only.shm, only.verbs), (true, false));
 }

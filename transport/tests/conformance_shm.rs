@@ -48,11 +48,21 @@ fn shared_memory_of_those_who_trust_nobody_conforms() {
     conforms("shm/untrusting", Untrusting);
 }
 
+#[test]
+fn names_of_a_process_conform() {
+    let address = |number: u32| Address::Mem { name: format!("names-{number}") };
+    let harness = RealTime::new("mem", Shm, address, "rdma://127.0.0.1:1".parse().unwrap());
+    let report = run(&mut harness.with_knocker(knock_on_socket));
+    println!("{report}");
+    assert_eq!(report.failed(), 0, "{report}");
+    assert!(report.passed() >= 80, "{report}");
+}
+
 fn conforms(name: &str, provider: impl Provider) {
     let folder = tempfile::tempdir().unwrap();
     let base = folder.path().to_owned();
     let address = move |number: u32| Address::Shm { path: base.join(format!("{number}.sock")) };
-    let wrong = Address::Mem { name: "wrong".to_owned() };
+    let wrong: Address = "rdma://127.0.0.1:1".parse().unwrap();
     let mut harness = RealTime::new(name, provider, address, wrong).with_knocker(knock_on_socket);
     let report = run(&mut harness);
     println!("{report}");

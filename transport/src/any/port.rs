@@ -12,11 +12,9 @@ use rustix::event::epoll;
 
 #[cfg(feature = "shm")]
 use super::SHM;
-#[cfg(feature = "sim")]
-use super::SIM;
 #[cfg(feature = "verbs")]
 use super::VERBS;
-#[cfg(any(feature = "verbs", feature = "sim"))]
+#[cfg(feature = "verbs")]
 use super::inner;
 #[cfg(feature = "verbs")]
 use super::outer;
@@ -26,8 +24,6 @@ use super::{
 };
 #[cfg(feature = "shm")]
 use crate::shm::ShmPort;
-#[cfg(feature = "sim")]
-use crate::sim::SimPort;
 #[cfg(feature = "verbs")]
 use crate::verbs::VerbsPort;
 use crate::{
@@ -43,8 +39,6 @@ pub struct AnyPort {
     shm: Option<ShmPort>,
     #[cfg(feature = "verbs")]
     verbs: Option<VerbsPort>,
-    #[cfg(feature = "sim")]
-    sim: Option<SimPort>,
     used: Used,
     /// Who is polled first, changed when a batch was too small for all.
     first: usize,
@@ -77,11 +71,6 @@ macro_rules! route {
                     (Some($port), $id) => $then,
                     (None, _) => $otherwise,
                 },
-                #[cfg(feature = "sim")]
-                SIM => match ($self.sim.$access(), inner($conn)) {
-                    (Some($port), $id) => $then,
-                    (None, _) => $otherwise,
-                },
                 _ => $otherwise,
             }
         }
@@ -96,8 +85,6 @@ macro_rules! for_used {
             SHM => for_one!($self.shm.$access, |$port, $number| $then, SHM),
             #[cfg(feature = "verbs")]
             VERBS => for_one!($self.verbs.$access, |$port, $number| $then, VERBS),
-            #[cfg(feature = "sim")]
-            SIM => for_one!($self.sim.$access, |$port, $number| $then, SIM),
             _ => {
                 #[cfg(feature = "shm")]
                 if $self.used.is_used(SHM) {
@@ -106,10 +93,6 @@ macro_rules! for_used {
                 #[cfg(feature = "verbs")]
                 if $self.used.is_used(VERBS) {
                     for_one!($self.verbs.$access, |$port, $number| $then, VERBS);
-                }
-                #[cfg(feature = "sim")]
-                if $self.used.is_used(SIM) {
-                    for_one!($self.sim.$access, |$port, $number| $then, SIM);
                 }
             }
         }
@@ -154,39 +137,25 @@ impl AnyPort {
         let (shm, shm_gate) = open(&any.shm, config);
         #[cfg(feature = "verbs")]
         let (verbs, verbs_gate) = open(&any.verbs, config);
-        #[cfg(feature = "sim")]
-        let (sim, sim_gate) = open(&any.sim, config);
         let gates = Gates {
             #[cfg(feature = "shm")]
             shm: shm_gate,
             #[cfg(feature = "verbs")]
             verbs: verbs_gate,
-            #[cfg(feature = "sim")]
-            sim: sim_gate,
         };
         some_opened(&gates)?;
         let used = Used::new(epoll);
-        #[allow(unused_mut)] // without the simulator nothing is polled always
-        let mut port = Self {
+        Ok(Self {
             #[cfg(feature = "shm")]
             shm,
             #[cfg(feature = "verbs")]
             verbs,
-            #[cfg(feature = "sim")]
-            sim,
             used,
             first: 0,
             gate: AnyGate { gates: Arc::new(gates) },
             config: config.clone(),
             doorbell,
-        };
-        #[cfg(feature = "sim")]
-        if any.own_world
-            && let Some(sim) = &port.sim
-        {
-            port.used.use_always(SIM, sim)?;
-        }
-        Ok(port)
+        })
     }
 
     /// Polls the sub-ports from `from` to before `to`.
@@ -265,8 +234,6 @@ impl Port for AnyPort {
             AnyLink::Shm(link) => self.used.adopt(SHM, self.shm.as_mut(), link, now),
             #[cfg(feature = "verbs")]
             AnyLink::Verbs(link) => self.used.adopt(VERBS, self.verbs.as_mut(), link, now),
-            #[cfg(feature = "sim")]
-            AnyLink::Sim(link) => self.used.adopt(SIM, self.sim.as_mut(), link, now),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Which sub-ports are used: those with connections, and one that is polled always. The others cost a load and a branch.
+//! Which sub-ports are used: those with connections. The others cost a load and a branch.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -12,8 +12,6 @@ use crate::{Batch, ConnId, Event, Port, PortError, Time};
 pub(super) struct Used {
     /// Connections of each provider, until their `Closed` was polled.
     live: [u32; PROVIDERS],
-    /// Polled even without connections.
-    always: [bool; PROVIDERS],
     /// The only one that is used; `PROVIDERS` when there are none or several.
     pub(super) sole: usize,
     pub(super) epoll: OwnedFd,
@@ -21,7 +19,7 @@ pub(super) struct Used {
 
 impl Used {
     pub(super) fn new(epoll: OwnedFd) -> Self {
-        Self { live: [0; PROVIDERS], always: [false; PROVIDERS], sole: PROVIDERS, epoll }
+        Self { live: [0; PROVIDERS], sole: PROVIDERS, epoll }
     }
 
     /// Of all providers.
@@ -30,7 +28,7 @@ impl Used {
     }
 
     pub(super) const fn is_used(&self, number: usize) -> bool {
-        self.live[number] > 0 || self.always[number]
+        self.live[number] > 0
     }
 
     /// Polls one sub-port; numbers its connections as the caller knows them, and notices those that are over.
@@ -70,7 +68,6 @@ impl Used {
         self.live[number] = self.live[number].saturating_sub(1);
         self.find_sole();
         if self.live[number] == 0
-            && !self.always[number]
             && let Err(errno) = epoll::delete(&self.epoll, port.wait_fd())
         {
             tracing::debug!(%errno, "a descriptor could not leave the epoll");
@@ -83,15 +80,6 @@ impl Used {
             return Ok(());
         }
         watch(&self.epoll, port.wait_fd())
-    }
-
-    /// Polls a sub-port from now on even without connections.
-    #[cfg(feature = "sim")]
-    pub(super) fn use_always(&mut self, number: usize, port: &impl Port) -> Result<(), PortError> {
-        self.watch(number, port)?;
-        self.always[number] = true;
-        self.find_sole();
-        Ok(())
     }
 
     pub(super) fn adopt<P: Port>(

@@ -34,7 +34,9 @@ use std::{
 
 use bench::Bench;
 pub use harness::{Harness, Knock};
-pub use real_time::{RealTime, knock_on_socket};
+pub use real_time::RealTime;
+#[cfg(feature = "shm")]
+pub use real_time::knock_on_socket;
 #[cfg(feature = "sim")]
 pub use virtual_time::VirtualTime;
 

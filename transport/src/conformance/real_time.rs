@@ -1,9 +1,9 @@
 //! A harness for providers that live in real time.
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
-
 use super::{Harness, Knock};
-use crate::{Address, ConnectError, Instant, PortConfig, Provider, Refusal, Time};
+use crate::{Address, Instant, PortConfig, Provider, Time};
+#[cfg(feature = "shm")]
+use crate::{ConnectError, Refusal};
 
 /// Looks at what no port sees.
 type Checker = Box<dyn FnMut() -> Result<(), Box<dyn std::error::Error>>>;
@@ -116,13 +116,12 @@ impl<P: Provider> Harness<P> for RealTime<P> {
     }
 }
 
-/// Says `private_data` to the unix socket of a `shm://` address, and reads the answer as a reject.
+/// Says `private_data` to the socket behind a `shm://` or `mem://` address, and reads the answer as a reject.
+#[cfg(feature = "shm")]
 #[must_use]
 pub fn knock_on_socket(address: &Address, private_data: &[u8]) -> Option<Knock> {
-    let Address::Shm { path } = address else { return None };
-    let to = SocketAddrUnix::new(path).ok()?;
-    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).ok()?;
-    rustix::net::connect(&socket, &to).ok()?;
+    use rustix::net::{RecvFlags, SendFlags};
+    let socket = crate::shm::dial(address).ok()?;
     rustix::net::send(&socket, private_data, SendFlags::NOSIGNAL).ok()?;
     let address = address.to_string();
     Some(Box::new(move || {

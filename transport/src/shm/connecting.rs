@@ -2,26 +2,25 @@
 
 use std::{
     os::fd::{AsFd, OwnedFd},
-    path::Path,
     sync::Arc,
     time::Duration,
 };
 
-use rustix::{io::Errno, net::SocketAddrUnix};
+use rustix::io::Errno;
 
 use super::{
     gate::ShmGate,
     link::{End, ShmLink, hello, settle},
     mirror::mirror,
     peer,
-    rendezvous::socket_address,
+    place::{self, Dial, DialError},
     segment::{AttachError, Segment},
     socket::{self, Packet},
 };
 use crate::{
     Address, ConnectError, ConnectOptions, Connecting, Hello, Instant, Key, Refusal, RejectReason,
     hello::REJECT_LEN,
-    kernel::{self, system},
+    kernel::system,
     proof::{Label, Session, random, request},
 };
 
@@ -32,8 +31,7 @@ const BACKLOG_RETRY: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct ShmConnecting {
     step: Step,
-    address: String,
-    device: String,
+    address: Address,
     gate: ShmGate,
     options: Box<ConnectOptions>,
     until: Instant,
@@ -42,10 +40,7 @@ pub struct ShmConnecting {
 #[derive(Debug)]
 enum Step {
     /// The server's backlog is full.
-    Dialing {
-        socket: OwnedFd,
-        to: SocketAddrUnix,
-    },
+    Dialing(Dial),
     /// Our hello is sent, with a tag: it must prove first that it has our key.
     Challenging {
         socket: OwnedFd,
@@ -62,15 +57,18 @@ enum Step {
 
 impl ShmConnecting {
     /// Starts the attempt.
-    pub(super) fn start(path: &Path, gate: &ShmGate, options: &ConnectOptions) -> Result<Self, ConnectError> {
-        let address = Address::Shm { path: path.to_owned() }.to_string();
-        let to =
-            socket_address(path).map_err(|why| ConnectError::Address { address: address.clone(), why })?;
-        let socket = socket::open().map_err(|errno| ConnectError::Port(system("socket")(errno)))?;
+    pub(super) fn start(
+        address: &Address,
+        gate: &ShmGate,
+        options: &ConnectOptions,
+    ) -> Result<Self, ConnectError> {
+        let dial = Dial::new(address).map_err(|error| match error {
+            DialError::Address { why } => ConnectError::Address { address: address.to_string(), why },
+            DialError::Port(error) => ConnectError::Port(error),
+        })?;
         let mut attempt = Self {
-            step: Step::Dialing { socket, to },
-            address,
-            device: path.display().to_string(),
+            step: Step::Dialing(dial),
+            address: address.clone(),
             gate: gate.clone(),
             options: Box::new(options.clone()),
             until: Instant::now() + options.connect_timeout,
@@ -82,11 +80,11 @@ impl ShmConnecting {
     /// One step, without waiting.
     fn advance(&mut self) -> Result<Option<ShmLink>, ConnectError> {
         match std::mem::replace(&mut self.step, Step::Done) {
-            Step::Dialing { socket, to } => {
-                match kernel::connect(&socket, &to) {
-                    Ok(()) => self.step = self.greet(socket)?,
-                    Err(Errno::AGAIN) => self.step = Step::Dialing { socket, to },
-                    Err(errno) => return Err(self.dial_error(errno)),
+            Step::Dialing(dial) => {
+                match dial.connect() {
+                    Ok(socket) => self.step = self.greet(socket)?,
+                    Err((Errno::AGAIN, dial)) => self.step = Step::Dialing(dial),
+                    Err((errno, _)) => return Err(self.dial_error(errno)),
                 }
                 Ok(None)
             }
@@ -126,7 +124,7 @@ impl ShmConnecting {
             && let Some(refusal) = Refusal::decode(packet.bytes())
         {
             return Err(ConnectError::Rejected {
-                address: self.address.clone(),
+                address: self.address.to_string(),
                 reason: refusal.reason(),
                 data: refusal.into_data(),
             });
@@ -144,7 +142,7 @@ impl ShmConnecting {
     ) -> Result<(), ConnectError> {
         // Its hello comes later, over this socket, which nobody else can write to.
         let session = packet.challenge().and_then(|challenge| Session::active(key, ours, ours, challenge));
-        let session = session.ok_or_else(|| ConnectError::Unproven { address: self.address.clone() })?;
+        let session = session.ok_or_else(|| ConnectError::Unproven { address: self.address.to_string() })?;
         match socket::send_proof(socket, &session.prove(Label::ActiveGrant, &[])) {
             // Then it says why, or is gone: both are read.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
@@ -154,8 +152,8 @@ impl ShmConnecting {
 
     fn greet(&self, socket: OwnedFd) -> Result<Step, ConnectError> {
         let peer = peer::of(&socket).map_err(|errno| ConnectError::Port(system("SO_PEERCRED")(errno)))?;
-        if !peer::is_allowed(&peer, &self.options.allow) {
-            return Err(ConnectError::NotAllowed { address: self.address.clone(), uid: peer.uid });
+        if !place::admits(&self.address, &peer, &self.options.allow) {
+            return Err(ConnectError::NotAllowed { address: self.address.to_string(), uid: peer.uid });
         }
         let mut ours = hello(self.gate.config(), u128::from_le_bytes(random()?));
         let request = request(&mut ours, self.options.key.as_ref());
@@ -176,12 +174,18 @@ impl ShmConnecting {
             return Err(self.foreign(RejectReason::NotOurs));
         };
         let cred = peer::of(&socket).map_err(|errno| ConnectError::Port(system("SO_PEERCRED")(errno)))?;
-        let negotiated =
-            settle(self.gate.config(), ours, &theirs, self.device.clone(), Some(&cred), self.options.trust)
-                .map_err(|reason| self.foreign(reason))?;
+        let negotiated = settle(
+            self.gate.config(),
+            ours,
+            &theirs,
+            place::device(&self.address),
+            Some(&cred),
+            self.options.trust,
+        )
+        .map_err(|reason| self.foreign(reason))?;
         let peer = Segment::attach(fd.as_fd(), ours.ring_bytes).map_err(|error| match error {
             AttachError::Peer(violation) => {
-                tracing::debug!(address = self.address, %violation, "the server's segment was refused");
+                tracing::debug!(address = %self.address, %violation, "the server's segment was refused");
                 self.foreign(RejectReason::NotOurs)
             }
             AttachError::Port(error) => ConnectError::Port(error),
@@ -203,11 +207,11 @@ impl ShmConnecting {
     }
 
     fn nobody(&self) -> ConnectError {
-        ConnectError::NobodyListens { address: self.address.clone() }
+        ConnectError::NobodyListens { address: self.address.to_string() }
     }
 
     fn foreign(&self, reason: RejectReason) -> ConnectError {
-        ConnectError::Foreign { address: self.address.clone(), reason }
+        ConnectError::Foreign { address: self.address.to_string(), reason }
     }
 
     fn dial_error(&self, errno: Errno) -> ConnectError {
@@ -220,7 +224,7 @@ impl ShmConnecting {
 
     fn wait(&self, until: Instant) {
         match &self.step {
-            Step::Dialing { .. } => {
+            Step::Dialing(_) => {
                 std::thread::sleep(BACKLOG_RETRY.min(until.remaining()));
             }
             // An error of poll(2) is found again by the next step, at the latest by the deadline.
@@ -233,7 +237,7 @@ impl ShmConnecting {
 
     fn step_name(&self) -> &'static str {
         match self.step {
-            Step::Dialing { .. } => "waiting for a place in its backlog",
+            Step::Dialing(_) => "waiting for a place in its backlog",
             Step::Challenging { .. } => "waiting for its proof of the shared key",
             Step::Greeting { .. } => "waiting for its hello",
             Step::Done => "done",
@@ -259,7 +263,7 @@ impl Connecting for ShmConnecting {
                 let step = self.step_name();
                 self.step = Step::Done;
                 let timeout = self.options.connect_timeout;
-                return Some(Err(ConnectError::Timeout { address: self.address.clone(), step, timeout }));
+                return Some(Err(ConnectError::Timeout { address: self.address.to_string(), step, timeout }));
             }
             if now >= until {
                 return None;

@@ -2,7 +2,6 @@
 
 use std::{
     os::fd::{AsFd, OwnedFd},
-    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -36,12 +35,12 @@ pub struct ShmIncoming {
 }
 
 impl ShmIncoming {
-    pub(super) fn new(socket: OwnedFd, hello: Hello, path: &Path, options: &ListenOptions) -> Self {
+    pub(super) fn new(socket: OwnedFd, hello: Hello, device: String, options: &ListenOptions) -> Self {
         let peer = peer::of(&socket).ok();
         Self {
             socket: Some(socket),
             hello,
-            device: path.display().to_string(),
+            device,
             peer,
             handshake_timeout: options.handshake_timeout,
             trust: options.trust,

@@ -16,7 +16,7 @@ use super::{
     incoming::ShmIncoming,
     link::ShmLink,
     peer,
-    rendezvous::Rendezvous,
+    place::{self, Place},
     socket::{self, Packet},
 };
 use crate::{
@@ -39,10 +39,10 @@ const LACK_PATIENCE: Duration = Duration::from_millis(100);
 /// Between two tries meanwhile: the socket stays readable.
 const LACK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Listens on a unix socket.
+/// Listens on `shm://name` or `mem://name`.
 #[derive(Debug)]
 pub struct ShmListener {
-    place: Rendezvous,
+    place: Place,
     options: ListenOptions,
     waiting: VecDeque<Waiting>,
     rejected: Rejected,
@@ -80,7 +80,7 @@ enum Outcome {
 }
 
 impl ShmListener {
-    pub(super) fn new(place: Rendezvous, options: ListenOptions) -> Self {
+    pub(super) fn new(place: Place, options: ListenOptions) -> Self {
         let (waiting, spare) = (VecDeque::with_capacity(WAITING_MAX), kernel::spare());
         Self { place, options, waiting, rejected: Rejected::default(), spare, lack: None }
     }
@@ -97,7 +97,7 @@ impl ShmListener {
                 // The others wait in the backlog.
                 return Ok(());
             }
-            let socket = match kernel::accept(self.place.socket()) {
+            let socket = match self.place.accept() {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::CONNABORTED) => continue,
@@ -110,7 +110,7 @@ impl ShmListener {
             };
             self.lack = None;
             match peer::of(&socket) {
-                Ok(peer) if peer::is_allowed(&peer, &self.options.allow) => {}
+                Ok(peer) if place::admits(&self.place.address(), &peer, &self.options.allow) => {}
                 Ok(peer) => {
                     self.reject(&socket, RejectReason::NotAllowed { uid: peer.uid });
                     continue;
@@ -134,12 +134,12 @@ impl ShmListener {
     fn refuse_for_lack(&mut self, errno: Errno) -> bool {
         let now = Instant::now();
         // accept(2) takes a descriptor before it looks for a client.
-        if !matches!(socket::wait_readable(self.place.socket().as_fd(), now), Ok(true)) {
+        if !matches!(socket::wait_readable(self.place.as_fd(), now), Ok(true)) {
             return false;
         }
         let lack = self.lack.get_or_insert_with(|| {
             let error = errno_text(errno.raw_os_error());
-            tracing::warn!(error, address = %self.place.path().display(), "clients cannot be accepted; trying again");
+            tracing::warn!(error, address = %self.place.address(), "clients cannot be accepted; trying again");
             Lack { since: now, again: now }
         });
         lack.again = now + LACK_PAUSE;
@@ -155,7 +155,7 @@ impl ShmListener {
             return false;
         }
         self.spare = None;
-        let socket = kernel::accept(self.place.socket());
+        let socket = self.place.accept();
         if let Ok(socket) = &socket {
             self.reject(socket, RejectReason::Overloaded);
         }
@@ -180,7 +180,12 @@ impl ShmListener {
                     self.waiting.push_back(Waiting { looked: false, proving, ..client });
                 }
                 Outcome::Hello(hello) => {
-                    return Some(ShmIncoming::new(client.socket, hello, self.place.path(), &self.options));
+                    return Some(ShmIncoming::new(
+                        client.socket,
+                        hello,
+                        place::device(&self.place.address()),
+                        &self.options,
+                    ));
                 }
                 Outcome::Later if client.until <= now => {
                     self.reject(&client.socket, RejectReason::Overloaded)
@@ -207,7 +212,7 @@ impl Listener for ShmListener {
     type Incoming = ShmIncoming;
 
     fn address(&self) -> Address {
-        Address::Shm { path: self.place.path().to_owned() }
+        self.place.address()
     }
 
     fn accept(&mut self, timeout: Duration) -> Result<Option<ShmIncoming>, ListenError> {
@@ -229,7 +234,7 @@ impl Listener for ShmListener {
             let turn = turns.chain(chance).chain(again).fold(until, Instant::min);
             let sockets = self.waiting.iter().map(|client| client.socket.as_fd());
             // Clients in the backlog are let in when there is room.
-            let place = (!full && again.is_none()).then(|| self.place.socket().as_fd());
+            let place = (!full && again.is_none()).then(|| self.place.as_fd());
             let has_place = place.is_some();
             let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
             let mut fds: Vec<_> = sockets.chain(place).map(readable).collect();

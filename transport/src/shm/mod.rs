@@ -1,4 +1,4 @@
-//! Shared memory: two processes of one host, of one user.
+//! Shared memory: two processes of one host, of one user (`shm://name`), or one process (`mem://name`).
 //!
 //! Peers meet at a unix socket, which carries the same hello as the CM's private data and passes memfds. Then each
 //! writes only its own sealed segment and reads the other's, mapped read-only:
@@ -24,6 +24,8 @@
 //! - What a peer passes is limited, checked and touched only when it is used: the table of `segment.rs`.
 //! - A loan lies in a segment that is passed whole: a peer that was offered one loan can read its neighbours.
 
+use std::os::fd::OwnedFd;
+
 mod adopt;
 #[cfg(feature = "conformance")]
 #[cfg(not(loom))]
@@ -39,8 +41,10 @@ mod listener;
 mod live;
 mod look;
 mod mirror;
+mod named;
 mod park;
 mod peer;
+mod place;
 mod pool;
 mod port;
 mod rendezvous;
@@ -52,7 +56,7 @@ mod socket;
 mod tests;
 mod theirs;
 
-use self::rendezvous::Rendezvous;
+use self::place::{Dial, DialError, Place};
 pub use self::{
     connecting::ShmConnecting, gate::ShmGate, incoming::ShmIncoming, link::ShmLink, listener::ShmListener,
     port::ShmPort,
@@ -62,6 +66,20 @@ use crate::Port;
 use crate::{
     Address, ConnectError, ConnectOptions, ListenError, ListenOptions, PortConfig, PortError, Provider,
 };
+
+/// Opens the socket behind a `shm://` or `mem://` address and says nothing: for tests that speak foreign bytes to a listener.
+/// It does not block, neither now nor later.
+///
+/// # Errors
+/// What the kernel says: nobody listens, or the backlog is full.
+pub fn dial(address: &Address) -> std::io::Result<OwnedFd> {
+    use std::io::{Error, ErrorKind};
+    match Dial::new(address) {
+        Ok(dial) => dial.connect().map_err(|(errno, _)| errno.into()),
+        Err(DialError::Address { why }) => Err(Error::new(ErrorKind::InvalidInput, why)),
+        Err(DialError::Port(error)) => Err(Error::other(error)),
+    }
+}
 
 /// The shared-memory provider. It has no state and no thread of its own.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,14 +97,7 @@ impl Provider for Shm {
     }
 
     fn listen(&self, address: &Address, options: &ListenOptions) -> Result<ShmListener, ListenError> {
-        let Address::Shm { path } = address else {
-            let why = "shared memory listens on shm://name or shm:///absolute/path".to_owned();
-            return Err(ListenError::Address { address: address.to_string(), why });
-        };
-        Ok(ShmListener::new(
-            Rendezvous::bind(path, options.backlog, !options.allow.is_default())?,
-            options.clone(),
-        ))
+        Ok(ShmListener::new(Place::bind(address, options)?, options.clone()))
     }
 
     fn connect(
@@ -95,10 +106,6 @@ impl Provider for Shm {
         gate: &ShmGate,
         options: &ConnectOptions,
     ) -> Result<ShmConnecting, ConnectError> {
-        let Address::Shm { path } = address else {
-            let why = "shared memory connects to shm://name or shm:///absolute/path".to_owned();
-            return Err(ConnectError::Address { address: address.to_string(), why });
-        };
-        ShmConnecting::start(path, gate, options)
+        ShmConnecting::start(address, gate, options)
     }
 }

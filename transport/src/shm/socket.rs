@@ -44,6 +44,12 @@ pub(super) fn open() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
+/// Both ends of a connection within this process.
+pub(super) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
 /// Sends one packet.
 pub(super) fn send(socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;

@@ -8,8 +8,7 @@
 //! ```
 //!
 //! Time is the largest `now` that any port of the world was polled with. Without delays everything is
-//! immediate, and so it serves as `mem://` between threads too ([`Sim::global`]). It behaves as verbs do where
-//! that matters: completions come later and only for signalled chains, a chain uses up a receive and meets an RNR
+//! immediate. It behaves as verbs do where that matters: completions come later and only for signalled chains, a chain uses up a receive and meets an RNR
 //! without one, and a write over bytes that were not released is seen.
 
 mod attempt;
@@ -28,7 +27,7 @@ mod trouble;
 mod view;
 mod world;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 pub use config::{Fault, FaultKind, Misuse, SimConfig, SimDevice, Step, When};
 pub use connect::{Link, SimConnecting};
@@ -54,14 +53,6 @@ impl Sim {
     pub fn new(config: SimConfig) -> Self {
         let device = config.device.clone();
         Self { shared: Arc::new(Shared::new(config)), device }
-    }
-
-    /// The world of this process, without delays or faults: what `mem://name` means. Its ports are polled with
-    /// [`Time::now`].
-    #[must_use]
-    pub fn global() -> Self {
-        static GLOBAL: OnceLock<Sim> = OnceLock::new();
-        GLOBAL.get_or_init(|| Self::new(SimConfig { real_time: true, ..SimConfig::default() })).clone()
     }
 
     /// The same world through another device; its ports, listeners and connections have it.

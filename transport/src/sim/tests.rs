@@ -388,12 +388,13 @@ fn r117_the_same_seed_is_the_same_world() {
 #[test]
 fn two_threads_and_a_real_clock() {
     let address = Address::from_str("mem://threads").unwrap();
-    let sim = Sim::global();
+    let sim = Sim::new(SimConfig { real_time: true, ..SimConfig::default() });
     let mut listener = sim.listen(&address, &ListenOptions::default()).unwrap();
     assert!(matches!(sim.listen(&address, &ListenOptions::default()), Err(ListenError::InUse { .. })));
     let wait = Duration::from_secs(10);
+    let world = sim.clone();
     let server = std::thread::spawn(move || {
-        let port = Sim::global().open_port(&PortConfig::default()).unwrap();
+        let port = world.open_port(&PortConfig::default()).unwrap();
         let incoming = listener.accept(wait).unwrap().expect("a request");
         incoming.reject(RejectReason::Application { code: 1 });
         drop((port, listener));

@@ -268,7 +268,7 @@ fn bad_places_say_what_is_wrong() {
     assert!(refused(file.clone()).contains("no socket"));
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
     assert!(refused(file.join("socket")).contains("file"));
-    let wrong = Address::Mem { name: "x".to_owned() };
+    let wrong: Address = "rdma://127.0.0.1:1".parse().unwrap();
     assert!(matches!(Shm.listen(&wrong, &ListenOptions::default()), Err(ListenError::Address { .. })));
     let gate = Shm.open_port(&config(4096)).unwrap().gate();
     assert!(matches!(connect(&wrong, &gate), Err(ConnectError::Address { .. })));

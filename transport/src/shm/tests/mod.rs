@@ -11,6 +11,7 @@ mod kill;
 mod listen;
 mod measure;
 mod misuse;
+mod named;
 mod park;
 mod shortage;
 mod sleep;

@@ -1,0 +1,130 @@
+//! Where a listener and its clients meet: at a socket in a folder, or at a name of this process.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::{io::Errno, net::SocketAddrUnix};
+
+use super::{
+    named::{self, Named},
+    peer,
+    rendezvous::{Rendezvous, socket_address},
+    socket,
+};
+use crate::{
+    Address, Allow, Credentials, ListenError, ListenOptions, PortError,
+    kernel::{self, system},
+};
+
+/// A place that this process listens at.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// `shm://name`.
+    Folder(Rendezvous),
+    /// `mem://name`.
+    Process(Named),
+}
+
+impl Place {
+    /// Takes the place that `address` names.
+    pub(super) fn bind(address: &Address, options: &ListenOptions) -> Result<Self, ListenError> {
+        match address {
+            Address::Shm { path } => {
+                Ok(Self::Folder(Rendezvous::bind(path, options.backlog, !options.allow.is_default())?))
+            }
+            Address::Mem { name } => {
+                let named = Named::bind(name, options.backlog)?;
+                named.map(Self::Process).ok_or_else(|| ListenError::InUse { address: address.to_string() })
+            }
+            Address::Rdma { .. } => {
+                let why =
+                    "shared memory listens on shm://name, shm:///absolute/path or mem://name".to_owned();
+                Err(ListenError::Address { address: address.to_string(), why })
+            }
+        }
+    }
+
+    /// Where clients find it.
+    pub(super) fn address(&self) -> Address {
+        match self {
+            Self::Folder(rendezvous) => Address::Shm { path: rendezvous.path().to_owned() },
+            Self::Process(named) => Address::Mem { name: named.name().to_owned() },
+        }
+    }
+
+    /// The socket of the next client; `AGAIN` when none waits.
+    pub(super) fn accept(&self) -> Result<OwnedFd, Errno> {
+        match self {
+            Self::Folder(rendezvous) => kernel::accept(rendezvous.socket()),
+            Self::Process(named) => named.accept(),
+        }
+    }
+}
+
+/// Readable while a client waits.
+impl AsFd for Place {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Folder(rendezvous) => rendezvous.socket().as_fd(),
+            Self::Process(named) => named.bell(),
+        }
+    }
+}
+
+/// A place that this process connects to.
+#[derive(Debug)]
+pub(super) enum Dial {
+    /// A socket that is to connect, and where to.
+    Folder { socket: OwnedFd, to: Box<SocketAddrUnix> },
+    /// A name of this process.
+    Process { name: String },
+}
+
+/// Why there is nothing to dial.
+pub(super) enum DialError {
+    /// It is no address of shared memory.
+    Address { why: String },
+    /// The kernel gave no socket.
+    Port(PortError),
+}
+
+impl Dial {
+    /// Prepares to connect to `address`.
+    pub(super) fn new(address: &Address) -> Result<Self, DialError> {
+        match address {
+            Address::Shm { path } => {
+                let to = socket_address(path).map_err(|why| DialError::Address { why })?;
+                let socket = socket::open().map_err(|errno| DialError::Port(system("socket")(errno)))?;
+                Ok(Self::Folder { socket, to: Box::new(to) })
+            }
+            Address::Mem { name } => Ok(Self::Process { name: name.clone() }),
+            Address::Rdma { .. } => {
+                let why = "shared memory connects to shm://name, shm:///absolute/path or mem://name";
+                Err(DialError::Address { why: why.to_owned() })
+            }
+        }
+    }
+
+    /// Tries once, without waiting; with the error comes what to try again with.
+    pub(super) fn connect(self) -> Result<OwnedFd, (Errno, Self)> {
+        match self {
+            Self::Folder { socket, to } => match kernel::connect(&socket, &to) {
+                Ok(()) => Ok(socket),
+                Err(errno) => Err((errno, Self::Folder { socket, to })),
+            },
+            Self::Process { name } => named::dial(&name).map_err(|errno| (errno, Self::Process { name })),
+        }
+    }
+}
+
+/// What a connection to `address` says of its device.
+pub(super) fn device(address: &Address) -> String {
+    match address {
+        Address::Shm { path } => path.display().to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether `allow` lets `peer` in at `address`. It is about other processes: to a name of its own each may connect.
+pub(super) fn admits(address: &Address, peer: &Credentials, allow: &Allow) -> bool {
+    matches!(address, Address::Mem { .. }) || peer::is_allowed(peer, allow)
+}
