@@ -1,6 +1,6 @@
 # What several tiers run, built with the same features, so compiled once, by whoever comes first. Sourced.
 
-program_set=(-p gimmal-cli -p gimmal-examples -p gimmal-lab-programs -p gimmal-bench -p gimmal-transport -p gimmal-engine -p gimmal-rpc
+program_set=(-p gimmal-cli -p gimmal-examples -p gimmal-lab-programs -p gimmal-bench -p gimmal-rdma -p gimmal-transport -p gimmal-engine -p gimmal-rpc
     --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/conformance,gimmal-engine/verbs,gimmal-rpc/verbs)
 
 # Every program and example, for speed and with verbs.

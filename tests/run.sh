@@ -82,7 +82,8 @@ lint_tier() {
     done
     cargo clippy -q --workspace --all-targets --all-features -- -D warnings &&
         cargo clippy -q -p gimmal-transport --all-targets --features verbs,conformance,floor -- -D warnings &&
-        cargo clippy -q -p gimmal-transport -- -D warnings
+        cargo clippy -q -p gimmal-transport -- -D warnings &&
+        cargo clippy -q -p gimmal-rdma --all-targets -- -D warnings
 }
 
 # The default build needs neither headers nor clang.
@@ -95,7 +96,9 @@ unit_tier() {
 }
 
 # The other backend of verbs, compared with ours: rdma_sys_tests ARGS...
-rdma_sys_tests() { cargo test -q -p gimmal-transport --lib --features conformance,rdma-sys "$@"; }
+rdma_sys_tests() {
+    cargo test -q -p gimmal-rdma -p gimmal-transport --lib --features gimmal-transport/conformance,gimmal-transport/rdma-sys "$@"
+}
 
 # The second codec: bincode_tests ARGS...
 bincode_tests() {

@@ -18,7 +18,7 @@ rule() {
 sources() { git ls-files "$@"; }
 
 unsafe_outside() {
-    grep -HnE '^[^/]*\bunsafe( \{|\{| fn| impl)' $(sources '*.rs') | grep -vE '^transport/src/(mem|sync|shm|verbs|floor)/'
+    grep -HnE '^[^/]*\bunsafe( \{|\{| fn| impl)' $(sources '*.rs') | grep -vE '^transport/src/(mem|sync|shm|verbs|floor)/|^transport/rdma/src/'
 }
 
 without_forbid() {
@@ -55,8 +55,8 @@ lonely_sync_points() {
 # Methods of builders that no test of the same file calls in pairs with the others. A peer of a datagram end point needs a device,
 # a harness and a fault of the simulation are tests themselves, and ledgers begin once.
 untested_builders() {
-    grep -HoE 'pub (const )?fn [a-z_]+\(mut self\b[^{]*-> Self' $(sources 'transport/src/*.rs' 'engine/src/*.rs' 'rpc/src/*.rs') |
-        grep -vE '^transport/src/(conformance/|sim/|mem/loan|verbs/datagram/peer)|^engine/src/proto/' |
+    grep -HoE 'pub (const )?fn [a-z_]+\(mut self\b[^{]*-> Self' $(sources 'transport/src/*.rs' 'transport/rdma/src/*.rs' 'engine/src/*.rs' 'rpc/src/*.rs') |
+        grep -vE '^transport/src/(conformance/|sim/|mem/loan)|^transport/rdma/src/datagram/peer|^engine/src/proto/' |
         while IFS=: read -r file method; do
             name=${method#*fn } name=${name%%(*}
             grep -qE "\(\"$name\",|^ +\"$name\",$" "$file" || echo "$file: $name"
@@ -73,7 +73,7 @@ untested_faults() {
 # System calls that a signal can interrupt, made without being started again. Waits are not among them: they end sooner.
 interruptible_calls() {
     local file
-    for file in $(sources 'transport/src/*.rs' 'engine/src/*.rs' 'rpc/src/*.rs' 'cli/src/*.rs' | grep -vE '/tests?(/|\.rs)|/attack\.rs|/conformance/'); do
+    for file in $(sources 'transport/src/*.rs' 'transport/rdma/src/*.rs' 'engine/src/*.rs' 'rpc/src/*.rs' 'cli/src/*.rs' | grep -vE '/tests?(/|\.rs)|/attack\.rs|/conformance/'); do
         sed '/^#\[cfg(.*test.*)\]/,$d' "$file" | awk -v file="$file" '
             /(fs::(ftruncate|fallocate|flock|open|openat|memfd_create)|net::(accept[a-z_]*|connect|send[a-z_]*|recv[a-z_]*)|rand::getrandom)\(/ &&
                 !/retry_on_intr|in_pieces/ && last !~ /retry_on_intr/ { print file ":" FNR ": " $0 }
@@ -112,7 +112,7 @@ HOT='engine/src/connection.rs engine/src/connection/send.rs engine/src/connectio
 engine/src/table.rs engine/src/holds.rs engine/src/worker/turn.rs engine/src/worker/receive.rs engine/src/worker/seek.rs engine/src/worker/mod.rs engine/src/worker/idle.rs engine/src/worker/inbox.rs engine/src/worker/duty.rs
 engine/src/proto/*.rs transport/src/frame.rs transport/src/batch.rs transport/src/any/port.rs transport/src/any/used.rs
 transport/src/shm/port.rs transport/src/shm/live.rs transport/src/shm/look.rs transport/src/shm/park.rs transport/src/shm/slot.rs
-transport/src/verbs/port.rs transport/src/verbs/poll.rs transport/src/verbs/rx.rs transport/src/verbs/tx.rs transport/src/verbs/cq.rs
+transport/src/verbs/port.rs transport/src/verbs/poll.rs transport/src/verbs/rx.rs transport/src/verbs/tx.rs transport/rdma/src/verbs/cq.rs transport/rdma/src/verbs/lists.rs
 transport/src/verbs/slots.rs transport/src/share.rs
 transport/src/mem/rx_frame.rs transport/src/mem/run.rs transport/src/mem/hold.rs
 transport/src/sync/doorbell.rs transport/src/sync/publish.rs transport/src/sync/release.rs transport/src/sync/wake.rs transport/src/sync/word.rs
@@ -129,8 +129,8 @@ locks_in_hot_files() {
 # Threads that std starts take signals from the application; ours are started with a name. Tests may start any.
 threads_with_signals() {
     local file
-    for file in $(sources {transport,engine,rpc,gimmal,cli}/'src/*.rs' |
-        grep -vE '/tests(/|\.rs)|/conformance/|_tests\.rs$|sync/loom_|^transport/src/sync/thread\.rs$'); do
+    for file in $(sources {transport,transport/rdma,engine,rpc,gimmal,cli}/'src/*.rs' |
+        grep -vE '/tests(/|\.rs)|/conformance/|_tests\.rs$|sync/loom_|^transport/src/sync/thread\.rs$|^transport/rdma/src/thread\.rs$'); do
         sed '/^#\[cfg(.*test.*)\]/,$d' "$file" | grep -nE 'thread::(Builder|scope)\b|thread::spawn\([^"f]' |
             sed "s|^|$file:|"
     done
@@ -138,13 +138,13 @@ threads_with_signals() {
 
 # Shifts that pack numbers into a word, and could push one into its neighbour: transport/src/pack.rs does it, with proofs.
 packed_by_hand() {
-    grep -nE '[]A-Za-z_)] <<=? |^ *<<=? ' $(sources transport/src engine/src rpc/src | grep '\.rs$' | grep -vE '/tests?/|^transport/src/pack\.rs$') |
+    grep -nE '[]A-Za-z_)] <<=? |^ *<<=? ' $(sources transport/src transport/rdma/src engine/src rpc/src | grep '\.rs$' | grep -vE '/tests?/|^transport/src/pack\.rs$') |
         grep -vE ':[0-9]+: *//|// cut on purpose: [a-z]'
 }
 
 # Checks that a release build leaves out. The floors, which the bench measures against, may have some.
 left_out_of_releases() {
-    grep -nE '\bdebug_assert(_eq|_ne)?!' $(sources transport/src engine/src rpc/src gimmal/src | grep '\.rs$' | grep -v '^transport/src/floor/')
+    grep -nE '\bdebug_assert(_eq|_ne)?!' $(sources transport/src transport/rdma/src engine/src rpc/src gimmal/src | grep '\.rs$' | grep -v '^transport/src/floor/')
 }
 
 # Futures whose documentation does not say what is lost when they are dropped before they are ready.
@@ -162,9 +162,11 @@ bare_wakes() {
 
 long_files() { wc -l $(sources '*.rs') | awk '$2 != "total" && $1 > 600 { print $2 ": " $1 " lines" }'; }
 
-rule 'unsafe only in transport/src/{mem,sync,shm,verbs,floor}' < <(unsafe_outside)
+rule 'unsafe only in transport/src/{mem,sync,shm,verbs,floor} and transport/rdma/src' < <(unsafe_outside)
 rule 'forbid(unsafe_code) in every crate above transport' < <(without_forbid)
-rule 'rdma_sys is named in verbs/sys/rdma.rs only' < <(grep -ln 'rdma_sys' $(sources '*.rs') | grep -v '^transport/src/verbs/sys/rdma.rs$')
+rule 'rdma_sys is named in rdma/src/sys/rdma.rs only' < <(grep -ln 'rdma_sys' $(sources '*.rs') | grep -v '^transport/rdma/src/sys/rdma.rs$')
+# What it must not know: it is a library of its own.
+rule 'the rdma crate knows no word of gimmal' < <(grep -niE '\b(gimmal|gimmal_transport|hello|credit|loan)\b' $(sources 'transport/rdma/src/*.rs'))
 rule 'engine and rpc name no provider' < <(grep -nE 'transport::(verbs|shm|sim)\b' $(sources 'engine/src/*.rs' 'rpc/src/*.rs'))
 rule 'providers do not import each other' < <(provider_imports)
 rule 'no locks and no unbounded queues in the files every message passes' < <(locks_in_hot_files)

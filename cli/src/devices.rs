@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use gimmal_transport::verbs::{DeviceInfo, GidInfo, GidKind, LinkLayer, PortInfo, Transport};
+use gimmal_rdma::device::{DeviceInfo, GidInfo, GidType, LinkLayer, PortInfo, Transport};
 use serde_json::{Value, json};
 
 /// Prints `devices`.
@@ -33,9 +33,9 @@ fn transport(device: &DeviceInfo) -> &'static str {
 
 const fn kind(gid: &GidInfo) -> &'static str {
     match gid.kind {
-        GidKind::Ib => "IB",
-        GidKind::RoceV1 => "RoCE v1",
-        GidKind::RoceV2 => "RoCE v2",
+        GidType::Ib => "IB",
+        GidType::RoceV1 => "RoCE v1",
+        GidType::RoceV2 => "RoCE v2",
         _ => "unknown",
     }
 }
@@ -138,7 +138,7 @@ fn port_json(port: &PortInfo) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use gimmal_transport::verbs::DeviceCapacity;
+    use gimmal_rdma::device::DeviceCapacity;
 
     use super::*;
 
@@ -177,7 +177,7 @@ mod tests {
                 gids: vec![GidInfo {
                     index: 1,
                     gid: "::ffff:10.77.1.1".parse().unwrap(),
-                    kind: GidKind::RoceV2,
+                    kind: GidType::RoceV2,
                     netdev: Some("v0".into()),
                 }],
             }],

@@ -2,10 +2,11 @@
 
 use std::{path::Path, time::Duration};
 
-use gimmal_transport::{
-    Address,
-    verbs::{self, Assigned, Route},
+use gimmal_rdma::{
+    cm::Route,
+    device::{self, Assigned},
 };
+use gimmal_transport::Address;
 use rustix::{
     fs::{Access, MemfdFlags, SealFlags},
     io::retry_on_intr,
@@ -70,15 +71,15 @@ impl Machine for Live {
     }
 
     fn addresses(&self) -> Vec<Assigned> {
-        verbs::addresses()
+        device::addresses()
     }
 
     fn libraries(&self) -> Result<(), String> {
-        verbs::libraries().map_err(|error| error.to_string())
+        device::libraries().map_err(|error| error.to_string())
     }
 
     fn devices(&self) -> Result<Vec<String>, String> {
-        match verbs::devices() {
+        match device::devices() {
             Ok(devices) => Ok(devices.into_iter().map(|device| device.name).collect()),
             Err(error) => Err(error.to_string()),
         }
@@ -112,7 +113,7 @@ impl Machine for Live {
     }
 
     fn route(&self, host: &str, port: u16) -> Result<Route, String> {
-        verbs::route(host, port, self.timeout).map_err(|error| error.to_string())
+        gimmal_rdma::cm::route(host, port, self.timeout).map_err(|error| error.to_string())
     }
 
     fn connect(&self, address: &Address) -> Result<String, String> {

@@ -107,7 +107,7 @@ fn run(command: Command) -> Result<bool, Box<dyn Error>> {
         }
         Command::Top { server, interval_ms, count } => live::top(&server, interval_ms, count),
         Command::Devices { json } => {
-            devices::print(&gimmal_transport::verbs::devices()?, json)?;
+            devices::print(&gimmal_rdma::device::devices()?, json)?;
             Ok(true)
         }
     }

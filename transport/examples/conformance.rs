@@ -203,8 +203,7 @@ fn watched<P: Provider>(harness: RealTime<P>, only: &str) -> Report {
 #[cfg(feature = "verbs")]
 fn rnr_sum() -> u64 {
     let devices = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
-    let counters = devices.filter_map(|device| {
-        gimmal_transport::verbs::rnr_counters(&device.file_name().to_string_lossy()).ok()
-    });
+    let counters = devices
+        .filter_map(|device| gimmal_rdma::device::rnr_counters(&device.file_name().to_string_lossy()).ok());
     counters.map(|counters| counters.received + counters.sent).sum()
 }

@@ -13,11 +13,9 @@
 //! The provider contract, its eight clauses and the cases that prove them: [`provider`] and
 //! `conformance`. Nothing above this crate asks which provider it has; it reads [`Negotiated`].
 //!
-//! Beside them, for messages that may be lost: `datagram`, end points of `RDMA_PS_UDP` and multicast groups.
+//! The RDMA CM and verbs by themselves, for peers that are not ours, are the crate `gimmal-rdma`.
 //!
-//! Beside the providers, with the feature `verbs`: `cm`, the RDMA CM by itself, for peers that are not ours.
-//!
-//! All `unsafe` of the workspace lives here, in `mem`, `sync`, `shm`, `verbs` and `floor`.
+//! All `unsafe` of the workspace lives in that crate and here, in `mem`, `sync`, `shm`, `verbs` and `floor`.
 
 #![deny(missing_docs)]
 // What a provider left out would use: the models are built without any.
@@ -99,7 +97,3 @@ pub use refusal::Refusal;
 pub use sync::thread;
 pub use time::{Instant, Time};
 pub use trust::Trust;
-#[cfg(feature = "verbs")]
-pub use verbs::datagram;
-#[cfg(feature = "verbs")]
-pub use verbs::raw as cm;

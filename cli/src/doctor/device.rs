@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use gimmal_transport::verbs::Assigned;
+use gimmal_rdma::device::Assigned;
 
 use crate::{doctor::sudo, machine::Machine, report::Check, tree::Device};
 

@@ -5,10 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use gimmal_transport::{
-    Address,
-    verbs::{Assigned, Route},
-};
+use gimmal_rdma::{cm::Route, device::Assigned};
+use gimmal_transport::Address;
 use tempfile::TempDir;
 
 use super::examine;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use gimmal_rdma::cm::{CmError, Connection, Depth, QpMaker, QpPlan};
 use gimmal_transport::{
     Address, Batch, Clamp, ConnId, ConnectOptions, Connecting, Event, Gate, Incoming, Instant, ListenOptions,
     Listener, Negotiated, Port, PortConfig, Provider, Refused, Time,
-    cm::{CmError, Connection, Depth, QpMaker, QpPlan},
     verbs::{Verbs, VerbsPort},
 };
 
@@ -14,17 +14,17 @@ use crate::rig::{Failure, Outcome, Plan, STEP, Site, ensure, pair};
 const ASKED: [u8; 6] = [0, 1, 3, 16, 128, 255];
 
 /// rxe rounds up to a power of two; siw's `query_qp` says nothing about it.
-fn shown(granted: u32) -> u32 {
-    if granted == 0 { 0 } else { granted.next_power_of_two() }
+fn shown(granted: u8) -> u8 {
+    if granted == 0 { 0 } else { granted.checked_next_power_of_two().unwrap_or(u8::MAX) }
 }
 
-fn compare(site: &Site, name: &str, connection: &Connection, wanted: (u32, u32)) -> Result<(), Failure> {
+fn compare(site: &Site, name: &str, connection: &Connection, wanted: (u8, u8)) -> Result<(), Failure> {
     let depths = connection.depths();
     let granted = (depths.responder_resources.granted, depths.initiator_depth.granted);
     ensure!(granted == wanted, "{name}: granted {granted:?}, should be {wanted:?}");
     if !site.iwarp {
         let view = connection.query()?;
-        let seen = (u32::from(view.max_dest_rd_atomic), u32::from(view.max_rd_atomic));
+        let seen = (view.max_dest_rd_atomic, view.max_rd_atomic);
         let rounded = (shown(wanted.0), shown(wanted.1));
         ensure!(seen == rounded, "{name}: the queue pair has {seen:?}, granted are {wanted:?}");
     }
@@ -46,11 +46,10 @@ fn every_pair(site: &Site, maker: QpMaker) -> Result<(), Failure> {
             let ((client, ()), (server, ())) = pair(&mut listener, &target, &plan, |_| Ok(()))
                 .map_err(|error| format!("{active} against {passive}: {error}"))?;
             let device = client.device_depths();
-            let least = u32::from(active.min(passive));
-            let wanted =
-                (least.min(device.responder_resources.into()), least.min(device.initiator_depth.into()));
+            let least = active.min(passive);
+            let wanted = (least.min(device.responder_resources), least.min(device.initiator_depth));
             // siw raises what its passive side gives to what the active side asks, and tells nobody.
-            let reads = if site.iwarp { u32::from(active.min(device.initiator_depth)) } else { wanted.1 };
+            let reads = if site.iwarp { active.min(device.initiator_depth) } else { wanted.1 };
             compare(site, &format!("active {active} against {passive}"), &client, (wanted.0, reads))?;
             compare(site, &format!("passive {passive} against {active}"), &server, wanted)?;
         }
@@ -72,7 +71,7 @@ pub(crate) fn own_queue_pair(site: &Site) -> Outcome {
     let (mut listener, target) = site.listen()?;
     let mut plan = Plan::default();
     plan.options.plan.maker = QpMaker::Us;
-    match gimmal_transport::cm::dial(&[target], &plan.options, &plan.connect, |_| Ok(())) {
+    match gimmal_rdma::cm::dial(&[target], &plan.options, &plan.connect, |_| Ok(())) {
         Err(CmError::Unsupported { why, .. }) if why.contains("CONNECT_RESPONSE") => {}
         other => return Err(format!("on iWARP: {other:?}").into()),
     }

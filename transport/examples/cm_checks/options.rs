@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use gimmal_transport::cm::{CmError, Draft, PortSpace, QpPlan, Target, dial};
+use gimmal_rdma::cm::{CmError, Draft, PortSpace, QpPlan, Target, dial};
 
 use crate::rig::{Outcome, Plan, STEP, Site, ensure, meet};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gimmal_transport::cm::{AcceptData, CmError, ConnectData, QpPlan, RejectData, dial};
+use gimmal_rdma::cm::{AcceptData, CmError, ConnectData, QpPlan, RejectData, dial};
 
 use crate::rig::{Failure, Outcome, Plan, Site, ensure, meet, pair};
 

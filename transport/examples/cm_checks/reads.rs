@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use gimmal_rdma::cm::{Access, CmError, Connection, Depth, QpPlan, RemoteBuffer, Span};
 use gimmal_transport::Instant;
-use gimmal_transport::cm::{Access, CmError, Connection, Depth, QpPlan, RemoteBuffer, Span};
 
 use crate::rig::{Failure, Outcome, Plan, STEP, Site, ensure, pair};
 

@@ -1,9 +1,9 @@
 //! Refusals: what the client is told, by whom and why.
 
+use gimmal_rdma::cm::{CmError, ConnectData, RejectData, Rejection, Target};
 use gimmal_transport::{
     Address, ConnectError, ConnectOptions, Connecting, Hello, Incoming, ListenOptions, Listener, Port,
     PortConfig, Provider, Refusal, RejectReason,
-    cm::{CmError, ConnectData, RejectData, Rejection, Target},
     hello::{Feature, VERSION},
     refusal::REFUSAL_DATA_BYTES,
     verbs::{Verbs, VerbsListener},
@@ -32,7 +32,7 @@ fn rejection<T: std::fmt::Debug>(result: Result<T, CmError>) -> Result<Rejection
 fn dial(target: Target, private_data: &[u8]) -> Result<Rejection, Failure> {
     let mut plan = Plan::default();
     plan.connect.private_data = ConnectData::new(private_data)?;
-    rejection(gimmal_transport::cm::dial(&[target], &plan.options, &plan.connect, |_| Ok(())))
+    rejection(gimmal_rdma::cm::dial(&[target], &plan.options, &plan.connect, |_| Ok(())))
 }
 
 pub(crate) fn nobody_listens(site: &Site) -> Outcome {

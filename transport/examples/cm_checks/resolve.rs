@@ -1,10 +1,11 @@
 //! Resolution: lists in order, what must come first, and what these devices have not.
 
+use gimmal_rdma::cm::{
+    CmAddress, CmError, Draft, Family, PathData, PortSpace, QpType, Resolve, Target, dial,
+};
 use gimmal_transport::{
     Address, ConnectError, ConnectOptions, Connecting, Incoming, ListenOptions, Listener, Port, PortConfig,
-    Provider, RejectReason,
-    cm::{CmAddress, CmError, Draft, Family, PathData, PortSpace, QpType, Resolve, Target, dial},
-    verbs::Verbs,
+    Provider, RejectReason, verbs::Verbs,
 };
 
 use crate::{

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use gimmal_transport::cm::{
+use gimmal_rdma::cm::{
     AcceptParam, Answering, CmError, ConnectParam, Connection, DialOptions, Draft, Endpoint, Listener,
     PortSpace, QpPlan, Request, Target, dial,
 };

@@ -5,10 +5,9 @@ use std::{
     time::Duration,
 };
 
+use gimmal_rdma::cm::{CmError, Target, dial};
 use gimmal_transport::{
-    Address, ConnectError, ConnectOptions, Connecting, Instant, Port, PortConfig, Provider,
-    cm::{CmError, Target, dial},
-    verbs::Verbs,
+    Address, ConnectError, ConnectOptions, Connecting, Instant, Port, PortConfig, Provider, verbs::Verbs,
 };
 
 use crate::{

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use gimmal_rdma::cm::{Access, CmError, Operation};
 use gimmal_transport::Instant;
-use gimmal_transport::cm::{Access, CmError, Operation};
 
 use crate::rig::{Outcome, Plan, STEP, Site, ensure, pair};
 
@@ -62,7 +62,7 @@ pub(crate) fn wrong_key(site: &Site) -> Outcome {
         })?;
     let mut to = server.expose(theirs.all())?;
     to.rkey ^= 0x5500;
-    let long = client.post_write(ours.all(), gimmal_transport::cm::RemoteBuffer { bytes: 8, ..to }, 5);
+    let long = client.post_write(ours.all(), gimmal_rdma::cm::RemoteBuffer { bytes: 8, ..to }, 5);
     ensure!(matches!(long, Err(CmError::Value { limit: 8, .. })), "{long:?}");
     client.post_write(ours.all(), to, 5)?;
     let mut end = client.completion(STEP);

@@ -334,11 +334,11 @@ fn rnr(host: &str) -> Result<(), Failure> {
     let mut pair = Pair::connect(&provider, host, &config)?;
     let device = pair.a.negotiated.as_ref().map(|terms| terms.device.clone()).unwrap_or_default();
     let device = device.split(' ').next().unwrap_or_default().to_owned();
-    let Ok(before) = gimmal_transport::verbs::rnr_counters(&device) else {
+    let Ok(before) = gimmal_rdma::device::rnr_counters(&device) else {
         return Err(format!("SKIP: {device} counts no RNR").into());
     };
     pair.echo(200, &[64], 32, 1)?;
-    let honest = gimmal_transport::verbs::rnr_counters(&device)?;
+    let honest = gimmal_rdma::device::rnr_counters(&device)?;
     if honest != before {
         return Err(format!("an honest run moved {before:?} to {honest:?}").into());
     }
@@ -348,7 +348,7 @@ fn rnr(host: &str) -> Result<(), Failure> {
         pair.a.port.flush();
     }
     std::thread::sleep(Duration::from_millis(100));
-    let after = gimmal_transport::verbs::rnr_counters(&device)?;
+    let after = gimmal_rdma::device::rnr_counters(&device)?;
     println!("    {before:?} with credit, {after:?} without");
     if after == honest {
         return Err("40 frames into 8 receives moved no counter".into());

@@ -134,6 +134,21 @@ pub enum PortError {
     },
 }
 
+#[cfg(feature = "verbs")]
+impl From<gimmal_rdma::DeviceError> for PortError {
+    fn from(error: gimmal_rdma::DeviceError) -> Self {
+        use gimmal_rdma::DeviceError as E;
+        match error {
+            E::NoDevice { detail } => Self::NoDevice { detail },
+            E::Unavailable { why } => Self::Unavailable { provider: "verbs", why },
+            E::Limit { field, value, limit } => Self::Limit { field, value, limit },
+            E::Memlock { bytes, limit_bytes } => Self::Memlock { bytes, limit_bytes },
+            E::System { step, errno } => Self::System { step, errno },
+            other => Self::Unavailable { provider: "verbs", why: other.to_string() },
+        }
+    }
+}
+
 /// Listening failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]

@@ -54,6 +54,19 @@ enum Shared {
     Twice { head: usize, bytes: usize },
 }
 
+#[cfg(feature = "verbs")]
+// SAFETY: the mapping is owned and stays where it is until the last holder drops it. Whoever lends bytes of it takes care
+// that no device and no peer writes them meanwhile: that is what credit and loans are for.
+unsafe impl gimmal_rdma::Memory for Region {
+    fn base(&self) -> NonNull<u8> {
+        Self::base(self)
+    }
+
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+}
+
 impl Region {
     /// Private zeroed memory, present from the start and not inherited by a fork.
     ///

@@ -1,5 +1,7 @@
 //! One-sided operations: who may, on what, and with which memory of ours.
 
+use gimmal_rdma::verbs::RemoteBytes;
+
 use crate::{
     AccessError, ConnId, Event, Offer, OneSided, Remote,
     mem::{Accessed, Exposed, Loan},
@@ -7,7 +9,6 @@ use crate::{
         conn::{Conn, Phase},
         port::VerbsPort,
         pulls::What,
-        qp::RemoteBytes,
     },
 };
 

@@ -6,7 +6,15 @@
 //! It may begin and end within a page, whose other bytes are anybody's. After a fork on an old kernel a write to those moves
 //! the page away from under the device, which then reads the one from before: these bytes are the same in it.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    ptr::NonNull,
+    sync::{Arc, Mutex},
+};
+
+use gimmal_rdma::{
+    DeviceError,
+    verbs::{Mr, Pd},
+};
 
 use crate::{
     LoanError, PortConfig, PortError,
@@ -17,10 +25,9 @@ use crate::{
     pack::{high_half, join},
     verbs::{
         cache::{Cache, Limits},
-        device::Pd,
         gate::lock,
-        mr::Mr,
         pool::removed,
+        purpose::Purpose,
     },
 };
 
@@ -63,7 +70,10 @@ impl Borrowed {
             pd
         };
         // Registering takes long: not under the lock.
-        let registered = Registered { mr: Some(self.register(&pd, bytes)?), bytes: bytes.clone() };
+        let registered = Registered {
+            mr: Some(self.register(&pd, bytes).map_err(PortError::from)?),
+            bytes: bytes.clone(),
+        };
         let mut state = lock(&self.state);
         if state.pd.is_none() {
             drop(state);
@@ -77,9 +87,9 @@ impl Borrowed {
     }
 
     /// Registers; at the limit of locked memory once more, without what is kept for nobody.
-    fn register(&self, pd: &Arc<Pd>, bytes: &UserBytes) -> Result<Mr, PortError> {
-        let error = match Mr::lent(pd, bytes) {
-            Err(error @ PortError::Memlock { .. }) => error,
+    fn register(&self, pd: &Arc<Pd>, bytes: &UserBytes) -> Result<Mr, DeviceError> {
+        let error = match lent(pd, bytes) {
+            Err(error @ DeviceError::Memlock { .. }) => error,
             other => return other,
         };
         let gone = lock(&self.state).cache.clear();
@@ -87,7 +97,7 @@ impl Borrowed {
             return Err(error);
         }
         drop(gone);
-        Mr::lent(pd, bytes)
+        lent(pd, bytes)
     }
 
     fn loan(self: &Arc<Self>, index: u32, known: &Registered) -> Result<Loan, LoanError> {
@@ -124,6 +134,14 @@ impl Borrowed {
         drop(state);
         drop((gone, registrations, pd));
     }
+}
+
+/// Registers user memory, to be read.
+fn lent(pd: &Arc<Pd>, bytes: &UserBytes) -> Result<Mr, DeviceError> {
+    let start = NonNull::from(&**bytes).cast();
+    // SAFETY: the bytes stay where they are as long as a clone of `bytes` lives, and the registration has one beside it
+    // (`Registered`) and goes first; these rights only let them be read, and nobody writes what is lent.
+    unsafe { Mr::register(pd, start, bytes.len(), Purpose::Lent.rights()) }
 }
 
 impl LoanHome for Borrowed {

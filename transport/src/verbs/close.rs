@@ -9,11 +9,12 @@
 
 use std::time::Duration;
 
+use gimmal_rdma::verbs::SendList;
+
 use crate::{
     CloseReason, Time,
     verbs::{
         conn::{Conn, Phase},
-        lists::SendList,
         mailbox::{Command, ControlHandle},
     },
 };

@@ -2,20 +2,19 @@
 
 use std::{sync::Arc, time::Duration};
 
+use gimmal_rdma::verbs::{Completion, Flags, LocalBytes, Qp, RemoteBytes, STATUS_FLUSHED, SendList};
+
 use crate::{
     CloseReason, ConnId, DataPath, Event, Negotiated, PortConfig, PortCounters, Refused, Time, Violation,
     proof::Session,
     verbs::{
         close::Closing,
-        cq::{Completion, STATUS_FLUSHED},
         entry::Handle,
         gate::Fate,
         grant::{GRANT_BYTES_MAX, Grant, GrantPlaces},
         lane::{Holdings, LinkParts},
-        lists::SendList,
         pulls::{Ended, Pulls, What},
         pulse::PeerPulse,
-        qp::{Flags, LocalBytes, Qp, RemoteBytes},
         rings::Room,
         rx::Rx,
         tx::Tx,

@@ -16,24 +16,25 @@ use std::{
     time::Duration,
 };
 
+use gimmal_rdma::{
+    cm::{CmError, Target},
+    id::{CmEvent, CmId, ConnectCall, EventChannel, EventKind, IdKey},
+    verbs::Qp,
+};
+
 use crate::{
     ConnectError, ConnectOptions, Hello, Instant, PortError,
     hello::HELLO_BYTES,
     proof::{REQUEST_BYTES, Session, request},
     thread,
     verbs::{
-        cm::{
-            CmEvent, CmId, ConnectCall, EventChannel, EventKind, IdKey, reject, table::Action, table::State,
-        },
         control::Control,
         entry::{Entry, Handle, Live, Role},
         gate::Shared,
         lane::{Holdings, Lane, LinkParts, WireError},
         mailbox::Command,
-        naming,
-        qp::Qp,
-        raw::{CmError, PathData, Target},
-        sys,
+        naming, reject,
+        table::{Action, State},
         timers::{set_ack_timeout, set_rnr_timer},
         turns::Running,
     },
@@ -146,7 +147,7 @@ impl Resolving {
         }
         let routed = match attempt.current.as_ref().map(|target| target.routes.as_slice()) {
             None | Some([]) => id.resolve_route(attempt.left()),
-            Some(routes) => id.set_paths(PathData::words(routes)),
+            Some(routes) => id.set_paths(routes),
         };
         match routed {
             Ok(()) => Ok(Routing { attempt, lane }),
@@ -287,7 +288,7 @@ impl Active {
 
     /// `rdma_connect` itself failed: on iWARP that is how a refusal is told.
     pub(crate) fn call_failed(self, errno: i32) -> Box<Failure> {
-        let try_next = errno != sys::errno::EINVAL;
+        let try_next = errno != libc::EINVAL;
         self.failed(|attempt| reject::connect_error(&attempt.address, errno.saturating_neg(), &[]), try_next)
     }
 
@@ -304,7 +305,7 @@ impl Active {
                 self.failed(|attempt| reject::connect_error(&attempt.address, status, event.private()), true)
             }
             // siw tells a refusal in several ways.
-            _ if status == -sys::errno::ECONNREFUSED => {
+            _ if status == -libc::ECONNREFUSED => {
                 self.failed(|attempt| reject::connect_error(&attempt.address, status, &[]), true)
             }
             _ => self.failed(
@@ -407,7 +408,7 @@ impl Control {
         match next {
             Ok(active) => {
                 if let Active::Routing(state) = &active {
-                    self.watches.add(state.lane.context());
+                    self.watches.add(state.lane.context(), state.lane.owner());
                 }
                 entry.role = Role::Active(active);
                 self.ids.insert(event.key, entry);
@@ -513,12 +514,12 @@ impl Control {
 /// An id that resolves `target`'s address.
 fn begin(channel: &Arc<EventChannel>, target: &Target, attempt: &Attempt) -> Result<CmId, ConnectError> {
     let failed = |errno| attempt.resolve_error("rdma_resolve_addr", errno);
-    let to = target.destination.as_ref().ok_or_else(|| failed(sys::errno::EADDRNOTAVAIL))?;
+    let to = target.destination.as_ref().ok_or_else(|| failed(libc::EADDRNOTAVAIL))?;
     let from = attempt.source(target, to)?;
     let id = CmId::new(channel).map_err(failed)?;
     if let Some(tos) = attempt.options.type_of_service {
-        id.set_byte(sys::OPTION_ID_TOS, tos).map_err(failed)?;
+        id.set_type_of_service(tos).map_err(failed)?;
     }
-    id.resolve_from(from.as_ref(), to, attempt.left()).map_err(failed)?;
+    id.resolve_address(from, *to, attempt.left()).map_err(failed)?;
     Ok(id)
 }

@@ -18,27 +18,26 @@ use std::{
     time::Duration,
 };
 
+use gimmal_rdma::{
+    id::{CmEvent, CmId, EventChannel, EventKind, IdKey},
+    verbs::{DeviceEvent, Qp},
+};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::{
     CloseReason, Instant, PortError, Refusal, RejectReason, thread,
     verbs::{
-        asynchronous::{DeviceEvent, Watches},
-        cm::{
-            CmEvent, CmId, EventChannel, EventKind, IdKey,
-            table::{Action, Happening, action, answers},
-        },
         connect::{Active, Attempt},
         entry::{Entry, Handle, Role},
         lane::{Holdings, LinkParts},
         listen::Listening,
         mailbox::{Command, ControlHandle, Mailbox},
-        qp::Qp,
         removal::Removals,
         shared::SharedQueue,
-        sys,
+        table::{Action, Happening, action, answers},
         turns::Turns,
         untold::Untold,
+        watches::Watches,
     },
 };
 
@@ -154,7 +153,7 @@ impl Control {
 
     fn take_events(&mut self) {
         loop {
-            match self.channel.next() {
+            match CmEvent::next(&self.channel) {
                 Ok(Some(event)) => self.on_event(event),
                 Ok(None) => break,
                 Err(errno) => {
@@ -341,9 +340,7 @@ impl Control {
     }
 
     fn device_gone(&mut self, event: &CmEvent) {
-        if let Some(device) = self.ids.get(&event.key).and_then(|entry| entry.id.verbs()) {
-            self.begin_removal(device);
-        }
+        self.begin_removal(event.key);
         match self.ids.get(&event.key).map(|entry| &entry.role) {
             // The port hands its licence back, and then the id goes.
             Some(Role::Live(live)) => live.down(CloseReason::DeviceGone),
@@ -400,15 +397,16 @@ impl Control {
                 self.refill(watch, address);
             }
             for key in failed {
-                self.fail(key, |active| active.call_failed(sys::errno::EIO));
+                self.fail(key, |active| active.call_failed(libc::EIO));
             }
         }
     }
 
     /// A shared receive queue of the device that is watched so runs low.
     fn refill(&mut self, watch: u64, address: usize) {
-        let owner = self.watches.context(watch).and_then(|context| context.owner());
-        let Some(queue) = owner.and_then(|owner| owner.shared_queue_at(address)) else { return };
+        let Some(queue) = self.watches.owner(watch).and_then(|owner| owner.shared_queue_at(address)) else {
+            return;
+        };
         self.low.push((queue.ran_low(), Arc::downgrade(&queue)));
     }
 
@@ -496,7 +494,7 @@ impl Control {
 fn how_gone(event: &CmEvent) -> &'static str {
     if event.kind == EventKind::Rejected {
         "gone before the CM had finished connecting"
-    } else if event.status == -sys::errno::ETIMEDOUT {
+    } else if event.status == -libc::ETIMEDOUT {
         "disconnected; it did not answer our own request to disconnect"
     } else {
         "disconnected"

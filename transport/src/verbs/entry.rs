@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
+use gimmal_rdma::{
+    id::{CmId, IdKey},
+    verbs::{DeviceKey, Qp},
+};
+
 use crate::{
     CloseReason,
     verbs::{
-        cm::{CmId, IdKey, table::State},
         connect::Active,
         gate::{Fate, Shared},
         lane::{Holdings, LinkParts},
         listen::{Listening, Requested},
-        qp::Qp,
+        table::State,
     },
 };
 
@@ -40,7 +44,7 @@ impl Live {
             fate: Arc::clone(&seat.fate),
             shared: Arc::clone(shared),
             conn: seat.conn,
-            cq: parts.lane.holdings.share().cq.raw().addr(),
+            cq: parts.lane.holdings.share().cq.address(),
             srq: parts.lane.holdings.queue().map(|queue| queue.address()),
         }
     }
@@ -108,8 +112,8 @@ impl Entry {
     }
 
     /// The device it is on; `None` before it is bound to one.
-    pub(crate) fn device(&self) -> Option<usize> {
-        self.id.verbs().map(|context| context.as_ptr().addr())
+    pub(crate) fn device(&self) -> Option<DeviceKey> {
+        self.id.device()
     }
 
     /// In the only safe order: queue pair, id, then what they used, by whoever gets it.

@@ -5,18 +5,15 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use gimmal_rdma::verbs::{Mr, Pd};
+
 use crate::{
     LoanError, PortError,
     mem::{
         Exposed, MemoryNode, Region, Words,
         exposed::{ExposedHome, fresh_key},
     },
-    verbs::{
-        device::Pd,
-        gate::lock,
-        mr::{Mr, Purpose},
-        rings::system,
-    },
+    verbs::{gate::lock, purpose::Purpose, rings::system},
 };
 
 /// What a port exposes by one device.
@@ -47,7 +44,8 @@ impl Exposures {
         // Mapping and registering take long: not under the lock.
         let map = || Region::large(Words::mapped_bytes(bytes), self.wants_huge);
         let (region, _) = self.node.place(map).map_err(|error| system("mmap", &error))?;
-        let registration = Mr::new(&pd, &region, Purpose::Exposed { atomics: self.atomics })?;
+        let registration = Mr::new(&pd, &region, Purpose::Exposed { atomics: self.atomics }.rights())
+            .map_err(PortError::from)?;
         let (key, mut state) = (fresh_key(), lock(&self.state));
         if state.pd.is_none() {
             drop(state);

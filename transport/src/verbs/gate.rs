@@ -14,6 +14,10 @@ use std::sync::{
 };
 
 use crossbeam::queue::ArrayQueue;
+use gimmal_rdma::{
+    id::CmId,
+    verbs::{Context, Cq, DeviceKey, DeviceLimits, Pd},
+};
 
 use crate::{
     CloseReason, ConnId, Exposed, LoanError, PoolMemory, PortConfig, PortError, Receives, SharedState,
@@ -21,12 +25,11 @@ use crate::{
     provider::{Gate, Waker},
     verbs::{
         borrowed::Borrowed,
-        cq::Cq,
-        device::{Context, DeviceLimits, Pd},
         exposed::Exposures,
         grant::{GrantPages, GrantPlaces},
         mailbox::ControlHandle,
         pool::Pool,
+        ports::KnownPorts,
         pulse::PulsePage,
         rings::{Rings, Room},
         shared::{Reserve, SLAB_SLOTS, SharedQueue},
@@ -110,6 +113,7 @@ pub(crate) struct PortDevice {
     grants: Mutex<GrantPages>,
     pulse: Mutex<Weak<PulsePage>>,
     pub(crate) limits: DeviceLimits,
+    pub(crate) known_ports: KnownPorts,
     pub(crate) context: Arc<Context>,
 }
 
@@ -137,6 +141,7 @@ impl PortDevice {
             grants,
             pulse,
             limits,
+            known_ports: KnownPorts::default(),
             context,
         }))
     }
@@ -332,31 +337,32 @@ impl Shared {
         })
     }
 
-    /// What this port has of the device behind `context`, made when it is first seen.
-    ///
-    /// # Safety
-    /// `context` is the `verbs` of a live id.
-    pub(crate) unsafe fn device(
-        self: &Arc<Self>,
-        context: std::ptr::NonNull<crate::verbs::sys::ibv_context>,
-    ) -> Result<Arc<PortDevice>, PortError> {
+    /// What this port has of the device that `id` is bound to, made when it is first seen.
+    pub(crate) fn device(&self, id: &CmId) -> Result<Arc<PortDevice>, PortError> {
+        let unbound = || PortError::NoDevice { detail: "the address is on no RDMA device".to_owned() };
+        let key = id.device().ok_or_else(unbound)?;
         let mut devices = lock(&self.devices);
-        if let Some(device) = devices.iter().find(|device| device.context.raw() == context.as_ptr()) {
+        if let Some(device) = devices.iter().find(|device| device.context.key() == key) {
             return Ok(Arc::clone(device));
         }
-        // SAFETY: the caller's promise.
-        let context = unsafe { Context::of(context) }?;
-        context.set_owner(self);
+        let context = id.context()?.ok_or_else(unbound)?;
         let device = PortDevice::new(context, &self.config, self.node)?;
         devices.push(Arc::clone(&device));
         Ok(device)
     }
 
+    /// The device's table of GIDs has changed.
+    pub(crate) fn forget_gids(&self, device: DeviceKey) {
+        for known in lock(&self.devices).iter().filter(|known| known.context.key() == device) {
+            known.known_ports.forget();
+        }
+    }
+
     /// Lets go of what this port has of a device that is being removed, but for what its connections hold; gives back
     /// what is to be revoked.
-    pub(crate) fn forget(&self, context: usize) -> Option<Lent> {
+    pub(crate) fn forget(&self, context: DeviceKey) -> Option<Lent> {
         let mut devices = lock(&self.devices);
-        let at = devices.iter().position(|device| device.context.raw().addr() == context)?;
+        let at = devices.iter().position(|device| device.context.key() == context)?;
         let device = devices.swap_remove(at);
         self.rings.forget(&device.pd);
         Some(Lent {
@@ -496,6 +502,13 @@ pub(crate) struct Seat {
     shared: Arc<Shared>,
     pub(crate) conn: ConnId,
     pub(crate) fate: Arc<Fate>,
+}
+
+impl Seat {
+    /// The port that it is of.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
 }
 
 impl Drop for Seat {

@@ -11,17 +11,14 @@
 
 use std::sync::Arc;
 
+use gimmal_rdma::verbs::{LocalBytes, Mr, Pd, RemoteBytes};
+
 use crate::{
     CloseReason, PortError, Violation,
     mem::Region,
     pack::join,
     proof::{Label, PROOF_BYTES, Session},
-    verbs::{
-        device::Pd,
-        mr::{Mr, Purpose},
-        qp::{LocalBytes, RemoteBytes},
-        rings::system,
-    },
+    verbs::{purpose::Purpose, rings::system},
 };
 
 /// Bytes of a grant.
@@ -126,7 +123,7 @@ pub(crate) struct GrantPage {
 impl GrantPage {
     fn new(pd: &Arc<Pd>) -> Result<Self, PortError> {
         let region = Region::anonymous(PAGE_BYTES).map_err(|error| system("mmap", &error))?;
-        Ok(Self { registration: Mr::new(pd, &region, Purpose::Local)?, region })
+        Ok(Self { registration: Mr::new(pd, &region, Purpose::Local.rights())?, region })
     }
 }
 

@@ -2,15 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use gimmal_rdma::{
+    id::{CmEvent, CmId, ConnectParams, EventChannel, EventKind, QpRequest},
+    verbs::{Cq, Pd},
+};
+
 use crate::{
     Address, ConnectError, Instant,
     conformance::Knock,
-    verbs::{
-        cm::{CmId, ConnectParams, EventChannel, EventKind, QpRequest, reject},
-        cq::Cq,
-        device::{Context, Pd},
-        naming::look_up,
-    },
+    verbs::{naming::look_up, reject},
 };
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -39,8 +39,7 @@ impl Client {
 
     /// A queue pair, because iWARP connects nothing else.
     fn bind(&mut self) -> Option<()> {
-        // SAFETY: the context of a live id.
-        let context = unsafe { Context::of(self.id.verbs()?) }.ok()?;
+        let context = self.id.context().ok()??;
         let cq = Cq::new(&context, &context.query().ok()?).ok()?;
         let pd = Pd::new(&context).ok()?;
         let request = QpRequest { send_entries: 4, recv_entries: 4, inline_bytes: 0, srq: None };
@@ -52,8 +51,7 @@ impl Client {
     fn connect(&mut self) -> Option<()> {
         self.asked = true;
         let params = ConnectParams::new(self.private.clone(), 1, 1);
-        // SAFETY: the call is run here, and the id is ours until it returns.
-        unsafe { self.id.connect_call(params) }.run().ok()
+        self.id.connect(&params).ok()
     }
 
     /// `Some`: how it ended; inside `None` when it gave no reason, or connected.
@@ -61,7 +59,7 @@ impl Client {
         if Instant::now() > self.limit {
             return Some(None);
         }
-        let event = self.channel.next().ok()??;
+        let event = CmEvent::next(&self.channel).ok()??;
         let going = match event.kind {
             EventKind::AddrResolved => self.bind(),
             EventKind::RouteResolved => self.connect(),

@@ -10,29 +10,30 @@
 
 use std::{sync::Arc, time::Duration};
 
+use gimmal_rdma::{
+    id::{CmId, ConnectParams, QpRequest},
+    verbs::{Context, DeviceLimits, LocalBytes, Mr, Pd, Qp, RecvList, RemoteBytes},
+};
+
 use crate::{
-    ConnId, DataPath, Hello, Loan, Negotiated, PortConfig, PortError, Receives, RejectReason, Trust,
+    Capabilities, ConnId, DataPath, Hello, Loan, Negotiated, PortConfig, PortError, Receives, RejectReason,
+    Trust,
     frame::FRAME_WORD_BYTES,
     hello::Feature,
     proof::Session,
     verbs::{
-        cm::{CmId, ConnectParams, QpRequest},
-        device::{Context, Pd},
         entry::Handle,
         exposed::Exposures,
         gate::{CqShare, PortDevice, Seat, Shared},
         grant::GrantPlaces,
-        lists::RecvList,
-        mr::{Mr, Purpose},
         pool::Pool,
         ports,
         pulse::PulsePage,
-        qp::{LocalBytes, Qp, RemoteBytes, receive_id},
+        purpose::Purpose,
         rings::{End, Room, Shape},
         rx::GOODBYE,
         shared::{Reserve, SharedQueue},
-        sys,
-        wr_id::{Kind, WrId},
+        wr_id::{Kind, WrId, receive_id},
     },
 };
 
@@ -122,11 +123,7 @@ impl Lane {
     /// Makes the queue pair of `id`, which is bound to a device, for the port behind `shared`, with the receive for
     /// the peer's grant posted. Its receives are where `receives` says.
     pub(crate) fn new(id: &mut CmId, shared: &Arc<Shared>, receives: Receives) -> Result<Self, PortError> {
-        let context = id
-            .verbs()
-            .ok_or_else(|| PortError::NoDevice { detail: "the address is on no RDMA device".to_owned() })?;
-        // SAFETY: it is the context of a live id.
-        let device = unsafe { shared.device(context) }?;
+        let device = shared.device(id)?;
         let seat = shared.sit(&device)?;
         let config = &shared.config;
         let reserve = device.reserve(shared, receives)?;
@@ -139,7 +136,7 @@ impl Lane {
             match id.create_qp(&device.pd, &share.cq, request) {
                 Ok(qp) => break qp,
                 // Too many inline bytes is EINVAL, and no driver says how many would do: step down.
-                Err(sys::errno::EINVAL) if request.inline_bytes > 0 => {
+                Err(libc::EINVAL) if request.inline_bytes > 0 => {
                     request.inline_bytes = inline_step(request.inline_bytes);
                 }
                 Err(errno) => return Err(PortError::System { step: CREATE_QP, errno }),
@@ -162,13 +159,18 @@ impl Lane {
         &self.holdings.device.context
     }
 
+    /// The port that it is for.
+    pub(crate) fn owner(&self) -> &Arc<Shared> {
+        self.holdings.seat.shared()
+    }
+
     pub(crate) fn iwarp(&self) -> bool {
         self.holdings.iwarp()
     }
 
     /// Says which port of which device it is on; once the queue pair stands.
     pub(crate) fn describe(&self, id: &CmId, negotiated: &mut Negotiated) {
-        let port = ports::device_port(id, &self.qp, self.context(), self.iwarp());
+        let port = ports::device_port(id, &self.qp, &self.holdings.device);
         negotiated.device = format!("{} port {}", port.device, port.number);
         negotiated.port = Some(port);
     }
@@ -210,7 +212,7 @@ impl Lane {
     ) -> Result<Wiring, WireError> {
         let config = &shared.config;
         let inline = u16::try_from(self.qp.inline_bytes).unwrap_or(u16::MAX);
-        let caps = self.holdings.device.limits.capabilities(inline);
+        let caps = capabilities(&self.holdings.device.limits, inline);
         let negotiated = Negotiated::settle("verbs", &caps, config, ours, theirs)?;
         let mut wiring = Wiring {
             rx: None,
@@ -242,7 +244,7 @@ impl Lane {
             DataPath::SendRecv => (Shape::Slab { bytes: slab_bytes }, Purpose::Local),
         };
         let rx = shared.rings.take(shape, End::Receive)?;
-        let rx_registration = Arc::new(Mr::new(pd, &rx.region, purpose)?);
+        let rx_registration = Arc::new(Mr::new(pd, &rx.region, purpose.rights()).map_err(PortError::from)?);
         (wiring.tx, wiring.rx) = (Some(tx), Some(rx));
         wiring.tx_lkey = tx_registration.lkey();
         (wiring.rx_lkey, wiring.rx_rkey) = (rx_registration.lkey(), rx_registration.rkey());
@@ -348,11 +350,11 @@ pub(crate) struct LinkParts {
 /// Queue sizes, each a sum with reasons:
 /// - sends: chains of frames, READs up to the depth we ask for, one grant or nudge, one goodbye;
 /// - receives: those guaranteed to the peer, one for its grant, one for its goodbye; none of its own where they are shared.
-fn queue_sizes(
+fn queue_sizes<'a>(
     config: &PortConfig,
     device: &PortDevice,
-    reserve: Option<&Reserve>,
-) -> Result<QpRequest, PortError> {
+    reserve: Option<&'a Reserve>,
+) -> Result<QpRequest<'a>, PortError> {
     let shared = reserve.is_some();
     let depth = depths(config, shared).0.min(device.limits.initiator_depth);
     let inline_bytes =
@@ -361,7 +363,7 @@ fn queue_sizes(
         send_entries: u32::from(sends_for(config, shared)) + u32::from(depth) + 2,
         recv_entries: if shared { 0 } else { u32::from(config.arrivals) + 2 },
         inline_bytes: inline_bytes.into(),
-        srq: reserve.map(|reserve| reserve.queue.srq().raw()),
+        srq: reserve.map(|reserve| reserve.queue.srq()),
     };
     let limit = device.limits.qp_entries;
     for (field, value) in [
@@ -387,6 +389,23 @@ pub(crate) fn sends_for(config: &PortConfig, shared: bool) -> u16 {
 fn depths(config: &PortConfig, shared: bool) -> (u8, u8) {
     let most = if shared { config.shared.depth } else { u8::MAX };
     (config.initiator_depth.min(most), config.responder_resources.min(most))
+}
+
+/// The capabilities of the contract, with the inline bytes a queue pair was granted.
+const fn capabilities(limits: &DeviceLimits, inline_bytes: u16) -> Capabilities {
+    Capabilities {
+        ring: !limits.iwarp,
+        credit_words: false,
+        arrivals: true,
+        bulk_in_place: false,
+        atomics: limits.atomics,
+        transfers_in_post: limits.software,
+        responder_resources: limits.responder_resources,
+        initiator_depth: limits.initiator_depth,
+        inline_bytes,
+        message_bytes: 1 << 23,
+        timers: !limits.iwarp,
+    }
 }
 
 /// The next lower number of inline bytes to try: siw has 80.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use gimmal_rdma::verbs::Cq;
+
 use crate::verbs::{
-    cq::Cq,
     lane::LinkParts,
     mailbox::{Command, ControlHandle},
 };

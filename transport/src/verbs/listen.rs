@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use gimmal_rdma::id::{CmEvent, CmId};
+
 use crate::{
     AcceptError, Address, DeviceChoice, Hello, Incoming, Key, ListenError, ListenOptions, Listener,
     PortError, Refusal, RejectReason, Via,
@@ -16,7 +18,6 @@ use crate::{
     proof::{Session, admit, random},
     rejected::Rejected,
     verbs::{
-        cm::{CmEvent, CmId},
         control::Control,
         entry::{Handle, Live, Role},
         gate::{Shared, VerbsGate},
@@ -24,7 +25,7 @@ use crate::{
         link::VerbsLink,
         mailbox::{self, Command, ControlHandle, Then},
         naming::look_up,
-        ports, sys,
+        ports,
         timers::{set_ack_timeout, set_rnr_timer},
     },
 };
@@ -126,10 +127,10 @@ impl Control {
         let failed = |step, errno| listen_error(address, step, errno);
         let id = CmId::new(&self.channel).map_err(|errno| failed("rdma_create_id", errno))?;
         if address.is_ipv6() {
-            id.set_flag(sys::OPTION_ID_AFONLY, 1).map_err(|errno| failed("rdma_set_option", errno))?;
+            id.set_one_family(true).map_err(|errno| failed("rdma_set_option", errno))?;
         }
         id.bind(address).map_err(|errno| failed("rdma_bind_addr", errno))?;
-        id.listen(listening.options.backlog).map_err(|errno| failed("rdma_listen", errno))?;
+        id.listen(listening.options.backlog.max(1)).map_err(|errno| failed("rdma_listen", errno))?;
         let bound = id.local().unwrap_or(address).port();
         Ok((self.keep(id, Role::Listener(listening.clone())), bound))
     }
@@ -172,7 +173,7 @@ impl Control {
     pub(crate) fn accept(&mut self, handle: Handle, shared: &Arc<Shared>) -> Result<LinkParts, AcceptError> {
         // What was destroyed leaves its seats to those who come.
         self.untold.scatter();
-        let gone = AcceptError::Gone { errno: sys::errno::ECONNRESET };
+        let gone = AcceptError::Gone { errno: libc::ECONNRESET };
         let mut entry = self.take(handle).ok_or_else(|| gone.clone())?;
         let Role::Requested(requested) = std::mem::replace(&mut entry.role, Role::Dying(None)) else {
             return Err(gone);
@@ -184,14 +185,14 @@ impl Control {
                 self.bury(entry, None);
                 return Err(match error {
                     // The sums were checked: what is invalid is the state of a request whose client went away.
-                    PortError::System { step: CREATE_QP, errno: errno @ sys::errno::EINVAL } => {
+                    PortError::System { step: CREATE_QP, errno: errno @ libc::EINVAL } => {
                         AcceptError::Gone { errno }
                     }
                     error => error.into(),
                 });
             }
         };
-        self.watches.add(lane.context());
+        self.watches.add(lane.context(), shared);
         match answer(&entry.id, lane, handle, &requested, shared) {
             Ok(parts) => {
                 entry.role = Role::Live(Live::of(&parts, &entry.id, shared));
@@ -256,12 +257,12 @@ fn listen_error(address: SocketAddr, step: &'static str, errno: i32) -> ListenEr
     let name = format!("rdma://{address}");
     match errno {
         // siw refuses loopback addresses with this one too.
-        sys::errno::EADDRINUSE if address.ip().is_loopback() => ListenError::Address {
+        libc::EADDRINUSE if address.ip().is_loopback() => ListenError::Address {
             address: name,
             why: "in use, or the device does not listen on loopback; give the interface's address".to_owned(),
         },
-        sys::errno::EADDRINUSE => ListenError::InUse { address: name },
-        sys::errno::ENODEV | sys::errno::EADDRNOTAVAIL => ListenError::Address {
+        libc::EADDRINUSE => ListenError::InUse { address: name },
+        libc::ENODEV | libc::EADDRNOTAVAIL => ListenError::Address {
             address: name,
             why: format!(
                 "{step}: no RDMA device has this address, or a listener on all addresses has the port ({})",

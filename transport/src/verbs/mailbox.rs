@@ -13,6 +13,11 @@ use std::{
     time::Duration,
 };
 
+use gimmal_rdma::{
+    cm::{CmError, Target},
+    verbs::Qp,
+};
+
 use crate::{
     AcceptError, ConnectError, ListenError, ListenOptions, PortError, Refusal,
     rejected::Rejected,
@@ -22,8 +27,6 @@ use crate::{
         gate::Shared,
         lane::{Holdings, LinkParts},
         listen::Request,
-        qp::Qp,
-        raw::{CmError, Target},
     },
 };
 

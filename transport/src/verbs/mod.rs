@@ -14,34 +14,25 @@
 //! receives where it cannot (iWARP). Bulk is pulled by RDMA READ.
 
 mod access;
-mod addresses;
-mod asynchronous;
 mod borrowed;
 mod cache;
 mod close;
-mod cm;
 mod conn;
 mod connect;
 mod connecting;
 mod control;
-mod cq;
-pub mod datagram;
-mod device;
 mod entry;
 mod exposed;
 mod flush;
 mod gate;
 mod grant;
-mod inspect;
 #[cfg(feature = "conformance")]
 mod knock;
 mod lane;
 mod lent_rings;
 mod link;
 mod listen;
-mod lists;
 mod mailbox;
-mod mr;
 mod naming;
 mod pieces;
 mod poll;
@@ -50,21 +41,20 @@ mod port;
 mod ports;
 mod pulls;
 mod pulse;
-mod qp;
-pub mod raw;
+mod purpose;
+mod reject;
 mod removal;
 mod rings;
-mod rnr;
 mod runs;
 mod rx;
 mod shared;
 mod slots;
-mod srq;
-mod sys;
+mod table;
 mod timers;
 mod turns;
 mod tx;
 mod untold;
+mod watches;
 mod wr_id;
 
 use std::{
@@ -72,25 +62,20 @@ use std::{
     sync::{Arc, Mutex, mpsc::sync_channel},
 };
 
+use gimmal_rdma::verbs::require_device;
+
 use crate::{
     Address, ConnectError, ConnectOptions, Instant, ListenError, ListenOptions, PortConfig, PortError,
     Provider, Via,
 };
 
-pub use addresses::{Assigned, all as addresses};
 pub use connecting::VerbsConnecting;
 pub use gate::VerbsGate;
-pub use inspect::{
-    DeviceCapacity, DeviceInfo, GidInfo, GidKind, LinkLayer, PortInfo, Route, Transport, devices, libraries,
-    route,
-};
 #[cfg(feature = "conformance")]
 pub use knock::knock;
 pub use link::VerbsLink;
 pub use listen::{VerbsIncoming, VerbsListener};
-pub use mr::registrations;
 pub use port::VerbsPort;
-pub use rnr::{RnrCounters, rnr_counters};
 
 use self::{connect::Attempt, control::Control, gate::lock, mailbox::ControlHandle};
 
@@ -112,7 +97,7 @@ impl Verbs {
         if let Some(control) = &*control {
             return Ok(Arc::clone(control));
         }
-        device::require_device()?;
+        require_device()?;
         let started = Control::spawn()?;
         *control = Some(Arc::clone(&started));
         Ok(started)

@@ -2,11 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-use crate::{
-    ConnectError, PortError,
-    hello::CONNECT_PRIVATE_BYTES,
-    verbs::raw::{CmError, Resolve, Target},
-};
+use gimmal_rdma::cm::{CmError, Resolve, Target};
+
+use crate::{ConnectError, PortError, hello::CONNECT_PRIVATE_BYTES};
 
 /// Where librdmacm looks for ibacm, which alone knows routes and `ai_connect` data.
 const RESOLVER: [&str; 2] = ["/run/ibacm.sock", "/run/ibacm.port"];
@@ -26,7 +24,7 @@ pub(crate) fn targets(host: &str, port: u16) -> Result<Vec<Target>, CmError> {
 /// What the caller of a connect is told.
 pub(crate) fn connect_error(address: &str, error: CmError) -> ConnectError {
     match error {
-        CmError::Port(error) => error.into(),
+        CmError::Device(error) => PortError::from(error).into(),
         error => ConnectError::Address {
             address: address.to_owned(),
             why: format!("the host cannot be resolved: {error}"),
@@ -88,9 +86,9 @@ mod tests {
         let error = CmError::Resolve { what: "nowhere, 1".to_owned(), why: "no such name".to_owned() };
         let error = connect_error("rdma://nowhere:1", error).to_string();
         assert!(error.contains("rdma://nowhere:1") && error.contains("resolve"), "{error}");
-        let missing = PortError::NoDevice { detail: "none".to_owned() };
+        let missing = gimmal_rdma::DeviceError::NoDevice { detail: "none".to_owned() };
         assert!(
-            matches!(connect_error("a", missing.clone().into()), ConnectError::Port(seen) if seen == missing)
+            matches!(connect_error("a", missing.clone().into()), ConnectError::Port(seen) if seen == missing.into())
         );
     }
 }

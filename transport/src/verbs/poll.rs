@@ -1,12 +1,13 @@
 //! One poll of a port, step by step: notes, completions, receives, pulls, deadlines.
 
+use gimmal_rdma::verbs::{Completion, POLL_BURST};
+
 use crate::{
     AccessError, Batch, BulkError, CloseReason, Event, Time,
     mem::Bulk,
     verbs::{
         close::Step,
         conn::{Phase, PostFailed},
-        cq::{Completion, POLL_BURST},
         port::{Slot, VerbsPort},
         pulls::Limit,
         slots::{Place, lend_slot},

@@ -5,16 +5,13 @@
 
 use std::sync::{Arc, Mutex};
 
+use gimmal_rdma::verbs::{Mr, Pd, Rights};
+
 use crate::{
     LoanError, PortConfig, PortError,
     mem::{Loan, LoanHome, MemoryNode, Pages, PoolMemory, Region},
     pack::{high_half, join, low_half},
-    verbs::{
-        device::Pd,
-        gate::lock,
-        mr::{Mr, Purpose},
-        rings::system,
-    },
+    verbs::{gate::lock, purpose::Purpose, rings::system},
 };
 
 /// Smallest buffer, bytes: a page.
@@ -90,9 +87,9 @@ impl Pool {
                 // Mapping and registering take long: not under the lock.
                 let mapped = self.node.place(|| Region::large(size, self.wants_huge));
                 let (region, pages) = mapped.map_err(|error| system("mmap", &error))?;
-                let purpose = Purpose::Bulk { iwarp: self.iwarp };
-                let register = if self.relaxed { Mr::relaxed } else { Mr::new };
-                let mr = register(&pd, &region, purpose)?;
+                let rights = Purpose::Bulk { iwarp: self.iwarp }.rights();
+                let mr = Mr::new(&pd, &region, Rights { relaxed_ordering: self.relaxed, ..rights })
+                    .map_err(PortError::from)?;
                 tracing::debug!(size, %pages, "memory for loans more");
                 lock(&self.state).add(Buffer { mr: Some(mr), region, pages, class })
             }

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use gimmal_rdma::verbs::{Completion, Cq, Harvest, RecvList, SendList};
 use rustix::event::epoll;
 
 use crate::{
@@ -21,11 +22,9 @@ use crate::{
     verbs::{
         close::Step,
         conn::{Conn, Phase},
-        cq::{Completion, Cq, Harvest},
         flush::Owing,
         gate::{Shared, VerbsGate},
         link::VerbsLink,
-        lists::{RecvList, SendList},
         mailbox::ControlHandle,
         pieces::Pieces,
         pool,

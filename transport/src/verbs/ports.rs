@@ -1,44 +1,42 @@
 //! Which device port a connection goes through, and which addresses one that was asked for has.
 
 use std::{
-    mem::MaybeUninit,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     sync::Mutex,
+};
+
+use gimmal_rdma::{
+    cm::{CmAddress, Target},
+    device::{Assigned, DeviceInfo, GidType, addresses, devices},
+    id::CmId,
+    verbs::{Context, Qp},
 };
 
 use crate::{
     ConnectError, PortError,
     device_port::{DeviceChoice, DevicePort, Fabric, Gid},
     verbs::{
-        DeviceInfo,
-        addresses::{self, Assigned},
-        cm::CmId,
         connect::Attempt,
-        device::Context,
-        gate::lock,
-        inspect::devices,
+        gate::{PortDevice, lock},
         lane::Lane,
-        qp::Qp,
-        raw::{CmAddress, Target},
-        sys,
     },
 };
 
 /// The port of a queue pair that stands.
-pub(crate) fn device_port(id: &CmId, qp: &Qp, context: &Context, iwarp: bool) -> DevicePort {
-    let number = id.port_number();
-    if iwarp {
+pub(crate) fn device_port(id: &CmId, qp: &Qp, device: &PortDevice) -> DevicePort {
+    let (number, context, known_ports) = (id.port_number(), &device.context, &device.known_ports);
+    if device.limits.iwarp {
         return DevicePort { device: context.name(), number, gid: None, fabric: Fabric::Iwarp };
     }
     let from = id.source_gid();
-    context.known_ports.find(number, &from).unwrap_or_else(|| {
+    known_ports.find(number, &from).unwrap_or_else(|| {
         // What was sent from is in the queue pair; a GID alone does not tell, RoCE has the same one for two versions.
-        let (gid, fabric) = match source_index(qp) {
+        let (gid, fabric) = match qp.source_gid_index() {
             Some(index) => gid_at(context, number, index),
             None => (None, Fabric::Infiniband),
         };
         let port = DevicePort { device: context.name(), number, gid, fabric };
-        context.known_ports.learn(from, &port);
+        known_ports.learn(from, &port);
         port
     })
 }
@@ -70,47 +68,15 @@ impl KnownPorts {
     }
 }
 
-/// The place of the queue pair's own GID in its port's table; `None` within an InfiniBand subnet.
-fn source_index(qp: &Qp) -> Option<u8> {
-    let mut attributes = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
-    let mut made_with = MaybeUninit::<sys::ibv_qp_init_attr>::zeroed();
-    let wanted = i32::try_from(sys::ibv_qp_attr_mask::IBV_QP_AV.0).unwrap_or(0);
-    // SAFETY: the queue pair is live (we hold its licence); both places are ours and as large as the call writes.
-    let returned =
-        unsafe { sys::ibv_query_qp(qp.raw(), attributes.as_mut_ptr(), wanted, made_with.as_mut_ptr()) };
-    if let Err(errno) = sys::verbs_result(returned) {
-        tracing::debug!(errno, "ibv_query_qp does not tell the GID");
-        return None;
-    }
-    // SAFETY: zeroed, then filled by the call; every field is an integer or a union of integers.
-    let address = unsafe { attributes.assume_init() }.ah_attr;
-    (address.is_global != 0).then_some(address.grh.sgid_index)
-}
-
 fn gid_at(context: &Context, port: u8, index: u8) -> (Option<Gid>, Fabric) {
-    // SAFETY: integers only, for which zero is a value.
-    let mut entry: sys::ibv_gid_entry = unsafe { MaybeUninit::zeroed().assume_init() };
-    // SAFETY: the context is open while we hold it, and the place is for one entry.
-    let returned =
-        unsafe { sys::ibv_query_gid_ex(context.raw(), port.into(), index.into(), &raw mut entry, 0) };
-    if returned == 0 {
-        let fabric = match entry.gid_type {
-            sys::IBV_GID_TYPE_IB => Fabric::Infiniband,
-            sys::IBV_GID_TYPE_ROCE_V1 => Fabric::RoceV1,
-            sys::IBV_GID_TYPE_ROCE_V2 => Fabric::RoceV2,
-            _ => Fabric::Unknown,
-        };
-        return (Some(gid(index, &entry.gid)), fabric);
-    }
-    let mut plain = sys::ibv_gid { raw: [0; 16] };
-    // SAFETY: as above, for one GID.
-    let returned = unsafe { sys::ibv_query_gid(context.raw(), port, index.into(), &raw mut plain) };
-    ((returned == 0).then(|| gid(index, &plain)), Fabric::Unknown)
-}
-
-fn gid(index: u8, gid: &sys::ibv_gid) -> Gid {
-    // SAFETY: both members of the union are plain bytes of the same size.
-    Gid { index, value: Ipv6Addr::from(unsafe { gid.raw }) }
+    let Some(entry) = context.gid(port, index) else { return (None, Fabric::Unknown) };
+    let fabric = match entry.kind {
+        GidType::Ib => Fabric::Infiniband,
+        GidType::RoceV1 => Fabric::RoceV1,
+        GidType::RoceV2 => Fabric::RoceV2,
+        _ => Fabric::Unknown,
+    };
+    (Some(Gid { index, value: entry.gid }), fabric)
 }
 
 impl Attempt {
@@ -145,7 +111,7 @@ impl Attempt {
 /// # Errors
 /// [`PortError::NoSuchDevice`] with the ones there are; [`PortError::NoDevice`] when it has no address.
 pub(crate) fn addresses_of(choice: &DeviceChoice) -> Result<Vec<IpAddr>, PortError> {
-    pick(&devices()?, &addresses::all(), choice)
+    pick(&devices()?, &addresses(), choice)
 }
 
 fn pick(
@@ -180,7 +146,7 @@ fn pick(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::{DeviceCapacity, LinkLayer, PortInfo, Transport};
+    use gimmal_rdma::device::{DeviceCapacity, LinkLayer, PortInfo, Transport};
 
     fn device(name: &str, netdevs: &[&str]) -> DeviceInfo {
         let port = |(at, netdev): (usize, &&str)| PortInfo {

@@ -3,13 +3,12 @@
 
 use std::collections::VecDeque;
 
+use gimmal_rdma::verbs::{Flags, LocalBytes, PostError, Qp, RemoteBytes, SendList};
+
 use crate::{
     Accessed, BulkError, ConnId, Offer, Pulse, Time,
     mem::{Bulk, Loan},
     verbs::{
-        lists::SendList,
-        qp::{Flags, LocalBytes, PostError, Qp, RemoteBytes},
-        sys,
         tx::Tx,
         wr_id::{Kind, WrId},
     },
@@ -203,7 +202,7 @@ impl Pulls {
         self.push(limit, conn, list);
         let (taken, result) = match list.post(qp) {
             Ok(()) => (self.pushed.len(), Ok(())),
-            Err(PostError { posted, errno: sys::errno::ENOMEM }) => (posted, Ok(())),
+            Err(PostError { posted, errno: libc::ENOMEM }) => (posted, Ok(())),
             Err(PostError { posted, errno }) => (posted, Err(errno)),
         };
         self.settle(taken, |piece| tx.posted_signal(Some(piece)));

@@ -11,16 +11,16 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use gimmal_rdma::verbs::{Mr, Pd, RemoteBytes};
+
 use crate::{
     ConnId, PortError, Pulse, Time,
     mem::Region,
     pulse,
     verbs::{
-        device::Pd,
-        mr::{Mr, Purpose},
         port::{VerbsPort, open_in},
         pulls::What,
-        qp::RemoteBytes,
+        purpose::Purpose,
         rings::system,
     },
 };
@@ -43,7 +43,7 @@ impl PulsePage {
             return Ok(page);
         }
         let region = Arc::new(Region::anonymous(PAGE_BYTES).map_err(|error| system("mmap", &error))?);
-        let new = Arc::new(Self { registration: Mr::new(pd, &region, Purpose::Pulse)?, region });
+        let new = Arc::new(Self { registration: Mr::new(pd, &*region, Purpose::Pulse.rights())?, region });
         pulse::keep(&new.region, bump);
         *page = Arc::downgrade(&new);
         Ok(new)

@@ -8,17 +8,19 @@
 //! The kernel's removal (`rdma link delete`, an unplugged adapter) waits for all of it. A *sentinel* is an id that is only
 //! bound: without one, a device whose connections are all closed would go unnoticed, and be held for ever.
 
-use std::{collections::HashMap, net::SocketAddr, ptr::NonNull, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use gimmal_rdma::{
+    id::{CmId, IdKey},
+    verbs::{Context, DeviceKey, Presence, presence, set_leaving},
+};
 
 use crate::Instant;
 use crate::verbs::{
-    cm::{CmId, IdKey},
     control::Control,
-    device::{Context, Presence, presence, set_leaving},
     entry::{Handle, Role},
     gate::Lent,
     listen::Listening,
-    sys,
 };
 
 /// How often a removal is looked at. The kernel waits meanwhile.
@@ -31,7 +33,7 @@ const LATE: Duration = Duration::from_secs(3);
 /// A device that is going.
 #[derive(Debug)]
 struct Removal {
-    device: usize,
+    device: DeviceKey,
     name: String,
     contexts: Vec<Arc<Context>>,
     /// Of its ports, until they were revoked.
@@ -79,7 +81,7 @@ impl Control {
         if !self.watches.take_fresh() {
             return;
         }
-        let devices: Vec<usize> = self.watches.contexts().map(|context| context.raw().addr()).collect();
+        let devices: Vec<DeviceKey> = self.watches.devices().collect();
         for device in devices {
             let on_it = |role: fn(&Role) -> bool| {
                 self.ids.values().filter(move |entry| entry.device() == Some(device) && role(&entry.role))
@@ -96,7 +98,7 @@ impl Control {
                 Ok(id)
             });
             match sentinel {
-                Ok(id) if id.verbs().is_some_and(|context| context.as_ptr().addr() == device) => {
+                Ok(id) if id.device() == Some(device) => {
                     self.keep(id, Role::Sentinel);
                 }
                 Ok(_) => tracing::debug!(%address, "no sentinel: the address is on another device too"),
@@ -106,22 +108,21 @@ impl Control {
     }
 
     /// The device goes: lets go of everything that no id stands for. Once for each removal.
-    pub(crate) fn begin_removal(&mut self, raw: NonNull<sys::ibv_context>) {
-        let device = raw.as_ptr().addr();
+    pub(crate) fn begin_removal(&mut self, key: IdKey) {
+        let Some(id) = self.ids.get(&key).map(|entry| &entry.id) else { return };
+        let Some(device) = id.device() else { return };
         if self.removals.going.iter().any(|going| going.device == device) {
             return;
         }
-        let mut contexts: Vec<_> =
-            self.watches.contexts().filter(|context| context.raw().addr() == device).collect();
+        let (mut contexts, owners): (Vec<_>, Vec<_>) = self.watches.forget(device).into_iter().unzip();
         if contexts.is_empty() {
-            // Only listeners were on it. SAFETY: the `verbs` of the live id whose event this is.
-            contexts.extend(unsafe { Context::of(raw) });
+            // Only listeners were on it.
+            contexts.extend(id.context().ok().flatten());
         }
         let name = contexts.first().map_or_else(|| "an unused device".to_owned(), |context| context.name());
         tracing::warn!(device = name, "a device is being removed");
         set_leaving(device);
-        self.watches.forget(device);
-        let lent = contexts.iter().filter_map(|context| context.owner()?.forget(device)).collect();
+        let lent = owners.iter().filter_map(|owner| owner.upgrade()?.forget(device)).collect();
         self.removals.going.push(Removal {
             device,
             name,

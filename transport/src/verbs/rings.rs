@@ -8,17 +8,14 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use gimmal_rdma::verbs::{Mr, Pd};
 use rustix::fs::MemfdFlags;
 
 use crate::{
     PortError,
     kernel::{mapping, memory_file},
     mem::{Access, MemoryNode, Region},
-    verbs::{
-        device::Pd,
-        gate::lock,
-        mr::{Mr, Purpose},
-    },
+    verbs::{gate::lock, purpose::Purpose},
 };
 
 /// Memory that is kept although nobody uses it, bytes for each port.
@@ -82,7 +79,7 @@ impl Room {
         if let Some(known) = self.registration.as_ref().filter(|known| known.is_of(pd)) {
             return Ok(Arc::clone(known));
         }
-        let new = Arc::new(Mr::new(pd, &self.region, Purpose::Local)?);
+        let new = Arc::new(Mr::new(pd, &self.region, Purpose::Local.rights())?);
         self.registration = Some(Arc::clone(&new));
         Ok(new)
     }

@@ -6,6 +6,8 @@
 
 use std::{rc::Rc, sync::Arc};
 
+use gimmal_rdma::verbs::{LocalBytes, Qp, RecvList};
+
 use crate::{
     ConnId, DataPath, FrameWord, Negotiated, Position, Violation,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
@@ -15,11 +17,9 @@ use crate::{
     },
     share::Share,
     verbs::{
-        lists::RecvList,
-        qp::{LocalBytes, Qp, receive_id},
         rings::{Room, Shape},
         shared::SharedQueue,
-        wr_id::WrId,
+        wr_id::{WrId, receive_id},
     },
 };
 
@@ -389,7 +389,7 @@ impl Rx {
     fn slot(&self, slot: u16) -> Option<LocalBytes> {
         let bytes = u32::try_from(self.slot_bytes).unwrap_or(u32::MAX);
         let at = usize::from(slot) * self.slot_bytes;
-        Some(LocalBytes::of(self.memory.as_ref()?, at, bytes, self.lkey))
+        Some(LocalBytes::of(&***self.memory.as_ref()?, at, bytes, self.lkey))
     }
 
     /// A frame came back. Its slot may be posted again when it was the last one of it, which nobody holds.

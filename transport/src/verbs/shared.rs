@@ -15,18 +15,16 @@ use std::{
     time::Duration,
 };
 
+use gimmal_rdma::verbs::{DeviceLimits, LocalBytes, Mr, Pd, RecvList, Srq};
+
 use crate::{
     Instant, PortError, SharedReceives, SharedState,
     mem::{MemoryNode, Region},
     share::Common,
     verbs::{
-        device::{DeviceLimits, Pd},
         gate::lock,
-        lists::RecvList,
-        mr::{Mr, Purpose},
-        qp::LocalBytes,
+        purpose::Purpose,
         rings::slab,
-        srq::Srq,
         wr_id::{INDEX_LIMIT, WrId},
     },
 };
@@ -139,7 +137,7 @@ impl SharedQueue {
 
     /// Names it in asynchronous events.
     pub(crate) fn address(&self) -> usize {
-        self.srq.raw().addr()
+        self.srq.address()
     }
 
     /// Receives for one more connection.
@@ -182,7 +180,7 @@ impl SharedQueue {
             });
         }
         let region = self.node.place(|| slab(SLAB_SLOTS as usize * self.sizes.slot_bytes as usize))?;
-        let registration = Mr::new(&self.pd, &region, Purpose::Local)?;
+        let registration = Mr::new(&self.pd, &region, Purpose::Local.rights())?;
         let slab = Slab { region, lkey: registration.lkey() };
         let mut list = RecvList::new(SLAB_SLOTS as usize);
         for place in 0..SLAB_SLOTS {

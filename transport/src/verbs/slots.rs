@@ -11,15 +11,15 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use gimmal_rdma::verbs::{Completion, LocalBytes};
+
 use crate::{
     Batch, ConnId, Time,
     mem::{RxFrame, RxMemory, run::IN_RING},
     pack::{Field, low_half},
     verbs::{
         conn::Conn,
-        cq::Completion,
         port::{Slot, VerbsPort, conn_in},
-        qp::LocalBytes,
         shared::{SLAB_SLOTS, SharedQueue},
         wr_id::{INDEX_LIMIT, WrId},
     },
@@ -103,7 +103,7 @@ impl SharedSlots {
     fn local(&mut self, slot: u32) -> Option<LocalBytes> {
         let bytes = self.slot_bytes;
         let (region, at, lkey) = self.memory(slot)?;
-        Some(LocalBytes::of(region, at, bytes, lkey))
+        Some(LocalBytes::of(&***region, at, bytes, lkey))
     }
 
     /// Whether it is gone, with everything that lay in it.

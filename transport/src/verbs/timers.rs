@@ -1,6 +1,8 @@
 //! Timers of the device that both sides set, each at its time.
 
-use crate::verbs::{cm::CmId, lane::Lane};
+use gimmal_rdma::id::CmId;
+
+use crate::verbs::lane::Lane;
 
 /// Sets the ACK timeout where it means something; what is in force then.
 pub(crate) fn set_ack_timeout(id: &CmId, lane: &Lane, exponent: Option<u8>) -> Option<u8> {

@@ -8,17 +8,15 @@
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
+use gimmal_rdma::verbs::{Flags, LocalBytes, Mr, OneRequest, PostError, Qp, RemoteBytes, SendList};
+
 use crate::{
     Chain, ConnId, DataPath, FrameWord, Negotiated, PortConfig, PortCounters, Position, Refused, Tag,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span, without_padding},
     mem::{Region, run::RingPlace},
     verbs::{
         lane::sends_for,
-        lists::{ChainRequest, SendList},
-        mr::Mr,
-        qp::{Flags, LocalBytes, PostError, Qp, RemoteBytes},
         rings::{Room, Shape},
-        sys,
         wr_id::{Kind, WrId},
     },
 };
@@ -74,7 +72,7 @@ pub(crate) struct Tx {
     lkey: u32,
     /// What chains are posted as; and what those are that leave alone, as in most turns.
     chain_id: WrId,
-    request: ChainRequest,
+    request: OneRequest,
     ring_bytes: usize,
     path: DataPath,
     /// The peer's ring; known when its grant arrived.
@@ -117,7 +115,10 @@ impl Tx {
         let reads = negotiated.initiator_depth.granted as usize;
         let ring_bytes = negotiated.tx_ring_bytes as usize;
         let chain_id = WrId::new(Kind::Chain, conn, 0);
-        let mut request = ChainRequest::new(chain_id, negotiated.path);
+        let mut request = match negotiated.path {
+            DataPath::Ring => OneRequest::write_with_imm(chain_id),
+            DataPath::SendRecv => OneRequest::send(chain_id),
+        };
         request.set_lkey(lkey);
         Self {
             place: ring.as_ref().map(|ring| place_of(ring, ring_bytes)),
@@ -274,7 +275,7 @@ impl Tx {
             _ => self.flush_many(qp, list, counters),
         };
         match result {
-            Err(sys::errno::ENOMEM) => Ok(()),
+            Err(libc::ENOMEM) => Ok(()),
             result => result,
         }
     }

@@ -120,6 +120,17 @@ impl WrId {
     }
 }
 
+impl From<WrId> for u64 {
+    fn from(id: WrId) -> Self {
+        id.0
+    }
+}
+
+/// What a connection's receives are posted as.
+pub(crate) fn receive_id(conn: ConnId, slot: u16) -> WrId {
+    WrId::new(Kind::Receive, conn, slot)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

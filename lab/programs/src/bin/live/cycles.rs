@@ -18,9 +18,10 @@ use gimmal_engine::{
     Acceptor, App, Config, Idle, Inline, Io, Message, Plan, Workers,
     transport::{
         Address, Bulk, BulkError, CloseReason, ConnId, Connecting as _, Negotiated, Port, Provider as _,
-        any::Any, verbs::registrations,
+        any::Any,
     },
 };
+use gimmal_rdma::verbs::registrations;
 
 /// How many.
 #[derive(Debug, Args)]

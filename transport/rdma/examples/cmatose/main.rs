@@ -1,0 +1,181 @@
+//! ucmatose's client and server on the raw CM: N connections, messages both ways, then the server disconnects.
+//!
+//! `cmatose [-b ADDRESS]` serves, `cmatose -s ADDRESS` connects; `-c` connections, `-C` messages each way, `-S` bytes
+//! of a message, `-p` port, `-t` type of service, `-a` ACK timeout exponent. The server sends first, as ucmatose's does.
+
+use std::{process::ExitCode, time::Duration};
+
+use gimmal_rdma::cm::{
+    AcceptParam, Access, Buffer, CmError, ConnectParam, Connection, Depth, DialOptions, Draft, Endpoint,
+    Operation, PortSpace, QpPlan, Resolve, RetryCount, dial,
+};
+
+type Failure = Box<dyn std::error::Error>;
+
+/// For each step.
+const STEP: Duration = Duration::from_secs(20);
+/// How long the server waits for its clients.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Args {
+    server: Option<String>,
+    bind: Option<String>,
+    connections: usize,
+    messages: u32,
+    size: usize,
+    port: u16,
+    type_of_service: Option<u8>,
+    ack_timeout: Option<u8>,
+}
+
+impl Args {
+    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, Failure> {
+        let mut args = Self {
+            server: None,
+            bind: None,
+            connections: 1,
+            messages: 10,
+            size: 100,
+            port: 7471,
+            type_of_service: None,
+            ack_timeout: None,
+        };
+        while let Some(word) = words.next() {
+            let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
+            match word.as_str() {
+                "-s" => args.server = Some(value),
+                "-b" => args.bind = Some(value),
+                "-c" => args.connections = value.parse()?,
+                "-C" => args.messages = value.parse()?,
+                "-S" => args.size = value.parse()?,
+                "-p" => args.port = value.parse()?,
+                "-t" => args.type_of_service = Some(value.parse()?),
+                "-a" => args.ack_timeout = Some(value.parse()?),
+                _ => return Err(format!("unknown option {word}").into()),
+            }
+        }
+        if args.size == 0 {
+            args.messages = 0;
+        }
+        Ok(args)
+    }
+
+    fn plan(&self) -> QpPlan {
+        let entries = self.messages.max(1);
+        QpPlan { send_entries: entries, recv_entries: entries, ..QpPlan::default() }
+    }
+}
+
+/// A connection, and a buffer for each message in each direction.
+struct Node {
+    connection: Connection,
+    out: Buffer,
+}
+
+impl Node {
+    /// Makes the buffers and posts all receives.
+    fn prepare(endpoint: &mut Endpoint, args: &Args) -> Result<Buffer, CmError> {
+        let size = args.size.max(1);
+        let inbox = endpoint.add_buffer(size * args.messages.max(1) as usize, Access::Local)?;
+        for message in 0..args.messages as usize {
+            endpoint.post_receive(inbox.range(message * size..(message + 1) * size), message as u64)?;
+        }
+        endpoint.add_buffer(size, Access::Local)
+    }
+
+    fn send(&mut self, args: &Args) -> Result<(), Failure> {
+        for message in 0..args.messages {
+            self.connection.post_send(self.out.all(), message.into())?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until every connection has `wanted` completions of each kind.
+fn complete(nodes: &mut [Node], sends: u32, receives: u32, args: &Args) -> Result<(), Failure> {
+    for node in nodes {
+        let (mut sent, mut received) = (0, 0);
+        while sent < sends || received < receives {
+            let done = node.connection.completion(STEP)?;
+            match done.operation {
+                Operation::Receive if done.span.len() == args.size => received += 1,
+                Operation::Receive => return Err(format!("a message of {} bytes", done.span.len()).into()),
+                _ => sent += 1,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn serve(args: &Args) -> Result<(), Failure> {
+    let targets = Resolve::passive(args.bind.as_deref(), args.port).run()?;
+    let address = targets[0].source.ok_or("no address to listen on")?;
+    let mut listener = Draft::new(PortSpace::Tcp)?.listen(address, 0)?;
+    let mut nodes = Vec::new();
+    for _ in 0..args.connections {
+        let request = listener.request(PATIENCE)?.ok_or("not enough clients came")?;
+        let mut answering = request.endpoint(args.plan())?;
+        if let Some(exponent) = args.ack_timeout {
+            answering.ack_timeout(exponent)?;
+        }
+        let out = Node::prepare(&mut answering, args)?;
+        nodes.push(Node { connection: answering.accept(&AcceptParam::default(), STEP)?, out });
+    }
+    for node in &mut nodes {
+        node.send(args)?;
+    }
+    complete(&mut nodes, args.messages, args.messages, args)?;
+    for node in &mut nodes {
+        node.connection.disconnect()?;
+    }
+    for node in &mut nodes {
+        node.connection.wait_closed(STEP)?;
+    }
+    println!("{} connections, {} messages each way", nodes.len(), args.messages);
+    Ok(())
+}
+
+fn connect(args: &Args, server: &str) -> Result<(), Failure> {
+    let targets = Resolve::to(server, args.port).run()?;
+    let options = DialOptions {
+        type_of_service: args.type_of_service,
+        ack_timeout: args.ack_timeout,
+        timeout: STEP,
+        plan: args.plan(),
+    };
+    let param = ConnectParam {
+        responder_resources: Depth::AtMost(1),
+        initiator_depth: Depth::AtMost(1),
+        retry_count: RetryCount::new(5)?,
+        ..ConnectParam::default()
+    };
+    let mut nodes = Vec::new();
+    for _ in 0..args.connections {
+        let (connection, out) = dial(&targets, &options, &param, |endpoint| Node::prepare(endpoint, args))?;
+        nodes.push(Node { connection, out });
+    }
+    complete(&mut nodes, 0, args.messages, args)?;
+    for node in &mut nodes {
+        node.send(args)?;
+    }
+    complete(&mut nodes, args.messages, 0, args)?;
+    for node in &mut nodes {
+        node.connection.wait_closed(STEP)?;
+    }
+    println!("{} connections, {} messages each way", nodes.len(), args.messages);
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let result = Args::parse(std::env::args().skip(1)).and_then(|args| match &args.server {
+        Some(server) => connect(&args, server),
+        None => serve(&args),
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cmatose: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The passive side: requests with everything they said, answered with an accept or a reject.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    cm::{
+        active::{granted_by, set_ack_timeout},
+        connection::Connection,
+        endpoint::{Endpoint, QpPlan},
+        error::{CmError, call},
+        params::{AcceptParam, Depths, RejectData},
+        wait::{self},
+    },
+    id::{
+        address::CmAddress,
+        channel::EventChannel,
+        cm_id::CmId,
+        event::{CmEvent, EventKind},
+    },
+    wait::Deadline,
+};
+
+/// Listens.
+#[derive(Debug)]
+pub struct Listener {
+    id: CmId,
+    channel: Arc<EventChannel>,
+}
+
+impl Listener {
+    pub(crate) fn new(id: CmId, channel: Arc<EventChannel>) -> Self {
+        Self { id, channel }
+    }
+
+    /// Where, with the port that was chosen.
+    #[must_use]
+    pub fn address(&self) -> Option<CmAddress> {
+        self.id.local_address()
+    }
+
+    /// The next request, waiting at most `timeout`; it has an event channel of its own from here on.
+    ///
+    /// # Errors
+    /// [`CmError::Event`] when the device goes away; drop the listener then.
+    pub fn request(&mut self, timeout: Duration) -> Result<Option<Request>, CmError> {
+        const STEP: &str = "listening";
+        let limit = Deadline::after(timeout);
+        loop {
+            let mut event = match wait::next(&self.channel, &limit, STEP) {
+                Ok(event) => event,
+                Err(CmError::Timeout { .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            match event.kind {
+                EventKind::ConnectRequest => {}
+                EventKind::DeviceRemoval => return Err(wait::failed(&event, STEP)),
+                // Of a request that was dropped before it could be moved to its own channel.
+                _ => {
+                    tracing::debug!(?event, "passed over while {STEP}");
+                    continue;
+                }
+            }
+            let Some(mut id) = event.request.take() else { continue };
+            let channel = EventChannel::new()?;
+            id.migrate(&channel).map_err(call("rdma_migrate_id"))?;
+            return Ok(Some(Request { id, channel, event }));
+        }
+    }
+}
+
+/// A request to connect. Dropping it rejects it.
+#[derive(Debug)]
+pub struct Request {
+    pub(crate) id: CmId,
+    channel: Arc<EventChannel>,
+    event: CmEvent,
+}
+
+impl Request {
+    /// The peer's private data; on InfiniBand and RoCE all 56 bytes, padded with zeroes.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        self.event.private()
+    }
+
+    /// Who asks.
+    #[must_use]
+    pub fn peer_address(&self) -> Option<CmAddress> {
+        self.id.peer_address()
+    }
+
+    /// Which of our addresses was asked.
+    #[must_use]
+    pub fn local_address(&self) -> Option<CmAddress> {
+        self.id.local_address()
+    }
+
+    /// READs the peer wants to have outstanding at us (its initiator_depth); swapped already by the CM.
+    #[must_use]
+    pub fn responder_resources(&self) -> u8 {
+        self.event.responder_resources
+    }
+
+    /// READs the peer lets us have outstanding (its responder_resources).
+    #[must_use]
+    pub fn initiator_depth(&self) -> u8 {
+        self.event.initiator_depth
+    }
+
+    /// Whether the peer says that it has hardware flow control.
+    #[must_use]
+    pub fn flow_control(&self) -> bool {
+        self.event.flow_control
+    }
+
+    /// How often the peer wants our sends to be tried again when it has no receive.
+    #[must_use]
+    pub fn rnr_retry_count(&self) -> u8 {
+        self.event.rnr_retry_count
+    }
+
+    /// Whether the peer's receives come from a shared queue.
+    #[must_use]
+    pub fn srq(&self) -> bool {
+        self.event.srq
+    }
+
+    /// The peer's queue pair; 0 on iWARP.
+    #[must_use]
+    pub fn qp_number(&self) -> u32 {
+        self.event.qp_num
+    }
+
+    /// Refuses, with data for the other side (`rdma_reject(3)`).
+    ///
+    /// # Errors
+    /// [`CmError::Call`] when the client is gone already.
+    pub fn reject(self, private_data: &RejectData) -> Result<(), CmError> {
+        self.id.reject(private_data.as_bytes()).map_err(call("rdma_reject"))
+    }
+
+    /// Makes the queue pair: post the receives for what the peer sends first, then accept.
+    ///
+    /// # Errors
+    /// As [`Routed::endpoint`](crate::cm::Routed::endpoint); the request is rejected then.
+    pub fn endpoint(self, plan: QpPlan) -> Result<Answering, CmError> {
+        let endpoint = Endpoint::new(self.id, self.channel, plan)?;
+        Ok(Answering { endpoint, event: self.event })
+    }
+}
+
+/// A request with a queue pair. Dropping it rejects it.
+#[derive(Debug)]
+pub struct Answering {
+    endpoint: Endpoint,
+    event: CmEvent,
+}
+
+impl std::ops::Deref for Answering {
+    type Target = Endpoint;
+
+    fn deref(&self) -> &Endpoint {
+        &self.endpoint
+    }
+}
+
+impl std::ops::DerefMut for Answering {
+    fn deref_mut(&mut self) -> &mut Endpoint {
+        &mut self.endpoint
+    }
+}
+
+impl Answering {
+    /// How long our own queue pair waits for an ACK (`RDMA_OPTION_ID_ACK_TIMEOUT`): 4.096 us x 2^`exponent`.
+    ///
+    /// # Errors
+    /// [`CmError::Value`] above 31, [`CmError::Unsupported`] on iWARP.
+    pub fn ack_timeout(&self, exponent: u8) -> Result<(), CmError> {
+        set_ack_timeout(&self.endpoint.id, self.endpoint.is_iwarp(), exponent)
+    }
+
+    /// `rdma_accept(3)`, and waits until the connection stands.
+    ///
+    /// # Errors
+    /// [`CmError::Call`] when the client gave up before, [`CmError::Event`], [`CmError::Timeout`].
+    pub fn accept(self, param: &AcceptParam, timeout: Duration) -> Result<Connection, CmError> {
+        let Self { endpoint, event } = self;
+        let limit = Deadline::after(timeout);
+        let device = endpoint.device.depths();
+        let said = request_gives(&event, &endpoint);
+        let depths = Depths::settle(param.responder_resources, param.initiator_depth, device, said);
+        if let Some(own) = &endpoint.own {
+            let (responder_resources, initiator_depth) = depths.granted();
+            own.ready(&endpoint.id, responder_resources, initiator_depth)?;
+        }
+        let raw = param.raw(&depths, endpoint.qp_number());
+        endpoint.id.accept(&raw).map_err(call("rdma_accept"))?;
+        let mut connection = Connection::new(endpoint, depths, event.private().to_vec());
+        connection.await_established(&limit)?;
+        Ok(connection)
+    }
+
+    /// Refuses, with data for the other side.
+    ///
+    /// # Errors
+    /// [`CmError::Call`] when the client is gone already.
+    pub fn reject(self, private_data: &RejectData) -> Result<(), CmError> {
+        self.endpoint.id.reject(private_data.as_bytes()).map_err(call("rdma_reject"))
+    }
+}
+
+fn request_gives(event: &CmEvent, endpoint: &Endpoint) -> (u8, u8) {
+    granted_by(event, endpoint)
+}

@@ -1,0 +1,285 @@
+//! Registered memory of an endpoint, named by ranges, and who has which range.
+//!
+//! No reference into it is ever made: bytes are copied in and out with volatile accesses, because a device, or a
+//! peer that holds a key, may change them at any time. A range that is posted is the device's until its completion:
+//! touching it is refused.
+
+use std::{
+    ops::Range,
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crate::{
+    cm::error::CmError,
+    memory::{Mapping, Memory},
+    verbs::{
+        context::Pd,
+        mr::{Mr, Rights},
+        qp::LocalBytes,
+    },
+};
+
+/// What the peer may do with a buffer, and what our own device may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Sends, receives, and the source of our WRITEs.
+    Local,
+    /// Also where our READs put what they bring; iWARP gives the peer the right to write there for that.
+    ReadSink,
+    /// Also what the peer may READ.
+    RemoteRead,
+    /// Also where the peer may WRITE.
+    RemoteWrite,
+}
+
+impl Access {
+    fn rights(self, iwarp: bool) -> Rights {
+        Rights {
+            remote_read: self == Self::RemoteRead,
+            remote_write: self == Self::RemoteWrite || (self == Self::ReadSink && iwarp),
+            ..Rights::LOCAL
+        }
+    }
+}
+
+/// Names a buffer of one endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Buffer {
+    endpoint: u64,
+    index: usize,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// All of it.
+    #[must_use]
+    pub fn all(self) -> Span {
+        Span { buffer: self, start: 0, end: self.bytes }
+    }
+
+    /// A part of it. A range that is outside is refused where it is used.
+    #[must_use]
+    pub fn range(self, range: Range<usize>) -> Span {
+        Span { buffer: self, start: range.start, end: range.end }
+    }
+
+    /// Its length, bytes.
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.bytes
+    }
+
+    /// Buffers are never empty; this exists for symmetry.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.bytes == 0
+    }
+}
+
+/// A part of a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    buffer: Buffer,
+    start: usize,
+    end: usize,
+}
+
+impl Span {
+    /// Its length, bytes.
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its first `bytes` bytes, or all if it has fewer.
+    #[must_use]
+    pub fn first(self, bytes: usize) -> Self {
+        Self { end: self.start + bytes.min(self.len()), ..self }
+    }
+}
+
+/// Memory of a peer, as it told us: nothing here is checked but the length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RemoteBuffer {
+    /// Its address there.
+    pub address: u64,
+    /// The key for it.
+    pub rkey: u32,
+    /// Bytes behind the address that the key is good for.
+    pub bytes: u64,
+}
+
+/// Deregistered before it is unmapped.
+#[derive(Debug)]
+struct Block {
+    mr: Mr,
+    region: Mapping,
+    access: Access,
+}
+
+/// A range the device has.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    index: usize,
+    start: usize,
+    end: usize,
+    /// The device writes there.
+    exclusive: bool,
+}
+
+/// Names a posted range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Hold(usize);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    endpoint: u64,
+    blocks: Vec<Block>,
+    posted: Vec<Option<Posted>>,
+}
+
+impl Blocks {
+    pub(crate) fn new() -> Self {
+        static ENDPOINTS: AtomicU64 = AtomicU64::new(0);
+        let endpoint = ENDPOINTS.fetch_add(1, Ordering::Relaxed);
+        Self { endpoint, blocks: Vec::new(), posted: Vec::new() }
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        pd: &Arc<Pd>,
+        bytes: usize,
+        access: Access,
+        iwarp: bool,
+    ) -> Result<Buffer, CmError> {
+        if bytes == 0 {
+            return Err(CmError::Value { field: "the length of a buffer (at least 1)", value: 0, limit: 1 });
+        }
+        let region = Mapping::new(bytes)?;
+        let mr = Mr::new(pd, &region, access.rights(iwarp))?;
+        self.blocks.push(Block { mr, region, access });
+        Ok(Buffer { endpoint: self.endpoint, index: self.blocks.len() - 1, bytes })
+    }
+
+    /// Where `span` is, if it is ours and inside its buffer.
+    fn block(&self, span: Span) -> Result<&Block, CmError> {
+        let foreign = CmError::Unsupported { what: "the buffer", why: "it belongs to another endpoint" };
+        let block = self.blocks.get(span.buffer.index).filter(|_| span.buffer.endpoint == self.endpoint);
+        let block = block.ok_or(foreign)?;
+        if span.start > span.end || span.end > block.region.bytes() {
+            return Err(CmError::Value {
+                field: "the end of a range",
+                value: span.end as u64,
+                limit: block.region.bytes() as u64,
+            });
+        }
+        Ok(block)
+    }
+
+    /// Refuses what the device has: everything for `exclusive`, otherwise what it may write.
+    fn is_free(&self, span: Span, exclusive: bool) -> Result<(), CmError> {
+        let taken = |posted: &&Posted| {
+            posted.index == span.buffer.index
+                && posted.start < span.end
+                && span.start < posted.end
+                && (exclusive || posted.exclusive)
+        };
+        match self.posted.iter().flatten().find(taken) {
+            Some(posted) => Err(CmError::Posted { start: posted.start, end: posted.end }),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives `span` to the device; `exclusive` when it writes there.
+    pub(crate) fn post(&mut self, span: Span, exclusive: bool) -> Result<(Hold, LocalBytes), CmError> {
+        let block = self.block(span)?;
+        self.is_free(span, exclusive)?;
+        let bytes = u32::try_from(span.len()).map_err(|_| CmError::Value {
+            field: "bytes of one work request",
+            value: span.len() as u64,
+            limit: u32::MAX.into(),
+        })?;
+        let local = LocalBytes::of(&block.region, span.start, bytes, block.mr.lkey());
+        let posted = Some(Posted { index: span.buffer.index, start: span.start, end: span.end, exclusive });
+        let hold = match self.posted.iter().position(Option::is_none) {
+            Some(free) => {
+                self.posted[free] = posted;
+                free
+            }
+            None => {
+                self.posted.push(posted);
+                self.posted.len() - 1
+            }
+        };
+        Ok((Hold(hold), local))
+    }
+
+    /// The device is done with it.
+    pub(crate) fn give_back(&mut self, hold: Hold) {
+        if let Some(posted) = self.posted.get_mut(hold.0) {
+            *posted = None;
+        }
+    }
+
+    /// What a peer needs to reach `span`.
+    pub(crate) fn expose(&self, span: Span) -> Result<RemoteBuffer, CmError> {
+        let block = self.block(span)?;
+        if !matches!(block.access, Access::RemoteRead | Access::RemoteWrite) {
+            return Err(CmError::Unsupported {
+                what: "a key for the peer",
+                why: "the buffer was made without RemoteRead or RemoteWrite",
+            });
+        }
+        Ok(RemoteBuffer {
+            address: block.region.place(span.start, span.len()).as_ptr().addr() as u64,
+            rkey: block.mr.rkey(),
+            bytes: span.len() as u64,
+        })
+    }
+
+    pub(crate) fn write(&self, span: Span, bytes: &[u8]) -> Result<(), CmError> {
+        self.block(span)?;
+        let span = exactly(span, bytes.len())?;
+        let place = self.block(span)?.region.place(span.start, span.len());
+        self.is_free(span, true)?;
+        for (at, byte) in bytes.iter().enumerate() {
+            // SAFETY: `place` checked that all of the span lies inside the mapping; no reference to it exists.
+            unsafe { volatile(place, at).write_volatile(*byte) };
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read(&self, span: Span, into: &mut [u8]) -> Result<(), CmError> {
+        self.block(span)?;
+        let span = exactly(span, into.len())?;
+        let place = self.block(span)?.region.place(span.start, span.len());
+        self.is_free(span, false)?;
+        for (at, byte) in into.iter_mut().enumerate() {
+            // SAFETY: as in `write`; every bit pattern is a byte.
+            *byte = unsafe { volatile(place, at).read_volatile() };
+        }
+        Ok(())
+    }
+}
+
+fn volatile(place: NonNull<u8>, at: usize) -> *mut u8 {
+    place.as_ptr().wrapping_add(at)
+}
+
+fn exactly(span: Span, bytes: usize) -> Result<Span, CmError> {
+    if bytes <= span.len() {
+        return Ok(span.first(bytes));
+    }
+    Err(CmError::Value { field: "bytes of a copy", value: bytes as u64, limit: span.len() as u64 })
+}

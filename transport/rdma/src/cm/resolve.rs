@@ -1,0 +1,456 @@
+//! `rdma_getaddrinfo(3)` behind a typed builder.
+//!
+//! librdmacm keeps only the first address of a name. So a name is looked up here first, and each of its addresses
+//! goes through `rdma_getaddrinfo` by itself: the result has them all, in order, each with its routes and its
+//! `ai_connect` data.
+
+use std::{
+    ffi::{CString, c_char},
+    fmt,
+    mem::MaybeUninit,
+    net::{IpAddr, ToSocketAddrs},
+    ptr::NonNull,
+};
+
+use crate::{
+    cm::{error::CmError, target::Target},
+    id::{
+        address::{CmAddress, RawCmAddress},
+        path::PathData,
+    },
+    sys::{self, rai},
+    verbs::context::require_libraries,
+};
+
+/// What a service's port number means (`RDMA_PS_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortSpace {
+    /// Reliable connected; message based, no stream.
+    Tcp,
+    /// Unreliable datagrams and multicast.
+    Udp,
+    /// IP over InfiniBand's own groups.
+    IpOib,
+    /// Any service of an InfiniBand fabric.
+    Ib,
+}
+
+impl PortSpace {
+    pub(crate) const fn raw(self) -> u32 {
+        match self {
+            Self::IpOib => sys::rdma_port_space::RDMA_PS_IPOIB,
+            Self::Tcp => sys::rdma_port_space::RDMA_PS_TCP,
+            Self::Udp => sys::rdma_port_space::RDMA_PS_UDP,
+            Self::Ib => sys::rdma_port_space::RDMA_PS_IB,
+        }
+    }
+
+    pub(crate) fn parse(raw: i32) -> Option<Self> {
+        [Self::Tcp, Self::Udp, Self::IpOib, Self::Ib]
+            .into_iter()
+            .find(|space| i32::try_from(space.raw()) == Ok(raw))
+    }
+}
+
+/// What kind of queue pair the addresses are for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QpType {
+    /// Reliable connected (`IBV_QPT_RC`).
+    Rc,
+    /// Unreliable datagram (`IBV_QPT_UD`).
+    Ud,
+}
+
+impl QpType {
+    fn raw(self) -> i32 {
+        let value = match self {
+            Self::Rc => sys::ibv_qp_type::IBV_QPT_RC,
+            Self::Ud => sys::ibv_qp_type::IBV_QPT_UD,
+        };
+        i32::try_from(value).unwrap_or(0)
+    }
+
+    pub(crate) fn parse(raw: i32) -> Option<Self> {
+        [Self::Rc, Self::Ud].into_iter().find(|kind| kind.raw() == raw)
+    }
+}
+
+/// Which addresses are wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// `AF_INET`.
+    V4,
+    /// `AF_INET6`.
+    V6,
+    /// `AF_IB`: the node is a GID, written like an IPv6 address. Implies `RAI_FAMILY` and `RAI_NUMERICHOST`.
+    Ib,
+}
+
+impl Family {
+    const fn raw(self) -> u16 {
+        match self {
+            Self::V4 => sys::AF_INET,
+            Self::V6 => sys::AF_INET6,
+            Self::Ib => sys::AF_IB,
+        }
+    }
+}
+
+/// A question to `rdma_getaddrinfo(3)`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Resolve {
+    node: Option<String>,
+    service: Option<String>,
+    passive: bool,
+    numeric_host: bool,
+    no_route: bool,
+    service_record: bool,
+    family: Option<Family>,
+    port_space: PortSpace,
+    qp_type: QpType,
+    source: Option<CmAddress>,
+    destination: Option<CmAddress>,
+    route: Option<PathData>,
+}
+
+impl Resolve {
+    /// Where to connect to: a name or an address, and a port or the name of a service.
+    #[must_use]
+    pub fn to(node: &str, service: impl fmt::Display) -> Self {
+        Self { node: Some(node.to_owned()), ..Self::new(Some(service.to_string())) }
+    }
+
+    /// Where to listen (`RAI_PASSIVE`): without a node on every address of both families.
+    #[must_use]
+    pub fn passive(node: Option<&str>, service: impl fmt::Display) -> Self {
+        let node = node.map(str::to_owned);
+        Self { node, passive: true, ..Self::new(Some(service.to_string())) }
+    }
+
+    /// An address that is known already: only routes and `ai_connect` data are looked for.
+    #[must_use]
+    pub fn address(destination: impl Into<CmAddress>) -> Self {
+        Self { destination: Some(destination.into()), ..Self::new(None) }
+    }
+
+    /// A service of an InfiniBand subnet by its service record (`RAI_SA`, librdmacm of 2025 and later).
+    #[must_use]
+    pub fn service_record(name: &str) -> Self {
+        Self { service_record: true, port_space: PortSpace::Ib, ..Self::new(Some(name.to_owned())) }
+    }
+
+    fn new(service: Option<String>) -> Self {
+        Self {
+            node: None,
+            service,
+            passive: false,
+            numeric_host: false,
+            no_route: false,
+            service_record: false,
+            family: None,
+            port_space: PortSpace::Tcp,
+            qp_type: QpType::Rc,
+            source: None,
+            destination: None,
+            route: None,
+        }
+    }
+
+    /// The node is an address, no name (`RAI_NUMERICHOST`): nothing is asked of a name server.
+    #[must_use]
+    pub fn numeric_host(mut self) -> Self {
+        self.numeric_host = true;
+        self
+    }
+
+    /// No lengthy route resolution (`RAI_NOROUTE`).
+    #[must_use]
+    pub fn no_route(mut self) -> Self {
+        self.no_route = true;
+        self
+    }
+
+    /// Only addresses of this family (`RAI_FAMILY`).
+    #[must_use]
+    pub fn family(mut self, family: Family) -> Self {
+        self.family = Some(family);
+        self
+    }
+
+    /// The port space; [`PortSpace::Tcp`] without this.
+    #[must_use]
+    pub fn port_space(mut self, port_space: PortSpace) -> Self {
+        self.port_space = port_space;
+        self
+    }
+
+    /// The queue pair's type; [`QpType::Rc`] without this.
+    #[must_use]
+    pub fn qp_type(mut self, qp_type: QpType) -> Self {
+        self.qp_type = qp_type;
+        self
+    }
+
+    /// Connect from this address.
+    #[must_use]
+    pub fn source(mut self, source: impl Into<CmAddress>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Only paths like this one (`ai_route` of the hints); means something where a resolver knows the subnet.
+    #[must_use]
+    pub fn route(mut self, route: PathData) -> Self {
+        self.route = Some(route);
+        self
+    }
+
+    /// Asks. Blocks as long as the name server does, if the node is a name.
+    ///
+    /// # Errors
+    /// [`CmError::Resolve`]; [`CmError::Value`] for a node or service with a NUL in it.
+    pub fn run(&self) -> Result<Vec<Target>, CmError> {
+        let mut targets = Vec::new();
+        let mut error = None;
+        for question in self.questions()? {
+            match question.ask() {
+                Ok(found) => targets.extend(found.into_iter().filter(|target| target.is_usable())),
+                Err(why) => error = Some(why),
+            }
+        }
+        match (targets.is_empty(), error) {
+            (false, _) => Ok(targets),
+            (true, Some(error)) => Err(error),
+            (true, None) => Err(self.failed("it has no address".to_owned())),
+        }
+    }
+
+    /// One question for each address of the name, in the order of the name service.
+    fn questions(&self) -> Result<Vec<Self>, CmError> {
+        let Some(node) = &self.node else {
+            let both = self.passive && self.family.is_none();
+            let families = [Family::V4, Family::V6].map(|family| self.clone().family(family));
+            return Ok(if both { families.to_vec() } else { vec![self.clone()] });
+        };
+        if self.numeric_host || self.family == Some(Family::Ib) || node.parse::<IpAddr>().is_ok() {
+            return Ok(vec![self.clone()]);
+        }
+        let addresses =
+            (node.as_str(), 0).to_socket_addrs().map_err(|error| self.failed(error.to_string()))?;
+        let wanted = addresses.filter(|address| match self.family {
+            Some(Family::V4) => address.is_ipv4(),
+            Some(Family::V6) => address.is_ipv6(),
+            _ => true,
+        });
+        let mut questions: Vec<Self> = Vec::new();
+        for address in wanted {
+            let node = match address {
+                std::net::SocketAddr::V6(v6) if v6.scope_id() != 0 => {
+                    format!("{}%{}", v6.ip(), v6.scope_id())
+                }
+                other => other.ip().to_string(),
+            };
+            let question = Self { node: Some(node), ..self.clone() }.numeric_host();
+            if !questions.contains(&question) {
+                questions.push(question);
+            }
+        }
+        Ok(questions)
+    }
+
+    fn failed(&self, why: String) -> CmError {
+        CmError::Resolve { what: self.to_string(), why }
+    }
+
+    /// The flags and family of the hints.
+    fn hints(&self) -> (i32, i32) {
+        let mut flags = 0;
+        let is_ib = self.family == Some(Family::Ib);
+        for (wanted, flag) in [
+            (self.passive, rai::PASSIVE),
+            (self.numeric_host || is_ib, rai::NUMERICHOST),
+            (self.no_route, rai::NOROUTE),
+            (self.family.is_some(), rai::FAMILY),
+            (self.service_record, rai::SA),
+        ] {
+            if wanted {
+                flags |= flag;
+            }
+        }
+        (flags, self.family.map_or(0, |family| i32::from(family.raw())))
+    }
+
+    /// One call.
+    fn ask(&self) -> Result<Vec<Target>, CmError> {
+        require_libraries()?;
+        let text = |field: &'static str, text: &Option<String>| {
+            let text = text.as_deref().map(CString::new).transpose();
+            text.map_err(|error| CmError::Value { field, value: error.nul_position() as u64, limit: 0 })
+        };
+        let node = text("the first NUL of the node's name", &self.node)?;
+        let service = text("the first NUL of the service's name", &self.service)?;
+        let pointer =
+            |text: &Option<CString>| text.as_ref().map_or(std::ptr::null::<c_char>(), |text| text.as_ptr());
+        // SAFETY: integers and pointers, for which zero is a value.
+        let mut hints: sys::rdma_addrinfo = unsafe { MaybeUninit::zeroed().assume_init() };
+        (hints.ai_flags, hints.ai_family) = self.hints();
+        hints.ai_port_space = i32::try_from(self.port_space.raw()).unwrap_or(0);
+        hints.ai_qp_type = self.qp_type.raw();
+        let mut source = self.source.as_ref().map(RawCmAddress::from);
+        if let Some(source) = &mut source {
+            hints.ai_src_len = source.len();
+            hints.ai_src_addr = source.as_mut_ptr();
+        }
+        let mut destination = self.destination.as_ref().map(RawCmAddress::from);
+        if let Some(destination) = &mut destination {
+            hints.ai_dst_len = destination.len();
+            hints.ai_dst_addr = destination.as_mut_ptr();
+        }
+        let mut route = self.route.map(|route| PathData::words(&[route]));
+        if let Some(route) = &mut route {
+            hints.ai_route_len = size_of_val(route.as_slice());
+            hints.ai_route = route.as_mut_ptr().cast();
+        }
+        let mut list = std::ptr::null_mut();
+        // SAFETY: the strings end with NULs, the hints point to locals; all outlive the call; `list` is ours.
+        let returned = unsafe {
+            sys::rdma_getaddrinfo(pointer(&node), pointer(&service), &raw const hints, &raw mut list)
+        };
+        if returned != 0 {
+            return Err(self.failed(getaddrinfo_error(returned)));
+        }
+        let list = List(NonNull::new(list));
+        let mut targets = Vec::new();
+        let mut next = list.0;
+        while let Some(entry) = next {
+            // SAFETY: an entry of the list, which lives until `list` is dropped.
+            let entry = unsafe { entry.as_ref() };
+            // SAFETY: as above: its pointers and lengths are the library's own.
+            targets.push(unsafe { Target::copy(entry) });
+            next = NonNull::new(entry.ai_next);
+        }
+        for target in &mut targets {
+            target.source = target.source.or(self.source);
+            target.destination = target.destination.or(self.destination);
+        }
+        Ok(targets)
+    }
+}
+
+impl fmt::Display for Resolve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = |text: &Option<String>| text.clone().unwrap_or_else(|| "*".to_owned());
+        match &self.destination {
+            Some(destination) => destination.fmt(f),
+            None => write!(f, "{}, {}", part(&self.node), part(&self.service)),
+        }
+    }
+}
+
+/// A result list, freed whole.
+struct List(Option<NonNull<sys::rdma_addrinfo>>);
+
+impl Drop for List {
+    fn drop(&mut self) {
+        if let Some(list) = self.0 {
+            // SAFETY: from `rdma_getaddrinfo`, freed once; everything was copied out.
+            unsafe { sys::rdma_freeaddrinfo(list.as_ptr()) };
+        }
+    }
+}
+
+/// -1 is errno by the manual and `EAI_BADFLAGS` by netdb.h; other negative values are `EAI_*`.
+fn getaddrinfo_error(returned: i32) -> String {
+    match returned {
+        -1 => crate::error::errno_text(sys::last_errno()),
+        -2 => "the name is not known (EAI_NONAME)".to_owned(),
+        -3 => "the name server did not answer; try again (EAI_AGAIN)".to_owned(),
+        -4 => "the name server failed (EAI_FAIL)".to_owned(),
+        -5 => "the name has no address (EAI_NODATA)".to_owned(),
+        -6 => "the address family is not supported (EAI_FAMILY)".to_owned(),
+        -8 => "the service is not known for this port space (EAI_SERVICE)".to_owned(),
+        -9 => "the name has no address of this family (EAI_ADDRFAMILY)".to_owned(),
+        -10 => "out of memory (EAI_MEMORY)".to_owned(),
+        -11 => crate::error::errno_text(sys::last_errno()),
+        code => format!("code {code}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Hint = (&'static str, fn(Resolve) -> Resolve);
+
+    #[test]
+    fn no_hint_undoes_another() {
+        let hints: &[Hint] = &[
+            ("numeric_host", Resolve::numeric_host),
+            ("no_route", Resolve::no_route),
+            ("family", |question| question.family(Family::V4)),
+            ("port_space", |question| question.port_space(PortSpace::Udp)),
+            ("qp_type", |question| question.qp_type(QpType::Ud)),
+            ("source", |question| question.source(std::net::SocketAddr::from(([127, 0, 0, 1], 7)))),
+            ("route", |question| question.route(PathData::from_bytes(&[7; 72]).unwrap())),
+        ];
+        let fresh = || Resolve::to("a", 1);
+        for (number, (first, hint)) in hints.iter().enumerate() {
+            for (second, other) in &hints[number + 1..] {
+                let both = other(hint(fresh()));
+                assert_eq!(both, hint(other(fresh())), "{first} and {second} depend on their order");
+                assert!(
+                    both != hint(fresh()) && both != other(fresh()),
+                    "one of {first} and {second} undoes the other"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn flags_and_families() {
+        assert_eq!(Resolve::to("a", 1).hints(), (0, 0));
+        assert_eq!(Resolve::passive(None, 1).family(Family::V4).hints(), (0x9, 2));
+        assert_eq!(Resolve::to("a", 1).numeric_host().no_route().hints(), (0x6, 0));
+        // AF_IB needs both flags.
+        assert_eq!(Resolve::to("fe80::1", 1).family(Family::Ib).hints(), (0xa, 27));
+        // RAI_SA needs a null node and an InfiniBand port space.
+        let record = Resolve::service_record("files");
+        assert_eq!((record.hints().0, record.node.is_none(), record.port_space), (0x10, true, PortSpace::Ib));
+    }
+
+    /// A name is asked for once for each of its addresses, in order, an address once.
+    #[test]
+    fn a_name_becomes_one_question_for_each_address() {
+        let questions = Resolve::to("localhost", 7).questions().unwrap();
+        assert!(!questions.is_empty());
+        for question in &questions {
+            assert!(question.numeric_host && question.node.as_deref().unwrap().parse::<IpAddr>().is_ok());
+        }
+        let v4 = Resolve::to("localhost", 7).family(Family::V4).questions().unwrap();
+        assert_eq!(v4.len(), 1);
+        assert_eq!(Resolve::to("::1", 7).questions().unwrap().len(), 1);
+        let both = Resolve::passive(None, 7).questions().unwrap();
+        assert_eq!(
+            both.iter().map(|one| one.family).collect::<Vec<_>>(),
+            [Some(Family::V4), Some(Family::V6)]
+        );
+        assert!(matches!(Resolve::to("no.such.host.invalid", 1).run(), Err(CmError::Resolve { .. })));
+    }
+
+    #[test]
+    fn port_spaces_round_trip() {
+        for space in [PortSpace::Tcp, PortSpace::Udp, PortSpace::IpOib, PortSpace::Ib] {
+            assert_eq!(PortSpace::parse(i32::try_from(space.raw()).unwrap()), Some(space));
+        }
+        assert_eq!(PortSpace::parse(0), None);
+        assert_eq!(QpType::parse(QpType::Ud.raw()), Some(QpType::Ud));
+    }
+
+    #[test]
+    fn every_code_has_words() {
+        for code in -20..0 {
+            assert!(!getaddrinfo_error(code).is_empty());
+        }
+        assert!(getaddrinfo_error(-2).contains("not known"));
+    }
+}

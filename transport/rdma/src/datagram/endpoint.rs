@@ -1,0 +1,336 @@
+//! A datagram end point: its id, its queue pair and everything it owns.
+
+use std::{collections::VecDeque, fmt, mem::MaybeUninit, net::SocketAddr, sync::Arc, time::Duration};
+
+use super::{
+    config::{DatagramConfig, DatagramCounters},
+    error::{OpenError, SendError},
+    event::UdEvent,
+    group::Joined,
+    id::UdId,
+    lookup::{Pending, with_scope},
+    name::{Qkey, QpNumber},
+    peer::{Peer, Source},
+    queue::{Parts, Queue, Received},
+    wait::DatagramEvent,
+};
+use crate::{
+    error::{DeviceError, system},
+    id::{channel::EventChannel, event::EventKind, params::QpRequest},
+    sys,
+    verbs::{
+        context::{Context, Pd, require_device},
+        qp::Qp,
+    },
+    wait::{Deadline, readable},
+};
+
+/// One queue pair for datagrams on one device. See [the module](super).
+pub struct Datagram {
+    // In the order of their drop: the queue pair goes first, with its id; then nobody reads or writes the slots.
+    pub(super) id: UdId,
+    pub(super) listener: Option<UdId>,
+    pub(super) requests: Vec<Pending>,
+    pub(super) groups: Vec<Joined>,
+    pub(super) queue: Queue,
+    pub(super) pd: Arc<Pd>,
+    pub(super) context: Arc<Context>,
+    pub(super) channel: Arc<EventChannel>,
+    pub(super) events: VecDeque<DatagramEvent>,
+    pub(super) config: DatagramConfig,
+    pub(super) local: SocketAddr,
+    pub(super) port_number: u8,
+    pub(super) number: QpNumber,
+    pub(super) next_number: u64,
+    pub(super) next_group: u32,
+    /// The device was removed.
+    pub(super) gone: bool,
+    /// Last: everything else is destroyed by then.
+    farewell: Farewell,
+}
+
+/// librdmacm keeps a removed device open until the next `rdma_get_devices` after everything on it was destroyed, and
+/// until then the kernel does not let the device go.
+struct Farewell {
+    gone: bool,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        if self.gone {
+            // Only for what it does; that no device is left is no error here.
+            let _ = require_device();
+        }
+    }
+}
+
+impl Datagram {
+    /// Opens an end point on the device that has the address `local`, whose port is not used: see
+    /// [`listen`](Self::listen).
+    ///
+    /// # Errors
+    /// No RDMA device has this address; the device has no datagrams; a limit of the configuration or the device.
+    pub fn bind(local: SocketAddr, config: &DatagramConfig) -> Result<Self, OpenError> {
+        config.check()?;
+        let channel = EventChannel::new()?;
+        let refused = |why: &str| OpenError::Address { address: local, why: why.to_owned() };
+        if local.ip().is_unspecified() {
+            return Err(refused("an end point lives on one device: give the address of one"));
+        }
+        let id = UdId::new(&channel).map_err(system("rdma_create_id"))?;
+        let address = with_scope(SocketAddr::new(local.ip(), 0), local);
+        id.bind(address).map_err(|errno| match errno {
+            sys::errno::ENODEV | sys::errno::EADDRNOTAVAIL => {
+                refused("no RDMA device has it; see `rdma link`")
+            }
+            errno => OpenError::Device(DeviceError::System { step: "rdma_bind_addr", errno }),
+        })?;
+        Self::build(id, channel, config, address)
+    }
+
+    /// Opens an end point on the device that leads to `remote`, which need not answer.
+    ///
+    /// # Errors
+    /// No RDMA device has a route there, or its neighbour did not answer within `timeout`; and as for
+    /// [`bind`](Self::bind).
+    pub fn toward(remote: SocketAddr, config: &DatagramConfig, timeout: Duration) -> Result<Self, OpenError> {
+        config.check()?;
+        let deadline = Deadline::after(timeout);
+        let channel = EventChannel::new()?;
+        let id = UdId::new(&channel).map_err(system("rdma_create_id"))?;
+        let failed = |event, status| OpenError::Resolve { address: remote, event, status };
+        id.resolve_address(None, remote, timeout).map_err(|errno| failed("rdma_resolve_addr", -errno))?;
+        let event = loop {
+            if let Some(event) = UdEvent::next(&channel).map_err(system("rdma_get_cm_event"))? {
+                break event;
+            }
+            if !readable(&[channel.fd()], &deadline).map_err(system("poll"))? {
+                return Err(failed("no ADDR_RESOLVED in time", -sys::errno::ETIMEDOUT));
+            }
+        };
+        if event.kind != EventKind::AddrResolved || event.status != 0 {
+            return Err(failed(event.kind.name(), event.status));
+        }
+        let local = id.local().ok_or_else(|| failed("no source address", -sys::errno::EADDRNOTAVAIL))?;
+        Self::build(id, channel, config, local)
+    }
+
+    /// `id` is bound to a device.
+    fn build(
+        mut id: UdId,
+        channel: Arc<EventChannel>,
+        config: &DatagramConfig,
+        local: SocketAddr,
+    ) -> Result<Self, OpenError> {
+        let unbound =
+            || OpenError::Address { address: local, why: "it belongs to no RDMA device".to_owned() };
+        let context = id.context()?.ok_or_else(unbound)?;
+        let limits = context.query()?;
+        if limits.iwarp {
+            return Err(OpenError::NoDatagrams { device: context.name() });
+        }
+        for (field, value) in [("receives", config.receives), ("sends", config.sends)] {
+            let limit = limits.qp_entries.min(limits.cq_entries.saturating_sub(1));
+            if u32::from(value) > limit {
+                let (value, limit) = (value.into(), limit.into());
+                return Err(OpenError::Device(DeviceError::Limit { field, value, limit }));
+            }
+        }
+        let port_number = id.port_number();
+        let mtu = path_mtu(&context, port_number)?;
+        let pd = Pd::new(&context)?;
+        let parts = Parts::new(&context, &limits, &pd, config, mtu)?;
+        let room = QpRequest {
+            send_entries: config.sends.into(),
+            recv_entries: config.receives.into(),
+            inline_bytes: 0,
+            srq: None,
+        };
+        let made = id.create_qp(&pd, &parts.send_cq, &parts.receive_cq, room);
+        let (qp, number) = made.map_err(system("rdma_create_qp"))?;
+        // From here on the order of the fields is the order of destruction.
+        let mut endpoint = Self {
+            id,
+            listener: None,
+            requests: Vec::with_capacity(config.requests.into()),
+            groups: Vec::new(),
+            queue: Queue::new(qp, parts),
+            pd,
+            context,
+            channel,
+            events: VecDeque::new(),
+            config: *config,
+            local,
+            port_number,
+            number,
+            next_number: 0,
+            next_group: 0,
+            gone: false,
+            farewell: Farewell { gone: false },
+        };
+        if config.qkey != Qkey::UDP {
+            set_qkey(endpoint.queue.qp(), config.qkey)?;
+        }
+        endpoint.queue.prepost()?;
+        Ok(endpoint)
+    }
+
+    /// Our address on the device; its port means nothing.
+    #[must_use]
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Our queue pair.
+    #[must_use]
+    pub fn qp(&self) -> QpNumber {
+        self.number
+    }
+
+    /// The device and its port: `("rxe0", 1)`.
+    #[must_use]
+    pub fn device(&self) -> (String, u8) {
+        (self.context.name(), self.port_number)
+    }
+
+    /// The largest message: the port's active MTU, in bytes. A path with a smaller one drops larger messages
+    /// without a word.
+    #[must_use]
+    pub fn message_bytes_max(&self) -> usize {
+        self.queue.mtu()
+    }
+
+    /// Sends a copy of `message`. Ok means that the device has it, nothing more.
+    ///
+    /// # Errors
+    /// Too large, the send queue is full, or the device refused: nothing was sent.
+    pub fn send(&mut self, to: &Peer, message: &[u8]) -> Result<(), SendError> {
+        self.send_with(to, message.len(), None, |place| place.copy_from_slice(message))
+    }
+
+    /// Sends `bytes` bytes that `fill` writes where the device reads them, and four more as immediate data.
+    /// What `fill` leaves alone holds an earlier message.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub fn send_with(
+        &mut self,
+        to: &Peer,
+        bytes: usize,
+        imm: Option<u32>,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), SendError> {
+        if self.gone {
+            return Err(SendError::DeviceGone);
+        }
+        if !to.handle.is_of(&self.pd) {
+            return Err(SendError::Foreign);
+        }
+        self.queue.send(to, bytes, imm, fill)
+    }
+
+    /// Hands out messages that arrived, at most 32, and posts their receives again. Never waits; 0: there is none.
+    ///
+    /// # Errors
+    /// The device refused.
+    pub fn receive(&mut self, each: impl FnMut(Received<'_>)) -> Result<usize, DeviceError> {
+        self.queue.receive(each)
+    }
+
+    /// The way back to who sent a datagram. Keep the peer: this enters the kernel, which on RoCE resolves the sender's
+    /// hardware address and waits for that at most a second if it does not know it.
+    ///
+    /// # Errors
+    /// The datagram's header leads nowhere, or the device refused.
+    pub fn reply_to(&self, source: &Source) -> Result<Peer, DeviceError> {
+        let way = source.way(&self.context, self.port_number, self.config.qkey)?;
+        Peer::new(&self.pd, &way, None)
+    }
+
+    /// Waits at most `timeout` until the device took every send; `false`: it has not.
+    ///
+    /// # Errors
+    /// The device refused.
+    pub fn drain(&mut self, timeout: Duration) -> Result<bool, SendError> {
+        self.queue.drain(&Deadline::after(timeout))
+    }
+
+    /// What was done so far.
+    pub fn counters(&mut self) -> DatagramCounters {
+        self.queue.count()
+    }
+
+    /// Waits at most `timeout` for sends on their way, then leaves every group and destroys everything. Dropping an end
+    /// point does the same without the wait.
+    pub fn close(mut self, timeout: Duration) -> DatagramCounters {
+        if let Err(error) = self.drain(timeout) {
+            tracing::debug!(%error, "datagrams were on their way when their end point closed");
+        }
+        self.counters()
+    }
+}
+
+impl Drop for Datagram {
+    fn drop(&mut self) {
+        self.leave_all();
+        self.farewell.gone = self.gone;
+    }
+}
+
+impl fmt::Debug for Datagram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Datagram")
+            .field("local", &self.local)
+            .field("qp", &self.number)
+            .field("listening", &self.listener.is_some())
+            .field("groups", &self.groups)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The port's active MTU in bytes.
+fn path_mtu(context: &Context, port: u8) -> Result<usize, DeviceError> {
+    let mut attributes = MaybeUninit::<sys::ibv_port_attr>::zeroed();
+    // SAFETY: the context is open, and the place is as large as the call writes.
+    let returned = unsafe { sys::ibv_query_port(context.raw(), port, attributes.as_mut_ptr()) };
+    sys::verbs_result(returned).map_err(system("ibv_query_port"))?;
+    // SAFETY: the call succeeded and filled it; every field is an integer, so zeroes are valid too.
+    let attributes = unsafe { attributes.assume_init() };
+    mtu_bytes(attributes.active_mtu)
+        .ok_or(DeviceError::System { step: "ibv_query_port: active_mtu", errno: sys::errno::EINVAL })
+}
+
+/// `enum ibv_mtu`: 1 is 256 bytes, each further one twice as much; 5 is the last.
+fn mtu_bytes(code: u32) -> Option<usize> {
+    (1..=5).contains(&code).then(|| 1 << (code + 7))
+}
+
+fn set_qkey(qp: &Qp, qkey: Qkey) -> Result<(), DeviceError> {
+    let mut attributes = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
+    // SAFETY: the place is ours; `ibv_qp_attr` is plain data, for which zero is a value.
+    let place = unsafe { attributes.assume_init_mut() };
+    place.qkey = qkey.0;
+    let mask = i32::try_from(sys::ibv_qp_attr_mask::IBV_QP_QKEY.0).unwrap_or(0);
+    // SAFETY: the queue pair is live; only the masked field is read. Legal in RTS (ibv_modify_qp(3)).
+    sys::verbs_result(unsafe { sys::ibv_modify_qp(qp.raw(), place, mask) }).map_err(system("ibv_modify_qp"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mtu_codes() {
+        let bytes: Vec<_> = (0..8).map(mtu_bytes).collect();
+        let some = [256, 512, 1024, 2048, 4096].map(Some);
+        assert_eq!(bytes[1..6], some);
+        assert!([bytes[0], bytes[6], bytes[7]].iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn an_end_point_moves_between_threads() {
+        fn is_send<T: Send>() {}
+        is_send::<Datagram>();
+        is_send::<Peer>();
+    }
+}

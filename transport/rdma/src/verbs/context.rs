@@ -1,0 +1,409 @@
+//! A device as the CM opened it: what it can do, and its protection domain.
+//!
+//! ```text
+//!  Context (the CM's; kept open by a device list)
+//!  ├─ Pd      one for each port and device       ◄─ Mr, queue pairs
+//!  └─ Cq      one or more for each port and device ◄─ queue pairs
+//! ```
+//! A child holds an `Arc` of its parents, so it is always destroyed first.
+
+use std::{
+    ffi::CStr,
+    mem::MaybeUninit,
+    net::Ipv6Addr,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr::NonNull,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use rustix::{fs::OFlags, io::retry_on_intr};
+
+use crate::{error::DeviceError, sys};
+
+/// Names a device of this process as long as a [`Context`] of it lives; another one may have the name afterwards.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DeviceKey(usize);
+
+impl DeviceKey {
+    pub(crate) fn of(raw: NonNull<sys::ibv_context>) -> Self {
+        Self(raw.as_ptr().addr())
+    }
+
+    /// The device with this number, for tests that have none.
+    #[doc(hidden)]
+    pub const fn made_up(number: usize) -> Self {
+        Self(number)
+    }
+}
+
+/// A device context. librdmacm owns it; the device list that we hold keeps it from being closed.
+#[derive(Debug)]
+pub struct Context {
+    raw: NonNull<sys::ibv_context>,
+}
+
+// SAFETY: verbs contexts may be used from any thread (ibv_open_device(3)); we keep no thread-bound state with it.
+unsafe impl Send for Context {}
+// SAFETY: as above; libibverbs locks inside.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// The context behind an id that is bound to a device.
+    ///
+    /// # Safety
+    /// `raw` is the `verbs` of a live `rdma_cm_id`.
+    pub(crate) unsafe fn of(raw: NonNull<sys::ibv_context>) -> Result<Arc<Self>, DeviceError> {
+        held().hold(DeviceKey::of(raw))?;
+        Ok(Arc::new(Self { raw }))
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_context {
+        self.raw.as_ptr()
+    }
+
+    /// Names the device.
+    pub fn key(&self) -> DeviceKey {
+        DeviceKey::of(self.raw)
+    }
+
+    /// Readable when an asynchronous event waits.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open while the list is held; the field never changes.
+        let fd = unsafe { (*self.raw.as_ptr()).async_fd };
+        // SAFETY: open as long as the context is.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// `rxe0`.
+    pub fn name(&self) -> String {
+        // SAFETY: open while we hold the list; `device` is set for as long.
+        let device = unsafe { (*self.raw.as_ptr()).device };
+        // SAFETY: the device outlives its context.
+        let name = unsafe { &(*device).name };
+        // SAFETY: libibverbs terminates the array with a NUL.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+        name.to_string_lossy().into_owned()
+    }
+
+    fn is_iwarp(&self) -> bool {
+        // SAFETY: as in `name`.
+        let device = unsafe { (*self.raw.as_ptr()).device };
+        // SAFETY: the device outlives its context.
+        unsafe { (*device).transport_type == sys::ibv_transport_type::IBV_TRANSPORT_IWARP }
+    }
+
+    /// What the device says about itself.
+    pub fn query(&self) -> Result<DeviceLimits, DeviceError> {
+        let mut attributes = MaybeUninit::<sys::ibv_device_attr>::zeroed();
+        // SAFETY: the context is open, and the place is as large as the call writes.
+        let returned = unsafe { sys::ibv_query_device(self.raw(), attributes.as_mut_ptr()) };
+        sys::verbs_result(returned)
+            .map_err(|errno| DeviceError::System { step: "ibv_query_device", errno })?;
+        // SAFETY: the call succeeded and filled it; every field is an integer, so zeroes are valid too.
+        let attributes = unsafe { attributes.assume_init() };
+        let positive = |value: i32| u32::try_from(value).unwrap_or(0);
+        let depth = |value: i32| u8::try_from(positive(value).min(254)).unwrap_or(0);
+        let iwarp = self.is_iwarp();
+        Ok(DeviceLimits {
+            iwarp,
+            software: attributes.vendor_id == RXE_VENDOR,
+            cq_entries: positive(attributes.max_cqe),
+            qp_entries: positive(attributes.max_qp_wr),
+            responder_resources: depth(attributes.max_qp_rd_atom),
+            // Some drivers leave this one 0 although they can read.
+            initiator_depth: depth(match attributes.max_qp_init_rd_atom {
+                0 => attributes.max_qp_rd_atom,
+                depth => depth,
+            }),
+            srqs: positive(attributes.max_srq),
+            srq_entries: positive(attributes.max_srq_wr),
+            atomics: attributes.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE,
+        })
+    }
+
+    /// An entry of a port's GID table, and what it is for; no entry where there is none at `index`.
+    pub fn gid(&self, port: u8, index: u8) -> Option<GidEntry> {
+        // SAFETY: integers only, for which zero is a value.
+        let mut entry: sys::ibv_gid_entry = unsafe { MaybeUninit::zeroed().assume_init() };
+        // SAFETY: the context is open while we hold it, and the place is for one entry.
+        let returned =
+            unsafe { sys::ibv_query_gid_ex(self.raw(), port.into(), index.into(), &raw mut entry, 0) };
+        if returned == 0 {
+            return Some(GidEntry { gid: address(&entry.gid), kind: GidType::from_raw(entry.gid_type) });
+        }
+        let mut plain = sys::ibv_gid { raw: [0; 16] };
+        // SAFETY: as above, for one GID.
+        let returned = unsafe { sys::ibv_query_gid(self.raw(), port, index.into(), &raw mut plain) };
+        (returned == 0).then(|| GidEntry { gid: address(&plain), kind: GidType::Unknown })
+    }
+}
+
+/// A GID and the protocol that it is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GidEntry {
+    /// The GID, written as an IPv6 address.
+    pub gid: Ipv6Addr,
+    pub kind: GidType,
+}
+
+/// Which protocol a GID is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum GidType {
+    /// InfiniBand, and iWARP's stand-in.
+    Ib,
+    /// RoCE version 1: Ethernet frames, not routable.
+    RoceV1,
+    /// RoCE version 2: UDP.
+    RoceV2,
+    /// Not told: the library is older than 1.11.
+    Unknown,
+}
+
+impl GidType {
+    pub(crate) const fn from_raw(kind: u32) -> Self {
+        match kind {
+            sys::IBV_GID_TYPE_IB => Self::Ib,
+            sys::IBV_GID_TYPE_ROCE_V1 => Self::RoceV1,
+            sys::IBV_GID_TYPE_ROCE_V2 => Self::RoceV2,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+pub(crate) fn address(gid: &sys::ibv_gid) -> Ipv6Addr {
+    // SAFETY: both members of the union are plain bytes of the same size.
+    Ipv6Addr::from(unsafe { gid.raw })
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        held().let_go(self);
+    }
+}
+
+/// What keeps devices open, for all providers of the process, because librdmacm is one for all of them: it closes a
+/// removed device only when no list that it ever gave out holds it.
+#[derive(Debug)]
+struct Held {
+    lists: Vec<DeviceList>,
+    /// Devices with the number of contexts on each.
+    users: Vec<(DeviceKey, usize)>,
+    /// Devices that are being removed: nothing new begins on them.
+    leaving: Vec<DeviceKey>,
+}
+
+// SAFETY: the lists are memory of librdmacm's that any thread may read and give back; the lock orders those who do.
+unsafe impl Send for Held {}
+
+static HELD: Mutex<Held> = Mutex::new(Held { lists: Vec::new(), users: Vec::new(), leaving: Vec::new() });
+
+fn held() -> MutexGuard<'static, Held> {
+    // A panic while the tables are changed leaves tables.
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Held {
+    fn hold(&mut self, device: DeviceKey) -> Result<(), DeviceError> {
+        if self.leaving.contains(&device) {
+            return Err(DeviceError::NoDevice { detail: "it is being removed".to_owned() });
+        }
+        if !self.lists.iter().any(|list| list.has(device)) {
+            self.lists.push(device_list()?.ok_or_else(no_device)?);
+        }
+        match self.users.iter_mut().find(|(used, _)| *used == device) {
+            Some((_, count)) => *count += 1,
+            None => self.users.push((device, 1)),
+        }
+        Ok(())
+    }
+
+    fn let_go(&mut self, context: &Context) {
+        let device = context.key();
+        let Some(at) = self.users.iter().position(|(used, _)| *used == device) else { return };
+        self.users[at].1 -= 1;
+        if self.users[at].1 > 0 {
+            return;
+        }
+        self.users.swap_remove(at);
+        self.leaving.retain(|&leaving| leaving != device);
+        match device_list() {
+            // Older lists may hold devices that are gone; a new one does not.
+            Ok(Some(new)) if self.users.iter().all(|(used, _)| new.has(*used)) => {
+                self.lists.drain(..).for_each(free_list);
+                self.lists.push(new);
+            }
+            // Another removed device is still in use.
+            Ok(Some(new)) => free_list(new),
+            // librdmacm (as of 44) does not let go of the last device of a host.
+            _ => {
+                if let Err(errno) = cut_off(context) {
+                    tracing::error!(errno, device = context.name(), "cannot let go of the device");
+                }
+            }
+        }
+    }
+}
+
+/// rxe's vendor id (RXE_VENDOR_ID): an emulation that moves the bytes inside the post.
+const RXE_VENDOR: u32 = 0x00ff_ffff;
+
+/// What bounds our sums.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceLimits {
+    /// No write-with-immediate, the active side first, a READ's sink needs remote write.
+    pub iwarp: bool,
+    /// rxe.
+    pub software: bool,
+    /// Entries of a completion queue.
+    pub cq_entries: u32,
+    /// Entries of a send or receive queue.
+    pub qp_entries: u32,
+    pub responder_resources: u8,
+    pub initiator_depth: u8,
+    /// Shared receive queues, and the entries of one.
+    pub srqs: u32,
+    pub srq_entries: u32,
+    /// Atomic operations on a peer's memory, among the device's own at least.
+    pub atomics: bool,
+}
+
+/// Whether there is any device; the error says what to do.
+pub fn require_device() -> Result<(), DeviceError> {
+    free_list(device_list()?.ok_or_else(no_device)?);
+    Ok(())
+}
+
+/// Whether the libraries can be opened; the error says what to install.
+pub fn require_libraries() -> Result<(), DeviceError> {
+    sys::available().map_err(|why| DeviceError::Unavailable { why })
+}
+
+fn no_device() -> DeviceError {
+    DeviceError::NoDevice { detail: "rdma_get_devices lists none".to_owned() }
+}
+
+/// What `rdma_get_devices` gave; given back by [`free_list`].
+#[derive(Debug)]
+struct DeviceList(NonNull<*mut sys::ibv_context>);
+
+impl DeviceList {
+    fn has(&self, DeviceKey(device): DeviceKey) -> bool {
+        let mut at = self.0.as_ptr();
+        loop {
+            // SAFETY: the list is ours and ends with a null pointer, behind which we do not go.
+            let context = unsafe { at.read() };
+            if context.is_null() || context.addr() == device {
+                return !context.is_null();
+            }
+            at = at.wrapping_add(1);
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is gone afterwards")]
+fn free_list(list: DeviceList) {
+    // SAFETY: from `rdma_get_devices`, and consumed here.
+    unsafe { sys::rdma_free_devices(list.0.as_ptr()) };
+}
+
+/// The device is being removed: no new context is made on it, until the last one is gone.
+pub fn set_leaving(device: DeviceKey) {
+    let mut held = held();
+    if held.users.iter().any(|(used, _)| *used == device) && !held.leaving.contains(&device) {
+        held.leaving.push(device);
+    }
+}
+
+/// Whether a device is still there, asked anew: asking is what makes librdmacm close those that are not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    Listed,
+    /// Others are there.
+    Gone,
+    /// No device is there at all.
+    NoneLeft,
+}
+
+/// See [`Presence`].
+pub fn presence(device: DeviceKey) -> Presence {
+    // Two questions at once would be two answers: nobody else may let go meanwhile.
+    let _held = held();
+    let Ok(Some(list)) = device_list() else { return Presence::NoneLeft };
+    let found = list.has(device);
+    free_list(list);
+    if found { Presence::Listed } else { Presence::Gone }
+}
+
+/// Lets the kernel end the removal of the last device: librdmacm has no way to close it, so its descriptors are made
+/// to lead nowhere. Whenever it closes the context, it closes those.
+///
+/// # Errors
+/// errno.
+fn cut_off(context: &Context) -> Result<(), i32> {
+    let raw = context.raw();
+    // SAFETY: the context is open while it is held, and so is its descriptor; the field never changes.
+    let command = unsafe { (*raw).cmd_fd };
+    let nowhere = retry_on_intr(|| {
+        rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, rustix::fs::Mode::empty())
+    });
+    let nowhere = nowhere.map_err(rustix::io::Errno::raw_os_error)?;
+    for fd in [command, context.event_fd().as_raw_fd()] {
+        // SAFETY: the context's open descriptor; lent to the call below only, and never closed by this value.
+        let mut place = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        rustix::io::dup2(&nowhere, &mut place).map_err(rustix::io::Errno::raw_os_error)?;
+    }
+    Ok(())
+}
+
+/// `Ok(None)`: the list is empty.
+fn device_list() -> Result<Option<DeviceList>, DeviceError> {
+    require_libraries()?;
+    let mut count = 0;
+    // SAFETY: `count` is a place for one int.
+    let list = unsafe { sys::rdma_get_devices(&raw mut count) };
+    let list = sys::pointer_result(list).map_err(|errno| DeviceError::NoDevice {
+        detail: format!("rdma_get_devices: {}", crate::error::errno_text(errno)),
+    })?;
+    if count > 0 {
+        return Ok(Some(DeviceList(list)));
+    }
+    free_list(DeviceList(list));
+    Ok(None)
+}
+
+/// A protection domain.
+#[derive(Debug)]
+pub struct Pd {
+    raw: NonNull<sys::ibv_pd>,
+    _context: Arc<Context>,
+}
+
+// SAFETY: a protection domain is only named in calls that libibverbs and the kernel serialise.
+unsafe impl Send for Pd {}
+// SAFETY: as above.
+unsafe impl Sync for Pd {}
+
+impl Pd {
+    pub fn new(context: &Arc<Context>) -> Result<Arc<Self>, DeviceError> {
+        // SAFETY: the context is open while we hold it.
+        let raw = unsafe { sys::ibv_alloc_pd(context.raw()) };
+        let raw =
+            sys::pointer_result(raw).map_err(|errno| DeviceError::System { step: "ibv_alloc_pd", errno })?;
+        Ok(Arc::new(Self { raw, _context: Arc::clone(context) }))
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_pd {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: every MR holds an `Arc` of us and every queue pair's owner too, so nothing uses it any more.
+        let returned = unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };
+        if let Err(errno) = sys::verbs_result(returned) {
+            tracing::warn!(errno, "ibv_dealloc_pd failed: something still uses the protection domain");
+        }
+    }
+}

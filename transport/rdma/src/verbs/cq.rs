@@ -1,0 +1,271 @@
+//! A completion queue with its channel: completions copied out, notification armed, events acked in bulk.
+
+use std::{
+    collections::VecDeque,
+    mem::MaybeUninit,
+    os::fd::{BorrowedFd, RawFd},
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use rustix::fs::OFlags;
+
+use crate::{
+    error::DeviceError,
+    sys,
+    verbs::context::{Context, DeviceLimits},
+};
+
+/// Entries asked for. Fewer, and siw fails to create a queue pair at about the 20th of a process: a mapping
+/// offset collides with its library's 'invalid' key.
+const ENTRIES: u32 = 32_767;
+/// Completions taken in one call.
+pub const POLL_BURST: usize = 32;
+const POLL_BURST_INT: i32 = 32;
+const _: () = assert!(POLL_BURST == POLL_BURST_INT as usize);
+
+/// One completion, copied out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Completion {
+    pub wr_id: u64,
+    /// `ibv_wc_status`; 0 is success. Of what follows, only `wr_id`, `status`, `vendor` and `qp` hold otherwise.
+    pub status: u32,
+    pub vendor: u32,
+    /// Whether it is a receive that was completed by a write-with-immediate.
+    pub with_imm: bool,
+    /// Host byte order.
+    pub imm: u32,
+    pub bytes: u32,
+    /// The queue pair's number, which holds whatever the status is.
+    pub qp: u32,
+}
+
+/// Completions that the library wrote and nobody has taken yet, the oldest first; each is copied out when it is looked at.
+/// Zeroed once: a driver leaves fields that mean nothing as they were.
+pub struct Harvest {
+    written: Box<[sys::ibv_wc; POLL_BURST]>,
+    /// Those from `at` on.
+    at: usize,
+    count: usize,
+    /// Older ones: they were taken too early.
+    again: VecDeque<Completion>,
+}
+
+impl Default for Harvest {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Harvest {
+    pub fn new() -> Self {
+        // SAFETY: every field of `ibv_wc` is an integer or a union of integers, for which zero is a value.
+        let written = unsafe { MaybeUninit::zeroed().assume_init() };
+        Self { written: Box::new(written), at: 0, count: 0, again: VecDeque::new() }
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.at == self.count && self.again.is_empty()
+    }
+
+    /// The next one, which stays.
+    pub fn first(&self) -> Option<Completion> {
+        let written = || (self.at < self.count).then(|| completion(&self.written[self.at % POLL_BURST]));
+        self.again.front().copied().or_else(written)
+    }
+
+    /// Takes the next one, unless `make` makes nothing of it, or it is one of the older ones.
+    #[inline(always)]
+    pub fn take_new_if<R>(&mut self, make: impl FnOnce(&Completion) -> Option<R>) -> Option<R> {
+        if (self.at >= self.count) | !self.again.is_empty() {
+            return None;
+        }
+        let made = make(&completion(&self.written[self.at % POLL_BURST]))?;
+        self.at += 1;
+        Some(made)
+    }
+
+    pub fn take(&mut self) -> Option<Completion> {
+        self.again.pop_front().or_else(|| self.take_new_if(|done| Some(*done)))
+    }
+
+    /// Puts `older` ones in front.
+    pub fn put_first(&mut self, older: Vec<Completion>) {
+        for done in older.into_iter().rev() {
+            self.again.push_front(done);
+        }
+    }
+}
+
+impl std::fmt::Debug for Harvest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} completions", self.count - self.at + self.again.len())
+    }
+}
+
+/// `IBV_WC_WR_FLUSH_ERR`: the queue pair is in error and this work was not done.
+pub const STATUS_FLUSHED: u32 = 5;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Cq {
+    raw: NonNull<sys::ibv_cq>,
+    channel: NonNull<sys::ibv_comp_channel>,
+    entries: u32,
+    /// Entries that queue pairs were promised; a full queue drops completions on rxe.
+    promised: AtomicU32,
+    _context: Arc<Context>,
+}
+
+// SAFETY: libibverbs lets any thread use a CQ; polling is done by the port's thread alone, which is what keeps
+// completions in order, not what keeps this sound.
+unsafe impl Send for Cq {}
+// SAFETY: as above.
+unsafe impl Sync for Cq {}
+
+impl Cq {
+    pub fn new(context: &Arc<Context>, limits: &DeviceLimits) -> Result<Arc<Self>, DeviceError> {
+        Self::with_entries(context, limits, ENTRIES)
+    }
+
+    /// A queue for one queue pair that needs `entries`; not for siw, see `ENTRIES`.
+    pub fn with_entries(
+        context: &Arc<Context>,
+        limits: &DeviceLimits,
+        entries: u32,
+    ) -> Result<Arc<Self>, DeviceError> {
+        let entries = entries.min(ENTRIES).min(limits.cq_entries.max(1));
+        // SAFETY: the context is open while we hold it.
+        let channel = unsafe { sys::ibv_create_comp_channel(context.raw()) };
+        let channel = sys::pointer_result(channel)
+            .map_err(|errno| DeviceError::System { step: "ibv_create_comp_channel", errno })?;
+        let entries_int = i32::try_from(entries).expect("at most 32,767");
+        // SAFETY: context and channel are live, the cookie is not used, vector 0 always exists.
+        let raw = unsafe {
+            sys::ibv_create_cq(context.raw(), entries_int, std::ptr::null_mut(), channel.as_ptr(), 0)
+        };
+        let raw = match sys::pointer_result(raw) {
+            Ok(raw) => raw,
+            Err(errno) => {
+                // SAFETY: created above and used by nothing.
+                unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
+                return Err(DeviceError::System { step: "ibv_create_cq", errno });
+            }
+        };
+        let cq = Self { raw, channel, entries, promised: AtomicU32::new(0), _context: Arc::clone(context) };
+        rustix::fs::fcntl_setfl(cq.fd(), OFlags::NONBLOCK)
+            .map_err(|error| DeviceError::System { step: "fcntl", errno: error.raw_os_error() })?;
+        Ok(Arc::new(cq))
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_cq {
+        self.raw.as_ptr()
+    }
+
+    /// Names it in asynchronous events.
+    pub fn address(&self) -> usize {
+        self.raw.as_ptr().addr()
+    }
+
+    /// Readable when an armed notification fired.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is live while we are.
+        let fd: RawFd = unsafe { (*self.channel.as_ptr()).fd };
+        // SAFETY: the channel's descriptor stays open until our drop.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// Takes `entries` of the queue for a queue pair; `false` when it has not that many left.
+    pub fn promise(&self, entries: u32) -> bool {
+        let take = |promised: u32| promised.checked_add(entries).filter(|&sum| sum <= self.entries);
+        self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    /// Gives them back, after the queue pair is destroyed.
+    pub fn return_promise(&self, entries: u32) {
+        self.promised.fetch_sub(entries, Ordering::Relaxed);
+    }
+
+    /// Fills `harvest`, if it is empty, with at most [`POLL_BURST`] completions. How many.
+    ///
+    /// # Errors
+    /// The queue is broken.
+    #[inline]
+    pub fn poll(&self, harvest: &mut Harvest) -> Result<usize, i32> {
+        if !harvest.is_empty() {
+            // What is there would be written over; the queue keeps the rest.
+            return Ok(0);
+        }
+        (harvest.at, harvest.count) = (0, 0);
+        let place = harvest.written.as_mut_ptr();
+        // SAFETY: the queue is live, and there is room for as many as we ask.
+        let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), POLL_BURST_INT, place) };
+        let count = usize::try_from(count).map_err(|_| count.saturating_neg())?;
+        harvest.count = count.min(POLL_BURST);
+        Ok(harvest.count)
+    }
+
+    /// Asks for one notification of the next completion.
+    pub fn arm(&self) -> Result<(), i32> {
+        // SAFETY: the queue is live.
+        sys::verbs_result(unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), 0) })
+    }
+
+    /// Takes all notifications off the channel and acks them at once.
+    pub fn quiet(&self) {
+        let mut count: u32 = 0;
+        loop {
+            let mut cq = std::ptr::null_mut();
+            let mut cookie = std::ptr::null_mut();
+            // SAFETY: the channel is live and does not block; both places are ours.
+            let returned =
+                unsafe { sys::ibv_get_cq_event(self.channel.as_ptr(), &raw mut cq, &raw mut cookie) };
+            if returned != 0 {
+                break;
+            }
+            count += 1;
+        }
+        if count > 0 {
+            // SAFETY: the channel serves this queue only, so all `count` events were its.
+            unsafe { sys::ibv_ack_cq_events(self.raw.as_ptr(), count) };
+        }
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // Unacked events make ibv_destroy_cq wait for ever.
+        self.quiet();
+        // SAFETY: queue pairs on it hold an `Arc` of us through their owners, so none is left.
+        let returned = unsafe { sys::ibv_destroy_cq(self.raw.as_ptr()) };
+        if let Err(errno) = sys::verbs_result(returned) {
+            tracing::warn!(errno, "ibv_destroy_cq failed: a queue pair still uses it");
+        }
+        // SAFETY: its only queue is gone.
+        let returned = unsafe { sys::ibv_destroy_comp_channel(self.channel.as_ptr()) };
+        if let Err(errno) = sys::verbs_result(returned) {
+            tracing::warn!(errno, "ibv_destroy_comp_channel failed");
+        }
+    }
+}
+
+#[inline]
+fn completion(wc: &sys::ibv_wc) -> Completion {
+    let with_imm = wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+    // SAFETY: both members are u32, and the scratch was zeroed, so reading either is defined; its meaning is decided by
+    // `with_imm`.
+    let imm = u32::from_be(unsafe { wc.imm_data_invalidated_rkey_union.imm_data });
+    Completion {
+        wr_id: wc.wr_id,
+        status: wc.status,
+        vendor: wc.vendor_err,
+        with_imm,
+        imm,
+        bytes: wc.byte_len,
+        qp: wc.qp_num,
+    }
+}

@@ -1,0 +1,122 @@
+//! A queue pair as whoever posts on it sees it, and what a work request names.
+
+use std::{mem::MaybeUninit, ptr::NonNull};
+
+use crate::{memory::Memory, sys};
+
+/// The licence to post on a queue pair. The control thread made it with the id and destroys it only in exchange
+/// for this value, so the pointer is good as long as somebody has it.
+#[derive(Debug)]
+pub struct Qp {
+    raw: NonNull<sys::ibv_qp>,
+    /// Bytes the device takes inline, as granted.
+    pub inline_bytes: u32,
+}
+
+// SAFETY: a queue pair may be posted to from any thread; there is one licence, so from one at a time.
+unsafe impl Send for Qp {}
+
+impl Qp {
+    /// # Safety
+    /// `raw` stays valid until this value is given back to whoever destroys it.
+    pub(crate) unsafe fn new(raw: NonNull<sys::ibv_qp>, inline_bytes: u32) -> Self {
+        Self { raw, inline_bytes }
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::ibv_qp {
+        self.raw.as_ptr()
+    }
+
+    /// Names it in completions.
+    pub fn number(&self) -> u32 {
+        // SAFETY: the queue pair is live (we hold the licence); its number never changes.
+        unsafe { (*self.raw()).qp_num }
+    }
+
+    /// Sets the RNR timer; legal in RTS (`ibv_modify_qp(3)`).
+    pub fn set_rnr_timer(&self, code: u8) -> Result<(), i32> {
+        let mut attributes = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
+        // SAFETY: the place is ours; `ibv_qp_attr` is plain data, for which zero is a value.
+        let place = unsafe { attributes.assume_init_mut() };
+        place.min_rnr_timer = code & 31;
+        let mask = sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0;
+        // SAFETY: the queue pair is live (we hold the licence); only the masked field is read.
+        let returned = unsafe { sys::ibv_modify_qp(self.raw(), place, i32::try_from(mask).unwrap_or(0)) };
+        sys::verbs_result(returned)
+    }
+
+    /// The place in its port's table of the GID that it sends from (`ibv_query_qp(3)`); `None` within an InfiniBand
+    /// subnet.
+    pub fn source_gid_index(&self) -> Option<u8> {
+        let attributes = match self.query(sys::ibv_qp_attr_mask::IBV_QP_AV) {
+            Ok(attributes) => attributes,
+            Err(errno) => {
+                tracing::debug!(errno, "ibv_query_qp does not tell the GID");
+                return None;
+            }
+        };
+        let address = attributes.ah_attr;
+        (address.is_global != 0).then_some(address.grh.sgid_index)
+    }
+
+    /// `ibv_query_qp(3)` for the fields of `mask`.
+    pub(crate) fn query(&self, mask: sys::ibv_qp_attr_mask) -> Result<sys::ibv_qp_attr, i32> {
+        let mut attributes = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
+        let mut made_with = MaybeUninit::<sys::ibv_qp_init_attr>::zeroed();
+        let wanted = i32::try_from(mask.0).unwrap_or(0);
+        // SAFETY: the queue pair is live (we hold its licence); both places are ours and as large as the call writes.
+        let returned =
+            unsafe { sys::ibv_query_qp(self.raw(), attributes.as_mut_ptr(), wanted, made_with.as_mut_ptr()) };
+        sys::verbs_result(returned)?;
+        // SAFETY: zeroed, then filled by the call; every field is an integer or a union of integers.
+        Ok(unsafe { attributes.assume_init() })
+    }
+}
+
+/// Memory of our own that a work request names.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalBytes {
+    pub address: u64,
+    pub bytes: u32,
+    pub lkey: u32,
+}
+
+impl LocalBytes {
+    /// `bytes` of `memory` from `at`, which is registered under `lkey`.
+    ///
+    /// # Panics
+    /// When they are not inside it.
+    pub fn of(memory: &impl Memory, at: usize, bytes: u32, lkey: u32) -> Self {
+        Self { address: memory.place(at, bytes as usize).addr().get() as u64, bytes, lkey }
+    }
+}
+
+/// Memory of the peer that a work request names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RemoteBytes {
+    pub address: u64,
+    pub rkey: u32,
+}
+
+/// How a work request is posted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flags {
+    pub signalled: bool,
+    pub inline: bool,
+}
+
+impl Flags {
+    pub fn bits(self) -> u32 {
+        let signalled = if self.signalled { sys::ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
+        let inline = if self.inline { sys::ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
+        signalled | inline
+    }
+}
+
+/// Why a list was not posted whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PostError {
+    /// Work requests that were posted before the one that failed.
+    pub posted: usize,
+    pub errno: i32,
+}
