@@ -12,7 +12,7 @@ use crate::{
     stream::Direction,
 };
 
-/// Latency and rate of gimmal's layers, beside the floors of the same two processes.
+/// Measures latency, rate and bandwidth of gimmal's layers beside baselines in the same two processes.
 ///
 /// Times are round trips (RTT).
 #[derive(Parser, Clone, PartialEq, Debug)]
@@ -26,120 +26,120 @@ pub struct Cli {
 /// What to do.
 #[derive(Subcommand, Clone, PartialEq, Debug)]
 pub enum Command {
-    /// Round trip time of one call at a time.
+    /// Round trips, one call at a time.
     Lat(Run),
-    /// The same of typed calls, through the codec: `lat --layer typed`.
+    /// Round trips of typed calls, through the codec. Short for `lat --layer typed`.
     Rpc(Run),
-    /// Calls per second with a window of them outstanding.
+    /// Calls per second with a window of calls in flight.
     Rate {
         /// How to measure.
         #[command(flatten)]
         run: Run,
-        /// Calls outstanding.
+        /// Calls in flight.
         #[arg(short = 'O', long, default_value = "32", value_parser = parse_count)]
         window: u64,
-        /// Threads that call through one worker, each with such a window; more than one need --mode handoff.
+        /// Threads that call through one worker, each with its own window. More than one need --mode handoff.
         #[arg(short, long, default_value = "1", value_parser = clap::value_parser!(u64).range(1..=256))]
         threads: u64,
     },
-    /// Loans that the other side pulls and reads: round trips, and bytes per second beside them.
+    /// Loans that the other side fetches and reads: round trips and bytes per second.
     Bw {
-        /// How to measure; the size is a loan's.
+        /// How to measure. The size is that of a loan.
         #[command(flatten)]
         run: Run,
-        /// Loans outstanding.
+        /// Loans in flight.
         #[arg(short = 'O', long, default_value = "1", value_parser = parse_count)]
         window: u64,
-        /// What both sides touch of a loan.
+        /// The part of a loan that both sides touch.
         #[arg(long, value_enum, default_value_t = Touch::All)]
         touch: Touch,
     },
-    /// Calls at given rates, due at random, timed from when they were due (open loop); finds the knee.
+    /// Calls at given rates, due at random and timed from when they were due (open loop). Finds the knee.
     Load {
-        /// How to measure; the count is of a closed loop before.
+        /// How to measure. The count is that of the closed loop before.
         #[command(flatten)]
         run: Run,
-        /// Calls outstanding in the closed loop before.
+        /// Calls in flight in the closed loop before.
         #[arg(short = 'O', long, default_value = "32", value_parser = parse_count)]
         window: u64,
-        /// Calls per second to offer, one after the other [default: 10 % to 110 % of what the closed loop reached].
+        /// Calls per second to offer, one rate after the other [default: 10 % to 110 % of the closed loop's rate].
         #[arg(long, value_delimiter = ',', value_parser = parse_count)]
         rates: Vec<u64>,
-        /// Seconds of each.
+        /// Seconds per rate.
         #[arg(short = 'D', long, default_value = "2", value_parser = clap::value_parser!(u64).range(1..=86400))]
         seconds: u64,
     },
-    /// Items and bytes per second of streaming methods, each way; times are from one item to the next.
+    /// Items and bytes per second of streaming methods. Times are between two items.
     Stream {
-        /// How to measure; the count is of items of each size, each way.
+        /// How to measure. The count is of items, for each size and direction.
         #[command(flatten)]
         run: Run,
-        /// Which way the items go.
+        /// Direction of the items.
         #[arg(long, value_enum, value_delimiter = ',', default_value = "down,up,both")]
         direction: Vec<Direction>,
     },
-    /// Connections per second, and the time of each step of one.
+    /// Connections per second, and the time of each step.
     Conn(Run),
-    /// What a call costs beside many connections, and what a connection costs.
+    /// Cost of a call beside many idle connections, and cost of a connection.
     Scale {
-        /// How to measure; the count is of each number of connections.
+        /// How to measure. The count applies to each number of connections.
         #[command(flatten)]
         run: Run,
-        /// How many connections, ascending.
+        /// Numbers of connections, ascending.
         #[arg(long, value_delimiter = ',', default_value = "1,10,100,1000")]
         connections: Vec<usize>,
     },
-    /// Verified calls for a given time, beside which the server may be restarted; the count is not used.
+    /// Verified calls for a given time, with optional restarts of the server. The count is not used.
     Soak {
-        /// How to measure; sizes take turns, call by call.
+        /// How to measure. Sizes take turns, call by call.
         #[command(flatten)]
         run: Run,
-        /// Calls outstanding.
+        /// Calls in flight.
         #[arg(short = 'O', long, default_value = "32", value_parser = parse_count)]
         window: u64,
-        /// How long: seconds, or with s, m or h behind.
+        /// Duration in seconds, or with a suffix s, m or h.
         #[arg(short = 'D', long, default_value = "60s", value_parser = parse_duration)]
         duration: Duration,
-        /// Kill the server this often, in the middle of calls, and start it again.
+        /// Kill the server this often, during calls, and start it again.
         #[arg(long, requires = "loopback", value_parser = parse_duration)]
         restart: Option<Duration>,
-        /// Say how it goes this often, on standard error.
+        /// Report progress this often, on standard error.
         #[arg(long, default_value = "10s", value_parser = parse_duration)]
         interval: Duration,
     },
-    /// Whether records of several runs agree, state by state of the host; ends with 1 when they do not.
+    /// Compares records of several runs for each core placement. Exits with 1 if they disagree.
     Agree {
         /// Files of records of the same tests.
         #[arg(required = true, num_args = 2..)]
         files: Vec<PathBuf>,
-        /// How far inline ratios over shared memory may lie from their middle, percent.
+        /// Percent that inline ratios over shared memory may differ from their middle.
         #[arg(long, default_value = "15")]
         within: f64,
     },
-    /// One page with plots from what --json printed; of two files, what changed.
+    /// Makes one page with plots from records (--json). Compares two files.
     Report {
-        /// Files of records; with two, the older one first.
+        /// Files of records. Of two, the older one first.
         #[arg(required = true, num_args = 1..=2)]
         files: Vec<PathBuf>,
-        /// The page.
+        /// The page to write.
         #[arg(short, long, default_value = "gimmal-bench.html")]
         output: PathBuf,
     },
-    /// A file of runs, or quick, full, paper, regress.
+    /// Runs a file of command lines, or a built-in suite: quick, full, paper, regress.
     Suite(Suite),
-    /// What records say about configuration and machine, and which section of tuning.md to read.
+    /// Says what records show about configuration and machine, and which section of tuning.md to read.
     Advise {
         /// Files of records.
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Print RESULTS.md: tables in TOML and records of one machine, one heading per machine.
+    /// Prints RESULTS.md from tables (TOML) and records, with one heading per machine.
     Results {
         /// Files of tables (.toml) and of records.
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// The other side, for clients that are started elsewhere.
+    /// Serves clients that are started elsewhere.
     Serve(Serve),
 }
 
@@ -155,26 +155,26 @@ pub enum Touch {
 /// How to measure.
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// How the bytes travel.
+    /// The provider.
     #[arg(long, value_enum, default_value_t = ProviderName::Shm)]
     pub provider: ProviderName,
-    /// What is measured.
+    /// The layer to measure.
     #[arg(long, value_enum, default_value_t = Layer::Engine)]
     pub layer: Layer,
-    /// Who runs the caller's turns.
+    /// The kind of client.
     #[arg(long, value_enum, default_value_t = Mode::Inline)]
     pub mode: Mode,
-    /// Start the server too, on a private address; with floors.
+    /// Also start the server, on a private address. Needed for baselines.
     #[arg(long)]
     pub loopback: bool,
-    /// The server, as `serve` printed it; with --loopback where to start it.
+    /// The server's address as `serve` prints it. With --loopback, where to start the server.
     #[arg(long, required_unless_present_any = ["loopback", "hosts"])]
     pub address: Option<Address>,
-    /// Start the server on other hosts, by ssh: a file with a line for each, `HOST ADDRESS [PROGRAM]`. One after the other.
+    /// Start the server on other hosts by ssh, one after the other. The file has lines `HOST ADDRESS [PROGRAM]`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["loopback", "address"])]
     pub hosts: Option<PathBuf>,
-    /// Bytes of one body, each way; k, m and g are powers of 1024. A list is measured one after the other, a range
-    /// (64..4k) in powers of two.
+    /// Bytes of one body, each way; k, m and g are powers of 1024. A list (64,4k) and a range of powers of two
+    /// (64..4k) are measured one after the other.
     #[arg(short, long, default_value = "64", value_parser = parse_sizes)]
     pub size: Sizes,
     /// All sizes from 2 bytes to 8 MiB, in powers of two.
@@ -183,60 +183,58 @@ pub struct Run {
     /// Calls to measure; k, m and g are powers of 1000.
     #[arg(short = 'n', long, default_value = "100k", value_parser = parse_count)]
     pub count: u64,
-    /// Calls before, and after each turn of a program of others, which are not measured [default: a tenth of the count, at most 20k].
+    /// Unmeasured calls at the start, and after each turn of another program [default: a tenth of the count, at most
+    /// 20k].
     #[arg(long, value_parser = parse_count)]
     pub warmup: Option<u64>,
-    /// Pairs: programs of others have so many turns, between as many parts of the calls. A part is as many slices as it needs,
-    /// in which floors, sockets and bare rings have their turns.
+    /// Pairs: turns of other programs, between as many parts of the calls. Baselines and sockets have their turns
+    /// inside each part.
     #[arg(long, default_value = "10", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub pairs: u64,
-    /// Start the server and connect so often, each time for a part of the calls: where memory lies differs from start to start,
-    /// and all slices of one share it. Intervals take in the median of every start.
+    /// Starts of the server and the connection, each for a part of the calls. Memory placement differs between
+    /// starts, so intervals include the median of every start.
     #[arg(long, default_value = "1", requires = "loopback", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub starts: u32,
     /// Between starts, ask on standard output for the next turn, and wait for it on standard input.
     #[arg(long, hide = true)]
     pub in_turns: bool,
-    /// How long a slice of the test takes, milliseconds; whoever takes turns with it takes as long. The host may move the
-    /// cores within tens of them.
+    /// Milliseconds of a slice. A host may move virtual cores within tens of milliseconds.
     #[arg(long, default_value = "10", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub slice_ms: u32,
-    /// End after so many seconds of slices, though calls are left: for machines whose load nobody knows.
+    /// End after this many seconds of slices, even if calls are left.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub limit_s: Option<u32>,
-    /// Whom to compare with, in turns with the test.
+    /// Programs to compare with, in turns with the test.
     #[arg(long, value_enum, value_delimiter = ',', requires = "loopback")]
     pub against: Vec<Against>,
-    /// Cores of client and server [default: two cores of this process that are no hyper-threads of each other].
+    /// Cores of client and server [default: two physical cores of this process].
     #[arg(long, value_name = "A,B", value_parser = parse_cores)]
     pub cpus: Option<Cores>,
-    /// Rings, bytes, a power of two; larger ones are taken where four bodies need them [default: 256k; 64k for conn, 16k for
-    /// scale].
+    /// Bytes of a ring, a power of two; raised if four bodies need more [default: 256k; 64k for conn, 16k for scale].
     #[arg(long, value_parser = parse_bytes)]
     pub ring: Option<usize>,
-    /// Pieces in which the server pulls loans over verbs, bytes [default: 256k; beside other traffic 64k where a post moves the
-    /// bytes itself, as rxe's does].
+    /// Bytes of one READ over verbs [default: 256k; 64k beside other traffic on rxe, whose posts move the bytes].
     #[arg(long, requires = "loopback", value_parser = parse_bytes)]
     pub piece: Option<usize>,
-    /// Look at every byte of every answer; a wrong one ends the run.
+    /// Verify every byte of every answer. A wrong one ends the run.
     #[arg(long)]
     pub verify: bool,
-    /// Let the server do nothing for so many milliseconds in every second.
+    /// Let the server pause for this many milliseconds in every second.
     #[arg(long, default_value = "0", requires = "loopback", value_parser = clap::value_parser!(u32).range(0..1000))]
     pub stall: u32,
-    /// Let the server turn a bit over in this echo, to see that it is noticed.
+    /// Let the server flip a bit in this echo, to test that it is noticed.
     #[arg(long, hide = true, requires = "loopback")]
     pub corrupt: Option<u64>,
-    /// One JSON object on standard output instead of the table.
+    /// Print JSON objects instead of the table.
     #[arg(long)]
     pub json: bool,
-    /// Comma-separated values instead of the table.
+    /// Print comma-separated values instead of the table.
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
-    /// The columns of another program instead of the table, for what reads those.
+    /// Print the columns of another program instead of the table, for scripts that read those.
     #[arg(long, value_enum, conflicts_with_all = ["json", "csv"])]
     pub format: Option<Format>,
-    /// Write the distribution here, for HdrHistogram's tools; of several sizes each gets its own file, FILE.BYTES.
+    /// Write the distribution to this file, for HdrHistogram's tools. Several sizes get files FILE.BYTES.
     #[arg(long, value_name = "FILE")]
     pub hgrm: Option<PathBuf>,
 }
@@ -296,24 +294,24 @@ impl Run {
     }
 }
 
-/// Which runs, and what becomes of them.
+/// Which runs to make, and where results go.
 #[derive(Args, Clone, PartialEq, Debug)]
 pub struct Suite {
     /// quick, full, paper, regress, or a TOML file.
     pub name: String,
-    /// Put this behind every line, as in "--provider verbs --address rdma://10.0.0.1:0".
+    /// Append this to every line, as in "--provider verbs --address rdma://10.0.0.1:0".
     #[arg(long, default_value = "", allow_hyphen_values = true)]
     pub with: String,
-    /// Keep the records here, one JSON object a line.
+    /// Write the records to this file, one JSON object per line.
     #[arg(long)]
     pub save: Option<PathBuf>,
-    /// Make a page of them.
+    /// Write a page with plots to this file.
     #[arg(long)]
     pub page: Option<PathBuf>,
-    /// Records of an earlier time; the program ends with 1 when one was better.
+    /// Earlier records. The program exits with 1 if one of them was better.
     #[arg(long)]
     pub baseline: Option<PathBuf>,
-    /// How much a ratio may be worse than in the baseline, percent.
+    /// Percent by which a ratio may be worse than in the baseline.
     #[arg(long, default_value = "15")]
     pub tolerance: f64,
 }
@@ -321,29 +319,28 @@ pub struct Suite {
 /// How to serve.
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub struct Serve {
-    /// Where to listen: shm://name, shm:///path or rdma://host:port.
+    /// Address to serve: shm://name, shm:///path or rdma://host:port.
     #[arg(long)]
     pub address: Address,
-    /// How the bytes travel [default: what the address says].
+    /// The provider [default: from the address].
     #[arg(long, value_enum)]
     pub provider: Option<ProviderName>,
-    /// Receive ring, bytes; a body may have a quarter of it.
+    /// Bytes of the receive ring. A body may have a quarter of it.
     #[arg(long, default_value = "256k", value_parser = parse_bytes)]
     pub ring: usize,
-    /// Pieces in which loans are pulled over verbs, bytes [default: 256k; beside other traffic 64k where a post moves
-    /// the bytes itself].
+    /// Bytes of one READ over verbs [default: 256k; 64k beside other traffic on rxe].
     #[arg(long, value_parser = parse_bytes)]
     pub piece: Option<usize>,
-    /// Do nothing for so many milliseconds in every second, to see what a stall does to the callers.
+    /// Pause for this many milliseconds in every second, to see what a stall does to callers.
     #[arg(long, default_value = "0", value_parser = clap::value_parser!(u32).range(0..1000))]
     pub stall: u32,
     /// Started by a client.
     #[arg(long, hide = true)]
     pub child: bool,
-    /// End when standard input does, as it does when whoever started us goes away.
+    /// End when standard input ends, as it does when the parent process ends.
     #[arg(long)]
     pub tied: bool,
-    /// The echo in which a bit is turned over.
+    /// The echo in which to flip a bit.
     #[arg(long, hide = true)]
     pub corrupt: Option<u64>,
     /// Sockets of that client.

@@ -1,4 +1,5 @@
-//! `gimmal doctor` walks through what a connection needs and says what is missing; `gimmal devices` shows what there is.
+//! `gimmal doctor` walks through what a connection needs and says what is missing; `gimmal devices` shows what there
+//! is.
 //!
 //! ```text
 //! main ─► doctor ─► kernel, device, limits, peer      the checks, each judged only when what it needs is fine
@@ -26,7 +27,7 @@ use gimmal_transport::Address;
 
 use crate::machine::Live;
 
-/// What RDMA and shared memory have on this machine, and what they lack.
+/// Checks this machine for RDMA and shared memory, and looks at live gimmal servers.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
@@ -36,14 +37,14 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Checks what a connection needs; names what is wrong and the command that mends it.
+    /// Checks what a connection needs. Names each problem and the command that fixes it.
     Doctor {
-        /// A peer to reach: rdma://host:port or shm://name.
+        /// Also connect to this peer: rdma://host:port or shm://name.
         url: Option<Address>,
-        /// For programs.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
-        /// How long the peer may take.
+        /// Milliseconds to wait for the peer.
         #[arg(long, default_value_t = 5000)]
         timeout_ms: u64,
     },
@@ -51,25 +52,25 @@ enum Command {
     Call {
         #[command(flatten)]
         server: live::Server,
-        /// Service.method; none: lists them.
+        /// The method to call, Service.method. Without it, all methods are listed.
         method: Option<String>,
-        /// Its arguments as JSON; text needs no quotes. A raw method gets them as they are.
+        /// Arguments as JSON; text needs no quotes. A raw method gets the bytes as typed.
         arguments: Vec<String>,
     },
-    /// Shows what a live server does: connections, counters, health.
+    /// Shows a live server: connections, counters, health.
     Top {
         #[command(flatten)]
         server: live::Server,
-        /// Between two looks.
+        /// Milliseconds between two updates.
         #[arg(long, default_value_t = 1000)]
         interval_ms: u64,
-        /// How many looks.
-        #[arg(long, default_value_t = u64::MAX)]
+        /// Number of updates [default: no limit].
+        #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
         count: u64,
     },
     /// Lists RDMA devices, their ports and GIDs.
     Devices {
-        /// For programs.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
     },

@@ -24,12 +24,12 @@ pub(crate) enum Verdict {
     },
     Wrong {
         detail: String,
-        /// The command that mends it.
-        mend: String,
+        /// The command that fixes it.
+        fix: String,
         /// Whether connections need it: something else may do.
         needed: bool,
     },
-    /// It cannot be judged before something else is mended.
+    /// It cannot be judged before something else is fixed.
     NotChecked {
         needs: &'static str,
     },
@@ -40,8 +40,8 @@ impl Check {
         Self { name, verdict: Verdict::Fine { detail: detail.into() } }
     }
 
-    pub(crate) fn wrong(name: &'static str, detail: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { name, verdict: Verdict::Wrong { detail: detail.into(), mend: mend.into(), needed: true } }
+    pub(crate) fn wrong(name: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { name, verdict: Verdict::Wrong { detail: detail.into(), fix: fix.into(), needed: true } }
     }
 
     pub(crate) fn not_checked(name: &'static str, needs: &'static str) -> Self {
@@ -70,9 +70,9 @@ impl fmt::Display for Check {
         let name = self.name;
         match &self.verdict {
             Verdict::Fine { detail } => write!(f, "fine         {name:<15} {detail}"),
-            Verdict::Wrong { detail, mend, needed } => {
+            Verdict::Wrong { detail, fix, needed } => {
                 let word = if *needed { "WRONG" } else { "unused" };
-                write!(f, "{word:<12} {name:<15} {detail}\n{:28} mend: {mend}", "")
+                write!(f, "{word:<12} {name:<15} {detail}\n{:28} fix: {fix}", "")
             }
             Verdict::NotChecked { needs } => write!(f, "not checked  {name:<15} needs {needs}"),
         }
@@ -117,7 +117,7 @@ mod tests {
     fn text_and_json() {
         let wrong = Check::wrong("link", "rxe0 is DOWN", "ip link set v0 up");
         let text = wrong.to_string();
-        assert!(text.starts_with("WRONG        link") && text.ends_with("mend: ip link set v0 up"), "{text}");
+        assert!(text.starts_with("WRONG        link") && text.ends_with("fix: ip link set v0 up"), "{text}");
         let report = Report::new(vec![
             Check::fine("cores", "2"),
             wrong.clone(),
@@ -126,7 +126,7 @@ mod tests {
         assert!(!report.ok);
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["checks"][0]["verdict"], "fine");
-        assert_eq!(json["checks"][1]["mend"], "ip link set v0 up");
+        assert_eq!(json["checks"][1]["fix"], "ip link set v0 up");
         assert_eq!(json["checks"][2]["needs"], "a link");
         assert!(Report::new(vec![wrong.not_needed()]).ok);
     }

@@ -1,5 +1,5 @@
 # `gimmal doctor` and `gimmal devices` on real devices: each fault alone is the one thing that is named, and the command
-# that is printed mends it. Sourced by tests/lab.sh; leaves both devices as they were.
+# that is printed fixes it. Sourced by tests/lab.sh; leaves both devices as they were.
 
 # Exactly one WRONG line, about "$1"; the report goes to $doctor_report.
 doctor_report=$(mktemp)
@@ -22,9 +22,9 @@ finds_nothing() {
 }
 address_is_gone() { ! grep -q "RoCE v2 ::ffff:$rxe " <<<"$("$bin/gimmal" devices)"; }
 
-mends() {
+fixes() {
     local command
-    command=$(sed -n 's/^ *mend: //p' "$doctor_report" | head -n 1)
+    command=$(sed -n 's/^ *fix: //p' "$doctor_report" | head -n 1)
     printf '%s\n' "$command"
     sh -c "$command" || return 1
     finds_nothing
@@ -79,23 +79,23 @@ check "doctor names only: libraries" no_library
 
 rm /dev/infiniband/rdma_cm
 fault "device files"
-check "and its command mends it" mends
+check "and its command fixes it" fixes
 
 # One device alone from here on, so that nothing else does its work.
 rdma link delete siw0
 rdma link delete rxe0
 fault devices "rdma://$rxe:7999"
-check "and its command mends it" mends
+check "and its command fixes it" fixes
 ip link set v0 down
 fault link "rdma://$rxe:7999"
-check "and its command mends it" mends
+check "and its command fixes it" fixes
 ip link set v1 down
 fault link
-check "and its command mends it" mends
+check "and its command fixes it" fixes
 ip address flush dev v0 scope global
 within 15 address_is_gone
 fault address "rdma://$rxe:7999"
-check "and its command mends it" mends
+check "and its command fixes it" fixes
 ip address del 10.77.0.1/24 dev v0
 give_back
 check "doctor: nothing is wrong any more" finds_nothing

@@ -55,8 +55,8 @@ fn found(machine: &impl Machine, devices: &[Device]) -> Check {
     let seen = match machine.devices() {
         Ok(seen) => seen,
         Err(error) => {
-            let mend = format!("{}apt-get install --reinstall ibverbs-providers", sudo(machine));
-            return Check::wrong(DEVICES, error, mend);
+            let fix = format!("{}apt-get install --reinstall ibverbs-providers", sudo(machine));
+            return Check::wrong(DEVICES, error, fix);
         }
     };
     let unseen: Vec<&str> = devices
@@ -140,10 +140,10 @@ fn address(machine: &impl Machine, device: &Device, assigned: &[Assigned]) -> Ch
     if let Some(unknown) = usable.iter().find(|one| is_roce && !knows(device, one.address)) {
         let (address, prefix) = (unknown.address, unknown.prefix);
         let detail = format!("{name} has no GID for {address} of {netdev}");
-        let mend = format!(
+        let fix = format!(
             "{sudo}ip address del {address}/{prefix} dev {netdev} && {sudo}ip address add {address}/{prefix} dev {netdev}"
         );
-        return Check::wrong(ADDRESS, detail, mend);
+        return Check::wrong(ADDRESS, detail, fix);
     }
     let list: Vec<String> = usable.iter().map(|one| one.address.to_string()).collect();
     let gids = if is_roce { ", each with its GID" } else { "" };

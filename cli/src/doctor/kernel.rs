@@ -42,13 +42,13 @@ pub(super) fn modules(machine: &impl Machine) -> Check {
     let is_installed = |module: &&str| installed.contains(&format!("/{module}.ko"));
     let sudo = sudo(machine);
     if missing.iter().all(is_installed) {
-        let mend = format!("{sudo}modprobe -a {}", missing.join(" "));
-        return Check::wrong(MODULES, format!("{} not loaded", missing.join(" and ")), mend);
+        let fix = format!("{sudo}modprobe -a {}", missing.join(" "));
+        return Check::wrong(MODULES, format!("{} not loaded", missing.join(" and ")), fix);
     }
     let names = missing.join(" and no ");
     let detail =
         format!("this kernel ({release}) has no {names}, and none is installed; shm:// works without");
-    let mend = if installed.is_empty() {
+    let fix = if installed.is_empty() {
         let kernel = match std::env::consts::ARCH {
             "x86_64" => "amd64",
             "aarch64" => "arm64",
@@ -58,7 +58,7 @@ pub(super) fn modules(machine: &impl Machine) -> Check {
     } else {
         format!("{sudo}apt-get install linux-modules-extra-{release}")
     };
-    Check::wrong(MODULES, detail, mend)
+    Check::wrong(MODULES, detail, fix)
 }
 
 /// `/dev/infiniband/rdma_cm` and a `uverbs` file for each device: there, and ours to use.
@@ -77,8 +77,8 @@ pub(super) fn files(machine: &impl Machine) -> Check {
         let numbers = tree.text(format!("{class}/dev")).unwrap_or_default().replace(':', " ");
         let detail = format!("{} is missing; a container needs --device=/dev/infiniband", place(name));
         let file = place(name);
-        let mend = format!("{sudo}mkdir -p /dev/infiniband && {sudo}mknod -m 666 {file} c {numbers}");
-        return Check::wrong(FILES, detail, mend);
+        let fix = format!("{sudo}mkdir -p /dev/infiniband && {sudo}mknod -m 666 {file} c {numbers}");
+        return Check::wrong(FILES, detail, fix);
     }
     let closed: Vec<String> =
         files.iter().map(|(name, _)| place(name)).filter(|file| !machine.may_use(&tree.path(file))).collect();

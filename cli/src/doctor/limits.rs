@@ -45,12 +45,12 @@ pub(super) fn locked_memory(machine: &impl Machine) -> Check {
             amount(limit),
             amount(need)
         );
-        let mend = if machine.is_root() {
+        let fix = if machine.is_root() {
             "ulimit -l unlimited".to_owned()
         } else {
             format!("{}prlimit --memlock=unlimited --pid $$", sudo(machine))
         };
-        return Check::wrong(LOCKED, detail, mend);
+        return Check::wrong(LOCKED, detail, fix);
     }
     let count = limit / need;
     Check::fine(LOCKED, format!("{}{which}: {count} connections of the default sizes", amount(limit)))

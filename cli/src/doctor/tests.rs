@@ -118,7 +118,7 @@ impl Fake {
         let report = self.examine(Some("rdma://10.77.1.1:7471"));
         assert!(!report.ok, "{report:#?}");
         let mut faults = report.checks.into_iter().filter_map(|check| match check.verdict {
-            Verdict::Wrong { detail, mend, .. } => Some((check.name, detail, mend)),
+            Verdict::Wrong { detail, fix, .. } => Some((check.name, detail, fix)),
             _ => None,
         });
         let fault = faults.next().unwrap();
@@ -202,9 +202,9 @@ fn modules_that_are_installed_are_loaded() {
         "/lib/modules/6.1.0-1-amd64/modules.dep",
         "kernel/ib_uverbs.ko: x\nkernel/rdma_ucm.ko.xz: x\n",
     );
-    let (name, detail, mend) = fake.one_fault();
+    let (name, detail, fix) = fake.one_fault();
     assert_eq!((name, detail.as_str()), ("kernel modules", "ib_uverbs and rdma_ucm not loaded"));
-    assert_eq!(mend, "modprobe -a ib_uverbs rdma_ucm");
+    assert_eq!(fix, "modprobe -a ib_uverbs rdma_ucm");
 }
 
 #[test]
@@ -212,10 +212,10 @@ fn a_kernel_without_rdma_is_named() {
     let fake = Fake::new();
     fake.remove("/sys/class/infiniband_verbs");
     fake.remove("/sys/class/misc/rdma_cm");
-    let (name, detail, mend) = fake.one_fault();
+    let (name, detail, fix) = fake.one_fault();
     assert_eq!(name, "kernel modules");
     assert!(detail.contains("this kernel (6.1.0-1-amd64) has no ib_uverbs"), "{detail}");
-    assert!(mend.starts_with("apt-get install linux-image-"), "{mend}");
+    assert!(fix.starts_with("apt-get install linux-image-"), "{fix}");
     let not_checked = |report: &Report| {
         report.checks.iter().filter(|check| matches!(check.verdict, Verdict::NotChecked { .. })).count()
     };
@@ -237,9 +237,9 @@ fn only_the_cm_is_missing() {
 fn a_file_that_is_missing_is_made() {
     let fake = Fake::new();
     fake.remove("/dev/infiniband/rdma_cm");
-    let (name, _, mend) = fake.one_fault();
+    let (name, _, fix) = fake.one_fault();
     assert_eq!(name, "device files");
-    assert_eq!(mend, "mkdir -p /dev/infiniband && mknod -m 666 /dev/infiniband/rdma_cm c 10 61");
+    assert_eq!(fix, "mkdir -p /dev/infiniband && mknod -m 666 /dev/infiniband/rdma_cm c 10 61");
 }
 
 #[test]
@@ -247,10 +247,10 @@ fn a_file_that_is_closed_is_opened() {
     let mut fake = Fake::new();
     fake.is_root = false;
     fake.closed = vec!["dev/infiniband/uverbs0".into()];
-    let (name, detail, mend) = fake.one_fault();
+    let (name, detail, fix) = fake.one_fault();
     assert_eq!(name, "device files");
     assert!(detail.contains("/dev/infiniband/uverbs0") && !detail.contains("rdma_cm"), "{detail}");
-    assert_eq!(mend, "sudo chmod 666 /dev/infiniband/uverbs0");
+    assert_eq!(fix, "sudo chmod 666 /dev/infiniband/uverbs0");
 }
 
 #[test]
@@ -259,25 +259,25 @@ fn a_missing_library_is_installed() {
     let why =
         "librdmacm.so.1 cannot be opened: none; install with: apt-get install librdmacm1 ibverbs-providers";
     fake.libraries = Err(why.to_owned());
-    let (name, detail, mend) = fake.one_fault();
+    let (name, detail, fix) = fake.one_fault();
     assert_eq!((name, detail.as_str()), ("libraries", "librdmacm.so.1 cannot be opened: none"));
-    assert_eq!(mend, "apt-get install librdmacm1 ibverbs-providers");
+    assert_eq!(fix, "apt-get install librdmacm1 ibverbs-providers");
 }
 
 #[test]
 fn no_device_is_one_command_away() {
     let fake = Fake::new();
     fake.remove(RXE);
-    let (name, _, mend) = fake.one_fault();
-    assert_eq!((name, mend.as_str()), ("devices", "rdma link add rxe0 type rxe netdev v0"));
+    let (name, _, fix) = fake.one_fault();
+    assert_eq!((name, fix.as_str()), ("devices", "rdma link add rxe0 type rxe netdev v0"));
 }
 
 #[test]
 fn a_device_without_a_library_of_its_own() {
     let mut fake = Fake::new();
     fake.seen.clear();
-    let (name, detail, mend) = fake.one_fault();
-    assert_eq!((name, mend.as_str()), ("devices", "apt-get install ibverbs-providers"));
+    let (name, detail, fix) = fake.one_fault();
+    assert_eq!((name, fix.as_str()), ("devices", "apt-get install ibverbs-providers"));
     assert!(detail.contains("rxe0"), "{detail}");
 }
 
@@ -300,8 +300,8 @@ fn a_link_that_is_down() {
 fn a_link_without_an_address() {
     let mut fake = Fake::new();
     fake.addresses = vec![assigned("v0", "fe80::1")];
-    let (name, _, mend) = fake.one_fault();
-    assert_eq!((name, mend.as_str()), ("address", "ip address add 10.77.0.1/24 dev v0"));
+    let (name, _, fix) = fake.one_fault();
+    assert_eq!((name, fix.as_str()), ("address", "ip address add 10.77.0.1/24 dev v0"));
 }
 
 #[test]
@@ -316,8 +316,8 @@ fn an_address_without_its_gid() {
 fn a_small_memlock() {
     let mut fake = Fake::new();
     fake.memlock = Some(64 << 10);
-    let (name, detail, mend) = fake.one_fault();
-    assert_eq!((name, mend.as_str()), ("locked memory", "ulimit -l unlimited"));
+    let (name, detail, fix) = fake.one_fault();
+    assert_eq!((name, fix.as_str()), ("locked memory", "ulimit -l unlimited"));
     assert!(detail.starts_with("the limit is 64 KiB"), "{detail}");
     fake.memlock = Some(8 << 20);
     assert!(fake.examine(None).ok);
@@ -359,8 +359,8 @@ fn no_memory_files() {
 fn a_limit_of_file_sizes() {
     let mut fake = Fake::new();
     fake.file_size = Some(100_000);
-    let (name, detail, mend) = fake.one_fault();
-    assert_eq!((name, mend.as_str()), ("shared memory", "ulimit -f unlimited"));
+    let (name, detail, fix) = fake.one_fault();
+    assert_eq!((name, fix.as_str()), ("shared memory", "ulimit -f unlimited"));
     assert!(detail.contains("RLIMIT_FSIZE is 100000 bytes"), "{detail}");
 }
 
@@ -368,8 +368,8 @@ fn a_limit_of_file_sizes() {
 fn a_peer_without_a_route() {
     let mut fake = Fake::new();
     fake.route = Err("cannot resolve rdma://10.9.9.9:1 (ADDR_ERROR)".to_owned());
-    let (name, _, mend) = fake.one_fault();
-    assert_eq!((name, mend.as_str()), ("route", "ip route add 10.77.1.1 dev v0"));
+    let (name, _, fix) = fake.one_fault();
+    assert_eq!((name, fix.as_str()), ("route", "ip route add 10.77.1.1 dev v0"));
 }
 
 #[test]

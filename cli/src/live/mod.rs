@@ -21,12 +21,12 @@ use value::{Type, signature};
 /// How to reach a server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Server {
-    /// shm://name, rdma://host:port or gimmal://host:port.
+    /// The server: shm://name, rdma://host:port or gimmal://host:port.
     url: String,
     /// A file with the shared key, mode 0600.
     #[arg(long)]
     key: Option<PathBuf>,
-    /// How long a call may take.
+    /// Milliseconds that a call may take.
     #[arg(long, default_value_t = 5000)]
     timeout_ms: u64,
 }
@@ -122,7 +122,7 @@ fn answer(client: &Client, method: &MethodInfo, arguments: &[String]) -> Done<St
     }
 }
 
-/// As JSON, or as bytes where the type is the program's own.
+/// Formats an answer as JSON, or as bytes if its type is unknown.
 fn shown(ty: Option<&Type>, bytes: &[u8]) -> String {
     let json = ty.and_then(|ty| ty.decode_all(bytes));
     json.map_or_else(
@@ -131,7 +131,7 @@ fn shown(ty: Option<&Type>, bytes: &[u8]) -> String {
     )
 }
 
-/// `gimmal top`: what a server does, again and again. Returns whether it is well.
+/// `gimmal top`: shows a server until it is interrupted. Returns whether it is healthy.
 pub(crate) fn top(server: &Server, interval_ms: u64, count: u64) -> Done<bool> {
     let client = server.connect()?;
     let reflection = ReflectionClient::new(client);
