@@ -46,7 +46,7 @@ hidden "without the libraries it says what is missing" says_what_is_missing
 hidden "without the libraries shared memory works" bash tests/hide.sh libraries timeout 120 "$bin/files" demo --provider shm --bytes-max 1000000
 
 refuses "no such folder" "is not a folder" "$bin/files" demo /no/such/folder
-refuses "nobody listens" "nobody listens" "$bin/files" fetch --address "shm://nobody-$$"
+refuses "no server" "no server is listening" "$bin/files" fetch --address "shm://nobody-$$"
 refuses "a bad address" "is not an address" "$bin/files" fetch --address "http://x"
 # It serves until its input ends.
 input=$(mktemp -u) && mkfifo "$input"

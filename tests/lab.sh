@@ -22,7 +22,7 @@ for fabric in rxe siw; do
     check "demo over $fabric" timeout 300 "$bin/files" demo --provider verbs --fabric $fabric --bytes-max 8000000
     check "a server killed among 100 calls, $fabric" timeout 60 "$bin/fates" --address "rdma://$host:7600" --bound-ms 5000
     check "one-sided operations of another process, $fabric" one_sided "rdma://$host:7620"
-    refuses "nobody listens on $fabric" "nobody listens" "$bin/files" fetch --address "rdma://$host:7999"
+    refuses "no server on $fabric" "no server is listening" "$bin/files" fetch --address "rdma://$host:7999"
 done
 
 check "credit keeps RNR away" timeout 280 "$bin/credit" --address "rdma://$rxe:0" --count 20000

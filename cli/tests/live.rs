@@ -75,7 +75,7 @@ fn a_live_server_is_listed_called_and_watched() {
     let output = gimmal(&["top", url, "--count", "1"]);
     assert_eq!(output.status.code(), Some(1), "a server that is unwell is a failure");
     drop(server);
-    assert!(complaint(&["call", url]).contains("nobody listens"));
+    assert!(complaint(&["call", url]).contains("no server is listening"));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_key_is_read_from_its_file() {
     let _server = Server::builder().service(serve_desk(Clerk)).key(key).listen(&url).unwrap();
     let shown = path.display().to_string();
     assert_eq!(said(&["call", &url, "--key", &shown, "Desk.reverse", "abc"]), "cba\n");
-    assert!(complaint(&["call", &url]).contains("it asks for a shared key"));
+    assert!(complaint(&["call", &url]).contains("the server requires a shared key"));
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
     assert!(complaint(&["call", &url, "--key", &shown]).contains("has mode 0644"));
 }

@@ -10,10 +10,10 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum SendError {
     /// No credit, ring space or queue entry now; [`App::writable`](crate::App::writable) tells when.
-    #[error("no room now: the peer has not given back enough credit")]
+    #[error("no room: the peer has not returned enough credit; wait for `writable`")]
     Blocked,
     /// It can never fit in a frame.
-    #[error("a body of {bytes} bytes is above the limit of {limit}: send it as bulk")]
+    #[error("a body of {bytes} bytes is above the limit of {limit}; send it as bulk")]
     TooLarge {
         /// The body, or what of it was tried.
         bytes: usize,
@@ -21,19 +21,19 @@ pub enum SendError {
         limit: usize,
     },
     /// Bulk was turned off by an initiator_depth of 0 at the peer.
-    #[error("bulk is off: the depth of READs was negotiated to 0")]
+    #[error("bulk is off: the negotiated depth of READs is 0")]
     NoBulk,
     /// The peer is not done with any of the loans on offer, and there are as many as there can be.
     /// [`App::writable`](crate::App::writable) tells when it is done with one.
     #[error(
-        "the peer is not done with {limit} loans of this connection, the limit: it has to drop one first"
+        "{limit} loans of this connection are in use by the peer, the limit; the peer must drop one first"
     )]
     TooManyLoans {
         /// How many can be on offer at once.
         limit: usize,
     },
     /// The loan came from the gate of another port, or for a connection that shares no memory with this one.
-    #[error("the loan was made by another worker or for another connection: make it for this one")]
+    #[error("the loan was made by another worker or for another connection; make it for this one")]
     Foreign,
     /// The connection is closed or closing.
     #[error("the connection is closed")]
@@ -131,7 +131,7 @@ pub enum StartError {
     #[error(transparent)]
     Port(#[from] PortError),
     /// The thread.
-    #[error("cannot start a thread: {0}")]
+    #[error("starting a thread failed: {0}")]
     Thread(String),
 }
 
@@ -152,7 +152,7 @@ pub enum OpenError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A thread of this process did not keep a time-out that it should have kept.
-    #[error("no outcome within {field} ({timeout:?}) and 10 s more: a thread of this process is stuck")]
+    #[error("no result within {field} ({timeout:?}) and 10 s more: a thread of this process is stuck")]
     Overdue {
         /// Which.
         field: &'static str,
@@ -163,6 +163,6 @@ pub enum OpenError {
     #[error("the connection ended during the handshake: {0}")]
     Closed(CloseReason),
     /// The worker is gone or its inbox is full.
-    #[error("the worker does not take commands: {0}")]
+    #[error("the worker takes no commands: {0}")]
     Worker(&'static str),
 }

@@ -1,6 +1,6 @@
 //! How a call, a client and a server fail, by blame; every failed call carries its fate.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, fmt};
 
 use gimmal_engine::{
     ConfigError, OpenError, StartError,
@@ -13,8 +13,10 @@ use crate::{
     status::{Fate, Status},
 };
 
-/// A call failed. `E` is the method's own error; [`Infallible`] where it has none.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+/// Why a call failed. `E` is the method's own error, or [`Infallible`] if it has none.
+///
+/// `Debug` prints the text of `Display`, so that an error returned from `main` is readable.
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CallError<E = Infallible> {
     /// The method ran and returned its error.
@@ -24,7 +26,7 @@ pub enum CallError<E = Infallible> {
     #[error("{0}")]
     Status(Status),
     /// The two sides spell the method differently. It alone fails; the others go on.
-    #[error("{method} is spelled differently: here {ours}, at the server {theirs}")]
+    #[error("{}", mismatch(method, ours, theirs))]
     Mismatch {
         /// `Service.method`.
         method: String,
@@ -36,6 +38,35 @@ pub enum CallError<E = Infallible> {
     /// It could not be carried.
     #[error("{0}")]
     Transport(TransportError),
+}
+
+fn mismatch(method: &str, ours: &str, theirs: &str) -> String {
+    format!(
+        "the two sides declare {method} differently: {ours} here, {theirs} at the server; use the same types"
+    )
+}
+
+impl<E: fmt::Debug> fmt::Debug for CallError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::App(error) => write!(f, "the method failed: {error:?}"),
+            Self::Status(status) => write!(f, "{status}"),
+            Self::Mismatch { method, ours, theirs } => f.write_str(&mismatch(method, ours, theirs)),
+            Self::Transport(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl fmt::Debug for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Debug for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
 }
 
 impl<E> CallError<E> {
@@ -65,7 +96,7 @@ impl<E> CallError<E> {
 #[non_exhaustive]
 pub enum TransportError {
     /// The connection ended before the answer came.
-    #[error("the connection ended: {reason} (the call {fate})")]
+    #[error("the connection ended: {reason} ({fate})")]
     Closed {
         /// Why it ended.
         reason: CloseReason,
@@ -73,7 +104,7 @@ pub enum TransportError {
         fate: Fate,
     },
     /// Too many calls wait in this client already.
-    #[error("{waiting} calls wait in this client already, its limit; not sent")]
+    #[error("{waiting} calls already wait in this client, its limit (not run); raise `waiting_max`")]
     Full {
         /// `Config::waiting_max`.
         waiting: usize,
@@ -81,7 +112,7 @@ pub enum TransportError {
     /// The request can never fit in a message, and is none that travels as bulk by itself: it is one-way, has streams or
     /// bulk of its own, or `message_bytes_max` is 0.
     #[error(
-        "the request is above the limit of {limit} bytes; send it as bulk, or raise ring_bytes (slot_bytes on send/recv) at the peer"
+        "the request is above the limit of {limit} bytes (not run); send it as a loan, or raise ring_bytes (slot_bytes on send/recv) at the peer"
     )]
     TooLarge {
         /// Largest arguments on this connection, bytes.
@@ -89,7 +120,7 @@ pub enum TransportError {
     },
     /// The request is above what may travel as bulk by itself.
     #[error(
-        "the request is above message_bytes_max, {limit} bytes; raise it at both sides, or send it as a loan"
+        "the request is above message_bytes_max, {limit} bytes (not run); raise it at both sides, or send a loan"
     )]
     AboveMax {
         /// `Config::message_bytes_max`.
@@ -97,7 +128,7 @@ pub enum TransportError {
     },
     /// The answer is above what may travel as bulk by itself.
     #[error(
-        "the answer of {bytes} bytes is above our message_bytes_max, {limit} bytes; raise it (the call ran)"
+        "the answer of {bytes} bytes is above this side's message_bytes_max, {limit} bytes (ran); raise it"
     )]
     AnswerAboveMax {
         /// Its length, bytes.
@@ -106,7 +137,7 @@ pub enum TransportError {
         limit: usize,
     },
     /// There is no registered memory for a request that a message does not hold.
-    #[error("the request needs registered memory: {0}")]
+    #[error("no registered memory for the request (not run): {0}")]
     Memory(LoanError),
     /// An item of a stream can never fit in a message.
     #[error(
@@ -123,7 +154,7 @@ pub enum TransportError {
     #[error("answer: {0}")]
     Decode(DecodeError),
     /// Bulk that goes with the call was not brought.
-    #[error("bulk: {error} (the call {fate})")]
+    #[error("bulk: {error} ({fate})")]
     Bulk {
         /// Why not.
         error: BulkError,
@@ -131,7 +162,7 @@ pub enum TransportError {
         fate: Fate,
     },
     /// Bulk was expected and did not come, or the connection has none.
-    #[error("{why} (the call {fate})")]
+    #[error("{why} ({fate})")]
     NoBulk {
         /// Why not.
         why: &'static str,
@@ -140,7 +171,7 @@ pub enum TransportError {
     },
     /// The server is not done with any of the loans that this connection has lent it, and there are as many as there can be.
     #[error(
-        "the server is not done with {limit} loans of this connection, the limit: it has to drop one first; not sent"
+        "{limit} loans of this connection are in use by the server, the limit (not run); the server must drop one first"
     )]
     TooManyLoans {
         /// How many can be lent at once.
@@ -148,11 +179,11 @@ pub enum TransportError {
     },
     /// The loan of the call was made by another client, or for a connection that is gone.
     #[error(
-        "the loan was made by another client or for a connection that is gone: make it by this client's loan(); not sent"
+        "the loan was made by another client, or for a connection that ended (not run); make it with this client's loan()"
     )]
     ForeignLoan,
     /// The client's worker does not take the call.
-    #[error("the worker does not take calls: {why}")]
+    #[error("the worker takes no calls: {why} ({fate})")]
     Worker {
         /// Why.
         why: &'static str,
@@ -161,7 +192,7 @@ pub enum TransportError {
     },
     /// A handler blocks for a call that its own thread would have to serve: it would wait for ever.
     #[error(
-        "the thread that waits is the worker that would serve the call: await it, or wait on another thread (the call {fate})"
+        "the waiting thread is the worker that would serve the call ({fate}); await the call, or wait on another thread"
     )]
     OwnWorker {
         /// The request may be there already, and run when the handler has returned.
@@ -192,8 +223,8 @@ impl TransportError {
     }
 }
 
-/// A client did not come to stand.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+/// Why a client could not connect. `Debug` prints the text of `Display`.
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The URL.
@@ -209,11 +240,11 @@ pub enum ConnectError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The descriptor that a driven client is waited for with.
-    #[error("no descriptor to wait for the connection with: {0}")]
+    #[error("no descriptor for the client's event loop: {0}")]
     Alarm(String),
     /// A handler connects to its own server, whose only worker it blocks.
     #[error(
-        "{address} is served by this thread alone: connect on another thread, or before the server listens"
+        "connect to {address} failed: this thread alone serves it; connect on another thread"
     )]
     OwnWorker {
         /// Where it listens.
@@ -226,7 +257,7 @@ pub enum ConnectError {
         why: String,
     },
     /// The server is on another host, and there is no RDMA to it.
-    #[error("{url} is on another host and cannot be reached by RDMA ({why}); tcp is not there yet")]
+    #[error("connect to {url} failed: it is on another host, and RDMA does not reach it ({why}); there is no TCP yet")]
     NoWay {
         /// What was given.
         url: String,
@@ -235,8 +266,8 @@ pub enum ConnectError {
     },
 }
 
-/// A server did not come to stand.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+/// Why a server could not start. `Debug` prints the text of `Display`.
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// The URL.

@@ -375,6 +375,6 @@ fn a_peer_without_a_route() {
 #[test]
 fn a_peer_that_does_not_listen() {
     let mut fake = Fake::new();
-    fake.connect = Err("nobody listens on rdma://10.77.1.1:7471".to_owned());
+    fake.connect = Err("connect to rdma://10.77.1.1:7471 failed: no server is listening".to_owned());
     assert_eq!(fake.one_fault().0, "peer");
 }

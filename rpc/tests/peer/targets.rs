@@ -158,7 +158,7 @@ pub fn engine_wire(data: &[u8]) {
             assert_eq!(payload[..8], token.to_le_bytes());
         }
         Ok(_) => assert!((3..=5).contains(&(tag.0 & 0xff))),
-        Err(violation) => assert!(violation.to_string().contains("cannot be true")),
+        Err(violation) => assert!(violation.to_string().contains("impossible")),
     }
 }
 

@@ -9,7 +9,7 @@ use super::{PortError, errno_text};
 pub enum Refused {
     /// A queue is full; come back after a poll. Never a frame's reason where chains use no receives: it has no queue but the
     /// ring, which is credit's to guard.
-    #[error("a queue is full")]
+    #[error("a queue is full; try again after a completion")]
     Full,
     /// The frame can never fit.
     #[error("{bytes} bytes are above the limit of {limit}")]
@@ -23,10 +23,10 @@ pub enum Refused {
     #[error("the connection is closed")]
     Closed,
     /// The loan came from the gate of another port, or for a connection that shares no memory with this one.
-    #[error("the loan was made by another port's gate or for another connection: make it for this one")]
+    #[error("the loan was made by another port or for another connection; make it for this one")]
     Foreign,
     /// The path was negotiated away.
-    #[error("bulk needs an initiator_depth of at least 1 and it was negotiated to 0")]
+    #[error("bulk is off: the negotiated initiator_depth is 0; raise it, and the peer's responder_resources")]
     NoReads,
 }
 
@@ -49,7 +49,7 @@ pub enum Violation {
         bytes: usize,
     },
     /// A credit counter went backwards, or beyond what was sent.
-    #[error("a credit of {value} where {low} to {high} is possible")]
+    #[error("credit {value} is outside of {low} to {high}")]
     Credit {
         /// What it said.
         value: u64,
@@ -65,13 +65,13 @@ pub enum Violation {
         bytes: u64,
     },
     /// A frame's sum is not that of its bytes: something between the two processes changed them.
-    #[error("the checksum of a {what} is not that of its bytes (port.checksum)")]
+    #[error("the checksum of a {what} does not match its bytes (port.checksum)")]
     Checksum {
         /// `frame` or `bulk`.
         what: &'static str,
     },
     /// A frame is not the next one: a completion was told twice, or a chain was lost.
-    #[error("frame number {number} arrived where {next} was next (of 128)")]
+    #[error("frame number {number} arrived where {next} was expected (of 128)")]
     OutOfSequence {
         /// Its number.
         number: u32,
@@ -79,13 +79,13 @@ pub enum Violation {
         next: u32,
     },
     /// A grant, segment or bulk offer that cannot be true.
-    #[error("a {what} that cannot be true")]
+    #[error("impossible {what}")]
     Malformed {
         /// Which.
         what: &'static str,
     },
     /// The peer passed more memory than a connection may.
-    #[error("{value} {what} were passed, the limit is {limit}")]
+    #[error("the peer passed {value} {what}; the limit is {limit}")]
     Passed {
         /// `pool segments` or `pieces of exposed memory`, or bytes of them.
         what: &'static str,
@@ -169,7 +169,7 @@ pub enum CloseReason {
     #[error(transparent)]
     Port(Box<PortError>),
     /// The peer could not take what this side passed.
-    #[error("the peer lacked descriptors, memory or mappings; its log names the limit")]
+    #[error("the peer ran out of descriptors, memory or mappings; its log names the limit")]
     PeerLacks,
 }
 
@@ -201,10 +201,10 @@ pub enum BulkError {
     #[error("the connection closed before the bulk was complete")]
     Closed,
     /// There is no memory for it.
-    #[error("no memory to receive it: {0}")]
+    #[error("no memory to receive the bulk: {0}")]
     Memory(#[from] LoanError),
     /// The offer was not what it said.
-    #[error("the offer cannot be true: {0}")]
+    #[error("impossible offer: {0}")]
     Offer(Violation),
 }
 
@@ -213,13 +213,13 @@ pub enum BulkError {
 #[non_exhaustive]
 pub enum AccessError {
     /// A queue, or registered memory, is full; come back after a poll. It was not made.
-    #[error("a queue is full")]
+    #[error("a queue is full; try again after a completion")]
     Full,
     /// The connection is closed. Of one that was under way nobody knows whether it was made.
     #[error("the connection is closed")]
     Closed,
     /// Reads, which all of them need, were negotiated away.
-    #[error("one-sided operations need an initiator_depth of at least 1 and it was negotiated to 0")]
+    #[error("one-sided operations are off: the negotiated initiator_depth is 0; raise it, and the peer's responder_resources")]
     Off,
     /// It was not made.
     #[error("the device has no atomic operations")]
@@ -235,18 +235,18 @@ pub enum AccessError {
         len: u64,
     },
     /// It was not made.
-    #[error("{at} is no multiple of 8, and atomic operations take whole words")]
+    #[error("offset {at} is not a multiple of 8, as atomic operations require")]
     Misaligned {
         /// Offset, bytes.
         at: u64,
     },
     /// It was not made.
-    #[error("a loan of user memory is read only, and a read would write it")]
+    #[error("a loan of user memory is read-only; use a loan of the pool as the target of a read")]
     ReadOnly,
     /// It was not made.
     #[error("no such memory is exposed, or it was withdrawn")]
     NotExposed,
     /// It was not made: the loan came from the gate of another port, or for a connection that shares no memory with this one.
-    #[error("the loan was made by another port's gate or for another connection: make it for this one")]
+    #[error("the loan was made by another port or for another connection; make it for this one")]
     Foreign,
 }

@@ -11,7 +11,7 @@ use super::errno_text;
 #[non_exhaustive]
 pub enum AddressError {
     /// It has no known scheme.
-    #[error("'{url}' is not an address: use rdma://host:port, shm://name or mem://name")]
+    #[error("'{url}' is not an address: use shm://name, rdma://host:port, gimmal://host:port or mem://name")]
     Scheme {
         /// What was given.
         url: String,
@@ -55,7 +55,7 @@ pub enum PortError {
         feature: &'static str,
     },
     /// The provider is compiled in, and this process chose not to open it.
-    #[error("the provider {provider} was not opened: name it in the configuration of `Any`")]
+    #[error("the provider {provider} was not opened; name it in the configuration of `Any`")]
     NotOpened {
         /// Which provider.
         provider: &'static str,
@@ -69,7 +69,7 @@ pub enum PortError {
         detail: String,
     },
     /// Another device was asked for than there are.
-    #[error("there is no RDMA device {wanted}; there are: {present}")]
+    #[error("no RDMA device {wanted}; use one of: {present}")]
     NoSuchDevice {
         /// What was asked for.
         wanted: String,
@@ -154,7 +154,7 @@ impl From<gimmal_rdma::DeviceError> for PortError {
 #[non_exhaustive]
 pub enum ListenError {
     /// The address is for another provider, or cannot be listened on.
-    #[error("cannot listen on {address}: {why}")]
+    #[error("listen on {address} failed: {why}")]
     Address {
         /// What was given.
         address: String,
@@ -162,7 +162,7 @@ pub enum ListenError {
         why: String,
     },
     /// A live process listens there.
-    #[error("{address} is in use by a live process; stop it or choose another address")]
+    #[error("listen on {address} failed: a live process uses it; stop that process or choose another address")]
     InUse {
         /// What was given.
         address: String,
@@ -185,7 +185,7 @@ pub enum ListenError {
 #[non_exhaustive]
 pub enum RejectReason {
     /// The versions share nothing.
-    #[error("it speaks protocol version {theirs}, this side {ours}; upgrade the older one")]
+    #[error("the peer speaks protocol version {theirs} and this side {ours}; upgrade the older one")]
     Version {
         /// The reader's version.
         ours: u8,
@@ -193,7 +193,7 @@ pub enum RejectReason {
         theirs: u8,
     },
     /// The hello was not ours: a foreign client.
-    #[error("the hello was not gimmal's: a foreign client on this port")]
+    #[error("the peer does not speak gimmal's protocol; another program uses this address")]
     NotOurs,
     /// A field of the hello is outside its limits.
     #[error("the hello's {} is out of range", hello_field(*.field))]
@@ -202,10 +202,10 @@ pub enum RejectReason {
         field: u8,
     },
     /// No room for another connection.
-    #[error("it is overloaded; try again later")]
+    #[error("the server is overloaded; try again later")]
     Overloaded,
     /// The server is going away.
-    #[error("it is shutting down")]
+    #[error("the server is shutting down")]
     ShuttingDown,
     /// Too few receives were offered to guarantee any credit.
     #[error("{offered} receives leave no credit, at least {least} are needed; raise `arrivals`")]
@@ -219,13 +219,13 @@ pub enum RejectReason {
     #[error("authentication failed; check that both sides have the same key")]
     Authentication,
     /// It asks for a shared key, and this side has none.
-    #[error("it asks for a shared key and this side gave none; set `connect.key`")]
+    #[error("the server requires a shared key; give the client one (`connect.key`)")]
     KeyNeeded,
     /// This side wants a shared key proved, and the other has none.
-    #[error("it has no shared key and this side wants one proved; set `listen.keys` there")]
+    #[error("the server has no shared key; give it the client's (`listen.keys`), or connect without one")]
     KeyUnknown,
     /// This user is not one that it shares memory with.
-    #[error("uid {uid} is not on its allow-list (`listen.allow`)")]
+    #[error("uid {uid} is not on the server's allow-list; add it there (`listen.allow`)")]
     NotAllowed {
         /// Who asked.
         uid: u32,
@@ -237,7 +237,7 @@ pub enum RejectReason {
         code: u32,
     },
     /// A reason newer than this side.
-    #[error("it gave reason {code}, which this version does not know")]
+    #[error("the peer refused with reason {code}, which this version does not know")]
     Other {
         /// The number.
         code: u8,
@@ -265,7 +265,7 @@ fn hello_field(field: u8) -> &'static str {
 #[non_exhaustive]
 pub enum ConnectError {
     /// The address is for another provider.
-    #[error("cannot connect to {address}: {why}")]
+    #[error("connect to {address} failed: {why}")]
     Address {
         /// What was given.
         address: String,
@@ -273,7 +273,7 @@ pub enum ConnectError {
         why: String,
     },
     /// The name or the address leads nowhere.
-    #[error("cannot resolve {address} ({step}): {}; is the host right, and does an RDMA device have a route to it?", errno_text(*.errno))]
+    #[error("resolve {address} failed ({step}): {}; check the host name and that an RDMA device has a route to it", errno_text(*.errno))]
     Resolve {
         /// What was given.
         address: String,
@@ -283,13 +283,13 @@ pub enum ConnectError {
         errno: i32,
     },
     /// Nobody listens there.
-    #[error("nobody listens on {address}; start the server first")]
+    #[error("connect to {address} failed: no server is listening; start the server first")]
     NobodyListens {
         /// What was given.
         address: String,
     },
     /// The peer refused, and said why.
-    #[error("{address} refused: {reason}")]
+    #[error("connect to {address} failed: {reason}")]
     Rejected {
         /// What was given.
         address: String,
@@ -299,7 +299,7 @@ pub enum ConnectError {
         data: Vec<u8>,
     },
     /// The fabric or a peer that is not ours refused.
-    #[error("{address} refused with CM status {status} ({meaning})")]
+    #[error("connect to {address} failed: refused with CM status {status} ({meaning})")]
     Refused {
         /// What was given.
         address: String,
@@ -309,7 +309,7 @@ pub enum ConnectError {
         meaning: &'static str,
     },
     /// An event that has no place in this step.
-    #[error("{address}: event {event} (status {status}) while {step}")]
+    #[error("connect to {address} failed: event {event} (status {status}) while {step}")]
     Event {
         /// What was given.
         address: String,
@@ -321,7 +321,7 @@ pub enum ConnectError {
         step: &'static str,
     },
     /// Our own deadline.
-    #[error("{address} did not answer within {timeout:?} (while {step})")]
+    #[error("connect to {address} failed: no answer within {timeout:?} (while {step})")]
     Timeout {
         /// What was given.
         address: String,
@@ -331,7 +331,7 @@ pub enum ConnectError {
         timeout: Duration,
     },
     /// The peer speaks something else.
-    #[error("{address} is no gimmal peer of this version: {reason}")]
+    #[error("connect to {address} failed: {reason}")]
     Foreign {
         /// What was given.
         address: String,
@@ -340,7 +340,7 @@ pub enum ConnectError {
     },
     /// It answered without proving that it has the shared key. It was told nothing.
     #[error(
-        "{address} did not prove that it has the shared key: another server has that address, or another key"
+        "connect to {address} failed: the server did not prove that it has the shared key; check the address and its key"
     )]
     Unproven {
         /// What was given.
@@ -348,7 +348,7 @@ pub enum ConnectError {
     },
     /// The process at the other end is of a user that this side does not share memory with.
     #[error(
-        "the server at {address} is of uid {uid}, which is not on this side's allow-list (`connect.allow`)"
+        "connect to {address} failed: the server's uid {uid} is not on this side's allow-list; add it (`connect.allow`)"
     )]
     NotAllowed {
         /// What was given.

@@ -57,7 +57,7 @@ pub enum OpenError {
 #[non_exhaustive]
 pub enum SidrStatus {
     /// Nobody listens there.
-    #[error("nobody listens there")]
+    #[error("no server is listening")]
     NobodyListens,
     /// The application said no, or went away without an answer.
     #[error("refused")]
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn sidr_statuses_are_told_apart() {
-        for (status, text) in [(1, "nobody listens"), (2, "refused"), (3, "no queue pair"), (9, "status 9")] {
+        for (status, text) in [(1, "no server is listening"), (2, "refused"), (3, "no queue pair"), (9, "status 9")] {
             assert!(SidrStatus::from_status(status).to_string().contains(text), "{status}");
         }
     }

@@ -85,7 +85,7 @@ fn a_list_is_the_whole_list_on_both_sides() {
         matches!(error, ConnectError::Rejected { reason: RejectReason::NotAllowed { uid }, .. } if uid == own),
         "{error}"
     );
-    assert!(error.to_string().contains(&format!("uid {own} is not on its allow-list")), "{error}");
+    assert!(error.to_string().contains(&format!("uid {own} is not on the server's allow-list")), "{error}");
     assert_eq!(listener.last_rejected(), Some(RejectReason::NotAllowed { uid: own }));
     drop(listener);
     // By its group, and the client asks too.
