@@ -243,9 +243,7 @@ pub enum ConnectError {
     #[error("no descriptor for the client's event loop: {0}")]
     Alarm(String),
     /// A handler connects to its own server, whose only worker it blocks.
-    #[error(
-        "connect to {address} failed: this thread alone serves it; connect on another thread"
-    )]
+    #[error("connect to {address} failed: this thread alone serves it; connect on another thread")]
     OwnWorker {
         /// Where it listens.
         address: String,
@@ -257,7 +255,9 @@ pub enum ConnectError {
         why: String,
     },
     /// The server is on another host, and there is no RDMA to it.
-    #[error("connect to {url} failed: it is on another host, and RDMA does not reach it ({why}); there is no TCP yet")]
+    #[error(
+        "connect to {url} failed: it is on another host, and RDMA does not reach it ({why}); there is no TCP yet"
+    )]
     NoWay {
         /// What was given.
         url: String,

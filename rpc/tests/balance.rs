@@ -207,6 +207,6 @@ fn a_server_on_this_host_is_reached_through_shared_memory() {
         let url = "gimmal://192.0.2.1:7471";
         let error = Client::builder().config(config()).connect(url).unwrap_err();
         assert!(matches!(error, ConnectError::NoWay { .. }), "{error:?}");
-        assert!(error.to_string().contains("tcp is not there yet"), "{error}");
+        assert!(error.to_string().contains("there is no TCP yet"), "{error}");
     }
 }

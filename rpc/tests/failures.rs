@@ -441,7 +441,10 @@ fn a_slow_reader_gets_every_answer(scheme: &str) {
 #[test]
 fn bad_addresses_and_servers_say_so() {
     let error = Client::connect("tcp://host:1").unwrap_err();
-    assert!(error.to_string().contains("use rdma://host:port, shm://name or mem://name"), "{error}");
+    assert!(
+        error.to_string().contains("use shm://name, rdma://host:port, gimmal://host:port or mem://name"),
+        "{error}"
+    );
     let error = Client::connect("mem://nobody-here").unwrap_err();
     assert!(error.to_string().contains("no server is listening"), "{error}");
     assert_eq!(Server::builder().listen("mem://x").unwrap_err(), ServeError::NoService);

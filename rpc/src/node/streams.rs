@@ -152,7 +152,9 @@ impl Node {
                 let state = here.serving.free(index);
                 self.counters.serving.decrement();
                 let _ = self.drop_state(state);
-                let text = format!("an item is above the limit of {limit} bytes; send smaller items, or raise port.ring_bytes at the receiver");
+                let text = format!(
+                    "an item is above the limit of {limit} bytes; send smaller items, or raise port.ring_bytes at the receiver"
+                );
                 let outcome = frame::Outcome::Status { code: Code::ResourceExhausted, fate: Fate::Ran };
                 self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, text.into()));
             }

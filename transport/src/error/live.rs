@@ -219,7 +219,9 @@ pub enum AccessError {
     #[error("the connection is closed")]
     Closed,
     /// Reads, which all of them need, were negotiated away.
-    #[error("one-sided operations are off: the negotiated initiator_depth is 0; raise it, and the peer's responder_resources")]
+    #[error(
+        "one-sided operations are off: the negotiated initiator_depth is 0; raise it, and the peer's responder_resources"
+    )]
     Off,
     /// It was not made.
     #[error("the device has no atomic operations")]

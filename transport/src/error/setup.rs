@@ -162,7 +162,9 @@ pub enum ListenError {
         why: String,
     },
     /// A live process listens there.
-    #[error("listen on {address} failed: a live process uses it; stop that process or choose another address")]
+    #[error(
+        "listen on {address} failed: a live process uses it; stop that process or choose another address"
+    )]
     InUse {
         /// What was given.
         address: String,

@@ -263,7 +263,9 @@ mod tests {
 
     #[test]
     fn sidr_statuses_are_told_apart() {
-        for (status, text) in [(1, "no server is listening"), (2, "refused"), (3, "no queue pair"), (9, "status 9")] {
+        for (status, text) in
+            [(1, "no server is listening"), (2, "refused"), (3, "no queue pair"), (9, "status 9")]
+        {
             assert!(SidrStatus::from_status(status).to_string().contains(text), "{status}");
         }
     }
