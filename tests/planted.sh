@@ -6,19 +6,11 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tests/check.sh
+. tests/patched.sh
 copy=target/planted/source
 export CARGO_TARGET_DIR=$PWD/target/planted/build PROPTEST_MAX_SHRINK_ITERS=0 RUST_BACKTRACE=0
 # Each patch rebuilds the engine and a test program or two: little optimisation takes the least time for both building and running.
 export CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=0
-
-# Copies what git knows and what it does not ignore. The files are new, so cargo never takes an older build for this one.
-copy_sources() {
-    rm -rf "$copy" && mkdir -p "$copy" &&
-        git ls-files -z --cached --others --exclude-standard | tar -c --null --ignore-failed-read -T - | tar -x -m -C "$copy"
-}
-
-# plant NAME [--reverse]: applies a patch to the copy, or takes it back. The place may have moved, but its lines must be there.
-plant() { git apply --recount -C1 --directory="$copy" "${@:2}" "engine/mutants/$1.patch"; }
 
 # build PROGRAM: prints the path of one of the engine's test programs, built from the copy.
 build() {
@@ -54,10 +46,10 @@ is_sound() {
 found() {
     local status
     head -n 1 "engine/mutants/$1.patch"
-    plant "$1" || return 1
+    patched "engine/mutants/$1.patch" || return 1
     fails 900
     status=$?
-    plant "$1" --reverse || return 1
+    patched "engine/mutants/$1.patch" --reverse || return 1
     [ $status -ne 1 ] || echo "nobody noticed"
     return $status
 }

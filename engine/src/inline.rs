@@ -14,6 +14,7 @@ use crate::{
     error::{OpenError, StartError},
     io::Io,
     overdue::within,
+    pace::{LOOKS, SOUGHT, SOUGHT_MAX},
     worker::{
         Idle, Worker, WorkerHandle,
         idle::{Idler, Pause},
@@ -24,14 +25,6 @@ use crate::{
 
 /// The longest sleep of a worker that waits for credit.
 const UNSETTLED: Duration = Duration::from_millis(1);
-
-/// Turns of which none found anything, before whoever waits is asked again: less than a microsecond.
-const LOOKS: u32 = 16;
-
-/// Messages that are taken one after the other before what was sent meanwhile leaves.
-const SOUGHT: u32 = 8;
-/// As many are taken before a turn looks at everything else.
-const SOUGHT_MAX: u32 = 256;
 
 /// A worker with a clock and a way to idle: what a thread, inline or of its own, runs.
 #[derive(Debug)]

@@ -75,7 +75,8 @@ impl<P: Port> Io<'_, P> {
         min_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Result<(), SendError> {
-        // Its parts by value: what only the long way needs in memory is not written there before.
+        // Its parts by value, so that only the long way writes them to memory.
+        // ledger: short_sends
         let Head { kind, aux } = head;
         let write = move |payload: &mut [u8]| {
             let (front, body) = payload.split_first_chunk_mut()?;

@@ -23,6 +23,7 @@ pub mod io;
 pub mod message;
 mod one_sided;
 mod overdue;
+mod pace;
 pub mod place;
 pub mod proto;
 mod slots;

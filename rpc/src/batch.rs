@@ -13,9 +13,9 @@ use crate::{config::WINDOW_MAX, id::CallId};
 /// Bytes before what belongs to a call.
 pub const ITEM_BYTES: usize = 8;
 /// Most calls in one message: few, so that the peer works on them while the next are written, and a turn stays short.
-pub const CALLS: usize = 8;
+pub const CALLS: usize = 8; // ledger: calls_together
 /// Most bytes of a call that leaves with others.
-pub(crate) const BYTES_MAX: usize = 256;
+pub(crate) const BYTES_MAX: usize = 256; // ledger: calls_together
 
 /// As large as a message of several can be: small ones, and a last one of any size.
 const DRAFT_BYTES: usize = CALLS * item_bytes(BYTES_MAX) + item_bytes(u16::MAX as usize);

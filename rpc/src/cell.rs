@@ -79,9 +79,9 @@ impl CallCell {
 }
 
 /// Looks before a waiting thread yields: the answer may be less than a microsecond away.
-const SPINS: u32 = 64;
+const SPINS: u32 = 64; // ledger: waiting_spins
 /// Yields before it parks: with few cores the worker may need this one.
-const YIELDS: u32 = 16;
+const YIELDS: u32 = 16; // ledger: waiting_spins
 
 struct Unpark(Thread);
 

@@ -197,8 +197,8 @@ pub(crate) struct RequestWords {
 }
 
 impl RequestWords {
-    /// What is called; [`RequestWords::put_limits`] writes the rest. Not one after the other: that would be one move again.
-    #[inline]
+    /// Writes what is called; [`RequestWords::put_limits`] writes the rest, later: the compiler would join two writes in a row.
+    #[inline] // ledger: head_in_words
     pub(crate) fn put_called(self, out: &mut [u8; REQUEST_BYTES]) {
         out[..REQUEST_BYTES / 2].copy_from_slice(&self.called.to_le_bytes());
     }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use gimmal_transport::Time;
 
+use crate::pace::{BARE, DEVICE_LOOK, FULL_TURN, OLD, SPINS, TURN};
+
 /// How a worker waits. A queue's owner that spins answers soonest and costs a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Idle {
@@ -46,20 +48,6 @@ pub(crate) struct Idler {
     look: usize,
     has_worked: bool,
 }
-
-/// Empty turns without even a pause: an answer from a neighbouring core comes after a few, and a pause takes as long as several.
-const BARE: u32 = 64;
-/// Empty turns that only pause: the other side's answer is often a few hundred nanoseconds away.
-const SPINS: u32 = 256;
-/// What a turn, and each message that it found, adds to the age of the time; and one that looks at everything, a device at its
-/// queues, say.
-const TURN: usize = 16;
-const FULL_TURN: usize = 8 * TURN;
-/// A turn that asked a device and found nothing: a message waits the longer for every reading of the clock.
-const DEVICE_LOOK: usize = 1;
-/// When the clock is read: after 64 turns, well under a microsecond of empty ones, or one full batch; after tens of microseconds of
-/// looks at a device.
-const OLD: usize = 64 * TURN;
 
 impl Idler {
     pub(crate) const fn new(idle: Idle) -> Self {

@@ -80,7 +80,8 @@ impl<P: Port, A: App> Worker<P, A> {
     ) -> bool {
         let picked = pick.pick(app, io, conn, &message);
         if !picked {
-            // Made anew, so that what was picked never lay in memory.
+            // Made again from its parts, so that a message that was picked is never written to memory.
+            // ledger: message_made_anew
             let Message { head, body, source, .. } = message;
             app.message(io, conn, Message { head, body, bulk: message.bulk.take(), source });
         }

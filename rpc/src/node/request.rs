@@ -66,8 +66,9 @@ impl Source for Composed {
     }
 }
 
-/// Arguments of the worker's own thread. `W` is the way that they go: a type for each place that starts many calls, so that the
-/// compiler makes each of them one piece.
+/// Arguments of the worker's own thread. `W` is a type of its own for each place that starts many calls, so that the compiler
+/// inlines all of the way at each of them.
+// ledger: one_piece
 #[derive(Debug)]
 pub(crate) struct Fresh<'a, T: ?Sized, W = ()>(&'a T, PhantomData<W>);
 

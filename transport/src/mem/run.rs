@@ -15,8 +15,8 @@ use crate::{
 /// What frames remember that lie in a ring, where nothing is posted again when one is released.
 pub(crate) const IN_RING: u32 = u32::MAX >> 1;
 
-/// Bytes of a frame that are asked for at once.
-const ASKED_BYTES: usize = 1024;
+/// Bytes of a frame that are prefetched when it is taken.
+const ASKED_BYTES: usize = 1024; // ledger: prefetch_frame
 
 /// Frames of one connection that lie open in memory, one behind the other.
 ///

@@ -13,6 +13,7 @@ use super::{
     bulk::Passed,
     exposed::Shown,
     link::{End, closed_by_peer},
+    pace::{ASK_BYTES, CLEAR_BYTES_MAX, CLEAR_BYTES_MIN, LIKELY_BYTES, RUN_MAX, STRIDE_MAX, TOGETHER_BYTES},
     segment::Segment,
     socket,
 };
@@ -35,31 +36,6 @@ pub(super) const ARRIVALS: u64 = u64::MAX / 2;
 const KEPT_FREE: u64 = FRAME_ALIGN as u64;
 /// Of positions.
 const LINE: u64 = LINE_BYTES as u64;
-
-/// How far ahead of the last frame words are cleared: as far as the frames since the last flush reached, since the next ones do
-/// too, but at least and at most this much. Measured, with windows of 4 to 128 frames of 32 to 272 bytes: farther, the peer's prefetcher takes
-/// the lines back before they are used; nearer, a long window waits for them.
-const CLEAR_BYTES_MIN: u64 = 256;
-const CLEAR_BYTES_MAX: u64 = 576;
-
-/// How far ahead of a word that is cleared a line is asked for: stores leave in order, and the next frame's would wait for it.
-const ASK_BYTES: u64 = 256;
-
-/// Bytes of the next frame that are asked for when a long one was committed: whoever sends one sends more like it, and stores leave in
-/// order.
-const LIKELY_BYTES: u64 = 1024;
-
-/// Frames taken from one connection in one turn, at most: who answers a longer run sends its next request the later.
-const RUN_MAX: u32 = 8;
-
-/// The longest stride: three runs of `RUN_MAX` frames were taken to their end, each right behind the one before. The peer is far
-/// ahead then, and nobody waits for the answer to a single frame.
-pub(super) const STRIDE_MAX: u32 = 8 * RUN_MAX;
-/// The longest of who takes frames one by one: it waits between, and nobody is ever far ahead.
-pub(super) const SOUGHT_STRIDE_MAX: u32 = RUN_MAX;
-
-/// Bytes that are shown together to a peer that is far ahead, eight messages of 64 bytes.
-const TOGETHER_BYTES: u64 = 640;
 
 /// A connection whose two segments are mapped.
 #[derive(Debug)]
@@ -185,6 +161,7 @@ impl Live {
         let is_drained = self.is_drained();
         if is_drained {
             self.stride = 1;
+            // ledger: prefetch_watched
             if watches {
                 prefetch_to_read(self.peer.payload(self.rx + LINE));
                 prefetch_to_read(self.peer.payload(self.rx + 2 * LINE));
@@ -233,7 +210,8 @@ impl Live {
             return Err(self.refused(payload_bytes));
         }
         if !self.is_unflushed() {
-            // Who waits for it takes the line of its word from us with every look: asked for before now, it was gone again.
+            // A peer that waits takes this line from us with every look: fetched any earlier, it would be gone again.
+            // ledger: prefetch_answer
             prefetch_to_write(self.end.own.payload(self.tx));
             prefetch_to_write(self.end.own.payload(self.tx + LINE));
         }
@@ -338,7 +316,8 @@ impl Live {
     /// there.
     ///
     /// A frame is published behind the word after it. Where that word begins a line, the frame itself does not need the
-    /// line, which the peer may have: then the frame waits as long as a message takes. Done early, nobody waits for it.
+    /// line, which the peer may have: then the frame waits as long as a message takes. Done early, nobody waits for it. Done too
+    /// early, the peer's prefetcher takes the lines back before they are used.
     #[inline]
     fn clear_ahead(&mut self, bytes: u64) {
         let end = (self.tx + bytes.clamp(CLEAR_BYTES_MIN, CLEAR_BYTES_MAX)).min(self.tx_limit);

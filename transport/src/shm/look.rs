@@ -12,6 +12,7 @@ use rustix::{
 
 use super::{
     live::Live,
+    pace::{GLANCE_POLLS, GREETING_POLLS, LOOK_BUSY_NS, LOOK_POLLS, LOOK_POLLS_MAX, LOOK_QUIET_NS},
     peer,
     port::ShmPort,
     segment::{AttachError, Segment},
@@ -23,19 +24,8 @@ use crate::{
     pack::{high_half, join, low_half},
 };
 
-/// Empty polls between two looks at the sockets, at first and at most: about 1 ms and 10 ms of spinning.
-const LOOK_POLLS: u32 = 1 << 16;
-const LOOK_POLLS_MAX: u32 = 1 << 19;
-/// Time between two looks while nothing comes, for those who poll at their leisure.
-const LOOK_QUIET_NS: u64 = 10_000_000;
-/// Time between two looks while something comes, but perhaps not from everybody.
-const LOOK_BUSY_NS: u64 = 50_000_000;
 /// So late a look was missed because nobody polled; and the time that the peers then get.
 const LOOK_AWAY_NS: u64 = 1_000_000;
-/// Empty polls between two glances at the closing words, which cost no system call.
-const GLANCE_POLLS: u32 = 16;
-/// Polls between two looks while a handshake is under way.
-const GREETING_POLLS: u32 = 32;
 /// Packets read from one socket in one look: a flood of doorbells costs the others no more than this.
 const PACKETS_PER_LOOK: usize = 16;
 /// Packets read to find memory that was passed: more than a socket holds (`net.core.wmem_max`, a few hundred by default).

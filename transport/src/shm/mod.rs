@@ -42,6 +42,7 @@ mod live;
 mod look;
 mod mirror;
 mod named;
+mod pace;
 mod park;
 mod peer;
 mod place;

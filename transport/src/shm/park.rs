@@ -8,16 +8,15 @@
 //! A parked connection is a sleeper for its peer alone: the same words and the same fences as for a port that sleeps
 //! ([`wake`](crate::sync::wake)), so no frame is missed.
 
-use super::{port::ShmPort, slot::Stage};
+use super::{
+    pace::{LOOK_PARKED_NS, POLLED_MIN},
+    port::ShmPort,
+    slot::Stage,
+};
 use crate::{
     Time,
     sync::wake::{announce, settle, withdraw},
 };
-
-/// So few are polled even when they are idle: looking at them costs less than a system call.
-const KEPT: usize = 2;
-/// Time between two looks at the sockets of those who are parked: what their first message may wait.
-const LOOK_PARKED_NS: u64 = 50_000;
 
 /// Who is parked.
 #[derive(Debug, Default)]
@@ -48,7 +47,7 @@ impl ShmPort {
                 at += 1;
                 continue;
             };
-            if !live.is_idle() || self.active.len() <= KEPT {
+            if !live.is_idle() || self.active.len() <= POLLED_MIN {
                 at += 1;
                 continue;
             }

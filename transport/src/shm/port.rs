@@ -12,8 +12,9 @@ use super::{
     bulk::Known,
     gate::{ShmGate, check},
     link::ShmLink,
-    live::{ARRIVALS, Live, SOUGHT_STRIDE_MAX, STRIDE_MAX},
+    live::{ARRIVALS, Live},
     look::{DOORBELL, Pace},
+    pace::{SOUGHT_STRIDE_MAX, STRIDE_MAX},
     park::Parked,
     slot::{self, Slot, Stage},
 };
