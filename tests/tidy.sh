@@ -112,8 +112,8 @@ HOT='engine/src/connection.rs engine/src/connection/send.rs engine/src/connectio
 engine/src/table.rs engine/src/holds.rs engine/src/worker/turn.rs engine/src/worker/receive.rs engine/src/worker/seek.rs engine/src/worker/mod.rs engine/src/worker/idle.rs engine/src/worker/inbox.rs engine/src/worker/duty.rs
 engine/src/proto/*.rs transport/src/frame.rs transport/src/batch.rs transport/src/any/port.rs transport/src/any/used.rs
 transport/src/shm/port.rs transport/src/shm/live.rs transport/src/shm/look.rs transport/src/shm/park.rs transport/src/shm/slot.rs
-transport/src/verbs/port.rs transport/src/verbs/poll.rs transport/src/verbs/rx.rs transport/src/verbs/tx.rs transport/rdma/src/verbs/cq.rs transport/rdma/src/verbs/lists.rs
-transport/src/verbs/slots.rs transport/src/share.rs
+transport/src/verbs/data/port.rs transport/src/verbs/data/poll.rs transport/src/verbs/data/rx.rs transport/src/verbs/data/tx.rs transport/rdma/src/verbs/cq.rs transport/rdma/src/verbs/lists.rs
+transport/src/verbs/srq/slots.rs transport/src/share.rs
 transport/src/mem/rx_frame.rs transport/src/mem/run.rs transport/src/mem/hold.rs
 transport/src/sync/doorbell.rs transport/src/sync/publish.rs transport/src/sync/release.rs transport/src/sync/wake.rs transport/src/sync/word.rs
 rpc/src/calls.rs rpc/src/calls/*.rs rpc/src/frame.rs rpc/src/cell.rs rpc/src/inline.rs rpc/src/node/caller.rs rpc/src/node/dispatch.rs'

@@ -13,49 +13,10 @@
 //! Data travels by write-with-immediate into the peer's receive ring where the device can, by SEND into posted
 //! receives where it cannot (iWARP). Bulk is pulled by RDMA READ.
 
-mod access;
-mod borrowed;
-mod cache;
-mod close;
-mod conn;
-mod connect;
-mod connecting;
 mod control;
-mod entry;
-mod exposed;
-mod flush;
-mod gate;
-mod grant;
-#[cfg(feature = "conformance")]
-mod knock;
-mod lane;
-mod lent_rings;
-mod link;
-mod listen;
-mod mailbox;
-mod naming;
-mod pieces;
-mod poll;
-mod pool;
-mod port;
-mod ports;
-mod pulls;
-mod pulse;
-mod purpose;
-mod reject;
-mod removal;
-mod rings;
-mod runs;
-mod rx;
-mod shared;
-mod slots;
-mod table;
-mod timers;
-mod turns;
-mod tx;
-mod untold;
-mod watches;
-mod wr_id;
+mod data;
+mod memory;
+mod srq;
 
 use std::{
     collections::VecDeque,
@@ -69,15 +30,18 @@ use crate::{
     Provider, Via,
 };
 
-pub use connecting::VerbsConnecting;
-pub use gate::VerbsGate;
+pub use control::connecting::VerbsConnecting;
+pub use control::gate::VerbsGate;
 #[cfg(feature = "conformance")]
-pub use knock::knock;
-pub use link::VerbsLink;
-pub use listen::{VerbsIncoming, VerbsListener};
-pub use port::VerbsPort;
+pub use control::knock::knock;
+pub use control::link::VerbsLink;
+pub use control::listen::{VerbsIncoming, VerbsListener};
+pub use data::port::VerbsPort;
 
-use self::{connect::Attempt, control::Control, gate::lock, mailbox::ControlHandle};
+use self::{
+    control::{connect::Attempt, gate::lock, mailbox::ControlHandle, ports, thread::Control},
+    data::wr_id,
+};
 
 /// The provider. Its control thread starts with the first use and ends with the last user.
 #[derive(Clone, Debug, Default)]

@@ -1,0 +1,441 @@
+//! A connection's belongings on the device, from the queue pair to the rings, and the order they go in.
+//!
+//! ```text
+//!  Lane      seat, share of the CQ, queue pair, grant places     before connect or accept
+//!  Wiring    receive memory, transmit ring, Negotiated          when both hellos are known
+//!  drop      queue pair (by the control thread) ─► registrations ─► share of the CQ ─► seat (the port hears of it)
+//! ```
+//! Mappings may go before registrations: a registration pins its pages by itself. The memory of rings and slabs outlives
+//! both (`rings`).
+
+use std::{sync::Arc, time::Duration};
+
+use gimmal_rdma::{
+    id::{CmId, ConnectParams, QpRequest},
+    verbs::{Context, DeviceLimits, LocalBytes, Mr, Pd, Qp, RecvList, RemoteBytes},
+};
+
+use crate::{
+    Capabilities, ConnId, DataPath, Hello, Loan, Negotiated, PortConfig, PortError, Receives, RejectReason,
+    Trust,
+    frame::FRAME_WORD_BYTES,
+    hello::Feature,
+    proof::Session,
+    verbs::{
+        control::{
+            entry::Handle,
+            gate::{CqShare, PortDevice, Seat, Shared},
+            ports,
+        },
+        data::{
+            rx::GOODBYE,
+            wr_id::{Kind, WrId, receive_id},
+        },
+        memory::{
+            exposed::Exposures,
+            grant::GrantPlaces,
+            pool::Pool,
+            pulse::PulsePage,
+            purpose::Purpose,
+            rings::{End, Room, Shape},
+        },
+        srq::queue::{Reserve, SharedQueue},
+    },
+};
+
+/// The step that fails when the CM cannot make a queue pair.
+pub(crate) const CREATE_QP: &str = "rdma_create_qp";
+/// What the device must let go of before the seat is free. Fields drop in this order.
+#[derive(Debug)]
+pub(crate) struct Holdings {
+    registrations: Vec<Arc<Mr>>,
+    /// What its peer reads of our process, until it is deregistered.
+    pulse: Option<Arc<PulsePage>>,
+    /// Receives that it shares with others.
+    reserve: Option<Reserve>,
+    share: CqShare,
+    device: Arc<PortDevice>,
+    pub(crate) seat: Seat,
+}
+
+impl Holdings {
+    /// Deregisters what its queue pair used, which is gone; the seat is free when the rest is dropped.
+    pub(crate) fn deregister(&mut self) {
+        self.registrations.clear();
+        self.pulse = None;
+    }
+
+    /// For the grant.
+    pub(crate) fn pulse(&self) -> RemoteBytes {
+        self.pulse.as_ref().map_or(RemoteBytes { address: 0, rkey: 0 }, |page| page.place())
+    }
+
+    pub(crate) fn share(&self) -> &CqShare {
+        &self.share
+    }
+
+    pub(crate) fn queue(&self) -> Option<&Arc<SharedQueue>> {
+        self.reserve.as_ref().map(|reserve| &reserve.queue)
+    }
+
+    /// The peer's grant arrived.
+    pub(crate) fn opened(&mut self) {
+        if let Some(reserve) = &mut self.reserve {
+            reserve.opened();
+        }
+    }
+
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.device.pd
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        &self.device.pool
+    }
+
+    /// For what is read of the peer's pulse.
+    pub(crate) fn sinks(&self) -> &Arc<Pool> {
+        &self.device.sinks
+    }
+
+    /// Whether `loan` was made for the device of this connection, by its port's gate: another's key means nothing here.
+    pub(crate) fn has_lent(&self, loan: &Loan) -> bool {
+        loan.is_of(&self.device.pool) || loan.is_of(&self.device.borrowed)
+    }
+
+    /// The key that our own device needs for `loan`.
+    pub(crate) fn lkey(&self, loan: &Loan) -> Option<u32> {
+        self.device.pool.lkey(loan).or_else(|| self.device.borrowed.lkey(loan))
+    }
+
+    pub(crate) fn exposures(&self) -> &Exposures {
+        &self.device.exposures
+    }
+
+    pub(crate) fn iwarp(&self) -> bool {
+        self.device.limits.iwarp
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) qp: Qp,
+    pub(crate) grants: GrantPlaces,
+    pub(crate) holdings: Holdings,
+}
+
+impl Lane {
+    /// Makes the queue pair of `id`, which is bound to a device, for the port behind `shared`, with the receive for
+    /// the peer's grant posted. Its receives are where `receives` says.
+    pub(crate) fn new(id: &mut CmId, shared: &Arc<Shared>, receives: Receives) -> Result<Self, PortError> {
+        let device = shared.device(id)?;
+        let seat = shared.sit(&device)?;
+        let config = &shared.config;
+        let reserve = device.reserve(shared, receives)?;
+        let mut request = queue_sizes(config, &device, reserve.as_ref())?;
+        let receives = reserve.as_ref().map_or(request.recv_entries, Reserve::slots);
+        let share = device.take_entries(request.send_entries + receives, config)?;
+        let grants = device.grant_places(seat.conn.index())?;
+        let pulse = Some(device.pulse()?);
+        let qp = loop {
+            match id.create_qp(&device.pd, &share.cq, request) {
+                Ok(qp) => break qp,
+                // Too many inline bytes is EINVAL, and no driver says how many would do: step down.
+                Err(libc::EINVAL) if request.inline_bytes > 0 => {
+                    request.inline_bytes = inline_step(request.inline_bytes);
+                }
+                Err(errno) => return Err(PortError::System { step: CREATE_QP, errno }),
+            }
+        };
+        let holdings = Holdings { registrations: Vec::new(), pulse, reserve, share, device, seat };
+        let lane = Self { qp, grants, holdings };
+        match lane.holdings.queue() {
+            Some(queue) => shared.name_seat(lane.conn(), queue.number, lane.qp.number()),
+            None => lane.post_grant_receive()?,
+        }
+        Ok(lane)
+    }
+
+    pub(crate) fn conn(&self) -> ConnId {
+        self.holdings.seat.conn
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.holdings.device.context
+    }
+
+    /// The port that it is for.
+    pub(crate) fn owner(&self) -> &Arc<Shared> {
+        self.holdings.seat.shared()
+    }
+
+    pub(crate) fn iwarp(&self) -> bool {
+        self.holdings.iwarp()
+    }
+
+    /// Says which port of which device it is on; once the queue pair stands.
+    pub(crate) fn describe(&self, id: &CmId, negotiated: &mut Negotiated) {
+        let port = ports::device_port(id, &self.qp, &self.holdings.device);
+        negotiated.device = format!("{} port {}", port.device, port.number);
+        negotiated.port = Some(port);
+    }
+
+    fn post_grant_receive(&self) -> Result<(), PortError> {
+        let mut list = RecvList::new(1);
+        list.push(WrId::new(Kind::GrantReceive, self.conn(), 0), Some(self.grants.incoming()));
+        list.post(&self.qp).map_err(|error| PortError::System { step: "ibv_post_recv", errno: error.errno })
+    }
+
+    /// What this side says first. Who trusts nobody grants no ring to write.
+    pub(crate) fn hello(&self, config: &PortConfig, trust: Trust, nonce: u128) -> Hello {
+        let limits = &self.holdings.device.limits;
+        let queue = self.holdings.queue().map(|queue| queue.sizes);
+        let (depth, responders) = depths(config, queue.is_some());
+        Hello {
+            features: Feature::default()
+                .and(Feature::RING, !limits.iwarp && trust == Trust::Peer && queue.is_none())
+                .and(Feature::SHARED, queue.is_some())
+                .and(Feature::ATTENDED, config.attended)
+                .and(Feature::NUMBERED, true)
+                .and(Feature::CHECKSUM, config.checksum),
+            ring_bytes: queue.map_or(config.ring_bytes, |sizes| sizes.ring_bytes()),
+            slot_bytes: queue.map_or(config.slot_bytes, |sizes| sizes.slot_bytes),
+            arrivals: queue.map_or(config.arrivals, |sizes| sizes.arrivals()),
+            responder_resources: responders.min(limits.responder_resources),
+            initiator_depth: depth.min(limits.initiator_depth),
+            lane: 0,
+            nonce,
+        }
+    }
+
+    /// Settles the terms, and makes and posts the memory they ask for. Timers are the caller's to fill in.
+    pub(crate) fn wire(
+        &mut self,
+        shared: &Shared,
+        ours: &Hello,
+        theirs: &Hello,
+    ) -> Result<Wiring, WireError> {
+        let config = &shared.config;
+        let inline = u16::try_from(self.qp.inline_bytes).unwrap_or(u16::MAX);
+        let caps = capabilities(&self.holdings.device.limits, inline);
+        let negotiated = Negotiated::settle("verbs", &caps, config, ours, theirs)?;
+        let mut wiring = Wiring {
+            rx: None,
+            rx_lkey: 0,
+            rx_rkey: 0,
+            tx: None,
+            tx_lkey: 0,
+            peer_ring_bytes: theirs.ring_bytes,
+            transfers_in_post: caps.transfers_in_post,
+            negotiated,
+        };
+        if self.holdings.queue().is_none() {
+            self.wire_own(shared, &mut wiring)?;
+        }
+        Ok(wiring)
+    }
+
+    /// The memory of a connection that shares none.
+    fn wire_own(&mut self, shared: &Shared, wiring: &mut Wiring) -> Result<(), WireError> {
+        let (config, pd) = (&shared.config, &self.holdings.device.pd);
+        let transmit = Shape::Ring { bytes: wiring.negotiated.tx_ring_bytes as usize };
+        let mut tx = shared.rings.take(transmit, End::Transmit)?;
+        let tx_registration = tx.registered(pd)?;
+        // And a word: a run looks for a frame behind the last.
+        let slots = usize::from(config.arrivals) + GOODBYE;
+        let slab_bytes = slots * config.slot_bytes as usize + FRAME_WORD_BYTES;
+        let (shape, purpose) = match wiring.negotiated.path {
+            DataPath::Ring => (Shape::Ring { bytes: config.ring_bytes as usize }, Purpose::ReceiveRing),
+            DataPath::SendRecv => (Shape::Slab { bytes: slab_bytes }, Purpose::Local),
+        };
+        let rx = shared.rings.take(shape, End::Receive)?;
+        let rx_registration = Arc::new(Mr::new(pd, &rx.region, purpose.rights()).map_err(PortError::from)?);
+        (wiring.tx, wiring.rx) = (Some(tx), Some(rx));
+        wiring.tx_lkey = tx_registration.lkey();
+        (wiring.rx_lkey, wiring.rx_rkey) = (rx_registration.lkey(), rx_registration.rkey());
+        self.holdings.registrations.extend([tx_registration, rx_registration]);
+        Ok(self.post_receives(config, wiring)?)
+    }
+
+    /// All receives that the hello promised and one for the goodbye, before the peer can send anything that needs one.
+    fn post_receives(&self, config: &PortConfig, wiring: &Wiring) -> Result<(), PortError> {
+        let mut list = RecvList::new(usize::from(config.arrivals) + GOODBYE);
+        for slot in 0..=config.arrivals {
+            list.push(receive_id(self.conn(), slot), wiring.slot(slot));
+        }
+        list.post(&self.qp).map_err(|error| PortError::System { step: "ibv_post_recv", errno: error.errno })
+    }
+
+    /// What the CM is told with `private`, which begins with our hello. Never more than the peer's hello or, on IB, its request allows;
+    /// iWARP's events carry these two numbers swapped or not at all.
+    pub(crate) fn params(
+        &self,
+        ours: &Hello,
+        private: Vec<u8>,
+        theirs: Option<(&Hello, u8, u8)>,
+    ) -> ConnectParams {
+        let (mut responder_resources, mut initiator_depth) = (ours.responder_resources, ours.initiator_depth);
+        if let Some((theirs, event_responder, event_depth)) = theirs {
+            responder_resources = responder_resources.min(theirs.initiator_depth);
+            initiator_depth = initiator_depth.min(theirs.responder_resources);
+            if !self.iwarp() {
+                responder_resources = responder_resources.min(event_responder);
+                initiator_depth = initiator_depth.min(event_depth);
+            }
+        }
+        ConnectParams::new(private, responder_resources, initiator_depth)
+    }
+}
+
+/// Why a lane could not be wired.
+#[derive(Debug)]
+pub(crate) enum WireError {
+    Unproven,
+    Terms(RejectReason),
+    Port(PortError),
+}
+
+impl From<RejectReason> for WireError {
+    fn from(reason: RejectReason) -> Self {
+        Self::Terms(reason)
+    }
+}
+
+impl From<PortError> for WireError {
+    fn from(error: PortError) -> Self {
+        Self::Port(error)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Wiring {
+    /// Receive ring, or slab of slots; `None` where they are shared.
+    pub(crate) rx: Option<Room>,
+    pub(crate) rx_lkey: u32,
+    pub(crate) rx_rkey: u32,
+    /// `None`: it is lent one when it has something to send.
+    pub(crate) tx: Option<Room>,
+    pub(crate) tx_lkey: u32,
+    /// As the peer's hello said.
+    pub(crate) peer_ring_bytes: u32,
+    pub(crate) transfers_in_post: bool,
+    pub(crate) negotiated: Negotiated,
+}
+
+impl Wiring {
+    /// The memory of a receive; a ring needs none.
+    pub(crate) fn slot(&self, slot: u16) -> Option<LocalBytes> {
+        if self.negotiated.path == DataPath::Ring {
+            return None;
+        }
+        let bytes = self.negotiated.rx_slot_bytes;
+        Some(LocalBytes::of(
+            &self.rx.as_ref()?.region,
+            usize::from(slot) * bytes as usize,
+            bytes,
+            self.rx_lkey,
+        ))
+    }
+}
+
+/// A connection that stands and was not adopted yet, as the control thread hands it out.
+#[derive(Debug)]
+pub(crate) struct LinkParts {
+    pub(crate) handle: Handle,
+    pub(crate) lane: Lane,
+    pub(crate) wiring: Wiring,
+    /// The active side sends its grant first.
+    pub(crate) active: bool,
+    pub(crate) handshake_timeout: Duration,
+    /// The handshake of a shared key, where there is one.
+    pub(crate) session: Option<Session>,
+}
+
+/// Queue sizes, each a sum with reasons:
+/// - sends: chains of frames, READs up to the depth we ask for, one grant or nudge, one goodbye;
+/// - receives: those guaranteed to the peer, one for its grant, one for its goodbye; none of its own where they are shared.
+fn queue_sizes<'a>(
+    config: &PortConfig,
+    device: &PortDevice,
+    reserve: Option<&'a Reserve>,
+) -> Result<QpRequest<'a>, PortError> {
+    let shared = reserve.is_some();
+    let depth = depths(config, shared).0.min(device.limits.initiator_depth);
+    let inline_bytes =
+        if shared { config.inline_bytes.min(SHARED_INLINE_BYTES) } else { config.inline_bytes };
+    let request = QpRequest {
+        send_entries: u32::from(sends_for(config, shared)) + u32::from(depth) + 2,
+        recv_entries: if shared { 0 } else { u32::from(config.arrivals) + 2 },
+        inline_bytes: inline_bytes.into(),
+        srq: reserve.map(|reserve| reserve.queue.srq()),
+    };
+    let limit = device.limits.qp_entries;
+    for (field, value) in [
+        ("send queue entries (sends + initiator_depth + 2)", request.send_entries),
+        ("receive queue entries (arrivals + 2)", request.recv_entries),
+    ] {
+        if value > limit {
+            return Err(PortError::Limit { field, value: value.into(), limit: limit.into() });
+        }
+    }
+    Ok(request)
+}
+
+/// A connection that shares its receives has a small queue pair: the kernel's part of one grows with this.
+const SHARED_INLINE_BYTES: u16 = 64;
+
+/// Send queue entries for frames.
+pub(crate) fn sends_for(config: &PortConfig, shared: bool) -> u16 {
+    if shared { config.shared.sends } else { config.sends }
+}
+
+/// READs that we ask for, and that we let the peer ask for.
+fn depths(config: &PortConfig, shared: bool) -> (u8, u8) {
+    let most = if shared { config.shared.depth } else { u8::MAX };
+    (config.initiator_depth.min(most), config.responder_resources.min(most))
+}
+
+/// The capabilities of the contract, with the inline bytes a queue pair was granted.
+const fn capabilities(limits: &DeviceLimits, inline_bytes: u16) -> Capabilities {
+    Capabilities {
+        ring: !limits.iwarp,
+        credit_words: false,
+        arrivals: true,
+        bulk_in_place: false,
+        atomics: limits.atomics,
+        transfers_in_post: limits.software,
+        responder_resources: limits.responder_resources,
+        initiator_depth: limits.initiator_depth,
+        inline_bytes,
+        message_bytes: 1 << 23,
+        timers: !limits.iwarp,
+    }
+}
+
+/// The next lower number of inline bytes to try: siw has 80.
+const fn inline_step(bytes: u32) -> u32 {
+    match bytes {
+        129.. => 128,
+        81..=128 => 80,
+        65..=80 => 64,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inline_steps_end() {
+        let mut bytes = 4096;
+        let mut steps = Vec::new();
+        while bytes > 0 {
+            bytes = inline_step(bytes);
+            steps.push(bytes);
+        }
+        assert_eq!(steps, [128, 80, 64, 0]);
+    }
+}

@@ -1,0 +1,367 @@
+//! One adopted connection: its halves, its phase, and what a completion does to it.
+
+use std::{sync::Arc, time::Duration};
+
+use gimmal_rdma::verbs::{Completion, Flags, LocalBytes, Qp, RemoteBytes, STATUS_FLUSHED, SendList};
+
+use crate::{
+    CloseReason, ConnId, DataPath, Event, Negotiated, PortConfig, PortCounters, Refused, Time, Violation,
+    proof::Session,
+    verbs::{
+        control::{
+            entry::Handle,
+            gate::Fate,
+            lane::{Holdings, LinkParts},
+        },
+        data::{
+            close::Closing,
+            pulls::{Ended, Pulls, What},
+            rx::Rx,
+            tx::Tx,
+            wr_id::{Kind, WrId},
+        },
+        memory::{
+            grant::{GRANT_BYTES_MAX, Grant, GrantPlaces},
+            pulse::PeerPulse,
+            rings::Room,
+        },
+    },
+};
+
+/// Where a connection stands.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// The peer's grant has not arrived. At `nudge` its device is made to look for ours.
+    Opening { deadline: Time, nudge: Time },
+    /// Frames may travel.
+    Open,
+    /// On its way out, with the first cause.
+    Closing(Closing),
+}
+
+/// How long the active side of iWARP waits for an answer to its grant before it nudges the peer, again and again.
+const NUDGE: Duration = Duration::from_millis(100);
+/// How long a failed post waits for its cause.
+const CAUSE_WAIT: Duration = Duration::from_millis(200);
+
+/// See [`Conn::post_failed`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PostFailed {
+    pub(crate) step: &'static str,
+    pub(crate) errno: i32,
+    pub(crate) at: Time,
+}
+
+/// What the control thread gets in exchange for the id.
+#[derive(Debug)]
+pub(crate) struct Belongings {
+    pub(crate) qp: Qp,
+    pub(crate) holdings: Box<Holdings>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) id: ConnId,
+    pub(crate) handle: Handle,
+    /// Until they are handed over for destruction; afterwards nothing can be posted.
+    pub(crate) belongings: Option<Belongings>,
+    pub(crate) fate: Arc<Fate>,
+    pub(crate) phase: Phase,
+    pub(crate) tx: Tx,
+    pub(crate) rx: Rx,
+    pub(crate) pulls: Pulls,
+    pub(crate) pulse: PeerPulse,
+    pub(crate) transfers_in_post: bool,
+    /// As its hello said, and its grant must.
+    peer_ring_bytes: u32,
+    /// Whether the peer's grant arrived: frames are handed out only then.
+    pub(crate) opened: bool,
+    /// A flushed send was seen: no more of them leave.
+    pub(crate) flushed: bool,
+    /// A post failed. Closes the connection at that time, unless the CM or a completion says why before.
+    pub(crate) post_failed: Option<PostFailed>,
+    /// Members of the port's lists.
+    pub(crate) is_dirty: bool,
+    pub(crate) is_pulling: bool,
+    pub(crate) is_owing: bool,
+    /// The id of receives, of slot 0, whose chains are read by runs: once it delivers, if frames have no sums.
+    run_id: WrId,
+    on_ring: bool,
+    negotiated: Arc<Negotiated>,
+    grants: GrantPlaces,
+    ours: Grant,
+    session: Option<Session>,
+    active: bool,
+}
+
+impl Conn {
+    pub(crate) fn new(parts: LinkParts, config: &PortConfig, now: Time) -> Self {
+        let LinkParts { handle, lane, wiring, active, handshake_timeout, session } = parts;
+        let negotiated = wiring.negotiated;
+        let on_ring = negotiated.path == DataPath::Ring;
+        let ours = Grant {
+            ring_bytes: negotiated.rx_ring_bytes,
+            address: wiring.rx.as_ref().filter(|_| on_ring).map_or(0, Room::address),
+            rkey: if on_ring { wiring.rx_rkey } else { 0 },
+            pulse: lane.holdings.pulse(),
+        };
+        let queue = lane.holdings.queue().map(Arc::clone);
+        let nudge = if active && lane.iwarp() { now.plus(NUDGE) } else { Time::NEVER };
+        let id = lane.holdings.seat.conn;
+        Self {
+            id,
+            handle,
+            fate: Arc::clone(&lane.holdings.seat.fate),
+            belongings: Some(Belongings { qp: lane.qp, holdings: Box::new(lane.holdings) }),
+            phase: Phase::Opening { deadline: now.plus(handshake_timeout), nudge },
+            tx: Tx::new(id, wiring.tx, wiring.tx_lkey, &negotiated, config),
+            rx: Rx::new(wiring.rx, wiring.rx_lkey, &negotiated, queue),
+            pulls: Pulls::new(negotiated.initiator_depth.granted),
+            pulse: PeerPulse::UNKNOWN,
+            transfers_in_post: wiring.transfers_in_post,
+            peer_ring_bytes: wiring.peer_ring_bytes,
+            opened: false,
+            flushed: false,
+            post_failed: None,
+            is_dirty: false,
+            is_pulling: false,
+            is_owing: false,
+            run_id: WrId::NONE,
+            on_ring,
+            negotiated: Arc::new(negotiated),
+            grants: lane.grants,
+            ours,
+            session,
+            active,
+        }
+    }
+
+    /// What it received into and sent from; not what a received frame still lies in.
+    pub(crate) fn into_rooms(self) -> impl Iterator<Item = Room> {
+        [self.tx.into_room(), self.rx.into_room()].into_iter().flatten()
+    }
+
+    /// A post failed: the queue pair is in error, and the cause is on its way.
+    pub(crate) fn fail_post(&mut self, step: &'static str, errno: i32, now: Time) {
+        let at = now.plus(CAUSE_WAIT);
+        self.post_failed.get_or_insert(PostFailed { step, errno, at });
+    }
+
+    pub(crate) fn has_atomics(&self) -> bool {
+        self.negotiated.atomics
+    }
+
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+    }
+
+    /// Why it takes no frames of `id`, when it is another or not open.
+    #[cold]
+    pub(crate) fn refusal(&self, id: ConnId) -> Refused {
+        let is_opening = self.id == id && matches!(self.phase, Phase::Opening { .. });
+        if is_opening { Refused::Full } else { Refused::Closed }
+    }
+
+    /// Whether frames that arrived are still handed out: not before the grant, nor after we closed it ourselves.
+    #[inline(always)]
+    pub(crate) fn delivers(&self) -> bool {
+        self.opened && !matches!(&self.phase, Phase::Closing(closing) if closing.is_local())
+    }
+
+    /// Whether it delivers has changed.
+    pub(crate) fn look_at_runs(&mut self) {
+        let is_read_by_runs = self.delivers() && !self.negotiated.checksum;
+        self.run_id = if is_read_by_runs { WrId::new(Kind::Receive, self.id, 0) } else { WrId::NONE };
+    }
+
+    /// The active side's first message; the passive side answers it.
+    pub(crate) fn start(&mut self, now: Time, list: &mut SendList) {
+        if self.active {
+            self.send_grant(now, list);
+        }
+    }
+
+    fn send_grant(&mut self, now: Time, list: &mut SendList) {
+        let Some(belongings) = &self.belongings else { return };
+        let (bytes, len) = self.ours.seal(self.session.as_ref(), self.active);
+        let from = self.grants.write(&bytes, len);
+        // On a ring whatever is signalled next tells that it arrived: nobody wakes up for it.
+        let signalled = self.negotiated.path == DataPath::SendRecv;
+        list.send(WrId::new(Kind::Grant, self.id, 0), from, Flags { signalled, inline: false });
+        match list.post(&belongings.qp) {
+            Ok(()) if signalled => self.tx.posted_signal(None),
+            Ok(()) => {}
+            Err(error) => self.fail_post("ibv_post_send", error.errno, now),
+        }
+    }
+
+    /// Makes the peer's device look at what it has from us, and sets the time of the next nudge.
+    ///
+    /// siw's passive side sends its MPA reply before it moves the socket under the queue pair. What we send between
+    /// the two waits in the socket, noticed by nobody until something else arrives: a write of no bytes, which uses
+    /// no receive and touches no memory. It takes the place of the grant in the send queue, so that has left before.
+    pub(crate) fn nudge(&mut self, now: Time, list: &mut SendList) {
+        let Phase::Opening { nudge, .. } = &mut self.phase else { return };
+        *nudge = now.plus(NUDGE);
+        let Some(belongings) = self.belongings.as_ref().filter(|_| self.tx.has_no_signals()) else { return };
+        tracing::debug!(conn = ?self.id, "no answer to the grant: the peer is nudged");
+        let nothing = LocalBytes { address: 0, bytes: 0, lkey: 0 };
+        let nowhere = RemoteBytes { address: 0, rkey: 0 };
+        let flags = Flags { signalled: true, inline: false };
+        list.write(WrId::new(Kind::Nudge, self.id, 0), nothing, nowhere, flags);
+        match list.post(&belongings.qp) {
+            Ok(()) => self.tx.posted_signal(None),
+            Err(error) => self.fail_post("ibv_post_send", error.errno, now),
+        }
+    }
+
+    /// What a completion means. At most one event comes of it; frames are walked by the port afterwards.
+    ///
+    /// # Errors
+    /// Why the connection must be closed.
+    #[inline]
+    pub(crate) fn on_completion(
+        &mut self,
+        done: &Completion,
+        now: Time,
+        list: &mut SendList,
+        counters: &mut PortCounters,
+    ) -> Result<Option<Event>, CloseReason> {
+        let id = WrId::from_bits(done.wr_id);
+        let Some(kind) = id.kind() else { return Ok(None) };
+        if done.status != 0 {
+            return self.on_failure(kind, id.slot(), done);
+        }
+        match kind {
+            Kind::GrantReceive => {
+                let bytes = self.grants.read(done.bytes);
+                return self.on_grant(&bytes, done.with_imm, now, list);
+            }
+            // The first message is the grant: here nothing but that says so.
+            Kind::Shared if matches!(self.phase, Phase::Opening { .. }) => {
+                let bytes = self.rx.landed(done.bytes, GRANT_BYTES_MAX);
+                return self.on_grant(&bytes, done.with_imm, now, list);
+            }
+            // A chain of no bytes is the goodbye; everything before it was handed out.
+            Kind::Receive | Kind::Shared
+                if self.opened && (if done.with_imm { done.imm } else { done.bytes }) == 0 =>
+            {
+                return Err(CloseReason::Peer);
+            }
+            Kind::Receive | Kind::Shared if self.delivers() => {
+                let imm = done.with_imm.then_some(done.imm);
+                self.count_receive(counters);
+                self.rx.arrived(id, done.bytes, imm)?;
+            }
+            Kind::Receive | Kind::Shared => {
+                // The first receive takes the first message, so a frame can never come before the grant.
+                if matches!(self.phase, Phase::Opening { .. }) {
+                    return Err(Violation::Malformed { what: "frame before the grant" }.into());
+                }
+            }
+            Kind::Chain | Kind::Grant | Kind::Goodbye | Kind::Read | Kind::Nudge => {
+                counters.signals += 1;
+                let transfer = (kind == Kind::Read).then_some(id.slot());
+                let done = self.tx.signalled(transfer).and_then(|signal| signal.transfer);
+                return Ok(done.and_then(|(slot, bytes)| self.transferred(slot, bytes, counters)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A chain arrived.
+    #[inline]
+    pub(crate) fn count_receive(&self, counters: &mut PortCounters) {
+        if self.on_ring {
+            counters.receives_with_imm += 1;
+        } else {
+            counters.receives += 1;
+        }
+    }
+
+    /// The bytes of the chain that `done` brought, if it is nothing else and its frames may be handed out.
+    #[inline(always)]
+    pub(crate) fn chain(&self, done: &Completion) -> Option<u32> {
+        // One decision for all three: each is 0 as it should be.
+        let other_id = WrId::from_bits(done.wr_id).without_slot().bits() ^ self.run_id.bits();
+        let is_chain = other_id | u64::from(done.status) | u64::from(done.with_imm ^ self.on_ring) == 0;
+        is_chain.then_some(if self.on_ring { done.imm } else { done.bytes })
+    }
+
+    /// A piece of a transfer is done.
+    fn transferred(&mut self, slot: u16, bytes: u32, counters: &mut PortCounters) -> Option<Event> {
+        match self.pulls.what(slot) {
+            Some(What::Bulk) => {
+                counters.reads += 1;
+                counters.reads_peak = counters.reads_peak.max(self.pulls.outstanding().into());
+                counters.read_bytes += u64::from(bytes);
+            }
+            Some(What::Pulse) => {}
+            _ => counters.accesses += 1,
+        }
+        let (token, ended) = self.pulls.arrived(slot, bytes)?;
+        Some(match ended {
+            Ended::Pulled(bulk) => Event::Pulled { conn: self.id, token, result: Ok(bulk) },
+            Ended::Accessed(accessed) => Event::Accessed { conn: self.id, token, result: Ok(accessed) },
+            Ended::Pulse(seen) => {
+                self.pulse.arrived(seen);
+                return None;
+            }
+        })
+    }
+
+    fn on_failure(&mut self, kind: Kind, slot: u16, done: &Completion) -> Result<Option<Event>, CloseReason> {
+        if !matches!(kind, Kind::Receive | Kind::GrantReceive | Kind::Shared) {
+            self.flushed = true;
+        }
+        if done.status == STATUS_FLUSHED {
+            // Says only that the queue pair is in error: the cause comes by the CM, or came before.
+            return Ok(None);
+        }
+        let operation = match (kind, self.negotiated.path) {
+            (Kind::Receive | Kind::GrantReceive | Kind::Shared, _) => "receive",
+            (Kind::Chain | Kind::Goodbye, DataPath::Ring) => "RDMA WRITE with immediate",
+            (Kind::Chain | Kind::Goodbye, DataPath::SendRecv) | (Kind::Grant, _) => "SEND",
+            (Kind::Read, _) => match self.pulls.what(slot) {
+                Some(What::Bulk) => "RDMA READ",
+                Some(What::Pulse) => "RDMA READ of the pulse",
+                _ => "one-sided operation",
+            },
+            (Kind::Nudge, _) => "RDMA WRITE",
+        };
+        Err(CloseReason::Work { operation, status: done.status, vendor: done.vendor })
+    }
+
+    /// The peer's first message.
+    fn on_grant(
+        &mut self,
+        bytes: &[u8],
+        with_imm: bool,
+        now: Time,
+        list: &mut SendList,
+    ) -> Result<Option<Event>, CloseReason> {
+        if !matches!(self.phase, Phase::Opening { .. }) {
+            return Ok(None);
+        }
+        if with_imm {
+            return Err(Violation::Malformed { what: "grant" }.into());
+        }
+        let grant = Grant::open(bytes, self.peer_ring_bytes, self.session.as_ref(), !self.active)?;
+        self.tx.set_remote(grant.remote());
+        if self.pulls.depth() > 0 {
+            self.pulse = PeerPulse::at(grant.pulse);
+        }
+        if !self.active {
+            self.send_grant(now, list);
+        }
+        self.opened = true;
+        self.phase = Phase::Open;
+        self.look_at_runs();
+        if let Some(belongings) = &mut self.belongings {
+            belongings.holdings.opened();
+        }
+        Ok(Some(Event::Opened { conn: self.id, negotiated: Arc::clone(&self.negotiated) }))
+    }
+}

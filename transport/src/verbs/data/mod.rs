@@ -1,0 +1,14 @@
+//! The data side: a port and its connections, used by one poll thread.
+
+pub(crate) mod access;
+pub(crate) mod close;
+pub(crate) mod conn;
+pub(crate) mod flush;
+pub(crate) mod pieces;
+pub(crate) mod poll;
+pub(crate) mod port;
+pub(crate) mod pulls;
+pub(crate) mod runs;
+pub(crate) mod rx;
+pub(crate) mod tx;
+pub(crate) mod wr_id;

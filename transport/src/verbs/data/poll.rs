@@ -1,0 +1,329 @@
+//! One poll of a port, step by step: notes, completions, receives, pulls, deadlines.
+
+use gimmal_rdma::verbs::{Completion, POLL_BURST};
+
+use crate::{
+    AccessError, Batch, BulkError, CloseReason, Event, Time,
+    mem::Bulk,
+    verbs::{
+        data::{
+            close::Step,
+            conn::{Phase, PostFailed},
+            port::{Slot, VerbsPort},
+            pulls::Limit,
+            wr_id::WrId,
+        },
+        srq::slots::{Place, lend_slot},
+    },
+};
+
+/// Bursts of completions in one poll.
+const BURSTS: usize = 8;
+/// Completions of connections nobody adopted, above which the list is looked through.
+const EARLY: usize = 4096;
+
+impl VerbsPort {
+    /// The steps of [`Port::poll`](crate::Port::poll).
+    pub(crate) fn turn(&mut self, now: Time, batch: &mut Batch) {
+        self.now = now;
+        self.emit_backlog(batch);
+        self.take_notes();
+        // By now the last flush has done it, unless there was none.
+        self.repost();
+        if self.harvest(now, batch) {
+            self.close_down(now);
+        }
+        self.advance_pulls(batch);
+        self.step_waiting(now);
+        self.emit_backlog(batch);
+    }
+
+    pub(crate) fn take_notes(&mut self) {
+        // To take one from nothing costs a full fence.
+        while self.gate.shared.has_notes()
+            && let Some(id) = self.gate.shared.next_note()
+        {
+            let Some(conn) = self.conn(id) else {
+                if !self.early.is_empty() {
+                    self.sweep_early();
+                }
+                continue;
+            };
+            let (suspect, is_open) = (conn.fate.take_suspicion(), conn.is_open());
+            if conn.fate.down.get().is_some() {
+                self.down.push(id);
+            } else if suspect && is_open {
+                self.backlog.push_back(Event::Suspect { conn: id });
+            }
+        }
+    }
+
+    /// Closes what is down. Called when no completion is left to look at: what the peer sent before it went, its
+    /// goodbye above all, is older than the note and counts first.
+    pub(crate) fn close_down(&mut self, now: Time) {
+        while let Some(id) = self.down.pop() {
+            let reason = self.conn(id).and_then(|conn| conn.fate.down.get().cloned());
+            if let Some(reason) = reason {
+                self.begin_close(id.index() as usize, reason, now);
+            }
+        }
+    }
+
+    pub(crate) fn emit_backlog(&mut self, batch: &mut Batch) {
+        while batch.room() > 0 {
+            let Some(event) = self.backlog.pop_front() else { return };
+            batch.push(event);
+        }
+    }
+
+    /// Looks at completions while there is room for what comes of them; `true` when none is left.
+    pub(crate) fn harvest(&mut self, now: Time, batch: &mut Batch) -> bool {
+        // A queue that was asked for a run just now is not asked again, unless what a peer said before it went down may be there.
+        let asked = std::mem::take(&mut self.emptied);
+        let (mut bursts, mut emptied) = (0, if self.down.is_empty() { asked } else { 0 });
+        loop {
+            if self.begun.is_some() {
+                self.rest_of_run(batch);
+            }
+            if let Some(index) = self.walking {
+                self.walk(index, now, batch);
+            }
+            if batch.room() == 0 || self.walking.is_some() || self.begun.is_some() {
+                return false;
+            }
+            if let Some(done) = self.harvest.take() {
+                self.on_completion(&done, now, batch);
+            } else if bursts == BURSTS {
+                return false;
+            } else if !self.fetch(&mut emptied) {
+                return true;
+            } else {
+                bursts += 1;
+            }
+        }
+    }
+
+    /// Fills the empty harvest from the next queue that has something. `emptied` counts the queues, one after the other, that
+    /// gave less than they were asked for: another question costs as much as an answer.
+    #[inline]
+    pub(crate) fn fetch(&mut self, emptied: &mut usize) -> bool {
+        while *emptied < self.cqs.len() {
+            self.next_cq += 1;
+            if self.next_cq >= self.cqs.len() {
+                self.next_cq = 0;
+            }
+            let count = self.cqs[self.next_cq].0.poll(&mut self.harvest).unwrap_or_else(|errno| {
+                tracing::error!(errno, "ibv_poll_cq failed");
+                0
+            });
+            *emptied = if count < POLL_BURST { *emptied + 1 } else { 0 };
+            if count > 0 {
+                return true;
+            }
+        }
+        false
+    }
+
+    #[inline]
+    pub(crate) fn on_completion(&mut self, done: &Completion, now: Time, batch: &mut Batch) {
+        let id = WrId::from_bits(done.wr_id);
+        if id.is_shared() {
+            return self.on_shared(done, now, batch);
+        }
+        match self.slots.get(id.index()).and_then(|slot| slot.conn.as_deref()) {
+            Some(conn) if id.is_of(conn.id) => self.on_completion_of(id.index(), done, now, batch),
+            _ => self.on_early(done),
+        }
+    }
+
+    /// One of the connection at `index`.
+    #[inline]
+    pub(crate) fn on_completion_of(&mut self, index: usize, done: &Completion, now: Time, batch: &mut Batch) {
+        let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return };
+        match conn.on_completion(done, now, &mut self.sends, counters) {
+            Ok(None) => {}
+            Ok(Some(event)) => batch.push(event),
+            Err(reason) => return self.begin_close(index, reason, now),
+        }
+        self.owing.note(index, conn);
+        if conn.rx.is_walking() {
+            self.walking = Some(index);
+        }
+        if conn.rx.is_shared() {
+            self.take_idle_ring(index);
+        }
+    }
+
+    /// A completion of a connection that is not here: one that is gone, or one that was not adopted yet.
+    #[cold]
+    pub(crate) fn on_early(&mut self, done: &Completion) {
+        let id = WrId::from_bits(done.wr_id);
+        let gone = self.slots.get(id.index()).and_then(|slot| slot.last);
+        if gone.is_some_and(|gone| id.is_of(gone)) {
+            return;
+        }
+        if self.early.len() >= EARLY {
+            let shared = &self.gate.shared;
+            self.early.retain(|done| {
+                let id = WrId::from_bits(done.wr_id);
+                id.is_shared() || shared.is_seated(id.index(), |conn| id.is_of(conn))
+            });
+        }
+        self.early.push(*done);
+    }
+
+    /// Hands out the frames of the chain that arrived last on `index`.
+    #[inline]
+    pub(crate) fn walk(&mut self, index: usize, now: Time, batch: &mut Batch) {
+        self.walking = None;
+        let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return };
+        while batch.room() > 0 {
+            match conn.rx.next_frame() {
+                Ok(Some(frame)) => {
+                    counters.frames_received += 1;
+                    self.pieces.came(1);
+                    if conn.rx.is_shared() {
+                        lend_slot(&mut self.shared, frame.slot());
+                    }
+                    batch.push(Event::Frame { conn: conn.id, frame });
+                }
+                Ok(None) => return,
+                Err(violation) => {
+                    let place = conn.rx.walking().and_then(Place::parse);
+                    conn.rx.stop_walking();
+                    if let Some(place) = place {
+                        self.stopped_at(index, place);
+                    }
+                    return self.begin_close(index, violation.into(), now);
+                }
+            }
+        }
+        if conn.rx.is_walking() {
+            self.walking = Some(index);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn advance_pulls(&mut self, batch: &mut Batch) {
+        if !self.pulling.is_empty() {
+            self.advance_each_pull(batch);
+        }
+    }
+
+    fn advance_each_pull(&mut self, batch: &mut Batch) {
+        let mut posted_in_post = false;
+        // In turn: where a post moves the bytes itself, one connection has one piece each poll.
+        if self.pulling.len() > 1 {
+            self.pulling.rotate_left(1);
+        }
+        let mut at = 0;
+        while let Some(&index) = self.pulling.get(at) {
+            let Some(conn) = self.slots[index].conn.as_deref_mut() else {
+                self.pulling.swap_remove(at);
+                continue;
+            };
+            while batch.room() > 0 {
+                let Some((token, result)) = conn.pulls.next_ended() else { break };
+                batch.push(Event::Pulled { conn: conn.id, token, result: result.map(Bulk::own) });
+            }
+            let waits = conn.transfers_in_post && posted_in_post;
+            if conn.is_open()
+                && conn.pulls.can_post()
+                && !waits
+                && let Some(belongings) = &conn.belongings
+            {
+                let config = &self.gate.shared.config;
+                let limit = if conn.transfers_in_post {
+                    posted_in_post = true;
+                    Limit { pieces: 1, piece_bytes: self.pieces.next_bytes(config) }
+                } else {
+                    Limit { pieces: u32::MAX, piece_bytes: config.bulk_piece_bytes }
+                };
+                let result = conn.pulls.post(limit, &belongings.qp, conn.id, &mut conn.tx, &mut self.sends);
+                if let Err(errno) = result {
+                    conn.fail_post("ibv_post_send", errno, self.now);
+                    if !self.waiting.contains(&index) {
+                        self.waiting.push(index);
+                    }
+                }
+            }
+            if conn.pulls.is_idle() || !conn.is_open() {
+                conn.is_pulling = false;
+                self.pulling.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Handshakes, failed posts and closings.
+    pub(crate) fn step_waiting(&mut self, now: Time) {
+        let mut at = 0;
+        while let Some(&index) = self.waiting.get(at) {
+            let is_reading = self.is_reading(index);
+            let conn = self.slots[index].conn.as_deref_mut();
+            let keep = match conn {
+                None => false,
+                Some(conn) => match (&conn.phase, conn.post_failed) {
+                    (Phase::Opening { .. } | Phase::Open, Some(PostFailed { step, errno, at })) => {
+                        if now >= at {
+                            self.begin_close(index, CloseReason::System { step, errno }, now);
+                        }
+                        true
+                    }
+                    (Phase::Opening { deadline, nudge }, None) => {
+                        if now >= *deadline {
+                            self.begin_close(index, CloseReason::Handshake, now);
+                        } else if now >= *nudge {
+                            conn.nudge(now, &mut self.sends);
+                        }
+                        true
+                    }
+                    (Phase::Open, None) => false,
+                    (Phase::Closing(_), _) if is_reading => true,
+                    (Phase::Closing(_), _) => match conn.step_close(now, &self.gate.control) {
+                        Step::Waits => true,
+                        step => {
+                            self.finish(index, step);
+                            false
+                        }
+                    },
+                },
+            };
+            if keep {
+                at += 1;
+            } else {
+                self.waiting.swap_remove(at);
+            }
+        }
+    }
+
+    /// The last events of a connection whose queue pair is gone.
+    pub(crate) fn finish(&mut self, index: usize, step: Step) {
+        let Some(mut conn) = self.slots[index].conn.take() else { return };
+        let Phase::Closing(closing) = &conn.phase else { return };
+        let (id, reason) = (conn.id, closing.reason().clone());
+        self.adopted -= 1;
+        self.leave(&mut conn, index);
+        self.unwatch(index);
+        if step == Step::Stuck {
+            tracing::error!(conn = ?id, "a queue pair was not destroyed in time; its memory is leaked");
+            // The device may still write it.
+            self.backlog.push_back(Event::Closed { conn: id, reason });
+            std::mem::forget(conn);
+            return;
+        }
+        for (token, is_pull) in conn.pulls.abandon() {
+            self.backlog.push_back(if is_pull {
+                Event::Pulled { conn: id, token, result: Err(BulkError::Closed) }
+            } else {
+                Event::Accessed { conn: id, token, result: Err(AccessError::Closed) }
+            });
+        }
+        for room in conn.into_rooms() {
+            // SAFETY: `Gone` is said after the queue pair and its registrations went; `conn` was the last to point there.
+            unsafe { self.gate.shared.give_back(room) };
+        }
+        self.backlog.push_back(Event::Closed { conn: id, reason });
+    }
+}

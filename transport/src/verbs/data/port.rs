@@ -1,0 +1,528 @@
+//! The data side: every connection of one poll thread.
+//!
+//! Read `conn`, `tx`, `rx`, `pulls` and `close` first: the port only finds the connection and keeps the lists.
+//! A completion names its connection by index and generation; one for a seat that nobody adopted yet is kept.
+
+use std::{
+    collections::VecDeque,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use gimmal_rdma::verbs::{Completion, Cq, Harvest, RecvList, SendList};
+use rustix::event::epoll;
+
+use crate::{
+    AccessError, Batch, BulkError, CloseReason, ConnId, Credit, Event, Instant, PortConfig, PortCounters,
+    PortError, Position, Pulse, Refused, Staged, Time, Violation,
+    mem::{Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame, run::IN_RING},
+    provider::{Port, Waker},
+    sync::Doorbell,
+    verbs::{
+        control::{
+            gate::{Shared, VerbsGate},
+            link::VerbsLink,
+            mailbox::ControlHandle,
+        },
+        data::{
+            close::Step,
+            conn::{Conn, Phase},
+            flush::Owing,
+            pieces::Pieces,
+            runs::Begun,
+            wr_id::WrId,
+        },
+        memory::{pool, rings::Room},
+        srq::slots::{Place, SharedSlots},
+    },
+};
+
+/// How long dropping a port waits for its queue pairs to be destroyed.
+const DROP_WAIT: Duration = Duration::from_secs(1);
+
+/// One place in the table.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    pub(crate) conn: Option<Box<Conn>>,
+    /// The last connection here; its counters stay.
+    pub(crate) last: Option<ConnId>,
+    pub(crate) counters: PortCounters,
+    /// Of the connection that is here.
+    cq: Option<Arc<Cq>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct VerbsPort {
+    pub(crate) gate: VerbsGate,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) adopted: u32,
+    /// Each with the number of connections on it; nothing of a device is held without one.
+    pub(crate) cqs: Vec<(Arc<Cq>, u32)>,
+    pub(crate) next_cq: usize,
+    /// Completions taken from a queue and not looked at yet.
+    pub(crate) harvest: Harvest,
+    pub(crate) early: Vec<Completion>,
+    /// The connection whose chain the last batch had no room for.
+    pub(crate) walking: Option<usize>,
+    /// The chain of the last run while that is not over.
+    pub(crate) begun: Option<Begun>,
+    /// Queues, one after the other, that gave less than they were asked for since [`Port::next_run`] said that there is none.
+    pub(crate) emptied: usize,
+    /// Connections with staged chains, READs to post, receives to post (`owing`), deadlines.
+    pub(crate) dirty: Vec<usize>,
+    pub(crate) pulling: Vec<usize>,
+    pub(crate) owing: Owing,
+    pub(crate) waiting: Vec<usize>,
+    /// How long the next piece is where a post moves the bytes.
+    pub(crate) pieces: Pieces,
+    /// Connections that the CM says are down, until what arrived before that was looked at.
+    pub(crate) down: Vec<ConnId>,
+    /// The time of the last poll.
+    pub(crate) now: Time,
+    /// Events that the last batch had no room for.
+    pub(crate) backlog: VecDeque<Event>,
+    /// The shared receives of each device.
+    pub(crate) shared: Vec<SharedSlots>,
+    /// Registered transmit rings that nobody is lent.
+    pub(crate) spare: Vec<Room>,
+    pub(crate) sends: SendList,
+    pub(crate) recvs: RecvList,
+    pub(crate) epoll: OwnedFd,
+}
+
+/// The connection `id`, if it is still the one in its slot.
+#[inline]
+pub(crate) fn conn_in(slots: &mut [Slot], id: ConnId) -> Option<&mut Conn> {
+    let conn = slots.get_mut(id.index() as usize)?.conn.as_deref_mut()?;
+    (conn.id == id).then_some(conn)
+}
+
+/// The connection `id`, if frames may travel on it.
+#[inline]
+pub(crate) fn open_in(slots: &mut [Slot], id: ConnId) -> Result<&mut Conn, Refused> {
+    open_slot(slots, id).map(|(conn, _)| conn)
+}
+
+/// The same, with its counters.
+#[inline]
+fn open_slot(slots: &mut [Slot], id: ConnId) -> Result<(&mut Conn, &mut PortCounters), Refused> {
+    match slots.get_mut(id.index() as usize) {
+        Some(Slot { conn: Some(conn), counters, .. }) => {
+            if (conn.id == id) & conn.is_open() {
+                Ok((conn, counters))
+            } else {
+                Err(conn.refusal(id))
+            }
+        }
+        _ => Err(Refused::Closed),
+    }
+}
+
+impl VerbsPort {
+    pub(crate) fn open(config: &PortConfig, control: Arc<ControlHandle>) -> Result<Self, PortError> {
+        let system = |step, error: &std::io::Error| PortError::System {
+            step,
+            errno: error.raw_os_error().unwrap_or(0),
+        };
+        let bell = Arc::new(Doorbell::new().map_err(|error| system("eventfd", &error))?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|errno| system("epoll_create", &errno.into()))?;
+        epoll::add(&epoll, &*bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+            .map_err(|errno| system("epoll_ctl", &errno.into()))?;
+        let room = usize::from(config.sends.max(config.arrivals).max(config.shared.sends))
+            + usize::from(config.initiator_depth)
+            + 2;
+        let connections = config.connections as usize;
+        Ok(Self {
+            gate: VerbsGate { shared: Shared::new(config, bell), control },
+            slots: Vec::new(),
+            adopted: 0,
+            cqs: Vec::new(),
+            next_cq: 0,
+            harvest: Harvest::new(),
+            early: Vec::new(),
+            walking: None,
+            begun: None,
+            emptied: 0,
+            dirty: Vec::with_capacity(connections),
+            pulling: Vec::with_capacity(connections),
+            owing: Owing { conns: Vec::with_capacity(connections), are_many: false },
+            waiting: Vec::with_capacity(connections),
+            pieces: Pieces::default(),
+            down: Vec::new(),
+            now: Time::default(),
+            backlog: VecDeque::new(),
+            shared: Vec::new(),
+            spare: Vec::new(),
+            sends: SendList::new(room),
+            recvs: RecvList::new(room),
+            epoll,
+        })
+    }
+
+    pub(crate) fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
+        conn_in(&mut self.slots, id)
+    }
+
+    pub(crate) fn begin_close(&mut self, index: usize, reason: CloseReason, now: Time) {
+        let is_reading = self.is_reading(index);
+        let Some(conn) = self.slots.get_mut(index).and_then(|slot| slot.conn.as_deref_mut()) else { return };
+        conn.begin_close(reason, now, &mut self.sends, &self.gate.control);
+        if !is_reading {
+            // Often there is nothing to wait for. It is never gone yet: that takes another thread.
+            conn.step_close(now, &self.gate.control);
+        }
+        if !self.waiting.contains(&index) {
+            self.waiting.push(index);
+        }
+    }
+
+    /// Whether frames of the connection at `index` are still to be handed out.
+    pub(crate) fn is_reading(&self, index: usize) -> bool {
+        self.walking == Some(index) || self.begun.is_some_and(|begun| begun.conn.index() as usize == index)
+    }
+
+    fn watch(&mut self, cq: &Arc<Cq>) -> Result<(), PortError> {
+        if let Some((_, users)) = self.cqs.iter_mut().find(|(known, _)| Arc::ptr_eq(known, cq)) {
+            *users += 1;
+            return Ok(());
+        }
+        epoll::add(&self.epoll, cq.fd(), epoll::EventData::new_u64(1), epoll::EventFlags::IN)
+            .map_err(|errno| PortError::System { step: "epoll_ctl", errno: errno.raw_os_error() })?;
+        self.cqs.push((Arc::clone(cq), 1));
+        Ok(())
+    }
+
+    /// The connection of a slot is gone: its completion queue goes with the last one on it.
+    pub(crate) fn unwatch(&mut self, index: usize) {
+        let Some(cq) = self.slots[index].cq.take() else { return };
+        let Some(at) = self.cqs.iter().position(|(known, _)| Arc::ptr_eq(known, &cq)) else { return };
+        self.cqs[at].1 -= 1;
+        if self.cqs[at].1 == 0 {
+            self.cqs.swap_remove(at);
+            // A notification that is still armed must not wake whoever waits for others.
+            let _ = epoll::delete(&self.epoll, cq.fd());
+            self.give_back_rings();
+        }
+    }
+
+    /// Whether there is something that came already and nobody was told of, but for the rest of a run.
+    #[inline]
+    fn has_news(&self) -> bool {
+        !self.harvest.is_empty()
+            || self.walking.is_some()
+            || self.gate.shared.has_notes()
+            || !self.down.is_empty()
+            || !self.backlog.is_empty()
+    }
+
+    /// Whether a poll would find something without asking the device.
+    fn has_work(&self) -> bool {
+        let has_pulls = |&index: &usize| {
+            let conn = self.slots[index].conn.as_deref();
+            conn.is_some_and(|conn| conn.pulls.can_post() || conn.pulls.has_ended())
+        };
+        self.has_news() || self.begun.is_some() || self.pulling.iter().any(has_pulls)
+    }
+}
+
+impl Port for VerbsPort {
+    type Link = VerbsLink;
+    type Gate = VerbsGate;
+    type Direct = Self;
+
+    fn gate(&self) -> VerbsGate {
+        self.gate.clone()
+    }
+
+    fn adopt(&mut self, link: VerbsLink, now: Time) -> Result<ConnId, PortError> {
+        let limit = self.gate.shared.config.connections;
+        if self.adopted >= limit {
+            let value = u64::from(limit) + 1;
+            return Err(PortError::Limit { field: "connections", value, limit: limit.into() });
+        }
+        let whole = "a link has its parts until it is adopted";
+        let cq = Arc::clone(link.cq().expect(whole));
+        // While the link is whole: when this fails, its drop destroys the queue pair.
+        self.watch(&cq)?;
+        let parts = link.into_parts().expect(whole);
+        let id = parts.lane.conn();
+        let index = id.index() as usize;
+        let shares = parts.lane.holdings.queue().map(|queue| (Arc::clone(queue), parts.lane.qp.number()));
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, Slot::default);
+        }
+        if self.slots[index].conn.is_some() {
+            // Its seat is free, so its queue pair is gone: only its last events are not told yet.
+            self.finish(index, Step::Gone);
+        }
+        let mut conn = Box::new(Conn::new(*parts, &self.gate.shared.config, now));
+        conn.start(now, &mut self.sends);
+        self.slots[index] =
+            Slot { conn: Some(conn), last: Some(id), counters: PortCounters::default(), cq: Some(cq) };
+        self.adopted += 1;
+        if !self.waiting.contains(&index) {
+            self.waiting.push(index);
+        }
+        let names = shares.as_ref().map(|(queue, qp)| (queue.number, *qp));
+        if let Some((queue, qp)) = shares {
+            self.join(&queue, qp, index);
+        }
+        let is_its = |done: &mut Completion| {
+            let named = WrId::from_bits(done.wr_id);
+            if named.is_shared() { names == Some((named.queue(), done.qp)) } else { named.is_of(id) }
+        };
+        self.harvest.put_first(self.early.extract_if(.., is_its).collect());
+        // It may have gone down before it was adopted; the note was for nobody then.
+        self.gate.shared.note(id);
+        Ok(id)
+    }
+
+    #[inline(always)]
+    fn compose(
+        &mut self,
+        conn: ConnId,
+        payload_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
+    ) -> Result<Option<Position>, Refused> {
+        let mut open = open_slot(&mut self.slots, conn)?;
+        if let Some(shape) = open.0.tx.wants_ring() {
+            self.lend_ring(conn, shape)?;
+            open = open_slot(&mut self.slots, conn)?;
+        }
+        let (open, counters) = open;
+        let frame = open.tx.reserve(payload_bytes)?;
+        let Some(staged) = fill(frame.payload) else { return Ok(None) };
+        if staged.payload_bytes > payload_bytes {
+            return Ok(Some(open.tx.head()));
+        }
+        frame.begin(staged.payload_bytes, staged.tag);
+        counters.frames_sent += 1;
+        if !std::mem::replace(&mut open.is_dirty, true) {
+            self.dirty.push(conn.index() as usize);
+        }
+        Ok(Some(open.tx.commit(staged.payload_bytes, staged.chain)))
+    }
+
+    #[inline]
+    fn flush_answer(&mut self, conn: ConnId) -> bool {
+        let is_last = self.harvest.is_empty() && self.emptied >= self.cqs.len();
+        if !is_last || self.dirty.as_slice() != [conn.index() as usize] {
+            return false;
+        }
+        let is_done = self.flush_one(conn.index() as usize);
+        if is_done {
+            self.dirty.clear();
+        }
+        is_done
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.flush_dirty();
+        self.repost_many();
+    }
+
+    fn completed(&mut self, conn: ConnId) -> Position {
+        self.conn(conn).map_or(Position(0), |conn| conn.tx.completed())
+    }
+
+    fn peer_credit(&mut self, _: ConnId) -> Option<Credit> {
+        None
+    }
+
+    fn return_credit(&mut self, _: ConnId, _: Credit) {}
+
+    fn arrivals(&self, conn: ConnId) -> u64 {
+        let slot = self.slots.get(conn.index() as usize).and_then(|slot| slot.conn.as_deref());
+        slot.filter(|open| open.id == conn).map_or(0, |open| open.rx.arrivals())
+    }
+
+    fn take_back(&mut self, conn: ConnId, receives: u64) -> Result<(), Violation> {
+        open_in(&mut self.slots, conn).map_or(Ok(()), |open| open.rx.take_back(receives))
+    }
+
+    #[inline]
+    fn release(&mut self, conn: ConnId, frame: RxFrame) {
+        if frame.slot() == IN_RING {
+            return;
+        }
+        if let Some(place) = Place::parse(frame.slot()) {
+            return self.release_shared(conn, frame, place);
+        }
+        let index = conn.index() as usize;
+        let slot = self.slots.get_mut(index).and_then(|slot| slot.conn.as_deref_mut());
+        let Some(open) = slot.filter(|open| open.id == conn) else { return };
+        open.rx.release(frame);
+        self.owing.note(index, open);
+    }
+
+    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
+        let open = open_in(&mut self.slots, conn)?;
+        let belongings = open.belongings.as_ref().ok_or(Refused::Closed)?;
+        if !belongings.holdings.has_lent(loan) {
+            return Err(Refused::Foreign);
+        }
+        let address = loan.as_ptr().addr() as u64;
+        Ok(Offer { address, key: pool::rkey_of(loan).into(), len: loan.len() as u64 })
+    }
+
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+        let limit = self.gate.shared.config.bulk_bytes_max;
+        let index = conn.index() as usize;
+        let open = open_in(&mut self.slots, conn)?;
+        if open.pulls.depth() == 0 {
+            return Err(Refused::NoReads);
+        }
+        let size = usize::try_from(offer.len).unwrap_or(usize::MAX);
+        if offer.len > limit {
+            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+            return Err(Refused::TooLarge { bytes: size, limit });
+        }
+        if open.pulls.is_full() {
+            return Err(Refused::Full);
+        }
+        let Some(belongings) = &open.belongings else { return Err(Refused::Closed) };
+        match (u32::try_from(offer.key), offer.address.checked_add(offer.len)) {
+            (Ok(rkey), Some(_)) => match belongings.holdings.pool().allocate(size) {
+                Ok(sink) if size == 0 => open.pulls.end(token, Ok(sink.loan)),
+                Ok(sink) => open.pulls.add(token, sink.loan, sink.lkey, offer, rkey),
+                Err(error) => open.pulls.end(token, Err(error.into())),
+            },
+            _ => {
+                let violation = Violation::Malformed { what: "bulk offer" };
+                open.pulls.end(token, Err(BulkError::Offer(violation)));
+            }
+        }
+        self.pieces.pulled();
+        if !std::mem::replace(&mut open.is_pulling, true) {
+            self.pulling.push(index);
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
+        self.show_exposed(conn, exposed)
+    }
+
+    fn access(
+        &mut self,
+        conn: ConnId,
+        remote: Remote,
+        op: OneSided,
+        token: u64,
+    ) -> Result<(), (AccessError, OneSided)> {
+        self.make_access(conn, remote, op, token)
+    }
+
+    fn poll(&mut self, now: Time, batch: &mut Batch) {
+        self.turn(now, batch);
+    }
+
+    #[inline(always)]
+    fn next_run(&mut self, limit: usize) -> Option<Run> {
+        self.chain_run(limit)
+    }
+
+    #[inline]
+    fn end_run(&mut self, run: &mut Run) {
+        self.end_chain_run(run);
+    }
+
+    #[inline]
+    fn is_promising(&self) -> bool {
+        self.has_news() || !(self.waiting.is_empty() && self.pulling.is_empty())
+    }
+
+    #[inline]
+    fn has_found(&self) -> bool {
+        self.is_promising()
+    }
+
+    #[inline]
+    fn asks_device(&self) -> bool {
+        !self.cqs.is_empty()
+    }
+
+    fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time) {
+        if self.conn(conn).is_some() {
+            self.begin_close(conn.index() as usize, reason, now);
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.gate.shared.bell.arm();
+        let mut quiet = !self.has_work();
+        for (cq, _) in &self.cqs {
+            // A queue that cannot be armed would never wake us.
+            quiet = quiet && cq.arm().is_ok();
+        }
+        // What completed before the notification was armed raises none.
+        quiet = quiet && !self.fetch(&mut 0);
+        if !quiet {
+            self.disarm();
+        }
+        quiet
+    }
+
+    fn disarm(&mut self) {
+        for (cq, _) in &self.cqs {
+            cq.quiet();
+        }
+        self.gate.shared.bell.disarm();
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn waker(&self) -> Waker {
+        Arc::clone(&self.gate.shared.bell)
+    }
+
+    fn deadline(&self) -> Time {
+        let at = |&index: &usize| {
+            self.slots[index].conn.as_deref().map_or(Time::NEVER, |conn| match &conn.phase {
+                Phase::Opening { .. } | Phase::Open if conn.post_failed.is_some() => {
+                    conn.post_failed.map_or(Time::NEVER, |failed| failed.at)
+                }
+                Phase::Opening { deadline, nudge } => (*deadline).min(*nudge),
+                Phase::Open => Time::NEVER,
+                Phase::Closing(closing) => closing.deadline(),
+            })
+        };
+        self.waiting.iter().map(at).min().unwrap_or(Time::NEVER)
+    }
+
+    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
+        self.look_at_pulse(conn, now)
+    }
+
+    fn counters(&self, conn: ConnId) -> PortCounters {
+        let slot = self.slots.get(conn.index() as usize).filter(|slot| slot.last == Some(conn));
+        slot.map(|slot| slot.counters).unwrap_or_default()
+    }
+}
+
+impl Drop for VerbsPort {
+    fn drop(&mut self) {
+        for conn in self.slots.iter_mut().filter_map(|slot| slot.conn.as_deref_mut()) {
+            conn.hand_over(&self.gate.control);
+        }
+        let limit = Instant::now() + DROP_WAIT;
+        for slot in &mut self.slots {
+            let Some(conn) = slot.conn.take() else { continue };
+            while !conn.fate.is_destroyed() {
+                if Instant::now() >= limit {
+                    tracing::error!(conn = ?conn.id, "a queue pair was not destroyed in time; its memory is leaked");
+                    // The device may still write the sinks of its pulls.
+                    std::mem::forget(conn);
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}

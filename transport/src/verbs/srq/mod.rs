@@ -1,0 +1,5 @@
+//! Receives that connections share: the queue of a device, its slots, and rings to send from.
+
+pub(crate) mod queue;
+pub(crate) mod slots;
+pub(crate) mod tx_rings;

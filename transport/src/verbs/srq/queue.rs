@@ -1,0 +1,314 @@
+//! The receives that connections of a port share on one device, as the control side knows them: made, counted, added to.
+//!
+//! ```text
+//!  guaranteed   for each connection, from its queue pair to its end      (Reserve)
+//!  common       for whoever uses up what it has                          (share)
+//!               more are posted when the queue runs low: SRQ_LIMIT_REACHED, on the control thread
+//! ```
+//! Slots come in slabs, each registered once. The port's thread has the memory, posts what comes back, and nobody locks.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use gimmal_rdma::verbs::{DeviceLimits, LocalBytes, Mr, Pd, RecvList, Srq};
+
+use crate::{
+    Instant, PortError, SharedReceives, SharedState,
+    mem::{MemoryNode, Region},
+    share::Common,
+    verbs::{
+        control::gate::lock,
+        data::wr_id::{INDEX_LIMIT, WrId},
+        memory::{purpose::Purpose, rings::slab},
+    },
+};
+
+/// Slots that are made at a time.
+pub(crate) const SLAB_SLOTS: u32 = 64;
+/// From one SRQ_LIMIT_REACHED to the next, at least.
+const REARM: Duration = Duration::from_millis(20);
+
+/// Memory of [`SLAB_SLOTS`] slots.
+#[derive(Debug)]
+pub(crate) struct Slab {
+    pub(crate) region: Region,
+    pub(crate) lkey: u32,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    registrations: Vec<Mr>,
+    /// Slabs that the port has not fetched yet.
+    fresh: Vec<Slab>,
+    floor: Floor,
+    arm_at: Option<Instant>,
+}
+
+/// Slots that are guaranteed to connections, and those that are posted for that.
+#[derive(Debug, Default)]
+struct Floor {
+    reserved: u32,
+    posted: u32,
+}
+
+impl Floor {
+    /// Slabs that must be posted before `slots` more can be guaranteed.
+    fn slabs_for(&self, slots: u32) -> u32 {
+        self.reserved.saturating_add(slots).saturating_sub(self.posted).div_ceil(SLAB_SLOTS)
+    }
+}
+
+impl Book {
+    fn slots(&self) -> u32 {
+        u32::try_from(self.registrations.len()).unwrap_or(u32::MAX).saturating_mul(SLAB_SLOTS)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct SharedQueue {
+    /// Destroyed before the registrations of what is posted on it.
+    srq: Srq,
+    book: Mutex<Book>,
+    pub(crate) common: Common,
+    pub(crate) sizes: SharedReceives,
+    /// Names it in completions, among the queues of its port.
+    pub(crate) number: u32,
+    entries: u32,
+    limit_events: AtomicU64,
+    /// Where its slots lie.
+    node: MemoryNode,
+    pd: Arc<Pd>,
+}
+
+impl SharedQueue {
+    /// For at most `connections`.
+    pub(crate) fn new(
+        pd: &Arc<Pd>,
+        limits: &DeviceLimits,
+        sizes: SharedReceives,
+        connections: u32,
+        (number, node): (u32, MemoryNode),
+    ) -> Result<Arc<Self>, PortError> {
+        if limits.srqs == 0 {
+            return Err(PortError::Limit {
+                field: "shared receive queues of the device",
+                value: 1,
+                limit: 0,
+            });
+        }
+        let wanted = u64::from(connections) * u64::from(Self::reserve_slots(&sizes))
+            + u64::from(sizes.common_max)
+            + 2 * u64::from(SLAB_SLOTS);
+        let limit = limits.srq_entries.min(INDEX_LIMIT);
+        let entries = u32::try_from(wanted).unwrap_or(u32::MAX).min(limit);
+        let queue = Self {
+            srq: Srq::new(pd, entries)?,
+            book: Mutex::default(),
+            common: Common::default(),
+            sizes,
+            number,
+            entries,
+            limit_events: AtomicU64::new(0),
+            node,
+            pd: Arc::clone(pd),
+        };
+        let mut book = Book::default();
+        queue.add_common(&mut book)?;
+        queue.arm(&book);
+        *lock(&queue.book) = book;
+        Ok(Arc::new(queue))
+    }
+
+    /// Slots of a connection that is being made: what its hello says, one for its grant, one for its goodbye.
+    fn reserve_slots(sizes: &SharedReceives) -> u32 {
+        u32::from(sizes.arrivals()) + 2
+    }
+
+    pub(crate) fn srq(&self) -> &Srq {
+        &self.srq
+    }
+
+    /// Names it in asynchronous events.
+    pub(crate) fn address(&self) -> usize {
+        self.srq.address()
+    }
+
+    /// Receives for one more connection.
+    ///
+    /// # Errors
+    /// [`PortError::Limit`] when the device's queue holds no more, and what memory can say.
+    pub(crate) fn reserve(self: &Arc<Self>) -> Result<Reserve, PortError> {
+        let slots = Self::reserve_slots(&self.sizes);
+        let mut book = lock(&self.book);
+        let slabs = book.floor.slabs_for(slots);
+        for _ in 0..slabs {
+            self.add_slab(&mut book)?;
+            book.floor.posted += SLAB_SLOTS;
+        }
+        if slabs > 0 {
+            self.arm(&book);
+        }
+        book.floor.reserved += slots;
+        Ok(Reserve { queue: Arc::clone(self), slots })
+    }
+
+    fn add_common(&self, book: &mut Book) -> Result<(), PortError> {
+        let room = self.sizes.common_max.saturating_sub(self.common.all());
+        for _ in 0..self.sizes.common.min(room).div_ceil(SLAB_SLOTS) {
+            self.add_slab(book)?;
+            self.common.add(SLAB_SLOTS);
+        }
+        Ok(())
+    }
+
+    /// Makes, registers and posts more slots.
+    fn add_slab(&self, book: &mut Book) -> Result<(), PortError> {
+        let first = book.slots();
+        if first + SLAB_SLOTS > self.entries {
+            let (value, limit) = (u64::from(first + SLAB_SLOTS), self.entries.into());
+            return Err(PortError::Limit {
+                field: "shared receives (port.shared, port.connections)",
+                value,
+                limit,
+            });
+        }
+        let region = self.node.place(|| slab(SLAB_SLOTS as usize * self.sizes.slot_bytes as usize))?;
+        let registration = Mr::new(&self.pd, &region, Purpose::Local.rights())?;
+        let slab = Slab { region, lkey: registration.lkey() };
+        let mut list = RecvList::new(SLAB_SLOTS as usize);
+        for place in 0..SLAB_SLOTS {
+            list.push(
+                WrId::shared(self.number, first + place),
+                Some(slab.place(place, self.sizes.slot_bytes)),
+            );
+        }
+        // Whatever was posted stays the device's: its registration must stay too.
+        book.registrations.push(registration);
+        book.fresh.push(slab);
+        list.post_shared(&self.srq)
+            .map_err(|error| PortError::System { step: "ibv_post_srq_recv", errno: error.errno })
+    }
+
+    /// The slabs that were made since this was asked last, in order.
+    pub(crate) fn take_fresh(&self) -> Vec<Slab> {
+        std::mem::take(&mut lock(&self.book).fresh)
+    }
+
+    /// Anew whenever there are more slots; not while it waits to be armed again.
+    fn arm(&self, book: &Book) {
+        if book.arm_at.is_some() {
+            return;
+        }
+        let limit = book.slots() / 3 * 2;
+        // Slots are out only from an arrival until its frames are released: a third of them at once is a burst of many, or a
+        // peer that takes what it was not granted.
+        if let Err(errno) = self.srq.arm(limit) {
+            tracing::warn!(errno, "the shared receive queue tells nobody when it runs low");
+        }
+    }
+
+    /// SRQ_LIMIT_REACHED: posts more, as far as they may be; when to arm it again.
+    pub(crate) fn ran_low(&self) -> Instant {
+        let count = self.limit_events.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut book = lock(&self.book);
+        let before = self.common.all();
+        if let Err(error) = self.add_common(&mut book) {
+            tracing::warn!(%error, "no more receives for the shared queue");
+        }
+        tracing::debug!(count, before, now = self.common.all(), "the shared receive queue ran low");
+        let at = Instant::now() + REARM;
+        book.arm_at = Some(at);
+        at
+    }
+
+    /// Arms it again when that is due; otherwise when it will be.
+    pub(crate) fn arm_again(&self, now: Instant) -> Option<Instant> {
+        let mut book = lock(&self.book);
+        let at = book.arm_at?;
+        if now < at {
+            return Some(at);
+        }
+        book.arm_at = None;
+        self.arm(&book);
+        None
+    }
+
+    pub(crate) fn state(&self, device: String) -> SharedState {
+        let book = lock(&self.book);
+        SharedState {
+            device,
+            slot_bytes: self.sizes.slot_bytes,
+            slots: book.slots(),
+            reserved: book.floor.reserved,
+            common: self.common.all(),
+            common_free: self.common.free(),
+            limit_events: self.limit_events.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Slab {
+    /// The memory of its slot number `place`.
+    pub(crate) fn place(&self, place: u32, slot_bytes: u32) -> LocalBytes {
+        let at = self.region.at(place as usize * slot_bytes as usize, slot_bytes as usize);
+        LocalBytes { address: at.as_ptr().addr() as u64, bytes: slot_bytes, lkey: self.lkey }
+    }
+}
+
+/// Receives that are guaranteed to one connection, until its queue pair is gone.
+#[derive(Debug)]
+pub(crate) struct Reserve {
+    pub(crate) queue: Arc<SharedQueue>,
+    slots: u32,
+}
+
+impl Reserve {
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// The peer's grant came: its receive is needed no more.
+    pub(crate) fn opened(&mut self) {
+        lock(&self.queue.book).floor.reserved -= 1;
+        self.slots -= 1;
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        lock(&self.queue.book).floor.reserved -= self.slots;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Connections of every legal guarantee come, open and go: what is guaranteed is posted, and at most a slab more was made for it
+    /// than was ever guaranteed at once.
+    #[test]
+    fn every_guarantee_is_posted() {
+        for guaranteed in 2..=4096 {
+            let sizes = SharedReceives { guaranteed, most: 8192, ..SharedReceives::default() };
+            assert_eq!(sizes.flaw(), None);
+            let slots = SharedQueue::reserve_slots(&sizes);
+            assert_eq!(slots, u32::from(guaranteed) + 4, "data, control, grant and goodbye");
+            let (mut floor, mut most) = (Floor::default(), 0);
+            for number in 0..40 {
+                floor.posted += SLAB_SLOTS * floor.slabs_for(slots);
+                floor.reserved += slots;
+                most = most.max(floor.reserved);
+                assert!(floor.reserved <= floor.posted, "{floor:?}, {number} of {guaranteed}");
+                assert!(floor.posted < most + SLAB_SLOTS, "{floor:?}, {number} of {guaranteed}");
+                // Its grant came; every third goes.
+                floor.reserved -= if number % 3 == 2 { slots } else { 1 };
+            }
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The shared receives of one device as the port's own thread sees them: whose chain landed where, and what came back.
+//!
+//! ```text
+//!  posted ─ completion ─► taken ─ frames lent ─► the last one released ─► posted
+//!                           └ grant, goodbye, failure: at once ────────────►┘
+//! ```
+//! A completion names its slot and its queue pair. A slot may outlive the connection whose frames lie in it.
+
+use std::{
+    rc::Rc,
+    sync::{Arc, Weak},
+};
+
+use gimmal_rdma::verbs::{Completion, LocalBytes};
+
+use crate::{
+    Batch, ConnId, Time,
+    mem::{RxFrame, RxMemory, run::IN_RING},
+    pack::{Field, low_half},
+    verbs::{
+        data::{
+            conn::Conn,
+            port::{Slot, VerbsPort, conn_in},
+            wr_id::{INDEX_LIMIT, WrId},
+        },
+        srq::queue::{SLAB_SLOTS, SharedQueue},
+    },
+};
+
+type SlotBits = Field<0, 20>;
+type QueueBits = Field<{ SlotBits::END }, 11>;
+/// Set in what a frame remembers of its place when that is shared.
+type SharedBit = Field<{ QueueBits::END }, 1>;
+/// Every slot of a queue has a place, and none of them looks like a ring or a slot of a connection's own.
+const _: () = assert!(SharedBit::END == u32::BITS && SlotBits::MAX + 1 == INDEX_LIMIT as u64);
+const _: () = assert!(SharedBit::get(IN_RING as u64) == 0 && IN_RING > u16::MAX as u32);
+
+/// Queues that a port can tell apart: one for each device, and one more each time that a device comes back.
+const QUEUES: usize = 1 << (QueueBits::END - SlotBits::END);
+
+/// Where a chain landed: the port's number of the queue, and the slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    queue: usize,
+    slot: u32,
+}
+
+impl Place {
+    /// From what a frame remembers; `None`: it lies in its connection's own memory.
+    pub(crate) fn parse(bits: u32) -> Option<Self> {
+        let bits = u64::from(bits);
+        let (queue, slot) = (usize::from(QueueBits::get_u16(bits)), SlotBits::get_u32(bits));
+        (SharedBit::get(bits) != 0).then_some(Self { queue, slot })
+    }
+
+    pub(crate) fn bits(self) -> u32 {
+        // A list of at most QUEUES queues, with at most INDEX_LIMIT slots each.
+        low_half(SharedBit::turn(1) | QueueBits::turn(self.queue as u64) | SlotBits::turn(self.slot.into()))
+    }
+}
+
+/// One queue.
+#[derive(Debug)]
+pub(crate) struct SharedSlots {
+    /// Nothing of a device is held without a connection on it.
+    queue: Weak<SharedQueue>,
+    number: u32,
+    slot_bytes: u32,
+    slabs: Vec<(Rc<RxMemory>, u32)>,
+    /// Frames of each slot that were lent and not released.
+    lent: Vec<u32>,
+    /// Queue pairs by number, and where their connections are.
+    users: Vec<(u32, usize)>,
+}
+
+impl SharedSlots {
+    fn new(queue: &Arc<SharedQueue>) -> Self {
+        Self {
+            queue: Arc::downgrade(queue),
+            number: queue.number,
+            slot_bytes: queue.sizes.slot_bytes,
+            slabs: Vec::new(),
+            lent: Vec::new(),
+            users: Vec::new(),
+        }
+    }
+
+    fn user(&self, qp: u32) -> Option<usize> {
+        let at = self.users.binary_search_by_key(&qp, |&(number, _)| number).ok()?;
+        Some(self.users[at].1)
+    }
+
+    /// The memory that a slot lies in, from where, and its key. Looks for new slabs when it is not known.
+    fn memory(&mut self, slot: u32) -> Option<(&Rc<RxMemory>, usize, u32)> {
+        let slab = (slot / SLAB_SLOTS) as usize;
+        if slab >= self.slabs.len() {
+            let fresh = self.queue.upgrade()?.take_fresh();
+            self.slabs.extend(fresh.into_iter().map(|slab| (Rc::new(RxMemory::new(slab.region)), slab.lkey)));
+            self.lent.resize(self.slabs.len() * SLAB_SLOTS as usize, 0);
+        }
+        let (region, lkey) = self.slabs.get(slab)?;
+        Some((region, (slot % SLAB_SLOTS) as usize * self.slot_bytes as usize, *lkey))
+    }
+
+    fn local(&mut self, slot: u32) -> Option<LocalBytes> {
+        let bytes = self.slot_bytes;
+        let (region, at, lkey) = self.memory(slot)?;
+        Some(LocalBytes::of(&***region, at, bytes, lkey))
+    }
+
+    /// Whether it is gone, with everything that lay in it.
+    fn is_over(&self) -> bool {
+        self.queue.strong_count() == 0 && self.lent.iter().all(|&lent| lent == 0)
+    }
+}
+
+/// A frame was handed out.
+pub(crate) fn lend_slot(queues: &mut [SharedSlots], bits: u32) {
+    let Some(place) = Place::parse(bits) else { return };
+    let slots = queues.get_mut(place.queue);
+    if let Some(lent) = slots.and_then(|slots| slots.lent.get_mut(place.slot as usize)) {
+        *lent += 1;
+    }
+}
+
+impl VerbsPort {
+    /// Where the queue `number` is in the list; `None`: it is no more.
+    fn queue_at(&mut self, number: u32) -> Option<usize> {
+        let known = self.shared.iter().position(|slots| slots.number == number);
+        known.or_else(|| {
+            let queue = self.gate.shared.shared_queue(number)?;
+            self.add_queue(&queue)
+        })
+    }
+
+    fn add_queue(&mut self, queue: &Arc<SharedQueue>) -> Option<usize> {
+        let new = SharedSlots::new(queue);
+        match self.shared.iter().position(SharedSlots::is_over) {
+            Some(at) => self.shared[at] = new,
+            None if self.shared.len() < QUEUES => self.shared.push(new),
+            None => return None,
+        }
+        self.shared.iter().position(|slots| slots.number == queue.number)
+    }
+
+    /// The connection at `index` uses `queue` from now on, with the queue pair `qp`.
+    pub(crate) fn join(&mut self, queue: &Arc<SharedQueue>, qp: u32, index: usize) {
+        let Some(at) = self.queue_at(queue.number) else { return };
+        let users = &mut self.shared[at].users;
+        match users.binary_search_by_key(&qp, |&(number, _)| number) {
+            Ok(at) => users[at].1 = index,
+            Err(at) => users.insert(at, (qp, index)),
+        }
+    }
+
+    /// It is gone, and its queue pair.
+    pub(crate) fn leave(&mut self, conn: &mut Conn, index: usize) {
+        let Some(queue) = conn.rx.end_sharing() else { return };
+        if let Some(slots) = self.shared.iter_mut().find(|slots| slots.number == queue.number) {
+            slots.users.retain(|&(_, user)| user != index);
+        }
+        if let Some(place) = conn.rx.walking().and_then(Place::parse)
+            && self.lent(place) == 0
+        {
+            queue.common.give(1);
+            self.post_slot(place);
+        }
+    }
+
+    fn lent(&self, place: Place) -> u32 {
+        let slots = self.shared.get(place.queue);
+        slots.and_then(|slots| slots.lent.get(place.slot as usize)).map_or(0, |lent| *lent)
+    }
+
+    /// A shared receive completed.
+    pub(crate) fn on_shared(&mut self, done: &Completion, now: Time, batch: &mut Batch) {
+        let id = WrId::from_bits(done.wr_id);
+        let slot = id.slot_of_queue();
+        let Some(queue) = self.queue_at(id.queue()) else { return };
+        let place = Place { queue, slot };
+        let slots = &mut self.shared[queue];
+        let Some(index) = slots.user(done.qp) else { return self.on_early_shared(done, place) };
+        let Some((region, at, _)) = slots.memory(slot) else { return };
+        let Some(Slot { conn: Some(conn), .. }) = self.slots.get_mut(index) else {
+            return self.post_slot(place);
+        };
+        conn.rx.land(region, at, place.bits());
+        self.on_completion_of(index, done, now, batch);
+        let walks = self.walking == Some(index);
+        if !walks {
+            self.post_slot(place);
+        }
+    }
+
+    /// Of a connection that was not adopted yet, or of one that is gone.
+    fn on_early_shared(&mut self, done: &Completion, place: Place) {
+        if self.gate.shared.is_seated_on(WrId::from_bits(done.wr_id).queue(), done.qp) {
+            self.early.push(*done);
+        } else {
+            self.post_slot(place);
+        }
+    }
+
+    /// What early completions of connections that were never adopted hold goes back.
+    pub(crate) fn sweep_early(&mut self) {
+        let shared = Arc::clone(&self.gate.shared);
+        let is_over = |done: &mut Completion| {
+            let id = WrId::from_bits(done.wr_id);
+            id.is_shared() && !shared.is_seated_on(id.queue(), done.qp)
+        };
+        let over: Vec<Completion> = self.early.extract_if(.., is_over).collect();
+        for done in over {
+            let id = WrId::from_bits(done.wr_id);
+            if let Some(queue) = self.queue_at(id.queue()) {
+                self.post_slot(Place { queue, slot: id.slot_of_queue() });
+            }
+        }
+    }
+
+    /// A chain of the connection at `index` is wrong and was given up. Its slot comes back with those of its frames that were
+    /// handed out; now, if there are none.
+    pub(crate) fn stopped_at(&mut self, index: usize, place: Place) {
+        if self.lent(place) == 0 {
+            self.post_slot(place);
+            if let Some(conn) = self.slots[index].conn.as_deref_mut() {
+                conn.rx.came_back();
+            }
+        }
+    }
+
+    /// A frame came back, of a connection that may be gone.
+    pub(crate) fn release_shared(&mut self, id: ConnId, frame: RxFrame, place: Place) {
+        let Some(slots) = self.shared.get_mut(place.queue) else { return };
+        // Another port's, or one that somebody holds.
+        if frame.is_held() || !slots.memory(place.slot).is_some_and(|(memory, ..)| frame.is_in(memory)) {
+            return;
+        }
+        drop(frame);
+        let Some(lent) = slots.lent.get_mut(place.slot as usize).filter(|lent| **lent > 0) else { return };
+        *lent -= 1;
+        if *lent > 0 {
+            return;
+        }
+        // Whoever it is said to be of: a chain that is being walked stays where it is.
+        let walked = self.walking.and_then(|index| self.slots.get(index)?.conn.as_ref()?.rx.walking());
+        if walked == Some(place.bits()) {
+            return;
+        }
+        self.post_slot(place);
+        // Granted again only now that it is posted.
+        match conn_in(&mut self.slots, id) {
+            Some(conn) => conn.rx.came_back(),
+            None => {
+                let queue = self.shared.get(place.queue).and_then(|slots| slots.queue.upgrade());
+                queue.inspect(|queue| queue.common.give(1));
+            }
+        }
+    }
+
+    pub(crate) fn post_slot(&mut self, place: Place) {
+        let Some(slots) = self.shared.get_mut(place.queue) else { return };
+        let Some(queue) = slots.queue.upgrade() else { return };
+        let Some(bytes) = slots.local(place.slot) else { return };
+        self.recvs.push(WrId::shared(slots.number, place.slot), Some(bytes));
+        if let Err(error) = self.recvs.post_shared(queue.srq()) {
+            tracing::error!(errno = error.errno, "a shared receive is lost: ibv_post_srq_recv failed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_remembered_whole() {
+        for place in [Place { queue: 0, slot: 0 }, Place { queue: QUEUES - 1, slot: INDEX_LIMIT - 1 }] {
+            assert_eq!(Place::parse(place.bits()), Some(place));
+        }
+        assert_eq!(Place::parse(u16::MAX.into()), None, "a connection's own slot");
+    }
+}
