@@ -44,7 +44,7 @@ undocumented_knobs() {
 # Bytes of requests and answers are copied only where a counter says so.
 uncounted_copies() {
     grep -nE '(copy_from|extend_from|clone_from)_slice|\bcopy\(|\.to_vec\(\)' \
-        $(sources 'rpc/src/node/*.rs' rpc/src/{calls,cell,channel,client,driven,inline,large,workers}.rs | grep -v '/sim_') |
+        $(sources 'rpc/src/node/*.rs' rpc/src/{calls,cell,channel,client,large,local,workers}.rs rpc/src/local/*.rs | grep -v '/sim_') |
         grep -vE 'encode\(\)\)|// (counted|an item|a status|metadata|a draft)$|b"'
 }
 

@@ -96,8 +96,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = gimmal::Config::default();
     config.engine.idle = Idle::Spin;
     let builder = Server::builder().service(serve_mirror(Glass)).config(config.clone());
-    let mut server = builder.listen_inline(&url)?;
-    let client = MirrorClient::new(Client::builder().config(config).connect_inline(&url)?);
+    let mut server = builder.listen_local(&url)?;
+    let client = MirrorClient::new(Client::builder().config(config).connect_local(&url)?);
     // The handshake's last step is the server's.
     for _ in 0..1000 {
         server.turn();

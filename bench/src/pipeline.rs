@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gimmal::local::{InlineClient, Pipeline};
+use gimmal::local::{LocalClient, Pipeline};
 
 use crate::{
     clock::Stamp,
@@ -17,7 +17,7 @@ use crate::{
 
 /// Calls by their numbers.
 pub(crate) struct Piper {
-    client: BenchClient<InlineClient>,
+    client: BenchClient<LocalClient>,
     pipeline: Pipeline,
     body: Vec<u8>,
     digest: u64,
@@ -36,7 +36,7 @@ impl fmt::Debug for Piper {
 }
 
 impl Piper {
-    pub(crate) fn new(client: BenchClient<InlineClient>, plan: &Plan) -> Self {
+    pub(crate) fn new(client: BenchClient<LocalClient>, plan: &Plan) -> Self {
         let body = body(plan.bytes);
         Self {
             pipeline: client.echo_pipeline(),
@@ -52,7 +52,7 @@ impl Piper {
     }
 
     /// Gives its client back, alone.
-    pub(crate) fn end(self) -> InlineClient {
+    pub(crate) fn end(self) -> LocalClient {
         let Self { client, pipeline, .. } = self;
         drop(pipeline);
         client.channel().clone()

@@ -6,7 +6,7 @@ use gimmal::{
     Call, Channel, Client, Cx, Server,
     codec::Postcard,
     config::Idle,
-    local::{InlineClient, InlineServer},
+    local::{LocalClient, LocalServer},
     raw::{Answer, RawCall},
 };
 use gimmal_engine::transport::{Address, Provider};
@@ -117,7 +117,7 @@ fn config(plan: &Plan, ring_bytes: u32, idle: Idle) -> gimmal::Config {
 ///
 /// # Errors
 /// [`BenchError::Rpc`].
-pub(crate) fn serve(address: &Address, plan: &Plan, ring_bytes: u32) -> Result<InlineServer, BenchError> {
+pub(crate) fn serve(address: &Address, plan: &Plan, ring_bytes: u32) -> Result<LocalServer, BenchError> {
     let beside = match address {
         Address::Shm { path } => format!("shm://{}-rpc", path.display()),
         Address::Rdma { host, via, .. } => {
@@ -127,7 +127,7 @@ pub(crate) fn serve(address: &Address, plan: &Plan, ring_bytes: u32) -> Result<I
     };
     let services = Server::builder().service(serve_bench(Mirror)).service(serve_streams(Source));
     let builder = services.config(config(plan, ring_bytes, Idle::default()));
-    builder.listen_inline(&beside).map_err(|error| BenchError::Rpc(error.to_string()))
+    builder.listen_local(&beside).map_err(|error| BenchError::Rpc(error.to_string()))
 }
 
 /// Calls through `C`.
@@ -188,9 +188,9 @@ pub(crate) fn connect_beside<P: Provider>(
 }
 
 /// A client whose thread is its worker.
-pub(crate) fn inline(url: &str, plan: &Plan, ring_bytes: u32) -> Result<InlineClient, BenchError> {
+pub(crate) fn inline(url: &str, plan: &Plan, ring_bytes: u32) -> Result<LocalClient, BenchError> {
     let config = config(plan, ring_bytes, Idle::Spin);
-    let connected = Client::builder().config(config).connect_inline(url);
+    let connected = Client::builder().config(config).connect_local(url);
     connected.map_err(|error| BenchError::Rpc(error.to_string()))
 }
 
@@ -220,7 +220,7 @@ fn open<P: Provider>(
         }
         (Mode::Inline, _) => {
             let calls = Caller::new(inline(url, plan, ring_bytes)?, plan);
-            let close = |calls: Caller<InlineClient>| say_goodbye(calls.end());
+            let close = |calls: Caller<LocalClient>| say_goodbye(calls.end());
             Ok(Box::new(RpcTarget { calls, plan: control, close }))
         }
         (Mode::Handoff, _) => {
@@ -231,7 +231,7 @@ fn open<P: Provider>(
     }
 }
 
-fn say_goodbye(client: InlineClient) {
+fn say_goodbye(client: LocalClient) {
     // A server that does not answer sees us go.
     let _ = client.close(Duration::from_secs(1));
 }

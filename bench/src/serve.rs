@@ -2,7 +2,7 @@
 
 use std::{io::Write as _, os::fd::AsFd, time::Duration};
 
-use gimmal::local::InlineServer;
+use gimmal::local::LocalServer;
 use gimmal_engine::{
     Acceptor, Idle, Inline,
     transport::{Address, Instant, ListenOptions, Provider},
@@ -118,7 +118,7 @@ struct Host<P: Provider> {
     inline: Inline<P, Echo>,
     acceptor: Acceptor,
     /// While a plan of the RPC layer is served.
-    rpc: Option<InlineServer>,
+    rpc: Option<LocalServer>,
     ring_bytes: u32,
     /// Sockets that the engine is compared with.
     beside: Vec<Stream>,
@@ -174,7 +174,7 @@ impl<P: Provider> Host<P> {
     /// One turn of everything.
     fn turn(&mut self) -> usize {
         self.staller.stall();
-        self.inline.turn() + self.rpc.as_mut().map_or(0, InlineServer::turn)
+        self.inline.turn() + self.rpc.as_mut().map_or(0, LocalServer::turn)
     }
 
     /// A turn of everything; sleeps a little when there was nothing to do.

@@ -232,7 +232,7 @@ impl Lane {
 
 /// A slice takes as long as its items do.
 fn endless() -> CallOptions {
-    CallOptions::default().no_timeout()
+    CallOptions::default().timeout(None)
 }
 
 /// Every lane in turns.

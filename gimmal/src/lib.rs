@@ -136,9 +136,10 @@ pub mod local {
     //! Clients and servers on the calling thread: no worker thread, the lowest latency. None of them is `Send`.
 
     #[doc(inline)]
-    pub use gimmal_rpc::driven::{DrivenClient, Driver, Running, RunningUntil};
     #[doc(inline)]
-    pub use gimmal_rpc::{Answered, InlineClient, InlineServer, Pipeline};
+    pub use gimmal_rpc::local::{Driver, LocalClient, Running, RunningUntil};
+    #[doc(inline)]
+    pub use gimmal_rpc::{Answered, LocalServer, Pipeline};
 }
 
 pub mod metadata {

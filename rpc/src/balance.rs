@@ -29,7 +29,7 @@ use gimmal_engine::{
 
 use crate::{
     channel::{CallOptions, Channel, Ticket},
-    client::{self, Client, Handed},
+    client::{self, Client, WorkerCall},
     codec::Compose,
     config::Config,
     error::ConnectError,
@@ -280,7 +280,7 @@ impl Balanced {
         ranked.map(|(_, member)| member.client.clone())
     }
 
-    fn carry(&self, start: impl FnOnce(&Client) -> Handed) -> Carried {
+    fn carry(&self, start: impl FnOnce(&Client) -> WorkerCall) -> Carried {
         let member = self.shared.pick();
         if let Some(member) = &member {
             member.under_way.fetch_add(1, Ordering::Relaxed);
@@ -331,7 +331,7 @@ fn belongs_to_one() -> LoanError {
 /// A call at one of the servers.
 #[derive(Debug)]
 pub struct Carried {
-    ticket: Option<Handed>,
+    ticket: Option<WorkerCall>,
     member: Option<Arc<Member>>,
 }
 

@@ -53,24 +53,19 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// Ends the call after `timeout`; earlier where [`within`](CallOptions::within) says so.
+    /// Ends the call after `timeout`, in place of [`Config::deadline`](crate::Config::deadline); `None` lets it take as long as it
+    /// takes: a subscription, say. It ends earlier where [`within`](CallOptions::within) says so.
     #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.deadline = Deadline::In(self.left.map_or(timeout, |left| timeout.min(left)));
-        self
-    }
-
-    /// Lets the call take as long as it takes, whatever the client's configuration says; a subscription, say. Only
-    /// [`within`](CallOptions::within) still limits it.
-    #[must_use]
-    pub fn no_timeout(mut self) -> Self {
-        self.deadline = self.left.map_or(Deadline::Never, Deadline::In);
-        self
+    pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.deadline = timeout.into().map_or(Deadline::Never, Deadline::In);
+        match self.left {
+            Some(left) => self.timeout_at_most(left),
+            None => self,
+        }
     }
 
     /// Ends the call after `limit` at the latest; a shorter time-out that was set before stays.
-    #[must_use]
-    pub fn timeout_at_most(mut self, limit: Duration) -> Self {
+    pub(crate) fn timeout_at_most(mut self, limit: Duration) -> Self {
         self.deadline = Deadline::In(match self.deadline {
             Deadline::In(timeout) => timeout.min(limit),
             Deadline::Default | Deadline::Never => limit,
@@ -148,7 +143,7 @@ impl CallOptions {
     }
 }
 
-/// A way to make calls: [`Client`](crate::Client), [`InlineClient`](crate::InlineClient), or one of your own around
+/// A way to make calls: [`Client`](crate::Client), [`LocalClient`](crate::LocalClient), or one of your own around
 /// them.
 pub trait Channel: Clone {
     /// A call under way.
@@ -493,7 +488,6 @@ mod tests {
     fn no_call_option_undoes_another() {
         let calls: &[BuilderCall<CallOptions>] = &[
             ("timeout", |options| options.timeout(Duration::from_secs(5))),
-            ("no_timeout", CallOptions::no_timeout),
             ("wait_for_ready", CallOptions::wait_for_ready),
             ("metadata", |options| options.metadata(pairs(&[("ours", "1")]))),
             ("within", |options| {
@@ -516,6 +510,12 @@ mod tests {
     fn the_last_word_of_one_method_counts() {
         let twice = CallOptions::default().timeout(Duration::from_secs(1)).timeout(Duration::from_secs(2));
         assert_eq!(twice.deadline, Deadline::In(Duration::from_secs(2)));
+        let forever = twice.timeout(None);
+        assert_eq!(forever.deadline, Deadline::Never);
+        assert_eq!(
+            forever.inherit(None, Some(Duration::from_secs(3))).deadline,
+            Deadline::In(Duration::from_secs(3))
+        );
         let (long, left) = (Duration::from_secs(60), Duration::from_secs(6));
         let inherited = CallOptions::default().inherit(None, Some(left)).timeout(long);
         assert_eq!(inherited.deadline, Deadline::In(left));

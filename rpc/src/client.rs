@@ -49,7 +49,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// [`Reconnect`](crate::Reconnect)); calls that are made until then fail at once, and did not run.
 ///
 /// The work is done by a worker thread: a call is encoded by its caller, copied once into the ring by the worker, and
-/// its answer copied once out of it. [`InlineClient`](crate::InlineClient) saves the copies and the thread.
+/// its answer copied once out of it. [`LocalClient`](crate::LocalClient) saves the copies and the thread.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -201,7 +201,7 @@ impl Client {
 }
 
 impl Channel for Client {
-    type Ticket = Handed;
+    type Ticket = WorkerCall;
 
     fn start<A: Compose + ?Sized>(
         &self,
@@ -209,7 +209,7 @@ impl Channel for Client {
         options: &CallOptions,
         loan: Option<Loan>,
         arguments: &A,
-    ) -> Handed {
+    ) -> WorkerCall {
         if options.wait_for_ready
             && loan.is_none()
             && let Some(handed) = ready::start(self, self.inner.deadline, method, options, arguments)
@@ -225,7 +225,7 @@ impl Channel for Client {
         options: &CallOptions,
         lanes: Lanes,
         arguments: &A,
-    ) -> Handed {
+    ) -> WorkerCall {
         self.hand(method, options, (None, Some(Box::new(lanes))), arguments)
     }
 
@@ -247,7 +247,7 @@ impl Client {
         options: &CallOptions,
         (loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
         arguments: &A,
-    ) -> Handed {
+    ) -> WorkerCall {
         match options.noted(method) {
             None => self.hand_with(method, options, (loan, lanes), arguments),
             Some(metadata) => self.hand_with(method, options, (loan, lanes), &Noted { metadata, arguments }),
@@ -260,12 +260,12 @@ impl Client {
         options: &CallOptions,
         (loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
         arguments: &A,
-    ) -> Handed {
+    ) -> WorkerCall {
         let inner = &self.inner;
         let timeout = options.resolve(inner.deadline);
         let ((handle, conn), limit) = (inner.line.here(), inner.line.arguments_max());
         let mut handed =
-            Handed { inner: Arc::clone(inner), conn, cell: None, failed: None, timeout, waiting: None };
+            WorkerCall { inner: Arc::clone(inner), conn, cell: None, failed: None, timeout, waiting: None };
         let mut body = inner.pool.buffer();
         let mut beside = (loan, lanes);
         let mut form = Form { is_large: false, is_noted: A::IS_NOTED };
@@ -334,7 +334,7 @@ impl Client {
 }
 
 /// A call that was handed to a worker.
-pub struct Handed {
+pub struct WorkerCall {
     inner: Arc<Inner>,
     /// On which it was made.
     conn: ConnId,
@@ -346,13 +346,13 @@ pub struct Handed {
     pub(crate) waiting: Option<Box<Waiting>>,
 }
 
-impl fmt::Debug for Handed {
+impl fmt::Debug for WorkerCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handed").field("failed", &self.failed).finish_non_exhaustive()
+        f.debug_struct("WorkerCall").field("failed", &self.failed).finish_non_exhaustive()
     }
 }
 
-impl Handed {
+impl WorkerCall {
     fn ended(&mut self, response: Response) -> Response {
         if let Some(cell) = self.cell.take() {
             self.inner.pool.put_cell(cell);
@@ -365,7 +365,7 @@ impl Handed {
     }
 }
 
-impl Handed {
+impl WorkerCall {
     pub(crate) fn client(&self) -> Client {
         Client { inner: Arc::clone(&self.inner) }
     }
@@ -404,7 +404,7 @@ impl Handed {
     }
 }
 
-impl Ticket for Handed {
+impl Ticket for WorkerCall {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
         if self.waiting.is_some() {
             return ready::poll(self, context);
@@ -441,7 +441,7 @@ impl Ticket for Handed {
     }
 }
 
-impl Drop for Handed {
+impl Drop for WorkerCall {
     fn drop(&mut self) {
         self.cancel();
     }

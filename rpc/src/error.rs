@@ -239,9 +239,6 @@ pub enum ConnectError {
     /// The connection.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The descriptor that a driven client is waited for with.
-    #[error("no descriptor for the client's event loop: {0}")]
-    Alarm(String),
     /// A handler connects to its own server, whose only worker it blocks.
     #[error("connect to {address} failed: this thread alone serves it; connect on another thread")]
     OwnWorker {

@@ -7,9 +7,8 @@
 //! ```
 //!
 //! At most once: a call is a slot and a generation, and every failure carries its [`Fate`]. A [`Client`] is handed
-//! around between threads and runtimes; a [`DrivenClient`] is moved by a task of the runtime that calls; an
-//! [`InlineClient`] runs on the thread that waits. A [`Server`] runs handlers
-//! on its workers: raw ones to completion, async ones as futures that may wait for timers and other threads, not for
+//! around between threads and runtimes; a [`LocalClient`] runs on the thread that waits, or by a task of the runtime that
+//! calls. A [`Server`] runs handlers on its workers: raw ones to completion, async ones as futures that may wait for timers and other threads, not for
 //! the worker. Services are traits with [`macro@service`].
 //!
 //! A handler may wait on any thread, so its future is `Send`; one that is not is no handler:
@@ -55,7 +54,6 @@ pub mod codec;
 pub mod config;
 mod copied;
 pub mod cx;
-pub mod driven;
 pub mod error;
 #[cfg(feature = "zerocopy")]
 mod flat;
@@ -64,13 +62,11 @@ pub mod frame;
 mod here;
 #[doc(hidden)]
 pub mod id;
-pub mod inline;
 mod large;
 pub mod layer;
+pub mod local;
 pub mod metadata;
 pub mod method;
-#[doc(hidden)]
-pub mod near;
 mod nested;
 mod node;
 pub mod pipeline;
@@ -103,7 +99,6 @@ pub use codec::Bincode;
 pub use codec::{Postcard, Raw};
 pub use config::{Config, Reconnect};
 pub use cx::{CancelToken, Cx, Identity, Origin};
-pub use driven::{DrivenClient, Driver};
 pub use error::{CallError, ConnectError, ServeError, TransportError};
 #[cfg(feature = "zerocopy")]
 pub use flat::{InPlace, Zerocopy};
@@ -112,13 +107,13 @@ pub use gimmal_engine::transport::{
     Allow, Bulk, Credentials, Instant, Key, KeyError, Loan, Negotiated, UserBytes, UserMemory,
 };
 pub use gimmal_macros::service;
-pub use inline::InlineClient;
 pub use layer::{Guarded, Hedge, Layer, Layered, Retry, RetryPolicy, ServerLayer};
+pub use local::{Driver, LocalClient};
 pub use metadata::{Metadata, MetadataError};
 pub use method::{Method, MethodKind};
 pub use pipeline::{Answered, Pipeline};
 pub use reply::{Lend, Reply};
-pub use server::{InlineServer, Server, ServerBuilder};
+pub use server::{LocalServer, Server, ServerBuilder};
 pub use service::Service;
 pub use stats::Stats;
 pub use status::{Code, Fate, Status};
@@ -144,7 +139,7 @@ pub mod __macro {
         client::Client,
         codec::{Codec, Decode, Encoded, Postcard, Raw},
         cx::Cx,
-        inline::InlineClient,
+        local::LocalClient,
         method::{Method, MethodKind, ids_are_distinct},
         pipeline::Pipeline,
         service::Service,

@@ -17,9 +17,9 @@ use crate::{
     channel::{CallOptions, body_of},
     codec::Raw,
     error::{CallError, TransportError},
+    local::{LocalConn, SLEEP, Turns},
     metadata::{Metadata, Noted},
     method::Method,
-    near::{Near, SLEEP, Turns},
     node::{Asked, Common, Fresh, Node},
     response::Body,
     task::Plain,
@@ -28,9 +28,9 @@ use crate::{
 /// How a call of a pipeline ends: with its answer's bytes, lent for the time of the call, or with what came in their place.
 pub type Answered<'a> = Result<&'a [u8], CallError<Infallible>>;
 
-/// Calls of one raw method under way on an [`InlineClient`](crate::InlineClient), for the highest rate: nothing is kept for
+/// Calls of one raw method under way on an [`LocalClient`](crate::LocalClient), for the highest rate: nothing is kept for
 /// a call but its tag, and a turn shows all the answers that it finds. Made by a generated client's `…_pipeline`, or by
-/// [`InlineClient::pipeline`](crate::InlineClient::pipeline).
+/// [`LocalClient::pipeline`](crate::LocalClient::pipeline).
 ///
 /// ```
 /// # use gimmal_rpc::{Answer, Client, Cx, Server};
@@ -47,7 +47,7 @@ pub type Answered<'a> = Result<&'a [u8], CallError<Infallible>>;
 /// # let folder = std::env::temp_dir().join(format!("gimmal-pipeline-{}", std::process::id()));
 /// # let url = format!("shm://{}", folder.display());
 /// # let server = Server::builder().service(serve_shop(Corner)).listen(&url)?;
-/// let shop = ShopClient::new(Client::builder().connect_inline(&url)?);
+/// let shop = ShopClient::new(Client::builder().connect_local(&url)?);
 /// let mut prices = shop.price_pipeline();
 /// let mut sum = 0;
 /// for item in 0..100 {
@@ -64,7 +64,7 @@ pub type Answered<'a> = Result<&'a [u8], CallError<Infallible>>;
 ///
 /// Dropping it cancels the calls that are under way.
 pub struct Pipeline {
-    near: Rc<Near>,
+    local: Rc<LocalConn>,
     what: What,
     ours: Ours,
 }
@@ -90,17 +90,17 @@ impl fmt::Debug for Pipeline {
         write!(
             f,
             "Pipeline({} under way of {} on {:?})",
-            self.ours.under_way, self.what.common.method, self.near
+            self.ours.under_way, self.what.common.method, self.local
         )
     }
 }
 
 impl Pipeline {
-    pub(crate) fn new(near: &Rc<Near>, method: &'static Method, options: &CallOptions) -> Self {
-        let (timeout, pipeline) = (near.timeout(options), near.next_pipeline());
-        let common = Common { conn: near.conn, method, timeout, pipeline };
+    pub(crate) fn new(local: &Rc<LocalConn>, method: &'static Method, options: &CallOptions) -> Self {
+        let (timeout, pipeline) = (local.timeout(options), local.next_pipeline());
+        let common = Common { conn: local.conn, method, timeout, pipeline };
         let what = What { common, metadata: options.metadata.clone().filter(|_| !method.is_oneway) };
-        Self { near: Rc::clone(near), what, ours: Ours::default() }
+        Self { local: Rc::clone(local), what, ours: Ours::default() }
     }
 
     /// Starts a call, which leaves with the next [`poll`](Pipeline::poll), together with others. `tag` comes back with its
@@ -125,9 +125,9 @@ impl Pipeline {
         &mut self,
         calls: impl IntoIterator<Item = (u64, &'a [u8])>,
     ) -> Result<(), TransportError> {
-        let Self { near, what, ours } = self;
+        let Self { local, what, ours } = self;
         let start = Start { what, calls, under_way: &mut ours.under_way };
-        near.turns().with_later(start).map_err(|error| *error)
+        local.turns().with_later(start).map_err(|error| *error)
     }
 
     /// Calls that were started and have not ended.
@@ -162,9 +162,9 @@ impl Pipeline {
     /// A turn, idle for `limit` at most.
     #[inline(always)]
     fn turn(&mut self, limit: Duration, mut seen: impl FnMut(u64, Answered<'_>)) -> usize {
-        let Self { near, what, ours } = self;
-        let broken = Broken(near);
-        let mut turns = near.turns();
+        let Self { local, what, ours } = self;
+        let broken = Broken(local);
+        let mut turns = local.turns();
         // Some may have ended in the turns of others.
         let mut ended = show_others(&mut turns, what, ours, &mut seen);
         let limit = if ended > 0 { Duration::ZERO } else { limit };
@@ -186,15 +186,15 @@ impl Drop for Pipeline {
     fn drop(&mut self) {
         let pipeline = self.what.common.pipeline;
         if self.ours.under_way > 0 {
-            self.near.cancel_pipeline(pipeline);
+            self.local.cancel_pipeline(pipeline);
         } else {
-            self.near.end_pipeline(pipeline);
+            self.local.end_pipeline(pipeline);
         }
     }
 }
 
 /// Whoever saw an answer may have panicked in the middle of a turn, which is not made up for.
-struct Broken<'a>(&'a Near);
+struct Broken<'a>(&'a LocalConn);
 
 impl Drop for Broken<'_> {
     fn drop(&mut self) {

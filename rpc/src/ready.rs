@@ -9,7 +9,7 @@ use crate::{
     again::{Again, is_unready},
     cell::block,
     channel::CallOptions,
-    client::{Client, Handed},
+    client::{Client, WorkerCall},
     codec::Compose,
     method::Method,
     response::Response,
@@ -34,7 +34,7 @@ pub(crate) fn start<A: Compose + ?Sized>(
     method: &'static Method,
     options: &CallOptions,
     arguments: &A,
-) -> Option<Handed> {
+) -> Option<WorkerCall> {
     let again = Again::new(method, options, default, PAUSES, arguments).ok()?;
     let mut handed = client.hand(method, options, (None, None), &again.body[..]);
     handed.waiting = Some(Box::new(Waiting { again, rests: false }));
@@ -43,7 +43,7 @@ pub(crate) fn start<A: Compose + ?Sized>(
 
 /// Polls for how it ended: never for want of a connection, but for a deadline.
 #[cold]
-pub(crate) fn poll(handed: &mut Handed, context: &Context<'_>) -> Poll<Response> {
+pub(crate) fn poll(handed: &mut WorkerCall, context: &Context<'_>) -> Poll<Response> {
     loop {
         if handed.waiting.as_ref().is_some_and(|waiting| !waiting.rests) {
             match handed.poll_once(context) {
@@ -72,6 +72,6 @@ pub(crate) fn poll(handed: &mut Handed, context: &Context<'_>) -> Poll<Response>
 
 /// Blocks until it ended: never for want of a connection, but for a deadline.
 #[cold]
-pub(crate) fn wait(handed: &mut Handed) -> Response {
+pub(crate) fn wait(handed: &mut WorkerCall) -> Response {
     block(|context| poll(handed, context))
 }

@@ -169,11 +169,11 @@ impl ServerBuilder {
         Ok(Server { acceptors, workers, shared, stopper })
     }
 
-    /// The same with the calling thread as the worker: handlers run in [`InlineServer::idle`].
+    /// The same with the calling thread as the worker: handlers run in [`LocalServer::idle`].
     ///
     /// # Errors
     /// See [`ServeError`].
-    pub fn listen_inline(self, url: &str) -> Result<InlineServer, ServeError> {
+    pub fn listen_local(self, url: &str) -> Result<LocalServer, ServeError> {
         let prepared = self.prepare(url)?;
         let Prepared { provider, registry, plan, limits, listeners, admit, shared, counters: told } =
             prepared;
@@ -181,7 +181,7 @@ impl ServerBuilder {
         // Nobody else sets it.
         let _ = told.set(vec![Arc::clone(&counters)]);
         let acceptors = accept(listeners, &[inline.handle().into()], admit, (&shared, &Stopper::default()))?;
-        Ok(InlineServer { acceptors, inline, counters, shared })
+        Ok(LocalServer { acceptors, inline, counters, shared })
     }
 }
 
@@ -395,7 +395,7 @@ impl Stopper {
 
 /// Services on the calling thread: the lowest latency. Not `Send`.
 #[derive(Debug)]
-pub struct InlineServer {
+pub struct LocalServer {
     /// At least one.
     acceptors: Vec<Acceptor>,
     inline: Inline<Any, Node>,
@@ -403,7 +403,7 @@ pub struct InlineServer {
     shared: Arc<Shared>,
 }
 
-impl InlineServer {
+impl LocalServer {
     /// Where it listens, with the port that was chosen.
     #[must_use]
     pub fn address(&self) -> &Address {

@@ -29,7 +29,7 @@ use crate::{
     channel::Channel,
     codec::{Decode, DecodeError, Encode, EncodeError, compose_into_with},
     here,
-    near::SLEEP,
+    local::SLEEP,
 };
 
 mod lane;

@@ -18,7 +18,7 @@ use std::{
 
 use allocation_counter::measure;
 use common::config;
-use gimmal_rpc::{Answer, Bulk, Channel as _, Client, Cx, InlineClient, InlineServer, Server, Stats};
+use gimmal_rpc::{Answer, Bulk, Channel as _, Client, Cx, LocalClient, LocalServer, Server, Stats};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::LocalSet,
@@ -129,7 +129,7 @@ fn in_place(client: End) -> bool {
     client.allocations <= BUFFERS && client.copied_requests == 0 && client.copied_answers <= CALLS / 8
 }
 
-fn serve(server: &mut InlineServer, answers: u64) {
+fn serve(server: &mut LocalServer, answers: u64) {
     // `stats` is plain loads: asking costs nothing that is counted here.
     while server.stats().answers < answers {
         server.idle(Duration::from_millis(1));
@@ -143,7 +143,7 @@ fn server(name: &str) -> (String, std::thread::JoinHandle<End>) {
     let (ready, listening) = mpsc::channel();
     let server = std::thread::spawn(move || {
         let builder = Server::builder().service(serve_meter(Meters)).config(config());
-        let mut server = builder.listen_inline(&theirs).unwrap();
+        let mut server = builder.listen_local(&theirs).unwrap();
         ready.send(()).unwrap();
         serve(&mut server, WARM_UP);
         let before = server.stats();
@@ -165,9 +165,9 @@ fn printed(name: &str, client: End, server: End) -> (End, End) {
 }
 
 /// Makes `CALLS` calls inline after a warm-up; what client and server allocated and copied.
-fn inline(name: &str, call: impl Fn(&MeterClient<InlineClient>)) -> (End, End) {
+fn inline(name: &str, call: impl Fn(&MeterClient<LocalClient>)) -> (End, End) {
     let (url, server) = server(name);
-    let client = MeterClient::new(Client::builder().config(config()).connect_inline(&url).unwrap());
+    let client = MeterClient::new(Client::builder().config(config()).connect_local(&url).unwrap());
     (0..WARM_UP).for_each(|_| call(&client));
     let before = client.channel().stats();
     let counted = measure(|| (0..CALLS).for_each(|_| call(&client)));
@@ -188,7 +188,7 @@ fn a_raw_method_and_an_inline_caller_allocate_nothing() {
 #[test]
 fn a_pipeline_copies_and_allocates_nothing() {
     let (url, server) = server("raw, pipeline");
-    let client = MeterClient::new(Client::builder().config(config()).connect_inline(&url).unwrap());
+    let client = MeterClient::new(Client::builder().config(config()).connect_local(&url).unwrap());
     let mut pipeline = client.raw_pipeline();
     let mut calls = |count: u64| {
         for tag in 0..count {
@@ -258,7 +258,8 @@ fn a_driven_caller_copies_and_allocates_nothing() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let local = LocalSet::new();
     let guard = runtime.enter();
-    let (channel, driver) = Client::builder().config(config()).connect_driven(&url).unwrap();
+    let channel = Client::builder().config(config()).connect_local(&url).unwrap();
+    let driver = channel.driver().unwrap();
     let fd = driver.as_fd().try_clone_to_owned().unwrap();
     #[allow(deprecated, reason = "the way that replaces it is unsafe; nobody else has this descriptor")]
     let fd = AsyncFd::with_interest(fd, Interest::READABLE).unwrap();

@@ -281,7 +281,7 @@ fn an_inline_server_serves(scheme: &str) {
         let mut server = Server::builder()
             .service(serve_probe(Prober::default()))
             .config(config())
-            .listen_inline(&theirs)
+            .listen_local(&theirs)
             .unwrap();
         ready.send(server.address().to_string()).unwrap();
         server.run_until(Duration::from_millis(5), || stopping.load(std::sync::atomic::Ordering::Relaxed));
@@ -290,7 +290,7 @@ fn an_inline_server_serves(scheme: &str) {
         stats
     });
     let url = started.recv().unwrap();
-    let client = common::ProbeClient::new(Client::builder().config(config()).connect_inline(&url).unwrap());
+    let client = common::ProbeClient::new(Client::builder().config(config()).connect_local(&url).unwrap());
     for _ in 0..100 {
         assert_eq!(client.reverse(b"abc").wait().unwrap(), b"cba");
     }

@@ -161,7 +161,7 @@ fn down<C: Channel>(client: &WorkClient<C>) {
 fn no_item_down_is_lost_or_doubled(scheme: &str) {
     let (_server, _, url) = server(scheme);
     down(&client(&url));
-    down(&WorkClient::new(Client::builder().config(config()).connect_inline(&url).unwrap()));
+    down(&WorkClient::new(Client::builder().config(config()).connect_local(&url).unwrap()));
 }
 
 fn up<C: Channel>(client: &WorkClient<C>) {
@@ -179,7 +179,7 @@ fn up<C: Channel>(client: &WorkClient<C>) {
 fn no_item_up_is_lost_or_doubled(scheme: &str) {
     let (_server, _, url) = server(scheme);
     up(&client(&url));
-    up(&WorkClient::new(Client::builder().config(config()).connect_inline(&url).unwrap()));
+    up(&WorkClient::new(Client::builder().config(config()).connect_local(&url).unwrap()));
 }
 
 /// Leaves a future and comes back to it until it is ready.
@@ -207,7 +207,7 @@ fn no_answer_is_lost_or_doubled(scheme: &str) {
     answers(&WorkClient::new(channel.clone()));
     answers(&WorkClient::new(channel.clone()).with_options(CallOptions::default().wait_for_ready()));
     answers(&WorkClient::new(Retry::new(channel.clone(), RetryPolicy::default())));
-    answers(&WorkClient::new(Client::builder().config(config()).connect_inline(&url).unwrap()));
+    answers(&WorkClient::new(Client::builder().config(config()).connect_local(&url).unwrap()));
     assert_eq!(worker.ran.load(Ordering::SeqCst), 4 * 300, "a call ran twice, or not");
     answers(&WorkClient::new(Hedge::new(channel, Duration::from_millis(1))));
     // A call that is dropped is cancelled, and nothing of it is answered to the next.
@@ -226,7 +226,8 @@ fn no_answer_is_lost_or_doubled(scheme: &str) {
 /// `Driver::run_until` with a future that reads one number: either is dropped, the calls and streams stay.
 fn a_driver_that_is_left_and_run_again_loses_nothing(scheme: &str) {
     let (_server, _, url) = server(scheme);
-    let (channel, mut driver) = Client::builder().config(config()).connect_driven(&url).unwrap();
+    let channel = Client::builder().config(config()).connect_local(&url).unwrap();
+    let mut driver = channel.driver().unwrap();
     let client = WorkClient::new(channel);
     let mut dice = Dice::new(13);
     let mut dropped = 0;

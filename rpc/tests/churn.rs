@@ -288,7 +288,7 @@ fn every_call_ends_once_and_none_runs_twice(scheme: &str) {
         let inline = |seed| {
             let churn = &churn;
             scope.spawn(move || {
-                churn.call(seed, true, || Client::builder().config(limits()).connect_inline(&churn.url).ok())
+                churn.call(seed, true, || Client::builder().config(limits()).connect_local(&churn.url).ok())
             })
         };
         let callers = [handed(3 * seed), handed(3 * seed + 1), inline(3 * seed + 2)];

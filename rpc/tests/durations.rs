@@ -16,7 +16,7 @@ use std::{
 
 use common::{Fixture, ProbeClient, address, block_on, config, until};
 use gimmal_rpc::{
-    Balanced, CallError, CallOptions, Channel, Client, Code, Config, Hedge, InlineServer, Instant, Layered,
+    Balanced, CallError, CallOptions, Channel, Client, Code, Config, Hedge, Instant, Layered, LocalServer,
     Resolver, Retry, RetryPolicy, Server, ServerBuilder, layer::Timeout,
 };
 
@@ -64,9 +64,10 @@ fn connects(url: &str, config: &Config) -> Result<(), String> {
     let builder = Client::builder().config(config.clone());
     let client = builder.clone().connect(url).map_err(|error| error.to_string())?;
     assert_eq!(ProbeClient::new(client).echo("a".into()).wait().unwrap(), "a");
-    let inline = builder.clone().connect_inline(url).map_err(|error| error.to_string())?;
+    let inline = builder.clone().connect_local(url).map_err(|error| error.to_string())?;
     assert_eq!(ProbeClient::new(inline).echo("a".into()).wait().unwrap(), "a");
-    builder.connect_driven(url).map(drop).map_err(|error| error.to_string())
+    let driven = builder.connect_local(url).map_err(|error| error.to_string())?;
+    driven.driver().map(drop).map_err(|error| error.to_string())
 }
 
 fn a_configuration_with_any_duration_connects_or_names_it(scheme: &str) {
@@ -191,9 +192,9 @@ fn a_server_shuts_down_within_any_time(scheme: &str) {
     }
 }
 
-fn inline_server(scheme: &str, name: &str) -> InlineServer {
+fn inline_server(scheme: &str, name: &str) -> LocalServer {
     let builder = Server::builder().service(common::serve_probe(common::Prober::default())).config(config());
-    builder.listen_inline(&address(scheme, name)).unwrap()
+    builder.listen_local(&address(scheme, name)).unwrap()
 }
 
 fn an_inline_server_turns_and_shuts_down_within_any_time(scheme: &str) {
@@ -224,7 +225,7 @@ fn a_client_shuts_down_within_any_time(scheme: &str) {
         let client = Client::builder().config(config()).connect(&fixture.url).unwrap();
         assert_eq!(ProbeClient::new(client.clone()).echo("a".into()).wait().unwrap(), "a");
         assert!(client.shutdown(value) || !long(value), "{value:?}");
-        let inline = Client::builder().config(config()).connect_inline(&fixture.url).unwrap();
+        let inline = Client::builder().config(config()).connect_local(&fixture.url).unwrap();
         inline.idle(if long(value) { NS } else { value });
         assert!(inline.close(value) || !long(value), "{value:?}");
     }

@@ -17,7 +17,7 @@ use std::{
 };
 
 use common::{Dice, address, config, until};
-use gimmal_rpc::{CallError, Channel, Client, Code, Cx, InlineClient, ReadError, Server, Sink, Stream};
+use gimmal_rpc::{CallError, Channel, Client, Code, Cx, LocalClient, ReadError, Server, Sink, Stream};
 
 extern crate gimmal_rpc as gimmal;
 
@@ -156,8 +156,8 @@ fn client(url: &str) -> StoreClient {
     StoreClient::new(Client::builder().config(config()).connect(url).unwrap())
 }
 
-fn inline(url: &str) -> StoreClient<InlineClient> {
-    StoreClient::new(Client::builder().config(config()).connect_inline(url).unwrap())
+fn inline(url: &str) -> StoreClient<LocalClient> {
+    StoreClient::new(Client::builder().config(config()).connect_local(url).unwrap())
 }
 
 /// Uploads that are given up in each way.

@@ -8,7 +8,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use common::{Fixture, Prober, block_on, config, fate, serve_probe, until};
 use gimmal_rpc::{
-    CallError, CallOptions, Channel, Client, Code, ConnectError, Cx, Fate, InlineClient, Instant, Method,
+    CallError, CallOptions, Channel, Client, Code, ConnectError, Cx, Fate, Instant, LocalClient, Method,
     MethodKind, ServeError, Server, TransportError,
 };
 
@@ -268,7 +268,7 @@ const WRONG: Method = Method::new("Probe", "echo", "(String) -> String", CODEC, 
 
 fn r90_an_unknown_method_is_unimplemented(scheme: &str) {
     let fixture = Fixture::new(scheme, "unknown");
-    let inline = InlineClient::connect(&fixture.url).unwrap();
+    let inline = LocalClient::connect(&fixture.url).unwrap();
     let error = inline.call_raw(&UNKNOWN, b"anyone?").wait().unwrap_err();
     assert_eq!((error.status().unwrap().code(), error.fate()), (Code::Unimplemented, Fate::NotRun));
 }
@@ -384,7 +384,7 @@ fn a_large_value_given_up_or_late_leaves_nothing(scheme: &str) {
 
 fn bytes_that_are_no_arguments_are_refused(scheme: &str) {
     let fixture = Fixture::new(scheme, "hostile");
-    let inline = InlineClient::connect(&fixture.url).unwrap();
+    let inline = LocalClient::connect(&fixture.url).unwrap();
     for hostile in
         [&b""[..], b"\x05ab", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x01\xff", b"\x00extra"]
     {
@@ -422,7 +422,7 @@ fn a_slow_reader_gets_every_answer(scheme: &str) {
     let mut wide = config();
     wide.window = 100;
     let client =
-        common::ProbeClient::new(Client::builder().config(wide).connect_inline(&fixture.url).unwrap());
+        common::ProbeClient::new(Client::builder().config(wide).connect_local(&fixture.url).unwrap());
     let large = client.channel().negotiated().frame_bytes_max / 2;
     let calls: Vec<_> = (0..100).map(|_| client.fill(large)).collect();
     std::thread::sleep(Duration::from_millis(50));
@@ -463,7 +463,7 @@ fn a_deadline_counts_from_the_call_although_the_thread_was_away() {
     let url = common::address("mem", "away");
     let builder = Server::builder().service(serve_probe(Prober::default())).config(config());
     let server = builder.listen(&url).unwrap();
-    let channel = Client::builder().config(config()).connect_inline(&url).unwrap();
+    let channel = Client::builder().config(config()).connect_local(&url).unwrap();
     let patient = CallOptions::default().timeout(Duration::from_millis(500));
     let client = common::ProbeClient::new(channel).with_options(patient);
     // The clock was read last before each of these: by that reading every call is late, by a new one some may be.

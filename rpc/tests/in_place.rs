@@ -11,7 +11,7 @@ use std::{
 };
 
 use common::config;
-use gimmal_rpc::{Answer, Client, Config, Cx, InlineClient, Server};
+use gimmal_rpc::{Answer, Client, Config, Cx, LocalClient, Server};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A number that is not read if it is 13.
@@ -73,14 +73,14 @@ fn small() -> Config {
 }
 
 /// Runs `with` beside a server on a thread of its own.
-fn beside(name: &str, with: impl FnOnce(&MirrorClient<InlineClient>)) {
+fn beside(name: &str, with: impl FnOnce(&MirrorClient<LocalClient>)) {
     let url = common::address("shm", name);
     let theirs = url.clone();
     let (ready, listening) = mpsc::channel();
     let (done, ended) = mpsc::channel::<()>();
     let server = std::thread::spawn(move || {
         let builder = Server::builder().service(serve_mirror(Glass)).config(small());
-        let mut server = builder.listen_inline(&theirs).unwrap();
+        let mut server = builder.listen_local(&theirs).unwrap();
         ready.send(()).unwrap();
         while ended.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
             server.idle(Duration::from_millis(1));
@@ -88,7 +88,7 @@ fn beside(name: &str, with: impl FnOnce(&MirrorClient<InlineClient>)) {
         server.stats()
     });
     listening.recv().unwrap();
-    let client = MirrorClient::new(Client::builder().config(small()).connect_inline(&url).unwrap());
+    let client = MirrorClient::new(Client::builder().config(small()).connect_local(&url).unwrap());
     with(&client);
     drop((client, done));
     assert_eq!(server.join().unwrap().serving, 0);

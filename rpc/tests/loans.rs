@@ -128,7 +128,7 @@ fn a_value_that_no_message_holds_beside_a_loan_is_refused_at_once(scheme: &str) 
 fn an_answer_that_can_never_leave_holds_up_no_other(scheme: &str) {
     let (server, _) = serve(scheme);
     let client = client(&server, config());
-    let stuck = client.clone().with_options(CallOptions::default().no_timeout()).beside(100_000, 10);
+    let stuck = client.clone().with_options(CallOptions::default().timeout(None)).beside(100_000, 10);
     let others = client.clone().with_options(patience());
     let text = "x".repeat(client.channel().negotiated().frame_bytes_max as usize - 100);
     for _ in 0..5 {
@@ -151,7 +151,7 @@ const OFFER_BYTES: usize = 32;
 fn arguments_beside_a_loan_leave_or_are_refused_at_once(scheme: &str) {
     let (server, _) = serve(scheme);
     let inline = LenderClient::new(
-        Client::builder().config(config()).connect_inline(&server.address().to_string()).unwrap(),
+        Client::builder().config(config()).connect_local(&server.address().to_string()).unwrap(),
     );
     let client = client(&server, config()).with_options(patience());
     check_arguments(&client, |less| name_below(&client, less));
@@ -192,7 +192,7 @@ fn a_loan_of_another_client_ends_its_call_alone(scheme: &str) {
     let (server, _) = serve(scheme);
     let other = client(&server, config());
     let inline = LenderClient::new(
-        Client::builder().config(config()).connect_inline(&server.address().to_string()).unwrap(),
+        Client::builder().config(config()).connect_local(&server.address().to_string()).unwrap(),
     );
     check_foreign(&client(&server, config()).with_options(patience()), &other);
     check_foreign(&inline.with_options(patience()), &other);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{address, block_on, config, sleep};
 use gimmal_rpc::{
-    Answer, Bulk, CallOptions, Channel, Client, Code, Cx, Fate, InlineClient, Metadata, Server, Status,
+    Answer, Bulk, CallOptions, Channel, Client, Code, Cx, Fate, LocalClient, Metadata, Server, Status,
     metadata::{METADATA_BYTES_MAX, TRACEPARENT},
 };
 
@@ -100,8 +100,8 @@ fn client(url: &str) -> NotingClient {
     NotingClient::new(Client::builder().config(config()).connect(url).unwrap())
 }
 
-fn inline(url: &str) -> NotingClient<InlineClient> {
-    NotingClient::new(Client::builder().config(config()).connect_inline(url).unwrap())
+fn inline(url: &str) -> NotingClient<LocalClient> {
+    NotingClient::new(Client::builder().config(config()).connect_local(url).unwrap())
 }
 
 fn of(tenant: &str) -> CallOptions {

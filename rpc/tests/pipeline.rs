@@ -12,7 +12,7 @@ use std::{
 
 use common::{Fixture, ProbeClient, config, pattern, serve_probe, until};
 use gimmal_rpc::{
-    Answer, Answered, CallError, CallOptions, Client, Code, Config, Cx, Fate, InlineClient, Method, Pipeline,
+    Answer, Answered, CallError, CallOptions, Client, Code, Config, Cx, Fate, LocalClient, Method, Pipeline,
     Server, Service, TransportError,
 };
 
@@ -164,7 +164,7 @@ fn hang() -> &'static Method {
 }
 
 /// Six calls that are not answered, of which the server runs four.
-fn six_of_four(fixture: &Fixture, client: &ProbeClient<InlineClient>) -> Pipeline {
+fn six_of_four(fixture: &Fixture, client: &ProbeClient<LocalClient>) -> Pipeline {
     let mut pipeline = client.channel().pipeline(hang(), &CallOptions::default());
     for tag in 0..6 {
         pipeline.call(tag, b"").unwrap();
@@ -410,7 +410,7 @@ fn answers_of_every_size_to_small_requests(scheme: &str) {
     let builder = Server::builder().service(serve_grow(Grower)).config(config.clone());
     let server = builder.listen(&common::address(scheme, "grow")).unwrap();
     let url = server.address().to_string();
-    let client = GrowClient::new(Client::builder().config(config).connect_inline(&url).unwrap());
+    let client = GrowClient::new(Client::builder().config(config).connect_local(&url).unwrap());
     let mut pipeline = client.grow_pipeline();
     // The first says all, and the others go together.
     let most = client.channel().negotiated().frame_bytes_max;

@@ -175,7 +175,7 @@ fn shutdown_of_an_inline_server_waits_for_one_way_handlers(scheme: &str) {
             let worker = worker.clone();
             move || {
                 let builder = Server::builder().service(serve_work(worker)).config(config());
-                let mut server = builder.listen_inline(&url).unwrap();
+                let mut server = builder.listen_local(&url).unwrap();
                 tell.send(server.address().to_string()).unwrap();
                 while server.stats().started == 0 {
                     server.idle(Duration::from_millis(5));
@@ -200,7 +200,7 @@ fn shutdown_waits_for_a_stream_that_outlives_its_handler(scheme: &str) {
     const BYTES: u32 = 50_000;
     let (server, worker, _) = server(scheme);
     // It reads only while it waits for something.
-    let client = Client::builder().config(config()).connect_inline(&server.address().to_string()).unwrap();
+    let client = Client::builder().config(config()).connect_local(&server.address().to_string()).unwrap();
     let client = WorkClient::new(client);
     let (mut items, call) = client.pour(20, BYTES);
     client.channel().turn();
@@ -220,7 +220,7 @@ fn shutdown_waits_for_answers_that_find_no_room(scheme: &str) {
     let server = builder.listen(&address(scheme, "room")).unwrap();
     let url = server.address().to_string();
     // It reads only while it waits for a call.
-    let client = Client::builder().config(config()).window(100).connect_inline(&url).unwrap();
+    let client = Client::builder().config(config()).window(100).connect_local(&url).unwrap();
     let client = common::ProbeClient::new(client);
     let calls: Vec<_> = (0..100).map(|_| client.fill(BYTES)).collect();
     client.channel().turn();

@@ -14,7 +14,7 @@ use std::{
 
 use common::{address, block_on, config, until};
 use gimmal_rpc::{
-    CallOptions, Channel, Client, Code, Cx, Fate, InlineClient, ReadError, Server, Sink, Stream, StreamError,
+    CallOptions, Channel, Client, Code, Cx, Fate, LocalClient, ReadError, Server, Sink, Stream, StreamError,
     reflect::ReflectionClient,
 };
 
@@ -148,8 +148,8 @@ fn handed(url: &str) -> TalkClient {
     TalkClient::new(Client::builder().config(config()).connect(url).unwrap())
 }
 
-fn inline(url: &str) -> TalkClient<InlineClient> {
-    TalkClient::new(Client::builder().config(config()).connect_inline(url).unwrap())
+fn inline(url: &str) -> TalkClient<LocalClient> {
+    TalkClient::new(Client::builder().config(config()).connect_local(url).unwrap())
 }
 
 const ITEMS: u32 = 400;

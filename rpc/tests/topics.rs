@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::{address, block_on, config, until};
-use gimmal_rpc::{Behind, Client, Cx, Fed, InlineClient, Server, Sink, Topic};
+use gimmal_rpc::{Behind, Client, Cx, Fed, LocalClient, Server, Sink, Topic};
 
 extern crate gimmal_rpc as gimmal;
 
@@ -171,8 +171,8 @@ fn a_subscriber_that_leaves_frees_a_waiting_publisher(scheme: &str) {
 
 fn r82_a_subscription_ends_with_its_connection(scheme: &str) {
     let (_server, desk, url) = desk(scheme, 2, Behind::Wait);
-    let client: NewsClient<InlineClient> =
-        NewsClient::new(Client::builder().config(config()).connect_inline(&url).unwrap());
+    let client: NewsClient<LocalClient> =
+        NewsClient::new(Client::builder().config(config()).connect_local(&url).unwrap());
     let (mut items, call) = client.follow();
     assert!(items.try_next().is_pending());
     until("it is subscribed", || {

@@ -13,7 +13,7 @@ use gimmal::{
     Client, Config, Cx, Instant, Server,
     codec::{InPlace, Zerocopy},
     config::Idle,
-    local::{DrivenClient, Driver, InlineClient},
+    local::LocalClient,
 };
 use gimmal_bench::{
     inline::InlineTarget,
@@ -111,7 +111,7 @@ fn url(place: &Path) -> String {
 pub(crate) fn serve(place: &Path, spins: bool, stop: &AtomicBool) -> Result<()> {
     let idle = if spins { Idle::Spin } else { Idle::default() };
     let builder = Server::builder().service(serve_echo(Glass)).config(config(idle));
-    let mut server = builder.listen_inline(&url(place))?;
+    let mut server = builder.listen_local(&url(place))?;
     server.run_until(NAP, || stop.load(Ordering::Relaxed));
     Ok(())
 }
@@ -157,8 +157,8 @@ pub(crate) fn messages(place: &Path, pins: Pins, calls: usize) -> Result<Times> 
     Ok(Times { median_ns: recorder.fine_median_ns(), per_second: recorder.per_second() })
 }
 
-fn inline(place: &Path) -> Result<EchoClient<InlineClient>> {
-    Ok(EchoClient::new(Client::builder().config(config(Idle::Spin)).connect_inline(&url(place))?))
+fn inline(place: &Path) -> Result<EchoClient<LocalClient>> {
+    Ok(EchoClient::new(Client::builder().config(config(Idle::Spin)).connect_local(&url(place))?))
 }
 
 /// What `call` brings back is compared after its time was taken, as the engine's echo is.
@@ -208,7 +208,8 @@ fn on_tokio(driver: &Driver) -> Result<impl FnMut(&mut Context<'_>) -> Poll<std:
 /// On tokio's current-thread runtime, whose one thread also moves the calls.
 pub(crate) fn driven_calls(place: &Path, calls: usize, window: usize) -> Result<Times> {
     runtime()?.block_on(async {
-        let (channel, mut driver): (DrivenClient, Driver) = Client::builder().connect_driven(&url(place))?;
+        let channel = Client::builder().connect_local(&url(place))?;
+        let mut driver = channel.driver()?;
         let client = EchoClient::new(channel);
         let all = crate::windowed(calls, window, async || {
             ensure!(client.echo(vec![7; BYTES]).await? == [7; BYTES], "another body");

@@ -24,7 +24,8 @@ impl Squares for Plain {
 }
 
 async fn calls(url: &str) -> Result<u64, Box<dyn std::error::Error>> {
-    let (channel, driver) = Client::builder().connect_driven(url)?;
+    let channel = Client::builder().connect_local(url)?;
+    let driver = channel.driver()?;
     // Any event loop that can wait for a descriptor will do; this is tokio's way.
     let fd = driver.as_fd().try_clone_to_owned()?;
     #[allow(deprecated, reason = "the way that replaces it is unsafe; nobody else has this descriptor")]

@@ -492,7 +492,7 @@ fn pipelines(service: &Service) -> TokenStream {
     }
     quote! {
         #[allow(dead_code)]
-        impl #client<#private::InlineClient> {
+        impl #client<#private::LocalClient> {
             #(#methods)*
         }
     }

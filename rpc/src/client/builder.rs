@@ -6,12 +6,7 @@ use gimmal_engine::{Idle, transport::Key};
 
 use super::{Client, spawn};
 use crate::{
-    config::Config,
-    driven::{DrivenClient, Driver},
-    error::ConnectError,
-    inline::InlineClient,
-    provider::any_for,
-    reconnect::Reconnect,
+    config::Config, error::ConnectError, local::LocalClient, provider::any_for, reconnect::Reconnect,
     route::Route,
 };
 
@@ -112,20 +107,12 @@ impl ClientBuilder {
         Client::by(&workers, &config, &route)
     }
 
-    /// Connects with the calling thread as the worker.
+    /// Connects a client whose worker is the calling thread; blocks, at most for the connect and handshake time-outs.
     ///
     /// # Errors
     /// See [`ConnectError`].
-    pub fn connect_inline(self, url: &str) -> Result<InlineClient, ConnectError> {
-        InlineClient::with(self.configured(), url)
-    }
-
-    /// Connects, blocking, a client whose calls are moved by a future of the calling thread's runtime.
-    ///
-    /// # Errors
-    /// See [`ConnectError`].
-    pub fn connect_driven(self, url: &str) -> Result<(DrivenClient, Driver), ConnectError> {
-        DrivenClient::with(self.configured(), url)
+    pub fn connect_local(self, url: &str) -> Result<LocalClient, ConnectError> {
+        LocalClient::with(self.configured(), url)
     }
 }
 

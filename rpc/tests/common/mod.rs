@@ -14,7 +14,7 @@ use std::{
 };
 
 use gimmal_rpc::{
-    Answer, Bulk, Client, Code, Config, Cx, Fate, InlineClient, Instant, Server, Status, WithLoan,
+    Answer, Bulk, Client, Code, Config, Cx, Fate, Instant, LocalClient, Server, Status, WithLoan,
     engine::Idle,
 };
 use serde::{Deserialize, Serialize};
@@ -289,12 +289,12 @@ impl Fixture {
         ProbeClient::new(Client::builder().config(config).connect(&self.url).unwrap())
     }
 
-    pub fn inline(&self) -> ProbeClient<InlineClient> {
+    pub fn inline(&self) -> ProbeClient<LocalClient> {
         self.inline_with(config())
     }
 
-    pub fn inline_with(&self, config: Config) -> ProbeClient<InlineClient> {
-        ProbeClient::new(Client::builder().config(config).connect_inline(&self.url).unwrap())
+    pub fn inline_with(&self, config: Config) -> ProbeClient<LocalClient> {
+        ProbeClient::new(Client::builder().config(config).connect_local(&self.url).unwrap())
     }
 
     /// Six clients of a server with two workers, by the worker that they are on: three each.

@@ -1,7 +1,7 @@
 //! A client that waits for one of its calls, as the inline client does: the answer is read where it landed.
 
 use super::{Run, is_noted, read};
-use crate::near::Wanted;
+use crate::local::Wanted;
 
 impl Run {
     /// A turn of the client; often it waits for one of its calls, or for those of its pipeline.

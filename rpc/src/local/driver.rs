@@ -1,4 +1,4 @@
-//! The client of a current-thread runtime: its calls move by a future of that runtime, with no second thread.
+//! What moves the calls of a local client on a current-thread runtime: a future of that runtime, no second thread.
 //!
 //! ```text
 //!  a task of the runtime                       the driver, another task of it
@@ -7,7 +7,6 @@
 //! ```
 
 use std::{
-    cell::RefCell,
     fmt,
     future::Future,
     io,
@@ -18,21 +17,9 @@ use std::{
     time::Duration,
 };
 
-use gimmal_engine::{
-    Alarm, App as _, Rest,
-    transport::{CloseReason, Loan, LoanError, Negotiated, UserBytes},
-};
+use gimmal_engine::{Alarm, App as _, Rest, transport::CloseReason};
 
-use crate::{
-    channel::{CallOptions, Channel},
-    codec::Compose,
-    config::Config,
-    error::ConnectError,
-    method::Method,
-    near::{Local, Mover, Near},
-    stats::Stats,
-    stream::Lanes,
-};
+use super::conn::LocalConn;
 
 /// The longest sleep; deadlines wake earlier.
 const SLEEP: Duration = Duration::from_secs(3600);
@@ -44,90 +31,11 @@ const QUICK: u32 = 64;
 /// Times that [`Driver::run_until`] polls its future before the runtime gets its turn.
 const ROUNDS: usize = 64;
 
-/// A connection whose calls move by its [`Driver`], a task of the runtime that the calls are made on. Not `Send`;
-/// clones share it. Any number of calls and streams may be under way.
-///
-/// A request is encoded where it leaves from; an answer is copied once, out of the ring.
-#[derive(Clone)]
-pub struct DrivenClient {
-    near: Rc<Near>,
-}
-
-impl fmt::Debug for DrivenClient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DrivenClient({:?})", self.near)
-    }
-}
-
-impl DrivenClient {
-    pub(crate) fn with(mut config: Config, url: &str) -> Result<(Self, Driver), ConnectError> {
-        // It turns only while its driver is polled: silence while its task rests is no sign of death.
-        config.engine.port.attended = false;
-        let near = Near::connect(config, url, Mover::Driver(RefCell::default()))?;
-        let alarm = near.turns().alarm().map_err(|error| ConnectError::Alarm(error.to_string()))?;
-        let near = Rc::new(near);
-        let driver = Driver { near: Rc::downgrade(&near), alarm, quick: 0 };
-        Ok((Self { near }, driver))
-    }
-
-    /// What the connection runs with.
-    #[must_use]
-    pub fn negotiated(&self) -> &Negotiated {
-        self.near.negotiated()
-    }
-
-    /// Counters of this client.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        self.near.stats()
-    }
-}
-
-impl Channel for DrivenClient {
-    type Ticket = Local;
-
-    #[inline]
-    fn start<A: Compose + ?Sized>(
-        &self,
-        method: &'static Method,
-        options: &CallOptions,
-        loan: Option<Loan>,
-        arguments: &A,
-    ) -> Local {
-        self.near.start(method, options, loan, arguments)
-    }
-
-    fn start_streams<A: Compose + ?Sized>(
-        &self,
-        method: &'static Method,
-        options: &CallOptions,
-        lanes: Lanes,
-        arguments: &A,
-    ) -> Local {
-        self.near.start_beside(method, options, None, Some(Box::new(lanes)), arguments)
-    }
-
-    /// Only for a caller that blocks: otherwise the driver moves the calls, and wakes.
-    fn drive(&self, idle: Duration) -> bool {
-        if !idle.is_zero() {
-            self.near.turns().idle(idle);
-        }
-        !idle.is_zero()
-    }
-
-    fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
-        self.near.loan(bytes)
-    }
-
-    fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
-        self.near.lend(bytes)
-    }
-}
-
-/// What moves the calls of a [`DrivenClient`]: to be made a future by [`Driver::run`], and given to the runtime. Dropping
-/// either ends the connection.
+/// Moves the calls of a [`LocalClient`](crate::LocalClient), as a future that [`Driver::run`] or [`Driver::run_until`] makes and
+/// the runtime polls. Any event loop that can wait for a descriptor will do. To drop the driver, or the future of [`Driver::run`],
+/// ends the connection.
 pub struct Driver {
-    near: Weak<Near>,
+    local: Weak<LocalConn>,
     alarm: Alarm,
     /// Polls that make one step only.
     quick: u32,
@@ -142,8 +50,8 @@ impl fmt::Debug for Driver {
 /// Without it no call would end: the connection goes with it, and what is under way ends with its fate.
 impl Drop for Driver {
     fn drop(&mut self) {
-        let Some(near) = self.near.upgrade().filter(|near| !near.is_turning()) else { return };
-        let (mut turns, conn) = (near.driven_turns(), near.conn);
+        let Some(local) = self.local.upgrade().filter(|local| !local.is_turning()) else { return };
+        let (mut turns, conn) = (local.driven_turns(), local.conn);
         // The device may take a while to let go of it; the calls need not wait for that.
         turns.with(|node, io| {
             io.abort(conn, CloseReason::Local);
@@ -160,7 +68,16 @@ impl AsFd for Driver {
 }
 
 impl Driver {
-    /// A future that moves the calls, and ends when the last clone of the client and its calls are gone. `readable` is
+    /// The driver of a client that has none yet.
+    pub(super) fn of(local: &Rc<LocalConn>) -> io::Result<Self> {
+        let alarm = local.turns().alarm()?;
+        if !local.take_driver() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "this client has a driver already"));
+        }
+        Ok(Self { local: Rc::downgrade(local), alarm, quick: 0 })
+    }
+
+    /// Returns a future that moves the calls, and ends when the last clone of the client and its calls are gone. `readable` is
     /// asked before it sleeps whether the descriptor ([`AsFd`]) is readable, and wakes the task when it is.
     ///
     /// Not cancel safe: dropping the future ends the connection.
@@ -210,10 +127,10 @@ where
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        let Some(near) = this.driver.near.upgrade() else { return Poll::Ready(Ok(())) };
+        let Some(local) = this.driver.local.upgrade() else { return Poll::Ready(Ok(())) };
         let steps = if this.driver.quick > 0 { 1 } else { STEPS };
         this.driver.quick = this.driver.quick.saturating_sub(1);
-        match this.driver.advance(&near, steps, &mut this.readable, context) {
+        match this.driver.advance(&local, steps, &mut this.readable, context) {
             Ok(true) => {
                 this.driver.quick = QUICK;
                 context.waker().wake_by_ref();
@@ -253,8 +170,8 @@ where
                 return Poll::Ready(Ok(output));
             }
             // Without a client there is nothing to move.
-            let Some(near) = this.driver.near.upgrade() else { return Poll::Pending };
-            match this.driver.advance(&near, STEPS, &mut this.readable, context) {
+            let Some(local) = this.driver.local.upgrade() else { return Poll::Pending };
+            match this.driver.advance(&local, STEPS, &mut this.readable, context) {
                 Ok(true) => {}
                 Ok(false) => return Poll::Pending,
                 Err(error) => return Poll::Ready(Err(error)),
@@ -270,18 +187,18 @@ impl Driver {
     /// woken again when it is its turn, or sleeps with the port armed.
     fn advance(
         &self,
-        near: &Near,
+        local: &LocalConn,
         steps: usize,
         readable: &mut impl FnMut(&mut Context<'_>) -> Poll<io::Result<()>>,
         context: &mut Context<'_>,
     ) -> io::Result<bool> {
-        near.driven_by(context.waker());
-        match round(near, steps) {
+        local.driven_by(context.waker());
+        match round(local, steps) {
             Rest::Worked => return Ok(true),
             Rest::Spin | Rest::Yield => {}
             Rest::Sleep(limit) => {
                 self.alarm.set(limit)?;
-                near.sleeps();
+                local.sleeps();
                 match readable(context) {
                     Poll::Pending => return Ok(false),
                     // It rang, now or before: a turn tells.
@@ -295,8 +212,8 @@ impl Driver {
 }
 
 /// Steps, until one found something or wants more than another; what the last one wants. Before a sleep the port is armed.
-fn round(near: &Near, steps: usize) -> Rest {
-    let mut turns = near.driven_turns();
+fn round(local: &LocalConn, steps: usize) -> Rest {
+    let mut turns = local.driven_turns();
     for _ in 0..steps {
         match turns.step(SLEEP) {
             Rest::Spin => std::hint::spin_loop(),

@@ -18,7 +18,7 @@ use std::{
 
 use common::{Fixture, ProbeClient, Prober, config, fate, serve_probe, until};
 use gimmal_rpc::{
-    CallOptions, Channel, Client, Code, Config, Cx, DrivenClient, Driver, Fate, Hedge, Instant, Retry,
+    CallOptions, Channel, Client, Code, Config, Cx, Driver, Fate, Hedge, Instant, LocalClient, Retry,
     RetryPolicy, Server, Sink, Stream,
 };
 use tokio::{
@@ -40,14 +40,17 @@ for_each_scheme! {
     a_future_that_its_driver_runs
     layers_around_it_can_be_waited_for
     its_task_may_rest
+    a_client_has_one_driver
 }
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_io().build().unwrap()
 }
 
-fn connect(url: &str, config: Config) -> (DrivenClient, Driver) {
-    Client::builder().config(config).connect_driven(url).unwrap()
+fn connect(url: &str, config: Config) -> (LocalClient, Driver) {
+    let client = Client::builder().config(config).connect_local(url).unwrap();
+    let driver = client.driver().unwrap();
+    (client, driver)
 }
 
 /// All of what tokio needs to know.
@@ -64,7 +67,7 @@ fn on_tokio(driver: Driver) -> impl Future<Output = io::Result<()>> {
 }
 
 /// Runs `test` beside the driver, and then waits for the driver's end.
-fn drive<F: Future<Output = ()>>(url: &str, config: Config, test: impl FnOnce(DrivenClient) -> F) {
+fn drive<F: Future<Output = ()>>(url: &str, config: Config, test: impl FnOnce(LocalClient) -> F) {
     let runtime = runtime();
     LocalSet::new().block_on(&runtime, async {
         let (client, driver) = connect(url, config);
@@ -409,4 +412,13 @@ fn its_task_may_rest(scheme: &str) {
         std::thread::sleep(Duration::from_millis(300));
     }
     assert_eq!(client.echo("x".to_owned()).wait().unwrap(), "x");
+}
+
+fn a_client_has_one_driver(scheme: &str) {
+    let fixture = Fixture::new(scheme, "one-driver");
+    let (client, driver) = connect(&fixture.url, config());
+    let again = client.driver().unwrap_err();
+    assert_eq!(again.kind(), io::ErrorKind::AlreadyExists, "{again}");
+    drop(driver);
+    assert!(client.driver().is_err(), "its connection ended with the first");
 }

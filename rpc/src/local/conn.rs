@@ -1,8 +1,8 @@
-//! Calls whose worker is the calling thread: what the inline client and the driven one have in common.
+//! The connection of a local client, and its calls.
 //!
 //! ```text
-//!   start ─ encoded in the transmit ring ─►   turns, of whoever waits or of a driver   ─► ended in the node's table
-//!   Local ◄──────── taken by its key ──────── and its task is woken, if a driver runs them
+//!   start ─ encoded in the transmit ring ─►   turns of the thread that waits, or of the driver ─► the node's table
+//!   LocalCall ◄───── taken by its key ──────  with a driver: its task is woken
 //! ```
 
 use std::{
@@ -49,22 +49,17 @@ const REFUSED: u32 = u32::MAX;
 /// The worker.
 pub(crate) type Turns = Inline<Any, Node>;
 
-/// Who runs the turns while calls are polled.
-pub(crate) enum Mover {
-    /// The one who polls.
-    Poller,
-    /// A driver, whose task this is once it has run.
-    Driver(RefCell<Option<Waker>>),
-}
-
 /// One connection, shared by its client, its calls and, weakly, its driver.
-pub(crate) struct Near {
+pub(crate) struct LocalConn {
     turns: RefCell<Turns>,
     pub(crate) conn: ConnId,
     negotiated: Arc<Negotiated>,
     counters: Arc<Counters>,
     timeout: Timeout,
-    mover: Mover,
+    /// A driver runs the turns while calls are polled.
+    is_driven: Cell<bool>,
+    /// The driver's task, once it has run.
+    driver: RefCell<Option<Waker>>,
     /// The driver waits for its descriptor, and the port is armed.
     asleep: Cell<bool>,
     /// What was dropped in the middle of a turn; cancelled before anything else happens.
@@ -103,13 +98,13 @@ enum Dropped {
     Pipeline(u32),
 }
 
-impl fmt::Debug for Near {
+impl fmt::Debug for LocalConn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on {:?}", self.negotiated.peer, self.conn)
     }
 }
 
-impl Drop for Near {
+impl Drop for LocalConn {
     fn drop(&mut self) {
         let conn = self.conn;
         self.turns().with(|_, io| io.close(conn));
@@ -117,9 +112,9 @@ impl Drop for Near {
     }
 }
 
-impl Near {
+impl LocalConn {
     /// Connects; blocks, at most for the connect and handshake time-outs.
-    pub(crate) fn connect(config: Config, url: &str, mover: Mover) -> Result<Self, ConnectError> {
+    pub(crate) fn connect(config: Config, url: &str) -> Result<Self, ConnectError> {
         let address: Address = url.parse()?;
         if here::is_alone_at(&address) {
             return Err(ConnectError::OwnWorker { address: address.to_string() });
@@ -139,7 +134,8 @@ impl Near {
             negotiated,
             counters,
             timeout: limits.deadline.into(),
-            mover,
+            is_driven: Cell::new(false),
+            driver: RefCell::default(),
             asleep: Cell::new(false),
             dropped: RefCell::default(),
             unready: Cell::new(false),
@@ -167,7 +163,7 @@ impl Near {
         self.turns.borrow().handle().lend(self.conn, bytes)
     }
 
-    /// The worker, for whoever is not its driver: that is woken if it sleeps.
+    /// Returns the worker, for all but its driver. Wakes the driver if it sleeps.
     #[inline]
     pub(crate) fn turns(&self) -> RefMut<'_, Turns> {
         let mut turns = self.turns.borrow_mut();
@@ -177,7 +173,7 @@ impl Near {
         turns
     }
 
-    /// The same for the driver.
+    /// Returns the worker, for its driver.
     pub(crate) fn driven_turns(&self) -> RefMut<'_, Turns> {
         let mut turns = self.turns.borrow_mut();
         if self.unready.get() {
@@ -213,17 +209,22 @@ impl Near {
 
     #[cold]
     fn wake_driver(&self) {
-        if let Mover::Driver(task) = &self.mover {
-            task.borrow().iter().for_each(Waker::wake_by_ref);
-        }
+        self.driver.borrow().iter().for_each(Waker::wake_by_ref);
+    }
+
+    /// Takes a driver in: from now on it runs the turns while calls are polled. Returns whether there was none before.
+    pub(crate) fn take_driver(&self) -> bool {
+        !self.is_driven.replace(true)
+    }
+
+    pub(crate) fn is_driven(&self) -> bool {
+        self.is_driven.get()
     }
 
     /// The driver runs as this task.
     pub(crate) fn driven_by(&self, waker: &Waker) {
-        if let Mover::Driver(task) = &self.mover
-            && !task.borrow().as_ref().is_some_and(|task| task.will_wake(waker))
-        {
-            task.replace(Some(waker.clone()));
+        if !self.driver.borrow().as_ref().is_some_and(|task| task.will_wake(waker)) {
+            self.driver.replace(Some(waker.clone()));
         }
     }
 
@@ -236,7 +237,7 @@ impl Near {
         mut loan: Option<Loan>,
         lanes: Option<Box<Lanes>>,
         arguments: &A,
-    ) -> Local {
+    ) -> LocalCall {
         let beside = (&mut loan, lanes);
         match options.noted(method) {
             None => self.begin(method, options, beside, Fresh::<_, Accompanied>::on(arguments)),
@@ -255,7 +256,7 @@ impl Near {
         options: &CallOptions,
         loan: Option<Loan>,
         arguments: &A,
-    ) -> Local {
+    ) -> LocalCall {
         if loan.is_none() && options.metadata.is_none() {
             self.begin(method, options, (&mut None, None), Fresh::<_, Alone>::on(arguments))
         } else {
@@ -270,12 +271,12 @@ impl Near {
         options: &CallOptions,
         beside: (&mut Option<Loan>, Option<Box<Lanes>>),
         source: impl Source,
-    ) -> Local {
+    ) -> LocalCall {
         let timeout = self.timeout(options);
         let begin = Begin { conn: self.conn, method, timeout, source, beside };
         let started = workers::start(&mut self.turns(), begin);
         let key = started.unwrap_or_else(|error| self.refuse(*error));
-        Local { near: Rc::clone(self), key: Some(key) }
+        LocalCall { local: Rc::clone(self), key: Some(key) }
     }
 
     /// How long a call may take.
@@ -401,36 +402,36 @@ impl<F: FnMut(&[u8])> Pick<Node> for Wanted<F> {
     }
 }
 
-/// A call of the calling thread: two words, which are returned in registers.
-pub struct Local {
-    near: Rc<Near>,
+/// A call on a [`LocalClient`](crate::LocalClient): two words, which are returned in registers.
+pub struct LocalCall {
+    local: Rc<LocalConn>,
     /// Until its response was taken.
     key: Option<CallKey>,
 }
 
-const _: () = assert!(size_of::<Local>() == 2 * size_of::<usize>());
+const _: () = assert!(size_of::<LocalCall>() == 2 * size_of::<usize>());
 
-impl fmt::Debug for Local {
+impl fmt::Debug for LocalCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Local({:?})", self.key)
+        write!(f, "LocalCall({:?})", self.key)
     }
 }
 
-impl Local {
+impl LocalCall {
     /// Waits until the call ended. A value that is only bytes is shown to `read` where it landed; nothing is returned then.
     #[inline(always)]
-    fn wait_reading(&mut self, mut read: impl FnMut(&Near, &[u8])) -> Option<Response> {
+    fn wait_reading(&mut self, mut read: impl FnMut(&LocalConn, &[u8])) -> Option<Response> {
         let Some(key) = self.key() else {
             return Some(self.unanswerable());
         };
-        let near = &*self.near;
-        let mut turns = near.turns();
+        let local = &*self.local;
+        let mut turns = local.turns();
         let response = loop {
-            if let Some(response) = near.take(&mut turns, key) {
+            if let Some(response) = local.take(&mut turns, key) {
                 break response;
             }
             let was_read = turns
-                .seek(SLEEP, Wanted { conn: near.conn, key, read: |payload: &[u8]| read(near, payload) });
+                .seek(SLEEP, Wanted { conn: local.conn, key, read: |payload: &[u8]| read(local, payload) });
             if was_read {
                 self.key = None;
                 return None;
@@ -443,7 +444,7 @@ impl Local {
     /// There is no answer to wait for: it was never started, or was taken before.
     #[cold]
     fn unanswerable(&mut self) -> Response {
-        let refused = self.key.take().and_then(|key| self.near.take_refused(key));
+        let refused = self.key.take().and_then(|key| self.local.take_refused(key));
         refused.map_or_else(Response::taken, Response::from)
     }
 
@@ -454,22 +455,22 @@ impl Local {
     }
 }
 
-impl Ticket for Local {
+impl Ticket for LocalCall {
     #[inline]
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
         let Some(key) = self.key() else {
             return Poll::Ready(self.unanswerable());
         };
-        let near = &*self.near;
-        let mut turns = near.turns.borrow_mut();
-        let mut taken = near.take(&mut turns, key);
+        let local = &*self.local;
+        let mut turns = local.turns.borrow_mut();
+        let mut taken = local.take(&mut turns, key);
         if taken.is_none() {
-            if let Mover::Driver(_) = near.mover {
-                turns.app_mut().watch(near.conn, key, context.waker());
+            if local.is_driven() {
+                turns.app_mut().watch(local.conn, key, context.waker());
                 return Poll::Pending;
             }
             turns.turn();
-            taken = near.take(&mut turns, key);
+            taken = local.take(&mut turns, key);
         }
         drop(turns);
         match taken {
@@ -487,9 +488,9 @@ impl Ticket for Local {
     #[inline]
     fn wait(&mut self) -> Response {
         let mut body = Vec::new();
-        let waited = self.wait_reading(|near, payload| {
-            body = near.spare.take();
-            near.copy(payload, &mut body);
+        let waited = self.wait_reading(|local, payload| {
+            body = local.spare.take();
+            local.copy(payload, &mut body);
         });
         match waited {
             None => Response::owned(false, body),
@@ -505,16 +506,16 @@ impl Ticket for Local {
     #[inline]
     fn recycle(&mut self, buffer: Vec<u8>) {
         if buffer.capacity() <= KEEP_BYTES {
-            self.near.spare.set(buffer);
+            self.local.spare.set(buffer);
         }
     }
 }
 
-impl Drop for Local {
+impl Drop for LocalCall {
     #[inline]
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
-            self.near.cancel(key);
+            self.local.cancel(key);
         }
     }
 }

@@ -1,0 +1,181 @@
+//! The client whose calling thread is the worker: the lowest latency, no second thread, no copy of the request.
+
+mod conn;
+mod driver;
+
+use std::{fmt, io, rc::Rc, time::Duration};
+
+use gimmal_engine::transport::{Loan, LoanError, Negotiated, UserBytes};
+
+#[cfg(test)]
+pub(crate) use self::conn::Wanted;
+pub(crate) use self::conn::{LocalConn, SLEEP, Turns};
+pub use self::{
+    conn::LocalCall,
+    driver::{Driver, Running, RunningUntil},
+};
+use crate::{
+    channel::{CallOptions, Channel},
+    codec::Compose,
+    config::Config,
+    error::ConnectError,
+    method::Method,
+    pipeline::Pipeline,
+    stats::Stats,
+    stream::Lanes,
+};
+
+/// A client whose worker is the calling thread. It is not `Send`; clones share one connection. A request is encoded where it leaves
+/// from.
+///
+/// Its calls move only while one of them is [waited](crate::Call::wait) for or polled, or by [`turn`](LocalClient::turn). A typed
+/// response is decoded where it landed. A call that starts while no other is in flight leaves at once; one that starts while others
+/// are leaves with the next turn, so that a window of them costs one doorbell. As a future, a call runs one turn each time it is
+/// polled, and asks to be polled again.
+///
+/// With a [`driver`](LocalClient::driver) the calls move by a future of a current-thread runtime, and wake the tasks that await
+/// them. Then a response is copied once, out of the ring.
+///
+/// ```
+/// # use gimmal_rpc::{Cx, Server};
+/// use gimmal_rpc::LocalClient;
+///
+/// # #[gimmal_rpc::service(crate = gimmal_rpc)]
+/// # trait Hello { async fn hello(&self, cx: &Cx, name: String) -> String; }
+/// # struct Greeter;
+/// # impl Hello for Greeter { async fn hello(&self, _: &Cx, name: String) -> String { format!("Hello, {name}!") } }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = Server::builder().service(serve_hello(Greeter)).listen("mem://local-client")?;
+/// let client = HelloClient::new(LocalClient::connect("mem://local-client")?);
+/// assert_eq!(client.hello("world".into()).wait()?, "Hello, world!");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct LocalClient {
+    local: Rc<LocalConn>,
+}
+
+impl fmt::Debug for LocalClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LocalClient({:?})", self.local)
+    }
+}
+
+impl LocalClient {
+    /// Connects; blocks, at most for the connect and handshake time-outs.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::with(Config::default(), url)
+    }
+
+    pub(crate) fn with(mut config: Config, url: &str) -> Result<Self, ConnectError> {
+        // Its thread turns only while a call is waited for, or while its driver is polled: silence is no sign of death.
+        config.engine.port.attended = false;
+        Ok(Self { local: Rc::new(LocalConn::connect(config, url)?) })
+    }
+
+    /// What the connection runs with.
+    #[must_use]
+    pub fn negotiated(&self) -> &Negotiated {
+        self.local.negotiated()
+    }
+
+    /// Returns a pipeline of calls of `method`, a raw one, each with `options`. A generated client has a method for this
+    /// beside each raw one.
+    #[must_use]
+    pub fn pipeline(&self, method: &'static Method, options: &CallOptions) -> Pipeline {
+        Pipeline::new(&self.local, method, options)
+    }
+
+    /// Returns the driver, with which calls move by a future of the calling thread's runtime. A client has one for its life: when
+    /// the driver is dropped, the connection ends, and every call with it.
+    ///
+    /// # Errors
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) if the client has a driver; otherwise the system's, when there is no descriptor
+    /// to wait for the connection with.
+    pub fn driver(&self) -> io::Result<Driver> {
+        Driver::of(&self.local)
+    }
+
+    /// Runs one bounded turn of the worker; returns how much it did.
+    pub fn turn(&self) -> usize {
+        self.local.turns().turn()
+    }
+
+    /// A turn; when it found nothing, idles by the configured strategy, at most for `limit`: where that is to spin, a few
+    /// turns more.
+    pub fn idle(&self, limit: Duration) -> usize {
+        self.local.turns().idle(limit)
+    }
+
+    /// Counters of this client.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.local.stats()
+    }
+
+    /// Says goodbye and waits for the answer, at most `timeout`. Returns whether it came; `false` too while clones
+    /// are left.
+    #[must_use]
+    pub fn close(self, timeout: Duration) -> bool {
+        let conn = self.local.conn;
+        let mut turns = self.local.turns();
+        turns.with(|_, io| io.close(conn));
+        let until = turns.now().plus(timeout);
+        while turns.now() < until {
+            turns.idle(Duration::from_millis(1));
+            if turns.with(|_, io| io.negotiated(conn).is_none()) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Channel for LocalClient {
+    type Ticket = LocalCall;
+
+    #[inline]
+    fn start<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        loan: Option<Loan>,
+        arguments: &A,
+    ) -> LocalCall {
+        self.local.start(method, options, loan, arguments)
+    }
+
+    fn start_streams<A: Compose + ?Sized>(
+        &self,
+        method: &'static Method,
+        options: &CallOptions,
+        lanes: Lanes,
+        arguments: &A,
+    ) -> LocalCall {
+        self.local.start_beside(method, options, None, Some(Box::new(lanes)), arguments)
+    }
+
+    /// With a driver only for a caller that blocks: otherwise the driver moves the calls, and wakes.
+    fn drive(&self, idle: Duration) -> bool {
+        if !idle.is_zero() {
+            self.local.turns().idle(idle);
+        } else if self.local.is_driven() {
+            return false;
+        } else {
+            self.local.turns().turn();
+        }
+        true
+    }
+
+    fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
+        self.local.loan(bytes)
+    }
+
+    fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
+        self.local.lend(bytes)
+    }
+}
