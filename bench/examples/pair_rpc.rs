@@ -1,7 +1,9 @@
-//! Calls over shared memory with both ends on one thread: something for callgrind to count, as `pair` is for the engine.
+//! Calls over shared memory with both ends on one thread: something for callgrind to count, as `pair` is for the
+//! engine.
 //!
 //! ```text
-//! valgrind --tool=callgrind target/release/examples/pair_rpc raw 1 100000      raw, pipeline, bytes, flat or typed, window, rounds
+//! valgrind --tool=callgrind target/release/examples/pair_rpc raw 1 100000 raw, pipeline, bytes, flat or typed,
+//! window, rounds
 //! ```
 //! `pipeline` calls the raw method without a handle for each call.
 //! `bytes` is an inline method of 64 bytes that serde knows to be bytes, `typed` an async one of eight numbers; both
@@ -56,10 +58,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         /// Sends the request back.
         #[raw]
         fn raw(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
-        /// As above, through the codec where it landed.
+        /// Echoes bytes through the codec, decoded in place.
         #[inline]
         fn bytes(&self, cx: &Cx, block: Block) -> Block;
-        /// As above, not decoded at all.
+        /// Echoes a block that is not decoded at all.
         #[codec(Zerocopy)]
         #[inline]
         fn flat(&self, cx: &Cx, block: InPlace<'_, [u8; 64]>) -> [u8; 64];

@@ -279,7 +279,7 @@ fn companions(job: &Job, beside: &Beside<'_>) -> Result<Vec<Companion>, BenchErr
     })
 }
 
-/// As above, for the RPC layer, which is served elsewhere.
+/// Measures an inline RPC client beside a worker client. The RPC server is elsewhere.
 fn rpc_companion(
     job: &Job,
     beside: &Beside<'_>,

@@ -7,7 +7,8 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-/// A reading of the monotonic clock, nanoseconds; no system call where the kernel lets programs read the time stamp counter. Read
+/// A reading of the monotonic clock, nanoseconds; no system call where the kernel lets programs read the time stamp
+/// counter. Read
 /// without the standard library, by fewer calls: with devices that are emulated they are 1 % of a round trip.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Stamp(u64);
@@ -44,7 +45,7 @@ impl Stamp {
     }
 }
 
-/// What whoever waits does with the core between two looks.
+/// How a waiting thread uses the core between two looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relax {
     /// Keeps it: both sides have one of their own.

@@ -17,9 +17,9 @@ const DEVICES: &str = "/sys/class/infiniband";
 /// In every record of a test with slices; of the test alone, without floors and others.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Cost {
-    /// Processor time of this process for a call, nanoseconds. Who never sleeps uses all there is.
+    /// Processor time of this process for a call, nanoseconds. A process that never sleeps uses its whole core.
     pub client_cpu_ns: Option<f64>,
-    /// The same of the server, when it is on this host.
+    /// Processor time of the server for a call, if it is on this host, nanoseconds.
     pub server_cpu_ns: Option<f64>,
     /// What the client did for a call.
     #[serde(default)]
@@ -29,7 +29,8 @@ pub struct Cost {
     pub server_work: Option<Work>,
     /// Frames for each doorbell of the client: what was ready in one turn left together.
     pub frames_per_doorbell: Option<f64>,
-    /// Of the client's port and worker (see tuning.md), and what of a device moved meanwhile, as in `rxe0/rcvd_rnr_err`.
+    /// Of the client's port and worker (see tuning.md), and what of a device moved meanwhile, as in
+    /// `rxe0/rcvd_rnr_err`.
     pub counters: Vec<Count>,
     /// What the connection runs with: asked, offered, granted.
     pub negotiated: Option<String>,

@@ -1,5 +1,5 @@
-//! Records in columns: perftest's, and comma-separated values: a line for the test, one for each who was measured beside
-//! it, and one for each part and each state of the host.
+//! Records in columns: perftest's, and comma-separated values: a line for the test, one for each contender, one for
+//! each part, and one for each core placement.
 
 use std::fmt::Write as _;
 

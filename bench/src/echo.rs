@@ -1,4 +1,4 @@
-//! The server's application: takes a plan, then sends back what comes.
+//! The server's application: takes a plan, then echoes every message.
 
 use std::collections::VecDeque;
 
@@ -76,7 +76,7 @@ impl Echo {
         }
     }
 
-    /// Takes note of a plan; the answer comes from whoever runs the turns.
+    /// Stores a plan. The code that runs the turns answers it.
     fn ask(&mut self, conn: ConnId, body: &[u8]) -> Result<(), String> {
         let plan: Plan = serde_json::from_slice(body).map_err(|error| format!("malformed plan: {error}"))?;
         let planner = self.plan.as_ref().or(self.asked.as_ref());

@@ -11,7 +11,7 @@ pub struct Environment {
     pub cpu: String,
     /// Cores that are on.
     pub cores: usize,
-    /// Who chooses the cores' frequency; none where nobody does, as in most guests.
+    /// The frequency governor; `None` without one, as in most virtual machines.
     pub governor: Option<String>,
     /// Whether this is a guest of a hypervisor.
     pub is_guest: bool,

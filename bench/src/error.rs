@@ -40,7 +40,7 @@ pub enum BenchError {
         /// The limit.
         limit: usize,
     },
-    /// The connection did not come to stand.
+    /// The client could not connect.
     #[error("no connection to the server at {address}: {why}")]
     NoServer {
         /// Where.

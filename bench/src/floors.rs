@@ -1,4 +1,4 @@
-//! The floors in both processes, and the words by which the client says what comes next.
+//! The baselines in both processes, and the words by which the client starts the next one.
 
 use std::{
     io,
@@ -164,7 +164,7 @@ impl Floors {
         Patience::watching(self.relax, self.server.as_ref().map(AsFd::as_fd), now)
     }
 
-    /// Says what comes next and waits until the server is there.
+    /// Announces the next baseline and waits until the server runs it.
     pub(crate) fn announce(&mut self, phase: Phase) -> Result<(), BenchError> {
         self.number += 1;
         let word = phase.word(self.number);
@@ -213,14 +213,14 @@ impl Floors {
         Ok(())
     }
 
-    /// Sends `count` frames there and back, a window of them under way; per second.
+    /// Sends `count` frames there and back, a window of them in flight. Returns frames per second.
     pub(crate) fn frames(&mut self, count: u64) -> Result<f64, BenchError> {
         self.announce(Phase::Frame)?;
         let rate = rate(&mut self.frames, &self.body, count, (self.relax, self.server.as_ref()))?;
         rate.ok_or_else(|| self.gave_up("echoing frames"))
     }
 
-    /// The same on the bare ring.
+    /// Echoes on the bare ring.
     pub(crate) fn ring(&mut self, count: u64) -> Result<f64, BenchError> {
         self.announce(Phase::Ring)?;
         let rate = rate(&mut self.queue, &self.body, count, (self.relax, self.server.as_ref()))?;
@@ -243,7 +243,8 @@ impl Floors {
     }
 }
 
-/// Sends `body` there and back `count` times, a window at a time; per second, or `None` when nothing came back. Nothing is
+/// Sends `body` there and back `count` times, a window at a time; per second, or `None` when nothing came back.
+/// Nothing is
 /// timed by itself: reading the clock would cost as much as a message.
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
 fn rate(
@@ -276,7 +277,7 @@ fn made<T>(place: &mut Option<T>, make: impl FnOnce() -> io::Result<T>) -> Resul
     }
 }
 
-/// Sends back what comes while the client wants what `word` said.
+/// Echoes frames for as long as the client wants the baseline of `word`.
 fn echo_while(echoes: &mut impl Echoes, area: &Area, word: u64, relax: Relax) {
     echoes.echo(|| {
         relax.relax();
@@ -346,7 +347,7 @@ impl FloorServer {
         Ok(())
     }
 
-    /// The same on the bare ring.
+    /// Echoes on the bare ring.
     pub(crate) fn ring(
         &mut self,
         word: u64,

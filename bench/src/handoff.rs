@@ -66,7 +66,7 @@ struct Courier {
     /// Of each caller; its tickets have `window` slots of their own.
     answers: Vec<Arc<Answers>>,
     window: usize,
-    /// Tickets under way, by slot.
+    /// Tickets in flight, by slot.
     under_way: Vec<Option<Ticket>>,
     /// Those that found no room.
     waiting: VecDeque<(ConnId, u16, Ticket)>,

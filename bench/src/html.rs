@@ -160,7 +160,7 @@ fn overview(page: &mut String, reports: &[&Report]) {
     }
 }
 
-/// What each test made in each state of the host.
+/// The result of each test in each core placement.
 fn states(page: &mut String, reports: &[&Report]) {
     if reports.iter().all(|report| report.states.is_empty()) {
         return;
@@ -242,7 +242,7 @@ fn sizes(page: &mut String, reports: &[&Report]) -> Result<(), BenchError> {
     plot("Bytes per second over the size of a loan", Up::Bytes, lines_over_size(&of("bw"), bytes))
 }
 
-/// Who was measured in turns with it.
+/// The contenders of a test.
 fn beside(page: &mut String, report: &Report) -> Result<(), BenchError> {
     if report.rows.is_empty() {
         return Ok(());
@@ -338,7 +338,7 @@ fn quotient(now: Option<[f64; 2]>, then: Option<[f64; 2]>) -> Option<[f64; 2]> {
     (then_low > 0.0).then(|| [low / then_high, high / then_low])
 }
 
-/// The same tests of two runs, by what survives a restless machine: ratios to floors and to others in one state of it.
+/// Compares the tests of two runs by their ratios to baselines and contenders, within one core placement.
 fn compared(page: &mut String, older: &[Report], newer: &[Report]) -> Result<(), BenchError> {
     page.push_str(
         "<h2>Two runs</h2><p class=\"note\">Ratios to floors and to others, which were measured in each run \

@@ -20,7 +20,7 @@ use crate::{
 /// Turns without an answer between two questions whether to go on.
 const TURNS: u32 = 1 << 10;
 
-/// The client's application: counts what comes back.
+/// The client's application: counts the echoes.
 #[derive(Debug, Default)]
 pub(crate) struct Caller {
     pub(crate) opened: Option<ConnId>,
@@ -243,7 +243,8 @@ impl<P: Provider> InlineTarget<P> {
         Ok(())
     }
 
-    /// Waits for echo number `sent`, of which nothing is done before the next is sent but to look at it. As one loop with
+    /// Waits for echo number `sent`, of which nothing is done before the next is sent but to look at it. As one loop
+    /// with
     /// [`InlineTarget::turns`] it cost the rate of a window 5 %.
     #[inline]
     fn seek_echo(&mut self, sent: u64) -> Result<(), BenchError> {
@@ -263,8 +264,8 @@ impl<P: Provider> InlineTarget<P> {
         Ok(())
     }
 
-    /// After a send was refused with nothing under way: what frames took is given back after they were answered, so no
-    /// answer may come any more.
+    /// Waits after a send was refused with nothing in flight: credit for a frame returns after its echo, so no echo
+    /// may arrive here.
     #[cold]
     pub(crate) fn wait_for_room(&mut self) -> Result<(), BenchError> {
         self.inline.app_mut().has_room = false;

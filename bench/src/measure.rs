@@ -3,7 +3,7 @@
 //! ```text
 //!  pair    slice │ slice │ … │ slice │ programs of others, once       a slice of the test takes 10 ms (`--slice-ms`)
 //! ```
-//! A line around every piece tells in which state of the host it was measured (see [`crate::states`]).
+//! The lines around every piece tell its core placement ([`crate::states`]).
 
 use std::{io::IsTerminal as _, time::Duration};
 
@@ -26,7 +26,7 @@ use crate::{
 const LINES: u64 = 500;
 /// Frames of one slice, at least.
 const FRAMES_MIN: u64 = 500;
-/// As above, at most.
+/// Frames of a slice, at most.
 const FRAMES_MAX: u64 = 8_000;
 /// Calls of a slice, at least.
 const CALLS_MIN: u64 = 4;
@@ -122,9 +122,10 @@ impl Measured {
 /// A contender and what it made.
 #[derive(Debug)]
 pub(crate) struct Other {
-    /// Who.
+    /// What is measured in turns with the test.
     pub(crate) contender: Box<dyn Contender>,
-    /// It is a program of others, whose start takes longer than a state of the host: it has its turn once a pair.
+    /// Whether it is another program. Those start more slowly than a core placement lasts, so they have one turn per
+    /// pair.
     pub(crate) is_program: bool,
     /// Of each pair, from a program.
     pub(crate) values: Vec<f64>,
@@ -385,7 +386,8 @@ impl Other {
         Self { contender, is_program, values: vec![], failed: None, pace: Pace { per_second: 0.0, slice } }
     }
 
-    /// Its turn in a slice; at most `calls` exchanges before it is known how long one takes. What it fails of is kept, but
+    /// Its turn in a slice; at most `calls` exchanges before it is known how long one takes. What it fails of is
+    /// kept, but
     /// a wrong answer ends the run: companions are layers of ours.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
     fn slice(&mut self, gauge: &mut Gauge<'_>, calls: u64) -> Result<Option<Piece>, BenchError> {

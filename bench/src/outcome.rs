@@ -1,4 +1,4 @@
-//! From slices to a report: ratios within each state of the host, and who was measured beside the test.
+//! From slices to a report: ratios within each core placement, and the contenders of the test.
 
 use crate::{
     against::{Goal, Quantity, Role},
@@ -89,7 +89,7 @@ impl Meaning<'_> {
         ratio(&self.measured.slices, state, Side::Other(at), ours, |value| value)
     }
 
-    /// As above, of a program, which has a turn once a pair.
+    /// Compares the test with another program, which has one turn per pair.
     fn over_program(&self, other: &Other) -> Option<Compared> {
         let quantity = other.contender.quantity();
         let pairs = self.measured.pairs.iter();
@@ -177,7 +177,8 @@ impl Meaning<'_> {
     }
 }
 
-/// By how much the floors of the slices differ, in percent of the lowest; of each floor one that is lower than all others
+/// By how much the floors of the slices differ, in percent of the lowest; of each floor one that is lower than all
+/// others
 /// and one that is higher are left out.
 fn drift_pct(slices: &[Slice]) -> f64 {
     let of = |what: fn(&Slice) -> f64| spread_pct(&slices.iter().map(what).collect::<Vec<_>>());

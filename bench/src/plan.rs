@@ -26,13 +26,13 @@ pub enum Layer {
     Engine,
     /// Calls of a raw method.
     Rpc,
-    /// The same without a handle for each call: told apart by tags. Inline.
+    /// Raw calls without a handle for each, told apart by tags. Inline.
     Pipeline,
     /// Calls of a typed method, through the codec.
     Typed,
 }
 
-/// Who runs the caller's turns.
+/// The kind of client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -70,7 +70,7 @@ named! {
 pub struct Plan {
     /// What is measured.
     pub layer: Layer,
-    /// Who runs the turns.
+    /// The kind of client.
     pub mode: Mode,
     /// Bytes of one body, each way.
     pub bytes: usize,
@@ -138,7 +138,7 @@ pub fn engine_config(bytes: usize, ring_bytes: u32, idle: Idle) -> Config {
     config
 }
 
-/// The same, proved.
+/// Validates the engine's configuration for bodies of `bytes`.
 ///
 /// # Errors
 /// [`BenchError::Config`].

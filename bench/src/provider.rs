@@ -69,7 +69,7 @@ enum Kind<'a> {
     Bulk(bool),
     /// The engine's, inline, window 1, beside the planned one.
     Inline,
-    /// The same of the RPC layer, served at the URL.
+    /// An inline RPC client of the server at the URL.
     RpcInline(&'a str),
 }
 

@@ -43,8 +43,10 @@ impl Recorder {
         self.times.saturating_record_n(nanos, count);
     }
 
-    /// Round trips begin that follow each other: a single reading of the clock ends one and begins the next, as in perftest's
-    /// programs. What they took is worked out many at a time, so that next to nothing stands between an answer and the next
+    /// Round trips begin that follow each other: a single reading of the clock ends one and begins the next, as in
+    /// perftest's
+    /// programs. What they took is worked out many at a time, so that next to nothing stands between an answer and
+    /// the next
     /// request. Returns when the first began.
     pub fn begin_laps(&mut self) -> Stamp {
         self.laps.clear();
@@ -53,7 +55,7 @@ impl Recorder {
         self.began
     }
 
-    /// When the one that is under way began.
+    /// When the current call began.
     #[inline]
     #[must_use]
     pub fn began(&self) -> Stamp {
@@ -99,7 +101,7 @@ impl Recorder {
         self.add_times(other)
     }
 
-    /// The same of one whose stretches of time are others' too.
+    /// Adds the times of `other`, whose time spans this recorder already has.
     ///
     /// # Errors
     /// As [`Recorder::add`].

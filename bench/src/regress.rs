@@ -1,5 +1,5 @@
-//! Two sets of records compared by what survives a noisy machine: ratios to the floors of the same run, in the same state
-//! of the host, and instructions.
+//! Compares two sets of records by instructions, and by ratios to the baselines of the same run in the same core
+//! placement.
 
 use crate::{
     html::name,

@@ -19,7 +19,7 @@ pub struct Report {
     pub provider: String,
     /// What was measured.
     pub layer: String,
-    /// Who ran the caller's turns.
+    /// The kind of client: inline, handoff, driven.
     pub mode: String,
     /// Of one body, each way; of one loan for bw.
     pub bytes: usize,
@@ -58,7 +58,8 @@ pub struct Report {
     pub line_floor_p50_ns: Option<u64>,
     /// Median of a bare frame and its echo.
     pub frame_floor_p50_ns: Option<u64>,
-    /// Window 1: the median over the frame floor's. Else: the calls per second over those of the bare frame at window 1.
+    /// Window 1: the median over the frame floor's. Else: the calls per second over those of the bare frame at window
+    /// 1.
     /// Of each slice with the frames before it; the median of the slices of the first of `states`.
     pub ratio_to_frame_floor: Option<f64>,
     /// Where it lies with 95 % confidence (all slices, of less than six).
@@ -67,7 +68,7 @@ pub struct Report {
     /// The widest difference between slices of one floor, but for the lowest and the highest slice, percent. It is
     /// large where the host moves the cores about; what is compared is compared within one of `states`.
     pub floor_drift_pct: Option<f64>,
-    /// The states of the host that were seen, by what a cache line cost; that with most slices first.
+    /// The core placements that were seen, by their cache-line round trip; the one with most slices first.
     #[serde(default)]
     pub states: Vec<HostState>,
     /// Slices in no state: the lines before and after them differ, or hardly any other slice is like them.
@@ -78,7 +79,7 @@ pub struct Report {
     pub starts: u32,
     /// Handed off: what it costs more than inline, over a bare thread exchange; the median of the slices.
     pub handoff_per_exchange: Option<f64>,
-    /// Who else was measured, in turns with the test.
+    /// The contenders, measured in turns with the test.
     pub rows: Vec<Row>,
     /// What a call cost besides time, of tests with slices; in the last start.
     #[serde(default)]
@@ -119,7 +120,7 @@ pub struct HostState {
     pub ratio_to_frame_floor: Option<f64>,
     /// As in the report, of this state.
     pub ratio_to_frame_floor_interval: Option<[f64; 2]>,
-    /// Who else was measured in this state, but for programs: their start takes longer than a state.
+    /// The contenders in this core placement, without other programs, which start too slowly for that.
     pub rows: Vec<StateRow>,
 }
 
@@ -134,7 +135,7 @@ impl HostState {
 /// Someone who was measured beside the test, in one state.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct StateRow {
-    /// Who.
+    /// The contender's name.
     pub name: String,
     /// What the number says.
     pub what: String,
@@ -152,7 +153,7 @@ pub struct StateRow {
 /// Someone who was measured beside the test.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
-    /// Who.
+    /// The contender's name.
     pub name: String,
     /// What the number says.
     pub what: String,

@@ -4,7 +4,8 @@
 //!  suite ──► line 1: start 1 · · · · · · · start 2 · · ·       an empty line of the child: it waits for its turn
 //!        ──► line 2:   · · · start 1 · · · · · · start 2       an empty line to the child: it has it
 //! ```
-//! The host drifts over tens of seconds. Starts that follow each other see a short part of that; spread over the whole suite,
+//! The host drifts over tens of seconds. Starts that follow each other see a short part of that; spread over the
+//! whole suite,
 //! a line's interval holds what the suite saw. A line without `--starts` is run as a whole in the first round.
 
 use std::{
@@ -55,7 +56,7 @@ pub(crate) fn wait() -> Result<(), BenchError> {
     }
 }
 
-/// A line under way. Its process ends by itself when this goes.
+/// A running line. Dropping it ends its process.
 struct Turns {
     child: Child,
     asks: ChildStdin,

@@ -1,4 +1,5 @@
-//! The RPC layer's echoes: a raw method that reads its request in place and writes its answer in place, and a typed one.
+//! The RPC layer's echoes: a raw method that reads its request in place and writes its answer in place, and a typed
+//! one.
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
@@ -24,7 +25,7 @@ use crate::{
     target::{Target, body, read},
 };
 
-/// Calls that are ended before others start in their places, at most: about what comes back with one turn.
+/// Calls that are ended before others start in their places, at most: about as many as one turn brings.
 const BATCH_MAX: usize = 8;
 
 /// Calls that end before others start, of a window of so many.
@@ -38,7 +39,7 @@ pub(crate) trait Bench {
     /// Sends the request back.
     #[raw]
     fn echo(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
-    /// The same through the codec.
+    /// Echoes a vector through the codec.
     async fn typed(&self, cx: &Cx, body: Vec<u8>) -> Vec<u8>;
 }
 
@@ -58,7 +59,7 @@ impl Bench for Mirror {
 /// A call of the typed method, as its client makes it.
 type TypedCall<C> = Call<C, Postcard, gimmal::__macro::PlainBytes>;
 
-/// Calls under way, the oldest first; those of one kind, so that each lies there as it was returned.
+/// Calls in flight, oldest first, in a queue for each kind.
 enum Pending<C: Channel> {
     Raw(VecDeque<RawCall<C>>),
     Typed(VecDeque<TypedCall<C>>),

@@ -89,7 +89,7 @@ pub fn serve<P: Provider>(provider: &P, options: &ServeOptions) -> Result<(), Be
     }
 }
 
-/// Ends this process when standard input does: whoever started us over the network has said so, or is gone.
+/// Ends this process when standard input ends: the starting process closed it, or is gone.
 fn end_with_input() -> Result<(), BenchError> {
     let wait = || {
         // However it ends, nobody is there any more.
@@ -100,7 +100,7 @@ fn end_with_input() -> Result<(), BenchError> {
     spawned.map(drop).map_err(BenchError::system("starting a thread"))
 }
 
-/// Whoever started us is gone: so are we.
+/// The parent process is gone: end too.
 fn die_with_parent() -> Result<(), BenchError> {
     let parent = rustix::process::getppid();
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))

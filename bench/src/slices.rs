@@ -40,8 +40,8 @@ impl Estimate {
         })
     }
 
-    /// The same with an interval that `starts`, the medians of several starts of the processes, allow: it takes in each of
-    /// them, and where their middle lies with 95 % (Student's t, of their logarithms). Two that differ promise little.
+    /// Widens the interval by `starts`, the medians of several starts of the processes. It includes each of them, and
+    /// the range of their middle with 95 % confidence (Student's t, of their logarithms).
     #[must_use]
     pub fn among(self, starts: &[f64]) -> Self {
         let (low, high) = middle(starts).unwrap_or((self.low, self.high));
@@ -64,7 +64,8 @@ impl Estimate {
     }
 }
 
-/// Of Student's distribution with 1, 2, ... degrees of freedom, what 2.5 % lie above; for more the last one is on the safe side.
+/// Of Student's distribution with 1, 2, ... degrees of freedom, what 2.5 % lie above; for more the last one is on the
+/// safe side.
 const STUDENT: [f64; 10] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
 
 /// Where the geometric mean of what `values` are drawn from lies with 95 %. `None` of less than two.

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  session   connect, tell the plan ──► a window of calls, sizes in turns ──► the server is gone
-//!     ▲                                 answered: compared, timed              each call that fails has a fate: counted
+//! ▲ answered: compared, timed each call that fails has a fate: counted
 //!     └─────────── again, until it is back or the time is over ◄───────────────┘
 //! ```
-//! With `--loopback --restart 5s` the server is killed while calls are under way, and started again.
+//! With `--loopback --restart 5s` the server is killed during calls and started again.
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
@@ -33,7 +33,7 @@ use crate::{
 
 /// Between two attempts to reach a server that is gone.
 const AGAIN: Duration = Duration::from_millis(50);
-/// Bodies begin at so many places of what they are cut from: a prime, and more than calls are ever under way.
+/// Places at which bodies begin in the noise: a prime, above the number of calls in flight.
 const PLACES: u64 = 1_048_573;
 
 /// How long, and what happens meanwhile.
@@ -179,7 +179,7 @@ impl Tally {
         is_due
     }
 
-    /// A line for who watches, now and then.
+    /// Prints progress from time to time.
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     fn tell(&mut self, now: Stamp) {
         if now.since(self.told) < self.chaos.interval {
@@ -195,7 +195,7 @@ impl Tally {
         );
     }
 
-    /// Calls until the time is over, or until one failed; those under way then end too. Whether one did.
+    /// Makes calls until the time is over or one failed, and waits for those in flight. Returns whether one failed.
     fn calls<C: Channel>(
         &mut self,
         client: &BenchClient<C>,

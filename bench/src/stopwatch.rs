@@ -1,5 +1,5 @@
-//! Times one call at a time of those under way: a reading of the clock costs about as much as a call, and what is measured
-//! beside a window of calls reads none. So of a window only one call in some is timed; one at a time, each.
+//! Times one call in flight at a time. Reading the clock costs about as much as a call, and the contenders of a
+//! window of calls read none. So only some calls of a window are timed, and every call of a window of 1.
 
 use crate::{clock::Stamp, recorder::Recorder};
 
@@ -23,13 +23,13 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// For `window` calls under way at most.
+    /// For at most `window` calls in flight.
     pub(crate) fn new(window: usize) -> Self {
         let gap = if window == 1 { 0 } else { window as u64 * (WINDOWS - 1) };
         Self { gap, ..Self::default() }
     }
 
-    /// The first call of a run is the one behind number `back`; nothing is under way. It is among those that are timed, so
+    /// The first call of a run is the one behind number `back`; nothing is in flight. It is timed, so
     /// that the shortest run has a time of its own.
     pub(crate) fn begin(&mut self, back: u64) {
         (self.back, self.recorded, self.next) = (back, back, back);
@@ -64,7 +64,7 @@ impl Stopwatch {
         }
     }
 
-    /// Nothing is under way any more, and every call is in the record.
+    /// Ends the record when nothing is in flight.
     pub(crate) fn end(&mut self, recorder: &mut Recorder) {
         (self.running, self.timed) = (None, None);
         self.count(recorder);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  slice:  down 64 B, up 64 B, both 64 B, down 4 KiB, …     next slice: the same …
-//!  a call of its own for each; at most the stream's window of items is under way, each way
+//!  a call of its own for each; at most the stream's window of items is in flight, each way
 //! ```
 
 use clap::ValueEnum;
@@ -75,7 +75,7 @@ pub(crate) trait Streams {
     async fn down(&self, cx: &Cx, items: u64, bytes: u64, down: Sink<Item>);
     /// The sum of what the items hold, and how many they were.
     async fn up(&self, cx: &Cx, up: Stream<Item>) -> (u64, u64);
-    /// The same items.
+    /// Items both ways.
     async fn both(&self, cx: &Cx, up: Stream<Item>, down: Sink<Item>);
 }
 

@@ -4,7 +4,7 @@
 //!  suite.toml ── [[run]]s ──► gimmal-bench LINE --json, in rounds ──► records ──► a table, a file, a comparison
 //!             └─ [[instructions]] ──► valgrind PROGRAM, few and many rounds: the difference is exact
 //! ```
-//! A run that saw no state of the host often enough is run again; what was kept is said.
+//! A run without a core placement of enough slices is repeated.
 
 use std::{
     io::Write as _,
@@ -32,7 +32,7 @@ const READY: [(&str, &str); 4] = [
     ("paper", include_str!("../suites/paper.toml")),
     ("regress", include_str!("../suites/regress.toml")),
 ];
-/// How often a run is repeated that saw no state of the host often enough.
+/// Repeats of a run without a core placement of enough slices.
 const REPEATS: u32 = 2;
 /// Rounds of which instructions are counted; the difference leaves out what happens once.
 const ROUNDS: [u64; 2] = [1000, 6000];

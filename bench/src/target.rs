@@ -52,7 +52,7 @@ pub trait Target: std::fmt::Debug {
     fn close(self: Box<Self>);
 }
 
-/// Reads what came back, as far as a receiver must: one word of every cache line.
+/// Reads an echo as far as a receiver must: one word of every cache line.
 #[inline]
 #[must_use]
 pub fn digest(bytes: &[u8]) -> u64 {
@@ -76,7 +76,7 @@ pub fn total(bytes: &[u8]) -> u64 {
     rest.iter().fold(sum, |sum, byte| sum.wrapping_add(u64::from(*byte)))
 }
 
-/// Reads what came back: every byte if `is_thorough`, else as far as a receiver must.
+/// Reads an echo: every byte if `is_thorough`, else as far as a receiver must.
 #[inline]
 #[must_use]
 pub fn read(bytes: &[u8], is_thorough: bool) -> u64 {

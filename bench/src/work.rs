@@ -1,5 +1,7 @@
-//! What the kernel counts of a process while calls run: instructions and cycles where the processor has counters that this
-//! system lends, system calls where it traces them (root, or `CAP_PERFMON`), switches of its threads. perf_event_open(2),
+//! What the kernel counts of a process while calls run: instructions and cycles where the processor has counters that
+//! this
+//! system lends, system calls where it traces them (root, or `CAP_PERFMON`), switches of its threads.
+//! perf_event_open(2),
 //! proc_pid_status(5).
 
 use std::{fmt, fs, io, path::Path};
@@ -15,11 +17,12 @@ const TRACING: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// Fires at every system call.
 const SYSTEM_CALL: &str = "events/raw_syscalls/sys_enter/id";
 
-/// What one side did for a call, on all its threads. Counted while calls ran that are not timed, since counting system calls
+/// What one side did for a call, on all its threads. Counted while calls ran that are not timed, since counting
+/// system calls
 /// makes them slower. `None`: this system does not count it.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Work {
-    /// Instructions in user space. Who waits by polling executes them all the while.
+    /// Instructions in user space. A polling thread executes them all the time.
     pub instructions: Option<f64>,
     /// Cycles in user space.
     pub cycles: Option<f64>,

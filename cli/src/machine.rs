@@ -15,7 +15,7 @@ use rustix::{
 
 use crate::{connect, tree::Tree};
 
-/// See the module.
+/// What the doctor asks of the machine it runs on.
 pub(crate) trait Machine {
     /// The kernel's files.
     fn tree(&self) -> &Tree;

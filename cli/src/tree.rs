@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// See the module.
+/// A folder in place of the root of the file system.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree(PathBuf);
 

@@ -27,7 +27,7 @@ const LINE_MAX: usize = 1024 * 1024;
 pub(crate) enum Sink {
     Stdout,
     Stderr,
-    /// To be thrown away; the file stays for whoever wants to read it.
+    /// Not read any further. The file stays on disk.
     Nowhere,
 }
 

@@ -1,4 +1,4 @@
-//! One running guest: a QEMU process, the folder it works in, and what comes out of it.
+//! One running guest: a QEMU process, the folder it works in, and its output.
 //!
 //! Dropping it kills the process, by its id. Where `setpriv` is there, the kernel does that too when this program
 //! is killed without a chance to clean up.

@@ -14,7 +14,7 @@ use crate::{BYTES, Pins, Way, slice};
 /// Calls at once, of the rows that have many.
 const WINDOW: usize = 32;
 
-/// Everybody, in the order of a round. iceoryx2's clients have one request under way each.
+/// All contenders, in the order of a round. iceoryx2's clients have one request in flight each.
 const ROWS: [(Way, usize, &str); 14] = [
     (Way::Engine, 1, "gimmal, engine's echo, shm"),
     (Way::Inline, 1, "gimmal, inline, postcard, shm"),

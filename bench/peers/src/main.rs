@@ -72,7 +72,7 @@ pub(crate) enum Way {
     Engine,
     /// Typed, inline at both ends.
     Inline,
-    /// The same by the codec of zerocopy, read where it landed.
+    /// Typed, inline, by the codec of zerocopy: read in place.
     Flat,
     /// Typed, inline, with an owned vector and an async handler.
     Vectors,
@@ -147,7 +147,7 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-/// Set when whoever started this process is gone.
+/// Set when the parent process has ended.
 fn stop_flag() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let theirs = Arc::clone(&stop);

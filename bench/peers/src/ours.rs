@@ -37,10 +37,10 @@ const NAP: Duration = Duration::from_millis(20);
 trait Echo {
     /// As tarpc's: sends the body back.
     async fn echo(&self, cx: &Cx, body: Vec<u8>) -> Vec<u8>;
-    /// The same where it landed, of a type that serde knows to be bytes.
+    /// Echoes a block in place; serde treats its type as bytes.
     #[inline]
     fn mirror(&self, cx: &Cx, body: Block) -> Block;
-    /// The same, not decoded at all.
+    /// Echoes a block that is not decoded at all.
     #[codec(Zerocopy)]
     #[inline]
     fn reflect(&self, cx: &Cx, body: InPlace<'_, Block>) -> Block;
@@ -185,13 +185,13 @@ pub(crate) fn inline_calls(place: &Path, calls: usize) -> Result<Times> {
     timed(calls, || Ok(client.mirror(block).wait()?))
 }
 
-/// The same by a codec that only looks at the length.
+/// Typed inline calls by a codec that checks only the length.
 pub(crate) fn flat_calls(place: &Path, calls: usize) -> Result<Times> {
     let (client, block) = (inline(place)?, Block([7; BYTES]));
     timed(calls, || Ok(client.reflect((&block).into()).wait()?))
 }
 
-/// The same with what tarpc is given.
+/// Typed inline calls with owned vectors, as tarpc has them.
 pub(crate) fn inline_vectors(place: &Path, calls: usize) -> Result<Times> {
     let client = inline(place)?;
     timed(calls, || Ok(client.echo(vec![7; BYTES]).wait()?))

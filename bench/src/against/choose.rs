@@ -1,4 +1,4 @@
-//! Who is measured beside a run: its own baselines, and those that were asked for.
+//! The contenders of a run: its own baselines, and the requested programs.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ use crate::{
 /// What the contenders are chosen by.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice<'a> {
-    /// Who was asked for.
+    /// The requested contenders.
     pub(crate) against: &'a [Against],
     /// What is compared.
     pub(crate) goal: Goal,
@@ -40,7 +40,7 @@ pub(crate) struct Choice<'a> {
 pub(crate) struct Chosen {
     /// In the order of the report.
     pub(crate) contenders: Vec<Box<dyn Contender>>,
-    /// Who is not there, and why.
+    /// Contenders that are not available, and why.
     pub(crate) absent: Vec<Row>,
 }
 
@@ -198,7 +198,8 @@ fn device_of(host: &str) -> Option<Device> {
     Some(Device { is_iwarp: kind.contains("RNIC"), name, gid })
 }
 
-/// The first address in `folder` that is IPv6 of its own. Two sides of UCX meet by datagrams, and on rxe they drop those
+/// The first address in `folder` that is IPv6 of its own. Two sides of UCX meet by datagrams, and on rxe they drop
+/// those
 /// that came over IPv4.
 fn plain_gid(folder: &Path) -> Option<usize> {
     (0..16).find(|number| {

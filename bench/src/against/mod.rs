@@ -63,7 +63,7 @@ pub(crate) enum Goal {
 pub(crate) enum Role {
     /// Nothing.
     Row,
-    /// The same calls without a hand-over.
+    /// Inline calls, without a worker thread.
     Inline,
     /// The hand-over without the calls.
     Exchange,

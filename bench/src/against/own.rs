@@ -8,7 +8,7 @@ use crate::{
     target::Target,
 };
 
-/// A window of messages without an engine: copied, one published by one. How many are under way.
+/// A window of messages without an engine: copied, one published by one. The number is the messages in flight.
 #[derive(Debug)]
 pub(crate) enum Bare {
     /// Through a ring with flow control, copied in and out.

@@ -1,4 +1,5 @@
-//! perftest: `ib_send_lat`, `ib_write_lat`, `ib_send_bw`, `ib_read_bw`, through the RDMA CM. It prints half round trips.
+//! perftest: `ib_send_lat`, `ib_write_lat`, `ib_send_bw`, `ib_read_bw`, through the RDMA CM. It prints half round
+//! trips.
 
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ pub(crate) enum Operation {
     SendBw,
     /// Reads, a window of them.
     ReadBw,
-    /// The same bytes by reads of [`PIECE_BYTES`].
+    /// The bytes of a loan, in READs of [`PIECE_BYTES`].
     ReadPieces,
 }
 

@@ -98,7 +98,7 @@ fn has_listener(table: &str, port: u16) -> bool {
     })
 }
 
-/// The same in what `rdma resource show cm_id` prints.
+/// Whether the output of `rdma resource show cm_id` has a listener on `port`.
 fn has_cm_listener(ids: &str, port: u16) -> bool {
     let end = format!(":{port}");
     ids.lines()
@@ -217,7 +217,7 @@ impl PairSpec {
     /// Runs both; the number that `find` sees in what the client printed.
     ///
     /// # Errors
-    /// [`BenchError::Program`], with the last words of whoever failed.
+    /// [`BenchError::Program`], with the last output of the program that failed.
     pub(crate) fn run(&self, find: impl Fn(&str) -> Option<f64>) -> Result<f64, BenchError> {
         let started = Instant::now();
         // Once more: a client that came before its server listened gives up. Who hung would hang again.

@@ -25,7 +25,7 @@ use crate::{
 
 /// Looks without bytes between two questions whether to go on.
 const LOOKS: u32 = 1 << 7;
-/// One sleep of those who sleep.
+/// One sleep of a contender that sleeps.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// For the server to come.
 const COME: Duration = Duration::from_secs(10);
@@ -112,7 +112,7 @@ impl Stream {
         }
     }
 
-    /// The server's half: sends back what comes, until `go_on` says no. `relax`: none sleeps.
+    /// The server's half: echoes until `go_on` returns false. `relax` of none sleeps.
     pub(crate) fn echo(&mut self, relax: Option<Relax>, go_on: impl Fn() -> bool) -> Result<(), BenchError> {
         let mut buffer = vec![0; 256 << 10];
         let mut looks = 0u32;
@@ -217,7 +217,7 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// Bodies of `bytes`, `window` of them under way.
+    /// Bodies of `bytes`, `window` of them in flight.
     pub(crate) fn new(
         stream: Stream,
         goal: Goal,

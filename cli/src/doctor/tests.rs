@@ -354,7 +354,7 @@ fn no_memory_files() {
     assert_eq!(report.checks.last().unwrap().verdict, Verdict::NotChecked { needs: "shared memory" });
 }
 
-/// A file beyond the limit would end the doctor, and whoever connects, by a signal.
+/// A file beyond the limit would end the doctor, and any client, by a signal.
 #[test]
 fn a_limit_of_file_sizes() {
     let mut fake = Fake::new();

@@ -1,4 +1,5 @@
-//! The client: lists, stats, fetches every file with several calls at once, compares digests; each part is timed by itself.
+//! The client: lists, stats, fetches every file with several calls at once, compares digests; each part is timed by
+//! itself.
 
 use std::{
     collections::VecDeque,
@@ -43,7 +44,7 @@ pub(crate) struct Tally {
     pub(crate) reading: Duration,
     /// Files move from the server's memory to the client's, or become readable there.
     pub(crate) moving: Duration,
-    /// The client computes digests of what came and of the originals.
+    /// The client computes digests of the fetched files and of the originals.
     pub(crate) hashing: Duration,
     /// Of each fetch, without reading and hashing.
     pub(crate) latency_ns: Histogram<u64>,
@@ -141,7 +142,8 @@ fn batch_len(list: &[Entry]) -> usize {
     sums.take(AHEAD_FILES).take_while(|bytes| *bytes <= AHEAD_BYTES).count().max(1)
 }
 
-/// Has the server read files, fetches them, then compares digests: one after the other, so that each can be timed by itself.
+/// Has the server read files, fetches them, then compares digests: one after the other, so that each can be timed by
+/// itself.
 fn fetch(
     files: &FilesClient,
     batch: &[Entry],

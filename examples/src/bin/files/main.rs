@@ -1,4 +1,4 @@
-//! The main job: a server exports a folder, a client lists it and fetches every file, and compares what came.
+//! The main job: a server exports a folder, a client lists it, fetches every file and compares it.
 //!
 //! Small files come in the answer, large ones as bulk. Server and client are two processes.
 

@@ -1,6 +1,7 @@
-//! What is made for a port lies on the memory node of the thread that opened it, whoever makes it.
+//! What is made for a port lies on the memory node of the thread that opened the port.
 //!
-//! `nodes OWNER OTHER URL…`, on a machine of two nodes: ports are opened on the processor OWNER; everything else, connects and
+//! `nodes OWNER OTHER URL…`, on a machine of two nodes: ports are opened on the processor OWNER; everything else,
+//! connects and
 //! loans too, is done on the processor OTHER, of another node. Ends with 1 when a page lies elsewhere.
 
 use std::{process::ExitCode, time::Duration};

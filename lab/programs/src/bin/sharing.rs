@@ -2,7 +2,8 @@
 //!
 //! `sharing --address rdma://10.0.0.1:0 [--connections 1000] [--greedy 2000]`
 //!
-//! Both ends are in this process, one worker each. Exit code 0 when an idle connection took no more than the plan's sum at
+//! Both ends are in this process, one worker each. Exit code 0 when an idle connection took no more than the plan's
+//! sum at
 //! each end, every echo came back, and the device's RNR counters stood still.
 
 #![forbid(unsafe_code)]
@@ -34,13 +35,14 @@ const QUIET: usize = 50;
 const QUIET_ECHOES: u64 = 20;
 /// Chains that each connection tries to send to a server that does not look: what it is guaranteed.
 const BURST: u64 = 2;
-/// Bursts, at most, until the queue runs low: who was not told yet that a receive of its own is free again sends less, and one
+/// Bursts, at most, until the queue runs low: who was not told yet that a receive of its own is free again sends
+/// less, and one
 /// burst in ten was too small.
 const BURSTS: usize = 6;
-/// Echoes that the greedy one has under way.
+/// Echoes that the greedy one has in flight.
 const WINDOW: u64 = 128;
 
-/// Echoes, and counts what came back on each connection.
+/// Echoes, and counts the echoes on each connection.
 #[derive(Debug, Default)]
 struct Node {
     is_client: bool,
@@ -100,7 +102,8 @@ fn kib(file: &str, name: &str) -> u64 {
     line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// What this process holds, and what the kernel does besides, KiB. The queues of software devices are the kernel's memory,
+/// What this process holds, and what the kernel does besides, KiB. The queues of software devices are the kernel's
+/// memory,
 /// mapped here, so they are in both; what is left over of the kernel's is an estimate.
 fn memory() -> (u64, u64) {
     let kernel = ["Slab:", "VmallocUsed:", "KernelStack:", "PageTables:"];
@@ -130,7 +133,8 @@ fn echo_all(client: &mut Client, conns: &[ConnId]) -> Result<(), Box<dyn Error>>
     Ok(())
 }
 
-/// Every connection uses up what it may while the server sleeps: the device says that its queue runs low. How many chains
+/// Every connection uses up what it may while the server sleeps: the device says that its queue runs low. How many
+/// chains
 /// there were, and how often it did.
 fn burst<G: Gate>(
     client: &mut Client,

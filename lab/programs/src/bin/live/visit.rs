@@ -59,7 +59,7 @@ struct Back {
 const LEAD: Duration = Duration::from_millis(200);
 /// What emulated hosts that share a busy machine may be late by, beyond what is wanted.
 const SLACK: Duration = Duration::from_secs(3);
-/// The same of who connects again, which takes several attempts.
+/// Slack for a client that reconnects, which takes several attempts.
 const BACK_SLACK: Duration = Duration::from_secs(8);
 
 #[derive(Default, Clone)]
