@@ -1,6 +1,6 @@
 //! What a record says about the configuration and the machine, and which section of `tuning.md` to read.
 
-use crate::report::{Report, time};
+use crate::{record::time, report::Report};
 
 /// A section of `tuning.md`, and what in the record points to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -110,7 +110,7 @@ pub fn tell(reports: &[Report]) -> String {
     let mut text = String::new();
     for report in reports {
         let found = advise(report);
-        text += &crate::html::name(report);
+        text += &report.name();
         text.push('\n');
         for Advice { section, why } in &found {
             text += &format!("  read \"{section}\" in tuning.md: {why}\n");

@@ -9,8 +9,8 @@
 use std::fmt;
 
 use crate::{
-    html::name,
-    report::{HostState, Report},
+    record::HostState,
+    report::Report,
     slices::median,
     states::{SLICES_MIN, nearest},
 };
@@ -94,12 +94,12 @@ fn verdicts(runs: &[Vec<Report>], limit_pct: f64) -> Vec<Verdict> {
     {
         let same: Vec<(&Report, Vec<HostState>)> = runs
             .iter()
-            .filter_map(|run| run.iter().find(|other| name(other) == name(report)))
+            .filter_map(|run| run.iter().find(|other| other.name() == report.name()))
             .map(|other| (other, sure(other)))
             .collect();
         for state in sure(report) {
             for (to, ..) in ratios(report.window, &state) {
-                let title = format!("{}, to {to}", name(report));
+                let title = format!("{}, to {to}", report.name());
                 let is_told = verdicts.iter().any(|told| {
                     told.name == title && nearest(state.line_ns, &[told.line_ns], |line| *line).is_some()
                 });
@@ -165,7 +165,7 @@ pub(crate) fn tell(runs: &[Vec<Report>], limit_pct: f64) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::StateRow;
+    use crate::record::StateRow;
 
     fn run(mode: &str, states: &[(f64, f64)]) -> Vec<Report> {
         let states = states.iter().map(|(line_ns, ratio)| {

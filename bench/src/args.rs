@@ -9,8 +9,18 @@ use crate::{
     against::Against,
     error::BenchError,
     plan::{Layer, Mode, ProviderName, ring_for},
-    stream::Direction,
 };
+
+/// Which way the items go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Direction {
+    /// From the server.
+    Down,
+    /// To the server, which adds them up.
+    Up,
+    /// To the server and back.
+    Both,
+}
 
 /// Measures latency, rate and bandwidth of gimmal's layers beside baselines in the same two processes.
 ///

@@ -8,6 +8,14 @@ use std::{
 
 use crate::{clock::Stamp, error::BenchError, recorder::Recorder};
 
+/// Calls that are ended before others start in their places, at most: about as many as one turn brings.
+const BATCH_MAX: usize = 8;
+
+/// Calls that end before others start, of a window of so many.
+pub(crate) fn batch_of(window: usize) -> usize {
+    (window / 4).clamp(1, BATCH_MAX)
+}
+
 /// What calls are made through.
 pub(crate) trait Calls: fmt::Debug {
     /// Makes `count` calls with a window of its own, as [`Target::run`](crate::target::Target::run).

@@ -134,7 +134,7 @@ pub fn lines(report: &Report, with_header: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{HostState, Part, Row};
+    use crate::record::{HostState, Part, Row};
 
     /// Fields of a line; quotes are undone.
     fn fields(line: &str) -> usize {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 /// In every record: numbers from different places are not compared.
@@ -122,6 +123,13 @@ impl Environment {
         );
         warnings
     }
+}
+
+/// Many connections need many descriptors.
+pub(crate) fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // Too few are reported when they are missed, with the limit.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 #[cfg(test)]

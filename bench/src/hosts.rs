@@ -15,13 +15,7 @@ use std::{
 
 use gimmal_engine::transport::{Address, Instant};
 
-use crate::{
-    args::{Cli, Command},
-    child::listening,
-    error::BenchError,
-    plan::ProviderName,
-    run::run,
-};
+use crate::{args::Command, child::listening, error::BenchError, plan::ProviderName};
 
 /// From our saying so to the end of ssh.
 const END: Duration = Duration::from_secs(5);
@@ -124,8 +118,12 @@ impl Drop for Remote {
     }
 }
 
-/// Does `command` against each host of the file, one after the other.
-pub(crate) fn each(file: &Path, command: &Command) -> Result<(), BenchError> {
+/// Hands `command` to `run` for each host of the file, one after the other, with a server there.
+pub(crate) fn each(
+    file: &Path,
+    command: &Command,
+    mut run: impl FnMut(Command) -> Result<(), BenchError>,
+) -> Result<(), BenchError> {
     let place = file.display().to_string();
     let text =
         std::fs::read_to_string(file).map_err(|error| BenchError::Arguments(format!("{place}: {error}")))?;
@@ -140,7 +138,7 @@ pub(crate) fn each(file: &Path, command: &Command) -> Result<(), BenchError> {
         };
         options.address = Some(remote.address.clone());
         eprintln!("gimmal-bench: {} serves at {}", remote.host, remote.address);
-        run(Cli { command })?;
+        run(command)?;
         remote.end()?;
     }
     Ok(())

@@ -5,8 +5,9 @@ use std::{fmt::Write as _, path::Path};
 use crate::{
     error::BenchError,
     plots::{self, Axis, Line, Up, percentiles},
+    record::{Part, knee, time},
     regress,
-    report::{self, Report, time},
+    report::{self, Report},
 };
 
 /// Plots are drawn in black on white; where the page is dark, it gives these two and the grid other colours.
@@ -48,15 +49,6 @@ pub(crate) fn records(text: &str, place: &str) -> Result<Vec<Report>, BenchError
 /// Text that is no markup.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
-/// What was measured, in few words.
-pub(crate) fn name(report: &Report) -> String {
-    let Report { test, provider, layer, mode, bytes, window, .. } = report;
-    if test == "instructions" {
-        return format!("instructions of a round: {layer}");
-    }
-    format!("{test} {provider} {layer} {mode}, {bytes} B, window {window}")
 }
 
 /// The page of one run, or of two that are compared: the first is the older one.
@@ -143,7 +135,7 @@ fn overview(page: &mut String, reports: &[&Report]) {
         let _ = write!(
             page,
             "<tr><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.0}</td><td>{ratio}</td></tr>",
-            escaped(&name(report)),
+            escaped(&report.name()),
             if report.is_complete { "" } else { " (incomplete)" },
             time(report.p50_ns),
             time(report.half_p50_ns),
@@ -156,7 +148,7 @@ fn overview(page: &mut String, reports: &[&Report]) {
     page.push_str("</table>");
     states(page, reports);
     for report in reports.iter().filter(|report| report.test == "instructions") {
-        let _ = write!(page, "<p>{}: {}</p>", escaped(&name(report)), report.count);
+        let _ = write!(page, "<p>{}: {}</p>", escaped(&report.name()), report.count);
     }
 }
 
@@ -179,7 +171,7 @@ fn states(page: &mut String, reports: &[&Report]) {
             let _ = write!(
                 page,
                 "<tr><td>{}</td><td>{:.0} ns</td><td>{}</td><td>{:.0} ns</td><td>{:.0}</td><td>{ratio}</td></tr>",
-                escaped(&name(report)),
+                escaped(&report.name()),
                 state.line_ns,
                 state.slices,
                 state.p50_ns,
@@ -192,7 +184,7 @@ fn states(page: &mut String, reports: &[&Report]) {
 
 fn latencies(page: &mut String, reports: &[&Report]) -> Result<(), BenchError> {
     let timed = reports.iter().filter(|report| report.p50_ns > 0);
-    let lines: Vec<Line> = timed.map(|report| percentiles(name(report), report)).collect();
+    let lines: Vec<Line> = timed.map(|report| percentiles(report.name(), report)).collect();
     // More lines than that are told apart by nobody.
     for lines in lines.chunks(7) {
         page.push_str(&plots::lines("Round trip times", Axis::Percentiles, Up::Time, lines, None)?);
@@ -247,7 +239,7 @@ fn beside(page: &mut String, report: &Report) -> Result<(), BenchError> {
     if report.rows.is_empty() {
         return Ok(());
     }
-    let _ = write!(page, "<h2>Beside {}</h2>", escaped(&name(report)));
+    let _ = write!(page, "<h2>Beside {}</h2>", escaped(&report.name()));
     let bars: Vec<_> = report
         .rows
         .iter()
@@ -292,9 +284,9 @@ fn loads(page: &mut String, report: &Report) -> Result<(), BenchError> {
     if report.parts.is_empty() {
         return Ok(());
     }
-    let _ = write!(page, "<h2>Parts of {}</h2>", escaped(&name(report)));
+    let _ = write!(page, "<h2>Parts of {}</h2>", escaped(&report.name()));
     if report.test == "load" {
-        let line = |name: &str, of: fn(&report::Part) -> u64| Line {
+        let line = |name: &str, of: fn(&Part) -> u64| Line {
             name: name.to_owned(),
             points: report.parts.iter().map(|part| (part.at, of(part) as f64)).collect(),
         };
@@ -303,7 +295,7 @@ fn loads(page: &mut String, report: &Report) -> Result<(), BenchError> {
         let closed = report.p99_ns as f64;
         let ends = report.parts.iter().map(|part| (part.at, closed)).collect();
         lines.push(Line { name: "closed loop p99".to_owned(), points: ends });
-        let knee = crate::load::knee(&report.parts).map(|knee| (report.parts[knee].at, " the knee"));
+        let knee = knee(&report.parts).map(|knee| (report.parts[knee].at, " the knee"));
         let title = "Times from when calls were due, over the load";
         page.push_str(&plots::lines(title, Axis::Rate, Up::Time, &lines, knee)?);
         page.push_str(
@@ -346,14 +338,14 @@ fn compared(page: &mut String, older: &[Report], newer: &[Report]) -> Result<(),
     );
     let mut bars = Vec::new();
     for report in newer {
-        let Some(before) = older.iter().find(|before| name(before) == name(report)) else { continue };
+        let Some(before) = older.iter().find(|before| before.name() == report.name()) else { continue };
         let mut bar = |text: String, now: f64, then: f64, ends: [Option<[f64; 2]>; 2]| {
             if then > 0.0 {
                 bars.push((text, now / then, quotient(ends[0], ends[1]).unwrap_or([now / then; 2])));
             }
         };
         for (state, then) in regress::shared(&report.states, &before.states) {
-            let text = format!("{}, line {:.0} ns", name(report), state.line_ns);
+            let text = format!("{}, line {:.0} ns", report.name(), state.line_ns);
             if let (Some(now), Some(old)) = (state.ratio_to_frame_floor, then.ratio_to_frame_floor) {
                 let ends = [state.ratio_to_frame_floor_interval, then.ratio_to_frame_floor_interval];
                 bar(format!("{text}, to frame floor"), now, old, ends);
@@ -368,7 +360,7 @@ fn compared(page: &mut String, older: &[Report], newer: &[Report]) -> Result<(),
             let Some(other) = before.rows.iter().find(|other| other.name == row.name) else { continue };
             if let Some((now, then)) = row.ratio.zip(other.ratio) {
                 let ends = [row.ratio_interval, other.ratio_interval];
-                bar(format!("{}, to {}", name(report), row.name), now, then, ends);
+                bar(format!("{}, to {}", report.name(), row.name), now, then, ends);
             }
         }
     }
@@ -383,7 +375,7 @@ fn compared(page: &mut String, older: &[Report], newer: &[Report]) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{HostState, Part, Row};
+    use crate::record::{HostState, Row};
 
     fn report(bytes: usize, ratio: f64) -> Report {
         Report {

@@ -12,48 +12,20 @@ use crate::{
     against::Goal,
     args::{Cores, Run},
     arrivals::Arrivals,
-    client::{Job, Loopback, blamed, plan, server_address},
+    beside::Beside,
     environment::Environment,
     error::BenchError,
     floors::Phase,
-    provider::{self, Beside},
+    provider,
+    record::{Part, knee},
     recorder::Recorder,
-    report::{Part, Report},
+    report::Report,
+    session::{Job, Loopback, blamed, plan, server_address},
     target::Target,
 };
 
 /// Of what a closed loop reached, in percent, when no rates are given.
 const SWEEP_PCT: [u64; 9] = [10, 25, 50, 70, 80, 90, 95, 100, 110];
-/// Less than this part of what was offered is too little.
-const REACHED: f64 = 0.95;
-/// A p99 above this many times that of the lowest load is too slow.
-const SLOW: u64 = 10;
-
-/// The highest of the loads that were reached without the p99 rising far above that of the lowest one.
-#[must_use]
-pub fn knee(parts: &[Part]) -> Option<usize> {
-    let base = parts.iter().min_by(|one, other| one.at.total_cmp(&other.at))?.p99_ns.max(1);
-    let holds = |part: &Part| part.per_s >= part.at * REACHED && part.p99_ns <= base.saturating_mul(SLOW);
-    let held = parts.iter().enumerate().filter(|(_, part)| holds(part));
-    held.max_by(|(_, one), (_, other)| one.at.total_cmp(&other.at)).map(|(index, _)| index)
-}
-
-/// What a recorder has, as a part of a report.
-pub(crate) fn part(name: String, at: f64, recorder: &Recorder, per_s: f64) -> Part {
-    Part {
-        name,
-        at,
-        count: recorder.count(),
-        p50_ns: recorder.quantile_ns(0.5),
-        p99_ns: recorder.quantile_ns(0.99),
-        p999_ns: recorder.quantile_ns(0.999),
-        max_ns: recorder.max_ns(),
-        per_s,
-        bytes_per_s: None,
-        note: None,
-    }
-}
-
 /// A closed loop first, then every load. Beside the report the reason when it broke off.
 ///
 /// # Errors
@@ -130,7 +102,8 @@ fn loads(
         let mut recorder = Recorder::new()?;
         let mut arrivals = Arrivals::poisson(*rate, Duration::from_secs(seconds), *rate);
         let done = target.offer(&mut arrivals, &mut recorder);
-        let mut made = part(format!("offered {rate} per s"), *rate as f64, &recorder, recorder.per_second());
+        let mut made =
+            Part::of(format!("offered {rate} per s"), *rate as f64, &recorder, recorder.per_second());
         made.note = done.is_err().then(|| "broke off".to_owned());
         parts.extend((made.count > 0).then_some(made));
         done?;
@@ -141,19 +114,5 @@ fn loads(
 fn note_knee(parts: &mut [Part]) {
     if let Some(knee) = knee(parts) {
         parts[knee].note = Some("the knee: the last load that was reached in good time".to_owned());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_knee_is_the_last_load_that_holds() {
-        let part = |at: f64, per_s: f64, p99_ns| Part { at, per_s, p99_ns, ..Part::default() };
-        let parts = [part(10.0, 10.0, 5), part(50.0, 50.0, 9), part(90.0, 89.0, 30), part(100.0, 93.0, 20)];
-        assert_eq!(knee(&parts), Some(2));
-        assert_eq!(knee(&[part(10.0, 5.0, 5)]), None);
-        assert_eq!(knee(&[]), None);
     }
 }

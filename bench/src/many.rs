@@ -7,35 +7,27 @@ use gimmal_engine::{
     transport::{Address, ConnectOptions, Connecting as _, Provider},
     worker::thread::pin_to,
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
     against::Goal,
     args::{Cores, Run},
-    client::{Job, Loopback, blamed, plan, server_address},
     clock::Stamp,
-    environment::Environment,
+    environment::{Environment, raise_descriptors},
     error::BenchError,
     floors::Phase,
     inline::{Caller, InlineTarget, fill},
-    load::part,
     plan::{ECHO, Plan, head},
     provider::{With, is_built, with_provider},
+    record::Part,
     recorder::Recorder,
-    report::{Part, Report},
+    report::Report,
+    session::{Job, Loopback, blamed, plan, server_address},
     target::Target as _,
 };
 
 /// What one connection goes through, as the client sees it.
 const STEPS: [&str; 4] =
     ["link: addresses, request, accept", "open: rings granted", "first echo", "goodbye and close"];
-
-/// Many connections need many descriptors.
-pub(crate) fn raise_descriptors() {
-    let limit = getrlimit(Resource::Nofile);
-    // Too few are reported when they are missed, with the limit.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-}
 
 /// What tests of parts need.
 pub(crate) struct Stage {
@@ -182,7 +174,7 @@ pub(crate) fn connections(run: &Run) -> Result<(Report, Option<BenchError>), Ben
     let steps = STEPS.iter().zip(&made.steps);
     let parts = steps.enumerate().map(|(at, (name, recorder))| {
         let at = u32::try_from(at).map_or(0.0, f64::from);
-        part((*name).to_owned(), at, recorder, 0.0)
+        Part::of((*name).to_owned(), at, recorder, 0.0)
     });
     let parts = parts.collect();
     stage.report(run, parts, &made.all, done)
@@ -223,14 +215,14 @@ impl With for Grow<'_> {
             one.reset();
             target.run(count, one)?;
             let mut active =
-                part(format!("{number} connections, 1 active"), *number as f64, one, one.per_second());
+                Part::of(format!("{number} connections, 1 active"), *number as f64, one, one.per_second());
             let grown = memory_kib(server).saturating_sub(all_before);
             let others = (*number as u64).saturating_sub(1).max(1);
             active.note = (*number > 1).then(|| format!("{} KiB a connection, both ends", grown / others));
             parts.push(active);
             let mut all = Recorder::new()?;
             target.on_all(&conns, count.div_ceil(*number as u64), &mut all)?;
-            parts.push(part(
+            parts.push(Part::of(
                 format!("{number} connections, all active"),
                 *number as f64,
                 &all,

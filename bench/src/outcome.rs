@@ -3,11 +3,12 @@
 use crate::{
     against::{Goal, Quantity, Role},
     args::Run,
-    client::Job,
     environment::Environment,
     measure::{CONTENDER_MAX, Measured, Other},
     plan::Plan,
-    report::{HostState, Report, Row, StateRow},
+    record::{HostState, Row, StateRow},
+    report::Report,
+    session::Job,
     slices::{Estimate, median},
     states::{Compared, Side, Slice, State, ratio, states, within},
 };

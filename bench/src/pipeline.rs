@@ -6,11 +6,11 @@ use gimmal::local::{LocalClient, Pipeline};
 
 use crate::{
     clock::Stamp,
-    crew::Calls,
+    crew::{Calls, batch_of},
     error::BenchError,
     plan::Plan,
     recorder::Recorder,
-    rpc::{BenchClient, batch_of, failed},
+    service::{BenchClient, failed},
     stopwatch::Stopwatch,
     target::{body, read},
 };

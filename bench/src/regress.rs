@@ -2,8 +2,8 @@
 //! placement.
 
 use crate::{
-    html::name,
-    report::{HostState, Report},
+    record::HostState,
+    report::Report,
     states::{Lines, SLICES_MIN, nearest},
 };
 
@@ -71,7 +71,7 @@ fn ratios_of_programs(report: &Report) -> Ratios {
 fn compare(baseline: &[Report], records: &[Report], tolerance_pct: f64) -> Vec<Compared> {
     let mut compared = Vec::new();
     for now in records {
-        let Some(then) = baseline.iter().find(|then| name(then) == name(now)) else { continue };
+        let Some(then) = baseline.iter().find(|then| then.name() == now.name()) else { continue };
         if !is_same_machine(then, now) {
             continue;
         }
@@ -85,7 +85,7 @@ fn compare(baseline: &[Report], records: &[Report], tolerance_pct: f64) -> Vec<C
         let mut both = |place: &str, then: Ratios, now_has: Ratios| {
             for (who, new, after, more_is_better) in now_has {
                 let Some((_, old, before, _)) = then.iter().find(|(name, ..)| *name == who) else { continue };
-                let name = format!("{}, {place}to {who}", name(now));
+                let name = format!("{}, {place}to {who}", now.name());
                 compared.push(ratio(name, [*old, new], [*before, after], more_is_better, tolerance_pct));
             }
         };
@@ -121,16 +121,16 @@ fn not_compared(baseline: &[Report], records: &[Report]) -> Vec<String> {
     let line = |state: &HostState| state.line_ns;
     let mut told = Vec::new();
     for now in records {
-        let Some(then) = baseline.iter().find(|then| name(then) == name(now)) else { continue };
+        let Some(then) = baseline.iter().find(|then| then.name() == now.name()) else { continue };
         if !is_same_machine(then, now) {
             let of = |report: &Report| format!("{} ({})", report.environment.cpu, report.environment.build);
-            told.push(format!("{}: measured on {}, now on {}", name(now), of(then), of(now)));
+            told.push(format!("{}: measured on {}, now on {}", now.name(), of(then), of(now)));
         } else if shared(&now.states, &then.states).next().is_none() && !now.states.is_empty() {
             let (then, now_seen) = (Lines(&then.states, line), Lines(&now.states, line));
             let seen = format!("lines of {then} then, of {now_seen} now");
             told.push(format!(
                 "{}: no state of the host was seen {SLICES_MIN} times in both: {seen}",
-                name(now)
+                now.name()
             ));
         }
     }
@@ -171,7 +171,7 @@ mod tests {
     use std::slice::from_ref;
 
     use super::*;
-    use crate::report::{Row, StateRow};
+    use crate::record::{Row, StateRow};
 
     fn state(line_ns: f64, ratio: f64, what: &str) -> HostState {
         let ratio_interval = [ratio * 0.95, ratio * 1.05];

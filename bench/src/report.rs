@@ -4,7 +4,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{cost::Cost, environment::Environment, soak::Soaked, states::SLICES_MIN};
+use crate::{
+    cost::Cost,
+    environment::Environment,
+    record::{HostState, Part, Row, Soaked, time},
+    states::SLICES_MIN,
+};
 
 const fn one() -> usize {
     1
@@ -102,103 +107,16 @@ pub struct Report {
     pub warnings: Vec<String>,
 }
 
-/// What was measured while a cache line cost the same.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct HostState {
-    /// What it cost, there and back; the median of the slices.
-    pub line_ns: f64,
-    /// Slices of the test.
-    pub slices: usize,
-    /// Starts of the processes that saw it, three slices each; with less they are taken together.
-    #[serde(default)]
-    pub starts: usize,
-    /// The median of their medians.
-    pub p50_ns: f64,
-    /// The median of their rates.
-    pub per_s: f64,
-    /// As in the report, of this state.
-    pub ratio_to_frame_floor: Option<f64>,
-    /// As in the report, of this state.
-    pub ratio_to_frame_floor_interval: Option<[f64; 2]>,
-    /// The contenders in this core placement, without other programs, which start too slowly for that.
-    pub rows: Vec<StateRow>,
-}
-
-impl HostState {
-    /// Whether there are slices enough to believe its ratios.
-    #[must_use]
-    pub const fn is_sure(&self) -> bool {
-        self.slices >= SLICES_MIN
-    }
-}
-
-/// Someone who was measured beside the test, in one state.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct StateRow {
-    /// The contender's name.
-    pub name: String,
-    /// What the number says.
-    pub what: String,
-    /// Pairs in this state.
-    pub slices: usize,
-    /// As of the state, of these pairs.
-    #[serde(default)]
-    pub starts: usize,
-    /// The test's number over this one's, median of the pairs.
-    pub ratio: f64,
-    /// Where it lies with 95 % confidence.
-    pub ratio_interval: [f64; 2],
-}
-
-/// Someone who was measured beside the test.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Row {
-    /// The contender's name.
-    pub name: String,
-    /// What the number says.
-    pub what: String,
-    /// Median of the slices: nanoseconds, or per second.
-    pub value: Option<f64>,
-    /// Pairs of it and the test that are compared: those of the state most seen; of a program all.
-    pub slices: usize,
-    /// The test's number over this one's, median of the pairs.
-    pub ratio: Option<f64>,
-    /// Where the ratio lies with 95 % confidence (all pairs, of less than six).
-    pub ratio_interval: Option<[f64; 2]>,
-    /// Why there is no number, or not from every slice.
-    pub note: Option<String>,
-    /// A program of others: what is typed to get its number by hand, the server's command and the client's.
-    #[serde(default)]
-    pub commands: Vec<String>,
-}
-
-/// A part of a test with a distribution of its own.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Part {
-    /// What, for people.
-    pub name: String,
-    /// What it is ordered by: connections, offered calls per second.
-    pub at: f64,
-    /// How many were measured.
-    pub count: u64,
-    /// Half of them took at most this.
-    pub p50_ns: u64,
-    /// 99 %.
-    pub p99_ns: u64,
-    /// 99.9 %.
-    pub p999_ns: u64,
-    /// The longest.
-    pub max_ns: u64,
-    /// As many were done in a second.
-    pub per_s: f64,
-    /// So many bytes, where they are what is moved.
-    #[serde(default)]
-    pub bytes_per_s: Option<f64>,
-    /// What else there is to say.
-    pub note: Option<String>,
-}
-
 impl Report {
+    /// What was measured, in few words.
+    pub(crate) fn name(&self) -> String {
+        let Self { test, provider, layer, mode, bytes, window, .. } = self;
+        if test == "instructions" {
+            return format!("instructions of a round: {layer}");
+        }
+        format!("{test} {provider} {layer} {mode}, {bytes} B, window {window}")
+    }
+
     /// What is wrong with the run itself, if anything.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
@@ -224,67 +142,6 @@ pub fn warnings<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Vec<String
         }
     }
     told.into_iter().map(|(_, warning)| warning).collect()
-}
-
-/// Nanoseconds with three digits and a unit.
-#[expect(clippy::cast_precision_loss, reason = "for people")]
-#[must_use]
-pub fn time(nanos: u64) -> String {
-    match nanos {
-        0..10_000 => format!("{nanos} ns"),
-        10_000..10_000_000 => format!("{:.1} us", nanos as f64 / 1e3),
-        _ => format!("{:.1} ms", nanos as f64 / 1e6),
-    }
-}
-
-impl Row {
-    /// Its value as people read it: a time with its unit, or a number of something per second.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "for people")]
-    #[must_use]
-    pub fn shown_value(&self) -> Option<String> {
-        let value = self.value?;
-        Some(if self.what.contains("second") {
-            format!("{value:.0}")
-        } else {
-            time(value.max(0.0).round() as u64)
-        })
-    }
-}
-
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "  {:<44}", self.name)?;
-        if let Some(value) = self.shown_value() {
-            write!(f, " {value:>12} {}", self.what)?;
-        }
-        if let Some(ratio) = self.ratio {
-            write!(f, "; ours is {ratio:.2} x")?;
-        }
-        if let Some([low, high]) = self.ratio_interval {
-            write!(f, " ({low:.2} to {high:.2}, {} pairs)", self.slices)?;
-        }
-        match &self.note {
-            Some(note) => write!(f, " [{note}]"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "  {:<36} p50 {:>9}  p99 {:>9}", self.name, time(self.p50_ns), time(self.p99_ns))?;
-        write!(f, "  p99.9 {:>9}  max {:>9}", time(self.p999_ns), time(self.max_ns))?;
-        if self.per_s > 0.0 {
-            write!(f, "  {:>10.0} per s", self.per_s)?;
-        }
-        if let Some(bytes) = self.bytes_per_s {
-            write!(f, "  {:>9.1} MB/s", bytes / 1e6)?;
-        }
-        match &self.note {
-            Some(note) => write!(f, "  {note}"),
-            None => Ok(()),
-        }
-    }
 }
 
 impl fmt::Display for Report {
@@ -386,28 +243,10 @@ impl Report {
     }
 }
 
-impl fmt::Display for HostState {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "for people")]
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { line_ns, slices, starts, p50_ns, per_s, .. } = self;
-        let p50 = time(p50_ns.max(0.0).round() as u64);
-        let starts = if *starts > 1 { format!(" of {starts} starts") } else { String::new() };
-        write!(f, "line {line_ns:.0} ns in {slices} slices{starts}: p50 {p50}, {per_s:.0} per s")?;
-        if let (Some(ratio), Some([low, high])) =
-            (self.ratio_to_frame_floor, self.ratio_to_frame_floor_interval)
-        {
-            write!(f, "; {ratio:.2} x frame floor ({low:.2} to {high:.2})")?;
-        }
-        for StateRow { name, ratio, ratio_interval: [low, high], .. } in &self.rows {
-            write!(f, "; {ratio:.2} x {name} ({low:.2} to {high:.2})")?;
-        }
-        if self.is_sure() { Ok(()) } else { f.write_str(" [few]") }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::StateRow;
 
     fn report() -> Report {
         Report {

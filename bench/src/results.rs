@@ -105,7 +105,7 @@ fn show_records(text: &mut String, first: &Report, records: &[Report]) {
         .map(|(report, state)| {
             let ratio = state.ratio_to_frame_floor.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
             vec![
-                html::name(report),
+                report.name(),
                 format!("{:.0} ns", state.line_ns),
                 state.slices.to_string(),
                 format!("{:.0} ns", state.p50_ns),

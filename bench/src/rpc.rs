@@ -3,58 +3,21 @@
 
 use std::{collections::VecDeque, fmt, time::Duration};
 
-use gimmal::{
-    Call, Channel, Client, Cx, Server,
-    codec::Postcard,
-    config::Idle,
-    local::{LocalClient, LocalServer},
-    raw::{Answer, RawCall},
-};
+use gimmal::{Call, Channel, codec::Postcard, local::LocalClient, raw::RawCall};
 use gimmal_engine::transport::{Address, Provider};
 
 use crate::{
     clock::Stamp,
-    crew::{Calls, Crew},
+    crew::{Calls, Crew, batch_of},
     error::BenchError,
     inline::InlineTarget,
     pipeline::Piper,
-    plan::{Layer, Mode, Plan, engine_config},
+    plan::{Layer, Mode, Plan},
     recorder::Recorder,
+    service::{BenchClient, failed, handed_off, inline},
     stopwatch::Stopwatch,
-    stream::{Source, serve_streams},
     target::{Target, body, read},
 };
-
-/// Calls that are ended before others start in their places, at most: about as many as one turn brings.
-const BATCH_MAX: usize = 8;
-
-/// Calls that end before others start, of a window of so many.
-pub(crate) fn batch_of(window: usize) -> usize {
-    (window / 4).clamp(1, BATCH_MAX)
-}
-
-/// What is called.
-#[gimmal::service]
-pub(crate) trait Bench {
-    /// Sends the request back.
-    #[raw]
-    fn echo(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
-    /// Echoes a vector through the codec.
-    async fn typed(&self, cx: &Cx, body: Vec<u8>) -> Vec<u8>;
-}
-
-#[derive(Debug)]
-struct Mirror;
-
-impl Bench for Mirror {
-    fn echo(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
-        answer.write(request);
-    }
-
-    async fn typed(&self, _: &Cx, body: Vec<u8>) -> Vec<u8> {
-        body
-    }
-}
 
 /// A call of the typed method, as its client makes it.
 type TypedCall<C> = Call<C, Postcard, gimmal::__macro::PlainBytes>;
@@ -102,33 +65,6 @@ impl<C: Channel> Pending<C> {
             }
         }
     }
-}
-
-fn config(plan: &Plan, ring_bytes: u32, idle: Idle) -> gimmal::Config {
-    let default = gimmal::Config::default();
-    gimmal::Config {
-        engine: engine_config(plan.bytes + 64, ring_bytes, idle),
-        window: plan.window.max(default.window),
-        serving_max: plan.window.max(default.serving_max),
-        ..default
-    }
-}
-
-/// The server of `plan`, on the calling thread, beside the one at `address`.
-///
-/// # Errors
-/// [`BenchError::Rpc`].
-pub(crate) fn serve(address: &Address, plan: &Plan, ring_bytes: u32) -> Result<LocalServer, BenchError> {
-    let beside = match address {
-        Address::Shm { path } => format!("shm://{}-rpc", path.display()),
-        Address::Rdma { host, via, .. } => {
-            Address::Rdma { host: host.clone(), port: 0, via: via.clone() }.to_string()
-        }
-        Address::Mem { name } => format!("mem://{name}-rpc"),
-    };
-    let services = Server::builder().service(serve_bench(Mirror)).service(serve_streams(Source));
-    let builder = services.config(config(plan, ring_bytes, Idle::default()));
-    builder.listen_local(&beside).map_err(|error| BenchError::Rpc(error.to_string()))
 }
 
 /// Calls through `C`.
@@ -188,22 +124,6 @@ pub(crate) fn connect_beside<P: Provider>(
     open::<P>(url, None, plan, ring_bytes)
 }
 
-/// A client whose thread is its worker.
-pub(crate) fn inline(url: &str, plan: &Plan, ring_bytes: u32) -> Result<LocalClient, BenchError> {
-    let config = config(plan, ring_bytes, Idle::Spin);
-    let connected = Client::builder().config(config).connect_local(url);
-    connected.map_err(|error| BenchError::Rpc(error.to_string()))
-}
-
-/// A client with a worker on the client's core.
-pub(crate) fn handed_off(url: &str, plan: &Plan, ring_bytes: u32) -> Result<Client, BenchError> {
-    let mut config = config(plan, ring_bytes, Idle::default());
-    config.engine.cores = vec![plan.client_core];
-    config.engine.inbox = config.engine.inbox.max(plan.window);
-    let connected = Client::builder().config(config).connect(url);
-    connected.map_err(|error| BenchError::Rpc(error.to_string()))
-}
-
 fn open<P: Provider>(
     url: &str,
     control: Option<InlineTarget<P>>,
@@ -235,10 +155,6 @@ fn open<P: Provider>(
 fn say_goodbye(client: LocalClient) {
     // A server that does not answer sees us go.
     let _ = client.close(Duration::from_secs(1));
-}
-
-pub(crate) fn failed(error: impl fmt::Display) -> BenchError {
-    BenchError::Rpc(error.to_string())
 }
 
 impl<C: Channel> Caller<C> {

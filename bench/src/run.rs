@@ -9,15 +9,16 @@ use crate::{
     against::Goal,
     agree,
     args::{Cli, Command, Cores, Format, Run, Serve, Touch},
-    client::{Job, measure_job},
+    beside,
+    client::measure_job,
     csv,
     error::BenchError,
     hosts, html, load, many,
     plan::{Layer, Mode, ProviderName},
-    provider,
     report::Report,
     results,
     serve::ServeOptions,
+    session::Job,
     soak::{self, Chaos},
     stream, suite,
 };
@@ -28,7 +29,7 @@ use crate::{
 /// See [`BenchError`].
 pub fn run(mut cli: Cli) -> Result<(), BenchError> {
     if let Some(hosts) = cli.command.run_mut().and_then(|run| run.hosts.take()) {
-        return hosts::each(&hosts, &cli.command);
+        return hosts::each(&hosts, &cli.command, |command| run(Cli { command }));
     }
     match cli.command {
         Command::Lat(run) => each_size(&run, &Job::new("lat", Goal::Latency, 1)),
@@ -157,5 +158,5 @@ fn server(arguments: &Serve) -> Result<(), BenchError> {
         stall: std::time::Duration::from_millis(arguments.stall.into()),
         corrupt: arguments.corrupt,
     };
-    provider::listen(provider, options)
+    beside::listen(provider, options)
 }

@@ -14,11 +14,11 @@ use crate::{
     against::sockets::Stream,
     clock::Relax,
     echo::Echo,
+    environment::raise_descriptors,
     error::BenchError,
     floors::{FloorServer, Phase},
-    many::raise_descriptors,
     plan::{Layer, Mode, Plan, engine_config},
-    rpc,
+    service,
 };
 
 /// Empty turns between two looks at the phase.
@@ -204,7 +204,7 @@ impl<P: Provider> Host<P> {
         if plan.layer == Layer::Engine {
             return Ok(String::new());
         }
-        let server = rpc::serve(self.acceptor.address(), plan, self.ring_bytes)?;
+        let server = service::serve(self.acceptor.address(), plan, self.ring_bytes)?;
         let url = server.address().to_string();
         self.rpc = Some(server);
         Ok(url)

@@ -7,27 +7,26 @@
 //! ```
 //! With `--loopback --restart 5s` the server is killed during calls and started again.
 
-use std::{collections::VecDeque, fmt, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use gimmal::{Channel, Fate, raw::RawCall};
 use gimmal_engine::{transport::Provider, worker::thread::pin_to};
-use serde::{Deserialize, Serialize};
 
 use crate::{
     against::Goal,
     args::{Cores, Run},
-    client::{Job, Loopback, plan, server_address},
     clock::Stamp,
     environment::Environment,
     error::BenchError,
     floors::Phase,
     inline::InlineTarget,
-    load::part,
     plan::{Layer, Mode, Plan},
     provider::{With, is_built, with_provider},
+    record::{Part, Soaked},
     recorder::Recorder,
-    report::{Part, Report},
-    rpc::{self, BenchClient},
+    report::Report,
+    service::{self, BenchClient},
+    session::{Job, Loopback, plan, server_address},
     target::Target as _,
 };
 
@@ -45,46 +44,6 @@ pub(crate) struct Chaos {
     pub(crate) restart: Option<Duration>,
     /// From one line of progress to the next.
     pub(crate) interval: Duration,
-}
-
-/// What became of the calls of a soak.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Soaked {
-    /// How long it took, seconds.
-    pub seconds: f64,
-    /// Calls whose answer was compared, byte by byte, and right.
-    pub verified: u64,
-    /// Bytes of these answers.
-    pub verified_bytes: u64,
-    /// Times that we killed the server.
-    pub kills: u64,
-    /// Connections after the first.
-    pub reconnects: u64,
-    /// The longest time without a server, milliseconds.
-    pub away_ms_max: u64,
-    /// Calls that failed, and for certain did not run.
-    pub not_run: u64,
-    /// Calls that failed, and may have run.
-    pub maybe_ran: u64,
-    /// Calls that failed although they ran.
-    pub ran: u64,
-}
-
-impl fmt::Display for Soaked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seconds, verified, verified_bytes, kills, reconnects, away_ms_max, .. } = self;
-        writeln!(
-            f,
-            "soaked             {seconds:.1} s, {verified} calls and {verified_bytes} bytes verified"
-        )?;
-        writeln!(
-            f,
-            "restarts           {kills} kills, {reconnects} reconnects, at most {away_ms_max} ms away"
-        )?;
-        let failed = self.not_run + self.maybe_ran + self.ran;
-        let Self { not_run, maybe_ran, ran, .. } = self;
-        writeln!(f, "failed calls       {failed}: {not_run} did not run, {maybe_ran} may have, {ran} did")
-    }
 }
 
 /// What is sent: a stretch of noise, at another place and of another size for each call, so that no other answer fits.
@@ -241,7 +200,7 @@ impl Tally {
             let at = u32::try_from(*bytes).map_or(f64::MAX, f64::from);
             #[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
             let per_s = times.count() as f64 / self.soaked.seconds.max(1e-9);
-            parts.push(part(format!("{bytes} B"), at, times, per_s));
+            parts.push(Part::of(format!("{bytes} B"), at, times, per_s));
         }
         Ok((parts, all))
     }
@@ -273,7 +232,7 @@ impl With for Session<'_> {
         };
         let is_lost = match plan.mode {
             Mode::Inline => {
-                let client = rpc::inline(&url, plan, ring_bytes)?;
+                let client = service::inline(&url, plan, ring_bytes)?;
                 tally.connected(loopback.as_deref_mut(), since)?;
                 let calls = BenchClient::new(client.clone());
                 let is_lost = tally.calls(&calls, plan.window, || kill(&mut loopback))?;
@@ -284,7 +243,7 @@ impl With for Session<'_> {
                 is_lost
             }
             Mode::Handoff => {
-                let client = rpc::handed_off(&url, plan, ring_bytes)?;
+                let client = service::handed_off(&url, plan, ring_bytes)?;
                 tally.connected(loopback.as_deref_mut(), since)?;
                 tally.calls(&BenchClient::new(client), plan.window, || kill(&mut loopback))?
             }

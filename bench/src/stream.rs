@@ -5,111 +5,25 @@
 //!  a call of its own for each; at most the stream's window of items is in flight, each way
 //! ```
 
-use clap::ValueEnum;
-use gimmal::{CallOptions, Channel, Cx, Sink, Stream, stream::WINDOW};
+use gimmal::{CallOptions, Channel, Sink, stream::WINDOW};
 use gimmal_engine::transport::Provider;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{
-    args::Run,
+    args::{Direction, Run},
     clock::Stamp,
     error::BenchError,
     floors::Phase,
     inline::InlineTarget,
-    load::part,
+    items::{Item, StreamsClient},
     many::Stage,
     plan::{Layer, Mode},
     provider::{With, with_provider},
+    record::Part,
     recorder::Recorder,
     report::Report,
-    rpc,
+    service::{self, failed},
     target::{Target as _, body, digest, total},
 };
-
-/// The largest item that a server makes, bytes.
-const ITEM_BYTES_MAX: u64 = 16 << 20;
-
-/// Which way the items go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Direction {
-    /// From the server.
-    Down,
-    /// To the server, which adds them up.
-    Up,
-    /// To the server and back.
-    Both,
-}
-
-/// Bytes that serde is told to be bytes.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Item(Vec<u8>);
-
-impl Serialize for Item {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Item {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Bytes;
-        impl de::Visitor<'_> for Bytes {
-            type Value = Item;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("bytes")
-            }
-
-            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Item, E> {
-                Ok(Item(bytes.to_vec()))
-            }
-        }
-        deserializer.deserialize_bytes(Bytes)
-    }
-}
-
-/// What is called.
-#[gimmal::service]
-pub(crate) trait Streams {
-    /// So many items of so many bytes.
-    async fn down(&self, cx: &Cx, items: u64, bytes: u64, down: Sink<Item>);
-    /// The sum of what the items hold, and how many they were.
-    async fn up(&self, cx: &Cx, up: Stream<Item>) -> (u64, u64);
-    /// Items both ways.
-    async fn both(&self, cx: &Cx, up: Stream<Item>, down: Sink<Item>);
-}
-
-/// What answers.
-#[derive(Debug)]
-pub(crate) struct Source;
-
-impl Streams for Source {
-    async fn down(&self, _: &Cx, items: u64, bytes: u64, mut down: Sink<Item>) {
-        let item = Item(body(usize::try_from(bytes.min(ITEM_BYTES_MAX)).unwrap_or(0)));
-        for _ in 0..items {
-            if down.send(&item).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    async fn up(&self, _: &Cx, mut up: Stream<Item>) -> (u64, u64) {
-        let (mut sum, mut items) = (0u64, 0);
-        while let Some(Ok(item)) = up.next().await {
-            sum = sum.wrapping_add(total(&item.0));
-            items += 1;
-        }
-        (sum, items)
-    }
-
-    async fn both(&self, _: &Cx, mut up: Stream<Item>, mut down: Sink<Item>) {
-        while let Some(Ok(item)) = up.next().await {
-            if down.send(&item).await.is_err() {
-                return;
-            }
-        }
-    }
-}
 
 /// Items of one size, one way.
 struct Lane {
@@ -151,10 +65,6 @@ impl Drop for Pace<'_> {
     fn drop(&mut self) {
         self.recorder.busy(Stamp::now().nanos_since(self.first));
     }
-}
-
-fn failed(error: impl std::fmt::Display) -> BenchError {
-    BenchError::Rpc(error.to_string())
 }
 
 impl Lane {
@@ -273,12 +183,12 @@ impl With for Measure<'_> {
         match plan.mode {
             Mode::Inline => {
                 let client =
-                    StreamsClient::new(rpc::inline(&url, &plan, ring_bytes)?).with_options(endless());
+                    StreamsClient::new(service::inline(&url, &plan, ring_bytes)?).with_options(endless());
                 self.slices(&client)?;
             }
             Mode::Handoff => {
                 let client =
-                    StreamsClient::new(rpc::handed_off(&url, &plan, ring_bytes)?).with_options(endless());
+                    StreamsClient::new(service::handed_off(&url, &plan, ring_bytes)?).with_options(endless());
                 self.slices(&client)?;
             }
         }
@@ -313,9 +223,9 @@ pub(crate) fn streams(
         all.add(gaps)?;
         let bytes = item.0.len();
         let name = format!("{}, {bytes} B", format!("{direction:?}").to_lowercase());
-        let made = part(name, bytes as f64, gaps, gaps.per_second());
+        let made = Part::of(name, bytes as f64, gaps, gaps.per_second());
         let bytes_per_s = Some(gaps.per_second() * bytes as f64);
-        parts.push(crate::report::Part { bytes_per_s, ..made });
+        parts.push(Part { bytes_per_s, ..made });
     }
     stage.report(&typed, parts, &all, done)
 }

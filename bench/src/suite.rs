@@ -20,8 +20,10 @@ use crate::{
     args::{Cli, Command as Asked, Suite},
     environment::Environment,
     error::BenchError,
-    html, regress,
-    report::{self, Report, time},
+    html,
+    record::time,
+    regress,
+    report::{self, Report},
     rounds::rounds,
 };
 
@@ -176,7 +178,7 @@ impl Saved {
 /// One line about a record.
 fn summary(report: &Report) -> String {
     let mut text =
-        format!("{:<52} p50 {:>9}  p99 {:>9}", html::name(report), time(report.p50_ns), time(report.p99_ns));
+        format!("{:<52} p50 {:>9}  p99 {:>9}", report.name(), time(report.p50_ns), time(report.p99_ns));
     text += &format!("  {:>10.0} per s", report.calls_per_s);
     if let Some(ratio) = report.ratio_to_frame_floor {
         text += &format!("  {ratio:.2} x frame floor");

@@ -24,6 +24,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::{
     bzimage, initrd, kernel,
     packages::{self, BOOT, PREPARE},
+    progress::progress,
     signals, siw, tool,
 };
 
@@ -84,11 +85,6 @@ fn lock(path: &Path) -> Result<File> {
         thread::sleep(LOCK_POLL);
     }
     Ok(file)
-}
-
-/// One line on stderr for each step.
-pub(crate) fn progress(step: &str) {
-    eprintln!("gimmal-lab: {step}");
 }
 
 fn make(root: &Path, folder: &Path) -> Result<()> {

@@ -152,7 +152,7 @@ impl Guest {
             command,
             shares: shares(&self.share, &cwd)?,
             cwd,
-            env: inherited().into_iter().chain(self.env.iter().cloned()).collect(),
+            env: Variable::inherited().into_iter().chain(self.env.iter().cloned()).collect(),
             memlock: self.memlock,
             mem_mb: self.mem_mb,
             cpus: self.cpus,
@@ -166,11 +166,6 @@ impl Guest {
             allow_kernel_warnings: self.allow_kernel_warnings,
         }
     }
-}
-
-/// What a command finds as on the host.
-pub(crate) fn inherited() -> Vec<Variable> {
-    ["HOME", "PATH", "USER", "LANG", "TERM"].iter().filter_map(|name| name.parse().ok()).collect()
 }
 
 /// The wanted shares, and the current folder when it is not on the root file system.

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    cache::progress,
+    progress::progress,
     tool::{self, tool},
 };
 

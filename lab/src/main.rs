@@ -26,6 +26,7 @@ mod initrd;
 mod kernel;
 mod packages;
 mod pair;
+mod progress;
 mod qemu;
 mod run;
 mod script;

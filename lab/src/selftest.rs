@@ -5,12 +5,11 @@ use std::{path::PathBuf, time::Duration};
 use anyhow::Result;
 
 use crate::{
-    cli,
     fabric::{Fabrics, Role},
     packages::{self, SELFTEST},
     pair::pair,
     run::{self, Limits},
-    spec::{Memlock, Spec},
+    spec::{Memlock, Spec, Variable},
     verdict,
 };
 
@@ -124,7 +123,7 @@ impl Check {
             fabrics: self.fabrics,
             command: vec!["/bin/sh".into(), "-c".into(), script.into()],
             cwd: PathBuf::from("/"),
-            env: cli::inherited(),
+            env: Variable::inherited(),
             shares: Vec::new(),
             memlock: Memlock::Unlimited,
             mem_mb: 2048,

@@ -11,8 +11,8 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
-    cache::progress,
     kernel::{self, Kernel},
+    progress::progress,
     tool::{self, tool},
 };
 

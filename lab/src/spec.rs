@@ -47,6 +47,11 @@ impl Variable {
     pub(crate) fn new(name: &str, value: impl Into<String>) -> Self {
         Self { name: name.to_owned(), value: value.into() }
     }
+
+    /// The variables that a command finds as on the host.
+    pub(crate) fn inherited() -> Vec<Self> {
+        ["HOME", "PATH", "USER", "LANG", "TERM"].iter().filter_map(|name| name.parse().ok()).collect()
+    }
 }
 
 impl FromStr for Memlock {

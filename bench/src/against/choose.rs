@@ -17,7 +17,7 @@ use crate::{
     clock::Relax,
     error::BenchError,
     plan::{Mode, Plan, ProviderName},
-    report::Row,
+    record::Row,
 };
 
 /// What the contenders are chosen by.
