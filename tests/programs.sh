@@ -1,7 +1,7 @@
 # What several tiers run, built with the same features, so compiled once, by whoever comes first. Sourced.
 
-program_set=(-p gimmal-cli -p gimmal-examples -p gimmal-lab-programs -p gimmal-bench -p gimmal-rdma -p gimmal-transport -p gimmal-engine -p gimmal-rpc
-    --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/conformance,gimmal-engine/verbs,gimmal-rpc/verbs)
+program_set=(-p gimmal-cli -p gimmal-examples -p gimmal-lab-programs -p gimmal-bench -p gimmal-rdma -p gimmal-transport -p gimmal-testkit -p gimmal-engine -p gimmal-rpc
+    --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/conformance,gimmal-testkit/verbs,gimmal-engine/verbs,gimmal-rpc/verbs)
 
 # Every program and example, for speed and with verbs.
 programs() { cargo build --release -q "${program_set[@]}" --bins --examples; }
@@ -17,7 +17,7 @@ rpc_tests() {
 }
 
 # The features of everyday tests; the lab runs the same programs on its devices.
-test_features=gimmal-transport/conformance,gimmal-transport/verbs,gimmal-engine/verbs,gimmal-rpc/verbs,gimmal-rpc/zerocopy,gimmal-bench/hwloc
+test_features=gimmal-transport/conformance,gimmal-transport/verbs,gimmal-testkit/verbs,gimmal-engine/verbs,gimmal-rpc/verbs,gimmal-rpc/zerocopy,gimmal-bench/hwloc
 
 # lab_programs COMMAND...: lays the test programs of the engine and of rpc that the command makes where the lab finds them.
 lab_programs() {

@@ -22,7 +22,7 @@ unsafe_outside() {
 }
 
 without_forbid() {
-    for root in engine rpc rpc/macros gimmal bench cli examples lab lab/programs; do
+    for root in transport/sim testkit engine rpc rpc/macros gimmal bench cli examples lab lab/programs; do
         for file in "$root/src/lib.rs" "$root/src/main.rs"; do
             [ ! -f "$file" ] || grep -qF '#![forbid(unsafe_code)]' "$file" || echo "$file"
         done
@@ -30,8 +30,8 @@ without_forbid() {
 }
 
 provider_imports() {
-    for provider in verbs shm sim; do
-        others=$(printf '%s\n' verbs shm sim | grep -v "$provider" | paste -sd'|')
+    for provider in verbs shm; do
+        others=$(printf '%s\n' verbs shm | grep -v "$provider" | paste -sd'|')
         grep -nE "crate::($others)::" $(sources "transport/src/$provider/*.rs") /dev/null
     done
 }
@@ -52,11 +52,11 @@ lonely_sync_points() {
     grep -ohE 'SYNC POINT: [a-z -]+' $(sources '*.rs') | sort | uniq -c | awk '$1 < 2'
 }
 
-# Methods of builders that no test of the same file calls in pairs with the others. A peer of a datagram end point needs a device,
-# a harness and a fault of the simulation are tests themselves, and ledgers begin once.
+# Methods of builders that no test of the same file calls in pairs with the others. A peer of a datagram end point needs a
+# device, and ledgers begin once.
 untested_builders() {
     grep -HoE 'pub (const )?fn [a-z_]+\(mut self\b[^{]*-> Self' $(sources 'transport/src/*.rs' 'transport/rdma/src/*.rs' 'engine/src/*.rs' 'rpc/src/*.rs') |
-        grep -vE '^transport/src/(conformance/|sim/|mem/loan)|^transport/rdma/src/datagram/peer|^engine/src/proto/' |
+        grep -vE '^transport/src/mem/loan|^transport/rdma/src/datagram/peer|^engine/src/proto/' |
         while IFS=: read -r file method; do
             name=${method#*fn } name=${name%%(*}
             grep -qE "\(\"$name\",|^ +\"$name\",$" "$file" || echo "$file: $name"
@@ -167,7 +167,7 @@ rule 'forbid(unsafe_code) in every crate above transport' < <(without_forbid)
 rule 'rdma_sys is named in rdma/src/sys/rdma.rs only' < <(grep -ln 'rdma_sys' $(sources '*.rs') | grep -v '^transport/rdma/src/sys/rdma.rs$')
 # What it must not know: it is a library of its own.
 rule 'the rdma crate knows no word of gimmal' < <(grep -niE '\b(gimmal|gimmal_transport|hello|credit|loan)\b' $(sources 'transport/rdma/src/*.rs'))
-rule 'engine and rpc name no provider' < <(grep -nE 'transport::(verbs|shm|sim)\b' $(sources 'engine/src/*.rs' 'rpc/src/*.rs'))
+rule 'engine and rpc name no provider' < <(grep -nE 'transport::(verbs|shm)\b' $(sources 'engine/src/*.rs' 'rpc/src/*.rs'))
 rule 'providers do not import each other' < <(provider_imports)
 rule 'no locks and no unbounded queues in the files every message passes' < <(locks_in_hot_files)
 rule 'threads are started by transport::thread::spawn' < <(threads_with_signals)

@@ -11,11 +11,10 @@ use gimmal_engine::{
     proto::{Lane, RxLedger, TxWindow},
     transport::{
         Address, Capabilities, Credit, FrameWord, Hello, Negotiated, PortConfig, Position, Provider, Tag,
-        frame::span,
-        hello::Feature,
-        sim::{Sim, SimConfig},
+        frame::span, hello::Feature,
     },
 };
+use gimmal_sim::{Sim, SimConfig};
 use serde::{Deserialize, Serialize};
 
 fn hello() -> Hello {

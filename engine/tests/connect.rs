@@ -11,9 +11,9 @@ use gimmal_engine::{
     transport::{
         AcceptError, Address, Bulk, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions,
         Connecting as _, Incoming as _, ListenOptions, Listener as _, Negotiated, Port, Provider as _, Time,
-        sim::{Fault, FaultKind, Sim, SimConfig, SimConnecting, SimDevice, SimListener, Step},
     },
 };
+use gimmal_sim::{Fault, FaultKind, Sim, SimConfig, SimConnecting, SimDevice, SimListener, Step};
 
 /// A medium.
 type Device = fn() -> SimDevice;

@@ -8,10 +8,8 @@ mod support;
 
 use std::time::Duration;
 
-use gimmal_engine::transport::{
-    CloseReason, PortConfig, Time, Violation,
-    sim::{Fault, FaultKind, SimConfig, SimDevice, Step},
-};
+use gimmal_engine::transport::{CloseReason, PortConfig, Time, Violation};
+use gimmal_sim::{Fault, FaultKind, SimConfig, SimDevice, Step};
 use support::{Pair, Traffic};
 
 /// A medium.

@@ -7,10 +7,8 @@ mod support;
 
 use std::time::Duration;
 
-use gimmal_engine::transport::{
-    CloseReason, Time,
-    sim::{Fault, FaultKind, SimConfig, SimDevice, Step},
-};
+use gimmal_engine::transport::{CloseReason, Time};
+use gimmal_sim::{Fault, FaultKind, SimConfig, SimDevice, Step};
 use support::{Pair, Traffic};
 
 const BOUND_MS: u32 = 12;

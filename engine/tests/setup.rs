@@ -13,9 +13,9 @@ use gimmal_engine::{
     transport::{
         Address, Bulk, BulkError, CloseReason, ConnId, Instant, ListenOptions, Loan, Negotiated, Port,
         Provider as _,
-        sim::{Sim, SimConfig},
     },
 };
+use gimmal_sim::{Sim, SimConfig};
 
 const LIMIT: Duration = Duration::from_secs(10);
 

@@ -9,10 +9,8 @@ mod support;
 
 use std::{cell::Cell, time::Duration};
 
-use gimmal_engine::transport::{
-    CloseReason, Time,
-    sim::{Fault, FaultKind, SimConfig, SimDevice, Step},
-};
+use gimmal_engine::transport::{CloseReason, Time};
+use gimmal_sim::{Fault, FaultKind, SimConfig, SimDevice, Step};
 use support::{Pair, Traffic};
 
 /// A medium, by name.

@@ -8,11 +8,10 @@ use gimmal_engine::{
     Acceptor, App, Config, Idle, Io, Message, OpenError, Workers,
     transport::{
         Address, Bulk, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting as _,
-        Instant, Negotiated, Port, PortConfig, Provider as _, RejectReason,
-        shm::Shm,
-        sim::{Sim, SimConfig},
+        Instant, Negotiated, Port, PortConfig, Provider as _, RejectReason, shm::Shm,
     },
 };
+use gimmal_sim::{Sim, SimConfig};
 
 /// Has nothing to say, and takes so long to hear of a connection.
 #[derive(Debug, Default)]

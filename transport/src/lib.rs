@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The provider contract, its eight clauses and the cases that prove them: [`provider`] and
-//! `conformance`. Nothing above this crate asks which provider it has; it reads [`Negotiated`].
+//! the crate `gimmal-testkit`. Nothing above this crate asks which provider it has; it reads [`Negotiated`].
 //!
 //! The RDMA CM and verbs by themselves, for peers that are not ours, are the crate `gimmal-rdma`.
 //!
@@ -19,7 +19,7 @@
 
 #![deny(missing_docs)]
 // What a provider left out would use: the models are built without any.
-#![cfg_attr(not(all(feature = "shm", feature = "sim")), allow(dead_code, unused_variables))]
+#![cfg_attr(not(feature = "shm"), allow(dead_code, unused_variables))]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("gimmal runs on Linux only: memfd seals, epoll and the RDMA CM are what it is built on");
@@ -33,8 +33,6 @@ pub mod batch;
 #[doc(hidden)]
 pub mod builder;
 pub mod config;
-#[cfg(feature = "conformance")]
-pub mod conformance;
 mod copy;
 pub mod counters;
 pub mod device_port;
@@ -52,18 +50,16 @@ pub mod key;
 pub mod mem;
 pub mod negotiated;
 pub mod pack;
+pub mod parts;
 mod proof;
 pub mod provider;
 #[cfg(any(feature = "shm", feature = "verbs"))]
 mod pulse;
 pub mod refusal;
 mod rejected;
-#[cfg(any(feature = "sim", feature = "verbs"))]
 mod share;
 #[cfg(feature = "shm")]
 pub mod shm;
-#[cfg(feature = "sim")]
-pub mod sim;
 pub mod sync;
 pub mod time;
 pub mod trust;

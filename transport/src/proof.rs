@@ -22,11 +22,11 @@ use crate::{
 /// Bytes of a request's tag.
 const TAG_BYTES: usize = 16;
 /// Bytes of the passive side's randomness.
-pub(crate) const NONCE_BYTES: usize = 16;
+pub const NONCE_BYTES: usize = 16;
 /// Bytes of a proof.
-pub(crate) const PROOF_BYTES: usize = 32;
+pub const PROOF_BYTES: usize = 32;
 /// What stands behind the passive side's hello.
-pub(crate) const CHALLENGE_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
+pub const CHALLENGE_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
 
 /// Bytes of a request with a key.
 pub(crate) const REQUEST_BYTES: usize = HELLO_BYTES + TAG_BYTES;
@@ -36,10 +36,14 @@ const _: () = assert!(HELLO_BYTES + CHALLENGE_BYTES <= ACCEPT_PRIVATE_BYTES);
 
 /// Who proves, and what: no proof can stand in for another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Label {
+pub enum Label {
+    /// The tag of a request.
     Request,
+    /// What the passive side adds to its hello.
     Passive,
+    /// The active side's grant.
     ActiveGrant,
+    /// The passive side's grant.
     PassiveGrant,
 }
 
@@ -55,7 +59,10 @@ impl Label {
 }
 
 /// Fresh randomness.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], PortError> {
+///
+/// # Errors
+/// The kernel gives none.
+pub fn random<const N: usize>() -> Result<[u8; N], PortError> {
     let mut bytes = [0; N];
     let mut at = 0;
     while at < N {
@@ -65,7 +72,7 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], PortError> {
 }
 
 /// What the active side says first; its hello is marked if it has a key.
-pub(crate) fn request(hello: &mut Hello, key: Option<&Key>) -> Vec<u8> {
+pub fn request(hello: &mut Hello, key: Option<&Key>) -> Vec<u8> {
     hello.features = hello.features.and(Feature::KEYED, key.is_some());
     let mut out = hello.encode().to_vec();
     if let Some(key) = key {
@@ -79,7 +86,7 @@ pub(crate) fn request(hello: &mut Hello, key: Option<&Key>) -> Vec<u8> {
 ///
 /// # Errors
 /// What the client is told; nothing was made for it.
-pub(crate) fn admit<'k>(request: &[u8], keys: &'k [Key]) -> Result<(Hello, Option<&'k Key>), RejectReason> {
+pub fn admit<'k>(request: &[u8], keys: &'k [Key]) -> Result<(Hello, Option<&'k Key>), RejectReason> {
     let hello = Hello::decode_behind(request)?;
     match (keys.is_empty(), hello.features.has(Feature::KEYED)) {
         (true, false) => return Ok((hello, None)),
@@ -102,7 +109,7 @@ pub(crate) fn admit<'k>(request: &[u8], keys: &'k [Key]) -> Result<(Hello, Optio
 
 /// One handshake with a key: what both sides have said, in order.
 #[derive(Clone, Debug)]
-pub(crate) struct Session {
+pub struct Session {
     key: Key,
     hellos: [[u8; HELLO_BYTES]; 2],
     nonce: [u8; NONCE_BYTES],
@@ -110,19 +117,19 @@ pub(crate) struct Session {
 
 impl Session {
     /// The passive side's, with fresh randomness.
-    pub(crate) fn passive(key: &Key, active: &Hello, passive: &Hello, nonce: [u8; NONCE_BYTES]) -> Self {
+    pub fn passive(key: &Key, active: &Hello, passive: &Hello, nonce: [u8; NONCE_BYTES]) -> Self {
         Self { key: key.clone(), hellos: [active.encode(), passive.encode()], nonce }
     }
 
     /// The active side's; `None` if the challenge does not prove that the other has the key.
-    pub(crate) fn active(key: &Key, active: &Hello, passive: &Hello, challenge: &[u8]) -> Option<Self> {
+    pub fn active(key: &Key, active: &Hello, passive: &Hello, challenge: &[u8]) -> Option<Self> {
         let (nonce, proof) = challenge.get(..CHALLENGE_BYTES)?.split_at(NONCE_BYTES);
         let session = Self::passive(key, active, passive, nonce.try_into().ok()?);
         session.is_proved(Label::Passive, &[], proof).then_some(session)
     }
 
     /// What the passive side adds to its hello.
-    pub(crate) fn challenge(&self) -> [u8; CHALLENGE_BYTES] {
+    pub fn challenge(&self) -> [u8; CHALLENGE_BYTES] {
         let mut out = [0; CHALLENGE_BYTES];
         out[..NONCE_BYTES].copy_from_slice(&self.nonce);
         out[NONCE_BYTES..].copy_from_slice(&self.prove(Label::Passive, &[]));
@@ -130,12 +137,12 @@ impl Session {
     }
 
     /// Proof of the key and of `message`.
-    pub(crate) fn prove(&self, label: Label, message: &[u8]) -> [u8; PROOF_BYTES] {
+    pub fn prove(&self, label: Label, message: &[u8]) -> [u8; PROOF_BYTES] {
         *self.hash(label, message).as_bytes()
     }
 
     /// Whether `proof` is that of a side that has the key.
-    pub(crate) fn is_proved(&self, label: Label, message: &[u8], proof: &[u8]) -> bool {
+    pub fn is_proved(&self, label: Label, message: &[u8], proof: &[u8]) -> bool {
         // blake3 compares hashes in constant time.
         <[u8; PROOF_BYTES]>::try_from(proof).is_ok_and(|proof| self.hash(label, message) == proof)
     }

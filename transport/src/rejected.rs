@@ -7,24 +7,27 @@ use std::sync::{
 
 use crate::RejectReason;
 
-/// See the module. One side notes, another reads.
+/// What a listener turned away by itself: how many, and why the last. One side notes, another reads.
 #[derive(Debug, Default)]
-pub(crate) struct Rejected {
+pub struct Rejected {
     count: AtomicU64,
     last: Mutex<Option<RejectReason>>,
 }
 
 impl Rejected {
-    pub(crate) fn note(&self, reason: RejectReason) {
+    /// Counts one more.
+    pub fn note(&self, reason: RejectReason) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn count(&self) -> u64 {
+    /// How many there were.
+    pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn last(&self) -> Option<RejectReason> {
+    /// Why the last was turned away.
+    pub fn last(&self) -> Option<RejectReason> {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

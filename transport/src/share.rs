@@ -13,7 +13,7 @@ use crate::{Violation, config::CONTROL_RECEIVES};
 
 /// Slots of a queue that are nobody's guarantee.
 #[derive(Debug, Default)]
-pub(crate) struct Common {
+pub struct Common {
     /// Below zero while connections that ended left more in use than that.
     free: AtomicI64,
     all: AtomicU32,
@@ -21,24 +21,26 @@ pub(crate) struct Common {
 
 impl Common {
     /// So many.
-    pub(crate) fn of(slots: u32) -> Self {
+    pub fn of(slots: u32) -> Self {
         let common = Self::default();
         common.add(slots);
         common
     }
 
     /// More of them are posted.
-    pub(crate) fn add(&self, slots: u32) {
+    pub fn add(&self, slots: u32) {
         // Plain counters: what is posted is the queue's to know.
         self.all.fetch_add(slots, Ordering::Relaxed);
         self.give(slots);
     }
 
-    pub(crate) fn all(&self) -> u32 {
+    /// How many there are, free or not.
+    pub fn all(&self) -> u32 {
         self.all.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn free(&self) -> u32 {
+    /// How many are free.
+    pub fn free(&self) -> u32 {
         u32::try_from(self.free.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
@@ -58,7 +60,7 @@ impl Common {
     }
 
     /// So many came back.
-    pub(crate) fn give(&self, slots: u32) {
+    pub fn give(&self, slots: u32) {
         self.free.fetch_add(slots.into(), Ordering::Relaxed);
     }
 
@@ -68,9 +70,9 @@ impl Common {
     }
 }
 
-/// See the module.
+/// What one connection may use of the receives that it shares: a guarantee, and more while it uses that up.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub struct Share {
     granted: u64,
     used: u64,
     /// Of those granted, what the peer will not use.
@@ -83,11 +85,12 @@ pub(crate) struct Share {
 
 impl Share {
     /// Of a connection that was granted `arrivals`, control's included, and may have `extra_max` more.
-    pub(crate) fn new(arrivals: u32, extra_max: u32) -> Self {
+    pub fn new(arrivals: u32, extra_max: u32) -> Self {
         Self { granted: arrivals.into(), used: 0, unused: 0, out: 0, extra: 0, extra_max }
     }
 
-    pub(crate) fn granted(&self) -> u64 {
+    /// Receives that the peer was granted since the start.
+    pub fn granted(&self) -> u64 {
         self.granted
     }
 
@@ -95,7 +98,7 @@ impl Share {
     ///
     /// # Errors
     /// The peer was not granted it.
-    pub(crate) fn arrived(&mut self, common: &Common) -> Result<(), Violation> {
+    pub fn arrived(&mut self, common: &Common) -> Result<(), Violation> {
         self.used += 1;
         if self.used + self.unused > self.granted {
             return Err(Violation::Malformed { what: "number of chains: more than receives were granted" });
@@ -111,7 +114,7 @@ impl Share {
     }
 
     /// The slot of a chain is posted again.
-    pub(crate) fn came_back(&mut self, common: &Common) {
+    pub fn came_back(&mut self, common: &Common) {
         self.out = self.out.saturating_sub(1);
         if self.extra > 0 && common.is_low() {
             self.extra -= 1;
@@ -125,7 +128,7 @@ impl Share {
     ///
     /// # Errors
     /// It has not as many beyond its guarantee.
-    pub(crate) fn take_back(&mut self, unused: u64, common: &Common) -> Result<u32, Violation> {
+    pub fn take_back(&mut self, unused: u64, common: &Common) -> Result<u32, Violation> {
         let new = unused.checked_sub(self.unused).and_then(|new| u32::try_from(new).ok());
         let new = new.filter(|new| *new <= self.extra && self.used + unused <= self.granted);
         let new = new.ok_or(Violation::Malformed { what: "number of unused receives" })?;
@@ -136,7 +139,7 @@ impl Share {
     }
 
     /// The connection is gone, and its queue pair. What is still out comes back to all.
-    pub(crate) fn end(&mut self, common: &Common) {
+    pub fn end(&mut self, common: &Common) {
         common.give(std::mem::take(&mut self.extra));
         common.free.fetch_sub(std::mem::take(&mut self.out).into(), Ordering::Relaxed);
     }

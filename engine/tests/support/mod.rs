@@ -9,10 +9,11 @@ use gimmal_engine::{
         Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Connecting as _, Gate as _,
         Incoming as _, ListenOptions, Listener as _, LoanError, Negotiated, Port, PortConfig, Provider as _,
         SharedReceives, Time,
-        sim::{Sim, SimConfig},
     },
 };
 use std::{collections::VecDeque, time::Duration};
+
+use gimmal_sim::{Sim, SimConfig};
 
 /// What the client sends.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,7 @@ pub(crate) struct Node {
     close_after_sending: bool,
     /// The next leaves when the last was answered.
     one_by_one: bool,
-    gate: Option<gimmal_engine::transport::sim::SimGate>,
+    gate: Option<gimmal_sim::SimGate>,
     conn: Option<ConnId>,
     echoes: VecDeque<(Head, Vec<u8>)>,
     refused_bulk: Vec<(RemoteBulk, u64)>,

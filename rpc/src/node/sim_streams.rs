@@ -15,11 +15,9 @@ use std::{
 
 use gimmal_engine::{
     Inline,
-    transport::{
-        ConnId, Time,
-        sim::{Fault, FaultKind, Sim, SimConfig, Step},
-    },
+    transport::{ConnId, Time},
 };
+use gimmal_sim::{Fault, FaultKind, Sim, SimConfig, Step};
 
 use super::{
     Fresh, Node,

@@ -29,9 +29,9 @@ use gimmal_engine::{
     transport::{
         Address, ConnectOptions, Connecting as _, Incoming as _, ListenOptions, Listener as _, PortConfig,
         Provider as _, Time,
-        sim::{Fault, FaultKind, Sim, SimConfig, SimDevice, Step},
     },
 };
+use gimmal_sim::{Fault, FaultKind, Sim, SimConfig, SimDevice, Step};
 
 pub(super) use each::{each, seeds, world};
 use pipe::{PIPED, raw_request};

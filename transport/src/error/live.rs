@@ -98,7 +98,7 @@ pub enum Violation {
 
 impl Violation {
     /// Of a peer that gives up what nobody shares.
-    pub(crate) const NOT_SHARED: Self = Self::Malformed { what: "unused receives where none are shared" };
+    pub const NOT_SHARED: Self = Self::Malformed { what: "unused receives where none are shared" };
 }
 
 /// Why a connection ended; the first cause that was seen.

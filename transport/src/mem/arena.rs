@@ -4,7 +4,7 @@ use std::{io, rc::Rc};
 
 use super::{
     Region, RxMemory,
-    run::{RingPlace, Run},
+    run::{IN_RING, RingPlace, Run},
 };
 use crate::{
     ConnId, FrameWord, Position, Tag,
@@ -14,20 +14,27 @@ use crate::{
 /// Room for most runs, bytes.
 const BYTES_MIN: usize = 64 << 10;
 /// Frames of one run at most.
-pub(crate) const FRAMES_MAX: usize = 64;
+pub const FRAMES_MAX: usize = 64;
 /// A run remembers in a word which of them were kept.
 const _: () = assert!(FRAMES_MAX <= u64::BITS as usize);
 
-/// See the module.
+/// Memory that runs of frames are copied into.
 #[derive(Debug, Default)]
-pub(crate) struct Arena(Option<Rc<RxMemory>>);
+pub struct Arena(Option<Rc<RxMemory>>);
 
 impl Arena {
-    /// `frames` of `conn`, at most [`FRAMES_MAX`], the first of which begins at position `start`.
+    /// `frames` of `conn`, at most [`FRAMES_MAX`], the first of which begins at position `start`. They count as what lies in
+    /// `slot`, or in the ring.
     ///
     /// # Errors
     /// No memory for them.
-    pub(crate) fn lend(&mut self, conn: ConnId, start: Position, frames: &[(Tag, &[u8])]) -> io::Result<Run> {
+    pub fn lend(
+        &mut self,
+        conn: ConnId,
+        slot: Option<u32>,
+        start: Position,
+        frames: &[(Tag, &[u8])],
+    ) -> io::Result<Run> {
         let bytes = frames.iter().map(|(_, payload)| span(payload.len())).sum::<usize>();
         let room = bytes.next_power_of_two().max(BYTES_MIN);
         let region = self.take(2 * room)?;
@@ -50,7 +57,7 @@ impl Arena {
         // written again while the run has it (`take`), and what is kept of a fleeting run is not in it.
         let run = unsafe { Run::new(conn, Rc::clone(&region), place, (first, at.0), largest, count) };
         self.0 = Some(region);
-        Ok(run.fleeting())
+        Ok(run.in_slot(slot.unwrap_or(IN_RING)).fleeting())
     }
 
     /// At least `bytes` that nobody else has.
@@ -73,7 +80,7 @@ mod tests {
         let bodies: Vec<Vec<u8>> = (0..FRAMES_MAX).map(|at| vec![at.to_le_bytes()[0]; at * 40]).collect();
         let frames: Vec<(Tag, &[u8])> = bodies.iter().map(|body| (Tag(7), &body[..])).collect();
         let start = Position((1 << 32) - 32);
-        let mut run = arena.lend(conn, start, &frames).expect("memory");
+        let mut run = arena.lend(conn, None, start, &frames).expect("memory");
         let (mut kept, mut end) = (Vec::new(), start.0);
         for (at, body) in bodies.iter().enumerate() {
             let lent = run.next_frame().expect("a frame");
@@ -88,9 +95,9 @@ mod tests {
         assert!((0..64).all(|at| run.has_kept(at) == (at % 3 == 0)));
         let one = [(Tag(1), &[0xff; 5000][..])];
         // Beside one that is out, and after it.
-        let second = arena.lend(conn, start, &one).expect("memory");
+        let second = arena.lend(conn, None, start, &one).expect("memory");
         drop((run, second));
-        arena.lend(conn, start, &one).expect("memory");
+        arena.lend(conn, None, start, &one).expect("memory");
         assert!(kept.iter().zip(bodies.iter().step_by(3)).all(|(frame, body)| frame[..] == body[..]));
     }
 }

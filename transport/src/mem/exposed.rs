@@ -39,6 +39,14 @@ impl Words {
         (len + 2 * WORD_BYTES).next_multiple_of(PAGE)
     }
 
+    /// `len` bytes, zeroed, of this process alone.
+    ///
+    /// # Errors
+    /// No memory for them.
+    pub fn anonymous(len: usize) -> std::io::Result<Self> {
+        Ok(Self::new(Region::anonymous(Self::mapped_bytes(len))?, len))
+    }
+
     /// The first `len` bytes of `region`, of which [`Words::mapped_bytes`] are mapped and writable.
     pub(crate) fn new(region: Region, len: usize) -> Self {
         assert!(region.len() >= Self::mapped_bytes(len), "its caller mapped too little");
@@ -181,7 +189,7 @@ pub(crate) fn fresh_key() -> u64 {
 }
 
 /// Where exposed memory is known under its key.
-pub(crate) trait ExposedHome: Send + Sync {
+pub trait ExposedHome: Send + Sync {
     /// No device and no peer gets at it any more, as far as that can be seen to.
     fn withdraw(&self, key: u64);
 }
@@ -198,11 +206,15 @@ pub struct Exposed {
 }
 
 impl Exposed {
-    pub(crate) fn new(words: Arc<Words>, key: u64, home: Arc<dyn ExposedHome>) -> Self {
+    /// `words`, which `home` knows under `key` and forgets when this is dropped.
+    #[must_use]
+    pub fn new(words: Arc<Words>, key: u64, home: Arc<dyn ExposedHome>) -> Self {
         Self { words, key, home }
     }
 
-    pub(crate) fn key(&self) -> u64 {
+    /// What its home knows it by.
+    #[must_use]
+    pub fn key(&self) -> u64 {
         self.key
     }
 
@@ -242,6 +254,18 @@ pub const REMOTE_BYTES: usize = OFFER_BYTES;
 pub struct Remote(pub(crate) Offer);
 
 impl Remote {
+    /// What a peer's offer of exposed memory names.
+    #[must_use]
+    pub const fn new(offer: Offer) -> Self {
+        Self(offer)
+    }
+
+    /// What the peer knows it by.
+    #[must_use]
+    pub const fn key(&self) -> u64 {
+        self.0.key
+    }
+
     /// Bytes of it, as the peer says.
     #[must_use]
     pub const fn len(&self) -> u64 {
@@ -315,7 +339,10 @@ impl OneSided {
     }
 
     /// Whether it can be made on `remote` at all.
-    pub(crate) fn check(&self, remote: &Remote, atomics: bool) -> Result<(), AccessError> {
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, remote: &Remote, atomics: bool) -> Result<(), AccessError> {
         let (at, bytes) = match self {
             Self::Read { into, .. } if into.is_read_only() => return Err(AccessError::ReadOnly),
             Self::Read { at, into } => (*at, into.len() as u64),
@@ -332,8 +359,10 @@ impl OneSided {
     }
 
     /// Makes it, where the peer's memory is mapped; what cannot be made comes back.
-    #[cfg(any(feature = "shm", feature = "sim"))]
-    pub(crate) fn perform(self, words: &Words) -> Result<Accessed, (AccessError, Self)> {
+    ///
+    /// # Errors
+    /// Why not, with the operation.
+    pub fn perform(self, words: &Words) -> Result<Accessed, (AccessError, Self)> {
         if words.is_withdrawn() {
             return Err((AccessError::NotExposed, self));
         }
@@ -412,7 +441,6 @@ mod tests {
         assert_eq!(words.load(88), Ok(7));
     }
 
-    #[cfg(any(feature = "shm", feature = "sim"))]
     #[test]
     fn operations_on_mapped_words() {
         let words = words(64);

@@ -12,7 +12,6 @@
 //!  Exposed ours, and a peer's to use by itself, until it is dropped
 //! ```
 
-#[cfg(feature = "sim")]
 pub(crate) mod arena;
 pub mod bulk;
 #[cfg(feature = "shm")]

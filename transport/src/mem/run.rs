@@ -126,7 +126,6 @@ impl Run {
     }
 
     /// The same, of frames that lie in `slot`.
-    #[cfg(any(feature = "verbs", feature = "sim"))]
     #[inline]
     pub(crate) const fn in_slot(mut self, slot: u32) -> Self {
         self.slot = slot;
@@ -134,15 +133,14 @@ impl Run {
     }
 
     /// The same, of at most 64 frames that lie here no longer than it: what is kept of them is a copy.
-    #[cfg(feature = "sim")]
     pub(crate) const fn fleeting(mut self) -> Self {
         self.is_fleeting = true;
         self
     }
 
-    /// Whether frame number `index` of a [fleeting](Run::fleeting) one was kept.
-    #[cfg(feature = "sim")]
-    pub(crate) fn has_kept(&self, index: u32) -> bool {
+    /// Whether frame number `index` was kept, of a run that an [`Arena`](crate::parts::Arena) lent.
+    #[must_use]
+    pub fn has_kept(&self, index: u32) -> bool {
         self.kept_to.get() >> index & 1 == 1
     }
 

@@ -8,16 +8,16 @@
 //! A registration that outlives its memory shows a peer whatever comes to lie there next. Here it cannot: it holds the
 //! owner, and the owner's bytes do not move.
 
-#[cfg(any(feature = "shm", feature = "sim"))]
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::{
     fmt,
     ops::Deref,
     ptr::NonNull,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-#[cfg(any(feature = "shm", feature = "sim"))]
 use crate::mem::Loan;
 
 /// Bytes that somebody else owns, kept alive and as they are by everybody who has a clone of this. Read only.
@@ -151,24 +151,23 @@ impl UserMemory {
 }
 
 /// Loans of user memory that are copies, counted by those who lend from many threads.
-#[cfg(any(feature = "shm", feature = "sim"))]
 #[derive(Default, Debug)]
-pub(crate) struct Copies {
+pub struct Copies {
     count: AtomicU64,
     bytes: AtomicU64,
 }
 
-#[cfg(any(feature = "shm", feature = "sim"))]
 impl Copies {
     /// Fills `loan`, which is as long, and counts it.
-    pub(crate) fn lend(&self, mut loan: Loan, bytes: &UserBytes) -> Loan {
+    pub fn lend(&self, mut loan: Loan, bytes: &UserBytes) -> Loan {
         loan.copy_from_slice(bytes);
         self.count.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         loan.read_only()
     }
 
-    pub(crate) fn counters(&self) -> UserMemory {
+    /// What was counted.
+    pub fn counters(&self) -> UserMemory {
         let [copies, copied_bytes] = [&self.count, &self.bytes].map(|count| count.load(Ordering::Relaxed));
         UserMemory { copies, copied_bytes, ..UserMemory::default() }
     }

@@ -9,9 +9,9 @@ use gimmal_engine::{
     transport::{
         Bulk as Brought, BulkError, CloseReason, ConnId, Key, Negotiated, Port, RejectReason,
         hostile::Choices,
-        sim::{SimConnecting, SimListener},
     },
 };
+use gimmal_sim::{SimConnecting, SimListener};
 
 use super::*;
 use crate::{

@@ -132,7 +132,7 @@ fn ends_by_lack(side: &mut Side, peer: &mut Side) {
     assert!(matches!(ours, CloseReason::System { step: "recvmsg", .. }), "{ours}");
     assert!(ours.to_string().contains("RLIMIT_NOFILE is 64"), "{ours}");
     let theirs = peer.closed();
-    assert!(theirs.to_string().contains("the peer lacked descriptors, memory or mappings"), "{theirs}");
+    assert!(theirs.to_string().contains("the peer ran out of descriptors, memory or mappings"), "{theirs}");
 }
 
 #[test]

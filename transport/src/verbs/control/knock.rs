@@ -9,7 +9,7 @@ use gimmal_rdma::{
 
 use crate::{
     Address, ConnectError, Instant,
-    conformance::Knock,
+    parts::Knock,
     verbs::control::{naming::look_up, reject},
 };
 

@@ -1,0 +1,571 @@
+//! The data side: slots of connections, reservations, staged chains. What happens to them is the world's.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+
+use super::{
+    bulk::Home,
+    config::{Misuse, SimDevice},
+    connect::Link,
+    path::Chain as Posted,
+    runs::Begun,
+    world::{Inbound, Life, Shared, Side, World},
+};
+use gimmal_transport::{
+    AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Exposed, FrameWord, Gate,
+    Loan, LoanError, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError, Position, Pulse,
+    Refused, Remote, Run, RxFrame, SharedState, Staged, Time, UserBytes, UserMemory, Violation, Waker,
+    frame::{FRAME_WORD_BYTES, span},
+    mem::{MemoryNode, NotNear, Words},
+    parts::{Arena, Copies},
+    sync::Doorbell,
+};
+
+/// EINVAL.
+const INVALID: i32 = 22;
+
+/// The control side's handle on a [`SimPort`].
+#[derive(Clone, Debug)]
+pub struct SimGate {
+    shared: Arc<Shared>,
+    port: u64,
+    copies: Arc<Copies>,
+}
+
+impl SimGate {
+    pub(super) const fn port(&self) -> u64 {
+        self.port
+    }
+
+    fn home(&self) -> Arc<Home> {
+        Arc::new(Home(Arc::downgrade(&self.shared)))
+    }
+
+    /// Whose memory `bytes` for `conn` would be, if it may have them.
+    fn admit(
+        &self,
+        world: &mut World,
+        conn: ConnId,
+        bytes: usize,
+        step: &'static str,
+    ) -> Result<(u64, Side), LoanError> {
+        let port = world.ports.get(&self.port).ok_or(LoanError::Closed)?;
+        let (bytes, limit) = (bytes as u64, port.config.bulk_bytes_max);
+        if bytes > limit {
+            return Err(LoanError::TooLarge { bytes, limit });
+        }
+        let (id, side) = *port.conns.get(&conn).ok_or(LoanError::Closed)?;
+        world.setup(step)?;
+        let open = world.conns.get(&id).is_some_and(|conn| conn.ends[side].life == Life::Open);
+        if open { Ok((id, side)) } else { Err(LoanError::Closed) }
+    }
+}
+
+impl Gate for SimGate {
+    fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
+        let ticket = self.shared.with(|world| {
+            let (id, side) = self.admit(world, conn, bytes, "ibv_reg_mr of a loan")?;
+            Ok::<_, LoanError>(world.loan_made(id, side))
+        })?;
+        let loan = Loan::anonymous_from(bytes, ticket, self.home()).map_err(|error| no_memory(&error))?;
+        self.shared.with(|world| world.loan_lies_at(ticket, loan.as_ptr().addr()));
+        Ok(loan)
+    }
+
+    fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {
+        Ok(self.copies.lend(self.allocate(conn, bytes.len())?, bytes))
+    }
+
+    fn user_memory(&self) -> UserMemory {
+        self.copies.counters()
+    }
+
+    fn shared_receives(&self) -> Vec<SharedState> {
+        self.shared.with(|world| {
+            let Some(port) = world.ports.get(&self.port).filter(|port| port.common.all() > 0) else {
+                return vec![];
+            };
+            let terms = |(id, side): &(u64, Side)| world.conns.get(id)?.ends[*side].negotiated.as_ref();
+            let reserved = port.conns.values().filter_map(terms).map(|terms| terms.rx_arrivals).sum();
+            vec![SharedState {
+                device: "sim".to_owned(),
+                slot_bytes: port.config.shared.slot_bytes,
+                slots: reserved + port.common.all(),
+                reserved,
+                common: port.common.all(),
+                common_free: port.common.free(),
+                limit_events: 0,
+            }]
+        })
+    }
+
+    fn memory_node(&self) -> MemoryNode {
+        MemoryNode::Anywhere { why: NotNear::Modelled }
+    }
+
+    fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
+        let words = Arc::new(Words::anonymous(bytes).map_err(|error| no_memory(&error))?);
+        let key = self.shared.with(|world| {
+            let (id, side) = self.admit(world, conn, bytes, "ibv_reg_mr of exposed memory")?;
+            Ok::<_, LoanError>(world.expose(id, side, &words))
+        })?;
+        Ok(Exposed::new(words, key, self.home()))
+    }
+}
+
+fn no_memory(error: &std::io::Error) -> LoanError {
+    LoanError::Port(PortError::System { step: "mmap", errno: error.raw_os_error().unwrap_or(0) })
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    local: Option<Local>,
+    /// Of the connection that was here last.
+    last: Option<(ConnId, PortCounters)>,
+}
+
+/// What the port keeps of a connection.
+#[derive(Debug)]
+struct Local {
+    conn: u64,
+    side: Side,
+    negotiated: Option<Arc<Negotiated>>,
+    open: bool,
+    scratch: Vec<u8>,
+    staged: Vec<Posted>,
+    position: u64,
+}
+
+impl Local {
+    /// Stages what was composed in the scratch. Whether it rides on the chain before it, which has room for it.
+    fn stage(&mut self, staged: &Staged, chain_bytes_max: usize) -> bool {
+        let Staged { payload_bytes, tag, chain } = *staged;
+        let bytes = span(payload_bytes);
+        let fits = self.staged.last().is_some_and(|last| last.bytes.len() + bytes <= chain_bytes_max);
+        let is_extended = chain == Chain::Extend && fits;
+        if !is_extended {
+            self.staged.push(Posted { start: self.position, bytes: Vec::new(), frames: 0, signals: None });
+        }
+        if let Some(last) = self.staged.last_mut() {
+            let end = last.bytes.len() + bytes;
+            last.bytes.extend_from_slice(&FrameWord::new(payload_bytes, tag).bits().to_le_bytes());
+            last.bytes.extend_from_slice(&self.scratch[..payload_bytes]);
+            last.bytes.resize(end, 0);
+            last.frames += 1;
+        }
+        self.position += bytes as u64;
+        is_extended
+    }
+}
+
+/// The data side; see [`Port`].
+#[derive(Debug)]
+pub struct SimPort {
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: u64,
+    copies: Arc<Copies>,
+    config: PortConfig,
+    doorbell: Waker,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    pub(super) dirty: Vec<ConnId>,
+    /// Ends whose receives are to be posted again.
+    pub(super) owing: Vec<(u64, Side)>,
+    pub(super) begun: Option<Begun>,
+    pub(super) arena: Arena,
+}
+
+impl SimPort {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        device: &SimDevice,
+        config: &PortConfig,
+    ) -> Result<Self, PortError> {
+        check(config)?;
+        let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(0);
+        let doorbell =
+            Doorbell::new().map_err(|error| PortError::System { step: "eventfd", errno: errno(error) })?;
+        let doorbell = Arc::new(doorbell);
+        let id = shared.with(|world| {
+            world.setup("ibv_create_cq")?;
+            world.setup("ibv_reg_mr of the pool")?;
+            Ok::<_, PortError>(world.add_port(Arc::clone(&doorbell), config, device))
+        })?;
+        Ok(Self {
+            shared: Arc::clone(shared),
+            id,
+            config: config.clone(),
+            doorbell,
+            copies: Arc::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            dirty: Vec::new(),
+            owing: Vec::new(),
+            begun: None,
+            arena: Arena::default(),
+        })
+    }
+
+    fn local(&self, conn: ConnId) -> Option<&Local> {
+        let slot = self.slots.get(conn.index() as usize)?;
+        slot.local.as_ref().filter(|_| slot.generation == conn.generation())
+    }
+
+    fn local_mut(&mut self, conn: ConnId) -> Option<&mut Local> {
+        let slot = self.slots.get_mut(conn.index() as usize)?;
+        slot.local.as_mut().filter(|_| slot.generation == conn.generation())
+    }
+
+    pub(super) fn negotiated(&self, conn: ConnId) -> Option<&Negotiated> {
+        self.local(conn)?.negotiated.as_deref()
+    }
+
+    fn open_end(&self, conn: ConnId) -> Result<(u64, Side), Refused> {
+        self.local(conn)
+            .filter(|local| local.open)
+            .map(|local| (local.conn, local.side))
+            .ok_or(Refused::Closed)
+    }
+
+    fn claim(&mut self, link: &mut Link) -> Option<(ConnId, u64, Side)> {
+        let (conn, side) = link.take()?;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, local: None, last: None });
+            u32::try_from(self.slots.len() - 1).expect("`connections` is a u32 and was checked")
+        });
+        let position = self.shared.with(|world| world.config.first_position);
+        let slot = &mut self.slots[index as usize];
+        let local = Local {
+            conn,
+            side,
+            negotiated: None,
+            open: false,
+            scratch: Vec::new(),
+            staged: Vec::new(),
+            position,
+        };
+        slot.local = Some(local);
+        Some((ConnId::new(index, slot.generation), conn, side))
+    }
+
+    /// Nobody is in the slot any more.
+    pub(super) fn vacate(&mut self, conn: ConnId, counters: PortCounters) {
+        if let Some(slot) = self.slots.get_mut(conn.index() as usize) {
+            slot.local = None;
+            slot.generation = slot.generation.wrapping_add(1);
+            slot.last = Some((conn, counters));
+            self.free.push(conn.index());
+        }
+    }
+
+    fn opened(&mut self, conn: ConnId, negotiated: &Arc<Negotiated>) {
+        if let Some(local) = self.local_mut(conn) {
+            local.open = true;
+            local.scratch = vec![0; negotiated.frame_bytes_max as usize];
+            local.negotiated = Some(Arc::clone(negotiated));
+        }
+    }
+
+    fn event(&mut self, conn: ConnId, inbound: Inbound, counters: PortCounters) -> Event {
+        match inbound {
+            Inbound::Opened(negotiated) => {
+                self.opened(conn, &negotiated);
+                Event::Opened { conn, negotiated }
+            }
+            Inbound::Frame { payload, tag, end, slot, .. } => {
+                Event::Frame { conn, frame: RxFrame::on_heap(payload, tag, end, slot) }
+            }
+            Inbound::Pulled { token, result } => Event::Pulled { conn, token, result },
+            Inbound::Accessed { token, result } => Event::Accessed { conn, token, result },
+            Inbound::Closed(reason) => {
+                if let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) {
+                    self.shared.with(|world| world.leave_shared(id, side));
+                }
+                self.vacate(conn, counters);
+                Event::Closed { conn, reason }
+            }
+        }
+    }
+}
+
+fn check(config: &PortConfig) -> Result<(), PortError> {
+    let bad = |field, value: u64, limit: u64| Err(PortError::Limit { field, value, limit });
+    if !config.ring_bytes.is_power_of_two() || !(4 << 10..=1 << 30).contains(&config.ring_bytes) {
+        return bad("ring_bytes", config.ring_bytes.into(), 1 << 30);
+    }
+    if !config.slot_bytes.is_multiple_of(16) || !(64..=16 << 20).contains(&config.slot_bytes) {
+        return bad("slot_bytes", config.slot_bytes.into(), 16 << 20);
+    }
+    if config.arrivals < 4 {
+        return bad("arrivals", config.arrivals.into(), u16::MAX.into());
+    }
+    if config.signal_interval == 0 || config.signal_interval > config.sends / 2 {
+        return bad("signal_interval", config.signal_interval.into(), u64::from(config.sends / 2));
+    }
+    Ok(())
+}
+
+impl SimPort {
+    /// Posts what was committed.
+    pub(super) fn post_staged(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        while let Some(conn) = (!self.dirty.is_empty()).then(|| self.dirty.remove(0)) {
+            let Some(local) = self.local_mut(conn) else { continue };
+            let (id, side) = (local.conn, local.side);
+            let staged = std::mem::take(&mut local.staged);
+            shared.with(|world| {
+                for chain in staged {
+                    world.post(id, side, chain);
+                }
+            });
+        }
+    }
+
+    /// Posts the receives again that ended: by the end of a turn, as a device's port does it.
+    fn repost(&mut self) {
+        for (id, side) in self.owing.drain(..) {
+            self.shared.with(|world| world.repost(id, side));
+        }
+    }
+}
+
+impl Port for SimPort {
+    type Link = Link;
+    type Gate = SimGate;
+    type Direct = Self;
+
+    fn gate(&self) -> SimGate {
+        SimGate { shared: Arc::clone(&self.shared), port: self.id, copies: Arc::clone(&self.copies) }
+    }
+
+    fn adopt(&mut self, mut link: Link, now: Time) -> Result<ConnId, PortError> {
+        if !link.may_go_to(self.id) {
+            return Err(PortError::System { step: "adopt on another port than the gate's", errno: INVALID });
+        }
+        let used = self.slots.len() - self.free.len();
+        let limit = self.config.connections;
+        if used >= limit as usize {
+            return Err(PortError::Limit {
+                field: "connections",
+                value: used as u64 + 1,
+                limit: limit.into(),
+            });
+        }
+        self.shared.with(|world| world.setup("ibv_post_recv"))?;
+        let Some((id, conn, side)) = self.claim(&mut link) else {
+            return Err(PortError::System { step: "adopt", errno: INVALID });
+        };
+        let port = self.id;
+        self.shared.with(|world| {
+            world.advance(now);
+            world.adopted(conn, side, id, port);
+        });
+        Ok(id)
+    }
+
+    fn compose(
+        &mut self,
+        conn: ConnId,
+        payload_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
+    ) -> Result<Option<Position>, Refused> {
+        let (id, side) = self.open_end(conn)?;
+        let outstanding = self.shared.with(|world| world.outstanding(id, side))?;
+        let sends = self.config.sends.into();
+        let local = self.local_mut(conn).ok_or(Refused::Closed)?;
+        let negotiated = local.negotiated.clone().ok_or(Refused::Closed)?;
+        let limit = local.scratch.len().saturating_sub(FRAME_WORD_BYTES);
+        if payload_bytes > limit {
+            return Err(Refused::TooLarge { bytes: payload_bytes, limit });
+        }
+        // Shared memory has no queue of sends: there, room in the ring is all that is needed.
+        if negotiated.arrivals_count && outstanding + local.staged.len() as u64 >= sends {
+            return Err(Refused::Full);
+        }
+        let Some(staged) = fill(&mut local.scratch[..payload_bytes]) else { return Ok(None) };
+        if staged.payload_bytes > payload_bytes {
+            return Ok(Some(Position(local.position)));
+        }
+        let is_extended = local.stage(&staged, negotiated.chain_bytes_max as usize);
+        let position = local.position;
+        let room = u64::from(negotiated.tx_ring_bytes);
+        self.shared.with(|world| {
+            let done = world.conns.get(&id).map_or(position, |conn| conn.ends[side].tx.completed);
+            if position > done + room {
+                world.misuse(Misuse::TransmitOverrun { bytes: position - done - room });
+            }
+            if staged.chain == Chain::Extend && !is_extended {
+                world.misuse(Misuse::BadExtend);
+            }
+        });
+        if !self.dirty.contains(&conn) {
+            self.dirty.push(conn);
+        }
+        Ok(Some(Position(position)))
+    }
+
+    fn flush(&mut self) {
+        self.post_staged();
+        self.repost();
+    }
+
+    fn flush_answer(&mut self, conn: ConnId) -> bool {
+        self.leave_early(conn)
+    }
+
+    fn completed(&mut self, conn: ConnId) -> Position {
+        let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) else {
+            return Position(0);
+        };
+        Position(
+            self.shared.with(|world| world.conns.get(&id).map_or(0, |conn| conn.ends[side].tx.completed)),
+        )
+    }
+
+    fn peer_credit(&mut self, conn: ConnId) -> Option<Credit> {
+        let local = self.local(conn)?;
+        let words = local.negotiated.as_ref()?.credit_words;
+        let (id, side) = (local.conn, local.side);
+        words
+            .then(|| self.shared.with(|world| world.conns.get(&id).map(|conn| conn.ends[side].peer_credit)))?
+    }
+
+    fn return_credit(&mut self, conn: ConnId, credit: Credit) {
+        if let Ok((id, side)) = self.open_end(conn) {
+            self.shared.with(|world| world.return_credit(id, side, credit));
+        }
+    }
+
+    fn arrivals(&self, conn: ConnId) -> u64 {
+        let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) else { return 0 };
+        self.shared.with(|world| world.conns.get(&id).map_or(0, |conn| conn.ends[side].rx.arrivals))
+    }
+
+    fn take_back(&mut self, conn: ConnId, receives: u64) -> Result<(), Violation> {
+        let Ok((id, side)) = self.open_end(conn) else { return Ok(()) };
+        self.shared.with(|world| world.take_back(id, side, receives))
+    }
+
+    fn release(&mut self, conn: ConnId, frame: RxFrame) {
+        if let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) {
+            self.shared.with(|world| world.release(id, side, (frame.end(), frame.slot()), &frame));
+        }
+    }
+
+    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
+        let (id, side) = self.open_end(conn)?;
+        self.shared.with(|world| world.offer(id, side, loan))
+    }
+
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+        let (id, side) = self.open_end(conn)?;
+        self.shared.with(|world| world.pull(id, side, offer, token))
+    }
+
+    fn next_pulled(&mut self, conn: ConnId) -> Option<(u64, Result<Bulk, BulkError>)> {
+        let (id, side) = self.open_end(conn).ok()?;
+        self.shared.with(|world| world.next_pulled(self.id, id, side))
+    }
+
+    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
+        let (id, side) = self.open_end(conn).map_err(|_| AccessError::Closed)?;
+        self.shared.with(|world| world.show(id, side, exposed))
+    }
+
+    fn access(
+        &mut self,
+        conn: ConnId,
+        remote: Remote,
+        op: OneSided,
+        token: u64,
+    ) -> Result<(), (AccessError, OneSided)> {
+        let Ok((id, side)) = self.open_end(conn) else { return Err((AccessError::Closed, op)) };
+        self.shared.with(|world| world.access(id, side, remote, op, token))
+    }
+
+    fn poll(&mut self, now: Time, batch: &mut Batch) {
+        self.no_run_is_out();
+        self.repost();
+        let (shared, port) = (Arc::clone(&self.shared), self.id);
+        shared.with(|world| world.turn(port, now));
+        while batch.room() > 0 {
+            let Some((conn, inbound, counters)) = shared.with(|world| world.next_for(port)) else { break };
+            if matches!(inbound, Inbound::Frame { chain_end: true, .. }) {
+                self.owing.extend(self.local(conn).map(|local| (local.conn, local.side)));
+            }
+            let event = self.event(conn, inbound, counters);
+            batch.push(event);
+        }
+    }
+
+    fn next_run(&mut self, limit: usize) -> Option<Run> {
+        self.lend_run(limit)
+    }
+
+    fn end_run(&mut self, run: &mut Run) {
+        self.run_ended(run);
+    }
+
+    fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time) {
+        let Some(local) = self.local_mut(conn) else { return };
+        local.open = false;
+        local.staged.clear();
+        let (id, side) = (local.conn, local.side);
+        self.shared.with(|world| {
+            world.advance(now);
+            world.hang_up(id, side, reason);
+        });
+    }
+
+    fn arm(&mut self) -> bool {
+        self.doorbell.arm();
+        let port = self.id;
+        let busy = self.shared.with(|world| world.has_work(port));
+        if busy {
+            self.doorbell.disarm();
+        }
+        !busy
+    }
+
+    fn disarm(&mut self) {
+        self.doorbell.disarm();
+    }
+
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+
+    fn waker(&self) -> Waker {
+        Arc::clone(&self.doorbell)
+    }
+
+    fn deadline(&self) -> Time {
+        self.shared.with(|world| world.deadline(self.id))
+    }
+
+    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
+        let (id, _) = self.open_end(conn).ok()?;
+        Some(Pulse { beat: self.shared.with(|world| world.beat(id))?, at: now })
+    }
+
+    fn counters(&self, conn: ConnId) -> PortCounters {
+        if let Some(local) = self.local(conn) {
+            let (id, side) = (local.conn, local.side);
+            return self.shared.with(|world| world.counters(id, side));
+        }
+        let slot = self.slots.get(conn.index() as usize);
+        slot.and_then(|slot| slot.last)
+            .filter(|(id, _)| *id == conn)
+            .map_or_else(PortCounters::default, |last| last.1)
+    }
+}
+
+impl Drop for SimPort {
+    fn drop(&mut self) {
+        let port = self.id;
+        self.shared.with(|world| world.port_dropped(port));
+    }
+}

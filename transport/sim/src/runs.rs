@@ -1,0 +1,134 @@
+//! Frames by runs, the short way of a poll: over a copy of what comes next in an inbox.
+//!
+//! ```text
+//!  inbox: frame frame frame Closed ──── lend_run: the first few, looked at ────► Run
+//!         taken ─────────► only these ◄──── end_run: released, unless kept ──── as far as it was taken
+//! ```
+
+use super::{
+    config::Misuse,
+    port::SimPort,
+    world::{Inbound, Side, World},
+};
+use gimmal_transport::{
+    ConnId, DataPath, Position, Run, Tag,
+    frame::span,
+    parts::{Arena, FRAMES_MAX},
+};
+
+/// The run that is out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    conn: u64,
+    side: Side,
+}
+
+impl World {
+    /// How many frames the next run has; none: they come by a poll.
+    fn run_length(&mut self) -> usize {
+        if !self.config.shuffle {
+            return FRAMES_MAX;
+        }
+        match self.rng.below(4) {
+            0 => 0,
+            1 => 1,
+            2 => 2,
+            _ => FRAMES_MAX,
+        }
+    }
+
+    /// At most `limit` frames of the connection whose turn it is, if they come next there.
+    fn lend_run(&mut self, port: u64, limit: usize, arena: &mut Arena) -> Option<(Begun, Run)> {
+        let (id, side) = self.choose(port)?;
+        let most = self.run_length().min(limit);
+        let end = &self.conns.get(&id)?.ends[side];
+        let (conn, negotiated) = (end.id?, end.negotiated.as_ref()?);
+        // As over a device: sealed frames and shared receives are looked at one by one.
+        if end.rx.share.is_some() || (end.device.arrivals && negotiated.checksum) {
+            return None;
+        }
+        let in_ring = negotiated.path == DataPath::Ring;
+        let start = if in_ring { end.rx.read } else { Position(0) };
+        let (mut at, mut place) = (start, None);
+        let mut frames: Vec<(Tag, &[u8])> = Vec::new();
+        for inbound in end.inbox.iter().take(most) {
+            let Inbound::Frame { payload, tag, end: to, slot, chain_end } = inbound else { break };
+            at = at.plus(span(payload.len()) as u64);
+            // A chain that came twice is not where a reader of the ring looks.
+            let follows = if in_ring { at == *to } else { frames.is_empty() || Some(*slot) == place };
+            if !follows {
+                break;
+            }
+            place = (!in_ring).then_some(*slot);
+            frames.push((*tag, payload));
+            if *chain_end && end.device.arrivals {
+                break;
+            }
+        }
+        if frames.is_empty() {
+            return None;
+        }
+        let run = arena.lend(conn, place, start, &frames).ok()?;
+        Some((Begun { conn: id, side }, run))
+    }
+
+    /// The frames that were taken from `run` were read. Whether the last of a chain is among them.
+    fn end_run(&mut self, port: u64, begun: Begun, run: &Run) -> bool {
+        let Begun { conn: id, side } = begun;
+        let mut has_ended = false;
+        for index in 0..run.taken() {
+            // A connection that was closed meanwhile has none left.
+            let front = self.conns.get(&id).and_then(|conn| conn.ends[side].inbox.front());
+            if !matches!(front, Some(Inbound::Frame { .. })) {
+                break;
+            }
+            if let Some((_, Inbound::Frame { payload, end, slot, chain_end, .. })) = self.take(port, id, side)
+            {
+                has_ended |= chain_end;
+                if !run.has_kept(index) {
+                    self.release(id, side, (end, slot), &payload);
+                }
+            }
+        }
+        has_ended
+    }
+}
+
+impl SimPort {
+    /// [`Port::next_run`](gimmal_transport::Port::next_run).
+    pub(super) fn lend_run(&mut self, limit: usize) -> Option<Run> {
+        self.no_run_is_out();
+        let Self { shared, id, arena, .. } = self;
+        let (begun, run) = shared.with(|world| world.lend_run(*id, limit, arena))?;
+        self.begun = Some(begun);
+        Some(run)
+    }
+
+    /// [`Port::end_run`](gimmal_transport::Port::end_run).
+    pub(super) fn run_ended(&mut self, run: &Run) {
+        let Some(begun) = self.begun.take() else { return };
+        let port = self.id;
+        if self.shared.with(|world| world.end_run(port, begun, run)) {
+            self.owing.push((begun.conn, begun.side));
+        }
+    }
+
+    /// What comes next is asked for.
+    pub(super) fn no_run_is_out(&mut self) {
+        if self.begun.take().is_some() {
+            self.shared.with(|world| world.misuse(Misuse::OpenRun));
+        }
+    }
+
+    /// [`Port::flush_answer`](gimmal_transport::Port::flush_answer): as over a device, and not every time.
+    pub(super) fn leave_early(&mut self, conn: ConnId) -> bool {
+        let rings = self.negotiated(conn).is_some_and(|negotiated| !negotiated.credit_words);
+        let leaves = rings
+            && self.dirty.as_slice() == [conn]
+            && self.shared.with(|world| !world.config.shuffle || world.rng.below(2) == 0);
+        if leaves {
+            self.post_staged();
+        }
+        leaves
+    }
+}

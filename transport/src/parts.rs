@@ -1,0 +1,20 @@
+//! Parts that providers are made of, for authors of providers in other crates.
+//!
+//! [`Provider`](crate::Provider) and its companions are the contract. What providers have in common beside it lies here:
+//! the handshake of a shared key, the receives that connections share, runs of frames that lie nowhere in a row, copies of
+//! user memory.
+
+pub use crate::{
+    mem::{
+        arena::{Arena, FRAMES_MAX},
+        exposed::ExposedHome,
+        user_bytes::Copies,
+    },
+    proof::{CHALLENGE_BYTES, Label, NONCE_BYTES, PROOF_BYTES, Session, admit, random, request},
+    rejected::Rejected,
+    share::{Common, Share},
+};
+
+/// A client that speaks foreign bytes to a listener. It is asked again and again until it says how its attempt ended; the
+/// inner `None` is an end without a reason.
+pub type Knock = Box<dyn FnMut() -> Option<Option<crate::ConnectError>>>;
