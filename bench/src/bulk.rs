@@ -71,7 +71,7 @@ impl<P: Provider> BulkTarget<P> {
     fn send(&mut self, wait_ok: bool) -> Result<bool, BenchError> {
         let mut loan = match self.gate.allocate(self.inner.conn, self.bytes) {
             Ok(loan) => loan,
-            // The ones under way come back.
+            // The ones in flight come back.
             Err(_) if wait_ok => return Ok(false),
             Err(error) => return Err(BenchError::Closed(error.to_string())),
         };

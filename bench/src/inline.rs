@@ -368,7 +368,7 @@ impl<P: Provider> Target for InlineTarget<P> {
 
     fn offer(&mut self, arrivals: &mut Arrivals, recorder: &mut Recorder) -> Result<(), BenchError> {
         let conn = self.conn;
-        // When those under way were due; room for what a stall of seconds leaves behind.
+        // When those in flight were due; room for what a stall of seconds leaves behind.
         let mut due = VecDeque::with_capacity(1 << 20);
         let first = Stamp::now();
         let mut next = first.after(arrivals.gap());

@@ -31,8 +31,14 @@ struct Table {
 }
 
 /// What the page begins with.
-const HEAD: &str = "# Results\n\nMade by `gimmal-bench results bench/results.toml bench/baseline.json > bench/RESULTS.md`.\nChange those files, not this one. [docs/README.md](docs/README.md) explains the method. Results of older builds are in the\nhistory of this file.\n\nA ratio holds for one core placement: the host of a virtual machine moves its cores between the same core, a \
-shared\nL3 cache and separate L3 caches.\n";
+const HEAD: &str = "# Results
+
+Made by `gimmal-bench results bench/results.toml bench/baseline.json > bench/RESULTS.md`.
+Change those files, not this one. The [method](docs/README.md) is described elsewhere. Results of older builds are in the history of this file.
+
+A ratio holds for one core placement: the host of a virtual machine moves its cores between the same core, a shared
+L3 cache and separate L3 caches.
+";
 
 /// The longest line of text, columns.
 const WIDTH: usize = 120;

@@ -22,8 +22,8 @@ use crate::{
     worker::{Station, WorkerHandle, inbox::Adopted},
 };
 
-/// Who may connect: sees the hello and the peer's name, and lets it in, or refuses it with a reason and at most 132 bytes
-/// of its own. Runs on the accepting thread, so it must not block.
+/// Decides which peers may connect. Sees the hello and the peer's name. Admits the peer, or refuses it with a
+/// reason and at most 132 bytes of its own. Runs on the accepting thread, so it must not block.
 pub type Admit = Box<dyn FnMut(&Hello, &str) -> Result<(), Refusal> + Send>;
 
 /// Hears once why an acceptor does not listen any more, unless it was stopped. Runs on the accepting thread as it ends.

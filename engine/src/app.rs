@@ -95,7 +95,8 @@ pub trait Act<A> {
     fn act<P: Port>(self, app: &mut A, io: &mut Io<'_, P>) -> Self::Outcome;
 }
 
-/// Who waits for one message, see [`Inline::seek`](crate::Inline::seek), or for several, see [`Inline::sift`](crate::Inline::sift).
+/// Takes messages before the application: one with [`Inline::seek`](crate::Inline::seek), several with
+/// [`Inline::sift`](crate::Inline::sift).
 pub trait Pick<A> {
     /// Whether `message` is it; then it is taken, and the application does not see it.
     fn pick<P: Port>(&mut self, app: &mut A, io: &mut Io<'_, P>, conn: ConnId, message: &Message<'_>)

@@ -135,7 +135,7 @@ pub enum StartError {
     Thread(String),
 }
 
-/// A connection did not come to stand.
+/// Why a connection could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OpenError {

@@ -15,7 +15,8 @@ impl<P: Port> Io<'_, P> {
     }
 
     /// Makes a one-sided operation on what the peer has shown; ends with [`App::accessed`](crate::App::accessed) and
-    /// `token`, before the connection does. Several may be under way, in no order among themselves or with messages: wait
+    /// `token`, before the connection does. Several may be in flight, in no order among themselves or with
+    /// messages: wait
     /// for one before what must come after it. A write has ended when its loan may be used again; it is in place when a read
     /// or an atomic operation that was started after it has ended.
     ///

@@ -109,7 +109,7 @@ fn an_idle_process_uses_less_than_a_hundredth_of_a_core() {
     assert!(median < 0.01, "{:.2} % of a core while idle", median * 100.0);
 }
 
-/// The same way without an engine: two threads that sleep, and the caller.
+/// A bare exchange without an engine: two threads that sleep, and the caller.
 fn bare(count: usize, rest: fn()) -> Vec<Duration> {
     let (there, first) = sync_channel::<()>(16);
     let (back, second) = sync_channel(16);

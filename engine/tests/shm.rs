@@ -12,7 +12,7 @@ use gimmal_engine::{
     },
 };
 
-/// Sends back what it gets; as a client it counts what comes.
+/// Echoes messages; as a client it counts the echoes.
 #[derive(Debug, Default)]
 struct Echo {
     returned: u64,

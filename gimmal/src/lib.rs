@@ -57,7 +57,8 @@ pub use gimmal_rpc::{
 };
 
 pub mod auth {
-    //! Who is at the other end, and whether it may connect. A shared [`Key`](crate::Key) and [`Allow`](crate::Allow) decide
+    //! The identity of the other end, and whether it may connect. A shared [`Key`](crate::Key) and
+    //! [`Allow`](crate::Allow) decide
     //! before a connection is made; [`ServerBuilder::admit`](crate::ServerBuilder::admit) can refuse it.
 
     #[doc(inline)]

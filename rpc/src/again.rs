@@ -21,7 +21,7 @@ use crate::{
 /// Arguments above this are not kept: such a call is made once.
 const KEEP_BYTES: usize = 16 << 20;
 
-/// See the module.
+/// A call that may be made again: its request, and what is left of its deadline.
 #[derive(Debug)]
 pub(crate) struct Again {
     pub(crate) method: &'static Method,
@@ -63,7 +63,7 @@ impl Again {
         Some(options)
     }
 
-    /// Begins a wait; whoever polled is woken at its end.
+    /// Begins a wait. The polling task is woken at its end.
     pub(crate) fn pause(&mut self, context: &Context<'_>) {
         let at = self.next_rest();
         self.alarm = Some(Alarm::new(at, context.waker()));

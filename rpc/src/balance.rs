@@ -76,7 +76,7 @@ impl Resolver for Dns {
 /// Which of the servers that are there gets the next call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pick {
-    /// The one with the fewest calls of ours under way; among equals in turn.
+    /// The server with the fewest of our calls in flight; in turn among equals.
     #[default]
     LeastLoaded,
     /// One after the other.
@@ -129,7 +129,7 @@ impl BalancedBuilder {
         self
     }
 
-    /// Who gets the next call.
+    /// Sets how the server for the next call is chosen.
     #[must_use]
     pub const fn pick(mut self, pick: Pick) -> Self {
         self.pick = pick;
@@ -235,7 +235,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Who gets the next call; one that is not ready only if none is.
+    /// Chooses the server for the next call; one that is not ready only if none is.
     fn pick(&self) -> Option<Arc<Member>> {
         let members = self.members();
         let turn = self.next.fetch_add(1, Ordering::Relaxed);

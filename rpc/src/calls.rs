@@ -26,7 +26,7 @@ pub(crate) use call::{Call, State};
 pub(crate) use key::CallKey;
 pub(crate) use reply::{Reply, Tagged};
 
-/// See the module.
+/// The calls of one connection: slots of a window, each with a generation.
 #[derive(Debug)]
 pub(crate) struct Calls {
     slots: Vec<Call>,
@@ -272,7 +272,7 @@ impl Calls {
         *reply = Reply::Noted(Box::new((plain, metadata)));
     }
 
-    /// Ends a call with the bytes of its answer: tells whoever waits, or keeps them for the worker's own thread.
+    /// Ends a call with the bytes of its answer: tells the waiting caller, or keeps them for the worker's own thread.
     #[inline]
     pub(crate) fn finish_bytes(&mut self, index: u32, is_error: bool, payload: &[u8], copies: &Counter) {
         let call = &mut self.slots[index as usize];
@@ -366,7 +366,7 @@ impl Calls {
         state
     }
 
-    /// Ends a call that nobody waits for. Returns how far it was, for who has to clean up behind it.
+    /// Ends a call that nobody waits for. Returns its state, for the clean-up.
     pub(crate) fn forget(&mut self, key: CallKey) -> Option<State> {
         let index = self.find(key)?;
         let state = self.withdraw(index);

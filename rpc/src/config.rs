@@ -13,11 +13,11 @@ pub struct Config {
     pub engine: gimmal_engine::Config,
     /// Deadline of a call that is given none, 1 us or more; zero: no limit. Default 10 s.
     pub deadline: Duration,
-    /// Calls that may be under way at once on a connection, 1 to 4096. More wait in the client. Default 64.
+    /// Calls that may be in flight at once on a connection, 1 to 4096. More wait in the client. Default 64.
     pub window: usize,
     /// Calls that may wait in the client on a connection; one more is refused, not run. Default 1024.
     pub waiting_max: usize,
-    /// Calls a peer may have under way on a connection, 1 to 4096; one more is refused, not run. Default 256.
+    /// Calls a peer may have in flight on a connection, 1 to 4096; one more is refused, not run. Default 256.
     pub serving_max: usize,
     /// How a [`Client`](crate::Client) comes back when its connection ended; `None`: it does not. An inline client
     /// never does.

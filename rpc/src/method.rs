@@ -73,7 +73,7 @@ impl Method {
         }
     }
 
-    /// The same method with a bulk argument, a bulk result, or both.
+    /// Adds a bulk argument, a bulk result, or both.
     #[must_use]
     pub const fn with_bulk(mut self, takes: bool, gives: bool) -> Self {
         self.takes_bulk = takes;
@@ -81,22 +81,21 @@ impl Method {
         self
     }
 
-    /// The same method without an answer.
+    /// Makes the method one-way: it has no answer.
     #[must_use]
     pub const fn one_way(mut self) -> Self {
         self.is_oneway = true;
         self
     }
 
-    /// The same method, which may be run more than once for one call: a layer may make the call again although it may
-    /// have run.
+    /// Marks the method as idempotent: a layer may repeat a call that may have run.
     #[must_use]
     pub const fn idempotent(mut self) -> Self {
         self.is_idempotent = true;
         self
     }
 
-    /// The same method with streams of items.
+    /// Adds streams of items.
     #[must_use]
     pub const fn with_streams(mut self, up: bool, down: bool) -> Self {
         self.streams_up = up;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   call(tag, request) ─ written in the transmit ring ─►  poll: one turn, one doorbell for all of them
-//!   seen(tag, Ok(answer)) ◄─ where it landed ───────────  … and what came meanwhile
+//!   seen(tag, Ok(answer)) ◄─ where it landed ───────────  … and other messages
 //! ```
 
 use std::{convert::Infallible, fmt, rc::Rc, sync::Arc, time::Duration};
@@ -25,10 +25,11 @@ use crate::{
     task::Plain,
 };
 
-/// How a call of a pipeline ends: with its answer's bytes, lent for the time of the call, or with what came in their place.
+/// The result of a call of a pipeline: the bytes of its answer, lent for the time of the callback, or its error.
 pub type Answered<'a> = Result<&'a [u8], CallError<Infallible>>;
 
-/// Calls of one raw method under way on an [`LocalClient`](crate::LocalClient), for the highest rate: nothing is kept for
+/// Calls of one raw method in flight on an [`LocalClient`](crate::LocalClient), for the highest rate: nothing is
+/// kept for
 /// a call but its tag, and a turn shows all the answers that it finds. Made by a generated client's `…_pipeline`, or by
 /// [`LocalClient::pipeline`](crate::LocalClient::pipeline).
 ///
@@ -62,7 +63,7 @@ pub type Answered<'a> = Result<&'a [u8], CallError<Infallible>>;
 /// # }
 /// ```
 ///
-/// Dropping it cancels the calls that are under way.
+/// Dropping it cancels the calls that are in flight.
 pub struct Pipeline {
     local: Rc<LocalConn>,
     what: What,
@@ -114,12 +115,12 @@ impl Pipeline {
         self.call_all([(tag, request)])
     }
 
-    /// The same for several at once, which takes a fraction for each: up to eight small ones leave in one message. What `calls`
-    /// does when it is asked for the next must not use the client; if it panics, those that it gave last may not be under way.
+    /// Starts several calls, at a fraction of the cost of each: up to eight small ones leave in one message. The
+    /// iterator must not use the client. If it panics, the calls that it returned last may not be in flight.
     ///
     /// # Errors
-    /// As there, of the first that was refused: those before it are under way. Up to seven behind it may have been taken from
-    /// `calls`; they did not run either.
+    /// The error of the first refused call. Those before it are in flight. Up to seven after it may have been taken
+    /// from `calls`; they did not run either.
     #[inline]
     pub fn call_all<'a>(
         &mut self,
@@ -147,9 +148,9 @@ impl Pipeline {
         self.turn(Duration::ZERO, seen)
     }
 
-    /// The same until `at_least` calls have ended, or all that are under way, idling by the configured strategy between.
-    /// Returns how many have ended. Waiting for a few at once keeps calls together that leave together: with a window of 32
-    /// for 8, say.
+    /// Polls until `at_least` calls have ended, or all calls in flight, idling by the configured strategy between
+    /// turns. Returns how many have ended. Waiting for a few at once keeps calls together that leave together: with
+    /// a window of 32 for 8, for example.
     #[inline]
     pub fn wait(&mut self, at_least: usize, mut seen: impl FnMut(u64, Answered<'_>)) -> usize {
         let mut ended = 0;
@@ -193,7 +194,7 @@ impl Drop for Pipeline {
     }
 }
 
-/// Whoever saw an answer may have panicked in the middle of a turn, which is not made up for.
+/// A reader of answers may have panicked in the middle of a turn, which cannot be repaired.
 struct Broken<'a>(&'a LocalConn);
 
 impl Drop for Broken<'_> {
@@ -287,7 +288,7 @@ fn take_others(
     ended
 }
 
-/// Who waits for the answers of a pipeline.
+/// Waits for the answers of a pipeline.
 pub(crate) struct Shown<F> {
     pub(crate) conn: ConnId,
     pub(crate) pipeline: u32,

@@ -19,7 +19,7 @@ use crate::{
 /// Pauses between attempts: a new connection takes about as long as the first.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
-/// A call that waits; on a connection that stands it is like any other.
+/// A call that waits for a connection; once that is established it is like any other.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     again: Again,

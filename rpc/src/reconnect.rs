@@ -94,7 +94,7 @@ impl Backoff {
     }
 }
 
-/// See the module.
+/// A client's line to its server: the connection, and the next one.
 #[derive(Debug)]
 pub(crate) struct Line {
     place: Place,

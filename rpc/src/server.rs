@@ -218,7 +218,7 @@ fn not_listening(acceptors: &[Acceptor]) -> Option<String> {
 /// Between two looks whether an address is free: on verbs a look makes and destroys an id.
 const TAKE_OVER_LOOK: Duration = Duration::from_millis(10);
 
-/// Listens, waiting for whoever has the address to stop.
+/// Listens, and waits until the process that has the address stops.
 fn listen_within(
     provider: &Any,
     address: &Address,

@@ -130,15 +130,15 @@ impl Status {
         Self { code, message: message.into(), details: Vec::new(), fate: Fate::NotRun }
     }
 
-    /// The same with another fate.
+    /// Replaces the fate.
     #[must_use]
     pub fn with_fate(mut self, fate: Fate) -> Self {
         self.fate = fate;
         self
     }
 
-    /// The same with details: bytes that both sides know how to read. Above [`DETAILS_BYTES_MAX`], or what a message
-    /// holds, they do not travel.
+    /// Adds details: bytes whose form both sides know. They do not travel if they are longer than
+    /// [`DETAILS_BYTES_MAX`] or than a message allows.
     #[must_use]
     pub fn with_details(mut self, details: impl Into<Vec<u8>>) -> Self {
         self.details = details.into();

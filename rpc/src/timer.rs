@@ -90,7 +90,7 @@ impl Alarm {
         Self { key }
     }
 
-    /// The same time, for another waker.
+    /// A timer for the same time and another waker.
     pub(crate) fn again(&self, waker: &Waker) -> Self {
         Self::new(self.key.0, waker)
     }

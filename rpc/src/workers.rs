@@ -120,7 +120,7 @@ pub(crate) fn sum(counters: &[Arc<Counters>]) -> Stats {
     stats
 }
 
-/// The same on the calling thread.
+/// Starts the worker on the calling thread.
 pub(crate) fn inline(
     provider: &Any,
     plan: &Plan,

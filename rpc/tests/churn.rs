@@ -30,7 +30,7 @@ extern crate gimmal_rpc as gimmal;
 trait Work {
     /// Notes that `number` ran, is pending for `polls` polls (255: for ever), and returns it.
     async fn run(&self, cx: &Cx, number: u64, polls: u8) -> u64;
-    /// The same with bulk both ways.
+    /// Lends bulk both ways.
     async fn lend(&self, cx: &Cx, number: u64, bytes: Bulk) -> Result<WithLoan<u64>, String>;
 }
 
@@ -125,7 +125,7 @@ impl Ends {
 }
 
 const WINDOW: usize = 24;
-/// Of all loans together: enough for those under way, and far less than what a leak would take.
+/// Of all loans together: enough for those in flight, and far less than what a leak would take.
 const BULK_BYTES: usize = 2048;
 
 fn limits() -> Config {
@@ -296,7 +296,7 @@ fn every_call_ends_once_and_none_runs_twice(scheme: &str) {
         while churn.next.load(Ordering::SeqCst) < total {
             thread::sleep(life);
             let stopped = server.take().unwrap();
-            let _ = stopped.shutdown(Duration::ZERO); // calls are under way: that is the point
+            let _ = stopped.shutdown(Duration::ZERO); // calls are in flight: that is the point
             server = Some(listen(&churn.url).unwrap());
             restarts += 1;
         }

@@ -216,7 +216,7 @@ fn r82_a_panic_is_a_status_and_the_worker_lives(scheme: &str) {
     assert_eq!((stats.panics, stats.serving), (3, 0));
 }
 
-/// The same service as another version of it spells it.
+/// Another version of the service.
 mod newer {
     use super::Cx;
 

@@ -109,7 +109,7 @@ fn a_slow_call_is_hedged_once_and_the_loser_cancelled(scheme: &str) {
     assert_eq!(fate(waiting.join().unwrap()), Fate::MaybeRan);
 }
 
-/// The same layers around a service: refusals are not run, and every handler's end is seen.
+/// Layers around a service: refusals are not run, and every handler's end is seen.
 #[test]
 fn a_service_is_limited_and_counted() {
     use gimmal_rpc::{Guarded, Server};

@@ -290,7 +290,7 @@ fn a_panic_between_requests_leaves_those_before_it_under_way(scheme: &str) {
     assert_eq!((stats.calls, stats.posted, stats.answered), (8, 8, 8));
 }
 
-/// Calls `pipeline` twenty times at once, twice; what came, by its tag.
+/// Calls `pipeline` twenty times at once, twice. Returns the answers by tag.
 fn all_of<T>(
     pipeline: &mut Pipeline,
     request: &[u8],

@@ -1,5 +1,5 @@
-//! Who may connect: a shared key, an allow-list, a number of connections; each refusal named at both sides. Who may call: a
-//! token.
+//! Admission: a shared key, an allow-list, a number of connections; each refusal is named at both sides.
+//! Authorization: a token.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 

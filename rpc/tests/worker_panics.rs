@@ -20,7 +20,7 @@ use gimmal_rpc::{
     engine::transport::CloseReason,
 };
 
-/// A panic whose payload panics when it is dropped: it passes whoever holds a panic back.
+/// A panic whose payload panics when it is dropped: it escapes code that catches a panic.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -142,7 +142,8 @@ fn a_server_outlives_its_workers(scheme: &str) {
     assert!(server.shutdown(Duration::from_secs(5)));
 }
 
-/// Calls that its worker had not taken did not run; those under way may have. Both end at once, as futures too, and the
+/// Calls that its worker had not taken did not run; those in flight may have. Both end at once, as futures too, and
+/// the
 /// client comes back by itself.
 fn a_client_outlives_its_worker(scheme: &str) {
     let server = serve(scheme, 1);

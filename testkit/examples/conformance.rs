@@ -22,7 +22,7 @@ struct Arguments {
     only: String,
     /// Through `Any`, in place of the provider itself.
     any: bool,
-    /// Who shares receives: the client, the listener.
+    /// Whether the client and the listener share receives.
     shared: [bool; 2],
 }
 

@@ -1,4 +1,4 @@
-//! Who may share memory: the users and groups at the other end of a socket, as the kernel names them.
+//! Admission to shared memory: the users and groups at the other end of a socket, as the kernel names them.
 
 /// An allow-list for shared memory, by what `SO_PEERCRED` says of the process at the other end. By default: this user,
 /// and root, who could read us anyway. One that names anybody lets in only those it names.

@@ -305,7 +305,7 @@ impl Gate for AnyGate {
     }
 }
 
-/// A connection that stands, of some provider.
+/// An established connection of some provider.
 #[derive(Debug)]
 pub enum AnyLink {
     /// Shared memory.

@@ -25,15 +25,15 @@ pub struct PortConfig {
     pub responder_resources: u8,
     /// Largest piece of one bulk READ, bytes.
     pub bulk_piece_bytes: u32,
-    /// The same where a post moves the bytes itself (rxe) and a turn is as long as a piece takes, if it is less. Without it
-    /// once nothing but bulk came beside 16 such pieces, until the next other frame. verbs only.
+    /// The largest READ on devices whose post moves the bytes (rxe), if it is less. Not applied after 16 pieces
+    /// without other traffic, until the next other frame. verbs only.
     pub bulk_piece_in_post_bytes: u32,
     /// Largest bulk a peer may make us pull, bytes.
     pub bulk_bytes_max: u64,
     /// User memory that is kept registered for its next loan, bytes for each device and port; what is in use counts, and
     /// may be more. 0: none is kept. verbs only.
     pub user_bytes_max: u64,
-    /// The same in pieces, each of which is a registration.
+    /// Most registrations of user memory that stay.
     pub user_pieces_max: u32,
     /// Connections one port may have.
     pub connections: u32,
@@ -96,7 +96,7 @@ impl Default for Receives {
     }
 }
 
-/// Sizes where connections share receives. A chain of at most `slot_bytes` uses one slot, whoever sent it.
+/// Sizes where connections share receives. A chain of at most `slot_bytes` uses one slot, of any connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SharedReceives {
     /// One receive, bytes; a multiple of 16. Also the largest frame.

@@ -11,7 +11,7 @@ pub struct SharedState {
     pub slots: u32,
     /// Of those, guaranteed to connections.
     pub reserved: u32,
-    /// Of those, nobody's guarantee: for whoever uses up what it has.
+    /// Shared receives that no connection is guaranteed: for connections that use up their own.
     pub common: u32,
     /// Of these, promised to nobody now.
     pub common_free: u32,

@@ -1,7 +1,7 @@
 //! What tests of hostile peers share: where their choices come from, and how they spoil what was valid.
 //!
-//! The same code runs from a seed, where a run is replayed by its number, and from the bytes of a coverage-guided fuzzer,
-//! where each byte is a choice.
+//! Runs from a seed, which replays a run by its number, or from the bytes of a coverage-guided fuzzer, where each
+//! byte is a choice.
 
 /// Numbers that make a longer way through a parser than random ones do.
 const EDGES: [u64; 12] =

@@ -12,7 +12,7 @@ use rustix::{fs::OFlags, process::geteuid};
 use thiserror::Error;
 use zeroize::Zeroize;
 
-/// Fewest bytes of a key. They must be random: whoever hears a client can try words at leisure.
+/// Fewest bytes of a key. They must be random: an eavesdropper can try words for as long as it likes.
 pub const KEY_BYTES_MIN: usize = 16;
 /// Most bytes of a key file.
 pub const KEY_BYTES_MAX: usize = 4096;

@@ -52,7 +52,7 @@ impl Refusal {
         out
     }
 
-    /// Reads what a peer sent; `None` when it is not ours. A length beyond what came is cut.
+    /// Reads what a peer sent; `None` when it is not ours. A length beyond the received bytes is cut.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let reason = decode_reject(bytes)?;

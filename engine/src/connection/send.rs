@@ -15,7 +15,7 @@ impl Connection {
         self.window.is_open() && min_bytes <= self.window.payload_bytes_max()
     }
 
-    /// The same where receives are counted, and no credit is owed that could ride along.
+    /// Whether there is room for a frame where receives are counted and no credit is owed that could ride along.
     #[inline]
     pub(crate) fn has_receives(&self, min_bytes: usize) -> bool {
         // One decision for all of it.
@@ -47,7 +47,7 @@ impl Connection {
         }
     }
 
-    /// The same in turn number `turn`, where chains cost receives.
+    /// Sends in turn number `turn`, where chains cost receives.
     #[inline]
     pub(crate) fn send_counted<P: Port>(
         &mut self,

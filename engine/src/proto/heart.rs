@@ -55,7 +55,7 @@ pub enum Beat {
     Silent,
 }
 
-/// See the module.
+/// The heartbeat of one connection: when to ping, and when the peer counts as gone.
 #[derive(Clone, Copy, Debug)]
 pub struct Heart {
     heard: Time,

@@ -1,4 +1,4 @@
-//! What may be sent: three budgets, none of which stands for another.
+//! What may be sent: three budgets, none of which replaces another.
 //!
 //! ```text
 //!   ring bytes at the peer    head ≤ credit.bytes + ring     given back over a contiguous run
@@ -62,7 +62,7 @@ pub struct TxWindow {
     shut: bool,
     /// As long as the head is not beyond it, a data frame of any size fits, without a closer look.
     open_until: Position,
-    /// The same where receives are counted.
+    /// The limit of positions where receives are counted.
     counted_until: Position,
 }
 
@@ -96,7 +96,7 @@ impl TxWindow {
         window
     }
 
-    /// The same, with positions that begin at `first` instead of 0.
+    /// Lets positions begin at `first` instead of 0.
     #[must_use]
     pub fn beginning_at(mut self, first: Position) -> Self {
         (self.head, self.completed, self.credit.bytes) = (first, first, first);
@@ -133,7 +133,7 @@ impl TxWindow {
         self.head < self.open_until
     }
 
-    /// The same where chains cost receives: there is one for another.
+    /// Whether there is a receive for another chain, where chains cost receives.
     #[inline]
     #[must_use]
     pub fn has_receives(&self) -> bool {
@@ -173,8 +173,8 @@ impl TxWindow {
         !self.arrivals_count || self.unlimited || self.arrivals_used + wanted <= self.arrivals_max
     }
 
-    /// Whether a frame of `payload_bytes` rides on the open chain; none does where receives are not counted. Whoever commits it also calls
-    /// [`TxWindow::committed`].
+    /// Whether a frame of `payload_bytes` rides on the open chain; none does where receives are not counted. The
+    /// caller that commits it also calls [`TxWindow::committed`].
     #[inline]
     #[must_use]
     pub fn chain(&self, payload_bytes: usize) -> Chain {

@@ -1,4 +1,4 @@
-//! The heartbeat of a worker's connections: when to look at them, and what comes of it.
+//! The heartbeat of a worker's connections: when to check them, and with what result.
 
 use gimmal_transport::{CloseReason, ConnId, Port, Time};
 

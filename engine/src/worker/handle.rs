@@ -83,7 +83,7 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
         self.connect_with(address, &self.connect)
     }
 
-    /// The same with other options than the configuration's.
+    /// Connects with options that replace the configuration's.
     ///
     /// # Errors
     /// See [`OpenError`].

@@ -24,7 +24,7 @@ pub(crate) enum Command<L, C> {
 /// The outcome of an adoption.
 pub(crate) type Opened = Result<(ConnId, Arc<Negotiated>), OpenError>;
 
-/// Who hears how an adoption went; nobody, on the passive side. Once per connection, so a channel will do.
+/// Receives the result of an adoption; none on the passive side. Once per connection, so a channel is cheap enough.
 #[derive(Debug)]
 pub(crate) struct Adopted {
     waits: Option<mpsc::SyncSender<Opened>>,

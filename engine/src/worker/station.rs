@@ -65,7 +65,7 @@ impl<P: Provider, A: App> Station<P, A> {
         self.0.panics.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A successor is there. Whether it should stop at once: whoever stopped the station may not have met it.
+    /// Installs a successor. Returns whether it should stop at once, because the station was stopped before it came.
     pub(super) fn succeed(&self, handle: WorkerHandle<P, A>) -> bool {
         *self.0.now.write().unwrap_or_else(PoisonError::into_inner) = handle;
         self.is_stopping()

@@ -520,7 +520,7 @@ fn client(service: &Service) -> TokenStream {
                 Self { channel, options: ::core::default::Default::default() }
             }
 
-            /// The same client whose calls have these options.
+            /// A client whose calls have these options.
             #[must_use]
             pub fn with_options(mut self, options: #private::CallOptions) -> Self {
                 self.options = options;

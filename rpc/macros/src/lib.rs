@@ -42,7 +42,7 @@ use syn::parse_macro_input;
 /// argument, its answer and its error are written by it as they are, so that `#[codec(Raw)]` is for methods whose values are
 /// bytes.
 ///
-/// With `#[service(mock)]` there is a `MockCounter` too, for the tests of those who call: each of its methods does what was
+/// With `#[service(mock)]` there is a `MockCounter` too, for tests of callers: each of its methods does what was
 /// set, an async function of the arguments or, for an inline or raw method, a plain one:
 /// `MockCounter::new().add(|by| async move { Ok(by + 1) })`. Serve it over `mem://`.
 ///

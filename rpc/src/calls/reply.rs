@@ -18,9 +18,9 @@ pub(crate) enum Reply {
     Cell(Responder),
     /// Kept until the thread of the worker itself takes it.
     Local,
-    /// The same, and this task of that thread is woken.
+    /// Kept for the worker's own thread, whose task is woken.
     Task(Waker),
-    /// The same, but it is found by its pipeline.
+    /// Kept for the worker's own thread, and found by its pipeline.
     Tagged(Tagged),
     /// The metadata of the answer came; so it is told as one of these.
     Noted(Box<(Self, Metadata)>),

@@ -15,7 +15,8 @@ use crate::{
 
 impl Calls {
     /// Writes calls of a pipeline one after the other into a message's `body`, by a [draft](batch::Draft), as far as there is
-    /// room and there are slots of the window: they are under way then. How many, and the bytes that they take. `times` as
+    /// room and there are slots of the window: they are in flight then. How many, and the bytes that they take.
+    /// `times` as
     /// [`Calls::insert`] has them.
     #[inline(never)]
     pub(crate) fn put_batch(

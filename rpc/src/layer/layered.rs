@@ -19,7 +19,7 @@ use crate::{
 
 /// What is done before a call starts and after it ended. Neither may block: both run on the caller's thread or task.
 pub trait Layer: Clone {
-    /// What is kept while the call is under way. It is dropped with a call that is cancelled.
+    /// What is kept while the call is in flight. It is dropped with a call that is cancelled.
     type Seen;
 
     /// Before the call starts. May change its options.

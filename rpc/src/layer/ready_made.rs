@@ -48,7 +48,7 @@ impl Limit {
     }
 }
 
-/// One of the calls that may be under way.
+/// One of the calls that may be in flight.
 #[derive(Debug)]
 pub struct Permit(Arc<AtomicUsize>);
 
@@ -210,7 +210,7 @@ impl Metrics {
         self.methods.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The same in Prometheus' text format.
+    /// Returns the metrics in Prometheus' text format.
     #[must_use]
     pub fn prometheus(&self) -> String {
         let mut out = String::from("# TYPE gimmal_call_seconds histogram\n");

@@ -15,7 +15,7 @@ use crate::{
 /// A call by hand: a method, and its arguments as bytes.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Of kind raw, or encoded by whoever made the body.
+    /// A raw method, or one whose arguments the caller of the service encoded.
     pub method: &'static Method,
     /// Deadline and more.
     pub options: CallOptions,

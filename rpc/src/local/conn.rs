@@ -74,7 +74,7 @@ pub(crate) struct LocalConn {
     pipelines: RefCell<Numbers>,
 }
 
-/// Numbers of pipelines. One is used again when nothing is under way that has it.
+/// Numbers of pipelines. One is used again when nothing is in flight that has it.
 #[derive(Default)]
 struct Numbers {
     made: u32,
@@ -325,12 +325,13 @@ impl LocalConn {
         }
     }
 
-    /// Nobody waits for the calls of a pipeline any more, of which some are under way. Its number is free when they are cancelled.
+    /// Nobody waits for the calls of a pipeline any more, of which some are in flight. Its number is free when they
+    /// are cancelled.
     pub(crate) fn cancel_pipeline(&self, pipeline: u32) {
         self.dropped(Dropped::Pipeline(pipeline));
     }
 
-    /// No call of a pipeline is under way, and none will be.
+    /// No call of a pipeline is in flight, and none will be.
     pub(crate) fn end_pipeline(&self, pipeline: u32) {
         self.pipelines.borrow_mut().free.push(pipeline);
     }
@@ -380,7 +381,7 @@ impl<S: Source> Act<Node> for Begin<'_, S> {
     }
 }
 
-/// Who waits for the answer of one call.
+/// Waits for the answer of one call.
 pub(crate) struct Wanted<F> {
     pub(crate) conn: ConnId,
     pub(crate) key: CallKey,

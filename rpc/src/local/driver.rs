@@ -47,7 +47,7 @@ impl fmt::Debug for Driver {
     }
 }
 
-/// Without it no call would end: the connection goes with it, and what is under way ends with its fate.
+/// Without it no call would end: the connection goes with it, and what is in flight ends with its fate.
 impl Drop for Driver {
     fn drop(&mut self) {
         let Some(local) = self.local.upgrade().filter(|local| !local.is_turning()) else { return };
@@ -88,8 +88,9 @@ impl Driver {
         Running { driver: self, readable }
     }
 
-    /// Runs `main` to its end and moves the calls between its polls, as one task: the shortest way from an answer to who
-    /// waits for it, as the runtime is not asked in between. It is asked after 64 of them at the latest, so its timers and
+    /// Runs `main` to its end and moves the calls between its polls, as one task: the shortest way from a response
+    /// to its caller, because the runtime is not involved. It is asked after 64 of them at the latest, so its
+    /// timers and
     /// other tasks go on. `readable` as for [`Driver::run`]; afterwards either can be called again.
     ///
     /// Cancel safe but for `main`, which is dropped with the future: calls and streams outside of `main` go on when either is called

@@ -179,7 +179,7 @@ impl Lane {
         }
     }
 
-    /// Its reader is dropped: what comes is thrown away.
+    /// The reader is dropped: later items are discarded.
     pub(super) fn reader_dropped(self: &Arc<Self>) {
         self.is_unread.store(true, Ordering::Release);
         if self.state() == State::Open {

@@ -131,7 +131,7 @@ fn next_leaves_last_alone<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     Ok(())
 }
 
-/// Who fills a frame has more room than it takes, and may have used it: on every lap.
+/// A composer has more room than its frame, and may have written there: on every lap.
 fn beyond_is_no_frame<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut rig, mut duo) = bench.open()?;
     let room = (duo.terms[0].frame_bytes_max as usize - FRAME_WORD_BYTES).min(700);

@@ -27,7 +27,7 @@ pub(super) struct LoanState {
     lent: Vec<Arc<Release>>,
 }
 
-/// A pull under way.
+/// A pull in flight.
 #[derive(Debug)]
 pub(super) struct Pull {
     pub(super) token: u64,

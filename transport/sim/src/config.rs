@@ -117,7 +117,7 @@ pub struct SimConfig {
     /// Most time of everything that travels; drawn anew for each.
     pub delay_max: Duration,
     /// Attempts to connect have their deadline by the real clock: for worlds whose ports are polled with it, and
-    /// sleep. Otherwise by virtual time (and by the real one for whoever waits in it).
+    /// sleep. Otherwise by virtual time, and for a blocking wait by the real one.
     pub real_time: bool,
     /// A worker that does not turn is busy, and its process lives: peers see a [pulse](gimmal_transport::Port::pulse). As by the real clock.
     pub pulses: bool,
@@ -183,7 +183,7 @@ impl Fault {
         Self { connection: None, when: When::Time(time), kind }
     }
 
-    /// The same fault, only for connection `number`.
+    /// Limits the fault to connection `number`.
     #[must_use]
     pub const fn of(mut self, number: u32) -> Self {
         self.connection = Some(number);

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use super::world::{Shared, Side};
 use gimmal_transport::{CloseReason, ConnectError, Connecting, Instant};
 
-/// An attempt; see [`Connecting`]. Polled with a zero timeout it knows virtual time only; whoever waits in it
-/// gets its deadline in real time too.
+/// An attempt; see [`Connecting`]. Polled with a zero timeout it knows virtual time only. A blocking wait has its
+/// deadline in real time too.
 #[derive(Debug)]
 pub struct SimConnecting {
     shared: Arc<Shared>,
@@ -58,7 +58,7 @@ impl Drop for SimConnecting {
     }
 }
 
-/// A connection that stands; dropped instead of adopted, it is closed.
+/// An established connection. Dropped instead of adopted, it is closed.
 #[derive(Debug)]
 pub struct Link {
     shared: Arc<Shared>,

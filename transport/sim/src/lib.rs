@@ -58,7 +58,7 @@ impl Sim {
         Self { shared: Arc::new(Shared::new(config)), device }
     }
 
-    /// The same world through another device; its ports, listeners and connections have it.
+    /// Returns the world as seen through another device, which its ports, listeners and connections have.
     #[must_use]
     pub fn with_device(&self, device: SimDevice) -> Self {
         Self { shared: Arc::clone(&self.shared), device }

@@ -1,4 +1,4 @@
-//! One-sided operations in the world: what is exposed, and what is under way.
+//! One-sided operations in the world: what is exposed, and what is in flight.
 
 use std::{any::Any, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ pub(super) struct Memory {
     words: Arc<Words>,
 }
 
-/// An operation under way.
+/// An operation in flight.
 #[derive(Debug)]
 pub(super) struct UnderWay {
     pub(super) token: u64,

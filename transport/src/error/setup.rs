@@ -229,7 +229,7 @@ pub enum RejectReason {
     /// This user is not one that it shares memory with.
     #[error("uid {uid} is not on the server's allow-list; add it there (`listen.allow`)")]
     NotAllowed {
-        /// Who asked.
+        /// The user that asked.
         uid: u32,
     },
     /// The application said no.

@@ -25,7 +25,7 @@ const PUT: usize = 512;
 const TAKEN: usize = 768;
 /// From the caller's word to the echo's.
 const NEXT_SIDE: usize = 128;
-/// Against SIGBUS: a file that was cut would kill whoever has it mapped.
+/// Against SIGBUS: truncating a file would kill each process that has it mapped.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Which of the two processes this is.
@@ -43,7 +43,7 @@ pub struct Area {
     side: Side,
     /// Control page, line page and the caller's ring, that one twice.
     caller: Region,
-    /// The same with the echo's ring.
+    /// The ring of the echo.
     echo: Region,
     /// Everything.
     slots: Region,

@@ -42,7 +42,7 @@ impl Block {
         Some(self.result().load(std::sync::atomic::Ordering::Relaxed))
     }
 
-    /// The echo's half: gives `read` what comes and answers with its result, until `go_on` says no.
+    /// The echo's half: gives `read` each block and answers with its result, until `go_on` returns false.
     pub fn echo(&mut self, read: impl Fn(&[u8]) -> u64, mut go_on: impl FnMut() -> bool) {
         debug_assert_eq!(self.area.side(), Side::Echo);
         let look = |last| {

@@ -5,7 +5,8 @@
 //! ```
 //! The words and fences are those of the shared-memory provider: the payload, then the header before it, in the line that the
 //! reader looks at; the word behind the frame is cleared, then the frame's own is stored. There is no credit: the rings hold
-//! more frames than are ever under way, so nothing unread is written over. Nothing is batched, asked for early or cleared
+//! more frames than are ever in flight, so nothing unread is written over. Nothing is batched, asked for early or
+//! cleared
 //! ahead: every frame is published by itself, and a provider that does these things can be faster.
 
 use std::{
@@ -31,7 +32,7 @@ pub struct Frames {
     tx: Ring,
     rx: Ring,
     payload_bytes: usize,
-    /// Frames under way, at most.
+    /// Frames in flight, at most.
     window: usize,
     under_way: usize,
 }
@@ -96,7 +97,7 @@ impl Ring {
 }
 
 impl Frames {
-    /// This process's end, for frames of exactly `payload_bytes`, `window` of them under way.
+    /// This process's end, for frames of exactly `payload_bytes`, `window` of them in flight.
     ///
     /// # Errors
     /// `InvalidInput` when a window of such frames does not fit in a ring.

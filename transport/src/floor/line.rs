@@ -29,7 +29,7 @@ impl Line {
         wait(|| (observe(area.pong()) == sent).then_some(()), go_on).is_some()
     }
 
-    /// The echo's half: sends back what comes, until `go_on` says no.
+    /// The echo's half: echoes until `go_on` returns false.
     pub fn echo(&mut self, mut go_on: impl FnMut() -> bool) {
         debug_assert_eq!(self.area.side(), Side::Echo);
         let area = &*self.area;

@@ -33,7 +33,7 @@ pub use frames::Frames;
 pub use line::Line;
 pub use queue::Queue;
 
-/// Messages that go there and come back, a window of them under way.
+/// Messages that go there and come back, a window of them in flight.
 pub trait Echoes {
     /// The caller's half: `payload` goes. False when the window is full.
     ///
@@ -41,17 +41,17 @@ pub trait Echoes {
     /// When `payload` has another size than was agreed.
     fn post(&mut self, aux: u64, payload: &[u8]) -> bool;
 
-    /// The caller's other half: `read` is given what came back. `None` when `go_on` said no before.
+    /// The caller's other half: gives `read` the echo. Returns `None` if `go_on` returned false before.
     fn take<R>(&mut self, read: impl FnOnce(&[u8]) -> R, go_on: impl FnMut() -> bool) -> Option<R>;
 
-    /// The echo's half: sends back what comes, until `go_on` says no.
+    /// The echo's half: echoes until `go_on` returns false.
     fn echo(&mut self, go_on: impl FnMut() -> bool);
 }
 
 /// Empty looks between two questions whether to go on.
 const LOOKS: u32 = 1 << 7;
 
-/// Looks without a pause, as the engine has them: what comes at once is seen at once.
+/// Looks without a pause, as in the engine: an immediate echo is seen immediately.
 const BARE: u32 = 64;
 
 /// Looks with `look` until it finds something; `None` when `go_on`, which is asked now and then, says no.

@@ -142,7 +142,7 @@ impl Slots {
 }
 
 impl Queue {
-    /// This process's end, for payloads of up to `payload_bytes`, `window` of them under way.
+    /// This process's end, for payloads of up to `payload_bytes`, `window` of them in flight.
     ///
     /// # Errors
     /// `InvalidInput` when a window of them does not fit in a ring.

@@ -95,8 +95,8 @@ impl fmt::Debug for RxBuf {
     }
 }
 
-/// Shelves of a connection that were moved out and are still read by somebody. Whoever keeps more than these for long is
-/// better served with copies of their own size.
+/// Shelves of a connection that were moved out and are still read. Holders that keep more for long are better
+/// served by copies of their own size.
 const MOVED_MAX: usize = 4;
 
 /// What the `RxBuf`s of a connection lie on.

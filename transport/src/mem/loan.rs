@@ -16,7 +16,7 @@ pub trait LoanHome: Send + Sync + 'static {
     /// Takes the memory named by `ticket` back.
     fn give_back(&self, ticket: u64);
 
-    /// The same of memory that a peer may still read, although its connection is gone: nobody may write it again.
+    /// Sets memory aside that a peer may still read although its connection is gone: it is never written again.
     fn set_aside(&self, ticket: u64) {
         self.give_back(ticket);
     }
@@ -123,7 +123,7 @@ impl Loan {
         self.may_be_read = true;
     }
 
-    /// The same memory, never to be written again.
+    /// Makes the loan read-only.
     #[must_use]
     pub(crate) fn read_only(mut self) -> Self {
         self.is_read_only = true;
@@ -136,7 +136,7 @@ impl Loan {
         self.is_read_only
     }
 
-    /// The same memory, used only up to `len`.
+    /// Shortens the loan to `len` bytes.
     #[must_use]
     pub fn truncate(mut self, len: usize) -> Self {
         self.len = self.len.min(len);

@@ -11,8 +11,8 @@ const WORD_BYTES: usize = size_of::<u64>();
 /// Copies `bytes` bytes, each as it was at some moment of the copy; words at once where they lie as words.
 ///
 /// # Safety
-/// Both ranges are mapped; nobody else reads or writes the one at `to`, and whoever writes the one at `from` is another
-/// process.
+/// Both ranges are mapped; nobody else reads or writes the one at `to`, and only another process writes the one at
+/// `from`.
 pub(crate) unsafe fn copy(from: NonNull<u8>, to: NonNull<u8>, bytes: usize) {
     let count = if from.cast::<u64>().is_aligned() { bytes / WORD_BYTES } else { 0 };
     let (front_bytes, rest) = (count * WORD_BYTES, from.as_ptr().wrapping_add(count * WORD_BYTES));

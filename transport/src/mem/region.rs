@@ -228,20 +228,20 @@ impl Region {
         Ok((view, head))
     }
 
-    /// Whether a view of it was ever made: it may outlive whoever asked for it.
+    /// Whether a view of it was ever made: it may outlive its creator.
     #[cfg(any(feature = "verbs", test))]
     pub(crate) fn is_viewed(&self) -> bool {
         self.is_viewed.load(Ordering::Relaxed)
     }
 
-    /// Puts the pages of `fresh` in the place of those from `at` on. For whoever reads there meanwhile it is one
-    /// change from the old bytes to the new ones, and when this returns nobody sees the old ones any more.
+    /// Puts the pages of `fresh` in the place of those from `at` on. Concurrent readers see one change from the old
+    /// bytes to the new ones. When this returns, nobody sees the old ones.
     ///
     /// # Errors
     /// What mremap says; then everything is as it was.
     ///
     /// # Safety
-    /// Whoever reads there must find the same bytes in `fresh`.
+    /// `fresh` must have the same bytes for all readers of the range.
     pub(crate) unsafe fn replace(&self, at: usize, fresh: Self) -> io::Result<()> {
         let to = self.at(at, fresh.len());
         let (from, bytes) = (fresh.base().as_ptr().cast(), fresh.len());

@@ -17,7 +17,7 @@ pub struct RxFrame {
     tag: Tag,
     end: Position,
     slot: u32,
-    /// Who holds it, above its place there.
+    /// The holder, in the bits above its place there.
     held: Cell<u64>,
     memory: Memory,
 }
@@ -107,7 +107,7 @@ impl RxFrame {
         self.held.set(NOT_HELD);
     }
 
-    /// The same frame, whose bytes nobody is credited with while it exists.
+    /// Marks the frame as kept: its bytes are not credited while it exists.
     pub(super) fn kept(self) -> Self {
         if let Memory::Region(memory) = &self.memory {
             memory.keep(self.start());

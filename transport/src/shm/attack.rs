@@ -159,7 +159,7 @@ enum Stage {
     Attached(Box<Attached>),
 }
 
-/// A connection that stands, as far as the attacker knows.
+/// An established connection, as far as the attacker knows.
 #[derive(Debug)]
 struct Attached {
     end: End,

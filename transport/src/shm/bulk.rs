@@ -158,7 +158,7 @@ impl Live {
         let (name, bytes) = (self.passed.names, segment.bytes() as u64);
         socket::send_pool(&self.end.socket, name, bytes, segment.fd.as_fd()).map_err(
             |errno| match errno {
-                // The peer has not read its socket, or too many descriptors are under way.
+                // The peer has not read its socket, or too many descriptors are in flight.
                 Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS => Refused::Full,
                 _ => Refused::Closed,
             },

@@ -1,5 +1,5 @@
-//! One-sided operations: exposed memory is a segment of its own, which the peer maps to write when it is first shown, and
-//! an operation is made by who asks for it, at once.
+//! One-sided operations: exposed memory is a segment of its own, which the peer maps to write when it is first
+//! shown, and the requester makes an operation itself, at once.
 
 use std::{
     collections::BTreeMap,
@@ -116,7 +116,7 @@ impl ShmPort {
             }
             socket::send_exposed(&live.end.socket, key, known.bytes, known.fd.as_fd()).map_err(|errno| {
                 match errno {
-                    // The peer has not read its socket, or too many descriptors are under way.
+                    // The peer has not read its socket, or too many descriptors are in flight.
                     Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS => AccessError::Full,
                     _ => AccessError::Closed,
                 }

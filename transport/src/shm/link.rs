@@ -1,4 +1,4 @@
-//! A connection that stands: what both sides of the rendezvous end with, and what a port adopts.
+//! An established connection: the result of the rendezvous, which a port adopts.
 
 use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 

@@ -30,8 +30,8 @@ use crate::{
 /// Clients that may be connected without having said hello, a descriptor each. Beyond it the oldest goes if it had its
 /// chance: an honest client's hello is there soon after its socket is.
 pub(super) const WAITING_MAX: usize = 128;
-/// That chance: 200 threads that share two cores and connect at once get their turns within it. Who fills all places with
-/// silence, again and again, keeps an honest client out for as long.
+/// That chance: 200 threads that share two cores and connect at once get their turns within it. A client that fills
+/// all places with silence, again and again, keeps an honest client out for as long.
 pub(super) const CHANCE: Duration = Duration::from_millis(100);
 
 /// How long clients wait in the backlog for a descriptor or memory of this process before they are refused.

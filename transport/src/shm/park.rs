@@ -18,7 +18,7 @@ use crate::{
     sync::wake::{announce, settle, withdraw},
 };
 
-/// Who is parked.
+/// The parked connections.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     pub(super) count: usize,

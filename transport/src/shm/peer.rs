@@ -1,6 +1,7 @@
-//! Who is at the other end of a socket, as the kernel names it.
+//! The process at the other end of a socket, as the kernel names it.
 //!
-//! The kernel names a process in the namespaces of whoever asks. A process of another PID namespace has no number there, so
+//! The kernel names a process in the namespaces of the caller. A process of another PID namespace has no number
+//! there, so
 //! `SO_PEERCRED` says 0. A user of another user namespace may have no id there, so it says [`UNMAPPED`].
 
 use std::{

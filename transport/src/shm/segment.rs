@@ -143,7 +143,7 @@ impl Segment<Region> {
         Segment { ring, mask, control, keeper }
     }
 
-    /// The same, for frames to keep it.
+    /// Makes the segment shared, so that frames can keep it.
     pub(super) fn share(self) -> Segment<Rc<RxMemory>> {
         let Self { ring, mask, control, keeper } = self;
         Segment { ring, mask, control, keeper: Rc::new(RxMemory::new(keeper)) }

@@ -34,7 +34,7 @@ impl Doorbell {
         Ok(Self { event, armed: AtomicU32::new(AWAKE) })
     }
 
-    /// Called by whoever has just made work visible.
+    /// Rings, after work was made visible.
     pub fn ring(&self) {
         if must_ring(&self.armed) {
             // EAGAIN means the counter is full: it is readable, which is all we want.
@@ -57,7 +57,7 @@ impl Doorbell {
     }
 }
 
-/// Whether whoever has just made work visible must write the descriptor: once for each sleep.
+/// Whether the descriptor must be written after work was made visible: once for each sleep.
 #[inline]
 pub(super) fn must_ring(armed: &AtomicU32) -> bool {
     // SYNC POINT: doorbell armed. Pairs with the fence in `arm`.

@@ -1,4 +1,4 @@
-//! A flag that is raised once: everything done before is visible to whoever sees it.
+//! A flag that is raised once: everything done before is visible to a thread that sees it.
 
 use super::atomic::{AtomicBool, Ordering};
 

@@ -210,7 +210,7 @@ fn loom_a_counter_with_two_writers_is_caught() {
     counts(Counter::increment, 2);
 }
 
-/// Who closes has published before; who sees the close finds everything that was published.
+/// The closer published before; a thread that sees the close finds everything published.
 fn closing(close: fn(&AtomicU64)) {
     loom::model(move || {
         let (word, closing) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));

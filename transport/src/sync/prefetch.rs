@@ -5,9 +5,9 @@ use std::ptr::NonNull;
 /// Bytes of a cache line.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Fetches the line of `place` to be written soon. A line that another core has read last takes as long to come back as a
-/// message takes to go there; asked for early, it comes while we do something else. A hint: no byte changes, and whoever
-/// writes the line meanwhile only takes it back.
+/// Fetches the line of `place` to be written soon. A line that another core has read last takes as long to return
+/// as a message takes to arrive; a prefetch overlaps that with other work. A hint: no byte changes, and a writer of
+/// the line only takes it back.
 #[inline(always)]
 pub(crate) fn prefetch_to_write(place: NonNull<u8>) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,4 +1,5 @@
-//! A server that goes away at any moment: what runs is answered, what comes later is refused and did not run, and the client
+//! A server that goes away at any moment: running calls are answered, later ones are refused and did not run, and
+//! the client
 //! leaves when its calls have ended.
 
 use gimmal_engine::transport::{CloseReason, ConnId};

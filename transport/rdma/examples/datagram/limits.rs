@@ -25,7 +25,7 @@ pub(crate) fn above_the_mtu(address: IpAddr) -> Result<(), Failure> {
     ensure(a.close(LIMIT).sent == 0, "something was counted")
 }
 
-/// What finds no receive is lost without a word, and what comes later is not disturbed.
+/// A message that finds no receive is lost silently, and later messages are not disturbed.
 pub(crate) fn more_messages_than_receives(address: IpAddr) -> Result<(), Failure> {
     let (mut a, mut b, peer) = pair(address, &DatagramConfig { receives: 4, ..SMALL })?;
     for number in 0..20_u8 {

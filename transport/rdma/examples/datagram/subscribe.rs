@@ -1,4 +1,4 @@
-//! Joins a multicast group and prints the messages of `publish`, then a table of who sent how many.
+//! Joins a multicast group and prints the messages of `publish`, then a table of messages by sender.
 //!
 //! `subscribe --group 239.5.5.5 --local 10.77.1.1 [--count 100] [--timeout-ms 10000] [--quiet]`
 //!

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     pub(crate) count: Option<u64>,
     /// `-S`: bytes of a ping.
     pub(crate) size: usize,
-    /// `-V`: the client compares what came back.
+    /// `-V`: the client compares the echoes.
     pub(crate) validate: bool,
     /// `-v`: prints each ping.
     pub(crate) verbose: bool,

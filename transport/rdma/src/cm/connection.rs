@@ -1,4 +1,4 @@
-//! A connection that stands: work posted by ranges, completions waited for with a deadline.
+//! An established connection: work posted by ranges, completions waited for with a deadline.
 
 use std::time::Duration;
 

@@ -141,7 +141,7 @@ struct Posted {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hold(usize);
 
-/// See the module.
+/// Registered memory of an endpoint, named by ranges, and who has which range.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     endpoint: u64,

@@ -23,7 +23,7 @@ pub type AcceptData = PrivateData<ACCEPT_PRIVATE_BYTES>;
 pub type RejectData = PrivateData<REJECT_PRIVATE_BYTES>;
 
 impl<const LIMIT: usize> PrivateData<LIMIT> {
-    /// The same limit on every fabric, although iWARP could carry more.
+    /// Makes private data. The limit is the same on every fabric, although iWARP could carry more.
     ///
     /// # Errors
     /// [`CmError::Value`] above `LIMIT`; nothing is sent then.

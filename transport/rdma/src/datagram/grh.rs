@@ -17,10 +17,10 @@ use super::name::Gid;
 /// Bytes that a receive is longer than its message.
 pub const GRH_BYTES: usize = 40;
 
-/// Who sent a datagram and to whom, as the network header says. The network can forge it.
+/// Sender and receiver of a datagram, as the network header says. The network can forge it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grh {
-    /// Who sent it.
+    /// The sender.
     pub source: Gid,
     /// The end point's own address, or the group.
     pub destination: Gid,

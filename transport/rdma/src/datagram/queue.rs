@@ -36,7 +36,7 @@ const WITH_IMM: u32 = 2;
 pub struct Received<'a> {
     /// What was sent.
     pub message: &'a [u8],
-    /// Who sent it.
+    /// The sender.
     pub source: Source,
     /// The four bytes beside the message, when it came with some.
     pub imm: Option<u32>,
@@ -125,7 +125,8 @@ impl Parts {
     }
 }
 
-/// See the module. Dropped after the id that owns the queue pair.
+/// The data path of an end point: a ring of posted receives, and slots to send from. Dropped after the id that owns
+/// the queue pair.
 pub(super) struct Queue {
     qp: Qp,
     parts: Parts,

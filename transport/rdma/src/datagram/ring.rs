@@ -15,7 +15,7 @@ use crate::{
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// See the module. Which slot is whose is the queue's business.
+/// Registered memory in slots of one size: a message each. The queue knows which slot is used by what.
 #[derive(Debug)]
 pub(super) struct Slots {
     /// Before the region: the device lets go first.
@@ -54,7 +54,7 @@ impl Slots {
         self.region.place(usize::from(slot) * self.slot_bytes + offset, bytes)
     }
 
-    /// The same place as a work request names it.
+    /// The slot as a work request names it.
     pub(super) fn local(&self, slot: u16, bytes: usize) -> LocalBytes {
         let address = self.place(slot, 0, bytes).addr().get() as u64;
         // A slot is the path MTU and a header.

@@ -116,7 +116,7 @@ impl Entry {
         self.id.device()
     }
 
-    /// In the only safe order: queue pair, id, then what they used, by whoever gets it.
+    /// In the only safe order: queue pair, id, then the parts that they used, which are returned.
     pub(crate) fn destroy(mut self, parts: Option<(Qp, Box<Holdings>)>) -> Option<Box<Holdings>> {
         let (qp, holdings) = parts.unzip();
         self.id.destroy_qp(qp);

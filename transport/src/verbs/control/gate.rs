@@ -38,7 +38,7 @@ use crate::{
     },
 };
 
-/// Connections that may be under way beyond those a port may have: they are refused when they are adopted.
+/// Connections that may be in flight beyond those a port may have: they are refused when they are adopted.
 const UNDER_WAY: u32 = 256;
 
 /// A poisoned lock means that another thread panicked while it changed plain tables: they are still tables.
@@ -304,7 +304,7 @@ impl Fate {
     }
 }
 
-/// See the module.
+/// What the control thread and a port share: devices, seats, the note queue.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: PortConfig,

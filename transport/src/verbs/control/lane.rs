@@ -117,7 +117,7 @@ impl Holdings {
     }
 }
 
-/// See the module.
+/// A connection's belongings on the device, from the queue pair to the rings, and the order they go in.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) qp: Qp,
@@ -187,7 +187,7 @@ impl Lane {
         list.post(&self.qp).map_err(|error| PortError::System { step: "ibv_post_recv", errno: error.errno })
     }
 
-    /// What this side says first. Who trusts nobody grants no ring to write.
+    /// Makes this side's hello. A side that trusts nobody grants no ring.
     pub(crate) fn hello(&self, config: &PortConfig, trust: Trust, nonce: u128) -> Hello {
         let limits = &self.holdings.device.limits;
         let queue = self.holdings.queue().map(|queue| queue.sizes);
@@ -308,7 +308,7 @@ impl From<PortError> for WireError {
     }
 }
 
-/// See the module.
+/// A connection's belongings on the device, from the queue pair to the rings, and the order they go in.
 #[derive(Debug)]
 pub(crate) struct Wiring {
     /// Receive ring, or slab of slots; `None` where they are shared.
@@ -340,7 +340,7 @@ impl Wiring {
     }
 }
 
-/// A connection that stands and was not adopted yet, as the control thread hands it out.
+/// An established connection that was not adopted yet, as the control thread hands it out.
 #[derive(Debug)]
 pub(crate) struct LinkParts {
     pub(crate) handle: Handle,

@@ -1,4 +1,4 @@
-//! A connection that stands but belongs to no port's slots yet. Dropping it disconnects.
+//! An established connection that no port has adopted yet. Dropping it disconnects.
 
 use std::sync::Arc;
 

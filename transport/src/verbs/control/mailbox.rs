@@ -96,7 +96,7 @@ impl std::fmt::Debug for Then {
 }
 
 /// Sends commands. Never blocks, because the control thread sends some itself; as each connection and each caller has
-/// but a few under way, their limits bound the queue.
+/// but a few in flight, their limits bound the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Mailbox {
     commands: Sender<Command>,

@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// The port of a queue pair that stands.
+/// The port of a connected queue pair.
 pub(crate) fn device_port(id: &CmId, qp: &Qp, device: &PortDevice) -> DevicePort {
     let (number, context, known_ports) = (id.port_number(), &device.context, &device.known_ports);
     if device.limits.iwarp {

@@ -51,7 +51,7 @@ struct Lost {
     listening: Listening,
 }
 
-/// See the module.
+/// A device that goes away, and listeners that come back with it.
 #[derive(Debug, Default)]
 pub(crate) struct Removals {
     going: Vec<Removal>,

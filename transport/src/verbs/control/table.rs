@@ -69,7 +69,7 @@ pub(crate) enum Action {
     LastReceive,
     /// The shared receive queue runs low: post more.
     Refill,
-    /// Casts doubt on a connection that stands: the engine asks the peer.
+    /// Casts doubt on an established connection: the engine asks the peer.
     Probe,
     /// Expected and without consequence.
     Note,

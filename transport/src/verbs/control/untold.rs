@@ -1,5 +1,5 @@
-//! What the control thread has done and nobody was told yet: of what came in one go, ports and callers hear together, so that
-//! one that sleeps is woken once for all of it and not for each.
+//! Pending notifications of the control thread. They are delivered in batches, so that a sleeping thread is woken
+//! once per batch.
 
 use std::sync::mpsc::SendError;
 
@@ -16,7 +16,7 @@ use crate::{
 /// As many are told of together, at most: the first of them waits for the last.
 const TOGETHER: usize = 16;
 
-/// See the module.
+/// Pending notifications of the control thread.
 #[derive(Debug, Default)]
 pub(crate) struct Untold {
     pub(crate) connected: Vec<(Box<Attempt>, LinkParts)>,

@@ -33,7 +33,7 @@ enum Stage {
     Destroying,
 }
 
-/// See the module.
+/// The way out of a connection, in steps that each have a bound.
 #[derive(Debug)]
 pub(crate) struct Closing {
     reason: CloseReason,

@@ -61,7 +61,8 @@ impl VerbsPort {
         }
     }
 
-    /// The same if they are many, when the answers have left: those need not wait for it, and a few receives wait for others.
+    /// Posts receives again once they are many and the answers have left: answers need not wait for it, and a few
+    /// receives wait for more.
     #[inline]
     pub(crate) fn repost_many(&mut self) {
         if self.owing.are_many {

@@ -92,7 +92,7 @@ impl Pull {
     }
 }
 
-/// See the module.
+/// What we do with the peer's memory: bulk by RDMA READ, one-sided operations, looks at its pulse.
 #[derive(Debug)]
 pub(crate) struct Pulls {
     table: Vec<Option<Pull>>,
@@ -185,7 +185,7 @@ impl Pulls {
         self.outstanding < self.depth && !self.turns.is_empty()
     }
 
-    /// Whether anything is under way.
+    /// Whether anything is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.turns.is_empty() && self.outstanding == 0 && self.ended.is_empty()
     }

@@ -55,7 +55,7 @@ impl Blank<'_> {
     }
 }
 
-/// See the module.
+/// The sending half of a connection: the transmit ring, what is staged, and what its completions give back.
 #[derive(Debug)]
 pub(crate) struct Tx {
     /// Where many have one: only from the first frame until all have left.

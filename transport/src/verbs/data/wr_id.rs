@@ -86,7 +86,7 @@ impl WrId {
         Generation::get_u32(self.0)
     }
 
-    /// The same of slot 0: that of all of its kind.
+    /// The identifier with slot 0, which stands for all of its kind.
     #[inline]
     pub(crate) const fn without_slot(self) -> Self {
         Self(self.0 & !Slot::turn(Slot::MAX))

@@ -18,7 +18,7 @@ pub(crate) struct Limits {
     pub(crate) pieces: u64,
 }
 
-/// See the module.
+/// Values by address and length, kept while they are used and, within limits, afterwards.
 #[derive(Debug)]
 pub(crate) struct Cache<V> {
     limits: Limits,

@@ -22,7 +22,7 @@ const SMALLEST: usize = 4 << 10;
 /// Registered memory that is kept although nobody uses it, bytes for each device and port.
 const KEPT_BYTES: usize = 64 << 20;
 
-/// See the module.
+/// Registered memory for bulk: size classes of powers of two, kept registered between loans.
 #[derive(Debug)]
 pub(crate) struct Pool {
     iwarp: bool,

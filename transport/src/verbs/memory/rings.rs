@@ -64,7 +64,7 @@ pub(crate) enum End {
 pub(crate) struct Room {
     pub(crate) region: Region,
     pub(crate) shape: Shape,
-    /// For our own device alone. Whoever has a queue pair that uses it has a share.
+    /// For our own device alone. Each owner of a queue pair that uses it has a share.
     pub(crate) registration: Option<Arc<Mr>>,
 }
 
@@ -85,7 +85,7 @@ impl Room {
     }
 }
 
-/// See the module.
+/// Ring and slab memory that connections of a port left behind, kept for its next ones.
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
     node: MemoryNode,

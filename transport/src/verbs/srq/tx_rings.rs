@@ -1,4 +1,4 @@
-//! Transmit rings of connections that share receives: lent to who has something to send, spare otherwise.
+//! Transmit rings of connections that share receives: lent to connections with something to send, spare otherwise.
 
 use crate::{
     ConnId, PortError, Refused,
@@ -8,7 +8,7 @@ use crate::{
     },
 };
 
-/// Rings that wait here for whoever sends next; more wait with the control side, or go.
+/// Spare rings kept here; more are kept by the control side, or freed.
 const SPARE_RINGS: usize = 64;
 
 /// No memory for it: as if the device's queue were full.
