@@ -16,6 +16,10 @@ both() {
     return $status
 }
 
+for address in "$rxe" "$siw"; do
+    check "two ids connected by gimmal-rdma alone, $address" timeout 60 "$bin/examples/connect" "$address"
+done
+
 for address in "$rxe" "$siw" "$rxe6" "$siw6"; do
     cm_port=$((cm_port + 1))
     check "rping: our client, its server, $address" both \

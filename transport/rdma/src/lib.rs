@@ -1,5 +1,4 @@
-//! The RDMA CM and verbs, typed: one safe call for each manual page.
-
+#![doc = include_str!("../README.md")]
 #![deny(missing_docs)]
 
 #[cfg(not(target_os = "linux"))]
@@ -9,12 +8,10 @@ pub mod cm;
 pub mod datagram;
 pub mod device;
 mod error;
-#[allow(missing_docs)]
 pub mod id;
 mod memory;
 mod sys;
 mod thread;
-#[allow(missing_docs)]
 pub mod verbs;
 mod wait;
 

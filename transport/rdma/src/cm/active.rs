@@ -23,16 +23,12 @@ use crate::{
         error::{CmError, call},
         listener::Listener,
         params::{ConnectParam, Depths, DeviceDepths},
-        resolve::PortSpace,
+        space::PortSpace,
         target::Target,
         wait::{self},
     },
     id::{
-        address::CmAddress,
-        channel::EventChannel,
-        cm_id::CmId,
-        event::{CmEvent, EventKind},
-        params::ConnectParams,
+        address::CmAddress, channel::EventChannel, cm_id::CmId, event::EventKind, params::ConnectParams,
         path::PathData,
     },
     sys,
@@ -116,16 +112,6 @@ fn set_tos(id: &CmId, tos: u8) -> Result<(), CmError> {
     id.set_type_of_service(tos).map_err(call("rdma_set_option(TOS)"))
 }
 
-pub(crate) fn set_ack_timeout(id: &CmId, iwarp: bool, exponent: u8) -> Result<(), CmError> {
-    if iwarp {
-        return Err(CmError::Unsupported { what: "an ACK timeout", why: "iWARP has TCP's" });
-    }
-    if exponent > 31 {
-        return Err(CmError::Value { field: "ack_timeout", value: exponent.into(), limit: 31 });
-    }
-    id.set_ack_timeout(exponent).map_err(call("rdma_set_option(ACK_TIMEOUT)"))
-}
-
 /// Bound to a device (ADDR_RESOLVED).
 #[derive(Debug)]
 pub struct Resolved {
@@ -161,7 +147,7 @@ impl Resolved {
     /// # Errors
     /// [`CmError::Value`] above 31, [`CmError::Unsupported`] on iWARP.
     pub fn ack_timeout(&self, exponent: u8) -> Result<(), CmError> {
-        set_ack_timeout(&self.id, self.device.limits.iwarp, exponent)
+        self.device.set_ack_timeout(&self.id, exponent)
     }
 
     /// `rdma_resolve_route(3)`.
@@ -216,7 +202,7 @@ impl Routed {
     /// # Errors
     /// [`CmError::Value`] above 31, [`CmError::Unsupported`] on iWARP.
     pub fn ack_timeout(&self, exponent: u8) -> Result<(), CmError> {
-        set_ack_timeout(&self.id, self.device.limits.iwarp, exponent)
+        self.device.set_ack_timeout(&self.id, exponent)
     }
 
     /// Makes the queue pair.
@@ -358,7 +344,7 @@ impl Dialing {
                 return Err(error);
             }
         };
-        let peer = granted_by(&event, &endpoint);
+        let peer = endpoint.device.granted_by(&event);
         let depths = Depths::settle(param.responder_resources, param.initiator_depth, device, peer);
         if let Some(own) = &endpoint.own {
             let (responder_resources, initiator_depth) = depths.granted();
@@ -366,17 +352,6 @@ impl Dialing {
             endpoint.id.establish().map_err(call("rdma_establish"))?;
         }
         Ok(Connection::new(endpoint, depths, event.private().to_vec()))
-    }
-}
-
-/// What the CM's event says that the peer gives, as (responder_resources, initiator_depth).
-pub(crate) fn granted_by(event: &CmEvent, endpoint: &Endpoint) -> (u8, u8) {
-    let said = (event.responder_resources, event.initiator_depth);
-    if endpoint.device.limits.iwarp {
-        // siw's event has the two the other way round.
-        (said.1, said.0)
-    } else {
-        said
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
         own_qp::{OwnQp, QpView, view},
         params::DeviceDepths,
     },
-    id::{address::CmAddress, channel::EventChannel, cm_id::CmId, params::QpRequest},
+    id::{address::CmAddress, channel::EventChannel, cm_id::CmId, event::CmEvent, params::QpRequest},
     verbs::{
         context::{Context, DeviceLimits, Pd},
         cq::Cq,
@@ -98,6 +98,24 @@ impl Device {
             responder_resources: self.limits.responder_resources,
             initiator_depth: self.limits.initiator_depth,
         }
+    }
+
+    /// Sets how long the queue pair of `id` waits for an ACK.
+    pub(crate) fn set_ack_timeout(&self, id: &CmId, exponent: u8) -> Result<(), CmError> {
+        if self.limits.iwarp {
+            return Err(CmError::Unsupported { what: "an ACK timeout", why: "iWARP has TCP's" });
+        }
+        if exponent > 31 {
+            return Err(CmError::Value { field: "ack_timeout", value: exponent.into(), limit: 31 });
+        }
+        id.set_ack_timeout(exponent).map_err(call("rdma_set_option(ACK_TIMEOUT)"))
+    }
+
+    /// What the CM's event says that the peer gives, as (responder_resources, initiator_depth).
+    pub(crate) fn granted_by(&self, event: &CmEvent) -> (u8, u8) {
+        let said = (event.responder_resources, event.initiator_depth);
+        // siw's event has the two the other way round.
+        if self.limits.iwarp { (said.1, said.0) } else { said }
     }
 }
 

@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     cm::{
-        active::{granted_by, set_ack_timeout},
         connection::Connection,
         endpoint::{Endpoint, QpPlan},
         error::{CmError, call},
@@ -176,7 +175,7 @@ impl Answering {
     /// # Errors
     /// [`CmError::Value`] above 31, [`CmError::Unsupported`] on iWARP.
     pub fn ack_timeout(&self, exponent: u8) -> Result<(), CmError> {
-        set_ack_timeout(&self.endpoint.id, self.endpoint.is_iwarp(), exponent)
+        self.endpoint.device.set_ack_timeout(&self.endpoint.id, exponent)
     }
 
     /// `rdma_accept(3)`, and waits until the connection stands.
@@ -187,7 +186,7 @@ impl Answering {
         let Self { endpoint, event } = self;
         let limit = Deadline::after(timeout);
         let device = endpoint.device.depths();
-        let said = request_gives(&event, &endpoint);
+        let said = endpoint.device.granted_by(&event);
         let depths = Depths::settle(param.responder_resources, param.initiator_depth, device, said);
         if let Some(own) = &endpoint.own {
             let (responder_resources, initiator_depth) = depths.granted();
@@ -207,8 +206,4 @@ impl Answering {
     pub fn reject(self, private_data: &RejectData) -> Result<(), CmError> {
         self.endpoint.id.reject(private_data.as_bytes()).map_err(call("rdma_reject"))
     }
-}
-
-fn request_gives(event: &CmEvent, endpoint: &Endpoint) -> (u8, u8) {
-    granted_by(event, endpoint)
 }

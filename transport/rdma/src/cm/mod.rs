@@ -43,6 +43,7 @@ mod own_qp;
 mod params;
 mod resolve;
 mod route;
+mod space;
 mod target;
 mod wait;
 
@@ -58,8 +59,9 @@ pub use params::{
     AcceptData, AcceptParam, ConnectData, ConnectParam, Depth, Depths, DeviceDepths, GrantedDepth,
     PrivateData, RejectData, RetryCount, RnrRetryCount,
 };
-pub use resolve::{Family, PortSpace, QpType, Resolve};
+pub use resolve::{Family, Resolve};
 pub use route::{Route, route};
+pub use space::{PortSpace, QpType};
 pub use target::Target;
 
 pub use crate::id::{CmAddress, IbAddress, PathData};

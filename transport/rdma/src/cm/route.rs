@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    cm::{active::Draft, error::CmError, resolve::PortSpace},
+    cm::{active::Draft, error::CmError, space::PortSpace},
     id::address::CmAddress,
     wait::Deadline,
 };

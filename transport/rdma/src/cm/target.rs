@@ -6,7 +6,7 @@ use crate::{
     cm::{
         error::CmError,
         params::ConnectData,
-        resolve::{PortSpace, QpType},
+        space::{PortSpace, QpType},
     },
     id::{
         address::{CmAddress, RAW_BYTES, RawCmAddress},

@@ -5,14 +5,13 @@ use std::{collections::VecDeque, fmt, mem::MaybeUninit, net::SocketAddr, sync::A
 use super::{
     config::{DatagramConfig, DatagramCounters},
     error::{OpenError, SendError},
-    event::UdEvent,
-    group::Joined,
-    id::UdId,
-    lookup::{Pending, with_scope},
+    event::{DatagramEvent, UdEvent},
+    id::{UdId, with_scope},
+    multicast::Joined,
     name::{Qkey, QpNumber},
     peer::{Peer, Source},
     queue::{Parts, Queue, Received},
-    wait::DatagramEvent,
+    request::Pending,
 };
 use crate::{
     error::{DeviceError, system},

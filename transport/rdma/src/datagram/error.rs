@@ -7,16 +7,6 @@ use thiserror::Error;
 use super::private::AnswerData;
 use crate::error::{DeviceError, errno_text};
 
-/// Private data above its limit: nothing was sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("{bytes} bytes of private data, the limit is {limit}")]
-pub struct TooLong {
-    /// What was given.
-    pub bytes: usize,
-    /// 180 on a look-up, 136 on an answer.
-    pub limit: usize,
-}
-
 /// An end point could not be opened, or could not listen.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -272,10 +262,6 @@ mod tests {
 
     #[test]
     fn limits_are_said() {
-        assert_eq!(
-            TooLong { bytes: 181, limit: 180 }.to_string(),
-            "181 bytes of private data, the limit is 180"
-        );
         let error = SendError::TooLarge { bytes: 4097, limit: 4096 };
         assert_eq!(error.to_string(), "a message of 4097 bytes, the path MTU is 4096");
         let error = JoinError::Refused { group: [239, 1, 1, 1].into(), step: "MULTICAST_ERROR", status: -1 };

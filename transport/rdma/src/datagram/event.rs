@@ -1,34 +1,36 @@
-//! One CM event of `RDMA_PS_UDP`, copied out and acked at once: `rdma_destroy_id` waits for unacked events.
+//! What happens to an end point: CM events of `RDMA_PS_UDP`, copied out and acked at once, because `rdma_destroy_id` waits
+//! for unacked ones; and what its owner is told of them.
 
-use std::{ptr::NonNull, sync::Arc};
+use std::{net::IpAddr, ptr::NonNull, sync::Arc};
 
 use super::{
     id::UdId,
-    name::{Gid, Qkey, QpNumber},
+    name::{Qkey, QpNumber},
+    request::Request,
+    way::Way,
 };
 use crate::{
     id::{channel::EventChannel, cm_id::IdKey, event::EventKind},
     sys,
 };
 
-/// How to reach a queue pair or a group.
-#[derive(Clone, Copy)]
-pub(super) struct Way {
-    pub(super) attributes: sys::ibv_ah_attr,
-    pub(super) qp: QpNumber,
-    pub(super) qkey: Qkey,
-}
-
-impl Way {
-    /// Where it leads.
-    pub(super) fn gid(&self) -> Gid {
-        gid_of(&self.attributes.grh.dgid)
-    }
-}
-
-pub(super) fn gid_of(gid: &sys::ibv_gid) -> Gid {
-    // SAFETY: both members are 16 bytes of integers, so reading either is defined.
-    Gid(unsafe { gid.raw })
+/// What happened to an end point beside its messages.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum DatagramEvent {
+    /// Somebody looks up our queue pair: answer with [`Datagram::accept`](super::Datagram::accept) or [`Datagram::reject`](super::Datagram::reject).
+    Request(Request),
+    /// A group that was joined is lost (`RDMA_CM_EVENT_MULTICAST_ERROR`) and was left: join it again, or give up.
+    GroupLost {
+        /// The group.
+        group: IpAddr,
+        /// A negative errno.
+        status: i32,
+    },
+    /// The hardware address moved, for instance by a bond's failover. A hint: look peers up again if they fall silent.
+    AddressChanged,
+    /// The device goes away, and waits for us: drop the end point and its peers. Everything else fails from here on.
+    DeviceRemoved,
 }
 
 /// An event that needs no ack any more.

@@ -6,7 +6,12 @@ use std::{
 };
 
 use super::{
-    endpoint::Datagram, error::JoinError, event::UdEvent, lookup::with_scope, multicast::OwnMembership,
+    endpoint::Datagram,
+    error::JoinError,
+    event::UdEvent,
+    id::with_scope,
+    membership::Membership,
+    multicast::{Joined, OwnMembership, Place},
     peer::Peer,
 };
 
@@ -14,26 +19,6 @@ use crate::{id::event::EventKind, sys, wait::Deadline};
 
 /// `ENOTSUPP` of the kernel, which has no name outside: IPv6 groups on RoCE v2.
 const NOT_SUPPORTED: i32 = 524;
-
-/// What a member does (`rdma_join_multicast_ex(3)`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Membership {
-    /// Sends and receives; its own messages come back to it on RoCE.
-    Full,
-    /// Sends only: nothing is delivered, and on RoCE no membership is announced. On InfiniBand the subnet manager must
-    /// know it.
-    SendOnly,
-}
-
-impl Membership {
-    /// `RDMA_MC_JOIN_FLAG_*`.
-    pub(super) fn flags(self) -> u32 {
-        match self {
-            Self::Full => 0,
-            Self::SendOnly => 1,
-        }
-    }
-}
 
 /// A group this end point joined. Leave it with [`Datagram::leave`], or drop the end point.
 #[derive(Debug)]
@@ -62,15 +47,6 @@ impl Group {
     pub fn membership(&self) -> Membership {
         self.membership
     }
-}
-
-/// What the end point keeps of a group. A queue pair that is still attached cannot be destroyed.
-#[derive(Debug)]
-pub(super) struct Joined {
-    number: u32,
-    address: SocketAddr,
-    /// When the CM could not.
-    own: Option<OwnMembership>,
 }
 
 impl Datagram {
@@ -144,7 +120,15 @@ impl Datagram {
         membership: Membership,
     ) -> Result<Group, JoinError> {
         let group = address.ip();
-        let (own, way) = OwnMembership::join(self, address, membership)?;
+        let (own, way) = {
+            let place = Place {
+                local: self.local.ip(),
+                device: &self.context.name(),
+                port: self.port_number,
+                qp: self.queue.qp(),
+            };
+            OwnMembership::join(&place, address, membership)?
+        };
         self.groups.push(Joined { number, address, own: Some(own) });
         let peer = Peer::new(&self.pd, &way, None).inspect_err(|_| self.leave_quietly(number))?;
         Ok(Group { number, address: group, membership, peer })

@@ -3,7 +3,7 @@
 use std::{mem::MaybeUninit, net::SocketAddr, ops::Deref, ptr::NonNull, sync::Arc};
 
 use super::{
-    group::Membership,
+    membership::Membership,
     name::QpNumber,
     private::{AnswerData, LookUpData},
 };
@@ -119,4 +119,15 @@ fn parameters(data: &[u8], qp: QpNumber) -> sys::rdma_conn_param {
     raw.private_data_len = u8::try_from(data.len()).unwrap_or(0);
     raw.qp_num = qp.get();
     raw
+}
+
+/// A link-local address is nothing without its interface.
+pub(super) fn with_scope(address: SocketAddr, like: SocketAddr) -> SocketAddr {
+    match (address, like) {
+        (SocketAddr::V6(mut v6), SocketAddr::V6(like)) => {
+            v6.set_scope_id(like.scope_id());
+            SocketAddr::V6(v6)
+        }
+        (address, _) => address,
+    }
 }

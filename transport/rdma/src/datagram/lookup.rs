@@ -5,11 +5,11 @@ use std::{net::SocketAddr, time::Duration};
 use super::{
     endpoint::Datagram,
     error::{AnswerError, LookUpError, OpenError, SidrStatus},
-    event::UdEvent,
-    id::UdId,
+    event::{DatagramEvent, UdEvent},
+    id::{UdId, with_scope},
     peer::Peer,
     private::{AnswerData, LookUpData},
-    wait::DatagramEvent,
+    request::{Pending, Request},
 };
 use crate::{
     error::system,
@@ -20,37 +20,6 @@ use crate::{
 
 /// As long as the asking side's kernel asks again: 15 times 4.096 s.
 const REQUEST_LIFE: Duration = Duration::from_secs(62);
-
-/// Somebody's look-up. Dropped without an answer it is rejected after a minute.
-#[derive(Debug)]
-pub struct Request {
-    number: u64,
-    from: Option<SocketAddr>,
-    data: Box<LookUpData>,
-}
-
-impl Request {
-    /// Who asks, as the CM says.
-    #[must_use]
-    pub fn from(&self) -> Option<SocketAddr> {
-        self.from
-    }
-
-    /// What came with it, padded with zeroes to 180 bytes.
-    #[must_use]
-    pub fn data(&self) -> &[u8] {
-        self.data.bytes()
-    }
-}
-
-/// A look-up that waits for an answer. Dropping its id rejects it.
-#[derive(Debug)]
-pub(super) struct Pending {
-    number: u64,
-    id: UdId,
-    /// When nobody waits for the answer any more.
-    until: Deadline,
-}
 
 impl Datagram {
     /// Answers look-ups on `port` of this end point's address, with as many as `backlog` waiting in the kernel.
@@ -196,16 +165,5 @@ struct Ask {
 impl Ask {
     fn left(&self) -> Duration {
         self.deadline.left()
-    }
-}
-
-/// A link-local address is nothing without its interface.
-pub(super) fn with_scope(address: SocketAddr, like: SocketAddr) -> SocketAddr {
-    match (address, like) {
-        (SocketAddr::V6(mut v6), SocketAddr::V6(like)) => {
-            v6.set_scope_id(like.scope_id());
-            SocketAddr::V6(v6)
-        }
-        (address, _) => address,
     }
 }

@@ -10,11 +10,10 @@ use std::{
 };
 
 use super::{
-    endpoint::Datagram,
     error::JoinError,
-    event::Way,
-    group::Membership,
+    membership::Membership,
     name::{Gid, Qkey, QpNumber},
+    way::Way,
 };
 use crate::{sys, verbs::qp::Qp};
 
@@ -22,6 +21,23 @@ use crate::{sys, verbs::qp::Qp};
 const HOPS: u8 = 64;
 /// More entries than any device's GID table has.
 const GIDS_READ: u8 = 255;
+
+/// What the end point keeps of a group. A queue pair that is still attached cannot be destroyed.
+#[derive(Debug)]
+pub(super) struct Joined {
+    pub(super) number: u32,
+    pub(super) address: SocketAddr,
+    /// When the CM could not.
+    pub(super) own: Option<OwnMembership>,
+}
+
+/// Where an end point is.
+pub(super) struct Place<'a> {
+    pub(super) local: IpAddr,
+    pub(super) device: &'a str,
+    pub(super) port: u8,
+    pub(super) qp: &'a Qp,
+}
 
 /// A group that we joined by ourselves.
 #[derive(Debug)]
@@ -33,7 +49,7 @@ pub(super) struct OwnMembership {
 
 impl OwnMembership {
     pub(super) fn join(
-        endpoint: &Datagram,
+        place: &Place<'_>,
         group: SocketAddr,
         membership: Membership,
     ) -> Result<(Self, Way), JoinError> {
@@ -41,8 +57,8 @@ impl OwnMembership {
         let (IpAddr::V6(address), Gid(raw)) = (group.ip(), Gid::of(group.ip())) else {
             return Err(JoinError::NotAGroup { group: group.ip(), why: "not an IPv6 group" });
         };
-        let source = Gid::of(endpoint.local.ip());
-        let entry = Entry::find(&endpoint.context.name(), endpoint.port_number, source)
+        let source = Gid::of(place.local);
+        let entry = Entry::find(place.device, place.port, source)
             .ok_or_else(|| refused("no RoCE v2 GID for our address", -sys::errno::EADDRNOTAVAIL))?;
         // SAFETY: integers and unions of integers, for which zero is a value.
         let mut attributes: sys::ibv_ah_attr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -50,7 +66,7 @@ impl OwnMembership {
         attributes.grh.sgid_index = entry.index;
         attributes.grh.hop_limit = HOPS;
         attributes.is_global = 1;
-        attributes.port_num = endpoint.port_number;
+        attributes.port_num = place.port;
         let way = Way { attributes, qp: QpNumber::MULTICAST, qkey: Qkey::UDP };
         if membership == Membership::SendOnly {
             return Ok((Self { _socket: None, attached: None }, way));
@@ -62,7 +78,7 @@ impl OwnMembership {
             .map_err(|error| refused("IPV6_ADD_MEMBERSHIP", errno(&error)))?;
         let gid = sys::ibv_gid { raw };
         // SAFETY: the queue pair is live; the GID is read during the call only.
-        let attached = unsafe { sys::ibv_attach_mcast(endpoint.queue.qp().raw(), &raw const gid, 0) };
+        let attached = unsafe { sys::ibv_attach_mcast(place.qp.raw(), &raw const gid, 0) };
         sys::verbs_result(attached).map_err(|errno| refused("ibv_attach_mcast", -errno))?;
         Ok((Self { _socket: Some(socket), attached: Some(Gid(raw)) }, way))
     }

@@ -3,10 +3,10 @@
 use std::{fmt, mem::MaybeUninit, ptr::NonNull, sync::Arc};
 
 use super::{
-    event::Way,
     grh::{GRH_BYTES, Grh},
     name::{Gid, Qkey, QpNumber},
     private::AnswerData,
+    way::Way,
 };
 use crate::{
     error::DeviceError,

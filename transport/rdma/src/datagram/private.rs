@@ -1,11 +1,21 @@
 //! Private data that cannot be too long: the limits of `RDMA_PS_UDP` as types.
 
-use super::error::TooLong;
+use thiserror::Error;
 
 /// What a look-up can carry: 216 bytes of a SIDR request less the CM's own 36 (`rdma_connect(3)`).
 pub const LOOK_UP_DATA_BYTES: usize = 180;
 /// What an answer can carry, accepting or rejecting (`rdma_accept(3)`).
 pub const ANSWER_DATA_BYTES: usize = 136;
+
+/// Private data above its limit: nothing was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("{bytes} bytes of private data, the limit is {limit}")]
+pub struct TooLong {
+    /// What was given.
+    pub bytes: usize,
+    /// 180 on a look-up, 136 on an answer.
+    pub limit: usize,
+}
 
 /// At most `LIMIT` bytes. The wire pads them with zeroes up to `LIMIT` and hides their length: whoever needs it
 /// puts it into the bytes.
@@ -83,5 +93,13 @@ mod tests {
     fn more_than_the_limit_from_the_fabric_is_cut() {
         assert_eq!(AnswerData::arrived(&[7; 255]).bytes(), [7; 136]);
         assert_eq!(LookUpData::arrived(&[]).bytes(), [0_u8; 0]);
+    }
+
+    #[test]
+    fn the_limit_is_said() {
+        assert_eq!(
+            TooLong { bytes: 181, limit: 180 }.to_string(),
+            "181 bytes of private data, the limit is 180"
+        );
     }
 }

@@ -1,8 +1,11 @@
 //! Waiting with a deadline, and what the CM reports in between.
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
-use super::{endpoint::Datagram, event::UdEvent, lookup::Request};
+use super::{
+    endpoint::Datagram,
+    event::{DatagramEvent, UdEvent},
+};
 use crate::{
     error::{DeviceError, system},
     id::event::EventKind,
@@ -11,25 +14,6 @@ use crate::{
 
 /// Events kept for whoever fetches them, beside the look-ups.
 const EVENTS_KEPT: usize = 256;
-
-/// What happened to an end point beside its messages.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum DatagramEvent {
-    /// Somebody looks up our queue pair: answer with [`Datagram::accept`] or [`Datagram::reject`].
-    Request(Request),
-    /// A group that was joined is lost (`RDMA_CM_EVENT_MULTICAST_ERROR`) and was left: join it again, or give up.
-    GroupLost {
-        /// The group.
-        group: IpAddr,
-        /// A negative errno.
-        status: i32,
-    },
-    /// The hardware address moved, for instance by a bond's failover. A hint: look peers up again if they fall silent.
-    AddressChanged,
-    /// The device goes away, and waits for us: drop the end point and its peers. Everything else fails from here on.
-    DeviceRemoved,
-}
 
 impl Datagram {
     /// The next event, if there is one. Never waits.

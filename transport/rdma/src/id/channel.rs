@@ -18,6 +18,10 @@ unsafe impl Send for EventChannel {}
 unsafe impl Sync for EventChannel {}
 
 impl EventChannel {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoDevice`] when the kernel has no RDMA CM.
     pub fn new() -> Result<Arc<Self>, DeviceError> {
         require_libraries()?;
         // SAFETY: takes nothing.

@@ -57,6 +57,7 @@ impl CmId {
         Self { raw, has_qp: false, channel: Arc::clone(channel) }
     }
 
+    /// Names the id in events.
     pub fn key(&self) -> IdKey {
         IdKey::of(self.raw.as_ptr())
     }
@@ -156,6 +157,10 @@ impl CmId {
         })
     }
 
+    /// Starts `rdma_resolve_route(3)`: ROUTE_RESOLVED or ROUTE_ERROR follows.
+    ///
+    /// # Errors
+    /// errno.
     pub fn resolve_route(&self, timeout: Duration) -> Result<(), i32> {
         // SAFETY: the id is live.
         sys::cm_result(unsafe { sys::rdma_resolve_route(self.raw.as_ptr(), milliseconds(timeout)) })
@@ -205,18 +210,30 @@ impl CmId {
         }
     }
 
+    /// Accepts a request (`rdma_accept(3)`): ESTABLISHED follows.
+    ///
+    /// # Errors
+    /// errno.
     pub fn accept(&self, params: &ConnectParams) -> Result<(), i32> {
         let mut raw = params.raw();
         // SAFETY: the id is live; the parameters point into `params`, which outlives the call.
         sys::cm_result(unsafe { sys::rdma_accept(self.raw.as_ptr(), &raw mut raw) })
     }
 
+    /// Refuses a request (`rdma_reject(3)`), with at most 148 bytes for the other side.
+    ///
+    /// # Errors
+    /// errno.
     pub fn reject(&self, private: &[u8]) -> Result<(), i32> {
         let len = u8::try_from(private.len().min(REJECT_PRIVATE_BYTES)).unwrap_or(0);
         // SAFETY: the id is live; the bytes are read during the call only.
         sys::cm_result(unsafe { sys::rdma_reject(self.raw.as_ptr(), private.as_ptr().cast(), len) })
     }
 
+    /// Ends a connection (`rdma_disconnect(3)`).
+    ///
+    /// # Errors
+    /// errno; EINVAL when it has ended already.
     pub fn disconnect(&self) -> Result<(), i32> {
         // SAFETY: the id is live.
         sys::cm_result(unsafe { sys::rdma_disconnect(self.raw.as_ptr()) })
@@ -321,6 +338,10 @@ impl CmId {
         sys::cm_result(unsafe { sys::rdma_set_local_ece(self.raw.as_ptr(), &raw mut ece) })
     }
 
+    /// Refuses a request because of its ECE options (`rdma_reject_ece(3)`).
+    ///
+    /// # Errors
+    /// errno.
     pub fn reject_ece(&self, private: &[u8]) -> Result<(), i32> {
         let len = u8::try_from(private.len()).unwrap_or(0);
         // SAFETY: the id is live; the bytes are read during the call only.
@@ -379,6 +400,10 @@ pub struct ConnectCall {
 unsafe impl Send for ConnectCall {}
 
 impl ConnectCall {
+    /// Connects. May block.
+    ///
+    /// # Errors
+    /// errno.
     pub fn run(self) -> Result<(), i32> {
         let mut raw = self.params.raw();
         // SAFETY: the id is live by `connect_call`'s promise; the parameters point into `self`.

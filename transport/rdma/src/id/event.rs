@@ -13,21 +13,37 @@ use crate::{
 /// `rdma_cm_event_type`, open ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventKind {
+    /// The address is resolved: the id has a device.
     AddrResolved,
+    /// No device reaches the address.
     AddrError,
+    /// The route is resolved.
     RouteResolved,
+    /// There is no route.
     RouteError,
+    /// A peer asks to connect; the event brings a new id.
     ConnectRequest,
+    /// The peer accepted, and the queue pair is not the CM's.
     ConnectResponse,
+    /// Connecting failed.
     ConnectError,
+    /// The peer did not answer.
     Unreachable,
+    /// The peer refused.
     Rejected,
+    /// The connection is established; of a look-up, the answer.
     Established,
+    /// The connection has ended.
     Disconnected,
+    /// The device is being removed: destroy everything on it.
     DeviceRemoval,
+    /// A multicast group is joined.
     MulticastJoin,
+    /// A multicast group is lost, or was not joined.
     MulticastError,
+    /// The hardware address moved, for instance by a bond's failover.
     AddrChange,
+    /// The queue pair has left TIMEWAIT and may be used again.
     TimewaitExit,
     /// Newer than this program.
     Other(u32),
@@ -107,6 +123,7 @@ impl From<u32> for EventKind {
 pub struct CmEvent {
     /// Whose it is; for CONNECT_REQUEST the listener's.
     pub key: IdKey,
+    /// What happened.
     pub kind: EventKind,
     /// 0, a negative errno, or a reject code.
     pub status: i32,
@@ -116,9 +133,11 @@ pub struct CmEvent {
     pub responder_resources: u8,
     /// READs we may have outstanding at the peer, as the CM says.
     pub initiator_depth: u8,
+    /// Whether the peer says that it has hardware flow control.
     pub flow_control: bool,
     /// 3 bits: how often the peer wants our sends to be tried again when it has no receive.
     pub rnr_retry_count: u8,
+    /// Whether the peer's receives come from a shared queue.
     pub srq: bool,
     /// The peer's queue pair.
     pub qp_num: u32,

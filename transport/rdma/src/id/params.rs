@@ -19,15 +19,19 @@ pub const REJECT_PRIVATE_BYTES: usize = 148;
 pub struct ConnectParams {
     /// At most 56 bytes on connect, 196 on accept.
     pub private: Vec<u8>,
+    /// READs that the peer may have outstanding at us.
     pub responder_resources: u8,
+    /// READs that we may have outstanding at the peer.
     pub initiator_depth: u8,
     /// Exchanged only, never put into a queue pair.
     pub flow_control: bool,
     /// Ignored on accept.
     pub retry_count: u8,
+    /// Times the peer's send is tried again when we have no receive; 7 is for ever.
     pub rnr_retry_count: u8,
     /// These two are ignored when the id has a queue pair.
     pub srq: bool,
+    /// Of a queue pair that the CM did not make.
     pub qp_num: u32,
 }
 
@@ -72,8 +76,11 @@ impl ConnectParams {
 /// What a queue pair is asked to be.
 #[derive(Clone, Copy, Debug)]
 pub struct QpRequest<'a> {
+    /// Sends, READs and WRITEs that may be posted at a time.
     pub send_entries: u32,
+    /// Receives that may be posted at a time.
     pub recv_entries: u32,
+    /// Bytes that the device takes with a request.
     pub inline_bytes: u32,
     /// Where its receives come from, if not from a queue of its own.
     pub srq: Option<&'a Srq>,

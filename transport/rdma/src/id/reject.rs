@@ -94,6 +94,7 @@ pub fn advice(status: i32) -> &'static str {
     }
 }
 
+/// Returns whether nobody listens at that address and port.
 pub fn is_nobody_listening(status: i32) -> bool {
     status == INVALID_SERVICE_ID || status == -errno::ECONNREFUSED
 }

@@ -143,6 +143,7 @@ impl Context {
 pub struct GidEntry {
     /// The GID, written as an IPv6 address.
     pub gid: Ipv6Addr,
+    /// Which protocol it is for.
     pub kind: GidType,
 }
 
@@ -259,10 +260,13 @@ pub struct DeviceLimits {
     pub cq_entries: u32,
     /// Entries of a send or receive queue.
     pub qp_entries: u32,
+    /// READs that peers may have outstanding at one queue pair.
     pub responder_resources: u8,
+    /// READs that one queue pair may have outstanding.
     pub initiator_depth: u8,
     /// Shared receive queues, and the entries of one.
     pub srqs: u32,
+    /// Entries of a shared receive queue.
     pub srq_entries: u32,
     /// Atomic operations on a peer's memory, among the device's own at least.
     pub atomics: bool,
@@ -318,6 +322,7 @@ pub fn set_leaving(device: DeviceKey) {
 /// Whether a device is still there, asked anew: asking is what makes librdmacm close those that are not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
+    /// It is there.
     Listed,
     /// Others are there.
     Gone,
@@ -385,6 +390,10 @@ unsafe impl Send for Pd {}
 unsafe impl Sync for Pd {}
 
 impl Pd {
+    /// Makes one (`ibv_alloc_pd(3)`).
+    ///
+    /// # Errors
+    /// [`DeviceError::System`].
     pub fn new(context: &Arc<Context>) -> Result<Arc<Self>, DeviceError> {
         // SAFETY: the context is open while we hold it.
         let raw = unsafe { sys::ibv_alloc_pd(context.raw()) };

@@ -30,14 +30,17 @@ const _: () = assert!(POLL_BURST == POLL_BURST_INT as usize);
 /// One completion, copied out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Completion {
+    /// What the work request was posted with.
     pub wr_id: u64,
     /// `ibv_wc_status`; 0 is success. Of what follows, only `wr_id`, `status`, `vendor` and `qp` hold otherwise.
     pub status: u32,
+    /// `vendor_err`.
     pub vendor: u32,
     /// Whether it is a receive that was completed by a write-with-immediate.
     pub with_imm: bool,
     /// Host byte order.
     pub imm: u32,
+    /// Bytes that a receive got, or that a READ brought.
     pub bytes: u32,
     /// The queue pair's number, which holds whatever the status is.
     pub qp: u32,
@@ -61,12 +64,14 @@ impl Default for Harvest {
 }
 
 impl Harvest {
+    /// An empty one.
     pub fn new() -> Self {
         // SAFETY: every field of `ibv_wc` is an integer or a union of integers, for which zero is a value.
         let written = unsafe { MaybeUninit::zeroed().assume_init() };
         Self { written: Box::new(written), at: 0, count: 0, again: VecDeque::new() }
     }
 
+    /// Whether there is none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.at == self.count && self.again.is_empty()
@@ -89,6 +94,7 @@ impl Harvest {
         Some(made)
     }
 
+    /// Takes the next one.
     pub fn take(&mut self) -> Option<Completion> {
         self.again.pop_front().or_else(|| self.take_new_if(|done| Some(*done)))
     }
@@ -128,6 +134,10 @@ unsafe impl Send for Cq {}
 unsafe impl Sync for Cq {}
 
 impl Cq {
+    /// Makes one of the usual size (`ibv_create_cq(3)`), with a channel.
+    ///
+    /// # Errors
+    /// [`DeviceError::System`].
     pub fn new(context: &Arc<Context>, limits: &DeviceLimits) -> Result<Arc<Self>, DeviceError> {
         Self::with_entries(context, limits, ENTRIES)
     }

@@ -9,25 +9,45 @@ use crate::{sys, verbs::context::Context};
 /// `ibv_event_type`, open ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceEvent {
+    /// A completion queue has overrun.
     CqErr,
+    /// A queue pair cannot report a completion.
     QpFatal,
+    /// A queue pair met an invalid request.
     QpReqErr,
+    /// A queue pair met a forbidden access.
     QpAccessErr,
+    /// Data came before the CM's last message.
     CommEst,
+    /// A send queue is drained.
     SqDrained,
+    /// A connection has moved to its other path.
     PathMig,
+    /// A connection could not move to its other path.
     PathMigErr,
+    /// The device is broken.
     DeviceFatal,
+    /// A port is active.
     PortActive,
+    /// A port's link is down.
     PortErr,
+    /// A port's LID has changed.
     LidChange,
+    /// A port's table of partitions has changed.
     PkeyChange,
+    /// Another subnet manager has taken over.
     SmChange,
+    /// A shared receive queue is broken.
     SrqErr,
+    /// A shared receive queue has fewer receives than its limit.
     SrqLimit,
+    /// A queue pair has taken its last shared receive.
     LastWqe,
+    /// The subnet manager asks clients to register again.
     ClientReregister,
+    /// A port's table of GIDs has changed.
     GidChange,
+    /// A work queue is broken.
     WqFatal,
     /// Newer than this program.
     Other(u32),
@@ -95,6 +115,7 @@ impl DeviceEvent {
 /// An event and what it is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AsyncEvent {
+    /// What happened.
     pub kind: DeviceEvent,
     /// The `address` of the queue pair or the queue; a port number where it is about a port.
     pub element: usize,

@@ -154,14 +154,17 @@ fn index_of<T>(bad: *mut T, first: *mut T, count: usize) -> usize {
 pub struct SendList(Linked<sys::ibv_send_wr>);
 
 impl SendList {
+    /// An empty list with room for so many requests.
     pub fn new(room: usize) -> Self {
         Self(Linked::new(room))
     }
 
+    /// Whether there is no room for another request.
     pub fn is_full(&self) -> bool {
         self.0.len == self.0.room
     }
 
+    /// Adds an RDMA WRITE that completes a receive of the peer, which is given `imm`.
     #[inline]
     pub fn write_with_imm(
         &mut self,
@@ -177,11 +180,13 @@ impl SendList {
         request.wr = sys::wr_t { rdma: remote(to) };
     }
 
+    /// Adds a SEND.
     #[inline]
     pub fn send(&mut self, id: impl Into<u64>, from: LocalBytes, flags: Flags) {
         self.push(id, from, sys::ibv_wr_opcode::IBV_WR_SEND, flags);
     }
 
+    /// Adds an RDMA WRITE.
     pub fn write(&mut self, id: impl Into<u64>, from: LocalBytes, to: RemoteBytes, flags: Flags) {
         self.push(id, from, sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, flags).wr = sys::wr_t { rdma: remote(to) };
     }
@@ -324,10 +329,12 @@ fn remote(RemoteBytes { address: remote_addr, rkey }: RemoteBytes) -> sys::rdma_
 pub struct RecvList(Linked<sys::ibv_recv_wr>);
 
 impl RecvList {
+    /// An empty list with room for so many requests.
     pub fn new(room: usize) -> Self {
         Self(Linked::new(room))
     }
 
+    /// Whether there is no room for another request.
     pub fn is_full(&self) -> bool {
         self.0.len == self.0.room
     }

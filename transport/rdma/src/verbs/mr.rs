@@ -142,10 +142,12 @@ impl Mr {
         Arc::ptr_eq(&self.pd, pd)
     }
 
+    /// The key for work requests of our own device.
     pub fn lkey(&self) -> u32 {
         self.lkey
     }
 
+    /// The key for peers.
     pub fn rkey(&self) -> u32 {
         self.rkey
     }

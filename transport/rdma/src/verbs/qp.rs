@@ -76,8 +76,11 @@ impl Qp {
 /// Memory of our own that a work request names.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalBytes {
+    /// Where they are.
     pub address: u64,
+    /// How many.
     pub bytes: u32,
+    /// The key they are registered under.
     pub lkey: u32,
 }
 
@@ -94,19 +97,23 @@ impl LocalBytes {
 /// Memory of the peer that a work request names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteBytes {
+    /// Where they are at the peer.
     pub address: u64,
+    /// The peer's key for them.
     pub rkey: u32,
 }
 
 /// How a work request is posted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flags {
+    /// Whether it completes when it succeeds; it always does when it fails.
     pub signalled: bool,
+    /// Whether the device takes the bytes with the request.
     pub inline: bool,
 }
 
 impl Flags {
-    pub fn bits(self) -> u32 {
+    pub(crate) fn bits(self) -> u32 {
         let signalled = if self.signalled { sys::ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
         let inline = if self.inline { sys::ibv_send_flags::IBV_SEND_INLINE.0 } else { 0 };
         signalled | inline
@@ -118,5 +125,6 @@ impl Flags {
 pub struct PostError {
     /// Work requests that were posted before the one that failed.
     pub posted: usize,
+    /// Why the next one was refused.
     pub errno: i32,
 }
