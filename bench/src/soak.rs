@@ -9,7 +9,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use gimmal::{Channel, Fate, raw::RawCall};
+use gimmal::{Channel, Fate, call::RawCall};
 use gimmal_engine::{transport::Provider, worker::thread::pin_to};
 
 use crate::{
@@ -174,7 +174,7 @@ impl Tally {
             }
             let Some((number, start, call)) = under_way.pop_front() else { return Ok(is_lost) };
             let (which, body) = self.payload.of(number);
-            let answer = call.wait_with(|answer| answer == body);
+            let answer = call.response().wait().bytes().map(|answer| answer == body);
             now = Stamp::now();
             match answer {
                 Ok(true) => {

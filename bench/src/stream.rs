@@ -88,7 +88,7 @@ impl Lane {
         match self.direction {
             Direction::Down => {
                 let (mut down, call) = client.down(items, self.item.0.len() as u64);
-                while let Some(item) = down.next_wait() {
+                while let Some(item) = down.blocking_next() {
                     self.check(&item.map_err(failed)?)?;
                     pace.item();
                 }
@@ -97,7 +97,7 @@ impl Lane {
             Direction::Up => {
                 let (mut up, call) = client.up();
                 // A call that is over says why itself.
-                while pace.items < items && up.send_wait(&self.item).is_ok() {
+                while pace.items < items && up.blocking_send(&self.item).is_ok() {
                     pace.item();
                 }
                 up.finish();
@@ -131,7 +131,7 @@ impl Lane {
                     break;
                 }
             }
-            let Some(item) = down.next_wait() else { break };
+            let Some(item) = down.blocking_next() else { break };
             self.check(&item.map_err(failed)?)?;
             pace.item();
         }

@@ -74,6 +74,15 @@ pub mod balance {
     pub use gimmal_rpc::balance::{Balanced, BalancedBuilder, Dns, Pick, Resolver};
 }
 
+pub mod call {
+    //! Kinds of calls, and the response that a call ends with when it is asked for more than its value.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::response::{ResponseCall, TypedResponse};
+    #[doc(inline)]
+    pub use gimmal_rpc::{RawCall, StreamCall};
+}
+
 pub mod codec {
     //! How arguments, responses and items are written, and how a response is borrowed from its bytes.
 
@@ -83,10 +92,10 @@ pub mod codec {
     #[doc(inline)]
     pub use gimmal_rpc::codec::{Codec, Decode, DecodeError, Encode, EncodeError, Postcard, Raw};
     #[doc(inline)]
+    pub use gimmal_rpc::lend::Lend;
+    #[doc(inline)]
     #[cfg(feature = "zerocopy")]
     pub use gimmal_rpc::{InPlace, Zerocopy};
-    #[doc(inline)]
-    pub use gimmal_rpc::{Lend, Reply};
 }
 
 pub mod config {
@@ -131,6 +140,8 @@ pub mod layer {
         Authorize, Ended, Guarded, Hedge, Layer, Layered, Limit, Log, MethodMetrics, Metrics, Rate, Retry,
         RetryPolicy, ServerLayer, Timeout, WithToken, tokens,
     };
+    #[doc(inline)]
+    pub use gimmal_rpc::response::{Body, Failure, Response, ResponseStatus};
 }
 
 pub mod local {
@@ -154,7 +165,7 @@ pub mod raw {
     //! Methods without a codec: a request is read where it landed, a response is written where it leaves from.
 
     #[doc(inline)]
-    pub use gimmal_rpc::{Answer, RawCall, answer::RawOutcome};
+    pub use gimmal_rpc::{Answer, answer::RawOutcome};
 }
 
 pub mod reflect {
@@ -168,10 +179,10 @@ pub mod reflect {
 }
 
 pub mod stream {
-    //! Calls with streams; [`Stream`](crate::Stream) and [`Sink`](crate::Sink) are their ends.
+    //! How far a stream may be ahead; [`Stream`](crate::Stream) and [`Sink`](crate::Sink) are its ends.
 
     #[doc(inline)]
-    pub use gimmal_rpc::{StreamCall, stream::WINDOW};
+    pub use gimmal_rpc::stream::WINDOW;
 }
 
 pub mod topic {

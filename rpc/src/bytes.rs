@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     channel::{Received, no_error},
     codec::{Codec, Decode, DecodeError, Encode, EncodeError},
-    reply::Lends,
+    lend::Lends,
 };
 
 /// A `Vec<u8>` or a `&[u8]`.

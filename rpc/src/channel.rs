@@ -17,10 +17,10 @@ use gimmal_engine::transport::{Bulk, Loan, LoanError, UserBytes};
 use crate::{
     codec::{Codec, Compose, Decode, DecodeError},
     cx::Cx,
-    error::{CallError, TransportError},
+    error::CallError,
     metadata::{Metadata, TRACEPARENT, TRACESTATE},
     method::Method,
-    response::{Body, Response, ResponseStatus},
+    response::{Body, Response, ResponseCall, ResponseStatus, undecoded},
     stream::{Lanes, Tie},
     task::{Fallible, Plain, WithLoan},
 };
@@ -337,10 +337,6 @@ impl<C: Channel, D, O, S> fmt::Debug for Call<C, D, O, S> {
     }
 }
 
-fn undecoded<E>(error: DecodeError) -> CallError<E> {
-    CallError::Transport(TransportError::Decode(error))
-}
-
 /// Of a ticket that shows nothing and says that it did.
 #[cold]
 fn unread<T>() -> Result<T, DecodeError> {
@@ -381,7 +377,8 @@ impl<C: Channel, D: Codec, O: Received<D>> StreamCall<C, D, O> {
 }
 
 impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
-    /// Blocks until the answer is there. On an inline channel this runs the worker's turns.
+    /// Blocks until the call ended, and returns its value. On a local client this runs the worker's turns, and the value is decoded
+    /// where it landed.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -403,20 +400,11 @@ impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
         }
     }
 
-    /// Blocks until the answer is there and lends its bytes to `read`: nothing is allocated.
-    ///
-    /// # Errors
-    /// See [`CallError`].
+    /// Turns the call into one that ends with its whole response: the value to be borrowed from the bytes as they arrived, and
+    /// the metadata that the server sent.
     #[inline]
-    pub fn wait_with<R>(mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R, CallError<O::Error>> {
-        match self.ticket.wait() {
-            Response { status: ResponseStatus::Ok, body: Body::Owned(bytes), lent: None, metadata: None } => {
-                let result = read(&bytes);
-                self.ticket.recycle(bytes);
-                Ok(result)
-            }
-            response => body_of::<D, O>(response).map(|body| read(body.bytes())),
-        }
+    pub fn response(self) -> ResponseCall<C, D, O, S> {
+        ResponseCall::of(self)
     }
 
     #[inline]
@@ -438,27 +426,6 @@ impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
             ResponseStatus::Ok => O::value(body.bytes(), lent.map(|bulk| *bulk)).map_err(undecoded),
             status => Err(error_of::<D, O>(status, body.bytes())),
         }
-    }
-
-    /// As [`wait`](Call::wait), with the metadata that the server sent with the answer, or with what came in its place;
-    /// none where it sent none.
-    pub fn wait_noted(mut self) -> (Result<O::Value, CallError<O::Error>>, Metadata) {
-        let response = self.ticket.wait();
-        self.decode_noted(response)
-    }
-
-    /// Ends as the call itself does, with the metadata that the server sent with the answer, or with what came in its place; none
-    /// where it sent none.
-    ///
-    /// Dropping the future cancels the call. Polled by reference it is cancel safe: no answer is lost.
-    pub async fn noted(mut self) -> (Result<O::Value, CallError<O::Error>>, Metadata) {
-        let response = std::future::poll_fn(|context| self.ticket.poll(context)).await;
-        self.decode_noted(response)
-    }
-
-    fn decode_noted(&mut self, mut response: Response) -> (Result<O::Value, CallError<O::Error>>, Metadata) {
-        let metadata = response.metadata.take().map_or_else(Metadata::new, |metadata| *metadata);
-        (self.decode(response), metadata)
     }
 }
 

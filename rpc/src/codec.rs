@@ -49,8 +49,8 @@ pub enum EncodeError {
     #[error("the value cannot be encoded: {0}")]
     Value(String),
     /// A subscriber has no room, and the thread is a worker, which must not wait for it: of
-    /// [`Topic::publish_wait`](crate::Topic::publish_wait) alone.
-    #[error("`publish_wait` would block a worker's thread; use `publish`")]
+    /// [`Topic::blocking_publish`](crate::Topic::blocking_publish) alone.
+    #[error("`blocking_publish` would block a worker's thread; use `publish`")]
     OwnWorker,
 }
 

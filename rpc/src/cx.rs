@@ -73,7 +73,7 @@ impl Cx {
     }
 
     /// Sends `metadata` with the answer, whatever that will be, in place of what was said before. The caller gets it by
-    /// [`Call::wait_noted`](crate::Call::wait_noted) or [`Call::noted`](crate::Call::noted). One-way requests have no answer.
+    /// [`Call::response`](crate::Call::response). One-way requests have no answer.
     pub fn answer_metadata(&self, metadata: Metadata) {
         if self.slot != crate::id::CallId::NONE.slot {
             self.peer.answer_notes.put(self.slot, metadata);

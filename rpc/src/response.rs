@@ -5,10 +5,14 @@
 //! ```
 //! What is rare lies in a box: a `Response` is handed from one to the next, and most are a buffer of bytes.
 
+mod typed;
+
 use std::convert::Infallible;
 
 use gimmal_engine::transport::Bulk;
 
+pub(crate) use self::typed::undecoded;
+pub use self::typed::{ResponseCall, TypedResponse};
 use crate::{
     error::{CallError, TransportError},
     metadata::Metadata,

@@ -80,7 +80,7 @@ pub enum StreamError {
     #[error("the item: {0}")]
     Encode(EncodeError),
     /// There is no room, and the thread is a worker, which must not wait for it: another call of it may have to make the room.
-    #[error("`send_wait` would block a worker's thread; use `send`")]
+    #[error("`blocking_send` would block a worker's thread; use `send`")]
     OwnWorker,
 }
 
@@ -98,7 +98,7 @@ pub enum ReadError {
     #[error("the call ended before the stream did; its result says why")]
     Over,
     /// No item is here, and the thread is a worker, which must not wait for one: another call of it may have to bring it.
-    #[error("`next_wait` would block a worker's thread; use `next`")]
+    #[error("`blocking_next` would block a worker's thread; use `next`")]
     OwnWorker,
 }
 
@@ -203,7 +203,7 @@ impl<T, V: Drive> Stream<T, V> {
     ///
     /// # Errors
     /// As [`Stream::next`].
-    pub fn next_wait(&mut self) -> Option<Result<T, ReadError>> {
+    pub fn blocking_next(&mut self) -> Option<Result<T, ReadError>> {
         loop {
             if let Poll::Ready(item) = self.take() {
                 return item;
@@ -356,7 +356,7 @@ impl<T, V: Drive> Sink<T, V> {
     ///
     /// # Errors
     /// See [`StreamError`].
-    pub fn send_wait(&mut self, item: &T) -> Result<(), StreamError> {
+    pub fn blocking_send(&mut self, item: &T) -> Result<(), StreamError> {
         let mut bytes = Some(self.encode(item)?);
         loop {
             if let Poll::Ready(put) = self.put(&mut bytes) {

@@ -179,7 +179,7 @@ impl<T> Topic<T> {
     ///
     /// # Errors
     /// As [`Topic::publish`]; [`EncodeError::OwnWorker`] on a worker's thread, instead of blocking it.
-    pub fn publish_wait(&self, item: &T) -> Result<Published, EncodeError> {
+    pub fn blocking_publish(&self, item: &T) -> Result<Published, EncodeError> {
         let mut publish = pin!(self.publish(item));
         if here::is_worker() {
             let polled = publish.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -407,7 +407,7 @@ mod tests {
                 .count()
         };
         assert_eq!(turn(), 0);
-        assert_eq!(topic.publish_wait(&"hi".to_owned()).unwrap().subscribers, 2);
+        assert_eq!(topic.blocking_publish(&"hi".to_owned()).unwrap().subscribers, 2);
         assert_eq!(turn(), 0);
         let sent = lanes.each_mut().map(|lanes| match lanes.next_owed() {
             Some(Owed::Item(item)) => item,

@@ -180,7 +180,7 @@ fn inline(name: &str, call: impl Fn(&MeterClient<LocalClient>)) -> (End, End) {
 fn a_raw_method_and_an_inline_caller_allocate_nothing() {
     let request = [5; 64];
     let ends = inline("raw, inline", |client| {
-        assert_eq!(client.raw(&request).wait_with(<[u8]>::len).unwrap(), 64);
+        assert_eq!(client.raw(&request).response().wait().bytes().map(<[u8]>::len).unwrap(), 64);
     });
     assert!(copied(ends.0) && ends.1 == NOTHING, "{ends:?}");
 }
@@ -221,8 +221,8 @@ fn an_inline_handler_with_borrowed_arguments_copies_and_allocates_nothing() {
 #[test]
 fn a_reply_is_read_without_an_allocation() {
     let (client, server) = inline("a reply, inline", |client| {
-        let reply = client.letters(1000).wait_reply().unwrap();
-        assert_eq!(reply.get().map(str::len), Ok(1000));
+        let reply = client.letters(1000).response().wait();
+        assert_eq!(reply.borrowed().map(str::len), Ok(1000));
     });
     assert!(copied(client), "{client:?}");
     assert_eq!(server, End { allocations: CALLS, ..NOTHING });

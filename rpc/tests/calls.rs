@@ -70,7 +70,7 @@ fn raw_calls(scheme: &str) {
         assert_eq!(inline.reverse(&large).wait().unwrap(), backwards);
         assert_eq!(client.reverse(&large).wait().unwrap(), backwards);
     }
-    assert_eq!(inline.reverse(b"12345").wait_with(|answer| answer[0]).unwrap(), b'5');
+    assert_eq!(inline.reverse(b"12345").response().wait().bytes().map(|answer| answer[0]).unwrap(), b'5');
     let refused = client.refuse(b"").wait().unwrap_err();
     let status = refused.status().unwrap();
     assert_eq!((status.code(), status.message()), (Code::PermissionDenied, "not today"));
@@ -122,7 +122,10 @@ fn large_values<C: Channel>(client: &common::ProbeClient<C>) {
         let request: Vec<u8> = (0..bytes as usize).map(pattern).collect();
         let backwards: Vec<u8> = request.iter().rev().copied().collect();
         assert_eq!(client.reverse(&request).wait().unwrap(), backwards);
-        assert_eq!(client.reverse(&request).wait_with(|answer| answer == backwards), Ok(true));
+        assert_eq!(
+            client.reverse(&request).response().wait().bytes().map(|answer| answer == backwards),
+            Ok(true)
+        );
     }
 }
 

@@ -194,9 +194,11 @@ fn answers<C: Channel>(client: &WorkClient<C>) {
     block_on(async {
         for number in 0..100 {
             assert_eq!(left_and_polled(&mut dice, client.later(number)).await.unwrap(), number);
-            let reply = left_and_polled(&mut dice, client.later(number).reply()).await.unwrap();
-            assert_eq!(reply.get().unwrap(), number);
-            assert_eq!(left_and_polled(&mut dice, client.later(number).noted()).await.0.unwrap(), number);
+            let reply = left_and_polled(&mut dice, client.later(number).response()).await;
+            assert_eq!(reply.borrowed().unwrap(), number);
+            let reply = left_and_polled(&mut dice, client.later(number).response()).await;
+            assert!(reply.metadata().is_empty());
+            assert_eq!(reply.value().unwrap(), number);
         }
     });
 }
@@ -254,13 +256,13 @@ fn a_publication_that_is_dropped_reaches_nobody(scheme: &str) {
             std::thread::spawn(move || {
                 let mut dice = Dice::new(reader);
                 for expected in 0..ITEMS {
-                    assert_eq!(items.next_wait().unwrap().unwrap(), expected, "reader {reader}");
+                    assert_eq!(items.blocking_next().unwrap().unwrap(), expected, "reader {reader}");
                     // Each is the slowest for a while.
                     if dice.once_in(300) {
                         std::thread::sleep(Duration::from_millis(2));
                     }
                 }
-                assert_eq!(items.next_wait(), None);
+                assert_eq!(items.blocking_next(), None);
                 assert_eq!(call.wait().unwrap(), ITEMS);
             })
         })

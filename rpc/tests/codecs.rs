@@ -103,18 +103,20 @@ fn a_method_has_a_codec_of_its_own(scheme: &str) {
 fn answers_are_read_where_they_are(scheme: &str) {
     let (_server, channel) = serve(scheme);
     let client = MixedClient::new(channel);
-    let reply = client.pair(7, "text".into()).wait_reply().unwrap();
-    assert_eq!(reply.get(), Ok((7, "text")));
-    assert_eq!(reply.get_as::<(u32, String)>(), Ok((7, "text".to_owned())));
-    let reply = block_on(client.reverse(b"abc".to_vec()).reply()).unwrap();
-    assert_eq!((reply.get(), reply.bytes()), (Ok(&b"cba"[..]), &b"cba"[..]));
+    let reply = client.pair(7, "text".into()).response().wait();
+    assert_eq!(reply.borrowed(), Ok((7, "text")));
+    assert_eq!(reply.borrowed_as::<(u32, String)>(), Ok((7, "text".to_owned())));
+    let reply = block_on(client.reverse(b"abc".to_vec()).response());
+    assert_eq!((reply.borrowed(), reply.bytes()), (Ok(&b"cba"[..]), Ok(&b"cba"[..])));
     drop(reply);
     // Above a message's size: where the server has it, or where it was brought.
     let sent: Vec<u8> = (0..300_000u32).map(|at| (at % 251) as u8).collect(); // below 251
-    let reply = client.reverse(sent.clone()).wait_reply().unwrap();
-    assert!(reply.get().unwrap().iter().rev().eq(&sent));
-    let error = client.reverse(Vec::new()).wait_reply().unwrap_err();
-    assert_eq!(error, CallError::App(b"nothing".to_vec()));
+    let reply = client.reverse(sent.clone()).response().wait();
+    assert!(reply.borrowed().unwrap().iter().rev().eq(&sent));
+    let reply = client.reverse(Vec::new()).response().wait();
+    let nothing = CallError::App(b"nothing".to_vec());
+    assert_eq!(reply.borrowed(), Err(nothing.clone()));
+    assert_eq!(reply.value(), Err(nothing));
 }
 
 fn another_codec_is_another_method(scheme: &str) {

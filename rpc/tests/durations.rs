@@ -115,13 +115,13 @@ fn a_call_with_any_timeout_ends_rightly(scheme: &str) {
             if long(value) {
                 assert_eq!(client.echo("a".into()).wait().unwrap(), "a");
                 assert_eq!(block_on(client.echo("a".into()).into_future()).unwrap(), "a");
-                assert_eq!(client.echo("a".into()).wait_noted().0.unwrap(), "a");
-                assert!(client.echo("a".into()).wait_reply().is_ok());
+                assert_eq!(client.echo("a".into()).response().wait().value().unwrap(), "a");
+                assert!(client.echo("a".into()).response().wait().bytes().is_ok());
                 assert_eq!(inline.echo("a".into()).wait().unwrap(), "a");
             } else {
                 assert!(is_over(client.hang().wait()));
                 assert!(is_over(block_on(client.hang().into_future())));
-                assert!(is_over(client.hang().wait_noted().0));
+                assert!(is_over(client.hang().response().wait().value()));
                 assert!(is_over(inline.hang().wait()));
             }
         }

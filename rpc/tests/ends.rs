@@ -104,7 +104,7 @@ impl Store for Books {
             "thread" => {
                 std::thread::spawn(move || {
                     for item in half..items {
-                        out.send_wait(&item).unwrap();
+                        out.blocking_send(&item).unwrap();
                     }
                 });
                 Ok(items)
@@ -170,7 +170,7 @@ type Way<C> = fn(&StoreClient<C>, &mut Dice);
 fn send<C: Channel>(items: &mut Sink<u64, C>, dice: &mut Dice) {
     let limit = if dice.once_in(8) { 100 } else { 10 };
     for item in 0..dice.below(limit) {
-        items.send_wait(&item).unwrap();
+        items.blocking_send(&item).unwrap();
     }
 }
 
@@ -275,7 +275,7 @@ fn an_upload_that_is_finished_is_committed_once(scheme: &str) {
     for _ in 0..300 {
         let (mut items, call) = client.put();
         let sent = dice.below(100);
-        (0..sent).for_each(|item| items.send_wait(&item).unwrap());
+        (0..sent).for_each(|item| items.blocking_send(&item).unwrap());
         if dice.once_in(3) {
             drop(items);
             assert_eq!(call.wait().unwrap_err(), CallError::App((sent, "Aborted".to_owned())));
@@ -294,7 +294,7 @@ fn a_handler_is_told_that_its_caller_gave_up(scheme: &str) {
     let (_server, books, url) = server(scheme);
     let (mut items, call) = client(&url).put();
     let feeder = std::thread::spawn(move || {
-        (0..40).for_each(|item| items.send_wait(&item).unwrap());
+        (0..40).for_each(|item| items.blocking_send(&item).unwrap());
         resume_unwind(Box::new("as it was asked to"));
     });
     assert!(feeder.join().is_err());
@@ -306,14 +306,14 @@ fn a_handler_is_told_that_its_caller_gave_up(scheme: &str) {
 fn read<C: Channel>(stream: &mut Stream<u64, C>) -> (u64, Result<(), ReadError>) {
     let mut read = 0;
     loop {
-        match stream.next_wait() {
+        match stream.blocking_next() {
             Some(Ok(item)) => assert_eq!(item, read),
             Some(Err(error)) => {
-                assert_eq!(stream.next_wait(), Some(Err(error.clone())), "said again");
+                assert_eq!(stream.blocking_next(), Some(Err(error.clone())), "said again");
                 return (read, Err(error));
             }
             None => {
-                assert_eq!(stream.next_wait(), None, "said again");
+                assert_eq!(stream.blocking_next(), None, "said again");
                 return (read, Ok(()));
             }
         }
@@ -359,24 +359,24 @@ fn a_download_whose_sink_was_dropped_ends_with_its_answer(scheme: &str) {
     let (_server, _, url) = server(scheme);
     let client = client(&url);
     let (mut stream, call) = client.get(20, "drop, wait".to_owned());
-    (0..10).for_each(|item| assert_eq!(stream.next_wait(), Some(Ok(item))));
+    (0..10).for_each(|item| assert_eq!(stream.blocking_next(), Some(Ok(item))));
     for _ in 0..20 {
         assert!(stream.try_next().is_pending(), "the handler has not returned");
         std::thread::sleep(Duration::from_millis(1));
     }
     client.go_on().wait().unwrap();
-    assert_eq!(stream.next_wait(), None);
+    assert_eq!(stream.blocking_next(), None);
     assert_eq!(call.wait().unwrap(), 10);
     // Dropped, it has not come to its end, whatever the handler does then.
     let (mut stream, call) = client.get(20, "drop, wait".to_owned());
-    assert_eq!(stream.next_wait(), Some(Ok(0)));
+    assert_eq!(stream.blocking_next(), Some(Ok(0)));
     drop(call);
     assert_eq!(read_rest(&mut stream), Err(ReadError::Over));
 }
 
 fn read_rest<C: Channel>(stream: &mut Stream<u64, C>) -> Result<(), ReadError> {
     loop {
-        match stream.next_wait() {
+        match stream.blocking_next() {
             Some(Ok(_)) => {}
             Some(Err(error)) => return Err(error),
             None => return Ok(()),
@@ -404,7 +404,7 @@ fn a_call_that_is_dropped_is_cancelled_with_a_full_inbox(scheme: &str) {
     config.engine.inbox = 4;
     let narrow = StoreClient::new(Client::builder().config(config).connect(&url).unwrap());
     let (mut items, call) = narrow.put();
-    items.send_wait(&1).unwrap();
+    items.blocking_send(&1).unwrap();
     until("it began", || books.begun.load(Ordering::SeqCst) == 1);
     let holding = Arc::<Holding>::default();
     let (_, mut waiting) = narrow.get(0, "drop, wait".to_owned());

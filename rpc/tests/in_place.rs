@@ -126,8 +126,13 @@ fn a_reader_of_a_copy_may_use_the_client() {
     beside("a reader that calls", |client| {
         for round in 0..200_u64 {
             let (outer, inner) = (client.raw(&[1; 100]), client.raw(&[2; 50]));
-            let read = outer.wait_with(|bytes| {
-                let other = inner.wait_with(|inner| (inner.len(), client.same(round).wait())).unwrap();
+            let read = outer.response().wait().bytes().map(|bytes| {
+                let other = inner
+                    .response()
+                    .wait()
+                    .bytes()
+                    .map(|inner| (inner.len(), client.same(round).wait()))
+                    .unwrap();
                 (bytes.to_vec(), other)
             });
             assert_eq!(read.unwrap(), (vec![1; 100], (50, Ok(round))));

@@ -186,19 +186,19 @@ fn kill_in_downloads(url: &str, folder: &Path) {
             let reads = reads.clone();
             std::thread::spawn(move || {
                 let first = if at % 2 == 0 { 1000 } else { 0 };
-                (0..first).for_each(|number| assert_eq!(numbers.next_wait().unwrap().unwrap(), number));
+                (0..first).for_each(|number| assert_eq!(numbers.blocking_next().unwrap().unwrap(), number));
                 reads.send(()).unwrap();
                 let result = (at % 4 > 1).then(|| call.wait());
                 let mut read = first;
                 let error = loop {
-                    match numbers.next_wait().expect("the stream of a killed server looks whole") {
+                    match numbers.blocking_next().expect("the stream of a killed server looks whole") {
                         Ok(number) => assert_eq!(number, read),
                         Err(error) => break error,
                     }
                     read += 1;
                 };
                 println!("{read} read, then: {error}");
-                assert!(numbers.next_wait().is_some_and(|item| item.is_err()), "an end after the error");
+                assert!(numbers.blocking_next().is_some_and(|item| item.is_err()), "an end after the error");
                 result.into_iter().for_each(|result| assert_eq!(result.unwrap_err().fate(), Fate::MaybeRan));
             })
         })

@@ -192,21 +192,27 @@ fn answered<C: Channel>(client: &NotingClient<C>) {
             assert_eq!(metadata.text("for"), Some(name));
         };
         let here = |seen: Option<String>| seen.as_deref() == Some(name);
-        let (seen, metadata) = noting.now().wait_noted();
+        let response = noting.now().response().wait();
+        let (metadata, seen) = (response.metadata().clone(), response.value());
         check((here(seen.unwrap()), metadata));
-        let (seen, metadata) = noting.later(2).wait_noted();
+        let response = noting.later(2).response().wait();
+        let (metadata, seen) = (response.metadata().clone(), response.value());
         check((here(seen.unwrap()), metadata));
-        let (seen, metadata) = noting.large(vec![1; 300_000]).wait_noted();
+        let response = noting.large(vec![1; 300_000]).response().wait();
+        let (metadata, seen) = (response.metadata().clone(), response.value());
         check((here(seen.unwrap().0), metadata));
-        let (seen, metadata) = noting.raw(b"x").wait_noted();
+        let response = noting.raw(b"x").response().wait();
+        let (metadata, seen) = (response.metadata().clone(), response.value());
         check((seen.unwrap() == name.as_bytes(), metadata));
-        let (refused, metadata) = noting.raw(b"").wait_noted();
+        let response = noting.raw(b"").response().wait();
+        let (metadata, refused) = (response.metadata().clone(), response.value());
         check((refused.unwrap_err().status().unwrap().details() == [0, 1, 2, 0], metadata));
         // Whoever does not ask for it is not bothered with it.
         assert!(here(noting.now().wait().unwrap()));
-        assert_eq!(noting.raw(b"x").wait_with(<[u8]>::len).unwrap(), name.len());
+        assert_eq!(noting.raw(b"x").response().wait().bytes().map(<[u8]>::len).unwrap(), name.len());
     }
-    let (seen, metadata) = client.now().wait_noted();
+    let response = client.now().response().wait();
+    let (metadata, seen) = (response.metadata().clone(), response.value());
     assert_eq!((seen.unwrap(), metadata.is_empty()), (None, true));
 }
 
@@ -217,18 +223,20 @@ fn answers_carry_metadata_of_every_kind(scheme: &str) {
     answered(&client);
     let calls: Vec<_> = (0..40u64)
         .map(|number| {
-            (number, client.clone().with_options(of(&number.to_string())).later(number % 7).noted())
+            (number, client.clone().with_options(of(&number.to_string())).later(number % 7).response())
         })
         .collect();
     for (number, call) in calls {
         // Every third caller leaves, and its slot is another's then.
         if number % 3 > 0 {
-            let (seen, metadata) = block_on(call);
+            let response = block_on(call);
+            let (metadata, seen) = (response.metadata().clone(), response.value());
             let name = number.to_string();
             assert_eq!((seen.unwrap().as_deref(), metadata.text("for")), (Some(&*name), Some(&*name)));
         }
     }
-    let (seen, metadata) = client.now().wait_noted();
+    let response = client.now().response().wait();
+    let (metadata, seen) = (response.metadata().clone(), response.value());
     assert_eq!((seen.unwrap(), metadata.is_empty()), (None, true));
     assert_eq!(server.stats().serving, 0);
 }

@@ -57,10 +57,10 @@ fn every_kind_of_method_does_what_was_set() {
     client.note("four".into()).wait().unwrap();
     let (mut items, mut sums, call) = client.sums();
     for item in [1, 2, 3] {
-        items.send_wait(&item).unwrap();
+        items.blocking_send(&item).unwrap();
     }
     items.finish();
-    let seen: Vec<u64> = std::iter::from_fn(|| sums.next_wait()).map(Result::unwrap).collect();
+    let seen: Vec<u64> = std::iter::from_fn(|| sums.blocking_next()).map(Result::unwrap).collect();
     assert_eq!((seen, call.wait().unwrap()), (vec![1, 3, 6], 6));
     assert_eq!(client.length("abc", &[1, 2]).wait().unwrap(), 5);
     assert_eq!(client.mirror(b"as it is").wait().unwrap(), b"as it is");

@@ -207,9 +207,9 @@ fn shutdown_waits_for_a_stream_that_outlives_its_handler(scheme: &str) {
     until("all were sent", || worker.ended() == 1);
     let stopping = std::thread::spawn(move || server.shutdown(PATIENCE));
     for number in 0..20 {
-        assert_eq!(items.next_wait().unwrap().unwrap(), vec![number; BYTES as usize]);
+        assert_eq!(items.blocking_next().unwrap().unwrap(), vec![number; BYTES as usize]);
     }
-    assert!(items.next_wait().is_none());
+    assert!(items.blocking_next().is_none());
     call.wait().unwrap();
     assert!(stopping.join().unwrap());
 }

@@ -157,35 +157,35 @@ const ITEMS: u32 = 400;
 fn shapes<C: Channel>(client: &TalkClient<C>) {
     let (mut numbers, call) = client.count(ITEMS);
     for expected in 0..ITEMS {
-        assert_eq!(numbers.next_wait().unwrap().unwrap(), expected);
+        assert_eq!(numbers.blocking_next().unwrap().unwrap(), expected);
     }
-    assert!(numbers.next_wait().is_none());
+    assert!(numbers.blocking_next().is_none());
     assert_eq!(call.wait().unwrap(), ITEMS);
     let (numbers, call) = client.count(3);
     assert_eq!(call.wait().unwrap(), 3, "the answer may be asked for first");
     drop(numbers);
     let (mut sink, call) = client.add(7);
-    (0..ITEMS).for_each(|number| sink.send_wait(&number).unwrap());
+    (0..ITEMS).for_each(|number| sink.blocking_send(&number).unwrap());
     sink.finish();
     assert_eq!(call.wait().unwrap(), 7 + u64::from(ITEMS * (ITEMS - 1) / 2));
     let (mut sink, call) = client.add(6);
-    sink.send_wait(&7).unwrap();
+    sink.blocking_send(&7).unwrap();
     sink.finish();
     assert!(call.wait().unwrap_err().to_string().contains("unlucky"));
     let (mut sink, mut stream, call) = client.twice();
     for number in 0..ITEMS {
-        sink.send_wait(&number.to_string()).unwrap();
-        assert_eq!(stream.next_wait().unwrap().unwrap(), format!("{number} {number}"));
+        sink.blocking_send(&number.to_string()).unwrap();
+        assert_eq!(stream.blocking_next().unwrap().unwrap(), format!("{number} {number}"));
     }
     sink.finish();
-    assert!(stream.next_wait().is_none());
+    assert!(stream.blocking_next().is_none());
     assert_eq!(call.wait().unwrap(), ITEMS);
 }
 
 /// Reads a stream that has no good end; why it ended.
 fn rest<T: std::fmt::Debug, C: Channel>(stream: &mut Stream<T, C>) -> ReadError {
     loop {
-        if let Err(error) = stream.next_wait().expect("a good end") {
+        if let Err(error) = stream.blocking_next().expect("a good end") {
             return error;
         }
     }
@@ -221,7 +221,7 @@ fn a_reader_that_does_not_read_stops_its_sender_and_nobody_else(scheme: &str) {
     assert!(talker.poured.load(Ordering::SeqCst) <= 64);
     shapes(&client);
     for expected in 0..500 {
-        assert_eq!(stream.next_wait().unwrap().unwrap(), expected);
+        assert_eq!(stream.blocking_next().unwrap().unwrap(), expected);
     }
     drop(call);
     until("it was cancelled", || talker.ended.load(Ordering::SeqCst) == 1);
@@ -233,16 +233,16 @@ fn r84_a_dropped_call_ends_its_streams_on_both_sides(scheme: &str) {
         let client = handed(&url);
         let (mut stream, call) = client.pour();
         for _ in 0..round * 5 {
-            stream.next_wait().unwrap().unwrap();
+            stream.blocking_next().unwrap().unwrap();
         }
         drop(call);
         assert_eq!(rest(&mut stream), ReadError::Over);
     }
     let client = inline(&url);
     let (mut sink, call) = client.add(0);
-    sink.send_wait(&1).unwrap();
+    sink.blocking_send(&1).unwrap();
     drop(call);
-    assert_eq!(sink.send_wait(&1), Err(StreamError::Over));
+    assert_eq!(sink.blocking_send(&1), Err(StreamError::Over));
     until("nothing is served", || server.stats().serving == 0);
     assert!(talker.ended.load(Ordering::SeqCst) <= 20);
     shapes(&client);
@@ -258,7 +258,7 @@ fn r85_a_deadline_ends_a_stream(scheme: &str) {
     assert_eq!(error.status().unwrap().code(), Code::DeadlineExceeded);
     let client = inline(&url).with_options(short);
     let (mut sink, call) = client.add(0);
-    while sink.send_wait(&1).is_ok() {}
+    while sink.blocking_send(&1).is_ok() {}
     assert_eq!(call.wait().unwrap_err().status().unwrap().code(), Code::DeadlineExceeded);
     until("nothing is served", || server.stats().serving == 0);
 }
@@ -272,7 +272,7 @@ fn an_item_above_the_limit_ends_its_call_by_name(scheme: &str) {
     let code = error.status().map(|status| status.code());
     assert_eq!((code, error.fate()), (Some(Code::ResourceExhausted), Fate::Ran), "{error}");
     let (mut words, call) = client.taste();
-    words.send_wait(&"x".repeat(1 << 20)).unwrap();
+    words.blocking_send(&"x".repeat(1 << 20)).unwrap();
     let error = call.wait().unwrap_err().to_string();
     assert!(error.contains("an item is above the limit of"), "{error}");
     until("nothing is served", || server.stats().serving == 0);
@@ -283,7 +283,7 @@ fn a_handler_that_stops_reading_does_not_stop_the_caller(scheme: &str) {
     let client = handed(&url);
     let (mut words, call) = client.taste();
     // Many times what waits unread. The answer ends the stream, sooner or later; nothing keeps the sender waiting.
-    let sent = (0..300).try_for_each(|number| words.send_wait(&number.to_string()));
+    let sent = (0..300).try_for_each(|number| words.blocking_send(&number.to_string()));
     assert!(matches!(sent, Ok(()) | Err(StreamError::Over)), "{sent:?}");
     assert_eq!(call.wait().unwrap(), "0");
 }
@@ -313,11 +313,11 @@ fn r82_a_server_that_goes_ends_streams(scheme: &str) {
     let client = handed(&url);
     let (mut stream, call) = client.pour();
     let (mut sink, other) = client.add(0);
-    stream.next_wait().unwrap().unwrap();
+    stream.blocking_next().unwrap().unwrap();
     until("both run", || server.stats().started == 2);
     let _ = server.shutdown(Duration::ZERO);
     assert_eq!(rest(&mut stream), ReadError::Over);
-    while sink.send_wait(&1).is_ok() {}
+    while sink.blocking_send(&1).is_ok() {}
     assert_eq!(call.wait().unwrap_err().fate(), Fate::MaybeRan);
     assert_eq!(other.wait().unwrap_err().fate(), Fate::MaybeRan);
 }

@@ -63,12 +63,13 @@ const ITEMS: u64 = 300;
 
 fn every_subscriber_gets_every_item_in_order(scheme: &str) {
     let (_server, desk, url) = desk(scheme, 4, Behind::Wait);
-    assert_eq!(desk.topic.publish_wait(&"nobody hears it".to_owned()).unwrap().subscribers, 0);
+    assert_eq!(desk.topic.blocking_publish(&"nobody hears it".to_owned()).unwrap().subscribers, 0);
     let readers: Vec<_> = (0..3)
         .map(|_| {
             let (mut items, call) = client(&url).follow();
             std::thread::spawn(move || {
-                let heard: Vec<_> = std::iter::from_fn(|| items.next_wait()).map(Result::unwrap).collect();
+                let heard: Vec<_> =
+                    std::iter::from_fn(|| items.blocking_next()).map(Result::unwrap).collect();
                 (heard, call.wait().unwrap())
             })
         })
@@ -86,7 +87,7 @@ fn every_subscriber_gets_every_item_in_order(scheme: &str) {
         assert_eq!(heard, all);
         assert_eq!(told, (ITEMS, 0, false));
     }
-    assert_eq!(desk.topic.publish_wait(&"too late".to_owned()).unwrap().subscribers, 0);
+    assert_eq!(desk.topic.blocking_publish(&"too late".to_owned()).unwrap().subscribers, 0);
 }
 
 /// Publishes in another thread until the one subscriber, which reads nothing, has all that fits, which is so much at least;
@@ -98,7 +99,7 @@ fn fill(desk: &Desk, at_least: u64) -> u64 {
     let count = Arc::clone(&published);
     std::thread::spawn(move || {
         for number in 0.. {
-            if topic.publish_wait(&u64::to_string(&number)).unwrap().subscribers == 0 {
+            if topic.blocking_publish(&u64::to_string(&number)).unwrap().subscribers == 0 {
                 return;
             }
             count.fetch_add(1, Ordering::SeqCst);
@@ -119,7 +120,7 @@ fn a_publisher_waits_for_the_slowest(scheme: &str) {
     let ahead = fill(&desk, 36);
     assert!(ahead <= 64, "{ahead} items ahead: window, lane and what is kept");
     for expected in 0..ITEMS {
-        assert_eq!(items.next_wait().unwrap().unwrap(), expected.to_string());
+        assert_eq!(items.blocking_next().unwrap().unwrap(), expected.to_string());
     }
     desk.topic.close();
     drop(items); // what is still on its way is for nobody
@@ -130,11 +131,11 @@ fn one_that_is_behind_loses_the_oldest_and_holds_up_nobody(scheme: &str) {
     let (_server, desk, url) = desk(scheme, 4, Behind::DropOldest);
     let (mut items, call) = client(&url).follow();
     until("it is subscribed", || desk.topic.subscribers() == 1);
-    let lost: usize = (0..ITEMS).map(|n| desk.topic.publish_wait(&n.to_string()).unwrap().lost).sum();
+    let lost: usize = (0..ITEMS).map(|n| desk.topic.blocking_publish(&n.to_string()).unwrap().lost).sum();
     assert!(lost > 0, "nothing was too much");
     desk.topic.close();
     let heard: Vec<u64> =
-        std::iter::from_fn(|| items.next_wait()).map(|item| item.unwrap().parse().unwrap()).collect();
+        std::iter::from_fn(|| items.blocking_next()).map(|item| item.unwrap().parse().unwrap()).collect();
     assert!(heard.windows(2).all(|pair| pair[0] < pair[1]), "in order");
     assert_eq!(heard.last(), Some(&(ITEMS - 1)), "the newest is kept");
     let (sent, told_lost, is_cut) = call.wait().unwrap();
@@ -148,14 +149,14 @@ fn one_that_is_behind_is_cut_off_after_what_was_kept(scheme: &str) {
     until("it is subscribed", || desk.topic.subscribers() == 1);
     let mut published = 0;
     until("it is cut off", || {
-        let told = desk.topic.publish_wait(&published.to_string()).unwrap();
+        let told = desk.topic.blocking_publish(&published.to_string()).unwrap();
         published += told.subscribers as u64;
         told.cut == 1
     });
     for expected in 0..published {
-        assert_eq!(items.next_wait().unwrap().unwrap(), expected.to_string());
+        assert_eq!(items.blocking_next().unwrap().unwrap(), expected.to_string());
     }
-    assert!(items.next_wait().is_none());
+    assert!(items.blocking_next().is_none());
     assert_eq!(call.wait().unwrap(), (published, 0, true));
     assert_eq!(desk.topic.subscribers(), 0);
 }
@@ -166,7 +167,7 @@ fn a_subscriber_that_leaves_frees_a_waiting_publisher(scheme: &str) {
     fill(&desk, 1);
     drop(subscription);
     until("it is gone, and nobody waits for it", || desk.topic.subscribers() == 0);
-    assert_eq!(desk.topic.publish_wait(&"on".to_owned()).unwrap().subscribers, 0);
+    assert_eq!(desk.topic.blocking_publish(&"on".to_owned()).unwrap().subscribers, 0);
 }
 
 fn r82_a_subscription_ends_with_its_connection(scheme: &str) {
@@ -190,7 +191,8 @@ fn every_subscriber_gets_the_same_order(scheme: &str) {
         .map(|_| {
             let (mut items, call) = client(&url).follow();
             std::thread::spawn(move || {
-                let heard: Vec<_> = std::iter::from_fn(|| items.next_wait()).map(Result::unwrap).collect();
+                let heard: Vec<_> =
+                    std::iter::from_fn(|| items.blocking_next()).map(Result::unwrap).collect();
                 call.wait().unwrap();
                 heard
             })
@@ -202,7 +204,7 @@ fn every_subscriber_gets_the_same_order(scheme: &str) {
             let topic = desk.topic.clone();
             scope.spawn(move || {
                 for number in 0..ITEMS {
-                    topic.publish_wait(&format!("{publisher} {number}")).unwrap();
+                    topic.blocking_publish(&format!("{publisher} {number}")).unwrap();
                 }
             });
         }

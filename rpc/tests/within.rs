@@ -132,7 +132,7 @@ impl Within for User {
     async fn pour(&self, _: &Cx, mut out: Sink<u64>) -> (Came, u64) {
         timed(|| {
             loop {
-                match out.send_wait(&1) {
+                match out.blocking_send(&1) {
                     Ok(()) => {}
                     Err(StreamError::OwnWorker) => return Came::Refused,
                     Err(_) => return Came::Otherwise,
@@ -142,7 +142,7 @@ impl Within for User {
     }
 
     async fn drain(&self, _: &Cx, mut items: Stream<u64>) -> (Came, u64) {
-        timed(|| match items.next_wait() {
+        timed(|| match items.blocking_next() {
             Some(Err(ReadError::OwnWorker)) => Came::Refused,
             _ => Came::Otherwise,
         })
@@ -151,7 +151,7 @@ impl Within for User {
     async fn publish(&self, _: &Cx) -> (Came, u64) {
         timed(|| {
             loop {
-                match self.0.topic.publish_wait(&1) {
+                match self.0.topic.blocking_publish(&1) {
                     Ok(_) => {}
                     Err(EncodeError::OwnWorker) => return Came::Refused,
                     Err(_) => return Came::Otherwise,

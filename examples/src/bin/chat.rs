@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let room = ChatClient::new(gimmal::connect(&url)?);
     let (mut ada, mut at_ada, ada_call) = room.join("Ada".to_owned());
     let mut expect = |who: &str, line: &str| -> Result<(), Box<dyn std::error::Error>> {
-        let heard = at_ada.next_wait().ok_or("the stream ended")??;
+        let heard = at_ada.blocking_next().ok_or("the stream ended")??;
         println!("Ada hears    {heard}");
         (heard == format!("{who}{line}")).then_some(()).ok_or_else(|| "another line".into())
     };
@@ -62,13 +62,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut bob, mut at_bob, bob_call) = room.join("Bob".to_owned());
     expect("Bob", " is here")?;
     for line in ["hello, Ada", "how do streams work?"] {
-        bob.send_wait(&line.to_owned())?;
+        bob.blocking_send(&line.to_owned())?;
         expect("Bob: ", line)?;
     }
-    ada.send_wait(&"both ways, with credit".to_owned())?;
+    ada.blocking_send(&"both ways, with credit".to_owned())?;
     expect("Ada: ", "both ways, with credit")?;
     bob.finish(); // no more lines: Bob's call ends
-    while let Some(heard) = at_bob.next_wait() {
+    while let Some(heard) = at_bob.blocking_next() {
         println!("Bob heard    {}", heard?);
     }
     ada.finish();

@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         value.fill(b'x');
         println!("put  {key}: {bytes} bytes, new: {}", client.put(key.to_owned(), value).wait()?);
     }
-    println!("peek small: {} bytes", client.peek(b"small").wait_with(<[u8]>::len)?);
+    println!("peek small: {} bytes", client.peek(b"small").response().wait().bytes().map(<[u8]>::len)?);
     for _ in 0..2 {
         let pulled = client.get(large.clone()).wait()?;
         let count = pulled.iter().filter(|x| **x == b'x').count();

@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let client = NewsClient::new(gimmal::connect(&url).map_err(|error| error.to_string())?);
                 let (mut headlines, call) = client.follow();
                 let (mut read, mut last) = (0, String::new());
-                while let Some(headline) = headlines.next_wait() {
+                while let Some(headline) = headlines.blocking_next() {
                     last = headline.map_err(|error| error.to_string())?;
                     read += 1;
                     if name == "slow" {
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         thread::sleep(Duration::from_millis(1));
     }
     for number in 1..=HEADLINES {
-        desk.0.publish_wait(&format!("headline {number}"))?;
+        desk.0.blocking_publish(&format!("headline {number}"))?;
         if number % 10 == 0 {
             thread::sleep(Duration::from_millis(1));
         }

@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = GaugeClient::new(channel).with_options(long);
     let (mut readings, call) = client.watch("boiler".to_owned());
     for expected in 0..10 {
-        let reading = readings.next_wait().ok_or("the stream ended")??;
+        let reading = readings.blocking_next().ok_or("the stream ended")??;
         assert_eq!(reading, expected);
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert!(ahead <= 64, "no back-pressure");
     client.stop().wait()?;
     let mut read = 10;
-    while let Some(reading) = readings.next_wait() {
+    while let Some(reading) = readings.blocking_next() {
         assert_eq!(reading?, read);
         read += 1;
     }

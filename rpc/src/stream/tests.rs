@@ -9,7 +9,7 @@ fn items_credit_and_the_end_go_in_order_and_within_the_window() {
     let mut callee = lanes_of_callee(true, false, 0);
     let mut sink = Sink::<u32>::new::<Postcard>(caller.tx.clone().unwrap(), Woken);
     let mut stream = Stream::<u32>::new::<Postcard>(callee.rx.clone().unwrap(), Woken);
-    sink.send_wait(&0).unwrap();
+    sink.blocking_send(&0).unwrap();
     assert!(caller.next_owed().is_none(), "nothing goes without credit");
     let mut sent = 1;
     let mut read = 0;
@@ -22,12 +22,12 @@ fn items_credit_and_the_end_go_in_order_and_within_the_window() {
             let Owed::Item(item) = &owed else { panic!("{owed:?}") };
             assert!(callee.arrived(item));
             caller.left(owed);
-            sink.send_wait(&sent).unwrap();
+            sink.blocking_send(&sent).unwrap();
             sent += 1;
         }
         assert!(sent - read <= WINDOW + 1);
         for _ in 0..7 {
-            assert_eq!(stream.next_wait().unwrap().unwrap(), read);
+            assert_eq!(stream.blocking_next().unwrap().unwrap(), read);
             read += 1;
         }
     }
@@ -42,12 +42,12 @@ fn items_credit_and_the_end_go_in_order_and_within_the_window() {
             assert!(callee.arrived(item));
             caller.left(owed);
         }
-        assert_eq!(stream.next_wait().unwrap().unwrap(), read);
+        assert_eq!(stream.blocking_next().unwrap().unwrap(), read);
         read += 1;
     }
     assert!(matches!(caller.next_owed(), Some(Owed::End)));
     assert!(callee.ended(State::Ended) && !callee.ended(State::Aborted));
-    assert!(stream.next_wait().is_none());
+    assert!(stream.blocking_next().is_none());
     assert!(!callee.arrived(&[1]), "an item after the end");
 }
 
@@ -57,7 +57,7 @@ fn uploading() -> (Lanes, Lanes, Sink<u8>, Stream<u8>) {
     let mut sink = Sink::<u8>::new::<Postcard>(caller.tx.clone().unwrap(), Woken);
     let stream = Stream::<u8>::new::<Postcard>(callee.rx.clone().unwrap(), Woken);
     assert!(caller.credited(8));
-    sink.send_wait(&7).unwrap();
+    sink.blocking_send(&7).unwrap();
     (caller, callee, sink, stream)
 }
 
@@ -74,9 +74,9 @@ fn a_sink_that_is_dropped_aborts_behind_its_items() {
         callee.left(owed);
     }
     assert!(callee.arrived(&[7]) && callee.ended(State::Aborted) && !callee.ended(State::Ended));
-    assert_eq!(stream.next_wait(), Some(Ok(7)));
+    assert_eq!(stream.blocking_next(), Some(Ok(7)));
     for _ in 0..3 {
-        assert_eq!(stream.next_wait(), Some(Err(ReadError::Aborted)));
+        assert_eq!(stream.blocking_next(), Some(Err(ReadError::Aborted)));
     }
 }
 
@@ -103,7 +103,7 @@ fn nothing_leaves_once_the_call_was_dropped() {
 fn an_answer_waits_for_the_sink_and_an_error_does_not() {
     let mut callee = lanes_of_callee(false, true, 1);
     let mut sink = Sink::<u8>::new::<Postcard>(callee.tx.clone().unwrap(), Woken);
-    sink.send_wait(&7).unwrap();
+    sink.blocking_send(&7).unwrap();
     assert!(!callee.may_answer(true), "it may be given more");
     let error = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
         let _sink = sink;
@@ -117,7 +117,7 @@ fn an_answer_waits_for_the_sink_and_an_error_does_not() {
     let callee = lanes_of_callee(false, true, 1);
     let mut sink = Sink::<u8>::new::<Postcard>(callee.tx.clone().unwrap(), Woken);
     assert!(!callee.may_answer(true) && callee.may_answer(false));
-    assert_eq!(sink.send_wait(&7), Err(StreamError::Over));
+    assert_eq!(sink.blocking_send(&7), Err(StreamError::Over));
 }
 
 /// A handler that asks again and again gives its worker a turn between.
@@ -140,8 +140,8 @@ fn a_closed_call_ends_readers_by_an_error_and_refuses_senders() {
     let mut sink = Sink::<u8>::new::<Postcard>(lanes.tx.clone().unwrap(), Woken);
     let mut stream = Stream::<u8>::new::<Postcard>(lanes.rx.clone().unwrap(), Woken);
     drop(lanes);
-    assert_eq!(sink.send_wait(&1), Err(StreamError::Over));
-    assert_eq!(stream.next_wait(), Some(Err(ReadError::Over)));
+    assert_eq!(sink.blocking_send(&1), Err(StreamError::Over));
+    assert_eq!(stream.blocking_next(), Some(Err(ReadError::Over)));
 }
 
 #[test]

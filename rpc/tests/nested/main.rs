@@ -206,7 +206,7 @@ fn items_and_one_way_messages_that_nest_too_deep_are_refused(scheme: &str) {
         client.tell(forged::Tree::new(levels)).wait().unwrap();
         assert_eq!(client.told().wait().unwrap(), 128, "{levels}");
         let (mut trees, call) = client.up();
-        trees.send_wait(&forged::Tree::new(levels)).unwrap();
+        trees.blocking_send(&forged::Tree::new(levels)).unwrap();
         trees.finish();
         let seen = call.wait().unwrap();
         match &seen[..] {
@@ -228,7 +228,7 @@ fn answers_that_nest_too_deep_are_refused(scheme: &str) {
         assert_eq!(error.fate(), Fate::Ran);
         if levels <= 60_000 {
             let (mut trees, call) = client.down(levels);
-            assert!(says_so(&trees.next_wait().unwrap().unwrap_err()), "{levels}");
+            assert!(says_so(&trees.blocking_next().unwrap().unwrap_err()), "{levels}");
             assert_eq!(call.wait().unwrap(), ());
         }
     }
@@ -246,7 +246,7 @@ fn a_sender_refuses_what_its_peer_would(scheme: &str) {
     assert_eq!(error.fate(), Fate::NotRun);
     assert!(says_so(&client.tell(deep.clone()).wait().unwrap_err()));
     let (mut trees, call) = client.up();
-    assert!(says_so(&trees.send_wait(&deep).unwrap_err()));
+    assert!(says_so(&trees.blocking_send(&deep).unwrap_err()));
     trees.finish();
     assert_eq!(call.wait().unwrap(), []);
     // The server's own answer, error and item.
