@@ -90,7 +90,7 @@ lint_tier() {
 unit_tier() {
     local status=0
     # Seeds enough to see that they run; the tiers `seeds` and `worlds` have many.
-    GIMMAL_SEEDS=16 cargo test -q --workspace --no-fail-fast --features $test_features || status=1
+    GIMMAL_SEEDS=16 cargo test -q --workspace --exclude xtask --no-fail-fast --features $test_features || status=1
     bash tests/backends.sh || status=1
     return $status
 }
@@ -156,7 +156,7 @@ run() {
             conformance) tier conformance bash tests/conformance.sh ;;
             loom) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom tier loom \
                 cargo test -q -p gimmal-transport --release --lib --no-default-features loom_ ;;
-            tidy) tier tidy bash tests/tidy.sh ;;
+            tidy) tier tidy tidy_tier ;;
             bench) tier bench bash tests/bench.sh ;;
             demo) tier demo bash tests/demo.sh ;;
             readme) tier readme bash tests/readme.sh ;;
@@ -166,6 +166,9 @@ run() {
         shift
     done
 }
+
+# The rules, and that each of them finds what is planted for it.
+tidy_tier() { cargo xtask tidy && cargo test -q -p xtask --lib; }
 
 # prepare TIER...: its build, which need not be alone. The README's first command times what it does.
 prepare() {

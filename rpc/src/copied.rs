@@ -1,5 +1,5 @@
 //! The places where the bytes of a payload are copied, each with its counter. Everywhere else they are encoded where they
-//! leave from and decoded where they landed; `tests/tidy.sh` looks that nobody else copies.
+//! leave from and decoded where they landed; `cargo xtask tidy` checks that no other file copies.
 
 use gimmal_engine::transport::copy;
 

@@ -2,7 +2,7 @@
 //!
 //! Every field has its place and its width, and the compiler proves that it ends within the word. A number that is wider than its
 //! field is refused ([`Field::put`]) or goes round on purpose ([`Field::turn`]); it never reaches into its neighbour.
-//! tests/tidy.sh looks for shifts that pack numbers anywhere else.
+//! `cargo xtask tidy` looks for shifts that pack numbers anywhere else.
 
 /// Lengths and offsets of 64 bits are used as `usize`.
 const _: () = assert!(usize::BITS == u64::BITS, "gimmal runs on 64-bit targets only");

@@ -491,7 +491,7 @@ impl Ticket for LocalCall {
         let mut body = Vec::new();
         let waited = self.wait_reading(|local, payload| {
             body = local.spare.take();
-            local.copy(payload, &mut body);
+            local.copy(payload, &mut body); // counted
         });
         match waited {
             None => Response::owned(false, body),

@@ -1,0 +1,39 @@
+//! `cargo xtask COMMAND`.
+
+#![forbid(unsafe_code)]
+
+use std::{io, process::ExitCode};
+
+const USAGE: &str = "\
+cargo xtask tidy [--all] [PATTERN...]   the rules of the house; --all: with what is not met yet; PATTERN: those rules
+cargo xtask tidy --lower                lowers the ceilings of tests/tidy.toml to what the tree has come to
+cargo xtask lines [--at REVISION]       lines of code of each crate, without tests, comments and blank lines";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> io::Result<bool> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["tidy", "--lower"] => xtask::tidy::lower().map(|()| true),
+        ["tidy", "--all", ..] => xtask::tidy::run(&arguments[2..], true),
+        ["tidy", ..] => xtask::tidy::run(&arguments[1..], false),
+        ["lines"] => xtask::lines::table(None).map(|table| print!("{table}")).map(|()| true),
+        ["lines", "--at", revision] => {
+            xtask::lines::table(Some(revision)).map(|table| print!("{table}")).map(|()| true)
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            Ok(false)
+        }
+    }
+}
