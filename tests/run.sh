@@ -151,7 +151,7 @@ run() {
             hostile) GIMMAL_HOSTILE_OPERATIONS=3400000 GIMMAL_FUZZ_INPUTS=200000 tier hostile \
                 program_tests --test attack --test fuzz -- --nocapture ;;
             sanitize) tier sanitize bash tests/sanitize.sh ;;
-            planted) tier planted bash tests/planted.sh ;;
+            planted) tier planted cargo xtask planted ;;
             churn) GIMMAL_CALLS=1000000 tier churn program_tests --test churn shm:: ;;
             conformance) tier conformance bash tests/conformance.sh ;;
             loom) RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom tier loom \

@@ -36,6 +36,7 @@ everything() {
         timeout 1800 cargo test -q --release -p gimmal-rpc --test attack --test fuzz
     count "libFuzzer, a minute for each target" bash tests/fuzz.sh 60
     count "sanitizers" bash tests/sanitize.sh
+    check "every entry of the hot path's ledger is worth its place" env LINES_SHOWN=400 timeout 14400 cargo xtask bench ledger
     summary
 }
 

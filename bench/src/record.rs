@@ -1,4 +1,4 @@
-//! The parts of a report: what was measured beside the test, in one state of the host, at one load, in a soak.
+//! The parts of a report: what was measured beside the test, in one core placement, at one load, in a soak.
 
 use std::fmt;
 

@@ -2,15 +2,20 @@
 //!
 //! - `tidy`: the rules of the house that no compiler checks ([`rules`]).
 //! - `lines`: lines of code of each crate, now or at a revision ([`lines`]).
+//! - `planted`: whether the simulation finds the planted bugs ([`planted`]).
+//! - `bench ledger`: what each tuned constant is worth ([`ledger`]).
 
 #![forbid(unsafe_code)]
 
 pub mod crates;
 pub mod house;
 pub mod items;
+pub mod ledger;
 pub mod lines;
 pub mod markdown;
+pub mod patched;
 pub mod paths;
+pub mod planted;
 pub mod rules;
 pub mod source;
 pub mod tidy;

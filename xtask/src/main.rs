@@ -7,7 +7,9 @@ use std::{io, process::ExitCode};
 const USAGE: &str = "\
 cargo xtask tidy [--all] [PATTERN...]   the rules of the house; --all: with what is not met yet; PATTERN: those rules
 cargo xtask tidy --lower                lowers the ceilings of tests/tidy.toml to what the tree has come to
-cargo xtask lines [--at REVISION]       lines of code of each crate, without tests, comments and blank lines";
+cargo xtask lines [--at REVISION]       lines of code of each crate, without tests, comments and blank lines
+cargo xtask planted [NAME...]           the simulation finds every planted bug of engine/mutants
+cargo xtask bench ledger [NAME...]      what each entry of bench/ledger.toml is worth on this machine";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -27,6 +29,8 @@ fn run(arguments: &[String]) -> io::Result<bool> {
         ["tidy", "--lower"] => xtask::tidy::lower().map(|()| true),
         ["tidy", "--all", ..] => xtask::tidy::run(&arguments[2..], true),
         ["tidy", ..] => xtask::tidy::run(&arguments[1..], false),
+        ["planted", names @ ..] => xtask::planted::run(names),
+        ["bench", "ledger", names @ ..] => xtask::ledger::run(names),
         ["lines"] => xtask::lines::table(None).map(|table| print!("{table}")).map(|()| true),
         ["lines", "--at", revision] => {
             xtask::lines::table(Some(revision)).map(|table| print!("{table}")).map(|()| true)

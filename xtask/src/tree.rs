@@ -20,7 +20,7 @@ impl Tree {
     /// git cannot be started or fails.
     pub fn here() -> io::Result<Self> {
         let root = root();
-        let listed = git(&["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
+        let listed = listed()?;
         let mut files = BTreeMap::new();
         for path in listed.split('\0').filter(|path| is_text(path)) {
             // A file that was deleted and not committed is still listed.
@@ -64,6 +64,14 @@ impl Tree {
 #[must_use]
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// The files of the working tree that git does not ignore, with a zero byte behind each.
+///
+/// # Errors
+/// git cannot be started or fails.
+pub fn listed() -> io::Result<String> {
+    git(&["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
 }
 
 fn is_text(path: &str) -> bool {
