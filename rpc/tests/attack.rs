@@ -13,13 +13,17 @@ use std::{
     collections::BTreeMap,
     io::Read as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Stdio,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use gimmal_rpc::Instant;
 use gimmal_rpc::engine::transport::{Address, hostile::Choices, shm::attack::Attacker};
+use gimmal_testkit::{
+    ChildGuard,
+    child::{descriptors, this_program},
+};
 use peer::{
     script::{Method, Speaker},
     victim::{Victim, place},
@@ -53,10 +57,6 @@ fn resident_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
-}
-
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
 fn report(what: &str, counts: &BTreeMap<String, u64>) {
@@ -175,17 +175,16 @@ fn attacker_process() {
     }
 }
 
-struct Assault(Child);
+struct Assault(ChildGuard);
 
 impl Assault {
     fn on(path: &Path, seed: u64, wanted: u64) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
+        let mut attacker = this_program().unwrap();
+        attacker
             .args(["--exact", "attacker_process", "--ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, format!("{} {seed} {wanted}", path.display()))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Self(child)
+            .stdout(Stdio::piped());
+        Self(ChildGuard::spawn(&mut attacker).unwrap())
     }
 
     fn is_over(&mut self) -> bool {
@@ -203,12 +202,6 @@ impl Assault {
             *deeds.entry(deed.to_owned()).or_default() += count.parse::<u64>().unwrap();
         }
         deeds
-    }
-}
-
-impl Drop for Assault {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
     }
 }
 
@@ -253,7 +246,7 @@ fn a_server_attacked_by_another_process() {
     let Address::Shm { path } = fixture.url.parse().unwrap() else { panic!() };
     let honest = fixture.client();
     assert_eq!(honest.echo("before".to_owned()).wait().unwrap(), "before");
-    let (memory, fds) = (resident_mib(), descriptors());
+    let (memory, fds) = (resident_mib(), descriptors().unwrap());
     let mut assault = Assault::on(&path, 99, operations());
     let mut calls = 0;
     while !assault.is_over() {
@@ -266,7 +259,7 @@ fn a_server_attacked_by_another_process() {
     common::until("the attackers' handlers ended", || {
         fixture.hanging() == 0 && fixture.server.stats().serving == 0
     });
-    common::until("their descriptors are closed", || descriptors() <= fds + 4);
+    common::until("their descriptors are closed", || descriptors().unwrap() <= fds + 4);
     let stats = fixture.server.stats();
     let grown = resident_mib().saturating_sub(memory);
     println!("{done} hostile operations beside {calls} honest calls; {stats:?}; {grown} MiB more");

@@ -8,7 +8,7 @@ mod common;
 use std::{
     env,
     io::{BufRead as _, BufReader},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -18,6 +18,7 @@ use gimmal_rpc::{
     CallError, CallOptions, Client, Code, Config, Cx, Fate, Instant, Server, TransportError,
     engine::transport::CloseReason,
 };
+use gimmal_testkit::{ChildGuard, child::this_program};
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
 trait Blocks {
@@ -117,23 +118,16 @@ for_each_scheme! { a_handler_that_blocks_ends_no_connection }
 /// Set in the process that serves.
 const CHILD: &str = "GIMMAL_TEST_BUSY_URL";
 
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+struct Process(ChildGuard);
 
 impl Process {
     fn serve(scheme: &str) -> (Self, String) {
-        let mut own = Command::new(env::current_exe().unwrap());
+        let mut own = this_program().unwrap();
         let test = format!("stops::{scheme}::a_process_that_stops_is_not_busy");
         own.args(["--exact", &test, "--nocapture", "--include-ignored"])
             .env(CHILD, address(scheme, "stops"))
             .stdout(Stdio::piped());
-        let mut child = own.spawn().unwrap();
+        let mut child = ChildGuard::spawn(&mut own).unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         let url = lines.find_map(|line| Some(line.strip_prefix("serves ")?.to_owned()));
         (Self(child), url.unwrap())

@@ -14,12 +14,17 @@ use std::{
     fs::{self, OpenOptions},
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Stdio,
     sync::mpsc,
     time::Duration,
 };
 
 use gimmal_rpc::{Client, Config, Cx, Fate, Instant, Server, Sink, engine::Idle};
+use gimmal_testkit::{
+    ChildGuard,
+    child::{descriptors, this_program},
+    until,
+};
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
 trait Journal {
@@ -82,44 +87,18 @@ fn serve(url: &str, journal: &str) {
     server.join();
 }
 
-/// Killed when the test ends, whatever its end.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn start(url: &str, journal: &Path) -> (Process, String) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .env("GIMMAL_KILL_SERVE", url)
-        .env("GIMMAL_KILL_JOURNAL", journal)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+fn start(url: &str, journal: &Path) -> (ChildGuard, String) {
+    let mut server = this_program().unwrap();
+    server.env("GIMMAL_KILL_SERVE", url).env("GIMMAL_KILL_JOURNAL", journal).stdout(Stdio::piped());
+    let mut child = ChildGuard::spawn(&mut server).unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let url = line.trim().strip_prefix("listening on ").expect("the server starts").to_owned();
-    (Process(child), url)
+    (child, url)
 }
 
 fn journaled(journal: &Path) -> HashSet<u32> {
     fs::read_to_string(journal).unwrap_or_default().lines().map(|line| line.parse().unwrap()).collect()
-}
-
-fn until(what: &str, mut ready: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !ready() {
-        assert!(started.elapsed() < Duration::from_secs(10), "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Descriptors of this process; a leaked socket or segment is one.
-fn descriptors() -> usize {
-    fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
 fn kill_in_the_middle(url: &str, folder: &Path) {
@@ -268,13 +247,13 @@ fn kills_at_random(kills: u64, folder: &Path) {
         for (sum, fate) in fates.iter_mut().zip(these) {
             *sum += fate;
         }
-        before.get_or_insert_with(descriptors);
+        before.get_or_insert_with(|| descriptors().unwrap());
     }
     let [not_ran, maybe_ran, answered] = fates;
     println!("{kills} kills: not run {not_ran}, may have run {maybe_ran}, answered {answered}");
     assert_eq!(not_ran + maybe_ran + answered, kills * u64::from(NOTES));
     assert!(kills < 50 || (maybe_ran > 0 && answered > 0), "no kill came in the middle");
-    until("every descriptor is closed", || before.is_none_or(|before| descriptors() <= before));
+    until("every descriptor is closed", || before.is_none_or(|before| descriptors().unwrap() <= before));
 }
 
 fn main() {
@@ -288,10 +267,10 @@ fn main() {
     let url = std::env::var("GIMMAL_KILL_URL").unwrap_or_else(|_| format!("shm://{}/kill", folder.display()));
     // What librdmacm opens once for the process is open after the first time.
     kill_in_the_middle(&url, folder);
-    let before = descriptors();
+    let before = descriptors().unwrap();
     kill_in_downloads(&url, folder);
     kill_in_the_middle(&url, folder);
-    until("every descriptor is closed", || descriptors() <= before);
+    until("every descriptor is closed", || descriptors().unwrap() <= before);
     if url.starts_with("shm") {
         let kills = std::env::var("GIMMAL_KILLS").map_or(100, |kills| kills.parse().expect("a number"));
         kills_at_random(kills, folder);

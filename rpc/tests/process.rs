@@ -4,16 +4,11 @@
 
 mod common;
 
-use std::{
-    collections::BTreeSet,
-    env, fs,
-    process::{Command, Stdio},
-    thread,
-    time::Duration,
-};
+use std::{collections::BTreeSet, env, fs, process::Stdio, thread, time::Duration};
 
 use common::{Fixture, ProbeClient, config, until};
 use gimmal_rpc::{Balanced, Client, Config, Hedge, Reconnect};
+use gimmal_testkit::child::this_program;
 
 /// What applications wait for: SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGCHLD.
 const AWAITED: [u64; 8] = [1, 2, 3, 10, 12, 14, 15, 17];
@@ -70,8 +65,7 @@ fn mem_connects_beside_an_older_client_of_shm() {
     if env::var_os(CHILD).is_some() {
         return connect_mem_beside_shm();
     }
-    let own = env::current_exe().unwrap();
-    let mut command = Command::new(own);
+    let mut command = this_program().unwrap();
     command.args(["--exact", "mem_connects_beside_an_older_client_of_shm"]).env(CHILD, "1");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let children: Vec<_> = (0..PROCESSES).map(|_| command.spawn().unwrap()).collect();

@@ -6,12 +6,13 @@
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Stdio},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
 use gimmal_rpc::{Client, Config, Cx, Instant, Reconnect, Retry, RetryPolicy, Server, engine::Idle};
+use gimmal_testkit::{child::this_program, until};
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
 trait Who {
@@ -65,7 +66,7 @@ impl Drop for Process {
 
 impl Process {
     fn start(url: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = this_program().unwrap();
         let command = command.env("GIMMAL_RESTART_SERVE", url);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
@@ -125,14 +126,6 @@ fn restart(url: &str) {
     });
     println!("{} calls, none failed, over 3 restarts", made.load(Ordering::Relaxed));
     std::io::stdout().flush().unwrap();
-}
-
-fn until(what: &str, mut ready: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !ready() {
-        assert!(started.elapsed() < Duration::from_secs(30), "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn main() {

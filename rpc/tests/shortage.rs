@@ -10,7 +10,7 @@ mod common;
 use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -27,6 +27,7 @@ use gimmal_rpc::{
     },
     reflect::{Health, ReflectionClient},
 };
+use gimmal_testkit::{ChildGuard, child::this_program};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 for_each_scheme! {
@@ -39,7 +40,7 @@ const STACK_BYTES: u64 = 256 << 20;
 
 /// This binary, to run `test` with `role` for it to read.
 fn this_binary(test: &str, role: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = this_program().unwrap();
     command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]).env(ROLE, role);
     // Far more than anything else takes: a limit of memory forbids threads and nothing beside them.
     command.env("RUST_MIN_STACK", STACK_BYTES.to_string());
@@ -63,21 +64,15 @@ fn alone(test: &str, role: &str) {
     assert!(output.status.success() && said.contains("1 passed"), "{said}\n{erred}");
 }
 
-/// Killed when the test ends, whatever its end.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+/// A server in a process of its own.
+struct Process(ChildGuard);
 
 impl Process {
     /// A server at `url` with at most `descriptors`, when it listens.
     fn serve(url: &str, descriptors: u64) -> Self {
         let mut child = this_binary("child_server", &format!("{url} {descriptors}"));
-        let mut child = Self(child.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+        let child = child.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = Self(ChildGuard::spawn(child).unwrap());
         let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("it listens")), "the server did not start");
         child

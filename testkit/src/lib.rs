@@ -6,4 +6,9 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod child;
 pub mod conformance;
+mod until;
+
+pub use child::ChildGuard;
+pub use until::until;

@@ -17,6 +17,7 @@ use gimmal_rpc::{
     Answer, Bulk, Client, Code, Config, Cx, Fate, Instant, LocalClient, Server, Status, WithLoan,
     engine::Idle,
 };
+pub use gimmal_testkit::until;
 use serde::{Deserialize, Serialize};
 
 extern crate gimmal_rpc as gimmal;
@@ -311,15 +312,6 @@ impl Fixture {
 
     pub fn hanging(&self) -> u64 {
         self.counts.hanging.load(Ordering::SeqCst)
-    }
-}
-
-/// Waits until `ready`; a test that waits longer than half a minute has failed.
-pub fn until(what: &str, mut ready: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !ready() {
-        assert!(started.elapsed() < Duration::from_secs(30), "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

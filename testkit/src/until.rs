@@ -1,0 +1,20 @@
+//! Waiting in tests.
+
+use std::{thread, time::Duration};
+
+use gimmal_transport::Instant;
+
+/// The longest wait of a test.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Returns when `ready` is true; asks every millisecond.
+///
+/// # Panics
+/// After 30 seconds, with `what` was waited for.
+pub fn until(what: &str, mut ready: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !ready() {
+        assert!(started.elapsed() < LIMIT, "waited in vain until {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
