@@ -13,8 +13,8 @@ use std::{error::Error, time::Duration};
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message,
     transport::{
-        AccessError, Accessed, Address, Bulk, BulkError, CloseReason, ConnId, Exposed, Gate as _, Instant,
-        ListenOptions, Loan, Negotiated, OneSided, Port, Provider as _, Remote,
+        AccessError, Accessed, Address, CloseReason, ConnId, Exposed, Gate as _, Instant, ListenOptions,
+        Loan, Negotiated, OneSided, Port, Provider as _, Remote,
         any::{Any, AnyGate},
     },
 };
@@ -67,8 +67,6 @@ impl App for Node {
         self.remote = Remote::decode(message.body).ok();
     }
 
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
-
     fn accessed<P: Port>(
         &mut self,
         _: &mut Io<'_, P>,
@@ -79,16 +77,12 @@ impl App for Node {
         self.ended = Some(result);
     }
 
-    fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {}
-
     fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, conn: ConnId, reason: &CloseReason) {
         for (_, board) in self.boards.extract_if(.., |(whose, _)| *whose == conn) {
             println!("the counter stands at {}", board.load(COUNTER).unwrap_or_default());
         }
         self.closed = Some(reason.clone());
     }
-
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 fn config(idle: Idle) -> Config {

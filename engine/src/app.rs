@@ -22,7 +22,9 @@ pub trait App: std::fmt::Debug + 'static {
     }
 
     /// A connection may carry messages.
-    fn opened<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, negotiated: &Negotiated);
+    fn opened<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, negotiated: &Negotiated) {
+        let _ = (io, conn, negotiated);
+    }
 
     /// A message arrived. Its bytes are lent for this call only; [`Io::hold`] keeps them longer.
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>);
@@ -34,7 +36,9 @@ pub trait App: std::fmt::Debug + 'static {
         conn: ConnId,
         token: u64,
         result: Result<Bulk, BulkError>,
-    );
+    ) {
+        let _ = (io, conn, token, result);
+    }
 
     /// A one-sided operation that was started with [`Io::access`] ended. `token` is what was given there.
     fn accessed<P: Port>(
@@ -48,7 +52,9 @@ pub trait App: std::fmt::Debug + 'static {
     }
 
     /// After [`SendError::Blocked`](crate::SendError::Blocked) there is room again.
-    fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId);
+    fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
+        let _ = (io, conn);
+    }
 
     /// The peer is done with the loan that went with the message `aux`; its memory is free again.
     fn loan_done<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, aux: u64) {
@@ -56,10 +62,14 @@ pub trait App: std::fmt::Debug + 'static {
     }
 
     /// The connection is gone; comes exactly once for each that opened. Unsent loans are dropped.
-    fn closed<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, reason: &CloseReason);
+    fn closed<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, reason: &CloseReason) {
+        let _ = (io, conn, reason);
+    }
 
-    /// Another thread asked for something.
-    fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Self::Command);
+    /// Another thread asked for something. By default nothing comes of it.
+    fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Self::Command) {
+        let _ = (io, command);
+    }
 
     /// Another thread asked for something, and the worker is gone. Runs on any thread.
     fn refused(command: Self::Command) {

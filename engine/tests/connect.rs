@@ -9,8 +9,8 @@ use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, Workers,
     error::OpenError,
     transport::{
-        AcceptError, Address, Bulk, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions,
-        Connecting as _, Incoming as _, ListenOptions, Listener as _, Negotiated, Port, Provider as _, Time,
+        AcceptError, Address, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting as _,
+        Incoming as _, ListenOptions, Listener as _, Negotiated, Port, Provider as _, Time,
     },
 };
 use gimmal_sim::{Fault, FaultKind, Sim, SimConfig, SimConnecting, SimDevice, SimListener, Step};
@@ -75,13 +75,9 @@ impl App for Party {
         self.echoes.retain(|(to, head)| *to != conn || !Self::send(io, *to, *head));
     }
 
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
-
     fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, conn: ConnId, reason: &CloseReason) {
         self.closed.push((conn, reason.clone()));
     }
-
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 /// One process.

@@ -12,9 +12,7 @@ use std::{
 
 use gimmal_engine::{
     Acceptor, App, Config, Head, Io, Message, Workers,
-    transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, Instant, Negotiated, Port, Provider as _, shm::Shm,
-    },
+    transport::{Address, ConnId, Instant, Port, Provider as _, shm::Shm},
 };
 
 /// Sends what it is told, echoes what is asked, and says when an answer comes.
@@ -26,8 +24,6 @@ struct Node {
 impl App for Node {
     type Command = (ConnId, Head);
 
-    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
-
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         if message.head.kind == 1 {
             self.command(io, (conn, Head { kind: 2, ..message.head }));
@@ -35,10 +31,6 @@ impl App for Node {
             self.answered.send(Instant::now()).unwrap();
         }
     }
-
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
-    fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {}
-    fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &CloseReason) {}
 
     fn command<P: Port>(&mut self, io: &mut Io<'_, P>, (conn, head): (ConnId, Head)) {
         io.send(conn, head, 0, |_| Some(0)).unwrap();

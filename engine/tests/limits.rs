@@ -18,8 +18,8 @@ use std::{
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, RxBuf, SendError, Workers,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, Instant, ListenOptions, Listener as _, Negotiated,
-        Port, PortConfig, Provider as _, any::Any,
+        Address, CloseReason, ConnId, Instant, ListenOptions, Listener as _, Negotiated, Port, PortConfig,
+        Provider as _, any::Any,
     },
 };
 
@@ -115,8 +115,6 @@ impl App for Node {
         self.counts.received.fetch_add(1, Relaxed);
     }
 
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
-
     fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, _: ConnId) {
         self.send_more(io);
     }
@@ -126,8 +124,6 @@ impl App for Node {
         self.conn = None;
         self.counts.closed.fetch_add(1, Relaxed);
     }
-
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 fn is_device(scheme: &str) -> bool {

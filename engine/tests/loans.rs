@@ -8,8 +8,8 @@ use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, LoanRefused, Message, Plan, RemoteBulk, SendError,
     Workers,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, Instant, ListenOptions, Listener as _, Loan,
-        Negotiated, Port, Provider as _, any::Any,
+        Address, CloseReason, ConnId, Instant, ListenOptions, Listener as _, Loan, Port, Provider as _,
+        any::Any,
     },
 };
 
@@ -27,8 +27,6 @@ struct Keeper {
 impl App for Keeper {
     type Command = ();
 
-    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
-
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         match message.bulk {
             Some(bulk) => self.kept.push(bulk),
@@ -40,8 +38,6 @@ impl App for Keeper {
         self.back.push(aux);
     }
 
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
-
     fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {
         self.writable += 1;
     }
@@ -49,8 +45,6 @@ impl App for Keeper {
     fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &CloseReason) {
         self.closed = true;
     }
-
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 fn plan() -> Plan {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, Workers,
     transport::{
-        AccessError, Accessed, Address, Bulk, BulkError, CloseReason, ConnId, Exposed, Instant,
-        ListenOptions, Loan, Negotiated, OneSided, Port, Provider as _, Remote, shm::Shm,
+        AccessError, Accessed, Address, CloseReason, ConnId, Exposed, Instant, ListenOptions, Loan,
+        Negotiated, OneSided, Port, Provider as _, Remote, shm::Shm,
     },
 };
 
@@ -56,8 +56,6 @@ impl App for Board {
         self.remote = Some(Remote::decode(message.body).unwrap());
     }
 
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
-
     fn accessed<P: Port>(
         &mut self,
         _: &mut Io<'_, P>,
@@ -67,8 +65,6 @@ impl App for Board {
     ) {
         self.ended.push((token, result));
     }
-
-    fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {}
 
     fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &CloseReason) {
         self.is_closed = true;

@@ -10,10 +10,7 @@ use std::{
 
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Io, Message, Workers,
-    transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, Instant, ListenOptions, Loan, Negotiated, Port,
-        Provider as _,
-    },
+    transport::{Address, Bulk, BulkError, ConnId, Instant, ListenOptions, Loan, Port, Provider as _},
 };
 use gimmal_sim::{Sim, SimConfig};
 
@@ -42,8 +39,6 @@ impl Carrier {
 impl App for Carrier {
     type Command = (ConnId, Loan);
 
-    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
-
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         io.pull(conn, message.bulk.unwrap(), 0).unwrap();
     }
@@ -55,9 +50,6 @@ impl App for Carrier {
     fn loan_done<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64) {
         self.tell(News::Free);
     }
-
-    fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {}
-    fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &CloseReason) {}
 
     fn command<P: Port>(&mut self, io: &mut Io<'_, P>, (conn, loan): (ConnId, Loan)) {
         io.send_with_loan(conn, Head::default(), loan, 0, |_| Some(0)).unwrap();

@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Duration};
 use gimmal_engine::{
     Acceptor, Act, App, Config, Head, Idle, Inline, Io, Message, Pick, Plan, SendError, Workers,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, Hello, Instant, ListenOptions, Negotiated, Port,
-        PortConfig, Provider as _, Refusal, RejectReason, shm::Shm,
+        Address, CloseReason, ConnId, Hello, Instant, ListenOptions, Negotiated, Port, PortConfig,
+        Provider as _, Refusal, RejectReason, shm::Shm,
     },
 };
 
@@ -23,8 +23,6 @@ struct Echo {
 
 impl App for Echo {
     type Command = ();
-
-    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
 
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         if self.is_client {
@@ -42,8 +40,6 @@ impl App for Echo {
         }
     }
 
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
-
     fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, _: ConnId) {
         for (conn, head, body) in std::mem::take(&mut self.waiting) {
             let sent = io.send(conn, head, body.len(), |out| {
@@ -59,8 +55,6 @@ impl App for Echo {
     fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, reason: &CloseReason) {
         self.closed.push(reason.clone());
     }
-
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 fn plan(idle: Idle) -> Plan {

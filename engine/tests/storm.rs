@@ -7,8 +7,8 @@ use std::time::Duration;
 use gimmal_engine::{
     Acceptor, App, Config, Idle, Io, Message, OpenError, Workers,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting as _,
-        Instant, Negotiated, Port, PortConfig, Provider as _, RejectReason, shm::Shm,
+        Address, ConnId, ConnectError, ConnectOptions, Connecting as _, Instant, Negotiated, Port,
+        PortConfig, Provider as _, RejectReason, shm::Shm,
     },
 };
 use gimmal_sim::{Sim, SimConfig};
@@ -25,10 +25,6 @@ impl App for Mute {
     }
 
     fn message<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: Message<'_>) {}
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
-    fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {}
-    fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &CloseReason) {}
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 fn config(handshakes_max: usize) -> Config {

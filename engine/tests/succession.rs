@@ -9,7 +9,7 @@ use std::{
 
 use gimmal_engine::{
     App, Config, Idle, Io, Message, Workers,
-    transport::{Bulk, BulkError, CloseReason, ConnId, Instant, Negotiated, Port, shm::Shm},
+    transport::{ConnId, Instant, Port, shm::Shm},
 };
 
 /// What the application hears, and what its commands do.
@@ -54,11 +54,7 @@ impl App for Teller {
         self.0.send(Heard::Panicked(words.to_owned())).unwrap();
     }
 
-    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
     fn message<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: Message<'_>) {}
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
-    fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {}
-    fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &CloseReason) {}
 }
 
 const SOON: Duration = Duration::from_secs(20);

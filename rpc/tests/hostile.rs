@@ -10,7 +10,7 @@ use common::{Fixture, config, until};
 use gimmal_rpc::{
     engine::{
         App, Head, Inline, Io, Message,
-        transport::{Address, Bulk, BulkError, CloseReason, ConnId, Negotiated, Port, any::Any},
+        transport::{Address, CloseReason, ConnId, Port, any::Any},
     },
     frame::{Kind, RequestHead},
     id::CallId,
@@ -27,8 +27,6 @@ struct Hostile {
 impl App for Hostile {
     type Command = ();
 
-    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
-
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         self.answers.push((message.head.kind, message.head.aux, message.body.to_vec()));
         if let Some(bulk) = message.bulk {
@@ -36,15 +34,9 @@ impl App for Hostile {
         }
     }
 
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
-
-    fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {}
-
     fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, reason: &CloseReason) {
         self.closed = Some(reason.clone());
     }
-
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 struct Attacker {

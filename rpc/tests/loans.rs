@@ -16,9 +16,7 @@ use gimmal_rpc::{
     TransportError, WithLoan,
     engine::{
         App, Head, Inline, Io, Message, RemoteBulk,
-        transport::{
-            Address, BulkError, CloseReason, ConnId, ListenOptions, Negotiated, Port, Provider, any::Any,
-        },
+        transport::{Address, ConnId, ListenOptions, Port, Provider, any::Any},
     },
     frame::{Kind, Outcome, RequestHead},
     id::CallId,
@@ -254,8 +252,6 @@ impl Keeper {
 impl App for Keeper {
     type Command = ();
 
-    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
-
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         let (head, has_loan) = (message.head, message.bulk.is_some());
         self.kept.extend(message.bulk);
@@ -274,15 +270,9 @@ impl App for Keeper {
         }
     }
 
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
-
     fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
         self.answer(io, conn);
     }
-
-    fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &CloseReason) {}
-
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 const LOANS_MAX: u64 = 65_536;

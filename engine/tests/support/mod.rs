@@ -234,8 +234,6 @@ impl App for Node {
         self.conn = None;
         self.closed.push(reason.clone());
     }
-
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 /// Takes every other echo in its node's place.

@@ -129,8 +129,6 @@ impl App for Node {
         self.waiting.retain(|(other, _)| *other != conn);
         *self.reasons.entry(named(reason)).or_default() += 1;
     }
-
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 /// The reason without its numbers. One that names neither side nor a rule is a finding.

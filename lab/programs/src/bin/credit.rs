@@ -13,8 +13,8 @@ use std::{error::Error, fs, time::Duration};
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, SendError,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Gate as _, Instant, ListenOptions,
-        Listener as _, Negotiated, Port, PortConfig, Provider, Receives, any::Any,
+        Address, CloseReason, ConnId, ConnectOptions, Gate as _, Instant, ListenOptions, Listener as _, Port,
+        PortConfig, Provider, Receives, any::Any,
     },
 };
 
@@ -35,8 +35,6 @@ struct Echo {
 impl App for Echo {
     type Command = ();
 
-    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
-
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         if self.is_client {
             self.returned += 1;
@@ -47,8 +45,6 @@ impl App for Echo {
         }
     }
 
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
-
     fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, _: ConnId) {
         self.waiting.retain(|&(conn, head)| io.send(conn, head, 64, |_| Some(64)) == Err(SendError::Blocked));
     }
@@ -56,8 +52,6 @@ impl App for Echo {
     fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, reason: &CloseReason) {
         self.closed = Some(reason.clone());
     }
-
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 /// The sum of the device's RNR counters; `None` where it has none.

@@ -101,15 +101,11 @@ impl App for Node {
         }
     }
 
-    fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {}
-
     fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, reason: &CloseReason) {
         if self.is_client {
             self.failed = Some(format!("closed: {reason}"));
         }
     }
-
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 fn config(depth: u8, piece: u32) -> Config {

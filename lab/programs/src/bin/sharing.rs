@@ -22,8 +22,8 @@ use std::{
 use gimmal_engine::{
     Acceptor, App, Config, Head, Idle, Inline, Io, Message, SendError,
     transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, ConnectOptions, Gate, Instant, ListenOptions,
-        Listener as _, Negotiated, Port, PortConfig, Provider, Receives, any::Any,
+        Address, CloseReason, ConnId, ConnectOptions, Gate, Instant, ListenOptions, Listener as _, Port,
+        PortConfig, Provider, Receives, any::Any,
     },
 };
 
@@ -60,8 +60,6 @@ impl Node {
 impl App for Node {
     type Command = ();
 
-    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
-
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, message: Message<'_>) {
         if self.is_client {
             *self.returned.entry(conn).or_default() += 1;
@@ -69,8 +67,6 @@ impl App for Node {
             self.waiting.push((conn, message.head));
         }
     }
-
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
 
     fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, ready: ConnId) {
         self.waiting.retain(|&(conn, head)| {
@@ -81,8 +77,6 @@ impl App for Node {
     fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, reason: &CloseReason) {
         self.closed.push(reason.clone());
     }
-
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 /// The sum of the device's RNR counters; `None` where it has none.

@@ -16,10 +16,7 @@ use clap::Args;
 use gimmal::Instant;
 use gimmal_engine::{
     Acceptor, App, Config, Idle, Inline, Io, Message, Plan, Workers,
-    transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, Connecting as _, Negotiated, Port, Provider as _,
-        any::Any,
-    },
+    transport::{Address, CloseReason, ConnId, Connecting as _, Negotiated, Port, Provider as _, any::Any},
 };
 use gimmal_rdma::verbs::registrations;
 
@@ -62,8 +59,6 @@ impl App for Counter {
         self.conns.push(conn);
     }
     fn message<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: Message<'_>) {}
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
-    fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {}
     fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, conn: ConnId, reason: &CloseReason) {
         self.conns.retain(|open| *open != conn);
         self.closed += 1;
@@ -71,7 +66,6 @@ impl App for Counter {
             self.failed.push(reason.clone());
         }
     }
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 /// Queues as small as they may be; `cmtime` has one entry.

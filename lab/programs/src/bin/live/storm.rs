@@ -7,10 +7,7 @@ use clap::Args;
 use gimmal::Instant;
 use gimmal_engine::{
     Acceptor, App, Config, Idle, Io, Message, OpenError, Workers,
-    transport::{
-        Address, Bulk, BulkError, CloseReason, ConnId, ConnectError, Negotiated, Port, Provider as _,
-        any::Any,
-    },
+    transport::{Address, ConnId, ConnectError, Port, Provider as _, any::Any},
 };
 
 /// How many, and how long each may take.
@@ -37,12 +34,7 @@ struct Mute;
 impl App for Mute {
     type Command = ();
 
-    fn opened<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &Negotiated) {}
     fn message<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: Message<'_>) {}
-    fn pulled<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: u64, _: Result<Bulk, BulkError>) {}
-    fn writable<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId) {}
-    fn closed<P: Port>(&mut self, _: &mut Io<'_, P>, _: ConnId, _: &CloseReason) {}
-    fn command<P: Port>(&mut self, _: &mut Io<'_, P>, (): ()) {}
 }
 
 /// Small rings: a thousand of them, twice, in one process.
