@@ -5,6 +5,8 @@
 pub mod counter;
 pub mod doorbell;
 pub(crate) mod flag;
+#[cfg(feature = "verbs")]
+pub(crate) mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;
 #[cfg(all(test, loom))]

@@ -27,7 +27,7 @@ use gimmal_rdma::verbs::require_device;
 
 use crate::{
     Address, ConnectError, ConnectOptions, Instant, ListenError, ListenOptions, PortConfig, PortError,
-    Provider, Via,
+    Provider, Via, sync::lock::lock,
 };
 
 pub use control::connecting::VerbsConnecting;
@@ -39,7 +39,7 @@ pub use control::listen::{VerbsIncoming, VerbsListener};
 pub use data::port::VerbsPort;
 
 use self::{
-    control::{connect::Attempt, gate::lock, mailbox::ControlHandle, ports, thread::Control},
+    control::{connect::Attempt, mailbox::ControlHandle, ports, thread::Control},
     data::wr_id,
 };
 

@@ -32,7 +32,7 @@ use crate::{
         gate::Shared,
         lane::{Holdings, Lane, LinkParts, WireError},
         mailbox::Command,
-        naming, reject,
+        naming, ports, reject,
         table::{Action, State},
         thread::Control,
         timers::{set_ack_timeout, set_rnr_timer},
@@ -142,7 +142,12 @@ impl Resolving {
                 return Err(Box::new(Failure { attempt, lane: None, error: error.into(), try_next: false }));
             }
         };
-        if let Err(error) = attempt.check_device(&lane, id.port_number()) {
+        if let Err(error) = ports::check_device(
+            attempt.options.device.as_ref(),
+            &attempt.address,
+            &lane.context().name(),
+            id.port_number(),
+        ) {
             return Err(Box::new(Failure { attempt, lane: Some(lane), error, try_next: true }));
         }
         let routed = match attempt.current.as_ref().map(|target| target.routes.as_slice()) {
@@ -515,7 +520,7 @@ impl Control {
 fn begin(channel: &Arc<EventChannel>, target: &Target, attempt: &Attempt) -> Result<CmId, ConnectError> {
     let failed = |errno| attempt.resolve_error("rdma_resolve_addr", errno);
     let to = target.destination.as_ref().ok_or_else(|| failed(libc::EADDRNOTAVAIL))?;
-    let from = attempt.source(target, to)?;
+    let from = ports::source(&attempt.sources, &attempt.address, target, to)?;
     let id = CmId::new(channel).map_err(failed)?;
     if let Some(tos) = attempt.options.type_of_service {
         id.set_type_of_service(tos).map_err(failed)?;

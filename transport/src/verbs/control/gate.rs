@@ -9,7 +9,7 @@
 //! ```
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+    Arc, Mutex, OnceLock, Weak,
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
@@ -23,6 +23,7 @@ use crate::{
     CloseReason, ConnId, Exposed, LoanError, PoolMemory, PortConfig, PortError, Receives, SharedState,
     mem::{Loan, MemoryNode, UserBytes, UserMemory},
     provider::{Gate, Waker},
+    sync::lock::lock,
     verbs::{
         control::{mailbox::ControlHandle, ports::KnownPorts},
         data::wr_id::{INDEX_LIMIT, QUEUE_NUMBERS},
@@ -40,11 +41,6 @@ use crate::{
 
 /// Connections that may be in flight beyond those a port may have: they are refused when they are adopted.
 const UNDER_WAY: u32 = 256;
-
-/// A poisoned lock means that another thread panicked while it changed plain tables: they are still tables.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// How the control side reaches a verbs port.
 #[derive(Clone, Debug)]

@@ -27,10 +27,7 @@ use crate::{
             gate::{CqShare, PortDevice, Seat, Shared},
             ports,
         },
-        data::{
-            rx::GOODBYE,
-            wr_id::{Kind, WrId, receive_id},
-        },
+        data::wr_id::{GOODBYE, Kind, WrId, receive_id},
         memory::{
             exposed::Exposures,
             grant::GrantPlaces,
@@ -176,7 +173,8 @@ impl Lane {
 
     /// Says which port of which device it is on; once the queue pair stands.
     pub(crate) fn describe(&self, id: &CmId, negotiated: &mut Negotiated) {
-        let port = ports::device_port(id, &self.qp, &self.holdings.device);
+        let port =
+            ports::device_port(id, &self.qp, self.context(), &self.holdings.device.known_ports, self.iwarp());
         negotiated.device = format!("{} port {}", port.device, port.number);
         negotiated.port = Some(port);
     }

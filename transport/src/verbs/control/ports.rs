@@ -15,17 +15,19 @@ use gimmal_rdma::{
 use crate::{
     ConnectError, PortError,
     device_port::{DeviceChoice, DevicePort, Fabric, Gid},
-    verbs::control::{
-        connect::Attempt,
-        gate::{PortDevice, lock},
-        lane::Lane,
-    },
+    sync::lock::lock,
 };
 
 /// The port of a connected queue pair.
-pub(crate) fn device_port(id: &CmId, qp: &Qp, device: &PortDevice) -> DevicePort {
-    let (number, context, known_ports) = (id.port_number(), &device.context, &device.known_ports);
-    if device.limits.iwarp {
+pub(crate) fn device_port(
+    id: &CmId,
+    qp: &Qp,
+    context: &Context,
+    known_ports: &KnownPorts,
+    iwarp: bool,
+) -> DevicePort {
+    let number = id.port_number();
+    if iwarp {
         return DevicePort { device: context.name(), number, gid: None, fabric: Fabric::Iwarp };
     }
     let from = id.source_gid();
@@ -79,31 +81,35 @@ fn gid_at(context: &Context, port: u8, index: u8) -> (Option<Gid>, Fabric) {
     (Some(Gid { index, value: entry.gid }), fabric)
 }
 
-impl Attempt {
-    /// Where to connect from: what was chosen, or what the resolver found.
-    ///
-    /// # Errors
-    /// Nothing that was chosen is of the family of `to`.
-    pub(crate) fn source(&self, target: &Target, to: &CmAddress) -> Result<Option<CmAddress>, ConnectError> {
-        let Some(to) = to.ip().filter(|_| !self.sources.is_empty()) else { return Ok(target.source) };
-        let fits = self.sources.iter().find(|source| source.is_ipv4() == to.is_ipv4());
-        let source = fits.ok_or_else(|| ConnectError::Address {
-            address: self.address.clone(),
-            why: format!("{} cannot be reached from {:?}", to.ip(), self.sources),
-        })?;
-        Ok(Some(CmAddress::Ip(SocketAddr::new(*source, 0))))
-    }
+/// Where an attempt to reach `address` connects from: one of `sources`, or what the resolver found where there is none.
+///
+/// # Errors
+/// No source is of the family of `to`.
+pub(crate) fn source(
+    sources: &[IpAddr],
+    address: &str,
+    target: &Target,
+    to: &CmAddress,
+) -> Result<Option<CmAddress>, ConnectError> {
+    let Some(to) = to.ip().filter(|_| !sources.is_empty()) else { return Ok(target.source) };
+    let fits = sources.iter().find(|source| source.is_ipv4() == to.is_ipv4());
+    let source = fits.ok_or_else(|| ConnectError::Address {
+        address: address.to_owned(),
+        why: format!("{} cannot be reached from {sources:?}", to.ip()),
+    })?;
+    Ok(Some(CmAddress::Ip(SocketAddr::new(*source, 0))))
+}
 
-    /// Whether the way leads through the device that was chosen.
-    pub(crate) fn check_device(&self, lane: &Lane, port: u8) -> Result<(), ConnectError> {
-        let Some(choice) = &self.options.device else { return Ok(()) };
-        let name = lane.context().name();
-        if choice.is(&name, port) {
-            return Ok(());
-        }
-        let why = format!("the way there is through {name}:{port}, not {choice}");
-        Err(ConnectError::Address { address: self.address.clone(), why })
-    }
+/// Whether the way to `address`, by `port` of the device `name`, is the one that was chosen.
+pub(crate) fn check_device(
+    choice: Option<&DeviceChoice>,
+    address: &str,
+    name: &str,
+    port: u8,
+) -> Result<(), ConnectError> {
+    let Some(choice) = choice.filter(|choice| !choice.is(name, port)) else { return Ok(()) };
+    let why = format!("the way there is through {name}:{port}, not {choice}");
+    Err(ConnectError::Address { address: address.to_owned(), why })
 }
 
 /// The IP addresses of what was asked for, the usable ones of its network interface.

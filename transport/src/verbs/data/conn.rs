@@ -15,6 +15,7 @@ use crate::{
         },
         data::{
             close::Closing,
+            peer_pulse::PeerPulse,
             pulls::{Ended, Pulls, What},
             rx::Rx,
             tx::Tx,
@@ -22,7 +23,6 @@ use crate::{
         },
         memory::{
             grant::{GRANT_BYTES_MAX, Grant, GrantPlaces},
-            pulse::PeerPulse,
             rings::Room,
         },
     },

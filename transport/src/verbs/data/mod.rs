@@ -4,6 +4,7 @@ pub(crate) mod access;
 pub(crate) mod close;
 pub(crate) mod conn;
 pub(crate) mod flush;
+pub(crate) mod peer_pulse;
 pub(crate) mod pieces;
 pub(crate) mod poll;
 pub(crate) mod port;

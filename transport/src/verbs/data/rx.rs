@@ -17,14 +17,11 @@ use crate::{
     },
     share::Share,
     verbs::{
-        data::wr_id::{WrId, receive_id},
+        data::wr_id::{GOODBYE, WrId, receive_id},
         memory::rings::{Room, Shape},
         srq::queue::SharedQueue,
     },
 };
-
-/// One receive more than the peer may use for chains: for its goodbye.
-pub(crate) const GOODBYE: usize = 1;
 
 /// What a run that is handed out counts as in its slot: more than there can be frames.
 const RUN: u32 = 1 << 31;

@@ -17,6 +17,9 @@ pub(crate) const INDEX_LIMIT: u32 = 1 << Index::END;
 /// Numbers of shared queues.
 pub(crate) const QUEUE_NUMBERS: u32 = 1 << (Generation::END - Index::END);
 
+/// One receive more than the peer may use for chains: for its goodbye.
+pub(crate) const GOODBYE: usize = 1;
+
 /// Which kind of work it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {

@@ -23,13 +23,11 @@ use crate::{
         user_bytes::{Keeper, Place},
     },
     pack::{high_half, join},
-    verbs::{
-        control::gate::lock,
-        memory::{
-            cache::{Cache, Limits},
-            pool::removed,
-            purpose::Purpose,
-        },
+    sync::lock::lock,
+    verbs::memory::{
+        cache::{Cache, Limits},
+        pool::removed,
+        purpose::Purpose,
     },
 };
 

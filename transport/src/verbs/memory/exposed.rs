@@ -9,14 +9,13 @@ use gimmal_rdma::verbs::{Mr, Pd};
 
 use crate::{
     LoanError, PortError,
+    kernel::system_io,
     mem::{
         Exposed, MemoryNode, Region, Words,
         exposed::{ExposedHome, fresh_key},
     },
-    verbs::{
-        control::gate::lock,
-        memory::{purpose::Purpose, rings::system},
-    },
+    sync::lock::lock,
+    verbs::memory::purpose::Purpose,
 };
 
 /// What a port exposes by one device.
@@ -46,7 +45,7 @@ impl Exposures {
         let pd = lock(&self.state).pd.clone().ok_or_else(removed)?;
         // Mapping and registering take long: not under the lock.
         let map = || Region::large(Words::mapped_bytes(bytes), self.wants_huge);
-        let (region, _) = self.node.place(map).map_err(|error| system("mmap", &error))?;
+        let (region, _) = self.node.place(map).map_err(|error| system_io("mmap", &error))?;
         let registration = Mr::new(&pd, &region, Purpose::Exposed { atomics: self.atomics }.rights())
             .map_err(PortError::from)?;
         let (key, mut state) = (fresh_key(), lock(&self.state));

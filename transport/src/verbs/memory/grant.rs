@@ -15,10 +15,11 @@ use gimmal_rdma::verbs::{LocalBytes, Mr, Pd, RemoteBytes};
 
 use crate::{
     CloseReason, PortError, Violation,
+    kernel::system_io,
     mem::Region,
     pack::join,
     proof::{Label, PROOF_BYTES, Session},
-    verbs::memory::{purpose::Purpose, rings::system},
+    verbs::memory::purpose::Purpose,
 };
 
 /// Bytes of a grant.
@@ -122,7 +123,7 @@ pub(crate) struct GrantPage {
 
 impl GrantPage {
     fn new(pd: &Arc<Pd>) -> Result<Self, PortError> {
-        let region = Region::anonymous(PAGE_BYTES).map_err(|error| system("mmap", &error))?;
+        let region = Region::anonymous(PAGE_BYTES).map_err(|error| system_io("mmap", &error))?;
         Ok(Self { registration: Mr::new(pd, &region, Purpose::Local.rights())?, region })
     }
 }

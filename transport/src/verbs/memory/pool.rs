@@ -9,12 +9,11 @@ use gimmal_rdma::verbs::{Mr, Pd, Rights};
 
 use crate::{
     LoanError, PortConfig, PortError,
+    kernel::system_io,
     mem::{Loan, LoanHome, MemoryNode, Pages, PoolMemory, Region},
     pack::{high_half, join, low_half},
-    verbs::{
-        control::gate::lock,
-        memory::{purpose::Purpose, rings::system},
-    },
+    sync::lock::lock,
+    verbs::memory::purpose::Purpose,
 };
 
 /// Smallest buffer, bytes: a page.
@@ -89,7 +88,7 @@ impl Pool {
             None => {
                 // Mapping and registering take long: not under the lock.
                 let mapped = self.node.place(|| Region::large(size, self.wants_huge));
-                let (region, pages) = mapped.map_err(|error| system("mmap", &error))?;
+                let (region, pages) = mapped.map_err(|error| system_io("mmap", &error))?;
                 let rights = Purpose::Bulk { iwarp: self.iwarp }.rights();
                 let mr = Mr::new(&pd, &region, Rights { relaxed_ordering: self.relaxed, ..rights })
                     .map_err(PortError::from)?;

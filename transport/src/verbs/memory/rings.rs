@@ -15,7 +15,8 @@ use crate::{
     PortError,
     kernel::{mapping, memory_file},
     mem::{Access, MemoryNode, Region},
-    verbs::{control::gate::lock, memory::purpose::Purpose},
+    sync::lock::lock,
+    verbs::memory::purpose::Purpose,
 };
 
 /// Memory that is kept although nobody uses it, bytes for each port.
@@ -173,10 +174,6 @@ fn ring(bytes: usize) -> Result<Region, PortError> {
 pub(crate) fn slab(bytes: usize) -> Result<Region, PortError> {
     let fd = memory_file("gimmal-slots", bytes, MemfdFlags::empty())?;
     Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(|error| mapping(&error))
-}
-
-pub(crate) fn system(step: &'static str, error: &std::io::Error) -> PortError {
-    PortError::System { step, errno: error.raw_os_error().unwrap_or(0) }
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ use crate::{
     Instant, PortError, SharedReceives, SharedState,
     mem::{MemoryNode, Region},
     share::Common,
+    sync::lock::lock,
     verbs::{
-        control::gate::lock,
         data::wr_id::{INDEX_LIMIT, WrId},
         memory::{purpose::Purpose, rings::slab},
     },
