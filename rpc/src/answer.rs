@@ -5,7 +5,7 @@ use gimmal_engine::transport::copy;
 
 use crate::{
     codec::{Encode, compose_into_with},
-    frame::Outcome,
+    frame::ResponseHead,
     status::{Code, Status},
     task::Output,
 };
@@ -114,10 +114,10 @@ impl<'a> Answer<'a> {
 
     /// What is in place, or what had to go elsewhere.
     #[inline]
-    pub(crate) fn finish(self) -> Result<usize, (Outcome, Vec<u8>)> {
+    pub(crate) fn finish(self) -> Result<usize, (ResponseHead, Vec<u8>)> {
         match self.spill {
             None => Ok(self.len),
-            Some(spill) => Err((if self.is_error { Outcome::App } else { Outcome::Ok }, spill)),
+            Some(spill) => Err((if self.is_error { ResponseHead::App } else { ResponseHead::Ok }, spill)),
         }
     }
 }
@@ -162,7 +162,7 @@ mod tests {
         answer.write(b"1234");
         answer.write(b"56789");
         answer.write(b"0");
-        assert_eq!((answer.len(), answer.finish()), (10, Err((Outcome::Ok, b"1234567890".to_vec()))));
+        assert_eq!((answer.len(), answer.finish()), (10, Err((ResponseHead::Ok, b"1234567890".to_vec()))));
     }
 
     #[test]
@@ -173,6 +173,6 @@ mod tests {
         assert_eq!(answer.finish(), Ok(4));
         let mut answer = Answer::new(&mut place);
         answer.encode::<Postcard, _>("abcd").unwrap();
-        assert_eq!(answer.finish(), Err((Outcome::Ok, b"\x04abcd".to_vec())));
+        assert_eq!(answer.finish(), Err((ResponseHead::Ok, b"\x04abcd".to_vec())));
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     codec::{Compose, EncodeError, compose_into},
     config::Config,
     error::{ConnectError, TransportError},
-    frame::Form,
+    frame::Flags,
     here,
     large::{lend, no_reads},
     metadata::Noted,
@@ -268,11 +268,11 @@ impl Client {
             WorkerCall { inner: Arc::clone(inner), conn, cell: None, failed: None, timeout, waiting: None };
         let mut body = inner.pool.buffer();
         let mut beside = (loan, lanes);
-        let mut form = Form { is_large: false, is_noted: A::IS_NOTED };
+        let mut flags = if A::IS_NOTED { Flags::METADATA } else { Flags::NONE };
         let composed = match compose_into(&mut body, limit, arguments) {
             Ok(()) => Ok(()),
             Err(EncodeError::Full) => {
-                form.is_large = true;
+                flags = flags.and(Flags::LARGE);
                 self.enclose(method, limit, &mut beside, arguments).inspect(|()| body.clear())
             }
             Err(error) => Err(TransportError::Encode(error)),
@@ -284,7 +284,7 @@ impl Client {
         let (loan, lanes) = beside;
         let cell = inner.pool.cell();
         let responder = Responder::new(&cell);
-        let mut command = Command::Call { conn, method, timeout, body, loan, form, lanes, responder };
+        let mut command = Command::Call { conn, method, timeout, body, loan, flags, lanes, responder };
         for _ in 0..OFFERS {
             match handle.submit(command) {
                 Ok(()) => {

@@ -1,9 +1,8 @@
 //! Small pairs beside a call: trace context, a tenant's name, a token. A call without them carries nothing for them.
 //!
 //! ```text
-//!  NotedRequest, NotedLargeRequest: before the arguments   bytes of pairs u32 │ pairs │ zeros up to 16 from the start
-//!  Notes, before an answer                                 pairs
-//!  pair                                                    key bytes u8 │ value bytes u16 │ key │ value  (little endian)
+//!  block, before arguments or payload   bytes of pairs u32 │ pairs │ zeros up to a multiple of 16 from its start
+//!  pair                                 key bytes u8 │ value bytes u16 │ key │ value                  (little endian)
 //! ```
 
 use std::{
@@ -121,9 +120,24 @@ impl Metadata {
         })
     }
 
-    /// As they travel.
-    pub(crate) fn pairs(&self) -> &[u8] {
-        &self.pairs
+    /// Bytes of the block that they travel in.
+    fn block_bytes(&self) -> usize {
+        (COUNT_BYTES + self.pairs.len()).next_multiple_of(ALIGN)
+    }
+
+    /// Writes the block that they travel in, which is as long as `block`.
+    fn put_block(&self, block: &mut [u8]) -> Option<()> {
+        block.fill(0);
+        let (count, pairs) = block.split_first_chunk_mut::<COUNT_BYTES>()?;
+        *count = u32::try_from(self.pairs.len()).ok()?.to_le_bytes();
+        pairs.get_mut(..self.pairs.len())?.copy_from_slice(&self.pairs);
+        Some(())
+    }
+
+    /// Returns the block that they travel in.
+    pub(crate) fn block(&self) -> Vec<u8> {
+        let mut block = vec![0; self.block_bytes()];
+        self.put_block(&mut block).map_or_else(Vec::new, |()| block)
     }
 
     /// Whether there are none.
@@ -166,7 +180,7 @@ pub fn split(body: &[u8]) -> Result<(Metadata, &[u8]), Violation> {
 ///
 /// # Errors
 /// [`Violation::Malformed`] for anything that is none.
-pub fn parse(pairs: &[u8]) -> Result<Metadata, Violation> {
+fn parse(pairs: &[u8]) -> Result<Metadata, Violation> {
     let malformed = Violation::Malformed { what: "metadata" };
     if pairs.len() > METADATA_BYTES_MAX {
         return Err(malformed);
@@ -185,27 +199,18 @@ pub(crate) struct Noted<'a, A: ?Sized> {
     pub(crate) arguments: &'a A,
 }
 
-impl<A: Compose + ?Sized> Noted<'_, A> {
-    fn block_bytes(&self) -> usize {
-        (COUNT_BYTES + self.metadata.pairs.len()).next_multiple_of(ALIGN)
-    }
-}
-
 impl<A: Compose + ?Sized> Compose for Noted<'_, A> {
     const IS_NOTED: bool = true;
 
     fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
-        let (block, behind) = out.split_at_mut_checked(self.block_bytes()).ok_or(EncodeError::Full)?;
-        let pairs = &self.metadata.pairs;
-        block.fill(0);
-        let bytes = u32::try_from(pairs.len()).map_err(|_| EncodeError::Full)?;
-        block[..COUNT_BYTES].copy_from_slice(&bytes.to_le_bytes());
-        block[COUNT_BYTES..COUNT_BYTES + pairs.len()].copy_from_slice(pairs);
+        let (block, behind) =
+            out.split_at_mut_checked(self.metadata.block_bytes()).ok_or(EncodeError::Full)?;
+        self.metadata.put_block(block).ok_or(EncodeError::Full)?;
         Ok(block.len() + self.arguments.compose(behind)?)
     }
 
     fn composed_bytes(&self) -> Option<usize> {
-        self.arguments.composed_bytes().map(|bytes| bytes + self.block_bytes())
+        self.arguments.composed_bytes().map(|bytes| bytes + self.metadata.block_bytes())
     }
 }
 
@@ -303,7 +308,7 @@ mod tests {
             if let Ok((metadata, behind)) = split(&body) {
                 prop_assert!(behind.len() <= body.len());
                 metadata.iter().for_each(|(key, _)| assert!(is_key(key.as_bytes())));
-                prop_assert_eq!(parse(metadata.pairs()), Ok(metadata));
+                prop_assert_eq!(parse(&metadata.pairs), Ok(metadata));
             }
             let _ = parse(&body);
         }

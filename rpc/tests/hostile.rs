@@ -12,7 +12,7 @@ use gimmal_rpc::{
         App, Head, Inline, Io, Message,
         transport::{Address, CloseReason, ConnId, Port, any::Any},
     },
-    frame::{Kind, RequestHead},
+    frame::{BARE_REQUEST, BARE_RESPONSE, Flags, Kind, REQUESTS, RESPONSES, RequestHead},
     id::CallId,
 };
 use proptest::prelude::*;
@@ -81,6 +81,16 @@ impl Attacker {
     }
 }
 
+const REQUEST: u16 = Kind::Request.with(Flags::NONE);
+const RESPONSE: u16 = Kind::Response.with(Flags::NONE);
+const ONE_WAY: u16 = Kind::Request.with(Flags::ONE_WAY);
+const UP_ITEM: u16 = Kind::Item.with(Flags::NONE);
+const UP_END: u16 = Kind::End.with(Flags::NONE);
+const UP_ABORT: u16 = Kind::End.with(Flags::ABORT);
+const UP_CREDIT: u16 = Kind::Credit.with(Flags::NONE);
+const DOWN_ITEM: u16 = Kind::Item.with(Flags::DOWN);
+const DOWN_CREDIT: u16 = Kind::Credit.with(Flags::DOWN);
+
 fn request(name: &str) -> Vec<u8> {
     let methods = gimmal_rpc::Service::methods(&common::serve_probe(common::Prober::default()));
     let method = methods.iter().find(|method| method.name == name).unwrap();
@@ -101,21 +111,28 @@ for_each_scheme! {
 fn what_is_no_message_closes_its_connection(scheme: &str) {
     let fixture = Fixture::new(scheme, "nonsense");
     let honest = fixture.client();
-    let nonsense: [(u16, &[u8]); 12] = [
+    let nonsense: [(u16, &[u8]); 17] = [
         (0, b""),
-        (Kind::OneWay.code(), b"short"),
+        (ONE_WAY, b"short"),
         (99, b"what"),
-        (Kind::Request.code(), b"short"),
-        (Kind::Response.code(), b"short"),
-        (Kind::Response.code(), &[9; 8]),
-        (Kind::Request.code() | 0xff00, b""),
+        (REQUEST, b"short"),
+        (RESPONSE, b"short"),
+        (RESPONSE, &[9; 8]),
+        // Flags that nobody has, or that do not go together.
+        (REQUEST | 0x8000, b""),
+        (REQUEST | 0xff00, b""),
+        (Kind::Cancel.with(Flags::LARGE), b""),
+        (Kind::Request.with(Flags::NO_HEAD.and(Flags::METADATA)), &[0; 64]),
+        // Without what their flags promise.
+        (Kind::Request.with(Flags::METADATA), &[0xff; 64]),
+        (Kind::Response.with(Flags::LARGE), &[0; 8]),
         // Like which request?
-        (Kind::Again.code(), b"arguments"),
-        (Kind::Batch.code(), &[0; 8]),
-        (Kind::Answers.code(), b"short"),
-        (Kind::Answers.code(), &[1; 16]),
+        (BARE_REQUEST, b"arguments"),
+        (REQUESTS, &[0; 8]),
+        (RESPONSES, b"short"),
+        (RESPONSES, &[1; 16]),
         // More than a message may hold.
-        (Kind::Answers.code(), &[0; 9 * 8]),
+        (RESPONSES, &[0; 9 * 8]),
     ];
     for (kind, body) in nonsense {
         let mut attacker = Attacker::new(&fixture.url);
@@ -129,9 +146,9 @@ fn r86_a_doubled_request_is_not_run_again(scheme: &str) {
     let fixture = Fixture::new(scheme, "doubled");
     let mut attacker = Attacker::new(&fixture.url);
     let id = CallId { slot: 3, generation: 7 };
-    attacker.send(Kind::Request.code(), id.aux(), &request("hang"));
+    attacker.send(REQUEST, id.aux(), &request("hang"));
     until("it runs", || fixture.hanging() == 1);
-    attacker.send(Kind::Request.code(), id.aux(), &request("hang"));
+    attacker.send(REQUEST, id.aux(), &request("hang"));
     attacker.until_closed();
     until("its handler was dropped", || fixture.hanging() == 0);
     assert_eq!(fixture.server.stats().started, 1);
@@ -139,21 +156,21 @@ fn r86_a_doubled_request_is_not_run_again(scheme: &str) {
 
 fn items_and_credit_out_of_place(scheme: &str) {
     let fixture = Fixture::new(scheme, "items");
-    let kinds = [Kind::UpItem, Kind::DownItem, Kind::UpEnd, Kind::UpAbort, Kind::UpCredit, Kind::DownCredit];
+    let kinds = [UP_ITEM, DOWN_ITEM, UP_END, UP_ABORT, UP_CREDIT, DOWN_CREDIT];
     let id = CallId { slot: 2, generation: 1 };
     for kind in kinds {
         // Of calls that are not there: late, for all we know.
         let mut attacker = Attacker::new(&fixture.url);
-        attacker.send(kind.code(), id.aux(), &[1; 4]);
-        attacker.send(Kind::Request.code(), 0, &[&request("echo")[..], b"\x02ok"].concat());
+        attacker.send(kind, id.aux(), &[1; 4]);
+        attacker.send(REQUEST, 0, &[&request("echo")[..], b"\x02ok"].concat());
         attacker.until_answers(1);
     }
-    for kind in [Kind::UpItem, Kind::UpEnd, Kind::UpAbort, Kind::DownCredit] {
+    for kind in [UP_ITEM, UP_END, UP_ABORT, DOWN_CREDIT] {
         // Of a call that has no streams.
         let mut attacker = Attacker::new(&fixture.url);
-        attacker.send(Kind::Request.code(), id.aux(), &request("hang"));
+        attacker.send(REQUEST, id.aux(), &request("hang"));
         until("it runs", || fixture.hanging() == 1);
-        attacker.send(kind.code(), id.aux(), &[1; 4]);
+        attacker.send(kind, id.aux(), &[1; 4]);
         attacker.until_closed();
         until("its handler was dropped", || fixture.hanging() == 0);
     }
@@ -163,14 +180,14 @@ fn answers_and_cancels_of_nothing_are_ignored(scheme: &str) {
     let fixture = Fixture::new(scheme, "nothing");
     let mut attacker = Attacker::new(&fixture.url);
     for aux in [0, 5, 1 << 32, u64::MAX] {
-        attacker.send(Kind::Response.code(), aux, &[0; 8]);
-        attacker.send(Kind::Answer.code(), aux, b"what");
-        attacker.send(Kind::Answers.code(), 0, &(aux & !0xffff_0000).to_le_bytes());
-        attacker.send(Kind::Cancel.code(), aux, b"");
+        attacker.send(RESPONSE, aux, &[0; 8]);
+        attacker.send(BARE_RESPONSE, aux, b"what");
+        attacker.send(RESPONSES, 0, &(aux & !0xffff_0000).to_le_bytes());
+        attacker.send(Kind::Cancel.with(Flags::NONE), aux, b"");
     }
-    attacker.send(Kind::Request.code(), 0, &[&request("echo")[..], b"\x02ok"].concat());
+    attacker.send(REQUEST, 0, &[&request("echo")[..], b"\x02ok"].concat());
     attacker.until_answers(1);
-    assert_eq!(attacker.inline.app().answers[0], (Kind::Answer.code(), 0, b"\x02ok".to_vec()));
+    assert_eq!(attacker.inline.app().answers[0], (BARE_RESPONSE, 0, b"\x02ok".to_vec()));
     assert_eq!(fixture.server.stats().late_answers, 12);
 }
 
@@ -179,13 +196,17 @@ fn a_caller_that_ignores_the_limit_is_refused(scheme: &str) {
     let mut attacker = Attacker::new(&fixture.url);
     for slot in [256, 4096, u32::MAX] {
         let id = CallId { slot, generation: 0 };
-        attacker.send(Kind::Request.code(), id.aux(), &request("hang"));
+        attacker.send(REQUEST, id.aux(), &request("hang"));
     }
     attacker.until_answers(3);
     // With metadata, of which there is none.
     for slot in [256, u32::MAX] {
         let id = CallId { slot, generation: 0 };
-        attacker.send(Kind::NotedRequest.code(), id.aux(), &[&request("hang")[..], &[0; 16]].concat());
+        attacker.send(
+            Kind::Request.with(Flags::METADATA),
+            id.aux(),
+            &[&request("hang")[..], &[0; 16]].concat(),
+        );
     }
     attacker.until_answers(5);
     for (_, _, body) in &attacker.inline.app().answers {
@@ -207,8 +228,8 @@ fn requests_in_company_are_checked_as_others_are(scheme: &str) {
         |slots: std::ops::Range<u32>| slots.map(|slot| CallId { slot, generation: 1 }).collect::<Vec<_>>();
     // Above the limit: those are refused, and the others run.
     let mut attacker = Attacker::new(&fixture.url);
-    attacker.send(Kind::Request.code(), 0, &[&request("reverse")[..], b"first"].concat());
-    attacker.send(Kind::Batch.code(), 0, &batch(&ids(254..259), b"abcdefgh"));
+    attacker.send(REQUEST, 0, &[&request("reverse")[..], b"first"].concat());
+    attacker.send(REQUESTS, 0, &batch(&ids(254..259), b"abcdefgh"));
     attacker.until_answers(5);
     let kinds: Vec<_> = attacker
         .inline
@@ -217,36 +238,70 @@ fn requests_in_company_are_checked_as_others_are(scheme: &str) {
         .iter()
         .map(|(kind, aux, _)| (*kind, CallId::from_aux(*aux).slot))
         .collect();
-    let [answer, answers, refused] = [Kind::Answer, Kind::Answers, Kind::Response].map(Kind::code);
-    assert_eq!(kinds, [(answer, 0), (answers, 0), (refused, 256), (refused, 257), (refused, 258)]);
+    let refused = [256, 257, 258].map(|slot| (RESPONSE, slot));
+    assert_eq!(kinds, [&[(BARE_RESPONSE, 0), (RESPONSES, 0)][..], &refused].concat());
     assert_eq!(attacker.inline.app().answers[1].2, batch(&ids(254..256), b"hgfedcba"));
     assert_eq!(attacker.inline.app().answers[2].2[..3], [2, 8, 0], "ResourceExhausted, not run");
     // It ends in the middle of one.
-    attacker.send(Kind::Batch.code(), 0, &batch(&ids(0..3), b"abcdefgh")[..40]);
+    attacker.send(REQUESTS, 0, &batch(&ids(0..3), b"abcdefgh")[..40]);
     attacker.until_closed();
     // Handlers that are pending are run too, and one of them is not run twice.
     let mut attacker = Attacker::new(&fixture.url);
-    attacker.send(Kind::Request.code(), 0, &request("hang"));
-    attacker.send(Kind::Batch.code(), 0, &batch(&ids(1..4), b""));
+    attacker.send(REQUEST, 0, &request("hang"));
+    attacker.send(REQUESTS, 0, &batch(&ids(1..4), b""));
     until("four run", || fixture.hanging() == 4);
-    attacker.send(Kind::Batch.code(), 0, &batch(&ids(3..5), b""));
+    attacker.send(REQUESTS, 0, &batch(&ids(3..5), b""));
     attacker.until_closed();
     until("their handlers were dropped", || fixture.hanging() == 0);
     // Two of the message that was cut ran.
     assert_eq!(fixture.server.stats().started, 3 + 2 + 4);
     // What was said on one connection says nothing on another.
     let mut attacker = Attacker::new(&fixture.url);
-    attacker.send(Kind::Batch.code(), 0, &batch(&ids(0..1), b"abcdefgh"));
+    attacker.send(REQUESTS, 0, &batch(&ids(0..1), b"abcdefgh"));
     attacker.until_closed();
 }
+
+/// Every message that there is, and some that there are not.
+const CODES: [u16; 25] = [
+    0,
+    8,
+    0x8001,
+    0x2004,
+    REQUEST,
+    Kind::Request.with(Flags::METADATA),
+    Kind::Request.with(Flags::LARGE),
+    ONE_WAY,
+    BARE_REQUEST,
+    REQUESTS,
+    RESPONSE,
+    Kind::Response.with(Flags::METADATA),
+    Kind::Response.with(Flags::LARGE),
+    Kind::Response.with(Flags::LARGE.and(Flags::METADATA)),
+    BARE_RESPONSE,
+    RESPONSES,
+    UP_ITEM,
+    DOWN_ITEM,
+    UP_END,
+    UP_ABORT,
+    UP_CREDIT,
+    DOWN_CREDIT,
+    Kind::Cancel.with(Flags::NONE),
+    Kind::GoAway.with(Flags::NONE),
+    Kind::Request.with(Flags::LARGE.and(Flags::METADATA)),
+];
 
 #[test]
 fn any_bytes_leave_the_server_alive() {
     let fixture = Fixture::new("mem", "fuzz");
     let honest = fixture.client();
     let names = ["echo", "divide", "fill", "reverse", "sum", "left", "hang"];
-    let message =
-        (0u16..22, 0u64..8, 0..names.len(), any::<bool>(), proptest::collection::vec(any::<u8>(), 0..40));
+    let message = (
+        proptest::sample::select(&CODES[..]),
+        0u64..8,
+        0..names.len(),
+        any::<bool>(),
+        proptest::collection::vec(any::<u8>(), 0..40),
+    );
     let messages = proptest::collection::vec(message, 1..20);
     let cases = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(cases, |(messages in messages)| {

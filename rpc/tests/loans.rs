@@ -18,7 +18,7 @@ use gimmal_rpc::{
         App, Head, Inline, Io, Message, RemoteBulk,
         transport::{Address, ConnId, ListenOptions, Port, Provider, any::Any},
     },
-    frame::{Kind, Outcome, RequestHead},
+    frame::{BARE_RESPONSE, Flags, Kind, RequestHead, ResponseHead},
     id::CallId,
 };
 
@@ -229,7 +229,7 @@ struct Keeper {
     kept: VecDeque<RemoteBulk>,
     /// Requests that wait for room for their answers.
     unanswered: VecDeque<u64>,
-    answers: Vec<(u64, bool, Outcome)>,
+    answers: Vec<(u64, bool, ResponseHead)>,
 }
 
 impl std::fmt::Debug for Keeper {
@@ -241,7 +241,7 @@ impl std::fmt::Debug for Keeper {
 impl Keeper {
     fn answer<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
         while let Some(&aux) = self.unanswered.front() {
-            if io.send(conn, Head { kind: Kind::Answer.code(), aux }, 0, |_| Some(0)).is_err() {
+            if io.send(conn, Head { kind: BARE_RESPONSE, aux }, 0, |_| Some(0)).is_err() {
                 return;
             }
             self.unanswered.pop_front();
@@ -256,10 +256,10 @@ impl App for Keeper {
         let (head, has_loan) = (message.head, message.bulk.is_some());
         self.kept.extend(message.bulk);
         match Kind::parse(head.kind).unwrap() {
-            Kind::Response => {
-                self.answers.push((head.aux, has_loan, Outcome::parse(message.body).unwrap().0));
+            (Kind::Response, Flags::NONE) => {
+                self.answers.push((head.aux, has_loan, ResponseHead::parse(message.body).unwrap().0));
             }
-            Kind::Request => {
+            (Kind::Request, Flags::NONE) => {
                 if !has_loan {
                     io.decline(conn, self.kept.pop_front().unwrap());
                 }
@@ -333,7 +333,9 @@ fn an_answer_with_a_loan_beyond_the_limit_is_a_status_until_the_client_drops_one
                 Some(body.len())
             };
             inline
-                .with(|_, io| io.send(conn, Head { kind: Kind::Request.code(), aux }, body.len(), fill))
+                .with(|_, io| {
+                    io.send(conn, Head { kind: Kind::Request.with(Flags::NONE), aux }, body.len(), fill)
+                })
                 .unwrap();
         }
         let before = inline.app().answers.len();
@@ -346,13 +348,13 @@ fn an_answer_with_a_loan_beyond_the_limit_is_a_status_until_the_client_drops_one
         (has_loan, outcome)
     };
     for _ in 0..LOANS_MAX / u64::from(AT_ONCE) {
-        assert_eq!(ask(&mut inline, AT_ONCE), (true, Outcome::Ok));
+        assert_eq!(ask(&mut inline, AT_ONCE), (true, ResponseHead::Ok));
     }
     assert_eq!(inline.app().kept.len() as u64, LOANS_MAX);
-    let refused = Outcome::Status { code: Code::ResourceExhausted, fate: Fate::Ran };
+    let refused = ResponseHead::Status { code: Code::ResourceExhausted, fate: Fate::Ran };
     assert_eq!(ask(&mut inline, 3), (false, refused));
     inline.with(|app, io| io.decline(conn, app.kept.pop_front().unwrap()));
-    assert_eq!(ask(&mut inline, 1), (true, Outcome::Ok));
+    assert_eq!(ask(&mut inline, 1), (true, ResponseHead::Ok));
     assert_eq!(ask(&mut inline, 1), (false, refused));
     assert_eq!(inline.app().kept.len() as u64, LOANS_MAX);
 }

@@ -24,7 +24,7 @@ pub(crate) const REJECT_LEN: u8 = 16;
 /// Receives that data and control need between them.
 const ARRIVALS_MIN: u16 = 4;
 /// The protocol version of this build.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 const MAGIC: [u8; 4] = *b"gmml";
 
 /// Private data on connect, with IP addressing (`rdma_connect(3)`).
@@ -246,13 +246,32 @@ mod tests {
     fn golden_hello() {
         let mut golden = [0; HELLO_BYTES];
         golden[..32].copy_from_slice(&[
-            b'g', b'm', b'm', b'l', 4, 40, 1, 0, 0, 0, 4, 0, 0, 0x40, 0, 0, 64, 0, 16, 15, 0, 0, 0, 0, 8, 7,
+            b'g', b'm', b'm', b'l', 5, 40, 1, 0, 0, 0, 4, 0, 0, 0x40, 0, 0, 64, 0, 16, 15, 0, 0, 0, 0, 8, 7,
             6, 5, 4, 3, 2, 1,
         ]);
         assert_eq!(SAMPLE.encode(), golden);
         let mut padded = [0; ACCEPT_PRIVATE_BYTES];
         padded[..HELLO_BYTES].copy_from_slice(&golden);
         assert_eq!(Hello::decode(&padded), Ok(SAMPLE));
+    }
+
+    /// A peer of the version before refuses us, and is refused, and each reads both versions in the other's reject.
+    #[test]
+    fn versions_refuse_each_other_by_name() {
+        let mut older = SAMPLE.encode();
+        older[4] = VERSION - 1;
+        let ours = RejectReason::Version { ours: VERSION, theirs: VERSION - 1 };
+        assert_eq!(Hello::decode(&older), Err(ours));
+        assert_eq!(
+            decode_reject(&encode_reject(ours)),
+            Some(RejectReason::Version { ours: VERSION - 1, theirs: VERSION })
+        );
+        let mut theirs = encode_reject(RejectReason::Version { ours: VERSION - 1, theirs: VERSION });
+        theirs[4] = VERSION - 1;
+        assert_eq!(
+            decode_reject(&theirs),
+            Some(RejectReason::Version { ours: VERSION, theirs: VERSION - 1 })
+        );
     }
 
     /// `ai_connect` data of every length that fits comes before the hello.

@@ -6,7 +6,7 @@ use gimmal_engine::{
 };
 
 use super::{CallKey, Reply};
-use crate::{frame::Form, method::Method, response::Response, stream::Lanes};
+use crate::{frame::Flags, method::Method, response::Response, stream::Lanes};
 
 /// Where a call is. What belongs to a state stands beside it in the call: so telling them apart moves a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct Call {
     /// The bulk that is pulled is its answer.
     pub(crate) is_large: bool,
     /// Of its request, while it waits.
-    pub(crate) form: Form,
+    pub(crate) flags: Flags,
     /// How a local call ended; `None` with `Done`: with the bytes in `body`.
     pub(super) response: Option<Response>,
     pub(crate) offer: Option<RemoteBulk>,
@@ -66,7 +66,7 @@ impl Call {
             body: Vec::new(),
             is_error: false,
             is_large: false,
-            form: Form::default(),
+            flags: Flags::NONE,
             response: None,
             offer: None,
         }

@@ -7,21 +7,17 @@ use gimmal_engine::{
     transport::{ConnId, Loan, Port},
 };
 
-use super::{serving::Answered, tasks::discard};
+use super::{request::Unsent, serving::Answered, tasks::discard};
 use crate::{
     codec::EncodeError,
-    frame::{Kind, Outcome, RESPONSE_BYTES},
+    frame::{Flags, Kind, RESPONSE_BYTES, ResponseHead},
     id::CallId,
     status::{Code, DETAILS_BYTES_MAX, Fate, Status},
     task::BoxTask,
 };
 
 /// Most bytes of a status message on the wire.
-const MESSAGE_BYTES_MAX: usize = 512;
-
-pub(super) fn answer_head(id: CallId, kind: Kind) -> Head {
-    Head { kind: kind.code(), aux: id.aux() }
-}
+pub(super) const MESSAGE_BYTES_MAX: usize = 512;
 
 pub(super) fn clip(text: &str) -> &str {
     let mut end = text.len().min(MESSAGE_BYTES_MAX);
@@ -31,87 +27,86 @@ pub(super) fn clip(text: &str) -> &str {
     &text[..end]
 }
 
-/// Sends an outcome with a payload that is there already.
+/// Sends a response whose payload is there already, behind a block of metadata.
 pub(super) fn send_bytes<P: Port>(
     io: &mut Io<'_, P>,
     conn: ConnId,
     id: CallId,
-    outcome: Outcome,
-    payload: &[u8],
+    response: ResponseHead,
+    (metadata, payload): (&[u8], &[u8]),
 ) -> Result<(), SendError> {
-    io.send(conn, answer_head(id, outcome.kind()), RESPONSE_BYTES + payload.len(), |body| {
-        let (front, place) = outcome.put(body)?;
+    let head = Head { kind: response.kind(metadata), aux: id.aux() };
+    io.send(conn, head, RESPONSE_BYTES + metadata.len() + payload.len(), |body| {
+        let (front, place) = response.put(metadata, body)?;
         place[..payload.len()].copy_from_slice(payload); // counted
         Some(front + payload.len())
     })
 }
 
-/// How sending an answer went.
-pub(super) enum Sent {
-    Left,
-    Blocked,
-    /// A message holds so many bytes, and it is more.
-    TooLarge(usize),
-    /// It can never leave; this goes in its place.
-    Instead(Status),
-}
+/// Whether a response left; [`Unsent::Never`] has the status that goes in its place.
+pub(super) type Sent = Result<(), Unsent<Status>>;
 
 pub(super) fn too_large(limit: usize) -> Status {
     let message = format!("the answer is above the limit of {limit} bytes; return it as a loan");
     Status::new(Code::ResourceExhausted, message)
 }
 
-/// Sends an answer, in place where it is a value.
+/// Sends an answer behind a block of metadata, in place where it is a value.
 pub(super) fn send_answer<P: Port>(
     io: &mut Io<'_, P>,
     conn: ConnId,
     id: CallId,
+    metadata: &[u8],
     answered: &mut Answered,
 ) -> Sent {
     match answered {
-        Answered::Bytes(outcome, bytes) => match send_bytes(io, conn, id, *outcome, bytes) {
-            Ok(()) => Sent::Left,
-            Err(error) => unsent(error, None),
-        },
-        Answered::Task(task, loan) => send_value(io, conn, id, task, loan),
-        Answered::Large(outcome, loan) => send_large(io, conn, id, *outcome, loan),
+        Answered::Bytes(head, bytes) => {
+            send_bytes(io, conn, id, *head, (metadata, bytes)).or_else(|error| unsent(error, None))
+        }
+        Answered::Task(task, loan) => send_value(io, conn, id, metadata, task, loan),
+        Answered::Large(head, loan) => send_large(io, conn, id, *head, metadata, loan),
     }
 }
 
-/// Sends what a handler returned.
+/// Sends what a handler returned, behind a block of metadata.
 #[inline]
 pub(super) fn send_value<P: Port>(
     io: &mut Io<'_, P>,
     conn: ConnId,
     id: CallId,
+    metadata: &[u8],
     task: &mut BoxTask,
     loan: &mut Option<Loan>,
 ) -> Sent {
     let mut failure = None;
-    let outcome = if task.as_mut().is_error() { Outcome::App } else { Outcome::Ok };
+    let response = if task.as_mut().is_error() { ResponseHead::App } else { ResponseHead::Ok };
+    let least = RESPONSE_BYTES + metadata.len();
     // A closure for each way, as for requests.
     let sent = match loan.take().filter(|loan| !loan.is_empty()) {
-        None => io.send(conn, answer_head(id, outcome.kind()), RESPONSE_BYTES, |body| {
-            let (front, place) = outcome.put(body)?;
-            Some(front + put_value(place, task, &mut failure)?)
-        }),
+        None => {
+            let head = Head { kind: response.kind(metadata), aux: id.aux() };
+            io.send(conn, head, least, |body| {
+                let (front, place) = response.put(metadata, body)?;
+                Some(front + put_value(place, task, &mut failure)?)
+            })
+        }
         Some(bulk) => {
             let fill = |body: &mut [u8]| {
-                let (front, place) = body.split_first_chunk_mut()?;
-                *front = outcome.encode();
-                Some(RESPONSE_BYTES + put_value(place, task, &mut failure)?)
+                let (front, place) = response.put_head(metadata, body)?;
+                Some(front + put_value(place, task, &mut failure)?)
             };
-            let head = answer_head(id, Kind::Response);
-            io.send_with_loan(conn, head, bulk, RESPONSE_BYTES, fill).map_err(|refused| {
+            let head = Head { kind: Kind::Response.with(noted(metadata)), aux: id.aux() };
+            io.send_with_loan(conn, head, bulk, least, fill).map_err(|refused| {
                 *loan = Some(refused.loan);
                 refused.error
             })
         }
     };
-    match sent {
-        Ok(()) => Sent::Left,
-        Err(error) => unsent(error, failure),
-    }
+    sent.or_else(|error| unsent(error, failure))
+}
+
+const fn noted(metadata: &[u8]) -> Flags {
+    if metadata.is_empty() { Flags::NONE } else { Flags::METADATA }
 }
 
 /// Writes the value; `None` when there is too little room, or it cannot be written.
@@ -128,21 +123,24 @@ fn put_value(place: &mut [u8], task: &mut BoxTask, failure: &mut Option<String>)
 
 #[cold]
 fn unsent(error: SendError, failure: Option<String>) -> Sent {
+    let instead = |code, why: String| Err(Unsent::Never(Status::new(code, why)));
     match (error, failure) {
-        (SendError::Closed, _) => Sent::Left,
-        (_, Some(why)) => Sent::Instead(Status::new(Code::Internal, format!("the answer: {why}"))),
-        (SendError::TooLarge { limit, .. }, None) => Sent::TooLarge(limit.saturating_sub(RESPONSE_BYTES)),
+        (SendError::Closed, _) => Ok(()),
+        (_, Some(why)) => instead(Code::Internal, format!("the answer: {why}")),
+        (SendError::TooLarge { limit, .. }, None) => {
+            Err(Unsent::TooLarge(limit.saturating_sub(RESPONSE_BYTES)))
+        }
         (SendError::NoBulk, None) => {
             let why = "the answer's bulk cannot be offered: initiator_depth was negotiated to 0";
-            Sent::Instead(Status::new(Code::FailedPrecondition, why))
+            instead(Code::FailedPrecondition, why.to_owned())
         }
         (error @ SendError::TooManyLoans { .. }, None) => {
-            Sent::Instead(Status::new(Code::ResourceExhausted, format!("the answer has a loan: {error}")))
+            instead(Code::ResourceExhausted, format!("the answer has a loan: {error}"))
         }
         (error @ SendError::Foreign, None) => {
-            Sent::Instead(Status::new(Code::FailedPrecondition, format!("the answer has a loan: {error}")))
+            instead(Code::FailedPrecondition, format!("the answer has a loan: {error}"))
         }
-        (_, None) => Sent::Blocked,
+        (_, None) => Err(Unsent::Blocked),
     }
 }
 
@@ -152,31 +150,27 @@ fn send_large<P: Port>(
     io: &mut Io<'_, P>,
     conn: ConnId,
     id: CallId,
-    outcome: Outcome,
+    response: ResponseHead,
+    metadata: &[u8],
     loan: &mut Option<Loan>,
 ) -> Sent {
-    let Some(bulk) = loan.take() else { return Sent::Left };
-    let head = answer_head(id, Kind::LargeResponse);
-    let sent = io.send_with_loan(conn, head, bulk, RESPONSE_BYTES, |body| {
-        body[..RESPONSE_BYTES].copy_from_slice(&outcome.encode());
-        Some(RESPONSE_BYTES)
+    let Some(bulk) = loan.take() else { return Ok(()) };
+    let head = Head { kind: Kind::Response.with(noted(metadata).and(Flags::LARGE)), aux: id.aux() };
+    let sent = io.send_with_loan(conn, head, bulk, RESPONSE_BYTES + metadata.len(), |body| {
+        response.put_head(metadata, body).map(|(bytes, _)| bytes)
     });
-    match sent {
-        Ok(()) => Sent::Left,
-        Err(refused) => {
-            *loan = Some(refused.loan);
-            match unsent(refused.error, None) {
-                // It is the loan that is: of a peer, or a device, that takes less.
-                Sent::TooLarge(limit) => Sent::Instead(too_large(limit)),
-                sent => sent,
-            }
-        }
-    }
+    sent.or_else(|refused| {
+        *loan = Some(refused.loan);
+        unsent(refused.error, None).map_err(|unsent| match unsent {
+            // It is the loan that is: of a peer, or a device, that takes less.
+            Unsent::TooLarge(limit) => Unsent::Never(too_large(limit)),
+            unsent => unsent,
+        })
+    })
 }
 
 pub(super) fn status_answer(status: &Status) -> Answered {
-    let outcome = Outcome::Status { code: status.code(), fate: status.fate() };
-    Answered::Bytes(outcome, status_bytes(status))
+    Answered::Bytes(ResponseHead::of(status), status_bytes(status))
 }
 
 /// A message, and details behind a zero, which no message has.

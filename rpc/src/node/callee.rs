@@ -13,16 +13,17 @@ use gimmal_engine::{
 
 use super::{
     Conn, Node,
-    answers::{Sent, clip, drop_answered, send_answer, send_bytes, send_value, status_answer},
+    answers::{Sent, clip, drop_answered, send_bytes, send_value, status_answer},
     large::enclose,
     noted::send_noted,
+    request::Unsent,
     serving::{Answered, State},
     tasks::{Polled, discard},
 };
 use crate::{
     copied,
     cx::Cx,
-    frame::Outcome,
+    frame::ResponseHead,
     id::CallId,
     service::Entry,
     status::{Code, Fate, Status},
@@ -36,13 +37,13 @@ impl Node {
         io: &mut Io<'_, P>,
         conn: ConnId,
         id: CallId,
-        outcome: Outcome,
+        head: ResponseHead,
         text: String,
     ) -> Result<(), Violation> {
         self.counters.refused.increment();
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
-        let sent = send_bytes(io, conn, id, outcome, clip(&text).as_bytes());
-        if sent.is_err() && !here.serving.refuse_later(id, outcome, text) {
+        let sent = send_bytes(io, conn, id, head, (&[], clip(&text).as_bytes()));
+        if sent.is_err() && !here.serving.refuse_later(id, head, text) {
             return Err(Violation::Malformed { what: "flood of requests above the limit" });
         }
         Ok(())
@@ -157,8 +158,7 @@ impl Node {
         id: CallId,
         status: &Status,
     ) -> Result<(), Violation> {
-        let outcome = Outcome::Status { code: status.code(), fate: status.fate() };
-        self.refuse_request(io, conn, id, outcome, status.message().to_owned())
+        self.refuse_request(io, conn, id, ResponseHead::of(status), status.message().to_owned())
     }
 
     #[cold]
@@ -169,9 +169,9 @@ impl Node {
         id: CallId,
     ) -> Result<(), Violation> {
         let text = "too many handlers are pending on this worker";
-        let outcome = Outcome::Status { code: Code::ResourceExhausted, fate: Fate::NotRun };
+        let head = ResponseHead::Status { code: Code::ResourceExhausted, fate: Fate::NotRun };
         self.counters.refused.increment();
-        self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, text.into()));
+        self.answer(io, conn, id, Time::NEVER, Answered::Bytes(head, text.into()));
         Ok(())
     }
 
@@ -193,8 +193,8 @@ impl Node {
         if has_notes {
             return self.answer(io, conn, id, Time::NEVER, Answered::Task(task, loan));
         }
-        let sent = send_value(io, conn, id, &mut task, &mut loan);
-        if !matches!(sent, Sent::Left) {
+        let sent = send_value(io, conn, id, &[], &mut task, &mut loan);
+        if sent.is_err() {
             return self.answer_later(io, conn, id, Time::NEVER, sent, Answered::Task(task, loan));
         }
         self.counters.answers.increment();
@@ -276,8 +276,8 @@ impl Node {
     pub(super) fn panicked(&self, method: impl std::fmt::Display) -> Answered {
         self.counters.panics.increment();
         tracing::error!(%method, "a handler panicked");
-        let outcome = Outcome::Status { code: Code::Internal, fate: Fate::Ran };
-        Answered::Bytes(outcome, b"the handler panicked".to_vec())
+        let head = ResponseHead::Status { code: Code::Internal, fate: Fate::Ran };
+        Answered::Bytes(head, b"the handler panicked".to_vec())
     }
 
     /// Sends an answer, or keeps it in its slot until there is room.
@@ -304,20 +304,20 @@ impl Node {
         mut answered: Answered,
     ) {
         match sent {
-            Sent::Left => {
+            Ok(()) => {
                 self.counters.answers.increment();
                 copied::count(answered.payload(), &self.counters.copied_answers);
                 drop_answered(answered);
                 return;
             }
-            Sent::Blocked => {}
-            Sent::TooLarge(limit) => {
+            Err(Unsent::Blocked) => {}
+            Err(Unsent::TooLarge(limit)) => {
                 self.enclose_answer(io, conn, limit, &mut answered);
                 return self.answer(io, conn, id, deadline, answered);
             }
-            Sent::Instead(status) => {
+            Err(Unsent::Never(status)) => {
                 drop_answered(std::mem::replace(&mut answered, status_answer(&status)));
-                if let Sent::Left = send_answer(io, conn, id, &mut answered) {
+                if self.send(io, conn, id, &mut answered).is_ok() {
                     self.counters.answers.increment();
                     return;
                 }
@@ -335,24 +335,24 @@ impl Node {
         let Some(here) = self.conns.get_mut(conn) else { return };
         while let Some((id, answered)) = here.serving.first_answer() {
             match send_noted(&here.peer, io, conn, id, answered) {
-                Sent::Left => {
+                Ok(()) => {
                     copied::count(answered.payload(), &self.counters.copied_answers);
                     self.counters.answers.increment();
                     self.counters.serving.decrement();
                     here.serving.answer_left();
                 }
-                Sent::Blocked => break,
-                Sent::TooLarge(limit) => {
+                Err(Unsent::Blocked) => break,
+                Err(Unsent::TooLarge(limit)) => {
                     let max = self.limits.message_bytes_max;
                     enclose(&self.reach, &self.counters, max, io, conn, limit, answered);
                 }
-                Sent::Instead(status) => {
+                Err(Unsent::Never(status)) => {
                     drop_answered(std::mem::replace(answered, status_answer(&status)));
                 }
             }
         }
-        while let Some((id, outcome, text)) = here.serving.first_refusal() {
-            if send_bytes(io, conn, *id, *outcome, clip(text).as_bytes()) == Err(SendError::Blocked) {
+        while let Some((id, head, text)) = here.serving.first_refusal() {
+            if send_bytes(io, conn, *id, *head, (&[], clip(text).as_bytes())) == Err(SendError::Blocked) {
                 break;
             }
             here.serving.refusal_left();
@@ -422,9 +422,9 @@ impl Node {
                 io.decline(conn, offer);
             }
             self.counters.serving.decrement();
-            let outcome = Outcome::Status { code: Code::DeadlineExceeded, fate };
+            let head = ResponseHead::Status { code: Code::DeadlineExceeded, fate };
             let text = "the deadline passed at the server";
-            self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, text.into()));
+            self.answer(io, conn, id, Time::NEVER, Answered::Bytes(head, text.into()));
         }
     }
 

@@ -19,8 +19,9 @@ use crate::{
     codec::EncodeError,
     copied,
     error::{CallError, TransportError},
-    frame::{self, Kind, REQUEST_BYTES, RequestHead},
+    frame::{self, BARE_RESPONSE, Flags, Kind, REQUEST_BYTES, RequestHead, ResponseHead},
     id::CallId,
+    metadata,
     method::Method,
     response::{Failure, Response},
     status::{Code, Fate, Status},
@@ -43,7 +44,7 @@ fn arguments_max<P: Port>(io: &Io<'_, P>, conn: ConnId, loan: Option<&Loan>) -> 
 /// An answer that is nothing but bytes: whose, and they.
 #[inline(always)]
 fn plain_answer<'a>(message: &Message<'a>) -> Option<(CallId, &'a [u8])> {
-    let is_plain = Kind::parse(message.head.kind) == Ok(Kind::Answer) && message.bulk.is_none();
+    let is_plain = message.head.kind == BARE_RESPONSE && message.bulk.is_none();
     is_plain.then_some((CallId::from_aux(message.head.aux), message.body))
 }
 
@@ -108,8 +109,8 @@ impl Node {
             let window = lanes.as_ref().map_or(0, |lanes| lanes.window());
             let head = RequestHead::new(method, timeout.us(), window).words();
             let id = if method.is_oneway { CallId::NONE } else { id };
-            let kind = source.form().kind(method.is_oneway);
-            match send_request(io, conn, id, (kind, head), &mut here.said, loan, &source) {
+            let flags = if method.is_oneway { Flags::ONE_WAY } else { source.flags() };
+            match send_request(io, conn, id, (flags, head), &mut here.said, loan, &source) {
                 Ok(()) => {
                     copied::count(source.written(), &self.counters.copied_requests);
                     if method.is_oneway {
@@ -172,7 +173,7 @@ impl Node {
         reply: Reply,
     ) -> Result<CallKey, Box<TransportError>> {
         let limit = arguments_max(io, conn, loan.0.as_ref());
-        let (streams, form) = (loan.1.is_some(), source.form());
+        let (streams, flags) = (loan.1.is_some(), source.flags());
         let plain = is_plain(loan.0.as_ref(), streams);
         let here = self.conns.get_mut(conn).filter(|here| here.calls.may_wait());
         let Some(Conn { calls, streams_seen, .. }) = here else {
@@ -186,7 +187,7 @@ impl Node {
             }
             Err((error, reply)) => self.refuse(reply, TransportError::Encode(error)),
             Ok(key) => {
-                calls.call(key.index()).form = form;
+                calls.call(key.index()).flags = flags;
                 self.calls_live += 1;
                 self.next_deadline = self.next_deadline.min(times.1);
                 *streams_seen |= streams;
@@ -211,7 +212,7 @@ impl Node {
     pub(super) fn send_requests<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
         let Some(here) = self.conns.get_mut(conn) else { return };
         while let Some(id) = here.calls.first_cancel() {
-            let head = Head { kind: Kind::Cancel.code(), aux: id.aux() };
+            let head = Head { kind: Kind::Cancel.with(Flags::NONE), aux: id.aux() };
             match io.send(conn, head, 0, |_| Some(0)) {
                 Ok(()) => here.calls.cancel_left(),
                 Err(_) => return,
@@ -230,9 +231,9 @@ impl Node {
             let window = call.lanes.as_ref().map_or(0, |lanes| lanes.window());
             let head = RequestHead::new(method, frame::deadline_us(call.deadline, now), window).words();
             let id = if method.is_oneway { CallId::NONE } else { id };
-            let kind = call.form.kind(method.is_oneway);
+            let flags = if method.is_oneway { Flags::ONE_WAY } else { call.flags };
             let source = Fresh::new(&body[..]);
-            let sent = send_request(io, conn, id, (kind, head), &mut here.said, &mut call.loan, &source);
+            let sent = send_request(io, conn, id, (flags, head), &mut here.said, &mut call.loan, &source);
             if sent.is_ok() {
                 copied::count(&body, &self.counters.copied_requests);
             }
@@ -348,17 +349,44 @@ impl Node {
         true
     }
 
+    /// A message with [`Kind::Response`] arrived.
+    pub(super) fn response_arrived<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        (flags, id): (Flags, CallId),
+        body: &[u8],
+        bulk: Option<RemoteBulk>,
+    ) -> Result<(), Violation> {
+        if flags.has(Flags::BATCH) {
+            return self.answered_batch(io, conn, body);
+        }
+        if flags.has(Flags::NO_HEAD) {
+            return self.answered(io, conn, id, body);
+        }
+        let (head, mut payload) = ResponseHead::parse(body)?;
+        if flags.has(Flags::METADATA) {
+            let (metadata, behind) = metadata::split(payload)?;
+            self.answer_noted(conn, id, metadata);
+            payload = behind;
+        }
+        if flags.has(Flags::LARGE) {
+            self.answered_large(io, conn, id, (head, payload), bulk)
+        } else {
+            self.answered_otherwise(io, conn, id, (head, payload), bulk)
+        }
+    }
+
     /// A response arrived: an error, a status, or an answer that may have bulk.
     #[cold]
-    pub(super) fn answered_otherwise<P: Port>(
+    fn answered_otherwise<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
         id: CallId,
-        body: &[u8],
+        (head, payload): (ResponseHead, &[u8]),
         bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
-        let (outcome, payload) = frame::Outcome::parse(body)?;
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
         let Some(index) = here.calls.answered(id) else {
             self.counters.late_answers.increment();
@@ -370,28 +398,28 @@ impl Node {
         let call = here.calls.call(index);
         let method = call.method;
         let wanted = method.is_some_and(|method| method.gives_bulk);
-        let is_error = outcome == frame::Outcome::App;
-        match (outcome, bulk) {
-            (frame::Outcome::Ok, Some(bulk)) if wanted => {
+        let is_error = head == ResponseHead::App;
+        match (head, bulk) {
+            (ResponseHead::Ok, Some(bulk)) if wanted => {
                 copied::into_buffer(&mut call.body, payload, &self.counters.copied_answers);
                 (call.state, call.is_error, call.is_large) = (State::Pulling, is_error, false);
                 call.offer = Some(bulk);
                 self.pull(io, conn, index);
             }
-            (outcome, bulk) => {
+            (head, bulk) => {
                 if let Some(bulk) = bulk {
                     io.decline(conn, bulk);
                 }
-                match outcome {
-                    frame::Outcome::Ok | frame::Outcome::App => {
+                match head {
+                    ResponseHead::Ok | ResponseHead::App => {
                         self.counters.answered.increment();
                         self.calls_live -= 1;
                         here.calls.finish_bytes(index, is_error, payload, &self.counters.copied_answers);
                     }
-                    frame::Outcome::Status { code, fate } => {
+                    ResponseHead::Status { code, fate } => {
                         self.finish(conn, index, status_of(code, fate, payload));
                     }
-                    frame::Outcome::Mismatch => self.finish(conn, index, mismatch(method, payload)),
+                    ResponseHead::Mismatch => self.finish(conn, index, mismatch(method, payload)),
                 }
             }
         }

@@ -18,7 +18,10 @@ use gimmal_engine::{
 };
 
 use super::{Node, REMEMBERED};
-use crate::{frame::Kind, id::CallId};
+use crate::{
+    frame::{Flags, Kind},
+    id::CallId,
+};
 
 impl Node {
     /// Tells every peer, once, that this side takes no more calls. Returns whether nothing is left to be done for any of them: no
@@ -57,7 +60,7 @@ impl Node {
     /// Says it, as soon as there is room.
     pub(super) fn send_go_away<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
         let Some(here) = self.conns.get_mut(conn).filter(|here| here.owes_go_away) else { return };
-        let head = Head { kind: Kind::GoAway.code(), aux: CallId::NONE.aux() };
+        let head = Head { kind: Kind::GoAway.with(Flags::NONE), aux: CallId::NONE.aux() };
         here.owes_go_away = io.send(conn, head, 0, |_| Some(0)).is_err();
     }
 

@@ -11,8 +11,9 @@ use super::{Conn, Node, serving::State};
 use crate::{
     batch::Items,
     copied,
-    frame::{Form, Outcome, RequestHead},
+    frame::{Flags, RequestHead, ResponseHead},
     id::CallId,
+    metadata,
     method::MethodKind,
     service::Entry,
     status::{Code, Fate},
@@ -21,7 +22,7 @@ use crate::{
 /// What a request asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard {
-    head: RequestHead,
+    pub(super) head: RequestHead,
     /// The method, if it is here and spelled alike.
     pub(super) entry: Option<Entry>,
 }
@@ -42,17 +43,34 @@ impl Node {
         Heard { head, entry }
     }
 
-    /// A request arrived that says all.
-    pub(super) fn requested<P: Port>(
+    /// A message with [`Kind::Request`](crate::frame::Kind::Request) arrived.
+    pub(super) fn request_arrived<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
-        id: CallId,
+        (flags, id): (Flags, CallId),
         body: &[u8],
         bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
+        if flags.has(Flags::BATCH) {
+            return self.requested_batch(io, conn, body);
+        }
+        if flags.has(Flags::NO_HEAD) {
+            return self.requested_again(io, conn, id, body);
+        }
         let (head, arguments) = RequestHead::parse(body)?;
         let heard = self.hear(head);
+        if flags.has(Flags::ONE_WAY) {
+            self.told(io, conn, &heard, arguments, bulk);
+            return Ok(());
+        }
+        if flags.has(Flags::LARGE) {
+            return self.requested_large(io, conn, (flags, id), &heard, arguments, bulk);
+        }
+        if flags.has(Flags::METADATA) {
+            let (metadata, arguments) = metadata::split(arguments)?;
+            return self.requested_noted(io, conn, id, &heard, (metadata, arguments), bulk);
+        }
         if let Some(here) = self.conns.get_mut(conn) {
             here.heard = Some(heard);
         }
@@ -114,15 +132,15 @@ impl Node {
             if let Some(bulk) = bulk {
                 io.decline(conn, bulk);
             }
-            let (outcome, text) = self.why_not(id, heard);
-            return self.refuse_request(io, conn, id, outcome, text);
+            let (why, text) = self.why_not(id, heard);
+            return self.refuse_request(io, conn, id, why, text);
         };
         let deadline = heard.head.deadline_at(io.now());
         match bulk {
             Some(bulk) if entry.method.takes_bulk => {
                 copied::count(arguments, &self.counters.copied_requests);
                 let arguments = arguments.to_vec(); // counted
-                let state = State::Pulling { entry, arguments, offer: Some(bulk), form: Form::default() };
+                let state = State::Pulling { entry, arguments, offer: Some(bulk), flags: Flags::NONE };
                 self.occupy(conn, id, (io.now(), deadline), state);
                 self.pull_request(io, conn, id.slot);
                 return Ok(());
@@ -154,8 +172,8 @@ impl Node {
 
     /// Why a request is refused.
     #[cold]
-    pub(super) fn why_not(&self, id: CallId, heard: &Heard) -> (Outcome, String) {
-        let refused = |code, text: String| (Outcome::Status { code, fate: Fate::NotRun }, text);
+    pub(super) fn why_not(&self, id: CallId, heard: &Heard) -> (ResponseHead, String) {
+        let refused = |code, text: String| (ResponseHead::Status { code, fate: Fate::NotRun }, text);
         let limit = self.limits.serving_max;
         if id.slot as usize >= limit {
             let text = format!("more than {limit} calls under way on this connection");
@@ -169,7 +187,7 @@ impl Node {
             return refused(Code::Unimplemented, format!("no method with id {method:#010x} here"));
         };
         if entry.method.signature_hash != signature {
-            return (Outcome::Mismatch, entry.method.spelled());
+            return (ResponseHead::Mismatch, entry.method.spelled());
         }
         let text = format!("{} handlers are pending on this worker, its limit", self.tasks.len());
         refused(Code::ResourceExhausted, text)

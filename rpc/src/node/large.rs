@@ -21,7 +21,7 @@ use crate::{
     calls::{self, CallKey, Reply},
     codec::{Encode, EncodeError, Raw},
     error::TransportError,
-    frame::{Form, Outcome, RequestHead},
+    frame::{Flags, ResponseHead},
     id::CallId,
     large::{Unlent, lend, no_reads},
     metadata,
@@ -33,13 +33,11 @@ use crate::{
 
 /// Arguments that lie in the loan beside the request.
 #[derive(Debug)]
-pub(crate) struct Enclosed {
-    pub(crate) is_noted: bool,
-}
+pub(crate) struct Enclosed(pub(crate) Flags);
 
 impl Source for Enclosed {
-    fn form(&self) -> Form {
-        Form { is_large: true, is_noted: self.is_noted }
+    fn flags(&self) -> Flags {
+        self.0
     }
 
     fn compose(&self, _: &mut [u8]) -> Result<usize, EncodeError> {
@@ -95,7 +93,7 @@ impl Node {
                 // It is counted once.
                 self.counters.calls.decrement();
                 self.counters.large.increment();
-                let enclosed = Enclosed { is_noted: source.form().is_noted };
+                let enclosed = Enclosed(source.flags().and(Flags::LARGE));
                 self.start(io, conn, method, timeout, enclosed, (Some(loan), None), reply)
             }
             Err(error) => self.refuse(reply, error.of_request(max)),
@@ -108,14 +106,13 @@ impl Node {
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
-        id: CallId,
-        body: &[u8],
+        (flags, id): (Flags, CallId),
+        heard: &Heard,
+        arguments: &[u8],
         bulk: Option<RemoteBulk>,
-        is_noted: bool,
     ) -> Result<(), Violation> {
-        let (head, rest) = RequestHead::parse(body)?;
         let bulk = bulk.ok_or(malformed("large request without bulk"))?;
-        if !rest.is_empty() {
+        if !arguments.is_empty() {
             return Err(malformed("large request with arguments"));
         }
         self.counters.requests.increment();
@@ -123,25 +120,24 @@ impl Node {
         if here.serving.is_taken(id.slot) {
             return Err(malformed("call id: it is in use"));
         }
-        match self.admit_large(id, &self.hear(head), bulk.len()) {
+        match self.admit_large(id, heard, bulk.len()) {
             Ok(entry) if entry.method.streams_up || entry.method.streams_down => {
                 Err(malformed("large request of a method with streams"))
             }
             Ok(entry) => {
-                let form = Form { is_large: true, is_noted };
-                let state = State::Pulling { entry, arguments: Vec::new(), offer: Some(bulk), form };
-                self.occupy(conn, id, (io.now(), head.deadline_at(io.now())), state);
+                let state = State::Pulling { entry, arguments: Vec::new(), offer: Some(bulk), flags };
+                self.occupy(conn, id, (io.now(), heard.head.deadline_at(io.now())), state);
                 self.pull_request(io, conn, id.slot);
                 Ok(())
             }
-            Err((outcome, text)) => {
+            Err((why, text)) => {
                 io.decline(conn, bulk);
-                self.refuse_request(io, conn, id, outcome, text)
+                self.refuse_request(io, conn, id, why, text)
             }
         }
     }
 
-    fn admit_large(&self, id: CallId, heard: &Heard, bytes: u64) -> Result<Entry, (Outcome, String)> {
+    fn admit_large(&self, id: CallId, heard: &Heard, bytes: u64) -> Result<Entry, (ResponseHead, String)> {
         let entry = self.admit(id, heard).ok_or_else(|| self.why_not(id, heard))?;
         let max = self.limits.message_bytes_max;
         if bytes <= max as u64 {
@@ -149,7 +145,7 @@ impl Node {
         }
         let text =
             format!("the request of {bytes} bytes is above the server's message_bytes_max, {max} bytes");
-        Err((Outcome::Status { code: Code::ResourceExhausted, fate: Fate::NotRun }, text))
+        Err((ResponseHead::Status { code: Code::ResourceExhausted, fate: Fate::NotRun }, text))
     }
 
     /// The arguments of a request are here: it runs now, and reads them where they are.
@@ -158,12 +154,12 @@ impl Node {
         io: &mut Io<'_, P>,
         conn: ConnId,
         id: CallId,
-        (entry, form): (&Entry, Form),
+        (entry, flags): (&Entry, Flags),
         deadline: Time,
         bulk: &Bulk,
     ) -> Result<(), Violation> {
         let mut arguments = &bulk[..];
-        if form.is_noted {
+        if flags.has(Flags::METADATA) {
             let (metadata, behind) = metadata::split(bulk)?;
             self.note(conn, id.slot, metadata);
             arguments = behind;
@@ -184,12 +180,12 @@ impl Node {
         io: &mut Io<'_, P>,
         conn: ConnId,
         id: CallId,
-        body: &[u8],
+        response: (ResponseHead, &[u8]),
         bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
-        let is_error = match Outcome::parse(body)? {
-            (Outcome::Ok, []) => false,
-            (Outcome::App, []) => true,
+        let is_error = match response {
+            (ResponseHead::Ok, []) => false,
+            (ResponseHead::App, []) => true,
             _ => return Err(malformed("large answer")),
         };
         let bulk = bulk.ok_or(malformed("large answer without bulk"))?;
@@ -238,7 +234,7 @@ pub(super) fn enclose<P: Port>(
     limit: usize,
     answered: &mut Answered,
 ) {
-    if let Answered::Bytes(Outcome::Status { .. }, bytes) = answered {
+    if let Answered::Bytes(ResponseHead::Status { .. }, bytes) = answered {
         // A status is no value: it goes without its details.
         let message = bytes.iter().position(|byte| *byte == 0).unwrap_or(0);
         return bytes.truncate(message);
@@ -267,26 +263,26 @@ fn write(
     counters: &Counters,
 ) -> Result<Answered, Status> {
     let allocate = |bytes| reach.allocate(conn, bytes);
-    let (outcome, lent) = match answered {
-        Answered::Bytes(outcome, bytes) => {
+    let (head, lent) = match answered {
+        Answered::Bytes(head, bytes) => {
             counters.large_copied_bytes.add(bytes.len() as u64);
-            (*outcome, lend(Some(bytes.len()), limits, |out| Raw::encode(&bytes[..], out), allocate))
+            (*head, lend(Some(bytes.len()), limits, |out| Raw::encode(&bytes[..], out), allocate))
         }
         Answered::Task(task, _) => {
-            let outcome = if task.as_mut().is_error() { Outcome::App } else { Outcome::Ok };
+            let head = if task.as_mut().is_error() { ResponseHead::App } else { ResponseHead::Ok };
             let panicked = |_| Err(EncodeError::Value("encoding it panicked".to_owned()));
             let bytes = catch_unwind(AssertUnwindSafe(|| task.as_mut().encoded_bytes())).ok().flatten();
             let compose = |out: &mut [u8]| {
                 catch_unwind(AssertUnwindSafe(|| task.as_mut().encode(out))).unwrap_or_else(panicked)
             };
-            (outcome, lend(bytes, limits, compose, allocate))
+            (head, lend(bytes, limits, compose, allocate))
         }
         Answered::Large(..) => return Err(too_large(limits.0)),
     };
     match lent {
         Ok(loan) => {
             counters.large.increment();
-            Ok(Answered::Large(outcome, Some(loan)))
+            Ok(Answered::Large(head, Some(loan)))
         }
         Err(Unlent::AboveMax) => {
             let max = limits.1;

@@ -1,8 +1,8 @@
 //! The RPC layer on a worker: both roles of every connection, since connections are symmetric.
 //!
 //! ```text
-//!   commands ─► caller ─ Request, Again, Cancel ─►  peer's callee ─► service ─► task or raw
-//!               caller ◄─ Answer, Response ───────  peer's callee ◄─ answer, in place
+//!   commands ─► caller ─ Request, Cancel ─►  peer's callee ─► service ─► task or raw
+//!               caller ◄─ Response ────────  peer's callee ◄─ answer, in place
 //! ```
 
 mod answers;
@@ -62,7 +62,7 @@ use crate::{
     config::Limits,
     cx::{Cx, Peer},
     error::TransportError,
-    frame::{Form, Kind, RequestWords},
+    frame::{BARE_REQUEST, BARE_RESPONSE, Flags, RequestWords},
     here,
     id::CallId,
     method::Method,
@@ -85,7 +85,7 @@ pub(crate) enum Command {
         timeout: Option<Duration>,
         body: Vec<u8>,
         loan: Option<Loan>,
-        form: Form,
+        flags: Flags,
         lanes: Option<Box<Lanes>>,
         responder: Responder,
     },
@@ -417,13 +417,13 @@ impl App for Node {
     #[inline]
     fn message<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, mut message: Message<'_>) {
         let id = CallId::from_aux(message.head.aux);
-        let handled = match (Kind::parse(message.head.kind), &message.bulk) {
-            (Ok(Kind::Answer), None) => self.answered(io, conn, id, message.body),
-            (Ok(Kind::Again), None) => self.requested_again(io, conn, id, message.body),
-            (kind, _) => {
+        let handled = match (message.head.kind, &message.bulk) {
+            (BARE_RESPONSE, None) => self.answered(io, conn, id, message.body),
+            (BARE_REQUEST, None) => self.requested_again(io, conn, id, message.body),
+            (code, _) => {
                 // Taken out: what the two above look at is never written to memory then.
                 let bulk = message.bulk.take();
-                self.dispatch(io, conn, (kind, id), message.body, bulk)
+                self.dispatch(io, conn, (code, id), message.body, bulk)
             }
         };
         if let Err(violation) = handled {
@@ -474,15 +474,15 @@ impl App for Node {
 
     fn command<P: Port>(&mut self, io: &mut Io<'_, P>, command: Command) {
         match command {
-            Command::Call { conn, method, timeout, body, loan, form, lanes, responder } => {
+            Command::Call { conn, method, timeout, body, loan, flags, lanes, responder } => {
                 let (reply, beside) = (crate::calls::Reply::Cell(responder), (loan, lanes));
                 let conn = self.successor(conn);
                 // The cell has heard if it failed.
-                let _ = if form.is_large {
+                let _ = if flags.has(Flags::LARGE) {
                     self.counters.large.increment();
-                    self.start(io, conn, method, timeout, Enclosed { is_noted: form.is_noted }, beside, reply)
+                    self.start(io, conn, method, timeout, Enclosed(flags), beside, reply)
                 } else {
-                    self.start(io, conn, method, timeout, Composed(body, form), beside, reply)
+                    self.start(io, conn, method, timeout, Composed(body, flags), beside, reply)
                 };
             }
             Command::Cancel(conn, cell) => self.cancel_cell(io, self.successor(conn), &cell),

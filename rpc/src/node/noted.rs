@@ -1,25 +1,21 @@
-//! Metadata beside calls: that of a request is put where its handler finds it, that of an answer goes before it.
+//! Metadata of calls: that of a request is put where its handler finds it, that of an answer goes before its payload.
 
 use std::sync::Arc;
 
 use gimmal_engine::{
-    Head, Io, RemoteBulk, SendError,
+    Io, RemoteBulk,
     transport::{ConnId, Port, Violation},
 };
 
 use super::{
     Node,
-    answers::{Sent, send_answer},
+    answers::{MESSAGE_BYTES_MAX, Sent, send_answer},
+    heard::Heard,
     serving::Answered,
 };
-use crate::{
-    cx::Peer,
-    frame::{Kind, RequestHead},
-    id::CallId,
-    metadata::{self, Metadata},
-};
+use crate::{cx::Peer, frame::RESPONSE_BYTES, id::CallId, metadata::Metadata};
 
-/// Sends an answer, behind the metadata that its handler left for it.
+/// Sends an answer with the metadata that its handler left for it.
 pub(super) fn send_noted<P: Port>(
     peer: &Peer,
     io: &mut Io<'_, P>,
@@ -27,33 +23,33 @@ pub(super) fn send_noted<P: Port>(
     id: CallId,
     answered: &mut Answered,
 ) -> Sent {
-    if peer.answer_notes.any() && !send_notes(peer, io, conn, id) {
-        return Sent::Blocked;
+    match peer.answer_notes.any().then(|| peer.answer_notes.take(id.slot)).flatten() {
+        None => send_answer(io, conn, id, &[], answered),
+        Some(metadata) => send_with(metadata, peer, io, conn, id, answered),
     }
-    send_answer(io, conn, id, answered)
 }
 
-/// `false`: there is no room for it now.
+/// Sends an answer with metadata, which stays where it was until the answer leaves.
 #[cold]
-fn send_notes<P: Port>(peer: &Peer, io: &mut Io<'_, P>, conn: ConnId, id: CallId) -> bool {
-    let Some(metadata) = peer.answer_notes.take(id.slot) else { return true };
-    let head = Head { kind: Kind::Notes.code(), aux: id.aux() };
-    let pairs = metadata.pairs();
-    let sent = io.send(conn, head, pairs.len(), |body| {
-        body[..pairs.len()].copy_from_slice(pairs); // metadata
-        Some(pairs.len())
-    });
-    match sent {
-        Err(SendError::Blocked) => {
-            peer.answer_notes.put(id.slot, metadata);
-            return false;
-        }
-        Err(SendError::TooLarge { limit, .. }) => {
-            tracing::warn!(limit, "the metadata of an answer is above what a message holds; it is not sent");
-        }
-        _ => {}
+fn send_with<P: Port>(
+    metadata: Metadata,
+    peer: &Peer,
+    io: &mut Io<'_, P>,
+    conn: ConnId,
+    id: CallId,
+    answered: &mut Answered,
+) -> Sent {
+    let block = metadata.block();
+    let limit = io.body_bytes_max_with_loan(conn);
+    if RESPONSE_BYTES + block.len() + MESSAGE_BYTES_MAX > limit {
+        tracing::warn!(limit, "the metadata of an answer is above what a message holds; it is not sent");
+        return send_answer(io, conn, id, &[], answered);
     }
-    true
+    let sent = send_answer(io, conn, id, &block, answered);
+    if sent.is_err() {
+        peer.answer_notes.put(id.slot, metadata);
+    }
+    sent
 }
 
 impl Node {
@@ -64,13 +60,12 @@ impl Node {
         io: &mut Io<'_, P>,
         conn: ConnId,
         id: CallId,
-        body: &[u8],
+        heard: &Heard,
+        (metadata, arguments): (Metadata, &[u8]),
         bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
-        let (head, noted) = RequestHead::parse(body)?;
-        let (metadata, arguments) = metadata::split(noted)?;
         self.note(conn, id.slot, metadata);
-        self.serve(io, conn, id, &self.hear(head), arguments, bulk)?;
+        self.serve(io, conn, id, heard, arguments, bulk)?;
         if let Some(here) = self.conns.get_mut(conn)
             && (id.slot as usize) < self.limits.serving_max
             && !here.serving.is_taken(id.slot)
@@ -80,7 +75,7 @@ impl Node {
         Ok(())
     }
 
-    /// Sends an answer, behind the metadata that its handler left for it.
+    /// Sends an answer with the metadata that its handler left for it.
     #[inline]
     pub(super) fn send<P: Port>(
         &mut self,
@@ -92,20 +87,18 @@ impl Node {
         match self.conns.get_mut(conn) {
             Some(here) => send_noted(&here.peer, io, conn, id, answered),
             // Nobody is there to hear it.
-            None => Sent::Left,
+            None => Ok(()),
         }
     }
 
-    /// Metadata of an answer arrived, which is next. That of a call that has ended is late, and dropped.
+    /// Keeps the metadata of a response for the end of its call. That of a call that has ended is late, and dropped.
     #[cold]
-    pub(super) fn answer_noted(&mut self, conn: ConnId, id: CallId, body: &[u8]) -> Result<(), Violation> {
-        let metadata = metadata::parse(body)?;
+    pub(super) fn answer_noted(&mut self, conn: ConnId, id: CallId, metadata: Metadata) {
         if let Some(here) = self.conns.get_mut(conn)
             && let Some(index) = here.calls.posted(id)
         {
             here.calls.note(index, metadata);
         }
-        Ok(())
     }
 
     /// Keeps metadata for the handler that is called next, in `slot`.

@@ -7,14 +7,13 @@ use std::{
 
 use gimmal_engine::{
     Io, RemoteBulk,
-    transport::{ConnId, Port, Time, Violation},
+    transport::{ConnId, Port, Time},
 };
 
-use super::{Node, tasks::discard};
+use super::{Node, heard::Heard, tasks::discard};
 use crate::{
     calls::{CallKey, Reply},
     cx::Cx,
-    frame::RequestHead,
     id::CallId,
     method::{Method, MethodKind},
     response::Response,
@@ -44,15 +43,15 @@ impl Node {
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
-        body: &[u8],
+        heard: &Heard,
+        arguments: &[u8],
         bulk: Option<RemoteBulk>,
-    ) -> Result<(), Violation> {
-        let (head, arguments) = RequestHead::parse(body)?;
+    ) {
         self.counters.requests.increment();
         if let Some(bulk) = bulk {
             io.decline(conn, bulk);
         }
-        let entry = self.hear(head).entry.filter(|entry| {
+        let entry = heard.entry.filter(|entry| {
             entry.method.is_oneway
                 && entry.method.kind == MethodKind::Async
                 && !self.shared.draining.load(std::sync::atomic::Ordering::Relaxed)
@@ -66,7 +65,6 @@ impl Node {
             self.counters.refused.increment();
             peer.inspect(|peer| peer.told_refused.increment());
         }
-        Ok(())
     }
 
     /// Whether it began.

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     config::WINDOW_MAX,
-    frame::Outcome,
+    frame::{Flags, ResponseHead},
     id::CallId,
     status::{Code, Fate},
 };
@@ -45,9 +45,9 @@ impl Node {
         here.serving.free(id.slot);
         self.counters.serving.decrement();
         self.counters.refused.increment();
-        let outcome = Outcome::Status { code: Code::ResourceExhausted, fate: Fate::NotRun };
+        let head = ResponseHead::Status { code: Code::ResourceExhausted, fate: Fate::NotRun };
         let text = format!("the request's bulk was not brought: {why}");
-        self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, clip(&text).into()));
+        self.answer(io, conn, id, Time::NEVER, Answered::Bytes(head, clip(&text).into()));
     }
 
     /// The bulk of a request is here, or will not come.
@@ -70,11 +70,11 @@ impl Node {
             Ok(bulk) => bulk,
             Err(error) => return self.fail_pull(io, conn, id, &error.to_string()),
         };
-        let State::Pulling { entry, arguments, form, .. } = here.serving.free(index) else { return };
+        let State::Pulling { entry, arguments, flags, .. } = here.serving.free(index) else { return };
         self.counters.serving.decrement();
         self.note_again(conn, index, mark);
-        let run = if form.is_large {
-            self.run_large(io, conn, id, (&entry, form), deadline, &bulk)
+        let run = if flags.has(Flags::LARGE) {
+            self.run_large(io, conn, id, (&entry, flags), deadline, &bulk)
         } else {
             self.run_async(io, conn, id, &entry, deadline, &arguments, Some(bulk))
         };

@@ -10,29 +10,19 @@ use gimmal_engine::{
     transport::{ConnId, Port, Time},
 };
 
-use super::{
-    Node,
-    answers::{answer_head, status_bytes},
-    serving::Answered,
-};
+use super::{Node, answers::status_bytes, serving::Answered};
 use crate::{
     answer::Answer,
     batch::{self, ITEM_BYTES, Items, item_bytes},
     cx::{Cx, Peer},
-    frame::{Kind, Outcome, RESPONSE_BYTES},
+    frame::{BARE_RESPONSE, RESPONSE_BYTES, RESPONSES, ResponseHead},
     id::CallId,
     service::{Entry, Service},
     status::Status,
 };
 
-/// How a call ended.
-enum Ended {
-    /// With an answer of this length in place.
-    InPlace(usize),
-    /// With one that is not, or a status.
-    Beside(Outcome, Vec<u8>),
-    Panicked,
-}
+/// The length of a value that was written in place; or the response that goes instead, `None` after a panic.
+type Ended = Result<usize, Option<(ResponseHead, Vec<u8>)>>;
 
 /// A call of a raw method.
 #[derive(Clone, Copy)]
@@ -56,7 +46,7 @@ impl Raw<'_> {
             }
         };
         if catch_unwind(AssertUnwindSafe(run)).is_err() {
-            return Ended::Panicked;
+            return Err(None);
         }
         if let Some(status) = refusal {
             return refused(&status);
@@ -64,10 +54,10 @@ impl Raw<'_> {
         match answer.finish() {
             // Its metadata goes before it, so it waits beside.
             Ok(bytes) if self.cx.peer.answer_notes.any() => {
-                Ended::Beside(Outcome::Ok, place[..bytes].to_vec()) // metadata
+                Err(Some((ResponseHead::Ok, place[..bytes].to_vec()))) // metadata
             }
-            Ok(bytes) => Ended::InPlace(bytes),
-            Err((outcome, bytes)) => Ended::Beside(outcome, bytes),
+            Ok(bytes) => Ok(bytes),
+            Err(beside) => Err(Some(beside)),
         }
     }
 
@@ -79,7 +69,7 @@ impl Raw<'_> {
 
 #[cold]
 fn refused(status: &Status) -> Ended {
-    Ended::Beside(Outcome::Status { code: status.code(), fate: status.fate() }, status_bytes(status))
+    Err(Some((ResponseHead::of(status), status_bytes(status))))
 }
 
 /// The context of the calls that run next, but for their slots and marks.
@@ -115,11 +105,12 @@ impl Node {
         let call = Raw { service: self.registry.service(entry), index: entry.index(), cx, request };
         // Unless it is in place.
         let (mut ran, mut ended) = (false, None);
-        let sent = io.send(conn, answer_head(id, Kind::Answer), RESPONSE_BYTES, |body| {
-            let (front, place) = Outcome::Ok.put(body)?;
+        let head = Head { kind: BARE_RESPONSE, aux: id.aux() };
+        let sent = io.send(conn, head, RESPONSE_BYTES, |body| {
+            let (front, place) = ResponseHead::Ok.put(&[], body)?;
             ran = true;
             match call.run(place) {
-                Ended::InPlace(bytes) => Some(front + bytes),
+                Ok(bytes) => Some(front + bytes),
                 otherwise => {
                     ended = Some(otherwise);
                     None
@@ -156,7 +147,7 @@ impl Node {
         let cx = context(&mut here.raw_cx, &here.peer, entry, deadline);
         let (serving, mark, slots) = (&here.serving, &mut self.mark, self.limits.serving_max);
         let (mut ran, mut beside) = (0, None);
-        let head = Head { kind: Kind::Answers.code(), aux: 0 };
+        let head = Head { kind: RESPONSES, aux: 0 };
         let draft = here.draft.place();
         let sent = io.send(conn, head, item_bytes(batch::BYTES_MAX), |body| {
             let (mut at, mut first) = (0, 0);
@@ -181,7 +172,7 @@ impl Node {
                 let room = place.len().min(u16::MAX.into()) / ITEM_BYTES * ITEM_BYTES;
                 let ended = Raw { service, index, cx, request }.run(&mut place[..room]);
                 running.store(0, Ordering::Relaxed);
-                let Ended::InPlace(bytes) = ended else {
+                let Ok(bytes) = ended else {
                     beside = Some((id, ended));
                     break;
                 };
@@ -218,9 +209,9 @@ impl Node {
     ) {
         let answered = match ended {
             // There was no place, and nothing to put there.
-            Ended::InPlace(_) => Answered::Bytes(Outcome::Ok, Vec::new()),
-            Ended::Beside(outcome, bytes) => Answered::Bytes(outcome, bytes),
-            Ended::Panicked => self.panicked(entry.method),
+            Ok(_) => Answered::Bytes(ResponseHead::Ok, Vec::new()),
+            Err(Some((head, bytes))) => Answered::Bytes(head, bytes),
+            Err(None) => self.panicked(entry.method),
         };
         self.answer(io, conn, id, Time::NEVER, answered);
     }

@@ -10,7 +10,7 @@ use gimmal_engine::{
 use crate::{
     codec::{Compose, EncodeError, compose_into},
     error::TransportError,
-    frame::{Form, Kind, REQUEST_BYTES, RequestWords},
+    frame::{BARE_REQUEST, Flags, Kind, REQUEST_BYTES, RequestWords},
     id::CallId,
     status::Fate,
 };
@@ -18,7 +18,7 @@ use crate::{
 /// Arguments of a call: written in place, or into a buffer when the call has to wait.
 pub(crate) trait Source {
     /// How they travel.
-    fn form(&self) -> Form;
+    fn flags(&self) -> Flags;
     /// The arguments, where they lie written already: they are copied to where they leave from.
     fn written(&self) -> &[u8] {
         &[]
@@ -34,10 +34,10 @@ pub(crate) trait Source {
 
 /// Arguments that another thread has written already.
 #[derive(Debug)]
-pub(crate) struct Composed(pub(crate) Vec<u8>, pub(crate) Form);
+pub(crate) struct Composed(pub(crate) Vec<u8>, pub(crate) Flags);
 
 impl Source for Composed {
-    fn form(&self) -> Form {
+    fn flags(&self) -> Flags {
         self.1
     }
 
@@ -87,8 +87,8 @@ impl<'a, T: ?Sized, W> Fresh<'a, T, W> {
 
 impl<T: Compose + ?Sized, W> Source for Fresh<'_, T, W> {
     #[inline]
-    fn form(&self) -> Form {
-        Form { is_large: false, is_noted: T::IS_NOTED }
+    fn flags(&self) -> Flags {
+        if T::IS_NOTED { Flags::METADATA } else { Flags::NONE }
     }
 
     #[inline(always)]
@@ -108,12 +108,14 @@ impl<T: Compose + ?Sized, W> Source for Fresh<'_, T, W> {
     fn left(self, _: &mut Vec<u8>) {}
 }
 
-/// Why a request did not leave.
-pub(super) enum Unsent {
+/// Why a request or a response did not leave.
+pub(super) enum Unsent<E> {
+    /// There is no room now.
     Blocked,
-    /// The largest arguments of a message, bytes.
+    /// It is larger than the largest arguments or payload of a message, bytes.
     TooLarge(usize),
-    Never(TransportError),
+    /// It can never leave, and the call ends with this.
+    Never(E),
 }
 
 /// Sends a request whose arguments `source` writes in place; gives the loan back when it did not leave. `said` is what the
@@ -123,23 +125,23 @@ pub(super) fn send_request<P: Port>(
     io: &mut Io<'_, P>,
     conn: ConnId,
     id: CallId,
-    (kind, head): (Kind, RequestWords),
+    (flags, head): (Flags, RequestWords),
     said: &mut Option<RequestWords>,
     loan: &mut Option<Loan>,
     source: &impl Source,
-) -> Result<(), Unsent> {
+) -> Result<(), Unsent<TransportError>> {
     let mut failure = None;
-    let is_plain = kind == Kind::Request;
+    let (is_plain, kind) = (flags == Flags::NONE, Kind::Request.with(flags));
     // A closure for each way, so that what it does becomes part of that way.
     let sent = match loan.take().filter(|bulk| !bulk.is_empty()) {
         None => {
             let is_again = is_plain && *said == Some(head);
-            let (kind, front) = if is_again { (Kind::Again, None) } else { (kind, Some(head)) };
+            let (kind, front) = if is_again { (BARE_REQUEST, None) } else { (kind, Some(head)) };
             let put = |body: &mut [u8]| put_request(body, front, source, &mut failure);
-            io.send(conn, Head { kind: kind.code(), aux: id.aux() }, REQUEST_BYTES, put)
+            io.send(conn, Head { kind, aux: id.aux() }, REQUEST_BYTES, put)
         }
         Some(bulk) => {
-            let message = Head { kind: kind.code(), aux: id.aux() };
+            let message = Head { kind, aux: id.aux() };
             let fill = |body: &mut [u8]| put_request(body, Some(head), source, &mut failure);
             io.send_with_loan(conn, message, bulk, REQUEST_BYTES, fill).map_err(|refused| {
                 *loan = Some(refused.loan);
@@ -186,7 +188,12 @@ pub(super) fn put_request(
 }
 
 #[cold]
-fn unsent<P: Port>(io: &Io<'_, P>, conn: ConnId, error: SendError, failure: Option<EncodeError>) -> Unsent {
+fn unsent<P: Port>(
+    io: &Io<'_, P>,
+    conn: ConnId,
+    error: SendError,
+    failure: Option<EncodeError>,
+) -> Unsent<TransportError> {
     match (error, failure) {
         (_, Some(error)) => Unsent::Never(TransportError::Encode(error)),
         (SendError::Blocked, None) => Unsent::Blocked,

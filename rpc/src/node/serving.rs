@@ -8,7 +8,7 @@ use gimmal_engine::{
 };
 
 use crate::{
-    frame::{Form, Outcome},
+    frame::{Flags, ResponseHead},
     id::CallId,
     service::Entry,
     stream::Lanes,
@@ -20,9 +20,9 @@ pub(super) enum Answered {
     /// A handler that is done, with what it lends.
     Task(BoxTask, Option<Loan>),
     /// Bytes.
-    Bytes(Outcome, Vec<u8>),
+    Bytes(ResponseHead, Vec<u8>),
     /// What a message does not hold; the loan is there until it has left.
-    Large(Outcome, Option<Loan>),
+    Large(ResponseHead, Option<Loan>),
 }
 
 impl Answered {
@@ -30,14 +30,14 @@ impl Answered {
     pub(super) fn is_good(&mut self) -> bool {
         match self {
             Self::Task(task, _) => !task.as_mut().is_error(),
-            Self::Bytes(outcome, _) | Self::Large(outcome, _) => *outcome == Outcome::Ok,
+            Self::Bytes(head, _) | Self::Large(head, _) => *head == ResponseHead::Ok,
         }
     }
 
     /// What is copied when it leaves.
     pub(super) fn payload(&self) -> &[u8] {
         match self {
-            Self::Bytes(Outcome::Ok | Outcome::App, bytes) => bytes,
+            Self::Bytes(ResponseHead::Ok | ResponseHead::App, bytes) => bytes,
             _ => &[],
         }
     }
@@ -47,8 +47,8 @@ impl std::fmt::Debug for Answered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Task(_, loan) => write!(f, "Task({loan:?})"),
-            Self::Large(outcome, loan) => write!(f, "{outcome:?}({loan:?})"),
-            Self::Bytes(outcome, bytes) => write!(f, "{outcome:?}({} bytes)", bytes.len()),
+            Self::Large(head, loan) => write!(f, "{head:?}({loan:?})"),
+            Self::Bytes(head, bytes) => write!(f, "{head:?}({} bytes)", bytes.len()),
         }
     }
 }
@@ -61,8 +61,8 @@ pub(super) enum State {
         entry: Entry,
         arguments: Vec<u8>,
         offer: Option<RemoteBulk>,
-        /// Whether it is the arguments, and metadata stands before them.
-        form: Form,
+        /// Of its request.
+        flags: Flags,
     },
     /// A pending handler, by its place among the worker's tasks.
     Running(u32),
@@ -91,7 +91,7 @@ pub(super) struct Serving {
     /// Slots whose answers wait for room, in order; one whose mark is gone was cancelled.
     answers: VecDeque<(u32, u64)>,
     /// Refusals that wait for room; they need no slot.
-    refusals: VecDeque<(CallId, Outcome, String)>,
+    refusals: VecDeque<(CallId, ResponseHead, String)>,
     next_deadline: Time,
 }
 
@@ -186,15 +186,15 @@ impl Serving {
     }
 
     /// Keeps a refusal until there is room. `false`: too many wait, which no honest caller causes.
-    pub(super) fn refuse_later(&mut self, id: CallId, outcome: Outcome, text: String) -> bool {
+    pub(super) fn refuse_later(&mut self, id: CallId, head: ResponseHead, text: String) -> bool {
         let room = self.refusals.len() < REFUSALS;
         if room {
-            self.refusals.push_back((id, outcome, text));
+            self.refusals.push_back((id, head, text));
         }
         room
     }
 
-    pub(super) fn first_refusal(&self) -> Option<&(CallId, Outcome, String)> {
+    pub(super) fn first_refusal(&self) -> Option<&(CallId, ResponseHead, String)> {
         self.refusals.front()
     }
 

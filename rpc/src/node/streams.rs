@@ -20,7 +20,7 @@ use crate::{
     calls::CallKey,
     cx::Cx,
     error::TransportError,
-    frame::{self, Kind},
+    frame::{self, Flags, Kind, ResponseHead},
     id::CallId,
     service::Entry,
     status::{Code, Fate, Status},
@@ -38,26 +38,26 @@ enum Pumped {
     TooLarge(usize),
 }
 
-/// Sends what a call's lanes owe; `kinds` are those of an item and of a credit.
+/// Sends what a call's lanes owe: items of the direction that `items` says, and credit for the other.
 fn pump<P: Port>(
     io: &mut Io<'_, P>,
     conn: ConnId,
     id: CallId,
     lanes: &mut Lanes,
-    (item, credit): (Kind, Kind),
+    (items, credit): (Flags, Flags),
 ) -> Pumped {
     while let Some(owed) = lanes.next_owed() {
         let number;
-        let (kind, bytes): (Kind, &[u8]) = match &owed {
-            Owed::Item(bytes) => (item, bytes),
-            Owed::Credit(items) => {
-                number = items.to_le_bytes();
-                (credit, &number)
+        let (kind, bytes): (u16, &[u8]) = match &owed {
+            Owed::Item(bytes) => (Kind::Item.with(items), bytes),
+            Owed::Credit(count) => {
+                number = count.to_le_bytes();
+                (Kind::Credit.with(credit), &number)
             }
-            Owed::End => (Kind::UpEnd, &[]),
-            Owed::Abort => (Kind::UpAbort, &[]),
+            Owed::End => (Kind::End.with(Flags::NONE), &[]),
+            Owed::Abort => (Kind::End.with(Flags::ABORT), &[]),
         };
-        let head = Head { kind: kind.code(), aux: id.aux() };
+        let head = Head { kind, aux: id.aux() };
         let sent = io.send(conn, head, bytes.len(), |body| {
             body[..bytes.len()].copy_from_slice(bytes); // an item
             Some(bytes.len())
@@ -118,7 +118,7 @@ impl Node {
         let Some(here) = self.conns.get_mut(conn) else { return };
         let Some(index) = here.calls.find(key) else { return };
         let Some((id, lanes)) = here.calls.streaming(index) else { return };
-        if let Pumped::TooLarge(limit) = pump(io, conn, id, lanes, (Kind::UpItem, Kind::DownCredit)) {
+        if let Pumped::TooLarge(limit) = pump(io, conn, id, lanes, (Flags::NONE, Flags::DOWN)) {
             here.calls.withdraw(index);
             let error = TransportError::Item { limit };
             self.finish(conn, index, error);
@@ -132,7 +132,7 @@ impl Node {
         let Some(slot) = here.serving.slot(index).filter(|slot| slot.mark == mark) else { return };
         let id = CallId { slot: index, generation: slot.generation };
         let Some(lanes) = &mut slot.lanes else { return };
-        match pump(io, conn, id, lanes, (Kind::DownItem, Kind::UpCredit)) {
+        match pump(io, conn, id, lanes, (Flags::DOWN, Flags::NONE)) {
             Pumped::Blocked => {}
             Pumped::Done => {
                 let State::Ended(answered) = &mut slot.state else { return };
@@ -155,8 +155,8 @@ impl Node {
                 let text = format!(
                     "an item is above the limit of {limit} bytes; send smaller items, or raise port.ring_bytes at the receiver"
                 );
-                let outcome = frame::Outcome::Status { code: Code::ResourceExhausted, fate: Fate::Ran };
-                self.answer(io, conn, id, Time::NEVER, Answered::Bytes(outcome, text.into()));
+                let head = ResponseHead::Status { code: Code::ResourceExhausted, fate: Fate::Ran };
+                self.answer(io, conn, id, Time::NEVER, Answered::Bytes(head, text.into()));
             }
         }
     }
@@ -176,17 +176,17 @@ impl Node {
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
-        kind: Kind,
+        (kind, flags): (Kind, Flags),
         id: CallId,
         body: &[u8],
     ) -> Result<(), Violation> {
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
-        if matches!(kind, Kind::DownItem | Kind::UpCredit) {
+        if matches!((kind, flags), (Kind::Item, Flags::DOWN) | (Kind::Credit, Flags::NONE)) {
             let Some(index) = here.calls.posted(id) else { return Ok(()) };
             let key = here.calls.key(index);
             let lanes = here.calls.call(index).lanes.as_mut();
             let lanes = lanes.ok_or(broken("a stream of a call that has none"))?;
-            handle(lanes, kind, body)?;
+            handle(lanes, (kind, flags), body)?;
             self.pump_call(io, conn, key);
             return Ok(());
         }
@@ -197,7 +197,7 @@ impl Node {
             let over = matches!(slot.state, State::Answered(_));
             return if over { Ok(()) } else { Err(broken("a stream of a call that has none")) };
         };
-        handle(lanes, kind, body)?;
+        handle(lanes, (kind, flags), body)?;
         self.pump_slot(io, conn, id.slot, mark);
         Ok(())
     }
@@ -279,11 +279,14 @@ fn cut(answered: Answered) -> Answered {
     status_answer(&Status::new(Code::Internal, "a panic dropped the handler's sink").with_fate(Fate::Ran))
 }
 
-fn handle(lanes: &mut Lanes, kind: Kind, body: &[u8]) -> Result<(), Violation> {
+fn handle(lanes: &mut Lanes, (kind, flags): (Kind, Flags), body: &[u8]) -> Result<(), Violation> {
     let (fine, what) = match kind {
-        Kind::UpItem | Kind::DownItem => (lanes.arrived(body), "an item of a stream without credit"),
-        Kind::UpEnd => (lanes.ended(stream::State::Ended), "the end of a stream"),
-        Kind::UpAbort => (lanes.ended(stream::State::Aborted), "the end of a stream"),
+        Kind::Item => (lanes.arrived(body), "an item of a stream without credit"),
+        Kind::End => {
+            let aborted = flags.has(Flags::ABORT);
+            let state = if aborted { stream::State::Aborted } else { stream::State::Ended };
+            (lanes.ended(state), "the end of a stream")
+        }
         _ => (lanes.credited(frame::parse_credit(body)?), "credit of a stream"),
     };
     if fine { Ok(()) } else { Err(broken(what)) }

@@ -13,7 +13,7 @@ use crate::{
     batch::{self, Items},
     calls::{CallKey, Reply, Tagged},
     error::TransportError,
-    frame::{Kind, RequestHead},
+    frame::{BARE_RESPONSE, Flags, REQUESTS, RESPONSES, RequestHead},
     id::CallId,
     method::Method,
     response::Response,
@@ -91,7 +91,7 @@ impl Node {
         {
             let least = batch::item_bytes(first.1.len()) + batch::item_bytes(second.1.len());
             // Whatever was written is under way: should the connection be at its end, so are they.
-            let _ = io.send(conn, Head { kind: Kind::Batch.code(), aux: 0 }, least, |body| {
+            let _ = io.send(conn, Head { kind: REQUESTS, aux: 0 }, least, |body| {
                 let (put, bytes) =
                     here.calls.put_batch((body, here.draft.place()), small, method, times, pipeline);
                 posted = put;
@@ -103,7 +103,7 @@ impl Node {
             && let Some(id) = here.calls.next_wire()
         {
             let source = Fresh::new(*request);
-            let sent = send_request(io, conn, id, (Kind::Request, head), &mut here.said, &mut None, &source);
+            let sent = send_request(io, conn, id, (Flags::NONE, head), &mut here.said, &mut None, &source);
             if sent.is_ok() {
                 here.calls.insert_tagged(id, method, times, Tagged { pipeline, tag: *tag });
                 posted = 1;
@@ -133,12 +133,12 @@ impl Node {
         if message.bulk.is_some() {
             return false;
         }
-        match Kind::parse(message.head.kind) {
-            Ok(Kind::Answers) => {
+        match message.head.kind {
+            RESPONSES => {
                 self.read_batch(io, conn, pipeline, Items::new(message.body), read);
                 true
             }
-            Ok(Kind::Answer) => {
+            BARE_RESPONSE => {
                 let id = CallId::from_aux(message.head.aux);
                 let is_ours = self.read_one(conn, pipeline, id, message.body, read);
                 if is_ours {

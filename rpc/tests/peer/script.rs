@@ -9,29 +9,55 @@ use gimmal_rpc::{
         },
         transport::{Offer, Tag, hostile::Choices, shm::attack::Script},
     },
-    frame::{Kind, Outcome, RequestHead},
+    frame::{BARE_REQUEST, BARE_RESPONSE, Flags, Kind, REQUESTS, RESPONSES, RequestHead, ResponseHead},
     id::CallId,
 };
 
 /// A method that the victim may have: id and signature.
 pub type Method = (u32, u32);
 
-const KINDS: [Kind; 14] = [
-    Kind::Request,
-    Kind::Response,
-    Kind::Cancel,
-    Kind::OneWay,
-    Kind::UpItem,
-    Kind::DownItem,
-    Kind::UpEnd,
-    Kind::UpAbort,
-    Kind::UpCredit,
-    Kind::DownCredit,
-    Kind::Again,
-    Kind::Answer,
-    Kind::Batch,
-    Kind::Answers,
+const REQUEST: u16 = Kind::Request.with(Flags::NONE);
+const RESPONSE: u16 = Kind::Response.with(Flags::NONE);
+const NOTED_REQUEST: u16 = Kind::Request.with(Flags::METADATA);
+const NOTED_RESPONSE: u16 = Kind::Response.with(Flags::METADATA);
+const ONE_WAY: u16 = Kind::Request.with(Flags::ONE_WAY);
+const CANCEL: u16 = Kind::Cancel.with(Flags::NONE);
+const UP_CREDIT: u16 = Kind::Credit.with(Flags::NONE);
+const DOWN_CREDIT: u16 = Kind::Credit.with(Flags::DOWN);
+
+const KINDS: [u16; 18] = [
+    REQUEST,
+    RESPONSE,
+    NOTED_REQUEST,
+    NOTED_RESPONSE,
+    Kind::Request.with(Flags::LARGE),
+    Kind::Response.with(Flags::LARGE),
+    CANCEL,
+    ONE_WAY,
+    Kind::Item.with(Flags::NONE),
+    Kind::Item.with(Flags::DOWN),
+    Kind::End.with(Flags::NONE),
+    Kind::End.with(Flags::ABORT),
+    UP_CREDIT,
+    DOWN_CREDIT,
+    BARE_REQUEST,
+    BARE_RESPONSE,
+    REQUESTS,
+    RESPONSES,
 ];
+
+/// Whether bulk may be on offer beside a message of this kind.
+fn may_have_bulk(kind: u16) -> bool {
+    matches!(Kind::parse(kind), Ok((Kind::Request | Kind::Response, flags)) if !flags.has(Flags::NO_HEAD))
+}
+
+/// A block of metadata, mostly an empty one.
+fn metadata(choices: &mut Choices) -> Vec<u8> {
+    if choices.once_in(4) {
+        return choices.bytes(48);
+    }
+    vec![0; 16]
+}
 
 /// Speaks the engine's frames, and calls in them.
 #[derive(Debug, Default)]
@@ -74,11 +100,11 @@ impl Speaker {
 
     /// A message of the calls' layer: kind, aux, body.
     pub fn message(&mut self, choices: &mut Choices) -> (u16, u64, Vec<u8>) {
-        let kind = if choices.once_in(2) { Kind::Request } else { choices.pick(&KINDS) };
+        let kind = if choices.once_in(2) { REQUEST } else { choices.pick(&KINDS) };
         let mut id = self.call(choices);
         let mut body = Vec::new();
         match kind {
-            Kind::Request | Kind::OneWay => {
+            kind if kind & 0xff == 1 && !matches!(kind, BARE_REQUEST | REQUESTS) => {
                 let number = |choices: &mut Choices| u32::try_from(choices.number() & 0xffff_ffff).unwrap();
                 let (method, signature) = if self.methods.is_empty() || choices.once_in(16) {
                     (number(choices), number(choices))
@@ -88,15 +114,22 @@ impl Speaker {
                 let deadline_us = u32::try_from(choices.below(5000)).unwrap();
                 let window = u32::try_from(choices.below(64)).unwrap();
                 body.extend(RequestHead { method, signature, deadline_us, window }.encode());
-                if kind == Kind::Request && choices.once_in(8) {
+                if kind == NOTED_REQUEST {
+                    body.extend(metadata(choices));
+                }
+                if kind == REQUEST && choices.once_in(8) {
                     id.generation = id.generation.wrapping_add(1000);
                 }
             }
-            Kind::Response => {
-                body.extend(choices.pick(&[Outcome::Ok, Outcome::App, Outcome::Mismatch]).encode());
+            RESPONSE | NOTED_RESPONSE => {
+                let heads = [ResponseHead::Ok, ResponseHead::App, ResponseHead::Mismatch];
+                body.extend(choices.pick(&heads).encode());
+                if kind == NOTED_RESPONSE {
+                    body.extend(metadata(choices));
+                }
             }
-            Kind::UpCredit | Kind::DownCredit => body.extend(&choices.below(40).to_le_bytes()[..4]),
-            Kind::Batch | Kind::Answers => {
+            UP_CREDIT | DOWN_CREDIT => body.extend(&choices.below(40).to_le_bytes()[..4]),
+            REQUESTS | RESPONSES => {
                 for _ in 0..choices.below(10) {
                     let (id, mut payload) = (self.call(choices), choices.bytes(48));
                     let word = u64::from(id.slot & 0xffff)
@@ -106,14 +139,14 @@ impl Speaker {
                     payload.resize(payload.len().next_multiple_of(ITEM_BYTES), 0);
                     body.extend(payload);
                 }
-                return (kind.code(), 0, body);
+                return (kind, 0, body);
             }
             _ => {}
         }
-        if !matches!(kind, Kind::Cancel | Kind::UpCredit | Kind::DownCredit) {
+        if !matches!(kind, CANCEL | UP_CREDIT | DOWN_CREDIT) {
             body.extend(choices.bytes(48));
         }
-        (kind.code(), id.aux(), body)
+        (kind, id.aux(), body)
     }
 
     fn bulk(&mut self, choices: &mut Choices) -> Offer {
@@ -151,14 +184,15 @@ impl Speaker {
             what => {
                 let (kind, aux, body) = self.message(choices);
                 payload.extend(aux.to_le_bytes());
-                if what == 3 {
+                let has_bulk = what == 3 && (may_have_bulk(kind) || choices.once_in(8));
+                if has_bulk {
                     let mut bulk = [0; BULK_BYTES];
                     let offer = self.bulk(choices);
                     put_bulk(&mut bulk, LoanId::from_bits(self.loan_id), 0, &offer);
                     payload.extend(bulk);
                 }
                 payload.extend(body);
-                message_tag(kind, what == 3)
+                message_tag(kind, has_bulk)
             }
         };
         if self.spoil_once_in > 0 && choices.once_in(self.spoil_once_in) {

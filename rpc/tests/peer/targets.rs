@@ -19,7 +19,7 @@ use gimmal_rpc::{
             shm::attack::Attacker,
         },
     },
-    frame::{Kind, Outcome, RequestHead, parse_credit},
+    frame::{Kind, RequestHead, ResponseHead, parse_credit},
     id::CallId,
 };
 
@@ -176,7 +176,10 @@ fn valid_engine_wire(choices: &mut Choices) -> Vec<u8> {
 /// A message of the calls' layer: kind, then body.
 pub fn rpc_frame(data: &[u8]) {
     let Some((head, body)) = data.split_first_chunk::<10>() else { return };
-    let _ = Kind::parse(u16::from_le_bytes([head[0], head[1]]));
+    let code = u16::from_le_bytes([head[0], head[1]]);
+    if let Ok((kind, flags)) = Kind::parse(code) {
+        assert_eq!(kind.with(flags), code);
+    }
     let aux = u64::from_le_bytes(head[2..].try_into().unwrap());
     assert_eq!(CallId::from_aux(aux).aux(), aux);
     if let Ok((request, arguments)) = RequestHead::parse(body) {
@@ -184,9 +187,9 @@ pub fn rpc_frame(data: &[u8]) {
         let now = gimmal_rpc::engine::transport::Time(u64::MAX - 5);
         assert!(request.deadline_at(now) >= now);
     }
-    if let Ok((outcome, payload)) = Outcome::parse(body) {
+    if let Ok((head, payload)) = ResponseHead::parse(body) {
         assert_eq!(payload.len() + 8, body.len());
-        assert_eq!(Outcome::parse(&outcome.encode()).unwrap().0, outcome);
+        assert_eq!(ResponseHead::parse(&head.encode()).unwrap().0, head);
     }
     let mut bytes = 0;
     for (id, payload) in Items::new(body).map_while(Result::ok) {

@@ -15,7 +15,7 @@ use gimmal_sim::{SimConnecting, SimListener};
 
 use super::*;
 use crate::{
-    frame::{Kind, RequestHead},
+    frame::{Flags, Kind, RequestHead},
     id::CallId,
     method::MethodKind,
 };
@@ -291,7 +291,14 @@ impl<'a> Storm<'a> {
             return;
         }
         let method = &__WORLD_METHODS[choices.index(__WORLD_METHODS.len())];
-        let kind = if choices.once_in(2) { Kind::Request.code() } else { small(choices, 21) };
+        // Any kind with flags that it may have, or one that nobody knows.
+        let kind = if choices.once_in(2) {
+            Kind::Request.with(Flags::NONE)
+        } else {
+            let code = small::<u16>(choices, 8) | small::<u16>(choices, 256) << 8;
+            let known = Kind::parse(code).is_ok() || choices.once_in(100);
+            if known { code } else { small(choices, 8) }
+        };
         let id = CallId { slot: small(choices, 12), generation: small(choices, 3) };
         let mut body = RequestHead {
             method: method.id,

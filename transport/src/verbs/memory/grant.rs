@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_sealed_grant_opens_only_with_its_session_and_from_its_side() {
         let hello = crate::Hello::decode(
-            b"gmml\x04\x28\x05\0\0\0\x04\0\0\x40\0\0\x40\0\x10\x10\0\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+            b"gmml\x05\x28\x05\0\0\0\x04\0\0\x40\0\0\x40\0\x10\x10\0\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
         )
         .unwrap();
         let session = |byte| {
