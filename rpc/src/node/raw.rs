@@ -131,6 +131,7 @@ impl Node {
     /// Runs a raw method for each of `requests`, one after the other, and all their answers leave in one message. What stays in
     /// `requests` goes another way: whatever is behind an answer that is large or found no place there, or begins with one that may not
     /// run.
+    #[inline(never)]
     pub(super) fn run_raws<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
