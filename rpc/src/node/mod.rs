@@ -19,6 +19,7 @@ mod pulls;
 mod raw;
 mod reach;
 mod request;
+mod responses;
 mod serving;
 #[cfg(test)]
 mod sim_streams;
