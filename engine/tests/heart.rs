@@ -49,7 +49,7 @@ fn r26_a_peer_that_goes_silent_is_reported_within_the_bound() {
             assert_eq!(pair.client().closed, [silent], "{name}, seed {seed}");
             assert_eq!(pair.client().pulls_pending, 0, "{name}, seed {seed}: a pull never ended");
             let took = pair.now().since(stopped);
-            // What was under way when it stopped still arrived: at most 20 us each, and a look's eighth before.
+            // What was in flight when it stopped still arrived: at most 20 us each, and a look's eighth before.
             let bound = Duration::from_millis(BOUND_MS.into());
             assert!((bound * 3 / 4..=bound).contains(&took), "{name}, seed {seed}: {took:?}");
         }
@@ -115,7 +115,7 @@ fn a_peer_that_goes_with_its_process_is_reported_within_the_bound() {
     }
 }
 
-/// R40, R41: after our own absence, what arrived meanwhile is read before the peer is judged.
+/// R40, R41: after our own absence, frames that arrived are read before the peer is judged.
 #[test]
 fn r40_our_own_absence_is_nobodys_death() {
     for (name, device) in media() {
@@ -154,7 +154,7 @@ fn pings_are_only_for_silence() {
     assert_eq!((&pair.client().closed[..], &pair.server().closed[..]), (&[][..], &[][..]));
 }
 
-/// A ping finds room although data has none, and its answer comes although bulk is under way.
+/// A ping finds room although data has none, and its answer comes although bulk is in flight.
 #[test]
 fn a_ping_never_waits_behind_data_or_bulk() {
     for (name, device) in media() {

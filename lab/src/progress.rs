@@ -1,4 +1,4 @@
-//! What the lab is doing, for whoever watches.
+//! Progress of the lab, for people who watch.
 
 /// One line on stderr for each step.
 pub(crate) fn progress(step: &str) {

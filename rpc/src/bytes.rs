@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use crate::codec::Postcard;
 
-    /// The same bytes as without the wrapping, whoever reads or writes them so.
+    /// Checks that the wrapper does not change the bytes.
     fn travels_alike<C>()
     where
         C: Encode<(u32, Vec<u8>)>

@@ -146,7 +146,7 @@ impl CallOptions {
 /// A way to make calls: [`Client`](crate::Client), [`LocalClient`](crate::LocalClient), or one of your own around
 /// them.
 pub trait Channel: Clone {
-    /// A call under way.
+    /// A call in flight.
     type Ticket: Ticket;
 
     /// Starts a call. Never blocks, and never fails here: the ticket tells.
@@ -195,14 +195,14 @@ pub trait Channel: Clone {
         self.call_raw_with(method, &CallOptions::default(), request)
     }
 
-    /// The same, with options.
+    /// Makes a raw call with options.
     #[inline]
     fn call_raw_with(&self, method: &'static Method, options: &CallOptions, request: &[u8]) -> RawCall<Self> {
         Call::new(self.start(method, options, None, request))
     }
 }
 
-/// A call under way, not yet decoded. Dropping it cancels the call.
+/// A call in flight, not yet decoded. Dropping it cancels the call.
 pub trait Ticket: Unpin {
     /// Returns how the call ended, once.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response>;
@@ -313,7 +313,7 @@ impl<O: Received<D>, E, D: for<'a> Decode<'a, E>> Received<D> for Fallible<O, E>
     }
 }
 
-/// A call under way: a future of any runtime, or [`wait`](Call::wait) for the answer. Dropping it cancels the call.
+/// A call in flight: a future of any runtime, or [`wait`](Call::wait) for the answer. Dropping it cancels the call.
 ///
 /// Polled by reference it is cancel safe: `&mut call` may be polled, left and polled again, and no answer is lost. Dropping a call with
 /// streams gives them up: nothing that is done to its [`Sink`](crate::Sink) afterwards is taken for the end of the upload.

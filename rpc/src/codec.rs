@@ -315,7 +315,7 @@ pub(crate) fn compose_into(
     compose_into_with(out, limit, |place| value.compose(place))
 }
 
-/// The same with what writes it.
+/// Composes with the given writer.
 pub(crate) fn compose_into_with(
     out: &mut Vec<u8>,
     limit: usize,

@@ -54,7 +54,7 @@ pub struct Cx {
 }
 
 impl Cx {
-    /// Who calls: the other end of the connection, as far as kernel and device know it.
+    /// The caller: the other end of the connection, as far as kernel and device know it.
     #[must_use]
     pub fn peer(&self) -> Identity<'_> {
         Identity::of(&self.peer.negotiated)
@@ -137,7 +137,7 @@ impl Cx {
 pub struct Identity<'a> {
     /// Its address or process, for people.
     pub name: &'a str,
-    /// The same, for programs.
+    /// The peer's origin, for programs.
     pub origin: Origin,
     /// Whether it proved that it has one of this side's shared keys.
     pub is_authenticated: bool,

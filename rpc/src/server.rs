@@ -169,7 +169,7 @@ impl ServerBuilder {
         Ok(Server { acceptors, workers, shared, stopper })
     }
 
-    /// The same with the calling thread as the worker: handlers run in [`LocalServer::idle`].
+    /// Listens with the calling thread as the worker: handlers run in [`LocalServer::idle`].
     ///
     /// # Errors
     /// See [`ServeError`].

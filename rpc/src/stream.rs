@@ -70,7 +70,7 @@ impl<C: Channel> Drive for C {
 }
 
 /// Why a sink did not take an item.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StreamError {
     /// The call is over.
@@ -85,7 +85,7 @@ pub enum StreamError {
 }
 
 /// Why a stream did not give an item.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ReadError {
     /// An item arrived that cannot be decoded. The next one may be read.
@@ -100,6 +100,19 @@ pub enum ReadError {
     /// No item is here, and the thread is a worker, which must not wait for one: another call of it may have to bring it.
     #[error("`blocking_next` would block a worker's thread; use `next`")]
     OwnWorker,
+}
+
+// `main` prints an error that it returns by `Debug`: the text of `Display` says what to do.
+impl fmt::Debug for StreamError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Debug for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
 }
 
 impl ReadError {

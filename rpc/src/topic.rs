@@ -6,7 +6,7 @@
 //!                         └─► …                         one that is behind: see `Behind`
 //! ```
 //! A [`Topic`] lives in a server. A method with a [`Sink`] argument subscribes its caller by feeding the sink from it;
-//! the subscription ends with the call, whoever ends it. Items are copied once for each subscriber, into its ring.
+//! the subscription ends with the call, at either side. Items are copied once for each subscriber, into its ring.
 
 use std::{
     fmt,

@@ -40,9 +40,9 @@ trait Meter {
     /// So many letters, which the server allocates.
     #[inline]
     fn letters(&self, cx: &Cx, count: usize) -> String;
-    /// The same number, at once.
+    /// Returns the number at once.
     async fn ready(&self, cx: &Cx, number: u64) -> u64;
-    /// The same number, when it is polled again.
+    /// Returns the number at its second poll.
     async fn pending(&self, cx: &Cx, number: u64) -> u64;
 }
 

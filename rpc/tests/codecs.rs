@@ -19,7 +19,7 @@ trait Mixed {
     /// Bytes as they are.
     #[codec(Raw)]
     async fn reverse(&self, cx: &Cx, bytes: Vec<u8>) -> Result<Vec<u8>, Vec<u8>>;
-    /// The same where they landed.
+    /// Upper case, from borrowed bytes.
     #[codec(Raw)]
     #[inline]
     fn upper(&self, cx: &Cx, bytes: &[u8]) -> Vec<u8>;
@@ -157,7 +157,7 @@ mod flat {
         #[codec(Zerocopy)]
         #[inline]
         fn is_copied(&self, cx: &Cx, quote: InPlace<'_, Quote>) -> u8;
-        /// The same number, or what is wrong with it.
+        /// Returns the number, or what is wrong with it.
         #[codec(Zerocopy)]
         async fn checked(&self, cx: &Cx, number: u64) -> Result<u64, u32>;
         async fn named(&self, cx: &Cx, name: String, number: u64) -> String;
@@ -183,7 +183,7 @@ mod flat {
         }
     }
 
-    /// The same by its spelling, and longer.
+    /// A longer method of the same signature text.
     mod other {
         use super::{Cx, FromBytes, Immutable, IntoBytes, KnownLayout, Zerocopy};
         use gimmal_rpc::InPlace;

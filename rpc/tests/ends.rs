@@ -23,7 +23,7 @@ extern crate gimmal_rpc as gimmal;
 
 #[gimmal_rpc::service(crate = gimmal_rpc, codec = common::Chosen)]
 trait Store {
-    /// Commits what came when the stream ends in good order; the error says how else it ended.
+    /// Commits the items when the stream ends well; the error says how else it ended.
     async fn put(&self, cx: &Cx, items: Stream<u64>) -> Result<u64, (u64, String)>;
     /// Sends so many items, and ends as it is told.
     async fn get(&self, cx: &Cx, items: u64, end: String, out: Sink<u64>) -> Result<u64, String>;

@@ -28,10 +28,10 @@ impl<'de> Deserialize<'de> for Picky {
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
 trait Mirror {
-    /// The same.
+    /// Returns the number.
     #[inline]
     fn same(&self, cx: &Cx, number: u64) -> u64;
-    /// The same, or none.
+    /// Returns the number if it is even.
     #[inline]
     fn even(&self, cx: &Cx, number: u64) -> Result<u64, u64>;
     /// The number, which few may like.
@@ -40,7 +40,7 @@ trait Mirror {
     /// So many letters.
     #[inline]
     fn letters(&self, cx: &Cx, count: usize) -> String;
-    /// The same bytes.
+    /// Returns the bytes.
     #[raw]
     fn raw(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
 }

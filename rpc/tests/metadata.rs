@@ -37,7 +37,7 @@ struct Noter {
     other: Option<NotingClient>,
 }
 
-/// Who calls, which goes back with the answer too.
+/// The caller's name, which also goes back with the answer.
 fn tenant(cx: &Cx) -> Option<String> {
     let tenant = cx.metadata()?.text("tenant").map(str::to_owned)?;
     let mut metadata = Metadata::new();

@@ -6,7 +6,7 @@
 //! ```
 //! So public types need no provider parameter, and one poll thread serves shared memory and RDMA together. A call
 //! on a connection costs a match on two bits; a poll visits only sub-ports that have connections. A provider that
-//! could not be opened on this machine is remembered with its error, and says it to whoever asks for it.
+//! could not be opened on this machine is remembered with its error, which later users of it get.
 
 mod port;
 mod used;

@@ -34,7 +34,7 @@ pub(crate) const REQUEST_BYTES: usize = HELLO_BYTES + TAG_BYTES;
 const _: () = assert!(REQUEST_BYTES <= CONNECT_PRIVATE_BYTES);
 const _: () = assert!(HELLO_BYTES + CHALLENGE_BYTES <= ACCEPT_PRIVATE_BYTES);
 
-/// Who proves, and what: no proof can stand in for another.
+/// The prover and the subject of a proof, so that no proof can replace another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Label {
     /// The tag of a request.

@@ -1,10 +1,10 @@
 //! What one connection may use of the receives that it shares: a guarantee, and more while it uses that up.
 //!
 //! ```text
-//!  used ─────────────────► granted              granted and unused receives are posted, whoever uses theirs first
+//!  used ─────────────────► granted              granted and unused receives are posted, in any order of use
 //!    └ in use ─► released     └ grows with each slot that comes back, by one more when all data receives were in use
 //! ```
-//! Granted receives can't be taken back, so a share shrinks by not granting again what came back, and by what its idle peer says that it
+//! Granted receives can't be taken back, so a share shrinks by not granting returned receives again, and by what its idle peer says that it
 //! will not use.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(common.free(), 64);
     }
 
-    /// When little is left, what comes back is not granted again, down to the guarantee.
+    /// When little is left, returned receives are not granted again, down to the guarantee.
     #[test]
     fn a_share_shrinks_to_its_guarantee_while_little_is_left() {
         let common = Common::of(16);

@@ -193,13 +193,13 @@ struct Run {
     conn: Option<gimmal_engine::transport::ConnId>,
     handlers: Handlers,
     now: Time,
-    /// Calls under way: number, method, key.
+    /// Calls in flight: number, method, key.
     open: Vec<(u32, usize, CallKey)>,
     ended: HashMap<u32, Result<(), Fate>>,
     cancelled: usize,
     /// Answers that were read where they landed.
     sought: usize,
-    /// The same, of a pipeline.
+    /// Answers that a pipeline showed.
     shown: usize,
 }
 

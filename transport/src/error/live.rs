@@ -215,7 +215,7 @@ pub enum AccessError {
     /// A queue, or registered memory, is full; come back after a poll. It was not made.
     #[error("a queue is full; try again after a completion")]
     Full,
-    /// The connection is closed. Of one that was under way nobody knows whether it was made.
+    /// The connection is closed. Of one that was in flight nobody knows whether it was made.
     #[error("the connection is closed")]
     Closed,
     /// Reads, which all of them need, were negotiated away.

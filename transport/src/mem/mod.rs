@@ -1,7 +1,7 @@
 //! Memory and who owns it when.
 //!
 //! ```text
-//!  Region  a mapping; shared by whoever lends from it
+//!  Region  a mapping; shared by everything lent from it
 //!  ├─ transmit ring ─ reserve ─► &mut [u8] ─ commit ─► the device's, until `completed` and the peer's credit pass
 //!  ├─ receive ring  ─ the peer writes ─► RxFrame, Run (lent, read only) ─ release ─► credit ─► the peer's again
 //!  RxMemory  a Region that frames land in, and which of them are kept: credit stops before those

@@ -38,7 +38,7 @@ struct Inner<O: ?Sized> {
 /// Address and length: what a registration is known by.
 pub(crate) type Place = (usize, usize);
 
-/// Who keeps registrations of user memory.
+/// A keeper of registrations of user memory.
 pub(crate) trait Keeper: Send + Sync {
     /// Lets go of the one at `place`, if there is one.
     fn forget(&self, place: Place);
@@ -150,7 +150,7 @@ impl UserMemory {
     }
 }
 
-/// Loans of user memory that are copies, counted by those who lend from many threads.
+/// Loans of user memory that are copies, counted from many threads.
 #[derive(Default, Debug)]
 pub struct Copies {
     count: AtomicU64,

@@ -18,7 +18,7 @@
 //! | pages | ordinary | ordinary or huge | ordinary |
 //! | the peer cuts or extends it | SHRINK and GROW | SHRINK and GROW | SHRINK and GROW |
 //! | the peer lacks a seal, or adds one | refused; SEAL | refused; SEAL | refused; SEAL |
-//! | the peer punches a hole | FUTURE_WRITE forbids it | FUTURE_WRITE forbids it | the page comes back zeroed, charged to whoever touches it first |
+//! | the peer punches a hole | FUTURE_WRITE forbids it | FUTURE_WRITE forbids it | the page comes back zeroed, charged to the process that touches it first |
 //! | the peer takes a huge page back | there is none | as a hole | there is none: touching it would be SIGBUS |
 //!
 //! A hole in exposed memory stays safe as long as the kernel can give a page for it. Where memory is accounted strictly

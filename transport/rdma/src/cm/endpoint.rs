@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// Who makes the queue pair, and takes it through its states.
+/// Which side of the API makes the queue pair, and takes it through its states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum QpMaker {
     /// `rdma_create_qp(3)`.
@@ -35,7 +35,7 @@ pub struct QpPlan {
     pub send_entries: u32,
     /// Receives that may be posted at a time.
     pub recv_entries: u32,
-    /// Who makes it.
+    /// The maker of the queue pair.
     pub maker: QpMaker,
 }
 
@@ -119,7 +119,8 @@ impl Device {
     }
 }
 
-/// See the module. Fields are dropped in this order, which is the only safe one: queue pair and id first.
+/// An id with its queue pair, completion queue and memory: what both sides prepare before they connect. Fields are
+/// dropped in this order, which is the only safe one: queue pair and id first.
 #[derive(Debug)]
 pub struct Endpoint {
     /// The licence to post; of the queue pair of `own` or of `id`.

@@ -82,7 +82,7 @@ impl Request {
         self.event.private()
     }
 
-    /// Who asks.
+    /// The requester's address.
     #[must_use]
     pub fn peer_address(&self) -> Option<CmAddress> {
         self.id.peer_address()

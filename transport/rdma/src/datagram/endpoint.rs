@@ -236,7 +236,8 @@ impl Datagram {
         self.queue.receive(each)
     }
 
-    /// The way back to who sent a datagram. Keep the peer: this enters the kernel, which on RoCE resolves the sender's
+    /// Returns the peer that sent a datagram. Keep the peer: this enters the kernel, which on RoCE resolves the
+    /// sender's
     /// hardware address and waits for that at most a second if it does not know it.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use crate::{
 /// `RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS`.
 const JOIN_FIELDS: u32 = 3;
 
-/// See the module.
+/// A CM id of `RDMA_PS_UDP`, with the queue pair when it has one.
 #[derive(Debug)]
 pub(super) struct UdId(CmId);
 

@@ -1,7 +1,8 @@
 //! Unreliable datagrams over the RDMA CM: `RDMA_PS_UDP` end points and multicast groups.
 //!
 //! A [`Datagram`] is one queue pair on one device. It sends one-way messages of at most the path MTU, to a
-//! [`Peer`] found by look-up, to a group it joined, or to whoever wrote before. Messages can be lost, doubled and
+//! [`Peer`] found by look-up, to a group it joined, or to the sender of an earlier message. Messages can be lost,
+//! doubled and
 //! reordered, and nobody is told. **A message that arrives when no receive is posted is
 //! dropped by the device and counted nowhere**, so keep polling and number what you send.
 //!

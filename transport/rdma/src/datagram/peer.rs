@@ -80,14 +80,14 @@ impl Peer {
         })
     }
 
-    /// The same way with another key, for an end point whose key the CM does not know.
+    /// Replaces the queue key, for an endpoint whose key the CM does not know.
     #[must_use]
     pub fn with_qkey(mut self, qkey: Qkey) -> Self {
         self.qkey = qkey;
         self
     }
 
-    /// The same way to another queue pair, for protocols that carry its number in their messages.
+    /// Replaces the queue pair, for protocols that carry its number in their messages.
     #[must_use]
     pub fn with_qp(mut self, qp: QpNumber) -> Self {
         self.qp = qp;
@@ -119,7 +119,7 @@ impl Peer {
     }
 }
 
-/// Who sent a datagram: enough to answer it. All of it comes from the network, which can forge it.
+/// The sender of a datagram: enough to answer it. All of it comes from the network, which can forge it.
 #[derive(Clone, Copy)]
 pub struct Source {
     /// The sender's queue pair.

@@ -17,8 +17,8 @@ pub struct TooLong {
     pub limit: usize,
 }
 
-/// At most `LIMIT` bytes. The wire pads them with zeroes up to `LIMIT` and hides their length: whoever needs it
-/// puts it into the bytes.
+/// At most `LIMIT` bytes. The wire pads them with zeroes up to `LIMIT` and hides their length: a protocol that
+/// needs it puts it into the bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PrivateData<const LIMIT: usize> {
     bytes: [u8; LIMIT],

@@ -14,7 +14,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Who asks, as the CM says.
+    /// The requester's address, as the CM says.
     #[must_use]
     pub fn from(&self) -> Option<SocketAddr> {
         self.from

@@ -12,7 +12,7 @@ use crate::{
     wait::{Deadline, readable},
 };
 
-/// Events kept for whoever fetches them, beside the look-ups.
+/// Events kept until they are fetched, besides look-ups.
 const EVENTS_KEPT: usize = 256;
 
 impl Datagram {

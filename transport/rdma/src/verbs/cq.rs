@@ -116,7 +116,7 @@ impl std::fmt::Debug for Harvest {
 /// `IBV_WC_WR_FLUSH_ERR`: the queue pair is in error and this work was not done.
 pub const STATUS_FLUSHED: u32 = 5;
 
-/// See the module.
+/// A completion queue with its channel: completions copied out, notification armed, events acked in bulk.
 #[derive(Debug)]
 pub struct Cq {
     raw: NonNull<sys::ibv_cq>,

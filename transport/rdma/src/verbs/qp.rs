@@ -1,4 +1,4 @@
-//! A queue pair as whoever posts on it sees it, and what a work request names.
+//! A queue pair as its poster sees it, and what a work request names.
 
 use std::{mem::MaybeUninit, ptr::NonNull};
 
@@ -18,7 +18,7 @@ unsafe impl Send for Qp {}
 
 impl Qp {
     /// # Safety
-    /// `raw` stays valid until this value is given back to whoever destroys it.
+    /// `raw` stays valid until this value is returned to its destroyer.
     pub(crate) unsafe fn new(raw: NonNull<sys::ibv_qp>, inline_bytes: u32) -> Self {
         Self { raw, inline_bytes }
     }
