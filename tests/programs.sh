@@ -19,6 +19,17 @@ rpc_tests() {
 # The features of everyday tests; the lab runs the same programs on its devices.
 test_features=gimmal-transport/conformance,gimmal-transport/verbs,gimmal-testkit/verbs,gimmal-engine/verbs,gimmal-rpc/verbs,gimmal-rpc/zerocopy,gimmal-bench/hwloc
 
+# rdma_sys_tests ARGS...: the other backend of verbs, compared with ours.
+rdma_sys_tests() {
+    cargo test -q -p gimmal-rdma -p gimmal-transport --lib --features gimmal-transport/conformance,gimmal-transport/rdma-sys "$@"
+}
+
+# bincode_tests ARGS...: the RPC layer's cases with the other codec.
+bincode_tests() {
+    cargo test -q -p gimmal-rpc --no-fail-fast --features test-bincode \
+        --test calls --test failures --test streams --test hostile --test nested "$@"
+}
+
 # lab_programs COMMAND...: lays the test programs of the engine and of rpc that the command makes where the lab finds them.
 lab_programs() {
     local name program

@@ -1,6 +1,7 @@
 //! The project's own commands, as `cargo xtask` runs them.
 //!
 //! - `tidy`: the rules of the house that no compiler checks ([`rules`]).
+//! - `test`: the test tiers ([`tiers`]).
 //! - `lines`: lines of code of each crate, now or at a revision ([`lines`]).
 //! - `planted`: whether the simulation finds the planted bugs ([`planted`]).
 //! - `bench ledger`: what each tuned constant is worth ([`ledger`]).
@@ -19,5 +20,6 @@ pub mod planted;
 pub mod rules;
 pub mod source;
 pub mod tidy;
+pub mod tiers;
 pub mod tokens;
 pub mod tree;

@@ -5,6 +5,7 @@
 use std::{io, process::ExitCode};
 
 const USAGE: &str = "\
+cargo xtask test [TIER...|quick]        the test tiers; ./x test installs what they need first
 cargo xtask tidy [--all] [PATTERN...]   the rules of the house; --all: with what is not met yet; PATTERN: those rules
 cargo xtask tidy --lower                lowers the ceilings of tests/tidy.toml to what the tree has come to
 cargo xtask lines [--at REVISION]       lines of code of each crate, without tests, comments and blank lines
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
 fn run(arguments: &[String]) -> io::Result<bool> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
+        ["test", ..] => xtask::tiers::run(&arguments[1..]),
         ["tidy", "--lower"] => xtask::tidy::lower().map(|()| true),
         ["tidy", "--all", ..] => xtask::tidy::run(&arguments[2..], true),
         ["tidy", ..] => xtask::tidy::run(&arguments[1..], false),

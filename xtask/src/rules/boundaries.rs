@@ -3,7 +3,7 @@
 use super::rule::{Found, Rule};
 use crate::{house::House, paths};
 
-/// See the module's functions.
+/// The rules of this module.
 pub const RULES: &[Rule] = &[
     Rule {
         name: "every path of tests/tidy.toml is there",

@@ -11,7 +11,7 @@ use crate::{
     source::Source,
 };
 
-/// See [`circles`].
+/// The rules of this module.
 pub const RULES: &[Rule] =
     &[Rule { name: "files in import circles inside a crate", limit: 0, find: circles }];
 

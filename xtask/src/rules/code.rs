@@ -8,7 +8,7 @@ use crate::{
     tokens::{Kind, Token},
 };
 
-/// See the module's functions.
+/// The rules of this module.
 pub const RULES: &[Rule] = &[
     Rule {
         name: "no locks and no unbounded queues in the files every message passes",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::rule::{Found, Rule};
 use crate::house::House;
 
-/// See the module's functions.
+/// The rules of this module.
 pub const RULES: &[Rule] = &[
     Rule { name: "SAFETY comments argue", limit: 0, find: empty_safety },
     Rule { name: "every SYNC POINT has its other end", limit: 0, find: lonely_sync_points },

@@ -10,7 +10,7 @@ use crate::{
     items::Definition,
 };
 
-/// See the module's functions.
+/// The rules of this module.
 pub const RULES: &[Rule] = &[
     Rule { name: "methods that a provider can implement", limit: 24, find: contract_methods },
     Rule { name: "public inherent methods of a type", limit: 20, find: inherent_methods },

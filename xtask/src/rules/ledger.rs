@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::rule::{Found, Rule};
 use crate::house::House;
 
-/// See [`unlisted`].
+/// The rules of this module.
 pub const RULES: &[Rule] =
     &[Rule { name: "tuned constants without a line in the ledger", limit: 0, find: unlisted }];
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::rule::{Found, Rule};
 use crate::{house::House, tree};
 
-/// See [`foreign`].
+/// The rules of this module.
 pub const RULES: &[Rule] =
     &[Rule { name: "licences and sources are those of deny.toml", limit: 0, find: foreign }];
 

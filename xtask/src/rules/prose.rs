@@ -9,7 +9,7 @@ use crate::{
     source::Source,
 };
 
-/// See the module's functions.
+/// The rules of this module.
 pub const RULES: &[Rule] = &[
     Rule { name: "words of README.md", limit: 1_300, find: |house| words(house, "README.md") },
     Rule { name: "words of ARCHITECTURE.md", limit: 4_500, find: |house| words(house, "ARCHITECTURE.md") },

@@ -8,7 +8,7 @@ use crate::{
     tokens::{Kind, Token},
 };
 
-/// See the module's functions.
+/// The rules of this module.
 pub const RULES: &[Rule] = &[
     Rule { name: "every config field is in tuning.md", limit: 0, find: undocumented_knobs },
     Rule { name: "every method of a builder is tested in pairs", limit: 0, find: untested_builders },
