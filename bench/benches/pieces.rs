@@ -110,7 +110,8 @@ fn credit(criterion: &mut Criterion) {
                 window.committed(head, chain);
                 window.flushed();
                 window.handle_completed(head);
-                ledger.handle_arrival(head).expect("within the ring");
+                ledger.handle_receive();
+                ledger.handle_run(head).expect("within the ring");
                 posted += 1;
                 ledger.handle_posted(posted);
                 black_box(ledger.owed());

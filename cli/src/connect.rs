@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use gimmal_transport::{
-    Address, Any, AnyConfig, Batch, CloseReason, ConnectOptions, Connecting, Event, Instant, Port,
-    PortConfig, Provider, Time,
+    Address, Any, AnyConfig, Batch, CloseReason, ConnectOptions, Connecting, Event, Instant, Limit, Look,
+    Port, PortConfig, Provider, Time,
 };
 
 /// How long an orderly close may take before we just go.
@@ -32,6 +32,10 @@ pub(crate) fn try_it(address: &Address, timeout: Duration) -> Result<String, Str
     let mut opened = None;
     let mut limit = timeout.saturating_add(options.handshake_timeout);
     while start.elapsed() < limit {
+        while let Look::Run(mut run) = port.next_run(Limit::Frames(batch.room())) {
+            while run.next_frame().is_some() {}
+            port.end_run(&mut run, false);
+        }
         port.poll(now(), &mut batch);
         for event in batch.drain() {
             match event {
@@ -43,7 +47,6 @@ pub(crate) fn try_it(address: &Address, timeout: Duration) -> Result<String, Str
                     limit = start.elapsed().saturating_add(CLOSE);
                 }
                 Event::Closed { reason, .. } => return opened.ok_or_else(|| reason.to_string()),
-                Event::Frame { conn, frame } => port.release(conn, frame),
                 _ => {}
             }
         }

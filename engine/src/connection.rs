@@ -6,13 +6,12 @@ mod settle;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use gimmal_transport::{
-    Bulk, BulkError, CloseReason, Negotiated, Port, Position, RxBuf, Tag, Time, Violation,
+    Bulk, BulkError, CloseReason, Lent, Negotiated, Port, Position, RxBuf, Time, Violation,
 };
 
 use crate::{
     config::Config,
     holds::Holds,
-    message::Source,
     proto::{
         Check, Heart, RxLedger, State, StateEvent, TxWindow,
         bulk::{InPlace, LoanId, Loans, Pull, Pulls},
@@ -133,15 +132,6 @@ impl Connection {
         self.window.flushed();
     }
 
-    /// A frame that ends at `end` arrived in turn number `turn`. Whether credit may be owed.
-    #[inline]
-    pub(crate) fn arrived(&mut self, tag: Tag, end: Position, turn: u64) -> Result<bool, Violation> {
-        self.begin(turn);
-        self.check.arrived(tag)?;
-        self.ledger.handle_arrival(end)?;
-        Ok(self.ledger.may_owe())
-    }
-
     /// A run that ends at `end`, where there are positions, was read in turn number `turn`. Whether credit may be owed.
     #[inline]
     pub(crate) fn read(&mut self, end: Option<Position>, turn: u64) -> Result<bool, Violation> {
@@ -156,27 +146,22 @@ impl Connection {
         Ok(self.ledger.may_owe())
     }
 
-    /// Keeps `body`, the end of a frame that has just arrived.
+    /// Keeps `body`, the end of a frame that is lent.
     #[cold]
-    pub(crate) fn hold<P: Port>(&mut self, port: &mut P, source: Source<'_>, body: &[u8]) -> RxBuf {
-        match source {
-            // What is kept is a frame's end, and there the sum lies.
-            _ if self.check.is_sealed() => RxBuf::copied(body),
-            Source::Frame(conn, frame) => self.holds.hold(&mut self.ledger, port, conn, frame, body.len()),
-            // What is wrong with its end is said when the run is over.
-            Source::Run(lent) if self.ledger.handle_run(lent.end()).is_err() => RxBuf::copied(body),
-            Source::Run(lent) => {
-                let Some(frame) = lent.keep() else { return RxBuf::copied(body) };
-                let conn = lent.conn();
-                let held = self.holds.hold(&mut self.ledger, port, conn, &frame, body.len());
-                if frame.is_held() {
-                    self.holds.keep(frame);
-                } else {
-                    port.release(conn, frame);
-                }
-                held
-            }
+    pub(crate) fn hold<P: Port>(&mut self, port: &mut P, frame: Lent<'_>, body: &[u8]) -> RxBuf {
+        // What is kept is a frame's end, and there the sum lies. What is wrong with its place is said when the run is over.
+        if self.check.is_sealed() || self.ledger.handle_run(frame.end()).is_err() {
+            return RxBuf::copied(body);
         }
+        let conn = frame.conn();
+        let Some(frame) = frame.keep() else { return RxBuf::copied(body) };
+        let held = self.holds.hold(&mut self.ledger, port, conn, &frame, body.len());
+        if frame.is_held() {
+            self.holds.keep(frame);
+        } else {
+            port.release(conn, frame);
+        }
+        held
     }
 
     /// The peer's loan is not needed any more.

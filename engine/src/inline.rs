@@ -61,7 +61,7 @@ impl<P: Port, A: App> Runner<P, A> {
 
     #[inline]
     fn turn_picking(&mut self, pick: &mut impl Pick<A>) -> usize {
-        if self.worker.unsent && !self.worker.port.shows_at_once() {
+        if self.worker.unsent && !self.worker.is_in_memory() {
             // Before the look at what came: the peer works on it meanwhile.
             self.worker.settle(self.now);
         }
@@ -69,23 +69,24 @@ impl<P: Port, A: App> Runner<P, A> {
             return self.whole_turn(pick);
         }
         let work = self.worker.short_turn(self.now, pick);
-        if work == 0 {
+        if work.is_none_or(|work| work == 0) {
             if self.worker.unsent {
                 self.worker.settle(self.now);
             }
-            if !self.worker.is_quiet() {
-                return self.rest_of_turn(pick);
+            if work.is_none() || !self.worker.is_quiet() {
+                return self.rest_of_turn();
             }
         }
+        let work = work.unwrap_or(0);
         self.turned(work);
         work
     }
 
     /// What a whole turn does beyond a short one that found nothing, at the time that was read last: a device is asked more
     /// often than the clock.
-    fn rest_of_turn(&mut self, pick: &mut impl Pick<A>) -> usize {
+    fn rest_of_turn(&mut self) -> usize {
         self.idler.looks_at_all();
-        let work = self.worker.rest_of_turn(self.now, pick);
+        let work = self.worker.rest_of_turn(self.now);
         self.turned(work);
         work
     }
@@ -101,7 +102,8 @@ impl<P: Port, A: App> Runner<P, A> {
 
     fn turn_at(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
         self.now = now;
-        self.idler.told_time(self.worker.port.asks_device());
+        let asks_device = !self.worker.is_in_memory();
+        self.idler.told_time(asks_device);
         let work = self.worker.turn(now, pick);
         self.turned(work);
         work
@@ -148,8 +150,8 @@ impl<P: Port, A: App> Runner<P, A> {
 
     /// Lets whoever shares this core's pipelines go on: as a rule, the one that we wait for. A device takes as long to be asked.
     #[inline]
-    fn breathe(&self) {
-        if self.idler.may_pause() && !self.worker.port.asks_device() {
+    fn breathe(&mut self) {
+        if self.idler.may_pause() && self.worker.is_in_memory() {
             std::hint::spin_loop();
         }
     }
@@ -342,8 +344,7 @@ impl<P: Provider, A: App> Inline<P, A> {
     /// so does the doorbell for what was sent before, for at most 8 such messages; a peer that needs none has it at once.
     /// Returns whether one was taken.
     ///
-    /// Messages with bulk, those of a connection with checksums, those that came into shared receives, and those of a device beside
-    /// shared memory are never shown.
+    /// Messages with bulk and those of a connection with checksums are never shown.
     #[inline(always)]
     pub fn seek(&mut self, limit: Duration, pick: impl Pick<A>) -> bool {
         self.runner.seek(limit, pick)

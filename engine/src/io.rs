@@ -88,7 +88,7 @@ impl<P: Port> Io<'_, P> {
         let min_bytes = wire::HEAD_BYTES + min_bytes;
         let turn = self.conns.turn;
         match self.conns.peek(conn) {
-            Some(connection) if P::COUNTS_RECEIVES && connection.has_receives(min_bytes) => {
+            Some(connection) if !P::IN_MEMORY && connection.has_receives(min_bytes) => {
                 let tag = wire::message_tag(kind, false);
                 let sent = connection.send_counted(self.port, conn, turn, tag, write);
                 if sent == Err(SendError::Blocked) {
@@ -183,10 +183,10 @@ impl<P: Port> Io<'_, P> {
     /// [`Config::hold_percent`](crate::Config::hold_percent), otherwise copied once, now or when the peer needs the room.
     #[must_use]
     pub fn hold(&mut self, message: &Message<'_>) -> RxBuf {
-        let Some(connection) = self.conns.peek(message.source.conn()) else {
+        let Some(connection) = self.conns.peek(message.frame.conn()) else {
             return RxBuf::copied(message.body);
         };
-        connection.hold(self.port, message.source, message.body)
+        connection.hold(self.port, message.frame, message.body)
     }
 
     /// Brings `bulk` here; ends with [`App::pulled`](crate::App::pulled) and `token`. Of several, any may end first.

@@ -1,6 +1,6 @@
 //! A message as the engine's user sees it.
 
-use gimmal_transport::{ConnId, Lent, Offer, RxFrame};
+use gimmal_transport::{Lent, Offer};
 
 use crate::proto::bulk::LoanId;
 
@@ -23,26 +23,8 @@ pub struct Message<'a> {
     pub body: &'a [u8],
     /// Bulk on offer with it; to be answered by [`Io::pull`](crate::Io::pull) or [`Io::decline`](crate::Io::decline).
     pub bulk: Option<RemoteBulk>,
-    /// What it came by.
-    pub(crate) source: Source<'a>,
-}
-
-/// What a message came by.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Source<'a> {
-    /// A poll.
-    Frame(ConnId, &'a RxFrame),
-    /// A run, which is not accounted for yet.
-    Run(Lent<'a>),
-}
-
-impl Source<'_> {
-    pub(crate) const fn conn(&self) -> ConnId {
-        match self {
-            Self::Frame(conn, _) => *conn,
-            Self::Run(frame) => frame.conn(),
-        }
-    }
+    /// The frame that it came by, which is not accounted for yet.
+    pub(crate) frame: Lent<'a>,
 }
 
 /// Bulk that a peer offers. Neither `Copy` nor `Clone`: it is pulled or declined once.

@@ -157,7 +157,7 @@ fn r95_a_chain_that_is_told_twice_is_never_believed() {
             let named = closed().any(|reason| {
                 matches!(
                     reason,
-                    CloseReason::Violation(Violation::OutOfSequence { .. } | Violation::Overrun { .. })
+                    CloseReason::Violation(Violation::OutOfSequence { .. } | Violation::Chain { .. })
                 )
             });
             assert!(named, "{what}: {:?}", closed().collect::<Vec<_>>());

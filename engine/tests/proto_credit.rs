@@ -181,7 +181,7 @@ impl End {
             self.slots.back_mut().unwrap().1.push(sent.end);
         }
         let end = if self.ring { sent.end } else { Position(0) };
-        self.ledger.handle_arrival(end).unwrap();
+        arrive(&mut self.ledger, end);
         self.arrived.push_back(sent.end);
         if let Some(credit) = sent.credit {
             self.window.handle_credit(credit).unwrap();
@@ -251,6 +251,12 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Faults stop: everything owed must come back and a full frame must fit again, whether holders let go or not.
+/// A frame that ends at `end` arrived, alone in its run.
+fn arrive(ledger: &mut RxLedger, end: Position) {
+    ledger.handle_receive();
+    ledger.handle_run(end).unwrap();
+}
+
 fn drain(a: &mut End, b: &mut End, let_go: bool) {
     for _ in 0..200 {
         let (mut one, mut two) = (&mut *a, &mut *b);
@@ -298,7 +304,7 @@ fn a_window_used_in_one_turn_is_told_in_the_next() {
     let mut ledger = RxLedger::new(&negotiated(DataPath::Ring, 1 << 16, 0, 16, true), HOLD_PERCENT);
     ledger.begin_turn();
     for at in 1..=16 {
-        ledger.handle_arrival(Position(at * 16)).unwrap();
+        arrive(&mut ledger, Position(at * 16));
         assert_eq!(ledger.may_owe(), at >= 6, "{at}: a quarter, and an eighth that may not be posted yet");
     }
     ledger.handle_posted(16);
@@ -320,7 +326,7 @@ fn few_answers_wait_for_receives_to_be_posted() {
         ledger.begin_turn();
         let rides = ledger.may_owe();
         long += u32::from(rides);
-        ledger.handle_arrival(Position(at * 16)).unwrap();
+        arrive(&mut ledger, Position(at * 16));
         ledger.handle_posted(posted);
         assert!(ledger.owed() < Owed::Now, "{at}: nothing goes alone where answers go");
         if rides && ledger.owed() == Owed::Ride {
@@ -341,9 +347,9 @@ fn few_answers_wait_for_receives_to_be_posted() {
 fn receives_of_the_turn_that_tells_stay_owed() {
     let mut ledger = RxLedger::new(&negotiated(DataPath::Ring, 1 << 16, 0, 16, true), HOLD_PERCENT);
     ledger.begin_turn();
-    (1..=8).for_each(|at| ledger.handle_arrival(Position(at * 16)).unwrap());
+    (1..=8).for_each(|at| arrive(&mut ledger, Position(at * 16)));
     ledger.begin_turn();
-    (9..=14).for_each(|at| ledger.handle_arrival(Position(at * 16)).unwrap());
+    (9..=14).for_each(|at| arrive(&mut ledger, Position(at * 16)));
     ledger.handle_posted(24);
     assert_eq!((ledger.owed(), ledger.poll_credit().arrivals), (Owed::Now, 24));
     assert!(ledger.may_owe() && ledger.is_fresh(), "six more are owed");

@@ -63,8 +63,7 @@ fn i3_i5_i8_all_traffic_returns_on_every_medium() {
             pair.assert_clean(&format!("{name}, seed {seed}"));
             picked += client.picked;
         }
-        // What comes into shared receives is no run.
-        assert_eq!(picked == 0, name == "shared receives", "{name}: {picked} were looked for and found");
+        assert!(picked > 0, "{name}: nothing was looked for and found");
     }
 }
 
@@ -121,7 +120,10 @@ fn who_waits_for_each_answer_is_never_held_back() {
         let mut pair = Pair::new(config, Traffic { messages: 500, bytes_max: 8, bulk_every: 0 });
         pair.one_by_one();
         pair.run_until(Time(500_000_000), |pair| pair.client().is_finished());
-        assert_eq!((pair.client().echoed, pair.client().blocked), (500, 0), "{name}");
+        // Shared receives are guaranteed so few that one look at a time, which accounts for a run late, may use them up.
+        let most = u64::from(name == "shared receives");
+        assert_eq!(pair.client().echoed, 500, "{name}");
+        assert!(pair.client().blocked <= most, "{name}: held back {} times", pair.client().blocked);
         pair.assert_clean(name);
     }
 }

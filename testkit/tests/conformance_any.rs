@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use gimmal_testkit::conformance::{RealTime, knock_on_socket, run};
 use gimmal_transport::{
-    Address, Any, AnyConfig, Batch, Chain, ConnId, ConnectOptions, Connecting, Event, Incoming, Instant,
-    ListenError, ListenOptions, Listener, Port, PortConfig, PortError, Provider, Staged, Tag, Time,
+    Address, Any, AnyConfig, Batch, Chain, ConnId, ConnectOptions, Connecting, Incoming, Instant, Limit,
+    ListenError, ListenOptions, Listener, Look, Port, PortConfig, PortError, Provider, Staged, Tag, Time,
     any::{AnyListener, AnyPort},
+    came::{self, Came},
 };
 
 fn without_verbs() -> Any {
@@ -42,7 +43,7 @@ struct Both {
     any: Any,
     started: Instant,
     ports: [AnyPort; 2],
-    events: [Vec<Event>; 2],
+    events: [Vec<Came>; 2],
 }
 
 impl Both {
@@ -60,13 +61,12 @@ impl Both {
         let now = self.now();
         for (port, events) in self.ports.iter_mut().zip(&mut self.events) {
             let mut batch = Batch::new(8);
-            port.poll(now, &mut batch);
-            events.extend(batch.drain());
+            events.extend(came::poll(port, now, &mut batch));
         }
         assert!(self.started.elapsed() < Duration::from_secs(20), "it never came: {:?}", self.events);
     }
 
-    fn until(&mut self, side: usize, want: impl Fn(&Event) -> bool) -> Event {
+    fn until(&mut self, side: usize, want: impl Fn(&Came) -> bool) -> Came {
         loop {
             if let Some(at) = self.events[side].iter().position(&want) {
                 return self.events[side].remove(at);
@@ -85,7 +85,7 @@ impl Both {
         let now = self.now();
         let ids = [self.ports[0].adopt(active, now).unwrap(), self.ports[1].adopt(passive, now).unwrap()];
         for (side, id) in ids.into_iter().enumerate() {
-            self.until(side, |event| matches!(event, Event::Opened { conn, .. } if *conn == id));
+            self.until(side, |event| matches!(event, Came::Opened { conn, .. } if *conn == id));
         }
         ids
     }
@@ -135,16 +135,16 @@ fn one_port_serves_files_and_names_and_sleeps_on_one_descriptor() {
         both.send(active, &payload);
         assert!(readable(&both.ports[1]), "a frame wakes in round {round}");
         both.ports[1].disarm();
-        let event = both.until(1, |event| matches!(event, Event::Frame { .. }));
-        let Event::Frame { conn, frame } = event else { unreachable!() };
+        let event = both.until(1, |event| matches!(event, Came::Frame { .. }));
+        let Came::Frame { conn, frame } = event else { unreachable!() };
         assert_eq!((conn, &*frame), (passive, &payload[..]));
         both.ports[1].release(conn, frame);
     }
     for [active, passive] in pairs {
         let now = both.now();
         both.ports[0].close(active, gimmal_transport::CloseReason::Local, now);
-        both.until(0, |event| matches!(event, Event::Closed { conn, .. } if *conn == active));
-        both.until(1, |event| matches!(event, Event::Closed { conn, .. } if *conn == passive));
+        both.until(0, |event| matches!(event, Came::Closed { conn, .. } if *conn == active));
+        both.until(1, |event| matches!(event, Came::Closed { conn, .. } if *conn == passive));
     }
     assert!(both.ports[1].arm(), "nothing is left to say");
     assert!(!readable(&both.ports[1]));
@@ -166,9 +166,9 @@ fn shared_memory_alone_is_reached_directly() {
     stage(sender, active, b"abc");
     sender.flush();
     let receiver = both.ports[1].direct().unwrap();
-    let mut run = receiver.next_run(1).unwrap();
+    let Look::Run(mut run) = receiver.next_run(Limit::Frames(1)) else { panic!("no frame") };
     assert_eq!((run.conn(), run.next_frame().unwrap().payload()), (passive, &b"abc"[..]));
-    receiver.end_run(&mut run);
+    receiver.end_run(&mut run, false);
 
     // Names of this process are shared memory too.
     both.connect(&mut mem);
@@ -188,9 +188,8 @@ fn a_small_batch_is_fair_and_the_limit_is_over_all() {
     let mut seen = Vec::new();
     while seen.len() < 16 {
         let (now, mut batch) = (both.now(), Batch::new(1));
-        both.ports[1].poll(now, &mut batch);
-        for event in batch.drain() {
-            let Event::Frame { conn, frame } = event else { panic!("{event:?}") };
+        for event in came::poll(&mut both.ports[1], now, &mut batch) {
+            let Came::Frame { conn, frame } = event else { panic!("{event:?}") };
             both.ports[1].release(conn, frame);
             seen.push(conn);
         }

@@ -5,7 +5,8 @@ use std::{error::Error, time::Duration};
 
 use gimmal_transport::{
     Address, Any, AnyConfig, Batch, Chain, ConnId, ConnectOptions, Connecting, Credit, Event, Incoming,
-    Instant, ListenOptions, Listener, Port, PortConfig, Position, Provider, Staged, Tag, Time, shm::Shm,
+    Instant, Limit, ListenOptions, Listener, Look, Port, PortConfig, Position, Provider, Staged, Tag, Time,
+    shm::Shm,
 };
 
 const SLICES: usize = 1001;
@@ -54,12 +55,12 @@ impl<P: Provider> Pair<P> {
         port.flush();
         let (other, id) = (1 - side, self.ids[1 - side]);
         loop {
-            self.ports[other].poll(self.now, &mut self.batch);
-            if let Some(event) = self.batch.drain().next() {
-                let Event::Frame { frame, .. } = event else { return Err(format!("{event:?}").into()) };
-                let end = frame.end();
-                self.got[other] += 1;
-                self.ports[other].release(id, frame);
+            let Look::Run(mut run) = self.ports[other].next_run(Limit::Frames(64)) else { continue };
+            let count = std::iter::from_fn(|| run.next_frame().map(|_| ())).count() as u64;
+            let end = run.end();
+            self.ports[other].end_run(&mut run, false);
+            if count > 0 {
+                self.got[other] += count;
                 self.ports[other].return_credit(id, Credit { bytes: end, arrivals: 0 });
                 return Ok(());
             }

@@ -1,11 +1,31 @@
-//! What a poll brings back.
+//! What a port brings: runs of frames, and events.
 
 use std::sync::Arc;
 
 use crate::{
     AccessError, BulkError, CloseReason, ConnId, Negotiated,
-    mem::{Accessed, Bulk, RxFrame},
+    mem::{Accessed, Bulk, Run},
 };
+
+/// How many frames the caller of [`Port::next_run`](crate::Port::next_run) takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Limit {
+    /// At most this many.
+    Frames(usize),
+    /// One now and then: the caller waits for what it sends in between, so its frames are shown at once.
+    One,
+}
+
+/// What a look at the connections of a port found.
+#[derive(Debug)]
+pub enum Look {
+    /// Frames of one connection.
+    Run(Run),
+    /// No frames that come first: a [poll](crate::Port::poll) may bring events.
+    Events,
+    /// Nothing. A poll is needed only now and then, for deaths and handshakes.
+    Nothing,
+}
 
 /// One thing that happened on a [`Port`](crate::Port).
 #[derive(Debug)]
@@ -16,13 +36,6 @@ pub enum Event {
         conn: ConnId,
         /// What the two sides agreed on.
         negotiated: Arc<Negotiated>,
-    },
-    /// A frame arrived, in the order it was committed. Hand it back with [`Port::release`](crate::Port::release).
-    Frame {
-        /// Which connection.
-        conn: ConnId,
-        /// The bytes where they landed.
-        frame: RxFrame,
     },
     /// A pull ended.
     Pulled {

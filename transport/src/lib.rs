@@ -7,7 +7,7 @@
 //! ```text
 //!            control thread                             poll thread (a worker)
 //!  listen ─► Listener ─► Incoming ─accept─► Link ──adopt──► Port ─► ConnId
-//!  connect ─► Connecting ─────────────────► Link ──adopt──►   reserve · commit · flush · poll · pull
+//!  connect ─► Connecting ─────────────────► Link ──adopt──►   compose · flush · next_run · poll · pull
 //! ```
 //!
 //! The provider contract, its eight clauses and the cases that prove them: [`provider`] and
@@ -32,6 +32,9 @@ pub mod batch;
 #[cfg(any(test, feature = "conformance"))]
 #[doc(hidden)]
 pub mod builder;
+#[cfg(any(test, feature = "conformance"))]
+#[doc(hidden)]
+pub mod came;
 pub mod config;
 mod copy;
 pub mod counters;
@@ -70,7 +73,7 @@ pub use address::{Address, Via};
 pub use allow::Allow;
 #[cfg(any(feature = "shm", feature = "verbs"))]
 pub use any::{Any, AnyConfig};
-pub use batch::{Batch, Event};
+pub use batch::{Batch, Event, Limit, Look};
 pub use config::{ConnectOptions, ListenOptions, PortConfig, Receives, SharedReceives};
 pub use copy::copy;
 pub use counters::{PortCounters, SharedState};

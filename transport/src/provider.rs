@@ -6,10 +6,11 @@
 //!    transmit ring to a closure. Nothing is reserved when it returns.
 //! 2. **Stage.** The frame that the closure wrote is staged: verbs writes it to the same positions of the peer's
 //!    receive ring with an immediate, or SENDs it where there is no such ring; shm stores its word last.
-//! 3. **Flush.** [`Port::flush`] sees to it that the peer sees what was committed; one doorbell for all of it. Before that
-//!    it sees nothing, unless it shares our memory and looks without being told ([`Port::shows_at_once`]).
-//! 4. **Poll** fills a fixed batch, in order for each connection; every frame is handed back by
-//!    [`Port::release`], in any order.
+//! 3. **Flush.** [`Port::flush`] sees to it that the peer sees what was staged; one doorbell for all of it. Before that
+//!    it sees nothing, unless it shares our memory and looks without being told.
+//! 4. **Receive.** [`Port::next_run`] lends the frames of one connection where they landed, in order, until [`Port::end_run`]. A frame
+//!    that is [kept](crate::Lent::keep) longer is handed back by [`Port::release`], in any order. [`Port::poll`] fills a fixed batch
+//!    with events.
 //! 5. **Credit** is two cumulative counters. The port enforces none: the engine's pure core decides whether a
 //!    frame may be committed, from [`Port::completed`] (our memory), and the peer's [`Credit`] (its memory).
 //! 6. **Bulk**: [`Port::offer`] describes a loan in 24 bytes, which the engine carries; the peer's
@@ -25,8 +26,8 @@ use std::{fmt::Debug, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 use crate::{
     AcceptError, AccessError, Address, Batch, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions,
-    Credit, Hello, ListenError, ListenOptions, LoanError, PortConfig, PortCounters, PortError, Position,
-    Refusal, Refused, RejectReason, SharedState, Tag, Time, Violation,
+    Credit, Hello, Limit, ListenError, ListenOptions, LoanError, Look, PortConfig, PortCounters, PortError,
+    Position, Refusal, Refused, RejectReason, SharedState, Tag, Time, Violation,
     mem::{
         Bulk, Exposed, Loan, MemoryNode, Offer, OneSided, PoolMemory, Remote, Run, RxFrame, UserBytes,
         UserMemory,
@@ -233,9 +234,10 @@ pub trait Port: Debug {
     type Gate: Gate;
     /// See [`Port::direct`].
     type Direct: Port;
-    /// Whether chains cost the peer's receives on any of its connections: see
-    /// [`Negotiated::numbered`](crate::Negotiated::numbered). What is only for those is left out where it is `false`.
-    const COUNTS_RECEIVES: bool = true;
+    /// Whether all connections are in shared memory. Then peers see a staged frame at once, or when the [run](Port::next_run) ends
+    /// that it answers, and [`Port::flush`] only wakes those that sleep; chains cost no receives; and a look takes nanoseconds.
+    /// `false` where a device may have to be asked.
+    const IN_MEMORY: bool = false;
 
     /// The port that all calls end up in, with the same ids, while this one stands for several and uses only that: for who is
     /// about to make many calls that move frames. `None`: this one is it.
@@ -267,22 +269,7 @@ pub trait Port: Debug {
         fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
     ) -> Result<Option<Position>, Refused>;
 
-    /// Whether peers that are awake see what is committed at once, on all connections, or when the [run](Port::next_run) ends that it
-    /// answers; [`Port::flush`] wakes the others.
-    #[inline]
-    fn shows_at_once(&self) -> bool {
-        false
-    }
-
-    /// Before the accounts of a run of `conn`: what was committed there leaves now, if a doorbell is needed for it, nothing
-    /// else is to be sent and nothing else has come. Whether it left, all of it; [`Port::flush`] does the rest.
-    #[inline]
-    fn flush_answer(&mut self, conn: ConnId) -> bool {
-        let _ = conn;
-        false
-    }
-
-    /// Shows the peers what was committed (clause 3). A failure closes the connection and comes by [`Port::poll`].
+    /// Shows the peers what was staged (clause 3). A failure closes the connection and comes by [`Port::poll`].
     fn flush(&mut self);
 
     /// Up to where our own transmit ring may be written over, as far as our device is concerned. When the connection
@@ -360,54 +347,24 @@ pub trait Port: Debug {
         token: u64,
     ) -> Result<(), (AccessError, OneSided)>;
 
-    /// Moves what happened into `batch`, as far as there is room; advances pulls, handshakes and closings.
+    /// Moves events into `batch`, as far as there is room; advances pulls, handshakes and closings. An event of a connection comes
+    /// after the frames that arrived before it, so somebody has to take these.
     fn poll(&mut self, now: Time, batch: &mut Batch);
 
-    /// Frames of one connection that lie one behind the other, at most `limit`: the short way of a poll, which brings
-    /// everything else, and these too, though not always while runs are taken. `None` when no connection has any, when
-    /// something else comes first, and in doubt; each is asked once until then. Goes back by [`Port::end_run`] before the next is asked for; what is committed on its connection
-    /// until then may be shown only by that, or by a flush.
-    #[inline]
-    fn next_run(&mut self, limit: usize) -> Option<Run> {
-        let _ = limit;
-        None
-    }
-
-    /// The same for who takes one frame now and then, and waits for what it sends between: that is shown as ever.
-    #[inline]
-    fn sought_run(&mut self, limit: usize) -> Option<Run> {
-        self.next_run(limit)
-    }
+    /// Lends the next frames of one connection that lie one behind the other. Each connection is looked at once before the
+    /// look finds no run. The run goes back by [`Port::end_run`] before the next look; what is staged on its
+    /// connection until then may be shown only by that, or by a flush.
+    fn next_run(&mut self, limit: Limit) -> Look;
 
     /// Releases the frames that were taken from `run`, but for those that were kept. What the peer did wrong in it closes
     /// the connection. No frame can be taken from it afterwards. A run of another port stays as it is.
-    #[inline]
-    fn end_run(&mut self, run: &mut Run) {
-        let _ = run;
-    }
-
-    /// Whether a poll may find what [`Port::next_run`] does not: a look that costs next to nothing, for whoever spins.
-    /// In doubt `true`; a `false` may be wrong for what needs no haste (deaths, handshakes), so poll now and then all
-    /// the same.
-    fn is_promising(&self) -> bool {
-        true
-    }
-
-    /// Whether [`Port::next_run`] has found what only a poll brings, since [`Port::is_promising`] was asked; `false` where it
-    /// asks no device.
-    #[inline]
-    fn has_found(&self) -> bool {
-        false
-    }
-
-    /// Whether each look asks a device: that takes as long as a pause between two looks at memory.
-    #[inline]
-    fn asks_device(&self) -> bool {
-        false
-    }
+    ///
+    /// With `may_leave`, what is staged on its connection leaves now if a doorbell is needed for it, nothing else is to be sent and
+    /// nothing else has come. Returns whether all of it left; [`Port::flush`] does the rest.
+    fn end_run(&mut self, run: &mut Run, may_leave: bool) -> bool;
 
     /// Ends `conn`; its [`Event::Closed`](crate::Event::Closed) carries the first cause, which is `reason` if
-    /// none came before. Frames committed but not flushed are lost, unless the port [shows](Port::shows_at_once) them.
+    /// none came before. Frames that were staged but not flushed are lost, unless the peer has seen them.
     fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time);
 
     /// Prepares to sleep. `false`: something is there already, poll first. After `true`, [`Port::wait_fd`]

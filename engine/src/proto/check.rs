@@ -21,7 +21,7 @@ enum Look {
     Nothing,
     /// Its number, and nothing else.
     Number,
-    /// More than that, or the connection is broken.
+    /// More than that.
     Closely,
 }
 
@@ -31,8 +31,6 @@ pub struct Check {
     numbered: bool,
     sealed: bool,
     look: Look,
-    /// What broke the connection: what the same poll brought behind it is not believed either.
-    broken: Option<Violation>,
     sent: u32,
     received: u32,
 }
@@ -50,12 +48,7 @@ impl Check {
             (true, false) => Look::Number,
             (_, true) => Look::Closely,
         };
-        Self { numbered, sealed, look, broken: None, sent: 0, received: 0 }
-    }
-
-    /// The peer broke the protocol: no frame is taken any more.
-    pub const fn broke(&mut self, violation: Violation) {
-        (self.look, self.broken) = (Look::Closely, Some(violation));
+        Self { numbered, sealed, look, sent: 0, received: 0 }
     }
 
     /// Whether frames and bulk carry sums.
@@ -91,8 +84,7 @@ impl Check {
     /// A frame with this tag arrived: its number must be the next.
     ///
     /// # Errors
-    /// [`Violation::OutOfSequence`], [`Violation::Checksum`] for a frame that should be sealed and is not; what broke the
-    /// connection before.
+    /// [`Violation::OutOfSequence`], [`Violation::Checksum`] for a frame that should be sealed and is not.
     #[inline]
     pub fn arrived(&mut self, tag: Tag) -> Result<(), Violation> {
         if self.look == Look::Nothing { Ok(()) } else { self.arrived_closely(tag) }
@@ -108,9 +100,6 @@ impl Check {
     }
 
     fn arrived_closely(&mut self, tag: Tag) -> Result<(), Violation> {
-        if let Some(violation) = self.broken {
-            return Err(violation);
-        }
         if self.sealed && !is_sealed(tag) {
             return Err(Violation::Checksum { what: "frame" });
         }

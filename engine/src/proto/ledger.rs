@@ -111,20 +111,6 @@ impl RxLedger {
         self
     }
 
-    /// A frame that ends at `end` arrived. It is free when the turn ends, unless [`RxLedger::handle_hold`] says
-    /// otherwise before.
-    ///
-    /// # Errors
-    /// [`Violation::Overrun`] when the peer wrote beyond what it was given.
-    #[inline]
-    pub fn handle_arrival(&mut self, end: Position) -> Result<(), Violation> {
-        self.handle_receive();
-        if !self.ring || end == self.arrived {
-            return self.handle_off_ring(Position(0));
-        }
-        self.handle_run(end)
-    }
-
     /// A receive was used up, or part of one, by frames that [`RxLedger::handle_run`] accounts for.
     #[inline]
     pub fn handle_receive(&mut self) {
@@ -140,11 +126,11 @@ impl RxLedger {
         }
     }
 
-    /// Frames arrived one behind the other, up to `end`, as [`RxLedger::handle_arrival`] says of each. May be said again,
-    /// for none. Without a ring `end` says nothing.
+    /// Frames arrived one behind the other, up to `end`. They are free when the turn ends, unless [`RxLedger::handle_hold`] says
+    /// otherwise before. May be said again, for none. Without a ring `end` says nothing.
     ///
     /// # Errors
-    /// As [`RxLedger::handle_arrival`].
+    /// [`Violation::Overrun`] when the peer wrote beyond what it was given.
     #[inline]
     pub fn handle_run(&mut self, end: Position) -> Result<(), Violation> {
         if end > self.limit || end < self.arrived {

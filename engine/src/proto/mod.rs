@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!            window: may a frame be committed?         ledger: what do we owe?
-//!   send ──► TxWindow ──► Port::commit        arrive ──► RxLedger ──► credit, when half (quarter) is owed
+//!   send ──► TxWindow ──► Port::compose       arrive ──► RxLedger ──► credit, when half (quarter) is owed
 //!   loans:  offered by us, kept until done    pulls:  offered to us, answered when brought or released
 //!   state:  Opening ─► Open ─► Draining ─► Closed
 //!   heart:  is the peer still there?                          check: is a frame the next one, and whole?

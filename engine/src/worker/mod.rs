@@ -124,11 +124,21 @@ impl<P: Port, A: App> Worker<P, A> {
         }
     }
 
-    /// Whether a turn would find nothing. Timers and deaths are not looked at: they are for the turns that read the
+    /// Whether all connections are in shared memory.
+    #[inline]
+    pub(crate) fn is_in_memory(&mut self) -> bool {
+        const fn is_in_memory<Q: Port>(_: &Q) -> bool {
+            Q::IN_MEMORY
+        }
+        let port = &mut self.port;
+        directly!(port => is_in_memory(port))
+    }
+
+    /// Whether nothing waits for a whole turn but events. Timers and deaths are not looked at: they are for the turns that read the
     /// clock.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.restless && self.inbox.is_empty() && !self.port.has_found()
+        !self.restless && self.inbox.is_empty()
     }
 
     /// There are more handshakes than there may be, and the oldest is late: it makes room.

@@ -1,15 +1,13 @@
-//! What arrived is handed out: runs, which lie open and are accounted for at once, and frames that a poll brought.
+//! What arrived is handed out, and accounted for run by run.
 
-use gimmal_transport::{
-    Bulk, BulkError, CloseReason, ConnId, Lent, Port, Run, RxFrame, Tag, Time, Violation,
-};
+use gimmal_transport::{Bulk, BulkError, CloseReason, ConnId, Lent, Port, Run, Time, Violation};
 
 use super::Worker;
 use crate::{
     app::{App, Pick},
     connection::Connection,
     io::Io,
-    message::{Head, Message, RemoteBulk, Source},
+    message::{Head, Message, RemoteBulk},
     proto::{
         StateEvent, check,
         wire::{self, Frame},
@@ -21,13 +19,13 @@ use crate::{
 #[inline]
 pub(super) fn plain(frame: Lent<'_>) -> Option<Message<'_>> {
     let (kind, aux, body) = wire::plain(frame.tag(), frame.payload())?;
-    Some(Message { head: Head { kind, aux }, body, bulk: None, source: Source::Run(frame) })
+    Some(Message { head: Head { kind, aux }, body, bulk: None, frame })
 }
 
 /// Whether the frames of `run` have numbers, as off the ring, and no positions.
 #[inline]
 pub(super) fn is_numbered<Q: Port>(run: &Run) -> bool {
-    Q::COUNTS_RECEIVES && !run.is_in_ring()
+    !Q::IN_MEMORY && !run.is_in_ring()
 }
 
 /// Whether it has the next number of its connection, whose frames have some; it has arrived then.
@@ -60,7 +58,7 @@ impl<P: Port, A: App> Worker<P, A> {
                 } else {
                     outcome = Self::other_of_run(app, &mut io, frame, pick);
                 }
-                if Q::COUNTS_RECEIVES && run.is_over() {
+                if !Q::IN_MEMORY && run.is_over() {
                     break;
                 }
             }
@@ -82,8 +80,8 @@ impl<P: Port, A: App> Worker<P, A> {
         if !picked {
             // Made again from its parts, so that a message that was picked is never written to memory.
             // ledger: message_made_anew
-            let Message { head, body, source, .. } = message;
-            app.message(io, conn, Message { head, body, bulk: message.bulk.take(), source });
+            let Message { head, body, frame, .. } = message;
+            app.message(io, conn, Message { head, body, bulk: message.bulk.take(), frame });
         }
         picked
     }
@@ -128,18 +126,21 @@ impl<P: Port, A: App> Worker<P, A> {
         let owes = match conns.peek(conn) {
             Some(connection) => {
                 // Credit that is owed rides along with the answers; what this run adds to it, with the next ones.
-                if outcome.is_ok() && !connection.ledger.may_owe() && port.flush_answer(conn) {
+                let may_leave = outcome.is_ok() && !connection.ledger.may_owe();
+                if port.end_run(run, may_leave) {
                     connection.left();
                 }
                 let end = (!is_numbered::<Q>(run)).then(|| run.end());
                 outcome.and_then(|()| connection.read(end, turn))
             }
-            None => outcome.map(|()| false),
+            None => {
+                port.end_run(run, false);
+                outcome.map(|()| false)
+            }
         };
         if owes == Ok(true) {
             conns.touch(conn);
         }
-        port.end_run(run);
         if let Err(violation) = owes {
             port.close(conn, violation.into(), now);
         }
@@ -157,71 +158,26 @@ impl<P: Port, A: App> Worker<P, A> {
             conn.check.arrived(frame.tag())?;
             conn.ledger.handle_run(frame.end())
         });
-        let (framed, source) = ((frame.tag(), frame.payload()), Source::Run(frame));
-        let outcome = accounted.and_then(|()| Self::other(app, io, framed, source, pick));
+        let outcome = accounted.and_then(|()| Self::other(app, io, frame, pick));
         io.conns.cut |= outcome.is_err();
         outcome
-    }
-
-    /// A frame that a poll brought.
-    pub(super) fn receive(&mut self, conn: ConnId, frame: RxFrame, now: Time, pick: &mut impl Pick<A>) {
-        let outcome = self.dispatch(conn, &frame, now, pick);
-        if frame.is_held() {
-            self.keep(conn, frame);
-        } else {
-            self.port.release(conn, frame);
-        }
-        if let Err(violation) = outcome {
-            if let Some(connection) = self.conns.peek(conn) {
-                connection.check.broke(violation);
-            }
-            self.port.close(conn, violation.into(), now);
-        }
-    }
-
-    #[cold]
-    fn keep(&mut self, conn: ConnId, frame: RxFrame) {
-        if let Some(connection) = self.conns.peek(conn) {
-            connection.holds.keep(frame);
-        }
-    }
-
-    fn dispatch(
-        &mut self,
-        conn: ConnId,
-        frame: &RxFrame,
-        now: Time,
-        pick: &mut impl Pick<A>,
-    ) -> Result<(), Violation> {
-        let Self { port, app, conns, .. } = self;
-        let turn = conns.turn;
-        let Some(connection) = conns.peek(conn) else {
-            return Ok(());
-        };
-        // What it frees is given back by the turn's settling: the application has seen it by then, and said if it holds it.
-        if connection.arrived(frame.tag(), frame.end(), turn)? {
-            conns.touch(conn);
-        }
-        let mut io = Io { port, conns, now };
-        Self::other(app, &mut io, (frame.tag(), frame), Source::Frame(conn, frame), pick)
     }
 
     /// A frame of any kind.
     fn other<Q: Port>(
         app: &mut A,
         io: &mut Io<'_, Q>,
-        (tag, payload): (Tag, &[u8]),
-        source: Source<'_>,
+        frame: Lent<'_>,
         pick: &mut impl Pick<A>,
     ) -> Result<(), Violation> {
-        let conn = source.conn();
+        let (conn, tag, payload) = (frame.conn(), frame.tag(), frame.payload());
         let (tag, payload) =
             if check::is_sealed(tag) { check::unseal(tag, payload)? } else { (tag, payload) };
         match Frame::parse(tag, payload)? {
             Frame::Message { kind, aux, bulk, body } => {
                 let may_pull = bulk.is_some();
                 let bulk = bulk.map(|(id, sum, offer)| RemoteBulk { id, sum, offer });
-                let message = Message { head: Head { kind, aux }, body, bulk, source };
+                let message = Message { head: Head { kind, aux }, body, bulk, frame };
                 if may_pull || !pick.pick(app, io, conn, &message) {
                     app.message(io, conn, message);
                 }

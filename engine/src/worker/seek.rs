@@ -1,6 +1,6 @@
 //! One frame at a time, for who waits for one message; see [`Inline::seek`](crate::Inline::seek).
 
-use gimmal_transport::{Port, Run, Time, Violation};
+use gimmal_transport::{Limit, Look, Port, Run, Time, Violation};
 
 use super::{
     Worker,
@@ -18,8 +18,8 @@ impl<P: Port, A: App> Worker<P, A> {
     /// comes with the next one, and so do the accounts of a run that was not sought to its end.
     #[inline(always)]
     pub(crate) fn seek(&mut self, now: Time, pick: &mut impl Pick<A>) -> Option<bool> {
-        let Self { port, app, conns, sought, unsent, beats, batch_limit, .. } = self;
-        let sought = directly!(port => Self::seek_on(port, (app, conns), sought, *batch_limit, now, pick));
+        let Self { port, app, conns, sought, unsent, beats, .. } = self;
+        let sought = directly!(port => Self::seek_on(port, (app, conns), sought, now, pick));
         if sought.is_some() {
             *unsent = true;
             beats.worked();
@@ -32,7 +32,6 @@ impl<P: Port, A: App> Worker<P, A> {
         port: &mut Q,
         (app, conns): (&mut A, &mut ConnTable<Connection>),
         sought: &mut Option<Run>,
-        limit: usize,
         now: Time,
         pick: &mut impl Pick<A>,
     ) -> Option<bool> {
@@ -43,11 +42,11 @@ impl<P: Port, A: App> Worker<P, A> {
             }
             let run = match sought {
                 Some(run) => run,
-                None => match port.sought_run(limit) {
-                    Some(run) => sought.insert(run),
-                    None if is_again => return None,
+                None => match port.next_run(Limit::One) {
+                    Look::Run(run) => sought.insert(run),
+                    Look::Events | Look::Nothing if is_again => return None,
                     // It may mean that everybody was asked since the last time.
-                    None => {
+                    Look::Events | Look::Nothing => {
                         is_again = true;
                         continue;
                     }

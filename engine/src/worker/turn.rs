@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gimmal_transport::{Batch, BulkError, CloseReason, ConnId, Event, Negotiated, Port, Time};
+use gimmal_transport::{Batch, BulkError, CloseReason, ConnId, Event, Limit, Look, Negotiated, Port, Time};
 
 use super::{Worker, inbox::Command};
 use crate::{
@@ -21,18 +21,18 @@ impl<P: Port, A: App> Worker<P, A> {
     /// Does what there is to do, at most one batch of it, and returns how much that was. Messages that `pick` takes
     /// are not handed out.
     pub(crate) fn turn(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
-        let taken = self.take_commands(now) + self.take_frames(now, pick);
-        self.turn_behind(taken, now, pick)
+        let taken = self.take_commands(now) + self.take_runs(now, pick).0;
+        self.turn_behind(taken, now)
     }
 
-    /// The same behind a short turn that found no frames.
-    pub(crate) fn rest_of_turn(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
+    /// Finishes a whole turn after a short one that found no frames.
+    pub(crate) fn rest_of_turn(&mut self, now: Time) -> usize {
         let taken = self.take_commands(now);
-        self.turn_behind(taken, now, pick)
+        self.turn_behind(taken, now)
     }
 
-    fn turn_behind(&mut self, taken: usize, now: Time, pick: &mut impl Pick<A>) -> usize {
-        let work = taken + self.poll(now, pick);
+    fn turn_behind(&mut self, taken: usize, now: Time) -> usize {
+        let work = taken + self.poll(now);
         if self.beats.is_due(now, work > 0) {
             self.beat(now);
         }
@@ -40,15 +40,18 @@ impl<P: Port, A: App> Worker<P, A> {
         work
     }
 
-    /// A turn for nothing but the frames that lie open in memory: most turns, between two whole ones.
+    /// A turn for nothing but what lies open: most turns, between two whole ones. `None`: there are events, and the
+    /// [rest](Worker::rest_of_turn) brings them.
     #[inline]
-    pub(crate) fn short_turn(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
-        let work = self.take_frames(now, pick);
+    pub(crate) fn short_turn(&mut self, now: Time, pick: &mut impl Pick<A>) -> Option<usize> {
+        let (work, has_events) = self.take_runs(now, pick);
         if work > 0 {
             self.beats.worked();
             self.end_turn(now);
+        } else if has_events {
+            return None;
         }
-        work
+        Some(work)
     }
 
     #[inline]
@@ -57,45 +60,47 @@ impl<P: Port, A: App> Worker<P, A> {
         self.settle(now);
     }
 
+    /// Takes what lies open, at most one batch of it: how much that was, and whether the last look found events.
     #[inline]
-    fn take_frames(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
+    fn take_runs(&mut self, now: Time, pick: &mut impl Pick<A>) -> (usize, bool) {
         let taken = if self.sought.is_some() { self.receive_sought(now, pick) } else { 0 };
         let Self { port, app, conns, batch_limit, .. } = self;
-        directly!(port => taken + Self::receive_runs(port, (app, conns), *batch_limit - taken, now, pick))
+        directly!(port => Self::receive_runs(port, (app, conns), (taken, *batch_limit), now, pick))
     }
 
     #[inline(always)]
     fn receive_runs<Q: Port>(
         port: &mut Q,
         (app, conns): (&mut A, &mut ConnTable<Connection>),
-        limit: usize,
+        (mut taken, most): (usize, usize),
         now: Time,
         pick: &mut impl Pick<A>,
-    ) -> usize {
-        let mut taken = 0;
-        while let Some(run) = port.next_run(limit - taken) {
-            taken += Self::receive_run(port, (app, conns), run, now, pick);
+    ) -> (usize, bool) {
+        loop {
+            match port.next_run(Limit::Frames(most - taken)) {
+                Look::Run(run) => taken += Self::receive_run(port, (app, conns), run, now, pick),
+                Look::Events => return (taken, true),
+                Look::Nothing => return (taken, false),
+            }
         }
-        taken
     }
 
-    /// What a device has brought, and everything that is no frame.
-    fn poll(&mut self, now: Time, pick: &mut impl Pick<A>) -> usize {
+    /// What is no frame.
+    fn poll(&mut self, now: Time) -> usize {
         // It is gone when the application panicked in the middle of one.
         let mut batch = self.batch.take().unwrap_or_else(|| Box::new(Batch::new(self.batch_limit)));
         self.port.poll(now, &mut batch);
         let work = batch.len();
         if work > 0 {
-            self.handle_events(&mut batch, now, pick);
+            self.handle_events(&mut batch, now);
         }
         self.batch = Some(batch);
         work
     }
 
-    fn handle_events(&mut self, batch: &mut Batch, now: Time, pick: &mut impl Pick<A>) {
+    fn handle_events(&mut self, batch: &mut Batch, now: Time) {
         for event in batch.drain() {
             match event {
-                Event::Frame { conn, frame } => self.receive(conn, frame, now, pick),
                 Event::Pulled { conn, token, result } => {
                     let Self { port, app, conns, .. } = self;
                     let outcome = Self::pulled(app, &mut Io { port, conns, now }, conn, token, result);
@@ -200,13 +205,10 @@ impl<P: Port, A: App> Worker<P, A> {
             self.settle_active(now);
         }
         let port = &mut self.port;
-        let is_promising = directly!(port => {
-            port.flush();
-            port.is_promising()
-        });
+        directly!(port => port.flush());
         self.unsent = false;
         self.conns.turn += 1;
-        self.restless = self.is_unsettled() || is_promising;
+        self.restless = self.is_unsettled();
     }
 
     /// Credit is given for nothing that was not released: a run of which some is accounted for is over.

@@ -367,7 +367,8 @@ impl Arrivals {
                 let start = self.end;
                 let end = start + span(choices.index(200)) as u64;
                 let beyond = end > self.given + self.ring_bytes;
-                match self.ledger.handle_arrival(Position(end)) {
+                self.ledger.handle_receive();
+                match self.ledger.handle_run(Position(end)) {
                     Ok(()) => {
                         assert!(!self.ring || !beyond, "an overrun was taken");
                         self.end = end;

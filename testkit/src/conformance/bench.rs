@@ -5,11 +5,11 @@ use std::{collections::VecDeque, time::Duration};
 use super::{
     Outcome, ensure,
     harness::Harness,
-    rig::{Duo, Flow, Rig, Side, conn_of, pattern},
+    rig::{Duo, Flow, Rig, Side, pattern},
 };
 use gimmal_transport::{
-    Batch, Bulk, BulkError, Chain, CloseReason, ConnId, ConnectOptions, Connecting, Event, Incoming,
-    ListenOptions, Listener, Negotiated, Port, PortConfig, Provider, RxFrame, Tag, Time,
+    Batch, Bulk, BulkError, Chain, CloseReason, ConnId, ConnectOptions, Connecting, Incoming, ListenOptions,
+    Listener, Negotiated, Port, PortConfig, Provider, RxFrame, Tag, Time, came::Came,
 };
 
 pub(super) struct Bench<'a, P: Provider> {
@@ -129,9 +129,9 @@ impl<'a, P: Provider> Bench<'a, P> {
     pub(super) fn opened(&mut self, rig: &mut Rig<P>, ids: [ConnId; 2]) -> Outcome<Duo> {
         let mut terms = |side: Side| -> Outcome<_> {
             let event =
-                self.event(rig, side, ids[side], "Opened", |event| matches!(event, Event::Opened { .. }))?;
+                self.event(rig, side, ids[side], "Opened", |event| matches!(event, Came::Opened { .. }))?;
             match event {
-                Event::Opened { negotiated, .. } => Ok(negotiated),
+                Came::Opened { negotiated, .. } => Ok(negotiated),
                 other => Err(format!("{other:?} in place of Opened").into()),
             }
         };
@@ -163,12 +163,12 @@ impl<'a, P: Provider> Bench<'a, P> {
         side: Side,
         conn: ConnId,
         what: &str,
-        want: impl Fn(&Event) -> bool,
-    ) -> Outcome<Event> {
+        want: impl Fn(&Came) -> bool,
+    ) -> Outcome<Came> {
         self.wait(what, |now| {
-            let found = rig.take(side, |event| conn_of(event) == conn && want(event));
+            let found = rig.take(side, |event| event.conn() == conn && want(event));
             if found.is_none() {
-                let over = |event: &&Event| conn_of(event) == conn && matches!(event, Event::Closed { .. });
+                let over = |event: &&Came| event.conn() == conn && matches!(event, Came::Closed { .. });
                 if let Some(event) = rig.inbox[side].iter().find(over) {
                     return Err(format!("waiting for {what} at side {side}: {event:?}").into());
                 }
@@ -180,9 +180,9 @@ impl<'a, P: Provider> Bench<'a, P> {
 
     pub(super) fn frame(&mut self, rig: &mut Rig<P>, duo: &Duo, side: Side) -> Outcome<RxFrame> {
         let event =
-            self.event(rig, side, duo.ids[side], "frame", |event| matches!(event, Event::Frame { .. }))?;
+            self.event(rig, side, duo.ids[side], "frame", |event| matches!(event, Came::Frame { .. }))?;
         match event {
-            Event::Frame { frame, .. } => Ok(frame),
+            Came::Frame { frame, .. } => Ok(frame),
             other => Err(format!("{other:?} in place of a frame").into()),
         }
     }
@@ -194,16 +194,16 @@ impl<'a, P: Provider> Bench<'a, P> {
         side: Side,
     ) -> Outcome<(u64, Result<Bulk, BulkError>)> {
         let event = self
-            .event(rig, side, duo.ids[side], "pulled bulk", |event| matches!(event, Event::Pulled { .. }))?;
+            .event(rig, side, duo.ids[side], "pulled bulk", |event| matches!(event, Came::Pulled { .. }))?;
         match event {
-            Event::Pulled { token, result, .. } => Ok((token, result)),
+            Came::Pulled { token, result, .. } => Ok((token, result)),
             other => Err(format!("{other:?} in place of Pulled").into()),
         }
     }
 
     /// The one `Closed` of a connection; what came before it is left in the inbox.
     pub(super) fn closed(&mut self, rig: &mut Rig<P>, side: Side, conn: ConnId) -> Outcome<CloseReason> {
-        let wanted = |event: &Event| conn_of(event) == conn && matches!(event, Event::Closed { .. });
+        let wanted = |event: &Came| event.conn() == conn && matches!(event, Came::Closed { .. });
         let at = self.wait("Closed", |now| {
             let found = rig.inbox[side].iter().position(wanted);
             if found.is_none() {
@@ -211,11 +211,11 @@ impl<'a, P: Provider> Bench<'a, P> {
             }
             Ok(found)
         })?;
-        let after = rig.inbox[side].iter().skip(at + 1).find(|event| conn_of(event) == conn);
+        let after = rig.inbox[side].iter().skip(at + 1).find(|event| event.conn() == conn);
         ensure!(after.is_none(), "{after:?} came after Closed");
         let event = rig.inbox[side].remove(at).ok_or("no event")?;
         match event {
-            Event::Closed { reason, .. } => Ok(reason),
+            Came::Closed { reason, .. } => Ok(reason),
             other => Err(format!("{other:?} in place of Closed").into()),
         }
     }

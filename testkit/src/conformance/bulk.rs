@@ -7,7 +7,7 @@ use super::{
     rig::{Duo, Rig, pattern},
 };
 use gimmal_transport::{
-    Bulk, CloseReason, Event, Gate, Loan, LoanError, Offer, Port, Provider, Refused, Tag,
+    Bulk, CloseReason, Gate, Loan, LoanError, Offer, Port, Provider, Refused, Tag, came::Came,
 };
 
 const READS: Needs = Needs { reads: true, ..ANY };
@@ -151,7 +151,7 @@ fn ends_once<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         same(&result?, payload)?;
     }
     bench.linger(&mut rig);
-    let more = rig.take(1, |event| matches!(event, Event::Pulled { .. }));
+    let more = rig.take(1, |event| matches!(event, Came::Pulled { .. }));
     ensure!(more.is_none() && rig.ports[1].next_pulled(duo.ids[1]).is_none(), "a pull ended twice: {more:?}");
     drop(loans);
     Ok(())
@@ -234,12 +234,12 @@ fn false_offer<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (loan, offer) = loan(&mut rig, &duo, 0, &pattern(1, 5000))?;
     let lie = Offer { key: offer.key ^ 0x5a5a_5a5a, address: offer.address.wrapping_add(1 << 30), ..offer };
     if rig.ports[1].pull(duo.ids[1], lie, 5).is_ok() {
-        let wanted = |event: &Event| matches!(event, Event::Pulled { token: 5, .. });
+        let wanted = |event: &Came| matches!(event, Came::Pulled { token: 5, .. });
         let event = bench.wait("end of the pull", |now| {
             rig.poll(now);
             Ok(rig.take(1, wanted))
         })?;
-        let failed = matches!(event, Event::Pulled { result: Err(_), .. });
+        let failed = matches!(event, Came::Pulled { result: Err(_), .. });
         ensure!(failed, "a false offer brought {event:?}");
     }
     bench.exchange(&mut rig, &mut other, 1)?;
@@ -287,9 +287,9 @@ fn ends_with_connection<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     rig.ports[1].close(duo.ids[1], CloseReason::Local, now);
     let start = bench.wait("Closed", |now| {
         rig.poll(now);
-        Ok(rig.inbox[1].iter().position(|event| matches!(event, Event::Closed { .. })))
+        Ok(rig.inbox[1].iter().position(|event| matches!(event, Came::Closed { .. })))
     })?;
-    let ended = |event: &Event| matches!(event, Event::Pulled { token: 8, .. });
+    let ended = |event: &Came| matches!(event, Came::Pulled { token: 8, .. });
     let pulled = rig.inbox[1].iter().take(start).filter(|event| ended(event)).count();
     ensure!(pulled == 1, "{pulled} ends of the pull before Closed");
     // Where it came in place, at once, it is read until here.

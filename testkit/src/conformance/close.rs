@@ -6,7 +6,7 @@ use super::{
     ensure,
     rig::pattern,
 };
-use gimmal_transport::{CloseReason, Event, Port, Provider, Refused, Tag, Violation};
+use gimmal_transport::{CloseReason, Port, Provider, Refused, Tag, Violation, came::Came};
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
     vec![
@@ -120,7 +120,7 @@ fn leaves_others<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     for (seed, duo) in duos.iter_mut().enumerate() {
         bench.exchange(&mut rig, duo, seed)?;
     }
-    let over = rig.inbox.iter().flatten().any(|event| matches!(event, Event::Closed { .. }));
+    let over = rig.inbox.iter().flatten().any(|event| matches!(event, Came::Closed { .. }));
     ensure!(!over, "another connection closed too: {:?}", rig.inbox);
     Ok(())
 }
@@ -153,7 +153,7 @@ fn before_open<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let passive = rig.ports[1].adopt(passive, now)?;
     bench.closed(&mut rig, 1, passive)?;
     bench.linger(&mut rig);
-    let again = rig.inbox.iter().flatten().any(|event| matches!(event, Event::Closed { .. }));
+    let again = rig.inbox.iter().flatten().any(|event| matches!(event, Came::Closed { .. }));
     ensure!(!again, "{:?} after Closed", rig.inbox);
     Ok(())
 }

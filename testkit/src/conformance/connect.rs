@@ -6,11 +6,12 @@ use super::{
     ANY, Case, KNOCK, Outcome,
     bench::Bench,
     ensure,
-    rig::{Duo, Rig, Side, conn_of},
+    rig::{Duo, Rig, Side},
 };
 use gimmal_transport::{
-    AcceptError, CloseReason, ConnectError, ConnectOptions, Connecting, Event, Incoming, ListenError,
-    ListenOptions, Listener, Port, PortError, Provider, Refusal, RejectReason,
+    AcceptError, CloseReason, ConnectError, ConnectOptions, Connecting, Incoming, ListenError, ListenOptions,
+    Listener, Port, PortError, Provider, Refusal, RejectReason,
+    came::Came,
     hello::{Feature, HELLO_BYTES, VERSION},
     refusal::REFUSAL_DATA_BYTES,
 };
@@ -229,8 +230,8 @@ fn connect_past_the_dead<P: Provider>(bench: &mut Bench<'_, P>, rig: &mut Rig<P>
         if let Some(link) = connecting.poll(Duration::ZERO).transpose()? {
             active = Some(rig.ports[0].adopt(link, now)?);
         }
-        let opened = rig.inbox[1].iter().find(|event| matches!(event, Event::Opened { .. }));
-        Ok(opened.map(conn_of))
+        let opened = rig.inbox[1].iter().find(|event| matches!(event, Came::Opened { .. }));
+        Ok(opened.map(Came::conn))
     })?;
     for dead in passives.into_iter().filter(|conn| *conn != passive) {
         bench.closed(rig, 1, dead)?;

@@ -2,15 +2,10 @@
 
 use std::time::Duration;
 
-use super::{
-    ANY, Case, KNOCK, Outcome,
-    bench::Bench,
-    ensure,
-    rig::{Rig, conn_of},
-};
+use super::{ANY, Case, KNOCK, Outcome, bench::Bench, ensure, rig::Rig};
 use gimmal_transport::{
-    ConnectError, ConnectOptions, Connecting, Event, Incoming, Key, ListenOptions, Listener, Port, Provider,
-    RejectReason, parts,
+    ConnectError, ConnectOptions, Connecting, Incoming, Key, ListenOptions, Listener, Port, Provider,
+    RejectReason, came::Came, parts,
 };
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
@@ -125,9 +120,9 @@ fn replayed<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
             conn = Some(rig.ports[1].adopt(incoming.accept(&rig.ports[1].gate())?, now)?);
         }
         for event in &rig.inbox[1] {
-            if Some(conn_of(event)) == conn {
-                ensure!(!matches!(event, Event::Opened { .. }), "a replayed request opened a connection");
-                is_over |= matches!(event, Event::Closed { .. });
+            if Some(event.conn()) == conn {
+                ensure!(!matches!(event, Came::Opened { .. }), "a replayed request opened a connection");
+                is_over |= matches!(event, Came::Closed { .. });
             }
         }
         // Where the proof is asked for before the request is handed out, the listener itself gives it up.

@@ -4,10 +4,10 @@ use super::{
     ANY, Case, Needs, Outcome,
     bench::{Bench, same},
     ensure,
-    rig::{Duo, Rig, conn_of, pattern},
+    rig::{Duo, Rig, pattern},
 };
 use gimmal_transport::{
-    AccessError, Accessed, CloseReason, Event, Exposed, Gate, Loan, OneSided, Port, Provider, Remote,
+    AccessError, Accessed, CloseReason, Exposed, Gate, Loan, OneSided, Port, Provider, Remote, came::Came,
 };
 
 const ONE_SIDED: Needs = Needs { bulk: true, ..ANY };
@@ -75,9 +75,9 @@ fn ended<P: Provider>(
     rig: &mut Rig<P>,
     duo: &Duo,
 ) -> Outcome<(u64, Result<Accessed, AccessError>)> {
-    let wanted = |event: &Event| matches!(event, Event::Accessed { .. });
+    let wanted = |event: &Came| matches!(event, Came::Accessed { .. });
     match bench.event(rig, 0, duo.ids[0], "end of an operation", wanted)? {
-        Event::Accessed { token, result, .. } => Ok((token, result)),
+        Came::Accessed { token, result, .. } => Ok((token, result)),
         other => Err(format!("{other:?} in place of Accessed").into()),
     }
 }
@@ -196,7 +196,7 @@ fn more_than_the_depth<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         same(&loan_of(make(bench, &mut rig, &duo, remote, op)?)?, &pattern(number, 64))?;
     }
     bench.linger(&mut rig);
-    let more = rig.take(0, |event| matches!(event, Event::Accessed { .. }));
+    let more = rig.take(0, |event| matches!(event, Came::Accessed { .. }));
     ensure!(more.is_none(), "{more:?} once more");
     Ok(())
 }
@@ -286,7 +286,7 @@ fn refused<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     ensure!(foreign == Err(AccessError::NotExposed), "{foreign:?} of another port's memory");
     bench.exchange(&mut rig, &mut duo, 3)?;
     ensure!(
-        rig.take(0, |event| matches!(event, Event::Accessed { .. })).is_none(),
+        rig.take(0, |event| matches!(event, Came::Accessed { .. })).is_none(),
         "an end of what never began"
     );
     Ok(())
@@ -316,14 +316,12 @@ fn withdrawn<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let into = loan(&rig, &duo, &[2; 64])?;
     start(bench, &mut rig, &duo, remote, OneSided::Read { at: 0, into }, 5)?;
     let result = bench.wait("end of the operation", |now| {
-        let event = rig.take(0, |event| matches!(event, Event::Accessed { .. }));
+        let event = rig.take(0, |event| matches!(event, Came::Accessed { .. }));
         rig.poll(now);
         Ok(event)
     })?;
     match result {
-        Event::Accessed { token: 5, result: Err(AccessError::NotExposed | AccessError::Closed), .. } => {
-            Ok(())
-        }
+        Came::Accessed { token: 5, result: Err(AccessError::NotExposed | AccessError::Closed), .. } => Ok(()),
         other => Err(format!("{other:?} of withdrawn memory").into()),
     }
 }
@@ -340,8 +338,8 @@ fn ends_with_connection<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     // It checks that nothing comes after it.
     bench.closed(&mut rig, 0, duo.ids[0])?;
     let mut tokens: Vec<u64> = Vec::new();
-    while let Some(event) = rig.take(0, |event| conn_of(event) == duo.ids[0]) {
-        if let Event::Accessed { token, .. } = event {
+    while let Some(event) = rig.take(0, |event| event.conn() == duo.ids[0]) {
+        if let Came::Accessed { token, .. } = event {
             tokens.push(token);
         }
     }

@@ -8,9 +8,9 @@ use super::{
     ANY, Case, Outcome,
     bench::{Bench, same},
     ensure,
-    rig::{Rig, conn_of, pattern},
+    rig::{Rig, pattern},
 };
-use gimmal_transport::{Batch, Chain, Event, Port, Provider, Tag, frame::span};
+use gimmal_transport::{Batch, Chain, Port, Provider, Tag, came::Came, frame::span};
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
     vec![
@@ -32,7 +32,7 @@ fn opened_first_and_once<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     ensure!(rig.inbox.iter().all(|inbox| inbox.is_empty()), "{:?} beside Opened", rig.inbox);
     bench.exchange(&mut rig, &mut duo, 1)?;
     bench.linger(&mut rig);
-    let again = rig.inbox.iter().flatten().any(|event| matches!(event, Event::Opened { .. }));
+    let again = rig.inbox.iter().flatten().any(|event| matches!(event, Came::Opened { .. }));
     ensure!(!again, "Opened came twice");
     Ok(())
 }
@@ -203,7 +203,7 @@ fn counts<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         let seen = (counters.frames_sent, counters.frames_received);
         ensure!(seen == (25, 25), "side {side} counts {seen:?} frames");
     }
-    let strays: Vec<_> = rig.inbox.iter().flatten().map(conn_of).collect();
+    let strays: Vec<_> = rig.inbox.iter().flatten().map(Came::conn).collect();
     ensure!(strays.is_empty(), "events left over for {strays:?}");
     Ok(())
 }

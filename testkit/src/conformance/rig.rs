@@ -7,8 +7,10 @@ use std::{
 
 use super::Outcome;
 use gimmal_transport::{
-    Address, Batch, Chain, ConnId, Credit, DataPath, Event, Negotiated, Port, Position, Provider, Refused,
-    RxFrame, Staged, Tag, Time, frame::span,
+    Address, Batch, Chain, ConnId, Credit, DataPath, Negotiated, Port, Position, Provider, Refused, RxFrame,
+    Staged, Tag, Time,
+    came::{Came, next_frames},
+    frame::span,
 };
 
 /// Side 0 connects, side 1 listens.
@@ -20,7 +22,7 @@ pub(super) struct Rig<P: Provider> {
     pub(super) ports: [P::Port; 2],
     pub(super) listener: P::Listener,
     pub(super) address: Address,
-    pub(super) inbox: [VecDeque<Event>; 2],
+    pub(super) inbox: [VecDeque<Came>; 2],
     pub(super) batch: Batch,
     pub(super) polls: [u64; 2],
 }
@@ -29,21 +31,17 @@ impl<P: Provider> Rig<P> {
     /// Polls one port into its inbox.
     pub(super) fn poll_side(&mut self, side: Side, now: Time) -> usize {
         self.polls[side] += 1;
-        // The short way takes turns with the poll that brings the rest.
+        // Frames take turns with events.
         if self.polls[side].is_multiple_of(2)
-            && let Some(mut run) = self.ports[side].next_run(self.batch.room())
+            && let Some(frames) = next_frames(&mut self.ports[side], self.batch.room())
         {
-            let conn = run.conn();
-            while let Some(frame) = run.next_frame() {
-                self.inbox[side].extend(frame.keep().map(|frame| Event::Frame { conn, frame }));
-            }
-            let count = run.taken() as usize;
-            self.ports[side].end_run(&mut run);
+            let count = frames.len();
+            self.inbox[side].extend(frames);
             return count;
         }
         self.ports[side].poll(now, &mut self.batch);
         let count = self.batch.len();
-        self.inbox[side].extend(self.batch.drain());
+        self.inbox[side].extend(self.batch.drain().map(Came::from));
         count
     }
 
@@ -53,21 +51,9 @@ impl<P: Provider> Rig<P> {
     }
 
     /// Takes the first event of a side that is wanted.
-    pub(super) fn take(&mut self, side: Side, want: impl Fn(&Event) -> bool) -> Option<Event> {
+    pub(super) fn take(&mut self, side: Side, want: impl Fn(&Came) -> bool) -> Option<Came> {
         let at = self.inbox[side].iter().position(want)?;
         self.inbox[side].remove(at)
-    }
-}
-
-/// The connection of an event.
-pub(super) const fn conn_of(event: &Event) -> ConnId {
-    match event {
-        Event::Opened { conn, .. }
-        | Event::Frame { conn, .. }
-        | Event::Pulled { conn, .. }
-        | Event::Accessed { conn, .. }
-        | Event::Suspect { conn }
-        | Event::Closed { conn, .. } => *conn,
     }
 }
 

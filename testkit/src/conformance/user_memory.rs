@@ -12,8 +12,8 @@ use super::{
     rig::{Duo, Rig, pattern},
 };
 use gimmal_transport::{
-    AccessError, Accessed, CloseReason, Event, Gate, Loan, LoanError, Offer, OneSided, Port, Provider,
-    UserBytes, UserMemory,
+    AccessError, Accessed, CloseReason, Gate, Loan, LoanError, Offer, OneSided, Port, Provider, UserBytes,
+    UserMemory, came::Came,
 };
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
@@ -164,9 +164,9 @@ fn out_of_reach<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         rig.ports[1].pull(duo.ids[1], offer, 5)?;
         let event = bench.wait("end of the pull", |now| {
             rig.poll(now);
-            Ok(rig.take(1, |event| matches!(event, Event::Pulled { token: 5, .. })))
+            Ok(rig.take(1, |event| matches!(event, Came::Pulled { token: 5, .. })))
         })?;
-        let failed = matches!(event, Event::Pulled { result: Err(_), .. });
+        let failed = matches!(event, Came::Pulled { result: Err(_), .. });
         ensure!(failed, "memory that is gone brought {event:?}");
     }
     bench.exchange(&mut rig, &mut other, 1)
@@ -237,9 +237,9 @@ fn read_only<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     };
     let made = rig.ports[0].access(duo.ids[0], remote, OneSided::Write { at: 0, from }, 2);
     made.map_err(|(error, _)| error)?;
-    let wanted = |event: &Event| matches!(event, Event::Accessed { .. });
+    let wanted = |event: &Came| matches!(event, Came::Accessed { .. });
     match bench.event(&mut rig, 0, duo.ids[0], "end of the write", wanted)? {
-        Event::Accessed { result: Ok(Accessed::Loan(from)), .. } => same(&from, &bytes)?,
+        Came::Accessed { result: Ok(Accessed::Loan(from)), .. } => same(&from, &bytes)?,
         other => return Err(format!("{other:?} in place of the loan").into()),
     }
     let mut seen = vec![0; 5000];

@@ -4,8 +4,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use gimmal_transport::{
     Address, Batch, Chain, CloseReason, ConnId, ConnectOptions, Connecting, DataPath, Event, Gate, Incoming,
-    Instant, ListenOptions, Listener, Negotiated, Port, PortConfig, Position, Provider, Refused, RxFrame,
-    Staged, Tag, Time,
+    Instant, Limit, ListenOptions, Listener, Look, Negotiated, Port, PortConfig, Position, Provider, Refused,
+    RxFrame, Staged, Tag, Time,
     frame::span,
     mem::Bulk,
     verbs::{Verbs, VerbsPort},
@@ -57,11 +57,16 @@ impl Side {
     }
 
     pub(crate) fn pump(&mut self, now: Time) {
+        while let Look::Run(mut run) = self.port.next_run(Limit::Frames(self.batch.room())) {
+            while let Some(lent) = run.next_frame() {
+                self.frames.extend(lent.keep());
+            }
+            self.port.end_run(&mut run, false);
+        }
         self.port.poll(now, &mut self.batch);
         for event in self.batch.drain() {
             match event {
                 Event::Opened { negotiated, .. } => self.negotiated = Some(negotiated),
-                Event::Frame { frame, .. } => self.frames.push_back(frame),
                 Event::Pulled { token, result, .. } => self.pulled.push((token, result)),
                 Event::Closed { reason, .. } => self.closed.push(reason),
                 Event::Suspect { .. } | Event::Accessed { .. } => {}

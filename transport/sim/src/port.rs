@@ -15,8 +15,9 @@ use super::{
 };
 use gimmal_transport::{
     AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Exposed, FrameWord, Gate,
-    Loan, LoanError, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError, Position, Pulse,
-    Refused, Remote, Run, RxFrame, SharedState, Staged, Time, UserBytes, UserMemory, Violation, Waker,
+    Limit, Loan, LoanError, Look, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError,
+    Position, Pulse, Refused, Remote, Run, RxFrame, SharedState, Staged, Time, UserBytes, UserMemory,
+    Violation, Waker,
     frame::{FRAME_WORD_BYTES, span},
     mem::{MemoryNode, NotNear, Words},
     parts::{Arena, Copies},
@@ -269,15 +270,14 @@ impl SimPort {
         }
     }
 
-    fn event(&mut self, conn: ConnId, inbound: Inbound, counters: PortCounters) -> Event {
-        match inbound {
+    fn event(&mut self, conn: ConnId, inbound: Inbound, counters: PortCounters) -> Option<Event> {
+        Some(match inbound {
             Inbound::Opened(negotiated) => {
                 self.opened(conn, &negotiated);
                 Event::Opened { conn, negotiated }
             }
-            Inbound::Frame { payload, tag, end, slot, .. } => {
-                Event::Frame { conn, frame: RxFrame::on_heap(payload, tag, end, slot) }
-            }
+            // They come by runs.
+            Inbound::Frame { .. } => return None,
             Inbound::Pulled { token, result } => Event::Pulled { conn, token, result },
             Inbound::Accessed { token, result } => Event::Accessed { conn, token, result },
             Inbound::Closed(reason) => {
@@ -287,7 +287,7 @@ impl SimPort {
                 self.vacate(conn, counters);
                 Event::Closed { conn, reason }
             }
-        }
+        })
     }
 }
 
@@ -412,10 +412,6 @@ impl Port for SimPort {
         self.repost();
     }
 
-    fn flush_answer(&mut self, conn: ConnId) -> bool {
-        self.leave_early(conn)
-    }
-
     fn completed(&mut self, conn: ConnId) -> Position {
         let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) else {
             return Position(0);
@@ -493,20 +489,24 @@ impl Port for SimPort {
         shared.with(|world| world.turn(port, now));
         while batch.room() > 0 {
             let Some((conn, inbound, counters)) = shared.with(|world| world.next_for(port)) else { break };
-            if matches!(inbound, Inbound::Frame { chain_end: true, .. }) {
-                self.owing.extend(self.local(conn).map(|local| (local.conn, local.side)));
-            }
             let event = self.event(conn, inbound, counters);
-            batch.push(event);
+            event.into_iter().for_each(|event| batch.push(event));
         }
     }
 
-    fn next_run(&mut self, limit: usize) -> Option<Run> {
-        self.lend_run(limit)
+    fn next_run(&mut self, limit: Limit) -> Look {
+        let most = match limit {
+            Limit::Frames(most) => most,
+            Limit::One => usize::MAX,
+        };
+        // What is due is brought by a poll, which moves time.
+        self.lend_run(most).map_or(Look::Events, Look::Run)
     }
 
-    fn end_run(&mut self, run: &mut Run) {
+    fn end_run(&mut self, run: &mut Run, may_leave: bool) -> bool {
+        let left = may_leave && self.leave_early(run.conn());
         self.run_ended(run);
+        left
     }
 
     fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time) {

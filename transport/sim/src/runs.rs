@@ -1,17 +1,19 @@
-//! Frames by runs, the short way of a poll: over a copy of what comes next in an inbox.
+//! Frames by runs: over a copy of what comes next in an inbox.
 //!
 //! ```text
 //!  inbox: frame frame frame Closed ──── lend_run: the first few, looked at ────► Run
 //!         taken ─────────► only these ◄──── end_run: released, unless kept ──── as far as it was taken
 //! ```
 
+use std::time::Duration;
+
 use super::{
     config::Misuse,
     port::SimPort,
-    world::{Inbound, Side, World},
+    world::{Happening, Inbound, Side, World},
 };
 use gimmal_transport::{
-    ConnId, DataPath, Position, Run, Tag,
+    ConnId, DataPath, Position, Run, Tag, Violation,
     frame::span,
     parts::{Arena, FRAMES_MAX},
 };
@@ -24,7 +26,7 @@ pub(super) struct Begun {
 }
 
 impl World {
-    /// How many frames the next run has; none: they come by a poll.
+    /// How many frames the next run has; none: they are found by a later look.
     fn run_length(&mut self) -> usize {
         if !self.config.shuffle {
             return FRAMES_MAX;
@@ -39,14 +41,10 @@ impl World {
 
     /// At most `limit` frames of the connection whose turn it is, if they come next there.
     fn lend_run(&mut self, port: u64, limit: usize, arena: &mut Arena) -> Option<(Begun, Run)> {
-        let (id, side) = self.choose(port)?;
+        let (id, side) = self.choose(port, true)?;
         let most = self.run_length().min(limit);
         let end = &self.conns.get(&id)?.ends[side];
         let (conn, negotiated) = (end.id?, end.negotiated.as_ref()?);
-        // As over a device: sealed frames and shared receives are looked at one by one.
-        if end.rx.share.is_some() || (end.device.arrivals && negotiated.checksum) {
-            return None;
-        }
         let in_ring = negotiated.path == DataPath::Ring;
         let start = if in_ring { end.rx.read } else { Position(0) };
         let (mut at, mut place) = (start, None);
@@ -54,7 +52,6 @@ impl World {
         for inbound in end.inbox.iter().take(most) {
             let Inbound::Frame { payload, tag, end: to, slot, chain_end } = inbound else { break };
             at = at.plus(span(payload.len()) as u64);
-            // A chain that came twice is not where a reader of the ring looks.
             let follows = if in_ring { at == *to } else { frames.is_empty() || Some(*slot) == place };
             if !follows {
                 break;
@@ -66,10 +63,23 @@ impl World {
             }
         }
         if frames.is_empty() {
+            if most > 0 {
+                self.misplaced(id, side);
+            }
             return None;
         }
         let run = arena.lend(conn, place, start, &frames).ok()?;
         Some((Begun { conn: id, side }, run))
+    }
+
+    /// What comes next is not where a reader of the ring looks: there it finds no frame.
+    #[cold]
+    fn misplaced(&mut self, id: u64, side: Side) {
+        let front = self.conns.get(&id).and_then(|conn| conn.ends[side].inbox.front());
+        let Some(Inbound::Frame { payload, .. }) = front else { return };
+        let bytes = span(payload.len());
+        self.close_end(id, side, Violation::Chain { bytes }.into());
+        self.travel(id, side, Duration::ZERO, Happening::Goodbye { conn: id, from: side });
     }
 
     /// The frames that were taken from `run` were read. Whether the last of a chain is among them.
@@ -120,7 +130,7 @@ impl SimPort {
         }
     }
 
-    /// [`Port::flush_answer`](gimmal_transport::Port::flush_answer): as over a device, and not every time.
+    /// Whether what is staged leaves when a run ends: as over a device, and not every time.
     pub(super) fn leave_early(&mut self, conn: ConnId) -> bool {
         let rings = self.negotiated(conn).is_some_and(|negotiated| !negotiated.credit_words);
         let leaves = rings

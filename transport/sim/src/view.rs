@@ -34,7 +34,7 @@ impl World {
 
     /// The next event of a port with the connection's counters after it.
     pub(super) fn next_for(&mut self, port: u64) -> Option<(ConnId, Inbound, PortCounters)> {
-        let (id, side) = self.choose(port)?;
+        let (id, side) = self.choose(port, false)?;
         let before = self.counters(id, side);
         let (conn, inbound) = self.take(port, id, side)?;
         let after = if matches!(inbound, Inbound::Closed(_)) { before } else { PortCounters::default() };

@@ -555,11 +555,16 @@ impl World {
     }
 
     /// The connection whose turn it is on a port.
-    pub(super) fn choose(&mut self, port: u64) -> Option<(u64, Side)> {
-        let ready = self.ports.get(&port)?.ready.len() as u64;
-        let at = if self.config.shuffle { self.rng.below(ready) } else { 0 };
-        let at = usize::try_from(at).unwrap_or(0);
-        self.ports.get(&port)?.ready.get(at).copied()
+    /// One of the connections of a port that have a frame next, or something else.
+    pub(super) fn choose(&mut self, port: u64, frames: bool) -> Option<(u64, Side)> {
+        let is_next = |&&(id, side): &&(u64, Side)| {
+            let front = self.conns.get(&id).and_then(|conn| conn.ends[side].inbox.front());
+            matches!(front, Some(Inbound::Frame { .. })) == frames
+        };
+        let ready = &self.ports.get(&port)?.ready;
+        let count = ready.iter().filter(is_next).count() as u64;
+        let at = if self.config.shuffle { self.rng.below(count) } else { 0 };
+        ready.iter().filter(is_next).nth(usize::try_from(at).unwrap_or(0)).copied()
     }
 
     /// The next thing of a connection for its port, in order.

@@ -16,10 +16,8 @@ use super::SHM;
 use super::VERBS;
 #[cfg(feature = "verbs")]
 use super::inner;
-#[cfg(feature = "verbs")]
-use super::outer;
 use super::{
-    Any, AnyGate, AnyLink, Gates, Have, PROVIDERS, number, some_opened,
+    Any, AnyGate, AnyLink, Gates, Have, PROVIDERS, number, outer, some_opened,
     used::{Used, watch},
 };
 #[cfg(feature = "shm")]
@@ -27,9 +25,9 @@ use crate::shm::ShmPort;
 #[cfg(feature = "verbs")]
 use crate::verbs::VerbsPort;
 use crate::{
-    AccessError, Batch, Bulk, BulkError, CloseReason, ConnId, Credit, Exposed, Loan, Offer, OneSided, Port,
-    PortConfig, PortCounters, PortError, Position, Provider, Pulse, Refused, Remote, Run, RxFrame, Staged,
-    Time, Violation, Waker, sync::Doorbell,
+    AccessError, Batch, Bulk, BulkError, CloseReason, ConnId, Credit, Exposed, Limit, Loan, Look, Offer,
+    OneSided, Port, PortConfig, PortCounters, PortError, Position, Provider, Pulse, Refused, Remote, Run,
+    RxFrame, Staged, Time, Violation, Waker, sync::Doorbell,
 };
 
 /// The data side of [`Any`]; see [`Port`].
@@ -177,31 +175,27 @@ impl AnyPort {
         }
     }
 
-    fn disarm_subs(&mut self) {
-        for_used!(self.as_mut, |port, _number| port.disarm());
+    /// The next run of any, beginning with another one after each; events, when one has some.
+    fn next_of_several(&mut self, limit: Limit) -> Look {
+        let (first, mut look) = (self.first, Look::Nothing);
+        for (from, to) in [(first, PROVIDERS), (0, first)] {
+            for_used!(self.as_mut, |port, number| if number >= from && number < to {
+                match port.next_run(limit) {
+                    Look::Run(mut run) => {
+                        self.first = (number + 1) % PROVIDERS;
+                        run.name(outer(number, run.conn()));
+                        return Look::Run(run);
+                    }
+                    Look::Events => look = Look::Events,
+                    Look::Nothing => {}
+                }
+            });
+        }
+        look
     }
 
-    /// See [`Port::next_run`] and [`Port::sought_run`].
-    #[cfg_attr(
-        not(any(feature = "shm", feature = "verbs")),
-        expect(clippy::needless_pass_by_ref_mut, reason = "nobody lends runs then")
-    )]
-    #[inline]
-    fn lend(&mut self, limit: usize, is_sought: bool) -> Option<Run> {
-        #[cfg(feature = "verbs")]
-        if self.used.sole == VERBS {
-            let run = self.verbs.as_mut()?.next_run(limit)?;
-            let conn = outer(VERBS, run.conn());
-            return Some(run.named(conn));
-        }
-        // Its ids are ours as they are.
-        #[cfg(feature = "shm")]
-        return self
-            .shm
-            .as_mut()
-            .and_then(|port| if is_sought { port.sought_run(limit) } else { port.next_run(limit) });
-        #[cfg(not(feature = "shm"))]
-        None
+    fn disarm_subs(&mut self) {
+        for_used!(self.as_mut, |port, _number| port.disarm());
     }
 }
 
@@ -245,20 +239,6 @@ impl Port for AnyPort {
         fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
     ) -> Result<Option<Position>, Refused> {
         route!(self.as_mut, conn, |port, id| port.compose(id, payload_bytes, fill), else Err(Refused::Closed))
-    }
-
-    #[inline]
-    fn shows_at_once(&self) -> bool {
-        // Those beside it need a doorbell.
-        #[cfg(feature = "shm")]
-        return self.used.sole == SHM;
-        #[cfg(not(feature = "shm"))]
-        false
-    }
-
-    #[inline]
-    fn flush_answer(&mut self, conn: ConnId) -> bool {
-        route!(self.as_mut, conn, |port, id| port.flush_answer(id), else false)
     }
 
     #[inline]
@@ -322,49 +302,24 @@ impl Port for AnyPort {
         route!(self.as_mut, conn, |port, id| port.next_pulled(id), else None)
     }
 
-    /// Of shared memory; of a device when nothing else is used.
     #[inline]
-    fn next_run(&mut self, limit: usize) -> Option<Run> {
-        self.lend(limit, false)
-    }
-
-    #[inline]
-    fn sought_run(&mut self, limit: usize) -> Option<Run> {
-        self.lend(limit, true)
-    }
-
-    #[inline]
-    fn end_run(&mut self, run: &mut Run) {
-        route!(self.as_mut, run.conn(), |port, _id| port.end_run(run), else ());
-    }
-
-    #[inline]
-    fn is_promising(&self) -> bool {
-        match self.used.sole {
-            #[cfg(feature = "shm")]
-            SHM => self.shm.as_ref().is_none_or(Port::is_promising),
-            #[cfg(feature = "verbs")]
-            VERBS => self.verbs.as_ref().is_none_or(Port::is_promising),
-            _ => true,
+    fn next_run(&mut self, limit: Limit) -> Look {
+        #[cfg(feature = "shm")]
+        if self.used.sole == SHM {
+            return self.shm.as_mut().map_or(Look::Nothing, |port| port.next_run(limit));
         }
+        self.next_of_several(limit)
     }
 
     #[inline]
-    fn has_found(&self) -> bool {
-        match self.used.sole {
-            #[cfg(feature = "verbs")]
-            VERBS => self.verbs.as_ref().is_none_or(Port::has_found),
-            _ => false,
-        }
-    }
-
-    #[inline]
-    fn asks_device(&self) -> bool {
-        match self.used.sole {
-            #[cfg(feature = "verbs")]
-            VERBS => self.verbs.as_ref().is_some_and(Port::asks_device),
-            _ => false,
-        }
+    fn end_run(&mut self, run: &mut Run, may_leave: bool) -> bool {
+        let conn = run.conn();
+        route!(self.as_mut, conn, |port, id| {
+            run.name(id);
+            let left = port.end_run(run, may_leave);
+            run.name(conn);
+            left
+        }, else false)
     }
 
     #[inline]

@@ -40,8 +40,7 @@ impl Used {
             // Shared memory's ids are ours as they are: a store here would stall the load of the whole event.
             if number != 0 {
                 match event {
-                    Event::Frame { conn, .. }
-                    | Event::Opened { conn, .. }
+                    Event::Opened { conn, .. }
                     | Event::Pulled { conn, .. }
                     | Event::Accessed { conn, .. }
                     | Event::Suspect { conn }

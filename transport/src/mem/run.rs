@@ -117,12 +117,10 @@ impl Run {
         self
     }
 
-    /// The same, of `conn`.
-    #[cfg(feature = "verbs")]
+    /// Its connection is called `conn` from now on.
     #[inline]
-    pub(crate) const fn named(mut self, conn: ConnId) -> Self {
+    pub(crate) const fn name(&mut self, conn: ConnId) {
         self.conn = conn;
-        self
     }
 
     /// The same, of frames that lie in `slot`.

@@ -42,12 +42,11 @@ impl RxMemory {
         self.shares.set(self.shares.get().saturating_sub(1));
     }
 
-    /// Whether a run has it, beside its port, frames and holders.
+    /// Whether a run has it, beside its `owners` in the port, frames and holders.
     #[cfg(any(feature = "shm", feature = "verbs"))]
     #[inline]
-    pub(crate) fn has_run(this: &Rc<Self>) -> bool {
-        let others = Rc::strong_count(this) - 1;
-        others > 0 && others > this.shares.get()
+    pub(crate) fn has_run(this: &Rc<Self>, owners: usize) -> bool {
+        Rc::strong_count(this) > owners && Rc::strong_count(this) - owners > this.shares.get()
     }
 
     /// The frame that begins at position `start` is kept.

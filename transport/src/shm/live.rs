@@ -129,7 +129,7 @@ impl Live {
     /// that was taken to its end.
     #[inline]
     pub(super) fn run(&mut self, limit: usize, stride_max: u32) -> Option<Run> {
-        if RxMemory::has_run(self.memory()) {
+        if RxMemory::has_run(self.memory(), 1) {
             return None;
         }
         self.stride = self.stride.min(stride_max);

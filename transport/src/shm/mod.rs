@@ -13,9 +13,9 @@
 //! What this provider adds to the contract of [`provider`](crate::provider):
 //!
 //! - The ring we write lies in *our* segment and has the size that the peer's hello asks for.
-//! - A frame's word is its publish word: it is 0 until the frame is whole. A commit therefore clears the word behind
-//!   its frame, and the 16 bytes behind the last frame are never credit: the ring holds `ring_bytes - 16` at most.
-//!   [`Port::reserve`] says [`Refused::Full`](crate::Refused::Full) for what would go beyond.
+//! - A frame's word is its publish word: it is 0 until the frame is whole. Staging a frame therefore clears the word behind
+//!   it, and the 16 bytes behind the last frame are never credit: the ring holds `ring_bytes - 16` at most.
+//!   [`Port::compose`] says [`Refused::Full`](crate::Refused::Full) for what would go beyond.
 //! - Frames of one flush are one run: the first word is stored last. A [`Chain`](crate::Chain) changes nothing.
 //! - Credit lies in a word of the reader's control page, so it is read from there and never comes in frames.
 //! - A poll makes no system call; after some empty ones it looks at the sockets, where death and doorbells are seen.

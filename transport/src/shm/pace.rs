@@ -19,7 +19,7 @@ pub(super) const RUN_MAX: u32 = 8; // ledger: run_max
 pub(super) const STRIDE_MAX: u32 = 8 * RUN_MAX; // ledger: stride
 
 /// The longest stride of a caller that takes single frames: it waits in between, so the peer is never far ahead.
-pub(super) const SOUGHT_STRIDE_MAX: u32 = RUN_MAX; // ledger: stride
+pub(super) const ONE_STRIDE_MAX: u32 = RUN_MAX; // ledger: stride
 
 /// Bytes of responses that are published together to a peer that is far ahead: eight messages of 64 bytes.
 pub(super) const TOGETHER_BYTES: u64 = 640; // ledger: publish_together

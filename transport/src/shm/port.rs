@@ -14,13 +14,13 @@ use super::{
     link::ShmLink,
     live::{ARRIVALS, Live},
     look::{DOORBELL, Pace},
-    pace::{SOUGHT_STRIDE_MAX, STRIDE_MAX},
+    pace::{ONE_STRIDE_MAX, STRIDE_MAX},
     park::Parked,
     slot::{self, Slot, Stage},
 };
 use crate::{
-    AccessError, Batch, BulkError, CloseReason, ConnId, Credit, Event, Port, PortConfig, PortCounters,
-    PortError, Position, Pulse, Refused, Staged, Time, Waker,
+    AccessError, Batch, BulkError, CloseReason, ConnId, Credit, Event, Limit, Look, Port, PortConfig,
+    PortCounters, PortError, Position, Pulse, Refused, Staged, Time, Waker,
     kernel::{system, system_io},
     mem::{Bulk, Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame},
     sync::{
@@ -189,21 +189,24 @@ impl ShmPort {
 
     /// The next run of at most `limit` frames, of a connection whose stride is at most `stride_max`.
     #[inline(always)]
-    fn lend(&mut self, limit: usize, stride_max: u32) -> Option<Run> {
+    fn lend(&mut self, limit: usize, stride_max: u32) -> Look {
         if self.passed == self.active.len() {
             // As most of the time: all were asked.
             self.passed = 0;
-            return None;
+        } else if let Some(slot) = self.next_open(limit)
+            && let Some(Slot { stage: Stage::Live(live), .. }) = self.slots.get_mut(slot)
+            && let Some(run) = live.run(limit, stride_max)
+        {
+            self.keeps = live.keeps();
+            return Look::Run(run);
         }
-        let slot = self.next_open(limit)?;
-        match &mut self.slots.get_mut(slot)?.stage {
-            Stage::Live(live) => {
-                let run = live.run(limit, stride_max)?;
-                self.keeps = live.keeps();
-                Some(run)
-            }
-            _ => None,
-        }
+        if self.has_events() { Look::Events } else { Look::Nothing }
+    }
+
+    /// Whether a poll would find something, or has to be made soon.
+    #[inline]
+    fn has_events(&self) -> bool {
+        self.armed || self.greetings > 0 || !self.credits.is_empty() || !self.news.is_empty()
     }
 
     /// A connection whose peer has closed, and which was read to the end.
@@ -263,7 +266,7 @@ impl Port for ShmPort {
     type Link = ShmLink;
     type Gate = ShmGate;
     type Direct = Self;
-    const COUNTS_RECEIVES: bool = false;
+    const IN_MEMORY: bool = true;
 
     fn gate(&self) -> ShmGate {
         self.gate.clone()
@@ -292,11 +295,6 @@ impl Port for ShmPort {
             self.began(conn, parked);
         }
         Ok(Some(end))
-    }
-
-    #[inline]
-    fn shows_at_once(&self) -> bool {
-        true
     }
 
     #[inline]
@@ -381,15 +379,6 @@ impl Port for ShmPort {
         if !self.news.is_empty() {
             self.tell(batch);
         }
-        // What came since somebody took runs is for the next ones: brought as events, each frame takes half as long again.
-        let ran = self.ran;
-        while !ran && let Some(mut run) = self.next_run(batch.room()) {
-            let conn = run.conn();
-            while let Some(frame) = run.next_frame().and_then(|lent| lent.keep()) {
-                batch.push(Event::Frame { conn, frame });
-            }
-            self.end_run(&mut run);
-        }
         let brought = std::mem::take(&mut self.ran);
         self.keep_pace(now, brought);
         if !self.news.is_empty() {
@@ -398,31 +387,27 @@ impl Port for ShmPort {
     }
 
     #[inline(always)]
-    fn next_run(&mut self, limit: usize) -> Option<Run> {
-        self.lend(limit, STRIDE_MAX)
-    }
-
-    #[inline(always)]
-    fn sought_run(&mut self, limit: usize) -> Option<Run> {
-        self.lend(limit, SOUGHT_STRIDE_MAX)
-    }
-
-    #[inline(always)]
-    fn end_run(&mut self, run: &mut Run) {
-        (self.ran, self.keeps) = (true, false);
-        let index = run.conn().index() as usize;
-        // It may have been closed since.
-        let Some(Slot { stage: Stage::Live(live), counters, .. }) = self.slots.get_mut(index) else { return };
-        let Some((taken, broken)) = live.end_run(run) else { return };
-        counters.frames_received += u64::from(taken);
-        if let Some(violation) = broken {
-            self.finish(index, violation.into());
+    fn next_run(&mut self, limit: Limit) -> Look {
+        match limit {
+            Limit::Frames(most) => self.lend(most, STRIDE_MAX),
+            Limit::One => self.lend(usize::MAX, ONE_STRIDE_MAX),
         }
     }
 
-    #[inline]
-    fn is_promising(&self) -> bool {
-        self.armed || self.greetings > 0 || !self.credits.is_empty() || !self.news.is_empty()
+    #[inline(always)]
+    fn end_run(&mut self, run: &mut Run, _may_leave: bool) -> bool {
+        (self.ran, self.keeps) = (true, false);
+        let index = run.conn().index() as usize;
+        // It may have been closed since.
+        if let Some(Slot { stage: Stage::Live(live), counters, .. }) = self.slots.get_mut(index)
+            && let Some((taken, broken)) = live.end_run(run)
+        {
+            counters.frames_received += u64::from(taken);
+            if let Some(violation) = broken {
+                self.finish(index, violation.into());
+            }
+        }
+        false
     }
 
     fn close(&mut self, conn: ConnId, reason: CloseReason, _now: Time) {

@@ -23,7 +23,7 @@ impl Keyed {
     }
 
     /// How the attempt ended at the client, and the connection at each side that got as far as one.
-    fn connect(&mut self) -> (Result<(), ConnectError>, [Option<Event>; 2]) {
+    fn connect(&mut self) -> (Result<(), ConnectError>, [Option<Came>; 2]) {
         let gate = self.two.ports[0].gate();
         let options = ConnectOptions { key: Some(key()), ..ConnectOptions::default() };
         let started = self.two.sim.connect(&self.address, &gate, &options);
@@ -47,7 +47,7 @@ impl Keyed {
             self.two.turn();
             for (side, last) in last.iter_mut().enumerate() {
                 let events = self.two.events[side].drain(..);
-                let says = |event: &Event| matches!(event, Event::Opened { .. } | Event::Closed { .. });
+                let says = |event: &Came| matches!(event, Came::Opened { .. } | Came::Closed { .. });
                 // A `Closed` behind an `Opened` is the later word.
                 *last = events.filter(says).last().or_else(|| last.take());
             }
@@ -66,9 +66,9 @@ fn key() -> Key {
     Key::new(&[1; 32]).unwrap()
 }
 
-fn reason(event: Option<&Event>) -> CloseReason {
+fn reason(event: Option<&Came>) -> CloseReason {
     match event {
-        Some(Event::Closed { reason, .. }) => reason.clone(),
+        Some(Came::Closed { reason, .. }) => reason.clone(),
         other => panic!("not closed: {other:?}"),
     }
 }
@@ -103,12 +103,12 @@ fn a_thousand_worlds_open_on_both_sides_or_on_none() {
         let (outcome, ends) = world.connect();
         let open = ends
             .iter()
-            .filter(|end| matches!(end, Some(Event::Opened { negotiated, .. }) if negotiated.authenticated));
+            .filter(|end| matches!(end, Some(Came::Opened { negotiated, .. }) if negotiated.authenticated));
         match open.count() {
             2 => opened += 1,
             0 => {
                 let named =
-                    outcome.is_err() || ends.iter().any(|end| matches!(end, Some(Event::Closed { .. })));
+                    outcome.is_err() || ends.iter().any(|end| matches!(end, Some(Came::Closed { .. })));
                 assert!(named, "seed {seed}: {outcome:?} {ends:?}");
             }
             _ => panic!("seed {seed}: one side is open: {outcome:?} {ends:?}"),

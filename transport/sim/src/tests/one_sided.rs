@@ -27,8 +27,8 @@ fn ends(two: &mut Two, active: ConnId, is_silent: bool) -> Vec<(u64, Result<Acce
         for event in std::mem::take(&mut two.events[0]) {
             assert!(!is_closed, "{event:?} after the end");
             match event {
-                Event::Accessed { token, result, .. } => ended.push((token, result)),
-                Event::Closed { .. } => is_closed = true,
+                Came::Accessed { token, result, .. } => ended.push((token, result)),
+                Came::Closed { .. } => is_closed = true,
                 _ => {}
             }
         }

@@ -16,7 +16,7 @@ fn pulled(side: &mut Side, offer: Offer, token: u64) -> Result<Bulk, BulkError> 
     side.port.pull(side.conn, offer, token).unwrap();
     let mut events = side.wait();
     assert_eq!(events.len(), 1);
-    let Some(Event::Pulled { conn, token: told, result }) = events.pop() else { panic!() };
+    let Some(Came::Pulled { conn, token: told, result }) = events.pop() else { panic!() };
     assert_eq!((conn, told), (side.conn, token));
     result
 }
@@ -54,13 +54,13 @@ fn a_pull_is_over_when_it_begins() {
     for token in [5, 6] {
         server.port.pull(server.conn, offer, token).unwrap();
     }
-    assert!(server.port.is_promising(), "a poll would bring them");
+    assert!(matches!(server.port.next_run(Limit::One), Look::Events), "a poll would bring them");
     for token in [5, 6] {
         let (told, result) = server.port.next_pulled(server.conn).unwrap();
         assert_eq!((told, result.unwrap().len()), (token, 100));
     }
     assert!(server.port.next_pulled(server.conn).is_none());
-    assert!(!server.port.is_promising());
+    assert!(matches!(server.port.next_run(Limit::One), Look::Nothing));
 }
 
 #[test]
@@ -267,9 +267,9 @@ fn a_bulk_outlives_its_connection() {
     drop((client, loan));
     server.port.pull(server.conn, offer, 9).unwrap();
     let mut events = server.wait();
-    let Event::Pulled { token: 9, result, .. } = events.remove(0) else { panic!("{events:?}") };
+    let Came::Pulled { token: 9, result, .. } = events.remove(0) else { panic!("{events:?}") };
     let bulk = result.unwrap();
-    assert!(events.is_empty() || matches!(events[..], [Event::Closed { .. }]), "{events:?}");
+    assert!(events.is_empty() || matches!(events[..], [Came::Closed { .. }]), "{events:?}");
     drop(server);
     assert!(*bulk == pattern(3, 3000)[..]);
 }

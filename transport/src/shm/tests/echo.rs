@@ -64,7 +64,7 @@ fn a_window_fills_the_ring_but_for_the_next_word() {
             received.extend(server.wait());
         }
         for (number, event) in received.into_iter().enumerate() {
-            let Event::Frame { frame, .. } = event else { panic!("{event:?}") };
+            let Came::Frame { frame, .. } = event else { panic!("{event:?}") };
             assert_eq!(*frame, (round * 1000 + number as u64).to_le_bytes());
             server.give_back(frame);
         }
@@ -143,19 +143,19 @@ fn what_was_committed_before_a_close_still_arrives() {
     client.port.close(conn, CloseReason::Local, Time(0));
     drop(client);
     let mut events = Vec::new();
-    while !matches!(events.last(), Some(Event::Closed { .. })) {
+    while !matches!(events.last(), Some(Came::Closed { .. })) {
         events.extend(server.wait());
     }
     assert_eq!(events.len(), 12);
     for (number, event) in events.iter().take(11).enumerate() {
-        let Event::Frame { frame, .. } = event else { panic!("{event:?}") };
+        let Came::Frame { frame, .. } = event else { panic!("{event:?}") };
         assert_eq!(**frame, [number as u8]);
     }
-    let Some(Event::Closed { reason, .. }) = events.last() else { panic!() };
+    let Some(Came::Closed { reason, .. }) = events.last() else { panic!() };
     assert_eq!(*reason, CloseReason::Peer);
     // A frame outlives its connection and its port.
     drop(server);
-    let Event::Frame { frame, .. } = events.swap_remove(3) else { panic!() };
+    let Came::Frame { frame, .. } = events.swap_remove(3) else { panic!() };
     assert_eq!(*frame, [3]);
 }
 
@@ -175,7 +175,7 @@ fn one_port_serves_many_connections_fairly() {
     let mut open = 0;
     while open < 8 {
         server.poll(Time(0), &mut batch);
-        open += batch.drain().filter(|event| matches!(event, Event::Opened { .. })).count();
+        open += batch.drain().filter(|event| matches!(event, crate::Event::Opened { .. })).count();
     }
     for client in &mut clients {
         client.opened();
@@ -188,9 +188,8 @@ fn one_port_serves_many_connections_fairly() {
     let mut first_seen = [None; 8];
     let (mut received, mut polls) = (0, 0);
     while received < 240 {
-        server.poll(Time(0), &mut batch);
-        for event in batch.drain() {
-            let Event::Frame { conn, .. } = event else { panic!("{event:?}") };
+        for event in came::poll(&mut server, Time(0), &mut batch) {
+            let Came::Frame { conn, .. } = event else { panic!("{event:?}") };
             first_seen[conn.index() as usize].get_or_insert(polls);
             received += 1;
         }
@@ -226,7 +225,7 @@ fn a_stale_id_is_refused_when_its_slot_is_used_again() {
     while batch.is_empty() {
         server.poll(Time(0), &mut batch);
     }
-    assert!(matches!(batch.drain().next(), Some(Event::Opened { conn, .. }) if conn == new));
+    assert!(matches!(batch.drain().next(), Some(crate::Event::Opened { conn, .. }) if conn == new));
 }
 
 #[test]
@@ -242,7 +241,7 @@ fn two_threads_echo_with_their_own_ports() {
         let mut echoed = 0;
         while echoed < COUNT {
             for event in side.wait() {
-                let Event::Frame { frame, .. } = event else { panic!("{event:?}") };
+                let Came::Frame { frame, .. } = event else { panic!("{event:?}") };
                 side.commit(&frame, frame.tag().0);
                 side.give_back(frame);
                 echoed += 1;
@@ -263,7 +262,7 @@ fn two_threads_echo_with_their_own_ports() {
         }
         side.port.flush();
         for event in side.wait() {
-            let Event::Frame { frame, .. } = event else { panic!("{event:?}") };
+            let Came::Frame { frame, .. } = event else { panic!("{event:?}") };
             assert_eq!(frame.tag(), Tag(received));
             assert_eq!(*frame, pattern(received, received as usize % 200));
             side.give_back(frame);

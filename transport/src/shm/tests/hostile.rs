@@ -109,7 +109,7 @@ fn r66_an_overrun_is_a_violation() {
     let reason = side.closed();
     assert_eq!(reason, CloseReason::Violation(Violation::Overrun { bytes: 5 * 1008 - 4096 }));
     // What was lent is still readable.
-    let Some(Event::Frame { frame, .. }) = frames.pop() else { panic!() };
+    let Some(Came::Frame { frame, .. }) = frames.pop() else { panic!() };
     assert_eq!(frame.len(), 1000);
 }
 
@@ -160,7 +160,7 @@ fn r69_a_word_that_changes_is_read_once() {
         while closed.is_none() && Instant::now() < until {
             for event in side.poll() {
                 match event {
-                    Event::Frame { frame, .. } => {
+                    Came::Frame { frame, .. } => {
                         assert!(
                             (frame.is_empty() && frame.tag() == Tag(1))
                                 || (frame.len() == 1016 && frame.tag() == Tag(2)),
@@ -171,7 +171,7 @@ fn r69_a_word_that_changes_is_read_once() {
                         came.store(true, Ordering::Relaxed);
                         side.give_back(frame);
                     }
-                    Event::Closed { reason, .. } => closed = Some(reason),
+                    Came::Closed { reason, .. } => closed = Some(reason),
                     other => panic!("{other:?}"),
                 }
             }

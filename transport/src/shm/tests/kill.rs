@@ -71,7 +71,7 @@ fn child_echo_server() {
         while open {
             for event in side.wait_long() {
                 match event {
-                    Event::Frame { frame, .. } => {
+                    Came::Frame { frame, .. } => {
                         side.commit(&frame, frame.tag().0);
                         side.give_back(frame);
                         side.port.flush();
@@ -87,7 +87,7 @@ fn child_echo_server() {
 
 impl Side {
     /// As `wait`, asleep.
-    fn wait_long(&mut self) -> Vec<Event> {
+    fn wait_long(&mut self) -> Vec<Came> {
         loop {
             let events = self.poll();
             if !events.is_empty() {
@@ -170,13 +170,13 @@ fn r24_published_frames_survive_their_writer() {
     child.kill().unwrap();
     child.wait().unwrap();
     let mut events = Vec::new();
-    while !matches!(events.last(), Some(Event::Closed { .. })) {
+    while !matches!(events.last(), Some(Came::Closed { .. })) {
         events.extend(side.wait());
     }
     assert_eq!(events.len(), 51);
-    assert!(matches!(events.pop(), Some(Event::Closed { reason: CloseReason::PeerGone { .. }, .. })));
+    assert!(matches!(events.pop(), Some(Came::Closed { reason: CloseReason::PeerGone { .. }, .. })));
     for (number, event) in events.into_iter().enumerate() {
-        let Event::Frame { frame, .. } = event else { panic!("{event:?}") };
+        let Came::Frame { frame, .. } = event else { panic!("{event:?}") };
         assert_eq!(*frame, [number as u8]);
     }
 }
@@ -288,9 +288,9 @@ fn child_r80() {
             }
             for event in server.poll() {
                 match event {
-                    Event::Opened { .. } => {}
-                    Event::Frame { frame, .. } => frames.push(frame.len()),
-                    Event::Closed { reason: why, .. } => {
+                    Came::Opened { .. } => {}
+                    Came::Frame { frame, .. } => frames.push(frame.len()),
+                    Came::Closed { reason: why, .. } => {
                         open = false;
                         reason = Some(why);
                     }

@@ -104,9 +104,8 @@ impl Side {
     fn echo_server(&mut self, count: u64) {
         let mut done = 0;
         while done < count {
-            self.port.poll(Time(0), &mut self.batch);
-            for event in self.batch.drain() {
-                let Event::Frame { conn, frame } = event else { panic!("{event:?}") };
+            for event in came::poll(&mut self.port, Time(0), &mut self.batch) {
+                let Came::Frame { conn, frame } = event else { panic!("{event:?}") };
                 stage(&mut self.port, conn, &frame, 0).unwrap();
                 let end = frame.end();
                 self.port.release(conn, frame);
@@ -128,11 +127,8 @@ impl Side {
                 sent += 1;
             }
             self.port.flush();
-            while self.batch.is_empty() {
-                self.port.poll(Time(0), &mut self.batch);
-            }
-            for event in self.batch.drain() {
-                let Event::Frame { conn, frame } = event else { panic!("{event:?}") };
+            for event in came::poll(&mut self.port, Time(0), &mut self.batch) {
+                let Came::Frame { conn, frame } = event else { panic!("{event:?}") };
                 let end = frame.end();
                 assert_eq!(frame[0], 7);
                 self.port.release(conn, frame);
@@ -226,9 +222,8 @@ fn send_and_receive(client: &mut Side, server: &mut Side, batch: usize) {
     client.port.flush();
     let (mut end, mut received) = (Position(0), 0);
     while received < batch {
-        server.port.poll(Time(0), &mut server.batch);
-        for event in server.batch.drain() {
-            let Event::Frame { conn, frame } = event else { unreachable!() };
+        for event in came::poll(&mut server.port, Time(0), &mut server.batch) {
+            let Came::Frame { conn, frame } = event else { unreachable!() };
             end = frame.end();
             received += 1;
             server.port.release(conn, frame);
@@ -241,7 +236,7 @@ fn send_and_receive(client: &mut Side, server: &mut Side, batch: usize) {
 #[test]
 #[ignore = "a measurement: needs --release"]
 fn measure_cost() {
-    println!("Event {} B, RxFrame {} B", size_of::<Event>(), size_of::<RxFrame>());
+    println!("Event {} B, RxFrame {} B", size_of::<crate::Event>(), size_of::<RxFrame>());
     let (mut server, mut client) = pair(RING);
     for batch in [1, 8, 32] {
         let mut slices = Vec::new();

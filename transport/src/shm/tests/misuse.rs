@@ -9,9 +9,7 @@ fn credited(side: &mut Side) -> u64 {
 }
 
 fn run(side: &mut Side) -> Run {
-    // It may say once that everybody was asked.
-    let run = side.port.next_run(64).or_else(|| side.port.next_run(64));
-    run.expect("frames wait")
+    lent(side, Limit::Frames(64)).expect("frames wait")
 }
 
 fn credit(side: &mut Side, bytes: u64) {
@@ -29,7 +27,7 @@ fn credit_is_given_for_nothing_that_may_still_be_read() {
     let (payload, end) = (lent.payload(), lent.end().0);
     credit(&mut server, end);
     assert_eq!((payload, credited(&mut client)), (&[1; 40][..], 0));
-    server.port.end_run(&mut first);
+    server.port.end_run(&mut first, false);
     drop(first);
     credit(&mut server, end);
     assert_eq!(credited(&mut client), end);
@@ -59,7 +57,7 @@ fn a_kept_frame_that_is_released_is_credited() {
     let mut frames = Vec::new();
     while frames.len() < 3 {
         frames.extend(server.wait().into_iter().map(|event| match event {
-            Event::Frame { frame, .. } => Some(frame),
+            Came::Frame { frame, .. } => Some(frame),
             other => panic!("{other:?}"),
         }));
     }
@@ -80,22 +78,22 @@ fn there_is_one_run_of_a_connection_at_a_time() {
     let mut first = run(&mut server);
     assert_eq!(first.next_frame().unwrap().payload(), [1; 40]);
     for _ in 0..4 {
-        assert!(server.port.next_run(64).is_none());
+        assert!(lent(&mut server, Limit::Frames(64)).is_none());
     }
     // Ended at a port that it is not of, it ends nowhere.
     let mut second = run(&mut other);
     assert_eq!(second.next_frame().unwrap().payload(), [2; 40]);
     let end = second.end().0;
-    server.port.end_run(&mut second);
+    server.port.end_run(&mut second, false);
     credit(&mut server, end);
     assert_eq!(credited(&mut client), 0);
-    server.port.end_run(&mut first);
-    assert!(other.port.next_run(64).is_none());
+    server.port.end_run(&mut first, false);
+    assert!(lent(&mut other, Limit::Frames(64)).is_none());
     // Dropped, it comes again.
     drop(second);
     let mut second = run(&mut other);
     assert_eq!(second.next_frame().unwrap().payload(), [2; 40]);
-    other.port.end_run(&mut second);
+    other.port.end_run(&mut second, false);
     assert!(second.next_frame().is_none());
-    assert!(other.port.next_run(64).is_none());
+    assert!(lent(&mut other, Limit::Frames(64)).is_none());
 }

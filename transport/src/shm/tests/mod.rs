@@ -23,9 +23,10 @@ use std::{os::fd::AsFd, time::Duration};
 
 use super::{Shm, ShmConnecting, ShmGate, ShmLink, ShmListener, ShmPort};
 use crate::{
-    Address, Batch, Chain, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting, Credit, Event,
-    Incoming, Instant, ListenOptions, Listener, Port, PortConfig, Position, Provider, Refused, RxFrame,
-    Staged, Tag, Time,
+    Address, Batch, Chain, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting, Credit, Incoming,
+    Instant, Limit, ListenOptions, Listener, Look, Port, PortConfig, Position, Provider, Refused, Run,
+    RxFrame, Staged, Tag, Time,
+    came::{self, Came},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -76,14 +77,13 @@ impl Side {
         Time::default().plus(self.started.elapsed())
     }
 
-    fn poll(&mut self) -> Vec<Event> {
+    fn poll(&mut self) -> Vec<Came> {
         let now = self.now();
-        self.port.poll(now, &mut self.batch);
-        self.batch.drain().collect()
+        came::poll(&mut self.port, now, &mut self.batch)
     }
 
     /// Polls until something comes.
-    fn wait(&mut self) -> Vec<Event> {
+    fn wait(&mut self) -> Vec<Came> {
         let until = Instant::now() + SECOND.saturating_mul(5);
         loop {
             let events = self.poll();
@@ -96,14 +96,14 @@ impl Side {
 
     fn opened(&mut self) {
         let events = self.wait();
-        let [Event::Opened { conn, .. }] = &events[..] else { panic!("not opened: {events:?}") };
+        let [Came::Opened { conn, .. }] = &events[..] else { panic!("not opened: {events:?}") };
         assert_eq!(*conn, self.conn);
     }
 
     /// The reason of the `Closed` that is the only thing to come.
     fn closed(&mut self) -> CloseReason {
         let mut events = self.wait();
-        let Some(Event::Closed { conn, reason }) = events.pop() else { panic!("not closed: {events:?}") };
+        let Some(Came::Closed { conn, reason }) = events.pop() else { panic!("not closed: {events:?}") };
         assert!(events.is_empty(), "more came: {events:?}");
         assert_eq!(conn, self.conn);
         assert!(self.poll().is_empty(), "closed is the last event");
@@ -138,7 +138,7 @@ impl Side {
     fn frame(&mut self) -> RxFrame {
         let mut events = self.wait();
         assert_eq!(events.len(), 1, "{events:?}");
-        let Some(Event::Frame { frame, .. }) = events.pop() else { panic!("no frame") };
+        let Some(Came::Frame { frame, .. }) = events.pop() else { panic!("no frame") };
         frame
     }
 
@@ -165,6 +165,14 @@ fn stage(port: &mut ShmPort, conn: ConnId, payload: &[u8], tag: u32) -> Result<P
         Some(Staged { payload_bytes, tag: Tag(tag), chain: Chain::Begin })
     });
     Ok(end?.expect("it was not given up"))
+}
+
+/// The next run. A look may say once that everybody was asked.
+fn lent(side: &mut Side, limit: Limit) -> Option<Run> {
+    (0..2).find_map(|_| match side.port.next_run(limit) {
+        Look::Run(run) => Some(run),
+        Look::Events | Look::Nothing => None,
+    })
 }
 
 fn readable(fd: impl AsFd, timeout: Duration) -> bool {

@@ -33,10 +33,8 @@ fn crowd(count: usize) -> (ShmPort, Vec<ConnId>, Vec<Side>) {
     (port, conns, clients)
 }
 
-fn poll(port: &mut ShmPort, now: u64) -> Vec<Event> {
-    let mut batch = Batch::new(64);
-    port.poll(Time(now), &mut batch);
-    batch.drain().collect()
+fn poll(port: &mut ShmPort, now: u64) -> Vec<Came> {
+    came::poll(port, Time(now), &mut Batch::new(64))
 }
 
 /// Polls at times so far apart that each brings a look around.
@@ -59,7 +57,7 @@ fn the_idle_leave_the_polled_set_and_come_back_by_a_ring_or_by_a_send() {
     now += LOOK + 1;
     let mut events = poll(&mut port, now);
     events.extend(poll(&mut port, now));
-    let [Event::Frame { conn, frame }] = &events[..] else { panic!("{events:?}") };
+    let [Came::Frame { conn, frame }] = &events[..] else { panic!("{events:?}") };
     assert_eq!((*conn, &frame[..], frame.tag()), (conns[19], &b"hello"[..], Tag(7)));
     assert_eq!(port.parked.count, 17);
 
@@ -72,7 +70,7 @@ fn the_idle_leave_the_polled_set_and_come_back_by_a_ring_or_by_a_send() {
     clients[chosen].send(b"pong", 2);
     assert!(!readable(port.wait_fd(), Duration::ZERO), "no byte for one who looks");
     let events = poll(&mut port, now);
-    assert!(matches!(&events[..], [Event::Frame { conn, .. }] if *conn == conns[chosen]), "{events:?}");
+    assert!(matches!(&events[..], [Came::Frame { conn, .. }] if *conn == conns[chosen]), "{events:?}");
 }
 
 #[test]
@@ -87,7 +85,7 @@ fn a_parked_peer_that_leaves_is_told() {
         now += LOOK + 1;
         events.extend(poll(&mut port, now));
     }
-    let [Event::Closed { conn, reason }] = &events[..] else { panic!("{events:?}") };
+    let [Came::Closed { conn, reason }] = &events[..] else { panic!("{events:?}") };
     assert_eq!((*conn, reason), (conns[chosen], &CloseReason::Peer));
     assert_eq!(port.active.len() + port.parked.count, 7);
     port.close(conns[(chosen + 1) % 8], CloseReason::Local, Time(now));
@@ -121,7 +119,7 @@ fn no_frame_is_lost_between_polling_and_parking() {
                 port.park_idle();
                 was_parked |= port.parked_conn(next);
                 let frame = poll(&mut port, now).into_iter().find_map(|event| match event {
-                    Event::Frame { conn, frame } => Some((conn, frame)),
+                    Came::Frame { conn, frame } => Some((conn, frame)),
                     _ => None,
                 });
                 if let Some((conn, frame)) = frame {

@@ -87,7 +87,7 @@ fn a_hundred_thousand_ping_pongs_with_sleep_in_between() {
         loop {
             let mut events = side.poll();
             if let Some(event) = events.pop() {
-                let Event::Frame { frame, .. } = event else { panic!("{event:?}") };
+                let Came::Frame { frame, .. } = event else { panic!("{event:?}") };
                 return frame;
             }
             assert!(Instant::now() < until, "a wake-up was lost in round {round}");

@@ -44,7 +44,7 @@ fn remote(name: u64, bytes: u64) -> Remote {
 fn made(side: &mut Side, remote: Remote, op: OneSided) -> Result<Accessed, AccessError> {
     side.port.access(side.conn, remote, op, 4).map_err(|(error, _)| error)?;
     let mut events = side.wait();
-    let Some(Event::Accessed { token: 4, result, .. }) = events.pop() else { panic!("{events:?}") };
+    let Some(Came::Accessed { token: 4, result, .. }) = events.pop() else { panic!("{events:?}") };
     result
 }
 

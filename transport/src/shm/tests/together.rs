@@ -1,22 +1,19 @@
 //! Answers to a peer that is far ahead are kept back, and shown before anybody can miss them.
 
 use super::*;
-use crate::Run;
 
 /// Takes 80 bytes of the ring.
 const LONG: [u8; 72] = [7; 72];
 
 /// The next run, which is there.
 fn run(side: &mut Side) -> Run {
-    // It may say once that everybody was asked.
-    let run = side.port.next_run(64).or_else(|| side.port.next_run(64));
-    run.expect("frames wait")
+    lent(side, Limit::Frames(64)).expect("frames wait")
 }
 
 fn end(side: &mut Side, mut run: Run) -> u32 {
     while run.next_frame().is_some() {}
     let taken = run.taken();
-    side.port.end_run(&mut run);
+    side.port.end_run(&mut run, false);
     taken
 }
 
@@ -28,7 +25,7 @@ fn seen(side: &mut Side) -> usize {
         if events.is_empty() {
             return seen;
         }
-        assert!(events.iter().all(|event| matches!(event, Event::Frame { .. })), "{events:?}");
+        assert!(events.iter().all(|event| matches!(event, Came::Frame { .. })), "{events:?}");
         seen += events.len();
     }
 }
@@ -94,7 +91,7 @@ fn what_is_kept_back_arrives_before_a_close() {
     server.commit(&LONG, 0);
     server.port.close(server.conn, CloseReason::Local, Time(0));
     let events = client.wait();
-    assert!(matches!(events[..], [Event::Frame { .. }]), "{events:?}");
+    assert!(matches!(events[..], [Came::Frame { .. }]), "{events:?}");
     assert_eq!(client.closed(), CloseReason::Peer);
 }
 
@@ -111,7 +108,7 @@ fn who_takes_frames_one_by_one_keeps_nothing_back() {
     let (mut server, mut client) = many();
     let mut left = 100;
     while left > 0 {
-        let run = server.port.sought_run(64).or_else(|| server.port.sought_run(64)).expect("frames wait");
+        let run = lent(&mut server, Limit::One).expect("frames wait");
         server.commit(&LONG, 0);
         assert_eq!(seen(&mut client), 1);
         left -= end(&mut server, run);
@@ -145,7 +142,7 @@ fn one_that_is_far_ahead_finds_its_frames_at_every_place_in_the_ring() {
             sent += 1;
         }
         client.port.flush();
-        while let Some(mut run) = server.port.next_run(64) {
+        while let Some(mut run) = lent(&mut server, Limit::Frames(64)) {
             let mut end = run.end();
             while let Some(frame) = run.next_frame() {
                 let (payload, tag) = (frame.payload().to_vec(), frame.tag().0);
@@ -153,12 +150,12 @@ fn one_that_is_far_ahead_finds_its_frames_at_every_place_in_the_ring() {
                 server.commit(&payload, tag);
                 echoed += 1;
             }
-            server.port.end_run(&mut run);
+            server.port.end_run(&mut run, false);
             server.port.return_credit(server.conn, Credit { bytes: end, arrivals: 0 });
         }
         server.port.flush();
         for event in client.poll() {
-            let Event::Frame { frame, .. } = event else { panic!("{event:?}") };
+            let Came::Frame { frame, .. } = event else { panic!("{event:?}") };
             assert_eq!(
                 (frame.tag(), &*frame),
                 (Tag(received), &pattern(received, received as usize % 120)[..])

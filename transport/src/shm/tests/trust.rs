@@ -55,20 +55,20 @@ fn credit_given_during_a_run_counts() {
         let frame = |number: u8| publish(&peer, u64::from(number) * 1008, &[number; 1000]);
         (0..3).for_each(frame);
         // Runs grow by being read to their end: this one has room for more than the frame that is there.
-        while side.port.next_run(8).map(|mut run| {
+        while lent(&mut side, Limit::Frames(8)).map(|mut run| {
             while run.next_frame().is_some() {}
             let end = run.end().0;
-            side.port.end_run(&mut run);
+            side.port.end_run(&mut run, false);
             end
         }) != Some(3 * 1008)
         {}
         frame(3);
-        let mut run = std::iter::repeat_with(|| side.port.next_run(8)).flatten().next().unwrap();
+        let mut run = lent(&mut side, Limit::Frames(8)).unwrap();
         assert_eq!(run.next_frame().unwrap().payload(), [3; 1000]);
         side.port.return_credit(side.conn, Credit { bytes: Position(3 * 1008), arrivals: 0 });
         frame(4);
         assert!(run.next_frame().is_none(), "it ends where the peer might write when it began");
-        side.port.end_run(&mut run);
+        side.port.end_run(&mut run, false);
         drop(run);
         assert_eq!(*side.frame(), [4; 1000], "{trust:?}");
     }
@@ -130,7 +130,7 @@ fn a_peer_reads_nothing_of_another_connection() {
         let now = ours.now();
         ours.port.close(ours.conn, CloseReason::Local, now);
         let until = Instant::now() + 5 * SECOND;
-        while !theirs.poll().iter().any(|event| matches!(event, Event::Closed { .. })) {
+        while !theirs.poll().iter().any(|event| matches!(event, Came::Closed { .. })) {
             assert!(Instant::now() < until, "it was not closed");
         }
         ours.closed();

@@ -85,7 +85,7 @@ pub(crate) struct Conn {
     pub(crate) is_dirty: bool,
     pub(crate) is_pulling: bool,
     pub(crate) is_owing: bool,
-    /// The id of receives, of slot 0, whose chains are read by runs: once it delivers, if frames have no sums.
+    /// The id of its receives, of slot 0, once it delivers.
     run_id: WrId,
     on_ring: bool,
     negotiated: Arc<Negotiated>,
@@ -172,8 +172,7 @@ impl Conn {
 
     /// Whether it delivers has changed.
     pub(crate) fn look_at_runs(&mut self) {
-        let is_read_by_runs = self.delivers() && !self.negotiated.checksum;
-        self.run_id = if is_read_by_runs { WrId::new(Kind::Receive, self.id, 0) } else { WrId::NONE };
+        self.run_id = if self.delivers() { WrId::new(Kind::Receive, self.id, 0) } else { WrId::NONE };
     }
 
     /// The active side's first message; the passive side answers it.
@@ -217,7 +216,7 @@ impl Conn {
         }
     }
 
-    /// What a completion means. At most one event comes of it; frames are walked by the port afterwards.
+    /// What a completion means. At most one event comes of it; chains are not brought here.
     ///
     /// # Errors
     /// Why the connection must be closed.
@@ -250,10 +249,11 @@ impl Conn {
             {
                 return Err(CloseReason::Peer);
             }
+            // A chain is not brought here.
             Kind::Receive | Kind::Shared if self.delivers() => {
                 let imm = done.with_imm.then_some(done.imm);
                 self.count_receive(counters);
-                self.rx.arrived(id, done.bytes, imm)?;
+                return Err(self.rx.refused(done.bytes, imm).into());
             }
             Kind::Receive | Kind::Shared => {
                 // The first receive takes the first message, so a frame can never come before the grant.
@@ -288,6 +288,12 @@ impl Conn {
         let other_id = WrId::from_bits(done.wr_id).without_slot().bits() ^ self.run_id.bits();
         let is_chain = other_id | u64::from(done.status) | u64::from(done.with_imm ^ self.on_ring) == 0;
         is_chain.then_some(if self.on_ring { done.imm } else { done.bytes })
+    }
+
+    /// The same where receives are shared.
+    pub(crate) fn shared_chain(&self, done: &Completion) -> Option<u32> {
+        let is_chain = done.status == 0 && !done.with_imm && done.bytes > 0 && self.delivers();
+        is_chain.then_some(done.bytes)
     }
 
     /// A piece of a transfer is done.

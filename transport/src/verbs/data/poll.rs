@@ -5,15 +5,12 @@ use gimmal_rdma::verbs::{Completion, POLL_BURST};
 use crate::{
     AccessError, Batch, BulkError, CloseReason, Event, Time,
     mem::Bulk,
-    verbs::{
-        data::{
-            close::Step,
-            conn::{Phase, PostFailed},
-            port::{Slot, VerbsPort},
-            pulls::Limit,
-            wr_id::WrId,
-        },
-        srq::slots::{Place, lend_slot},
+    verbs::data::{
+        close::Step,
+        conn::{Phase, PostFailed},
+        port::{Slot, VerbsPort},
+        pulls::Limit,
+        wr_id::WrId,
     },
 };
 
@@ -82,13 +79,8 @@ impl VerbsPort {
         let asked = std::mem::take(&mut self.emptied);
         let (mut bursts, mut emptied) = (0, if self.down.is_empty() { asked } else { 0 });
         loop {
-            if self.begun.is_some() {
-                self.rest_of_run(batch);
-            }
-            if let Some(index) = self.walking {
-                self.walk(index, now, batch);
-            }
-            if batch.room() == 0 || self.walking.is_some() || self.begun.is_some() {
+            // Frames that arrived before come by runs.
+            if batch.room() == 0 || self.begun.is_some() || self.begin_chain() {
                 return false;
             }
             if let Some(done) = self.harvest.take() {
@@ -146,9 +138,6 @@ impl VerbsPort {
             Err(reason) => return self.begin_close(index, reason, now),
         }
         self.owing.note(index, conn);
-        if conn.rx.is_walking() {
-            self.walking = Some(index);
-        }
         if conn.rx.is_shared() {
             self.take_idle_ring(index);
         }
@@ -170,37 +159,6 @@ impl VerbsPort {
             });
         }
         self.early.push(*done);
-    }
-
-    /// Hands out the frames of the chain that arrived last on `index`.
-    #[inline]
-    pub(crate) fn walk(&mut self, index: usize, now: Time, batch: &mut Batch) {
-        self.walking = None;
-        let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return };
-        while batch.room() > 0 {
-            match conn.rx.next_frame() {
-                Ok(Some(frame)) => {
-                    counters.frames_received += 1;
-                    self.pieces.came(1);
-                    if conn.rx.is_shared() {
-                        lend_slot(&mut self.shared, frame.slot());
-                    }
-                    batch.push(Event::Frame { conn: conn.id, frame });
-                }
-                Ok(None) => return,
-                Err(violation) => {
-                    let place = conn.rx.walking().and_then(Place::parse);
-                    conn.rx.stop_walking();
-                    if let Some(place) = place {
-                        self.stopped_at(index, place);
-                    }
-                    return self.begin_close(index, violation.into(), now);
-                }
-            }
-        }
-        if conn.rx.is_walking() {
-            self.walking = Some(index);
-        }
     }
 
     #[inline]

@@ -14,8 +14,8 @@ use gimmal_rdma::verbs::{Completion, Cq, Harvest, RecvList, SendList};
 use rustix::event::epoll;
 
 use crate::{
-    AccessError, Batch, BulkError, CloseReason, ConnId, Credit, Event, Instant, PortConfig, PortCounters,
-    PortError, Position, Pulse, Refused, Staged, Time, Violation,
+    AccessError, Batch, BulkError, CloseReason, ConnId, Credit, Event, Instant, Limit, Look, PortConfig,
+    PortCounters, PortError, Position, Pulse, Refused, Staged, Time, Violation,
     mem::{Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame, run::IN_RING},
     provider::{Port, Waker},
     sync::Doorbell,
@@ -64,8 +64,6 @@ pub struct VerbsPort {
     /// Completions taken from a queue and not looked at yet.
     pub(crate) harvest: Harvest,
     pub(crate) early: Vec<Completion>,
-    /// The connection whose chain the last batch had no room for.
-    pub(crate) walking: Option<usize>,
     /// The chain of the last run while that is not over.
     pub(crate) begun: Option<Begun>,
     /// Queues, one after the other, that gave less than they were asked for since [`Port::next_run`] said that there is none.
@@ -143,7 +141,6 @@ impl VerbsPort {
             next_cq: 0,
             harvest: Harvest::new(),
             early: Vec::new(),
-            walking: None,
             begun: None,
             emptied: 0,
             dirty: Vec::with_capacity(connections),
@@ -181,7 +178,7 @@ impl VerbsPort {
 
     /// Whether frames of the connection at `index` are still to be handed out.
     pub(crate) fn is_reading(&self, index: usize) -> bool {
-        self.walking == Some(index) || self.begun.is_some_and(|begun| begun.conn.index() as usize == index)
+        self.begun.is_some_and(|begun| begun.conn.index() as usize == index)
     }
 
     fn watch(&mut self, cq: &Arc<Cq>) -> Result<(), PortError> {
@@ -212,10 +209,29 @@ impl VerbsPort {
     #[inline]
     fn has_news(&self) -> bool {
         !self.harvest.is_empty()
-            || self.walking.is_some()
             || self.gate.shared.has_notes()
             || !self.down.is_empty()
             || !self.backlog.is_empty()
+    }
+
+    /// Whether a poll would find something, or has to be made soon.
+    #[inline]
+    fn has_events(&self) -> bool {
+        self.has_news() || !(self.waiting.is_empty() && self.pulling.is_empty())
+    }
+
+    /// Posts what is staged on `conn`, if nothing else is staged and nothing else came. Whether all of it left.
+    #[inline]
+    fn flush_answer(&mut self, conn: ConnId) -> bool {
+        let is_last = self.harvest.is_empty() && self.emptied >= self.cqs.len();
+        if !is_last || self.dirty.as_slice() != [conn.index() as usize] {
+            return false;
+        }
+        let is_done = self.flush_one(conn.index() as usize);
+        if is_done {
+            self.dirty.clear();
+        }
+        is_done
     }
 
     /// Whether a poll would find something without asking the device.
@@ -304,19 +320,6 @@ impl Port for VerbsPort {
             self.dirty.push(conn.index() as usize);
         }
         Ok(Some(open.tx.commit(staged.payload_bytes, staged.chain)))
-    }
-
-    #[inline]
-    fn flush_answer(&mut self, conn: ConnId) -> bool {
-        let is_last = self.harvest.is_empty() && self.emptied >= self.cqs.len();
-        if !is_last || self.dirty.as_slice() != [conn.index() as usize] {
-            return false;
-        }
-        let is_done = self.flush_one(conn.index() as usize);
-        if is_done {
-            self.dirty.clear();
-        }
-        is_done
     }
 
     #[inline]
@@ -422,28 +425,23 @@ impl Port for VerbsPort {
     }
 
     #[inline(always)]
-    fn next_run(&mut self, limit: usize) -> Option<Run> {
-        self.chain_run(limit)
+    fn next_run(&mut self, limit: Limit) -> Look {
+        let most = match limit {
+            Limit::Frames(most) => most,
+            Limit::One => usize::MAX,
+        };
+        match self.chain_run(most) {
+            Some(run) => Look::Run(run),
+            None if self.has_events() => Look::Events,
+            None => Look::Nothing,
+        }
     }
 
     #[inline]
-    fn end_run(&mut self, run: &mut Run) {
+    fn end_run(&mut self, run: &mut Run, may_leave: bool) -> bool {
+        let left = may_leave && self.flush_answer(run.conn());
         self.end_chain_run(run);
-    }
-
-    #[inline]
-    fn is_promising(&self) -> bool {
-        self.has_news() || !(self.waiting.is_empty() && self.pulling.is_empty())
-    }
-
-    #[inline]
-    fn has_found(&self) -> bool {
-        self.is_promising()
-    }
-
-    #[inline]
-    fn asks_device(&self) -> bool {
-        !self.cqs.is_empty()
+        left
     }
 
     fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time) {

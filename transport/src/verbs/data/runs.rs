@@ -1,45 +1,61 @@
-//! The short way of a poll: chains are read where they landed, in the ring or in a slot, without an event for each frame.
+//! Chains are read where they landed, in the ring or in a slot.
 //!
-//! Chains and everything else come from the same completions, in their order: what is no chain stays where it is until a poll.
+//! Chains and everything else come from the same completions, in their order: what is no chain stays where it is until a poll, and a
+//! poll stops at the next chain.
+
+use gimmal_rdma::verbs::Completion;
 
 use crate::{
-    Batch, ConnId, Event,
+    ConnId,
     mem::Run,
-    verbs::data::{
-        port::{Slot, VerbsPort, conn_in},
-        wr_id::WrId,
+    verbs::{
+        data::{
+            conn::Conn,
+            port::{Slot, VerbsPort, conn_in},
+            wr_id::WrId,
+        },
+        srq::slots::Place,
     },
 };
 
-/// A chain of which a run was handed out, while it is not over.
+/// A chain that is being read, while it is not over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
     pub(crate) conn: ConnId,
     /// Bytes that were not read, and all of them.
-    left: u32,
-    bytes: u32,
+    pub(crate) left: u32,
+    pub(crate) bytes: u32,
     /// Its run was not ended. There is one at a time: the next would show what is given back with this one.
-    is_out: bool,
+    pub(crate) is_out: bool,
+    /// Where it lies in a shared receive.
+    pub(crate) place: Option<Place>,
+}
+
+/// Begins the chain that `done` brought into memory of its connection's own, if it did.
+#[inline(always)]
+fn begin_own<'a>(slots: &'a mut [Slot], done: &Completion) -> Option<(&'a Conn, Begun)> {
+    let id = WrId::from_bits(done.wr_id);
+    let Some(Slot { conn: Some(conn), .. }) = slots.get_mut(id.index()) else {
+        return None;
+    };
+    let bytes = conn.chain(done)?;
+    conn.rx.begin_run(id.slot(), bytes)?;
+    let begun = Begun { conn: conn.id, left: bytes, bytes, is_out: false, place: None };
+    Some((conn, begun))
 }
 
 impl VerbsPort {
-    /// The next chain, if that is what comes next; everything else waits for a poll.
+    /// Frames of the next chain, if that is what comes next; everything else waits for a poll.
     #[inline(always)]
     pub(crate) fn chain_run(&mut self, limit: usize) -> Option<Run> {
-        if limit == 0 || self.walking.is_some() {
+        if limit == 0 {
             return None;
         }
-        if let Some(Begun { conn, left, is_out, .. }) = self.begun {
-            let open = conn_in(&mut self.slots, conn).filter(|open| open.delivers());
-            if is_out && open.as_ref().is_some_and(|open| open.rx.has_run()) {
-                return None;
-            }
-            let run = open.and_then(|open| open.rx.run(conn, left, limit));
-            if let (Some(_), Some(begun)) = (&run, &mut self.begun) {
-                begun.is_out = true;
+        if self.begun.is_some() {
+            let run = self.begun_run(limit);
+            if run.is_some() || self.begun.is_some() {
                 return run;
             }
-            self.begun = None;
         }
         if self.harvest.is_empty() {
             // Who gave less than was asked for is not asked again at once.
@@ -50,28 +66,54 @@ impl VerbsPort {
             self.emptied = emptied;
         }
         let Self { harvest, slots, begun, .. } = self;
-        harvest.take_new_if(|done| {
-            let id = WrId::from_bits(done.wr_id);
-            let Some(Slot { conn: Some(conn), .. }) = slots.get_mut(id.index()) else {
-                return None;
-            };
-            let bytes = conn.chain(done)?;
-            conn.rx.begin_run(id.slot(), bytes)?;
-            let run = conn.rx.run(conn.id, bytes, limit)?;
-            *begun = Some(Begun { conn: conn.id, left: bytes, bytes, is_out: true });
+        let run = harvest.take_new_if(|done| {
+            let (conn, new) = begin_own(slots, done)?;
+            let run = conn.rx.run(conn.id, new.left, limit)?;
+            *begun = Some(Begun { is_out: true, ..new });
             Some(run)
-        })
+        });
+        run.or_else(|| self.other_run(limit))
     }
 
-    /// Frames of a run that was ended too early, as events.
-    #[cold]
-    pub(crate) fn rest_of_run(&mut self, batch: &mut Batch) {
-        while let Some(mut run) = self.begun.and_then(|_| self.chain_run(batch.room())) {
-            let conn = run.conn();
-            while let Some(frame) = run.next_frame().and_then(|lent| lent.keep()) {
-                batch.push(Event::Frame { conn, frame });
-            }
-            self.end_chain_run(&mut run);
+    /// Of a chain in a shared receive, or one whose completion was taken too early.
+    #[inline(never)]
+    fn other_run(&mut self, limit: usize) -> Option<Run> {
+        if self.begin_chain() { self.begun_run(limit) } else { None }
+    }
+
+    /// Frames of the chain that is being read.
+    fn begun_run(&mut self, limit: usize) -> Option<Run> {
+        let Begun { conn, left, is_out, .. } = self.begun?;
+        let open = conn_in(&mut self.slots, conn).filter(|open| open.delivers());
+        if is_out && open.as_ref().is_some_and(|open| open.rx.has_run()) {
+            return None;
+        }
+        let run = open.and_then(|open| open.rx.run(conn, left, limit));
+        match &mut self.begun {
+            Some(begun) if run.is_some() => begun.is_out = true,
+            _ => self.give_up_chain(),
+        }
+        run
+    }
+
+    /// Begins the next chain, if that is what comes next. Whether it is.
+    pub(crate) fn begin_chain(&mut self) -> bool {
+        let Some(done) = self.harvest.first() else { return false };
+        if WrId::from_bits(done.wr_id).is_shared() {
+            return self.begin_shared(&done);
+        }
+        let begun = begin_own(&mut self.slots, &done).map(|(_, begun)| begun);
+        if begun.is_some() {
+            self.harvest.take();
+            self.begun = begun;
+        }
+        begun.is_some()
+    }
+
+    /// Nobody will read the rest of the chain. Where a run of it is out, its slot is given to nobody: it may still be read.
+    pub(crate) fn give_up_chain(&mut self) {
+        if let Some(Begun { conn, is_out: false, place: Some(place), .. }) = self.begun.take() {
+            self.shared_read(conn, place, 0, true);
         }
     }
 
@@ -98,6 +140,13 @@ impl VerbsPort {
             conn.count_receive(counters);
         }
         self.owing.note(index, conn);
+        if let Some(place) = begun.place {
+            let (kept, is_over) = (run.kept(), !matches!(ended, Ok(1..)));
+            if is_over {
+                conn.rx.leave();
+            }
+            self.shared_read(begun.conn, place, kept, is_over);
+        }
         match ended {
             Ok(0) => {}
             Ok(left) => self.begun = Some(Begun { left, is_out: false, ..begun }),

@@ -9,61 +9,46 @@ use std::{rc::Rc, sync::Arc};
 use gimmal_rdma::verbs::{LocalBytes, Qp, RecvList};
 
 use crate::{
-    ConnId, DataPath, FrameWord, Negotiated, Position, Violation,
-    frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
+    ConnId, DataPath, Negotiated, Position, Violation,
+    frame::{FRAME_ALIGN, FRAME_WORD_BYTES},
     mem::{
         Run, RxFrame, RxMemory,
         run::{IN_RING, RingPlace},
     },
     share::Share,
     verbs::{
-        data::wr_id::{GOODBYE, WrId, receive_id},
+        data::wr_id::{GOODBYE, receive_id},
         memory::rings::{Room, Shape},
         srq::queue::SharedQueue,
     },
 };
 
-/// What a run that is handed out counts as in its slot: more than there can be frames.
-const RUN: u32 = 1 << 31;
-
-/// A chain that is being handed out.
-#[derive(Clone, Copy, Debug)]
-struct Walk {
-    /// Where the next frame starts: an offset in the region.
-    offset: usize,
-    left: usize,
-    bytes: usize,
-    slot: u32,
-}
+/// What a chain that is being read counts as in its slot: more than there can be frames.
+pub(crate) const RUN: u32 = 1 << 31;
 
 /// Receives of others too.
 #[derive(Debug)]
 struct Sharing {
     queue: Arc<SharedQueue>,
     share: Share,
-    /// Where the last chain landed: from where in the memory, and what its frames remember.
-    at: usize,
-    place: u32,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Rx {
-    /// That of the last chain, where receives are shared.
+    /// Where receives are shared, that of the chain that is being read.
     memory: Option<Rc<RxMemory>>,
     shape: Shape,
     lkey: u32,
     sharing: Option<Box<Sharing>>,
     path: DataPath,
-    /// Where the ring is, or the slots that are its own.
+    /// Where the ring is, or the slots.
     pub(crate) place: Option<RingPlace>,
-    ring_bytes: usize,
     slot_bytes: usize,
     chain_bytes_max: u32,
     frame_bytes_max: usize,
     /// Up to where the ring was walked, or the slots by a run.
     position: Position,
-    walk: Option<Walk>,
     /// What frames of the run remember that is handed out.
     run_slot: u32,
     /// Frames of each slot that were lent and not released; and slots of which all were.
@@ -111,7 +96,7 @@ impl Rx {
         let sharing = queue.map(|queue| {
             let extra_max = u32::from(queue.sizes.most - queue.sizes.guaranteed);
             let share = Share::new(negotiated.rx_arrivals, extra_max);
-            Box::new(Sharing { queue, share, at: 0, place: 0 })
+            Box::new(Sharing { queue, share })
         });
         Self {
             memory,
@@ -120,12 +105,10 @@ impl Rx {
             sharing,
             path: negotiated.path,
             place,
-            ring_bytes,
             slot_bytes,
             chain_bytes_max,
             frame_bytes_max: negotiated.rx_frame_bytes_max as usize,
             position: Position(0),
-            walk: None,
             run_slot: IN_RING,
             lent: vec![0; slots],
             free: Vec::with_capacity(slots),
@@ -152,22 +135,26 @@ impl Rx {
         self.sharing.is_some()
     }
 
-    /// A shared receive completed, in `memory` from `at`; `place` is for its frames to remember.
-    ///
-    /// One chain at a time: while another is handed out this changes nothing, and [`Rx::arrived`] refuses the new one.
-    pub(crate) fn land(&mut self, memory: &Rc<RxMemory>, at: usize, place: u32) {
-        let Some(sharing) = self.sharing.as_mut().filter(|_| self.walk.is_none()) else { return };
-        (sharing.at, sharing.place) = (at, place);
+    /// A shared receive completed, in `memory` from `at` on; `slot` is for its frames to remember.
+    pub(crate) fn land(&mut self, memory: &Rc<RxMemory>, at: usize, slot: u32) {
+        self.place = Some(RingPlace { base: memory.base(), mask: !(FRAME_ALIGN as u64 - 1) });
         self.memory = Some(Rc::clone(memory));
+        (self.position, self.run_slot) = (Position(at as u64), slot);
+    }
+
+    /// What landed in a shared receive is read.
+    pub(crate) fn leave(&mut self) {
+        if self.sharing.is_some() {
+            (self.memory, self.place) = (None, None);
+        }
     }
 
     /// What landed last, at most `limit` bytes of it: no frames, but the peer's grant.
     pub(crate) fn landed(&self, bytes: u32, limit: usize) -> Vec<u8> {
-        let (Some(sharing), Some(memory)) = (&self.sharing, &self.memory) else { return Vec::new() };
+        let (Some(place), Some(_memory)) = (self.place, &self.memory) else { return Vec::new() };
         let bytes = (bytes as usize).min(limit).min(self.slot_bytes);
-        let from = memory.at(sharing.at, bytes);
-        // SAFETY: inside the slot, whose receive has completed and is not posted again yet.
-        unsafe { std::slice::from_raw_parts(from.as_ptr(), bytes) }.to_vec()
+        // SAFETY: inside the slot, whose receive has completed and is not posted again yet; `memory` keeps it mapped.
+        unsafe { std::slice::from_raw_parts(place.at(self.position), bytes) }.to_vec()
     }
 
     /// A shared slot of this connection is posted again.
@@ -191,7 +178,7 @@ impl Rx {
     }
 
     /// A chain of `bytes` arrived, which is handed out by runs from here on. `None` where receives are shared, and for what
-    /// [`Rx::arrived`] refuses.
+    /// [`Rx::refused`] names.
     #[inline(always)]
     pub(crate) fn begin_run(&mut self, slot: u16, bytes: u32) -> Option<()> {
         // One comparison for both ends: none at all wraps around. Where receives are shared there is no slot.
@@ -208,13 +195,23 @@ impl Rx {
         Some(())
     }
 
+    /// The same of a chain that [landed](Rx::land) in a shared receive. Returns its bytes.
+    ///
+    /// # Errors
+    /// The peer used more receives than it was granted.
+    pub(crate) fn begin_shared(&mut self, bytes: u32) -> Result<u32, Violation> {
+        let sharing = self.sharing.as_mut().ok_or(Violation::NOT_SHARED)?;
+        sharing.share.arrived(&sharing.queue.common)?;
+        Ok(bytes.min(self.chain_bytes_max))
+    }
+
     /// The frames of what is left of that chain, `bytes`, at most `limit` of them.
     #[inline(always)]
     pub(crate) fn run(&self, conn: ConnId, bytes: u32, limit: usize) -> Option<Run> {
         let (memory, place) = (self.memory.as_ref()?, self.place?);
         let span = (self.position.0, self.position.0 + u64::from(bytes));
         let left = u32::try_from(limit).unwrap_or(u32::MAX);
-        // SAFETY: a ring of our own, mapped twice by its region, or slots, of which the span is in one (`begin_run`). The
+        // SAFETY: a ring of our own, mapped twice by its region, or slots, of which the span is in one (`begin_run`, `land`). The
         // peer's device alone writes them. A completion said that these bytes arrived, and they are written again only after
         // the peer was credited with them, or the slot was posted, which is after the run has ended: the trust that
         // `Negotiated` and the guide name.
@@ -227,7 +224,10 @@ impl Rx {
 
     /// Whether a run of it is out.
     pub(crate) fn has_run(&self) -> bool {
-        self.memory.as_ref().is_some_and(RxMemory::has_run)
+        self.memory.as_ref().is_some_and(|memory| {
+            // A shared one is in the list of slots too.
+            RxMemory::has_run(memory, 1 + usize::from(self.sharing.is_some()))
+        })
     }
 
     /// The frames that were taken from `run`, of a chain of `chain_bytes`, have been read. The bytes of those that are left.
@@ -254,95 +254,16 @@ impl Rx {
         })
     }
 
-    /// A receive completed. `imm` is there for a write-with-immediate.
-    #[inline]
-    pub(crate) fn arrived(&mut self, id: WrId, bytes: u32, imm: Option<u32>) -> Result<(), Violation> {
-        if self.walk.is_some() {
-            // Its frames would be lost, and its slot never posted again.
-            return Err(Violation::Chain { bytes: bytes as usize });
-        }
-        let walk = match (self.path, imm) {
-            (DataPath::Ring, Some(imm)) => {
-                self.owed += 1;
-                let bytes = imm as usize;
-                if imm > self.chain_bytes_max {
-                    return Err(Violation::Chain { bytes });
-                }
-                Walk { offset: self.position.offset(self.ring_bytes), left: bytes, bytes, slot: IN_RING }
+    /// What is wrong with a receive that completed and brought no chain. `imm` is there for a write-with-immediate.
+    #[cold]
+    pub(crate) fn refused(&self, bytes: u32, imm: Option<u32>) -> Violation {
+        match (self.path, imm) {
+            (DataPath::Ring, Some(bytes)) => Violation::Chain { bytes: bytes as usize },
+            (DataPath::SendRecv, None) if bytes.wrapping_sub(1) >= self.chain_bytes_max => {
+                Violation::Chain { bytes: bytes as usize }
             }
-            (DataPath::SendRecv, None) if self.sharing.is_some() => {
-                let bytes = (bytes as usize).min(self.slot_bytes);
-                let Some(sharing) = &mut self.sharing else { return Ok(()) };
-                sharing.share.arrived(&sharing.queue.common)?;
-                Walk { offset: sharing.at, left: bytes, bytes, slot: sharing.place }
-            }
-            (DataPath::SendRecv, None) if usize::from(id.slot()) < self.lent.len() => {
-                let slot = id.slot();
-                let bytes = (bytes as usize).min(self.slot_bytes);
-                Walk { offset: usize::from(slot) * self.slot_bytes, left: bytes, bytes, slot: slot.into() }
-            }
-            _ => return Err(Violation::Malformed { what: "receive: not of the path that was agreed" }),
-        };
-        if walk.bytes == 0 {
-            return Err(Violation::Chain { bytes: 0 });
+            _ => Violation::Malformed { what: "receive: not of the path that was agreed" },
         }
-        self.walk = Some(walk);
-        Ok(())
-    }
-
-    /// The next frame of the chain that is being walked; `None` when it has ended, as a chain must.
-    #[inline]
-    pub(crate) fn next_frame(&mut self) -> Result<Option<RxFrame>, Violation> {
-        let (Some(walk), Some(memory)) = (self.walk.as_mut(), &self.memory) else { return Ok(None) };
-        if walk.left == 0 {
-            self.walk = None;
-            return Ok(None);
-        }
-        let chain = Violation::Chain { bytes: walk.bytes };
-        if walk.left < FRAME_WORD_BYTES {
-            return Err(chain);
-        }
-        let place = memory.at(walk.offset, FRAME_WORD_BYTES);
-        // SAFETY: inside the region; frames start at multiples of 16 there, so the word is aligned. The peer's
-        // device may write it at any time: it is read once, as an integer, and only the copy is used.
-        let bits = u64::from_le(unsafe { place.cast::<u64>().as_ptr().read_volatile() });
-        let word = FrameWord::parse(bits, self.frame_bytes_max)?.ok_or(chain)?;
-        let span = span(word.payload_bytes());
-        if span > walk.left {
-            return Err(chain);
-        }
-        let end = match self.path {
-            DataPath::Ring => self.position.plus(span as u64),
-            DataPath::SendRecv => Position(0),
-        };
-        let bytes = memory.at(walk.offset + FRAME_WORD_BYTES, word.payload_bytes());
-        // SAFETY: checked to lie in the region. A completion said that these bytes arrived, and the peer writes them again only after it was
-        // credited with them, which is after the release: the trust that `Negotiated` and the guide name.
-        let frame = unsafe { RxFrame::lend(memory, bytes, word, end, walk.slot) };
-        if self.path == DataPath::Ring {
-            self.position = end;
-        } else if let Some(lent) = self.lent.get_mut(walk.slot as usize) {
-            *lent += 1;
-        }
-        walk.offset += span;
-        walk.left -= span;
-        if walk.left == 0 {
-            self.walk = None;
-        }
-        Ok(Some(frame))
-    }
-
-    pub(crate) fn is_walking(&self) -> bool {
-        self.walk.is_some()
-    }
-
-    /// What frames of the chain that is being walked remember.
-    pub(crate) fn walking(&self) -> Option<u32> {
-        self.walk.map(|walk| walk.slot)
-    }
-
-    pub(crate) fn stop_walking(&mut self) {
-        self.walk = None;
     }
 
     pub(crate) fn owes(&self) -> bool {
@@ -398,9 +319,7 @@ impl Rx {
         drop(frame);
         let Some(lent) = self.lent.get_mut(slot as usize) else { return };
         *lent = lent.saturating_sub(1);
-        if self.walking() != Some(slot) {
-            self.free(slot);
-        }
+        self.free(slot);
     }
 }
 
@@ -410,7 +329,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::mem::{Access, Region};
-    use crate::{Capabilities, Hello, PortConfig, Tag, hello::Feature, verbs::data::wr_id::Kind};
+    use crate::{Capabilities, FrameWord, Hello, PortConfig, Tag, hello::Feature};
 
     const RING: u32 = 8192;
     const SLOT: u32 = 256;
@@ -471,23 +390,23 @@ pub(crate) mod tests {
         FrameWord::new(payload, Tag(9)).bits()
     }
 
-    fn receive(slot: u16) -> WrId {
-        WrId::new(Kind::Receive, ConnId::new(0, 0), slot)
-    }
+    const CONN: ConnId = ConnId::new(0, 0);
 
     #[test]
-    fn a_chain_is_walked_across_the_end_of_the_ring() {
+    fn a_chain_is_read_across_the_end_of_the_ring() {
         let (mut rx, device) = rx(DataPath::Ring);
         rx.position = Position(u64::from(RING) - 32);
         write(&device, RING as usize - 32, word(24));
         write(&device, RING as usize, word(8));
-        rx.arrived(receive(0), 0, Some(48)).expect("a fair chain");
-        let first = rx.next_frame().expect("fair").expect("a frame");
-        assert_eq!((first.len(), first.end(), first.tag()), (24, Position(RING.into()), Tag(9)));
-        let second = rx.next_frame().expect("fair").expect("a frame");
-        assert_eq!((second.len(), second.end()), (8, Position(u64::from(RING) + 16)));
-        assert!(rx.next_frame().expect("fair").is_none());
-        assert!(!rx.is_walking() && rx.owes());
+        rx.begin_run(0, 48).expect("a fair chain");
+        let mut run = rx.run(CONN, 48, 9).expect("a run");
+        let first = run.next_frame().expect("a frame");
+        assert_eq!((first.payload().len(), first.end(), first.tag()), (24, Position(RING.into()), Tag(9)));
+        let second = run.next_frame().expect("a frame");
+        assert_eq!((second.payload().len(), second.end()), (8, Position(u64::from(RING) + 16)));
+        assert!(run.next_frame().is_none());
+        assert_eq!(rx.end_run(&run, 48), Ok(0));
+        assert!(rx.owes());
     }
 
     /// R46: whatever a peer writes into our ring is a named violation, never more than its own connection.
@@ -504,15 +423,21 @@ pub(crate) mod tests {
         for (bits, bytes, violation) in lies {
             let (mut rx, device) = rx(DataPath::Ring);
             write(&device, 0, bits);
-            rx.arrived(receive(0), 0, Some(bytes)).expect("not looked at yet");
-            assert_eq!(rx.next_frame().map(|_| ()), Err(violation), "{bits:#x} in {bytes} bytes");
+            rx.begin_run(0, bytes).expect("not looked at yet");
+            let mut run = rx.run(CONN, bytes, 9).expect("a run");
+            assert!(run.next_frame().is_none());
+            assert_eq!(rx.end_run(&run, bytes), Err(violation), "{bits:#x} in {bytes} bytes");
         }
         let (mut ring, _device) = rx(DataPath::Ring);
-        assert_eq!(ring.arrived(receive(0), 0, Some(u32::MAX)), Err(chain(u32::MAX as usize)));
-        assert!(ring.arrived(receive(0), 64, None).is_err(), "a SEND on the ring path");
+        assert_eq!(ring.begin_run(0, u32::MAX), None);
+        assert_eq!(ring.refused(0, Some(u32::MAX)), chain(u32::MAX as usize));
+        let malformed = |violation| matches!(violation, Violation::Malformed { .. });
+        assert!(malformed(ring.refused(64, None)), "a SEND on the ring path");
         let (mut slots, _device) = rx(DataPath::SendRecv);
-        assert!(slots.arrived(receive(0), 64, Some(64)).is_err(), "an immediate on the send/recv path");
-        assert!(slots.arrived(receive(5), 64, None).is_err(), "a slot that does not exist");
+        assert!(malformed(slots.refused(64, Some(64))), "an immediate on the send/recv path");
+        assert_eq!(slots.begin_run(5, 64), None);
+        assert!(malformed(slots.refused(64, None)), "a slot that does not exist");
+        assert_eq!(slots.refused(SLOT + 1, None), chain(SLOT as usize + 1));
     }
 
     /// R47: a slot is posted again when its last frame was released, in whatever order.
@@ -522,12 +447,14 @@ pub(crate) mod tests {
         for at in [0, 16, 32] {
             write(&device, 2 * SLOT as usize + at, word(8));
         }
-        rx.arrived(receive(2), 48, None).expect("fair");
+        rx.begin_run(2, 48).expect("fair");
+        let mut run = rx.run(CONN, 48, 9).expect("a run");
         let mut frames = Vec::new();
-        while let Some(frame) = rx.next_frame().expect("fair") {
-            assert_eq!((frame.slot(), frame.end()), (2, Position(0)));
+        while let Some(frame) = run.next_frame().and_then(|lent| lent.keep()) {
+            assert_eq!(frame.slot(), 2);
             frames.push(frame);
         }
+        assert_eq!(rx.end_run(&run, 48), Ok(0));
         assert_eq!((frames.len(), rx.lent[2]), (3, 3));
         for pick in [1, 0, 0] {
             assert!(rx.free.is_empty());
@@ -541,9 +468,10 @@ pub(crate) mod tests {
     fn a_frame_of_another_connection_frees_nothing() {
         let [(mut first, device), (mut second, _other)] = [rx(DataPath::SendRecv), rx(DataPath::SendRecv)];
         write(&device, 0, word(8));
-        first.arrived(receive(0), 16, None).expect("fair");
+        first.begin_run(0, 16).expect("fair");
+        let mut run = first.run(CONN, 16, 9).expect("a run");
         second.lent[0] = 1;
-        second.release(first.next_frame().expect("fair").expect("a frame"));
+        second.release(run.next_frame().expect("a frame").keep().expect("not kept before"));
         assert_eq!((second.lent[0], second.owes()), (1, false));
     }
 
@@ -556,8 +484,7 @@ pub(crate) mod tests {
                 write(&device, 2 * SLOT as usize + at, word(8));
             }
             rx.begin_run(2, 48).expect("fair");
-            let conn = ConnId::new(0, 0);
-            let mut first = rx.run(conn, 48, 2).expect("a run");
+            let mut first = rx.run(CONN, 48, 2).expect("a run");
             let kept = first.next_frame().expect("a frame").keep().expect("not kept before");
             assert_eq!(first.next_frame().expect("a frame").payload().len(), 8);
             assert!(first.next_frame().is_none(), "two were asked for");
@@ -567,7 +494,7 @@ pub(crate) mod tests {
                 rx.release(late.take().expect("kept"));
             }
             assert!(!rx.owes(), "its run is not over");
-            let mut rest = rx.run(conn, 16, 2).expect("the rest");
+            let mut rest = rx.run(CONN, 16, 2).expect("the rest");
             assert!(!first.is_over() && !rest.is_over());
             assert!(rest.next_frame().is_some() && rest.is_over() && rest.next_frame().is_none());
             assert_eq!(rx.end_run(&rest, 48), Ok(0));
@@ -577,7 +504,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// R46: chains in slots that lie are named by runs too, and what is no chain of ours is left to a poll.
+    /// R46: chains in slots that lie are named by runs too, and what is no chain of ours is none.
     #[test]
     fn r46_runs_of_slots_that_lie_are_named() {
         for (bits, bytes) in [(word(24), 16), (word(24), 17), (0, 32), (u64::MAX, SLOT)] {

@@ -19,6 +19,7 @@ use gimmal_rdma::verbs::{DeviceLimits, LocalBytes, Mr, Pd, RecvList, Srq};
 
 use crate::{
     Instant, PortError, SharedReceives, SharedState,
+    frame::FRAME_WORD_BYTES,
     mem::{MemoryNode, Region},
     share::Common,
     sync::lock::lock,
@@ -178,7 +179,9 @@ impl SharedQueue {
                 limit,
             });
         }
-        let region = self.node.place(|| slab(SLAB_SLOTS as usize * self.sizes.slot_bytes as usize))?;
+        let region = self
+            .node
+            .place(|| slab(SLAB_SLOTS as usize * self.sizes.slot_bytes as usize + FRAME_WORD_BYTES))?;
         let registration = Mr::new(&self.pd, &region, Purpose::Local.rights())?;
         let slab = Slab { region, lkey: registration.lkey() };
         let mut list = RecvList::new(SLAB_SLOTS as usize);

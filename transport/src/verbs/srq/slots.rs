@@ -1,7 +1,7 @@
 //! The shared receives of one device as the port's own thread sees them: whose chain landed where, and what came back.
 //!
 //! ```text
-//!  posted ─ completion ─► taken ─ frames lent ─► the last one released ─► posted
+//!  posted ─ completion ─► taken ─ read by runs, the last kept frame released ─► posted
 //!                           └ grant, goodbye, failure: at once ────────────►┘
 //! ```
 //! A completion names its slot and its queue pair. A slot may outlive the connection whose frames lie in it.
@@ -21,6 +21,8 @@ use crate::{
         data::{
             conn::Conn,
             port::{Slot, VerbsPort, conn_in},
+            runs::Begun,
+            rx::RUN,
             wr_id::{INDEX_LIMIT, WrId},
         },
         srq::queue::{SLAB_SLOTS, SharedQueue},
@@ -114,15 +116,6 @@ impl SharedSlots {
     }
 }
 
-/// A frame was handed out.
-pub(crate) fn lend_slot(queues: &mut [SharedSlots], bits: u32) {
-    let Some(place) = Place::parse(bits) else { return };
-    let slots = queues.get_mut(place.queue);
-    if let Some(lent) = slots.and_then(|slots| slots.lent.get_mut(place.slot as usize)) {
-        *lent += 1;
-    }
-}
-
 impl VerbsPort {
     /// Where the queue `number` is in the list; `None`: it is no more.
     fn queue_at(&mut self, number: u32) -> Option<usize> {
@@ -159,20 +152,68 @@ impl VerbsPort {
         if let Some(slots) = self.shared.iter_mut().find(|slots| slots.number == queue.number) {
             slots.users.retain(|&(_, user)| user != index);
         }
-        if let Some(place) = conn.rx.walking().and_then(Place::parse)
-            && self.lent(place) == 0
-        {
-            queue.common.give(1);
-            self.post_slot(place);
+        if self.begun.is_some_and(|begun| begun.conn == conn.id) {
+            self.give_up_chain();
         }
     }
 
-    fn lent(&self, place: Place) -> u32 {
-        let slots = self.shared.get(place.queue);
-        slots.and_then(|slots| slots.lent.get(place.slot as usize)).map_or(0, |lent| *lent)
+    /// Begins the chain that `done`, the next completion, brought into a shared receive, if it did.
+    pub(crate) fn begin_shared(&mut self, done: &Completion) -> bool {
+        let id = WrId::from_bits(done.wr_id);
+        let Some(queue) = self.queue_at(id.queue()) else { return false };
+        let place = Place { queue, slot: id.slot_of_queue() };
+        let slots = &mut self.shared[queue];
+        let Some(index) = slots.user(done.qp) else { return false };
+        let Some(Slot { conn: Some(conn), .. }) = self.slots.get_mut(index) else { return false };
+        let Some(bytes) = conn.shared_chain(done) else { return false };
+        let Some((memory, at, _)) = slots.memory(place.slot) else { return false };
+        conn.rx.land(memory, at, place.bits());
+        self.harvest.take();
+        match conn.rx.begin_shared(bytes) {
+            Ok(bytes) => {
+                let conn = conn.id;
+                self.begun = Some(Begun { conn, left: bytes, bytes, is_out: false, place: Some(place) });
+                if let Some(lent) = slots.lent.get_mut(place.slot as usize) {
+                    *lent += RUN;
+                }
+                true
+            }
+            Err(violation) => {
+                conn.rx.leave();
+                self.post_slot(place);
+                self.begin_close(index, violation.into(), self.now);
+                false
+            }
+        }
     }
 
-    /// A shared receive completed.
+    /// Frames of the chain in a shared receive were read, `kept` of them are kept; nothing is left of it if it `is_over`.
+    pub(crate) fn shared_read(&mut self, id: ConnId, place: Place, kept: u32, is_over: bool) {
+        let slots = self.shared.get_mut(place.queue);
+        let Some(lent) = slots.and_then(|slots| slots.lent.get_mut(place.slot as usize)) else { return };
+        *lent += kept;
+        if is_over {
+            *lent -= RUN;
+            if *lent == 0 {
+                self.slot_came_back(id, place);
+            }
+        }
+    }
+
+    /// Posts a slot again of which nothing is lent.
+    fn slot_came_back(&mut self, id: ConnId, place: Place) {
+        self.post_slot(place);
+        // Granted again only now that it is posted.
+        match conn_in(&mut self.slots, id) {
+            Some(conn) => conn.rx.came_back(),
+            None => {
+                let queue = self.shared.get(place.queue).and_then(|slots| slots.queue.upgrade());
+                queue.inspect(|queue| queue.common.give(1));
+            }
+        }
+    }
+
+    /// A shared receive completed that brought no chain.
     pub(crate) fn on_shared(&mut self, done: &Completion, now: Time, batch: &mut Batch) {
         let id = WrId::from_bits(done.wr_id);
         let slot = id.slot_of_queue();
@@ -186,10 +227,10 @@ impl VerbsPort {
         };
         conn.rx.land(region, at, place.bits());
         self.on_completion_of(index, done, now, batch);
-        let walks = self.walking == Some(index);
-        if !walks {
-            self.post_slot(place);
+        if let Some(Slot { conn: Some(conn), .. }) = self.slots.get_mut(index) {
+            conn.rx.leave();
         }
+        self.post_slot(place);
     }
 
     /// Of a connection that was not adopted yet, or of one that is gone.
@@ -217,17 +258,6 @@ impl VerbsPort {
         }
     }
 
-    /// A chain of the connection at `index` is wrong and was given up. Its slot comes back with those of its frames that were
-    /// handed out; now, if there are none.
-    pub(crate) fn stopped_at(&mut self, index: usize, place: Place) {
-        if self.lent(place) == 0 {
-            self.post_slot(place);
-            if let Some(conn) = self.slots[index].conn.as_deref_mut() {
-                conn.rx.came_back();
-            }
-        }
-    }
-
     /// A frame came back, of a connection that may be gone.
     pub(crate) fn release_shared(&mut self, id: ConnId, frame: RxFrame, place: Place) {
         let Some(slots) = self.shared.get_mut(place.queue) else { return };
@@ -238,22 +268,8 @@ impl VerbsPort {
         drop(frame);
         let Some(lent) = slots.lent.get_mut(place.slot as usize).filter(|lent| **lent > 0) else { return };
         *lent -= 1;
-        if *lent > 0 {
-            return;
-        }
-        // Whoever it is said to be of: a chain that is being walked stays where it is.
-        let walked = self.walking.and_then(|index| self.slots.get(index)?.conn.as_ref()?.rx.walking());
-        if walked == Some(place.bits()) {
-            return;
-        }
-        self.post_slot(place);
-        // Granted again only now that it is posted.
-        match conn_in(&mut self.slots, id) {
-            Some(conn) => conn.rx.came_back(),
-            None => {
-                let queue = self.shared.get(place.queue).and_then(|slots| slots.queue.upgrade());
-                queue.inspect(|queue| queue.common.give(1));
-            }
+        if *lent == 0 {
+            self.slot_came_back(id, place);
         }
     }
 
