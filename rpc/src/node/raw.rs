@@ -21,8 +21,11 @@ use crate::{
     status::Status,
 };
 
-/// The length of a value that was written in place; or the response that goes instead, `None` after a panic.
-type Ended = Result<usize, Option<(ResponseHead, Vec<u8>)>>;
+/// A response that is not in place; `None` after a panic.
+type Beside = Option<(ResponseHead, Vec<u8>)>;
+
+/// The length of a value that was written in place, or the response that goes instead.
+type Ended = Result<usize, Beside>;
 
 /// A call of a raw method.
 #[derive(Clone, Copy)]
@@ -103,28 +106,31 @@ impl Node {
         let cx = context(&mut here.raw_cx, &here.peer, entry, deadline);
         (cx.slot, cx.mark) = (id.slot, mark);
         let call = Raw { service: self.registry.service(entry), index: entry.index(), cx, request };
-        // Unless it is in place.
-        let (mut ran, mut ended) = (false, None);
+        let (mut ran, mut beside) = (false, None);
         let head = Head { kind: BARE_RESPONSE, aux: id.aux() };
         let sent = io.send(conn, head, RESPONSE_BYTES, |body| {
             let (front, place) = ResponseHead::Ok.put(&[], body)?;
             ran = true;
             match call.run(place) {
                 Ok(bytes) => Some(front + bytes),
-                otherwise => {
-                    ended = Some(otherwise);
+                Err(instead) => {
+                    beside = Some(instead);
                     None
                 }
             }
         });
         if !ran && sent != Err(SendError::Closed) {
             // No room even for the head: the answer goes beside, and leaves when there is.
-            ended = Some(call.run_without_place());
+            // An empty value is in place without any.
+            beside = Some(
+                call.run_without_place()
+                    .map_or_else(|beside| beside, |_| Some((ResponseHead::Ok, Vec::new()))),
+            );
         }
         running.store(0, Ordering::Relaxed);
-        match ended {
+        match beside {
             None => self.counters.answers.add(u64::from(sent.is_ok())),
-            Some(ended) => self.answer_beside(io, conn, id, entry, ended),
+            Some(beside) => self.answer_beside(io, conn, id, entry, beside),
         }
     }
 
@@ -173,9 +179,12 @@ impl Node {
                 let room = place.len().min(u16::MAX.into()) / ITEM_BYTES * ITEM_BYTES;
                 let ended = Raw { service, index, cx, request }.run(&mut place[..room]);
                 running.store(0, Ordering::Relaxed);
-                let Ok(bytes) = ended else {
-                    beside = Some((id, ended));
-                    break;
+                let bytes = match ended {
+                    Ok(bytes) => bytes,
+                    Err(instead) => {
+                        beside = Some((id, instead));
+                        break;
+                    }
                 };
                 batch::put_head(front, id, bytes);
                 at += item_bytes(bytes);
@@ -193,8 +202,8 @@ impl Node {
         self.counters.requests.add(ran);
         self.counters.started.add(ran);
         self.counters.answers.add(if sent.is_ok() { in_place } else { 0 });
-        if let Some((id, ended)) = beside {
-            self.answer_beside(io, conn, id, entry, ended);
+        if let Some((id, beside)) = beside {
+            self.answer_beside(io, conn, id, entry, beside);
         }
     }
 
@@ -206,13 +215,11 @@ impl Node {
         conn: ConnId,
         id: CallId,
         entry: &Entry,
-        ended: Ended,
+        beside: Beside,
     ) {
-        let answered = match ended {
-            // There was no place, and nothing to put there.
-            Ok(_) => Answered::Bytes(ResponseHead::Ok, Vec::new()),
-            Err(Some((head, bytes))) => Answered::Bytes(head, bytes),
-            Err(None) => self.panicked(entry.method),
+        let answered = match beside {
+            Some((head, bytes)) => Answered::Bytes(head, bytes),
+            None => self.panicked(entry.method),
         };
         self.answer(io, conn, id, Time::NEVER, answered);
     }
