@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     config::{FaultKind, SimDevice, Step},
-    world::{Conn, End, Happening, Inbound, Life, Side, Stage, World},
+    conn::{Conn, End, Inbound, Life, Side, Stage},
+    world::{Happening, World},
 };
 use gimmal_transport::{
     AcceptError, CloseReason, ConnId, ConnectError, ConnectOptions, Credit, DataPath, Hello, Negotiated,

@@ -7,8 +7,9 @@ use std::{
 
 use super::{
     config::{FaultKind, Misuse, Step},
+    conn::{Inbound, Life, Side},
     path::flip,
-    world::{Happening, Inbound, Life, Shared, Side, World},
+    world::{Happening, Shared, World},
 };
 use gimmal_transport::{
     BulkError, LoanError, Offer, PortError, Refused, Violation,

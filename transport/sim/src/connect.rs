@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::world::{Shared, Side};
+use super::{conn::Side, world::Shared};
 use gimmal_transport::{CloseReason, ConnectError, Connecting, Instant};
 
 /// An attempt; see [`Connecting`]. Polled with a zero timeout it knows virtual time only. A blocking wait has its

@@ -17,6 +17,7 @@
 mod attempt;
 mod bulk;
 mod config;
+mod conn;
 mod connect;
 mod listen;
 mod one_sided;

@@ -2,11 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use super::{
-    connect::Link,
-    port::SimGate,
-    world::{Shared, Stage},
-};
+use super::{conn::Stage, connect::Link, port::SimGate, world::Shared};
 use gimmal_transport::{
     AcceptError, Address, Hello, Incoming, ListenError, ListenOptions, Listener, PortError, Refusal,
     RejectReason, parts::Rejected,

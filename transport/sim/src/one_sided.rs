@@ -5,7 +5,8 @@ use std::{any::Any, sync::Arc, time::Duration};
 use super::{
     bulk::Home,
     config::{FaultKind, Step},
-    world::{Happening, Inbound, Life, Side, World},
+    conn::{Inbound, Life, Side},
+    world::{Happening, World},
 };
 use gimmal_transport::{
     AccessError, Offer, Remote,

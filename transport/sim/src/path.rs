@@ -7,7 +7,8 @@ use std::{
 
 use super::{
     config::{FaultKind, Misuse, Step},
-    world::{Happening, Inbound, Life, Side, World},
+    conn::{Inbound, Life, Side},
+    world::{Happening, World},
 };
 use gimmal_transport::{
     CloseReason, Credit, DataPath, FrameWord, Violation,

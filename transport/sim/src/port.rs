@@ -8,10 +8,11 @@ use std::{
 use super::{
     bulk::Home,
     config::{Misuse, SimDevice},
+    conn::{Inbound, Life, Side},
     connect::Link,
     path::Chain as Posted,
     runs::Begun,
-    world::{Inbound, Life, Shared, Side, World},
+    world::{Shared, World},
 };
 use gimmal_transport::{
     AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Exposed, FrameWord, Gate,

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use super::{
     config::Misuse,
+    conn::{Inbound, Side},
     port::SimPort,
-    world::{Happening, Inbound, Side, World},
+    world::{Happening, World},
 };
 use gimmal_transport::{
     ConnId, DataPath, Position, Run, Tag, Violation,

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::world::{Happening, Side, World};
+use super::{
+    conn::Side,
+    world::{Happening, World},
+};
 use gimmal_transport::{CloseReason, PortError, Time};
 
 /// ENOMEM.

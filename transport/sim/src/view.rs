@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::{
     config::SimDevice,
-    world::{Inbound, Life, PortState, Side, Stage, World},
+    conn::{Inbound, Life, Side, Stage},
+    world::{PortState, World},
 };
 use gimmal_transport::{CloseReason, ConnId, PortConfig, PortCounters, Refused, Time, Waker, parts::Common};
 
