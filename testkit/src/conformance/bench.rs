@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
-    Outcome, ensure,
     harness::Harness,
+    outcome::{Outcome, ensure},
     rig::{Duo, Flow, Rig, Side, pattern},
 };
 use gimmal_transport::{

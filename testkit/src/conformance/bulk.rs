@@ -1,9 +1,9 @@
 //! Clause 6: a loan is offered, pulled, and free afterwards; never more READs than were granted.
 
 use super::{
-    ANY, BULK, Case, Needs, Outcome,
     bench::{Bench, same},
-    ensure,
+    case::{ANY, BULK, Case, Needs},
+    outcome::{Outcome, ensure},
     rig::{Duo, Rig, pattern},
 };
 use gimmal_transport::{

@@ -1,9 +1,9 @@
 //! Closing: one `Closed` with the first cause, ids that are stale at once, frames that outlive it all.
 
 use super::{
-    ANY, Case, Outcome,
     bench::{Bench, same},
-    ensure,
+    case::{ANY, Case},
+    outcome::{Outcome, ensure},
     rig::pattern,
 };
 use gimmal_transport::{CloseReason, Port, Provider, Refused, Tag, Violation, came::Came};

@@ -1,9 +1,9 @@
 //! Clause 1: a frame is composed in our own memory, and nobody sees it before it is committed.
 
 use super::{
-    ANY, Case, Outcome,
     bench::{Bench, same},
-    ensure,
+    case::{ANY, Case},
+    outcome::{Outcome, ensure},
     rig::pattern,
 };
 use gimmal_transport::{

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{
-    ANY, Case, KNOCK, Outcome,
     bench::Bench,
-    ensure,
+    case::{ANY, Case, KNOCK},
+    outcome::{Outcome, ensure},
     rig::{Duo, Rig, Side},
 };
 use gimmal_transport::{

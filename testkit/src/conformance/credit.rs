@@ -1,9 +1,9 @@
 //! Clause 5: two cumulative counters are enough: the ring can be full, nothing is written over, nothing meets an RNR.
 
 use super::{
-    ANY, Case, Needs, Outcome,
     bench::{Bench, same},
-    ensure,
+    case::{ANY, Case, Needs},
+    outcome::{Outcome, ensure},
     rig::pattern,
 };
 use gimmal_transport::{Chain, Credit, Port, Position, Provider, SharedReceives, Tag, frame::span};

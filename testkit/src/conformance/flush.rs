@@ -1,9 +1,9 @@
 //! Clause 3: nothing is seen before the flush, but by who looks into our memory; all of it after, in order, for one doorbell.
 
 use super::{
-    ANY, Case, Outcome,
     bench::Bench,
-    ensure,
+    case::{ANY, Case},
+    outcome::{Outcome, ensure},
     rig::{Duo, pattern},
 };
 use gimmal_transport::{Chain, CloseReason, Port, Provider, Tag, came::Came};

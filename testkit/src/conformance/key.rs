@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use super::{ANY, Case, KNOCK, Outcome, bench::Bench, ensure, rig::Rig};
+use super::{
+    bench::Bench,
+    case::{ANY, Case, KNOCK},
+    outcome::{Outcome, ensure},
+    rig::Rig,
+};
 use gimmal_transport::{
     ConnectError, ConnectOptions, Connecting, Incoming, Key, ListenOptions, Listener, Port, Provider,
     RejectReason, came::Came, parts,

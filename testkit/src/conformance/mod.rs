@@ -10,6 +10,7 @@
 
 mod bench;
 mod bulk;
+mod case;
 mod close;
 mod compose;
 mod connect;
@@ -18,6 +19,7 @@ mod flush;
 mod harness;
 mod key;
 mod one_sided;
+mod outcome;
 mod poll;
 mod publish;
 mod real_time;
@@ -32,79 +34,14 @@ use std::{
 };
 
 use bench::Bench;
+use case::Case;
 pub use gimmal_transport::parts::Knock;
 pub use harness::Harness;
+use outcome::Outcome;
 pub use real_time::{RealTime, knock_on_socket};
 pub use virtual_time::VirtualTime;
 
-use gimmal_transport::{DataPath, Negotiated, Provider};
-
-/// What a case says: nothing, or what went wrong.
-type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
-
-/// Ends the case when something does not hold.
-macro_rules! ensure {
-    ($holds:expr, $($why:tt)+) => {
-        if !$holds {
-            return Err(format!($($why)+).into());
-        }
-    };
-}
-use ensure;
-
-/// What a case cannot do without.
-#[derive(Clone, Copy, Debug, Default)]
-#[allow(clippy::struct_excessive_bools)] // a set of independent needs
-struct Needs {
-    ring: bool,
-    send_recv: bool,
-    arrivals: bool,
-    words: bool,
-    bulk: bool,
-    reads: bool,
-    in_place: bool,
-    atomics: bool,
-    knock: bool,
-}
-
-const ANY: Needs = Needs {
-    ring: false,
-    send_recv: false,
-    arrivals: false,
-    words: false,
-    bulk: false,
-    reads: false,
-    in_place: false,
-    atomics: false,
-    knock: false,
-};
-const KNOCK: Needs = Needs { knock: true, ..ANY };
-const BULK: Needs = Needs { bulk: true, ..ANY };
-
-impl Needs {
-    fn missing(self, seen: &Negotiated, can_knock: bool) -> Option<&'static str> {
-        let bulk = seen.initiator_depth.granted > 0 && seen.responder_resources.granted > 0;
-        [
-            (self.ring && seen.path != DataPath::Ring, "needs a receive ring"),
-            (self.send_recv && seen.path != DataPath::SendRecv, "needs the send/recv path"),
-            (self.arrivals && !seen.arrivals_count, "needs receives that are used up"),
-            (self.words && !seen.credit_words, "needs credit in shared words"),
-            (self.bulk && !bulk, "needs bulk"),
-            (self.reads && (!bulk || seen.bulk_in_place), "needs bulk by READ"),
-            (self.in_place && !seen.bulk_in_place, "needs bulk in place"),
-            (self.atomics && !seen.atomics, "needs atomic operations"),
-            (self.knock && !can_knock, "needs a harness that can speak foreign bytes"),
-        ]
-        .into_iter()
-        .find_map(|(missing, what)| missing.then_some(what))
-    }
-}
-
-struct Case<P: Provider> {
-    name: &'static str,
-    needs: Needs,
-    run: fn(&mut Bench<'_, P>) -> Outcome,
-}
+use gimmal_transport::Provider;
 
 /// How one case ended.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,9 +1,9 @@
 //! Clause 8: memory is exposed and shown, the peer uses it by itself, and every operation ends once.
 
 use super::{
-    ANY, Case, Needs, Outcome,
     bench::{Bench, same},
-    ensure,
+    case::{ANY, Case, Needs},
+    outcome::{Outcome, ensure},
     rig::{Duo, Rig, pattern},
 };
 use gimmal_transport::{

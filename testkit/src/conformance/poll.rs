@@ -5,9 +5,9 @@ use std::{os::fd::AsFd, time::Duration};
 use rustix::event::{PollFd, PollFlags};
 
 use super::{
-    ANY, Case, Outcome,
     bench::{Bench, same},
-    ensure,
+    case::{ANY, Case},
+    outcome::{Outcome, ensure},
     rig::{Rig, pattern},
 };
 use gimmal_transport::{Batch, Chain, Port, Provider, Tag, came::Came, frame::span};

@@ -1,6 +1,11 @@
 //! Clause 2: what was committed arrives byte for byte, at its position, on the path that was negotiated.
 
-use super::{ANY, Case, Needs, Outcome, bench::Bench, ensure, rig::pattern};
+use super::{
+    bench::Bench,
+    case::{ANY, Case, Needs},
+    outcome::{Outcome, ensure},
+    rig::pattern,
+};
 use gimmal_transport::{
     Chain, Port, Position, Provider, Tag,
     frame::{FRAME_WORD_BYTES, span},

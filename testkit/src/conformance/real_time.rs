@@ -1,8 +1,7 @@
 //! A harness for providers that live in real time.
 
-use super::{Harness, Knock};
-use gimmal_transport::{Address, Instant, PortConfig, Provider, Time};
-use gimmal_transport::{ConnectError, Refusal};
+use super::harness::Harness;
+use gimmal_transport::{Address, ConnectError, Instant, PortConfig, Provider, Refusal, Time, parts::Knock};
 
 /// Looks at what no port sees.
 type Checker = Box<dyn FnMut() -> Result<(), Box<dyn std::error::Error>>>;

@@ -1,6 +1,11 @@
 //! Clause 7: what is refused costs nothing: no error of the connection, no lost buffer, no moved position.
 
-use super::{ANY, BULK, Case, Outcome, bench::Bench, ensure, rig::pattern};
+use super::{
+    bench::Bench,
+    case::{ANY, BULK, Case},
+    outcome::{Outcome, ensure},
+    rig::pattern,
+};
 use gimmal_transport::{Chain, CloseReason, ConnId, Gate, Loan, Offer, Port, Provider, Refused, Tag};
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::Outcome;
+use super::outcome::{Outcome, ensure};
 use gimmal_transport::{
     Address, Batch, Chain, ConnId, Credit, DataPath, Negotiated, Port, Position, Provider, Refused, RxFrame,
     Staged, Tag, Time,
@@ -127,7 +127,7 @@ impl Duo {
         };
         let flow = &mut self.flows[side];
         let bytes = span(payload.len()) as u64;
-        super::ensure!(end == flow.sent.plus(bytes), "{bytes} bytes after {:?} end at {end:?}", flow.sent);
+        ensure!(end == flow.sent.plus(bytes), "{bytes} bytes after {:?} end at {end:?}", flow.sent);
         flow.sent = end;
         if chain == Chain::Begin {
             flow.chains += 1;
@@ -149,7 +149,7 @@ impl Duo {
             room.fill(byte);
             None
         })?;
-        super::ensure!(given_up.is_none(), "what was given up ends at {given_up:?}");
+        ensure!(given_up.is_none(), "what was given up ends at {given_up:?}");
         Ok(())
     }
 

@@ -6,9 +6,9 @@ use std::sync::{
 };
 
 use super::{
-    BULK, Case, Outcome,
     bench::{Bench, same},
-    ensure,
+    case::{BULK, Case},
+    outcome::{Outcome, ensure},
     rig::{Duo, Rig, pattern},
 };
 use gimmal_transport::{

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Harness, Knock};
+use super::harness::Harness;
 use gimmal_sim::{Sim, SimConfig};
-use gimmal_transport::{Address, ConnectOptions, Connecting, Port, Provider, Time};
+use gimmal_transport::{Address, ConnectOptions, Connecting, Port, Provider, Time, parts::Knock};
 
 /// One world for all cases; its findings are looked at after each.
 #[derive(Debug)]
