@@ -486,7 +486,7 @@ impl Ticket for LocalCall {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn wait(&mut self) -> Response {
         let mut body = Vec::new();
         let waited = self.wait_reading(|local, payload| {
@@ -504,7 +504,7 @@ impl Ticket for LocalCall {
         self.wait_reading(|_, payload| visit(payload))
     }
 
-    #[inline]
+    #[inline(always)]
     fn recycle(&mut self, buffer: Vec<u8>) {
         if buffer.capacity() <= KEEP_BYTES {
             self.local.spare.set(buffer);

@@ -57,7 +57,7 @@ impl<C: Channel, D, O> fmt::Debug for TypedResponse<C, D, O> {
 }
 
 impl<C: Channel, D, O> TypedResponse<C, D, O> {
-    #[inline]
+    #[inline(always)]
     pub(crate) const fn new(ticket: Option<C::Ticket>, response: Response) -> Self {
         Self { ticket, response, output: PhantomData }
     }
@@ -133,7 +133,7 @@ pub(crate) fn undecoded<E>(error: DecodeError) -> CallError<E> {
 }
 
 impl<C: Channel, D, O> Drop for TypedResponse<C, D, O> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if let (Some(ticket), Body::Owned(bytes)) = (&mut self.ticket, &mut self.response.body) {
             ticket.recycle(mem::take(bytes));
@@ -163,7 +163,7 @@ impl<C: Channel, D, O, S> ResponseCall<C, D, O, S> {
     }
 
     /// Blocks until the call ended. On a local client this runs the worker's turns.
-    #[inline]
+    #[inline(always)]
     pub fn wait(self) -> TypedResponse<C, D, O> {
         let Some(Call { mut ticket, .. }) = self.call else {
             return TypedResponse::new(None, Response::taken());
