@@ -140,7 +140,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             pipeline.poll(|_, answer| assert_eq!(answer.map(<[u8]>::len), Ok(64)));
         }
         while let Some(call) = raw.pop_front() {
-            call.response().wait().bytes().map(|answer| assert_eq!(answer.len(), 64))?;
+            call.wait_with(|answer| assert_eq!(answer.len(), 64))?;
         }
         while let Some(call) = bytes.pop_front() {
             assert_eq!(call.wait()?, Block(body));

@@ -57,9 +57,9 @@ impl<C: Channel> Pending<C> {
     fn end(&mut self, count: usize, is_right: impl Fn(&[u8]) -> bool + Copy) -> Result<(), BenchError> {
         let seen = |right: bool| if right { Ok(()) } else { Err(BenchError::Wrong("another body")) };
         match self {
-            Self::Raw(calls) => calls
-                .drain(..count)
-                .try_for_each(|call| seen(call.response().wait().bytes().map(is_right).map_err(failed)?)),
+            Self::Raw(calls) => {
+                calls.drain(..count).try_for_each(|call| seen(call.wait_with(is_right).map_err(failed)?))
+            }
             Self::Typed(calls) => {
                 calls.drain(..count).try_for_each(|call| seen(is_right(&call.wait().map_err(failed)?)))
             }

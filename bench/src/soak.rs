@@ -174,7 +174,7 @@ impl Tally {
             }
             let Some((number, start, call)) = under_way.pop_front() else { return Ok(is_lost) };
             let (which, body) = self.payload.of(number);
-            let answer = call.response().wait().bytes().map(|answer| answer == body);
+            let answer = call.wait_with(|answer| answer == body);
             now = Stamp::now();
             match answer {
                 Ok(true) => {

@@ -400,6 +400,37 @@ impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
         }
     }
 
+    /// Blocks until the call ended, and lends the bytes of its value to `read`. On a local client this runs the worker's turns, and
+    /// the bytes are read where they landed: nothing is copied or allocated.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    #[inline]
+    pub fn wait_with<R>(mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R, CallError<O::Error>> {
+        let (mut read, mut result) = (Some(read), None);
+        let mut lend = |body: &[u8]| result = read.take().map(|read| read(body));
+        match self.ticket.wait_in_place(&mut lend) {
+            None => result.map_or_else(unread, Ok).map_err(undecoded),
+            Some(Response {
+                status: ResponseStatus::Ok,
+                body: Body::Owned(bytes),
+                lent: None,
+                metadata: None,
+            }) => {
+                lend(&bytes);
+                self.ticket.recycle(bytes);
+                result.map_or_else(unread, Ok).map_err(undecoded)
+            }
+            Some(response) => match response.status {
+                ResponseStatus::Ok => {
+                    lend(response.body.bytes());
+                    result.map_or_else(unread, Ok).map_err(undecoded)
+                }
+                status => Err(error_of::<D, O>(status, response.body.bytes())),
+            },
+        }
+    }
+
     /// Turns the call into one that ends with its whole response: the value to be borrowed from the bytes as they arrived, and
     /// the metadata that the server sent.
     #[inline]
