@@ -115,8 +115,8 @@ impl Connection {
         }
     }
 
-    /// What was committed before turn number `turn` has been flushed: the next frame begins a chain. And the receives of
-    /// what came before have been posted again.
+    /// Begins turn number `turn`. Frames committed earlier were flushed, so the next one begins a chain. Receives
+    /// of earlier frames are posted again.
     #[inline]
     pub(crate) fn begin(&mut self, turn: u64) {
         if self.seen_in != turn {

@@ -148,7 +148,8 @@ impl<P: Port, A: App> Runner<P, A> {
         false
     }
 
-    /// Lets whoever shares this core's pipelines go on: as a rule, the one that we wait for. A device takes as long to be asked.
+    /// Gives the core's pipelines to its other hardware thread, which usually runs the peer. Asking a device takes
+    /// as long.
     #[inline]
     fn breathe(&mut self) {
         if self.idler.may_pause() && self.worker.is_in_memory() {
@@ -339,7 +340,8 @@ impl<P: Provider, A: App> Inline<P, A> {
         self.runner.run_once(limit)
     }
 
-    /// As [`Inline::idle`], for who waits for one message: each is shown to `pick` before the application has it, and is not
+    /// Like [`Inline::idle`], for callers that wait for one message: each is shown to `pick` before the application
+    /// has it, and is not
     /// handed to the application if `pick` returns `true`. That ends the turn at once: its accounts wait for the next, and
     /// so does the doorbell for what was sent before, for at most 8 such messages; a peer that needs none has it at once.
     /// Returns whether one was taken.
@@ -350,7 +352,8 @@ impl<P: Provider, A: App> Inline<P, A> {
         self.runner.seek(limit, pick)
     }
 
-    /// As [`Inline::idle`], for who waits for many messages: each that has no bulk is shown to `pick` before the application has
+    /// Like [`Inline::idle`], for callers that wait for many messages: each without bulk is shown to `pick` before
+    /// the application has
     /// it, and is not handed to the application if `pick` returns `true`. Unlike with [`Inline::seek`] this is a turn like any
     /// other, its accounts made once for all of it. `limit` zero: one turn, which never idles.
     #[inline]
@@ -370,7 +373,7 @@ impl<P: Provider, A: App> Inline<P, A> {
         }
     }
 
-    /// After [`Rest::Sleep`], whoever rang.
+    /// To be called after [`Rest::Sleep`], whatever ended the sleep.
     pub fn woke(&mut self) {
         self.runner.woke();
     }

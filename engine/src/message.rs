@@ -4,7 +4,7 @@ use gimmal_transport::{Lent, Offer};
 
 use crate::proto::bulk::LoanId;
 
-/// Who a message is for: opaque to the engine, carried in every message's header.
+/// The addressee of a message: opaque to the engine, carried in every message's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Head {
     /// 16 bits of the frame's tag, for the user's kinds and flags.

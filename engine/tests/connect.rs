@@ -24,7 +24,7 @@ const MESSAGES: u64 = 20;
 const HEARTBEAT_MS: u32 = 10;
 const MS: u64 = 1_000_000;
 
-/// Whoever connects sends so many messages; whoever accepted echoes them.
+/// The connecting side sends this many messages; the accepting side echoes them.
 #[derive(Debug, Default)]
 struct Party {
     to_dial: usize,
@@ -208,7 +208,7 @@ fn r12_an_answer_that_comes_too_late_leaves_nothing() {
     }
 }
 
-/// R12: what comes before the passive side took the connection over is kept.
+/// R12: frames that arrive before the passive side adopted the connection are kept.
 #[test]
 fn r12_a_grant_before_the_passive_side_is_ready_is_kept() {
     for (name, device) in DEVICES {

@@ -369,7 +369,7 @@ proptest! {
         run(&negotiated(DataPath::Ring, 4096, 1024, arrivals, counts), &steps);
     }
 
-    /// The same on the send/recv path, where a slot comes back only when its last frame is released.
+    /// On the send/recv path a slot returns only when its last frame is released.
     #[test]
     fn r44_send_recv_never_finds_no_receive(
         arrivals in 4u32..12, steps in prop::collection::vec(step(), 0..400)

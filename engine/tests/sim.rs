@@ -220,7 +220,7 @@ fn r117_a_seed_is_a_run() {
     assert_ne!(run(5), run(6));
 }
 
-/// R63: positions that cross 2^32 while messages, held ones among them, and bulk are under way: no difference.
+/// R63: positions that cross 2^32 while messages, held ones among them, and bulk are in flight: no difference.
 #[test]
 fn r63_positions_cross_32_bits_unnoticed() {
     for (name, device) in DEVICES {

@@ -172,8 +172,8 @@ impl Client {
         self.inner.line.is_up()
     }
 
-    /// Takes no more calls (they fail, not run), waits for those that are under way, at most `timeout`, and says goodbye.
-    /// All clones of the client go with it. Returns whether every call had ended.
+    /// Refuses new calls (not run), waits at most `timeout` for calls in flight, and says goodbye. Applies to all
+    /// clones of the client. Returns whether every call had ended.
     #[must_use]
     pub fn shutdown(self, timeout: Duration) -> bool {
         self.inner.line.leave(timeout)

@@ -17,7 +17,7 @@ pub(crate) fn into_buffer(buffer: &mut Vec<u8>, payload: &[u8], copies: &Counter
     count(payload, copies);
 }
 
-/// A payload was copied, by whoever calls this.
+/// Counts a payload that the caller copies.
 #[inline]
 pub(crate) fn count(payload: &[u8], copies: &Counter) {
     if !payload.is_empty() {

@@ -238,7 +238,7 @@ impl Notes {
 /// What handlers of one connection left to go before their answers, by their slots.
 #[derive(Debug, Default)]
 pub(crate) struct AnswerNotes {
-    /// How many there are, for whoever only asks whether there are any.
+    /// Their number, for a cheap check whether there are any.
     count: AtomicUsize,
     notes: Mutex<Vec<(u32, Metadata)>>,
 }

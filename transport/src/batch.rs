@@ -84,7 +84,7 @@ impl Batch {
         Self { events: Vec::with_capacity(limit), limit }
     }
 
-    /// A batch without room and without memory: what stands in while the real one is being worked on.
+    /// A batch without room and without memory: a placeholder while the real one is in use.
     #[must_use]
     pub const fn empty() -> Self {
         Self { events: Vec::new(), limit: 0 }

@@ -1,6 +1,6 @@
 //! The provider contract: the beam everything rests on.
 //!
-//! The same eight clauses hold for every provider; the conformance suite has named cases for each.
+//! Eight clauses hold for every provider. The conformance suite has named cases for each.
 //!
 //! 1. **Compose in your own memory.** [`Port::compose`] lends the payload of the next frame in the sender's own
 //!    transmit ring to a closure. Nothing is reserved when it returns.
@@ -41,7 +41,7 @@ pub trait Provider: Clone + Debug + Send + Sync + 'static {
     type Port: Port<Link = Self::Link, Gate = Self::Gate>;
     /// How the control side reaches a port, from any thread.
     type Gate: Gate;
-    /// A connection that stands but belongs to no port's slots yet.
+    /// An established connection that no port has adopted yet.
     type Link: Debug + Send + 'static;
     /// The passive side.
     type Listener: Listener<Link = Self::Link, Gate = Self::Gate>;
@@ -151,7 +151,7 @@ pub trait Incoming: Debug + Send {
 
     /// What the peer said.
     fn hello(&self) -> &Hello;
-    /// Who it is, for people.
+    /// The peer's name, for people.
     fn peer(&self) -> String;
     /// Accepts onto the port behind `gate`: receives are posted before the answer leaves.
     ///
@@ -239,8 +239,8 @@ pub trait Port: Debug {
     /// `false` where a device may have to be asked.
     const IN_MEMORY: bool = false;
 
-    /// The port that all calls end up in, with the same ids, while this one stands for several and uses only that: for who is
-    /// about to make many calls that move frames. `None`: this one is it.
+    /// If this port multiplexes several and only one is in use, returns that one, with the same ids. `None` means
+    /// `self`.
     #[inline]
     fn direct(&mut self) -> Option<&mut Self::Direct> {
         None

@@ -27,7 +27,7 @@ pub struct RxLedger {
     told: Credit,
     /// The peer may have written up to here, by what it was told; 0 without a ring, where it is receives that limit it.
     limit: Position,
-    /// From here on what arrived is worth a look: a quarter of the ring. 0 when enough receives are.
+    /// The position from which credit is checked: a quarter of the ring. 0 once enough receives are owed.
     worth: Position,
     /// Frames since the peer was last told: at least as many as the receives that they took.
     untold: u64,
@@ -55,8 +55,8 @@ pub(crate) fn hold_receives(arrivals: u64, hold_percent: u8) -> u64 {
     (arrivals * u64::from(hold_percent) / 100).min((arrivals / 2).saturating_sub(2))
 }
 
-/// From how many frames on a quarter of `arrivals` may be there to give back. A port posts an eighth at once, so whoever looks
-/// at a quarter finds less, again and again, and every answer meanwhile goes the long way.
+/// From how many frames on a quarter of `arrivals` may be there to give back. A port posts an eighth at a time. A
+/// check at a quarter would find less, repeatedly, and every answer meanwhile would take the longer path.
 fn worth_a_look(arrivals: u64) -> u64 {
     arrivals.div_ceil(4) + arrivals / 8
 }
@@ -103,7 +103,7 @@ impl RxLedger {
         ledger
     }
 
-    /// The same, with positions that begin at `first` instead of 0.
+    /// Lets positions begin at `first` instead of 0.
     #[must_use]
     pub fn beginning_at(mut self, first: Position) -> Self {
         (self.arrived, self.freed, self.told.bytes) = (first, first, first);
@@ -218,7 +218,7 @@ impl RxLedger {
         self.posted = self.posted.max(posted);
     }
 
-    /// A turn begins: what came before it has been posted again.
+    /// Begins a turn. Receives of earlier frames are posted again.
     #[inline]
     pub const fn begin_turn(&mut self) {
         self.fresh = 0;

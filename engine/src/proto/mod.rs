@@ -1,6 +1,6 @@
 //! The pure core: what one connection may send, what it owes, where it stands.
 //!
-//! No thread, clock, lock, socket or provider: `handle_*` takes what arrived, `poll_*` says what to send, `now` is an
+//! No thread, clock, lock, socket or provider: `handle_*` takes arrivals, `poll_*` says what to send, `now` is an
 //! argument. `Connection` joins it to a port.
 //!
 //! ```text

@@ -1,6 +1,6 @@
 //! The worker: what one poll thread owns.
 
-/// Does something with the port itself where there is only one, else with what stands for several.
+/// Uses the port itself if there is only one, else the multiplexer.
 macro_rules! directly {
     ($port:ident => $then:expr) => {
         match $port.direct() {
@@ -50,7 +50,7 @@ pub(crate) struct Worker<P: Port, A: App> {
     pub(crate) port: P,
     pub(crate) app: A,
     pub(crate) conns: ConnTable<Connection>,
-    /// Adopted, but not open yet: whoever waits for the outcome.
+    /// Adopted connections that are not open yet, with the receiver of the result.
     pub(crate) opening: Vec<(ConnId, Adopted)>,
     pub(crate) inbox: Arc<Inbox<P::Link, A::Command>>,
     pub(crate) duty: Arc<Duty>,

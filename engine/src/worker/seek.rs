@@ -1,4 +1,4 @@
-//! One frame at a time, for who waits for one message; see [`Inline::seek`](crate::Inline::seek).
+//! One frame at a time, for callers that wait for one message: [`Inline::seek`](crate::Inline::seek).
 
 use gimmal_transport::{Limit, Look, Port, Run, Time, Violation};
 

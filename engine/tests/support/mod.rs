@@ -279,12 +279,12 @@ impl Pair {
         Self::with_heartbeats(config, traffic, [0, 0])
     }
 
-    /// The same, with the heartbeats of client and server, ms.
+    /// A world with heartbeats of client and server, in ms.
     pub(crate) fn with_heartbeats(config: SimConfig, traffic: Traffic, heartbeats: [u32; 2]) -> Self {
         Self::with_port(config, traffic, heartbeats, PortConfig::default())
     }
 
-    /// The same, with what `port` says beside sizes.
+    /// A world with the settings of `port` besides sizes.
     pub(crate) fn with_port(
         config: SimConfig,
         traffic: Traffic,

@@ -183,7 +183,7 @@ pub(super) fn status_bytes(status: &Status) -> Vec<u8> {
     bytes
 }
 
-/// The same, taken apart.
+/// Makes a status of its parts.
 pub(super) fn status_of(code: Code, fate: Fate, bytes: &[u8]) -> Status {
     let mut parts = bytes.splitn(2, |byte| *byte == 0);
     let message = String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();

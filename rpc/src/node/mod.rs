@@ -126,7 +126,7 @@ pub(crate) struct Shared {
     pub(crate) is_deaf: AtomicBool,
     /// Where a server with one worker listens.
     pub(crate) sole_worker_at: OnceLock<Vec<Address>>,
-    /// Who is connected, for reflection.
+    /// The connected peers, for reflection.
     pub(crate) roll: Roll,
 }
 

@@ -84,7 +84,7 @@ pub(super) struct Slot {
     pub(super) lanes: Option<Box<Lanes>>,
 }
 
-/// See the module.
+/// The calls that one peer has in flight at this server.
 #[derive(Debug)]
 pub(super) struct Serving {
     slots: Vec<Slot>,
@@ -106,7 +106,7 @@ impl Default for Serving {
     }
 }
 
-/// Refusals that may wait: as many as the largest window. An honest caller never has more calls under way.
+/// Refusals that may wait: as many as the largest window. An honest caller never has more calls in flight.
 const REFUSALS: usize = crate::config::WINDOW_MAX;
 
 impl Serving {

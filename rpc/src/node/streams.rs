@@ -273,7 +273,7 @@ impl Node {
     }
 }
 
-/// In place of an answer that came although a panic dropped the handler's sink: what came down is not all.
+/// Replaces an answer if a panic dropped the handler's sink, because items are missing.
 fn cut(answered: Answered) -> Answered {
     drop_answered(answered);
     status_answer(&Status::new(Code::Internal, "a panic dropped the handler's sink").with_fate(Fate::Ran))

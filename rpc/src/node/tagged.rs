@@ -45,7 +45,7 @@ impl Node {
         loop {
             let mut some: [Asked<'a>; batch::CALLS] = [(0, &[]); batch::CALLS];
             let mut taken = 0;
-            // Whoever is asked for the next may panic: none of these is under way yet.
+            // Whoever is asked for the next may panic: none of these is in flight yet.
             while taken < batch::CALLS
                 && let Some(next) = asked.next()
             {
@@ -90,7 +90,7 @@ impl Node {
             && let small @ [first, second, ..] = &calls[..small]
         {
             let least = batch::item_bytes(first.1.len()) + batch::item_bytes(second.1.len());
-            // Whatever was written is under way: should the connection be at its end, so are they.
+            // Whatever was written is in flight: should the connection be at its end, so are they.
             let _ = io.send(conn, Head { kind: REQUESTS, aux: 0 }, least, |body| {
                 let (put, bytes) =
                     here.calls.put_batch((body, here.draft.place()), small, method, times, pipeline);

@@ -201,7 +201,7 @@ impl<'a, P: Provider> Bench<'a, P> {
         }
     }
 
-    /// The one `Closed` of a connection; what came before it is left in the inbox.
+    /// Returns the one `Closed` of a connection; earlier events stay in the inbox.
     pub(super) fn closed(&mut self, rig: &mut Rig<P>, side: Side, conn: ConnId) -> Outcome<CloseReason> {
         let wanted = |event: &Came| event.conn() == conn && matches!(event, Came::Closed { .. });
         let at = self.wait("Closed", |now| {

@@ -1,4 +1,5 @@
-//! Clause 3: nothing is seen before the flush, but by who looks into our memory; all of it after, in order, for one doorbell.
+//! Clause 3: only a peer that reads our memory sees frames before the flush. After it all are seen, in order, for
+//! one doorbell.
 
 use super::{
     bench::Bench,

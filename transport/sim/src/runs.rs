@@ -1,4 +1,4 @@
-//! Frames by runs: over a copy of what comes next in an inbox.
+//! Frames by runs: over a copy of the next frames in an inbox.
 //!
 //! ```text
 //!  inbox: frame frame frame Closed ──── lend_run: the first few, looked at ────► Run

@@ -29,7 +29,7 @@ use gimmal_transport::{
     parts::PROOF_BYTES,
 };
 
-/// A world and those who wait for it.
+/// A world and its waiters.
 #[derive(Debug)]
 pub(super) struct Shared {
     world: Mutex<World>,

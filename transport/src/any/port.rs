@@ -38,7 +38,7 @@ pub struct AnyPort {
     #[cfg(feature = "verbs")]
     verbs: Option<VerbsPort>,
     used: Used,
-    /// Who is polled first, changed when a batch was too small for all.
+    /// The provider that is polled first; changed when a batch was too small for all.
     first: usize,
     gate: AnyGate,
     config: PortConfig,

@@ -7,7 +7,7 @@ use rustix::event::epoll;
 use super::{PROVIDERS, outer};
 use crate::{Batch, ConnId, Event, Port, PortError, Time};
 
-/// See the module.
+/// Which sub-ports are used: those with connections.
 #[derive(Debug)]
 pub(super) struct Used {
     /// Connections of each provider, until their `Closed` was polled.

@@ -109,7 +109,7 @@ impl Run {
         }
     }
 
-    /// The same, of frames that a completion brought: they fill all of it.
+    /// Marks a batch that a completion delivered: its frames fill all of it.
     #[cfg(feature = "verbs")]
     #[inline]
     pub(crate) const fn whole(mut self) -> Self {
@@ -123,14 +123,14 @@ impl Run {
         self.conn = conn;
     }
 
-    /// The same, of frames that lie in `slot`.
+    /// Sets the slot that the frames lie in.
     #[inline]
     pub(crate) const fn in_slot(mut self, slot: u32) -> Self {
         self.slot = slot;
         self
     }
 
-    /// The same, of at most 64 frames that lie here no longer than it: what is kept of them is a copy.
+    /// Marks a batch of at most 64 frames that live no longer than it: a kept frame is a copy.
     pub(crate) const fn fleeting(mut self) -> Self {
         self.is_fleeting = true;
         self
@@ -319,7 +319,7 @@ impl<'a> Lent<'a> {
         self.run.end()
     }
 
-    /// The same frame for longer than its turn, once; to be released by itself then.
+    /// Keeps the frame beyond its turn, once. It must then be released by itself.
     #[must_use]
     pub fn keep(&self) -> Option<RxFrame> {
         let run = self.run;

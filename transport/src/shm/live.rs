@@ -201,8 +201,9 @@ impl Live {
         observe(self.peer.word(self.rx)) == 0
     }
 
-    /// The payload of the next frame, as far as is known: whoever waits has just looked. It calls nothing, so that what a sender has
-    /// in hand stays in registers: stores leave in order, and dozens a frame would stand behind one that waits for the peer's line.
+    /// The payload of the next frame, as far as is known: a waiting caller has just looked. It calls nothing, so
+    /// that a sender's state stays in registers. Stores retire in order, and dozens per frame would wait behind one
+    /// that needs the peer's cache line.
     #[expect(clippy::needless_pass_by_ref_mut, reason = "what it lends is written")]
     #[inline(always)]
     pub(super) fn place(&mut self, payload_bytes: usize) -> Result<&mut [u8], Refused> {
@@ -365,7 +366,7 @@ impl Live {
         Credit { bytes: Position(self.credit_seen), arrivals: ARRIVALS }
     }
 
-    /// The same. Our own limit follows it, if it can be true; if not, the engine will say so.
+    /// Reads the peer's credit. Our own limit follows if the value is possible; otherwise the engine reports it.
     fn look_at_credit(&mut self) -> u64 {
         let bytes = consumed(self.peer.consumed());
         let limit = bytes.saturating_add(self.tx_ring_bytes - KEPT_FREE);

@@ -227,7 +227,7 @@ impl ShmPort {
         }
     }
 
-    /// Wakes those who may sleep for lack of what was published.
+    /// Wakes peers that may sleep while frames were published for them.
     fn ring(&mut self) {
         if self.keeps {
             self.show();
@@ -242,7 +242,7 @@ impl ShmPort {
         }
     }
 
-    /// Wakes those who may sleep for lack of the credit that we gave.
+    /// Wakes peers that may sleep while credit was published for them.
     #[cold]
     fn ring_for_credit(&mut self) {
         settle();

@@ -77,7 +77,7 @@ fn operations_end_once_whatever_happens() {
     }
 }
 
-/// Neither port nor world waits for loans that are under way.
+/// Neither port nor world waits for loans that are in flight.
 #[test]
 fn a_dropped_port_gives_up_what_is_under_way() {
     let mut two = Two::new(slow(5), &PortConfig::default());

@@ -28,7 +28,7 @@ fn pin(cpu: usize) {
     sched_setaffinity(None, &set).unwrap();
 }
 
-/// The same segments with nothing around them: no port, no credit, no checks.
+/// Bare segments: no port, no credit, no checks.
 struct Bare {
     link: ShmLink,
     peer: Segment<Region>,

@@ -40,7 +40,7 @@ fn many() -> (Side, Side) {
     (server, client)
 }
 
-/// The same, of whose frames so many were taken that it is far ahead, and its next run.
+/// A pair whose sender is far ahead, and its next batch.
 fn far_ahead() -> (Side, Side, Run) {
     let (mut server, client) = many();
     let taken = [(); 6].map(|()| {

@@ -59,7 +59,7 @@ pub(crate) struct Belongings {
     pub(crate) holdings: Box<Holdings>,
 }
 
-/// See the module.
+/// One adopted connection: its halves, its phase, and what a completion does to it.
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) id: ConnId,

@@ -73,7 +73,7 @@ impl VerbsPort {
         }
     }
 
-    /// Looks at completions while there is room for what comes of them; `true` when none is left.
+    /// Takes completions while there is room for their events. Returns `true` when none is left.
     pub(crate) fn harvest(&mut self, now: Time, batch: &mut Batch) -> bool {
         // A queue that was asked for a run just now is not asked again, unless what a peer said before it went down may be there.
         let asked = std::mem::take(&mut self.emptied);

@@ -52,7 +52,7 @@ pub(crate) struct Slot {
     cq: Option<Arc<Cq>>,
 }
 
-/// See the module.
+/// The data side: every connection of one poll thread.
 #[derive(Debug)]
 pub struct VerbsPort {
     pub(crate) gate: VerbsGate,
@@ -75,7 +75,7 @@ pub struct VerbsPort {
     pub(crate) waiting: Vec<usize>,
     /// How long the next piece is where a post moves the bytes.
     pub(crate) pieces: Pieces,
-    /// Connections that the CM says are down, until what arrived before that was looked at.
+    /// Connections that the CM says are down, until earlier arrivals were handled.
     pub(crate) down: Vec<ConnId>,
     /// The time of the last poll.
     pub(crate) now: Time,
@@ -103,7 +103,7 @@ pub(crate) fn open_in(slots: &mut [Slot], id: ConnId) -> Result<&mut Conn, Refus
     open_slot(slots, id).map(|(conn, _)| conn)
 }
 
-/// The same, with its counters.
+/// Returns an open connection with its counters.
 #[inline]
 fn open_slot(slots: &mut [Slot], id: ConnId) -> Result<(&mut Conn, &mut PortCounters), Refused> {
     match slots.get_mut(id.index() as usize) {

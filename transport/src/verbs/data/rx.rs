@@ -33,7 +33,7 @@ struct Sharing {
     share: Share,
 }
 
-/// See the module.
+/// The receiving half of a connection: chains are walked frame by frame and lent where they landed.
 #[derive(Debug)]
 pub(crate) struct Rx {
     /// Where receives are shared, that of the chain that is being read.

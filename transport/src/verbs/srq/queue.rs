@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!  guaranteed   for each connection, from its queue pair to its end      (Reserve)
-//!  common       for whoever uses up what it has                          (share)
+//!  common       for connections that use up their own                          (share)
 //!               more are posted when the queue runs low: SRQ_LIMIT_REACHED, on the control thread
 //! ```
-//! Slots come in slabs, each registered once. The port's thread has the memory, posts what comes back, and nobody locks.
+//! Slots come in slabs, each registered once. The port's thread has the memory, posts returned slots, and nobody
+//! locks.
 
 use std::{
     sync::{
@@ -70,7 +71,8 @@ impl Book {
     }
 }
 
-/// See the module.
+/// The receives that connections of a port share on one device, as the control side knows them: made, counted,
+/// added to.
 #[derive(Debug)]
 pub(crate) struct SharedQueue {
     /// Destroyed before the registrations of what is posted on it.

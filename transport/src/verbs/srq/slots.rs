@@ -1,4 +1,5 @@
-//! The shared receives of one device as the port's own thread sees them: whose chain landed where, and what came back.
+//! The shared receives of one device as the port's own thread sees them: which connection's chain is in which slot,
+//! and which slots returned.
 //!
 //! ```text
 //!  posted ─ completion ─► taken ─ read by runs, the last kept frame released ─► posted
