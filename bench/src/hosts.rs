@@ -9,7 +9,7 @@
 
 use std::{
     path::Path,
-    process::{Child, Command as Process, Stdio},
+    process::{self, Child, Stdio},
     time::Duration,
 };
 
@@ -73,7 +73,7 @@ impl Remote {
         let url = address.to_string();
         let command = [program.as_str(), "serve", "--tied", "--address", &url].map(quoted).join(" ");
         let failed = |why: String| BenchError::Host { host: name.clone(), why };
-        let mut ssh = Process::new("ssh")
+        let mut ssh = process::Command::new("ssh")
             // Nobody is there to type a password.
             .args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=8", name])
             .arg(format!("{command} --ring {ring_bytes}"))

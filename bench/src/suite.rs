@@ -9,7 +9,7 @@
 use std::{
     io::Write as _,
     path::{Path, PathBuf},
-    process::Command,
+    process,
 };
 
 use clap::Parser as _;
@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use crate::{
     against::program::is_installed,
-    args::{Cli, Command as Asked, Suite},
+    args::{Cli, Command, Suite},
     environment::Environment,
     error::BenchError,
     html,
@@ -85,12 +85,12 @@ fn read(name: &str) -> Result<File, BenchError> {
         let cli = parsed.map_err(|error| BenchError::Arguments(format!("{name}: {line}: {error}")))?;
         if matches!(
             cli.command,
-            Asked::Serve(_)
-                | Asked::Suite(_)
-                | Asked::Agree { .. }
-                | Asked::Report { .. }
-                | Asked::Advise { .. }
-                | Asked::Results { .. }
+            Command::Serve(_)
+                | Command::Suite(_)
+                | Command::Agree { .. }
+                | Command::Report { .. }
+                | Command::Advise { .. }
+                | Command::Results { .. }
         ) {
             return Err(BenchError::Arguments(format!("{name}: {line}: measures nothing")));
         }
@@ -230,7 +230,7 @@ fn instructions(counted: &Counted) -> Result<Report, String> {
 }
 
 fn collected(program: &Path, arguments: &[&str], rounds: u64) -> Result<u64, String> {
-    let output = Command::new("valgrind")
+    let output = process::Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(program)
         .args(arguments)

@@ -77,11 +77,11 @@ impl Route {
 
     /// Why no way led there: without RDMA to another host there is none.
     pub(crate) fn explain(&self, error: ConnectError) -> ConnectError {
-        use gimmal_engine::transport::{ConnectError as Refused, PortError};
+        use gimmal_engine::transport::{self, PortError};
         let Some(url) = self.chosen_for.clone().filter(|_| self.addresses.len() == 1) else { return error };
         let port = match &error {
-            ConnectError::Open(OpenError::Connect(Refused::Resolve { .. })) => None,
-            ConnectError::Open(OpenError::Connect(Refused::Port(port)))
+            ConnectError::Open(OpenError::Connect(transport::ConnectError::Resolve { .. })) => None,
+            ConnectError::Open(OpenError::Connect(transport::ConnectError::Port(port)))
             | ConnectError::Start(StartError::Port(port)) => Some(port),
             _ => return error,
         };

@@ -120,8 +120,8 @@ fn an_engine_in_step_with_its_attackers() {
     let rules = [
         "bytes, the limit is",
         "beyond the credit",
-        "a credit of",
-        "bulk offer that",
+        "is outside of",
+        "impossible bulk offer",
         "without its seals",
         "second grant",
         "closed by the peer",

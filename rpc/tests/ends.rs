@@ -62,7 +62,7 @@ impl Store for Books {
         loop {
             match items.next().await {
                 Some(Ok(item)) => (sum, count) = (sum + item, count + 1),
-                Some(Err(error)) => return Err((count, format!("{error:?}"))),
+                Some(Err(error)) => return Err((count, error.to_string())),
                 None => {
                     self.committed.fetch_add(1, Ordering::SeqCst);
                     return Ok(sum);
@@ -278,7 +278,7 @@ fn an_upload_that_is_finished_is_committed_once(scheme: &str) {
         (0..sent).for_each(|item| items.blocking_send(&item).unwrap());
         if dice.once_in(3) {
             drop(items);
-            assert_eq!(call.wait().unwrap_err(), CallError::App((sent, "Aborted".to_owned())));
+            assert_eq!(call.wait().unwrap_err(), CallError::App((sent, ReadError::Aborted.to_string())));
         } else {
             items.finish();
             assert_eq!(call.wait().unwrap(), (0..sent).sum::<u64>());
@@ -298,7 +298,7 @@ fn a_handler_is_told_that_its_caller_gave_up(scheme: &str) {
         resume_unwind(Box::new("as it was asked to"));
     });
     assert!(feeder.join().is_err());
-    assert_eq!(call.wait().unwrap_err(), CallError::App((40, "Aborted".to_owned())));
+    assert_eq!(call.wait().unwrap_err(), CallError::App((40, ReadError::Aborted.to_string())));
     assert_eq!(books.committed.load(Ordering::SeqCst), 0);
 }
 

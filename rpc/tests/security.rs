@@ -13,7 +13,7 @@ use gimmal_rpc::{
     Metadata, Origin, Server, ServerBuilder,
     engine::{
         OpenError,
-        transport::{ConnectError as Refused, DataPath, RejectReason, Trust},
+        transport::{self, DataPath, RejectReason, Trust},
     },
     layer::{Authorize, ServerLayer, WithToken, token::tokens},
     metadata::AUTHORIZATION,
@@ -43,7 +43,7 @@ fn keyed(bytes: &[u8]) -> gimmal_rpc::Config {
 /// Why a client was not let in.
 fn refusal(fixture: &Fixture, config: gimmal_rpc::Config) -> RejectReason {
     match Client::builder().config(config).connect(&fixture.url).unwrap_err() {
-        ConnectError::Open(OpenError::Connect(Refused::Rejected { reason, .. })) => reason,
+        ConnectError::Open(OpenError::Connect(transport::ConnectError::Rejected { reason, .. })) => reason,
         other => panic!("not rejected: {other:?}"),
     }
 }
@@ -79,7 +79,9 @@ fn a_configuration_opens_no_door(scheme: &str) {
         (server, url)
     };
     let reason = |url: &str| match Client::builder().config(config()).connect(url).map(drop) {
-        Err(ConnectError::Open(OpenError::Connect(Refused::Rejected { reason, .. }))) => reason,
+        Err(ConnectError::Open(OpenError::Connect(transport::ConnectError::Rejected { reason, .. }))) => {
+            reason
+        }
         other => panic!("not rejected: {other:?}"),
     };
     let (server, url) = served(|builder| builder.key(key(1)));

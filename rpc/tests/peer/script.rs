@@ -5,7 +5,7 @@ use gimmal_rpc::{
     engine::{
         proto::{
             bulk::LoanId,
-            wire::{BULK_BYTES, Kind as Frame, control, message_tag, put_bulk},
+            wire::{self, BULK_BYTES, control, message_tag, put_bulk},
         },
         transport::{Offer, Tag, hostile::Choices, shm::attack::Script},
     },
@@ -165,13 +165,13 @@ impl Speaker {
 
     fn control(&mut self, choices: &mut Choices, payload: &mut Vec<u8>) -> Tag {
         let (kind, first, second) = match choices.below(64) {
-            0 if choices.once_in(32) => (choices.pick(&[Frame::Goodbye, Frame::GoodbyeAck]), 0, 0),
-            0..8 => (Frame::BulkDone, choices.number() & 0xff_ffff, 0),
+            0 if choices.once_in(32) => (choices.pick(&[wire::Kind::Goodbye, wire::Kind::GoodbyeAck]), 0, 0),
+            0..8 => (wire::Kind::BulkDone, choices.number() & 0xff_ffff, 0),
             8..24 if !self.loans.is_empty() => {
-                (Frame::BulkDone, self.loans.swap_remove(choices.index(self.loans.len())).into(), 0)
+                (wire::Kind::BulkDone, self.loans.swap_remove(choices.index(self.loans.len())).into(), 0)
             }
-            8..40 => (Frame::Ping, choices.number(), 0),
-            _ => (Frame::Pong, choices.number(), choices.number()),
+            8..40 => (wire::Kind::Ping, choices.number(), 0),
+            _ => (wire::Kind::Pong, choices.number(), choices.number()),
         };
         payload.extend(control(first, second));
         kind.tag()

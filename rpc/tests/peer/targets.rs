@@ -8,7 +8,7 @@ use gimmal_rpc::{
     engine::{
         proto::{
             Lane, RxLedger, TxWindow,
-            wire::{Frame, Kind as Control, control},
+            wire::{self, Frame, control},
         },
         transport::{
             Clamp, Credit, DataPath, FrameWord, Hello, Negotiated, PortConfig, Position, Refusal,
@@ -166,7 +166,7 @@ fn valid_engine_wire(choices: &mut Choices) -> Vec<u8> {
     let mut payload = Vec::new();
     let tag = if choices.once_in(8) {
         payload.extend(control(choices.number(), choices.number()));
-        Control::Credit.tag()
+        wire::Kind::Credit.tag()
     } else {
         Speaker::default().frame(choices, &mut payload)
     };

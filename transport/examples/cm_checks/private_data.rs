@@ -75,9 +75,18 @@ pub(crate) fn too_many(site: &Site) -> Outcome {
         Err(CmError::Value { value, limit: seen, .. }) => seen == limit && value == limit + 1,
         _ => false,
     };
-    ensure!(over(ConnectData::new(&pattern(57)).map(|_| 0), 56), "57 bytes on connect");
-    ensure!(over(AcceptData::new(&pattern(197)).map(|_| 0), 196), "197 bytes on accept");
-    ensure!(over(RejectData::new(&pattern(149)).map(|_| 0), 148), "149 bytes on reject");
+    ensure!(
+        over(ConnectData::new(&pattern(57)).map(|_| 0).map_err(CmError::from), 56),
+        "57 bytes on connect"
+    );
+    ensure!(
+        over(AcceptData::new(&pattern(197)).map(|_| 0).map_err(CmError::from), 196),
+        "197 bytes on accept"
+    );
+    ensure!(
+        over(RejectData::new(&pattern(149)).map(|_| 0).map_err(CmError::from), 148),
+        "149 bytes on reject"
+    );
     // Together with what a resolver put before it: no request may reach the listener.
     let (mut listener, mut target) = site.listen()?;
     target.connect_data = pattern(17);

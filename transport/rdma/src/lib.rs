@@ -10,6 +10,7 @@ pub mod device;
 mod error;
 pub mod id;
 mod memory;
+mod private_data;
 mod sys;
 mod thread;
 pub mod verbs;

@@ -26,7 +26,7 @@ const REMOTE_INVALID_REQUEST: u32 = 9;
 
 /// Frames that travel as one work request.
 #[derive(Clone, Debug)]
-pub(super) struct Chain {
+pub(super) struct Posted {
     pub(super) start: u64,
     pub(super) bytes: Vec<u8>,
     pub(super) frames: u32,
@@ -52,7 +52,7 @@ pub(super) struct Receive {
     owed: u64,
     /// What it may use of the receives that the port's connections share.
     pub(super) share: Option<Share>,
-    blocked: VecDeque<Chain>,
+    blocked: VecDeque<Posted>,
     next_slot: u32,
 }
 
@@ -95,7 +95,7 @@ impl Receive {
 
 impl World {
     /// Posts a chain; decides whether it is signalled: by number, and by bytes so that the ring cannot run dry.
-    pub(super) fn post(&mut self, id: u64, side: Side, mut chain: Chain) {
+    pub(super) fn post(&mut self, id: u64, side: Side, mut chain: Posted) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let end = &mut conn.ends[side];
         let Some(negotiated) = end.negotiated.clone() else { return };
@@ -127,7 +127,7 @@ impl World {
         self.travel(id, side, Duration::ZERO, Happening::Arrive { conn: id, from: side, chain });
     }
 
-    fn complete(&mut self, id: u64, side: Side, chain: &Chain) {
+    fn complete(&mut self, id: u64, side: Side, chain: &Posted) {
         if let Some(chains) = chain.signals {
             let position = chain.start + chain.bytes.len() as u64;
             let back = Happening::Complete { conn: id, side, chains, position };
@@ -151,7 +151,7 @@ impl World {
         self.nudge(id, side);
     }
 
-    pub(super) fn on_arrive(&mut self, id: u64, from: Side, chain: Chain) {
+    pub(super) fn on_arrive(&mut self, id: u64, from: Side, chain: Posted) {
         let to = 1 - from;
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if conn.ends[from].failed {
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    fn not_ready(&mut self, id: u64, to: Side, chain: Chain) {
+    fn not_ready(&mut self, id: u64, to: Side, chain: Posted) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let kills = conn.ends[1 - to].device.rnr_kills;
         conn.ends[to].rx.blocked.push_front(chain);
@@ -192,7 +192,7 @@ impl World {
     }
 
     /// Delivers a chain, or gives it back when no receive is posted.
-    fn deliver(&mut self, id: u64, to: Side, mut chain: Chain) -> Option<Chain> {
+    fn deliver(&mut self, id: u64, to: Side, mut chain: Posted) -> Option<Posted> {
         let conn = self.conns.get_mut(&id)?;
         if conn.ends[1 - to].failed {
             return None;
@@ -251,7 +251,7 @@ impl World {
     }
 
     /// Puts a chain where it belongs and its frames into the inbox.
-    fn land(&mut self, id: u64, to: Side, chain: &Chain) {
+    fn land(&mut self, id: u64, to: Side, chain: &Posted) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let end = &mut conn.ends[to];
         let Some(negotiated) = end.negotiated.clone() else { return };

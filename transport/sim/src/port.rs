@@ -10,7 +10,7 @@ use super::{
     config::{Misuse, SimDevice},
     conn::{Inbound, Life, Side},
     connect::Link,
-    path::Chain as Posted,
+    path::Posted,
     runs::Begun,
     world::{Shared, World},
 };

@@ -22,7 +22,7 @@ use super::{
     listen::Listening,
     one_sided,
     oracle::{Digest, Findings, Rng},
-    path::Chain,
+    path::Posted,
 };
 use gimmal_transport::{
     BulkError, CloseReason, ConnId, ConnectError, Credit, Instant, PortConfig, Refusal, Time, Waker,
@@ -92,7 +92,7 @@ pub(super) enum Happening {
     ConnectDeadline { conn: u64 },
     HandshakeDeadline { conn: u64, side: Side },
     Grant { conn: u64, from: Side, proof: Option<[u8; PROOF_BYTES]> },
-    Arrive { conn: u64, from: Side, chain: Chain },
+    Arrive { conn: u64, from: Side, chain: Posted },
     RnrRetry { conn: u64, to: Side },
     Complete { conn: u64, side: Side, chains: u64, position: u64 },
     Credit { conn: u64, from: Side, credit: Credit },

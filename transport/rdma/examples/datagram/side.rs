@@ -10,7 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gimmal_rdma::datagram::{AnswerData, Datagram, DatagramConfig, DatagramEvent, LookUpData, Peer, Request};
+use gimmal_rdma::datagram::{
+    AnswerData, Datagram, DatagramConfig, DatagramEvent, LookUpData, LookUpRequest, Peer,
+};
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -49,7 +51,7 @@ pub(crate) struct Answering {
 impl Answering {
     pub(crate) fn start(
         mut endpoint: Datagram,
-        mut verdict: impl FnMut(&Request) -> Verdict + Send + 'static,
+        mut verdict: impl FnMut(&LookUpRequest) -> Verdict + Send + 'static,
     ) -> Result<Self, Failure> {
         let address = endpoint.listen(0, 16)?;
         let stop = Arc::new(AtomicBool::new(false));

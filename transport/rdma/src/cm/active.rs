@@ -254,7 +254,7 @@ pub fn dial<T>(
     let mut error = CmError::Resolve { what: "nothing".to_owned(), why: "there is no address".to_owned() };
     for target in targets {
         // Before anything is sent: what can never fit.
-        let private_data = target.private_data(param.private_data.as_bytes())?;
+        let private_data = target.private_data(param.private_data.bytes())?;
         let param = ConnectParam { private_data, ..param.clone() };
         match one(target, options, &param, &limit, &mut prepare) {
             Err(CmError::Timeout { step, .. }) if limit.has_passed() => {

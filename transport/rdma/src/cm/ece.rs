@@ -69,6 +69,6 @@ impl Request {
     /// # Errors
     /// [`CmError::Call`] when the client is gone already.
     pub fn reject_ece(self, private_data: &RejectData) -> Result<(), CmError> {
-        self.id.reject_ece(private_data.as_bytes()).map_err(call("rdma_reject_ece"))
+        self.id.reject_ece(private_data.bytes()).map_err(call("rdma_reject_ece"))
     }
 }

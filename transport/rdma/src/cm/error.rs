@@ -7,6 +7,7 @@ use thiserror::Error;
 use crate::{
     error::{DeviceError, errno_text},
     id::reject,
+    private_data::TooLong,
 };
 
 /// An error of the raw CM. Nothing is retried by itself; the object that a failed step consumed is destroyed.
@@ -191,4 +192,9 @@ pub(crate) fn work_meaning(status: u32) -> &'static str {
         .and_then(|status| WORDS.get(status))
         .copied()
         .unwrap_or("a status newer than this program")
+}
+impl From<TooLong> for CmError {
+    fn from(TooLong { bytes, limit }: TooLong) -> Self {
+        Self::Value { field: "private data bytes", value: bytes as u64, limit: limit as u64 }
+    }
 }

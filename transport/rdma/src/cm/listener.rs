@@ -135,7 +135,7 @@ impl Request {
     /// # Errors
     /// [`CmError::Call`] when the client is gone already.
     pub fn reject(self, private_data: &RejectData) -> Result<(), CmError> {
-        self.id.reject(private_data.as_bytes()).map_err(call("rdma_reject"))
+        self.id.reject(private_data.bytes()).map_err(call("rdma_reject"))
     }
 
     /// Makes the queue pair: post the receives for what the peer sends first, then accept.
@@ -204,6 +204,6 @@ impl Answering {
     /// # Errors
     /// [`CmError::Call`] when the client is gone already.
     pub fn reject(self, private_data: &RejectData) -> Result<(), CmError> {
-        self.endpoint.id.reject(private_data.as_bytes()).map_err(call("rdma_reject"))
+        self.endpoint.id.reject(private_data.bytes()).map_err(call("rdma_reject"))
     }
 }

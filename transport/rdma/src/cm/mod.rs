@@ -57,7 +57,7 @@ pub use memory::{Access, Buffer, RemoteBuffer, Span};
 pub use own_qp::QpView;
 pub use params::{
     AcceptData, AcceptParam, ConnectData, ConnectParam, Depth, Depths, DeviceDepths, GrantedDepth,
-    PrivateData, RejectData, RetryCount, RnrRetryCount,
+    RejectData, RetryCount, RnrRetryCount,
 };
 pub use resolve::{Family, Resolve};
 pub use route::{Route, route};
@@ -65,3 +65,4 @@ pub use space::{PortSpace, QpType};
 pub use target::Target;
 
 pub use crate::id::{CmAddress, IbAddress, PathData};
+pub use crate::private_data::{PrivateData, TooLong};

@@ -5,15 +5,8 @@ use std::fmt;
 use crate::{
     cm::error::CmError,
     id::params::{ACCEPT_PRIVATE_BYTES, CONNECT_PRIVATE_BYTES, ConnectParams, REJECT_PRIVATE_BYTES},
+    private_data::PrivateData,
 };
-
-/// Private data of at most `LIMIT` bytes. The receiver of InfiniBand and RoCE sees the whole field, padded with
-/// zeroes: carry a length of your own.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct PrivateData<const LIMIT: usize> {
-    bytes: [u8; LIMIT],
-    len: u8,
-}
 
 /// With a connect request: 56 bytes.
 pub type ConnectData = PrivateData<CONNECT_PRIVATE_BYTES>;
@@ -21,52 +14,6 @@ pub type ConnectData = PrivateData<CONNECT_PRIVATE_BYTES>;
 pub type AcceptData = PrivateData<ACCEPT_PRIVATE_BYTES>;
 /// With a reject: 148 bytes.
 pub type RejectData = PrivateData<REJECT_PRIVATE_BYTES>;
-
-impl<const LIMIT: usize> PrivateData<LIMIT> {
-    /// Makes private data. The limit is the same on every fabric, although iWARP could carry more.
-    ///
-    /// # Errors
-    /// [`CmError::Value`] above `LIMIT`; nothing is sent then.
-    pub fn new(bytes: &[u8]) -> Result<Self, CmError> {
-        Self::behind(&[], bytes)
-    }
-
-    /// `bytes` behind `first`: the `ai_connect` data of `rdma_getaddrinfo(3)` must come first.
-    ///
-    /// # Errors
-    /// [`CmError::Value`] when both together are above `LIMIT`.
-    pub fn behind(first: &[u8], bytes: &[u8]) -> Result<Self, CmError> {
-        let total = first.len() + bytes.len();
-        let too_long =
-            || CmError::Value { field: "private data bytes", value: total as u64, limit: LIMIT as u64 };
-        let len = u8::try_from(total).map_err(|_| too_long())?;
-        if total > LIMIT {
-            return Err(too_long());
-        }
-        let mut data = Self { bytes: [0; LIMIT], len };
-        data.bytes[..first.len()].copy_from_slice(first);
-        data.bytes[first.len()..total].copy_from_slice(bytes);
-        Ok(data)
-    }
-
-    /// What was put in.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
-    }
-}
-
-impl<const LIMIT: usize> Default for PrivateData<LIMIT> {
-    fn default() -> Self {
-        Self { bytes: [0; LIMIT], len: 0 }
-    }
-}
-
-impl<const LIMIT: usize> fmt::Debug for PrivateData<LIMIT> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {LIMIT} bytes", self.len)
-    }
-}
 
 /// How often a send is tried again without an answer: 3 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -248,7 +195,7 @@ impl ConnectParam {
             rnr_retry_count: self.rnr_retry_count.get(),
             srq: self.srq,
             qp_num,
-            ..ConnectParams::new(self.private_data.as_bytes().to_vec(), responder_resources, initiator_depth)
+            ..ConnectParams::new(self.private_data.bytes().to_vec(), responder_resources, initiator_depth)
         }
     }
 }
@@ -292,7 +239,7 @@ impl AcceptParam {
             rnr_retry_count: self.rnr_retry_count.get(),
             srq: self.srq,
             qp_num,
-            ..ConnectParams::new(self.private_data.as_bytes().to_vec(), responder_resources, initiator_depth)
+            ..ConnectParams::new(self.private_data.bytes().to_vec(), responder_resources, initiator_depth)
         }
     }
 }
@@ -300,16 +247,14 @@ impl AcceptParam {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::private_data::TooLong;
 
     #[test]
     fn private_data_has_a_limit_for_each_side() {
         for len in 0..=56 {
-            assert_eq!(ConnectData::new(&[7; 60][..len]).unwrap().as_bytes(), &[7; 60][..len]);
+            assert_eq!(ConnectData::new(&[7; 60][..len]).unwrap().bytes(), &[7; 60][..len]);
         }
-        assert_eq!(
-            ConnectData::new(&[0; 57]),
-            Err(CmError::Value { field: "private data bytes", value: 57, limit: 56 })
-        );
+        assert_eq!(ConnectData::new(&[0; 57]), Err(TooLong { bytes: 57, limit: 56 }));
         assert!(AcceptData::new(&[0; 196]).is_ok() && AcceptData::new(&[0; 197]).is_err());
         assert!(RejectData::new(&[0; 148]).is_ok() && RejectData::new(&[0; 149]).is_err());
         assert!(AcceptData::new(&[0; 300]).is_err());
@@ -319,7 +264,7 @@ mod tests {
     #[test]
     fn ai_connect_data_comes_first() {
         let data = ConnectData::behind(&[1, 2], &[3]).unwrap();
-        assert_eq!(data.as_bytes(), [1, 2, 3]);
+        assert_eq!(data.bytes(), [1, 2, 3]);
         assert!(ConnectData::behind(&[0; 16], &[0; 40]).is_ok());
         assert!(ConnectData::behind(&[0; 17], &[0; 40]).is_err());
     }

@@ -90,7 +90,7 @@ impl Target {
     /// # Errors
     /// [`CmError::Value`] when both together are above 56 bytes.
     pub fn private_data(&self, own: &[u8]) -> Result<ConnectData, CmError> {
-        ConnectData::behind(&self.connect_data, own)
+        Ok(ConnectData::behind(&self.connect_data, own)?)
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(target.destination, Some(CmAddress::Ip("10.0.0.1:7".parse().unwrap())));
         assert_eq!((target.port_space, target.qp_type), (Some(PortSpace::Tcp), Some(QpType::Rc)));
         assert_eq!((target.routes.len(), target.destination_name.as_deref()), (2, Some("host")));
-        assert_eq!(target.private_data(b"own").unwrap().as_bytes(), b"acm!own");
+        assert_eq!(target.private_data(b"own").unwrap().bytes(), b"acm!own");
         assert!(target.private_data(&[0; 53]).is_err());
         // A length that is too short for its family is no address.
         entry.ai_dst_len = 8;

@@ -6,7 +6,7 @@ use std::{net::IpAddr, ptr::NonNull, sync::Arc};
 use super::{
     id::UdId,
     name::{Qkey, QpNumber},
-    request::Request,
+    request::LookUpRequest,
     way::Way,
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 #[non_exhaustive]
 pub enum DatagramEvent {
     /// Somebody looks up our queue pair: answer with [`Datagram::accept`](super::Datagram::accept) or [`Datagram::reject`](super::Datagram::reject).
-    Request(Request),
+    Request(LookUpRequest),
     /// A group that was joined is lost (`RDMA_CM_EVENT_MULTICAST_ERROR`) and was left: join it again, or give up.
     GroupLost {
         /// The group.

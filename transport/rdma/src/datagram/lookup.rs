@@ -9,7 +9,7 @@ use super::{
     id::{UdId, with_scope},
     peer::Peer,
     private::{AnswerData, LookUpData},
-    request::{Pending, Request},
+    request::{LookUpRequest, Pending},
 };
 use crate::{
     error::system,
@@ -47,7 +47,7 @@ impl Datagram {
     ///
     /// # Errors
     /// The request is too old, or the CM refused.
-    pub fn accept(&mut self, request: Request, data: &AnswerData) -> Result<(), AnswerError> {
+    pub fn accept(&mut self, request: LookUpRequest, data: &AnswerData) -> Result<(), AnswerError> {
         let pending = self.take_request(&request)?;
         let system = |errno| AnswerError::System { step: "rdma_accept", errno };
         // The answer is one packet: when the call returns, the id has nothing left to do.
@@ -58,13 +58,13 @@ impl Datagram {
     ///
     /// # Errors
     /// The request is too old, or the CM refused.
-    pub fn reject(&mut self, request: Request, data: &AnswerData) -> Result<(), AnswerError> {
+    pub fn reject(&mut self, request: LookUpRequest, data: &AnswerData) -> Result<(), AnswerError> {
         let pending = self.take_request(&request)?;
         let system = |errno| AnswerError::System { step: "rdma_reject", errno };
         pending.id.reject(data).map_err(system)
     }
 
-    fn take_request(&mut self, request: &Request) -> Result<Pending, AnswerError> {
+    fn take_request(&mut self, request: &LookUpRequest) -> Result<Pending, AnswerError> {
         let at = self.requests.iter().position(|pending| pending.number == request.number);
         at.map(|at| self.requests.swap_remove(at)).ok_or(AnswerError::Gone)
     }
@@ -80,7 +80,7 @@ impl Datagram {
         self.next_number += 1;
         let number = self.next_number;
         let from = id.peer();
-        if self.keep(DatagramEvent::Request(Request { number, from, data: Box::new(data) })) {
+        if self.keep(DatagramEvent::Request(LookUpRequest { number, from, data: Box::new(data) })) {
             self.requests.push(Pending { number, id, until: Deadline::after(REQUEST_LIFE) });
         }
     }

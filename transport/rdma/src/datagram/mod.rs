@@ -48,6 +48,7 @@ mod ring;
 mod wait;
 mod way;
 
+pub use crate::private_data::{PrivateData, TooLong};
 pub use config::{DatagramConfig, DatagramCounters};
 pub use endpoint::Datagram;
 pub use error::{AnswerError, JoinError, LookUpError, OpenError, SendError, SidrStatus};
@@ -57,6 +58,6 @@ pub use group::Group;
 pub use membership::Membership;
 pub use name::{Gid, Qkey, QpNumber};
 pub use peer::{Peer, Source};
-pub use private::{ANSWER_DATA_BYTES, AnswerData, LOOK_UP_DATA_BYTES, LookUpData, PrivateData, TooLong};
+pub use private::{ANSWER_DATA_BYTES, AnswerData, LOOK_UP_DATA_BYTES, LookUpData};
 pub use queue::Received;
-pub use request::Request;
+pub use request::LookUpRequest;

@@ -7,13 +7,13 @@ use crate::wait::Deadline;
 
 /// Somebody's look-up. Dropped without an answer it is rejected after a minute.
 #[derive(Debug)]
-pub struct Request {
+pub struct LookUpRequest {
     pub(super) number: u64,
     pub(super) from: Option<SocketAddr>,
     pub(super) data: Box<LookUpData>,
 }
 
-impl Request {
+impl LookUpRequest {
     /// The requester's address, as the CM says.
     #[must_use]
     pub fn from(&self) -> Option<SocketAddr> {
