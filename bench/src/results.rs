@@ -34,7 +34,8 @@ struct Table {
 const HEAD: &str = "# Results
 
 Made by `gimmal-bench results bench/results.toml bench/baseline.json > bench/RESULTS.md`.
-Change those files, not this one. The [method](docs/README.md) is described elsewhere. Results of older builds are in the history of this file.
+Change those files, not this one. The [method](docs/README.md) is described elsewhere. Results of older builds are in
+the history of this file.
 
 A ratio holds for one core placement: the host of a virtual machine moves its cores between the same core, a shared
 L3 cache and separate L3 caches.

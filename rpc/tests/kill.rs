@@ -152,8 +152,8 @@ fn kill_in_the_middle(url: &str, folder: &Path) {
 /// Downloads of a server that is killed in the middle of them.
 const DOWNLOADS: usize = 8;
 
-/// Kills a server in the middle of downloads, some of which are read, some not. Each reader gets what arrived, in order, then an error, however
-/// often it asks; never the end.
+/// Kills a server in the middle of downloads, some of which are read. Each reader gets the items that arrived, in order,
+/// then an error however often it asks, and never the end.
 fn kill_in_downloads(url: &str, folder: &Path) {
     let (server, url) = start(url, &folder.join("journal"));
     let client = JournalClient::new(Client::builder().config(config()).connect(&url).unwrap());

@@ -229,7 +229,7 @@ impl Target {
         inside.starts_with("tests/") || inside.starts_with("benches/")
     }
 
-    /// Adds the module `inner` of `file`, which stands at `path`, and all below it.
+    /// Adds the module `inner` of `file`, whose path is `path`, and all below it.
     fn add(
         &mut self,
         file: &str,

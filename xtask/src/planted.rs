@@ -92,7 +92,7 @@ fn build(copy: &Copy, program: &str) -> io::Result<String> {
     path.ok_or_else(|| io::Error::other(format!("{program} was not built")))
 }
 
-/// Who panicked first and where, in words that nobody takes for a failure of this tier.
+/// Names the test that panicked first and its place, in words that are not counted as a failure of this tier.
 fn first_panic(text: &str) -> String {
     let found = text.lines().find_map(|line| {
         let (thread, place) = line.strip_prefix("thread '")?.split_once(" panicked at ")?;

@@ -1,4 +1,4 @@
-//! Who may use what: `unsafe`, the C libraries, providers, other crates.
+//! Boundaries between crates: `unsafe`, the C libraries, providers, other crates.
 
 use super::rule::{Found, Rule};
 use crate::{house::House, paths};
@@ -54,7 +54,7 @@ fn second_backend(house: &House) -> Found {
     named.map(|source| source.path.clone()).collect::<Vec<_>>().into()
 }
 
-/// Words of the layers above, in code or comments of a library that stands by itself.
+/// Words of the layers above, in code or comments of an independent library.
 fn dependent_words(house: &House) -> Found {
     let words: Vec<&str> = house.lists("independent").into_iter().flat_map(|(_, words)| words).collect();
     let files = house.sources.values().filter(|source| house.is_in(&source.path, "independent"));

@@ -74,7 +74,7 @@ impl App for Foe {
     fn command<P: Port>(&mut self, _: &mut gimmal_engine::Io<'_, P>, (): ()) {}
 }
 
-/// Who dials, when it began, and whether it has the key.
+/// An attempt to connect, when it began, and whether it has the key.
 struct Dial {
     connecting: Option<SimConnecting>,
     since: Time,

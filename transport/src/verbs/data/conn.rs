@@ -290,7 +290,7 @@ impl Conn {
         is_chain.then_some(if self.on_ring { done.imm } else { done.bytes })
     }
 
-    /// The same where receives are shared.
+    /// Returns the bytes of the chain that a completion of a shared receive delivered, if it delivered one.
     pub(crate) fn shared_chain(&self, done: &Completion) -> Option<u32> {
         let is_chain = done.status == 0 && !done.with_imm && done.bytes > 0 && self.delivers();
         is_chain.then_some(done.bytes)

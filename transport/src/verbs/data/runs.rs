@@ -45,7 +45,7 @@ fn begin_own<'a>(slots: &'a mut [Slot], done: &Completion) -> Option<(&'a Conn, 
 }
 
 impl VerbsPort {
-    /// Frames of the next chain, if that is what comes next; everything else waits for a poll.
+    /// Returns frames of the next chain, if the next completion is one. Other completions wait for a poll.
     #[inline(always)]
     pub(crate) fn chain_run(&mut self, limit: usize) -> Option<Run> {
         if limit == 0 {
@@ -96,7 +96,7 @@ impl VerbsPort {
         run
     }
 
-    /// Begins the next chain, if that is what comes next. Whether it is.
+    /// Begins the next chain, if the next completion is one, and returns whether it is.
     pub(crate) fn begin_chain(&mut self) -> bool {
         let Some(done) = self.harvest.first() else { return false };
         if WrId::from_bits(done.wr_id).is_shared() {

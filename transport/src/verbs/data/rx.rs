@@ -195,7 +195,7 @@ impl Rx {
         Some(())
     }
 
-    /// The same of a chain that [landed](Rx::land) in a shared receive. Returns its bytes.
+    /// Begins a chain that [landed](Rx::land) in a shared receive, and returns its bytes.
     ///
     /// # Errors
     /// The peer used more receives than it was granted.

@@ -89,7 +89,7 @@ impl WrId {
         Generation::get_u32(self.0)
     }
 
-    /// The identifier with slot 0, which stands for all of its kind.
+    /// Returns the identifier with slot 0: the one of all work requests of this kind.
     #[inline]
     pub(crate) const fn without_slot(self) -> Self {
         Self(self.0 & !Slot::turn(Slot::MAX))
