@@ -7,6 +7,7 @@ use std::{fmt, io, rc::Rc, time::Duration};
 
 use gimmal_engine::transport::{Loan, LoanError, Negotiated, UserBytes};
 
+use self::conn::Alone;
 #[cfg(test)]
 pub(crate) use self::conn::Wanted;
 pub(crate) use self::conn::{LocalConn, SLEEP, Turns};
@@ -20,6 +21,7 @@ use crate::{
     config::Config,
     error::ConnectError,
     method::Method,
+    node::Fresh,
     pipeline::Pipeline,
     stats::Stats,
     stream::Lanes,
@@ -146,7 +148,12 @@ impl Channel for LocalClient {
         loan: Option<Loan>,
         arguments: &A,
     ) -> LocalCall {
-        self.local.start(method, options, loan, arguments)
+        // Most calls have nothing beside their arguments: theirs is a way of its own, on which nothing else is looked at.
+        if loan.is_none() && options.metadata.is_none() {
+            self.local.begin(method, options, (&mut None, None), Fresh::<_, Alone>::on(arguments))
+        } else {
+            self.local.start_beside(method, options, loan, None, arguments)
+        }
     }
 
     fn start_streams<A: Compose + ?Sized>(

@@ -6,7 +6,7 @@ use std::{
 };
 
 use gimmal_engine::{
-    Act, Inline, Plan, StartError, Station, WorkerHandle, Workers,
+    Inline, Plan, StartError, Station, WorkerHandle, Workers,
     transport::{Gate as _, Instant, UserMemory},
 };
 
@@ -133,14 +133,4 @@ pub(crate) fn inline(
     let inline = Inline::new(provider, plan, node)?;
     reach.set(inline.handle());
     Ok((inline, counters))
-}
-
-/// Starts a call. One that is alone on its connection leaves at once, another one with the next turn, together with others.
-#[inline]
-pub(crate) fn start<T: Act<Node>>(inline: &mut Inline<Any, Node>, call: T) -> T::Outcome {
-    let started = inline.with_later(call);
-    if inline.app().is_alone() {
-        inline.flush();
-    }
-    started
 }

@@ -8,7 +8,7 @@ use gimmal_rpc::{Cx, LocalClient, Server};
 use serde::{Deserialize, Serialize, Serializer};
 
 /// Functions from the generated client to the encoder, at most.
-const FUNCTIONS: usize = 22;
+const FUNCTIONS: usize = 20;
 /// Changes of the crate on that way, at most: down to the ring, and up to the encoder that writes into it.
 const CROSSINGS: usize = 7;
 

@@ -248,24 +248,9 @@ impl LocalConn {
         }
     }
 
-    /// Starts a call. Most have nothing beside their arguments: theirs is a way of its own, on which nothing else is looked at.
-    #[inline]
-    pub(crate) fn start<A: Compose + ?Sized>(
-        self: &Rc<Self>,
-        method: &'static Method,
-        options: &CallOptions,
-        loan: Option<Loan>,
-        arguments: &A,
-    ) -> LocalCall {
-        if loan.is_none() && options.metadata.is_none() {
-            self.begin(method, options, (&mut None, None), Fresh::<_, Alone>::on(arguments))
-        } else {
-            self.start_beside(method, options, loan, None, arguments)
-        }
-    }
-
+    /// Starts a call. Its way is compiled for each kind of `source`.
     #[inline(always)]
-    fn begin(
+    pub(crate) fn begin(
         self: &Rc<Self>,
         method: &'static Method,
         options: &CallOptions,
@@ -274,7 +259,13 @@ impl LocalConn {
     ) -> LocalCall {
         let timeout = self.timeout(options);
         let begin = Begin { conn: self.conn, method, timeout, source, beside };
-        let started = workers::start(&mut self.turns(), begin);
+        let mut turns = self.turns();
+        let started = turns.with_later(begin);
+        // A call that is alone on its connection leaves at once, another one with the next turn, together with others.
+        if turns.app().is_alone() {
+            turns.flush();
+        }
+        drop(turns);
         let key = started.unwrap_or_else(|error| self.refuse(*error));
         LocalCall { local: Rc::clone(self), key: Some(key) }
     }
@@ -357,7 +348,7 @@ impl LocalConn {
 }
 
 /// The way of a call that has nothing beside its arguments, see [`Fresh`].
-struct Alone;
+pub(super) struct Alone;
 
 /// The way of one that may have.
 struct Accompanied;
