@@ -351,7 +351,7 @@ impl LocalConn {
 pub(super) struct Alone;
 
 /// The way of one that may have.
-struct Accompanied;
+pub(super) struct Accompanied;
 
 /// Starts a call.
 struct Begin<'a, S> {
