@@ -4,7 +4,7 @@
 cases() { timeout 300 "$bin/lab-$1" --ignored "$2" 2>&1 | sed 's/ passed; / passed, /; s/ failed; .*/ failed/'; }
 
 for fabric in rxe siw; do
-    for program in calls pipeline failures hostile streams driven metadata topics reconnect security lifetime balance layers codecs busy; do
+    for program in calls pipeline failures hostile streams driver metadata topics reconnect security lifetime balance layers codecs busy; do
         count "rpc $program over $fabric" cases "$program" "$fabric::"
     done
 done
