@@ -132,13 +132,18 @@ impl Connection {
         self.window.flushed();
     }
 
-    /// A run that ends at `end`, where there are positions, was read in turn number `turn`. Whether credit may be owed.
+    /// Counts the receive of a run that was read in turn number `turn`.
     #[inline]
-    pub(crate) fn read(&mut self, end: Option<Position>, turn: u64) -> Result<bool, Violation> {
+    pub(crate) fn count_receive(&mut self, turn: u64) {
         if self.ledger.counts_arrivals() {
             self.begin(turn);
             self.ledger.handle_receive();
         }
+    }
+
+    /// A run that ends at `end`, where there are positions, was read. Whether credit may be owed.
+    #[inline]
+    pub(crate) fn read(&mut self, end: Option<Position>) -> Result<bool, Violation> {
         match end {
             Some(end) => self.ledger.handle_run(end)?,
             None => self.ledger.handle_life(),

@@ -125,13 +125,14 @@ impl<P: Port, A: App> Worker<P, A> {
         // The application has seen the frames: what this frees is given back by the turn's settling.
         let owes = match conns.peek(conn) {
             Some(connection) => {
-                // Credit that is owed rides along with the answers; what this run adds to it, with the next ones.
+                // Before the answers may leave: credit that is owed rides along with them.
+                connection.count_receive(turn);
                 let may_leave = outcome.is_ok() && !connection.ledger.may_owe();
                 if port.end_run(run, may_leave) {
                     connection.left();
                 }
                 let end = (!is_numbered::<Q>(run)).then(|| run.end());
-                outcome.and_then(|()| connection.read(end, turn))
+                outcome.and_then(|()| connection.read(end))
             }
             None => {
                 port.end_run(run, false);

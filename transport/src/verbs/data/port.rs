@@ -83,6 +83,10 @@ pub struct VerbsPort {
     pub(crate) backlog: VecDeque<Event>,
     /// The shared receives of each device.
     pub(crate) shared: Vec<SharedSlots>,
+    /// Slots whose chains were read in this turn, and their connections: not granted again yet.
+    pub(crate) read_slots: Vec<(ConnId, Place)>,
+    /// The last look was for one frame.
+    pub(crate) takes_one: bool,
     /// Registered transmit rings that nobody is lent.
     pub(crate) spare: Vec<Room>,
     pub(crate) sends: SendList,
@@ -151,6 +155,8 @@ impl VerbsPort {
             down: Vec::new(),
             now: Time::default(),
             backlog: VecDeque::new(),
+            read_slots: Vec::new(),
+            takes_one: false,
             shared: Vec::new(),
             spare: Vec::new(),
             sends: SendList::new(room),
@@ -430,6 +436,7 @@ impl Port for VerbsPort {
             Limit::Frames(most) => most,
             Limit::One => usize::MAX,
         };
+        self.takes_one = limit == Limit::One;
         match self.chain_run(most) {
             Some(run) => Look::Run(run),
             None if self.has_events() => Look::Events,

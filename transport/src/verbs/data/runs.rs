@@ -48,6 +48,15 @@ impl VerbsPort {
     /// Returns frames of the next chain, if the next completion is one. Other completions wait for a poll.
     #[inline(always)]
     pub(crate) fn chain_run(&mut self, limit: usize) -> Option<Run> {
+        let run = self.next_chain_run(limit);
+        if run.is_none() && !self.read_slots.is_empty() {
+            self.grant_read_slots();
+        }
+        run
+    }
+
+    #[inline(always)]
+    fn next_chain_run(&mut self, limit: usize) -> Option<Run> {
         if limit == 0 {
             return None;
         }

@@ -196,15 +196,34 @@ impl VerbsPort {
         if is_over {
             *lent -= RUN;
             if *lent == 0 {
-                self.slot_came_back(id, place);
+                self.post_slot(place);
+                self.read_slots.push((id, place));
+                // A caller that takes single frames may not look again for long.
+                if self.takes_one && self.harvest.is_empty() {
+                    self.grant_read_slots();
+                }
             }
         }
+    }
+
+    /// Grants the receives again whose chains were read. Not one by one: chains of one turn are in use together, and only so
+    /// does a peer that uses all it has get more. The turn tells peers of their credit after the look that found no run.
+    pub(crate) fn grant_read_slots(&mut self) {
+        let mut read = std::mem::take(&mut self.read_slots);
+        for (id, place) in read.drain(..) {
+            self.grant_again(id, place);
+        }
+        self.read_slots = read;
     }
 
     /// Posts a slot again of which nothing is lent.
     fn slot_came_back(&mut self, id: ConnId, place: Place) {
         self.post_slot(place);
-        // Granted again only now that it is posted.
+        self.grant_again(id, place);
+    }
+
+    /// A slot is granted again only when it is posted.
+    fn grant_again(&mut self, id: ConnId, place: Place) {
         match conn_in(&mut self.slots, id) {
             Some(conn) => conn.rx.came_back(),
             None => {
