@@ -45,7 +45,7 @@ impl Node {
         loop {
             let mut some: [Asked<'a>; batch::CALLS] = [(0, &[]); batch::CALLS];
             let mut taken = 0;
-            // Whoever is asked for the next may panic: none of these is in flight yet.
+            // The iterator is user code and may panic: none of these calls is in flight yet.
             while taken < batch::CALLS
                 && let Some(next) = asked.next()
             {

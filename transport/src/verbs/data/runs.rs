@@ -67,7 +67,7 @@ impl VerbsPort {
             }
         }
         if self.harvest.is_empty() {
-            // Who gave less than was asked for is not asked again at once.
+            // A queue that gave less than it was asked for is not asked again at once.
             let mut emptied = std::mem::take(&mut self.emptied);
             if emptied >= self.cqs.len() || !self.fetch(&mut emptied) {
                 return None;
