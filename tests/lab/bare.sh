@@ -1,5 +1,5 @@
 # What tests/backends.sh built where rdma-core is hidden, on both devices. Sourced by tests/lab.sh.
-bare=target/bare/debug/examples/verbs_smoke
+bare=target/bare/debug/verbs_smoke
 if [ -x $bare ]; then
     check "built without rdma-core, run on rxe and siw" timeout 170 $bare "$rxe" "$siw"
 else

@@ -23,45 +23,45 @@ done
 for address in "$rxe" "$siw" "$rxe6" "$siw6"; do
     cm_port=$((cm_port + 1))
     check "rping: our client, its server, $address" both \
-        "rping -s -a $address -p $cm_port" "$bin/examples/rping -c -a $address -p $cm_port -C 1000 -V"
+        "rping -s -a $address -p $cm_port" "$bin/rping -c -a $address -p $cm_port -C 1000 -V"
     cm_port=$((cm_port + 1))
     check "rping: its client, our server, $address" both \
-        "$bin/examples/rping -s -a $address -p $cm_port" "rping -c -a $address -p $cm_port -C 1000 -V"
+        "$bin/rping -s -a $address -p $cm_port" "rping -c -a $address -p $cm_port -C 1000 -V"
 done
 cm_port=$((cm_port + 1))
 check "rping with queue pairs of our own making, $rxe" both \
-    "rping -s -q -a $rxe -p $cm_port -S 4000" "$bin/examples/rping -q -c -a $rxe -p $cm_port -C 100 -S 4000 -V"
-refuses "a queue pair of our own making on iWARP" "CONNECT_RESPONSE" "$bin/examples/rping" -q -c -a "$siw" -p 9199
+    "rping -s -q -a $rxe -p $cm_port -S 4000" "$bin/rping -q -c -a $rxe -p $cm_port -C 100 -S 4000 -V"
+refuses "a queue pair of our own making on iWARP" "CONNECT_RESPONSE" "$bin/rping" -q -c -a "$siw" -p 9199
 
 for address in "$rxe" "$siw" "$rxe6" "$siw6"; do
     cm_port=$((cm_port + 1))
     check "ucmatose: our client, its server, $address" both \
-        "ucmatose -b $address -p $cm_port -c 5" "$bin/examples/cmatose -s $address -p $cm_port -c 5"
+        "ucmatose -b $address -p $cm_port -c 5" "$bin/cmatose -s $address -p $cm_port -c 5"
     cm_port=$((cm_port + 1))
     check "ucmatose: its client, our server, $address" both \
-        "$bin/examples/cmatose -b $address -p $cm_port -c 5" "ucmatose -s $address -p $cm_port -c 5"
+        "$bin/cmatose -b $address -p $cm_port -c 5" "ucmatose -s $address -p $cm_port -c 5"
 done
 
-count "the CM's edges on rxe" timeout 120 "$bin/examples/cm_checks" all "$rxe"
-count "the CM's edges on siw" timeout 120 "$bin/examples/cm_checks" all "$siw"
+count "the CM's edges on rxe" timeout 120 "$bin/cm_checks" all "$rxe"
+count "the CM's edges on siw" timeout 120 "$bin/cm_checks" all "$siw"
 
-count "several devices in one process" timeout 120 "$bin/examples/cm_checks" devices "$rxe" "$siw"
-count "several devices in one process, IPv6" timeout 120 "$bin/examples/cm_checks" devices "$rxe6" "$siw6"
+count "several devices in one process" timeout 120 "$bin/cm_checks" devices "$rxe" "$siw"
+count "several devices in one process, IPv6" timeout 120 "$bin/cm_checks" devices "$rxe6" "$siw6"
 
 # A name whose first address has no device: the list is tried in order.
 printf '%s several.gimmal.test\n' 127.0.0.2 "$rxe" >>/etc/hosts
-count "a name with several addresses" timeout 60 "$bin/examples/cm_checks" names "$rxe" several.gimmal.test
+count "a name with several addresses" timeout 60 "$bin/cm_checks" names "$rxe" several.gimmal.test
 
 # A host that has a hardware address and never answers: rdma_connect blocks there on siw.
 for address in "$rxe" "$siw"; do
     silent=${address%.*}.77
     ip neigh replace "$silent" lladdr 02:00:00:00:00:77 nud permanent \
         dev "$(ip -o route get "$silent" | sed 's/.* dev \([^ ]*\).*/\1/')"
-    count "a silent host, from $address" timeout 60 "$bin/examples/cm_checks" silent "$address" "$silent"
+    count "a silent host, from $address" timeout 60 "$bin/cm_checks" silent "$address" "$silent"
 done
 
 # siw's READs cross the loopback device: a delay there makes round trips visible.
 if tc qdisc add dev lo root netem delay 200ms; then
-    count "READs in flight on siw" timeout 60 "$bin/examples/cm_checks" reads "$siw"
+    count "READs in flight on siw" timeout 60 "$bin/cm_checks" reads "$siw"
     tc qdisc del dev lo root
 fi

@@ -28,24 +28,24 @@ skip() {
     printf 'SKIP    %s: %s\n' "$1" "$2"
 }
 
-count "datagrams on rxe and siw" timeout 200 "$bin/examples/datagram" "$rxe" "$rxe6" "$siw"
+count "datagrams on rxe and siw" timeout 200 "$bin/datagram_checks" "$rxe" "$rxe6" "$siw"
 
 for address in "$rxe" "$rxe6"; do
     args="-c 3 -C 50 -S 1000"
     server="-b $address $args" client="-s $address $args"
-    check "udaddy, ours and ours, $address" both serves "$bin/examples/udaddy $server" "$bin/examples/udaddy $client"
-    check "udaddy, ours serves theirs, $address" both serves "$bin/examples/udaddy $server" "udaddy $client"
-    check "udaddy, theirs serves ours, $address" both serves "udaddy $server" "$bin/examples/udaddy $client"
+    check "udaddy, ours and ours, $address" both serves "$bin/udaddy $server" "$bin/udaddy $client"
+    check "udaddy, ours serves theirs, $address" both serves "$bin/udaddy $server" "udaddy $client"
+    check "udaddy, theirs serves ours, $address" both serves "udaddy $server" "$bin/udaddy $client"
     mtu="-C 8 -S 4096"
     check "udaddy, ours serves theirs, whole packets, $address" \
-        both serves "$bin/examples/udaddy -b $address $mtu" "udaddy -s $address $mtu"
+        both serves "$bin/udaddy -b $address $mtu" "udaddy -s $address $mtu"
 done
-refuses "udaddy above the path MTU" "path MTU" "$bin/examples/udaddy" -s "$rxe" -b "$rxe" -S 4097
+refuses "udaddy above the path MTU" "path MTU" "$bin/udaddy" -s "$rxe" -b "$rxe" -S 4097
 
 for group in 239.5.5.5 ff12::5555; do
     address=$rxe && [ $group = ff12::5555 ] && address=$rxe6
     args="-m $group -b $address -C 20 -S 1000"
-    ours="$bin/examples/mckey $args"
+    ours="$bin/mckey $args"
     check "mckey, ours to ours, $group" both joined "$ours" "$ours -s"
     check "mckey, ours to ours, send-only, $group" both joined "$ours" "$ours -s -o"
     # Not by a pipe: mckey fails, and the pipe with it.
@@ -62,9 +62,9 @@ for group in 239.5.5.5 ff12::5555; do
 done
 refuses "a subscriber whose time is over" "of 5 messages came" \
     "$bin/examples/subscribe" --group 239.5.5.7 --local "$rxe" --count 5 --timeout-ms 500
-refuses "udaddy on siw" "iWARP" "$bin/examples/udaddy" -b "$siw"
-refuses "mckey on siw" "iWARP" "$bin/examples/mckey" -m 239.5.5.5 -b "$siw"
-refuses "an address of no device" "no RDMA device" "$bin/examples/mckey" -m 239.5.5.5 -b 127.0.0.1
+refuses "udaddy on siw" "iWARP" "$bin/udaddy" -b "$siw"
+refuses "mckey on siw" "iWARP" "$bin/mckey" -m 239.5.5.5 -b "$siw"
+refuses "an address of no device" "no RDMA device" "$bin/mckey" -m 239.5.5.5 -b 127.0.0.1
 skip "udaddy and mckey on siw" "iWARP has no datagrams (UD)"
 
 # A device of its own: the others are in use by the rest of the tier.
@@ -76,11 +76,11 @@ spare() {
 has_address() { grep -q "::ffff:10.77.9.1 " <<<"$("$bin/gimmal" devices)"; }
 sends_again() {
     rdma link add rxe9 type rxe netdev u0 && within 15 has_address &&
-        timeout 30 "$bin/examples/mckey" -m 239.5.5.5 -b 10.77.9.1 -s -C 3
+        timeout 30 "$bin/mckey" -m 239.5.5.5 -b 10.77.9.1 -s -C 3
 }
 if spare; then
     within 15 has_address
-    check "a device deleted under datagrams" timeout 30 "$bin/examples/datagram" --remove rxe9 10.77.9.1
+    check "a device deleted under datagrams" timeout 30 "$bin/datagram_checks" --remove rxe9 10.77.9.1
     check "the same device, added again" sends_again
     rdma link delete rxe9
     ip link delete u0

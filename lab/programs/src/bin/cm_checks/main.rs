@@ -20,10 +20,8 @@ mod work;
 
 use std::process::ExitCode;
 
-use rig::{Outcome, Site};
+use rig::{Check, Outcome, Site};
 
-/// A check: `Ok(Some(reason))` is a skip.
-type Check = (&'static str, fn(&Site) -> Outcome);
 /// One over several devices.
 type Across = (&'static str, fn(&[Site]) -> Outcome);
 

@@ -4,7 +4,6 @@
 //!
 //! A message is its number in 8 bytes, big endian, and then as many bytes as asked.
 
-#[allow(dead_code, reason = "shared: each program uses some of it")]
 mod args;
 
 use std::{

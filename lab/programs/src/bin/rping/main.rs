@@ -17,19 +17,9 @@ mod client;
 mod server;
 mod wire;
 
-use std::process::ExitCode;
+use clap::Parser as _;
 
-/// What each part of the program fails with.
-pub(crate) type Failure = Box<dyn std::error::Error>;
-
-fn main() -> ExitCode {
-    let result = args::Args::parse(std::env::args().skip(1))
-        .and_then(|args| if args.server { server::run(&args) } else { client::run(&args) });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("rping: {error}");
-            ExitCode::FAILURE
-        }
-    }
+fn main() -> anyhow::Result<()> {
+    let args = args::Args::parse();
+    if args.server { server::run(&args) } else { client::run(&args) }
 }

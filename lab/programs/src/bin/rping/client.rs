@@ -1,12 +1,12 @@
 //! The client: says where its buffers are, and waits.
 
+use anyhow::{Context as _, ensure};
 use gimmal_rdma::cm::{
     Access, Buffer, CmAddress, CmError, ConnectParam, Connection, Depth, DialOptions, Operation, QpPlan,
     Resolve, Span, dial,
 };
 
 use crate::{
-    Failure,
     args::Args,
     wire::{INFO_BYTES, encode},
 };
@@ -22,16 +22,15 @@ struct Buffers {
 ///
 /// # Errors
 /// Of the connection, and bytes that came back different.
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let node = args.address.as_deref().ok_or("-c needs -a ADDRESS")?;
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let node = args.address.as_deref().context("-c needs -a ADDRESS")?;
     let mut question = Resolve::to(node, args.port);
-    if let Some(source) = &args.source {
-        let ip: std::net::IpAddr = source.parse()?;
+    if let Some(ip) = args.source {
         question = question.source(CmAddress::Ip((ip, 0).into()));
     }
     let options = DialOptions {
-        timeout: args.step,
-        plan: QpPlan { send_entries: 16, recv_entries: 2, maker: args.maker },
+        timeout: args.step(),
+        plan: QpPlan { send_entries: 16, recv_entries: 2, maker: args.maker() },
         ..DialOptions::default()
     };
     let param = ConnectParam {
@@ -53,8 +52,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     while args.count.is_none_or(|count| pings < count) {
         match ping(&mut connection, &buffers, args, pings) {
             Ok(()) => pings += 1,
-            Err(error) if args.count.is_none() && is_closed(&*error) => break,
-            Err(error) => return Err(format!("ping {pings}: {error}").into()),
+            Err(error) if args.count.is_none() && is_closed(&error) => break,
+            Err(error) => return Err(error.context(format!("ping {pings}"))),
         }
     }
     let valid = if args.validate { ", all valid" } else { "" };
@@ -63,11 +62,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn is_closed(error: &(dyn std::error::Error + 'static)) -> bool {
+fn is_closed(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(CmError::Closed))
 }
 
-fn ping(connection: &mut Connection, buffers: &Buffers, args: &Args, number: u64) -> Result<(), Failure> {
+fn ping(connection: &mut Connection, buffers: &Buffers, args: &Args, number: u64) -> anyhow::Result<()> {
     let data = data(args.size, number);
     connection.write(buffers.source.all(), &data)?;
     tell(connection, buffers, args, buffers.source.all())?;
@@ -75,9 +74,7 @@ fn ping(connection: &mut Connection, buffers: &Buffers, args: &Args, number: u64
     if args.validate {
         let mut back = vec![0; args.size];
         connection.read(buffers.sink.all(), &mut back)?;
-        if back != data {
-            return Err("what came back is not what was sent".into());
-        }
+        ensure!(back == data, "what came back is not what was sent");
     }
     if args.verbose {
         println!("ping data: {}", String::from_utf8_lossy(&data[..args.size - 1]));
@@ -86,13 +83,13 @@ fn ping(connection: &mut Connection, buffers: &Buffers, args: &Args, number: u64
 }
 
 /// Tells where `span` is, and waits until the server did its part.
-fn tell(connection: &mut Connection, buffers: &Buffers, args: &Args, span: Span) -> Result<(), Failure> {
+fn tell(connection: &mut Connection, buffers: &Buffers, args: &Args, span: Span) -> anyhow::Result<()> {
     let info = encode(&connection.expose(span)?);
     connection.write(buffers.out.all(), &info)?;
     connection.post_send(buffers.out.all(), 0)?;
     let (mut sent, mut answered) = (false, false);
     while !(sent && answered) {
-        match connection.completion(args.step)?.operation {
+        match connection.completion(args.step())?.operation {
             Operation::Receive => {
                 answered = true;
                 connection.post_receive(buffers.inbox.all(), 0)?;

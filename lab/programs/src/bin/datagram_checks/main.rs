@@ -1,7 +1,8 @@
-//! Datagrams against a real device, both sides in this process: `datagram ADDRESS [ADDRESS ...]`.
+//! Datagrams against a real device, both sides in this process: `datagram_checks ADDRESS [ADDRESS ...]`.
 //!
 //! Each ADDRESS is one of an RDMA device of this machine. On a device without datagrams the refusal is checked and
-//! the rest is SKIP. `datagram --remove DEVICE ADDRESS` deletes that device under two end points instead. Ends with `N passed, N failed, N skipped`, and a non-zero exit code when a case failed.
+//! the rest is SKIP. `datagram_checks --remove DEVICE ADDRESS` deletes that device under two end points instead. Ends
+//! with `N passed, N failed, N skipped`, and a non-zero exit code when a case failed.
 #![expect(
     clippy::disallowed_types,
     clippy::arithmetic_side_effects,

@@ -9,7 +9,6 @@
     reason = "no span here is longer than an hour"
 )]
 
-#[allow(dead_code, reason = "shared: each program uses some of it")]
 mod args;
 
 use std::{

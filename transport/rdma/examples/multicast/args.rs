@@ -1,4 +1,4 @@
-//! `--name value` pairs, for programs too small for more. Also rdma-core's single letters.
+//! `--name value` pairs, for programs too small for more.
 
 use std::{collections::HashMap, str::FromStr};
 

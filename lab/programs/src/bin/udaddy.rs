@@ -10,22 +10,42 @@
     reason = "no span here is longer than an hour"
 )]
 
-#[allow(dead_code, reason = "shared: each program uses some of it")]
-mod args;
-
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
-    process::ExitCode,
     time::{Duration, Instant},
 };
 
-use args::{Args, Failure};
+use anyhow::{bail, ensure};
+use clap::Parser;
 use gimmal_rdma::datagram::{
     AnswerData, Datagram, DatagramConfig, DatagramEvent, Gid, LookUpData, Peer, QpNumber, SendError, Source,
 };
 
-const USAGE: &str = "udaddy [-s SERVER] [-b ADDRESS] [-c CONNECTIONS] [-C COUNT] [-S BYTES] [-t SECONDS]";
+/// Speaks the protocol of rdma-core's `udaddy`: serves, or asks SERVER.
+#[derive(Debug, Parser)]
+#[command(about)]
+struct Args {
+    /// Ask it.
+    #[arg(short = 's', required_unless_present = "local")]
+    server: Option<IpAddr>,
+    /// Our own address.
+    #[arg(short = 'b')]
+    local: Option<IpAddr>,
+    /// Connections.
+    #[arg(short = 'c', default_value_t = 1)]
+    connections: u16,
+    /// Messages each way on each connection.
+    #[arg(short = 'C', default_value_t = 10)]
+    count: u16,
+    /// Bytes of a message.
+    #[arg(short = 'S', default_value_t = 100)]
+    bytes: usize,
+    /// Seconds for all of it.
+    #[arg(short = 't', default_value_t = 20)]
+    seconds: u64,
+}
+
 const PORT: u16 = 7174;
 const STEP: Duration = Duration::from_secs(5);
 
@@ -37,27 +57,25 @@ struct Job {
 }
 
 impl Job {
-    fn left(&self) -> Result<Duration, Failure> {
+    fn left(&self) -> anyhow::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err("the time is over".into()) } else { Ok(left.min(STEP)) }
+        ensure!(!left.is_zero(), "the time is over");
+        Ok(left.min(STEP))
     }
 
-    fn config(&self) -> Result<DatagramConfig, Failure> {
+    fn config(&self) -> anyhow::Result<DatagramConfig> {
         let receives = u32::from(self.connections) * u32::from(self.count);
         let receives = u16::try_from(receives.max(1))?;
         Ok(DatagramConfig { receives, sends: self.count.max(1), ..DatagramConfig::default() })
     }
 
-    fn check(&self, endpoint: &Datagram) -> Result<(), Failure> {
+    fn check(&self, endpoint: &Datagram) -> anyhow::Result<()> {
         let limit = endpoint.message_bytes_max();
-        if self.bytes <= limit {
-            Ok(())
-        } else {
-            Err(format!("-S {} is above the path MTU, {limit}", self.bytes).into())
-        }
+        ensure!(self.bytes <= limit, "-S {} is above the path MTU, {limit}", self.bytes);
+        Ok(())
     }
 
-    fn send(&self, endpoint: &mut Datagram, to: &Peer) -> Result<(), Failure> {
+    fn send(&self, endpoint: &mut Datagram, to: &Peer) -> anyhow::Result<()> {
         let imm = Some(endpoint.qp().get());
         for number in 0..self.count {
             let [_, low] = number.to_be_bytes();
@@ -69,15 +87,12 @@ impl Job {
                 }
             }
         }
-        if endpoint.drain(self.left()?)? {
-            Ok(())
-        } else {
-            Err("the device did not take every message".into())
-        }
+        ensure!(endpoint.drain(self.left()?)?, "the device did not take every message");
+        Ok(())
     }
 }
 
-fn serve(local: SocketAddr, job: &Job) -> Result<(), Failure> {
+fn serve(local: SocketAddr, job: &Job) -> anyhow::Result<()> {
     let mut endpoint = Datagram::bind(local, &job.config()?)?;
     job.check(&endpoint)?;
     let address = endpoint.listen(PORT, job.connections)?;
@@ -109,7 +124,7 @@ fn serve(local: SocketAddr, job: &Job) -> Result<(), Failure> {
         })? > 0
         {}
         if let Some(bytes) = wrong {
-            return Err(format!("a message of {bytes} bytes, wanted {}", job.bytes).into());
+            bail!("a message of {bytes} bytes, wanted {}", job.bytes);
         }
         if answered < job.connections || came < want {
             endpoint.wait(job.left()?)?;
@@ -125,7 +140,7 @@ fn serve(local: SocketAddr, job: &Job) -> Result<(), Failure> {
     Ok(())
 }
 
-fn ask(local: Option<SocketAddr>, server: SocketAddr, job: &Job) -> Result<(), Failure> {
+fn ask(local: Option<SocketAddr>, server: SocketAddr, job: &Job) -> anyhow::Result<()> {
     let mut pairs = Vec::new();
     for _ in 0..job.connections {
         let config = DatagramConfig { receives: job.count.max(1), ..job.config()? };
@@ -152,7 +167,7 @@ fn ask(local: Option<SocketAddr>, server: SocketAddr, job: &Job) -> Result<(), F
                 }
             })?;
             if let Some(wrong) = wrong {
-                return Err(wrong.into());
+                bail!(wrong);
             }
             if came < job.count {
                 endpoint.wait(job.left()?)?;
@@ -163,22 +178,18 @@ fn ask(local: Option<SocketAddr>, server: SocketAddr, job: &Job) -> Result<(), F
     Ok(())
 }
 
-fn run() -> Result<(), Failure> {
-    let args = Args::read(USAGE, &[])?;
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
     let job = Job {
-        connections: args.get("c", 1)?,
-        count: args.get("C", 10)?,
-        bytes: args.get("S", 100)?,
-        deadline: Instant::now() + Duration::from_secs(args.get("t", 20)?),
+        connections: args.connections,
+        count: args.count,
+        bytes: args.bytes,
+        deadline: Instant::now() + Duration::from_secs(args.seconds),
     };
-    let local = args.maybe::<IpAddr>("b")?.map(|ip| SocketAddr::new(ip, 0));
-    match (args.maybe::<IpAddr>("s")?, local) {
+    let local = args.local.map(|ip| SocketAddr::new(ip, 0));
+    match (args.server, local) {
         (Some(server), local) => ask(local, SocketAddr::new(server, PORT), &job),
         (None, Some(local)) => serve(local, &job),
-        (None, None) => Err(format!("-b is missing\nusage: {USAGE}").into()),
+        (None, None) => bail!("-s or -b is missing"),
     }
-}
-
-fn main() -> ExitCode {
-    args::finish(run())
 }

@@ -3,63 +3,51 @@
 //! `cmatose [-b ADDRESS]` serves, `cmatose -s ADDRESS` connects; `-c` connections, `-C` messages each way, `-S` bytes
 //! of a message, `-p` port, `-t` type of service, `-a` ACK timeout exponent. The server sends first, as ucmatose's does.
 
-use std::{process::ExitCode, time::Duration};
+use std::time::Duration;
 
+use anyhow::{Context as _, bail};
+use clap::Parser;
 use gimmal_rdma::cm::{
     AcceptParam, Access, Buffer, CmError, ConnectParam, Connection, Depth, DialOptions, Draft, Endpoint,
     Operation, PortSpace, QpPlan, Resolve, RetryCount, dial,
 };
-
-type Failure = Box<dyn std::error::Error>;
 
 /// For each step.
 const STEP: Duration = Duration::from_secs(20);
 /// How long the server waits for its clients.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Speaks the protocol of rdma-core's `ucmatose(1)`: serves, or connects to SERVER.
+#[derive(Debug, Parser)]
+#[command(about)]
 struct Args {
+    /// Connect to it.
+    #[arg(short = 's')]
     server: Option<String>,
+    /// Listen on this address.
+    #[arg(short = 'b')]
     bind: Option<String>,
+    /// Connections.
+    #[arg(short = 'c', default_value_t = 1)]
     connections: usize,
+    /// Messages each way on each connection.
+    #[arg(short = 'C', default_value_t = 10)]
     messages: u32,
+    /// Bytes of a message; 0: no messages.
+    #[arg(short = 'S', default_value_t = 100)]
     size: usize,
+    /// The server's port.
+    #[arg(short = 'p', default_value_t = 7471)]
     port: u16,
+    /// Type of service.
+    #[arg(short = 't')]
     type_of_service: Option<u8>,
+    /// Exponent of the ACK timeout.
+    #[arg(short = 'a')]
     ack_timeout: Option<u8>,
 }
 
 impl Args {
-    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, Failure> {
-        let mut args = Self {
-            server: None,
-            bind: None,
-            connections: 1,
-            messages: 10,
-            size: 100,
-            port: 7471,
-            type_of_service: None,
-            ack_timeout: None,
-        };
-        while let Some(word) = words.next() {
-            let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
-            match word.as_str() {
-                "-s" => args.server = Some(value),
-                "-b" => args.bind = Some(value),
-                "-c" => args.connections = value.parse()?,
-                "-C" => args.messages = value.parse()?,
-                "-S" => args.size = value.parse()?,
-                "-p" => args.port = value.parse()?,
-                "-t" => args.type_of_service = Some(value.parse()?),
-                "-a" => args.ack_timeout = Some(value.parse()?),
-                _ => return Err(format!("unknown option {word}").into()),
-            }
-        }
-        if args.size == 0 {
-            args.messages = 0;
-        }
-        Ok(args)
-    }
-
     fn plan(&self) -> QpPlan {
         let entries = self.messages.max(1);
         QpPlan { send_entries: entries, recv_entries: entries, ..QpPlan::default() }
@@ -83,7 +71,7 @@ impl Node {
         endpoint.add_buffer(size, Access::Local)
     }
 
-    fn send(&mut self, args: &Args) -> Result<(), Failure> {
+    fn send(&mut self, args: &Args) -> anyhow::Result<()> {
         for message in 0..args.messages {
             self.connection.post_send(self.out.all(), message.into())?;
         }
@@ -92,14 +80,14 @@ impl Node {
 }
 
 /// Waits until every connection has `wanted` completions of each kind.
-fn complete(nodes: &mut [Node], sends: u32, receives: u32, args: &Args) -> Result<(), Failure> {
+fn complete(nodes: &mut [Node], sends: u32, receives: u32, args: &Args) -> anyhow::Result<()> {
     for node in nodes {
         let (mut sent, mut received) = (0, 0);
         while sent < sends || received < receives {
             let done = node.connection.completion(STEP)?;
             match done.operation {
                 Operation::Receive if done.span.len() == args.size => received += 1,
-                Operation::Receive => return Err(format!("a message of {} bytes", done.span.len()).into()),
+                Operation::Receive => bail!("a message of {} bytes", done.span.len()),
                 _ => sent += 1,
             }
         }
@@ -107,13 +95,13 @@ fn complete(nodes: &mut [Node], sends: u32, receives: u32, args: &Args) -> Resul
     Ok(())
 }
 
-fn serve(args: &Args) -> Result<(), Failure> {
+fn serve(args: &Args) -> anyhow::Result<()> {
     let targets = Resolve::passive(args.bind.as_deref(), args.port).run()?;
-    let address = targets[0].source.ok_or("no address to listen on")?;
+    let address = targets[0].source.context("no address to listen on")?;
     let mut listener = Draft::new(PortSpace::Tcp)?.listen(address, 0)?;
     let mut nodes = Vec::new();
     for _ in 0..args.connections {
-        let request = listener.request(PATIENCE)?.ok_or("not enough clients came")?;
+        let request = listener.request(PATIENCE)?.context("not enough clients came")?;
         let mut answering = request.endpoint(args.plan())?;
         if let Some(exponent) = args.ack_timeout {
             answering.ack_timeout(exponent)?;
@@ -135,7 +123,7 @@ fn serve(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn connect(args: &Args, server: &str) -> Result<(), Failure> {
+fn connect(args: &Args, server: &str) -> anyhow::Result<()> {
     let targets = Resolve::to(server, args.port).run()?;
     let options = DialOptions {
         type_of_service: args.type_of_service,
@@ -166,16 +154,13 @@ fn connect(args: &Args, server: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn main() -> ExitCode {
-    let result = Args::parse(std::env::args().skip(1)).and_then(|args| match &args.server {
+fn main() -> anyhow::Result<()> {
+    let mut args = Args::parse();
+    if args.size == 0 {
+        args.messages = 0;
+    }
+    match &args.server {
         Some(server) => connect(&args, server),
         None => serve(&args),
-    });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("cmatose: {error}");
-            ExitCode::FAILURE
-        }
     }
 }

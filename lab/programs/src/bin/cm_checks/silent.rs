@@ -10,10 +10,7 @@ use gimmal_transport::{
     Address, ConnectError, ConnectOptions, Connecting, Instant, Port, PortConfig, Provider, verbs::Verbs,
 };
 
-use crate::{
-    Check,
-    rig::{Failure, Outcome, Plan, Site, ensure},
-};
+use crate::rig::{Check, Failure, Outcome, Plan, Site, ensure};
 
 pub(crate) const CHECKS: &[Check] = &[
     ("r2 raw connect to a silent host ends at its deadline", raw),

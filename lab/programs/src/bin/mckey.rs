@@ -8,47 +8,63 @@
     reason = "no span here is longer than an hour"
 )]
 
-#[allow(dead_code, reason = "shared: each program uses some of it")]
-mod args;
-
 use std::{
     net::{IpAddr, SocketAddr},
-    process::ExitCode,
     time::{Duration, Instant},
 };
 
-use args::{Args, Failure};
-use gimmal_rdma::datagram::{Datagram, DatagramConfig, Membership, SendError};
+use anyhow::{bail, ensure};
+use clap::Parser;
+use gimmal_rdma::datagram::{Datagram, DatagramConfig, Membership};
 
-const USAGE: &str = "mckey -m GROUP -b ADDRESS [-s] [-o] [-C COUNT] [-S BYTES] [-t SECONDS]";
+/// Speaks the protocol of rdma-core's `mckey`: joins GROUP, and sends to it or receives.
+#[derive(Debug, Parser)]
+#[command(about)]
+struct Args {
+    /// The group.
+    #[arg(short = 'm')]
+    group: IpAddr,
+    /// Our own address.
+    #[arg(short = 'b')]
+    local: IpAddr,
+    /// Send instead of receiving.
+    #[arg(short = 's')]
+    sends: bool,
+    /// Join to send only.
+    #[arg(short = 'o')]
+    send_only: bool,
+    /// Messages.
+    #[arg(short = 'C', default_value_t = 10)]
+    count: u16,
+    /// Bytes of a message.
+    #[arg(short = 'S', default_value_t = 100)]
+    bytes: usize,
+    /// Seconds for all of it.
+    #[arg(short = 't', default_value_t = 20)]
+    seconds: u64,
+}
+
 const STEP: Duration = Duration::from_secs(5);
 /// Before the first message: what a subnet manager and switches take to learn of a member.
 const SETTLE: Duration = Duration::from_secs(1);
 
-fn run() -> Result<(), Failure> {
-    let args = Args::read(USAGE, &["s", "o"])?;
-    let (address, local): (IpAddr, IpAddr) = (args.need("m")?, args.need("b")?);
-    let (count, bytes): (u16, usize) = (args.get("C", 10)?, args.get("S", 100)?);
-    let membership = if args.flag("o") { Membership::SendOnly } else { Membership::Full };
-    let deadline = Instant::now() + Duration::from_secs(args.get("t", 20)?);
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let Args { count, bytes, .. } = args;
+    let membership = if args.send_only { Membership::SendOnly } else { Membership::Full };
+    let deadline = Instant::now() + Duration::from_secs(args.seconds);
 
     let config = DatagramConfig { receives: count.max(1), sends: count.max(1), ..DatagramConfig::default() };
-    let mut endpoint = Datagram::bind(SocketAddr::new(local, 0), &config)?;
-    let group = endpoint.join(address, membership, STEP)?;
+    let mut endpoint = Datagram::bind(SocketAddr::new(args.local, 0), &config)?;
+    let group = endpoint.join(args.group, membership, STEP)?;
     println!("joined {}, key {}, own queue pair {}", group.peer().gid(), group.peer().qkey(), endpoint.qp());
-    if args.flag("s") {
+    if args.sends {
         std::thread::sleep(SETTLE);
         for _ in 0..count {
             let imm = Some(endpoint.qp().get());
-            match endpoint.send_with(group.peer(), bytes, imm, |place| place.fill(0)) {
-                Ok(()) => {}
-                Err(SendError::Full) => return Err("more sends than were asked for?".into()),
-                Err(error) => return Err(error.into()),
-            }
+            endpoint.send_with(group.peer(), bytes, imm, |place| place.fill(0))?;
         }
-        if !endpoint.drain(STEP)? {
-            return Err("the device did not take every message".into());
-        }
+        ensure!(endpoint.drain(STEP)?, "the device did not take every message");
     } else {
         let mut came = 0;
         while came < count {
@@ -61,12 +77,10 @@ fn run() -> Result<(), Failure> {
                 }
             })?;
             if let Some(wrong) = wrong {
-                return Err(wrong.into());
+                bail!(wrong);
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(format!("{came} of {count} messages came").into());
-            }
+            ensure!(!left.is_zero(), "{came} of {count} messages came");
             if came < count {
                 endpoint.wait(left)?;
             }
@@ -75,8 +89,4 @@ fn run() -> Result<(), Failure> {
     endpoint.leave(group)?;
     println!("{}", endpoint.close(STEP));
     Ok(())
-}
-
-fn main() -> ExitCode {
-    args::finish(run())
 }

@@ -1,8 +1,7 @@
 //! The 16 bytes that rping sends: where its buffer is.
 
+use anyhow::Context as _;
 use gimmal_rdma::cm::RemoteBuffer;
-
-use crate::Failure;
 
 /// Address, key, length, each big endian.
 pub(crate) const INFO_BYTES: usize = 16;
@@ -21,9 +20,9 @@ pub(crate) fn encode(buffer: &RemoteBuffer) -> [u8; INFO_BYTES] {
 ///
 /// # Errors
 /// Another length than rping's.
-pub(crate) fn decode(bytes: &[u8]) -> Result<RemoteBuffer, Failure> {
+pub(crate) fn decode(bytes: &[u8]) -> anyhow::Result<RemoteBuffer> {
     let bytes: &[u8; INFO_BYTES] =
-        bytes.try_into().map_err(|_| format!("{} bytes are no message of rping's", bytes.len()))?;
+        bytes.try_into().with_context(|| format!("{} bytes are no message of rping's", bytes.len()))?;
     let (address, rest) = bytes.split_at(8);
     let word = |at: usize| u32::from_be_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
     Ok(RemoteBuffer {

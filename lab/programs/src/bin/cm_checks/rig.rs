@@ -15,6 +15,9 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// `Some`: why it cannot be run here.
 pub(crate) type Outcome = Result<Option<String>, Failure>;
 
+/// A check and its name.
+pub(crate) type Check = (&'static str, fn(&Site) -> Outcome);
+
 /// For each step.
 pub(crate) const STEP: Duration = Duration::from_secs(10);
 
