@@ -27,8 +27,10 @@ pub mod operations {}
 #[doc = include_str!("../guide/testing.md")]
 pub mod testing {}
 
-/// The contract that the chapter `start` shows is the one its programs are compiled with.
+/// The contract and the implementation that the chapter `start` shows are those its programs are compiled with.
 #[test]
-fn the_contract_is_shown_as_it_is_compiled() {
-    assert!(include_str!("../guide/start.md").contains(include_str!("../guide/kv.rs")));
+fn the_library_is_shown_as_it_is_compiled() {
+    let chapter = include_str!("../guide/start.md");
+    assert!(chapter.contains(include_str!("../guide/kv.rs")));
+    assert!(chapter.contains(include_str!("../guide/store.rs")));
 }

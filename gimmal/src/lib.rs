@@ -200,7 +200,7 @@ pub mod tower {
     pub use gimmal_rpc::layer::tower::{Around, Calls, Request};
 }
 
-/// Connects to a server: [`Client::connect`].
+/// Connects to a server that is already listening, see [`Client::connect`]. Blocks the calling thread.
 ///
 /// # Errors
 /// See [`ConnectError`].
@@ -208,7 +208,8 @@ pub fn connect(url: &str) -> Result<Client, ConnectError> {
     Client::connect(url)
 }
 
-/// Serves one service with the default configuration; for more of either see [`Server::builder`].
+/// Serves one service with the default configuration, on threads of its own. Dropping the [`Server`] stops it. For more
+/// services or settings see [`Server::builder`].
 ///
 /// # Errors
 /// See [`ServeError`].

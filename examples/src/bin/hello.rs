@@ -18,7 +18,7 @@ impl Greeter for Polite {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let _server = gimmal::serve("shm://greeter", serve_greeter(Polite))?;
+    let _server = gimmal::serve("shm://greeter", serve_greeter(Polite))?; // serves until it is dropped
     let client = GreeterClient::new(gimmal::connect("shm://greeter")?);
     println!("{}", client.hello("Ada".to_owned()).wait()?); // or `.await`, on any runtime
     Ok(())
