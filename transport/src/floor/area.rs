@@ -8,11 +8,14 @@ use std::{
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use super::frames::window_bytes;
 use crate::{
+    frame::{FRAME_ALIGN, FRAME_WORD_BYTES},
     kernel::{fill, memory_file},
     mem::{Access, Region},
 };
+
+/// Bytes of the second half of the header of a frame.
+pub(super) const AUX_BYTES: usize = 8;
 
 const PHASE: usize = 0;
 const HEARD: usize = 128;
@@ -50,6 +53,12 @@ pub struct Area {
     ring_bytes: usize,
     slots_bytes: usize,
     page_bytes: usize,
+}
+
+/// Bytes of ring that `window` frames of `payload_bytes` need, with one more for the word behind them.
+pub(super) fn window_bytes(payload_bytes: usize, window: usize) -> Option<usize> {
+    let frame = payload_bytes.checked_add(AUX_BYTES + FRAME_WORD_BYTES + FRAME_ALIGN)? & !(FRAME_ALIGN - 1);
+    frame.checked_mul(window.checked_add(1)?)
 }
 
 /// Of a ring for `window` frames of up to `payload_bytes`, if it has at most 1 GiB.

@@ -16,15 +16,16 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use super::{Area, Echoes, Side, wait};
+use super::{
+    Echoes,
+    area::{AUX_BYTES, Area, Side, window_bytes},
+    wait,
+};
 use crate::{
     FrameWord, Tag,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
     sync::publish::{observe, publish},
 };
-
-/// Bytes of the second half of the header.
-const AUX_BYTES: usize = 8;
 
 /// One end of the two rings.
 #[derive(Debug)]
@@ -147,12 +148,6 @@ impl Echoes for Frames {
             send(&mut self.tx, bytes);
         }
     }
-}
-
-/// Bytes of ring that `window` frames of `payload_bytes` need, with one more for the word behind them.
-pub(super) fn window_bytes(payload_bytes: usize, window: usize) -> Option<usize> {
-    let frame = payload_bytes.checked_add(AUX_BYTES + FRAME_WORD_BYTES + FRAME_ALIGN)? & !(FRAME_ALIGN - 1);
-    frame.checked_mul(window.checked_add(1)?)
 }
 
 /// Publishes what was composed.

@@ -7,20 +7,16 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use rustix::io::Errno;
-
 use super::{
-    live::Live,
-    port::ShmPort,
     segment::{AttachError, EXPOSED, EXPOSED_SEALS, create_file},
-    slot, socket,
+    socket,
     theirs::{Limits, Theirs},
 };
 use crate::{
-    AccessError, ConnId, Event, Offer, PortError, Remote, Violation,
+    AccessError, Offer, PortError, Remote, Violation,
     kernel::{mapping, system},
     mem::{
-        Access, Exposed, OneSided, Region, Words,
+        Access, Accessed, Exposed, OneSided, Region, Words,
         exposed::{ExposedHome, fresh_key},
     },
 };
@@ -94,90 +90,60 @@ pub(super) struct Shown {
     /// Of ours: what the peer has.
     out: Vec<u64>,
     /// Of the peer's.
-    pub(super) into: Theirs<Words>,
+    into: Theirs<Words>,
 }
 
-impl ShmPort {
-    /// The steps of [`Port::show`](crate::Port::show).
-    pub(super) fn show_exposed(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
-        let exposures = Arc::clone(self.gate.exposures());
-        let live = self.live(conn).filter(|live| live.ending.is_none()).ok_or(AccessError::Closed)?;
+impl Shown {
+    /// Names `exposed` for the peer; passes it over `socket` first when a peer that `may_use` it has not got it.
+    pub(super) fn show(
+        &mut self,
+        socket: &OwnedFd,
+        exposures: &Exposures,
+        exposed: &Exposed,
+        may_use: bool,
+    ) -> Result<Remote, AccessError> {
         let key = exposed.key();
         let known = exposures.find(key).ok_or(AccessError::NotExposed)?;
-        // Who was granted no reads makes no operation, and takes no memory for one.
-        let may_use = live.negotiated.responder_resources.granted > 0;
-        let shown = &mut live.shown.out;
-        if may_use && !shown.contains(&key) {
-            if shown.len() == KNOWN_MAX {
-                shown.retain(|key| exposures.find(*key).is_some());
+        if may_use && !self.out.contains(&key) {
+            if self.out.len() == KNOWN_MAX {
+                self.out.retain(|key| exposures.find(*key).is_some());
             }
-            if shown.len() == KNOWN_MAX {
+            if self.out.len() == KNOWN_MAX {
                 return Err(AccessError::Full);
             }
-            socket::send_exposed(&live.end.socket, key, known.bytes, known.fd.as_fd()).map_err(|errno| {
-                match errno {
-                    // The peer has not read its socket, or too many descriptors are in flight.
-                    Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS => AccessError::Full,
-                    _ => AccessError::Closed,
-                }
-            })?;
-            shown.push(key);
+            let sent = socket::send_exposed(socket, key, known.bytes, known.fd.as_fd());
+            let unsent = |errno| if socket::is_full(errno) { AccessError::Full } else { AccessError::Closed };
+            sent.map_err(unsent)?;
+            self.out.push(key);
         }
         Ok(Remote(Offer { address: 0, key, len: known.bytes }))
     }
 
-    /// The steps of [`Port::access`](crate::Port::access): it is over when this returns, and told by a poll.
-    pub(super) fn make_access(
-        &mut self,
-        conn: ConnId,
-        remote: Remote,
-        op: OneSided,
-        token: u64,
-    ) -> Result<(), (AccessError, OneSided)> {
-        let Some(live) = self.live(conn) else { return Err((AccessError::Closed, op)) };
-        if live.negotiated.initiator_depth.granted == 0 {
-            return Err((AccessError::Off, op));
-        }
-        if let Err(error) = op.check(&remote, live.negotiated.atomics) {
-            return Err((error, op));
-        }
-        let key = remote.0.key;
-        if live.shown.into.find(key).is_none() {
-            // It was sent before the peer could tell of it, so it is there.
-            self.read_socket_until(conn, |live| live.shown.into.find(key).is_some());
-        }
-        let Some((live, counters)) = slot::live(&mut self.slots, conn) else {
-            return Err((AccessError::Closed, op));
-        };
-        let result = match live.shown.into.find(key) {
-            Some(words) => op.perform(words).map_err(|(error, _)| error),
-            None => Err(AccessError::NotExposed),
-        };
-        counters.accesses += u64::from(result.is_ok());
-        self.news.push_back(Event::Accessed { conn, token, result });
-        Ok(())
+    /// Whether the peer passed what `remote` names.
+    pub(super) fn has(&self, remote: &Remote) -> bool {
+        self.into.find(remote.key()).is_some()
     }
-}
 
-impl Live {
-    /// Takes memory that the peer exposes, where one-sided operations were agreed on.
-    pub(super) fn take_exposed(
-        &mut self,
-        key: u64,
-        bytes: u64,
-        fd: BorrowedFd<'_>,
-    ) -> Result<(), AttachError> {
-        let bad = |what| AttachError::Peer(Violation::Malformed { what });
-        if self.negotiated.initiator_depth.granted == 0 {
-            return Err(bad("exposed memory without one-sided operations"));
+    /// Performs `op` on the peer's memory.
+    pub(super) fn access(&self, remote: &Remote, op: OneSided) -> Result<Accessed, AccessError> {
+        let words = self.into.find(remote.key()).ok_or(AccessError::NotExposed)?;
+        op.perform(words).map_err(|(error, _)| error)
+    }
+
+    /// Takes memory that the peer exposes: its name, bytes and file.
+    pub(super) fn take(&mut self, (key, bytes, fd): (u64, u64, BorrowedFd<'_>)) -> Result<(), AttachError> {
+        if self.into.is_full(&PIECES) {
+            self.into.retain(|words| !words.is_withdrawn());
         }
-        let into = &mut self.shown.into;
-        if into.is_full(&PIECES) {
-            into.retain(|words| !words.is_withdrawn());
-        }
+        let bad = Violation::Malformed { what: "exposed memory of an impossible size" };
         let size = usize::try_from(bytes).ok().filter(|_| bytes <= BYTES_MAX);
-        let size = size.ok_or_else(|| bad("exposed memory of an impossible size"))?;
+        let size = size.ok_or(AttachError::Peer(bad))?;
         let mapped = Words::mapped_bytes(size) as u64;
-        into.take((key, mapped, fd), &EXPOSED, &PIECES, |region| Words::new(region, size))
+        self.into.take((key, mapped, fd), &EXPOSED, &PIECES, |region| Words::new(region, size))
+    }
+
+    /// How many pieces of the peer's memory are mapped, and their bytes.
+    pub(super) fn size(&self) -> (u64, u64) {
+        self.into.size()
     }
 }

@@ -11,7 +11,6 @@ use rustix::io::Errno;
 use super::{
     gate::ShmGate,
     link::{End, ShmLink, hello, settle},
-    listener::refuse,
     mirror::mirror,
     peer,
     segment::Segment,
@@ -96,7 +95,7 @@ impl Incoming for ShmIncoming {
 impl ShmIncoming {
     fn answer(&mut self, refusal: &Refusal) {
         if let Some(socket) = self.socket.take() {
-            refuse(&socket, refusal);
+            socket::refuse(&socket, refusal);
         }
     }
 }

@@ -20,7 +20,7 @@ use super::{
     socket::{self, Packet},
 };
 use crate::{
-    Address, Hello, Instant, Key, ListenError, ListenOptions, Listener, Refusal, RejectReason,
+    Address, Hello, Instant, Key, ListenError, ListenOptions, Listener, RejectReason,
     error::errno_text,
     kernel::{self, system},
     proof::{Label, Session, admit, random},
@@ -202,7 +202,7 @@ impl ShmListener {
         self.rejected.note(reason);
         let peer = peer::describe(peer::of(socket).ok().as_ref());
         tracing::info!(peer, %reason, "refused a connect request");
-        refuse(socket, &reason.into());
+        socket::refuse(socket, &reason.into());
     }
 }
 
@@ -295,10 +295,4 @@ fn read_proof(socket: &OwnedFd, hello: &Hello, session: &Session) -> Outcome {
         Err(Errno::AGAIN) => Outcome::Later,
         Err(_) => Outcome::Gone,
     }
-}
-
-/// Tells a client no, and makes sure that it can read it.
-pub(super) fn refuse(socket: &OwnedFd, refusal: &Refusal) {
-    let _ = socket::send(socket, &refusal.encode());
-    socket::drain(socket);
 }

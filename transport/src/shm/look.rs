@@ -1,4 +1,4 @@
-//! The port's slow half: sockets, handshakes, deaths; and when to look at them.
+//! The slow half of a port: sockets, handshakes and deaths.
 
 use std::{
     mem::MaybeUninit,
@@ -12,131 +12,32 @@ use rustix::{
 
 use super::{
     live::Live,
-    pace::{GLANCE_POLLS, GREETING_POLLS, LOOK_BUSY_NS, LOOK_POLLS, LOOK_POLLS_MAX, LOOK_QUIET_NS},
     peer,
-    port::ShmPort,
     segment::{AttachError, Segment},
-    slot::{Slot, Stage},
     socket::{self, Message},
+    table::{Slot, Stage, Table, conn_of},
 };
-use crate::{
-    CloseReason, ConnId, Event, PortError, Time, Violation,
-    pack::{high_half, join, low_half},
-};
+use crate::{CloseReason, ConnId, Event, PortError, Time, Violation};
 
-/// So late a look was missed because nobody polled; and the time that the peers then get.
-const LOOK_AWAY_NS: u64 = 1_000_000;
 /// Packets read from one socket in one look: a flood of doorbells costs the others no more than this.
 const PACKETS_PER_LOOK: usize = 16;
 /// Packets read to find memory that was passed: more than a socket holds (`net.core.wmem_max`, a few hundred by default).
 const PACKETS_UNTIL: usize = 4096;
 /// Sockets read in one look; the rest keep their turn.
 const SOCKETS_PER_LOOK: usize = 32;
-/// In the epoll set: the doorbell, which is no slot.
-pub(super) const DOORBELL: u64 = u64::MAX;
 
-/// When to look.
-#[derive(Debug)]
-pub(super) struct Pace {
-    polls: u32,
-    empty: u32,
-    next: u32,
-    step: u32,
-    was_busy: bool,
-    was_away: bool,
-    quiet_at: Time,
-    busy_at: Time,
-    /// When the first handshake runs out.
-    pub(super) greeting_at: Time,
-}
-
-impl Pace {
-    pub(super) const fn new() -> Self {
-        Self {
-            polls: 0,
-            empty: 0,
-            next: LOOK_POLLS,
-            step: LOOK_POLLS,
-            was_busy: false,
-            was_away: false,
-            quiet_at: Time(0),
-            busy_at: Time(0),
-            greeting_at: Time::NEVER,
-        }
-    }
-
-    /// After a poll that brought something. With one connection that proves that its peer lives.
+impl Table {
+    /// Ends a poll, which `brought` something or not: looks around when it is time to.
     #[inline]
-    fn busy(&mut self, now: Time, alone: bool) -> bool {
-        self.empty = 0;
-        self.was_busy = true;
-        !alone && now >= self.busy_at
-    }
-
-    /// After a poll that brought nothing.
-    #[inline]
-    fn quiet(&mut self, now: Time) -> bool {
-        if self.was_busy {
-            self.was_busy = false;
-            self.was_away = false;
-            self.next = LOOK_POLLS;
-            self.step = LOOK_POLLS;
-            self.quiet_at = Time(now.0.saturating_add(LOOK_QUIET_NS));
-        }
-        self.empty += 1;
-        self.empty >= self.next || (now >= self.quiet_at && self.is_late(now))
-    }
-
-    /// Whether the time for a look has really come. When it passed while nobody polled, the quiet was ours and says
-    /// nothing about the peers: they get a little more time, once.
-    #[cold]
-    fn is_late(&mut self, now: Time) -> bool {
-        if !self.was_away && now.0 - self.quiet_at.0 > LOOK_AWAY_NS {
-            self.was_away = true;
-            self.quiet_at = Time(now.0.saturating_add(LOOK_AWAY_NS));
-            return false;
-        }
-        true
-    }
-
-    fn looked(&mut self, now: Time) {
-        self.was_away = false;
-        if self.empty >= self.next {
-            self.step = (self.step * 2).min(LOOK_POLLS_MAX);
-            self.empty = 0;
-            self.next = self.step;
-        }
-        self.quiet_at = Time(now.0.saturating_add(LOOK_QUIET_NS));
-        self.busy_at = Time(now.0.saturating_add(LOOK_BUSY_NS));
-    }
-}
-
-impl ShmPort {
-    /// The end of a poll: looks around when it is time to. True when something changed.
-    #[inline]
-    pub(super) fn keep_pace(&mut self, now: Time, brought: bool) -> bool {
-        self.pace.polls = self.pace.polls.wrapping_add(1);
-        let due = if brought {
-            let alone = self.active.len() <= 1;
-            self.pace.busy(now, alone)
-        } else {
-            self.pace.quiet(now)
-        };
-        let greeting = self.greetings > 0
-            && (self.pace.polls.is_multiple_of(GREETING_POLLS) || now >= self.pace.greeting_at);
-        if due || greeting {
+    pub(super) fn keep_pace(&mut self, now: Time, brought: bool) {
+        let is_due = self.pace.is_due(now, brought, self.active.len() <= 1);
+        if is_due || (self.greetings > 0 && self.pace.is_greeting_due(now)) {
             self.look(now);
-            return true;
-        }
-        if self.parked.is_due(now) {
-            self.parked.looked(now);
+        } else if self.parked > 0 && self.pace.is_parked_due(now) {
             self.read_sockets();
-            return true;
+        } else if !brought && self.pace.is_glance_due() {
+            self.glance();
         }
-        if !brought && self.pace.empty.is_multiple_of(GLANCE_POLLS) {
-            return self.glance();
-        }
-        false
     }
 
     /// Reads the sockets that have something, and ends handshakes that took too long.
@@ -161,20 +62,17 @@ impl ShmPort {
         }
     }
 
-    /// Reads the closing words. True when one is set.
+    /// Reads the closing words.
     #[cold]
-    fn glance(&mut self) -> bool {
-        let mut found = false;
+    fn glance(&mut self) {
         for &index in &self.active {
             if let Stage::Live(live) = &mut self.slots[index as usize].stage
                 && live.ending.is_none()
                 && let Some(reason) = live.closed_by_peer()
             {
                 live.end(reason);
-                found = true;
             }
         }
-        found
     }
 
     /// Reads the sockets that have something.
@@ -184,15 +82,13 @@ impl ShmPort {
         // An error here (EINTR) is another chance later.
         let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&now)) else { return };
         for event in ready {
-            let data = event.data.u64();
-            if data != DOORBELL {
-                self.read_socket(id_of(data));
-            }
+            // The doorbell's data name no slot.
+            self.read_socket(conn_of(event));
         }
     }
 
     /// Reads what waits on one connection's socket.
-    pub(super) fn read_socket(&mut self, conn: ConnId) {
+    fn read_socket(&mut self, conn: ConnId) {
         for _ in 0..PACKETS_PER_LOOK {
             if !self.read_packet(conn) {
                 return;
@@ -213,9 +109,7 @@ impl ShmPort {
     /// Reads one packet of one connection. Whether another may wait.
     fn read_packet(&mut self, conn: ConnId) -> bool {
         let index = conn.index() as usize;
-        let Some(slot) = self.slots.get(index).filter(|slot| slot.is_of(conn)) else {
-            return false;
-        };
+        let Some(slot) = self.slot(conn) else { return false };
         let end = match &slot.stage {
             Stage::Greeting(greeting) => &greeting.end,
             Stage::Live(live) => &live.end,
@@ -230,10 +124,10 @@ impl ShmPort {
                 Ok(Message::Doorbell) => self.unpark(index),
                 Ok(Message::Grant { fd }) => self.granted(index, &fd),
                 Ok(Message::Pool { id, bytes, fd }) => {
-                    self.passed(index, |live| live.take_segment(id, bytes, fd.as_fd()))
+                    self.passed(index, |live| live.passed.take((id, bytes, fd.as_fd())));
                 }
                 Ok(Message::Exposed { id, bytes, fd }) => {
-                    self.passed(index, |live| live.take_exposed(id, bytes, fd.as_fd()))
+                    self.passed(index, |live| live.shown.take((id, bytes, fd.as_fd())));
                 }
                 Err(violation) => self.finish(index, violation.into()),
             },
@@ -286,12 +180,21 @@ impl ShmPort {
         }
     }
 
+    /// Takes memory that the peer passed, where bulk and one-sided operations were agreed on.
     fn passed(&mut self, index: usize, take: impl FnOnce(&mut Live) -> Result<(), AttachError>) {
         let Slot { stage: Stage::Live(live), counters, .. } = &mut self.slots[index] else {
             return self.finish(index, Violation::Malformed { what: "memory before the grant" }.into());
         };
+        if live.negotiated.initiator_depth.granted == 0 {
+            let what = "memory where no reads were granted";
+            return self.finish(index, Violation::Malformed { what }.into());
+        }
         match take(live) {
-            Ok(()) => (counters.passed_pieces, counters.passed_bytes) = live.mapped(),
+            Ok(()) => {
+                let (segments, exposed) = (live.passed.size(), live.shown.size());
+                counters.passed_pieces = segments.0 + exposed.0;
+                counters.passed_bytes = segments.1 + exposed.1;
+            }
             Err(error) => self.untaken(index, error),
         }
     }
@@ -321,13 +224,4 @@ impl ShmPort {
         tracing::warn!(peer, %reason, "a connection ends: this process could not take what its peer passed");
         self.finish(index, reason);
     }
-}
-
-/// A connection as it stands in the epoll set.
-pub(super) fn data_of(conn: ConnId) -> u64 {
-    join(conn.index(), conn.generation())
-}
-
-fn id_of(data: u64) -> ConnId {
-    ConnId::new(low_half(data), high_half(data))
 }

@@ -26,7 +26,6 @@
 
 use std::os::fd::OwnedFd;
 
-mod adopt;
 #[cfg(feature = "conformance")]
 #[cfg(not(loom))]
 #[doc(hidden)]
@@ -50,8 +49,8 @@ mod pool;
 mod port;
 mod rendezvous;
 mod segment;
-mod slot;
 mod socket;
+mod table;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;

@@ -9,60 +9,40 @@
 //! ([`wake`](crate::sync::wake)), so no frame is missed.
 
 use super::{
-    pace::{LOOK_PARKED_NS, POLLED_MIN},
-    port::ShmPort,
-    slot::Stage,
+    pace::POLLED_MIN,
+    table::{Stage, Table},
 };
-use crate::{
-    Time,
-    sync::wake::{announce, settle, withdraw},
-};
+use crate::sync::wake::{announce, settle, withdraw};
 
-/// The parked connections.
-#[derive(Debug, Default)]
-pub(super) struct Parked {
-    pub(super) count: usize,
-    look_at: Time,
-}
-
-impl Parked {
-    /// Whether it is time to look at their sockets.
-    #[inline]
-    pub(super) fn is_due(&self, now: Time) -> bool {
-        self.count > 0 && now >= self.look_at
-    }
-
-    pub(super) fn looked(&mut self, now: Time) {
-        self.look_at = Time(now.0.saturating_add(LOOK_PARKED_NS));
-    }
-}
-
-impl ShmPort {
+impl Table {
     /// Parks those active connections on which nothing happened since this was last called.
     pub(super) fn park_idle(&mut self) {
         let mut at = 0;
-        while at < self.active.len() {
-            let index = self.active[at] as usize;
-            let Stage::Live(live) = &mut self.slots[index].stage else {
+        while let Some(&index) = self.active.get(at) {
+            if self.park(index as usize) {
+                self.active.swap_remove(at);
+            } else {
                 at += 1;
-                continue;
-            };
-            if !live.is_idle() || self.active.len() <= POLLED_MIN {
-                at += 1;
-                continue;
             }
-            self.epoch += 1;
-            announce(live.armed(), self.epoch);
-            settle();
-            if live.has_news() {
-                withdraw(live.armed());
-                at += 1;
-                continue;
-            }
-            live.parked = true;
-            self.parked.count += 1;
-            self.active.swap_remove(at);
         }
+    }
+
+    /// Makes the connection of a slot a sleeper for its peer. `false`: it is not idle, or few connections are polled.
+    fn park(&mut self, index: usize) -> bool {
+        let Stage::Live(live) = &mut self.slots[index].stage else { return false };
+        if !live.is_idle() || self.active.len() <= POLLED_MIN {
+            return false;
+        }
+        self.epoch += 1;
+        announce(live.armed(), self.epoch);
+        settle();
+        live.parked = !live.has_news();
+        if live.parked {
+            self.parked += 1;
+        } else {
+            withdraw(live.armed());
+        }
+        live.parked
     }
 
     /// Whether `conn` is parked.
@@ -78,7 +58,7 @@ impl ShmPort {
             && std::mem::take(&mut live.parked)
         {
             withdraw(live.armed());
-            self.parked.count -= 1;
+            self.parked -= 1;
             self.active.push(live.id().index());
         }
     }

@@ -1,8 +1,7 @@
 //! The data side: every shared-memory connection of one poll thread.
 
 use std::{
-    collections::VecDeque,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::Arc,
 };
 
@@ -13,10 +12,8 @@ use super::{
     gate::{ShmGate, check},
     link::ShmLink,
     live::{ARRIVALS, Live},
-    look::{DOORBELL, Pace},
     pace::{ONE_STRIDE_MAX, STRIDE_MAX},
-    park::Parked,
-    slot::{self, Slot, Stage},
+    table::{Slot, Stage, Table, live},
 };
 use crate::{
     AccessError, Batch, BulkError, CloseReason, ConnId, Credit, Event, Limit, Look, Port, PortConfig,
@@ -29,36 +26,23 @@ use crate::{
     },
 };
 
+/// The doorbell in the epoll set: the name of no connection.
+const DOORBELL: u64 = u64::MAX;
+
 /// Connections of one thread over shared memory.
 #[derive(Debug)]
 pub struct ShmPort {
-    pub(super) gate: ShmGate,
-    pub(super) epoll: OwnedFd,
-    pub(super) slots: Vec<Slot>,
-    pub(super) free: Vec<u32>,
-    /// Slots that are polled.
-    pub(super) active: Vec<u32>,
+    pub(super) table: Table,
     /// Where in `active` the next frame is looked for, and how many were passed since it was last said that there is
     /// none.
     turn: usize,
     passed: usize,
     /// Frames may be kept back on the connection whose run is lent.
     keeps: bool,
-    /// Slots with frames that were committed since the last flush.
-    unflushed: Vec<u32>,
-    /// Slots whose peer may sleep and wait for the credit that we gave.
-    pub(super) credits: Vec<u32>,
-    /// Events that are not about frames.
-    pub(super) news: VecDeque<Event>,
-    pub(super) greetings: usize,
-    pub(super) pace: Pace,
-    pub(super) parked: Parked,
     known: Known,
     /// Runs were taken since the last poll.
     ran: bool,
     armed: bool,
-    /// Number of the last sleep, of this port or of a parked connection.
-    pub(super) epoch: u64,
 }
 
 impl ShmPort {
@@ -68,119 +52,45 @@ impl ShmPort {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create1"))?;
         let data = epoll::EventData::new_u64(DOORBELL);
         epoll::add(&epoll, &*bell, data, epoll::EventFlags::IN).map_err(system("epoll_ctl"))?;
-        // Room for what grows with connections, so that the data path finds it.
-        let room = config.connections.min(1024) as usize;
         Ok(Self {
-            gate: ShmGate::new(config.clone(), bell),
-            epoll,
-            slots: Vec::with_capacity(room),
-            free: Vec::with_capacity(room),
-            active: Vec::with_capacity(room),
+            table: Table::new(ShmGate::new(config.clone(), bell), epoll),
             turn: 0,
             passed: 0,
             keeps: false,
-            unflushed: Vec::with_capacity(room),
-            credits: Vec::with_capacity(room),
-            news: VecDeque::with_capacity(room),
-            greetings: 0,
-            pace: Pace::new(),
-            parked: Parked::default(),
             known: Known::default(),
             ran: false,
             armed: false,
-            epoch: 0,
         })
-    }
-
-    /// Its slot, as long as it lives or has not been told of its end.
-    #[inline]
-    fn slot(&mut self, conn: ConnId) -> Option<&mut Slot> {
-        self.slots.get_mut(conn.index() as usize).filter(|slot| slot.is_of(conn))
-    }
-
-    #[inline]
-    pub(super) fn live(&mut self, conn: ConnId) -> Option<&mut Live> {
-        slot::live(&mut self.slots, conn).map(|(live, _)| live)
     }
 
     /// After the first commit since a flush: the next one sees to it, and its answer is looked for.
     #[inline]
     fn began(&mut self, conn: ConnId, parked: bool) {
-        self.unflushed.push(conn.index());
+        self.table.unflushed.push(conn.index());
         if parked {
-            self.unpark(conn.index() as usize);
-        }
-    }
-
-    /// Ends what is in a slot; its `Closed` comes by a poll.
-    pub(super) fn finish(&mut self, index: usize, reason: CloseReason) {
-        let slot = &mut self.slots[index];
-        let (index, end) = match std::mem::replace(&mut slot.stage, Stage::Ended) {
-            Stage::Live(mut live) => {
-                live.show();
-                self.parked.count -= usize::from(live.parked);
-                (live.id().index(), live.end)
-            }
-            Stage::Greeting(greeting) => {
-                self.greetings -= 1;
-                (greeting.index, greeting.end)
-            }
-            other => {
-                slot.stage = other;
-                return;
-            }
-        };
-        let conn = ConnId::new(index, slot.generation);
-        if reason == CloseReason::WorkerPanicked {
-            end.tell_panic();
-        }
-        // Already gone from the set when the peer has hung up.
-        let _ = epoll::delete(&self.epoll, &end.socket);
-        drop(end);
-        for list in [&mut self.active, &mut self.unflushed, &mut self.credits] {
-            list.retain(|other| *other != index);
-        }
-        self.gate.open().remove(conn);
-        tracing::debug!(?conn, %reason, "closed");
-        self.news.push_back(Event::Closed { conn, reason });
-    }
-
-    /// Hands out the news, as far as there is room.
-    #[cold]
-    fn tell(&mut self, batch: &mut Batch) {
-        while batch.room() > 0
-            && let Some(event) = self.news.pop_front()
-        {
-            match &event {
-                Event::Opened { conn, .. } if self.live(*conn).is_some() => self.active.push(conn.index()),
-                Event::Closed { conn, .. } => {
-                    self.slots[conn.index() as usize].stage = Stage::Free;
-                    self.free.push(conn.index());
-                }
-                _ => {}
-            }
-            batch.push(event);
+            self.table.unpark(conn.index() as usize);
         }
     }
 
     /// The next slot with frames to read, once round.
     #[inline(always)]
     fn next_open(&mut self, limit: usize) -> Option<usize> {
-        let watches = self.active.len() == 1;
-        while self.passed < self.active.len() && limit > 0 {
-            let Some(&index) = self.active.get(self.turn) else {
+        let watches = self.table.active.len() == 1;
+        while self.passed < self.table.active.len() && limit > 0 {
+            let Some(&index) = self.table.active.get(self.turn) else {
                 self.turn = 0;
                 continue;
             };
             let index = index as usize;
-            let Stage::Live(live) = &mut self.slots.get_mut(index)?.stage else { return None };
+            let Stage::Live(live) = &mut self.table.slots.get_mut(index)?.stage else { return None };
             self.turn += 1;
             self.passed += 1;
             if live.has_frame(watches) {
                 return Some(index);
             }
-            if live.ending.is_some() {
-                self.over(index);
+            // Its peer has closed, and it is read to the end.
+            if let Some(reason) = live.ending.take() {
+                self.table.finish(index, reason);
             }
         }
         self.passed = 0;
@@ -190,11 +100,11 @@ impl ShmPort {
     /// The next run of at most `limit` frames, of a connection whose stride is at most `stride_max`.
     #[inline(always)]
     fn lend(&mut self, limit: usize, stride_max: u32) -> Look {
-        if self.passed == self.active.len() {
+        if self.passed == self.table.active.len() {
             // As most of the time: all were asked.
             self.passed = 0;
         } else if let Some(slot) = self.next_open(limit)
-            && let Some(Slot { stage: Stage::Live(live), .. }) = self.slots.get_mut(slot)
+            && let Some(Slot { stage: Stage::Live(live), .. }) = self.table.slots.get_mut(slot)
             && let Some(run) = live.run(limit, stride_max)
         {
             self.keeps = live.keeps();
@@ -206,22 +116,16 @@ impl ShmPort {
     /// Whether a poll would find something, or has to be made soon.
     #[inline]
     fn has_events(&self) -> bool {
-        self.armed || self.greetings > 0 || !self.credits.is_empty() || !self.news.is_empty()
-    }
-
-    /// A connection whose peer has closed, and which was read to the end.
-    #[cold]
-    fn over(&mut self, index: usize) {
-        if let Stage::Live(live) = &mut self.slots[index].stage {
-            let reason = live.ending.take().unwrap_or(CloseReason::Peer);
-            self.finish(index, reason);
-        }
+        self.armed
+            || self.table.greetings > 0
+            || !self.table.credits.is_empty()
+            || !self.table.news.is_empty()
     }
 
     /// Shows what is kept back until the run ends that is lent.
     fn show(&mut self) {
-        for &index in &self.unflushed {
-            if let Stage::Live(live) = &mut self.slots[index as usize].stage {
+        for &index in &self.table.unflushed {
+            if let Stage::Live(live) = &mut self.table.slots[index as usize].stage {
                 live.show();
             }
         }
@@ -233,12 +137,12 @@ impl ShmPort {
             self.show();
         }
         settle();
-        drain_live(&mut self.unflushed, &mut self.slots, |live, counters| {
+        drain_live(&mut self.table.unflushed, &mut self.table.slots, |live, counters| {
             live.flush();
             counters.doorbells += 1;
         });
-        if !self.credits.is_empty() {
-            drain_live(&mut self.credits, &mut self.slots, |live, _| live.ring());
+        if !self.table.credits.is_empty() {
+            drain_live(&mut self.table.credits, &mut self.table.slots, |live, _| live.ring());
         }
     }
 
@@ -246,19 +150,19 @@ impl ShmPort {
     #[cold]
     fn ring_for_credit(&mut self) {
         settle();
-        drain_live(&mut self.credits, &mut self.slots, |live, _| live.ring());
+        drain_live(&mut self.table.credits, &mut self.table.slots, |live, _| live.ring());
     }
 
     fn withdraw(&mut self) {
         self.armed = false;
-        for slot in &self.slots {
+        for slot in &self.table.slots {
             if let Stage::Live(live) = &slot.stage
                 && !live.parked
             {
                 withdraw(live.armed());
             }
         }
-        self.gate.waker().disarm();
+        self.table.gate.waker().disarm();
     }
 }
 
@@ -269,11 +173,11 @@ impl Port for ShmPort {
     const IN_MEMORY: bool = true;
 
     fn gate(&self) -> ShmGate {
-        self.gate.clone()
+        self.table.gate.clone()
     }
 
     fn adopt(&mut self, link: ShmLink, now: Time) -> Result<ConnId, PortError> {
-        self.take_in(link, now)
+        self.table.adopt(link, now)
     }
 
     #[inline]
@@ -283,7 +187,7 @@ impl Port for ShmPort {
         payload_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
     ) -> Result<Option<Position>, Refused> {
-        let (live, counters) = slot::live(&mut self.slots, conn).ok_or(Refused::Closed)?;
+        let (live, counters) = live(&mut self.table.slots, conn).ok_or(Refused::Closed)?;
         let Some(staged) = fill(live.place(payload_bytes)?) else { return Ok(None) };
         if staged.payload_bytes > payload_bytes {
             return Ok(Some(live.committed()));
@@ -299,27 +203,27 @@ impl Port for ShmPort {
 
     #[inline]
     fn flush(&mut self) {
-        if !self.unflushed.is_empty() || !self.credits.is_empty() {
+        if !self.table.unflushed.is_empty() || !self.table.credits.is_empty() {
             self.ring();
         }
     }
 
     #[inline]
     fn completed(&mut self, conn: ConnId) -> Position {
-        self.live(conn).map_or_else(Position::default, |live| live.committed())
+        self.table.live(conn).map_or_else(Position::default, |live| live.committed())
     }
 
     #[inline]
     fn peer_credit(&mut self, conn: ConnId) -> Option<Credit> {
-        self.live(conn).map(Live::peer_credit)
+        self.table.live(conn).map(Live::peer_credit)
     }
 
     #[inline]
     fn return_credit(&mut self, conn: ConnId, credit: Credit) {
-        if let Some(live) = self.live(conn) {
+        if let Some(live) = self.table.live(conn) {
             live.return_credit(credit.bytes);
-            if self.credits.last() != Some(&conn.index()) {
-                self.credits.push(conn.index());
+            if self.table.credits.last() != Some(&conn.index()) {
+                self.table.credits.push(conn.index());
             }
         }
     }
@@ -334,30 +238,65 @@ impl Port for ShmPort {
     }
 
     fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
-        let (live, _) = slot::live(&mut self.slots, conn).ok_or(Refused::Closed)?;
-        live.offer(&mut self.known, self.gate.pool(), loan)
+        let (live, _) = live(&mut self.table.slots, conn).ok_or(Refused::Closed)?;
+        if live.ending.is_some() {
+            return Err(Refused::Closed);
+        }
+        if live.negotiated.responder_resources.granted == 0 {
+            return Err(Refused::NoReads);
+        }
+        live.passed.offer(&live.end.socket, &mut self.known, self.table.gate.pool(), loan)
     }
 
     fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
-        let result = self.look_up(conn, offer)?;
-        self.news.push_back(Event::Pulled { conn, token, result });
+        let config = self.table.gate.config();
+        let (limit, piece_bytes) = (config.bulk_bytes_max, u64::from(config.bulk_piece_bytes));
+        let known = self.table.live(conn).ok_or(Refused::Closed)?;
+        if known.negotiated.initiator_depth.granted == 0 {
+            return Err(Refused::NoReads);
+        }
+        if offer.len > limit {
+            let in_words = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+            return Err(Refused::TooLarge { bytes: in_words(offer.len), limit: in_words(limit) });
+        }
+        if !known.passed.has(&offer) {
+            // It was sent before the offer, so it is there.
+            self.table.read_socket_until(conn, |live| live.passed.has(&offer));
+        }
+        let (live, counters) = live(&mut self.table.slots, conn).ok_or(Refused::Closed)?;
+        let is_copied = live.is_mirrored();
+        let result = live.passed.bulk(offer, is_copied, self.table.gate.waker());
+        if result.is_ok() && is_copied {
+            counters.reads += offer.len.div_ceil(piece_bytes);
+            counters.read_bytes += offer.len;
+        } else if result.is_ok() {
+            counters.in_place_bytes += offer.len;
+        }
+        self.table.news.push_back(Event::Pulled { conn, token, result });
         Ok(())
     }
 
     fn next_pulled(&mut self, conn: ConnId) -> Option<(u64, Result<Bulk, BulkError>)> {
-        if !matches!(self.news.front(), Some(Event::Pulled { conn: whose, .. }) if *whose == conn) {
+        if !matches!(self.table.news.front(), Some(Event::Pulled { conn: whose, .. }) if *whose == conn) {
             return None;
         }
-        match self.news.pop_front() {
+        match self.table.news.pop_front() {
             Some(Event::Pulled { token, result, .. }) => Some((token, result)),
             _ => None,
         }
     }
 
     fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
-        self.show_exposed(conn, exposed)
+        let (live, _) = live(&mut self.table.slots, conn).ok_or(AccessError::Closed)?;
+        if live.ending.is_some() {
+            return Err(AccessError::Closed);
+        }
+        // A peer that was granted no reads makes no operation, and takes no memory for one.
+        let may_use = live.negotiated.responder_resources.granted > 0;
+        live.shown.show(&live.end.socket, self.table.gate.exposures(), exposed, may_use)
     }
 
+    /// The operation is over when this returns, and told by a poll.
     fn access(
         &mut self,
         conn: ConnId,
@@ -365,7 +304,22 @@ impl Port for ShmPort {
         op: OneSided,
         token: u64,
     ) -> Result<(), (AccessError, OneSided)> {
-        self.make_access(conn, remote, op, token)
+        let Some(known) = self.table.live(conn) else { return Err((AccessError::Closed, op)) };
+        if known.negotiated.initiator_depth.granted == 0 {
+            return Err((AccessError::Off, op));
+        }
+        if let Err(error) = op.check(&remote, known.negotiated.atomics) {
+            return Err((error, op));
+        }
+        // It was sent before the peer could tell of it, so it is there.
+        self.table.read_socket_until(conn, |live| live.shown.has(&remote));
+        let Some((live, counters)) = live(&mut self.table.slots, conn) else {
+            return Err((AccessError::Closed, op));
+        };
+        let result = live.shown.access(&remote, op);
+        counters.accesses += u64::from(result.is_ok());
+        self.table.news.push_back(Event::Accessed { conn, token, result });
+        Ok(())
     }
 
     #[inline]
@@ -373,16 +327,16 @@ impl Port for ShmPort {
         if self.armed {
             self.disarm();
         }
-        if !self.credits.is_empty() {
+        if !self.table.credits.is_empty() {
             self.ring_for_credit();
         }
-        if !self.news.is_empty() {
-            self.tell(batch);
+        if !self.table.news.is_empty() {
+            self.table.tell(batch);
         }
         let brought = std::mem::take(&mut self.ran);
-        self.keep_pace(now, brought);
-        if !self.news.is_empty() {
-            self.tell(batch);
+        self.table.keep_pace(now, brought);
+        if !self.table.news.is_empty() {
+            self.table.tell(batch);
         }
     }
 
@@ -399,45 +353,45 @@ impl Port for ShmPort {
         (self.ran, self.keeps) = (true, false);
         let index = run.conn().index() as usize;
         // It may have been closed since.
-        if let Some(Slot { stage: Stage::Live(live), counters, .. }) = self.slots.get_mut(index)
+        if let Some(Slot { stage: Stage::Live(live), counters, .. }) = self.table.slots.get_mut(index)
             && let Some((taken, broken)) = live.end_run(run)
         {
             counters.frames_received += u64::from(taken);
             if let Some(violation) = broken {
-                self.finish(index, violation.into());
+                self.table.finish(index, violation.into());
             }
         }
         false
     }
 
     fn close(&mut self, conn: ConnId, reason: CloseReason, _now: Time) {
-        let Some(slot) = self.slot(conn) else { return };
-        let first = match &mut slot.stage {
-            Stage::Live(live) => live.ending.take(),
+        let Some(slot) = self.table.slot(conn) else { return };
+        let first = match &slot.stage {
+            Stage::Live(live) => live.ending.clone(),
             _ => None,
         };
-        self.finish(conn.index() as usize, first.unwrap_or(reason));
+        self.table.finish(conn.index() as usize, first.unwrap_or(reason));
     }
 
     fn arm(&mut self) -> bool {
-        if !self.credits.is_empty() {
+        if !self.table.credits.is_empty() {
             self.ring_for_credit();
         }
-        if !self.news.is_empty() {
+        if !self.table.news.is_empty() {
             return false;
         }
-        self.epoch += 1;
+        self.table.epoch += 1;
         self.armed = true;
-        for slot in &self.slots {
+        for slot in &self.table.slots {
             if let Stage::Live(live) = &slot.stage
                 && !live.parked
             {
-                announce(live.armed(), self.epoch);
+                announce(live.armed(), self.table.epoch);
             }
         }
-        self.gate.waker().arm();
+        self.table.gate.waker().arm();
         settle();
-        let work = self.slots.iter_mut().any(|slot| match &mut slot.stage {
+        let work = self.table.slots.iter_mut().any(|slot| match &mut slot.stage {
             Stage::Live(live) => live.has_work(),
             _ => false,
         });
@@ -450,29 +404,28 @@ impl Port for ShmPort {
     fn disarm(&mut self) {
         if self.armed {
             self.withdraw();
-            self.read_sockets();
+            self.table.read_sockets();
         }
     }
 
     fn wait_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
+        self.table.epoll.as_fd()
     }
 
     fn waker(&self) -> Waker {
-        Arc::clone(self.gate.waker())
+        Arc::clone(self.table.gate.waker())
     }
 
     fn deadline(&self) -> Time {
-        if self.greetings == 0 { Time::NEVER } else { self.pace.greeting_at }
+        if self.table.greetings == 0 { Time::NEVER } else { self.table.pace.greeting_at }
     }
 
     fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
-        Some(Pulse { beat: self.live(conn)?.beat()?, at: now })
+        Some(Pulse { beat: self.table.live(conn)?.beat()?, at: now })
     }
 
     fn counters(&self, conn: ConnId) -> PortCounters {
-        let slot = self.slots.get(conn.index() as usize).filter(|slot| slot.is_of(conn));
-        slot.map_or_else(PortCounters::default, |slot| slot.counters)
+        self.table.slot(conn).map_or_else(PortCounters::default, |slot| slot.counters)
     }
 }
 

@@ -26,7 +26,7 @@ use rustix::{
 };
 
 use crate::{
-    Instant, Violation,
+    Instant, Refusal, Violation,
     proof::{CHALLENGE_BYTES, PROOF_BYTES},
 };
 
@@ -206,6 +206,11 @@ fn send_segment(
     send_with(socket, &packet, fd)
 }
 
+/// Whether a packet that was not sent may be sent later: the peer has not read its socket, or too many descriptors are in flight.
+pub(super) fn is_full(errno: Errno) -> bool {
+    matches!(errno, Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS)
+}
+
 /// The next packet; `AGAIN` when there is none, an empty one at the end. Descriptors that are not kept are closed. `MFILE`: the
 /// packet had a descriptor, and this process had no room for it; both are gone.
 pub(super) fn receive(socket: impl AsFd) -> Result<Packet, Errno> {
@@ -231,10 +236,11 @@ pub(super) fn receive(socket: impl AsFd) -> Result<Packet, Errno> {
     if is_cut && packet.fd.is_none() { Err(Errno::MFILE) } else { Ok(packet) }
 }
 
-/// Reads what is left, so that our close is a close and not a reset that hides our last packet.
-pub(super) fn drain(socket: impl AsFd) {
+/// Tells a client no, and reads what is left of it: then our close is a close, and not a reset that hides the answer.
+pub(super) fn refuse(socket: &OwnedFd, refusal: &Refusal) {
+    let _ = send(socket, &refusal.encode());
     for _ in 0..64 {
-        match receive(&socket) {
+        match receive(socket) {
             Ok(packet) if packet.is_end() => return,
             Ok(_) | Err(Errno::MFILE) => {}
             Err(_) => return,

@@ -8,8 +8,8 @@ use super::{
     super::{
         exposed::KNOWN_MAX,
         segment::{EXPOSED_SEALS as SEALS, create_file},
-        slot::Stage,
         socket,
+        table::Stage,
     },
     *,
 };
@@ -114,11 +114,11 @@ fn segments_that_cannot_be_true_end_the_connection() {
         (sealed(2 * mapped, SEALS), 64, 1, size),
     ] {
         let (mut server, client) = pair(4096);
-        let Stage::Live(live) = &client.port.slots[0].stage else { panic!() };
+        let Stage::Live(live) = &client.port.table.slots[0].stage else { panic!() };
         for _ in 0..times {
             socket::send_exposed(&live.end.socket, 1, bytes, fd.as_fd()).unwrap();
         }
-        server.port.read_sockets();
+        server.port.table.read_sockets();
         assert_eq!(server.closed(), malformed(what));
     }
 }

@@ -160,7 +160,8 @@ fn r24_published_frames_survive_their_writer() {
     side.opened();
     // All 50 are there when the last is; only then it is killed, and only then they are read.
     let until = Instant::now() + 10 * SECOND;
-    let super::super::slot::Stage::Live(live) = &side.port.slots[side.conn.index() as usize].stage else {
+    let super::super::table::Stage::Live(live) = &side.port.table.slots[side.conn.index() as usize].stage
+    else {
         panic!()
     };
     while live.peer_word(49 * 16) == 0 {

@@ -50,7 +50,7 @@ fn the_idle_leave_the_polled_set_and_come_back_by_a_ring_or_by_a_send() {
     let (mut port, conns, mut clients) = crowd(20);
     let mut now = 0;
     look_often(&mut port, &mut now);
-    assert_eq!((port.active.len(), port.parked.count), (2, 18));
+    assert_eq!((port.table.active.len(), port.table.parked), (2, 18));
 
     // The last one's client sends: its ring is seen by the next look at the parked, and it is polled again.
     clients[19].send(b"hello", 7);
@@ -59,12 +59,12 @@ fn the_idle_leave_the_polled_set_and_come_back_by_a_ring_or_by_a_send() {
     events.extend(poll(&mut port, now));
     let [Came::Frame { conn, frame }] = &events[..] else { panic!("{events:?}") };
     assert_eq!((*conn, &frame[..], frame.tag()), (conns[19], &b"hello"[..], Tag(7)));
-    assert_eq!(port.parked.count, 17);
+    assert_eq!(port.table.parked, 17);
 
     // We send on another one: its answer is looked for without a ring.
-    let chosen = (0..20).find(|at| port.parked_conn(conns[*at])).unwrap();
+    let chosen = (0..20).find(|at| port.table.parked_conn(conns[*at])).unwrap();
     stage(&mut port, conns[chosen], b"ping", 1).unwrap();
-    assert_eq!(port.parked.count, 16);
+    assert_eq!(port.table.parked, 16);
     port.flush();
     assert_eq!(&clients[chosen].frame()[..], b"ping");
     clients[chosen].send(b"pong", 2);
@@ -78,7 +78,7 @@ fn a_parked_peer_that_leaves_is_told() {
     let (mut port, conns, mut clients) = crowd(8);
     let mut now = 0;
     look_often(&mut port, &mut now);
-    let chosen = (0..8).find(|at| port.parked_conn(conns[*at])).unwrap();
+    let chosen = (0..8).find(|at| port.table.parked_conn(conns[*at])).unwrap();
     clients.remove(chosen);
     let mut events = Vec::new();
     for _ in 0..20 {
@@ -87,10 +87,10 @@ fn a_parked_peer_that_leaves_is_told() {
     }
     let [Came::Closed { conn, reason }] = &events[..] else { panic!("{events:?}") };
     assert_eq!((*conn, reason), (conns[chosen], &CloseReason::Peer));
-    assert_eq!(port.active.len() + port.parked.count, 7);
+    assert_eq!(port.table.active.len() + port.table.parked, 7);
     port.close(conns[(chosen + 1) % 8], CloseReason::Local, Time(now));
     assert_eq!(poll(&mut port, now).len(), 1);
-    assert_eq!(port.active.len() + port.parked.count, 6);
+    assert_eq!(port.table.active.len() + port.table.parked, 6);
 }
 
 /// R44: the peer writes at any moment of the parking, and is always heard.
@@ -116,8 +116,8 @@ fn no_frame_is_lost_between_polling_and_parking() {
             loop {
                 now += LOOK + 1;
                 // Far more often than looks would: each round meets a connection that was just parked, or is being.
-                port.park_idle();
-                was_parked |= port.parked_conn(next);
+                port.table.park_idle();
+                was_parked |= port.table.parked_conn(next);
                 let frame = poll(&mut port, now).into_iter().find_map(|event| match event {
                     Came::Frame { conn, frame } => Some((conn, frame)),
                     _ => None,

@@ -168,11 +168,11 @@ fn an_adopt_that_fails_leaves_no_place_taken_and_tells_the_peer() {
     let mut client = Side::adopt(client, connected);
     client.opened();
     let no_epoll = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-    let epoll = std::mem::replace(&mut server.epoll, no_epoll);
+    let epoll = std::mem::replace(&mut server.table.epoll, no_epoll);
     let error = server.adopt(accepted, Time(0)).unwrap_err();
     assert!(matches!(error, PortError::System { step: "epoll_ctl", .. }), "{error}");
     assert_eq!(client.closed(), CloseReason::PeerLacks);
-    server.epoll = epoll;
+    server.table.epoll = epoll;
     let (accepted, connected) = links(&mut listener, &server.gate(), &client.port.gate());
     let mut server = Side::adopt(server, accepted);
     client.conn = client.port.adopt(connected, Time(0)).unwrap();

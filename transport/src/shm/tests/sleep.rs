@@ -67,7 +67,7 @@ fn a_sleeper_is_rung_once_and_an_awake_one_never() {
         client.send(b"asleep", 0);
     }
     assert!(readable(server.port.wait_fd(), SECOND));
-    let super::super::slot::Stage::Live(live) = &server.port.slots[conn.index() as usize].stage else {
+    let super::super::table::Stage::Live(live) = &server.port.table.slots[conn.index() as usize].stage else {
         panic!()
     };
     let mut bytes = 0;

@@ -9,8 +9,8 @@ use super::{
         bulk::SEGMENTS,
         exposed::KNOWN_MAX,
         segment::{EXPOSED_SEALS, SEALS, create_file},
-        slot::Stage,
         socket,
+        table::Stage,
     },
     kill::{alone, role},
     *,
@@ -29,7 +29,7 @@ fn sealed(name: &str, bytes: usize, seals: SealFlags) -> OwnedFd {
 }
 
 fn socket_of(side: &Side) -> BorrowedFd<'_> {
-    let Stage::Live(live) = &side.port.slots[side.conn.index() as usize].stage else { panic!() };
+    let Stage::Live(live) = &side.port.table.slots[side.conn.index() as usize].stage else { panic!() };
     live.end.socket.as_fd()
 }
 
@@ -76,7 +76,7 @@ fn a_file_is_mapped_once_under_all_its_names() {
     for name in 0..200 {
         socket::send_pool(socket_of(&client), name, bytes, lent.as_fd()).unwrap();
         socket::send_exposed(socket_of(&client), name, shown, exposed.as_fd()).unwrap();
-        server.port.read_sockets();
+        server.port.table.read_sockets();
     }
     assert!(server.poll().is_empty());
     assert_eq!((maps("named-lent"), maps("named-shown")), (1, 1));
@@ -89,7 +89,7 @@ fn a_file_is_mapped_once_under_all_its_names() {
     }
     for name in 200..=SEGMENTS.pieces_max as u64 {
         socket::send_pool(socket_of(&client), name, bytes, lent.as_fd()).unwrap();
-        server.port.read_sockets();
+        server.port.table.read_sockets();
     }
     let limit = SEGMENTS.pieces_max as u64;
     let violation = Violation::Passed { what: "pool segments", value: limit + 1, limit };
@@ -105,7 +105,7 @@ fn what_is_passed_is_not_touched_before_it_is_used() {
     let shown = sealed("untouched-shown", Words::mapped_bytes(bytes - 16), EXPOSED_SEALS);
     socket::send_pool(socket_of(&client), 1, bytes as u64, lent.as_fd()).unwrap();
     socket::send_exposed(socket_of(&client), 2, bytes as u64 - 16, shown.as_fd()).unwrap();
-    server.port.read_sockets();
+    server.port.table.read_sockets();
     assert!(server.poll().is_empty());
     assert_eq!((resident("untouched-lent"), resident("untouched-shown")), (Some(0), Some(0)));
     // Less than two pages, and what the kernel brings around them.
@@ -126,13 +126,13 @@ fn a_connection_passes_so_much_and_no_more() {
     for name in 0..SEGMENTS.pieces_max as u64 {
         let fd = sealed("many", PAGE, SEALS);
         socket::send_pool(socket_of(&client), name, PAGE as u64, fd.as_fd()).unwrap();
-        server.port.read_sockets();
+        server.port.table.read_sockets();
     }
     assert!(server.poll().is_empty());
     assert_eq!(server.port.counters(server.conn).passed_pieces, SEGMENTS.pieces_max as u64);
     let fd = sealed("many", PAGE, SEALS);
     socket::send_pool(socket_of(&client), u64::MAX, PAGE as u64, fd.as_fd()).unwrap();
-    server.port.read_sockets();
+    server.port.table.read_sockets();
     let limit = SEGMENTS.pieces_max as u64;
     let passed = |what, value, limit| CloseReason::Violation(Violation::Passed { what, value, limit });
     assert_eq!(server.closed(), passed("pool segments", limit + 1, limit));
@@ -147,7 +147,7 @@ fn a_connection_passes_so_much_and_no_more() {
                 socket::send_exposed(socket_of(&client), 1, bytes - 16, fd.as_fd()).map(|()| pieces)
             }
         };
-        server.port.read_sockets();
+        server.port.table.read_sockets();
         let what = match what.unwrap() {
             "pool segments" => "bytes of pool segments",
             _ => "bytes of exposed memory",
@@ -167,23 +167,18 @@ fn nothing_is_passed_where_no_bulk_was_agreed() {
         let remote = client.port.show(client.conn, &exposed).unwrap();
         let refused = made(&mut server, remote, OneSided::FetchAdd { at: 0, add: 1 });
         assert!(matches!(refused, Err(AccessError::Off)), "{refused:?}");
-        server.port.read_sockets();
+        server.port.table.read_sockets();
         assert!(server.poll().is_empty());
-        let (what, sent) = match is_pool {
-            true => {
-                let fd = sealed("unasked", PAGE, SEALS);
-                let sent = socket::send_pool(socket_of(&client), 1, PAGE as u64, fd.as_fd());
-                ("pool segment without bulk", sent)
-            }
-            false => {
-                let fd = sealed("unasked", PAGE, EXPOSED_SEALS);
-                let sent = socket::send_exposed(socket_of(&client), 1, 64, fd.as_fd());
-                ("exposed memory without one-sided operations", sent)
-            }
+        let sent = if is_pool {
+            let fd = sealed("unasked", PAGE, SEALS);
+            socket::send_pool(socket_of(&client), 1, PAGE as u64, fd.as_fd())
+        } else {
+            let fd = sealed("unasked", PAGE, EXPOSED_SEALS);
+            socket::send_exposed(socket_of(&client), 1, 64, fd.as_fd())
         };
         sent.unwrap();
-        server.port.read_sockets();
-        assert_eq!(server.closed(), malformed(what));
+        server.port.table.read_sockets();
+        assert_eq!(server.closed(), malformed("memory where no reads were granted"));
         assert_eq!(resident("unasked"), None);
     }
 }
@@ -201,7 +196,7 @@ fn holes_in_exposed_memory_are_zeros() {
     };
     let (mut server, client) = pair(4096);
     socket::send_exposed(socket_of(&client), 77, bytes as u64, fd.as_fd()).unwrap();
-    server.port.read_sockets();
+    server.port.table.read_sockets();
     for round in 0..3 {
         let add = OneSided::FetchAdd { at: 1 << 20, add: 5 };
         let found = made(&mut server, remote(77, bytes as u64), add);
@@ -233,7 +228,7 @@ fn exposed_memory_on_huge_pages_is_refused() {
     rustix::fs::fcntl_add_seals(&fd, EXPOSED_SEALS).unwrap();
     let (mut server, client) = pair(4096);
     socket::send_exposed(socket_of(&client), 77, bytes - 16, fd.as_fd()).unwrap();
-    server.port.read_sockets();
+    server.port.table.read_sockets();
     assert_eq!(server.closed(), malformed("segment on pages of another kind"));
 }
 
@@ -272,7 +267,7 @@ fn child_all_peers() {
     let mut pairs: Vec<_> = (0..MAPPINGS_MAX / each).map(|_| pair(4096)).collect();
     let pass = |(server, client): &mut (Side, Side), name, fd: &OwnedFd| {
         socket::send_pool(socket_of(client), name, PAGE as u64, fd.as_fd()).unwrap();
-        server.port.read_sockets();
+        server.port.table.read_sockets();
     };
     for name in 0..each {
         let fd = sealed("many", PAGE, SEALS);

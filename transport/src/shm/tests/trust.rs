@@ -115,7 +115,7 @@ fn a_peer_reads_nothing_of_another_connection() {
         let (mut ours, mut theirs) = (Side::adopt(server, accepted), Side::adopt(client, connected));
         theirs.opened();
         ours.opened();
-        let Some(live) = theirs.port.live(theirs.conn) else { panic!("it is open") };
+        let Some(live) = theirs.port.table.live(theirs.conn) else { panic!("it is open") };
         let found = (0..RING).step_by(16).filter(|at| live.peer_word(*at) == PATTERN).count();
         assert_eq!(found, 0, "words of the connections before number {round}");
         let most = RING as usize / 4 - 8;
@@ -124,7 +124,7 @@ fn a_peer_reads_nothing_of_another_connection() {
             ours.scribble(&vec![0xAA; most]);
             ours.send(&vec![0xAA; most], 1);
         }
-        let Some(live) = theirs.port.live(theirs.conn) else { panic!("it is open") };
+        let Some(live) = theirs.port.table.live(theirs.conn) else { panic!("it is open") };
         let found = (0..RING).step_by(16).filter(|at| live.peer_word(*at) == PATTERN).count();
         assert!(found > 100, "the pattern is seen where it may be: {found}");
         let now = ours.now();
