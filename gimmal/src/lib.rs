@@ -178,6 +178,13 @@ pub mod reflect {
     };
 }
 
+pub mod runtime {
+    //! What a server needs of an async runtime that its handlers use. `tokio::Tokio` (feature `tokio`) is one.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::runtime::{BoxFuture, Runtime};
+}
+
 pub mod stream {
     //! How far a stream may be ahead; [`Stream`](crate::Stream) and [`Sink`](crate::Sink) are its ends.
 
@@ -190,6 +197,15 @@ pub mod topic {
 
     #[doc(inline)]
     pub use gimmal_rpc::topic::{Behind, Fed, Published, Topic};
+}
+
+#[cfg(feature = "tokio")]
+pub mod tokio {
+    //! Tokio for handlers: see [the guide](crate::guide::handlers).
+
+    mod runtime;
+
+    pub use self::runtime::Tokio;
 }
 
 #[cfg(feature = "tower")]

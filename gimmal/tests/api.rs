@@ -191,6 +191,7 @@ fn exported(item: &ItemUse, module: &str, out: &mut Vec<Name>) {
             ["gimmal_rpc", "engine", "transport", ..] => ("transport", 3),
             ["gimmal_rpc", "engine", ..] => ("engine", 2),
             ["gimmal_rpc", ..] => ("rpc", 1),
+            ["self", ..] => ("gimmal", 1),
             _ => panic!("{path} comes from {}: the facade stands on the RPC layer", source.join("::")),
         };
         out.push(Name { path, folder, source: source[skipped..].to_vec() });
@@ -285,10 +286,11 @@ fn facade() -> Vec<Name> {
             }
             Item::Mod(module) if is_public(&module.vis) && !is_hidden(&module.attrs) => {
                 for inner in module.content.iter().flat_map(|(_, items)| items) {
-                    let Item::Use(inner) = inner else {
-                        panic!("{} does more than name things", module.ident)
-                    };
-                    exported(inner, &format!("{}::", module.ident), &mut all);
+                    match inner {
+                        Item::Use(inner) => exported(inner, &format!("{}::", module.ident), &mut all),
+                        Item::Mod(inner) if !is_public(&inner.vis) => {}
+                        _ => panic!("{} does more than name things", module.ident),
+                    }
                 }
             }
             Item::Fn(item) if is_public(&item.vis) => all.push(Name {

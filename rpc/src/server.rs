@@ -22,6 +22,7 @@ use crate::{
     provider::{Any, any_for},
     reflect::{Mirror, serve_reflection},
     route::Route,
+    runtime::Runtime,
     service::{Registry, Service},
     stats::{Counters, Stats},
     workers::{self, Handle, Place, WorkerSet},
@@ -38,6 +39,7 @@ pub struct ServerBuilder {
     admit: Option<Admit>,
     patience: Duration,
     is_opaque: bool,
+    runtime: Option<Arc<dyn Runtime>>,
 }
 
 impl fmt::Debug for ServerBuilder {
@@ -104,6 +106,14 @@ impl ServerBuilder {
         self
     }
 
+    /// Lets handlers use `runtime`: its timers, sockets and tasks. Handlers are still polled and dropped on the server's
+    /// workers, inside the runtime, so a call takes no other thread.
+    #[must_use]
+    pub fn runtime(mut self, runtime: impl Runtime) -> Self {
+        self.runtime = Some(Arc::new(runtime));
+        self
+    }
+
     /// Leaves [`reflect`](crate::reflect) out: clients are told nothing but what the services tell.
     #[must_use]
     pub const fn without_reflection(mut self) -> Self {
@@ -125,7 +135,8 @@ impl ServerBuilder {
             return Err(ServeError::NoService);
         }
         let route = Route::at(url)?;
-        let (shared, counters) = (Arc::<Shared>::default(), Arc::default());
+        let shared = Arc::new(Shared { runtime: self.runtime.take(), ..Shared::default() });
+        let counters = Arc::default();
         if !self.is_opaque {
             let methods = Registry::methods(&self.services);
             let mirror = Mirror::new(methods, Arc::clone(&shared), Arc::clone(&counters));
@@ -460,9 +471,26 @@ impl LocalServer {
 
 #[cfg(test)]
 mod tests {
+    use std::any::Any;
+
     use gimmal_transport::builder::{BuilderCall, no_call_undoes_another};
 
     use super::*;
+    use crate::runtime::BoxFuture;
+
+    /// A runtime that runs nothing.
+    #[derive(Debug)]
+    struct Outside;
+
+    impl Runtime for Outside {
+        fn enter(&self, run: &mut dyn FnMut()) {
+            run();
+        }
+
+        fn spawn(&self, task: BoxFuture) -> Box<dyn Any + Send + Sync> {
+            Box::new(Mutex::new(task))
+        }
+    }
 
     fn mirror() -> Mirror {
         Mirror::new(std::iter::empty(), Arc::default(), Arc::default())
@@ -478,10 +506,12 @@ mod tests {
             ("admit", |builder| builder.admit(|_, _| Ok(()))),
             ("take_over", |builder| builder.take_over(Duration::from_secs(7))),
             ("without_reflection", ServerBuilder::without_reflection),
+            ("runtime", |builder| builder.runtime(Outside)),
         ];
         no_call_undoes_another(ServerBuilder::default, calls, |mut builder| {
             let config = builder.configured();
-            (config, builder.services.len(), builder.admit.is_some(), builder.patience, builder.is_opaque)
+            let parts = (builder.services.len(), builder.admit.is_some(), builder.runtime.is_some());
+            (config, parts, builder.patience, builder.is_opaque)
         });
     }
 

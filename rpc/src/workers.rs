@@ -15,6 +15,7 @@ use crate::{
     here,
     node::{Command, Node, Reach, Shared},
     provider::Any,
+    runtime::enter,
     service::Registry,
     stats::{Counters, Stats},
 };
@@ -49,7 +50,9 @@ impl WorkerSet {
     ) -> Result<Self, StartError> {
         let counters: Vec<Arc<Counters>> = (0..plan.config().workers).map(|_| Arc::default()).collect();
         let counted = counters.clone();
-        let workers = Workers::spawn_with(provider, plan, move |index, way: &Handle| {
+        let runtime = shared.runtime.clone();
+        let within = move |run: &mut dyn FnMut()| enter(runtime.as_deref(), run);
+        let workers = Workers::spawn_with(provider, plan, within, move |index, way: &Handle| {
             here::serve(&shared);
             let reach = Reach::new(limits.tasks_max);
             reach.set(way.clone());

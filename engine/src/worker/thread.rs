@@ -49,25 +49,29 @@ impl<P: Provider, A: App> Workers<P, A> {
         plan: &Plan,
         make: impl Fn(usize) -> A + Send + Sync + 'static,
     ) -> Result<Self, StartError> {
-        Self::spawn_with(provider, plan, move |index, _| make(index))
+        Self::spawn_with(provider, plan, |run| run(), move |index, _| make(index))
     }
 
-    /// Starts `plan.workers` threads; `make` builds the application of each, on its thread, and knows the way to it.
+    /// Starts `plan.workers` threads. `within` calls the function that it is given, which is all of a thread's work. `make`
+    /// builds the application of each, on its thread, and knows the way to it.
     ///
     /// # Errors
     /// The first thread that could not start; those before it are stopped.
     pub fn spawn_with(
         provider: &P,
         plan: &Plan,
+        within: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static,
         make: impl Fn(usize, &WorkerHandle<P, A>) -> A + Send + Sync + 'static,
     ) -> Result<Self, StartError> {
-        let make = Arc::new(make);
+        let (within, make) = (Arc::new(within), Arc::new(make));
         let mut workers = Self { stations: Vec::new(), threads: Vec::new() };
         for index in 0..plan.config().workers {
             let (sender, receiver) = mpsc::sync_channel(1);
-            let (provider, plan, make) = (provider.clone(), plan.clone(), Arc::clone(&make));
+            let (provider, plan) = (provider.clone(), plan.clone());
+            let (within, make) = (Arc::clone(&within), Arc::clone(&make));
             let run = move || {
-                run(&|| prepare(&provider, &plan, |way| make(index, way)), &plan, index, &sender);
+                let prepare = || prepare(&provider, &plan, |way| make(index, way));
+                within(&mut || run(&prepare, &plan, index, &sender));
             };
             let thread = thread::spawn(format!("gimmal-{index}"), run)
                 .map_err(|error| StartError::Thread(error.to_string()))?;

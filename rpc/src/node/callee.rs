@@ -18,13 +18,14 @@ use super::{
     noted::send_noted,
     request::Unsent,
     serving::{Answered, State},
-    tasks::{Polled, discard},
+    tasks::{Failure, Polled, Served, discard},
 };
 use crate::{
     copied,
     cx::Cx,
     frame::ResponseHead,
     id::CallId,
+    method::Method,
     service::Entry,
     status::{Code, Fate, Status},
     task::BoxTask,
@@ -108,6 +109,7 @@ impl Node {
         let seat = &mut self.seats[entry.number()];
         let mut context = Context::from_waker(self.tasks.waker(place));
         let mut began = false;
+        self.tasks.before_poll();
         let polled = catch_unwind(AssertUnwindSafe(|| {
             service.start(entry.index(), cx, arguments, bulk, seat)?;
             began = true;
@@ -122,10 +124,13 @@ impl Node {
         match polled {
             Ok(Ok(Some(Poll::Ready(())))) => self.ready(io, conn, id, entry, task),
             Ok(Ok(Some(Poll::Pending))) => {
-                self.tasks.keep(place, task, conn, id.slot);
+                self.tasks.keep(place, task, Served { conn, slot: id.slot, method: entry.method });
                 self.take_slot(conn, id, mark, (io.now(), deadline), State::Running(place));
             }
-            _ => self.ended(io, conn, id, entry.method, task, Polled::Panicked),
+            failed => {
+                let failure = failed.err().map_or(Failure::Panicked, |panic| Failure::of(&*panic));
+                self.ended(io, conn, id, entry.method, task, Polled::Failed(failure));
+            }
         }
         Ok(())
     }
@@ -210,32 +215,30 @@ impl Node {
     pub(super) fn handler_ended<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
-        conn: ConnId,
-        slot: u32,
+        served: Served,
         task: BoxTask,
         polled: Polled,
     ) {
+        let Served { conn, slot, method } = served;
         let Some(here) = self.conns.get_mut(conn) else {
             discard(task);
             return;
         };
         let Some(place) = here.serving.slot(slot) else {
             // One way: nobody is told.
-            if polled == Polled::Panicked {
-                self.counters.panics.increment();
-                tracing::error!("a handler panicked");
+            if let Polled::Failed(failure) = polled {
+                self.note_failure(method, failure);
             }
             discard(task);
             return;
         };
         if place.lanes.is_some() {
-            return self.stream_ended(io, conn, slot, task, polled);
+            return self.stream_ended(io, served, task, polled);
         }
         let generation = place.generation;
         here.serving.free(slot);
         self.counters.serving.decrement();
         let id = CallId { slot, generation };
-        let method = "a pending handler";
         self.ended(io, conn, id, method, task, polled);
     }
 
@@ -244,7 +247,7 @@ impl Node {
         io: &mut Io<'_, P>,
         conn: ConnId,
         id: CallId,
-        method: impl std::fmt::Display,
+        method: &Method,
         task: BoxTask,
         polled: Polled,
     ) {
@@ -256,28 +259,31 @@ impl Node {
     }
 
     /// The answer of a handler that is done.
-    pub(super) fn answered_by(
-        &self,
-        method: impl std::fmt::Display,
-        mut task: BoxTask,
-        polled: Polled,
-    ) -> Answered {
-        if polled == Polled::Panicked {
+    pub(super) fn answered_by(&self, method: &Method, mut task: BoxTask, polled: Polled) -> Answered {
+        if let Polled::Failed(failure) = polled {
             discard(task);
-            self.panicked(method)
+            self.failed(method, failure)
         } else {
             let loan = task.as_mut().take_loan();
             Answered::Task(task, loan)
         }
     }
 
-    /// Counts a handler that panicked; what its caller is told.
+    /// Counts and logs a handler that ended without an answer; returns what its caller is told.
     #[cold]
-    pub(super) fn panicked(&self, method: impl std::fmt::Display) -> Answered {
-        self.counters.panics.increment();
-        tracing::error!(%method, "a handler panicked");
-        let head = ResponseHead::Status { code: Code::Internal, fate: Fate::Ran };
-        Answered::Bytes(head, b"the handler panicked".to_vec())
+    pub(super) fn failed(&self, method: &Method, failure: Failure) -> Answered {
+        let (code, fate, text) = self.note_failure(method, failure);
+        Answered::Bytes(ResponseHead::Status { code, fate }, text.into())
+    }
+
+    #[cold]
+    pub(super) fn note_failure(&self, method: &Method, failure: Failure) -> (Code, Fate, &'static str) {
+        let status = failure.status();
+        if failure.is_panic() {
+            self.counters.panics.increment();
+            tracing::error!(%method, "{}", status.2);
+        }
+        status
     }
 
     /// Sends an answer, or keeps it in its slot until there is room.
@@ -388,7 +394,7 @@ impl Node {
         match state {
             State::Running(place) => {
                 self.counters.dropped.increment();
-                if let Some(task) = self.tasks.take(place)
+                if let Some((task, _)) = self.tasks.take(place)
                     && !discard(task)
                 {
                     self.counters.panics.increment();

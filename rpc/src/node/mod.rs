@@ -69,6 +69,7 @@ use crate::{
     method::Method,
     reflect::{Enrolled, Roll},
     response::Response,
+    runtime::Runtime,
     service::Registry,
     stats::Counters,
     status::Fate,
@@ -128,6 +129,8 @@ pub(crate) struct Shared {
     pub(crate) sole_worker_at: OnceLock<Vec<Address>>,
     /// The connected peers, for reflection.
     pub(crate) roll: Roll,
+    /// What handlers may use.
+    pub(crate) runtime: Option<Arc<dyn Runtime>>,
 }
 
 /// One connection.
@@ -220,8 +223,8 @@ impl Node {
             limits,
             registry,
             seats,
+            tasks: Tasks::new(limits.tasks_max, Arc::clone(&reach), shared.runtime.clone()),
             shared,
-            tasks: Tasks::new(limits.tasks_max, Arc::clone(&reach)),
             reach,
             counters,
             conns: ConnMap::new(),
@@ -327,8 +330,8 @@ impl Node {
     fn wake_handlers<P: Port>(&mut self, io: &mut Io<'_, P>) {
         for _ in 0..WAKES {
             let Some(index) = self.reach.pop_ready() else { return };
-            if let Some((conn, slot, task, polled)) = self.tasks.wake(index) {
-                self.handler_ended(io, conn, slot, task, polled);
+            if let Some((task, served, polled)) = self.tasks.wake(index) {
+                self.handler_ended(io, served, task, polled);
             }
         }
     }

@@ -10,7 +10,11 @@ use gimmal_engine::{
     transport::{ConnId, Port, Time},
 };
 
-use super::{Node, heard::Heard, tasks::discard};
+use super::{
+    Node,
+    heard::Heard,
+    tasks::{Failure, Served, discard},
+};
 use crate::{
     calls::{CallKey, Reply},
     cx::Cx,
@@ -18,7 +22,6 @@ use crate::{
     method::{Method, MethodKind},
     response::Response,
     service::Entry,
-    task::BoxTask,
 };
 
 impl Node {
@@ -78,6 +81,7 @@ impl Node {
         let service = self.registry.service(entry);
         let seat = &mut self.seats[entry.number()];
         let mut context = Context::from_waker(self.tasks.waker(place));
+        self.tasks.before_poll();
         let polled = catch_unwind(AssertUnwindSafe(|| {
             service.start(entry.index(), cx, arguments, None, seat).ok()?;
             seat.task().map(|task| task.as_mut().poll(&mut context))
@@ -92,21 +96,16 @@ impl Node {
                 true
             }
             (Ok(Some(Poll::Pending)), Some(task)) => {
-                self.tasks.keep(place, task, conn, slot);
+                self.tasks.keep(place, task, Served { conn, slot, method: entry.method });
                 true
             }
             (Ok(_), _) => false,
-            (Err(_), task) => {
+            (Err(panic), task) => {
                 let began = task.is_some();
-                self.told_panicked(entry.method, task);
+                task.map(discard);
+                self.note_failure(entry.method, Failure::of(&*panic));
                 began
             }
         }
-    }
-
-    fn told_panicked(&self, method: &Method, task: Option<BoxTask>) {
-        task.map(discard);
-        self.counters.panics.increment();
-        tracing::error!(%method, "a handler panicked");
     }
 }

@@ -10,7 +10,7 @@ use gimmal_engine::{
     transport::{ConnId, Port, Time},
 };
 
-use super::{Node, answers::status_bytes, serving::Answered};
+use super::{Node, answers::status_bytes, serving::Answered, tasks::Failure};
 use crate::{
     answer::Answer,
     batch::{self, ITEM_BYTES, Items, item_bytes},
@@ -219,7 +219,7 @@ impl Node {
     ) {
         let answered = match beside {
             Some((head, bytes)) => Answered::Bytes(head, bytes),
-            None => self.panicked(entry.method),
+            None => self.failed(entry.method, Failure::Panicked),
         };
         self.answer(io, conn, id, Time::NEVER, answered);
     }

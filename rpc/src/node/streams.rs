@@ -14,7 +14,7 @@ use super::{
     Node,
     answers::{drop_answered, status_answer},
     serving::{Answered, State},
-    tasks::{self, Polled},
+    tasks::{Polled, Served},
 };
 use crate::{
     calls::CallKey,
@@ -240,9 +240,9 @@ impl Node {
         };
         self.counters.started.increment();
         peer.running[id.slot as usize].store(mark, Ordering::Relaxed);
-        let polled = tasks::poll(&mut task, self.tasks.waker(place));
+        let polled = self.tasks.poll(place, &mut task);
         let state = if polled == Polled::Pending {
-            self.tasks.keep(place, task, conn, id.slot);
+            self.tasks.keep(place, task, Served { conn, slot: id.slot, method: entry.method });
             State::Running(place)
         } else {
             State::Ended(self.answered_by(entry.method, task, polled))
@@ -259,12 +259,11 @@ impl Node {
     pub(super) fn stream_ended<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
-        conn: ConnId,
-        index: u32,
+        Served { conn, slot: index, method }: Served,
         task: BoxTask,
         polled: Polled,
     ) {
-        let answered = self.answered_by("a handler with streams", task, polled);
+        let answered = self.answered_by(method, task, polled);
         let Some(here) = self.conns.get_mut(conn) else { return };
         let Some(slot) = here.serving.slot(index) else { return };
         slot.state = State::Ended(answered);

@@ -1,6 +1,7 @@
 //! Handlers that are pending on a worker.
 
 use std::{
+    any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -9,23 +10,70 @@ use std::{
 use gimmal_engine::transport::ConnId;
 
 use super::reach::{Reach, TaskWake};
-use crate::task::BoxTask;
+use crate::{
+    method::Method,
+    runtime::Runtime,
+    status::{Code, Fate},
+    task::BoxTask,
+};
 
 /// What polling a handler came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Polled {
     Pending,
     Ready,
+    Failed(Failure),
+}
+
+/// Why a handler ended without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
     Panicked,
+    /// It panicked, because it used tokio in a server without a runtime.
+    NoRuntime,
+    /// The server's runtime has ended.
+    RuntimeEnded,
+}
+
+impl Failure {
+    /// The failure behind a panic. Tokio reports a missing runtime in no other way.
+    pub(crate) fn of(panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let words = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+        if words.contains("must be called from the context of a Tokio 1.x runtime") {
+            Self::NoRuntime
+        } else if words.contains("Tokio 1.x context was found, but it is being shutdown") {
+            Self::RuntimeEnded
+        } else {
+            Self::Panicked
+        }
+    }
+
+    pub(crate) const fn is_panic(self) -> bool {
+        !matches!(self, Self::RuntimeEnded)
+    }
+
+    /// What the caller is told.
+    pub(crate) const fn status(self) -> (Code, Fate, &'static str) {
+        match self {
+            Self::Panicked => (Code::Internal, Fate::Ran, "the handler panicked"),
+            Self::NoRuntime => (
+                Code::Internal,
+                Fate::Ran,
+                "the handler panicked: it uses tokio, and its server has no runtime; give it one with ServerBuilder::runtime",
+            ),
+            Self::RuntimeEnded => (Code::Unavailable, Fate::MaybeRan, "the runtime of the server has ended"),
+        }
+    }
 }
 
 /// Polls a handler; a panic stays in here.
-pub(crate) fn poll(task: &mut BoxTask, waker: &Waker) -> Polled {
+fn poll(task: &mut BoxTask, waker: &Waker) -> Polled {
     let mut context = Context::from_waker(waker);
     match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut context))) {
         Ok(Poll::Ready(())) => Polled::Ready,
         Ok(Poll::Pending) => Polled::Pending,
-        Err(_) => Polled::Panicked,
+        Err(panic) => Polled::Failed(Failure::of(&*panic)),
     }
 }
 
@@ -37,9 +85,15 @@ pub(crate) fn discard(task: BoxTask) -> bool {
 struct Place {
     wake: Arc<TaskWake>,
     waker: Waker,
-    task: Option<BoxTask>,
-    conn: ConnId,
-    slot: u32,
+    task: Option<(BoxTask, Served)>,
+}
+
+/// Whom a pending handler serves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Served {
+    pub(crate) conn: ConnId,
+    pub(crate) slot: u32,
+    pub(crate) method: &'static Method,
 }
 
 /// A slab of pending handlers; places and their wakers are used again.
@@ -48,6 +102,7 @@ pub(crate) struct Tasks {
     free: Vec<u32>,
     max: usize,
     reach: Arc<Reach>,
+    runtime: Option<Arc<dyn Runtime>>,
 }
 
 impl std::fmt::Debug for Tasks {
@@ -57,8 +112,16 @@ impl std::fmt::Debug for Tasks {
 }
 
 impl Tasks {
-    pub(crate) fn new(max: usize, reach: Arc<Reach>) -> Self {
-        Self { places: Vec::new(), free: Vec::new(), max, reach }
+    pub(crate) fn new(max: usize, reach: Arc<Reach>, runtime: Option<Arc<dyn Runtime>>) -> Self {
+        Self { places: Vec::new(), free: Vec::new(), max, reach, runtime }
+    }
+
+    /// To be called before a handler is polled.
+    #[inline]
+    pub(crate) fn before_poll(&self) {
+        if let Some(runtime) = &self.runtime {
+            runtime.before_poll();
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -85,7 +148,7 @@ impl Tasks {
         let index = u32::try_from(self.places.len()).ok()?;
         let wake = TaskWake::new(index, &self.reach);
         let waker = Waker::from(Arc::clone(&wake));
-        self.places.push(Place { wake, waker, task: None, conn: ConnId::new(0, 0), slot: 0 });
+        self.places.push(Place { wake, waker, task: None });
         self.free.push(index);
         Some(index)
     }
@@ -94,30 +157,34 @@ impl Tasks {
     ///
     /// # Panics
     /// When it gave another one since: two handlers in one place would be worse.
-    pub(crate) fn keep(&mut self, index: u32, task: BoxTask, conn: ConnId, slot: u32) {
+    pub(crate) fn keep(&mut self, index: u32, task: BoxTask, served: Served) {
         assert_eq!(self.free.pop(), Some(index), "nobody takes a place while a handler is polled first");
-        let place = &mut self.places[index as usize];
-        place.task = Some(task);
-        place.conn = conn;
-        place.slot = slot;
+        self.places[index as usize].task = Some((task, served));
     }
 
     /// The handler in a place; it is free then.
-    pub(crate) fn take(&mut self, index: u32) -> Option<BoxTask> {
-        let task = self.places.get_mut(index as usize)?.task.take()?;
+    pub(crate) fn take(&mut self, index: u32) -> Option<(BoxTask, Served)> {
+        let taken = self.places.get_mut(index as usize)?.task.take()?;
         self.free.push(index);
-        Some(task)
+        Some(taken)
+    }
+
+    /// Polls a handler for the first time, with the waker of a place.
+    pub(crate) fn poll(&self, index: u32, task: &mut BoxTask) -> Polled {
+        self.before_poll();
+        poll(task, self.waker(index))
     }
 
     /// Polls the handler of a place that was woken. When it is not pending any more it is returned with whom it serves.
-    pub(crate) fn wake(&mut self, index: u32) -> Option<(ConnId, u32, BoxTask, Polled)> {
+    pub(crate) fn wake(&mut self, index: u32) -> Option<(BoxTask, Served, Polled)> {
+        self.before_poll();
         let place = self.places.get_mut(index as usize)?;
         place.wake.unqueue();
-        let polled = poll(place.task.as_mut()?, &place.waker);
+        let (task, _) = place.task.as_mut()?;
+        let polled = poll(task, &place.waker);
         if polled == Polled::Pending {
             return None;
         }
-        let (conn, slot) = (place.conn, place.slot);
-        self.take(index).map(|task| (conn, slot, task, polled))
+        self.take(index).map(|(task, served)| (task, served, polled))
     }
 }

@@ -1,0 +1,232 @@
+//! Handlers that use tokio, in every kind of server.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use gimmal::{CallOptions, Code, Cx, Fate, Instant, Server, ServerBuilder, tokio::Tokio};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    runtime::{Builder, Handle, Runtime},
+    sync::Mutex,
+};
+
+/// Long enough for each step on a busy machine; none waits for it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[gimmal::service]
+trait Tried {
+    #[idempotent]
+    async fn sleep(&self, cx: &Cx, ms: u64) -> u64;
+    async fn spawn(&self, cx: &Cx, number: u64) -> u64;
+    async fn block(&self, cx: &Cx, number: u64) -> u64;
+    async fn socket(&self, cx: &Cx, text: String) -> String;
+    async fn lock(&self, cx: &Cx) -> u64;
+    async fn nested(&self, cx: &Cx, url: String, number: u64) -> u64;
+    /// Locks a mutex that is always free, until `calm`.
+    async fn busy(&self, cx: &Cx);
+    async fn calm(&self, cx: &Cx);
+    /// Never ends; counts itself, and looks for the runtime when it is dropped.
+    async fn hang(&self, cx: &Cx);
+    #[inline]
+    fn spawn_inline(&self, cx: &Cx) -> bool;
+}
+
+#[derive(Clone, Default)]
+struct Tries {
+    count: Arc<Mutex<u64>>,
+    is_calm: Arc<AtomicBool>,
+    hanging: Arc<AtomicUsize>,
+    /// Handlers that were dropped where no runtime was.
+    lost: Arc<AtomicUsize>,
+}
+
+struct Hanging<'a>(&'a Tries);
+
+impl Drop for Hanging<'_> {
+    fn drop(&mut self) {
+        if Handle::try_current().is_err() {
+            self.0.lost.fetch_add(1, Ordering::SeqCst);
+        }
+        self.0.hanging.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Tried for Tries {
+    async fn sleep(&self, _: &Cx, ms: u64) -> u64 {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+        ms
+    }
+
+    async fn spawn(&self, _: &Cx, number: u64) -> u64 {
+        let task = tokio::spawn(async move {
+            tokio::task::yield_now().await;
+            number * 2
+        });
+        task.await.unwrap()
+    }
+
+    async fn block(&self, _: &Cx, number: u64) -> u64 {
+        let work = move || {
+            std::thread::sleep(Duration::from_millis(5));
+            number + 1
+        };
+        tokio::task::spawn_blocking(work).await.unwrap()
+    }
+
+    async fn socket(&self, _: &Cx, text: String) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let echo = tokio::spawn(async move {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            let mut bytes = Vec::new();
+            peer.read_to_end(&mut bytes).await.unwrap();
+            peer.write_all(&bytes).await.unwrap();
+        });
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut bytes = String::new();
+        stream.read_to_string(&mut bytes).await.unwrap();
+        echo.await.unwrap();
+        bytes
+    }
+
+    async fn lock(&self, _: &Cx) -> u64 {
+        let mut count = self.count.lock().await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        *count += 1;
+        *count
+    }
+
+    async fn nested(&self, _: &Cx, url: String, number: u64) -> u64 {
+        let client = tokio::task::spawn_blocking(move || TriedClient::new(gimmal::connect(&url).unwrap()));
+        client.await.unwrap().spawn(number).await.unwrap()
+    }
+
+    async fn busy(&self, _: &Cx) {
+        while !self.is_calm.load(Ordering::SeqCst) {
+            drop(self.count.lock().await);
+        }
+    }
+
+    async fn calm(&self, _: &Cx) {
+        self.is_calm.store(true, Ordering::SeqCst);
+    }
+
+    async fn hang(&self, _: &Cx) {
+        self.hanging.fetch_add(1, Ordering::SeqCst);
+        let _hanging = Hanging(self);
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+    }
+
+    fn spawn_inline(&self, _: &Cx) -> bool {
+        tokio::spawn(async {});
+        true
+    }
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+fn server(runtime: &Runtime, tries: &Tries) -> ServerBuilder {
+    Server::builder().service(serve_tried(tries.clone())).runtime(Tokio::from(runtime.handle().clone()))
+}
+
+fn client(url: &str) -> TriedClient {
+    TriedClient::new(gimmal::connect(url).unwrap())
+}
+
+/// Everything that works in every kind of server, by a client of another thread.
+fn try_all(client: &TriedClient, other: &str) {
+    assert_eq!(client.sleep(5).wait().unwrap(), 5);
+    assert_eq!(client.spawn(21).wait().unwrap(), 42);
+    assert_eq!(client.block(1).wait().unwrap(), 2);
+    assert_eq!(client.socket("hello".to_owned()).wait().unwrap(), "hello");
+    let locks: Vec<_> = (0..8).map(|_| client.lock()).collect();
+    let mut counts: Vec<u64> = locks.into_iter().map(|lock| lock.wait().unwrap()).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, (1..=8).collect::<Vec<_>>());
+    assert_eq!(client.nested(other.to_owned(), 4).wait().unwrap(), 8);
+    assert!(client.spawn_inline().wait().unwrap());
+    let busy = client.busy();
+    client.calm().wait().unwrap();
+    busy.wait().unwrap();
+}
+
+#[test]
+fn on_workers_with_the_runtime_entered() {
+    let (runtime, tries) = (runtime(), Tries::default());
+    let other = server(&runtime, &Tries::default()).listen("mem://tokio-workers-other").unwrap();
+    let server = server(&runtime, &tries).listen("mem://tokio-workers").unwrap();
+    try_all(&client("mem://tokio-workers"), &other.address().to_string());
+    assert_eq!(server.stats().panics, 0);
+    assert!(server.shutdown(PATIENCE));
+}
+
+#[test]
+fn a_current_thread_runtime_serves_workers_while_it_is_driven() {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let other = server(&runtime, &Tries::default()).listen("mem://tokio-current-other").unwrap();
+    let server = server(&runtime, &Tries::default()).listen("mem://tokio-current").unwrap();
+    let calls = std::thread::spawn(move || {
+        try_all(&client("mem://tokio-current"), &other.address().to_string());
+    });
+    runtime.block_on(async {
+        while !calls.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    calls.join().unwrap();
+    assert!(server.shutdown(PATIENCE));
+}
+
+#[test]
+fn a_dropped_call_drops_its_handler_inside_the_runtime() {
+    let (runtime, tries) = (runtime(), Tries::default());
+    let server = server(&runtime, &tries).listen("mem://tokio-drop").unwrap();
+    let client = client("mem://tokio-drop");
+    let hang = client.hang();
+    until("it hangs", || tries.hanging.load(Ordering::SeqCst) == 1);
+    drop(hang);
+    until("it is dropped", || tries.hanging.load(Ordering::SeqCst) == 0);
+    // At its deadline, with its connection, and with its server.
+    let hurried = client.clone().with_options(CallOptions::default().timeout(Duration::from_millis(20)));
+    assert_eq!(hurried.hang().wait().unwrap_err().status().unwrap().code(), Code::DeadlineExceeded);
+    until("it is overdue", || tries.hanging.load(Ordering::SeqCst) == 0);
+    let hang = client.hang();
+    until("it hangs", || tries.hanging.load(Ordering::SeqCst) == 1);
+    drop(server);
+    assert_ne!(hang.wait().unwrap_err().fate(), Fate::NotRun);
+    until("its server is gone", || tries.hanging.load(Ordering::SeqCst) == 0);
+    assert_eq!(tries.lost.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_server_without_a_runtime_says_what_it_needs() {
+    let server = gimmal::serve("mem://tokio-none", serve_tried(Tries::default())).unwrap();
+    let client = client("mem://tokio-none");
+    for error in [client.sleep(1).wait().unwrap_err(), client.spawn(1).wait().unwrap_err()] {
+        assert_eq!((error.status().unwrap().code(), error.fate()), (Code::Internal, Fate::Ran));
+        assert!(error.to_string().contains("give it one with ServerBuilder::runtime"), "{error}");
+    }
+    assert_eq!(client.lock().wait().unwrap_err().fate(), Fate::Ran);
+    assert_eq!(server.stats().panics, 3);
+    client.calm().wait().unwrap();
+}
