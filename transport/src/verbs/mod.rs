@@ -35,11 +35,11 @@ pub use control::gate::VerbsGate;
 #[cfg(feature = "conformance")]
 pub use control::knock::knock;
 pub use control::link::VerbsLink;
-pub use control::listen::{VerbsIncoming, VerbsListener};
+pub use control::listener::{VerbsIncoming, VerbsListener};
 pub use data::port::VerbsPort;
 
 use self::{
-    control::{connect::Attempt, mailbox::ControlHandle, ports, thread::Control},
+    control::{attempt::Attempt, mailbox::ControlHandle, ports, thread::Control},
     data::wr_id,
 };
 

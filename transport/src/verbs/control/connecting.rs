@@ -11,9 +11,9 @@ use std::{
 use crate::{
     ConnectError, Connecting, Instant,
     verbs::control::{
-        connect::{Attempt, Outcome},
+        attempt::{Attempt, Outcome},
         link::VerbsLink,
-        mailbox::{Command, ControlGone, ControlHandle},
+        mailbox::{Command, ControlHandle, gone},
     },
 };
 
@@ -51,7 +51,7 @@ impl VerbsConnecting {
         if connecting.control.send(Command::Connect(Box::new(attempt))) {
             Ok(connecting)
         } else {
-            Err(ControlGone.into())
+            Err(gone().into())
         }
     }
 
@@ -76,7 +76,7 @@ impl Connecting for VerbsConnecting {
         };
         let result = match outcome {
             Ok(outcome) => outcome.map(|parts| VerbsLink::new(parts, &self.control)),
-            Err(true) => Err(ControlGone.into()),
+            Err(true) => Err(gone().into()),
             Err(false) if Instant::now() < self.limit => return None,
             // The control thread is stuck in a call: the caller's deadline does not depend on it.
             Err(false) => {

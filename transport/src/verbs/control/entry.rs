@@ -1,70 +1,35 @@
 //! What the control thread keeps for each id: what it is for, and when it may be destroyed.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use gimmal_rdma::{
-    id::{CmId, IdKey},
-    verbs::{DeviceKey, Qp},
-};
+use gimmal_rdma::id::CmId;
 
-use crate::{
-    CloseReason,
-    verbs::control::{
-        connect::Active,
-        gate::{Fate, Shared},
-        lane::{Holdings, LinkParts},
-        listen::{Listening, Requested},
+use crate::verbs::{
+    control::{
+        attempt::{Active, Attempt},
+        lane::{Handle, Holdings, Lane},
+        request::{Listening, Requested},
+        shared::Fate,
         table::State,
     },
+    srq::queue::SharedQueue,
 };
-
-/// An id, and which use of its address.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Handle {
-    pub(crate) key: IdKey,
-    pub(crate) serial: u64,
-}
 
 /// A connection that a port has, or will.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) fate: Arc<Fate>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) conn: crate::ConnId,
     /// Names its completion queue in asynchronous events.
     pub(crate) cq: usize,
-    /// And its shared receive queue.
-    pub(crate) srq: Option<usize>,
+    pub(crate) queue: Weak<SharedQueue>,
 }
 
 impl Live {
-    pub(crate) fn of(parts: &LinkParts, _: &CmId, shared: &Arc<Shared>) -> Self {
-        let seat = &parts.lane.holdings.seat;
+    pub(crate) fn of(lane: &Lane) -> Self {
         Self {
-            fate: Arc::clone(&seat.fate),
-            shared: Arc::clone(shared),
-            conn: seat.conn,
-            cq: parts.lane.holdings.share().cq.address(),
-            srq: parts.lane.holdings.queue().map(|queue| queue.address()),
-        }
-    }
-
-    /// Only the first cause counts.
-    pub(crate) fn down(&self, reason: CloseReason) {
-        let _ = self.fate.down.set(reason);
-        self.shared.note(self.conn);
-    }
-
-    /// A closing port may go on.
-    pub(crate) fn last_receive(&self) {
-        self.fate.set_last_receive();
-        self.shared.note(self.conn);
-    }
-
-    /// The port is told once, until it has looked.
-    pub(crate) fn suspect(&self) {
-        if self.fate.suspect() {
-            self.shared.note(self.conn);
+            fate: Arc::clone(&lane.holdings.seat.0),
+            cq: lane.holdings.share.cq.address(),
+            queue: lane.holdings.queue().map(Arc::downgrade).unwrap_or_default(),
         }
     }
 }
@@ -78,8 +43,8 @@ pub(crate) enum Role {
     Live(Live),
     /// Bound to a device to hear of its removal, and nothing else.
     Sentinel,
-    /// Its attempt is over, but `rdma_connect` has not returned, or the kernel has not said how it went.
-    Dying(Option<(Qp, Box<Holdings>)>),
+    /// Nobody wants it. Perhaps `rdma_connect` has not returned, or the kernel has not said how it went.
+    Dying(Option<Lane>),
 }
 
 impl Role {
@@ -90,6 +55,27 @@ impl Role {
             Self::Requested(_) => State::Requested,
             Self::Live(_) => State::Live,
             Self::Dying(_) => State::Dying,
+        }
+    }
+
+    /// The attempt, if it was one, and what the destruction of the id needs.
+    pub(crate) fn split(self) -> (Option<Box<Attempt>>, Option<Lane>) {
+        match self {
+            Self::Active(active) => {
+                let (attempt, lane) = active.split();
+                (Some(attempt), lane)
+            }
+            Self::Dying(lane) => (None, lane),
+            Self::Listener(_) | Self::Requested(_) | Self::Live(_) | Self::Sentinel => (None, None),
+        }
+    }
+
+    /// The shared receive queue of an attempt or a connection.
+    pub(crate) fn queue(&self) -> Option<Arc<SharedQueue>> {
+        match self {
+            Self::Active(active) => active.lane()?.holdings.queue().cloned(),
+            Self::Live(live) => live.queue.upgrade(),
+            _ => None,
         }
     }
 }
@@ -111,14 +97,9 @@ impl Entry {
         Handle { key: self.id.key(), serial: self.serial }
     }
 
-    /// The device it is on; `None` before it is bound to one.
-    pub(crate) fn device(&self) -> Option<DeviceKey> {
-        self.id.device()
-    }
-
     /// In the only safe order: queue pair, id, then the parts that they used, which are returned.
-    pub(crate) fn destroy(mut self, parts: Option<(Qp, Box<Holdings>)>) -> Option<Box<Holdings>> {
-        let (qp, holdings) = parts.unzip();
+    pub(crate) fn destroy(mut self, lane: Option<Lane>) -> Option<Holdings> {
+        let (qp, holdings) = lane.map(|lane| (lane.qp, lane.holdings)).unzip();
         self.id.destroy_qp(qp);
         drop(self);
         holdings

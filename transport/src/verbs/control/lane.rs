@@ -1,7 +1,7 @@
 //! A connection's belongings on the device, from the queue pair to the rings, and the order they go in.
 //!
 //! ```text
-//!  Lane      seat, share of the CQ, queue pair, grant places     before connect or accept
+//!  Lane      seat, share of the CQ, grant places, queue pair     before connect or accept
 //!  Wiring    receive memory, transmit ring, Negotiated          when both hellos are known
 //!  drop      queue pair (by the control thread) ─► registrations ─► share of the CQ ─► seat (the port hears of it)
 //! ```
@@ -11,27 +11,23 @@
 use std::{sync::Arc, time::Duration};
 
 use gimmal_rdma::{
-    id::{CmId, ConnectParams, QpRequest},
-    verbs::{Context, DeviceLimits, LocalBytes, Mr, Pd, Qp, RecvList, RemoteBytes},
+    id::{CmId, ConnectParams, IdKey, QpRequest},
+    verbs::{DeviceLimits, LocalBytes, Mr, Qp, RecvList, RemoteBytes},
 };
 
 use crate::{
-    Capabilities, ConnId, DataPath, Hello, Loan, Negotiated, PortConfig, PortError, Receives, RejectReason,
-    Trust,
+    Capabilities, ConnId, DataPath, Hello, Negotiated, PortConfig, PortError, Receives, RejectReason, Trust,
     frame::FRAME_WORD_BYTES,
     hello::Feature,
     proof::Session,
     verbs::{
         control::{
-            entry::Handle,
-            gate::{CqShare, PortDevice, Seat, Shared},
             ports,
+            shared::{CqShare, PortDevice, Seat, Shared},
         },
         data::wr_id::{GOODBYE, Kind, WrId, receive_id},
         memory::{
-            exposed::Exposures,
             grant::GrantPlaces,
-            pool::Pool,
             pulse::PulsePage,
             purpose::Purpose,
             rings::{End, Room, Shape},
@@ -42,6 +38,14 @@ use crate::{
 
 /// The step that fails when the CM cannot make a queue pair.
 pub(crate) const CREATE_QP: &str = "rdma_create_qp";
+
+/// An id, and which use of its address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Handle {
+    pub(crate) key: IdKey,
+    pub(crate) serial: u64,
+}
+
 /// What the device must let go of before the seat is free. Fields drop in this order.
 #[derive(Debug)]
 pub(crate) struct Holdings {
@@ -50,8 +54,9 @@ pub(crate) struct Holdings {
     pulse: Option<Arc<PulsePage>>,
     /// Receives that it shares with others.
     reserve: Option<Reserve>,
-    share: CqShare,
-    device: Arc<PortDevice>,
+    pub(crate) share: CqShare,
+    pub(crate) grants: GrantPlaces,
+    pub(crate) device: Arc<PortDevice>,
     pub(crate) seat: Seat,
 }
 
@@ -67,10 +72,6 @@ impl Holdings {
         self.pulse.as_ref().map_or(RemoteBytes { address: 0, rkey: 0 }, |page| page.place())
     }
 
-    pub(crate) fn share(&self) -> &CqShare {
-        &self.share
-    }
-
     pub(crate) fn queue(&self) -> Option<&Arc<SharedQueue>> {
         self.reserve.as_ref().map(|reserve| &reserve.queue)
     }
@@ -81,44 +82,13 @@ impl Holdings {
             reserve.opened();
         }
     }
-
-    pub(crate) fn pd(&self) -> &Arc<Pd> {
-        &self.device.pd
-    }
-
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
-        &self.device.pool
-    }
-
-    /// For what is read of the peer's pulse.
-    pub(crate) fn sinks(&self) -> &Arc<Pool> {
-        &self.device.sinks
-    }
-
-    /// Whether `loan` was made for the device of this connection, by its port's gate: another's key means nothing here.
-    pub(crate) fn has_lent(&self, loan: &Loan) -> bool {
-        loan.is_of(&self.device.pool) || loan.is_of(&self.device.borrowed)
-    }
-
-    /// The key that our own device needs for `loan`.
-    pub(crate) fn lkey(&self, loan: &Loan) -> Option<u32> {
-        self.device.pool.lkey(loan).or_else(|| self.device.borrowed.lkey(loan))
-    }
-
-    pub(crate) fn exposures(&self) -> &Exposures {
-        &self.device.exposures
-    }
-
-    pub(crate) fn iwarp(&self) -> bool {
-        self.device.limits.iwarp
-    }
 }
 
-/// A connection's belongings on the device, from the queue pair to the rings, and the order they go in.
+/// What a connection has on the device: the licence of its queue pair, and what goes after that. The control thread
+/// destroys both with the id.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) qp: Qp,
-    pub(crate) grants: GrantPlaces,
     pub(crate) holdings: Holdings,
 }
 
@@ -133,7 +103,7 @@ impl Lane {
         let mut request = queue_sizes(config, &device, reserve.as_ref())?;
         let receives = reserve.as_ref().map_or(request.recv_entries, Reserve::slots);
         let share = device.take_entries(request.send_entries + receives, config)?;
-        let grants = device.grant_places(seat.conn.index())?;
+        let grants = device.grant_places(seat.0.conn.index())?;
         let pulse = Some(device.pulse()?);
         let qp = loop {
             match id.create_qp(&device.pd, &share.cq, request) {
@@ -145,8 +115,8 @@ impl Lane {
                 Err(errno) => return Err(PortError::System { step: CREATE_QP, errno }),
             }
         };
-        let holdings = Holdings { registrations: Vec::new(), pulse, reserve, share, device, seat };
-        let lane = Self { qp, grants, holdings };
+        let holdings = Holdings { registrations: Vec::new(), pulse, reserve, share, grants, device, seat };
+        let lane = Self { qp, holdings };
         match lane.holdings.queue() {
             Some(queue) => shared.name_seat(lane.conn(), queue.number, lane.qp.number()),
             None => lane.post_grant_receive()?,
@@ -155,33 +125,46 @@ impl Lane {
     }
 
     pub(crate) fn conn(&self) -> ConnId {
-        self.holdings.seat.conn
-    }
-
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.holdings.device.context
-    }
-
-    /// The port that it is for.
-    pub(crate) fn owner(&self) -> &Arc<Shared> {
-        self.holdings.seat.shared()
+        self.holdings.seat.0.conn
     }
 
     pub(crate) fn iwarp(&self) -> bool {
-        self.holdings.iwarp()
+        self.holdings.device.limits.iwarp
     }
 
-    /// Says which port of which device it is on; once the queue pair stands.
-    pub(crate) fn describe(&self, id: &CmId, negotiated: &mut Negotiated) {
-        let port =
-            ports::device_port(id, &self.qp, self.context(), &self.holdings.device.known_ports, self.iwarp());
+    /// Says which port of which device it is on, whose peer it has and how its RNR timer is set; once the queue pair is
+    /// established.
+    pub(crate) fn describe(&self, id: &CmId, peer: &str, rnr_timer: u8, negotiated: &mut Negotiated) {
+        let device = &self.holdings.device;
+        let port = ports::device_port(id, &self.qp, &device.context, &device.known_ports, self.iwarp());
         negotiated.device = format!("{} port {}", port.device, port.number);
         negotiated.port = Some(port);
+        peer.clone_into(&mut negotiated.peer);
+        negotiated.rnr_timer = self.set_rnr_timer(rnr_timer);
+    }
+
+    /// Sets the ACK timeout of `id` where it means something; what is in force then.
+    pub(crate) fn set_ack_timeout(&self, id: &CmId, exponent: Option<u8>) -> Option<u8> {
+        let exponent = exponent.filter(|_| !self.iwarp())?;
+        let set = id.set_ack_timeout(exponent);
+        set.inspect_err(|errno| tracing::warn!(errno, exponent, "the ACK timeout stays the CM's")).ok()?;
+        Some(exponent)
+    }
+
+    /// Moves the RNR timer off the CM's 655 ms where it means something; what is in force then.
+    fn set_rnr_timer(&self, code: u8) -> Option<u8> {
+        if self.iwarp() {
+            return None;
+        }
+        let set = self.qp.set_rnr_timer(code);
+        set.inspect_err(|errno| tracing::warn!(errno, code, "the RNR timer stays the CM's, which is 655 ms"))
+            .ok()?;
+        Some(code)
     }
 
     fn post_grant_receive(&self) -> Result<(), PortError> {
         let mut list = RecvList::new(1);
-        list.push(WrId::new(Kind::GrantReceive, self.conn(), 0), Some(self.grants.incoming()));
+        list.push(WrId::new(Kind::GrantReceive, self.conn(), 0), Some(self.holdings.grants.incoming()));
         list.post(&self.qp).map_err(|error| PortError::System { step: "ibv_post_recv", errno: error.errno })
     }
 
@@ -289,7 +272,6 @@ impl Lane {
 /// Why a lane could not be wired.
 #[derive(Debug)]
 pub(crate) enum WireError {
-    Unproven,
     Terms(RejectReason),
     Port(PortError),
 }
@@ -306,7 +288,7 @@ impl From<PortError> for WireError {
     }
 }
 
-/// A connection's belongings on the device, from the queue pair to the rings, and the order they go in.
+/// The memory of a connection, and what both sides agreed on.
 #[derive(Debug)]
 pub(crate) struct Wiring {
     /// Receive ring, or slab of slots; `None` where they are shared.

@@ -23,7 +23,7 @@ impl VerbsLink {
 
     /// The completion queue of its queue pair.
     pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
-        self.parts.as_ref().map(|parts| &parts.lane.holdings.share().cq)
+        self.parts.as_ref().map(|parts| &parts.lane.holdings.share.cq)
     }
 
     /// For the port that adopts it, which destroys it from then on.
@@ -35,9 +35,7 @@ impl VerbsLink {
 impl Drop for VerbsLink {
     fn drop(&mut self) {
         if let Some(parts) = self.parts.take() {
-            let LinkParts { handle, lane, .. } = *parts;
-            let holdings = Box::new(lane.holdings);
-            self.control.send(Command::Destroy { handle, qp: lane.qp, holdings });
+            self.control.send(Command::Destroy { handle: parts.handle, lane: parts.lane });
         }
     }
 }

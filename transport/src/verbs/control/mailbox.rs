@@ -13,20 +13,15 @@ use std::{
     time::Duration,
 };
 
-use gimmal_rdma::{
-    cm::{CmError, Target},
-    verbs::Qp,
-};
+use gimmal_rdma::cm::{CmError, Target};
 
 use crate::{
-    AcceptError, ConnectError, ListenError, ListenOptions, PortError, Refusal,
-    rejected::Rejected,
+    AcceptError, ListenError, PortError, Refusal,
     verbs::control::{
-        connect::{Attempt, Outcome},
-        entry::Handle,
-        gate::Shared,
-        lane::{Holdings, LinkParts},
-        listen::Request,
+        attempt::{Attempt, Outcome},
+        lane::{Handle, Lane, LinkParts},
+        request::{Listening, Request},
+        shared::Shared,
     },
 };
 
@@ -34,7 +29,6 @@ use crate::{
 const END_WAIT: Duration = Duration::from_secs(1);
 
 /// What other threads ask for.
-#[derive(Debug)]
 pub(crate) enum Command {
     Connect(Box<Attempt>),
     /// A name was looked up, on a helper thread.
@@ -54,14 +48,12 @@ pub(crate) enum Command {
     },
     Listen {
         addresses: Vec<std::net::SocketAddr>,
-        options: ListenOptions,
-        requests: SyncSender<Request>,
-        rejected: Arc<Rejected>,
-        reply: SyncSender<Result<(Vec<Handle>, u16), ListenError>>,
+        listening: Listening,
+        reply: SyncSender<Result<u16, ListenError>>,
     },
-    /// Ends listening; `requests` nobody took are refused.
+    /// Ends the listener `ticket`; `requests` nobody took are refused.
     Unlisten {
-        ids: Vec<Handle>,
+        ticket: u64,
         requests: Receiver<Request>,
         done: SyncSender<()>,
     },
@@ -80,20 +72,13 @@ pub(crate) enum Command {
     /// Disconnects, destroys the queue pair and the id, then lets go of what they used.
     Destroy {
         handle: Handle,
-        qp: Qp,
-        holdings: Box<Holdings>,
+        lane: Lane,
     },
     Stop,
 }
 
 /// What is done with the outcome of an accept, on the control thread.
-pub(crate) struct Then(pub(crate) Box<dyn FnOnce(Result<LinkParts, AcceptError>) + Send>);
-
-impl std::fmt::Debug for Then {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Then")
-    }
-}
+pub(crate) type Then = Box<dyn FnOnce(Result<LinkParts, AcceptError>) + Send>;
 
 /// Sends commands. Never blocks, because the control thread sends some itself; as each connection and each caller has
 /// but a few in flight, their limits bound the queue.
@@ -162,13 +147,3 @@ impl Drop for ControlHandle {
 pub(crate) fn gone() -> PortError {
     PortError::System { step: "asking the control thread, which has ended", errno: 0 }
 }
-
-impl From<ControlGone> for ConnectError {
-    fn from(_: ControlGone) -> Self {
-        Self::Port(gone())
-    }
-}
-
-/// Marks that.
-#[derive(Debug)]
-pub(crate) struct ControlGone;

@@ -5,7 +5,7 @@
 //! ```text
 //!  Resolving ─HasDevice─► Routing ─HasRoute─► Connecting ─Accepted─► Live ─► (the port gives the licence back)
 //!                                                 Requested ─(accept)─┘
-//!  an attempt that fails while rdma_connect runs, or while iWARP's kernel waits ─► Dying ─Reap─► gone
+//!  an attempt that fails while rdma_connect runs, or while iWARP's kernel waits ─► Dying ─End─► gone
 //! ```
 
 use gimmal_rdma::{id::EventKind, verbs::DeviceEvent};
@@ -51,18 +51,14 @@ pub(crate) enum Action {
     Accepted,
     /// The peer refused: read why.
     Refused,
-    /// No answer came.
-    NoAnswer,
     /// The attempt or the connection fails with the event's name.
     Fail,
     /// The connection is down: the peer went away.
     PeerGone,
     /// The device goes away: everything on it must be destroyed.
     DeviceGone,
-    /// The client of an unaccepted request gave up.
-    Forget,
-    /// An attempt that was given up has ended: destroy its id.
-    Reap,
+    /// The client of an unaccepted request gave up, or an attempt that was given up has ended: destroy its id.
+    End,
     /// Data came before the CM's last message: tell the CM (`rdma_notify`).
     Establish,
     /// The device took its last shared receive for this queue pair.
@@ -117,7 +113,7 @@ const fn cm_action(state: State, event: EventKind) -> Action {
     use EventKind as E;
     use State as S;
     match (state, event) {
-        (S::Dying, event) if answers(event) => Action::Reap,
+        (S::Dying, event) if answers(event) => Action::End,
         (_, E::DeviceRemoval) => Action::DeviceGone,
         // Since kernel 6.0 UNREACHABLE is also sent when a neighbour entry changes; ADDR_CHANGE when a bond fails
         // over. Neither is the end of a connection that stands.
@@ -132,10 +128,9 @@ const fn cm_action(state: State, event: EventKind) -> Action {
 
         (S::Connecting, E::Established) => Action::Accepted,
         (S::Connecting, E::Rejected) => Action::Refused,
-        (S::Connecting, E::Unreachable) => Action::NoAnswer,
 
         (S::Requested, E::Disconnected | E::Rejected | E::ConnectError | E::Unreachable | E::Established) => {
-            Action::Forget
+            Action::End
         }
 
         (S::Live, E::Established) => Action::Note,
@@ -231,13 +226,13 @@ ADDR_ERROR Stray NextAddress Fail Fail Stray Stray Stray
 ROUTE_RESOLVED Stray Fail HasRoute Stray Stray Stray Stray
 ROUTE_ERROR Stray Fail NextAddress Fail Stray Stray Stray
 CONNECT_REQUEST Request Fail Fail Fail Stray Stray Stray
-CONNECT_RESPONSE Stray Fail Fail Fail Stray Stray Reap
-CONNECT_ERROR Stray Fail Fail Fail Forget Fail Reap
-UNREACHABLE Stray Fail Fail NoAnswer Forget Probe Reap
-REJECTED Stray Fail Fail Refused Forget PeerGone Reap
-ESTABLISHED Stray Fail Fail Accepted Forget Note Reap
-DISCONNECTED Stray Fail Fail Fail Forget PeerGone Reap
-DEVICE_REMOVAL DeviceGone DeviceGone DeviceGone DeviceGone DeviceGone DeviceGone Reap
+CONNECT_RESPONSE Stray Fail Fail Fail Stray Stray End
+CONNECT_ERROR Stray Fail Fail Fail End Fail End
+UNREACHABLE Stray Fail Fail Fail End Probe End
+REJECTED Stray Fail Fail Refused End PeerGone End
+ESTABLISHED Stray Fail Fail Accepted End Note End
+DISCONNECTED Stray Fail Fail Fail End PeerGone End
+DEVICE_REMOVAL DeviceGone DeviceGone DeviceGone DeviceGone DeviceGone DeviceGone End
 MULTICAST_JOIN Stray Fail Fail Fail Stray Stray Stray
 MULTICAST_ERROR Stray Fail Fail Fail Stray Stray Stray
 ADDR_CHANGE Note Note Note Note Note Probe Note

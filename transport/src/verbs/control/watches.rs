@@ -1,30 +1,19 @@
-//! Asynchronous events of devices: one reader for each context, the control thread.
+//! Asynchronous events of devices: one reader for each device, the control thread.
 
 use std::{
-    collections::HashMap,
-    os::fd::OwnedFd,
+    os::fd::{AsRawFd, OwnedFd},
     sync::{Arc, Weak},
 };
 
-use gimmal_rdma::verbs::{AsyncEvent, Context, DeviceEvent, DeviceKey};
-use rustix::event::epoll;
+use gimmal_rdma::verbs::{AsyncEvent, DeviceEvent, DeviceKey};
+use rustix::{event::epoll, io::Errno};
 
-use crate::verbs::control::gate::Shared;
+use crate::verbs::control::shared::PortDevice;
 
-/// The contexts that are read. Weak: watching keeps no device.
+/// The devices of ports whose events are read. Weak: watching keeps no device.
 pub(crate) struct Watches {
     epoll: OwnedFd,
-    contexts: HashMap<u64, Watched>,
-    next: u64,
-    /// Something was added since [`Watches::take_fresh`].
-    fresh: bool,
-}
-
-#[derive(Clone)]
-struct Watched {
-    context: Weak<Context>,
-    /// The port that it was opened for.
-    owner: Weak<Shared>,
+    devices: Vec<Weak<PortDevice>>,
 }
 
 /// An event and what it is about.
@@ -66,89 +55,70 @@ impl DeviceNews {
     }
 }
 
+/// What a device's events are told apart by: above what the control thread waits for otherwise. All contexts of a device
+/// have one descriptor.
+fn watch_of(device: &PortDevice) -> u64 {
+    u64::try_from(device.context.event_fd().as_raw_fd()).unwrap_or(0) + Watches::FIRST
+}
+
 impl Watches {
+    /// The smallest number that names a device in `epoll`.
+    pub(crate) const FIRST: u64 = 2;
+
     pub(crate) fn new(epoll: OwnedFd) -> Self {
-        // 0 and 1 are the event channel and the command bell.
-        Self { epoll, contexts: HashMap::new(), next: 2, fresh: false }
+        Self { epoll, devices: Vec::new() }
     }
 
     pub(crate) fn epoll(&self) -> &OwnedFd {
         &self.epoll
     }
 
-    /// Reads `context` of `owner` from now on.
-    pub(crate) fn add(&mut self, context: &Arc<Context>, owner: &Arc<Shared>) {
-        self.contexts.retain(|_, known| known.context.strong_count() > 0);
-        if self.contexts.values().any(|known| known.context.as_ptr() == Arc::as_ptr(context)) {
-            return;
+    /// Reads the events of `device` from now on. Whether it is new, and they are read.
+    pub(crate) fn add(&mut self, device: &Arc<PortDevice>) -> bool {
+        if self.devices.iter().any(|known| known.as_ptr() == Arc::as_ptr(device)) {
+            return false;
         }
-        let fd = context.event_fd();
-        let watched = context.set_nonblocking().and_then(|()| {
-            epoll::add(&self.epoll, fd, epoll::EventData::new_u64(self.next), epoll::EventFlags::IN)
-        });
+        self.devices.retain(|known| known.strong_count() > 0);
+        let (context, data) = (&device.context, epoll::EventData::new_u64(watch_of(device)));
+        let watched = context
+            .set_nonblocking()
+            .and_then(|()| epoll::add(&self.epoll, context.event_fd(), data, epoll::EventFlags::IN));
         match watched {
-            // EXIST: the same descriptor under an older number, whose context object is gone: renew it.
-            Err(rustix::io::Errno::EXIST) => {
-                let data = epoll::EventData::new_u64(self.next);
-                if let Err(error) = epoll::modify(&self.epoll, fd, data, epoll::EventFlags::IN) {
-                    tracing::warn!(%error, "the device's asynchronous events are not read");
-                }
-            }
+            // EXIST: for another port.
+            Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => {
                 tracing::warn!(%error, "the device's asynchronous events are not read before its next connection");
-                return;
+                return false;
             }
-            Ok(()) => {}
         }
-        let watched = Watched { context: Arc::downgrade(context), owner: Arc::downgrade(owner) };
-        self.contexts.insert(self.next, watched);
-        self.next += 1;
-        self.fresh = true;
+        self.devices.push(Arc::downgrade(device));
+        true
     }
 
-    /// Whether a context was added since this was asked last.
-    pub(crate) fn take_fresh(&mut self) -> bool {
-        std::mem::take(&mut self.fresh)
+    /// Reads `device` no more; what its ports have of it.
+    pub(crate) fn forget(&mut self, device: DeviceKey) -> Vec<Arc<PortDevice>> {
+        let of_ports: Vec<_> = self.on(|known| known.context.key() == device).collect();
+        self.devices.retain(|known| !of_ports.iter().any(|gone| known.as_ptr() == Arc::as_ptr(gone)));
+        if let Some(any) = of_ports.first() {
+            let _ = epoll::delete(&self.epoll, any.context.event_fd());
+        }
+        of_ports
     }
 
-    /// The port of a watch.
-    pub(crate) fn owner(&self, watch: u64) -> Option<Arc<Shared>> {
-        self.contexts.get(&watch)?.owner.upgrade()
+    fn on(&self, is_it: impl Fn(&PortDevice) -> bool) -> impl Iterator<Item = Arc<PortDevice>> {
+        self.devices.iter().filter_map(Weak::upgrade).filter(move |device| is_it(device))
     }
 
-    /// Devices that are in use, each once for each of its ports.
-    pub(crate) fn devices(&self) -> impl Iterator<Item = DeviceKey> {
-        self.contexts.values().filter_map(|known| Some(known.context.upgrade()?.key()))
-    }
-
-    /// Reads those of `device` no more; which contexts that were, and of which ports.
-    pub(crate) fn forget(&mut self, device: DeviceKey) -> Vec<(Arc<Context>, Weak<Shared>)> {
-        let (epoll, mut forgotten) = (&self.epoll, Vec::new());
-        self.contexts.retain(|_, known| {
-            let Some(context) = known.context.upgrade() else { return false };
-            if context.key() != device {
-                return true;
-            }
-            // Several contexts have one descriptor, which is in the set once.
-            let _ = epoll::delete(epoll, context.event_fd());
-            forgotten.push((context, known.owner.clone()));
-            false
-        });
-        forgotten
-    }
-
-    /// What waits on one context.
+    /// What waits on one device.
     pub(crate) fn read(&self, watch: u64) -> Vec<DeviceNews> {
-        let Some(watched) = self.contexts.get(&watch) else { return Vec::new() };
-        let Some(context) = watched.context.upgrade() else { return Vec::new() };
+        let of_ports: Vec<_> = self.on(|known| watch_of(known) == watch).collect();
+        let Some(any) = of_ports.first() else { return Vec::new() };
         let mut news = Vec::new();
-        while let Some(AsyncEvent { kind, element }) = context.next_event() {
-            if kind == DeviceEvent::GidChange
-                && let Some(owner) = watched.owner.upgrade()
-            {
-                owner.forget_gids(context.key());
+        while let Some(AsyncEvent { kind, element }) = any.context.next_event() {
+            if kind == DeviceEvent::GidChange {
+                of_ports.iter().for_each(|device| device.known_ports.forget());
             }
-            news.push(DeviceNews { event: kind, context: context.key(), element });
+            news.push(DeviceNews { event: kind, context: any.context.key(), element });
         }
         news
     }

@@ -3,25 +3,19 @@
 use gimmal_rdma::verbs::RemoteBytes;
 
 use crate::{
-    AccessError, ConnId, Event, Offer, OneSided, Remote,
+    AccessError, ConnId, Event, Offer, OneSided, Pulse, Refused, Remote, Time,
     mem::{Accessed, Exposed, Loan},
-    verbs::data::{
-        conn::{Conn, Phase},
-        port::VerbsPort,
-        pulls::What,
+    verbs::{
+        data::{conn::Conn, port::VerbsPort, pulls::What, table::open_in},
+        memory::pulse,
     },
 };
 
 /// Bytes of what an atomic operation changes.
 const WORD_BYTES: usize = 8;
 
-fn open(conn: Option<&mut Conn>) -> Result<&mut Conn, AccessError> {
-    let conn = conn.ok_or(AccessError::Closed)?;
-    match conn.phase {
-        Phase::Open => Ok(conn),
-        Phase::Opening { .. } => Err(AccessError::Full),
-        Phase::Closing(_) => Err(AccessError::Closed),
-    }
+fn not_open(refused: Refused) -> AccessError {
+    if refused == Refused::Full { AccessError::Full } else { AccessError::Closed }
 }
 
 impl Conn {
@@ -53,10 +47,10 @@ impl Conn {
             Ok(place) => place,
             Err(error) => return Err((error, op)),
         };
-        let Some(belongings) = &self.belongings else { return Err((AccessError::Closed, op)) };
-        let (holdings, pool) = (&belongings.holdings, belongings.holdings.pool());
+        let Some(lane) = &self.lane else { return Err((AccessError::Closed, op)) };
+        let (device, pool) = (&lane.holdings.device, &lane.holdings.device.pool);
         let lkey = |loan: &Loan| {
-            let key = holdings.has_lent(loan).then(|| holdings.lkey(loan)).ok_or(AccessError::Foreign)?;
+            let key = device.has_lent(loan).then(|| device.lkey(loan)).ok_or(AccessError::Foreign)?;
             // None of a device that was removed.
             key.ok_or(AccessError::Closed)
         };
@@ -81,7 +75,7 @@ impl Conn {
                 Err(_) => return Err((AccessError::Full, op)),
             },
         };
-        self.pulls.add_access(token, what, local, lkey, place);
+        self.pulls.add(token, what, local, lkey, place);
         Ok(None)
     }
 }
@@ -89,9 +83,9 @@ impl Conn {
 impl VerbsPort {
     /// The steps of [`Port::show`](crate::Port::show).
     pub(crate) fn show_exposed(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
-        let open = open(self.conn(conn))?;
-        let belongings = open.belongings.as_ref().ok_or(AccessError::Closed)?;
-        let rkey = belongings.holdings.exposures().rkey(exposed).ok_or(AccessError::NotExposed)?;
+        let (open, _) = open_in(&mut self.slots, conn).map_err(not_open)?;
+        let lane = open.lane.as_ref().ok_or(AccessError::Closed)?;
+        let rkey = lane.holdings.device.exposures.rkey(exposed).ok_or(AccessError::NotExposed)?;
         Ok(Remote(Offer { address: exposed.address(), key: rkey.into(), len: exposed.len() }))
     }
 
@@ -103,15 +97,32 @@ impl VerbsPort {
         op: OneSided,
         token: u64,
     ) -> Result<(), (AccessError, OneSided)> {
-        let open = match open(self.conn(conn)) {
-            Ok(open) => open,
-            Err(error) => return Err((error, op)),
+        let open = match open_in(&mut self.slots, conn) {
+            Ok((open, _)) => open,
+            Err(refused) => return Err((not_open(refused), op)),
         };
         if let Some(over) = open.add_access(&remote, op, token)? {
             self.backlog.push_back(Event::Accessed { conn, token, result: Ok(over) });
-        } else if !std::mem::replace(&mut open.is_pulling, true) {
-            self.pulling.push(conn.index() as usize);
+        } else {
+            open.list_pulls(&mut self.pulling);
         }
         Ok(())
+    }
+
+    /// The steps of [`Port::pulse`](crate::Port::pulse): a READ is posted by a poll, one at a time.
+    pub(crate) fn look_at_pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
+        let (open, _) = open_in(&mut self.slots, conn).ok()?;
+        let last = open.pulse.last?;
+        if open.pulse.is_asked {
+            return Some(last);
+        }
+        if open.pulls.is_full() {
+            return None;
+        }
+        let sink = open.lane.as_ref()?.holdings.device.sinks.allocate(pulse::WORD_BYTES).ok()?;
+        open.pulls.add(now.0, What::Pulse, sink.loan, sink.lkey, open.pulse.place);
+        open.pulse.is_asked = true;
+        open.list_pulls(&mut self.pulling);
+        Some(last)
     }
 }

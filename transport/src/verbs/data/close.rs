@@ -15,7 +15,7 @@ use crate::{
     CloseReason, Time,
     verbs::{
         control::mailbox::{Command, ControlHandle},
-        data::conn::{Conn, Phase},
+        data::conn::{Closing, Conn, Phase, Stage},
     },
 };
 
@@ -25,38 +25,6 @@ const DRAIN: Duration = Duration::from_millis(500);
 const LAST_RECEIVE: Duration = Duration::from_millis(20);
 /// The control thread destroys within milliseconds. If it does not, the memory is leaked rather than reused.
 const DESTROY: Duration = Duration::from_secs(10);
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
-    Lingering,
-    Draining,
-    Destroying,
-}
-
-/// The way out of a connection, in steps that each have a bound.
-#[derive(Debug)]
-pub(crate) struct Closing {
-    reason: CloseReason,
-    stage: Stage,
-    deadline: Time,
-    /// Where receives are shared: how long the device may still use one that it took for this queue pair.
-    receives_until: Time,
-}
-
-impl Closing {
-    /// Whether we closed it: nothing more is handed out then.
-    pub(crate) fn is_local(&self) -> bool {
-        self.reason == CloseReason::Local
-    }
-
-    pub(crate) fn deadline(&self) -> Time {
-        if self.stage == Stage::Draining { self.deadline.min(self.receives_until) } else { self.deadline }
-    }
-
-    pub(crate) fn reason(&self) -> &CloseReason {
-        &self.reason
-    }
-}
 
 /// What a step came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,8 +68,8 @@ impl Conn {
 
     /// Tells the peer that this end is meant; behind everything that was flushed.
     fn say_goodbye(&mut self, list: &mut SendList) -> bool {
-        let Some(belongings) = &self.belongings else { return false };
-        self.tx.post_goodbye(&belongings.qp, self.id, list).is_ok()
+        let Some(lane) = &self.lane else { return false };
+        self.tx.post_goodbye(&lane.qp, self.id, list).is_ok()
     }
 
     fn disconnect(&mut self, now: Time, control: &ControlHandle) {
@@ -115,9 +83,8 @@ impl Conn {
 
     /// Hands everything over for destruction.
     pub(crate) fn hand_over(&mut self, control: &ControlHandle) {
-        if let Some(belongings) = self.belongings.take() {
-            let (qp, holdings) = (belongings.qp, belongings.holdings);
-            control.send(Command::Destroy { handle: self.handle, qp, holdings });
+        if let Some(lane) = self.lane.take() {
+            control.send(Command::Destroy { handle: self.handle, lane });
         }
     }
 

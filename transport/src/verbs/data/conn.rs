@@ -2,19 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use gimmal_rdma::verbs::{Completion, Flags, LocalBytes, Qp, RemoteBytes, STATUS_FLUSHED, SendList};
+use gimmal_rdma::verbs::{Completion, Flags, LocalBytes, RemoteBytes, STATUS_FLUSHED, SendList};
 
 use crate::{
     CloseReason, ConnId, DataPath, Event, Negotiated, PortConfig, PortCounters, Refused, Time, Violation,
     proof::Session,
     verbs::{
         control::{
-            entry::Handle,
-            gate::Fate,
-            lane::{Holdings, LinkParts},
+            lane::{Handle, Lane, LinkParts},
+            shared::Fate,
         },
         data::{
-            close::Closing,
             peer_pulse::PeerPulse,
             pulls::{Ended, Pulls, What},
             rx::Rx,
@@ -22,7 +20,7 @@ use crate::{
             wr_id::{Kind, WrId},
         },
         memory::{
-            grant::{GRANT_BYTES_MAX, Grant, GrantPlaces},
+            grant::{GRANT_BYTES_MAX, Grant},
             rings::Room,
         },
     },
@@ -35,8 +33,42 @@ pub(crate) enum Phase {
     Opening { deadline: Time, nudge: Time },
     /// Frames may travel.
     Open,
+    /// A post failed. Closes the connection at that time, unless the CM or a completion says why before.
+    Failed { step: &'static str, errno: i32, at: Time },
     /// On its way out, with the first cause.
     Closing(Closing),
+}
+
+/// The way out of a connection, in steps that each have a bound.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    pub(crate) reason: CloseReason,
+    pub(crate) stage: Stage,
+    pub(crate) deadline: Time,
+    /// Where receives are shared: how long the device may still use one that it took for this queue pair.
+    pub(crate) receives_until: Time,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    Lingering,
+    Draining,
+    Destroying,
+}
+
+impl Phase {
+    /// When it ends or goes on although nothing comes.
+    pub(crate) fn deadline(&self) -> Time {
+        match self {
+            Self::Opening { deadline, nudge } => (*deadline).min(*nudge),
+            Self::Open => Time::NEVER,
+            Self::Failed { at, .. } => *at,
+            Self::Closing(closing) if closing.stage == Stage::Draining => {
+                closing.deadline.min(closing.receives_until)
+            }
+            Self::Closing(closing) => closing.deadline,
+        }
+    }
 }
 
 /// How long the active side of iWARP waits for an answer to its grant before it nudges the peer, again and again.
@@ -44,28 +76,13 @@ const NUDGE: Duration = Duration::from_millis(100);
 /// How long a failed post waits for its cause.
 const CAUSE_WAIT: Duration = Duration::from_millis(200);
 
-/// See [`Conn::post_failed`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PostFailed {
-    pub(crate) step: &'static str,
-    pub(crate) errno: i32,
-    pub(crate) at: Time,
-}
-
-/// What the control thread gets in exchange for the id.
-#[derive(Debug)]
-pub(crate) struct Belongings {
-    pub(crate) qp: Qp,
-    pub(crate) holdings: Box<Holdings>,
-}
-
 /// One adopted connection: its halves, its phase, and what a completion does to it.
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) id: ConnId,
     pub(crate) handle: Handle,
     /// Until they are handed over for destruction; afterwards nothing can be posted.
-    pub(crate) belongings: Option<Belongings>,
+    pub(crate) lane: Option<Lane>,
     pub(crate) fate: Arc<Fate>,
     pub(crate) phase: Phase,
     pub(crate) tx: Tx,
@@ -79,8 +96,6 @@ pub(crate) struct Conn {
     pub(crate) opened: bool,
     /// A flushed send was seen: no more of them leave.
     pub(crate) flushed: bool,
-    /// A post failed. Closes the connection at that time, unless the CM or a completion says why before.
-    pub(crate) post_failed: Option<PostFailed>,
     /// Members of the port's lists.
     pub(crate) is_dirty: bool,
     pub(crate) is_pulling: bool,
@@ -89,7 +104,6 @@ pub(crate) struct Conn {
     run_id: WrId,
     on_ring: bool,
     negotiated: Arc<Negotiated>,
-    grants: GrantPlaces,
     ours: Grant,
     session: Option<Session>,
     active: bool,
@@ -108,12 +122,12 @@ impl Conn {
         };
         let queue = lane.holdings.queue().map(Arc::clone);
         let nudge = if active && lane.iwarp() { now.plus(NUDGE) } else { Time::NEVER };
-        let id = lane.holdings.seat.conn;
+        let id = lane.conn();
         Self {
             id,
             handle,
-            fate: Arc::clone(&lane.holdings.seat.fate),
-            belongings: Some(Belongings { qp: lane.qp, holdings: Box::new(lane.holdings) }),
+            fate: Arc::clone(&lane.holdings.seat.0),
+            lane: Some(lane),
             phase: Phase::Opening { deadline: now.plus(handshake_timeout), nudge },
             tx: Tx::new(id, wiring.tx, wiring.tx_lkey, &negotiated, config),
             rx: Rx::new(wiring.rx, wiring.rx_lkey, &negotiated, queue),
@@ -123,14 +137,12 @@ impl Conn {
             peer_ring_bytes: wiring.peer_ring_bytes,
             opened: false,
             flushed: false,
-            post_failed: None,
             is_dirty: false,
             is_pulling: false,
             is_owing: false,
             run_id: WrId::NONE,
             on_ring,
             negotiated: Arc::new(negotiated),
-            grants: lane.grants,
             ours,
             session,
             active,
@@ -144,8 +156,16 @@ impl Conn {
 
     /// A post failed: the queue pair is in error, and the cause is on its way.
     pub(crate) fn fail_post(&mut self, step: &'static str, errno: i32, now: Time) {
-        let at = now.plus(CAUSE_WAIT);
-        self.post_failed.get_or_insert(PostFailed { step, errno, at });
+        if matches!(self.phase, Phase::Opening { .. } | Phase::Open) {
+            self.phase = Phase::Failed { step, errno, at: now.plus(CAUSE_WAIT) };
+        }
+    }
+
+    /// Lists it among those with something to post that is not of `tx`.
+    pub(crate) fn list_pulls(&mut self, pulling: &mut Vec<usize>) {
+        if !std::mem::replace(&mut self.is_pulling, true) {
+            pulling.push(self.id.index() as usize);
+        }
     }
 
     pub(crate) fn has_atomics(&self) -> bool {
@@ -167,7 +187,7 @@ impl Conn {
     /// Whether frames that arrived are still handed out: not before the grant, nor after we closed it ourselves.
     #[inline(always)]
     pub(crate) fn delivers(&self) -> bool {
-        self.opened && !matches!(&self.phase, Phase::Closing(closing) if closing.is_local())
+        self.opened && !matches!(&self.phase, Phase::Closing(Closing { reason: CloseReason::Local, .. }))
     }
 
     /// Whether it delivers has changed.
@@ -183,13 +203,13 @@ impl Conn {
     }
 
     fn send_grant(&mut self, now: Time, list: &mut SendList) {
-        let Some(belongings) = &self.belongings else { return };
+        let Some(lane) = &self.lane else { return };
         let (bytes, len) = self.ours.seal(self.session.as_ref(), self.active);
-        let from = self.grants.write(&bytes, len);
+        let from = lane.holdings.grants.write(&bytes, len);
         // On a ring whatever is signalled next tells that it arrived: nobody wakes up for it.
         let signalled = self.negotiated.path == DataPath::SendRecv;
         list.send(WrId::new(Kind::Grant, self.id, 0), from, Flags { signalled, inline: false });
-        match list.post(&belongings.qp) {
+        match list.post(&lane.qp) {
             Ok(()) if signalled => self.tx.posted_signal(None),
             Ok(()) => {}
             Err(error) => self.fail_post("ibv_post_send", error.errno, now),
@@ -204,13 +224,13 @@ impl Conn {
     pub(crate) fn nudge(&mut self, now: Time, list: &mut SendList) {
         let Phase::Opening { nudge, .. } = &mut self.phase else { return };
         *nudge = now.plus(NUDGE);
-        let Some(belongings) = self.belongings.as_ref().filter(|_| self.tx.has_no_signals()) else { return };
+        let Some(lane) = self.lane.as_ref().filter(|_| self.tx.has_no_signals()) else { return };
         tracing::debug!(conn = ?self.id, "no answer to the grant: the peer is nudged");
         let nothing = LocalBytes { address: 0, bytes: 0, lkey: 0 };
         let nowhere = RemoteBytes { address: 0, rkey: 0 };
         let flags = Flags { signalled: true, inline: false };
         list.write(WrId::new(Kind::Nudge, self.id, 0), nothing, nowhere, flags);
-        match list.post(&belongings.qp) {
+        match list.post(&lane.qp) {
             Ok(()) => self.tx.posted_signal(None),
             Err(error) => self.fail_post("ibv_post_send", error.errno, now),
         }
@@ -235,7 +255,8 @@ impl Conn {
         }
         match kind {
             Kind::GrantReceive => {
-                let bytes = self.grants.read(done.bytes);
+                let Some(lane) = &self.lane else { return Ok(None) };
+                let bytes = lane.holdings.grants.read(done.bytes);
                 return self.on_grant(&bytes, done.with_imm, now, list);
             }
             // The first message is the grant: here nothing but that says so.
@@ -361,12 +382,15 @@ impl Conn {
         }
         if !self.active {
             self.send_grant(now, list);
+            if !matches!(self.phase, Phase::Opening { .. }) {
+                return Ok(None);
+            }
         }
         self.opened = true;
         self.phase = Phase::Open;
         self.look_at_runs();
-        if let Some(belongings) = &mut self.belongings {
-            belongings.holdings.opened();
+        if let Some(lane) = &mut self.lane {
+            lane.holdings.opened();
         }
         Ok(Some(Event::Opened { conn: self.id, negotiated: Arc::clone(&self.negotiated) }))
     }

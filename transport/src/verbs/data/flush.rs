@@ -1,27 +1,9 @@
 //! The end of a turn: what is staged leaves, then receives that ended are posted again.
 
 use crate::verbs::data::{
-    conn::Conn,
-    port::{Slot, VerbsPort},
+    port::VerbsPort,
+    table::{Slot, list_once},
 };
-
-/// Connections with receives to post, and whether one has so many that its peer could miss them.
-#[derive(Debug)]
-pub(crate) struct Owing {
-    pub(crate) conns: Vec<usize>,
-    pub(crate) are_many: bool,
-}
-
-impl Owing {
-    /// Lists the connection at `index` once, if it has some.
-    #[inline]
-    pub(crate) fn note(&mut self, index: usize, conn: &mut Conn) {
-        if conn.rx.owes() && !std::mem::replace(&mut conn.is_owing, true) {
-            self.conns.push(index);
-        }
-        self.are_many |= conn.rx.owes_many();
-    }
-}
 
 impl VerbsPort {
     /// Posts what is staged.
@@ -41,13 +23,12 @@ impl VerbsPort {
     pub(crate) fn flush_one(&mut self, index: usize) -> bool {
         let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return true };
         let mut is_done = true;
-        if let (true, Some(belongings)) = (conn.is_open(), &conn.belongings) {
-            let result = conn.tx.flush(&belongings.qp, &mut self.sends, counters);
-            if let Err(errno) = result {
+        if let (true, Some(lane)) = (conn.is_open(), &conn.lane) {
+            if let Err(errno) = conn.tx.flush(&lane.qp, &mut self.sends, counters) {
                 conn.fail_post("ibv_post_send", errno, self.now);
-                self.waiting.push(index);
+                list_once(&mut self.waiting, index);
             }
-            is_done = !conn.tx.has_staged() || conn.post_failed.is_some();
+            is_done = !(conn.tx.has_staged() && conn.is_open());
         }
         conn.is_dirty = !is_done;
         is_done
@@ -75,12 +56,10 @@ impl VerbsPort {
         for index in self.owing.conns.drain(..) {
             let Some(conn) = self.slots[index].conn.as_deref_mut() else { continue };
             conn.is_owing = false;
-            let Some(belongings) = &conn.belongings else { continue };
-            if let Err(errno) = conn.rx.repost(&belongings.qp, conn.id, &mut self.recvs) {
+            let Some(lane) = &conn.lane else { continue };
+            if let Err(errno) = conn.rx.repost(&lane.qp, conn.id, &mut self.recvs) {
                 conn.fail_post("ibv_post_recv", errno, self.now);
-                if !self.waiting.contains(&index) {
-                    self.waiting.push(index);
-                }
+                list_once(&mut self.waiting, index);
             }
         }
     }

@@ -11,5 +11,6 @@ pub(crate) mod port;
 pub(crate) mod pulls;
 pub(crate) mod runs;
 pub(crate) mod rx;
+pub(crate) mod table;
 pub(crate) mod tx;
 pub(crate) mod wr_id;

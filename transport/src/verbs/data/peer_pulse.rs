@@ -8,24 +8,15 @@
 
 use gimmal_rdma::verbs::RemoteBytes;
 
-use crate::{
-    ConnId, Pulse, Time,
-    verbs::{
-        data::{
-            port::{VerbsPort, open_in},
-            pulls::What,
-        },
-        memory::pulse::WORD_BYTES,
-    },
-};
+use crate::{Pulse, Time};
 
 /// What a connection knows of its peer's.
 #[derive(Debug)]
 pub(crate) struct PeerPulse {
-    place: RemoteBytes,
+    pub(crate) place: RemoteBytes,
     /// As it was read last; beat 0 before. `None`: nothing tells, and nothing is read.
-    last: Option<Pulse>,
-    is_asked: bool,
+    pub(crate) last: Option<Pulse>,
+    pub(crate) is_asked: bool,
 }
 
 impl PeerPulse {
@@ -42,27 +33,6 @@ impl PeerPulse {
     pub(crate) fn arrived(&mut self, seen: Pulse) {
         self.last = Some(seen).filter(|seen| seen.beat != 0);
         self.is_asked = false;
-    }
-}
-
-impl VerbsPort {
-    /// The steps of [`Port::pulse`](crate::Port::pulse): a READ is posted by a poll, one at a time.
-    pub(crate) fn look_at_pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
-        let open = open_in(&mut self.slots, conn).ok()?;
-        let last = open.pulse.last?;
-        if open.pulse.is_asked {
-            return Some(last);
-        }
-        if open.pulls.is_full() {
-            return None;
-        }
-        let sink = open.belongings.as_ref()?.holdings.sinks().allocate(WORD_BYTES).ok()?;
-        open.pulls.add_access(now.0, What::Pulse, sink.loan, sink.lkey, open.pulse.place);
-        open.pulse.is_asked = true;
-        if !std::mem::replace(&mut open.is_pulling, true) {
-            self.pulling.push(conn.index() as usize);
-        }
-        Some(last)
     }
 }
 

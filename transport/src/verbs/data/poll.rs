@@ -4,20 +4,18 @@ use gimmal_rdma::verbs::{Completion, POLL_BURST};
 
 use crate::{
     AccessError, Batch, BulkError, CloseReason, Event, Time,
-    mem::Bulk,
     verbs::data::{
         close::Step,
-        conn::{Phase, PostFailed},
-        port::{Slot, VerbsPort},
+        conn::Phase,
+        port::VerbsPort,
         pulls::Limit,
+        table::{Slot, list_once},
         wr_id::WrId,
     },
 };
 
 /// Bursts of completions in one poll.
 const BURSTS: usize = 8;
-/// Completions of connections nobody adopted, above which the list is looked through.
-const EARLY: usize = 4096;
 
 impl VerbsPort {
     /// The steps of [`Port::poll`](crate::Port::poll).
@@ -30,7 +28,9 @@ impl VerbsPort {
         if self.harvest(now, batch) {
             self.close_down(now);
         }
-        self.advance_pulls(batch);
+        if !self.pulling.is_empty() {
+            self.advance_pulls();
+        }
         self.step_waiting(now);
         self.emit_backlog(batch);
     }
@@ -41,9 +41,8 @@ impl VerbsPort {
             && let Some(id) = self.gate.shared.next_note()
         {
             let Some(conn) = self.conn(id) else {
-                if !self.early.is_empty() {
-                    self.sweep_early();
-                }
+                // Early completions may be of a connection that ended before it was adopted.
+                self.look_again_at_early();
                 continue;
             };
             let (suspect, is_open) = (conn.fate.take_suspicion(), conn.is_open());
@@ -124,7 +123,9 @@ impl VerbsPort {
         }
         match self.slots.get(id.index()).and_then(|slot| slot.conn.as_deref()) {
             Some(conn) if id.is_of(conn.id) => self.on_completion_of(id.index(), done, now, batch),
-            _ => self.on_early(done),
+            _ => {
+                self.on_early(done);
+            }
         }
     }
 
@@ -143,32 +144,25 @@ impl VerbsPort {
         }
     }
 
-    /// A completion of a connection that is not here: one that is gone, or one that was not adopted yet.
+    /// A completion of a connection that is not here: it is kept, if that was not adopted yet, and otherwise gone. Whether
+    /// it is kept.
     #[cold]
-    pub(crate) fn on_early(&mut self, done: &Completion) {
-        let id = WrId::from_bits(done.wr_id);
-        let gone = self.slots.get(id.index()).and_then(|slot| slot.last);
-        if gone.is_some_and(|gone| id.is_of(gone)) {
-            return;
+    pub(crate) fn on_early(&mut self, done: &Completion) -> bool {
+        let is_early = self.gate.shared.is_seated(WrId::from_bits(done.wr_id), done.qp);
+        if is_early {
+            self.early.push(*done);
         }
-        if self.early.len() >= EARLY {
-            let shared = &self.gate.shared;
-            self.early.retain(|done| {
-                let id = WrId::from_bits(done.wr_id);
-                id.is_shared() || shared.is_seated(id.index(), |conn| id.is_of(conn))
-            });
-        }
-        self.early.push(*done);
+        is_early
     }
 
-    #[inline]
-    pub(crate) fn advance_pulls(&mut self, batch: &mut Batch) {
-        if !self.pulling.is_empty() {
-            self.advance_each_pull(batch);
+    /// Looks at early completions again, before anything newer. Called when connections were adopted or have ended.
+    pub(crate) fn look_again_at_early(&mut self) {
+        if !self.early.is_empty() {
+            self.harvest.put_first(std::mem::take(&mut self.early));
         }
     }
 
-    fn advance_each_pull(&mut self, batch: &mut Batch) {
+    fn advance_pulls(&mut self) {
         let mut posted_in_post = false;
         // In turn: where a post moves the bytes itself, one connection has one piece each poll.
         if self.pulling.len() > 1 {
@@ -180,15 +174,11 @@ impl VerbsPort {
                 self.pulling.swap_remove(at);
                 continue;
             };
-            while batch.room() > 0 {
-                let Some((token, result)) = conn.pulls.next_ended() else { break };
-                batch.push(Event::Pulled { conn: conn.id, token, result: result.map(Bulk::own) });
-            }
             let waits = conn.transfers_in_post && posted_in_post;
             if conn.is_open()
                 && conn.pulls.can_post()
                 && !waits
-                && let Some(belongings) = &conn.belongings
+                && let Some(lane) = &conn.lane
             {
                 let config = &self.gate.shared.config;
                 let limit = if conn.transfers_in_post {
@@ -197,12 +187,10 @@ impl VerbsPort {
                 } else {
                     Limit { pieces: u32::MAX, piece_bytes: config.bulk_piece_bytes }
                 };
-                let result = conn.pulls.post(limit, &belongings.qp, conn.id, &mut conn.tx, &mut self.sends);
+                let result = conn.pulls.post(limit, &lane.qp, conn.id, &mut conn.tx, &mut self.sends);
                 if let Err(errno) = result {
                     conn.fail_post("ibv_post_send", errno, self.now);
-                    if !self.waiting.contains(&index) {
-                        self.waiting.push(index);
-                    }
+                    list_once(&mut self.waiting, index);
                 }
             }
             if conn.pulls.is_idle() || !conn.is_open() {
@@ -222,14 +210,15 @@ impl VerbsPort {
             let conn = self.slots[index].conn.as_deref_mut();
             let keep = match conn {
                 None => false,
-                Some(conn) => match (&conn.phase, conn.post_failed) {
-                    (Phase::Opening { .. } | Phase::Open, Some(PostFailed { step, errno, at })) => {
-                        if now >= at {
-                            self.begin_close(index, CloseReason::System { step, errno }, now);
+                Some(conn) => match &conn.phase {
+                    Phase::Failed { step, errno, at } => {
+                        if now >= *at {
+                            let reason = CloseReason::System { step, errno: *errno };
+                            self.begin_close(index, reason, now);
                         }
                         true
                     }
-                    (Phase::Opening { deadline, nudge }, None) => {
+                    Phase::Opening { deadline, nudge } => {
                         if now >= *deadline {
                             self.begin_close(index, CloseReason::Handshake, now);
                         } else if now >= *nudge {
@@ -237,9 +226,9 @@ impl VerbsPort {
                         }
                         true
                     }
-                    (Phase::Open, None) => false,
-                    (Phase::Closing(_), _) if is_reading => true,
-                    (Phase::Closing(_), _) => match conn.step_close(now, &self.gate.control) {
+                    Phase::Open => false,
+                    Phase::Closing(_) if is_reading => true,
+                    Phase::Closing(_) => match conn.step_close(now, &self.gate.control) {
                         Step::Waits => true,
                         step => {
                             self.finish(index, step);
@@ -260,7 +249,7 @@ impl VerbsPort {
     pub(crate) fn finish(&mut self, index: usize, step: Step) {
         let Some(mut conn) = self.slots[index].conn.take() else { return };
         let Phase::Closing(closing) = &conn.phase else { return };
-        let (id, reason) = (conn.id, closing.reason().clone());
+        let (id, reason) = (conn.id, closing.reason.clone());
         self.adopted -= 1;
         self.leave(&mut conn, index);
         self.unwatch(index);

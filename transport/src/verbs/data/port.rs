@@ -10,28 +10,24 @@ use std::{
     time::Duration,
 };
 
-use gimmal_rdma::verbs::{Completion, Cq, Harvest, RecvList, SendList};
+use gimmal_rdma::verbs::{Completion, Cq, Harvest, RecvList, RemoteBytes, SendList};
 use rustix::event::epoll;
 
 use crate::{
-    AccessError, Batch, BulkError, CloseReason, ConnId, Credit, Event, Instant, Limit, Look, PortConfig,
-    PortCounters, PortError, Position, Pulse, Refused, Staged, Time, Violation,
+    AccessError, Batch, Bulk, BulkError, CloseReason, ConnId, Credit, Event, Instant, Limit, Look,
+    PortConfig, PortCounters, PortError, Position, Pulse, Refused, Staged, Time, Violation,
     mem::{Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame, run::IN_RING},
     provider::{Port, Waker},
     sync::Doorbell,
     verbs::{
-        control::{
-            gate::{Shared, VerbsGate},
-            link::VerbsLink,
-            mailbox::ControlHandle,
-        },
+        control::{gate::VerbsGate, link::VerbsLink, mailbox::ControlHandle, shared::Shared},
         data::{
             close::Step,
-            conn::{Conn, Phase},
-            flush::Owing,
+            conn::Conn,
             pieces::Pieces,
-            runs::Begun,
-            wr_id::WrId,
+            pulls::What,
+            rx::Begun,
+            table::{Owing, Slot, conn_in, list_once, open_in},
         },
         memory::{pool, rings::Room},
         srq::slots::{Place, SharedSlots},
@@ -40,17 +36,6 @@ use crate::{
 
 /// How long dropping a port waits for its queue pairs to be destroyed.
 const DROP_WAIT: Duration = Duration::from_secs(1);
-
-/// One place in the table.
-#[derive(Debug, Default)]
-pub(crate) struct Slot {
-    pub(crate) conn: Option<Box<Conn>>,
-    /// The last connection here; its counters stay.
-    pub(crate) last: Option<ConnId>,
-    pub(crate) counters: PortCounters,
-    /// Of the connection that is here.
-    cq: Option<Arc<Cq>>,
-}
 
 /// The data side: every connection of one poll thread.
 #[derive(Debug)]
@@ -92,34 +77,6 @@ pub struct VerbsPort {
     pub(crate) sends: SendList,
     pub(crate) recvs: RecvList,
     pub(crate) epoll: OwnedFd,
-}
-
-/// The connection `id`, if it is still the one in its slot.
-#[inline]
-pub(crate) fn conn_in(slots: &mut [Slot], id: ConnId) -> Option<&mut Conn> {
-    let conn = slots.get_mut(id.index() as usize)?.conn.as_deref_mut()?;
-    (conn.id == id).then_some(conn)
-}
-
-/// The connection `id`, if frames may travel on it.
-#[inline]
-pub(crate) fn open_in(slots: &mut [Slot], id: ConnId) -> Result<&mut Conn, Refused> {
-    open_slot(slots, id).map(|(conn, _)| conn)
-}
-
-/// Returns an open connection with its counters.
-#[inline]
-fn open_slot(slots: &mut [Slot], id: ConnId) -> Result<(&mut Conn, &mut PortCounters), Refused> {
-    match slots.get_mut(id.index() as usize) {
-        Some(Slot { conn: Some(conn), counters, .. }) => {
-            if (conn.id == id) & conn.is_open() {
-                Ok((conn, counters))
-            } else {
-                Err(conn.refusal(id))
-            }
-        }
-        _ => Err(Refused::Closed),
-    }
 }
 
 impl VerbsPort {
@@ -177,9 +134,7 @@ impl VerbsPort {
             // Often there is nothing to wait for. It is never gone yet: that takes another thread.
             conn.step_close(now, &self.gate.control);
         }
-        if !self.waiting.contains(&index) {
-            self.waiting.push(index);
-        }
+        list_once(&mut self.waiting, index);
     }
 
     /// Whether frames of the connection at `index` are still to be handed out.
@@ -244,7 +199,7 @@ impl VerbsPort {
     fn has_work(&self) -> bool {
         let has_pulls = |&index: &usize| {
             let conn = self.slots[index].conn.as_deref();
-            conn.is_some_and(|conn| conn.pulls.can_post() || conn.pulls.has_ended())
+            conn.is_some_and(|conn| conn.pulls.can_post())
         };
         self.has_news() || self.begun.is_some() || self.pulling.iter().any(has_pulls)
     }
@@ -285,18 +240,11 @@ impl Port for VerbsPort {
         self.slots[index] =
             Slot { conn: Some(conn), last: Some(id), counters: PortCounters::default(), cq: Some(cq) };
         self.adopted += 1;
-        if !self.waiting.contains(&index) {
-            self.waiting.push(index);
-        }
-        let names = shares.as_ref().map(|(queue, qp)| (queue.number, *qp));
+        list_once(&mut self.waiting, index);
         if let Some((queue, qp)) = shares {
             self.join(&queue, qp, index);
         }
-        let is_its = |done: &mut Completion| {
-            let named = WrId::from_bits(done.wr_id);
-            if named.is_shared() { names == Some((named.queue(), done.qp)) } else { named.is_of(id) }
-        };
-        self.harvest.put_first(self.early.extract_if(.., is_its).collect());
+        self.look_again_at_early();
         // It may have gone down before it was adopted; the note was for nobody then.
         self.gate.shared.note(id);
         Ok(id)
@@ -309,10 +257,10 @@ impl Port for VerbsPort {
         payload_bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<Staged>,
     ) -> Result<Option<Position>, Refused> {
-        let mut open = open_slot(&mut self.slots, conn)?;
+        let mut open = open_in(&mut self.slots, conn)?;
         if let Some(shape) = open.0.tx.wants_ring() {
             self.lend_ring(conn, shape)?;
-            open = open_slot(&mut self.slots, conn)?;
+            open = open_in(&mut self.slots, conn)?;
         }
         let (open, counters) = open;
         let frame = open.tx.reserve(payload_bytes)?;
@@ -350,7 +298,7 @@ impl Port for VerbsPort {
     }
 
     fn take_back(&mut self, conn: ConnId, receives: u64) -> Result<(), Violation> {
-        open_in(&mut self.slots, conn).map_or(Ok(()), |open| open.rx.take_back(receives))
+        open_in(&mut self.slots, conn).map_or(Ok(()), |(open, _)| open.rx.take_back(receives))
     }
 
     #[inline]
@@ -369,9 +317,9 @@ impl Port for VerbsPort {
     }
 
     fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
-        let open = open_in(&mut self.slots, conn)?;
-        let belongings = open.belongings.as_ref().ok_or(Refused::Closed)?;
-        if !belongings.holdings.has_lent(loan) {
+        let (open, _) = open_in(&mut self.slots, conn)?;
+        let lane = open.lane.as_ref().ok_or(Refused::Closed)?;
+        if !lane.holdings.device.has_lent(loan) {
             return Err(Refused::Foreign);
         }
         let address = loan.as_ptr().addr() as u64;
@@ -380,8 +328,7 @@ impl Port for VerbsPort {
 
     fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
         let limit = self.gate.shared.config.bulk_bytes_max;
-        let index = conn.index() as usize;
-        let open = open_in(&mut self.slots, conn)?;
+        let (open, _) = open_in(&mut self.slots, conn)?;
         if open.pulls.depth() == 0 {
             return Err(Refused::NoReads);
         }
@@ -393,22 +340,22 @@ impl Port for VerbsPort {
         if open.pulls.is_full() {
             return Err(Refused::Full);
         }
-        let Some(belongings) = &open.belongings else { return Err(Refused::Closed) };
-        match (u32::try_from(offer.key), offer.address.checked_add(offer.len)) {
-            (Ok(rkey), Some(_)) => match belongings.holdings.pool().allocate(size) {
-                Ok(sink) if size == 0 => open.pulls.end(token, Ok(sink.loan)),
-                Ok(sink) => open.pulls.add(token, sink.loan, sink.lkey, offer, rkey),
-                Err(error) => open.pulls.end(token, Err(error.into())),
-            },
-            _ => {
-                let violation = Violation::Malformed { what: "bulk offer" };
-                open.pulls.end(token, Err(BulkError::Offer(violation)));
-            }
-        }
+        let Some(lane) = &open.lane else { return Err(Refused::Closed) };
         self.pieces.pulled();
-        if !std::mem::replace(&mut open.is_pulling, true) {
-            self.pulling.push(index);
-        }
+        let result = match (u32::try_from(offer.key), offer.address.checked_add(offer.len)) {
+            (Ok(rkey), Some(_)) => match lane.holdings.device.pool.allocate(size) {
+                Ok(sink) if size == 0 => Ok(Bulk::own(sink.loan)),
+                Ok(sink) => {
+                    let remote = RemoteBytes { address: offer.address, rkey };
+                    open.pulls.add(token, What::Bulk, sink.loan, sink.lkey, remote);
+                    open.list_pulls(&mut self.pulling);
+                    return Ok(());
+                }
+                Err(error) => Err(error.into()),
+            },
+            _ => Err(BulkError::Offer(Violation::Malformed { what: "bulk offer" })),
+        };
+        self.backlog.push_back(Event::Pulled { conn, token, result });
         Ok(())
     }
 
@@ -489,14 +436,7 @@ impl Port for VerbsPort {
 
     fn deadline(&self) -> Time {
         let at = |&index: &usize| {
-            self.slots[index].conn.as_deref().map_or(Time::NEVER, |conn| match &conn.phase {
-                Phase::Opening { .. } | Phase::Open if conn.post_failed.is_some() => {
-                    conn.post_failed.map_or(Time::NEVER, |failed| failed.at)
-                }
-                Phase::Opening { deadline, nudge } => (*deadline).min(*nudge),
-                Phase::Open => Time::NEVER,
-                Phase::Closing(closing) => closing.deadline(),
-            })
+            self.slots[index].conn.as_deref().map_or(Time::NEVER, |conn| conn.phase.deadline())
         };
         self.waiting.iter().map(at).min().unwrap_or(Time::NEVER)
     }

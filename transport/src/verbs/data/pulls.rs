@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use gimmal_rdma::verbs::{Flags, LocalBytes, PostError, Qp, RemoteBytes, SendList};
 
 use crate::{
-    Accessed, BulkError, ConnId, Offer, Pulse, Time,
+    Accessed, ConnId, Pulse, Time,
     mem::{Bulk, Loan},
     verbs::data::{
         tx::Tx,
@@ -103,8 +103,6 @@ pub(crate) struct Pulls {
     pushed: Vec<(u16, u32)>,
     outstanding: u32,
     depth: u32,
-    /// Pulls that ended without a READ.
-    ended: VecDeque<(u64, Result<Loan, BulkError>)>,
 }
 
 impl Pulls {
@@ -116,7 +114,6 @@ impl Pulls {
             pushed: Vec::new(),
             outstanding: 0,
             depth,
-            ended: VecDeque::new(),
         }
     }
 
@@ -130,43 +127,13 @@ impl Pulls {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.table.len() - self.vacant.len() + self.ended.len() >= PULLS
+        self.table.len() - self.vacant.len() >= PULLS
     }
 
-    /// Nothing to bring, or no memory to bring it to.
-    pub(crate) fn end(&mut self, token: u64, result: Result<Loan, BulkError>) {
-        self.ended.push_back((token, result));
-    }
-
-    pub(crate) fn next_ended(&mut self) -> Option<(u64, Result<Loan, BulkError>)> {
-        self.ended.pop_front()
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        !self.ended.is_empty()
-    }
-
-    pub(crate) fn add(&mut self, token: u64, local: Loan, lkey: u32, offer: Offer, rkey: u32) {
-        let remote = RemoteBytes { address: offer.address, rkey };
-        self.insert(Pull {
-            token,
-            what: What::Bulk,
-            local,
-            lkey,
-            remote,
-            len: offer.len,
-            posted: 0,
-            done: 0,
-        });
-    }
-
-    /// A one-sided operation, with `local` as where bytes come to or from. Not of no bytes.
-    pub(crate) fn add_access(&mut self, token: u64, what: What, local: Loan, lkey: u32, remote: RemoteBytes) {
+    /// A transfer with `local` as where bytes come to or from. Not of no bytes.
+    pub(crate) fn add(&mut self, token: u64, what: What, local: Loan, lkey: u32, remote: RemoteBytes) {
         let len = local.len() as u64;
-        self.insert(Pull { token, what, local, lkey, remote, len, posted: 0, done: 0 });
-    }
-
-    fn insert(&mut self, pull: Pull) {
+        let pull = Pull { token, what, local, lkey, remote, len, posted: 0, done: 0 };
         let slot = match self.vacant.pop() {
             Some(slot) => {
                 self.table[usize::from(slot)] = Some(pull);
@@ -187,7 +154,7 @@ impl Pulls {
 
     /// Whether anything is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.turns.is_empty() && self.outstanding == 0 && self.ended.is_empty()
+        self.turns.is_empty() && self.outstanding == 0
     }
 
     /// Posts pieces within `limit`, with one doorbell. A full queue is not an error: they wait.
@@ -263,10 +230,8 @@ impl Pulls {
     /// The queue pair is destroyed: nothing of ours is written or read any more. All tokens, for their last event, and
     /// whether they are of pulls.
     pub(crate) fn abandon(&mut self) -> Vec<(u64, bool)> {
-        let ended = self.ended.drain(..).map(|(token, _)| (token, true));
         let open = self.table.drain(..).flatten().filter(|pull| !matches!(pull.what, What::Pulse));
-        let open = open.map(|pull| (pull.token, matches!(pull.what, What::Bulk)));
-        let tokens = ended.chain(open).collect();
+        let tokens = open.map(|pull| (pull.token, matches!(pull.what, What::Bulk))).collect();
         self.vacant.clear();
         self.turns.clear();
         self.outstanding = 0;
@@ -284,7 +249,7 @@ mod tests {
         let mut pulls = Pulls::new(4);
         for (token, len) in [(70, 10_000), (71, 5000)] {
             let local = Loan::anonymous(len, 0).expect("memory");
-            pulls.add_access(token, What::Read, local, 1, RemoteBytes { address: 1 << 20, rkey: 2 });
+            pulls.add(token, What::Read, local, 1, RemoteBytes { address: 1 << 20, rkey: 2 });
         }
         let mut posted = Vec::new();
         for taken in [1, 0, 2, 1] {

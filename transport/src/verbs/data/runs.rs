@@ -6,30 +6,15 @@
 use gimmal_rdma::verbs::Completion;
 
 use crate::{
-    ConnId,
     mem::Run,
-    verbs::{
-        data::{
-            conn::Conn,
-            port::{Slot, VerbsPort, conn_in},
-            wr_id::WrId,
-        },
-        srq::slots::Place,
+    verbs::data::{
+        conn::Conn,
+        port::VerbsPort,
+        rx::Begun,
+        table::{Slot, conn_in},
+        wr_id::WrId,
     },
 };
-
-/// A chain that is being read, while it is not over.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Begun {
-    pub(crate) conn: ConnId,
-    /// Bytes that were not read, and all of them.
-    pub(crate) left: u32,
-    pub(crate) bytes: u32,
-    /// Its run was not ended. There is one at a time: the next would show what is given back with this one.
-    pub(crate) is_out: bool,
-    /// Where it lies in a shared receive.
-    pub(crate) place: Option<Place>,
-}
 
 /// Begins the chain that `done` brought into memory of its connection's own, if it did.
 #[inline(always)]

@@ -19,12 +19,25 @@ use crate::{
     verbs::{
         data::wr_id::{GOODBYE, receive_id},
         memory::rings::{Room, Shape},
-        srq::queue::SharedQueue,
+        srq::{queue::SharedQueue, slots::Place},
     },
 };
 
 /// What a chain that is being read counts as in its slot: more than there can be frames.
 pub(crate) const RUN: u32 = 1 << 31;
+
+/// A chain that is being read, while it is not over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    pub(crate) conn: ConnId,
+    /// Bytes that were not read, and all of them.
+    pub(crate) left: u32,
+    pub(crate) bytes: u32,
+    /// Its run was not ended. There is one at a time: the next would show what is given back with this one.
+    pub(crate) is_out: bool,
+    /// Where it lies in a shared receive.
+    pub(crate) place: Option<Place>,
+}
 
 /// Receives of others too.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use crate::{
     ConnId, PortError, Refused,
     verbs::{
-        data::port::{VerbsPort, open_in},
+        data::{port::VerbsPort, table::open_in},
         memory::rings::{End, Room, Shape},
     },
 };
@@ -21,8 +21,8 @@ impl VerbsPort {
     /// Lends `conn` a transmit ring of this shape.
     #[cold]
     pub(crate) fn lend_ring(&mut self, conn: ConnId, shape: Shape) -> Result<(), Refused> {
-        let open = open_in(&mut self.slots, conn)?;
-        let pd = open.belongings.as_ref().ok_or(Refused::Closed)?.holdings.pd();
+        let (open, _) = open_in(&mut self.slots, conn)?;
+        let pd = &open.lane.as_ref().ok_or(Refused::Closed)?.holdings.device.pd;
         let fits = |room: &Room| {
             room.shape == shape && room.registration.as_ref().is_some_and(|known| known.is_of(pd))
         };

@@ -1,0 +1,328 @@
+//! One attempt of the active side: Resolving → Routing → Connecting → a link, or a failure at a named step.
+//!
+//! ```text
+//!  (name) ─► Resolving ─ADDR_RESOLVED─► Routing ─ROUTE_RESOLVED─► Connecting ─ESTABLISHED─► LinkParts
+//!               │  └─ ADDR_ERROR: the next address       │            │ rdma_connect on a helper thread
+//!               └──────────── own deadline, any other event ──────────┴─► ConnectError
+//! ```
+//! A step says what is to be done next (`Next`) or why it failed (`Failure`). The control thread does it.
+
+use std::{
+    collections::VecDeque,
+    net::IpAddr,
+    sync::{Arc, mpsc::SyncSender},
+    time::Duration,
+};
+
+use gimmal_rdma::{
+    cm::Target,
+    id::{CmEvent, CmId, ConnectCall, EventChannel, EventKind},
+};
+
+use crate::{
+    ConnectError, ConnectOptions, Hello, Instant, RejectReason,
+    hello::HELLO_BYTES,
+    proof::{REQUEST_BYTES, Session, request},
+    verbs::control::{
+        lane::{Handle, Lane, LinkParts, WireError, Wiring},
+        naming, ports, reject,
+        shared::{PortDevice, Shared},
+        table::{Action, State},
+    },
+};
+
+/// How an attempt ends.
+pub(crate) type Outcome = Result<LinkParts, ConnectError>;
+
+/// One call's worth of resolving, at most; the attempt's own deadline ends it earlier.
+const RESOLVE_MAX: Duration = Duration::from_secs(10);
+
+/// What an attempt carries through its steps.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) ticket: u64,
+    /// As it was given, for errors.
+    pub(crate) address: String,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// What is left to try; empty until the name is resolved.
+    pub(crate) candidates: VecDeque<Target>,
+    /// What is being tried.
+    pub(crate) current: Option<Target>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) options: ConnectOptions,
+    /// Of the hello.
+    pub(crate) nonce: u128,
+    /// Our addresses to connect from, when the device or one of them was chosen.
+    pub(crate) sources: Vec<IpAddr>,
+    pub(crate) deadline: Instant,
+    /// One of the attempts that run, once it has its turn.
+    pub(crate) running: Option<Arc<()>>,
+    pub(crate) outcome: SyncSender<Outcome>,
+}
+
+impl Attempt {
+    pub(crate) fn timeout(&self, step: &'static str) -> ConnectError {
+        ConnectError::Timeout { address: self.address.clone(), step, timeout: self.options.connect_timeout }
+    }
+
+    /// Tells the caller that it failed. One that does not listen any more has given up.
+    pub(crate) fn fail(&self, error: ConnectError) {
+        let _ = self.outcome.send(Err(error));
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.remaining().min(RESOLVE_MAX)
+    }
+
+    pub(crate) fn resolve_error(&self, step: &'static str, errno: i32) -> ConnectError {
+        ConnectError::Resolve { address: self.address.clone(), step, errno }
+    }
+
+    /// Begins with the next address that can be tried. Gives back the id that resolves it.
+    ///
+    /// # Errors
+    /// No address is left: why the last one failed, or else `error`.
+    pub(crate) fn next_address(
+        &mut self,
+        channel: &Arc<EventChannel>,
+        mut error: Option<ConnectError>,
+    ) -> Result<CmId, ConnectError> {
+        while let Some(target) = self.candidates.pop_front() {
+            match self.begin(channel, &target) {
+                Ok(id) => {
+                    self.current = Some(target);
+                    return Ok(id);
+                }
+                Err(why) => error = Some(why),
+            }
+        }
+        Err(error.unwrap_or_else(|| self.resolve_error("getaddrinfo", 0)))
+    }
+
+    /// An id that resolves `target`'s address.
+    fn begin(&self, channel: &Arc<EventChannel>, target: &Target) -> Result<CmId, ConnectError> {
+        let request_bytes = if self.options.key.is_some() { REQUEST_BYTES } else { HELLO_BYTES };
+        naming::leaves_room(target, request_bytes)?;
+        let failed = |errno| self.resolve_error("rdma_resolve_addr", errno);
+        let to = target.destination.as_ref().ok_or_else(|| failed(libc::EADDRNOTAVAIL))?;
+        let from = ports::source(&self.sources, &self.address, target, to)?;
+        let id = CmId::new(channel).map_err(failed)?;
+        if let Some(tos) = self.options.type_of_service {
+            id.set_type_of_service(tos).map_err(failed)?;
+        }
+        id.resolve_address(from, *to, self.left()).map_err(failed)?;
+        Ok(id)
+    }
+}
+
+/// How far an attempt is.
+#[derive(Debug)]
+enum Step {
+    /// `rdma_resolve_addr` runs.
+    Resolving,
+    /// The id has a device and a queue pair; `rdma_resolve_route` runs.
+    Routing(Lane),
+    /// `rdma_connect` was called with this hello.
+    Connecting { lane: Lane, hello: Hello, ack_timeout: Option<u8> },
+}
+
+/// An attempt with an id.
+#[derive(Debug)]
+pub(crate) struct Active {
+    pub(crate) attempt: Box<Attempt>,
+    step: Step,
+}
+
+/// What is to be done for an attempt that goes on.
+pub(crate) enum Next {
+    /// The id has a device, whose events are to be read.
+    Watch(Arc<PortDevice>),
+    /// `rdma_connect` is to be called.
+    Call(ConnectCall),
+    /// It is connected.
+    Link(Box<LinkParts>),
+}
+
+/// Why a step failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: ConnectError,
+    /// Another address may do.
+    pub(crate) try_next: bool,
+}
+
+impl From<ConnectError> for Failure {
+    /// One that no other address would change.
+    fn from(error: ConnectError) -> Self {
+        Self { error, try_next: false }
+    }
+}
+
+impl Active {
+    pub(crate) fn new(attempt: Box<Attempt>) -> Self {
+        Self { attempt, step: Step::Resolving }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        match self.step {
+            Step::Resolving => State::Resolving,
+            Step::Routing(_) => State::Routing,
+            Step::Connecting { .. } => State::Connecting,
+        }
+    }
+
+    pub(crate) fn lane(&self) -> Option<&Lane> {
+        match &self.step {
+            Step::Resolving => None,
+            Step::Routing(lane) | Step::Connecting { lane, .. } => Some(lane),
+        }
+    }
+
+    /// The attempt, and what the destruction of its id needs.
+    pub(crate) fn split(self) -> (Box<Attempt>, Option<Lane>) {
+        let lane = match self.step {
+            Step::Resolving => None,
+            Step::Routing(lane) | Step::Connecting { lane, .. } => Some(lane),
+        };
+        (self.attempt, lane)
+    }
+
+    const fn step(&self) -> &'static str {
+        match self.step {
+            Step::Resolving => "resolving the address",
+            Step::Routing(_) => "resolving the route",
+            Step::Connecting { .. } => "connecting",
+        }
+    }
+
+    pub(crate) fn timed_out(&self) -> Failure {
+        self.attempt.timeout(self.step()).into()
+    }
+
+    /// `rdma_connect` itself failed: on iWARP that is how a refusal is told.
+    pub(crate) fn call_failed(&self, errno: i32) -> Failure {
+        let error = reject::connect_error(&self.attempt.address, errno.saturating_neg(), &[]);
+        Failure { error, try_next: errno != libc::EINVAL }
+    }
+
+    /// An event that moves it on, or ends it.
+    pub(crate) fn advance(
+        &mut self,
+        action: Action,
+        event: &CmEvent,
+        id: &mut CmId,
+        handle: Handle,
+    ) -> Result<Next, Failure> {
+        match (action, std::mem::replace(&mut self.step, Step::Resolving)) {
+            (Action::HasDevice, Step::Resolving) => self.has_device(id),
+            (Action::HasRoute, Step::Routing(lane)) => Ok(self.has_route(id, lane)),
+            (Action::Accepted, Step::Connecting { mut lane, hello, ack_timeout }) => {
+                match self.accepted(event, &hello, &mut lane) {
+                    Ok((mut wiring, session)) => {
+                        let Attempt { address, options, .. } = &*self.attempt;
+                        lane.describe(id, address, options.rnr_timer, &mut wiring.negotiated);
+                        wiring.negotiated.ack_timeout = ack_timeout;
+                        let handshake_timeout = options.handshake_timeout;
+                        let parts =
+                            LinkParts { handle, lane, wiring, active: true, handshake_timeout, session };
+                        Ok(Next::Link(Box::new(parts)))
+                    }
+                    Err(error) => {
+                        self.step = Step::Connecting { lane, hello, ack_timeout };
+                        Err(error.into())
+                    }
+                }
+            }
+            (_, step) => {
+                self.step = step;
+                Err(self.event_failed(action, event))
+            }
+        }
+    }
+
+    /// ADDR_RESOLVED: the id is bound to a device now.
+    fn has_device(&mut self, id: &mut CmId) -> Result<Next, Failure> {
+        let attempt = &self.attempt;
+        let next = |error| Failure { error, try_next: true };
+        let lane = Lane::new(id, &attempt.shared, attempt.options.receives).map_err(ConnectError::from)?;
+        let device = Arc::clone(&lane.holdings.device);
+        // Whatever fails from here on, the queue pair is destroyed before what it uses.
+        self.step = Step::Routing(lane);
+        let choice = attempt.options.device.as_ref();
+        let name = device.context.name();
+        ports::check_device(choice, &attempt.address, &name, id.port_number()).map_err(next)?;
+        let routed = match attempt.current.as_ref().map(|target| target.routes.as_slice()) {
+            None | Some([]) => id.resolve_route(attempt.left()),
+            Some(routes) => id.set_paths(routes),
+        };
+        routed.map_err(|errno| next(attempt.resolve_error("rdma_resolve_route", errno)))?;
+        Ok(Next::Watch(device))
+    }
+
+    /// ROUTE_RESOLVED: the call that connects.
+    fn has_route(&mut self, id: &CmId, lane: Lane) -> Next {
+        let attempt = &self.attempt;
+        let ack_timeout = lane.set_ack_timeout(id, attempt.options.ack_timeout);
+        let mut hello = lane.hello(&attempt.shared.config, attempt.options.trust, attempt.nonce);
+        let request = request(&mut hello, attempt.options.key.as_ref());
+        let mut params = lane.params(&hello, request, None);
+        if let Some(target) = &attempt.current {
+            // What the resolver gave comes first; that both fit was seen to when the target was tried.
+            params.private.splice(0..0, target.connect_data.iter().copied());
+        }
+        self.step = Step::Connecting { lane, hello, ack_timeout };
+        // SAFETY: the entry is marked busy until the call has returned, and a busy id is neither destroyed nor used.
+        Next::Call(unsafe { id.connect_call(params) })
+    }
+
+    /// ESTABLISHED: the accept's private data is the peer's hello. Nothing is made for a peer that has not proved itself.
+    fn accepted(
+        &self,
+        event: &CmEvent,
+        ours: &Hello,
+        lane: &mut Lane,
+    ) -> Result<(Wiring, Option<Session>), ConnectError> {
+        let address = || self.attempt.address.clone();
+        let foreign = |reason: RejectReason| ConnectError::Foreign { address: address(), reason };
+        let theirs = Hello::decode(event.private()).map_err(foreign)?;
+        let challenge = event.private().get(HELLO_BYTES..).unwrap_or_default();
+        let key = self.attempt.options.key.as_ref();
+        let session = key.map(|key| Session::active(key, ours, &theirs, challenge));
+        if let Some(None) = session {
+            return Err(ConnectError::Unproven { address: address() });
+        }
+        let wiring = lane.wire(&self.attempt.shared, ours, &theirs).map_err(|error| match error {
+            WireError::Terms(reason) => foreign(reason),
+            WireError::Port(error) => error.into(),
+        })?;
+        Ok((wiring, session.flatten()))
+    }
+
+    /// An event that ends it.
+    fn event_failed(&self, action: Action, event: &CmEvent) -> Failure {
+        let (address, status) = (&self.attempt.address, event.status);
+        match action {
+            Action::NextAddress => {
+                let error = self.attempt.resolve_error(event.kind.name(), status.saturating_abs());
+                Failure { error, try_next: true }
+            }
+            Action::Refused => {
+                Failure { error: reject::connect_error(address, status, event.private()), try_next: true }
+            }
+            // siw tells a refusal in several ways.
+            _ if status == -libc::ECONNREFUSED => {
+                Failure { error: reject::connect_error(address, status, &[]), try_next: true }
+            }
+            _ => Failure {
+                error: ConnectError::Event {
+                    address: address.clone(),
+                    event: event.kind.name(),
+                    status,
+                    step: self.step(),
+                },
+                try_next: event.kind == EventKind::Unreachable,
+            },
+        }
+    }
+}

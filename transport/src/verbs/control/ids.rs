@@ -1,0 +1,178 @@
+//! The ids of the control thread, and what it has to tell of them.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Arc, mpsc::SendError},
+};
+
+use gimmal_rdma::{
+    id::{CmId, EventChannel, IdKey},
+    verbs::DeviceKey,
+};
+
+use crate::{
+    AcceptError, Refusal,
+    verbs::control::{
+        attempt::{Active, Attempt},
+        entry::{Entry, Role},
+        lane::{Handle, Holdings, Lane, LinkParts},
+        mailbox::Then,
+        shared::PortDevice,
+        watches::Watches,
+    },
+};
+
+/// As many are told of together, at most: the first of them waits for the last.
+const TOGETHER: usize = 16;
+
+/// The ids of the control thread. Notifications are delivered in batches, so that a sleeping thread is woken once per
+/// batch.
+pub(crate) struct Ids {
+    pub(crate) channel: Arc<EventChannel>,
+    pub(crate) watches: Watches,
+    table: HashMap<IdKey, Entry>,
+    serial: u64,
+    pub(crate) connected: Vec<(Box<Attempt>, LinkParts)>,
+    pub(crate) accepted: Vec<(Then, Result<LinkParts, AcceptError>)>,
+    /// Of queue pairs that are gone.
+    destroyed: Vec<Holdings>,
+}
+
+impl Ids {
+    pub(crate) fn new(channel: Arc<EventChannel>, watches: Watches) -> Self {
+        Self {
+            channel,
+            watches,
+            table: HashMap::new(),
+            serial: 0,
+            connected: Vec::new(),
+            accepted: Vec::new(),
+            destroyed: Vec::new(),
+        }
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Entry> {
+        self.table.values()
+    }
+
+    /// Those of attempts.
+    pub(crate) fn actives(&self) -> impl Iterator<Item = (IdKey, &Active)> {
+        self.table.iter().filter_map(|(&key, entry)| match &entry.role {
+            Role::Active(active) => Some((key, active)),
+            _ => None,
+        })
+    }
+
+    /// Those on `device`.
+    pub(crate) fn on(&self, device: DeviceKey) -> impl Iterator<Item = &Entry> {
+        self.all().filter(move |entry| entry.id.device() == Some(device))
+    }
+
+    pub(crate) fn get(&self, key: IdKey) -> Option<&Entry> {
+        self.table.get(&key)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: IdKey) -> Option<&mut Entry> {
+        self.table.get_mut(&key)
+    }
+
+    /// The one that is meant, if it is still there.
+    pub(crate) fn current(&mut self, handle: Handle) -> Option<&mut Entry> {
+        self.table.get_mut(&handle.key).filter(|entry| entry.serial == handle.serial)
+    }
+
+    /// Adds an id and names it.
+    pub(crate) fn keep(&mut self, id: CmId, role: Role) -> Handle {
+        self.serial += 1;
+        let entry = Entry { id, serial: self.serial, busy: false, unanswered: false, role };
+        let handle = entry.handle();
+        self.table.insert(handle.key, entry);
+        handle
+    }
+
+    /// Destroys an id now, or when `rdma_connect` lets go of it and the kernel would not wait. Returns the attempt that it
+    /// was for.
+    pub(crate) fn bury(&mut self, key: IdKey) -> Option<Box<Attempt>> {
+        let mut entry = self.table.remove(&key)?;
+        let (attempt, lane) = std::mem::replace(&mut entry.role, Role::Dying(None)).split();
+        if entry.busy || entry.unanswered {
+            entry.role = Role::Dying(lane);
+            self.table.insert(key, entry);
+        } else {
+            self.destroyed.extend(entry.destroy(lane));
+        }
+        attempt
+    }
+
+    /// Ends a connection that was handed out.
+    pub(crate) fn destroy(&mut self, handle: Handle, lane: Lane) {
+        let Some(entry) = self.current(handle) else {
+            // Its id went with the device; the queue pair did too.
+            return;
+        };
+        if !entry.busy && lane.iwarp() {
+            // So that the peer hears of an end and not of a reset; EINVAL: it is down already. On IB the destruction of
+            // the id asks for the same.
+            let _ = entry.id.disconnect();
+        }
+        entry.role = Role::Dying(Some(lane));
+        self.bury(handle.key);
+    }
+
+    /// Refuses a request.
+    pub(crate) fn reject(&mut self, handle: Handle, refusal: &Refusal) {
+        if let Some(entry) = self.current(handle) {
+            // The client may be gone already.
+            let _ = entry.id.reject(&refusal.encode());
+            self.bury(handle.key);
+        }
+    }
+
+    /// Reads the events of `device`, which has the address `local`. A *sentinel*, an id that is only bound, hears of its
+    /// removal: without one, a device whose connections are all closed would go unnoticed, and be held for ever.
+    pub(crate) fn watch(&mut self, device: &Arc<PortDevice>, local: Option<SocketAddr>) {
+        let key = device.context.key();
+        if !self.watches.add(device) || self.on(key).any(|entry| matches!(entry.role, Role::Sentinel)) {
+            return;
+        }
+        let Some(address) = local.filter(|address| !address.ip().is_unspecified()) else { return };
+        let sentinel = CmId::new(&self.channel).and_then(|id| {
+            id.bind(SocketAddr::new(address.ip(), 0))?;
+            Ok(id)
+        });
+        match sentinel {
+            Ok(id) if id.device() == Some(key) => {
+                self.keep(id, Role::Sentinel);
+            }
+            Ok(_) => tracing::debug!(%address, "no sentinel: the address is on another device too"),
+            Err(errno) => tracing::debug!(errno, %address, "no sentinel"),
+        }
+    }
+
+    /// Frees the seats of what was destroyed. Deregistering takes long: it comes before any port is woken.
+    pub(crate) fn scatter(&mut self) {
+        self.destroyed.iter_mut().for_each(Holdings::deregister);
+        self.destroyed.clear();
+    }
+
+    /// Tells everybody, if that are many.
+    pub(crate) fn tell_of_many(&mut self) {
+        if self.connected.len() + self.accepted.len() + self.destroyed.len() >= TOGETHER {
+            self.tell();
+        }
+    }
+
+    /// Tells everybody.
+    pub(crate) fn tell(&mut self) {
+        for (then, outcome) in std::mem::take(&mut self.accepted) {
+            then(outcome);
+        }
+        for (attempt, parts) in std::mem::take(&mut self.connected) {
+            if let Err(SendError(Ok(parts))) = attempt.outcome.send(Ok(parts)) {
+                self.destroy(parts.handle, parts.lane);
+            }
+        }
+        self.scatter();
+    }
+}

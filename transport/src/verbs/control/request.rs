@@ -1,0 +1,104 @@
+//! A request to connect, from its hello to the answer.
+
+use std::sync::{Arc, mpsc::SyncSender};
+
+use gimmal_rdma::id::{CmEvent, CmId};
+
+use crate::{
+    AcceptError, Hello, Key, ListenOptions, RejectReason,
+    hello::{Feature, encode_reject},
+    proof::{Session, admit, random},
+    rejected::Rejected,
+    verbs::control::{
+        lane::{Handle, Lane, LinkParts, WireError},
+        shared::Shared,
+    },
+};
+
+/// What a listening id knows. Shared by the ids of a listener.
+#[derive(Clone, Debug)]
+pub(crate) struct Listening {
+    /// Which listener it is.
+    pub(crate) ticket: u64,
+    pub(crate) requests: SyncSender<Request>,
+    pub(crate) rejected: Arc<Rejected>,
+    pub(crate) options: ListenOptions,
+}
+
+/// A request as it is handed out.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) handle: Handle,
+    pub(crate) hello: Hello,
+    pub(crate) peer: String,
+}
+
+/// What the request's id remembers until it is accepted.
+#[derive(Debug)]
+pub(crate) struct Requested {
+    pub(crate) hello: Hello,
+    /// The shared key that the request was tagged with.
+    key: Option<Key>,
+    /// What the CM's event allows; already swapped by it.
+    responder_resources: u8,
+    initiator_depth: u8,
+    pub(crate) options: ListenOptions,
+    pub(crate) peer: String,
+}
+
+impl Requested {
+    /// Reads the hello of `event`, by which `id` asks to connect.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub(crate) fn read(event: &CmEvent, id: &CmId, options: &ListenOptions) -> Result<Self, RejectReason> {
+        let (hello, key) = admit(event.private(), &options.keys)?;
+        Ok(Self {
+            hello,
+            key: key.cloned(),
+            responder_resources: event.responder_resources,
+            initiator_depth: event.initiator_depth,
+            options: options.clone(),
+            peer: id.peer().map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()),
+        })
+    }
+
+    /// Accepts with `lane`, whose receives are posted before the answer leaves, or refuses. A failure gives the lane back,
+    /// for the right order of destruction.
+    pub(crate) fn answer(
+        &self,
+        id: &CmId,
+        handle: Handle,
+        mut lane: Lane,
+        shared: &Shared,
+    ) -> Result<LinkParts, (Box<Lane>, AcceptError)> {
+        let theirs = &self.hello;
+        let mut ours = lane.hello(&shared.config, self.options.trust, theirs.nonce);
+        ours.features = ours.features.and(Feature::KEYED, self.key.is_some());
+        let session = self.key.as_ref().map(|key| Ok(Session::passive(key, theirs, &ours, random()?)));
+        let session = session.transpose().map_err(WireError::Port);
+        let wired = session.and_then(|session| Ok((lane.wire(shared, &ours, theirs)?, session)));
+        let (mut wiring, session) = match wired {
+            Ok(wired) => wired,
+            Err(error) => {
+                let (reason, error) = match error {
+                    WireError::Terms(reason) => (reason, AcceptError::Rejected(reason)),
+                    WireError::Port(error) => (RejectReason::Overloaded, error.into()),
+                };
+                let _ = id.reject(&encode_reject(reason));
+                return Err((Box::new(lane), error));
+            }
+        };
+        let event = (theirs, self.responder_resources, self.initiator_depth);
+        let mut private = ours.encode().to_vec();
+        private.extend(session.iter().flat_map(Session::challenge));
+        let params = lane.params(&ours, private, Some(event));
+        wiring.negotiated.ack_timeout = lane.set_ack_timeout(id, self.options.ack_timeout);
+        if let Err(errno) = id.accept(&params) {
+            return Err((Box::new(lane), AcceptError::Gone { errno }));
+        }
+        lane.describe(id, &self.peer, self.options.rnr_timer, &mut wiring.negotiated);
+        let handshake_timeout = self.options.handshake_timeout;
+        Ok(LinkParts { handle, lane, wiring, active: false, handshake_timeout, session })
+    }
+}

@@ -1,0 +1,454 @@
+//! What the control thread and a port share: devices, seats, the note queue. Control path only.
+//!
+//! ```text
+//!  VerbsGate ─► ControlHandle      (who asks)
+//!      └──────► Shared ◄─ Lane, control thread
+//!                 ├─ devices: Pd, Cqs, Pool, Borrowed of each device this port has seen
+//!                 ├─ seats:   which ConnIds are taken
+//!                 └─ notes ─► the port, by its doorbell
+//! ```
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, Weak,
+    atomic::{AtomicBool, AtomicU32, Ordering},
+};
+
+use crossbeam::queue::ArrayQueue;
+use gimmal_rdma::{
+    id::CmId,
+    verbs::{Context, Cq, DeviceLimits, Pd},
+};
+
+use crate::{
+    CloseReason, ConnId, PortConfig, PortError, Receives,
+    mem::{Loan, MemoryNode},
+    provider::Waker,
+    sync::lock::lock,
+    verbs::{
+        control::ports::KnownPorts,
+        data::wr_id::{INDEX_LIMIT, QUEUE_NUMBERS, WrId},
+        memory::{
+            borrowed::Borrowed,
+            exposed::Exposures,
+            grant::{GrantPages, GrantPlaces},
+            pool::Pool,
+            pulse::PulsePage,
+            rings::{Rings, Room},
+        },
+        srq::queue::{Reserve, SLAB_SLOTS, SharedQueue},
+    },
+};
+
+/// Connections that may be in flight beyond those a port may have: they are refused when they are adopted.
+const UNDER_WAY: u32 = 256;
+
+/// What a port has of one device.
+#[derive(Debug)]
+pub(crate) struct PortDevice {
+    pub(crate) pool: Arc<Pool>,
+    /// Where pulses are read to: on iWARP the peer can write what it is read into, so nothing else is ever there.
+    pub(crate) sinks: Arc<Pool>,
+    pub(crate) borrowed: Arc<Borrowed>,
+    pub(crate) exposures: Arc<Exposures>,
+    pub(crate) pd: Arc<Pd>,
+    /// Made for the first connection that shares its receives.
+    queue: Mutex<Option<Arc<SharedQueue>>>,
+    cqs: Mutex<Vec<Arc<Cq>>>,
+    grants: Mutex<GrantPages>,
+    pulse: Mutex<Weak<PulsePage>>,
+    pub(crate) limits: DeviceLimits,
+    pub(crate) known_ports: KnownPorts,
+    pub(crate) context: Arc<Context>,
+    /// The port that it is of.
+    owner: Weak<Shared>,
+}
+
+impl PortDevice {
+    fn new(context: Arc<Context>, owner: &Arc<Shared>) -> Result<Arc<Self>, PortError> {
+        let (config, node) = (&owner.config, owner.node);
+        let limits = context.query()?;
+        // First of all, see `Cq`: siw needs one of this size before its first queue pairs.
+        let cq = Cq::new(&context, &limits)?;
+        keep_for_shared(&cq, config);
+        let pd = Pd::new(&context)?;
+        Ok(Arc::new(Self {
+            pool: Pool::new(Arc::clone(&pd), limits.iwarp, config, node),
+            sinks: Pool::new(Arc::clone(&pd), limits.iwarp, config, node),
+            borrowed: Borrowed::new(Arc::clone(&pd), config),
+            exposures: Exposures::new(Arc::clone(&pd), limits.atomics, config.huge_pages, node),
+            pd,
+            queue: Mutex::default(),
+            cqs: Mutex::new(vec![cq]),
+            grants: Mutex::default(),
+            pulse: Mutex::default(),
+            limits,
+            known_ports: KnownPorts::default(),
+            context,
+            owner: Arc::downgrade(owner),
+        }))
+    }
+
+    /// Whether `loan` was made for this device, by this port's gate: another's key means nothing here.
+    pub(crate) fn has_lent(&self, loan: &Loan) -> bool {
+        loan.is_of(&self.pool) || loan.is_of(&self.borrowed)
+    }
+
+    /// The key that our own device needs for `loan`.
+    pub(crate) fn lkey(&self, loan: &Loan) -> Option<u32> {
+        self.pool.lkey(loan).or_else(|| self.borrowed.lkey(loan))
+    }
+
+    /// The device is being removed: its port lets go of it, but for what connections hold.
+    pub(crate) fn forget(&self) {
+        let Some(owner) = self.owner.upgrade() else { return };
+        lock(&owner.devices).retain(|device| !std::ptr::eq(&**device, self));
+        owner.rings.forget(&self.pd);
+    }
+
+    /// The device is being removed, and no queue pair is left that could use a registration: they all go.
+    pub(crate) fn revoke(&self) {
+        self.pool.revoke();
+        self.sinks.revoke();
+        self.borrowed.revoke();
+        self.exposures.revoke();
+    }
+
+    pub(crate) fn queue(&self) -> Option<Arc<SharedQueue>> {
+        lock(&self.queue).clone()
+    }
+
+    /// Receives for a connection, if it is to share any.
+    ///
+    /// # Errors
+    /// What [`SharedQueue::reserve`] says; that the device has no such queues, when they were asked for by name.
+    pub(crate) fn reserve(&self, shared: &Shared, receives: Receives) -> Result<Option<Reserve>, PortError> {
+        match receives {
+            Receives::Own => return Ok(None),
+            // This one has its seat already.
+            Receives::SharedAbove(count) if shared.seated() <= count || self.limits.srqs == 0 => {
+                return Ok(None);
+            }
+            Receives::Shared | Receives::SharedAbove(_) => {}
+        }
+        // Before the queue is locked: it asks the queues of all devices.
+        let number = shared.vacant_queue_number();
+        let mut queue = lock(&self.queue);
+        let queue = match &*queue {
+            Some(queue) => Arc::clone(queue),
+            None => {
+                let config = &shared.config;
+                let connections = config.connections.saturating_add(UNDER_WAY);
+                let new = SharedQueue::new(
+                    &self.pd,
+                    &self.limits,
+                    config.shared,
+                    connections,
+                    (number, shared.node),
+                )?;
+                Arc::clone(queue.insert(new))
+            }
+        };
+        queue.reserve().map(Some)
+    }
+
+    /// Where the grants of the connection in the seat `index` lie.
+    pub(crate) fn grant_places(&self, index: u32) -> Result<GrantPlaces, PortError> {
+        lock(&self.grants).places(&self.pd, index)
+    }
+
+    /// What peers read of our process.
+    pub(crate) fn pulse(&self) -> Result<Arc<PulsePage>, PortError> {
+        PulsePage::of(&mut lock(&self.pulse), &self.pd)
+    }
+
+    /// Room for `entries` completions: in a queue that has it, else in a new one.
+    pub(crate) fn take_entries(&self, entries: u32, config: &PortConfig) -> Result<CqShare, PortError> {
+        let mut cqs = lock(&self.cqs);
+        if let Some(cq) = cqs.iter().find(|cq| cq.promise(entries)) {
+            return Ok(CqShare { cq: Arc::clone(cq), entries });
+        }
+        let cq = Cq::new(&self.context, &self.limits)?;
+        keep_for_shared(&cq, config);
+        if !cq.promise(entries) {
+            return Err(PortError::Limit {
+                field: "completions of one connection (arrivals + sends + initiator_depth)",
+                value: entries.into(),
+                limit: self.limits.cq_entries.into(),
+            });
+        }
+        cqs.push(Arc::clone(&cq));
+        Ok(CqShare { cq, entries })
+    }
+}
+
+impl Drop for PortDevice {
+    fn drop(&mut self) {
+        self.borrowed.close();
+    }
+}
+
+/// Any connection on a completion queue may use up all shared receives that are nobody's guarantee.
+fn keep_for_shared(cq: &Cq, config: &PortConfig) {
+    if !cq.promise(config.shared.common_max + SLAB_SLOTS) {
+        tracing::debug!("a completion queue smaller than port.shared.common_max");
+    }
+}
+
+/// A connection's part of a completion queue.
+#[derive(Debug)]
+pub(crate) struct CqShare {
+    pub(crate) cq: Arc<Cq>,
+    entries: u32,
+}
+
+impl Drop for CqShare {
+    fn drop(&mut self) {
+        self.cq.return_promise(self.entries);
+    }
+}
+
+/// What became of a connection, said by the control thread to the port.
+#[derive(Debug)]
+pub(crate) struct Fate {
+    shared: Arc<Shared>,
+    pub(crate) conn: ConnId,
+    /// The first cause, when the CM says that it is down.
+    pub(crate) down: OnceLock<CloseReason>,
+    /// The queue pair is gone: nothing of this connection is touched by a device any more.
+    destroyed: AtomicBool,
+    /// A hint casts doubt on the peer, and the port has not looked yet.
+    suspect: AtomicBool,
+    /// The device has used the last shared receive that it took for this queue pair.
+    last_receive: AtomicBool,
+}
+
+impl Fate {
+    /// The connection is down. Only the first cause counts.
+    pub(crate) fn set_down(&self, reason: CloseReason) {
+        let _ = self.down.set(reason);
+        self.shared.note(self.conn);
+    }
+
+    /// The port is told once, until it has looked.
+    pub(crate) fn suspect(&self) {
+        // One flag, and nothing hangs on its order.
+        if !self.suspect.swap(true, Ordering::Relaxed) {
+            self.shared.note(self.conn);
+        }
+    }
+
+    pub(crate) fn take_suspicion(&self) -> bool {
+        self.suspect.swap(false, Ordering::Relaxed)
+    }
+
+    /// A closing port may go on.
+    pub(crate) fn set_last_receive(&self) {
+        // One flag: the completions that it speaks of are in the queue, and the port looks there first.
+        self.last_receive.store(true, Ordering::Relaxed);
+        self.shared.note(self.conn);
+    }
+
+    pub(crate) fn had_last_receive(&self) -> bool {
+        self.last_receive.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_destroyed(&self) -> bool {
+        // SYNC POINT: queue pair destroyed.
+        self.destroyed.load(Ordering::Acquire)
+    }
+}
+
+/// What the control thread and a port share: devices, seats, the note queue.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: PortConfig,
+    pub(crate) bell: Waker,
+    pub(crate) node: MemoryNode,
+    pub(crate) rings: Rings,
+    notes: ArrayQueue<ConnId>,
+    seats: Mutex<Seats>,
+    devices: Mutex<Vec<Arc<PortDevice>>>,
+    /// The next number of a shared queue to be tried.
+    queues: AtomicU32,
+}
+
+impl Shared {
+    /// Of the calling thread's port.
+    pub(crate) fn new(config: &PortConfig, bell: Waker) -> Arc<Self> {
+        let node = MemoryNode::of_this_thread();
+        let seats = config.connections.saturating_add(UNDER_WAY).min(INDEX_LIMIT);
+        // Each use of a seat leaves at most four notes: a hint, that it went down, that its last receive is used, and that
+        // it is destroyed.
+        let notes = ArrayQueue::new(4 * seats as usize + 2);
+        Arc::new(Self {
+            config: config.clone(),
+            bell,
+            node,
+            rings: Rings::new(node),
+            notes,
+            seats: Mutex::new(Seats { limit: seats, table: Vec::new(), free: Vec::new() }),
+            devices: Mutex::new(Vec::new()),
+            queues: AtomicU32::new(0),
+        })
+    }
+
+    /// What this port has of the device that `id` is bound to, made when it is first seen.
+    pub(crate) fn device(self: &Arc<Self>, id: &CmId) -> Result<Arc<PortDevice>, PortError> {
+        let unbound = || PortError::NoDevice { detail: "the address is on no RDMA device".to_owned() };
+        let key = id.device().ok_or_else(unbound)?;
+        let mut devices = lock(&self.devices);
+        if let Some(device) = devices.iter().find(|device| device.context.key() == key) {
+            return Ok(Arc::clone(device));
+        }
+        let context = id.context()?.ok_or_else(unbound)?;
+        let device = PortDevice::new(context, self)?;
+        devices.push(Arc::clone(&device));
+        Ok(device)
+    }
+
+    /// What this port has of devices now.
+    pub(crate) fn devices(&self) -> MutexGuard<'_, Vec<Arc<PortDevice>>> {
+        lock(&self.devices)
+    }
+
+    /// Keeps memory for the next connection; registered, unless its device is gone.
+    ///
+    /// # Safety
+    /// As for [`Rings::give_back`].
+    pub(crate) unsafe fn give_back(&self, mut room: Room) {
+        // Held until it is kept: what `forget` does not find here, it finds there.
+        let devices = lock(&self.devices);
+        let lost = room.registration.take_if(|known| !devices.iter().any(|device| known.is_of(&device.pd)));
+        // SAFETY: the caller's promise.
+        unsafe { self.rings.give_back(room) };
+        drop(devices);
+        drop(lost);
+    }
+
+    /// A number that no shared queue has. Completions have room for [`QUEUE_NUMBERS`], which go round.
+    fn vacant_queue_number(&self) -> u32 {
+        loop {
+            let number = self.queues.fetch_add(1, Ordering::Relaxed) % QUEUE_NUMBERS;
+            if self.shared_queue(number).is_none() {
+                return number;
+            }
+        }
+    }
+
+    /// The shared queue `number`, if it is there still.
+    pub(crate) fn shared_queue(&self, number: u32) -> Option<Arc<SharedQueue>> {
+        let devices = lock(&self.devices);
+        devices.iter().filter_map(|device| device.queue()).find(|queue| queue.number == number)
+    }
+
+    /// Seats that are taken.
+    fn seated(&self) -> u32 {
+        let seats = lock(&self.seats);
+        u32::try_from(seats.table.len() - seats.free.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Receives of the shared queue `number` that the queue pair `qp` completes are those of `conn`.
+    pub(crate) fn name_seat(&self, conn: ConnId, number: u32, qp: u32) {
+        lock(&self.seats).table[conn.index() as usize].shares = Some((number, qp));
+    }
+
+    /// Whether the connection that the completion `id` of the queue pair `qp` belongs to has its seat still.
+    pub(crate) fn is_seated(&self, id: WrId, qp: u32) -> bool {
+        let seats = lock(&self.seats);
+        if id.is_shared() {
+            return seats.table.iter().any(|entry| entry.shares == Some((id.queue(), qp)));
+        }
+        let Some(entry) = seats.table.get(id.index()) else { return false };
+        let index = u32::try_from(id.index()).unwrap_or(u32::MAX);
+        entry.device.is_some() && id.is_of(ConnId::new(index, entry.generation))
+    }
+
+    /// The device of a connection that has a seat.
+    pub(crate) fn device_of(&self, conn: ConnId) -> Option<Arc<PortDevice>> {
+        let seats = lock(&self.seats);
+        let entry = seats.table.get(conn.index() as usize)?;
+        if entry.generation != conn.generation() { None } else { entry.device.clone() }
+    }
+
+    /// Takes a seat on `device`.
+    pub(crate) fn sit(self: &Arc<Self>, device: &Arc<PortDevice>) -> Result<Seat, PortError> {
+        let mut seats = lock(&self.seats);
+        let next = u32::try_from(seats.table.len()).ok().filter(|&next| next < seats.limit);
+        let index = match (seats.free.pop(), next) {
+            (Some(index), _) => index,
+            (None, Some(next)) => {
+                seats.table.push(SeatEntry { generation: 0, device: None, shares: None });
+                next
+            }
+            (None, None) => {
+                return Err(PortError::Limit {
+                    field: "connections",
+                    value: u64::from(seats.limit) + 1,
+                    limit: seats.limit.into(),
+                });
+            }
+        };
+        let entry = &mut seats.table[index as usize];
+        entry.device = Some(Arc::clone(device));
+        Ok(Seat(Arc::new(Fate {
+            shared: Arc::clone(self),
+            conn: ConnId::new(index, entry.generation),
+            down: OnceLock::new(),
+            destroyed: AtomicBool::new(false),
+            suspect: AtomicBool::new(false),
+            last_receive: AtomicBool::new(false),
+        })))
+    }
+
+    /// Tells the port to look at `conn`.
+    pub(crate) fn note(&self, conn: ConnId) {
+        if self.notes.push(conn).is_err() {
+            tracing::warn!(?conn, "the note queue of a port is full, which its size excludes");
+        }
+        self.bell.ring();
+    }
+
+    pub(crate) fn next_note(&self) -> Option<ConnId> {
+        self.notes.pop()
+    }
+
+    #[inline]
+    pub(crate) fn has_notes(&self) -> bool {
+        !self.notes.is_empty()
+    }
+}
+
+#[derive(Debug)]
+struct Seats {
+    limit: u32,
+    table: Vec<SeatEntry>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct SeatEntry {
+    generation: u32,
+    device: Option<Arc<PortDevice>>,
+    /// Number of the shared queue, and of the queue pair.
+    shares: Option<(u32, u32)>,
+}
+
+/// A `ConnId` that is taken from the making of the queue pair until after its destruction: completions carry it.
+#[derive(Debug)]
+pub(crate) struct Seat(pub(crate) Arc<Fate>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let Fate { shared, conn, destroyed, .. } = &*self.0;
+        {
+            let mut seats = lock(&shared.seats);
+            let entry = &mut seats.table[conn.index() as usize];
+            entry.generation = entry.generation.wrapping_add(1);
+            (entry.device, entry.shares) = (None, None);
+            seats.free.push(conn.index());
+        }
+        // SYNC POINT: queue pair destroyed.
+        destroyed.store(true, Ordering::Release);
+        shared.note(*conn);
+    }
+}
