@@ -1,7 +1,7 @@
 # What several tiers run, built with the same features, so compiled once, by whoever comes first. Sourced.
 
 program_set=(-p gimmal-cli -p gimmal-examples -p gimmal-lab-programs -p gimmal-bench -p gimmal-rdma -p gimmal-transport -p gimmal-testkit -p gimmal-engine -p gimmal-rpc
-    --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/conformance,gimmal-testkit/verbs,gimmal-engine/verbs,gimmal-rpc/verbs)
+    --features gimmal-examples/verbs,gimmal-bench/verbs,gimmal-transport/verbs,gimmal-transport/testing,gimmal-testkit/verbs,gimmal-engine/verbs,gimmal-rpc/verbs)
 
 # Every program and example, for speed and with verbs.
 programs() { cargo build --release -q "${program_set[@]}" --bins --examples; }
@@ -13,15 +13,15 @@ program_tests() { cargo test --release -q "${program_set[@]}" "$@"; }
 rpc_tests() {
     cargo test --release -q -p gimmal-rpc -p gimmal-cli -p gimmal-examples --lib \
         --features gimmal-rpc/verbs,gimmal-rpc/bincode,gimmal-examples/verbs,gimmal-engine/default \
-        --features gimmal-transport/default,gimmal-transport/floor,gimmal-transport/conformance "$@"
+        --features gimmal-transport/default,gimmal-transport/floor,gimmal-transport/testing "$@"
 }
 
 # The features of everyday tests; the lab runs the same programs on its devices.
-test_features=gimmal-transport/conformance,gimmal-transport/verbs,gimmal-testkit/verbs,gimmal-engine/verbs,gimmal-rpc/verbs,gimmal-rpc/zerocopy,gimmal/tokio,gimmal-bench/hwloc
+test_features=gimmal-transport/testing,gimmal-transport/verbs,gimmal-testkit/verbs,gimmal-engine/verbs,gimmal-rpc/verbs,gimmal-rpc/zerocopy,gimmal/tokio,gimmal-bench/hwloc
 
 # rdma_sys_tests ARGS...: the other backend of verbs, compared with ours.
 rdma_sys_tests() {
-    cargo test -q -p gimmal-rdma -p gimmal-transport --lib --features gimmal-transport/conformance,gimmal-transport/rdma-sys "$@"
+    cargo test -q -p gimmal-rdma -p gimmal-transport --lib --features gimmal-transport/testing,gimmal-transport/rdma-sys "$@"
 }
 
 # bincode_tests ARGS...: the RPC layer's cases with the other codec.

@@ -35,10 +35,10 @@ under() {
 
 # What was freed waits to be touched, but not so much of it that it looks like a leak to the test of a flood.
 export ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=16
-check "AddressSanitizer: transport" under address -p gimmal-rdma -p gimmal-transport -p gimmal-sim --lib --features gimmal-transport/conformance
+check "AddressSanitizer: transport" under address -p gimmal-rdma -p gimmal-transport -p gimmal-sim --lib --features gimmal-transport/testing
 check "AddressSanitizer: hostile peers" under address -p gimmal-rpc --test attack --test fuzz
 if [ ${#with_std[@]} -gt 0 ]; then
-    check "ThreadSanitizer: transport" under thread -p gimmal-transport -p gimmal-sim --lib --features gimmal-transport/conformance
+    check "ThreadSanitizer: transport" under thread -p gimmal-transport -p gimmal-sim --lib --features gimmal-transport/testing
     check "ThreadSanitizer: calls from many threads" under thread -p gimmal-rpc --test calls
 else
     skip 2 "ThreadSanitizer: the nightly toolchain has no source (rustup component add rust-src --toolchain nightly)"

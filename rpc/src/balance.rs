@@ -385,7 +385,7 @@ fn nobody() -> Response {
 
 #[cfg(test)]
 mod tests {
-    use gimmal_transport::builder::{BuilderCall, no_call_undoes_another};
+    use gimmal_transport::testing::{BuilderCall, no_call_undoes_another};
 
     use super::*;
 

@@ -470,7 +470,7 @@ impl<C: Channel, D: Codec, O: Received<D>, S: Unpin> Future for Call<C, D, O, S>
 
 #[cfg(test)]
 mod tests {
-    use gimmal_transport::builder::{BuilderCall, no_call_undoes_another};
+    use gimmal_transport::testing::{BuilderCall, no_call_undoes_another};
 
     use super::*;
 

@@ -135,7 +135,7 @@ pub const fn ids_are_distinct(methods: &[Method]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use gimmal_transport::builder::{BuilderCall, no_call_undoes_another};
+    use gimmal_transport::testing::{BuilderCall, no_call_undoes_another};
 
     use super::*;
 

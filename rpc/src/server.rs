@@ -473,7 +473,7 @@ impl LocalServer {
 mod tests {
     use std::any::Any;
 
-    use gimmal_transport::builder::{BuilderCall, no_call_undoes_another};
+    use gimmal_transport::testing::{BuilderCall, no_call_undoes_another};
 
     use super::*;
     use crate::runtime::BoxFuture;

@@ -180,7 +180,7 @@ impl std::error::Error for Status {}
 
 #[cfg(test)]
 mod tests {
-    use gimmal_transport::builder::{BuilderCall, no_call_undoes_another};
+    use gimmal_transport::testing::{BuilderCall, no_call_undoes_another};
 
     use super::*;
 

@@ -19,9 +19,9 @@ use std::{
 };
 
 use gimmal_rpc::Instant;
-use gimmal_rpc::engine::transport::{Address, hostile::Choices, shm::attack::Attacker};
+use gimmal_rpc::engine::transport::Address;
 use gimmal_testkit::{
-    ChildGuard,
+    Attacker, ChildGuard, Choices,
     child::{descriptors, this_program},
 };
 use peer::{

@@ -8,7 +8,7 @@ mod peer;
 
 use std::path::PathBuf;
 
-use gimmal_rpc::engine::transport::hostile::Choices;
+use gimmal_testkit::Choices;
 use peer::targets::TARGETS;
 
 fn corpus(target: &str) -> PathBuf {

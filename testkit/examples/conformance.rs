@@ -177,7 +177,7 @@ impl Provider for Sharing {
 #[cfg(feature = "verbs")]
 fn watched<P: Provider>(harness: RealTime<P>, only: &str) -> Report {
     let mut seen = rnr_sum();
-    let mut harness = harness.with_knocker(gimmal_transport::verbs::knock).with_check(move || {
+    let mut harness = harness.with_knocker(gimmal_testkit::conformance::knock_on_cm).with_check(move || {
         let (before, after) = (seen, rnr_sum());
         seen = after;
         if before == after {

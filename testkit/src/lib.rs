@@ -6,9 +6,14 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod attack;
 pub mod child;
 pub mod conformance;
+mod hostile;
+mod raw;
 mod until;
 
+pub use attack::{Attacker, Deed, Script};
 pub use child::ChildGuard;
+pub use hostile::Choices;
 pub use until::until;

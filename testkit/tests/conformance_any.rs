@@ -8,7 +8,7 @@ use gimmal_transport::{
     Address, Any, AnyConfig, Batch, Chain, ConnId, ConnectOptions, Connecting, Incoming, Instant, Limit,
     ListenError, ListenOptions, Listener, Look, Port, PortConfig, PortError, Provider, Staged, Tag, Time,
     any::{AnyListener, AnyPort},
-    came::{self, Came},
+    testing::{self, Came},
 };
 
 fn without_verbs() -> Any {
@@ -61,7 +61,7 @@ impl Both {
         let now = self.now();
         for (port, events) in self.ports.iter_mut().zip(&mut self.events) {
             let mut batch = Batch::new(8);
-            events.extend(came::poll(port, now, &mut batch));
+            events.extend(testing::poll(port, now, &mut batch));
         }
         assert!(self.started.elapsed() < Duration::from_secs(20), "it never came: {:?}", self.events);
     }
@@ -188,7 +188,7 @@ fn a_small_batch_is_fair_and_the_limit_is_over_all() {
     let mut seen = Vec::new();
     while seen.len() < 16 {
         let (now, mut batch) = (both.now(), Batch::new(1));
-        for event in came::poll(&mut both.ports[1], now, &mut batch) {
+        for event in testing::poll(&mut both.ports[1], now, &mut batch) {
             let Came::Frame { conn, frame } = event else { panic!("{event:?}") };
             both.ports[1].release(conn, frame);
             seen.push(conn);

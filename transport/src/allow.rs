@@ -42,7 +42,7 @@ impl Allow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::{BuilderCall, no_call_undoes_another};
+    use crate::testing::{BuilderCall, no_call_undoes_another};
 
     #[test]
     fn no_name_on_a_list_undoes_another() {

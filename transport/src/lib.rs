@@ -29,12 +29,6 @@ pub mod allow;
 #[cfg(any(feature = "shm", feature = "verbs"))]
 pub mod any;
 pub mod batch;
-#[cfg(any(test, feature = "conformance"))]
-#[doc(hidden)]
-pub mod builder;
-#[cfg(any(test, feature = "conformance"))]
-#[doc(hidden)]
-pub mod came;
 pub mod config;
 mod copy;
 pub mod counters;
@@ -44,9 +38,6 @@ pub mod error;
 pub mod floor;
 pub mod frame;
 pub mod hello;
-#[cfg(any(test, feature = "conformance"))]
-#[doc(hidden)]
-pub mod hostile;
 pub mod id;
 mod kernel;
 pub mod key;
@@ -64,6 +55,9 @@ mod share;
 #[cfg(feature = "shm")]
 pub mod shm;
 pub mod sync;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
 pub mod time;
 pub mod trust;
 #[cfg(feature = "verbs")]

@@ -14,7 +14,3 @@ pub use crate::{
     rejected::Rejected,
     share::{Common, Share},
 };
-
-/// A client that speaks foreign bytes to a listener. It is asked again and again until it says how its attempt ended; the
-/// inner `None` is an end without a reason.
-pub type Knock = Box<dyn FnMut() -> Option<Option<crate::ConnectError>>>;

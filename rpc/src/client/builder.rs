@@ -118,7 +118,7 @@ impl ClientBuilder {
 
 #[cfg(test)]
 mod tests {
-    use gimmal_transport::builder::{BuilderCall, no_call_undoes_another};
+    use gimmal_transport::testing::{BuilderCall, no_call_undoes_another};
 
     use super::*;
 

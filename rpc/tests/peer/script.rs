@@ -7,11 +7,12 @@ use gimmal_rpc::{
             bulk::LoanId,
             wire::{self, BULK_BYTES, control, message_tag, put_bulk},
         },
-        transport::{Offer, Tag, hostile::Choices, shm::attack::Script},
+        transport::{Offer, Tag},
     },
     frame::{BARE_REQUEST, BARE_RESPONSE, Flags, Kind, REQUESTS, RESPONSES, RequestHead, ResponseHead},
     id::CallId,
 };
+use gimmal_testkit::{Choices, Script};
 
 /// A method that the victim may have: id and signature.
 pub type Method = (u32, u32);

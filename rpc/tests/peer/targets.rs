@@ -14,14 +14,13 @@ use gimmal_rpc::{
             Clamp, Credit, DataPath, FrameWord, Hello, Negotiated, PortConfig, Position, Refusal,
             RejectReason, Tag, Term,
             frame::{FRAME_ALIGN, span},
-            hostile::Choices,
             negotiated::Capabilities,
-            shm::attack::Attacker,
         },
     },
     frame::{Kind, RequestHead, ResponseHead, parse_credit},
     id::CallId,
 };
+use gimmal_testkit::{Attacker, Choices};
 
 use super::{
     script::Speaker,

@@ -13,10 +13,10 @@ use gimmal_rpc::engine::{
     transport::{
         Address, Bulk, BulkError, CloseReason, ConnId, Gate as _, Incoming as _, ListenOptions,
         Listener as _, Negotiated, Port, PortConfig, Provider as _, Time, Trust,
-        hostile::Choices,
         shm::{Shm, ShmGate, ShmListener},
     },
 };
+use gimmal_testkit::Choices;
 
 /// A turn that takes longer has hung, however loaded the machine is.
 const TURN_MAX: Duration = Duration::from_secs(10);

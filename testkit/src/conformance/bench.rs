@@ -9,7 +9,7 @@ use super::{
 };
 use gimmal_transport::{
     Batch, Bulk, BulkError, Chain, CloseReason, ConnId, ConnectOptions, Connecting, Incoming, ListenOptions,
-    Listener, Negotiated, Port, PortConfig, Provider, RxFrame, Tag, Time, came::Came,
+    Listener, Negotiated, Port, PortConfig, Provider, RxFrame, Tag, Time, testing::Came,
 };
 
 pub(super) struct Bench<'a, P: Provider> {

@@ -7,7 +7,7 @@ use super::{
     rig::{Duo, Rig, pattern},
 };
 use gimmal_transport::{
-    Bulk, CloseReason, Gate, Loan, LoanError, Offer, Port, Provider, Refused, Tag, came::Came,
+    Bulk, CloseReason, Gate, Loan, LoanError, Offer, Port, Provider, Refused, Tag, testing::Came,
 };
 
 const READS: Needs = Needs { reads: true, ..ANY };

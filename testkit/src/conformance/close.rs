@@ -6,7 +6,7 @@ use super::{
     outcome::{Outcome, ensure},
     rig::pattern,
 };
-use gimmal_transport::{CloseReason, Port, Provider, Refused, Tag, Violation, came::Came};
+use gimmal_transport::{CloseReason, Port, Provider, Refused, Tag, Violation, testing::Came};
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
     vec![

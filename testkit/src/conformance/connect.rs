@@ -11,9 +11,9 @@ use super::{
 use gimmal_transport::{
     AcceptError, CloseReason, ConnectError, ConnectOptions, Connecting, Incoming, ListenError, ListenOptions,
     Listener, Port, PortError, Provider, Refusal, RejectReason,
-    came::Came,
     hello::{Feature, HELLO_BYTES, VERSION},
     refusal::REFUSAL_DATA_BYTES,
+    testing::Came,
 };
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {

@@ -7,7 +7,7 @@ use super::{
     outcome::{Outcome, ensure},
     rig::{Duo, pattern},
 };
-use gimmal_transport::{Chain, CloseReason, Port, Provider, Tag, came::Came};
+use gimmal_transport::{Chain, CloseReason, Port, Provider, Tag, testing::Came};
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
     vec![

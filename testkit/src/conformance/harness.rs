@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use gimmal_transport::{Address, PortConfig, Provider, SharedReceives, Time, parts::Knock};
+use gimmal_transport::{Address, ConnectError, PortConfig, Provider, SharedReceives, Time};
+
+/// A client that speaks foreign bytes to a listener. It is asked again and again until it says how its attempt ended; the
+/// inner `None` is an end without a reason.
+pub type Knock = Box<dyn FnMut() -> Option<Option<ConnectError>>>;
 
 /// A provider under test.
 pub trait Harness<P: Provider> {

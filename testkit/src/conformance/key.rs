@@ -10,7 +10,7 @@ use super::{
 };
 use gimmal_transport::{
     ConnectError, ConnectOptions, Connecting, Incoming, Key, ListenOptions, Listener, Port, Provider,
-    RejectReason, came::Came, parts,
+    RejectReason, parts, testing::Came,
 };
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {

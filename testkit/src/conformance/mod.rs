@@ -18,6 +18,8 @@ mod credit;
 mod flush;
 mod harness;
 mod key;
+#[cfg(feature = "verbs")]
+mod knock_rdma;
 mod one_sided;
 mod outcome;
 mod poll;
@@ -35,8 +37,9 @@ use std::{
 
 use bench::Bench;
 use case::Case;
-pub use gimmal_transport::parts::Knock;
-pub use harness::Harness;
+pub use harness::{Harness, Knock};
+#[cfg(feature = "verbs")]
+pub use knock_rdma::knock_on_cm;
 use outcome::Outcome;
 pub use real_time::{RealTime, knock_on_socket};
 pub use virtual_time::VirtualTime;

@@ -7,7 +7,7 @@ use super::{
     rig::{Duo, Rig, pattern},
 };
 use gimmal_transport::{
-    AccessError, Accessed, CloseReason, Exposed, Gate, Loan, OneSided, Port, Provider, Remote, came::Came,
+    AccessError, Accessed, CloseReason, Exposed, Gate, Loan, OneSided, Port, Provider, Remote, testing::Came,
 };
 
 const ONE_SIDED: Needs = Needs { bulk: true, ..ANY };

@@ -1,7 +1,7 @@
 //! A harness for providers that live in real time.
 
-use super::harness::Harness;
-use gimmal_transport::{Address, ConnectError, Instant, PortConfig, Provider, Refusal, Time, parts::Knock};
+use super::harness::{Harness, Knock};
+use gimmal_transport::{Address, ConnectError, Instant, PortConfig, Provider, Refusal, Time};
 
 /// Looks at what no port sees.
 type Checker = Box<dyn FnMut() -> Result<(), Box<dyn std::error::Error>>>;

@@ -9,8 +9,8 @@ use super::outcome::{Outcome, ensure};
 use gimmal_transport::{
     Address, Batch, Chain, ConnId, Credit, DataPath, Negotiated, Port, Position, Provider, Refused, RxFrame,
     Staged, Tag, Time,
-    came::{Came, next_frames},
     frame::span,
+    testing::{Came, next_frames},
 };
 
 /// Side 0 connects, side 1 listens.

@@ -13,7 +13,7 @@ use super::{
 };
 use gimmal_transport::{
     AccessError, Accessed, CloseReason, Gate, Loan, LoanError, Offer, OneSided, Port, Provider, UserBytes,
-    UserMemory, came::Came,
+    UserMemory, testing::Came,
 };
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::harness::Harness;
+use super::harness::{Harness, Knock};
 use gimmal_sim::{Sim, SimConfig};
-use gimmal_transport::{Address, ConnectOptions, Connecting, Port, Provider, Time, parts::Knock};
+use gimmal_transport::{Address, ConnectOptions, Connecting, Port, Provider, Time};
 
 /// One world for all cases; its findings are looked at after each.
 #[derive(Debug)]

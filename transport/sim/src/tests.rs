@@ -9,7 +9,7 @@ use super::*;
 use gimmal_transport::{
     Batch, BulkError, Chain, CloseReason, ConnId, Connecting, Gate, Incoming, Listener, Loan, Port,
     PortConfig, Refused, RejectReason, RxFrame, Staged, Tag, Violation,
-    came::{self, Came},
+    testing::{self, Came},
 };
 
 const NOW: Duration = Duration::ZERO;
@@ -41,7 +41,7 @@ impl Two {
         for (port, events) in self.ports.iter_mut().zip(&mut self.events) {
             let mut batch = Batch::new(64);
             port.flush();
-            let new = came::poll(port, now, &mut batch);
+            let new = testing::poll(port, now, &mut batch);
             quiet &= new.is_empty();
             events.extend(new);
         }

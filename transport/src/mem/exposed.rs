@@ -53,6 +53,13 @@ impl Words {
         Self { region, len: len as u64 }
     }
 
+    /// All of `region`, for a test that is the peer of the code under test.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn of(region: Region) -> Self {
+        Self { len: region.len() as u64, region }
+    }
+
     /// Bytes of it.
     #[must_use]
     pub const fn len(&self) -> u64 {

@@ -26,10 +26,6 @@
 
 use std::os::fd::OwnedFd;
 
-#[cfg(feature = "conformance")]
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub mod attack;
 mod bulk;
 mod connecting;
 mod exposed;

@@ -80,8 +80,8 @@ impl Pace {
         }
     }
 
-    /// Counts a poll, which `brought` something or not. Whether it is time for a look at the sockets of the connections that are
-    /// polled: `alone` with one of them, what came proves that its peer lives.
+    /// Counts a poll, which `brought` something or not. Whether it is time for a look at the sockets of polled connections. Where
+    /// only one connection is polled (`alone`), something that it brought proves that its peer lives.
     #[inline]
     pub(super) fn is_due(&mut self, now: Time, brought: bool, alone: bool) -> bool {
         self.polls = self.polls.wrapping_add(1);

@@ -159,12 +159,6 @@ impl Segment<Rc<RxMemory>> {
 }
 
 impl<K> Segment<K> {
-    /// What keeps the mapping.
-    #[cfg(feature = "conformance")]
-    pub(super) fn keeper(&self) -> &K {
-        &self.keeper
-    }
-
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "masked by the ring's size, which is below 2 GiB")]
     fn offset(&self, position: u64) -> usize {

@@ -32,8 +32,6 @@ use crate::{
 
 pub use control::connecting::VerbsConnecting;
 pub use control::gate::VerbsGate;
-#[cfg(feature = "conformance")]
-pub use control::knock::knock;
 pub use control::link::VerbsLink;
 pub use control::listener::{VerbsIncoming, VerbsListener};
 pub use data::port::VerbsPort;

@@ -73,7 +73,7 @@ pub(super) const ALL: &[Tier] = &[
             ),
             needed("cargo clippy -q --workspace --all-targets --all-features -- -D warnings"),
             needed(
-                "cargo clippy -q -p gimmal-transport --all-targets --features verbs,conformance,floor -- -D warnings",
+                "cargo clippy -q -p gimmal-transport --all-targets --features verbs,testing,floor -- -D warnings",
             ),
             needed("cargo clippy -q -p gimmal-transport -- -D warnings"),
             needed("cargo clippy -q -p gimmal-rdma --all-targets -- -D warnings"),

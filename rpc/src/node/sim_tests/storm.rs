@@ -6,12 +6,10 @@
 
 use gimmal_engine::{
     App, Head, Message,
-    transport::{
-        Bulk as Brought, BulkError, CloseReason, ConnId, Key, Negotiated, Port, RejectReason,
-        hostile::Choices,
-    },
+    transport::{Bulk as Brought, BulkError, CloseReason, ConnId, Key, Negotiated, Port, RejectReason},
 };
 use gimmal_sim::{SimConnecting, SimListener};
+use gimmal_testkit::Choices;
 
 use super::*;
 use crate::{

@@ -188,7 +188,7 @@ fn one_port_serves_many_connections_fairly() {
     let mut first_seen = [None; 8];
     let (mut received, mut polls) = (0, 0);
     while received < 240 {
-        for event in came::poll(&mut server, Time(0), &mut batch) {
+        for event in testing::poll(&mut server, Time(0), &mut batch) {
             let Came::Frame { conn, .. } = event else { panic!("{event:?}") };
             first_seen[conn.index() as usize].get_or_insert(polls);
             received += 1;

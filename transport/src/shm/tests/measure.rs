@@ -104,7 +104,7 @@ impl Side {
     fn echo_server(&mut self, count: u64) {
         let mut done = 0;
         while done < count {
-            for event in came::poll(&mut self.port, Time(0), &mut self.batch) {
+            for event in testing::poll(&mut self.port, Time(0), &mut self.batch) {
                 let Came::Frame { conn, frame } = event else { panic!("{event:?}") };
                 stage(&mut self.port, conn, &frame, 0).unwrap();
                 let end = frame.end();
@@ -127,7 +127,7 @@ impl Side {
                 sent += 1;
             }
             self.port.flush();
-            for event in came::poll(&mut self.port, Time(0), &mut self.batch) {
+            for event in testing::poll(&mut self.port, Time(0), &mut self.batch) {
                 let Came::Frame { conn, frame } = event else { panic!("{event:?}") };
                 let end = frame.end();
                 assert_eq!(frame[0], 7);
@@ -222,7 +222,7 @@ fn send_and_receive(client: &mut Side, server: &mut Side, batch: usize) {
     client.port.flush();
     let (mut end, mut received) = (Position(0), 0);
     while received < batch {
-        for event in came::poll(&mut server.port, Time(0), &mut server.batch) {
+        for event in testing::poll(&mut server.port, Time(0), &mut server.batch) {
             let Came::Frame { conn, frame } = event else { unreachable!() };
             end = frame.end();
             received += 1;

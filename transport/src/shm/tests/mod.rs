@@ -26,7 +26,7 @@ use crate::{
     Address, Batch, Chain, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting, Credit, Incoming,
     Instant, Limit, ListenOptions, Listener, Look, Port, PortConfig, Position, Provider, Refused, Run,
     RxFrame, Staged, Tag, Time,
-    came::{self, Came},
+    testing::{self, Came},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -79,7 +79,7 @@ impl Side {
 
     fn poll(&mut self) -> Vec<Came> {
         let now = self.now();
-        came::poll(&mut self.port, now, &mut self.batch)
+        testing::poll(&mut self.port, now, &mut self.batch)
     }
 
     /// Polls until something comes.

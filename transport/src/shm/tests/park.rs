@@ -34,7 +34,7 @@ fn crowd(count: usize) -> (ShmPort, Vec<ConnId>, Vec<Side>) {
 }
 
 fn poll(port: &mut ShmPort, now: u64) -> Vec<Came> {
-    came::poll(port, Time(now), &mut Batch::new(64))
+    testing::poll(port, Time(now), &mut Batch::new(64))
 }
 
 /// Polls at times so far apart that each brings a look around.

@@ -6,8 +6,6 @@ pub(crate) mod connecting;
 pub(crate) mod entry;
 pub(crate) mod gate;
 pub(crate) mod ids;
-#[cfg(feature = "conformance")]
-pub(crate) mod knock;
 pub(crate) mod lane;
 pub(crate) mod link;
 pub(crate) mod listen;

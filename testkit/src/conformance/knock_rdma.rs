@@ -1,17 +1,15 @@
-//! A client that speaks any bytes over the RDMA CM, for the conformance suite: foreign programs, other versions.
+//! A client that speaks any bytes over the RDMA CM: foreign programs, other versions.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::ToSocketAddrs, sync::Arc, time::Duration};
 
 use gimmal_rdma::{
-    id::{CmEvent, CmId, ConnectParams, EventChannel, EventKind, QpRequest},
+    id::{CmEvent, CmId, ConnectParams, EventChannel, EventKind, QpRequest, reject::meaning},
     verbs::{Cq, Pd},
 };
 
-use crate::{
-    Address, ConnectError, Instant,
-    parts::Knock,
-    verbs::control::{naming::look_up, reject},
-};
+use gimmal_transport::{Address, ConnectError, Instant, Refusal};
+
+use super::harness::Knock;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -29,7 +27,7 @@ struct Client {
 impl Client {
     fn start(address: &Address, private: &[u8]) -> Option<Self> {
         let Address::Rdma { host, port, .. } = address else { return None };
-        let to = look_up(host, *port).ok()?.into_iter().next()?;
+        let to = (host.as_str(), *port).to_socket_addrs().ok()?.next()?;
         let channel = EventChannel::new().ok()?;
         let id = CmId::new(&channel).ok()?;
         id.resolve_address(None, to, LIMIT).ok()?;
@@ -54,6 +52,16 @@ impl Client {
         self.id.connect(&params).ok()
     }
 
+    fn refused(&self, status: i32, private: &[u8]) -> ConnectError {
+        let address = self.address.clone();
+        match Refusal::decode(private) {
+            Some(refusal) => {
+                ConnectError::Rejected { address, reason: refusal.reason(), data: refusal.into_data() }
+            }
+            None => ConnectError::Refused { address, status, meaning: meaning(status) },
+        }
+    }
+
     /// `Some`: how it ended; inside `None` when it gave no reason, or connected.
     fn step(&mut self) -> Option<Option<ConnectError>> {
         if Instant::now() > self.limit {
@@ -64,7 +72,7 @@ impl Client {
             EventKind::AddrResolved => self.bind(),
             EventKind::RouteResolved => self.connect(),
             EventKind::Rejected => {
-                return Some(Some(reject::connect_error(&self.address, event.status, event.private())));
+                return Some(Some(self.refused(event.status, event.private())));
             }
             _ => None,
         };
@@ -72,9 +80,9 @@ impl Client {
     }
 }
 
-/// Connects to `address` with `private` in place of the hello.
+/// Connects to an `rdma://` address with `private` in place of the hello.
 #[must_use]
-pub fn knock(address: &Address, private: &[u8]) -> Option<Knock> {
+pub fn knock_on_cm(address: &Address, private: &[u8]) -> Option<Knock> {
     let mut client = Client::start(address, private)?;
     // Nobody may ask again for a while: the request must be on its way before this returns.
     let mut early = None;

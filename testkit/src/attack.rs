@@ -13,26 +13,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::{
-    fs::{FallocateFlags, MemfdFlags, SealFlags},
-    io::Errno,
-    net::Shutdown,
-};
-
-use super::{
-    link::{End, hello},
-    rendezvous::socket_address,
-    segment::{SEALS, Segment, control_bytes, create_file},
-    socket,
-};
-use crate::{
+use gimmal_transport::{
     FrameWord, Hello, PortConfig, Tag,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
-    hostile::Choices,
-    mem::Region,
-    sync::{
-        atomic::Ordering,
-        publish::{consume, consumed, observe, publish},
+    hello::Feature,
+    mem::Access,
+};
+use rustix::{fs::SealFlags, io::Errno, net::Shutdown};
+
+use crate::{
+    Choices,
+    raw::{
+        ARMED, CLOSING, CONSUMED, EXPOSED, GRANT, POOL, PULSE, SEALS, Segment, connect, memfd, receive, send,
+        send_memory, send_with,
     },
 };
 
@@ -162,10 +155,10 @@ enum Stage {
 /// An established connection, as far as the attacker knows.
 #[derive(Debug)]
 struct Attached {
-    end: End,
-    peer: Segment<Region>,
+    socket: OwnedFd,
+    own: Segment,
+    peer: Segment,
     tx: u64,
-    tx_ring_bytes: u64,
     frame_bytes_max: usize,
     rx: u64,
     epoch: u64,
@@ -222,12 +215,10 @@ impl<S: Script> Attacker<S> {
     }
 
     fn connect(&mut self) -> Option<Deed> {
-        let socket = socket::open().ok()?;
-        let to = socket_address(&self.path).ok()?;
-        rustix::net::connect(&socket, &to).ok()?;
+        let socket = connect(&self.path).ok()?;
         let choices = &mut self.choices;
         let ring_bytes = choices.pick(&[4096, 8192, 16 << 10, 64 << 10]);
-        let mut ours = hello(&PortConfig { ring_bytes, ..PortConfig::default() }, choices.number().into());
+        let mut ours = hello(ring_bytes, choices.number().into());
         let mut bytes = ours.encode().to_vec();
         let mut deed = D::Connect;
         if choices.once_in(16) {
@@ -236,9 +227,9 @@ impl<S: Script> Attacker<S> {
         }
         if choices.once_in(128) {
             deed = D::FalseHello;
-            let _ = socket::send_with(&socket, &bytes, socket.as_fd());
+            let _ = send_with(&socket, &bytes, socket.as_fd());
         } else {
-            let _ = socket::send(&socket, &bytes);
+            let _ = send(&socket, &bytes);
         }
         // What it says is what it is held to.
         ours = Hello::decode(&bytes).unwrap_or(ours);
@@ -247,30 +238,30 @@ impl<S: Script> Attacker<S> {
     }
 
     fn greet(&mut self, socket: OwnedFd, ours: &Hello) -> Option<Deed> {
-        let packet = match socket::receive(&socket) {
-            Ok(packet) => packet,
+        let (packet, fd) = match receive(&socket) {
+            Ok(received) => received,
             Err(Errno::AGAIN) => {
                 self.stage = Stage::Greeting { socket, ours: *ours };
                 return None;
             }
             Err(_) => return None,
         };
-        let theirs = Hello::decode(packet.bytes()).ok()?;
-        let peer = Segment::attach(packet.fd.as_ref()?.as_fd(), ours.ring_bytes).ok()?;
+        let theirs = Hello::decode(&packet).ok()?;
+        let peer = Segment::map(fd?.as_fd(), ours.ring_bytes, Access::ReadOnly).ok()?;
         let (own, fd) = Segment::create(theirs.ring_bytes).ok()?;
         let deed = if self.choices.once_in(16) {
             self.grant_falsely(&socket, theirs.ring_bytes);
             D::FalseGrant
         } else {
-            socket::send_grant(&socket, fd.as_fd()).ok()?;
+            send_with(&socket, GRANT, fd.as_fd()).ok()?;
             D::Grant
         };
         self.script.connected();
         self.stage = Stage::Attached(Box::new(Attached {
-            end: End { socket, own: own.pulsing(), mirror: None },
+            socket,
+            own,
             peer,
             tx: 0,
-            tx_ring_bytes: theirs.ring_bytes.into(),
             frame_bytes_max: theirs.ring_bytes as usize / 4,
             rx: 0,
             epoch: 0,
@@ -283,24 +274,26 @@ impl<S: Script> Attacker<S> {
     }
 
     fn grant_falsely(&mut self, socket: &OwnedFd, ring_bytes: u32) {
-        let bytes = control_bytes() + ring_bytes as usize;
+        let bytes = rustix::param::page_size() + ring_bytes as usize;
         let _ = match self.choices.below(6) {
             0 => grant(socket, &memfd(bytes, SealFlags::SEAL, true)),
             1 => grant(socket, &memfd(bytes + 4096, SEALS, true)),
             2 => grant(socket, &memfd(bytes, SEALS, false)),
-            3 => socket::send_grant(socket, socket.as_fd()),
-            4 => socket::send(socket, b"gmgrant1"),
+            3 => send_with(socket, GRANT, socket.as_fd()),
+            4 => send(socket, GRANT),
             _ => {
                 let packet = self.choices.bytes(64);
-                socket::send(socket, &packet)
+                send(socket, &packet)
             }
         };
     }
 
     fn attack(&mut self, mut attached: Box<Attached>) -> Option<Deed> {
-        if observe(attached.peer.closing()) != 0 {
+        if attached.peer.load(CLOSING) != 0 {
             return None;
         }
+        // Its process runs.
+        attached.own.store(PULSE, attached.own.load(PULSE) + 1);
         let once_in = attached.wrong_once_in;
         let deed = if once_in > 0 && self.choices.once_in(once_in) {
             self.choices.pick(&WRONG)
@@ -319,20 +312,20 @@ impl<S: Script> Attacker<S> {
             D::Frames => attached.frames(choices, script),
             D::Overrun => attached.overrun(choices),
             D::Hear => attached.hear(script),
-            D::Credit => consume(attached.end.own.consumed(), attached.rx),
+            D::Credit => attached.own.store(CONSUMED, attached.rx),
             D::FalseCredit => attached.credit_falsely(choices),
             D::FalseWord => {
                 let bits = choices.pick(&[1, 7, 0xffff_ffff, choices_word(attached.frame_bytes_max)]);
-                publish(attached.end.own.word(attached.tx), bits);
+                attached.own.set(attached.tx, bits);
             }
             D::Scribble => attached.scribble(choices),
             D::Payload => attached.spoil_payload(choices),
             D::Unpublish => attached.unpublish(choices),
             D::Arm => attached.arm(choices),
-            D::Closing => attached.end.own.closing().store(choices.number(), Ordering::Release),
+            D::Closing => attached.own.store(CLOSING, choices.number()),
             D::Pool | D::FalsePool => attached.pool(choices, script, deed == D::FalsePool),
             D::HangUp => {
-                let _ = rustix::net::shutdown(&attached.end.socket, Shutdown::Both);
+                let _ = rustix::net::shutdown(&attached.socket, Shutdown::Both);
             }
             _ => attached.say(choices, deed),
         }
@@ -351,16 +344,13 @@ fn choices_word(frame_bytes_max: usize) -> u64 {
 impl Attached {
     /// How far the victim lets it write.
     fn limit(&self) -> u64 {
-        consumed(self.peer.consumed()) + self.tx_ring_bytes - FRAME_ALIGN as u64
+        self.peer.load(CONSUMED) + self.own.ring_bytes - FRAME_ALIGN as u64
     }
 
     /// Writes `payload` behind the word at `position`.
     fn put(&self, position: u64, payload: &[u8]) {
-        let place = self.end.own.payload(position);
-        let len = payload.len().min(self.frame_bytes_max);
-        // SAFETY: `payload` gives the whole ring, contiguous, and a frame is a quarter of it. Nobody but this thread
-        // writes here; the victim reads it as shared memory, or, on the same thread, not meanwhile.
-        unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), place.as_ptr(), len) };
+        let payload = &payload[..payload.len().min(self.frame_bytes_max)];
+        self.own.write(position, payload);
     }
 
     fn frames<S: Script>(&mut self, choices: &mut Choices, script: &mut S) {
@@ -376,16 +366,16 @@ impl Attached {
             }
             self.put(self.tx, &payload);
             let word = FrameWord::new(payload.len(), tag).bits();
-            self.end.own.word(end).store(0, Ordering::Relaxed);
+            self.own.set(end, 0);
             if self.tx == first {
                 first_word = word;
             } else {
-                self.end.own.word(self.tx).store(word, Ordering::Relaxed);
+                self.own.set(self.tx, word);
             }
             self.tx = end;
         }
         if self.tx != first {
-            publish(self.end.own.word(first), first_word);
+            self.own.set(first, first_word);
         }
     }
 
@@ -396,17 +386,16 @@ impl Attached {
         while self.tx <= limit {
             let end = self.tx + span(payload.len()) as u64;
             self.put(self.tx, &payload);
-            self.end.own.word(end).store(0, Ordering::Relaxed);
+            self.own.set(end, 0);
             // A pong, which nobody minds.
-            publish(self.end.own.word(self.tx), FrameWord::new(payload.len(), Tag(7)).bits());
+            self.own.set(self.tx, FrameWord::new(payload.len(), Tag(7)).bits());
             self.tx = end;
         }
     }
 
     fn hear<S: Script>(&mut self, script: &mut S) {
-        let bits = observe(self.peer.word(self.rx));
-        let ring_bytes = self.peer.region_bytes();
-        let word = match FrameWord::parse(bits, ring_bytes / 4) {
+        let frame_bytes_max = usize::try_from(self.peer.ring_bytes / 4).expect("at most 1 GiB");
+        let word = match FrameWord::parse(self.peer.word(self.rx), frame_bytes_max) {
             Ok(Some(word)) => word,
             Ok(None) => return,
             Err(violation) => {
@@ -415,9 +404,7 @@ impl Attached {
             }
         };
         let mut payload = vec![0; word.payload_bytes()];
-        let place = self.peer.payload(self.rx);
-        // SAFETY: inside the double mapping of the victim's ring, by the length that was checked; a copy.
-        unsafe { std::ptr::copy_nonoverlapping(place.as_ptr(), payload.as_mut_ptr(), payload.len()) };
+        self.peer.read(self.rx, &mut payload);
         self.rx += span(payload.len()) as u64;
         script.hear(word.tag(), &payload);
     }
@@ -425,18 +412,18 @@ impl Attached {
     fn credit_falsely(&mut self, choices: &mut Choices) {
         self.lied = true;
         let lie = match choices.below(4) {
-            0 => self.rx.wrapping_add(choices.below(2 * self.peer.region_bytes() as u64)),
+            0 => self.rx.wrapping_add(choices.below(2 * self.peer.ring_bytes)),
             1 => self.rx.wrapping_sub(choices.below(4096)),
             2 => self.rx | 1,
             _ => choices.number(),
         };
-        consume(self.end.own.consumed(), lie);
+        self.own.store(CONSUMED, lie);
     }
 
     fn scribble(&self, choices: &mut Choices) {
         // Not before the next word: what is published there decides, and `FalseWord` spoils that one.
         let ahead = FRAME_ALIGN as u64 * (1 + choices.below(64));
-        self.end.own.word(self.tx + ahead).store(choices.number(), Ordering::Relaxed);
+        self.own.set(self.tx + ahead, choices.number());
     }
 
     fn spoil_payload(&self, choices: &mut Choices) {
@@ -447,19 +434,18 @@ impl Attached {
     }
 
     fn unpublish(&mut self, choices: &mut Choices) {
-        let own = &self.end.own;
         let next = self.tx + span(8) as u64;
         if next > self.limit() {
             return;
         }
         // A pong, then perhaps nothing, or a ping.
         let [pong, ping] = [7, 6].map(|kind| FrameWord::new(8, Tag(kind)).bits());
-        own.word(next).store(0, Ordering::Relaxed);
-        publish(own.word(self.tx), pong);
+        self.own.set(next, 0);
+        self.own.set(self.tx, pong);
         if choices.once_in(2) {
-            publish(own.word(self.tx), 0);
+            self.own.set(self.tx, 0);
         } else {
-            publish(own.word(self.tx), ping);
+            self.own.set(self.tx, ping);
             self.tx = next;
         }
     }
@@ -467,7 +453,7 @@ impl Attached {
     fn arm(&mut self, choices: &mut Choices) {
         self.epoch += 1;
         let epoch = if choices.once_in(4) { choices.number() } else { self.epoch };
-        self.end.own.armed().store(epoch, Ordering::SeqCst);
+        self.own.store(ARMED, epoch);
     }
 
     fn pool<S: Script>(&mut self, choices: &mut Choices, script: &mut S, falsely: bool) {
@@ -476,10 +462,10 @@ impl Attached {
         }
         let bytes = 4096 * (1 + choices.below(4));
         let size = usize::try_from(bytes).unwrap_or(4096);
-        let (socket, id) = (&self.end.socket, self.pools);
+        let (socket, id) = (&self.socket, self.pools);
         if !falsely {
             let Ok(fd) = memfd(size, SEALS, true) else { return };
-            if socket::send_pool(socket, id, bytes, fd.as_fd()).is_ok() {
+            if send_memory(socket, POOL, (id, bytes), fd.as_fd()).is_ok() {
                 self.pools += 1;
                 script.passed(id, bytes);
             }
@@ -497,31 +483,29 @@ impl Attached {
             _ => (id, bytes + 1),
         };
         // Which of the two it says does not matter to its falsehood.
-        let _ = match choices.below(2) {
-            0 => socket::send_pool(socket, id, bytes, fd.as_fd()),
-            _ => socket::send_exposed(socket, id, bytes, fd.as_fd()),
-        };
+        let what = if choices.below(2) == 0 { POOL } else { EXPOSED };
+        let _ = send_memory(socket, what, (id, bytes), fd.as_fd());
     }
 
     /// What only the socket hears.
     fn say(&self, choices: &mut Choices, deed: Deed) {
-        let socket = &self.end.socket;
+        let socket = &self.socket;
         match deed {
             D::Doorbell => {
                 for _ in 0..=choices.below(4) {
-                    let _ = socket::send(socket, &[0]);
+                    let _ = send(socket, &[0]);
                 }
             }
             D::Packet => {
                 let packet = choices.bytes(300);
-                let _ = socket::send(socket, &packet);
+                let _ = send(socket, &packet);
             }
             D::SecondGrant => {
                 let _ = grant(socket, &memfd(4096, SEALS, true));
             }
             D::Drain => {
                 for _ in 0..64 {
-                    if socket::receive(socket).map_or(true, |packet| packet.is_end()) {
+                    if receive(socket).map_or(true, |(packet, _)| packet.is_empty()) {
                         return;
                     }
                 }
@@ -531,26 +515,34 @@ impl Attached {
     }
 }
 
-impl Segment<Region> {
-    /// Bytes of its ring.
-    fn region_bytes(&self) -> usize {
-        (self.keeper().len() - control_bytes()) / 2
+/// Closes in the orderly way, unless it has closed in another.
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if self.own.load(CLOSING) == 0 {
+            self.own.store(CLOSING, 1);
+        }
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }
 
-/// A memfd of `bytes` with `seals`, its pages there if `whole`.
-fn memfd(bytes: usize, seals: SealFlags, whole: bool) -> Result<OwnedFd, Errno> {
-    if whole && let Ok(fd) = create_file("hostile", bytes) {
-        rustix::fs::fcntl_add_seals(&fd, seals)?;
-        return Ok(fd);
+/// The hello of an honest peer.
+fn hello(ring_bytes: u32, nonce: u128) -> Hello {
+    let config = PortConfig::default();
+    Hello {
+        features: Feature::RING
+            .and(Feature::ATTENDED, config.attended)
+            .and(Feature::NUMBERED, true)
+            .and(Feature::CHECKSUM, config.checksum),
+        ring_bytes,
+        slot_bytes: config.slot_bytes,
+        arrivals: config.arrivals,
+        responder_resources: config.responder_resources,
+        initiator_depth: config.initiator_depth,
+        lane: 0,
+        nonce,
     }
-    let fd = rustix::fs::memfd_create("hostile", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&fd, bytes as u64)?;
-    rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, 1)?;
-    rustix::fs::fcntl_add_seals(&fd, seals)?;
-    Ok(fd)
 }
 
 fn grant(socket: &OwnedFd, file: &Result<OwnedFd, Errno>) -> Result<(), Errno> {
-    socket::send_grant(socket, file.as_ref().map_err(|errno| *errno)?.as_fd())
+    send_with(socket, GRANT, file.as_ref().map_err(|errno| *errno)?.as_fd())
 }
