@@ -114,8 +114,8 @@ pub mod error {
 
     #[doc(inline)]
     pub use gimmal_rpc::engine::transport::{
-        AddressError, BulkError, CloseReason, ConnectError as ConnectCause, ListenError, LoanError,
-        PortError, Violation,
+        AccessError, AddressError, BulkError, CloseReason, ConnectError as ConnectCause, ListenError,
+        LoanError, PortError, Violation,
     };
     #[doc(inline)]
     pub use gimmal_rpc::engine::{ConfigError, OpenError, PlaceError, StartError};
@@ -152,6 +152,16 @@ pub mod local {
     pub use gimmal_rpc::local::{Driver, LocalClient, Running, RunningUntil};
     #[doc(inline)]
     pub use gimmal_rpc::{Answered, LocalServer, Pipeline};
+}
+
+pub mod memory {
+    //! One-sided access: a handler exposes memory, its caller reads and changes it while no handler runs. See the guide's
+    //! chapter [`data`](crate::guide::data#one-sided-access).
+
+    #[doc(inline)]
+    pub use gimmal_rpc::engine::transport::{Exposed, Words};
+    #[doc(inline)]
+    pub use gimmal_rpc::memory::{Access, Accessor, RemoteMemory};
 }
 
 pub mod metadata {

@@ -26,15 +26,15 @@ use crate::{error::TransportError, response::Response, status::Fate, wake::rouse
 
 /// The place of one answer.
 #[derive(Debug)]
-pub(crate) struct CallCell {
-    response: ArrayQueue<Response>,
+pub(crate) struct CallCell<T = Response> {
+    response: ArrayQueue<T>,
     waker: AtomicWaker,
     /// The worker's key of the call, for cancelling it; only the worker reads and writes it.
     key: AtomicU64,
 }
 
-impl CallCell {
-    fn new() -> Self {
+impl<T> CallCell<T> {
+    pub(crate) fn new() -> Self {
         Self { response: ArrayQueue::new(1), waker: AtomicWaker::new(), key: AtomicU64::new(0) }
     }
 
@@ -46,13 +46,13 @@ impl CallCell {
         self.key.store(key, Ordering::Relaxed);
     }
 
-    pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Response> {
+    pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<T> {
         take_or_register(|| self.response.pop(), || self.waker.register(context.waker()))
             .map_or(Poll::Pending, Poll::Ready)
     }
 
     /// Blocks the thread until the response is there; at most until `limit`, if there is one.
-    pub(crate) fn wait(&self, limit: Instant) -> Option<Response> {
+    pub(crate) fn wait(&self, limit: Instant) -> Option<T> {
         for round in 0..SPINS + YIELDS {
             if let Some(response) = self.response.pop() {
                 return Some(response);
@@ -124,12 +124,29 @@ pub(crate) fn block<R>(mut poll: impl FnMut(&Context<'_>) -> Poll<R>) -> R {
     })
 }
 
+/// What a cell can hold: it says so itself when the worker is lost.
+pub(crate) trait Outcome {
+    fn lost(error: TransportError) -> Self;
+}
+
+impl Outcome for Response {
+    fn lost(error: TransportError) -> Self {
+        error.into()
+    }
+}
+
+impl<T> Outcome for Result<T, TransportError> {
+    fn lost(error: TransportError) -> Self {
+        Err(error)
+    }
+}
+
 /// The worker's end of a cell.
 #[derive(Debug)]
-pub(crate) struct Responder(Option<Arc<CallCell>>);
+pub(crate) struct Responder<T: Outcome = Response>(Option<Arc<CallCell<T>>>);
 
-impl Responder {
-    pub(crate) fn new(cell: &Arc<CallCell>) -> Self {
+impl<T: Outcome> Responder<T> {
+    pub(crate) fn new(cell: &Arc<CallCell<T>>) -> Self {
         Self(Some(Arc::clone(cell)))
     }
 
@@ -139,11 +156,11 @@ impl Responder {
         }
     }
 
-    pub(crate) fn is(&self, cell: &Arc<CallCell>) -> bool {
+    pub(crate) fn is(&self, cell: &Arc<CallCell<T>>) -> bool {
         self.0.as_ref().is_some_and(|ours| Arc::ptr_eq(ours, cell))
     }
 
-    pub(crate) fn complete(mut self, response: Response) {
+    pub(crate) fn complete(mut self, response: T) {
         self.put(response);
     }
 
@@ -152,7 +169,7 @@ impl Responder {
         self.0 = None;
     }
 
-    fn put(&mut self, response: Response) {
+    fn put(&mut self, response: T) {
         if let Some(cell) = self.0.take() {
             // There is room: one response for each use of a cell.
             let _ = cell.response.push(response);
@@ -161,10 +178,10 @@ impl Responder {
     }
 }
 
-impl Drop for Responder {
+impl<T: Outcome> Drop for Responder<T> {
     fn drop(&mut self) {
         let why = "it stopped before the call ended";
-        self.put(TransportError::Worker { why, fate: Fate::MaybeRan }.into());
+        self.put(T::lost(TransportError::Worker { why, fate: Fate::MaybeRan }));
     }
 }
 

@@ -23,6 +23,7 @@ use crate::{
     frame::Flags,
     here,
     large::{lend, no_reads},
+    memory::{Accessor, Handed},
     metadata::Noted,
     method::Method,
     node::Command,
@@ -35,7 +36,7 @@ use crate::{
     stats::Stats,
     status::Fate,
     stream::Lanes,
-    workers::WorkerSet,
+    workers::{Handle, WorkerSet},
 };
 
 /// How often a call is offered to a worker whose inbox is full, with a yield between.
@@ -284,25 +285,42 @@ impl Client {
         let (loan, lanes) = beside;
         let cell = inner.pool.cell();
         let responder = Responder::new(&cell);
-        let mut command = Command::Call { conn, method, timeout, body, loan, flags, lanes, responder };
-        for _ in 0..OFFERS {
-            match handle.submit(command) {
-                Ok(()) => {
-                    handed.cell = Some(cell);
-                    return handed;
-                }
-                Err(back) => command = back,
+        match offer(&handle, Command::Call { conn, method, timeout, body, loan, flags, lanes, responder }) {
+            Ok(()) => handed.cell = Some(cell),
+            Err(Command::Call { responder, body, .. }) => {
+                responder.defuse();
+                inner.pool.put_buffer(body);
+                inner.pool.put_cell(cell);
+                handed.failed = Some(FULL);
             }
-            std::thread::yield_now();
+            Err(_) => handed.failed = Some(FULL),
         }
-        if let Command::Call { responder, body, .. } = command {
-            responder.defuse();
-            inner.pool.put_buffer(body);
-            inner.pool.put_cell(cell);
-        }
-        let why = "its inbox is full: too many calls started at once";
-        handed.failed = Some(TransportError::Worker { why, fate: Fate::NotRun });
         handed
+    }
+}
+
+/// Offers a command to a worker, whose inbox may be full for a while.
+#[inline]
+fn offer(handle: &Handle, mut command: Command) -> Result<(), Command> {
+    for _ in 0..OFFERS {
+        match handle.submit(command) {
+            Ok(()) => return Ok(()),
+            Err(back) => command = back,
+        }
+        std::thread::yield_now();
+    }
+    Err(command)
+}
+
+const FULL: TransportError =
+    TransportError::Worker { why: "its inbox is full: too many calls started at once", fate: Fate::NotRun };
+
+impl Accessor for Client {
+    fn hand_access(&self, handed: Handed) {
+        let (handle, conn) = self.inner.line.here();
+        if let Err(Command::Access(_, handed)) = offer(&handle, Command::Access(conn, Box::new(handed))) {
+            handed.responder.complete(Err(FULL));
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     net::SocketAddr,
     sync::{
         Arc,
@@ -10,9 +11,13 @@ use std::{
     time::Duration,
 };
 
-use gimmal_engine::transport::{ConnId, Credentials, Instant, Loan, LoanError, Negotiated, Time, UserBytes};
+use gimmal_engine::transport::{
+    ConnId, Credentials, Exposed, Instant, Loan, LoanError, Negotiated, Time, UserBytes,
+};
 
 use crate::{
+    error::TransportError,
+    memory::RemoteMemory,
     metadata::{AnswerNotes, Metadata, Notes},
     method::Method,
     node::Reach,
@@ -128,6 +133,31 @@ impl Cx {
     /// See [`LoanError`].
     pub fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
         self.peer.reach.lend(self.peer.conn, bytes)
+    }
+
+    /// Exposes `bytes` of new memory, zeroed, that callers read and change by themselves once it was [shown](Cx::show) to
+    /// them. Keep it as long as they may use it: dropping it withdraws it. It takes system calls, so do it once for
+    /// each piece of memory and not for each call.
+    ///
+    /// # Errors
+    /// See [`LoanError`].
+    pub fn expose(&self, bytes: usize) -> Result<Arc<Exposed>, LoanError> {
+        self.peer.reach.expose(self.peer.conn, bytes).map(Arc::new)
+    }
+
+    /// Shows exposed memory to the caller, and returns what the caller needs to use it: send it with the answer. The
+    /// caller may then read and change all of it. Memory that was exposed in a call of another connection can be shown
+    /// too, if that connection has the same worker and device.
+    ///
+    /// Cancel safe: dropped before it is ready, it may have shown the memory.
+    ///
+    /// # Errors
+    /// [`TransportError::Access`]: with [`NotExposed`](crate::engine::transport::AccessError::NotExposed) for memory of
+    /// another worker or device, with [`Full`](crate::engine::transport::AccessError::Full) when the caller already has
+    /// 256 pieces, or does not take them.
+    pub async fn show(&self, exposed: &Arc<Exposed>) -> Result<RemoteMemory, TransportError> {
+        let cell = self.peer.reach.show(self.peer.conn, exposed)?;
+        poll_fn(|context| cell.poll(context)).await
     }
 }
 

@@ -4,7 +4,7 @@ use std::{convert::Infallible, fmt};
 
 use gimmal_engine::{
     ConfigError, OpenError, StartError,
-    transport::{AddressError, BulkError, CloseReason, ListenError, LoanError},
+    transport::{AccessError, AddressError, BulkError, CloseReason, ListenError, LoanError},
 };
 use thiserror::Error;
 
@@ -190,6 +190,14 @@ pub enum TransportError {
         /// Whether the request may have left.
         fate: Fate,
     },
+    /// A one-sided access of remote memory failed.
+    #[error("access to remote memory: {error} ({fate})")]
+    Access {
+        /// Why it failed.
+        error: AccessError,
+        /// Whether it was made.
+        fate: Fate,
+    },
     /// A handler blocks for a call that its own thread would have to serve: it would wait for ever.
     #[error(
         "the waiting thread is the worker that would serve the call ({fate}); await the call, or wait on another thread"
@@ -200,7 +208,20 @@ pub enum TransportError {
     },
 }
 
+/// An access that was not made.
+impl From<AccessError> for TransportError {
+    fn from(error: AccessError) -> Self {
+        Self::Access { error, fate: Fate::NotRun }
+    }
+}
+
 impl TransportError {
+    /// Of an access that was in flight: only the end of its connection leaves open whether it was made.
+    pub(crate) fn of_access(error: AccessError) -> Self {
+        let fate = if error == AccessError::Closed { Fate::MaybeRan } else { Fate::NotRun };
+        Self::Access { error, fate }
+    }
+
     /// Whether the handler ran.
     #[must_use]
     pub const fn fate(&self) -> Fate {
@@ -209,6 +230,7 @@ impl TransportError {
             | Self::Bulk { fate, .. }
             | Self::NoBulk { fate, .. }
             | Self::Worker { fate, .. }
+            | Self::Access { fate, .. }
             | Self::OwnWorker { fate } => *fate,
             Self::Full { .. }
             | Self::TooLarge { .. }

@@ -66,6 +66,7 @@ mod large;
 pub mod layer;
 pub mod lend;
 pub mod local;
+pub mod memory;
 pub mod metadata;
 pub mod method;
 mod nested;

@@ -20,6 +20,7 @@ use crate::{
     codec::Compose,
     config::Config,
     error::ConnectError,
+    memory::{Accessor, Handed},
     method::Method,
     node::Fresh,
     pipeline::Pipeline,
@@ -134,6 +135,12 @@ impl LocalClient {
             }
         }
         false
+    }
+}
+
+impl Accessor for LocalClient {
+    fn hand_access(&self, handed: Handed) {
+        self.local.turns().with(|node, io| node.access(io, self.local.conn, handed));
     }
 }
 

@@ -82,7 +82,7 @@ pub use id::{ConnId, Credit, Position};
 pub use key::{Key, KeyError};
 pub use mem::{
     Accessed, Bulk, Exposed, Holder, Lent, Loan, MemoryNode, NotHuge, NotNear, Offer, OneSided, Pages,
-    PoolMemory, Remote, Run, RxBuf, RxFrame, UserBytes, UserMemory, Words,
+    PoolMemory, REMOTE_BYTES, Remote, Run, RxBuf, RxFrame, UserBytes, UserMemory, Words,
 };
 pub use negotiated::{Capabilities, Clamp, Credentials, DataPath, Negotiated, Term};
 pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Pulse, Staged, Waker};

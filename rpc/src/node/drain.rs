@@ -83,7 +83,7 @@ impl Node {
         done: &Arc<AtomicBool>,
     ) {
         if let Some(here) = self.conns.get_mut(conn) {
-            if here.calls.any_live().is_some() {
+            if here.calls.any_live().is_some() || self.accesses_on(conn) > 0 {
                 return;
             }
             if let Some(next) = next {

@@ -5,6 +5,7 @@
 //!               caller ◄─ Response ────────  peer's callee ◄─ answer, in place
 //! ```
 
+mod accesses;
 mod answers;
 mod callee;
 mod caller;
@@ -31,7 +32,7 @@ mod tasks;
 
 use std::{
     cell::Cell,
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     fmt,
     sync::{
         Arc, OnceLock,
@@ -44,9 +45,13 @@ use std::{
 
 use gimmal_engine::{
     App, Io, Message,
-    transport::{Address, Bulk, BulkError, CloseReason, ConnId, Instant, Loan, Negotiated, Port, Time},
+    transport::{
+        AccessError, Accessed, Address, Bulk, BulkError, CloseReason, ConnId, Exposed, Instant, Loan,
+        Negotiated, Port, Time,
+    },
 };
 
+pub(crate) use accesses::Shown;
 use heard::Heard;
 use large::Enclosed;
 use map::ConnMap;
@@ -66,6 +71,7 @@ use crate::{
     frame::{BARE_REQUEST, BARE_RESPONSE, Flags, RequestWords},
     here,
     id::CallId,
+    memory::{Ended, Handed},
     method::Method,
     reflect::{Enrolled, Roll},
     response::Response,
@@ -101,6 +107,10 @@ pub(crate) enum Command {
     Drain(mpsc::SyncSender<bool>),
     /// Ask so many clients to come again, to another worker.
     Shed(usize),
+    /// Access memory of the peer.
+    Access(ConnId, Box<Handed>),
+    /// Tell the peer where memory of ours is.
+    Show(ConnId, Arc<Exposed>, Responder<Shown>),
     /// Something is ready; a turn will find it.
     Look,
 }
@@ -196,6 +206,10 @@ pub(crate) struct Node {
     /// Marks every request served, see [`Cx::cancelled`](crate::Cx::cancelled).
     mark: u64,
     calls_live: usize,
+    /// Accesses of peers' memory that are in flight; a window of them for each connection.
+    accesses: BTreeMap<(ConnId, u64), Responder<Ended>>,
+    /// The token of the next one.
+    access_token: u64,
     /// The clock's reading at time 0.
     epoch: Instant,
     /// The time as it was seen last.
@@ -237,6 +251,8 @@ impl Node {
             due: Vec::with_capacity(64),
             mark: 0,
             calls_live: 0,
+            accesses: BTreeMap::new(),
+            access_token: 0,
             epoch: Instant::now(),
             seen: Time(0),
             stale: false,
@@ -449,6 +465,18 @@ impl App for Node {
         }
     }
 
+    fn accessed<P: Port>(
+        &mut self,
+        _: &mut Io<'_, P>,
+        conn: ConnId,
+        token: u64,
+        result: Result<Accessed, AccessError>,
+    ) {
+        if let Some(responder) = self.accesses.remove(&(conn, token)) {
+            responder.complete(result.map_err(TransportError::of_access));
+        }
+    }
+
     fn writable<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
         self.send_go_away(io, conn);
         // Answers first: they free what both sides wait for.
@@ -500,16 +528,19 @@ impl App for Node {
             Command::Retire(conn, next, done) => self.retire(io, conn, next, &done),
             Command::Drain(tell) => drop(tell.try_send(self.drain(io))),
             Command::Shed(count) => self.shed(io, count),
+            Command::Access(conn, handed) => self.access(io, conn, *handed),
+            Command::Show(conn, exposed, responder) => responder.complete(Self::show(io, conn, &exposed)),
             Command::Look => {}
         }
     }
 
     fn refused(command: Command) {
+        let why = "it is gone, and another takes its place: make the call again";
+        let gone = TransportError::Worker { why, fate: Fate::NotRun };
         match command {
-            Command::Call { responder, .. } => {
-                let why = "it is gone, and another takes its place: make the call again";
-                responder.complete(TransportError::Worker { why, fate: Fate::NotRun }.into());
-            }
+            Command::Call { responder, .. } => responder.complete(gone.into()),
+            Command::Access(_, handed) => handed.responder.complete(Err(gone)),
+            Command::Show(_, _, responder) => responder.complete(Err(gone)),
             Command::Watch(_, watcher) => watcher.ended(&CloseReason::WorkerPanicked),
             Command::Retire(_, _, done) => done.store(true, Ordering::Release),
             Command::Cancel(..) | Command::Drain(_) | Command::Shed(_) | Command::Look => {}
@@ -537,6 +568,6 @@ impl App for Node {
     }
 
     fn is_busy(&self) -> bool {
-        self.calls_live > 0 || self.tasks.len() > 0
+        self.calls_live > 0 || self.tasks.len() > 0 || !self.accesses.is_empty()
     }
 }

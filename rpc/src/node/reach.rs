@@ -12,23 +12,33 @@ use std::{
 use crossbeam::queue::{ArrayQueue, SegQueue};
 use gimmal_engine::{
     WorkerHandle,
-    transport::{ConnId, Loan, LoanError, Provider, UserBytes},
+    transport::{ConnId, Exposed, Loan, LoanError, Provider, UserBytes},
 };
 
-use super::{Command, Node};
-use crate::stream::Lane;
+use super::{Command, Node, Shown};
+use crate::{
+    cell::{CallCell, Responder},
+    error::TransportError,
+    status::Fate,
+    stream::Lane,
+};
 
 /// A worker's handle without its provider.
 trait Worker: Send + Sync {
-    fn ring(&self);
+    /// Returns whether the inbox had room.
+    fn submit(&self, command: Command) -> bool;
+    fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError>;
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError>;
     fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError>;
 }
 
 impl<P: Provider> Worker for WorkerHandle<P, Node> {
-    fn ring(&self) {
-        // A full inbox rings by itself: the worker has commands to take.
-        let _ = self.submit(Command::Look);
+    fn submit(&self, command: Command) -> bool {
+        Self::submit(self, command).is_ok()
+    }
+
+    fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
+        Self::expose(self, conn, bytes)
     }
 
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
@@ -77,6 +87,29 @@ impl Reach {
         worker.lend(conn, bytes)
     }
 
+    pub(crate) fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
+        self.worker.get().ok_or(LoanError::Closed)?.expose(conn, bytes)
+    }
+
+    /// Tells the peer of `conn` where `exposed` is; the cell ends with what the peer needs to use it.
+    pub(crate) fn show(
+        &self,
+        conn: ConnId,
+        exposed: &Arc<Exposed>,
+    ) -> Result<Arc<CallCell<Shown>>, TransportError> {
+        let cell = Arc::new(CallCell::new());
+        let command = Command::Show(conn, Arc::clone(exposed), Responder::new(&cell));
+        match self.worker.get() {
+            Some(worker) if worker.submit(command) => Ok(cell),
+            _ => Err(TransportError::Worker { why: "its inbox is full", fate: Fate::NotRun }),
+        }
+    }
+
+    /// A full inbox rings by itself: the worker has commands to take.
+    fn ring(&self) {
+        let _ = self.worker.get().is_some_and(|worker| worker.submit(Command::Look));
+    }
+
     pub(crate) fn pop_ready(&self) -> Option<u32> {
         self.ready.pop()
     }
@@ -93,9 +126,7 @@ impl Reach {
     /// Makes the worker look at a lane.
     pub(crate) fn push_lane(&self, lane: Arc<Lane>) {
         self.lanes.push(lane);
-        if let Some(worker) = self.worker.get() {
-            worker.ring();
-        }
+        self.ring();
     }
 }
 
@@ -128,9 +159,7 @@ impl Wake for TaskWake {
         // SYNC POINT: handler woken. Pairs with `unqueue`.
         if !self.queued.swap(true, Ordering::AcqRel) {
             let _ = self.reach.ready.push(self.index);
-            if let Some(worker) = self.reach.worker.get() {
-                worker.ring();
-            }
+            self.reach.ring();
         }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) mod rx_memory;
 pub mod user_bytes;
 
 pub use bulk::{Bulk, Release};
-pub use exposed::{Accessed, Exposed, OneSided, Remote, Words};
+pub use exposed::{Accessed, Exposed, OneSided, REMOTE_BYTES, Remote, Words};
 pub use hold::{Holder, RxBuf};
 pub use loan::{Loan, LoanHome, Offer};
 pub use node::{MemoryNode, NotNear};
