@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use gimmal_transport::{
-    Address, ConnId, ConnectError, ConnectOptions, Instant, Negotiated, Port, Provider, Time, time,
+    Address, ConnId, ConnectError, ConnectOptions, Instant, Negotiated, Port, Provider, Time, Wait, time,
 };
 
 use crate::{

@@ -9,7 +9,7 @@ impl<P: Port> Io<'_, P> {
     /// `conn`. Send it in a message of your own; the peer [decodes](Remote::decode) it.
     ///
     /// # Errors
-    /// See [`Port::show`].
+    /// See [`Transfer::show`](gimmal_transport::Transfer::show).
     pub fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
         self.port.show(conn, exposed)
     }

@@ -7,6 +7,7 @@ use gimmal_testkit::conformance::{RealTime, knock_on_socket, run};
 use gimmal_transport::{
     Address, Any, AnyConfig, Batch, Chain, ConnId, ConnectOptions, Connecting, Incoming, Instant, Limit,
     ListenError, ListenOptions, Listener, Look, Port, PortConfig, PortError, Provider, Staged, Tag, Time,
+    Wait,
     any::{AnyListener, AnyPort},
     testing::{self, Came},
 };

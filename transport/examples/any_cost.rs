@@ -47,7 +47,7 @@ impl<P: Provider> Pair<P> {
     fn one_way(&mut self, side: usize) -> Result<(), Box<dyn Error>> {
         let port = &mut self.ports[side];
         let staged = Staged { payload_bytes: 64, tag: Tag(0), chain: Chain::Begin };
-        port.peer_credit(self.ids[side]);
+        port.credit(self.ids[side]);
         port.compose(self.ids[side], 64, |room| {
             room.fill(1);
             Some(staged)

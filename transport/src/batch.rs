@@ -41,7 +41,7 @@ pub enum Event {
     Pulled {
         /// Which connection.
         conn: ConnId,
-        /// The token given to [`Port::pull`](crate::Port::pull).
+        /// The token given to [`Transfer::pull`](crate::Transfer::pull).
         token: u64,
         /// The bytes, or why not.
         result: Result<Bulk, BulkError>,
@@ -50,7 +50,7 @@ pub enum Event {
     Accessed {
         /// Which connection.
         conn: ConnId,
-        /// The token given to [`Port::access`](crate::Port::access).
+        /// The token given to [`Transfer::access`](crate::Transfer::access).
         token: u64,
         /// What it came to.
         result: Result<Accessed, AccessError>,

@@ -85,7 +85,10 @@ pub use mem::{
     PoolMemory, REMOTE_BYTES, Remote, Run, RxBuf, RxFrame, UserBytes, UserMemory, Words,
 };
 pub use negotiated::{Capabilities, Clamp, Credentials, DataPath, Negotiated, Term};
-pub use provider::{Chain, Connecting, Gate, Incoming, Listener, Port, Provider, Pulse, Staged, Waker};
+pub use provider::{
+    Chain, Connecting, CreditView, Gate, Incoming, Listener, Port, Provider, Pulse, Staged, Transfer, Wait,
+    Waker,
+};
 pub use refusal::Refusal;
 pub use sync::thread;
 pub use time::{Instant, Time};

@@ -12,12 +12,12 @@
 //!    that is [kept](crate::Lent::keep) longer is handed back by [`Port::release`], in any order. [`Port::poll`] fills a fixed batch
 //!    with events.
 //! 5. **Credit** is two cumulative counters. The port enforces none: the engine's pure core decides whether a
-//!    frame may be committed, from [`Port::completed`] (our memory), and the peer's [`Credit`] (its memory).
-//! 6. **Bulk**: [`Port::offer`] describes a loan in 24 bytes, which the engine carries; the peer's
-//!    [`Port::pull`] brings it, with never more READs outstanding than the granted `initiator_depth`.
+//!    frame may be committed, from [`Port::credit`]: what our device is done with, and what the peer gave back.
+//! 6. **Bulk**: [`Transfer::offer`] describes a loan in 24 bytes, which the engine carries; the peer's
+//!    [`Transfer::pull`] brings it, with never more READs outstanding than the granted `initiator_depth`.
 //! 7. **A refused post gives the buffer back.** Full is back-pressure, never an error and never an RNR retry.
-//! 8. **One-sided**: [`Port::show`] describes memory that [`Gate::expose`] made in 24 bytes, which the application
-//!    carries; the peer's [`Port::access`] reads, writes or changes it while nobody turns at our end, and ends once.
+//! 8. **One-sided**: [`Transfer::show`] describes memory that [`Gate::expose`] made in 24 bytes, which the application
+//!    carries; the peer's [`Transfer::access`] reads, writes or changes it while nobody turns at our end, and ends once.
 //!
 //! A port emits [`Event::Closed`](crate::Event::Closed) exactly once for every adopted connection, as the last
 //! event of it, with the first cause.
@@ -25,12 +25,11 @@
 use std::{fmt::Debug, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 use crate::{
-    AcceptError, AccessError, Address, Batch, BulkError, CloseReason, ConnId, ConnectError, ConnectOptions,
-    Credit, Hello, Limit, ListenError, ListenOptions, LoanError, Look, PortConfig, PortCounters, PortError,
-    Position, Refusal, Refused, RejectReason, SharedState, Tag, Time, Violation,
+    AcceptError, AccessError, Address, Batch, CloseReason, ConnId, ConnectError, ConnectOptions, Credit,
+    Hello, Limit, ListenError, ListenOptions, LoanError, Look, PortConfig, PortCounters, PortError, Position,
+    Refusal, Refused, RejectReason, SharedState, Tag, Time, Violation,
     mem::{
-        Bulk, Exposed, Loan, MemoryNode, Offer, OneSided, PoolMemory, Remote, Run, RxFrame, UserBytes,
-        UserMemory,
+        Exposed, Loan, MemoryNode, Offer, OneSided, PoolMemory, Remote, Run, RxFrame, UserBytes, UserMemory,
     },
     sync::Doorbell,
 };
@@ -226,8 +225,21 @@ pub struct Staged {
 /// How another thread wakes the owner of a port. Free of system calls while the owner is awake.
 pub type Waker = Arc<Doorbell>;
 
+/// What a port knows of one connection's credit.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CreditView {
+    /// Up to where our own transmit ring may be written over, as far as our device is concerned. When the connection
+    /// opens: where positions begin, in both directions.
+    pub completed: Position,
+    /// The peer's credit, where it lies in shared words; `None` where it comes in frames. Read once and as it is:
+    /// the engine checks it.
+    pub peer: Option<Credit>,
+    /// Receives posted for the connection since it opened, those before the accept included.
+    pub arrivals: u64,
+}
+
 /// The data side: every connection of one poll thread. Nothing here blocks, locks or allocates per message.
-pub trait Port: Debug {
+pub trait Port: Debug + Transfer + Wait {
     /// See [`Provider::Link`].
     type Link: Debug + Send + 'static;
     /// See [`Provider::Gate`].
@@ -261,7 +273,7 @@ pub trait Port: Debug {
     ///
     /// # Errors
     /// [`Refused::TooLarge`], [`Refused::Closed`]; [`Refused::Full`] when a queue of the device is full, or when there was no room
-    /// as far as was known: [`Port::peer_credit`] looks again.
+    /// as far as was known: [`Port::credit`] looks again.
     fn compose(
         &mut self,
         conn: ConnId,
@@ -272,20 +284,12 @@ pub trait Port: Debug {
     /// Shows the peers what was staged (clause 3). A failure closes the connection and comes by [`Port::poll`].
     fn flush(&mut self);
 
-    /// Up to where our own transmit ring may be written over, as far as our device is concerned. When the connection
-    /// opens: where positions begin, in both directions.
-    fn completed(&mut self, conn: ConnId) -> Position;
-
-    /// The peer's credit, where it lies in shared words; `None` where it comes in frames. Read once and as it is:
-    /// the engine checks it.
-    fn peer_credit(&mut self, conn: ConnId) -> Option<Credit>;
+    /// What is known of the credit of `conn`, after a look at what the peer gave back in shared words.
+    fn credit(&mut self, conn: ConnId) -> CreditView;
 
     /// Publishes our credit in shared words; does nothing where there are none, and nothing for bytes that may still be read: those
     /// of a run that has not ended, and of a frame that is kept or held.
     fn return_credit(&mut self, conn: ConnId, credit: Credit);
-
-    /// Receives posted for `conn` since it opened, those before the accept included.
-    fn arrivals(&self, conn: ConnId) -> u64;
 
     /// The peer of `conn` will not use `receives`, of all that it was granted since it opened: they are for the other connections that
     /// share them.
@@ -301,6 +305,39 @@ pub trait Port: Debug {
     /// connection, or is held, frees nothing.
     fn release(&mut self, conn: ConnId, frame: RxFrame);
 
+    /// Moves events into `batch`, as far as there is room; advances pulls, handshakes and closings. An event of a connection comes
+    /// after the frames that arrived before it, so somebody has to take these.
+    fn poll(&mut self, now: Time, batch: &mut Batch);
+
+    /// Lends the next frames of one connection that lie one behind the other. Each connection is looked at once before the
+    /// look finds no run. The run goes back by [`Port::end_run`] before the next look; what is staged on its
+    /// connection until then may be shown only by that, or by a flush.
+    fn next_run(&mut self, limit: Limit) -> Look;
+
+    /// Releases the frames that were taken from `run`, but for those that were kept. What the peer did wrong in it closes
+    /// the connection. No frame can be taken from it afterwards. A run of another port stays as it is.
+    ///
+    /// With `may_leave`, what is staged on its connection leaves now if a doorbell is needed for it, nothing else is to be sent and
+    /// nothing else has come. Returns whether all of it left; [`Port::flush`] does the rest.
+    fn end_run(&mut self, run: &mut Run, may_leave: bool) -> bool;
+
+    /// Ends `conn`; its [`Event::Closed`](crate::Event::Closed) carries the first cause, which is `reason` if
+    /// none came before. Frames that were staged but not flushed are lost, unless the peer has seen them.
+    fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time);
+
+    /// What was seen last of the peer's process. `None` where nothing tells. Asked only while the peer owes a sign, and then
+    /// again and again: where a look takes a round trip, this begins the next one, and the first answers are of beat 0.
+    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
+        let _ = (conn, now);
+        None
+    }
+
+    /// What was done for `conn`; kept until its slot is used again.
+    fn counters(&self, conn: ConnId) -> PortCounters;
+}
+
+/// Bulk and one-sided operations: what moves outside of frames (clauses 6 and 8).
+pub trait Transfer {
     /// Describes `loan` so that the peer can pull it (clause 6). The loan must come from this port's gate for
     /// this connection, and be kept unchanged until the peer said that it is done.
     ///
@@ -309,21 +346,12 @@ pub trait Port: Debug {
     /// of another device. Otherwise see [`Refused`]. The loan is the caller's still.
     fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused>;
 
-    /// Starts to bring what the peer offered; ends with [`Event::Pulled`](crate::Event::Pulled), or, once instead of it,
-    /// by [`Port::next_pulled`]. Of several, any may end first.
+    /// Starts to bring what the peer offered; ends with [`Event::Pulled`](crate::Event::Pulled), once. Of several, any may end
+    /// first. One that needs no device has ended when the next [`Port::next_run`] finds [`Look::Events`].
     ///
     /// # Errors
     /// [`Refused`]; the offer is the caller's still.
     fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused>;
-
-    /// The oldest pull of `conn` that is over and was not told, when nothing else of `conn` waits before it: the short way
-    /// of a poll for pulls that need no device, so that they end in the turn in which they began. In doubt `None`: a poll
-    /// brings it.
-    #[inline]
-    fn next_pulled(&mut self, conn: ConnId) -> Option<(u64, Result<Bulk, BulkError>)> {
-        let _ = conn;
-        None
-    }
 
     /// What the peer of `conn` needs to use `exposed`, which came from this port's gate for this connection (clause 8).
     ///
@@ -346,28 +374,11 @@ pub trait Port: Debug {
         op: OneSided,
         token: u64,
     ) -> Result<(), (AccessError, OneSided)>;
+}
 
-    /// Moves events into `batch`, as far as there is room; advances pulls, handshakes and closings. An event of a connection comes
-    /// after the frames that arrived before it, so somebody has to take these.
-    fn poll(&mut self, now: Time, batch: &mut Batch);
-
-    /// Lends the next frames of one connection that lie one behind the other. Each connection is looked at once before the
-    /// look finds no run. The run goes back by [`Port::end_run`] before the next look; what is staged on its
-    /// connection until then may be shown only by that, or by a flush.
-    fn next_run(&mut self, limit: Limit) -> Look;
-
-    /// Releases the frames that were taken from `run`, but for those that were kept. What the peer did wrong in it closes
-    /// the connection. No frame can be taken from it afterwards. A run of another port stays as it is.
-    ///
-    /// With `may_leave`, what is staged on its connection leaves now if a doorbell is needed for it, nothing else is to be sent and
-    /// nothing else has come. Returns whether all of it left; [`Port::flush`] does the rest.
-    fn end_run(&mut self, run: &mut Run, may_leave: bool) -> bool;
-
-    /// Ends `conn`; its [`Event::Closed`](crate::Event::Closed) carries the first cause, which is `reason` if
-    /// none came before. Frames that were staged but not flushed are lost, unless the peer has seen them.
-    fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time);
-
-    /// Prepares to sleep. `false`: something is there already, poll first. After `true`, [`Port::wait_fd`]
+/// How the owner of a port sleeps.
+pub trait Wait {
+    /// Prepares to sleep. `false`: something is there already, poll first. After `true`, [`Wait::wait_fd`]
     /// becomes readable when anything happens or the waker rings.
     fn arm(&mut self) -> bool;
 
@@ -384,14 +395,4 @@ pub trait Port: Debug {
     fn deadline(&self) -> Time {
         Time::NEVER
     }
-
-    /// What was seen last of the peer's process. `None` where nothing tells. Asked only while the peer owes a sign, and then
-    /// again and again: where a look takes a round trip, this begins the next one, and the first answers are of beat 0.
-    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
-        let _ = (conn, now);
-        None
-    }
-
-    /// What was done for `conn`; kept until its slot is used again.
-    fn counters(&self, conn: ConnId) -> PortCounters;
 }

@@ -127,8 +127,9 @@ impl Connection {
     }
 
     pub(super) fn refresh<P: Port>(&mut self, port: &mut P, conn: ConnId) -> Result<(), Violation> {
-        self.window.handle_completed(port.completed(conn));
-        match port.peer_credit(conn) {
+        let credit = port.credit(conn);
+        self.window.handle_completed(credit.completed);
+        match credit.peer {
             Some(credit) => self.window.handle_credit(credit),
             None => Ok(()),
         }

@@ -77,7 +77,7 @@ impl Connection {
     #[inline]
     fn settle_credit<P: Port>(&mut self, port: &mut P, conn: ConnId) -> bool {
         if self.ledger.counts_arrivals() {
-            self.ledger.handle_posted(port.arrivals(conn));
+            self.ledger.handle_posted(port.credit(conn).arrivals);
         }
         let owed = self.ledger.owed();
         let told = owed == Owed::Little || self.settle_owed(port, conn, owed);

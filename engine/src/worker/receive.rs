@@ -176,15 +176,11 @@ impl<P: Port, A: App> Worker<P, A> {
             if check::is_sealed(tag) { check::unseal(tag, payload)? } else { (tag, payload) };
         match Frame::parse(tag, payload)? {
             Frame::Message { kind, aux, bulk, body } => {
-                let may_pull = bulk.is_some();
+                let is_shown = bulk.is_none();
                 let bulk = bulk.map(|(id, sum, offer)| RemoteBulk { id, sum, offer });
                 let message = Message { head: Head { kind, aux }, body, bulk, frame };
-                if may_pull || !pick.pick(app, io, conn, &message) {
+                if !(is_shown && pick.pick(app, io, conn, &message)) {
                     app.message(io, conn, message);
-                }
-                // What needed no device is there: its answer leaves with this turn's.
-                while may_pull && let Some((slot, result)) = io.port.next_pulled(conn) {
-                    Self::pulled(app, io, conn, slot, result)?;
                 }
                 Ok(())
             }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use gimmal_transport::{Instant, Port, Provider, thread};
+use gimmal_transport::{Instant, Port, Provider, Wait, thread};
 
 use super::{Duty, Station, Worker, WorkerHandle, contained, inbox::Inbox};
 #[cfg(doc)]

@@ -47,6 +47,10 @@ impl<P: Port, A: App> Worker<P, A> {
         let (work, has_events) = self.take_runs(now, pick);
         if work > 0 {
             self.beats.worked();
+            if self.conns.accounted && has_events {
+                // A pull that needed no device has ended: its answer leaves with this turn's.
+                self.poll(now);
+            }
             self.end_turn(now);
         } else if has_events {
             return None;
@@ -158,7 +162,7 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     fn opened(&mut self, conn: ConnId, negotiated: Arc<Negotiated>, now: Time) {
-        let first = self.port.completed(conn);
+        let first = self.port.credit(conn).completed;
         let mut connection = Connection::new(Arc::clone(&negotiated), first, &self.config, &self.duty, now);
         let index = self.opening.iter().position(|(waiting, _)| *waiting == conn);
         let count = index.and_then(|index| self.opening[index].1.take_count());

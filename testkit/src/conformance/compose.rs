@@ -172,7 +172,7 @@ fn nothing_of_another<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         let (end, mut looks) = (2 * u64::from(terms.tx_ring_bytes), 0);
         while duo.flows[1].sent.0 < end {
             let mut others = 0;
-            rig.ports[1].peer_credit(id);
+            rig.ports[1].credit(id);
             let lent = rig.ports[1].compose(id, most, |lent| {
                 others = lent.iter().filter(|byte| (0xA0..own).contains(*byte)).count();
                 lent.fill(own);

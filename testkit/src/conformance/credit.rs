@@ -28,11 +28,11 @@ pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
 }
 
 fn starts_as_negotiated<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
-    let (rig, duo) = bench.open()?;
+    let (mut rig, duo) = bench.open()?;
     for side in 0..2 {
         let (ours, theirs) = (&duo.terms[side], &duo.terms[1 - side]);
         ensure!(ours.rx_arrivals == theirs.tx_arrivals, "side {side} grants what the peer does not see");
-        let posted = rig.ports[side].arrivals(duo.ids[side]);
+        let posted = rig.ports[side].credit(duo.ids[side]).arrivals;
         ensure!(posted >= ours.rx_arrivals.into(), "{posted} receives posted of {}", ours.rx_arrivals);
     }
     Ok(())
@@ -40,7 +40,7 @@ fn starts_as_negotiated<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 
 fn every_receive<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut rig, mut duo) = bench.open()?;
-    let granted = rig.ports[1].arrivals(duo.ids[1]);
+    let granted = rig.ports[1].credit(duo.ids[1]).arrivals;
     let mut sent = 0;
     while duo.flows[0].chains < granted {
         duo.commit(&mut rig, 0, &pattern(sent, 16), Tag(0), Chain::Begin)?.ok_or("no credit")?;
@@ -66,7 +66,7 @@ fn every_guarantee<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         duos.push(bench.connect(&mut rig)?);
     }
     for duo in &mut duos {
-        let granted = rig.ports[1].arrivals(duo.ids[1]);
+        let granted = rig.ports[1].credit(duo.ids[1]).arrivals;
         ensure!(granted >= 128, "{granted} receives of 128 granted");
         for seed in 0..usize::try_from(granted)? {
             duo.commit(&mut rig, 0, &pattern(seed, 16), Tag(0), Chain::Begin)?.ok_or("no credit")?;
@@ -83,7 +83,7 @@ fn every_guarantee<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 
 fn arrivals_come_back<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut rig, mut duo) = bench.open()?;
-    let start = rig.ports[1].arrivals(duo.ids[1]);
+    let start = rig.ports[1].credit(duo.ids[1]).arrivals;
     let count = 4 * u64::from(duo.terms[0].tx_arrivals);
     for round in 0..usize::try_from(count)? {
         bench.send(&mut rig, &mut duo, 0, &pattern(round, 30), Tag(0))?;
@@ -91,13 +91,13 @@ fn arrivals_come_back<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     }
     bench.wait("return of the receives", |now| {
         rig.poll(now);
-        Ok((rig.ports[1].arrivals(duo.ids[1]) >= start + count).then_some(()))
+        Ok((rig.ports[1].credit(duo.ids[1]).arrivals >= start + count).then_some(()))
     })
 }
 
 fn chain_costs_one<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut rig, mut duo) = bench.open()?;
-    let chains = usize::try_from(rig.ports[1].arrivals(duo.ids[1]))?;
+    let chains = usize::try_from(rig.ports[1].credit(duo.ids[1]).arrivals)?;
     for chain in 0..chains {
         for frame in 0..4 {
             let kind = if frame == 0 { Chain::Begin } else { Chain::Extend };
@@ -156,7 +156,7 @@ fn completed_only_grows<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut last = Position(0);
     for round in 0..150 {
         bench.send(&mut rig, &mut duo, 0, &pattern(round, 100), Tag(0))?;
-        let done = rig.ports[0].completed(duo.ids[0]);
+        let done = rig.ports[0].credit(duo.ids[0]).completed;
         ensure!(done >= last && done <= duo.flows[0].sent, "completed went from {last:?} to {done:?}");
         last = done;
         bench.expect(&mut rig, &mut duo, 1, &pattern(round, 100), Tag(0))?;
@@ -185,17 +185,18 @@ fn words_as_negotiated<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     ensure!(words == duo.terms[1].credit_words, "the sides disagree about credit words");
     bench.send(&mut rig, &mut duo, 0, &[5; 24], Tag(0))?;
     bench.expect(&mut rig, &mut duo, 1, &[5; 24], Tag(0))?;
-    let credit = Credit { bytes: Position(span(24) as u64), arrivals: rig.ports[1].arrivals(duo.ids[1]) };
+    let credit =
+        Credit { bytes: Position(span(24) as u64), arrivals: rig.ports[1].credit(duo.ids[1]).arrivals };
     rig.ports[1].return_credit(duo.ids[1], credit);
     if !words {
         bench.linger(&mut rig);
-        let seen = rig.ports[0].peer_credit(duo.ids[0]);
+        let seen = rig.ports[0].credit(duo.ids[0]).peer;
         ensure!(seen.is_none(), "{seen:?} without credit words");
         return Ok(());
     }
     bench.wait("credit word", |now| {
         rig.poll(now);
-        let seen = rig.ports[0].peer_credit(duo.ids[0]).ok_or("no credit word")?;
+        let seen = rig.ports[0].credit(duo.ids[0]).peer.ok_or("no credit word")?;
         Ok((seen.bytes == credit.bytes).then_some(()))
     })
 }

@@ -7,7 +7,8 @@ use super::{
     rig::{Duo, Rig, pattern},
 };
 use gimmal_transport::{
-    AccessError, Accessed, CloseReason, Exposed, Gate, Loan, OneSided, Port, Provider, Remote, testing::Came,
+    AccessError, Accessed, CloseReason, Exposed, Gate, Loan, OneSided, Port, Provider, Remote, Transfer,
+    testing::Came,
 };
 
 const ONE_SIDED: Needs = Needs { bulk: true, ..ANY };

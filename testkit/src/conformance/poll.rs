@@ -10,7 +10,7 @@ use super::{
     outcome::{Outcome, ensure},
     rig::{Rig, pattern},
 };
-use gimmal_transport::{Batch, Chain, Port, Provider, Tag, frame::span, testing::Came};
+use gimmal_transport::{Batch, Chain, Port, Provider, Tag, Wait, frame::span, testing::Came};
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
     vec![

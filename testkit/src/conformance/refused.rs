@@ -6,7 +6,9 @@ use super::{
     outcome::{Outcome, ensure},
     rig::pattern,
 };
-use gimmal_transport::{Chain, CloseReason, ConnId, Gate, Loan, Offer, Port, Provider, Refused, Tag};
+use gimmal_transport::{
+    Chain, CloseReason, ConnId, Gate, Loan, Offer, Port, Provider, Refused, Tag, Transfer,
+};
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
     vec![
@@ -122,7 +124,7 @@ fn unknown_connection<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         let pull = port.pull(stranger, Offer { address: 0, key: 0, len: 1 }, 1);
         ensure!(pull == Err(Refused::Closed), "{pull:?} for {stranger:?}");
         ensure!(
-            port.completed(stranger).0 == 0 && port.peer_credit(stranger).is_none(),
+            port.credit(stranger).completed.0 == 0 && port.credit(stranger).peer.is_none(),
             "{stranger:?} has credit"
         );
         ensure!(port.counters(stranger) == Default::default(), "{stranger:?} has counters");

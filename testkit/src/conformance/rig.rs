@@ -91,13 +91,13 @@ impl Duo {
         let end = flow.sent.plus(span(payload_bytes) as u64);
         let ring = u64::from(terms.tx_ring_bytes);
         // Where an engine would send its credit in frames, the receiver's own numbers stand in for them.
-        let credit = rig.ports[side].peer_credit(self.ids[side]).unwrap_or_else(|| Credit {
+        let credit = rig.ports[side].credit(self.ids[side]).peer.unwrap_or_else(|| Credit {
             bytes: flow.released,
-            arrivals: rig.ports[1 - side].arrivals(self.ids[1 - side]),
+            arrivals: rig.ports[1 - side].credit(self.ids[1 - side]).arrivals,
         });
         (!terms.arrivals_count || chain == Chain::Extend || flow.chains < credit.arrivals)
             && (terms.path == DataPath::SendRecv || end.since(credit.bytes) <= ring)
-            && end.since(rig.ports[side].completed(self.ids[side])) <= ring
+            && end.since(rig.ports[side].credit(self.ids[side]).completed) <= ring
     }
 
     /// Commits a frame if credit and the port allow it: `Ok(None)` when they do not yet.
@@ -171,7 +171,7 @@ impl Duo {
         let bytes = flow.released;
         let port = &mut rig.ports[side];
         port.release(self.ids[side], frame);
-        let arrivals = port.arrivals(self.ids[side]);
+        let arrivals = port.credit(self.ids[side]).arrivals;
         port.return_credit(self.ids[side], Credit { bytes, arrivals });
     }
 }

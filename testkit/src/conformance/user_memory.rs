@@ -12,8 +12,8 @@ use super::{
     rig::{Duo, Rig, pattern},
 };
 use gimmal_transport::{
-    AccessError, Accessed, CloseReason, Gate, Loan, LoanError, Offer, OneSided, Port, Provider, UserBytes,
-    UserMemory, testing::Came,
+    AccessError, Accessed, CloseReason, Gate, Loan, LoanError, Offer, OneSided, Port, Provider, Transfer,
+    UserBytes, UserMemory, testing::Came,
 };
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {

@@ -135,21 +135,6 @@ impl World {
         is_sole && self.hears(conn) && self.rng.below(2) == 0
     }
 
-    /// A pull that is over, if nothing waits before it.
-    pub(super) fn next_pulled(
-        &mut self,
-        port: u64,
-        conn: u64,
-        side: Side,
-    ) -> Option<(u64, Result<Bulk, BulkError>)> {
-        let inbox = &self.conns.get(&conn)?.ends[side].inbox;
-        matches!(inbox.front(), Some(Inbound::Pulled { .. })).then_some(())?;
-        match self.take(port, conn, side)?.1 {
-            Inbound::Pulled { token, result } => Some((token, result)),
-            _ => None,
-        }
-    }
-
     /// The bytes that `offer` names, if the peer of `side` really offers them.
     fn offered(&self, conn: u64, side: Side, offer: &Offer) -> Option<Arc<[u8]>> {
         let loan = self.loans.get(&offer.key).filter(|loan| loan.conn == conn && loan.side != side)?;

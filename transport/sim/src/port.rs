@@ -15,10 +15,10 @@ use super::{
     world::{Shared, World},
 };
 use gimmal_transport::{
-    AccessError, Batch, Bulk, BulkError, Chain, CloseReason, ConnId, Credit, Event, Exposed, FrameWord, Gate,
+    AccessError, Batch, Chain, CloseReason, ConnId, Credit, CreditView, Event, Exposed, FrameWord, Gate,
     Limit, Loan, LoanError, Look, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError,
-    Position, Pulse, Refused, Remote, Run, RxFrame, SharedState, Staged, Time, UserBytes, UserMemory,
-    Violation, Waker,
+    Position, Pulse, Refused, Remote, Run, RxFrame, SharedState, Staged, Time, Transfer, UserBytes,
+    UserMemory, Violation, Wait, Waker,
     frame::{FRAME_WORD_BYTES, span},
     mem::{MemoryNode, NotNear, Words},
     parts::{Arena, Copies},
@@ -413,32 +413,26 @@ impl Port for SimPort {
         self.repost();
     }
 
-    fn completed(&mut self, conn: ConnId) -> Position {
-        let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) else {
-            return Position(0);
-        };
-        Position(
-            self.shared.with(|world| world.conns.get(&id).map_or(0, |conn| conn.ends[side].tx.completed)),
-        )
-    }
-
-    fn peer_credit(&mut self, conn: ConnId) -> Option<Credit> {
-        let local = self.local(conn)?;
-        let words = local.negotiated.as_ref()?.credit_words;
+    fn credit(&mut self, conn: ConnId) -> CreditView {
+        let Some(local) = self.local(conn) else { return CreditView::default() };
         let (id, side) = (local.conn, local.side);
-        words
-            .then(|| self.shared.with(|world| world.conns.get(&id).map(|conn| conn.ends[side].peer_credit)))?
+        let in_words = local.negotiated.as_ref().is_some_and(|negotiated| negotiated.credit_words);
+        self.shared.with(|world| {
+            let Some(end) = world.conns.get(&id).map(|conn| &conn.ends[side]) else {
+                return CreditView::default();
+            };
+            CreditView {
+                completed: Position(end.tx.completed),
+                peer: in_words.then_some(end.peer_credit),
+                arrivals: end.rx.arrivals,
+            }
+        })
     }
 
     fn return_credit(&mut self, conn: ConnId, credit: Credit) {
         if let Ok((id, side)) = self.open_end(conn) {
             self.shared.with(|world| world.return_credit(id, side, credit));
         }
-    }
-
-    fn arrivals(&self, conn: ConnId) -> u64 {
-        let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) else { return 0 };
-        self.shared.with(|world| world.conns.get(&id).map_or(0, |conn| conn.ends[side].rx.arrivals))
     }
 
     fn take_back(&mut self, conn: ConnId, receives: u64) -> Result<(), Violation> {
@@ -450,37 +444,6 @@ impl Port for SimPort {
         if let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) {
             self.shared.with(|world| world.release(id, side, (frame.end(), frame.slot()), &frame));
         }
-    }
-
-    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
-        let (id, side) = self.open_end(conn)?;
-        self.shared.with(|world| world.offer(id, side, loan))
-    }
-
-    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
-        let (id, side) = self.open_end(conn)?;
-        self.shared.with(|world| world.pull(id, side, offer, token))
-    }
-
-    fn next_pulled(&mut self, conn: ConnId) -> Option<(u64, Result<Bulk, BulkError>)> {
-        let (id, side) = self.open_end(conn).ok()?;
-        self.shared.with(|world| world.next_pulled(self.id, id, side))
-    }
-
-    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
-        let (id, side) = self.open_end(conn).map_err(|_| AccessError::Closed)?;
-        self.shared.with(|world| world.show(id, side, exposed))
-    }
-
-    fn access(
-        &mut self,
-        conn: ConnId,
-        remote: Remote,
-        op: OneSided,
-        token: u64,
-    ) -> Result<(), (AccessError, OneSided)> {
-        let Ok((id, side)) = self.open_end(conn) else { return Err((AccessError::Closed, op)) };
-        self.shared.with(|world| world.access(id, side, remote, op, token))
     }
 
     fn poll(&mut self, now: Time, batch: &mut Batch) {
@@ -521,6 +484,52 @@ impl Port for SimPort {
         });
     }
 
+    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
+        let (id, _) = self.open_end(conn).ok()?;
+        Some(Pulse { beat: self.shared.with(|world| world.beat(id))?, at: now })
+    }
+
+    fn counters(&self, conn: ConnId) -> PortCounters {
+        if let Some(local) = self.local(conn) {
+            let (id, side) = (local.conn, local.side);
+            return self.shared.with(|world| world.counters(id, side));
+        }
+        let slot = self.slots.get(conn.index() as usize);
+        slot.and_then(|slot| slot.last)
+            .filter(|(id, _)| *id == conn)
+            .map_or_else(PortCounters::default, |last| last.1)
+    }
+}
+
+impl Transfer for SimPort {
+    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
+        let (id, side) = self.open_end(conn)?;
+        self.shared.with(|world| world.offer(id, side, loan))
+    }
+
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+        let (id, side) = self.open_end(conn)?;
+        self.shared.with(|world| world.pull(id, side, offer, token))
+    }
+
+    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
+        let (id, side) = self.open_end(conn).map_err(|_| AccessError::Closed)?;
+        self.shared.with(|world| world.show(id, side, exposed))
+    }
+
+    fn access(
+        &mut self,
+        conn: ConnId,
+        remote: Remote,
+        op: OneSided,
+        token: u64,
+    ) -> Result<(), (AccessError, OneSided)> {
+        let Ok((id, side)) = self.open_end(conn) else { return Err((AccessError::Closed, op)) };
+        self.shared.with(|world| world.access(id, side, remote, op, token))
+    }
+}
+
+impl Wait for SimPort {
     fn arm(&mut self) -> bool {
         self.doorbell.arm();
         let port = self.id;
@@ -545,22 +554,6 @@ impl Port for SimPort {
 
     fn deadline(&self) -> Time {
         self.shared.with(|world| world.deadline(self.id))
-    }
-
-    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
-        let (id, _) = self.open_end(conn).ok()?;
-        Some(Pulse { beat: self.shared.with(|world| world.beat(id))?, at: now })
-    }
-
-    fn counters(&self, conn: ConnId) -> PortCounters {
-        if let Some(local) = self.local(conn) {
-            let (id, side) = (local.conn, local.side);
-            return self.shared.with(|world| world.counters(id, side));
-        }
-        let slot = self.slots.get(conn.index() as usize);
-        slot.and_then(|slot| slot.last)
-            .filter(|(id, _)| *id == conn)
-            .map_or_else(PortCounters::default, |last| last.1)
     }
 }
 

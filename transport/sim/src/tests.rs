@@ -8,7 +8,7 @@ use std::{str::FromStr, time::Duration};
 use super::*;
 use gimmal_transport::{
     Batch, BulkError, Chain, CloseReason, ConnId, Connecting, Gate, Incoming, Listener, Loan, Port,
-    PortConfig, Refused, RejectReason, RxFrame, Staged, Tag, Violation,
+    PortConfig, Refused, RejectReason, RxFrame, Staged, Tag, Transfer, Violation,
     testing::{self, Came},
 };
 
@@ -137,7 +137,7 @@ fn faulty(step: Step, kind: FaultKind) -> SimConfig {
 fn frames_of_a_chain_arrive_in_order_and_use_one_receive() {
     let mut two = Two::new(slow(3), &PortConfig::default());
     let [active, passive] = two.open();
-    let before = two.ports[1].arrivals(passive);
+    let before = two.ports[1].credit(passive).arrivals;
     for (at, chain) in [Chain::Begin, Chain::Extend, Chain::Extend].into_iter().enumerate() {
         two.send(0, active, &[u8::try_from(at).unwrap(); 20], chain).unwrap();
     }
@@ -149,9 +149,9 @@ fn frames_of_a_chain_arrive_in_order_and_use_one_receive() {
         );
         two.ports[1].release(passive, frame);
     }
-    assert_eq!(two.ports[1].arrivals(passive), before, "answers leave first");
+    assert_eq!(two.ports[1].credit(passive).arrivals, before, "answers leave first");
     two.ports[1].flush();
-    assert_eq!(two.ports[1].arrivals(passive), before + 1);
+    assert_eq!(two.ports[1].credit(passive).arrivals, before + 1);
     assert_eq!(two.ports[1].counters(passive).receives_with_imm, 1);
     assert_eq!((two.sim.rnr_count(), two.sim.findings().misuses), (0, vec![]));
 }
@@ -183,7 +183,7 @@ fn r46_iwarp_one_send_too_many_ends_the_connection_after_success() {
         two.send(0, active, &[at], Chain::Begin).unwrap();
     }
     two.ports[0].flush();
-    assert_eq!(two.ports[0].completed(active).0, 5 * 16, "every send completed with success");
+    assert_eq!(two.ports[0].credit(active).completed.0, 5 * 16, "every send completed with success");
     assert!(matches!(two.closed(1), CloseReason::Event { .. }));
     assert_eq!(two.closed(0), CloseReason::Peer);
 }
@@ -216,7 +216,7 @@ fn only_signalled_chains_complete() {
         two.send(0, active, &[at; 8], Chain::Begin).unwrap();
         two.ports[0].flush();
     }
-    assert_eq!(two.ports[0].completed(active).0, 4 * 16);
+    assert_eq!(two.ports[0].credit(active).completed.0, 4 * 16);
     assert_eq!(two.ports[0].counters(active).signals, 1);
 }
 

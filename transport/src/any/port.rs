@@ -25,9 +25,9 @@ use crate::shm::ShmPort;
 #[cfg(feature = "verbs")]
 use crate::verbs::VerbsPort;
 use crate::{
-    AccessError, Batch, Bulk, BulkError, CloseReason, ConnId, Credit, Exposed, Limit, Loan, Look, Offer,
-    OneSided, Port, PortConfig, PortCounters, PortError, Position, Provider, Pulse, Refused, Remote, Run,
-    RxFrame, Staged, Time, Violation, Waker, sync::Doorbell,
+    AccessError, Batch, CloseReason, ConnId, Credit, CreditView, Exposed, Limit, Loan, Look, Offer, OneSided,
+    Port, PortConfig, PortCounters, PortError, Position, Provider, Pulse, Refused, Remote, Run, RxFrame,
+    Staged, Time, Transfer, Violation, Wait, Waker, sync::Doorbell,
 };
 
 /// The data side of [`Any`]; see [`Port`].
@@ -247,23 +247,13 @@ impl Port for AnyPort {
     }
 
     #[inline]
-    fn completed(&mut self, conn: ConnId) -> Position {
-        route!(self.as_mut, conn, |port, id| port.completed(id), else Position(0))
-    }
-
-    #[inline]
-    fn peer_credit(&mut self, conn: ConnId) -> Option<Credit> {
-        route!(self.as_mut, conn, |port, id| port.peer_credit(id), else None)
+    fn credit(&mut self, conn: ConnId) -> CreditView {
+        route!(self.as_mut, conn, |port, id| port.credit(id), else CreditView::default())
     }
 
     #[inline]
     fn return_credit(&mut self, conn: ConnId, credit: Credit) {
         route!(self.as_mut, conn, |port, id| port.return_credit(id, credit), else ());
-    }
-
-    #[inline]
-    fn arrivals(&self, conn: ConnId) -> u64 {
-        route!(self.as_ref, conn, |port, id| port.arrivals(id), else 0)
     }
 
     fn take_back(&mut self, conn: ConnId, receives: u64) -> Result<(), Violation> {
@@ -273,33 +263,6 @@ impl Port for AnyPort {
     #[inline]
     fn release(&mut self, conn: ConnId, frame: RxFrame) {
         route!(self.as_mut, conn, |port, id| port.release(id, frame), else drop(frame));
-    }
-
-    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
-        route!(self.as_mut, conn, |port, id| port.offer(id, loan), else Err(Refused::Closed))
-    }
-
-    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
-        route!(self.as_mut, conn, |port, id| port.pull(id, offer, token), else Err(Refused::Closed))
-    }
-
-    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
-        route!(self.as_mut, conn, |port, id| port.show(id, exposed), else Err(AccessError::Closed))
-    }
-
-    fn access(
-        &mut self,
-        conn: ConnId,
-        remote: Remote,
-        op: OneSided,
-        token: u64,
-    ) -> Result<(), (AccessError, OneSided)> {
-        route!(self.as_mut, conn, |port, id| port.access(id, remote, op, token), else Err((AccessError::Closed, op)))
-    }
-
-    #[inline]
-    fn next_pulled(&mut self, conn: ConnId) -> Option<(u64, Result<Bulk, BulkError>)> {
-        route!(self.as_mut, conn, |port, id| port.next_pulled(id), else None)
     }
 
     #[inline]
@@ -339,6 +302,40 @@ impl Port for AnyPort {
         route!(self.as_mut, conn, |port, id| port.close(id, reason, now), else ());
     }
 
+    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
+        route!(self.as_mut, conn, |port, id| port.pulse(id, now), else None)
+    }
+
+    fn counters(&self, conn: ConnId) -> PortCounters {
+        route!(self.as_ref, conn, |port, id| port.counters(id), else PortCounters::default())
+    }
+}
+
+impl Transfer for AnyPort {
+    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
+        route!(self.as_mut, conn, |port, id| port.offer(id, loan), else Err(Refused::Closed))
+    }
+
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+        route!(self.as_mut, conn, |port, id| port.pull(id, offer, token), else Err(Refused::Closed))
+    }
+
+    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
+        route!(self.as_mut, conn, |port, id| port.show(id, exposed), else Err(AccessError::Closed))
+    }
+
+    fn access(
+        &mut self,
+        conn: ConnId,
+        remote: Remote,
+        op: OneSided,
+        token: u64,
+    ) -> Result<(), (AccessError, OneSided)> {
+        route!(self.as_mut, conn, |port, id| port.access(id, remote, op, token), else Err((AccessError::Closed, op)))
+    }
+}
+
+impl Wait for AnyPort {
     fn arm(&mut self) -> bool {
         self.doorbell.arm();
         let mut quiet = true;
@@ -367,13 +364,5 @@ impl Port for AnyPort {
         let mut least = Time::NEVER;
         for_used!(self.as_ref, |port, _number| least = least.min(port.deadline()));
         least
-    }
-
-    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
-        route!(self.as_mut, conn, |port, id| port.pulse(id, now), else None)
-    }
-
-    fn counters(&self, conn: ConnId) -> PortCounters {
-        route!(self.as_ref, conn, |port, id| port.counters(id), else PortCounters::default())
     }
 }

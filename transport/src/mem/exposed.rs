@@ -1,7 +1,7 @@
 //! Memory that a peer uses by itself, at any time (contract, clause 8): nobody here has a slice of it.
 //!
 //! ```text
-//!  Exposed  ours ─ Port::show ─► Remote, 24 bytes in a message ─► the peer's Port::access(OneSided)
+//!  Exposed  ours ─ Transfer::show ─► Remote, 24 bytes in a message ─► the peer's Transfer::access(OneSided)
 //!     └─ Words  the mapping, on whichever side: touched by atomic operations alone
 //! ```
 

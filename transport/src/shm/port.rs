@@ -16,10 +16,10 @@ use super::{
     table::{Slot, Stage, Table, live},
 };
 use crate::{
-    AccessError, Batch, BulkError, CloseReason, ConnId, Credit, Event, Limit, Look, Port, PortConfig,
-    PortCounters, PortError, Position, Pulse, Refused, Staged, Time, Waker,
+    AccessError, Batch, CloseReason, ConnId, Credit, CreditView, Event, Limit, Look, Port, PortConfig,
+    PortCounters, PortError, Position, Pulse, Refused, Staged, Time, Transfer, Wait, Waker,
     kernel::{system, system_io},
-    mem::{Bulk, Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame},
+    mem::{Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame},
     sync::{
         Doorbell,
         wake::{announce, settle, withdraw},
@@ -209,13 +209,10 @@ impl Port for ShmPort {
     }
 
     #[inline]
-    fn completed(&mut self, conn: ConnId) -> Position {
-        self.table.live(conn).map_or_else(Position::default, |live| live.committed())
-    }
-
-    #[inline]
-    fn peer_credit(&mut self, conn: ConnId) -> Option<Credit> {
-        self.table.live(conn).map(Live::peer_credit)
+    fn credit(&mut self, conn: ConnId) -> CreditView {
+        let Some(live) = self.table.live(conn) else { return CreditView::default() };
+        let peer = Some(live.peer_credit());
+        CreditView { completed: live.committed(), peer, arrivals: ARRIVALS }
     }
 
     #[inline]
@@ -228,100 +225,12 @@ impl Port for ShmPort {
         }
     }
 
-    fn arrivals(&self, _conn: ConnId) -> u64 {
-        ARRIVALS
-    }
-
     #[inline]
     fn release(&mut self, _conn: ConnId, frame: RxFrame) {
         drop(frame);
     }
 
-    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
-        let (live, _) = live(&mut self.table.slots, conn).ok_or(Refused::Closed)?;
-        if live.ending.is_some() {
-            return Err(Refused::Closed);
-        }
-        if live.negotiated.responder_resources.granted == 0 {
-            return Err(Refused::NoReads);
-        }
-        live.passed.offer(&live.end.socket, &mut self.known, self.table.gate.pool(), loan)
-    }
-
-    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
-        let config = self.table.gate.config();
-        let (limit, piece_bytes) = (config.bulk_bytes_max, u64::from(config.bulk_piece_bytes));
-        let known = self.table.live(conn).ok_or(Refused::Closed)?;
-        if known.negotiated.initiator_depth.granted == 0 {
-            return Err(Refused::NoReads);
-        }
-        if offer.len > limit {
-            let in_words = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-            return Err(Refused::TooLarge { bytes: in_words(offer.len), limit: in_words(limit) });
-        }
-        if !known.passed.has(&offer) {
-            // It was sent before the offer, so it is there.
-            self.table.read_socket_until(conn, |live| live.passed.has(&offer));
-        }
-        let (live, counters) = live(&mut self.table.slots, conn).ok_or(Refused::Closed)?;
-        let is_copied = live.is_mirrored();
-        let result = live.passed.bulk(offer, is_copied, self.table.gate.waker());
-        if result.is_ok() && is_copied {
-            counters.reads += offer.len.div_ceil(piece_bytes);
-            counters.read_bytes += offer.len;
-        } else if result.is_ok() {
-            counters.in_place_bytes += offer.len;
-        }
-        self.table.news.push_back(Event::Pulled { conn, token, result });
-        Ok(())
-    }
-
-    fn next_pulled(&mut self, conn: ConnId) -> Option<(u64, Result<Bulk, BulkError>)> {
-        if !matches!(self.table.news.front(), Some(Event::Pulled { conn: whose, .. }) if *whose == conn) {
-            return None;
-        }
-        match self.table.news.pop_front() {
-            Some(Event::Pulled { token, result, .. }) => Some((token, result)),
-            _ => None,
-        }
-    }
-
-    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
-        let (live, _) = live(&mut self.table.slots, conn).ok_or(AccessError::Closed)?;
-        if live.ending.is_some() {
-            return Err(AccessError::Closed);
-        }
-        // A peer that was granted no reads makes no operation, and takes no memory for one.
-        let may_use = live.negotiated.responder_resources.granted > 0;
-        live.shown.show(&live.end.socket, self.table.gate.exposures(), exposed, may_use)
-    }
-
     /// The operation is over when this returns, and told by a poll.
-    fn access(
-        &mut self,
-        conn: ConnId,
-        remote: Remote,
-        op: OneSided,
-        token: u64,
-    ) -> Result<(), (AccessError, OneSided)> {
-        let Some(known) = self.table.live(conn) else { return Err((AccessError::Closed, op)) };
-        if known.negotiated.initiator_depth.granted == 0 {
-            return Err((AccessError::Off, op));
-        }
-        if let Err(error) = op.check(&remote, known.negotiated.atomics) {
-            return Err((error, op));
-        }
-        // It was sent before the peer could tell of it, so it is there.
-        self.table.read_socket_until(conn, |live| live.shown.has(&remote));
-        let Some((live, counters)) = live(&mut self.table.slots, conn) else {
-            return Err((AccessError::Closed, op));
-        };
-        let result = live.shown.access(&remote, op);
-        counters.accesses += u64::from(result.is_ok());
-        self.table.news.push_back(Event::Accessed { conn, token, result });
-        Ok(())
-    }
-
     #[inline]
     fn poll(&mut self, now: Time, batch: &mut Batch) {
         if self.armed {
@@ -373,6 +282,92 @@ impl Port for ShmPort {
         self.table.finish(conn.index() as usize, first.unwrap_or(reason));
     }
 
+    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
+        Some(Pulse { beat: self.table.live(conn)?.beat()?, at: now })
+    }
+
+    fn counters(&self, conn: ConnId) -> PortCounters {
+        self.table.slot(conn).map_or_else(PortCounters::default, |slot| slot.counters)
+    }
+}
+
+impl Transfer for ShmPort {
+    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
+        let (live, _) = live(&mut self.table.slots, conn).ok_or(Refused::Closed)?;
+        if live.ending.is_some() {
+            return Err(Refused::Closed);
+        }
+        if live.negotiated.responder_resources.granted == 0 {
+            return Err(Refused::NoReads);
+        }
+        live.passed.offer(&live.end.socket, &mut self.known, self.table.gate.pool(), loan)
+    }
+
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+        let config = self.table.gate.config();
+        let (limit, piece_bytes) = (config.bulk_bytes_max, u64::from(config.bulk_piece_bytes));
+        let known = self.table.live(conn).ok_or(Refused::Closed)?;
+        if known.negotiated.initiator_depth.granted == 0 {
+            return Err(Refused::NoReads);
+        }
+        if offer.len > limit {
+            let in_words = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+            return Err(Refused::TooLarge { bytes: in_words(offer.len), limit: in_words(limit) });
+        }
+        if !known.passed.has(&offer) {
+            // It was sent before the offer, so it is there.
+            self.table.read_socket_until(conn, |live| live.passed.has(&offer));
+        }
+        let (live, counters) = live(&mut self.table.slots, conn).ok_or(Refused::Closed)?;
+        let is_copied = live.is_mirrored();
+        let result = live.passed.bulk(offer, is_copied, self.table.gate.waker());
+        if result.is_ok() && is_copied {
+            counters.reads += offer.len.div_ceil(piece_bytes);
+            counters.read_bytes += offer.len;
+        } else if result.is_ok() {
+            counters.in_place_bytes += offer.len;
+        }
+        self.table.news.push_back(Event::Pulled { conn, token, result });
+        Ok(())
+    }
+
+    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
+        let (live, _) = live(&mut self.table.slots, conn).ok_or(AccessError::Closed)?;
+        if live.ending.is_some() {
+            return Err(AccessError::Closed);
+        }
+        // A peer that was granted no reads makes no operation, and takes no memory for one.
+        let may_use = live.negotiated.responder_resources.granted > 0;
+        live.shown.show(&live.end.socket, self.table.gate.exposures(), exposed, may_use)
+    }
+
+    fn access(
+        &mut self,
+        conn: ConnId,
+        remote: Remote,
+        op: OneSided,
+        token: u64,
+    ) -> Result<(), (AccessError, OneSided)> {
+        let Some(known) = self.table.live(conn) else { return Err((AccessError::Closed, op)) };
+        if known.negotiated.initiator_depth.granted == 0 {
+            return Err((AccessError::Off, op));
+        }
+        if let Err(error) = op.check(&remote, known.negotiated.atomics) {
+            return Err((error, op));
+        }
+        // It was sent before the peer could tell of it, so it is there.
+        self.table.read_socket_until(conn, |live| live.shown.has(&remote));
+        let Some((live, counters)) = live(&mut self.table.slots, conn) else {
+            return Err((AccessError::Closed, op));
+        };
+        let result = live.shown.access(&remote, op);
+        counters.accesses += u64::from(result.is_ok());
+        self.table.news.push_back(Event::Accessed { conn, token, result });
+        Ok(())
+    }
+}
+
+impl Wait for ShmPort {
     fn arm(&mut self) -> bool {
         if !self.table.credits.is_empty() {
             self.ring_for_credit();
@@ -418,14 +413,6 @@ impl Port for ShmPort {
 
     fn deadline(&self) -> Time {
         if self.table.greetings == 0 { Time::NEVER } else { self.table.pace.greeting_at }
-    }
-
-    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
-        Some(Pulse { beat: self.table.live(conn)?.beat()?, at: now })
-    }
-
-    fn counters(&self, conn: ConnId) -> PortCounters {
-        self.table.slot(conn).map_or_else(PortCounters::default, |slot| slot.counters)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Bulk in place: the same bytes, no copy, the pool's growth, and offers that cannot be true.
 
 use super::{super::pool::POOL_SEGMENT_BYTES, *};
-use crate::{BulkError, Gate, LoanError, NotHuge, Pages, Refused, Violation, mem::Bulk, mem::Offer};
+use crate::{BulkError, Gate, LoanError, NotHuge, Pages, Refused, Violation};
 
 /// Carries `offer` as the engine would: in a frame, so that the segment comes first.
 fn carry(from: &mut Side, to: &mut Side, offer: &Offer) -> Offer {
@@ -10,15 +10,6 @@ fn carry(from: &mut Side, to: &mut Side, offer: &Offer) -> Offer {
     let offer = Offer::decode(&frame).unwrap();
     to.give_back(frame);
     offer
-}
-
-fn pulled(side: &mut Side, offer: Offer, token: u64) -> Result<Bulk, BulkError> {
-    side.port.pull(side.conn, offer, token).unwrap();
-    let mut events = side.wait();
-    assert_eq!(events.len(), 1);
-    let Some(Came::Pulled { conn, token: told, result }) = events.pop() else { panic!() };
-    assert_eq!((conn, told), (side.conn, token));
-    result
 }
 
 #[test]
@@ -30,7 +21,7 @@ fn a_mebibyte_is_read_in_place() {
         loan.copy_from_slice(&bytes);
         let offer = client.port.offer(client.conn, &loan).unwrap();
         let offer = carry(&mut client, &mut server, &offer);
-        let bulk = pulled(&mut server, offer, 70 + u64::from(round)).unwrap();
+        let bulk = server.pulled(offer, 70 + u64::from(round)).unwrap();
         assert!(*bulk == bytes[..]);
         let release = bulk.release().unwrap();
         assert!(!release.is_done());
@@ -45,7 +36,7 @@ fn a_mebibyte_is_read_in_place() {
     assert_eq!(client.port.gate().pool().counts(), (1, 0));
 }
 
-/// Nothing has to come: the result of a pull can be had at once, and then no poll tells it again.
+/// The next poll brings its result.
 #[test]
 fn a_pull_is_over_when_it_begins() {
     let (mut server, mut client) = pair(4096);
@@ -55,11 +46,12 @@ fn a_pull_is_over_when_it_begins() {
         server.port.pull(server.conn, offer, token).unwrap();
     }
     assert!(matches!(server.port.next_run(Limit::One), Look::Events), "a poll would bring them");
-    for token in [5, 6] {
-        let (told, result) = server.port.next_pulled(server.conn).unwrap();
-        assert_eq!((told, result.unwrap().len()), (token, 100));
+    let events = server.poll();
+    assert_eq!(events.len(), 2, "{events:?}");
+    for (wanted, event) in [5, 6].into_iter().zip(events) {
+        let Came::Pulled { token, result, .. } = event else { panic!("{event:?}") };
+        assert_eq!((token, result.unwrap().len()), (wanted, 100));
     }
-    assert!(server.port.next_pulled(server.conn).is_none());
     assert!(matches!(server.port.next_run(Limit::One), Look::Nothing));
 }
 
@@ -75,7 +67,7 @@ fn the_pool_grows_and_keeps_what_it_has() {
         loan.copy_from_slice(&pattern(number as u32, size));
         let offer = client.port.offer(client.conn, &loan).unwrap();
         let offer = carry(&mut client, &mut server, &offer);
-        let bulk = pulled(&mut server, offer, number as u64).unwrap();
+        let bulk = server.pulled(offer, number as u64).unwrap();
         assert!(*bulk == *loan, "loan {number}");
         loans.push((loan, bulk));
     }
@@ -111,7 +103,7 @@ fn pool_memory_says_what_it_lies_on() {
         assert_eq!(is_off, !huge_pages, "{}", memory[0]);
         let offer = client.port.offer(client.conn, &loan).unwrap();
         let offer = carry(&mut client, &mut server, &offer);
-        assert!(*pulled(&mut server, offer, 1).unwrap() == *loan);
+        assert!(*server.pulled(offer, 1).unwrap() == *loan);
     }
 }
 
@@ -125,7 +117,7 @@ fn what_may_still_be_read_is_never_written_again() {
     let neighbour = gate.allocate(client.conn, 5000).unwrap();
     let offer = client.port.offer(client.conn, &loan).unwrap();
     let offer = carry(&mut client, &mut server, &offer);
-    let bulk = pulled(&mut server, offer, 70).unwrap();
+    let bulk = server.pulled(offer, 70).unwrap();
     // As when the connection is gone, and nobody said that the reading is over.
     loan.set_aside();
     assert_eq!(gate.pool().counts(), (1, 1), "the neighbour's memory stays");
@@ -200,7 +192,7 @@ fn one_segment_is_read_by_many_connections() {
         reader.opened();
         server.conn = conn;
         let offer = server.port.offer(conn, &loan).unwrap();
-        assert!(*pulled(&mut reader, offer, 1).unwrap() == *loan);
+        assert!(*reader.pulled(offer, 1).unwrap() == *loan);
     }
 }
 
@@ -221,7 +213,7 @@ fn r68_offers_that_cannot_be_true_are_refused() {
         Offer { address: 0, len: size + 1, ..good },
         Offer { address: size - 63, len: 64, ..good },
     ] {
-        let error = pulled(&mut server, offer, 1).unwrap_err();
+        let error = server.pulled(offer, 1).unwrap_err();
         assert_eq!(error, BulkError::Offer(Violation::Malformed { what: "bulk offer" }), "{offer:?}");
     }
     assert_eq!(
@@ -229,7 +221,7 @@ fn r68_offers_that_cannot_be_true_are_refused() {
         Err(Refused::TooLarge { bytes: usize::MAX, limit: 64 << 30 })
     );
     let whole = Offer { address: 0, len: size, ..good };
-    assert_eq!(pulled(&mut server, whole, 1).unwrap().len(), POOL_SEGMENT_BYTES);
+    assert_eq!(server.pulled(whole, 1).unwrap().len(), POOL_SEGMENT_BYTES);
     assert_eq!(server.port.counters(server.conn).in_place_bytes, size);
 }
 

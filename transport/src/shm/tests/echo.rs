@@ -79,7 +79,7 @@ fn refusals_name_their_limit_and_leave_nothing_behind() {
     let (mut server, mut client) = pair(4096);
     let limit = 1024 - 8;
     assert_eq!(client.has_room(limit + 1), Err(Refused::TooLarge { bytes: limit + 1, limit }));
-    let at = client.port.completed(client.conn);
+    let at = client.port.credit(client.conn).completed;
     // What is given up, or longer than what was lent, is no frame.
     client.scribble(b"given up");
     let staged = |payload_bytes| Some(Staged { payload_bytes, tag: Tag(1), chain: Chain::Begin });
@@ -99,7 +99,7 @@ fn refusals_name_their_limit_and_leave_nothing_behind() {
     let conn = client.conn;
     client.port.close(conn, CloseReason::Local, Time(0));
     assert_eq!(client.has_room(8), Err(Refused::Closed));
-    assert_eq!(client.port.peer_credit(conn), None);
+    assert_eq!(client.port.credit(conn).peer, None);
     client.port.close(conn, CloseReason::Local, Time(0));
     assert_eq!(client.closed(), CloseReason::Local);
 }
@@ -109,11 +109,11 @@ fn credit_is_what_the_peer_gave_back() {
     let (mut server, mut client) = pair(4096);
     client.send(b"one", 0);
     client.send(b"two", 0);
-    assert_eq!(client.port.peer_credit(client.conn).unwrap().bytes.0, 0);
+    assert_eq!(client.port.credit(client.conn).peer.unwrap().bytes.0, 0);
     for number in 1..=2 {
         let frame = server.frame();
         server.give_back(frame);
-        assert_eq!(client.port.peer_credit(client.conn).unwrap().bytes.0, 16 * number);
+        assert_eq!(client.port.credit(client.conn).peer.unwrap().bytes.0, 16 * number);
     }
 }
 

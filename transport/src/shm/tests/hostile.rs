@@ -75,12 +75,12 @@ fn r66_r67_a_lying_credit_frees_nothing() {
         sent += 1;
     }
     assert_eq!(sent, 4);
-    let head = side.port.completed(side.conn).0;
+    let head = side.port.credit(side.conn).completed.0;
     for lie in [head + 1, head + 4096, u64::MAX, u64::MAX - 4095, 1 << 63] {
         peer.end.own.consumed().store(lie, Ordering::Release);
         assert_eq!(side.has_room(1000), Err(Refused::Full), "{lie}");
         // The engine hears the lie as it is, and closes.
-        assert_eq!(side.port.peer_credit(side.conn).unwrap().bytes.0, lie);
+        assert_eq!(side.port.credit(side.conn).peer.unwrap().bytes.0, lie);
     }
     peer.end.own.consumed().store(head, Ordering::Release);
     side.commit(&[0; 1000], 0);
@@ -376,7 +376,7 @@ fn r75_a_peer_that_never_reads_cannot_block_us() {
     let started = Instant::now();
     for round in 1..=20_000 {
         peer.end.own.armed().store(round, Ordering::SeqCst);
-        peer.end.own.consumed().store(side.port.completed(side.conn).0, Ordering::Release);
+        peer.end.own.consumed().store(side.port.credit(side.conn).completed.0, Ordering::Release);
         side.send(b"are you there", 0);
     }
     assert!(started.elapsed() < 5 * SECOND);

@@ -5,7 +5,7 @@ use crate::{Position, Run, mem::Holder};
 
 /// Bytes that the peer was given back.
 fn credited(side: &mut Side) -> u64 {
-    side.port.peer_credit(side.conn).unwrap().bytes.0
+    side.port.credit(side.conn).peer.unwrap().bytes.0
 }
 
 fn run(side: &mut Side) -> Run {

@@ -23,9 +23,10 @@ use std::{os::fd::AsFd, time::Duration};
 
 use super::{Shm, ShmConnecting, ShmGate, ShmLink, ShmListener, ShmPort};
 use crate::{
-    Address, Batch, Chain, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting, Credit, Incoming,
-    Instant, Limit, ListenOptions, Listener, Look, Port, PortConfig, Position, Provider, Refused, Run,
-    RxFrame, Staged, Tag, Time,
+    Address, Batch, BulkError, Chain, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting, Credit,
+    Incoming, Instant, Limit, ListenOptions, Listener, Look, Port, PortConfig, Position, Provider, Refused,
+    Run, RxFrame, Staged, Tag, Time, Transfer, Wait,
+    mem::{Bulk, Offer},
     testing::{self, Came},
 };
 
@@ -125,7 +126,7 @@ impl Side {
 
     /// Whether there is room for a frame, after a look at the peer's credit.
     fn has_room(&mut self, payload_bytes: usize) -> Result<(), Refused> {
-        self.port.peer_credit(self.conn);
+        self.port.credit(self.conn);
         self.port.compose(self.conn, payload_bytes, |_| None).map(|_| ())
     }
 
@@ -148,6 +149,16 @@ impl Side {
         self.port.return_credit(self.conn, credit);
     }
 
+    /// Pulls `offer`, and takes what that came to.
+    fn pulled(&mut self, offer: Offer, token: u64) -> Result<Bulk, BulkError> {
+        self.port.pull(self.conn, offer, token).unwrap();
+        let mut events = self.wait();
+        assert_eq!(events.len(), 1);
+        let Some(Came::Pulled { conn, token: told, result }) = events.pop() else { panic!() };
+        assert_eq!((conn, told), (self.conn, token));
+        result
+    }
+
     /// Arms, waits for the descriptor, disarms. True when it became readable.
     fn sleep(&mut self, timeout: Duration) -> bool {
         let woken = !self.port.arm() || readable(self.port.wait_fd(), timeout);
@@ -159,7 +170,7 @@ impl Side {
 /// Stages a frame, after a look at the peer's credit.
 fn stage(port: &mut ShmPort, conn: ConnId, payload: &[u8], tag: u32) -> Result<Position, Refused> {
     let payload_bytes = payload.len();
-    port.peer_credit(conn);
+    port.credit(conn);
     let end = port.compose(conn, payload_bytes, |room| {
         room.copy_from_slice(payload);
         Some(Staged { payload_bytes, tag: Tag(tag), chain: Chain::Begin })

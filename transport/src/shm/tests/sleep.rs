@@ -17,7 +17,7 @@ fn a_frame_a_credit_a_close_and_a_waker_wake_a_sleeper() {
     server.port.flush();
     assert!(readable(client.port.wait_fd(), SECOND));
     client.port.disarm();
-    assert_eq!(client.port.peer_credit(client.conn).unwrap().bytes.0, 16);
+    assert_eq!(client.port.credit(client.conn).peer.unwrap().bytes.0, 16);
     assert!(!client.sleep(Duration::from_millis(20)), "told once");
 
     // The port's waker, from another thread.

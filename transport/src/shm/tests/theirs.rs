@@ -83,8 +83,8 @@ fn a_file_is_mapped_once_under_all_its_names() {
     let counters = server.port.counters(server.conn);
     assert_eq!((counters.passed_pieces, counters.passed_bytes), (2, bytes + PAGE as u64));
     for name in [0, 199] {
-        server.port.pull(server.conn, Offer { address: 0, key: name, len: bytes }, name).unwrap();
-        assert_eq!(server.port.next_pulled(server.conn).unwrap().1.unwrap().len(), 16 * PAGE);
+        let bulk = server.pulled(Offer { address: 0, key: name, len: bytes }, name);
+        assert_eq!(bulk.unwrap().len(), 16 * PAGE);
         made(&mut server, remote(name, shown), OneSided::FetchAdd { at: 0, add: 1 }).unwrap();
     }
     for name in 200..=SEGMENTS.pieces_max as u64 {
@@ -110,8 +110,7 @@ fn what_is_passed_is_not_touched_before_it_is_used() {
     assert_eq!((resident("untouched-lent"), resident("untouched-shown")), (Some(0), Some(0)));
     // Less than two pages, and what the kernel brings around them.
     let offer = Offer { address: 8 << 20, key: 1, len: 5000 };
-    server.port.pull(server.conn, offer, 9).unwrap();
-    let (_, bulk) = server.port.next_pulled(server.conn).unwrap();
+    let bulk = server.pulled(offer, 9);
     assert!(bulk.unwrap().iter().all(|byte| *byte == 0));
     made(&mut server, remote(2, 64), OneSided::FetchAdd { at: 8, add: 1 }).unwrap();
     for name in ["untouched-lent", "untouched-shown"] {
@@ -246,8 +245,7 @@ fn the_last_of_many_pieces_is_found() {
     // Each more than half a segment, so each in one of its own.
     let loans: Vec<_> = (0..18).map(|_| gate.allocate(server.conn, (8 << 20) + PAGE).unwrap()).collect();
     let offers: Vec<_> = loans.iter().map(|loan| server.port.offer(server.conn, loan).unwrap()).collect();
-    client.port.pull(client.conn, offers[17], 9).unwrap();
-    let (_, bulk) = client.port.next_pulled(client.conn).unwrap();
+    let bulk = client.pulled(offers[17], 9);
     assert_eq!(bulk.unwrap().len(), (8 << 20) + PAGE);
 }
 

@@ -81,7 +81,7 @@ impl Conn {
 }
 
 impl VerbsPort {
-    /// The steps of [`Port::show`](crate::Port::show).
+    /// The steps of [`Transfer::show`](crate::Transfer::show).
     pub(crate) fn show_exposed(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
         let (open, _) = open_in(&mut self.slots, conn).map_err(not_open)?;
         let lane = open.lane.as_ref().ok_or(AccessError::Closed)?;
@@ -89,7 +89,7 @@ impl VerbsPort {
         Ok(Remote(Offer { address: exposed.address(), key: rkey.into(), len: exposed.len() }))
     }
 
-    /// The steps of [`Port::access`](crate::Port::access): it is posted by a poll.
+    /// The steps of [`Transfer::access`](crate::Transfer::access): it is posted by a poll.
     pub(crate) fn make_access(
         &mut self,
         conn: ConnId,

@@ -14,10 +14,10 @@ use gimmal_rdma::verbs::{Completion, Cq, Harvest, RecvList, RemoteBytes, SendLis
 use rustix::event::epoll;
 
 use crate::{
-    AccessError, Batch, Bulk, BulkError, CloseReason, ConnId, Credit, Event, Instant, Limit, Look,
-    PortConfig, PortCounters, PortError, Position, Pulse, Refused, Staged, Time, Violation,
+    AccessError, Batch, Bulk, BulkError, CloseReason, ConnId, Credit, CreditView, Event, Instant, Limit,
+    Look, PortConfig, PortCounters, PortError, Position, Pulse, Refused, Staged, Time, Violation,
     mem::{Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame, run::IN_RING},
-    provider::{Port, Waker},
+    provider::{Port, Transfer, Wait, Waker},
     sync::Doorbell,
     verbs::{
         control::{gate::VerbsGate, link::VerbsLink, mailbox::ControlHandle, shared::Shared},
@@ -282,20 +282,17 @@ impl Port for VerbsPort {
         self.repost_many();
     }
 
-    fn completed(&mut self, conn: ConnId) -> Position {
-        self.conn(conn).map_or(Position(0), |conn| conn.tx.completed())
-    }
-
-    fn peer_credit(&mut self, _: ConnId) -> Option<Credit> {
-        None
+    #[inline]
+    fn credit(&mut self, conn: ConnId) -> CreditView {
+        let view = |conn: &mut Conn| CreditView {
+            completed: conn.tx.completed(),
+            peer: None,
+            arrivals: conn.rx.arrivals(),
+        };
+        self.conn(conn).map_or_else(CreditView::default, view)
     }
 
     fn return_credit(&mut self, _: ConnId, _: Credit) {}
-
-    fn arrivals(&self, conn: ConnId) -> u64 {
-        let slot = self.slots.get(conn.index() as usize).and_then(|slot| slot.conn.as_deref());
-        slot.filter(|open| open.id == conn).map_or(0, |open| open.rx.arrivals())
-    }
 
     fn take_back(&mut self, conn: ConnId, receives: u64) -> Result<(), Violation> {
         open_in(&mut self.slots, conn).map_or(Ok(()), |(open, _)| open.rx.take_back(receives))
@@ -316,6 +313,48 @@ impl Port for VerbsPort {
         self.owing.note(index, open);
     }
 
+    fn poll(&mut self, now: Time, batch: &mut Batch) {
+        self.turn(now, batch);
+    }
+
+    #[inline(always)]
+    fn next_run(&mut self, limit: Limit) -> Look {
+        let most = match limit {
+            Limit::Frames(most) => most,
+            Limit::One => usize::MAX,
+        };
+        self.takes_one = limit == Limit::One;
+        match self.chain_run(most) {
+            Some(run) => Look::Run(run),
+            None if self.has_events() => Look::Events,
+            None => Look::Nothing,
+        }
+    }
+
+    #[inline]
+    fn end_run(&mut self, run: &mut Run, may_leave: bool) -> bool {
+        let left = may_leave && self.flush_answer(run.conn());
+        self.end_chain_run(run);
+        left
+    }
+
+    fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time) {
+        if self.conn(conn).is_some() {
+            self.begin_close(conn.index() as usize, reason, now);
+        }
+    }
+
+    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
+        self.look_at_pulse(conn, now)
+    }
+
+    fn counters(&self, conn: ConnId) -> PortCounters {
+        let slot = self.slots.get(conn.index() as usize).filter(|slot| slot.last == Some(conn));
+        slot.map(|slot| slot.counters).unwrap_or_default()
+    }
+}
+
+impl Transfer for VerbsPort {
     fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
         let (open, _) = open_in(&mut self.slots, conn)?;
         let lane = open.lane.as_ref().ok_or(Refused::Closed)?;
@@ -372,38 +411,9 @@ impl Port for VerbsPort {
     ) -> Result<(), (AccessError, OneSided)> {
         self.make_access(conn, remote, op, token)
     }
+}
 
-    fn poll(&mut self, now: Time, batch: &mut Batch) {
-        self.turn(now, batch);
-    }
-
-    #[inline(always)]
-    fn next_run(&mut self, limit: Limit) -> Look {
-        let most = match limit {
-            Limit::Frames(most) => most,
-            Limit::One => usize::MAX,
-        };
-        self.takes_one = limit == Limit::One;
-        match self.chain_run(most) {
-            Some(run) => Look::Run(run),
-            None if self.has_events() => Look::Events,
-            None => Look::Nothing,
-        }
-    }
-
-    #[inline]
-    fn end_run(&mut self, run: &mut Run, may_leave: bool) -> bool {
-        let left = may_leave && self.flush_answer(run.conn());
-        self.end_chain_run(run);
-        left
-    }
-
-    fn close(&mut self, conn: ConnId, reason: CloseReason, now: Time) {
-        if self.conn(conn).is_some() {
-            self.begin_close(conn.index() as usize, reason, now);
-        }
-    }
-
+impl Wait for VerbsPort {
     fn arm(&mut self) -> bool {
         self.gate.shared.bell.arm();
         let mut quiet = !self.has_work();
@@ -439,15 +449,6 @@ impl Port for VerbsPort {
             self.slots[index].conn.as_deref().map_or(Time::NEVER, |conn| conn.phase.deadline())
         };
         self.waiting.iter().map(at).min().unwrap_or(Time::NEVER)
-    }
-
-    fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
-        self.look_at_pulse(conn, now)
-    }
-
-    fn counters(&self, conn: ConnId) -> PortCounters {
-        let slot = self.slots.get(conn.index() as usize).filter(|slot| slot.last == Some(conn));
-        slot.map(|slot| slot.counters).unwrap_or_default()
     }
 }
 

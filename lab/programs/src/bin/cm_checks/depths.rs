@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gimmal_rdma::cm::{CmError, Connection, Depth, QpMaker, QpPlan};
 use gimmal_transport::{
     Address, Batch, Clamp, ConnId, ConnectOptions, Connecting, Event, Gate, Incoming, Instant, ListenOptions,
-    Listener, Negotiated, Port, PortConfig, Provider, Refused, Time,
+    Listener, Negotiated, Port, PortConfig, Provider, Refused, Time, Transfer,
     verbs::{Verbs, VerbsPort},
 };
 

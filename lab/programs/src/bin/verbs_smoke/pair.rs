@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use gimmal_transport::{
     Address, Batch, Chain, CloseReason, ConnId, ConnectOptions, Connecting, DataPath, Event, Gate, Incoming,
     Instant, Limit, ListenOptions, Listener, Look, Negotiated, Port, PortConfig, Position, Provider, Refused,
-    RxFrame, Staged, Tag, Time,
+    RxFrame, Staged, Tag, Time, Transfer, Wait,
     frame::span,
     mem::Bulk,
     verbs::{Verbs, VerbsPort},
@@ -77,12 +77,12 @@ impl Side {
     /// Commits a frame if the peer's credit allows it.
     pub(crate) fn send(
         &mut self,
-        peer: &Self,
+        peer: &mut Self,
         payload: &[u8],
         tag: u32,
         chain: Chain,
     ) -> Result<bool, Failure> {
-        let conn = self.conn();
+        let (conn, theirs) = (self.conn(), peer.conn());
         let negotiated = self.negotiated.clone().expect("open");
         let bytes = span(payload.len()) as u64;
         let ring = u64::from(negotiated.tx_ring_bytes);
@@ -90,9 +90,9 @@ impl Side {
             DataPath::Ring => self.head.since(peer.released) + bytes <= ring,
             DataPath::SendRecv => true,
         };
-        let local = self.head.since(self.port.completed(conn)) + bytes <= ring;
+        let local = self.head.since(self.port.credit(conn).completed) + bytes <= ring;
         let starts = chain == Chain::Begin;
-        if !fits || !local || (starts && self.chains >= peer.port.arrivals(peer.conn())) {
+        if !fits || !local || (starts && self.chains >= peer.port.credit(theirs).arrivals) {
             return Ok(false);
         }
         self.head = match stage(&mut self.port, conn, payload, Tag(tag), chain) {
@@ -206,7 +206,7 @@ impl Pair {
                 let small = span(payload.len()) * chain_frames as usize;
                 let extend = sent % chain_frames != 0 && small <= negotiated.chain_bytes_max as usize;
                 let chain = if extend { Chain::Extend } else { Chain::Begin };
-                if !self.a.send(&self.b, &payload, sent, chain)? {
+                if !self.a.send(&mut self.b, &payload, sent, chain)? {
                     break;
                 }
                 sent += 1;
@@ -218,7 +218,7 @@ impl Pair {
             self.b.pump(now);
             echo.append(&mut self.b.frames);
             while let Some(frame) = echo.pop_front() {
-                if self.b.send(&self.a, &frame, frame.tag().0, Chain::Begin)? {
+                if self.b.send(&mut self.a, &frame, frame.tag().0, Chain::Begin)? {
                     self.b.release(frame);
                 } else {
                     echo.push_front(frame);
@@ -280,7 +280,7 @@ impl Pair {
         if readable(&self.b.port, 20)? {
             return Err("an armed port woke for nothing".into());
         }
-        if !self.a.send(&self.b, b"wake", 77, Chain::Begin)? {
+        if !self.a.send(&mut self.b, b"wake", 77, Chain::Begin)? {
             return Err("no credit for the waking frame".into());
         }
         self.a.port.flush();
@@ -314,7 +314,7 @@ impl Pair {
 
     /// What was flushed before an orderly close arrives; then both sides say why, once.
     pub(crate) fn close(&mut self) -> Result<(), Failure> {
-        let last = self.a.send(&self.b, b"last words", 99, Chain::Begin)?;
+        let last = self.a.send(&mut self.b, b"last words", 99, Chain::Begin)?;
         self.a.port.flush();
         let (conn, now) = (self.a.conn(), self.clock.now());
         self.a.port.close(conn, CloseReason::Local, now);
