@@ -189,10 +189,15 @@ pub mod reflect {
 }
 
 pub mod runtime {
-    //! What a server needs of an async runtime that its handlers use. `tokio::Tokio` (feature `tokio`) is one.
+    //! What a server needs of an async runtime that its handlers use, and what it tells them. `tokio::Tokio` (feature
+    //! `tokio`) is such a runtime.
 
     #[doc(inline)]
-    pub use gimmal_rpc::runtime::{BoxFuture, Runtime};
+    pub use gimmal_rpc::{
+        Draining,
+        engine::Alarm,
+        runtime::{BoxFuture, Runtime},
+    };
 }
 
 pub mod stream {
@@ -214,8 +219,9 @@ pub mod tokio {
     //! Tokio for handlers: see [the guide](crate::guide::handlers).
 
     mod runtime;
+    mod server;
 
-    pub use self::runtime::Tokio;
+    pub use self::{runtime::Tokio, server::serve_until};
 }
 
 #[cfg(feature = "tower")]

@@ -6,16 +6,21 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc,
     },
     time::Duration,
 };
 
-use gimmal::{CallOptions, Code, Cx, Fate, Instant, Server, ServerBuilder, tokio::Tokio};
+use gimmal::{
+    CallOptions, Client, Code, Cx, Fate, Instant, Server, ServerBuilder, Sink, Stream,
+    tokio::{Tokio, serve_until},
+    topic::{Behind, Topic},
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     runtime::{Builder, Handle, Runtime},
-    sync::Mutex,
+    sync::{Mutex, oneshot},
 };
 
 /// Long enough for each step on a busy machine; none waits for it.
@@ -37,15 +42,32 @@ trait Tried {
     async fn hang(&self, cx: &Cx);
     #[inline]
     fn spawn_inline(&self, cx: &Cx) -> bool;
+    /// A subscription that ends when the server drains.
+    async fn follow(&self, cx: &Cx, numbers: Sink<u64>) -> u64;
+    /// One that is fed from a topic.
+    async fn fed(&self, cx: &Cx, numbers: Sink<u64>) -> u64;
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Tries {
+    topic: Topic<u64>,
     count: Arc<Mutex<u64>>,
     is_calm: Arc<AtomicBool>,
     hanging: Arc<AtomicUsize>,
     /// Handlers that were dropped where no runtime was.
     lost: Arc<AtomicUsize>,
+}
+
+impl Default for Tries {
+    fn default() -> Self {
+        Self {
+            topic: Topic::new(8, Behind::Wait),
+            count: Arc::default(),
+            is_calm: Arc::default(),
+            hanging: Arc::default(),
+            lost: Arc::default(),
+        }
+    }
 }
 
 struct Hanging<'a>(&'a Tries);
@@ -130,6 +152,16 @@ impl Tried for Tries {
     fn spawn_inline(&self, _: &Cx) -> bool {
         tokio::spawn(async {});
         true
+    }
+
+    async fn follow(&self, cx: &Cx, mut numbers: Sink<u64>) -> u64 {
+        numbers.send(&7).await.unwrap();
+        cx.draining().await;
+        8
+    }
+
+    async fn fed(&self, _: &Cx, numbers: Sink<u64>) -> u64 {
+        self.topic.feed(numbers).await.sent
     }
 }
 
@@ -229,4 +261,182 @@ fn a_server_without_a_runtime_says_what_it_needs() {
     assert_eq!(client.lock().wait().unwrap_err().fate(), Fate::Ran);
     assert_eq!(server.stats().panics, 3);
     client.calm().wait().unwrap();
+}
+
+/// Subscriptions of both kinds, each with an item read; what they end with comes later.
+fn subscribe(client: &TriedClient, tries: &Tries) -> impl FnOnce() + use<> {
+    let (mut follow, mut fed) = (client.follow(), client.fed());
+    assert_eq!(next(&mut follow.0), Some(7));
+    until("it is fed", || tries.topic.subscribers() == 1);
+    tries.topic.blocking_publish(&9).unwrap();
+    assert_eq!(next(&mut fed.0), Some(9));
+    move || {
+        assert_eq!((next(&mut follow.0), follow.1.wait().unwrap()), (None, 8));
+        assert_eq!((next(&mut fed.0), fed.1.wait().unwrap()), (None, 1));
+    }
+}
+
+fn next(numbers: &mut Stream<u64, Client>) -> Option<u64> {
+    numbers.blocking_next().map(Result::unwrap)
+}
+
+/// Far above what it takes, and far below any of the time-outs.
+const SOON: Duration = Duration::from_secs(5);
+
+#[test]
+fn a_shutdown_with_open_subscriptions_is_short_and_good() {
+    let (runtime, tries) = (runtime(), Tries::default());
+    let server = server(&runtime, &tries).listen("mem://tokio-subscribed").unwrap();
+    let client = client("mem://tokio-subscribed");
+    let ended = subscribe(&client, &tries);
+    let began = Instant::now();
+    assert!(server.shutdown(PATIENCE));
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    ended();
+}
+
+#[test]
+fn a_server_serves_until_a_future_is_ready() {
+    let (runtime, tries) = (runtime(), Tries::default());
+    let server = server(&runtime, &tries).listen("mem://tokio-until").unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let served = runtime.spawn(server.serve_until(stopped, PATIENCE));
+    let client = client("mem://tokio-until");
+    assert_eq!(client.sleep(1).wait().unwrap(), 1);
+    let ended = subscribe(&client, &tries);
+    assert!(!served.is_finished());
+    let began = Instant::now();
+    stop.send(()).unwrap();
+    assert!(runtime.block_on(served).unwrap());
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    ended();
+}
+
+#[test]
+fn what_a_shutdown_cuts_off_is_said() {
+    let (runtime, tries) = (runtime(), Tries::default());
+    let server = server(&runtime, &tries).listen("mem://tokio-cut").unwrap();
+    let client = client("mem://tokio-cut");
+    let hang = client.hang();
+    until("it hangs", || tries.hanging.load(Ordering::SeqCst) == 1);
+    let served = runtime.spawn(server.serve_until(std::future::ready(()), Duration::from_millis(20)));
+    assert!(!runtime.block_on(served).unwrap());
+    assert_ne!(hang.wait().unwrap_err().fate(), Fate::NotRun);
+    until("it is dropped", || tries.hanging.load(Ordering::SeqCst) == 0);
+    assert_eq!(tries.lost.load(Ordering::SeqCst), 0);
+}
+
+/// Serves by a task of a current-thread runtime, on a thread of its own, while `test` runs; then ends it.
+fn driven(url: &str, tries: &Tries, timeout: Duration, test: impl FnOnce(&str)) -> bool {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let (ready, is_ready) = mpsc::channel();
+    let (url, tries) = (url.to_owned(), tries.clone());
+    let serving = std::thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let server = Server::builder().service(serve_tried(tries)).runtime(Tokio::current().unwrap());
+            let server = server.listen_local(&url).unwrap();
+            ready.send(server.address().to_string()).unwrap();
+            // Other tasks of the runtime go on.
+            let beside = tokio::task::spawn(async {
+                for _ in 0..10 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            });
+            let drained = serve_until(server, stopped, timeout).await.unwrap();
+            beside.await.unwrap();
+            drained
+        })
+    });
+    test(&is_ready.recv_timeout(PATIENCE).unwrap());
+    stop.send(()).unwrap();
+    serving.join().unwrap()
+}
+
+#[test]
+fn driven_by_a_task_of_a_current_thread_runtime() {
+    let other = Tries::default();
+    let drained = driven("mem://tokio-driven-other", &other, PATIENCE, |other| {
+        let tries = Tries::default();
+        let mut ended = None;
+        let drained = driven("mem://tokio-driven", &tries, PATIENCE, |url| {
+            let client = client(url);
+            try_all(&client, other);
+            ended = Some(subscribe(&client, &tries));
+        });
+        assert!(drained);
+        ended.unwrap()();
+    });
+    assert!(drained);
+}
+
+#[test]
+fn a_driven_server_drops_its_handlers_inside_the_runtime() {
+    let tries = Tries::default();
+    let mut hang = None;
+    let drained = driven("mem://tokio-driven-drop", &tries, Duration::from_millis(20), |url| {
+        let client = client(url);
+        drop(client.hang());
+        until("it is dropped", || tries.hanging.load(Ordering::SeqCst) == 0);
+        hang = Some(client.hang());
+        until("it hangs", || tries.hanging.load(Ordering::SeqCst) == 1);
+    });
+    assert!(!drained);
+    assert_ne!(hang.unwrap().wait().unwrap_err().fate(), Fate::NotRun);
+    assert_eq!((tries.hanging.load(Ordering::SeqCst), tries.lost.load(Ordering::SeqCst)), (0, 0));
+}
+
+#[test]
+fn on_the_calling_thread_with_the_runtime_entered() {
+    let (runtime, tries) = (runtime(), Tries::default());
+    let other = server(&runtime, &Tries::default()).listen("mem://tokio-local-other").unwrap();
+    let mut server = server(&runtime, &tries).listen_local("mem://tokio-local").unwrap();
+    let calls = std::thread::spawn(move || {
+        let client = client("mem://tokio-local");
+        try_all(&client, &other.address().to_string());
+        client.hang()
+    });
+    server.run_until(Duration::from_millis(1), || calls.is_finished());
+    let hang = calls.join().unwrap();
+    while tries.hanging.load(Ordering::SeqCst) == 0 {
+        server.idle(Duration::from_millis(1));
+    }
+    drop(server);
+    assert_ne!(hang.wait().unwrap_err().fate(), Fate::NotRun);
+    assert_eq!((tries.hanging.load(Ordering::SeqCst), tries.lost.load(Ordering::SeqCst)), (0, 0));
+}
+
+#[test]
+fn the_end_of_the_runtime_ends_calls_and_nothing_hangs() {
+    let (runtime, tries) = (runtime(), Tries::default());
+    let server = server(&runtime, &tries).listen("mem://tokio-ended").unwrap();
+    let client = client("mem://tokio-ended");
+    let calls: Vec<_> = (0..10).map(|_| client.sleep(3_600_000)).collect();
+    let hang = client.hang();
+    until("it hangs", || tries.hanging.load(Ordering::SeqCst) == 1);
+    runtime.shutdown_background();
+    for error in calls.into_iter().map(|call| call.wait().unwrap_err()).chain([hang.wait().unwrap_err()]) {
+        assert_eq!(error.status().unwrap().code(), Code::Unavailable, "{error}");
+        assert_eq!(error.fate(), Fate::MaybeRan);
+    }
+    let late = client.sleep(1).wait().unwrap_err();
+    assert_eq!(late.fate(), Fate::NotRun, "{late}");
+    server.join();
+    assert!(server.shutdown(PATIENCE));
+    assert_eq!((tries.hanging.load(Ordering::SeqCst), tries.lost.load(Ordering::SeqCst)), (0, 0));
+}
+
+#[test]
+fn a_runtime_that_has_ended_serves_nobody() {
+    let ended = runtime();
+    let handle = ended.handle().clone();
+    drop(ended);
+    let server = Server::builder().service(serve_tried(Tries::default())).runtime(Tokio::from(handle));
+    let server = server.listen("mem://tokio-late").unwrap();
+    server.join();
+    let refused =
+        gimmal::connect("mem://tokio-late").map(TriedClient::new).map(|client| client.sleep(1).wait());
+    if let Ok(called) = refused {
+        assert_eq!(called.unwrap_err().fate(), Fate::NotRun);
+    }
 }

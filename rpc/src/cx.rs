@@ -16,6 +16,7 @@ use gimmal_engine::transport::{
 };
 
 use crate::{
+    draining::Draining,
     error::TransportError,
     memory::RemoteMemory,
     metadata::{AnswerNotes, Metadata, Notes},
@@ -115,6 +116,14 @@ impl Cx {
     #[must_use]
     pub fn cancelled(&self) -> CancelToken {
         CancelToken { peer: Arc::clone(&self.peer), slot: self.slot, mark: self.mark }
+    }
+
+    /// Returns a future that is ready when the server begins to shut down. A handler that would run for long, such as a
+    /// subscription, ends then: the shutdown waits for it.
+    ///
+    /// Cancel safe.
+    pub fn draining(&self) -> Draining {
+        self.peer.reach.draining().wait()
     }
 
     /// Registered memory of `bytes` that can go with the answer of this call, see [`WithLoan`](crate::WithLoan). It may hold bytes of

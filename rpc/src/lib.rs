@@ -54,6 +54,7 @@ pub mod codec;
 pub mod config;
 mod copied;
 pub mod cx;
+pub mod draining;
 pub mod error;
 #[cfg(feature = "zerocopy")]
 mod flat;
@@ -101,6 +102,7 @@ pub use codec::Bincode;
 pub use codec::{Postcard, Raw};
 pub use config::{Config, Reconnect};
 pub use cx::{CancelToken, Cx, Identity, Origin};
+pub use draining::Draining;
 pub use error::{CallError, ConnectError, ServeError, TransportError};
 #[cfg(feature = "zerocopy")]
 pub use flat::{InPlace, Zerocopy};

@@ -33,3 +33,10 @@ pub(crate) fn enter(runtime: Option<&dyn Runtime>, run: &mut dyn FnMut()) {
         None => run(),
     }
 }
+
+/// What `act` returns, which runs inside `runtime` if there is one.
+pub(crate) fn within<R>(runtime: Option<&dyn Runtime>, act: impl FnOnce() -> R) -> R {
+    let (mut act, mut outcome) = (Some(act), None);
+    enter(runtime, &mut || outcome = act.take().map(|act| act()));
+    outcome.expect("a runtime calls the function that it is to enter for")
+}

@@ -1,24 +1,37 @@
 //! Servers: services behind a listener, on worker threads or on the calling thread.
 
+mod local;
+mod watch;
+
 use std::{
     fmt,
-    sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, atomic::Ordering},
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
     time::Duration,
 };
 
 use gimmal_engine::{
-    Acceptor, Admit, Inline,
+    Acceptor, Admit,
     transport::{
         Address, Allow, Hello, Instant, Key, ListenError, ListenOptions, Provider, Refusal, RejectReason,
         UserMemory, thread,
     },
 };
 
+pub use self::local::LocalServer;
+use self::{local::not_listening, watch::Watch};
 use crate::{
+    cell::block,
     config::{Config, Limits},
+    draining::{SetOnDrop, Signal},
     error::ServeError,
     here,
-    node::{Command, Node, Shared},
+    node::{Command, Shared},
     provider::{Any, any_for},
     reflect::{Mirror, serve_reflection},
     route::Route,
@@ -170,14 +183,15 @@ impl ServerBuilder {
         let workers = WorkerSet::spawn(&provider, &plan, limits, registry, Arc::clone(&shared))?;
         // Nobody else sets it.
         let _ = counters.set(workers.counters.clone());
-        let stopper = Stopper::default();
-        let acceptors = accept(listeners, workers.workers.stations(), admit, (&shared, &stopper))?;
+        let (ended, stations) = (Arc::default(), workers.workers.stations());
+        let acceptors = accept(listeners, stations, admit, (&shared, &ended))?;
+        let watch = Watch::new(&shared, &ended, stations);
         if plan.config().workers == 1 {
             let at = acceptors.iter().map(|acceptor| acceptor.address().clone()).collect();
             // Nobody else sets it.
             let _ = shared.sole_worker_at.set(at);
         }
-        Ok(Server { acceptors, workers, shared, stopper })
+        Ok(Server { acceptors, workers, shared, ended, _watch: watch })
     }
 
     /// Listens with the calling thread as the worker: handlers run in [`LocalServer::idle`].
@@ -191,8 +205,10 @@ impl ServerBuilder {
         let (inline, counters) = workers::inline(&provider, &plan, limits, registry, Arc::clone(&shared))?;
         // Nobody else sets it.
         let _ = told.set(vec![Arc::clone(&counters)]);
-        let acceptors = accept(listeners, &[inline.handle().into()], admit, (&shared, &Stopper::default()))?;
-        Ok(LocalServer { acceptors, inline, counters, shared })
+        let (ended, station) = (Arc::default(), [inline.handle().into()]);
+        let acceptors = accept(listeners, &station, admit, (&shared, &ended))?;
+        let watch = Watch::new(&shared, &ended, &station);
+        Ok(LocalServer::new(acceptors, (inline, counters), (shared, ended, watch)))
     }
 }
 
@@ -201,29 +217,27 @@ fn accept(
     listeners: Vec<<Any as Provider>::Listener>,
     workers: &[Place],
     admit: Admit,
-    (shared, stopper): (&Arc<Shared>, &Stopper),
+    (shared, ended): (&Arc<Shared>, &Arc<Signal>),
 ) -> Result<Vec<Acceptor>, ServeError> {
     let admit = Arc::new(Mutex::new(admit));
+    let listening = Arc::new(AtomicUsize::new(listeners.len()));
     let spawn = |listener| {
         let admit = Arc::clone(&admit);
         let ask = move |hello: &Hello, peer: &str| {
             let mut admit = admit.lock().unwrap_or_else(PoisonError::into_inner);
             admit(hello, peer)
         };
-        let (shared, stopper) = (Arc::clone(shared), stopper.clone());
+        let (shared, ended, listening) = (Arc::clone(shared), Arc::clone(ended), Arc::clone(&listening));
         let lost = move |_: &str| {
             shared.is_deaf.store(true, Ordering::Relaxed);
-            stopper.look();
+            if listening.fetch_sub(1, Ordering::AcqRel) == 1 {
+                ended.set();
+            }
         };
         Acceptor::spawn_with(listener, workers.to_vec(), Box::new(ask), Box::new(lost))
             .map_err(ServeError::Accept)
     };
     listeners.into_iter().map(spawn).collect()
-}
-
-fn not_listening(acceptors: &[Acceptor]) -> Option<String> {
-    let lost = |acceptor: &Acceptor| Some(format!("{}: {}", acceptor.address(), acceptor.lost()?));
-    acceptors.iter().find_map(lost)
 }
 
 /// Between two looks whether an address is free: on verbs a look makes and destroys an id.
@@ -254,7 +268,9 @@ pub struct Server {
     acceptors: Vec<Acceptor>,
     workers: WorkerSet,
     shared: Arc<Shared>,
-    stopper: Stopper,
+    /// Set when there is nothing to serve for any more; see [`Server::join`].
+    ended: Arc<Signal>,
+    _watch: Watch,
 }
 
 impl Server {
@@ -337,8 +353,8 @@ impl Server {
     /// Returns a function that ends [`Server::join`] from any thread: for a handler of Ctrl-C, say. To call it more than once
     /// does no harm.
     pub fn stopper(&self) -> impl Fn() + Clone + Send + Sync + use<> {
-        let stopper = self.stopper.clone();
-        move || stopper.stop()
+        let ended = Arc::clone(&self.ended);
+        move || ended.set()
     }
 
     /// Why this server does not listen any more at one of its addresses, though nobody stopped it; `None` while it does. It
@@ -348,14 +364,33 @@ impl Server {
         not_listening(&self.acceptors)
     }
 
-    /// Serves until [`Server::stopper`] ends it, or until it does not listen at any address any more: then
-    /// [`Server::not_listening`] says why.
+    /// Serves until [`Server::stopper`] ends it, until the runtime of its handlers ends, or until it does not listen at any address
+    /// any more: then [`Server::not_listening`] says why.
     pub fn join(&self) {
-        let (stopped, signal) = &*self.stopper.state;
-        let mut stopped = stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*stopped && self.acceptors.iter().any(|acceptor| acceptor.lost().is_none()) {
-            stopped = signal.wait(stopped).unwrap_or_else(PoisonError::into_inner);
-        }
+        let mut ended = self.ended.wait();
+        block(|context| Pin::new(&mut ended).poll(&mut Context::from_waker(context.waker())));
+    }
+
+    /// Serves until `signal` is ready, or until [`Server::join`] would end. Then shuts down as [`Server::shutdown`] does, on a
+    /// thread of its own, and returns what that returns.
+    ///
+    /// Not cancel safe: dropping the future drops the server, whose connections end. A shutdown that has begun goes on.
+    pub async fn serve_until(self, signal: impl Future, timeout: Duration) -> bool {
+        let (mut signal, mut ended) = (pin!(signal), self.ended.wait());
+        poll_fn(|context| match signal.as_mut().poll(context) {
+            Poll::Ready(_) => Poll::Ready(()),
+            Poll::Pending => Pin::new(&mut ended).poll(context),
+        })
+        .await;
+        let (done, drained) = (Arc::<Signal>::default(), Arc::new(AtomicBool::new(false)));
+        let (set, tell) = (SetOnDrop(Arc::clone(&done)), Arc::clone(&drained));
+        // Without a thread the server is dropped.
+        let _ = thread::spawn("gimmal-shutdown", move || {
+            let _set = set;
+            tell.store(self.shutdown(timeout), Ordering::Release);
+        });
+        done.wait().await;
+        drained.load(Ordering::Acquire)
     }
 
     /// Stops accepting, frees its address, tells every client to go elsewhere and refuses new calls (not run, so safe to
@@ -374,98 +409,11 @@ impl Server {
         }
         let Self { mut acceptors, workers, shared, .. } = self;
         let deadline = Instant::now() + timeout;
-        shared.draining.store(true, Ordering::Relaxed);
+        shared.drain();
         acceptors.iter_mut().for_each(Acceptor::stop);
         let drained = workers.drain(deadline);
         let left = deadline.remaining().max(Duration::from_secs(1));
         workers.workers.shutdown(left) && drained
-    }
-}
-
-/// Ends a [`Server::join`].
-#[derive(Clone, Debug, Default)]
-struct Stopper {
-    state: Arc<(Mutex<bool>, Condvar)>,
-}
-
-impl Stopper {
-    fn stop(&self) {
-        let (stopped, signal) = &*self.state;
-        *stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        signal.notify_all();
-    }
-
-    /// Has [`Server::join`] look whether it still listens.
-    fn look(&self) {
-        let (stopped, signal) = &*self.state;
-        // Under the lock: not between its look and its wait.
-        let _stopped = stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        signal.notify_all();
-    }
-}
-
-/// Services on the calling thread: the lowest latency. Not `Send`.
-#[derive(Debug)]
-pub struct LocalServer {
-    /// At least one.
-    acceptors: Vec<Acceptor>,
-    inline: Inline<Any, Node>,
-    counters: Arc<Counters>,
-    shared: Arc<Shared>,
-}
-
-impl LocalServer {
-    /// Where it listens, with the port that was chosen.
-    #[must_use]
-    pub fn address(&self) -> &Address {
-        self.acceptors[0].address()
-    }
-
-    /// As [`Server::not_listening`].
-    #[must_use]
-    pub fn not_listening(&self) -> Option<String> {
-        not_listening(&self.acceptors)
-    }
-
-    /// What was counted.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        workers::sum(std::slice::from_ref(&self.counters))
-    }
-
-    /// One bounded turn; returns how much it did.
-    pub fn turn(&mut self) -> usize {
-        self.inline.turn()
-    }
-
-    /// A turn; when it found nothing, idles by the configured strategy, at most for `limit`: where that is to spin, a few
-    /// turns more.
-    pub fn idle(&mut self, limit: Duration) -> usize {
-        self.inline.idle(limit)
-    }
-
-    /// Serves until `stop` says so; it is asked after every turn, and at least every `limit`.
-    pub fn run_until(&mut self, limit: Duration, mut stop: impl FnMut() -> bool) {
-        while !stop() {
-            self.inline.idle(limit);
-        }
-    }
-
-    /// As [`Server::shutdown`].
-    #[must_use]
-    pub fn shutdown(mut self, timeout: Duration) -> bool {
-        let deadline = Instant::now() + timeout;
-        self.shared.draining.store(true, Ordering::Relaxed);
-        self.acceptors.iter_mut().for_each(Acceptor::stop);
-        let drained = loop {
-            let is_at_rest = self.inline.with(|node, io| node.drain(io));
-            if is_at_rest || deadline.has_passed() {
-                break is_at_rest;
-            }
-            self.inline.idle(Duration::from_millis(1));
-        };
-        let left = deadline.remaining().max(Duration::from_secs(1));
-        self.inline.close(left) && drained
     }
 }
 

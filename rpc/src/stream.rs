@@ -28,6 +28,7 @@ use crate::{
     cell::block,
     channel::Channel,
     codec::{Decode, DecodeError, Encode, EncodeError, compose_into_with},
+    draining::Signal,
     here,
     local::SLEEP,
 };
@@ -295,6 +296,11 @@ impl<T, V: Drive> Sink<T, V> {
     /// How its items are written.
     pub(crate) fn encoder(&self) -> Encoder<T> {
         self.encoder
+    }
+
+    /// What is set when its server begins to shut down.
+    pub(crate) fn draining(&self) -> Option<&Arc<Signal>> {
+        self.lane.draining()
     }
 
     /// As [`Sink::send`], of an item that its encoder wrote.

@@ -10,7 +10,7 @@
 
 use std::{
     fmt,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering, fence},
@@ -24,6 +24,7 @@ use crossbeam::queue::ArrayQueue;
 use crate::{
     cell::block,
     codec::EncodeError,
+    draining::Signal,
     here,
     stream::{Encoder, Sink},
     wake::{self, rouse},
@@ -144,14 +145,22 @@ impl<T> Topic<T> {
         self.shared.room();
     }
 
-    /// Subscribes `sink` from now on, and feeds it until its reader leaves, is cut off, or the topic is closed.
+    /// Subscribes `sink` from now on, and feeds it until its reader leaves, is cut off, the topic is closed, or the server begins
+    /// to shut down.
     ///
     /// Dropping the future ends the subscription, and with it what was kept. Polled by reference it is cancel safe: no item is lost or
     /// sent twice.
     pub async fn feed(&self, sink: Sink<T>) -> Fed {
         let mut sent = 0;
         let seat = self.shared.sit(sink.encoder());
-        while let Some(item) = std::future::poll_fn(|context| seat.poll_next(context)).await {
+        let mut draining = sink.draining().map(Signal::wait);
+        let mut next = |context: &mut Context<'_>| {
+            if draining.as_mut().is_some_and(|draining| Pin::new(draining).poll(context).is_ready()) {
+                seat.seat.end();
+            }
+            seat.poll_next(context)
+        };
+        while let Some(item) = std::future::poll_fn(&mut next).await {
             if sink.send_encoded(&item).await.is_err() {
                 break;
             }

@@ -54,7 +54,7 @@ impl WorkerSet {
         let within = move |run: &mut dyn FnMut()| enter(runtime.as_deref(), run);
         let workers = Workers::spawn_with(provider, plan, within, move |index, way: &Handle| {
             here::serve(&shared);
-            let reach = Reach::new(limits.tasks_max);
+            let reach = Reach::new(limits.tasks_max, Arc::clone(&shared.drains));
             reach.set(way.clone());
             let counters = Arc::clone(&counted[index]);
             Node::new(limits, Arc::clone(&registry), Arc::clone(&shared), reach, counters)
@@ -131,7 +131,8 @@ pub(crate) fn inline(
     registry: Arc<Registry>,
     shared: Arc<Shared>,
 ) -> Result<(Inline<Any, Node>, Arc<Counters>), StartError> {
-    let (reach, counters) = (Reach::new(limits.tasks_max), Arc::<Counters>::default());
+    let reach = Reach::new(limits.tasks_max, Arc::clone(&shared.drains));
+    let counters = Arc::<Counters>::default();
     let node = Node::new(limits, registry, shared, Arc::clone(&reach), Arc::clone(&counters));
     let inline = Inline::new(provider, plan, node)?;
     reach.set(inline.handle());

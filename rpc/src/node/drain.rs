@@ -17,7 +17,10 @@ use gimmal_engine::{
     transport::{ConnId, Port, Time},
 };
 
-use super::{Node, REMEMBERED};
+use super::{
+    Node, REMEMBERED,
+    tasks::{Failure, Polled, discard},
+};
 use crate::{
     frame::{Flags, Kind},
     id::CallId,
@@ -34,6 +37,29 @@ impl Node {
         }
         let is_idle = self.tasks.len() == 0 && self.counters.serving.get() == 0;
         is_idle && !all.into_iter().any(|conn| io.has_reader(conn))
+    }
+
+    /// Says goodbye to every peer that was not told yet. Returns whether none is connected any more.
+    #[cold]
+    pub(crate) fn leave<P: Port>(&mut self, io: &mut Io<'_, P>) -> bool {
+        self.conns.iter_mut().map(|(conn, _)| io.close(conn)).count() == 0
+    }
+
+    /// Drops every pending handler.
+    #[cold]
+    pub(crate) fn forget_handlers(&mut self) {
+        for (task, _) in self.tasks.take_all() {
+            discard(task);
+        }
+    }
+
+    /// Ends every pending handler, since nothing may ever wake it, and tells every peer to go elsewhere.
+    #[cold]
+    pub(super) fn runtime_ended<P: Port>(&mut self, io: &mut Io<'_, P>) {
+        for (task, served) in self.tasks.take_all() {
+            self.handler_ended(io, served, task, Polled::Failed(Failure::RuntimeEnded));
+        }
+        self.drain(io);
     }
 
     /// Asks the clients of `count` connections, of those that were not asked yet, to come again.

@@ -67,6 +67,7 @@ use crate::{
     cell::{CallCell, Responder},
     config::Limits,
     cx::{Cx, Peer},
+    draining::Signal,
     error::TransportError,
     frame::{BARE_REQUEST, BARE_RESPONSE, Flags, RequestWords},
     here,
@@ -105,6 +106,8 @@ pub(crate) enum Command {
     Retire(ConnId, Option<ConnId>, Arc<AtomicBool>),
     /// See [`Node::drain`], which says whether all is done; asked again and again.
     Drain(mpsc::SyncSender<bool>),
+    /// The server's runtime has ended, and with it every handler.
+    RuntimeEnded,
     /// Ask so many clients to come again, to another worker.
     Shed(usize),
     /// Access memory of the peer.
@@ -133,6 +136,8 @@ pub(crate) trait Watcher: fmt::Debug + Send + Sync {
 pub(crate) struct Shared {
     /// Set once when the server shuts down: new requests are refused.
     pub(crate) draining: AtomicBool,
+    /// Set with it: what handlers wait for.
+    pub(crate) drains: Arc<Signal>,
     /// A listener of the server ended, though nobody stopped it.
     pub(crate) is_deaf: AtomicBool,
     /// Where a server with one worker listens.
@@ -141,6 +146,14 @@ pub(crate) struct Shared {
     pub(crate) roll: Roll,
     /// What handlers may use.
     pub(crate) runtime: Option<Arc<dyn Runtime>>,
+}
+
+impl Shared {
+    /// New requests are refused from now on, and handlers that wait for it hear of it.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.drains.set();
+    }
 }
 
 /// One connection.
@@ -527,6 +540,7 @@ impl App for Node {
             },
             Command::Retire(conn, next, done) => self.retire(io, conn, next, &done),
             Command::Drain(tell) => drop(tell.try_send(self.drain(io))),
+            Command::RuntimeEnded => self.runtime_ended(io),
             Command::Shed(count) => self.shed(io, count),
             Command::Access(conn, handed) => self.access(io, conn, *handed),
             Command::Show(conn, exposed, responder) => responder.complete(Self::show(io, conn, &exposed)),
@@ -543,7 +557,11 @@ impl App for Node {
             Command::Show(_, _, responder) => responder.complete(Err(gone)),
             Command::Watch(_, watcher) => watcher.ended(&CloseReason::WorkerPanicked),
             Command::Retire(_, _, done) => done.store(true, Ordering::Release),
-            Command::Cancel(..) | Command::Drain(_) | Command::Shed(_) | Command::Look => {}
+            Command::Cancel(..)
+            | Command::Drain(_)
+            | Command::RuntimeEnded
+            | Command::Shed(_)
+            | Command::Look => {}
         }
     }
 

@@ -18,6 +18,7 @@ use gimmal_engine::{
 use super::{Command, Node, Shown};
 use crate::{
     cell::{CallCell, Responder},
+    draining::Signal,
     error::TransportError,
     status::Fate,
     stream::Lane,
@@ -57,6 +58,7 @@ pub(crate) struct Reach {
     /// Lanes whose users did something; each is in it at most once.
     lanes: SegQueue<Arc<Lane>>,
     worker: OnceLock<Box<dyn Worker>>,
+    draining: Arc<Signal>,
 }
 
 impl fmt::Debug for Reach {
@@ -66,8 +68,14 @@ impl fmt::Debug for Reach {
 }
 
 impl Reach {
-    pub(crate) fn new(tasks_max: usize) -> Arc<Self> {
-        Arc::new(Self { ready: ArrayQueue::new(tasks_max), lanes: SegQueue::new(), worker: OnceLock::new() })
+    pub(crate) fn new(tasks_max: usize, draining: Arc<Signal>) -> Arc<Self> {
+        let (ready, lanes) = (ArrayQueue::new(tasks_max), SegQueue::new());
+        Arc::new(Self { ready, lanes, worker: OnceLock::new(), draining })
+    }
+
+    /// What is set when the server begins to shut down.
+    pub(crate) const fn draining(&self) -> &Arc<Signal> {
+        &self.draining
     }
 
     /// Tells where the worker is; once, right after it started.

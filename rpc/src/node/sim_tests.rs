@@ -209,7 +209,7 @@ pub(super) fn node(
     services: Vec<Arc<dyn Service>>,
 ) -> (Inline<Sim, Node>, Arc<Counters>) {
     let (plan, limits) = config.clone().validate().unwrap();
-    let (reach, counters) = (Reach::new(limits.tasks_max), Arc::<Counters>::default());
+    let (reach, counters) = (Reach::new(limits.tasks_max, Arc::default()), Arc::<Counters>::default());
     let registry = Arc::new(Registry::new(services).unwrap());
     let node = Node::new(limits, registry, Arc::default(), Arc::clone(&reach), Arc::clone(&counters));
     let inline = Inline::new(sim, &plan, node).unwrap();

@@ -169,6 +169,11 @@ impl Tasks {
         Some(taken)
     }
 
+    /// All pending handlers.
+    pub(crate) fn take_all(&mut self) -> Vec<(BoxTask, Served)> {
+        (0..u32::MAX).take(self.places.len()).filter_map(|index| self.take(index)).collect()
+    }
+
     /// Polls a handler for the first time, with the waker of a place.
     pub(crate) fn poll(&self, index: u32, task: &mut BoxTask) -> Polled {
         self.before_poll();

@@ -17,7 +17,7 @@ use atomic_waker::AtomicWaker;
 use crossbeam::queue::ArrayQueue;
 use gimmal_engine::transport::ConnId;
 
-use crate::{node::Reach, wake::rouse};
+use crate::{draining::Signal, node::Reach, wake::rouse};
 
 /// Items that may be on their way to a reader, or lie before it.
 pub const WINDOW: u32 = 32;
@@ -113,6 +113,11 @@ impl Lane {
     }
 
     /// Tells the user's end where its worker is; once.
+    /// What is set when the server of its worker begins to shut down.
+    pub(super) fn draining(&self) -> Option<&Arc<Signal>> {
+        self.home.get().map(|home| home.reach.draining())
+    }
+
     fn bind(&self, reach: &Arc<Reach>, conn: ConnId, owner: Owner) {
         let _ = self.home.set(Home { reach: Arc::clone(reach), conn, owner });
         // SYNC POINT: lane bound. Who pushed before and saw no home is seen by the look that follows.

@@ -1,0 +1,227 @@
+//! Services on the calling thread, by turns that the thread runs or as a future of its event loop.
+
+use std::{
+    future::{Future, poll_fn},
+    io,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use gimmal_engine::{
+    Acceptor, Alarm, Inline, Io, Rest,
+    transport::{Address, Instant, Provider, thread},
+};
+
+use super::watch::Watch;
+use crate::{
+    draining::{SetOnDrop, Signal},
+    node::{Node, Shared},
+    provider::Any,
+    runtime::within,
+    stats::{Counters, Stats},
+    workers,
+};
+
+/// The longest sleep of a server that is a future; deadlines wake it earlier.
+const SLEEP: Duration = Duration::from_secs(3600);
+/// The longest sleep while it shuts down.
+const LOOK: Duration = Duration::from_millis(1);
+/// Steps that find nothing, before other tasks get their turn.
+const STEPS: usize = 64;
+
+pub(super) fn not_listening(acceptors: &[Acceptor]) -> Option<String> {
+    let lost = |acceptor: &Acceptor| Some(format!("{}: {}", acceptor.address(), acceptor.lost()?));
+    acceptors.iter().find_map(lost)
+}
+
+/// Services on the calling thread: the lowest latency. Not `Send`.
+#[derive(Debug)]
+pub struct LocalServer {
+    address: Address,
+    /// At least one, until it shuts down.
+    acceptors: Vec<Acceptor>,
+    inline: Inline<Any, Node>,
+    counters: Arc<Counters>,
+    shared: Arc<Shared>,
+    /// Set when there is nothing to serve for any more.
+    ended: Arc<Signal>,
+    _watch: Watch,
+}
+
+/// A shutdown that has begun.
+struct Ending {
+    /// Whether nothing was left to do; `None` while there may be.
+    drained: Option<bool>,
+    /// When it is given up, or its goodbyes.
+    until: Instant,
+    /// Set when nothing is listened at.
+    is_deaf: Arc<Signal>,
+}
+
+impl Drop for LocalServer {
+    fn drop(&mut self) {
+        self.enter(|inline| inline.app_mut().forget_handlers());
+    }
+}
+
+impl LocalServer {
+    pub(super) fn new(
+        acceptors: Vec<Acceptor>,
+        (inline, counters): (Inline<Any, Node>, Arc<Counters>),
+        (shared, ended, watch): (Arc<Shared>, Arc<Signal>, Watch),
+    ) -> Self {
+        let address = acceptors[0].address().clone();
+        Self { address, acceptors, inline, counters, shared, ended, _watch: watch }
+    }
+
+    /// Where it listens, with the port that was chosen.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// As [`Server::not_listening`](crate::Server::not_listening).
+    #[must_use]
+    pub fn not_listening(&self) -> Option<String> {
+        not_listening(&self.acceptors)
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        workers::sum(std::slice::from_ref(&self.counters))
+    }
+
+    /// One bounded turn; returns how much it did.
+    pub fn turn(&mut self) -> usize {
+        self.enter(Inline::turn)
+    }
+
+    /// A turn; when it found nothing, idles by the configured strategy, at most for `limit`: where that is to spin, a few
+    /// turns more.
+    pub fn idle(&mut self, limit: Duration) -> usize {
+        self.enter(|inline| inline.idle(limit))
+    }
+
+    /// Serves until `stop` says so; it is asked after every turn, and at least every `limit`.
+    pub fn run_until(&mut self, limit: Duration, mut stop: impl FnMut() -> bool) {
+        while !stop() {
+            self.idle(limit);
+        }
+    }
+
+    /// As [`Server::shutdown`](crate::Server::shutdown).
+    #[must_use]
+    pub fn shutdown(mut self, timeout: Duration) -> bool {
+        let mut ending = self.begin_to_end(timeout);
+        loop {
+            if let Some(has_ended_well) = self.end(&mut ending) {
+                return has_ended_well;
+            }
+            self.idle(LOOK);
+        }
+    }
+
+    /// Returns what an event loop waits for while [`LocalServer::serve_until`] sleeps.
+    ///
+    /// # Errors
+    /// The system's: no more descriptors, as a rule.
+    pub fn alarm(&self) -> io::Result<Alarm> {
+        self.inline.alarm()
+    }
+
+    /// Serves, as a future of the calling thread's event loop, until `signal` is ready, or until the server listens at no address
+    /// any more. Then shuts down as [`Server::shutdown`](crate::Server::shutdown) does, without blocking the thread, and returns
+    /// what that returns.
+    ///
+    /// `alarm` is this server's. `readable` is asked before a sleep whether the alarm's descriptor is readable, and wakes the task
+    /// when it is.
+    ///
+    /// Not cancel safe: dropping the future drops the server, whose connections end.
+    ///
+    /// # Errors
+    /// What the event loop says of the descriptor.
+    pub async fn serve_until(
+        mut self,
+        alarm: Alarm,
+        mut readable: impl FnMut(&mut Context<'_>) -> Poll<io::Result<()>>,
+        signal: impl Future,
+        timeout: Duration,
+    ) -> io::Result<bool> {
+        let (mut signal, mut ended) = (pin!(signal), self.ended.wait());
+        let (mut ending, mut is_asleep) = (None, false);
+        poll_fn(move |context| {
+            if std::mem::take(&mut is_asleep) {
+                self.inline.woke();
+            }
+            if ending.is_none()
+                && (signal.as_mut().poll(context).is_ready() || Pin::new(&mut ended).poll(context).is_ready())
+            {
+                ending = Some(self.begin_to_end(timeout));
+            }
+            let rest = self.enter(|inline| round(inline, if ending.is_some() { LOOK } else { SLEEP }));
+            if let Rest::Sleep(limit) = rest {
+                is_asleep = true;
+                alarm.set(limit)?;
+            }
+            if let Some(has_ended_well) = ending.as_mut().and_then(|ending| self.end(ending)) {
+                return Poll::Ready(Ok(has_ended_well));
+            }
+            if is_asleep && readable(context)?.is_pending() {
+                return Poll::Pending;
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Lets `act` have the worker, inside the runtime of its handlers.
+    fn enter<R>(&mut self, act: impl FnOnce(&mut Inline<Any, Node>) -> R) -> R {
+        within(self.shared.runtime.as_deref(), || act(&mut self.inline))
+    }
+
+    fn act(&mut self, act: impl FnOnce(&mut Node, &mut Io<'_, <Any as Provider>::Port>) -> bool) -> bool {
+        self.enter(|inline| inline.with(act))
+    }
+
+    fn begin_to_end(&mut self, timeout: Duration) -> Ending {
+        self.shared.drain();
+        let is_deaf = Arc::<Signal>::default();
+        let (acceptors, deaf) = (std::mem::take(&mut self.acceptors), SetOnDrop(Arc::clone(&is_deaf)));
+        // To stop listening may take a while. Without a thread it happens here.
+        let _ = thread::spawn("gimmal-shutdown", move || {
+            drop(acceptors);
+            drop(deaf);
+        });
+        Ending { drained: None, until: Instant::now() + timeout, is_deaf }
+    }
+
+    /// Goes on with a shutdown. Returns whether it ended well, once it has ended.
+    fn end(&mut self, ending: &mut Ending) -> Option<bool> {
+        if ending.drained.is_none() {
+            // First no client may come any more.
+            let is_at_rest = ending.is_deaf.is_set() && self.act(Node::drain);
+            if !is_at_rest && !ending.until.has_passed() {
+                return None;
+            }
+            ending.drained = Some(is_at_rest);
+            ending.until = Instant::now() + ending.until.remaining().max(Duration::from_secs(1));
+        }
+        let is_left = self.act(Node::leave);
+        (is_left || ending.until.has_passed()).then(|| is_left && ending.drained == Some(true))
+    }
+}
+
+/// Steps, until one found something or wants more than another; what the last one wants. Before a sleep the port is armed.
+fn round(inline: &mut Inline<Any, Node>, limit: Duration) -> Rest {
+    for _ in 0..STEPS {
+        match inline.step(limit) {
+            Rest::Spin => std::hint::spin_loop(),
+            rest => return rest,
+        }
+    }
+    Rest::Spin
+}
