@@ -79,6 +79,8 @@ pub struct Share {
     unused: u64,
     /// Slots of chains that are not posted again yet.
     out: u32,
+    /// Those that are, and are not granted again yet.
+    back: u32,
     extra: u32,
     extra_max: u32,
 }
@@ -86,7 +88,7 @@ pub struct Share {
 impl Share {
     /// Of a connection that was granted `arrivals`, control's included, and may have `extra_max` more.
     pub fn new(arrivals: u32, extra_max: u32) -> Self {
-        Self { granted: arrivals.into(), used: 0, unused: 0, out: 0, extra: 0, extra_max }
+        Self { granted: arrivals.into(), used: 0, unused: 0, out: 0, back: 0, extra: 0, extra_max }
     }
 
     /// Receives that the peer was granted since the start.
@@ -114,13 +116,21 @@ impl Share {
     }
 
     /// The slot of a chain is posted again.
-    pub fn came_back(&mut self, common: &Common) {
+    pub fn came_back(&mut self) {
         self.out = self.out.saturating_sub(1);
-        if self.extra > 0 && common.is_low() {
-            self.extra -= 1;
-            common.give(1);
-        } else {
-            self.granted += 1;
+        self.back += 1;
+    }
+
+    /// Grants receives again that came back. Not one by one: chains of one turn are in use together, and only so does a
+    /// peer that uses all it has get more.
+    pub fn grant_again(&mut self, common: &Common) {
+        for _ in 0..std::mem::take(&mut self.back) {
+            if self.extra > 0 && common.is_low() {
+                self.extra -= 1;
+                common.give(1);
+            } else {
+                self.granted += 1;
+            }
         }
     }
 
@@ -167,7 +177,8 @@ mod tests {
         let mut quiet = Share::new(4, 12);
         for _ in 0..1000 {
             quiet.arrived(&common).unwrap();
-            quiet.came_back(&common);
+            quiet.came_back();
+            quiet.grant_again(&common);
         }
         assert_eq!((quiet.extra, quiet.granted - quiet.used), (0, 4));
         let out: u32 = shares.iter().map(|share| share.out).sum();
@@ -188,8 +199,9 @@ mod tests {
         assert!(extra > 0 && busy.granted == 4 + u64::from(extra));
         while common.take() {}
         for _ in 0..6 {
-            busy.came_back(&common);
+            busy.came_back();
         }
+        busy.grant_again(&common);
         assert!(busy.extra < extra);
         assert!(busy.granted - busy.used >= 4, "the guarantee is whole again");
     }
@@ -202,8 +214,9 @@ mod tests {
             share.arrived(&common).unwrap();
         }
         for _ in 0..8 {
-            share.came_back(&common);
+            share.came_back();
         }
+        share.grant_again(&common);
         let extra = share.extra;
         assert!(extra > 0 && share.granted - share.used == 4 + u64::from(extra));
         assert!(share.take_back(u64::from(extra) + 1, &common).is_err(), "the guarantee stays");
@@ -221,6 +234,19 @@ mod tests {
             share.used += 1;
         }
         assert!(share.used + share.unused == share.granted && share.arrived(&Common::of(0)).is_err());
+    }
+
+    /// Each chain is read, and its slot posted again, before the next one is looked at.
+    #[test]
+    fn chains_of_one_turn_use_up_a_guarantee_together() {
+        let common = Common::of(64);
+        let mut share = Share::new(4, 12);
+        for _ in 0..4 {
+            share.arrived(&common).unwrap();
+            share.came_back();
+        }
+        share.grant_again(&common);
+        assert_eq!((share.extra, share.granted - share.used), (3, 7));
     }
 
     #[test]

@@ -1,21 +1,30 @@
 //! Clause 5: two cumulative counters are enough: the ring can be full, nothing is written over, nothing meets an RNR.
 
+use std::time::Duration;
+
 use super::{
     bench::{Bench, same},
     case::{ANY, Case, Needs},
     outcome::{Outcome, ensure},
     rig::pattern,
 };
-use gimmal_transport::{Chain, Credit, Port, Position, Provider, SharedReceives, Tag, frame::span};
+use gimmal_transport::{
+    Chain, Credit, Limit, Look, Port, Position, Provider, SharedReceives, Tag, frame::span,
+};
 
 const RING: Needs = Needs { ring: true, ..ANY };
 const ARRIVALS: Needs = Needs { arrivals: true, ..ANY };
+const SHARED: Needs = Needs { shared: true, ..ARRIVALS };
+
+/// Long enough for all that was flushed to arrive, on most devices.
+const PAUSE: Duration = Duration::from_millis(2);
 
 pub(super) fn cases<P: Provider>() -> Vec<Case<P>> {
     vec![
         Case { name: "credit_starts_as_negotiated", needs: ARRIVALS, run: starts_as_negotiated },
         Case { name: "credit_every_posted_receive_can_be_used", needs: ARRIVALS, run: every_receive },
         Case { name: "credit_every_guaranteed_receive_can_be_used", needs: ARRIVALS, run: every_guarantee },
+        Case { name: "credit_a_used_up_guarantee_grows", needs: SHARED, run: guarantee_grows },
         Case { name: "credit_arrivals_come_back", needs: ARRIVALS, run: arrivals_come_back },
         Case { name: "credit_a_chain_costs_one_arrival", needs: ARRIVALS, run: chain_costs_one },
         Case { name: "credit_ring_can_be_full", needs: RING, run: ring_can_be_full },
@@ -79,6 +88,29 @@ fn every_guarantee<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// The chains of one turn are in use together, although each is read before the next one is looked at.
+fn guarantee_grows<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
+    let (mut rig, mut duo) = bench.open()?;
+    let start = rig.ports[1].credit(duo.ids[1]).arrivals;
+    let mut looked = bench.now();
+    bench.wait("receives beyond the guarantee", |now| {
+        while duo.commit(&mut rig, 0, &[7; 16], Tag(0), Chain::Begin)?.is_some() {}
+        rig.ports[0].flush();
+        rig.poll_side(0, now);
+        if now.since(looked) < PAUSE {
+            return Ok(None);
+        }
+        looked = now;
+        while let Look::Run(mut run) = rig.ports[1].next_run(Limit::Frames(64)) {
+            while run.next_frame().is_some() {}
+            rig.ports[1].end_run(&mut run, false);
+        }
+        rig.ports[1].poll(now, &mut rig.batch);
+        rig.batch.drain().for_each(drop);
+        Ok((rig.ports[1].credit(duo.ids[1]).arrivals > start + duo.flows[0].chains).then_some(()))
+    })
 }
 
 fn arrivals_come_back<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {

@@ -9,35 +9,13 @@ use super::{
     config::{FaultKind, Misuse, Step},
     conn::{Inbound, Life, Side},
     path::flip,
+    transfers::{LoanState, Pull},
     world::{Happening, Shared, World},
 };
 use gimmal_transport::{
     BulkError, LoanError, Offer, PortError, Refused, Violation,
     mem::{Bulk, Loan, LoanHome, Release},
 };
-
-/// A loan that was made, and what was offered of it.
-#[derive(Debug)]
-pub(super) struct LoanState {
-    pub(super) conn: u64,
-    /// Where it lies: loans of other providers may have its ticket.
-    at: usize,
-    side: Side,
-    bytes: Option<Arc<[u8]>>,
-    readers: u32,
-    lent: Vec<Arc<Release>>,
-}
-
-/// A pull in flight.
-#[derive(Debug)]
-pub(super) struct Pull {
-    pub(super) token: u64,
-    offer: Offer,
-    issued: u64,
-    arrived: u64,
-    /// What chooses the bit that is another one.
-    flipped: Option<u64>,
-}
 
 /// Tells the world that a loan was dropped.
 pub(super) struct Home(pub(super) Weak<Shared>);

@@ -8,10 +8,9 @@ use gimmal_transport::{
 };
 
 use super::{
-    bulk::Pull,
     config::SimDevice,
-    one_sided::UnderWay,
-    path::{Receive, Transmit},
+    halves::{Receive, Transmit},
+    transfers::{Pull, UnderWay},
 };
 
 /// One side of a connection: 0 connected, 1 was listening.

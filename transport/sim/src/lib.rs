@@ -19,6 +19,8 @@ mod bulk;
 mod config;
 mod conn;
 mod connect;
+mod gate;
+mod halves;
 mod listen;
 mod one_sided;
 mod oracle;
@@ -27,6 +29,7 @@ mod port;
 mod runs;
 #[cfg(test)]
 mod tests;
+mod transfers;
 mod trouble;
 mod view;
 mod world;
@@ -39,9 +42,10 @@ use gimmal_transport::{
 
 pub use config::{Fault, FaultKind, Misuse, SimConfig, SimDevice, Step, When};
 pub use connect::{Link, SimConnecting};
+pub use gate::SimGate;
 pub use listen::{SimIncoming, SimListener};
 pub use oracle::Findings;
-pub use port::{SimGate, SimPort};
+pub use port::SimPort;
 use world::Shared;
 
 /// A simulated world, seen through one kind of device.

@@ -2,19 +2,16 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use super::{conn::Stage, connect::Link, port::SimGate, world::Shared};
+use super::{
+    conn::Stage,
+    connect::Link,
+    gate::SimGate,
+    world::{Listening, Shared},
+};
 use gimmal_transport::{
     AcceptError, Address, Hello, Incoming, ListenError, ListenOptions, Listener, PortError, Refusal,
     RejectReason, parts::Rejected,
 };
-
-/// A name that somebody listens on.
-#[derive(Debug)]
-pub(super) struct Listening {
-    pub(super) options: ListenOptions,
-    pub(super) waiting: VecDeque<u64>,
-    pub(super) rejected: Rejected,
-}
 
 /// Listens on `mem://name`; see [`Listener`].
 #[derive(Debug)]

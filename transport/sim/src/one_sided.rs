@@ -6,6 +6,7 @@ use super::{
     bulk::Home,
     config::{FaultKind, Step},
     conn::{Inbound, Life, Side},
+    transfers::{Memory, UnderWay},
     world::{Happening, World},
 };
 use gimmal_transport::{
@@ -13,22 +14,6 @@ use gimmal_transport::{
     mem::{Exposed, OneSided, Words},
     parts::ExposedHome,
 };
-
-/// Memory that one end of a connection exposes to the other.
-#[derive(Debug)]
-pub(super) struct Memory {
-    pub(super) conn: u64,
-    side: Side,
-    words: Arc<Words>,
-}
-
-/// An operation in flight.
-#[derive(Debug)]
-pub(super) struct UnderWay {
-    pub(super) token: u64,
-    remote: Remote,
-    op: OneSided,
-}
 
 impl ExposedHome for Home {
     fn withdraw(&self, key: u64) {

@@ -1,20 +1,17 @@
 //! The data path of the world: chains, receives, the modelled ring, completions.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::time::Duration;
 
 use super::{
     config::{FaultKind, Misuse, Step},
     conn::{Inbound, Life, Side},
+    halves::Posted,
     world::{Happening, World},
 };
 use gimmal_transport::{
     CloseReason, Credit, DataPath, FrameWord, Violation,
     frame::{FRAME_WORD_BYTES, span},
     id::Position,
-    parts::{Common, Share},
 };
 
 /// Where the tag lies in a frame.
@@ -23,75 +20,6 @@ const TAG_AT: usize = 4;
 const LOCAL_LENGTH_ERROR: u32 = 1;
 /// `IBV_WC_REM_INV_REQ_ERR`.
 const REMOTE_INVALID_REQUEST: u32 = 9;
-
-/// Frames that travel as one work request.
-#[derive(Clone, Debug)]
-pub(super) struct Posted {
-    pub(super) start: u64,
-    pub(super) bytes: Vec<u8>,
-    pub(super) frames: u32,
-    /// Chains that its completion stands for; `None` when it is not signalled.
-    pub(super) signals: Option<u64>,
-}
-
-/// The receiving half of an end.
-#[derive(Debug, Default)]
-pub(super) struct Receive {
-    pub(super) ring: Vec<u8>,
-    /// Contiguously released by the owner.
-    pub(super) released: u64,
-    /// Up to where the ring was handed out.
-    pub(super) read: Position,
-    /// Released beyond it: start to end.
-    ahead: BTreeMap<u64, u64>,
-    /// Lent frames: end, or slot, to how many.
-    lent: BTreeMap<u64, u32>,
-    pub(super) posted: u64,
-    pub(super) arrivals: u64,
-    /// Of chains in the ring that were handed out: posted again when answers have left.
-    owed: u64,
-    /// What it may use of the receives that the port's connections share.
-    pub(super) share: Option<Share>,
-    blocked: VecDeque<Posted>,
-    next_slot: u32,
-}
-
-/// The sending half of an end.
-#[derive(Debug, Default)]
-pub(super) struct Transmit {
-    pub(super) completed: u64,
-    pub(super) outstanding: u64,
-    unsignalled: u64,
-    unsignalled_bytes: u64,
-}
-
-impl Receive {
-    /// As much was granted as the share says now; what is new is posted.
-    fn follow_share(&mut self, before: u64) {
-        let new = self.share.as_ref().map_or(0, Share::granted) - before;
-        (self.posted, self.arrivals) = (self.posted + new, self.arrivals + new);
-    }
-
-    /// A chain used a shared receive.
-    fn share_arrived(&mut self, common: Option<&Common>) -> Result<(), Violation> {
-        let (Some(share), Some(common)) = (&mut self.share, common) else { return Ok(()) };
-        let before = share.granted();
-        share.arrived(common)?;
-        self.follow_share(before);
-        Ok(())
-    }
-
-    /// The last frame of a slot was released.
-    fn slot_came_back(&mut self, common: Option<&Common>) {
-        let (Some(share), Some(common)) = (&mut self.share, common) else {
-            (self.posted, self.arrivals) = (self.posted + 1, self.arrivals + 1);
-            return;
-        };
-        let before = share.granted();
-        share.came_back(common);
-        self.follow_share(before);
-    }
-}
 
 impl World {
     /// Posts a chain; decides whether it is signalled: by number, and by bytes so that the ring cannot run dry.
@@ -268,10 +196,6 @@ impl World {
             }
         } else {
             end.counters.receives += 1;
-            let port = end.port.and_then(|port| self.ports.get(&port));
-            if let Err(violation) = end.rx.share_arrived(port.map(|port| &port.common)) {
-                return self.close_end(id, to, violation.into());
-            }
             end.rx.next_slot = slot.wrapping_add(1);
             if len > u64::from(negotiated.rx_slot_bytes) {
                 let (status, vendor) = (LOCAL_LENGTH_ERROR, 0);
@@ -304,9 +228,13 @@ impl World {
     }
 
     /// A port took a frame out. In a ring the receive holds no bytes and is owed with the chain's last.
-    pub(super) fn frame_taken(&mut self, id: u64, side: Side, to: Position, chain_end: bool) {
+    pub(super) fn frame_taken(&mut self, id: u64, side: Side, to: Position, slot: u32, chain_end: bool) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let end = &mut conn.ends[side];
+        let port = end.port.and_then(|port| self.ports.get(&port));
+        if let Err(violation) = end.rx.share_used(slot, port.map(|port| &port.common)) {
+            return self.close_end(id, side, violation.into());
+        }
         end.counters.frames_received += 1;
         let ring = end.negotiated.as_ref().is_some_and(|negotiated| negotiated.path == DataPath::Ring);
         end.rx.owed += u64::from(ring && chain_end);
@@ -350,8 +278,7 @@ impl World {
         }
         if !ring {
             if last {
-                let port = end.port.and_then(|port| self.ports.get(&port));
-                rx.slot_came_back(port.map(|port| &port.common));
+                rx.slot_came_back();
             }
             return;
         }
@@ -364,6 +291,15 @@ impl World {
         }
         if !same {
             self.misuse(Misuse::FrameChanged);
+        }
+    }
+
+    /// Grants the shared receives of an end again that came back.
+    pub(super) fn grant_again(&mut self, id: u64, side: Side) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let end = &mut conn.ends[side];
+        if let Some(port) = end.port.and_then(|port| self.ports.get(&port)) {
+            end.rx.grant_again(&port.common);
         }
     }
 

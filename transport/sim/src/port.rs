@@ -6,120 +6,25 @@ use std::{
 };
 
 use super::{
-    bulk::Home,
     config::{Misuse, SimDevice},
-    conn::{Inbound, Life, Side},
+    conn::{Inbound, Side},
     connect::Link,
-    path::Posted,
+    gate::SimGate,
+    halves::Posted,
     runs::Begun,
-    world::{Shared, World},
+    world::Shared,
 };
 use gimmal_transport::{
-    AccessError, Batch, Chain, CloseReason, ConnId, Credit, CreditView, Event, Exposed, FrameWord, Gate,
-    Limit, Loan, LoanError, Look, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError,
-    Position, Pulse, Refused, Remote, Run, RxFrame, SharedState, Staged, Time, Transfer, UserBytes,
-    UserMemory, Violation, Wait, Waker,
+    AccessError, Batch, Chain, CloseReason, ConnId, Credit, CreditView, Event, Exposed, FrameWord, Limit,
+    Loan, Look, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError, Position, Pulse,
+    Refused, Remote, Run, RxFrame, Staged, Time, Transfer, Violation, Wait, Waker,
     frame::{FRAME_WORD_BYTES, span},
-    mem::{MemoryNode, NotNear, Words},
     parts::{Arena, Copies},
     sync::Doorbell,
 };
 
 /// EINVAL.
 const INVALID: i32 = 22;
-
-/// The control side's handle on a [`SimPort`].
-#[derive(Clone, Debug)]
-pub struct SimGate {
-    shared: Arc<Shared>,
-    port: u64,
-    copies: Arc<Copies>,
-}
-
-impl SimGate {
-    pub(super) const fn port(&self) -> u64 {
-        self.port
-    }
-
-    fn home(&self) -> Arc<Home> {
-        Arc::new(Home(Arc::downgrade(&self.shared)))
-    }
-
-    /// Whose memory `bytes` for `conn` would be, if it may have them.
-    fn admit(
-        &self,
-        world: &mut World,
-        conn: ConnId,
-        bytes: usize,
-        step: &'static str,
-    ) -> Result<(u64, Side), LoanError> {
-        let port = world.ports.get(&self.port).ok_or(LoanError::Closed)?;
-        let (bytes, limit) = (bytes as u64, port.config.bulk_bytes_max);
-        if bytes > limit {
-            return Err(LoanError::TooLarge { bytes, limit });
-        }
-        let (id, side) = *port.conns.get(&conn).ok_or(LoanError::Closed)?;
-        world.setup(step)?;
-        let open = world.conns.get(&id).is_some_and(|conn| conn.ends[side].life == Life::Open);
-        if open { Ok((id, side)) } else { Err(LoanError::Closed) }
-    }
-}
-
-impl Gate for SimGate {
-    fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
-        let ticket = self.shared.with(|world| {
-            let (id, side) = self.admit(world, conn, bytes, "ibv_reg_mr of a loan")?;
-            Ok::<_, LoanError>(world.loan_made(id, side))
-        })?;
-        let loan = Loan::anonymous_from(bytes, ticket, self.home()).map_err(|error| no_memory(&error))?;
-        self.shared.with(|world| world.loan_lies_at(ticket, loan.as_ptr().addr()));
-        Ok(loan)
-    }
-
-    fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {
-        Ok(self.copies.lend(self.allocate(conn, bytes.len())?, bytes))
-    }
-
-    fn user_memory(&self) -> UserMemory {
-        self.copies.counters()
-    }
-
-    fn shared_receives(&self) -> Vec<SharedState> {
-        self.shared.with(|world| {
-            let Some(port) = world.ports.get(&self.port).filter(|port| port.common.all() > 0) else {
-                return vec![];
-            };
-            let terms = |(id, side): &(u64, Side)| world.conns.get(id)?.ends[*side].negotiated.as_ref();
-            let reserved = port.conns.values().filter_map(terms).map(|terms| terms.rx_arrivals).sum();
-            vec![SharedState {
-                device: "sim".to_owned(),
-                slot_bytes: port.config.shared.slot_bytes,
-                slots: reserved + port.common.all(),
-                reserved,
-                common: port.common.all(),
-                common_free: port.common.free(),
-                limit_events: 0,
-            }]
-        })
-    }
-
-    fn memory_node(&self) -> MemoryNode {
-        MemoryNode::Anywhere { why: NotNear::Modelled }
-    }
-
-    fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
-        let words = Arc::new(Words::anonymous(bytes).map_err(|error| no_memory(&error))?);
-        let key = self.shared.with(|world| {
-            let (id, side) = self.admit(world, conn, bytes, "ibv_reg_mr of exposed memory")?;
-            Ok::<_, LoanError>(world.expose(id, side, &words))
-        })?;
-        Ok(Exposed::new(words, key, self.home()))
-    }
-}
-
-fn no_memory(error: &std::io::Error) -> LoanError {
-    LoanError::Port(PortError::System { step: "mmap", errno: error.raw_os_error().unwrap_or(0) })
-}
 
 #[derive(Debug)]
 struct Slot {
@@ -166,18 +71,22 @@ impl Local {
 /// The data side; see [`Port`].
 #[derive(Debug)]
 pub struct SimPort {
-    pub(super) shared: Arc<Shared>,
-    pub(super) id: u64,
+    shared: Arc<Shared>,
+    id: u64,
     copies: Arc<Copies>,
     config: PortConfig,
     doorbell: Waker,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    pub(super) dirty: Vec<ConnId>,
+    dirty: Vec<ConnId>,
     /// Ends whose receives are to be posted again.
-    pub(super) owing: Vec<(u64, Side)>,
-    pub(super) begun: Option<Begun>,
-    pub(super) arena: Arena,
+    owing: Vec<(u64, Side)>,
+    begun: Option<Begun>,
+    /// Ends of which chains were read, until a look finds none: their shared receives are granted again then.
+    read: Vec<(u64, Side)>,
+    /// The last look was for one frame.
+    takes_one: bool,
+    arena: Arena,
 }
 
 impl SimPort {
@@ -207,6 +116,8 @@ impl SimPort {
             dirty: Vec::new(),
             owing: Vec::new(),
             begun: None,
+            read: Vec::new(),
+            takes_one: false,
             arena: Arena::default(),
         })
     }
@@ -221,7 +132,7 @@ impl SimPort {
         slot.local.as_mut().filter(|_| slot.generation == conn.generation())
     }
 
-    pub(super) fn negotiated(&self, conn: ConnId) -> Option<&Negotiated> {
+    fn negotiated(&self, conn: ConnId) -> Option<&Negotiated> {
         self.local(conn)?.negotiated.as_deref()
     }
 
@@ -254,7 +165,7 @@ impl SimPort {
     }
 
     /// Nobody is in the slot any more.
-    pub(super) fn vacate(&mut self, conn: ConnId, counters: PortCounters) {
+    fn vacate(&mut self, conn: ConnId, counters: PortCounters) {
         if let Some(slot) = self.slots.get_mut(conn.index() as usize) {
             slot.local = None;
             slot.generation = slot.generation.wrapping_add(1);
@@ -311,7 +222,7 @@ fn check(config: &PortConfig) -> Result<(), PortError> {
 
 impl SimPort {
     /// Posts what was committed.
-    pub(super) fn post_staged(&mut self) {
+    fn post_staged(&mut self) {
         let shared = Arc::clone(&self.shared);
         while let Some(conn) = (!self.dirty.is_empty()).then(|| self.dirty.remove(0)) {
             let Some(local) = self.local_mut(conn) else { continue };
@@ -330,6 +241,61 @@ impl SimPort {
         for (id, side) in self.owing.drain(..) {
             self.shared.with(|world| world.repost(id, side));
         }
+    }
+}
+
+impl SimPort {
+    /// [`Port::next_run`].
+    fn lend_run(&mut self, limit: usize) -> Option<Run> {
+        self.no_run_is_out();
+        let Self { shared, id, arena, .. } = self;
+        let lent = shared.with(|world| world.lend_run(*id, limit, arena));
+        let Some((begun, run)) = lent else {
+            self.grant_again();
+            return None;
+        };
+        self.begun = Some(begun);
+        Some(run)
+    }
+
+    /// Grants shared receives again whose chains were read: those of one turn together, as over a device.
+    fn grant_again(&mut self) {
+        for (id, side) in self.read.drain(..) {
+            self.shared.with(|world| world.grant_again(id, side));
+        }
+    }
+
+    /// [`Port::end_run`].
+    fn run_ended(&mut self, run: &Run) {
+        let Some(begun) = self.begun.take() else { return };
+        let port = self.id;
+        if self.shared.with(|world| world.end_run(port, begun, run)) {
+            self.owing.push((begun.conn, begun.side));
+        }
+        self.read.push((begun.conn, begun.side));
+        // A caller that takes single frames may not look again for long.
+        if self.takes_one && self.shared.with(|world| world.choose(port, true)).is_none() {
+            self.grant_again();
+        }
+    }
+
+    /// What comes next is asked for.
+    fn no_run_is_out(&mut self) {
+        if self.begun.take().is_some() {
+            self.shared.with(|world| world.misuse(Misuse::OpenRun));
+        }
+    }
+
+    /// Whether what is staged leaves when a run ends: as over a device, and not every time.
+    fn leave_early(&mut self, conn: ConnId) -> bool {
+        let rings = self.negotiated(conn).is_some_and(|negotiated| !negotiated.credit_words);
+        let leaves = rings
+            && self.dirty.as_slice() == [conn]
+            && self.shared.with(|world| !world.config.shuffle || world.rng.below(2) == 0);
+        if leaves {
+            self.post_staged();
+        }
+        leaves
     }
 }
 
@@ -442,7 +408,10 @@ impl Port for SimPort {
 
     fn release(&mut self, conn: ConnId, frame: RxFrame) {
         if let Some((id, side)) = self.local(conn).map(|local| (local.conn, local.side)) {
-            self.shared.with(|world| world.release(id, side, (frame.end(), frame.slot()), &frame));
+            self.shared.with(|world| {
+                world.release(id, side, (frame.end(), frame.slot()), &frame);
+                world.grant_again(id, side);
+            });
         }
     }
 
@@ -463,6 +432,7 @@ impl Port for SimPort {
             Limit::Frames(most) => most,
             Limit::One => usize::MAX,
         };
+        self.takes_one = limit == Limit::One;
         // What is due is brought by a poll, which moves time.
         self.lend_run(most).map_or(Look::Events, Look::Run)
     }

@@ -8,13 +8,11 @@
 use std::time::Duration;
 
 use super::{
-    config::Misuse,
     conn::{Inbound, Side},
-    port::SimPort,
     world::{Happening, World},
 };
 use gimmal_transport::{
-    ConnId, DataPath, Position, Run, Tag, Violation,
+    DataPath, Position, Run, Tag, Violation,
     frame::span,
     parts::{Arena, FRAMES_MAX},
 };
@@ -22,8 +20,8 @@ use gimmal_transport::{
 /// The run that is out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
-    conn: u64,
-    side: Side,
+    pub(super) conn: u64,
+    pub(super) side: Side,
 }
 
 impl World {
@@ -41,7 +39,7 @@ impl World {
     }
 
     /// At most `limit` frames of the connection whose turn it is, if they come next there.
-    fn lend_run(&mut self, port: u64, limit: usize, arena: &mut Arena) -> Option<(Begun, Run)> {
+    pub(super) fn lend_run(&mut self, port: u64, limit: usize, arena: &mut Arena) -> Option<(Begun, Run)> {
         let (id, side) = self.choose(port, true)?;
         let most = self.run_length().min(limit);
         let end = &self.conns.get(&id)?.ends[side];
@@ -84,7 +82,7 @@ impl World {
     }
 
     /// The frames that were taken from `run` were read. Whether the last of a chain is among them.
-    fn end_run(&mut self, port: u64, begun: Begun, run: &Run) -> bool {
+    pub(super) fn end_run(&mut self, port: u64, begun: Begun, run: &Run) -> bool {
         let Begun { conn: id, side } = begun;
         let mut has_ended = false;
         for index in 0..run.taken() {
@@ -102,44 +100,5 @@ impl World {
             }
         }
         has_ended
-    }
-}
-
-impl SimPort {
-    /// [`Port::next_run`](gimmal_transport::Port::next_run).
-    pub(super) fn lend_run(&mut self, limit: usize) -> Option<Run> {
-        self.no_run_is_out();
-        let Self { shared, id, arena, .. } = self;
-        let (begun, run) = shared.with(|world| world.lend_run(*id, limit, arena))?;
-        self.begun = Some(begun);
-        Some(run)
-    }
-
-    /// [`Port::end_run`](gimmal_transport::Port::end_run).
-    pub(super) fn run_ended(&mut self, run: &Run) {
-        let Some(begun) = self.begun.take() else { return };
-        let port = self.id;
-        if self.shared.with(|world| world.end_run(port, begun, run)) {
-            self.owing.push((begun.conn, begun.side));
-        }
-    }
-
-    /// What comes next is asked for.
-    pub(super) fn no_run_is_out(&mut self) {
-        if self.begun.take().is_some() {
-            self.shared.with(|world| world.misuse(Misuse::OpenRun));
-        }
-    }
-
-    /// Whether what is staged leaves when a run ends: as over a device, and not every time.
-    pub(super) fn leave_early(&mut self, conn: ConnId) -> bool {
-        let rings = self.negotiated(conn).is_some_and(|negotiated| !negotiated.credit_words);
-        let leaves = rings
-            && self.dirty.as_slice() == [conn]
-            && self.shared.with(|world| !world.config.shuffle || world.rng.below(2) == 0);
-        if leaves {
-            self.post_staged();
-        }
-        leaves
     }
 }

@@ -16,17 +16,16 @@ use std::{
 };
 
 use super::{
-    bulk::LoanState,
     config::{Fault, FaultKind, Misuse, SimConfig, SimDevice, Step, When},
     conn::{Conn, Inbound, Life, Side},
-    listen::Listening,
-    one_sided,
+    halves::Posted,
     oracle::{Digest, Findings, Rng},
-    path::Posted,
+    transfers::{LoanState, Memory},
 };
 use gimmal_transport::{
-    BulkError, CloseReason, ConnId, ConnectError, Credit, Instant, PortConfig, Refusal, Time, Waker,
-    parts::PROOF_BYTES,
+    BulkError, CloseReason, ConnId, ConnectError, Credit, Instant, ListenOptions, PortConfig, Refusal, Time,
+    Waker,
+    parts::{Common, PROOF_BYTES, Rejected},
 };
 
 /// A world and its waiters.
@@ -130,13 +129,21 @@ impl Ord for Scheduled {
     }
 }
 
+/// A name that somebody listens on.
+#[derive(Debug)]
+pub(super) struct Listening {
+    pub(super) options: ListenOptions,
+    pub(super) waiting: VecDeque<u64>,
+    pub(super) rejected: Rejected,
+}
+
 #[derive(Debug)]
 pub(super) struct PortState {
     pub(super) waker: Waker,
     pub(super) config: PortConfig,
     pub(super) device: SimDevice,
     pub(super) ready: VecDeque<(u64, Side)>,
-    pub(super) common: gimmal_transport::parts::Common,
+    pub(super) common: Common,
     /// Something changed that brings no event: a completion, a credit word.
     pub(super) nudged: bool,
     pub(super) conns: BTreeMap<ConnId, (u64, Side)>,
@@ -155,7 +162,7 @@ pub(super) struct World {
     pub(super) conns: BTreeMap<u64, Conn>,
     pub(super) ports: BTreeMap<u64, PortState>,
     pub(super) loans: BTreeMap<u64, LoanState>,
-    pub(super) exposed: BTreeMap<u64, one_sided::Memory>,
+    pub(super) exposed: BTreeMap<u64, Memory>,
     pub(super) connects: u32,
     /// What holds loans, whose end the world has to be told when nobody is in it.
     pub(super) thrown_away: Vec<Box<dyn Any + Send>>,
@@ -464,7 +471,9 @@ impl World {
 
     fn taken(&mut self, id: u64, side: Side, conn: ConnId, port: u64, inbound: &Inbound) {
         match inbound {
-            Inbound::Frame { end, chain_end, .. } => self.frame_taken(id, side, *end, *chain_end),
+            Inbound::Frame { end, slot, chain_end, .. } => {
+                self.frame_taken(id, side, *end, *slot, *chain_end);
+            }
             Inbound::Closed(_) => {
                 if let Some(port) = self.ports.get_mut(&port) {
                     port.conns.remove(&conn);

@@ -19,8 +19,12 @@ fn not_open(refused: Refused) -> AccessError {
 }
 
 impl Conn {
-    /// Where the peer has what `op` is for, if it can be made.
-    fn place(&self, remote: &Remote, op: &OneSided) -> Result<RemoteBytes, AccessError> {
+    /// Where the peer has what `op` is for, the key of our memory, and that memory where `op` brings none; if it can be made.
+    fn prepare(
+        &self,
+        remote: &Remote,
+        op: &OneSided,
+    ) -> Result<(RemoteBytes, u32, Option<Loan>), AccessError> {
         if self.pulls.depth() == 0 {
             return Err(AccessError::Off);
         }
@@ -30,9 +34,26 @@ impl Conn {
         }
         // What a peer shows may be anything; its device checks the key, and the range again.
         let Offer { address, key, len } = remote.0;
-        match (u32::try_from(key), address.checked_add(len)) {
-            (Ok(rkey), Some(_)) => Ok(RemoteBytes { address: address + op.at(), rkey }),
-            _ => Err(AccessError::NotExposed),
+        let place = match (u32::try_from(key), address.checked_add(len)) {
+            (Ok(rkey), Some(_)) => RemoteBytes { address: address + op.at(), rkey },
+            _ => return Err(AccessError::NotExposed),
+        };
+        let device = &self.lane.as_ref().ok_or(AccessError::Closed)?.holdings.device;
+        match op {
+            OneSided::Read { into: loan, .. } | OneSided::Write { from: loan, .. } if loan.is_empty() => {
+                Ok((place, 0, None))
+            }
+            OneSided::Read { into: loan, .. } | OneSided::Write { from: loan, .. } => {
+                if !device.has_lent(loan) {
+                    return Err(AccessError::Foreign);
+                }
+                // None of a device that was removed.
+                Ok((place, device.lkey(loan).ok_or(AccessError::Closed)?, None))
+            }
+            OneSided::CompareSwap { .. } | OneSided::FetchAdd { .. } => {
+                let word = device.pool.allocate(WORD_BYTES).map_err(|_| AccessError::Full)?;
+                Ok((place, word.lkey, Some(word.loan)))
+            }
         }
     }
 
@@ -43,37 +64,23 @@ impl Conn {
         op: OneSided,
         token: u64,
     ) -> Result<Option<Accessed>, (AccessError, OneSided)> {
-        let place = match self.place(remote, &op) {
-            Ok(place) => place,
+        let (place, lkey, word) = match self.prepare(remote, &op) {
+            Ok(prepared) => prepared,
             Err(error) => return Err((error, op)),
         };
-        let Some(lane) = &self.lane else { return Err((AccessError::Closed, op)) };
-        let (device, pool) = (&lane.holdings.device, &lane.holdings.device.pool);
-        let lkey = |loan: &Loan| {
-            let key = device.has_lent(loan).then(|| device.lkey(loan)).ok_or(AccessError::Foreign)?;
-            // None of a device that was removed.
-            key.ok_or(AccessError::Closed)
-        };
-        let (what, local, lkey) = match op {
-            OneSided::Read { into: loan, .. } | OneSided::Write { from: loan, .. } if loan.is_empty() => {
+        let (what, local) = match (op, word) {
+            (OneSided::Read { into: loan, .. } | OneSided::Write { from: loan, .. }, _)
+                if loan.is_empty() =>
+            {
                 return Ok(Some(Accessed::Loan(loan)));
             }
-            OneSided::Read { at, into } => match lkey(&into) {
-                Ok(lkey) => (What::Read, into, lkey),
-                Err(error) => return Err((error, OneSided::Read { at, into })),
-            },
-            OneSided::Write { at, from } => match lkey(&from) {
-                Ok(lkey) => (What::Write, from, lkey),
-                Err(error) => return Err((error, OneSided::Write { at, from })),
-            },
-            OneSided::CompareSwap { expected, new, .. } => match pool.allocate(WORD_BYTES) {
-                Ok(word) => (What::CompareSwap { expected, new }, word.loan, word.lkey),
-                Err(_) => return Err((AccessError::Full, op)),
-            },
-            OneSided::FetchAdd { add, .. } => match pool.allocate(WORD_BYTES) {
-                Ok(word) => (What::FetchAdd { add }, word.loan, word.lkey),
-                Err(_) => return Err((AccessError::Full, op)),
-            },
+            (OneSided::Read { into, .. }, _) => (What::Read, into),
+            (OneSided::Write { from, .. }, _) => (What::Write, from),
+            (OneSided::CompareSwap { expected, new, .. }, Some(word)) => {
+                (What::CompareSwap { expected, new }, word)
+            }
+            (OneSided::FetchAdd { add, .. }, Some(word)) => (What::FetchAdd { add }, word),
+            (op, None) => return Err((AccessError::Full, op)),
         };
         self.pulls.add(token, what, local, lkey, place);
         Ok(None)

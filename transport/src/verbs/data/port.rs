@@ -68,8 +68,8 @@ pub struct VerbsPort {
     pub(crate) backlog: VecDeque<Event>,
     /// The shared receives of each device.
     pub(crate) shared: Vec<SharedSlots>,
-    /// Slots whose chains were read in this turn, and their connections: not granted again yet.
-    pub(crate) read_slots: Vec<(ConnId, Place)>,
+    /// Connections of which shared receives are posted again and not granted again yet.
+    pub(crate) read: Vec<ConnId>,
     /// The last look was for one frame.
     pub(crate) takes_one: bool,
     /// Registered transmit rings that nobody is lent.
@@ -112,7 +112,7 @@ impl VerbsPort {
             down: Vec::new(),
             now: Time::default(),
             backlog: VecDeque::new(),
-            read_slots: Vec::new(),
+            read: Vec::new(),
             takes_one: false,
             shared: Vec::new(),
             spare: Vec::new(),

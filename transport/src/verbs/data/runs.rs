@@ -34,8 +34,8 @@ impl VerbsPort {
     #[inline(always)]
     pub(crate) fn chain_run(&mut self, limit: usize) -> Option<Run> {
         let run = self.next_chain_run(limit);
-        if run.is_none() && !self.read_slots.is_empty() {
-            self.grant_read_slots();
+        if run.is_none() && !self.read.is_empty() {
+            self.grant_read();
         }
         run
     }

@@ -173,7 +173,14 @@ impl Rx {
     /// A shared slot of this connection is posted again.
     pub(crate) fn came_back(&mut self) {
         if let Some(sharing) = &mut self.sharing {
-            sharing.share.came_back(&sharing.queue.common);
+            sharing.share.came_back();
+        }
+    }
+
+    /// Grants shared receives again that are posted.
+    pub(crate) fn grant_again(&mut self) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.share.grant_again(&sharing.queue.common);
         }
     }
 

@@ -106,36 +106,33 @@ impl VerbsPort {
         if is_over {
             *lent -= RUN;
             if *lent == 0 {
-                self.post_slot(place);
-                self.read_slots.push((id, place));
+                self.slot_came_back(id, place);
                 // A caller that takes single frames may not look again for long.
                 if self.takes_one && self.harvest.is_empty() {
-                    self.grant_read_slots();
+                    self.grant_read();
                 }
             }
         }
     }
 
-    /// Grants the receives again whose chains were read. Not one by one: chains of one turn are in use together, and only so
-    /// does a peer that uses all it has get more. The turn tells peers of their credit after the look that found no run.
-    pub(crate) fn grant_read_slots(&mut self) {
-        let mut read = std::mem::take(&mut self.read_slots);
-        for (id, place) in read.drain(..) {
-            self.grant_again(id, place);
+    /// Grants the receives again whose chains were read. The turn tells peers of their credit after the look that found no
+    /// run.
+    pub(crate) fn grant_read(&mut self) {
+        for id in self.read.drain(..) {
+            if let Some(conn) = conn_in(&mut self.slots, id) {
+                conn.rx.grant_again();
+            }
         }
-        self.read_slots = read;
     }
 
-    /// Posts a slot again of which nothing is lent.
+    /// Posts a slot again of which nothing is lent. It is granted again by [`VerbsPort::grant_read`].
     fn slot_came_back(&mut self, id: ConnId, place: Place) {
         self.post_slot(place);
-        self.grant_again(id, place);
-    }
-
-    /// A slot is granted again only when it is posted.
-    fn grant_again(&mut self, id: ConnId, place: Place) {
         match conn_in(&mut self.slots, id) {
-            Some(conn) => conn.rx.came_back(),
+            Some(conn) => {
+                conn.rx.came_back();
+                self.read.push(id);
+            }
             None => {
                 let queue = self.shared.get(place.queue).and_then(|slots| slots.queue.upgrade());
                 queue.inspect(|queue| queue.common.give(1));
@@ -180,6 +177,9 @@ impl VerbsPort {
         *lent -= 1;
         if *lent == 0 {
             self.slot_came_back(id, place);
+            if let Some(conn) = conn_in(&mut self.slots, id) {
+                conn.rx.grant_again();
+            }
         }
     }
 
