@@ -81,6 +81,7 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`] names the first field that cannot be.
+    #[doc(hidden)]
     pub fn validate(self) -> Result<Plan, ConfigError> {
         let port = &self.port;
         let field = |field, value: u64, rule| Err(ConfigError::Field { field, value, rule });

@@ -62,8 +62,8 @@ impl<P: Port> Io<'_, P> {
 
     /// Sends a message whose body `fill` writes where it leaves from.
     ///
-    /// `fill` gets at least `min_bytes` and at most what fits now, and returns how many it wrote, or `None` when that
-    /// was too little: then this is [`SendError::Blocked`] if more room can come, else [`SendError::TooLarge`].
+    /// `fill` gets at least `min_bytes` and at most what fits now, and returns how many it wrote. If that was too little
+    /// it returns `None`: then this is [`SendError::Blocked`] if more room can come, else [`SendError::TooLarge`].
     ///
     /// # Errors
     /// See [`SendError`].
@@ -179,8 +179,9 @@ impl<P: Port> Io<'_, P> {
         if sent { Ok(()) } else { Err(connection.too_small(room, front)) }
     }
 
-    /// Keeps the body of a message beyond this call, on any thread: where it landed while held frames are within
-    /// [`Config::hold_percent`](crate::Config::hold_percent), otherwise copied once, now or when the peer needs the room.
+    /// Keeps the body of a message beyond this call, on any thread. It stays where it landed while held frames are within
+    /// [`Config::hold_percent`](crate::Config::hold_percent). Otherwise it is copied once, now or when the peer needs the
+    /// room.
     #[must_use]
     pub fn hold(&mut self, message: &Message<'_>) -> RxBuf {
         let Some(connection) = self.conns.peek(message.frame.conn()) else {

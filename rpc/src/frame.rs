@@ -26,9 +26,9 @@
 //! argument, or a part of the value, that passes no codec. `window`: items of the download that may be sent before its first credit.
 //!
 //! A receiver refuses a kind, a flag or a combination of flags that this table does not have, and so tells versions apart.
-//! What may come has its place: the last flag bit is kept for interned heads before the metadata of a `Request` or
-//! `Response`; `End` with DOWN, for a download that ends before its response; and `Credit` with LARGE, for a callee that lets a
-//! large request come before it pulls. Today the pull itself says so, and a `Response` with a status refuses it.
+//! Three things that may come have their place. The last flag bit is kept for interned heads before the metadata of a
+//! `Request` or `Response`. `End` with DOWN is for a download that ends before its response. `Credit` with LARGE is for a
+//! callee that lets a large request come before it pulls. Today the pull itself says so, and a `Response` with a status refuses it.
 //!
 //! With the engine's header the arguments start on a multiple of 16 in ring memory, a payload on a multiple of 8. Most messages
 //! have no head: 64 bytes are a frame of 80 then, and 48 one cache line. In a batch each starts on a multiple of 8. How many
@@ -183,8 +183,8 @@ pub fn parse_credit(body: &[u8]) -> Result<u32, Violation> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// A [`RequestHead`] in words: what is written in pieces and moved as one waits until every store before it is done, and those
-/// before it go to lines that the peer has.
+/// A [`RequestHead`] in words. A value that is written in pieces and moved as one waits until every store before it is
+/// done, and those go to cache lines that the peer has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RequestWords {
     called: u64,

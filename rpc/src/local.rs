@@ -32,8 +32,8 @@ use crate::{
 /// from.
 ///
 /// Its calls move only while one of them is [waited](crate::Call::wait) for or polled, or by [`turn`](LocalClient::turn). A typed
-/// response is decoded where it landed. A call that starts while no other is in flight leaves at once; one that starts while others
-/// are leaves with the next turn, so that a window of them costs one doorbell. As a future, a call runs one turn each time it is
+/// response is decoded where it landed. A call that starts while no other is in flight leaves at once. Otherwise it leaves with
+/// the next turn, so that a window of calls costs one doorbell. As a future, a call runs one turn each time it is
 /// polled, and asks to be polled again.
 ///
 /// With a [`driver`](LocalClient::driver) the calls move by a future of a current-thread runtime, and wake the tasks that await

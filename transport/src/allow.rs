@@ -25,12 +25,14 @@ impl Allow {
 
     /// Whether it names nobody: this user and root.
     #[must_use]
+    #[doc(hidden)]
     pub fn is_default(&self) -> bool {
         self.uids.is_empty() && self.gids.is_empty()
     }
 
     /// Whether a process of `uid` and `gid` is let in by a process of the user `ours`.
     #[must_use]
+    #[doc(hidden)]
     pub fn admits(&self, ours: u32, uid: u32, gid: u32) -> bool {
         if self.is_default() {
             return uid == ours || uid == 0;

@@ -127,12 +127,14 @@ pub(crate) const CONTROL_RECEIVES: u16 = 2;
 impl SharedReceives {
     /// Receives that a connection begins with, control's included.
     #[must_use]
+    #[doc(hidden)]
     pub const fn arrivals(&self) -> u16 {
         self.guaranteed + CONTROL_RECEIVES
     }
 
     /// What is wrong with it: the field, its value, and the rule.
     #[must_use]
+    #[doc(hidden)]
     pub fn flaw(&self) -> Option<(&'static str, u64, &'static str)> {
         let Self { slot_bytes, guaranteed, most, common, common_max, sends, depth: _ } = *self;
         let flaws = [
@@ -163,6 +165,7 @@ impl SharedReceives {
 
     /// The transmit ring of a connection while it has something to send: four of the largest frames, a power of two.
     #[must_use]
+    #[doc(hidden)]
     pub const fn ring_bytes(&self) -> u32 {
         let bytes = (4 * self.slot_bytes).next_power_of_two();
         if bytes < 4096 { 4096 } else { bytes }
@@ -210,6 +213,7 @@ fn too_short<const N: usize>(
 impl ConnectOptions {
     /// Returns what is wrong with the time-outs, if anything is: the field, its value, and the rule.
     #[must_use]
+    #[doc(hidden)]
     pub fn flaw(&self) -> Option<(&'static str, Duration, &'static str)> {
         too_short([
             ("connect.connect_timeout", self.connect_timeout),
@@ -221,6 +225,7 @@ impl ConnectOptions {
 impl ListenOptions {
     /// Returns what is wrong with the time-out, if anything is: the field, its value, and the rule.
     #[must_use]
+    #[doc(hidden)]
     pub fn flaw(&self) -> Option<(&'static str, Duration, &'static str)> {
         too_short([("listen.handshake_timeout", self.handshake_timeout)])
     }

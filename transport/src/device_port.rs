@@ -73,6 +73,7 @@ pub struct DeviceChoice {
 impl DeviceChoice {
     /// Whether it is this port.
     #[must_use]
+    #[doc(hidden)]
     pub fn is(&self, device: &str, port: u8) -> bool {
         self.device == device && self.port.is_none_or(|wanted| wanted == port)
     }

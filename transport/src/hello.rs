@@ -94,6 +94,7 @@ pub struct Hello {
 impl Hello {
     /// The hello as it travels.
     #[must_use]
+    #[doc(hidden)]
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut out = [0; HELLO_BYTES];
         out[0..4].copy_from_slice(&MAGIC);
@@ -114,6 +115,7 @@ impl Hello {
     ///
     /// # Errors
     /// [`RejectReason::NotOurs`], [`RejectReason::Version`], [`RejectReason::BadHello`].
+    #[doc(hidden)]
     pub fn decode(bytes: &[u8]) -> Result<Self, RejectReason> {
         if bytes.len() < 6 || bytes[0..4] != MAGIC {
             return Err(RejectReason::NotOurs);
@@ -146,6 +148,7 @@ impl Hello {
     ///
     /// # Errors
     /// As [`Hello::decode`].
+    #[doc(hidden)]
     pub fn decode_behind(bytes: &[u8]) -> Result<Self, RejectReason> {
         let starts = |at: &usize| bytes.get(*at..).is_some_and(|rest| rest.starts_with(&MAGIC));
         let at = (0..=CONNECT_PRIVATE_BYTES - HELLO_BYTES).find(starts).unwrap_or(0);
@@ -156,6 +159,7 @@ impl Hello {
     ///
     /// # Errors
     /// [`RejectReason::BadHello`] with the field's number.
+    #[doc(hidden)]
     pub fn check(&self) -> Result<(), RejectReason> {
         let bad = |field| Err(RejectReason::BadHello { field });
         if !self.ring_bytes.is_power_of_two() || !(4 << 10..=1 << 30).contains(&self.ring_bytes) {

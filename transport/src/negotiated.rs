@@ -83,6 +83,7 @@ pub struct Term {
 impl Term {
     /// `asked` by us, at most `device`, at most what the `peer` gives.
     #[must_use]
+    #[doc(hidden)]
     pub fn settle(asked: u32, device: u32, peer: u32) -> Self {
         let offered = asked.min(device);
         let granted = offered.min(peer);
@@ -194,6 +195,7 @@ impl Negotiated {
     ///
     /// # Errors
     /// A [`RejectReason`] that the other side can be told.
+    #[doc(hidden)]
     pub fn settle(
         provider: &'static str,
         caps: &Capabilities,

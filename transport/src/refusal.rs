@@ -39,12 +39,14 @@ impl Refusal {
 
     /// The application's bytes, owned.
     #[must_use]
+    #[doc(hidden)]
     pub fn into_data(self) -> Vec<u8> {
         self.data
     }
 
     /// As it travels.
     #[must_use]
+    #[doc(hidden)]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = encode_reject(self.reason).to_vec();
         out[DATA_LEN_AT] = u8::try_from(self.data.len()).unwrap_or(0);
@@ -54,6 +56,7 @@ impl Refusal {
 
     /// Reads what a peer sent; `None` when it is not ours. A length beyond the received bytes is cut.
     #[must_use]
+    #[doc(hidden)]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let reason = decode_reject(bytes)?;
         let rest = &bytes[REJECT_BYTES..];

@@ -44,8 +44,8 @@ impl Common {
         u32::try_from(self.free.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// Half are never promised: they make up for slots that a connection left in use when it ended, and for peers that send
-    /// more than they were granted, until they are closed.
+    /// Half are never promised. They make up for slots that a connection left in use when it ended, and for peers that
+    /// send more than they were granted, until these are closed.
     fn floor(&self) -> u32 {
         self.all() / 2
     }

@@ -1,9 +1,9 @@
 //! Whether a frame is the one that comes next, and whole.
 //!
-//! - **Numbers**: on the send/recv path frames have no position, so each carries 7 bits of its number: a completion that
+//! - **Numbers**: on the send/recv path frames have no position, so each carries 7 bits of its number. A completion that
 //!   a provider tells twice, or a chain that it loses, is seen. On a ring the position says it.
-//! - **Sums**: where both sides ask for them, 4 bytes behind each frame's payload are the CRC-32C of tag, length and
-//!   payload, and an offer carries that of its bulk. The code of a sealed frame differs in four bits from any other.
+//! - **Sums**: where both sides ask for them, each frame has the CRC-32C of tag, length and payload in 4 bytes behind the
+//!   payload. An offer carries that of its bulk. The code of a sealed frame differs in four bits from any other.
 
 use gimmal_transport::{Negotiated, Tag, Violation, pack::low_half};
 

@@ -6,13 +6,13 @@
 //!    └──── any frame, the pong at least ◄──┘                                └────────┘
 //! ```
 //!
-//! The peer's worker answers a ping, unless it is busy with one of its handlers. Where the provider tells the *pulse* of the
-//! peer's process, that decides: a worker that is silent in a process that runs is busy, and its calls end at their
-//! deadlines. From the ping on, and never before, the pulse is looked at every eighth of the bound, so that a process that stops
-//! then is still reported within the bound. Where a look takes a round trip (verbs), the next one tells what it saw.
+//! The peer's worker answers a ping, unless it is busy with one of its handlers. The *pulse* of the peer's process decides,
+//! where the provider tells it. A worker that is silent in a process that runs is busy, and its calls end at their
+//! deadlines. From the ping on, and never before, the pulse is looked at every eighth of the bound, so that a process that
+//! stops then is still reported within the bound. Where a look takes a round trip (verbs), the next one tells what it saw.
 //!
 //! Messages are not timed one by one: a look compares how much has arrived with the look before. So the moment of the
-//! last message is known to an eighth of the bound, and the peer is given up that much earlier: its silence is
+//! last message is known to an eighth of the bound, and the peer is given up that much earlier. Its silence is
 //! reported between 7/8 of the bound and the bound. Time in which *we* did not look (stopped, swapped out, a handler
 //! that blocked) is not the peer's silence and does not count.
 

@@ -6,8 +6,8 @@ use gimmal_engine::transport::pack::{Field, join};
 
 /// A call of the table, waiting ones included: its index, and its generation above that.
 ///
-/// One word, not two halves: what is written in halves and read as a whole waits until every store before it is done, and
-/// those before it go to lines that the peer has.
+/// One word, not two halves. A value that is written in halves and read as a whole waits until every store before it is
+/// done, and those go to cache lines that the peer has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CallKey(NonZeroU64);
 

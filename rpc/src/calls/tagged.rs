@@ -14,10 +14,9 @@ use crate::{
 };
 
 impl Calls {
-    /// Writes calls of a pipeline one after the other into a message's `body`, by a [draft](batch::Draft), as far as there is
-    /// room and there are slots of the window: they are in flight then. How many, and the bytes that they take.
-    /// `times` as
-    /// [`Calls::insert`] has them.
+    /// Writes calls of a pipeline one after the other into a message's `body`, by a [draft](batch::Draft), as far as there
+    /// is room and the window has slots. They are in flight then. Returns how many, and the bytes that they take. `times`
+    /// are those of [`Calls::insert`].
     #[inline(never)]
     pub(crate) fn put_batch(
         &mut self,

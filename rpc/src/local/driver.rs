@@ -25,7 +25,7 @@ use super::conn::LocalConn;
 const SLEEP: Duration = Duration::from_secs(3600);
 /// Steps that find nothing, before other tasks get their turn.
 const STEPS: usize = 64;
-/// Polls after one that found something which make one step only: a runtime may poll a task that wakes itself many times
+/// Polls after one that found something which make one step only. A runtime may poll a task that wakes itself many times
 /// before it polls the one whose call has ended (tokio's `LocalSet`: 61).
 const QUICK: u32 = 64;
 /// Times that [`Driver::run_until`] polls its future before the runtime gets its turn.
@@ -184,8 +184,8 @@ where
 }
 
 impl Driver {
-    /// Turns, until something was done (`true`: calls may have ended) or the thread is better given to others: the task is
-    /// woken again when it is its turn, or sleeps with the port armed.
+    /// Turns until something was done (`true`: calls may have ended) or the thread is better given to others. The task is
+    /// then woken again when it is its turn, or sleeps with the port armed.
     fn advance(
         &self,
         local: &LocalConn,

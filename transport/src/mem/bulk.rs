@@ -44,12 +44,14 @@ unsafe impl Sync for Bulk {}
 impl Bulk {
     /// Bytes that a device brought into memory of our own.
     #[must_use]
+    #[doc(hidden)]
     pub fn own(loan: Loan) -> Self {
         Self { bytes: NonNull::from(&*loan).cast(), len: loan.len(), memory: Memory::Own(loan) }
     }
 
     /// Bytes in memory of their own.
     #[must_use]
+    #[doc(hidden)]
     pub fn on_heap(bytes: Box<[u8]>) -> Self {
         Self { bytes: NonNull::from(&*bytes).cast(), len: bytes.len(), memory: Memory::Heap(bytes) }
     }
@@ -70,12 +72,14 @@ impl Bulk {
 
     /// Bytes of our own that count as the peer's: its loan is free only after `release` is set. For the simulator.
     #[must_use]
+    #[doc(hidden)]
     pub fn held(loan: Loan, release: Arc<Release>) -> Self {
         Self { bytes: NonNull::from(&*loan).cast(), len: loan.len(), memory: Memory::Held(loan, release) }
     }
 
     /// Set when in-place bytes are dropped; `None` when the bytes are our own and the peer's loan is free already.
     #[must_use]
+    #[doc(hidden)]
     pub fn release(&self) -> Option<Arc<Release>> {
         self.memory.release().map(Arc::clone)
     }

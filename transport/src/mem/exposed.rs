@@ -22,11 +22,11 @@ use crate::{
 const WORD_BYTES: usize = size_of::<u64>();
 const PAGE: usize = 4096;
 
-/// A mapping that others change while it is looked at: words of 8 bytes, in this machine's byte order.
+/// Memory that others change while it is read: words of 8 bytes, in this machine's byte order.
 ///
-/// Every access is by atomic words, so nothing is torn within one; what spans several is several accesses, in no order
-/// that others could rely on. But one call comes after another: who sees what the later one wrote, and looks again, sees
-/// what the earlier one did.
+/// Every access is by atomic words, so no word is torn. A call that spans several words accesses them one by one, in no
+/// order that others could rely on. Calls keep their order: a reader that sees what a later call wrote sees on its next
+/// read what the earlier ones wrote.
 #[derive(Debug)]
 pub struct Words {
     region: Region,
@@ -43,6 +43,7 @@ impl Words {
     ///
     /// # Errors
     /// No memory for them.
+    #[doc(hidden)]
     pub fn anonymous(len: usize) -> std::io::Result<Self> {
         Ok(Self::new(Region::anonymous(Self::mapped_bytes(len))?, len))
     }
@@ -54,6 +55,7 @@ impl Words {
     }
 
     /// All of `region`, for a test that is the peer of the code under test.
+    #[doc(hidden)]
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn of(region: Region) -> Self {
@@ -95,7 +97,7 @@ impl Words {
         Ok(&self.all()[self.place(at, WORD_BYTES)? / WORD_BYTES])
     }
 
-    /// The word at `at`, a multiple of 8.
+    /// Returns the word at `at`, a multiple of 8.
     ///
     /// # Errors
     /// [`AccessError::Misaligned`], [`AccessError::Outside`].
@@ -133,8 +135,7 @@ impl Words {
         Ok(())
     }
 
-    /// Sets the bytes from `at` on, word by word; those beside them in the first and the last word stay what they are, or
-    /// become what others make of them meanwhile.
+    /// Sets the bytes from `at` on, word by word. The other bytes of the first and the last word are left to others.
     ///
     /// # Errors
     /// [`AccessError::Outside`].
@@ -201,11 +202,12 @@ pub trait ExposedHome: Send + Sync {
     fn withdraw(&self, key: u64);
 }
 
-/// Memory of ours that a peer may read, write and change by atomic operations, without asking and without our thread.
+/// Memory of this process that a peer may read, write and change by atomic operations, without a call and without our
+/// thread.
 ///
-/// It begins zeroed. What we do with it is by [`Words`]; where atomic operations are the device's, they are atomic among
-/// themselves, and a store of ours may fall between the two halves of one. Dropping it withdraws it: over verbs a later
-/// access ends the connection that makes it, in shared memory it is refused.
+/// It begins zeroed. This process uses it through [`Words`]. Atomic operations of a device are atomic among themselves,
+/// and a store of ours may fall between the two halves of one. Dropping it withdraws it. Over verbs a later access ends
+/// the connection that makes it; in shared memory it is refused.
 pub struct Exposed {
     words: Arc<Words>,
     key: u64,
@@ -215,12 +217,14 @@ pub struct Exposed {
 impl Exposed {
     /// `words`, which `home` knows under `key` and forgets when this is dropped.
     #[must_use]
+    #[doc(hidden)]
     pub fn new(words: Arc<Words>, key: u64, home: Arc<dyn ExposedHome>) -> Self {
         Self { words, key, home }
     }
 
     /// What its home knows it by.
     #[must_use]
+    #[doc(hidden)]
     pub fn key(&self) -> u64 {
         self.key
     }

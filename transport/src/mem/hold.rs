@@ -147,9 +147,11 @@ impl Holder {
         }
     }
 
-    /// Holds the payload of `frame` from `first` on. The frame is given to [`Holder::keep`] then. Anywhere else it goes, also back to
-    /// its port, its bytes stay as they are and its credit is lost. `None`, when it cannot be held where it is: all 64 places are lent, it is held already, its memory has no
-    /// second mapping, or as many shelves as may be were moved out and are still read.
+    /// Holds the payload of `frame` from `first` on. The frame is given to [`Holder::keep`] then. Anywhere else it goes,
+    /// also back to its port, its bytes stay as they are and its credit is lost.
+    ///
+    /// Returns `None` when the payload cannot be held where it is. Then all 64 places are lent, the frame is held already,
+    /// its memory has no second mapping, or too many shelves were moved out and are still read.
     #[must_use]
     pub fn hold(&mut self, frame: &RxFrame, first: usize) -> Option<RxBuf> {
         if frame.is_held() || self.lent == u64::MAX || !self.has_shelf(frame) {
@@ -162,8 +164,8 @@ impl Holder {
             (Some(region), Some(view)) => {
                 let offset = frame.offset_in(region)? + first;
                 let bytes = view.at(offset.checked_sub(self.head)?, len);
-                // Nobody writes these bytes while the buffer exists: the worker keeps the frame until its place came back or
-                // it was moved out, and gives the peer, or its device, no credit for it before. A device can write
+                // Nobody writes these bytes while the buffer exists. The worker keeps the frame until its place came back or
+                // it was moved out. Before that it gives the peer, or its device, no credit for it. A device can write
                 // them after that, too, but only if its peer breaks this protocol (see `RxFrame::lend`); once the queue pair
                 // is gone it cannot. The view keeps the pages, whatever becomes of the ring and its registration.
                 RxBuf { bytes, len, copy: None, place: Some((shelf, place)) }

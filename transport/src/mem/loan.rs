@@ -69,6 +69,7 @@ impl Loan {
     ///
     /// # Errors
     /// What mmap says.
+    #[doc(hidden)]
     pub fn anonymous(len: usize, ticket: u64) -> std::io::Result<Self> {
         struct Nobody;
         impl LoanHome for Nobody {
@@ -81,6 +82,7 @@ impl Loan {
     ///
     /// # Errors
     /// What mmap says.
+    #[doc(hidden)]
     pub fn anonymous_from(len: usize, ticket: u64, home: Arc<dyn LoanHome>) -> std::io::Result<Self> {
         struct Owner(#[allow(dead_code)] Region, Arc<dyn LoanHome>); // the region is held for its drop
         impl LoanHome for Owner {
@@ -108,6 +110,7 @@ impl Loan {
 
     /// The provider's name for this memory.
     #[must_use]
+    #[doc(hidden)]
     pub fn ticket(&self) -> u64 {
         self.ticket
     }
@@ -119,6 +122,7 @@ impl Loan {
     }
 
     /// Ends it, when it was offered and the peer never said that it is done with it.
+    #[doc(hidden)]
     pub fn set_aside(mut self) {
         self.may_be_read = true;
     }

@@ -78,8 +78,8 @@ impl Run {
     ///
     /// # Safety
     /// `place` is a ring that is mapped twice, back to back, in `region`, or has everything up to `limit` and a word more in
-    /// it; its mask clears what is no multiple of 16. The peer alone writes it, atomically where a word may be; a frame that
-    /// it published it leaves alone until the credit for it was returned, by the protocol that the trust in the peer rests on.
+    /// it. Its mask clears what is no multiple of 16. The peer alone writes it, atomically where a word may be. By the
+    /// protocol, the peer leaves a published frame alone until the credit for it was returned; it is trusted to.
     #[inline]
     pub(crate) unsafe fn new(
         conn: ConnId,
@@ -274,8 +274,8 @@ impl Run {
     }
 }
 
-/// Asks for the lines between the first and the last of a frame, of a long one for as many as the processor does not ask for itself
-/// before it has seen where the reader goes.
+/// Asks for the cache lines between the first and the last of a frame. Of a long frame it asks for as many as the
+/// processor does not fetch itself before it has seen where the reader goes.
 ///
 /// # Safety
 /// `bytes` from `first` on lie in one mapping.

@@ -137,6 +137,7 @@ pub struct UserMemory {
 impl UserMemory {
     /// Both together.
     #[must_use]
+    #[doc(hidden)]
     pub const fn and(self, other: Self) -> Self {
         Self {
             hits: self.hits + other.hits,

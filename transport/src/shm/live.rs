@@ -125,7 +125,7 @@ impl Live {
     /// The frames that were published, at most `limit`; see [`Live::has_frame`]. `None`: a run is out.
     ///
     /// A look at a word that is not published yet takes its line away from a peer that is about to write it. So the word
-    /// behind the last frame is left alone until the next turn: a run is one frame, and twice as long as the last one when
+    /// behind the last frame is left alone until the next turn. A run is one frame, or twice as long as the last run if
     /// that was taken to its end.
     #[inline]
     pub(super) fn run(&mut self, limit: usize, stride_max: u32) -> Option<Run> {
@@ -141,7 +141,7 @@ impl Live {
             Some(mirror) => (mirror, mirror.copy_frames(&self.peer, span, bytes_max, left)),
         };
         // SAFETY: the peer's ring, mapped twice by its region, its mask made for frames. This process never writes it, it
-        // is mapped read-only; the peer, of the same user, is trusted not to write a frame that it has published until we
+        // is mapped read-only. The peer, of the same user, is trusted not to write a frame that it has published until we
         // give the credit back. Or the mirror, of the same shape, which nobody else has and which is left alone until then.
         Some(unsafe { Run::new(self.id, Rc::clone(ring.memory()), ring.place(), span, bytes_max, left) })
     }
@@ -154,8 +154,8 @@ impl Live {
 
     /// Whether a frame is there to be read.
     ///
-    /// A line that both sides look at takes as long to change hands as a message takes to go there, so who `watches` nothing
-    /// else asks for the frame's next two lines early: they come with its first.
+    /// A cache line that both sides look at takes as long to change hands as a message takes to arrive. A caller that
+    /// `watches` nothing else therefore asks for the frame's next two lines early, and they come with its first.
     #[inline]
     pub(super) fn has_frame(&mut self, watches: bool) -> bool {
         let is_drained = self.is_drained();

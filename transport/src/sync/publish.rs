@@ -6,7 +6,7 @@
 //!  reader:  done reading ; consumed (Release)          writer:  consumed (Relaxed + fence) ; write over
 //! ```
 //! The reader loads relaxed and fences, because the memory model promises no acquire load from memory that is
-//! mapped read-only; it also makes an empty poll the cheaper one on weakly ordered machines.
+//! mapped read-only. On weakly ordered machines this also makes an empty poll cheaper.
 
 use super::{
     atomic::{Ordering, fence},

@@ -251,8 +251,8 @@ impl SendList {
     /// How many were taken, and why not the rest.
     #[inline]
     pub fn post(&mut self, qp: &Qp) -> Result<(), PostError> {
-        // SAFETY: the queue pair is live (we hold its licence); the list is linked within memory that does not move and
-        // ends with a null; what the work names stays registered until the queue pair is destroyed.
+        // SAFETY: the queue pair is live (we hold its licence). The list is linked within memory that does not move and ends
+        // with a null. What the work names stays registered until the queue pair is destroyed.
         self.0.post(|first, bad| unsafe { sys::ibv_post_send(qp.raw(), first, bad) })
     }
 }

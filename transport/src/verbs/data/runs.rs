@@ -1,7 +1,7 @@
 //! Chains are read where they landed, in the ring or in a slot.
 //!
-//! Chains and everything else come from the same completions, in their order: what is no chain stays where it is until a poll, and a
-//! poll stops at the next chain.
+//! Chains and everything else come from the same completions, in their order. Anything but a chain stays where it is until
+//! a poll, and a poll stops at the next chain.
 
 use gimmal_rdma::verbs::Completion;
 

@@ -232,9 +232,9 @@ impl Rx {
         let span = (self.position.0, self.position.0 + u64::from(bytes));
         let left = u32::try_from(limit).unwrap_or(u32::MAX);
         // SAFETY: a ring of our own, mapped twice by its region, or slots, of which the span is in one (`begin_run`, `land`). The
-        // peer's device alone writes them. A completion said that these bytes arrived, and they are written again only after
-        // the peer was credited with them, or the slot was posted, which is after the run has ended: the trust that
-        // `Negotiated` and the guide name.
+        // peer's device alone writes them. A completion said that these bytes arrived. They are written again only after the
+        // peer was credited with them, or the slot was posted, and both happen after the run has ended. This is the trust
+        // that `Negotiated` and the guide name.
         Some(
             unsafe { Run::new(conn, Rc::clone(memory), place, span, self.frame_bytes_max, left) }
                 .whole()

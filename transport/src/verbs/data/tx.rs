@@ -62,8 +62,8 @@ pub(crate) struct Tx {
     ring: Option<Region>,
     /// Where that is.
     place: Option<RingPlace>,
-    /// Whether it is like that; from where it was used by us, and up to where somebody may have written into it: composers
-    /// are offered more than they fill, and give up.
+    /// Whether it is like that, since where it was used by us, and up to where somebody may have written into it.
+    /// Composers are offered more than they fill, and some give up.
     lends: bool,
     lent_at: Position,
     reached: Position,
@@ -211,9 +211,9 @@ impl Tx {
         let Some(place) = self.place else { return Err(Refused::Full) };
         self.reached = self.reached.max(self.head.plus(span(payload_bytes) as u64));
         let front = place.at(self.head);
-        // SAFETY: inside the double mapping, of which a frame is at most a half (`settle`), and behind `head`; up to there
-        // everything has completed (`has_room`), so the device reads none of it, and `&mut self` makes this and the slice
-        // behind it the only ones.
+        // SAFETY: inside the double mapping, of which a frame is at most a half (`settle`), and behind `head`. Everything up
+        // to there has completed (`has_room`), so the device reads none of it. `&mut self` makes this and the slice behind
+        // it the only references.
         let word = unsafe { &mut *front.cast() };
         // SAFETY: as above.
         let payload =
