@@ -148,8 +148,7 @@ pub mod local {
     //! Clients and servers on the calling thread: no worker thread, the lowest latency. None of them is `Send`.
 
     #[doc(inline)]
-    #[doc(inline)]
-    pub use gimmal_rpc::local::{Driver, LocalClient, Running, RunningUntil};
+    pub use gimmal_rpc::local::{Dialling, Driver, Gone, LocalCall, LocalClient, Running, RunningUntil};
     #[doc(inline)]
     pub use gimmal_rpc::{Answered, LocalServer, Pipeline};
 }
@@ -216,12 +215,17 @@ pub mod topic {
 
 #[cfg(feature = "tokio")]
 pub mod tokio {
-    //! Tokio for handlers: see [the guide](crate::guide::handlers).
+    //! Tokio for [handlers](crate::guide::handlers), and clients on a runtime of the user's.
 
+    mod client;
     mod runtime;
     mod server;
 
-    pub use self::{runtime::Tokio, server::serve_until};
+    pub use self::{
+        client::{LocalClient, RunUntil},
+        runtime::Tokio,
+        server::serve_until,
+    };
 }
 
 #[cfg(feature = "tower")]

@@ -72,6 +72,7 @@ pub mod metadata;
 pub mod method;
 mod nested;
 mod node;
+mod oneshot;
 pub mod pipeline;
 mod provider;
 mod ready;

@@ -1,9 +1,15 @@
 //! The client whose calling thread is the worker: the lowest latency, no second thread, no copy of the request.
 
 mod conn;
+mod dial;
 mod driver;
 
-use std::{fmt, io, rc::Rc, time::Duration};
+use std::{
+    fmt, io,
+    rc::Rc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use gimmal_engine::transport::{Loan, LoanError, Negotiated, UserBytes};
 
@@ -13,6 +19,7 @@ pub(crate) use self::conn::Wanted;
 pub(crate) use self::conn::{LocalConn, SLEEP, Turns};
 pub use self::{
     conn::LocalCall,
+    dial::{Dialling, Gone},
     driver::{Driver, Running, RunningUntil},
 };
 use crate::{
@@ -24,6 +31,7 @@ use crate::{
     method::Method,
     node::Fresh,
     pipeline::Pipeline,
+    reconnect::Reconnect,
     stats::Stats,
     stream::Lanes,
 };
@@ -77,13 +85,52 @@ impl LocalClient {
     pub(crate) fn with(mut config: Config, url: &str) -> Result<Self, ConnectError> {
         // Its thread turns only while a call is waited for, or while its driver is polled: silence is no sign of death.
         config.engine.port.attended = false;
-        Ok(Self { local: Rc::new(LocalConn::connect(config, url)?) })
+        let local = Rc::new(LocalConn::open(config, url)?);
+        local.connect()?;
+        Ok(Self { local })
     }
 
-    /// What the connection runs with.
+    /// Without a connection, for [`LocalClient::dial`].
+    pub(crate) fn open(config: Config, url: &str) -> Result<Self, ConnectError> {
+        Ok(Self { local: Rc::new(LocalConn::open(config, url)?) })
+    }
+
+    /// Returns what the connection runs with, or `None` before there is one.
     #[must_use]
-    pub fn negotiated(&self) -> &Negotiated {
+    pub fn negotiated(&self) -> Option<&Negotiated> {
         self.local.negotiated()
+    }
+
+    /// Connects a client that [`ClientBuilder::open_local`](crate::ClientBuilder::open_local) made, while its driver runs. Names are
+    /// looked up and the server is dialled on another thread. With `again`, it dials until a server answers, with the waits of
+    /// [`Reconnect`].
+    ///
+    /// Dropping the future ends the attempt within its time-outs. The client then stays without a connection.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn dial(&self, again: Option<Reconnect>) -> Dialling {
+        Dialling::of(&self.local, again)
+    }
+
+    /// Returns how the configuration says to connect again, for callers of [`dial`](LocalClient::dial).
+    #[must_use]
+    pub fn reconnect(&self) -> Option<Reconnect> {
+        self.local.reconnect
+    }
+
+    /// Returns a future that ends when the connection takes no more calls: it ended, or the server goes away. Calls in flight may
+    /// still end well. Another such future takes the place of the first, which then ends too.
+    ///
+    /// Cancel safe.
+    pub fn gone(&self) -> Gone {
+        Gone::of(&self.local)
+    }
+
+    /// Runs turns for a task that shares the thread with the client's driver. Ready when one found something, so that calls may
+    /// have ended. Otherwise the task is polled again soon, or the driver is woken to sleep for both.
+    pub fn poll_turns(&self, context: &Context<'_>) -> Poll<()> {
+        self.local.poll_turns(context)
     }
 
     /// Returns a pipeline of calls of `method`, a raw one, each with `options`. A generated client has a method for this
@@ -124,7 +171,7 @@ impl LocalClient {
     /// are left.
     #[must_use]
     pub fn close(self, timeout: Duration) -> bool {
-        let conn = self.local.conn;
+        let conn = self.local.conn();
         let mut turns = self.local.turns();
         turns.with(|_, io| io.close(conn));
         let until = turns.now().plus(timeout);
@@ -140,7 +187,7 @@ impl LocalClient {
 
 impl Accessor for LocalClient {
     fn hand_access(&self, handed: Handed) {
-        self.local.turns().with(|node, io| node.access(io, self.local.conn, handed));
+        self.local.turns().with(|node, io| node.access(io, self.local.conn(), handed));
     }
 }
 

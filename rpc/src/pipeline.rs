@@ -99,7 +99,7 @@ impl fmt::Debug for Pipeline {
 impl Pipeline {
     pub(crate) fn new(local: &Rc<LocalConn>, method: &'static Method, options: &CallOptions) -> Self {
         let (timeout, pipeline) = (local.timeout(options), local.next_pipeline());
-        let common = Common { conn: local.conn, method, timeout, pipeline };
+        let common = Common { conn: local.conn(), method, timeout, pipeline };
         let what = What { common, metadata: options.metadata.clone().filter(|_| !method.is_oneway) };
         Self { local: Rc::clone(local), what, ours: Ours::default() }
     }
@@ -199,7 +199,7 @@ struct Broken<'a>(&'a LocalConn);
 
 impl Drop for Broken<'_> {
     fn drop(&mut self) {
-        let conn = self.0.conn;
+        let conn = self.0.conn();
         self.0.turns().with(|_, io| io.abort(conn, CloseReason::Local));
     }
 }

@@ -61,6 +61,15 @@ impl Default for Reconnect {
 }
 
 impl Reconnect {
+    /// How one attempt is made.
+    pub(crate) fn options(&self, options: &ConnectOptions) -> ConnectOptions {
+        ConnectOptions {
+            connect_timeout: options.connect_timeout.min(self.attempt),
+            handshake_timeout: options.handshake_timeout.min(self.attempt),
+            ..options.clone()
+        }
+    }
+
     /// The field that cannot be, its value, and the rule.
     pub(crate) fn flaw(&self) -> Option<(&'static str, Duration, &'static str)> {
         if self.max > Duration::from_secs(3600) {
@@ -141,7 +150,7 @@ impl Deref for Way<'_> {
 }
 
 /// A connection that never was: calls on it fail at once.
-const NOWHERE: ConnId = ConnId::new(u32::MAX, u32::MAX);
+pub(crate) const NOWHERE: ConnId = ConnId::new(u32::MAX, u32::MAX);
 
 fn bits(conn: ConnId) -> u64 {
     join(conn.generation(), conn.index())
@@ -260,14 +269,9 @@ impl Line {
         conn
     }
 
-    fn dial(&self, attempt: Duration) -> Result<(), OpenError> {
+    fn dial(&self, reconnect: &Reconnect) -> Result<(), OpenError> {
         let handle = self.place.handle();
-        let options = handle.connect_options();
-        let options = ConnectOptions {
-            connect_timeout: options.connect_timeout.min(attempt),
-            handshake_timeout: options.handshake_timeout.min(attempt),
-            ..options.clone()
-        };
+        let options = reconnect.options(handle.connect_options());
         let (conn, negotiated) = handle.connect_with(&self.address, &options)?;
         let mut current = self.negotiated.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_left() {
@@ -411,27 +415,40 @@ impl<T: Lined> Redial<T> {
 }
 
 fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
+    let Some(address) = owner.upgrade().map(|client| client.line().address.clone()) else { return };
+    let attempt = || {
+        let client = owner.upgrade().filter(|client| !client.line().is_left())?;
+        let (way, old) = client.line().here();
+        let old = (Handle::clone(&way), old);
+        drop(way);
+        Some(client.line().dial(reconnect).map(|()| (client, old)))
+    };
+    let Some((client, old)) = persist(reconnect, &address, attempt) else { return };
+    if client.line().is_left() {
+        // Its user left meanwhile: there is nothing to watch.
+        return;
+    }
+    watch(&client);
+    mover.0.store(MOVED, Ordering::Relaxed);
+    drop(client);
+    retire(owner, old);
+}
+
+/// Makes attempts, each after a wait, until one succeeds; `None` when `attempt` has none to make any more.
+pub(crate) fn persist<T>(
+    reconnect: &Reconnect,
+    address: &Address,
+    mut attempt: impl FnMut() -> Option<Result<T, OpenError>>,
+) -> Option<T> {
     let mut backoff = Backoff::new(reconnect);
     loop {
         std::thread::sleep(backoff.wait(random()));
-        let Some(client) = owner.upgrade() else { return };
-        let line = client.line();
-        if line.is_left() {
-            return;
-        }
-        let (way, old) = line.here();
-        let old = (Handle::clone(&way), old);
-        match line.dial(reconnect.attempt) {
-            // Its user left meanwhile: there is nothing to watch.
-            Ok(()) if line.is_left() => return,
-            Ok(()) => {
-                watch(&client);
-                mover.0.store(MOVED, Ordering::Relaxed);
-                tracing::info!(address = %line.address, "connected again");
-                drop(client);
-                return retire(owner, old);
+        match attempt()? {
+            Ok(connected) => {
+                tracing::info!(%address, "connected again");
+                return Some(connected);
             }
-            Err(error) => tracing::debug!(%error, address = %line.address, "not connected yet"),
+            Err(error) => tracing::debug!(%error, %address, "not connected yet"),
         }
     }
 }

@@ -423,7 +423,7 @@ fn a_slow_reader_gets_every_answer(scheme: &str) {
     wide.window = 100;
     let client =
         common::ProbeClient::new(Client::builder().config(wide).connect_local(&fixture.url).unwrap());
-    let large = client.channel().negotiated().frame_bytes_max / 2;
+    let large = client.channel().negotiated().unwrap().frame_bytes_max / 2;
     let calls: Vec<_> = (0..100).map(|_| client.fill(large)).collect();
     std::thread::sleep(Duration::from_millis(50));
     let cancelled = calls.len() / 2;

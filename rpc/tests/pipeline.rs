@@ -413,7 +413,7 @@ fn answers_of_every_size_to_small_requests(scheme: &str) {
     let client = GrowClient::new(Client::builder().config(config).connect_local(&url).unwrap());
     let mut pipeline = client.grow_pipeline();
     // The first says all, and the others go together.
-    let most = client.channel().negotiated().frame_bytes_max;
+    let most = client.channel().negotiated().unwrap().frame_bytes_max;
     let sizes = (most - 60..most + 20).chain(250..330).chain((0..64).map(|at| at * 37)).chain([300; 200]);
     let sizes: Vec<_> = sizes.flat_map(|bytes| [bytes, bytes / 200, 7]).collect();
     let requests: Vec<_> = sizes.iter().map(|bytes| bytes.to_le_bytes()).collect();

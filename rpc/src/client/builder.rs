@@ -114,6 +114,15 @@ impl ClientBuilder {
     pub fn connect_local(self, url: &str) -> Result<LocalClient, ConnectError> {
         LocalClient::with(self.configured(), url)
     }
+
+    /// Makes a local client without a connection, for a runtime's task that [drives](LocalClient::driver) and
+    /// [dials](LocalClient::dial) it. Its peers take it for dead when its driver does not run for as long as their heartbeat bound.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn open_local(self, url: &str) -> Result<LocalClient, ConnectError> {
+        LocalClient::open(self.configured(), url)
+    }
 }
 
 #[cfg(test)]

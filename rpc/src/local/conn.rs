@@ -6,7 +6,7 @@
 //! ```
 
 use std::{
-    cell::{Cell, RefCell, RefMut},
+    cell::{Cell, OnceCell, RefCell, RefMut},
     fmt,
     rc::Rc,
     sync::Arc,
@@ -15,7 +15,7 @@ use std::{
 };
 
 use gimmal_engine::{
-    Act, Inline, Io, Message, Pick,
+    Act, App as _, Inline, Io, Message, Pick,
     transport::{Address, ConnId, Loan, LoanError, Negotiated, Port, UserBytes},
 };
 
@@ -29,8 +29,9 @@ use crate::{
     here,
     metadata::Noted,
     method::Method,
-    node::{Fresh, Node, Source},
+    node::{Command, Fresh, Node, Source},
     provider::{Any, any_for},
+    reconnect::{NOWHERE, Reconnect},
     response::Response,
     service::Registry,
     stats::{Counters, Stats},
@@ -52,8 +53,11 @@ pub(crate) type Turns = Inline<Any, Node>;
 /// One connection, shared by its client, its calls and, weakly, its driver.
 pub(crate) struct LocalConn {
     turns: RefCell<Turns>,
-    pub(crate) conn: ConnId,
-    negotiated: Arc<Negotiated>,
+    /// [`NOWHERE`] until it is connected.
+    conn: Cell<ConnId>,
+    negotiated: OnceCell<Arc<Negotiated>>,
+    address: Address,
+    pub(super) reconnect: Option<Reconnect>,
     counters: Arc<Counters>,
     timeout: Timeout,
     /// A driver runs the turns while calls are polled.
@@ -100,38 +104,37 @@ enum Dropped {
 
 impl fmt::Debug for LocalConn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on {:?}", self.negotiated.peer, self.conn)
+        write!(f, "{} on {:?}", self.address, self.conn())
     }
 }
 
 impl Drop for LocalConn {
     fn drop(&mut self) {
-        let conn = self.conn;
+        let conn = self.conn();
         self.turns().with(|_, io| io.close(conn));
         self.wake_driver();
     }
 }
 
 impl LocalConn {
-    /// Connects; blocks, at most for the connect and handshake time-outs.
-    pub(crate) fn connect(config: Config, url: &str) -> Result<Self, ConnectError> {
+    /// Opens the worker, without a connection.
+    pub(crate) fn open(config: Config, url: &str) -> Result<Self, ConnectError> {
         let address: Address = url.parse()?;
-        if here::is_alone_at(&address) {
-            return Err(ConnectError::OwnWorker { address: address.to_string() });
-        }
+        let reconnect = config.reconnect;
         let (plan, limits) = config.validate()?;
-        let (mut inline, counters) = workers::inline(
+        let (inline, counters) = workers::inline(
             &any_for(std::slice::from_ref(&address)),
             &plan,
             limits,
             Arc::new(Registry::default()),
             Arc::default(),
         )?;
-        let (conn, negotiated) = inline.connect(&address)?;
         Ok(Self {
             turns: RefCell::new(inline),
-            conn,
-            negotiated,
+            conn: Cell::new(NOWHERE),
+            negotiated: OnceCell::new(),
+            address,
+            reconnect,
             counters,
             timeout: limits.deadline.into(),
             is_driven: Cell::new(false),
@@ -146,8 +149,39 @@ impl LocalConn {
         })
     }
 
-    pub(crate) fn negotiated(&self) -> &Negotiated {
-        &self.negotiated
+    /// Connects; blocks, at most for the connect and handshake time-outs.
+    pub(crate) fn connect(&self) -> Result<(), ConnectError> {
+        if here::is_alone_at(&self.address) {
+            return Err(ConnectError::OwnWorker { address: self.address.to_string() });
+        }
+        let connected = self.turns().connect(&self.address)?;
+        self.connected(connected);
+        Ok(())
+    }
+
+    /// Takes a connection that was made, unless there is one.
+    pub(super) fn connected(&self, (conn, negotiated): (ConnId, Arc<Negotiated>)) {
+        if self.negotiated.set(negotiated).is_ok() {
+            self.conn.set(conn);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn conn(&self) -> ConnId {
+        self.conn.get()
+    }
+
+    /// Has the worker do something between two turns.
+    pub(super) fn tell(&self, command: Command) {
+        self.turns().with(|node, io| node.command(io, command));
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub(crate) fn negotiated(&self) -> Option<&Negotiated> {
+        self.negotiated.get().map(|negotiated| &**negotiated)
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -156,11 +190,11 @@ impl LocalConn {
 
     pub(crate) fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         let handle = self.turns.borrow().handle();
-        Ok(handle.allocate(self.conn, bytes.max(1))?.truncate(bytes))
+        Ok(handle.allocate(self.conn(), bytes.max(1))?.truncate(bytes))
     }
 
     pub(crate) fn lend(&self, bytes: &UserBytes) -> Result<Loan, LoanError> {
-        self.turns.borrow().handle().lend(self.conn, bytes)
+        self.turns.borrow().handle().lend(self.conn(), bytes)
     }
 
     /// Returns the worker, for all but its driver. Wakes the driver if it sleeps.
@@ -208,7 +242,7 @@ impl LocalConn {
     }
 
     #[cold]
-    fn wake_driver(&self) {
+    pub(super) fn wake_driver(&self) {
         self.driver.borrow().iter().for_each(Waker::wake_by_ref);
     }
 
@@ -258,7 +292,7 @@ impl LocalConn {
         source: impl Source,
     ) -> LocalCall {
         let timeout = self.timeout(options);
-        let begin = Begin { conn: self.conn, method, timeout, source, beside };
+        let begin = Begin { conn: self.conn(), method, timeout, source, beside };
         let mut turns = self.turns();
         let started = turns.with_later(begin);
         // A call that is alone on its connection leaves at once, another one with the next turn, together with others.
@@ -300,7 +334,7 @@ impl LocalConn {
     /// Returns how a call ended, once.
     #[inline]
     fn take(&self, turns: &mut Turns, key: CallKey) -> Option<Response> {
-        turns.app_mut().take(self.conn, key, &self.spare)
+        turns.app_mut().take(self.conn(), key, &self.spare)
     }
 
     fn copy(&self, payload: &[u8], buffer: &mut Vec<u8>) {
@@ -338,9 +372,9 @@ impl LocalConn {
 
     fn cancel_now(&self, turns: &mut Turns, dropped: Dropped) {
         turns.with(|node, io| match dropped {
-            Dropped::Call(key) => node.cancel(io, self.conn, key),
+            Dropped::Call(key) => node.cancel(io, self.conn(), key),
             Dropped::Pipeline(pipeline) => {
-                node.cancel_tagged(io, self.conn, pipeline);
+                node.cancel_tagged(io, self.conn(), pipeline);
                 self.end_pipeline(pipeline);
             }
         });
@@ -423,7 +457,7 @@ impl LocalCall {
                 break response;
             }
             let was_read = turns
-                .seek(SLEEP, Wanted { conn: local.conn, key, read: |payload: &[u8]| read(local, payload) });
+                .seek(SLEEP, Wanted { conn: local.conn(), key, read: |payload: &[u8]| read(local, payload) });
             if was_read {
                 self.key = None;
                 return None;
@@ -458,7 +492,7 @@ impl Ticket for LocalCall {
         let mut taken = local.take(&mut turns, key);
         if taken.is_none() {
             if local.is_driven() {
-                turns.app_mut().watch(local.conn, key, context.waker());
+                turns.app_mut().watch(local.conn(), key, context.waker());
                 return Poll::Pending;
             }
             turns.turn();

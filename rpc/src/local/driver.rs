@@ -51,7 +51,7 @@ impl fmt::Debug for Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         let Some(local) = self.local.upgrade().filter(|local| !local.is_turning()) else { return };
-        let (mut turns, conn) = (local.driven_turns(), local.conn);
+        let (mut turns, conn) = (local.driven_turns(), local.conn());
         // The device may take a while to let go of it; the calls need not wait for that.
         turns.with(|node, io| {
             io.abort(conn, CloseReason::Local);
@@ -209,6 +209,21 @@ impl Driver {
         }
         context.waker().wake_by_ref();
         Ok(false)
+    }
+}
+
+impl LocalConn {
+    /// Turns like a poll of the driver, which is left to sleep. Ready when something was found.
+    pub(super) fn poll_turns(&self, context: &Context<'_>) -> Poll<()> {
+        match round(self, STEPS) {
+            Rest::Worked => return Poll::Ready(()),
+            Rest::Spin | Rest::Yield => context.waker().wake_by_ref(),
+            Rest::Sleep(_) => {
+                self.driven_turns().woke();
+                self.wake_driver();
+            }
+        }
+        Poll::Pending
     }
 }
 

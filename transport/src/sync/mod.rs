@@ -14,6 +14,8 @@ mod loom_threads;
 pub mod once;
 pub(crate) mod prefetch;
 pub(crate) mod publish;
+#[cfg(feature = "tokio")]
+pub mod readable;
 pub(crate) mod release;
 pub mod thread;
 pub(crate) mod wake;

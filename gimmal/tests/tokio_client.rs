@@ -1,0 +1,415 @@
+//! Clients on tokio: connecting without blocking, connecting again, dropping, and shutting runtimes down.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+use std::{
+    cell::Cell,
+    io::{BufRead, BufReader},
+    process::Stdio,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use gimmal::{
+    Channel, Client, ClientBuilder, Config, Cx, Fate, Reconnect, Server, Stream,
+    config::{EngineConfig, Idle},
+    layer::{Hedge, Layered, Log, Retry, RetryPolicy, Timeout},
+    tokio::LocalClient,
+};
+use gimmal_testkit::{
+    ChildGuard,
+    child::{descriptors, this_program},
+    until,
+};
+use tokio::{
+    runtime::{Builder, LocalRuntime, Runtime},
+    task::spawn_local,
+};
+
+#[gimmal::service]
+trait Probe {
+    #[idempotent]
+    async fn square(&self, cx: &Cx, number: u64) -> u64;
+    /// Takes so many ms, on another thread.
+    #[idempotent]
+    async fn later(&self, cx: &Cx, ms: u64) -> u64;
+    /// Never ends.
+    async fn hang(&self, cx: &Cx);
+    async fn sum(&self, cx: &Cx, numbers: Stream<u64>) -> u64;
+}
+
+#[derive(Clone, Default)]
+struct Prober {
+    hanging: Arc<AtomicU64>,
+}
+
+struct Hanging(Arc<AtomicU64>);
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Probe for Prober {
+    async fn square(&self, _: &Cx, number: u64) -> u64 {
+        number * number
+    }
+
+    async fn later(&self, _: &Cx, ms: u64) -> u64 {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(ms));
+            tell.send(ms)
+        });
+        told.await.unwrap()
+    }
+
+    async fn hang(&self, _: &Cx) {
+        self.hanging.fetch_add(1, Ordering::SeqCst);
+        let _hanging = Hanging(Arc::clone(&self.hanging));
+        std::future::pending().await
+    }
+
+    async fn sum(&self, _: &Cx, mut numbers: Stream<u64>) -> u64 {
+        let mut sum = 0;
+        while let Some(Ok(number)) = numbers.next().await {
+            sum += number;
+        }
+        sum
+    }
+}
+
+/// Few threads share few cores: sleep soon, and come again soon.
+fn config() -> Config {
+    let reconnect = Reconnect { max: Duration::from_millis(50), ..Reconnect::default() };
+    let engine = EngineConfig { idle: Idle::Adaptive { spin_us: 20 }, ..EngineConfig::default() };
+    Config { engine, reconnect: Some(reconnect), deadline: Duration::from_secs(60), ..Config::default() }
+}
+
+fn builder() -> ClientBuilder {
+    Client::builder().config(config())
+}
+
+fn address(name: &str) -> String {
+    format!("shm://{}/gimmal-tokio-{name}-{}", std::env::temp_dir().display(), std::process::id())
+}
+
+fn serve(url: &str, prober: &Prober) -> Server {
+    Server::builder().service(serve_probe(prober.clone())).config(config()).listen(url).unwrap()
+}
+
+fn local() -> LocalRuntime {
+    Builder::new_current_thread().enable_all().build_local(Default::default()).unwrap()
+}
+
+fn threads() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn patient<C: Channel>(channel: C) -> ProbeClient<Retry<C>> {
+    let policy = RetryPolicy { attempts: 100_000, max: Duration::from_millis(20), ..RetryPolicy::default() };
+    ProbeClient::new(Retry::new(channel, policy))
+}
+
+async fn nap(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}
+
+/// Calls without a pause while `disturb` runs, which returns the last server. None may fail.
+async fn under_load<C: Channel + 'static>(channel: C, disturb: impl AsyncFnOnce(&dyn Fn() -> u64) -> Server) {
+    let client = patient(channel);
+    let (stop, made) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
+    let tasks: Vec<_> = (0..4)
+        .map(|_| {
+            let (client, stop, made) = (client.clone(), Rc::clone(&stop), Rc::clone(&made));
+            spawn_local(async move {
+                while !stop.get() {
+                    assert_eq!(client.square(12).await.expect("no idempotent call fails"), 144);
+                    made.set(made.get() + 1);
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    let _server = disturb(&|| made.get()).await;
+    stop.set(true);
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+async fn more(made: &dyn Fn() -> u64, calls: u64) {
+    let before = made();
+    while made() < before + calls {
+        nap(1).await;
+    }
+}
+
+/// Drained and replaced, cut off and replaced, and killed.
+async fn disturbances<C: Channel + 'static>(name: &str, connect: impl AsyncFnOnce(&str) -> C) {
+    let url = address(name);
+    let mut server = Child::start(&url);
+    let channel = connect(&url).await;
+    under_load(channel, async |made| {
+        more(made, 200).await;
+        // Killed.
+        server.process.kill().unwrap();
+        drop(server);
+        let mut server = serve(&url, &Prober::default());
+        more(made, 200).await;
+        for patience in [Duration::from_secs(30), Duration::ZERO] {
+            let gone = tokio::task::spawn_blocking(move || server.shutdown(patience));
+            assert!(gone.await.unwrap() || patience.is_zero());
+            server = serve(&url, &Prober::default());
+            more(made, 200).await;
+        }
+        server
+    })
+    .await;
+}
+
+/// A server in another process, which is killed at the end.
+struct Child {
+    process: ChildGuard,
+}
+
+const SERVE: &str = "GIMMAL_TOKIO_CLIENT_SERVE";
+
+impl Child {
+    fn start(url: &str) -> Self {
+        let mut command = this_program().unwrap();
+        let command = command.args(["--exact", "in_the_other_process", "--nocapture"]).env(SERVE, url);
+        let mut process = ChildGuard::spawn(command.stdout(Stdio::piped())).unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().ends_with("listening")), "the server starts");
+        Self { process }
+    }
+}
+
+#[test]
+fn in_the_other_process() {
+    if let Ok(url) = std::env::var(SERVE) {
+        let _server = serve(&url, &Prober::default());
+        println!("listening");
+        std::thread::sleep(Duration::from_secs(600));
+    }
+}
+
+#[test]
+fn no_idempotent_call_of_a_local_client_fails() {
+    local().block_on(disturbances("restart-local", async |url| {
+        LocalClient::connect_with(builder(), url).await.unwrap()
+    }));
+}
+
+#[test]
+fn no_idempotent_call_of_a_client_fails() {
+    local().block_on(disturbances("restart-client", async |url| builder().connect(url).unwrap()));
+}
+
+#[test]
+fn a_local_client_connects_again_and_counts() {
+    let url = address("again");
+    let server = serve(&url, &Prober::default());
+    local().block_on(async {
+        let channel = LocalClient::connect_with(builder(), &url).await.unwrap();
+        let client = patient(channel.clone());
+        assert_eq!(client.square(3).await, Ok(9));
+        // One that runs ends on its connection, though the server takes no more calls.
+        let running = spawn_local({
+            let client = ProbeClient::new(channel.clone());
+            async move { client.later(300).await }
+        });
+        nap(50).await;
+        let leaving = tokio::task::spawn_blocking(move || server.shutdown(Duration::from_secs(30)));
+        let error = loop {
+            match ProbeClient::new(channel.clone()).square(3).await {
+                Ok(_) => nap(1).await,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.fate(), Fate::NotRun, "{error}");
+        assert_eq!(running.await.unwrap(), Ok(300));
+        assert!(leaving.await.unwrap());
+        let _server = serve(&url, &Prober::default());
+        assert_eq!(client.square(4).await, Ok(16));
+        assert_eq!(channel.reconnects(), 1);
+    });
+}
+
+#[test]
+fn a_local_client_that_shall_not_connect_again_does_not() {
+    let url = address("lasting");
+    let server = serve(&url, &Prober::default());
+    local().block_on(async {
+        let channel = LocalClient::connect_with(builder().reconnect(None), &url).await.unwrap();
+        let client = ProbeClient::new(channel.clone());
+        assert_eq!(client.square(3).await, Ok(9));
+        drop(server);
+        let _server = serve(&url, &Prober::default());
+        while client.square(3).await.is_ok() {}
+        nap(200).await;
+        assert_eq!(client.square(3).await.unwrap_err().fate(), Fate::NotRun);
+        assert_eq!(channel.reconnects(), 0);
+    });
+}
+
+/// The server takes a peer that is silent for 100 ms for dead. The client's driver answers while the client rests.
+#[test]
+fn a_local_client_is_alive_while_it_rests() {
+    let url = address("rests");
+    let mut impatient = config();
+    impatient.engine.heartbeat_ms = 100;
+    let server = Server::builder().service(serve_probe(Prober::default())).config(impatient);
+    let _server = server.listen(&url).unwrap();
+    local().block_on(async {
+        let channel = LocalClient::connect_with(builder(), &url).await.unwrap();
+        let client = ProbeClient::new(channel.clone());
+        for _ in 0..2 {
+            assert_eq!(client.square(3).await, Ok(9));
+            nap(500).await;
+        }
+        assert_eq!(client.square(3).await, Ok(9));
+        assert_eq!(channel.reconnects(), 0);
+    });
+}
+
+#[test]
+fn layers_work_around_a_local_client() {
+    let url = address("layers");
+    let _server = serve(&url, &Prober::default());
+    local().block_on(async {
+        let channel = LocalClient::connect_with(builder(), &url).await.unwrap();
+        let again = Retry::new(channel.clone(), RetryPolicy::default());
+        let hedged = Hedge::new(again, Duration::from_millis(20));
+        let client =
+            ProbeClient::new(Layered::new(Layered::new(hedged, Log), Timeout(Duration::from_secs(30))));
+        assert_eq!(client.later(60).await, Ok(60));
+        assert_eq!(client.square(5).await, Ok(25));
+        let (mut numbers, call) = ProbeClient::new(channel).sum();
+        for number in 0..1000 {
+            numbers.send(&number).await.unwrap();
+        }
+        numbers.finish();
+        assert_eq!(call.await, Ok(499_500));
+    });
+}
+
+#[test]
+fn the_shortest_way_lets_the_runtime_go_on() {
+    let url = address("shortest");
+    let _server = serve(&url, &Prober::default());
+    local().block_on(async {
+        let channel = LocalClient::connect_with(builder(), &url).await.unwrap();
+        let client = ProbeClient::new(channel.clone());
+        let ticks = Rc::new(Cell::new(0));
+        let other = spawn_local({
+            let (ticks, client) = (Rc::clone(&ticks), client.clone());
+            async move {
+                for number in 0..20 {
+                    assert_eq!(client.square(number).await, Ok(number * number));
+                    ticks.set(ticks.get() + 1);
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+        let main = async {
+            for number in 0..2000 {
+                assert_eq!(client.square(number).await, Ok(number * number));
+            }
+            assert_eq!(client.later(30).await, Ok(30));
+            nap(5).await;
+            7
+        };
+        assert_eq!(channel.run_until(main).await, 7);
+        assert!(ticks.get() > 0, "nobody else had a turn");
+        other.await.unwrap();
+    });
+}
+
+fn threads_of_this_process() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// A connect that is dropped after any time, before it is done or just then, leaves nothing behind.
+#[test]
+fn a_dropped_connect_leaves_nothing() {
+    if std::env::var(ALONE).is_err() {
+        return in_a_process_of_its_own("a_dropped_connect_leaves_nothing");
+    }
+    let url = address("dropped");
+    let server = serve(&url, &Prober::default());
+    let runtime = local();
+    let connect = || LocalClient::connect_with(builder(), &url);
+    let one = async || assert_eq!(ProbeClient::new(connect().await.unwrap()).square(3).await, Ok(9));
+    runtime.block_on(one());
+    std::thread::sleep(Duration::from_millis(200));
+    runtime.block_on(nap(100));
+    let before = (descriptors().unwrap(), threads_of_this_process());
+    for round in 0..60 {
+        runtime.block_on(async {
+            let _ = tokio::time::timeout(Duration::from_micros(round * 50), connect()).await;
+        });
+    }
+    runtime.block_on(one());
+    until("descriptors and threads are as before", || {
+        runtime.block_on(nap(5));
+        descriptors().unwrap() <= before.0 && threads_of_this_process() <= before.1
+    });
+    runtime.block_on(one());
+    drop(server);
+}
+
+const ALONE: &str = "GIMMAL_TOKIO_CLIENT_ALONE";
+
+/// Counts of a process are of use only where nobody else runs in it.
+fn in_a_process_of_its_own(test: &str) {
+    let mut command = this_program().unwrap();
+    let status = command.args(["--exact", test, "--nocapture"]).env(ALONE, "1").status().unwrap();
+    assert!(status.success(), "{test} failed");
+}
+
+#[test]
+fn where_nobody_listens_a_connect_fails() {
+    local().block_on(async {
+        let error = LocalClient::connect(&address("nobody")).await.unwrap_err();
+        assert!(error.to_string().contains("no server is listening"), "{error}");
+        let error = LocalClient::connect("nonsense").await.unwrap_err();
+        assert!(error.to_string().contains("nonsense"), "{error}");
+    });
+}
+
+/// The client outlives the runtime that moved its calls: they end, and so does what is called later.
+#[test]
+fn a_runtime_that_is_shut_down_ends_its_calls() {
+    let url = address("shut-down");
+    let prober = Prober::default();
+    let _server = serve(&url, &prober);
+    let runtime = local();
+    let client = ProbeClient::new(runtime.block_on(LocalClient::connect_with(builder(), &url)).unwrap());
+    let call = client.hang();
+    runtime.block_on(async { assert_eq!(client.square(3).await, Ok(9)) });
+    until("it hangs", || prober.hanging.load(Ordering::SeqCst) == 1);
+    drop(runtime);
+    let other = local();
+    assert_eq!(other.block_on(call).unwrap_err().fate(), Fate::MaybeRan);
+    assert_eq!(other.block_on(client.square(3)).unwrap_err().fate(), Fate::NotRun);
+    until("the handler is dropped", || prober.hanging.load(Ordering::SeqCst) == 0);
+    // A client of the other kind belongs to no runtime.
+    let client = ProbeClient::new(builder().connect(&url).unwrap());
+    let runtime = threads();
+    let hangs = runtime.spawn({
+        let client = client.clone();
+        async move { client.hang().await }
+    });
+    until("it hangs", || prober.hanging.load(Ordering::SeqCst) == 1);
+    drop(runtime);
+    assert!(other.block_on(hangs).unwrap_err().is_cancelled());
+    assert_eq!(other.block_on(client.square(3)), Ok(9));
+    until("the handler is dropped", || prober.hanging.load(Ordering::SeqCst) == 0);
+}

@@ -1,0 +1,123 @@
+//! Connecting a local client without blocking its thread, and hearing when the connection takes no more calls.
+//!
+//! ```text
+//!  a thread: look the name up, dial, shake hands ─► the worker's inbox ─► the driver's turns adopt the connection
+//!                                                └► Dialling: the client's calls go there from now on
+//! ```
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use gimmal_engine::{
+    OpenError, StartError,
+    transport::{CloseReason, ConnId, Negotiated, thread},
+};
+
+use super::LocalConn;
+use crate::{
+    error::ConnectError,
+    node::{Command, Watcher},
+    oneshot::{Receiver, Sender, oneshot},
+    reconnect::{Reconnect, persist},
+};
+
+type Connected = Result<(ConnId, Arc<Negotiated>), OpenError>;
+
+/// A local client that is being connected, see [`LocalClient::dial`](super::LocalClient::dial).
+#[must_use = "the client is connected when this is polled to its end"]
+pub struct Dialling {
+    local: Rc<LocalConn>,
+    connected: Result<Receiver<Connected>, ConnectError>,
+}
+
+impl fmt::Debug for Dialling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dialling({})", self.local.address())
+    }
+}
+
+impl Dialling {
+    /// Dials by a thread: once, or until somebody answers.
+    pub(super) fn of(local: &Rc<LocalConn>, again: Option<Reconnect>) -> Self {
+        let (sender, receiver) = oneshot();
+        let (handle, address) = (local.turns().handle(), local.address().clone());
+        let dial = move || match again {
+            None => sender.send(handle.connect(&address)),
+            Some(reconnect) => {
+                let options = reconnect.options(handle.connect_options());
+                let attempt = || {
+                    let is_wanted = sender.is_wanted() && !handle.is_gone();
+                    is_wanted.then(|| handle.connect_with(&address, &options))
+                };
+                if let Some(connected) = persist(&reconnect, &address, attempt) {
+                    sender.send(Ok(connected));
+                }
+            }
+        };
+        let connected = thread::spawn("gimmal-dial", dial).map(|_| receiver);
+        let connected = connected.map_err(|error| StartError::Thread(error.to_string()).into());
+        Self { local: Rc::clone(local), connected }
+    }
+}
+
+impl Future for Dialling {
+    type Output = Result<(), ConnectError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let receiver = match &mut this.connected {
+            Ok(receiver) => receiver,
+            Err(error) => return Poll::Ready(Err(error.clone())),
+        };
+        Pin::new(receiver).poll(context).map(|connected| {
+            let stopped = || Err(OpenError::Worker("the thread that dials has ended"));
+            let connected = connected.unwrap_or_else(stopped)?;
+            this.local.connected(connected);
+            Ok(())
+        })
+    }
+}
+
+/// Ends when a connection takes no more calls, see [`LocalClient::gone`](super::LocalClient::gone).
+#[derive(Debug)]
+#[must_use = "it ends when it is polled"]
+pub struct Gone(Receiver<()>);
+
+impl Future for Gone {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.0).poll(context).map(|_| ())
+    }
+}
+
+impl Gone {
+    pub(super) fn of(local: &LocalConn) -> Self {
+        let (sender, receiver) = oneshot();
+        local.tell(Command::Watch(local.conn(), Arc::new(Tells(sender))));
+        Self(receiver)
+    }
+}
+
+#[derive(Debug)]
+struct Tells(Sender<()>);
+
+impl Watcher for Tells {
+    fn ended(&self, _: &CloseReason) {
+        self.0.send(());
+    }
+
+    fn leaving(&self) {
+        self.0.send(());
+    }
+
+    fn is_moving(&self) -> bool {
+        false
+    }
+}
