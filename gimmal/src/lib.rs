@@ -195,6 +195,7 @@ pub mod runtime {
     pub use gimmal_rpc::{
         Draining,
         engine::Alarm,
+        layer::Spawned,
         runtime::{BoxFuture, Runtime},
     };
 }

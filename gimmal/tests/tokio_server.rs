@@ -4,7 +4,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, RwLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     },
@@ -12,7 +12,8 @@ use std::{
 };
 
 use gimmal::{
-    CallOptions, Client, Code, Cx, Fate, Instant, Server, ServerBuilder, Sink, Stream,
+    CallOptions, Client, Code, Config, Cx, Fate, Instant, Server, ServerBuilder, Sink, Stream,
+    runtime::Spawned,
     tokio::{Tokio, serve_until},
     topic::{Behind, Topic},
 };
@@ -46,6 +47,9 @@ trait Tried {
     async fn follow(&self, cx: &Cx, numbers: Sink<u64>) -> u64;
     /// One that is fed from a topic.
     async fn fed(&self, cx: &Cx, numbers: Sink<u64>) -> u64;
+    /// The thread that it runs on, after it blocked that for so many ms.
+    async fn stall(&self, cx: &Cx, ms: u64) -> String;
+    async fn panic(&self, cx: &Cx);
 }
 
 #[derive(Clone)]
@@ -162,6 +166,15 @@ impl Tried for Tries {
 
     async fn fed(&self, _: &Cx, numbers: Sink<u64>) -> u64 {
         self.topic.feed(numbers).await.sent
+    }
+
+    async fn stall(&self, _: &Cx, ms: u64) -> String {
+        std::thread::sleep(Duration::from_millis(ms));
+        std::thread::current().name().unwrap().to_owned()
+    }
+
+    async fn panic(&self, _: &Cx) {
+        panic!("a test's panic");
     }
 }
 
@@ -439,4 +452,100 @@ fn a_runtime_that_has_ended_serves_nobody() {
     if let Ok(called) = refused {
         assert_eq!(called.unwrap_err().fate(), Fate::NotRun);
     }
+}
+
+fn spawning(runtime: &Runtime, tries: &Tries) -> Spawned<impl gimmal::Service + use<>> {
+    Spawned::new(serve_tried(tries.clone()), Tokio::from(runtime.handle().clone()))
+}
+
+fn spawning_only(runtime: &Runtime, methods: &'static [&'static str]) -> impl gimmal::Service + use<> {
+    Spawned::only(serve_tried(Tries::default()), methods, Tokio::from(runtime.handle().clone()))
+}
+
+#[test]
+fn spawned_for_each_call() {
+    let (runtime, tries) = (runtime(), Tries::default());
+    let other = gimmal::serve("mem://tokio-spawned-other", spawning(&runtime, &Tries::default())).unwrap();
+    let server = gimmal::serve("mem://tokio-spawned", spawning(&runtime, &tries)).unwrap();
+    let client = client("mem://tokio-spawned");
+    assert_eq!(client.sleep(5).wait().unwrap(), 5);
+    assert_eq!(client.nested(other.address().to_string(), 4).wait().unwrap(), 8);
+    assert_eq!(client.socket("hello".to_owned()).wait().unwrap(), "hello");
+    let thread = client.stall(0).wait().unwrap();
+    assert!(thread.starts_with("tokio"), "{thread}");
+    let error = client.panic().wait().unwrap_err();
+    assert_eq!((error.status().unwrap().code(), error.fate()), (Code::Internal, Fate::Ran));
+    assert_eq!(server.stats().panics, 1);
+    // A call that is given up cancels its task, and a handler in it may be dropped anywhere.
+    let hang = client.hang();
+    until("it hangs", || tries.hanging.load(Ordering::SeqCst) == 1);
+    drop(hang);
+    until("it is dropped", || tries.hanging.load(Ordering::SeqCst) == 0);
+    let ended = subscribe(&client, &tries);
+    let began = Instant::now();
+    assert!(server.shutdown(PATIENCE));
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    ended();
+}
+
+#[test]
+fn spawned_for_calls_of_one_method() {
+    let runtime = runtime();
+    let server = gimmal::serve("mem://tokio-some", spawning_only(&runtime, &["sleep"])).unwrap();
+    let client = client("mem://tokio-some");
+    assert_eq!(client.sleep(1).wait().unwrap(), 1);
+    let thread = client.stall(0).wait().unwrap();
+    assert!(thread.starts_with("gimmal"), "{thread}");
+    assert!(server.shutdown(PATIENCE));
+}
+
+#[test]
+#[should_panic(expected = "the service has no method snooze")]
+fn only_methods_that_are_there_are_spawned() {
+    let _ = spawning_only(&runtime(), &["sleep", "snooze"]);
+}
+
+#[test]
+fn the_end_of_the_runtime_ends_spawned_calls() {
+    let (runtime, tries) = (runtime(), Tries::default());
+    let _server = gimmal::serve("mem://tokio-spawned-ended", spawning(&runtime, &tries)).unwrap();
+    let client = client("mem://tokio-spawned-ended");
+    let hang = client.hang();
+    until("it hangs", || tries.hanging.load(Ordering::SeqCst) == 1);
+    runtime.shutdown_background();
+    for error in [hang.wait().unwrap_err(), client.hang().wait().unwrap_err()] {
+        assert_eq!(error.status().unwrap().code(), Code::Unavailable, "{error}");
+        assert_eq!(error.fate(), Fate::MaybeRan);
+    }
+}
+
+/// What is logged in this process.
+static LOG: RwLock<Vec<u8>> = RwLock::new(Vec::new());
+
+struct Writer;
+
+impl std::io::Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LOG.write().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_handler_that_blocks_its_worker_is_counted_and_named() {
+    tracing_subscriber::fmt().with_ansi(false).with_writer(|| Writer).init();
+    let config = Config { slow_poll: Duration::from_millis(50), ..Config::default() };
+    let server = Server::builder().service(serve_tried(Tries::default())).config(config);
+    let server = server.listen("mem://tokio-slow").unwrap();
+    let client = client("mem://tokio-slow");
+    client.stall(0).wait().unwrap();
+    client.stall(100).wait().unwrap();
+    assert!(server.stats().slow_polls >= 1);
+    let log = String::from_utf8(LOG.read().unwrap().clone()).unwrap();
+    let line = log.lines().find(|line| line.contains("a handler blocked its worker")).unwrap();
+    assert!(line.contains("method=Tried.stall"), "{line}");
 }

@@ -25,6 +25,9 @@ pub struct Config {
     /// Handlers that may be pending on a worker, over all connections, 1 to 2^20; one more is refused, not run.
     /// Default 4096.
     pub tasks_max: usize,
+    /// A handler that keeps its worker longer than this in one poll is counted and logged with its method, to some 10 ms; zero:
+    /// none is. Inline and raw methods are not watched. Default 100 ms.
+    pub slow_poll: Duration,
     /// Largest arguments or answer, encoded, that travel by themselves as bulk because a message does not hold them,
     /// bytes; 0: none do. At most 1 GiB. Larger ones are refused. Default 16 MiB.
     pub message_bytes_max: usize,
@@ -40,6 +43,7 @@ impl Default for Config {
             serving_max: 256,
             reconnect: Some(Reconnect::default()),
             tasks_max: 4096,
+            slow_poll: Duration::from_millis(100),
             message_bytes_max: 16 << 20,
         }
     }
@@ -53,6 +57,7 @@ pub(crate) struct Limits {
     pub(crate) waiting_max: usize,
     pub(crate) serving_max: usize,
     pub(crate) tasks_max: usize,
+    pub(crate) slow_poll: Duration,
     pub(crate) message_bytes_max: usize,
 }
 
@@ -94,6 +99,7 @@ impl Config {
             waiting_max: self.waiting_max,
             serving_max: self.serving_max,
             tasks_max: self.tasks_max,
+            slow_poll: self.slow_poll,
             message_bytes_max: self.message_bytes_max,
         };
         Ok((self.engine.validate()?, limits))

@@ -26,6 +26,9 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
     fn spawn(&self, task: BoxFuture) -> Box<dyn Any + Send + Sync>;
 }
 
+/// What a handler panics with when its runtime has dropped it.
+pub(crate) struct HasEnded;
+
 /// Calls `run` once, inside `runtime` if there is one.
 pub(crate) fn enter(runtime: Option<&dyn Runtime>, run: &mut dyn FnMut()) {
     match runtime {

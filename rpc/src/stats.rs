@@ -58,6 +58,8 @@ counters! {
     overdue,
     /// Handlers that panicked.
     panics,
+    /// Polls of handlers that blocked their worker for [`Config::slow_poll`](crate::Config::slow_poll) or longer.
+    slow_polls,
     /// Workers that panicked: the connections of each ended, and another worker took its place.
     worker_panics,
     /// Calls being served now: running, or answered and waiting for room.

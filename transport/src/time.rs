@@ -16,6 +16,15 @@ pub fn epoch() -> Instant {
     *EPOCH.get_or_init(Instant::now)
 }
 
+/// Reads the machine's monotonic clock as of its last tick, which is up to 10 ms ago: for spans that are far longer. It costs a fifth
+/// of [`Instant::now`].
+#[inline]
+#[must_use]
+pub fn coarse() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    Duration::try_from(time).unwrap_or_default()
+}
+
 /// Monotonic nanoseconds since a fixed moment, the same for the whole process or for the whole simulated world: workers
 /// hand connections to each other, and ports of one world meet in it. The poll thread reads the clock, everything below is
 /// told.

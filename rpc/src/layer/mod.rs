@@ -12,6 +12,7 @@ pub mod layered;
 pub mod ready_made;
 pub mod retry;
 pub mod serve;
+pub mod spawned;
 pub mod token;
 #[cfg(feature = "tower")]
 pub mod tower;
@@ -21,4 +22,5 @@ pub use layered::{Layer, Layered};
 pub use ready_made::{Limit, Log, MethodMetrics, Metrics, Rate, Timeout};
 pub use retry::{Retry, RetryPolicy};
 pub use serve::{Ended, Guarded, ServerLayer};
+pub use spawned::Spawned;
 pub use token::{Authorize, WithToken, tokens};

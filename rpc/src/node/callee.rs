@@ -109,13 +109,14 @@ impl Node {
         let seat = &mut self.seats[entry.number()];
         let mut context = Context::from_waker(self.tasks.waker(place));
         let mut began = false;
-        self.tasks.before_poll();
+        let polling = self.tasks.before_poll();
         let polled = catch_unwind(AssertUnwindSafe(|| {
             service.start(entry.index(), cx, arguments, bulk, seat)?;
             began = true;
             running.store(mark, Ordering::Relaxed);
             Ok(seat.task().map(|task| task.as_mut().poll(&mut context)))
         }));
+        self.tasks.polled(polling, entry.method);
         self.counters.started.add(u64::from(began));
         let task = if began { seat.take() } else { None };
         let Some(task) = task else {

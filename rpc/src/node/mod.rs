@@ -250,7 +250,7 @@ impl Node {
             limits,
             registry,
             seats,
-            tasks: Tasks::new(limits.tasks_max, Arc::clone(&reach), shared.runtime.clone()),
+            tasks: Tasks::new(&limits, Arc::clone(&reach), shared.runtime.clone(), Arc::clone(&counters)),
             shared,
             reach,
             counters,

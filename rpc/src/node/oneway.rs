@@ -81,11 +81,12 @@ impl Node {
         let service = self.registry.service(entry);
         let seat = &mut self.seats[entry.number()];
         let mut context = Context::from_waker(self.tasks.waker(place));
-        self.tasks.before_poll();
+        let polling = self.tasks.before_poll();
         let polled = catch_unwind(AssertUnwindSafe(|| {
             service.start(entry.index(), cx, arguments, None, seat).ok()?;
             seat.task().map(|task| task.as_mut().poll(&mut context))
         }));
+        self.tasks.polled(polling, entry.method);
         match (polled, seat.take()) {
             (Ok(Some(Poll::Ready(()))), Some(mut task)) => {
                 if catch_unwind(AssertUnwindSafe(|| task.as_mut().clear())).is_ok() {

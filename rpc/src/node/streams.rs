@@ -240,7 +240,7 @@ impl Node {
         };
         self.counters.started.increment();
         peer.running[id.slot as usize].store(mark, Ordering::Relaxed);
-        let polled = self.tasks.poll(place, &mut task);
+        let polled = self.tasks.poll(place, &mut task, entry.method);
         let state = if polled == Polled::Pending {
             self.tasks.keep(place, task, Served { conn, slot: id.slot, method: entry.method });
             State::Running(place)

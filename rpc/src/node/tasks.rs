@@ -5,14 +5,17 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
-use gimmal_engine::transport::ConnId;
+use gimmal_engine::transport::{ConnId, time};
 
 use super::reach::{Reach, TaskWake};
 use crate::{
+    config::Limits,
     method::Method,
-    runtime::Runtime,
+    runtime::{HasEnded, Runtime},
+    stats::Counters,
     status::{Code, Fate},
     task::BoxTask,
 };
@@ -42,7 +45,9 @@ impl Failure {
         let words = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
         if words.contains("must be called from the context of a Tokio 1.x runtime") {
             Self::NoRuntime
-        } else if words.contains("Tokio 1.x context was found, but it is being shutdown") {
+        } else if panic.is::<HasEnded>()
+            || words.contains("Tokio 1.x context was found, but it is being shutdown")
+        {
             Self::RuntimeEnded
         } else {
             Self::Panicked
@@ -103,6 +108,9 @@ pub(crate) struct Tasks {
     max: usize,
     reach: Arc<Reach>,
     runtime: Option<Arc<dyn Runtime>>,
+    /// How long a poll may take before it is reported; zero: as long as it likes.
+    slow_poll: Duration,
+    counters: Arc<Counters>,
 }
 
 impl std::fmt::Debug for Tasks {
@@ -112,16 +120,41 @@ impl std::fmt::Debug for Tasks {
 }
 
 impl Tasks {
-    pub(crate) fn new(max: usize, reach: Arc<Reach>, runtime: Option<Arc<dyn Runtime>>) -> Self {
-        Self { places: Vec::new(), free: Vec::new(), max, reach, runtime }
+    pub(crate) fn new(
+        limits: &Limits,
+        reach: Arc<Reach>,
+        runtime: Option<Arc<dyn Runtime>>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let Limits { tasks_max: max, slow_poll, .. } = *limits;
+        Self { places: Vec::new(), free: Vec::new(), max, reach, runtime, slow_poll, counters }
     }
 
-    /// To be called before a handler is polled.
+    /// To be called before a handler is polled. Returns what is to be given to [`Tasks::polled`].
     #[inline]
-    pub(crate) fn before_poll(&self) {
+    pub(crate) fn before_poll(&self) -> Duration {
         if let Some(runtime) = &self.runtime {
             runtime.before_poll();
         }
+        if self.slow_poll.is_zero() { Duration::ZERO } else { time::coarse() }
+    }
+
+    /// To be called after a handler was polled. Reports one that blocked its worker.
+    #[inline]
+    pub(crate) fn polled(&self, began: Duration, method: &Method) {
+        if !self.slow_poll.is_zero() {
+            let took = time::coarse().saturating_sub(began);
+            if took >= self.slow_poll {
+                self.was_slow(took, method);
+            }
+        }
+    }
+
+    #[cold]
+    fn was_slow(&self, took: Duration, method: &Method) {
+        self.counters.slow_polls.increment();
+        let ms = took.as_millis();
+        tracing::warn!(%method, ms, "a handler blocked its worker: await there, or hand the work to another thread");
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -175,18 +208,21 @@ impl Tasks {
     }
 
     /// Polls a handler for the first time, with the waker of a place.
-    pub(crate) fn poll(&self, index: u32, task: &mut BoxTask) -> Polled {
-        self.before_poll();
-        poll(task, self.waker(index))
+    pub(crate) fn poll(&self, index: u32, task: &mut BoxTask, method: &Method) -> Polled {
+        let began = self.before_poll();
+        let polled = poll(task, self.waker(index));
+        self.polled(began, method);
+        polled
     }
 
     /// Polls the handler of a place that was woken. When it is not pending any more it is returned with whom it serves.
     pub(crate) fn wake(&mut self, index: u32) -> Option<(BoxTask, Served, Polled)> {
-        self.before_poll();
+        let began = self.before_poll();
         let place = self.places.get_mut(index as usize)?;
         place.wake.unqueue();
-        let (task, _) = place.task.as_mut()?;
-        let polled = poll(task, &place.waker);
+        let (task, served) = place.task.as_mut()?;
+        let (polled, method) = (poll(task, &place.waker), served.method);
+        self.polled(began, method);
         if polled == Polled::Pending {
             return None;
         }
