@@ -83,39 +83,9 @@ impl Config {
     /// [`ConfigError`] names the first field that cannot be.
     #[doc(hidden)]
     pub fn validate(self) -> Result<Plan, ConfigError> {
-        let port = &self.port;
         let field = |field, value: u64, rule| Err(ConfigError::Field { field, value, rule });
-        if !port.ring_bytes.is_power_of_two() || !(4 << 10..=1 << 30).contains(&port.ring_bytes) {
-            return field("port.ring_bytes", port.ring_bytes.into(), "a power of two from 4 KiB to 1 GiB");
-        }
-        if !port.slot_bytes.is_multiple_of(16) || !(64..=16 << 20).contains(&port.slot_bytes) {
-            return field(
-                "port.slot_bytes",
-                port.slot_bytes.into(),
-                "a multiple of 16 from 64 bytes to 16 MiB",
-            );
-        }
-        // Two receives are kept for control; half of the rest must be able to come back in one credit.
-        if port.arrivals < 4 || u64::from(port.arrivals) < 2 * CONTROL_ARRIVALS {
-            return field("port.arrivals", port.arrivals.into(), "at least 4: 2 are kept for control frames");
-        }
-        if port.signal_interval == 0 || port.signal_interval > port.sends / 2 {
-            return field("port.signal_interval", port.signal_interval.into(), "1 to half of port.sends");
-        }
-        if port.bulk_piece_bytes == 0 {
-            return field("port.bulk_piece_bytes", 0, "above 0");
-        }
-        if port.bulk_piece_in_post_bytes == 0 {
-            return field("port.bulk_piece_in_post_bytes", 0, "above 0");
-        }
-        if let Some((name, value, rule)) = port.shared.flaw() {
+        if let Some((name, value, rule)) = self.port.flaw() {
             return field(name, value, rule);
-        }
-        if port.connections == 0 || port.connections > 1 << 20 {
-            return field("port.connections", port.connections.into(), "1 to 1,048,576");
-        }
-        if port.user_pieces_max > 1 << 20 {
-            return field("port.user_pieces_max", port.user_pieces_max.into(), "at most 1,048,576");
         }
         if !(1..=256).contains(&self.workers) {
             return field("workers", self.workers as u64, "1 to 256");

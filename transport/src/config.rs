@@ -2,7 +2,13 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use crate::{Allow, DeviceChoice, Key, Trust};
+use crate::{Allow, DeviceChoice, Key, PortError, Trust};
+
+/// What is wrong with a configuration: the field, its value, and the rule.
+type Flaw = (&'static str, u64, &'static str);
+
+/// Connections that a port may have at most.
+pub(crate) const CONNECTIONS_MAX: u32 = 1 << 20;
 
 /// Sizes of one [`Port`](crate::Port) and of each connection on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,6 +82,64 @@ impl Default for PortConfig {
             shared: SharedReceives::default(),
         }
     }
+}
+
+impl PortConfig {
+    /// Returns what is wrong with it, if anything is: the field, its value, and the rule.
+    #[must_use]
+    pub fn flaw(&self) -> Option<(&'static str, u64, &'static str)> {
+        let Self { ring_bytes, slot_bytes, arrivals, signal_interval, connections, .. } = *self;
+        let is_ring = ring_bytes.is_power_of_two() && (4 << 10..=1 << 30).contains(&ring_bytes);
+        let flaws = [
+            (
+                !is_ring || (ring_bytes as usize) < rustix::param::page_size(),
+                "port.ring_bytes",
+                ring_bytes.into(),
+                "a power of two from 4 KiB, or a page, to 1 GiB",
+            ),
+            (
+                !slot_bytes.is_multiple_of(16) || !(64..=16 << 20).contains(&slot_bytes),
+                "port.slot_bytes",
+                slot_bytes.into(),
+                "a multiple of 16 from 64 bytes to 16 MiB",
+            ),
+            // Half of what is not kept for control must be able to come back in one credit.
+            (arrivals < 4, "port.arrivals", arrivals.into(), "at least 4: 2 are kept for control frames"),
+            (
+                signal_interval == 0 || signal_interval > self.sends / 2,
+                "port.signal_interval",
+                signal_interval.into(),
+                "1 to half of port.sends",
+            ),
+            (self.bulk_piece_bytes == 0, "port.bulk_piece_bytes", 0, "above 0"),
+            (self.bulk_piece_in_post_bytes == 0, "port.bulk_piece_in_post_bytes", 0, "above 0"),
+            (
+                !(1..=CONNECTIONS_MAX).contains(&connections),
+                "port.connections",
+                connections.into(),
+                "1 to 1,048,576",
+            ),
+            (
+                self.user_pieces_max > 1 << 20,
+                "port.user_pieces_max",
+                self.user_pieces_max.into(),
+                "at most 1,048,576",
+            ),
+        ];
+        first_of(flaws).or_else(|| self.shared.flaw())
+    }
+
+    /// Refuses to open a port with it when it has a [flaw](PortConfig::flaw).
+    ///
+    /// # Errors
+    /// [`PortError::Field`].
+    pub fn check(&self) -> Result<(), PortError> {
+        self.flaw().map_or(Ok(()), |(field, value, rule)| Err(PortError::Field { field, value, rule }))
+    }
+}
+
+fn first_of<const N: usize>(flaws: [(bool, &'static str, u64, &'static str); N]) -> Option<Flaw> {
+    flaws.into_iter().find_map(|(is_bad, field, value, rule)| is_bad.then_some((field, value, rule)))
 }
 
 /// Where the receives of a connection come from (`ibv_create_srq(3)`). verbs only: elsewhere each has its own.
@@ -160,7 +224,7 @@ impl SharedReceives {
             ),
             (!(4..=8192).contains(&sends), "port.shared.sends", sends.into(), "4 to 8192"),
         ];
-        flaws.into_iter().find_map(|(bad, field, value, rule)| bad.then_some((field, value, rule)))
+        first_of(flaws)
     }
 
     /// The transmit ring of a connection while it has something to send: four of the largest frames, a power of two.

@@ -95,7 +95,7 @@ impl SimPort {
         device: &SimDevice,
         config: &PortConfig,
     ) -> Result<Self, PortError> {
-        check(config)?;
+        config.check()?;
         let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(0);
         let doorbell =
             Doorbell::new().map_err(|error| PortError::System { step: "eventfd", errno: errno(error) })?;
@@ -201,23 +201,6 @@ impl SimPort {
             }
         })
     }
-}
-
-fn check(config: &PortConfig) -> Result<(), PortError> {
-    let bad = |field, value: u64, limit: u64| Err(PortError::Limit { field, value, limit });
-    if !config.ring_bytes.is_power_of_two() || !(4 << 10..=1 << 30).contains(&config.ring_bytes) {
-        return bad("ring_bytes", config.ring_bytes.into(), 1 << 30);
-    }
-    if !config.slot_bytes.is_multiple_of(16) || !(64..=16 << 20).contains(&config.slot_bytes) {
-        return bad("slot_bytes", config.slot_bytes.into(), 16 << 20);
-    }
-    if config.arrivals < 4 {
-        return bad("arrivals", config.arrivals.into(), u16::MAX.into());
-    }
-    if config.signal_interval == 0 || config.signal_interval > config.sends / 2 {
-        return bad("signal_interval", config.signal_interval.into(), u64::from(config.sends / 2));
-    }
-    Ok(())
 }
 
 impl SimPort {

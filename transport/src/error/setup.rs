@@ -84,6 +84,16 @@ pub enum PortError {
         /// What is missing, and the command that brings it.
         why: String,
     },
+    /// A field of the configuration is outside its limits.
+    #[error("{field} is {value}; it must be {rule}")]
+    Field {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// What holds for it.
+        rule: &'static str,
+    },
     /// The configuration cannot be had.
     #[error("{field} is {value}, the limit is {limit}")]
     Limit {

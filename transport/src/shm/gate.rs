@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{exposed::Exposures, link::hello, pool::Pool};
+use super::{exposed::Exposures, pool::Pool};
 use crate::{
-    ConnId, Exposed, Gate, LoanError, PoolMemory, PortConfig, PortError, RejectReason, UserBytes, UserMemory,
-    Waker,
+    ConnId, Exposed, Gate, LoanError, PoolMemory, PortConfig, UserBytes, UserMemory, Waker,
     mem::{Loan, MemoryNode, user_bytes::Copies},
 };
 
@@ -123,23 +122,5 @@ impl Gate for ShmGate {
 
     fn memory_node(&self) -> MemoryNode {
         self.node()
-    }
-}
-
-/// Whether our own hello will be taken by a peer, and by this machine's pages.
-pub(super) fn check(config: &PortConfig) -> Result<(), PortError> {
-    let limit = |field, value, limit| Err(PortError::Limit { field, value, limit });
-    if config.connections == 0 {
-        return limit("connections", 0, 1);
-    }
-    let page = rustix::param::page_size();
-    if !(config.ring_bytes as usize).is_multiple_of(page) {
-        return limit("ring_bytes", config.ring_bytes.into(), page as u64);
-    }
-    match hello(config, 0).check() {
-        Ok(()) => Ok(()),
-        Err(RejectReason::BadHello { field: 1 }) => limit("ring_bytes", config.ring_bytes.into(), 1 << 30),
-        Err(RejectReason::BadHello { field: 2 }) => limit("slot_bytes", config.slot_bytes.into(), 16 << 20),
-        Err(_) => limit("arrivals", config.arrivals.into(), 4),
     }
 }

@@ -9,7 +9,7 @@ use rustix::event::epoll;
 
 use super::{
     bulk::Known,
-    gate::{ShmGate, check},
+    gate::ShmGate,
     link::ShmLink,
     live::{ARRIVALS, Live},
     pace::{ONE_STRIDE_MAX, STRIDE_MAX},
@@ -47,7 +47,7 @@ pub struct ShmPort {
 
 impl ShmPort {
     pub(super) fn open(config: &PortConfig) -> Result<Self, PortError> {
-        check(config)?;
+        config.check()?;
         let bell = Arc::new(Doorbell::new().map_err(|error| system_io("eventfd", &error))?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create1"))?;
         let data = epoll::EventData::new_u64(DOORBELL);

@@ -27,7 +27,7 @@ use gimmal_rdma::verbs::require_device;
 
 use crate::{
     Address, ConnectError, ConnectOptions, Instant, ListenError, ListenOptions, PortConfig, PortError,
-    Provider, Via, sync::lock::lock,
+    Provider, Via, config::CONNECTIONS_MAX, sync::lock::lock,
 };
 
 pub use control::connecting::VerbsConnecting;
@@ -40,6 +40,8 @@ use self::{
     control::{attempt::Attempt, mailbox::ControlHandle, ports, thread::Control},
     data::wr_id,
 };
+
+const _: () = assert!(wr_id::INDEX_LIMIT >= CONNECTIONS_MAX);
 
 /// The provider. Its control thread starts with the first use and ends with the last user.
 #[derive(Clone, Debug, Default)]
@@ -81,28 +83,7 @@ impl Provider for Verbs {
     type Connecting = VerbsConnecting;
 
     fn open_port(&self, config: &PortConfig) -> Result<VerbsPort, PortError> {
-        let too_low = |field, value: u64, limit| PortError::Limit { field, value, limit };
-        if config.arrivals < 4 {
-            return Err(too_low("arrivals", config.arrivals.into(), 4));
-        }
-        let connections = u64::from(config.connections);
-        if config.connections > wr_id::INDEX_LIMIT {
-            return Err(too_low("connections", connections, wr_id::INDEX_LIMIT.into()));
-        }
-        let page = rustix::param::page_size() as u64;
-        if !config.ring_bytes.is_power_of_two() || u64::from(config.ring_bytes) < page {
-            return Err(too_low("ring_bytes", config.ring_bytes.into(), page));
-        }
-        if config.ring_bytes > 1 << 30 {
-            return Err(too_low("ring_bytes", config.ring_bytes.into(), 1 << 30));
-        }
-        // Frames start at multiples of 16 in a slot too, and are read as words there.
-        if !config.slot_bytes.is_multiple_of(16) || !(64..=16 << 20).contains(&config.slot_bytes) {
-            return Err(too_low("slot_bytes (a multiple of 16)", config.slot_bytes.into(), 16 << 20));
-        }
-        if let Some((field, value, _)) = config.shared.flaw() {
-            return Err(too_low(field, value, 0));
-        }
+        config.check()?;
         VerbsPort::open(config, self.control()?)
     }
 

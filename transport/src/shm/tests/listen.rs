@@ -273,7 +273,7 @@ fn bad_places_say_what_is_wrong() {
     let gate = Shm.open_port(&config(4096)).unwrap().gate();
     assert!(matches!(connect(&wrong, &gate), Err(ConnectError::Address { .. })));
     let bad = Shm.open_port(&config(5000)).unwrap_err();
-    assert!(matches!(bad, PortError::Limit { field: "ring_bytes", value: 5000, .. }), "{bad}");
+    assert!(matches!(bad, PortError::Field { field: "port.ring_bytes", value: 5000, .. }), "{bad}");
     let listener = listen(&address);
     let mode = std::fs::metadata(path_of(&address)).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o600);

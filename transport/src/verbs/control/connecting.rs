@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        mpsc::{Receiver, RecvTimeoutError, TryRecvError},
+        mpsc::{Receiver, RecvTimeoutError},
     },
     time::Duration,
 };
@@ -67,19 +67,12 @@ impl Connecting for VerbsConnecting {
 
     fn poll(&mut self, timeout: Duration) -> Option<Result<VerbsLink, ConnectError>> {
         let receiver = self.outcome.as_ref()?;
-        let outcome = if timeout.is_zero() {
-            receiver.try_recv().map_err(|error| error == TryRecvError::Disconnected)
-        } else {
-            let timeout = timeout.min(self.limit.remaining());
-            let outcome = receiver.recv_timeout(timeout);
-            outcome.map_err(|error| error == RecvTimeoutError::Disconnected)
-        };
-        let result = match outcome {
+        let result = match receiver.recv_timeout(timeout.min(self.limit.remaining())) {
             Ok(outcome) => outcome.map(|parts| VerbsLink::new(parts, &self.control)),
-            Err(true) => Err(gone().into()),
-            Err(false) if Instant::now() < self.limit => return None,
+            Err(RecvTimeoutError::Disconnected) => Err(gone().into()),
+            Err(RecvTimeoutError::Timeout) if Instant::now() < self.limit => return None,
             // The control thread is stuck in a call: the caller's deadline does not depend on it.
-            Err(false) => {
+            Err(RecvTimeoutError::Timeout) => {
                 self.give_up();
                 Err(ConnectError::Timeout {
                     address: self.address.clone(),

@@ -24,7 +24,9 @@ use gimmal_rdma::{
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::{
-    CloseReason, Instant, PortError, RejectReason, thread,
+    CloseReason, Instant, PortError, RejectReason,
+    kernel::{system, system_io},
+    thread,
     verbs::{
         control::{
             connect::{self, Attempts},
@@ -60,8 +62,6 @@ impl Control {
     /// Starts the thread; it ends with the last handle.
     pub(crate) fn spawn() -> Result<Arc<ControlHandle>, PortError> {
         let channel = EventChannel::new()?;
-        let system =
-            |step| move |error: rustix::io::Errno| PortError::System { step, errno: error.raw_os_error() };
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(system("eventfd"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         for (fd, data) in [(channel.fd(), CHANNEL), (bell.as_fd(), BELL)] {
@@ -90,10 +90,8 @@ impl Control {
             // Nobody may be waiting any more.
             let _ = end.send(());
         };
-        thread::spawn("gimmal-control", run).map_err(|error| PortError::System {
-            step: "starting the control thread",
-            errno: error.raw_os_error().unwrap_or(0),
-        })?;
+        thread::spawn("gimmal-control", run)
+            .map_err(|error| system_io("starting the control thread", &error))?;
         Ok(Arc::new(ControlHandle::new(mailbox, ended)))
     }
 

@@ -1,19 +1,20 @@
-//! One-sided operations: who may, on what, and with which memory of ours.
+//! Bulk and one-sided operations: who may, on what, and with which memory of ours.
 
 use gimmal_rdma::verbs::RemoteBytes;
 
 use crate::{
-    AccessError, ConnId, Event, Offer, OneSided, Pulse, Refused, Remote, Time,
+    AccessError, Bulk, BulkError, ConnId, Event, Offer, OneSided, Refused, Remote, Transfer, Violation,
     mem::{Accessed, Exposed, Loan},
     verbs::{
         data::{conn::Conn, port::VerbsPort, pulls::What, table::open_in},
-        memory::pulse,
+        memory::pool,
     },
 };
 
 /// Bytes of what an atomic operation changes.
 const WORD_BYTES: usize = 8;
 
+/// Why nothing is made on a connection that is not open.
 fn not_open(refused: Refused) -> AccessError {
     if refused == Refused::Full { AccessError::Full } else { AccessError::Closed }
 }
@@ -87,17 +88,58 @@ impl Conn {
     }
 }
 
-impl VerbsPort {
-    /// The steps of [`Transfer::show`](crate::Transfer::show).
-    pub(crate) fn show_exposed(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
+impl Transfer for VerbsPort {
+    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
+        let (open, _) = open_in(&mut self.slots, conn)?;
+        let lane = open.lane.as_ref().ok_or(Refused::Closed)?;
+        if !lane.holdings.device.has_lent(loan) {
+            return Err(Refused::Foreign);
+        }
+        let address = loan.as_ptr().addr() as u64;
+        Ok(Offer { address, key: pool::rkey_of(loan).into(), len: loan.len() as u64 })
+    }
+
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+        let limit = self.gate.shared.config.bulk_bytes_max;
+        let (open, _) = open_in(&mut self.slots, conn)?;
+        if open.pulls.depth() == 0 {
+            return Err(Refused::NoReads);
+        }
+        let size = usize::try_from(offer.len).unwrap_or(usize::MAX);
+        if offer.len > limit {
+            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+            return Err(Refused::TooLarge { bytes: size, limit });
+        }
+        if open.pulls.is_full() {
+            return Err(Refused::Full);
+        }
+        let Some(lane) = &open.lane else { return Err(Refused::Closed) };
+        self.pieces.pulled();
+        let result = match (u32::try_from(offer.key), offer.address.checked_add(offer.len)) {
+            (Ok(rkey), Some(_)) => match lane.holdings.device.pool.allocate(size) {
+                Ok(sink) if size == 0 => Ok(Bulk::own(sink.loan)),
+                Ok(sink) => {
+                    let remote = RemoteBytes { address: offer.address, rkey };
+                    open.pulls.add(token, What::Bulk, sink.loan, sink.lkey, remote);
+                    open.list_pulls(&mut self.pulling);
+                    return Ok(());
+                }
+                Err(error) => Err(error.into()),
+            },
+            _ => Err(BulkError::Offer(Violation::Malformed { what: "bulk offer" })),
+        };
+        self.backlog.push_back(Event::Pulled { conn, token, result });
+        Ok(())
+    }
+
+    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
         let (open, _) = open_in(&mut self.slots, conn).map_err(not_open)?;
         let lane = open.lane.as_ref().ok_or(AccessError::Closed)?;
         let rkey = lane.holdings.device.exposures.rkey(exposed).ok_or(AccessError::NotExposed)?;
         Ok(Remote(Offer { address: exposed.address(), key: rkey.into(), len: exposed.len() }))
     }
 
-    /// The steps of [`Transfer::access`](crate::Transfer::access): it is posted by a poll.
-    pub(crate) fn make_access(
+    fn access(
         &mut self,
         conn: ConnId,
         remote: Remote,
@@ -111,25 +153,9 @@ impl VerbsPort {
         if let Some(over) = open.add_access(&remote, op, token)? {
             self.backlog.push_back(Event::Accessed { conn, token, result: Ok(over) });
         } else {
+            // It is posted by a poll.
             open.list_pulls(&mut self.pulling);
         }
         Ok(())
-    }
-
-    /// The steps of [`Port::pulse`](crate::Port::pulse): a READ is posted by a poll, one at a time.
-    pub(crate) fn look_at_pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
-        let (open, _) = open_in(&mut self.slots, conn).ok()?;
-        let last = open.pulse.last?;
-        if open.pulse.is_asked {
-            return Some(last);
-        }
-        if open.pulls.is_full() {
-            return None;
-        }
-        let sink = open.lane.as_ref()?.holdings.device.sinks.allocate(pulse::WORD_BYTES).ok()?;
-        open.pulls.add(now.0, What::Pulse, sink.loan, sink.lkey, open.pulse.place);
-        open.pulse.is_asked = true;
-        open.list_pulls(&mut self.pulling);
-        Some(last)
     }
 }

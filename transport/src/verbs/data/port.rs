@@ -10,14 +10,15 @@ use std::{
     time::Duration,
 };
 
-use gimmal_rdma::verbs::{Completion, Cq, Harvest, RecvList, RemoteBytes, SendList};
+use gimmal_rdma::verbs::{Completion, Cq, Harvest, RecvList, SendList};
 use rustix::event::epoll;
 
 use crate::{
-    AccessError, Batch, Bulk, BulkError, CloseReason, ConnId, Credit, CreditView, Event, Instant, Limit,
-    Look, PortConfig, PortCounters, PortError, Position, Pulse, Refused, Staged, Time, Violation,
-    mem::{Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame, run::IN_RING},
-    provider::{Port, Transfer, Wait, Waker},
+    Batch, CloseReason, ConnId, Credit, CreditView, Event, Instant, Limit, Look, PortConfig, PortCounters,
+    PortError, Position, Pulse, Refused, Staged, Time, Violation,
+    kernel::{system, system_io},
+    mem::{Run, RxFrame, run::IN_RING},
+    provider::{Port, Wait, Waker},
     sync::Doorbell,
     verbs::{
         control::{gate::VerbsGate, link::VerbsLink, mailbox::ControlHandle, shared::Shared},
@@ -29,7 +30,7 @@ use crate::{
             rx::Begun,
             table::{Owing, Slot, conn_in, list_once, open_in},
         },
-        memory::{pool, rings::Room},
+        memory::{pulse, rings::Room},
         srq::slots::{Place, SharedSlots},
     },
 };
@@ -81,15 +82,10 @@ pub struct VerbsPort {
 
 impl VerbsPort {
     pub(crate) fn open(config: &PortConfig, control: Arc<ControlHandle>) -> Result<Self, PortError> {
-        let system = |step, error: &std::io::Error| PortError::System {
-            step,
-            errno: error.raw_os_error().unwrap_or(0),
-        };
-        let bell = Arc::new(Doorbell::new().map_err(|error| system("eventfd", &error))?);
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(|errno| system("epoll_create", &errno.into()))?;
+        let bell = Arc::new(Doorbell::new().map_err(|error| system_io("eventfd", &error))?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         epoll::add(&epoll, &*bell, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
-            .map_err(|errno| system("epoll_ctl", &errno.into()))?;
+            .map_err(system("epoll_ctl"))?;
         let room = usize::from(config.sends.max(config.arrivals).max(config.shared.sends))
             + usize::from(config.initiator_depth)
             + 2;
@@ -148,7 +144,7 @@ impl VerbsPort {
             return Ok(());
         }
         epoll::add(&self.epoll, cq.fd(), epoll::EventData::new_u64(1), epoll::EventFlags::IN)
-            .map_err(|errno| PortError::System { step: "epoll_ctl", errno: errno.raw_os_error() })?;
+            .map_err(system("epoll_ctl"))?;
         self.cqs.push((Arc::clone(cq), 1));
         Ok(())
     }
@@ -345,71 +341,24 @@ impl Port for VerbsPort {
     }
 
     fn pulse(&mut self, conn: ConnId, now: Time) -> Option<Pulse> {
-        self.look_at_pulse(conn, now)
+        let (open, _) = open_in(&mut self.slots, conn).ok()?;
+        let last = open.pulse.last?;
+        if open.pulse.is_asked {
+            return Some(last);
+        }
+        if open.pulls.is_full() {
+            return None;
+        }
+        let sink = open.lane.as_ref()?.holdings.device.sinks.allocate(pulse::WORD_BYTES).ok()?;
+        open.pulls.add(now.0, What::Pulse, sink.loan, sink.lkey, open.pulse.place);
+        open.pulse.is_asked = true;
+        open.list_pulls(&mut self.pulling);
+        Some(last)
     }
 
     fn counters(&self, conn: ConnId) -> PortCounters {
         let slot = self.slots.get(conn.index() as usize).filter(|slot| slot.last == Some(conn));
         slot.map(|slot| slot.counters).unwrap_or_default()
-    }
-}
-
-impl Transfer for VerbsPort {
-    fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused> {
-        let (open, _) = open_in(&mut self.slots, conn)?;
-        let lane = open.lane.as_ref().ok_or(Refused::Closed)?;
-        if !lane.holdings.device.has_lent(loan) {
-            return Err(Refused::Foreign);
-        }
-        let address = loan.as_ptr().addr() as u64;
-        Ok(Offer { address, key: pool::rkey_of(loan).into(), len: loan.len() as u64 })
-    }
-
-    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
-        let limit = self.gate.shared.config.bulk_bytes_max;
-        let (open, _) = open_in(&mut self.slots, conn)?;
-        if open.pulls.depth() == 0 {
-            return Err(Refused::NoReads);
-        }
-        let size = usize::try_from(offer.len).unwrap_or(usize::MAX);
-        if offer.len > limit {
-            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-            return Err(Refused::TooLarge { bytes: size, limit });
-        }
-        if open.pulls.is_full() {
-            return Err(Refused::Full);
-        }
-        let Some(lane) = &open.lane else { return Err(Refused::Closed) };
-        self.pieces.pulled();
-        let result = match (u32::try_from(offer.key), offer.address.checked_add(offer.len)) {
-            (Ok(rkey), Some(_)) => match lane.holdings.device.pool.allocate(size) {
-                Ok(sink) if size == 0 => Ok(Bulk::own(sink.loan)),
-                Ok(sink) => {
-                    let remote = RemoteBytes { address: offer.address, rkey };
-                    open.pulls.add(token, What::Bulk, sink.loan, sink.lkey, remote);
-                    open.list_pulls(&mut self.pulling);
-                    return Ok(());
-                }
-                Err(error) => Err(error.into()),
-            },
-            _ => Err(BulkError::Offer(Violation::Malformed { what: "bulk offer" })),
-        };
-        self.backlog.push_back(Event::Pulled { conn, token, result });
-        Ok(())
-    }
-
-    fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {
-        self.show_exposed(conn, exposed)
-    }
-
-    fn access(
-        &mut self,
-        conn: ConnId,
-        remote: Remote,
-        op: OneSided,
-        token: u64,
-    ) -> Result<(), (AccessError, OneSided)> {
-        self.make_access(conn, remote, op, token)
     }
 }
 
