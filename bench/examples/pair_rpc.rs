@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Client, Cx, Server,
         codec::{InPlace, Zerocopy},
         config::Idle,
-        raw::Answer,
+        raw::ResponseWriter,
     };
     use gimmal_bench::clock::Stamp;
     use serde::{
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     trait Mirror {
         /// Sends the request back.
         #[raw]
-        fn raw(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+        fn raw(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>);
         /// Echoes bytes through the codec, decoded in place.
         #[inline]
         fn bytes(&self, cx: &Cx, block: Block) -> Block;
@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     struct Glass;
 
     impl Mirror for Glass {
-        fn raw(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
+        fn raw(&self, _: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) {
             answer.write(request);
         }
         fn bytes(&self, _: &Cx, block: Block) -> Block {

@@ -6,7 +6,7 @@ use gimmal::{
     Client, Cx, Server,
     config::Idle,
     local::{LocalClient, LocalServer},
-    raw::Answer,
+    raw::ResponseWriter,
 };
 use gimmal_engine::transport::Address;
 
@@ -21,7 +21,7 @@ use crate::{
 pub(crate) trait Bench {
     /// Sends the request back.
     #[raw]
-    fn echo(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+    fn echo(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>);
     /// Echoes a vector through the codec.
     async fn typed(&self, cx: &Cx, body: Vec<u8>) -> Vec<u8>;
 }
@@ -30,7 +30,7 @@ pub(crate) trait Bench {
 struct Mirror;
 
 impl Bench for Mirror {
-    fn echo(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
+    fn echo(&self, _: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) {
         answer.write(request);
     }
 

@@ -4,7 +4,7 @@
 
 use std::process::{Command, Output};
 
-use gimmal_rpc::{Answer, Cx, Key, Server};
+use gimmal_rpc::{Cx, Key, ResponseWriter, Server};
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
 trait Desk {
@@ -15,7 +15,7 @@ trait Desk {
     async fn divide(&self, cx: &Cx, dividend: i32, divisor: i32) -> Result<i32, String>;
     /// Backwards.
     #[raw]
-    fn reverse(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+    fn reverse(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>);
 }
 
 struct Clerk;
@@ -29,7 +29,7 @@ impl Desk for Clerk {
         dividend.checked_div(divisor).ok_or_else(|| "by zero".to_owned())
     }
 
-    fn reverse(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
+    fn reverse(&self, _: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) {
         let backwards: Vec<u8> = request.iter().rev().copied().collect();
         answer.write(&backwards);
     }

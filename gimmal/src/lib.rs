@@ -174,7 +174,7 @@ pub mod raw {
     //! Methods without a codec: a request is read where it landed, a response is written where it leaves from.
 
     #[doc(inline)]
-    pub use gimmal_rpc::{Answer, answer::RawOutcome};
+    pub use gimmal_rpc::{ResponseWriter, response_writer::RawOutcome};
 }
 
 pub mod reflect {

@@ -1,7 +1,7 @@
 //! The caller's table of calls on one connection: pure, no port and no clock in it.
 //!
 //! ```text
-//!   insert ─► Waiting ─post─► Posted ─answer─► (Pulling ─►) finished: told, or kept as Done until taken
+//!   insert ─► Waiting ─post─► Posted ─answer─► (Pulling ─►) finished: its cell is completed, or kept as Done until taken
 //!                │               │ cancel, expire: the slot of the window stays taken until the cancel has left
 //! ```
 //! Invariants: at most `window` wire slots are taken; a wire slot is used again only with a new generation; a key or
@@ -31,8 +31,8 @@ pub(crate) use reply::{Reply, Tagged};
 pub(crate) struct Calls {
     slots: Vec<Call>,
     free: Vec<u32>,
-    /// Local calls that have ended, and whose response nobody has taken.
-    untaken: usize,
+    /// Calls that are [`Done`](State::Done): local ones that have ended, and whose response nobody has taken.
+    done: usize,
     wires: Wires,
     waiting_max: usize,
     waiting: VecDeque<u32>,
@@ -46,7 +46,7 @@ impl Calls {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
-            untaken: 0,
+            done: 0,
             wires: Wires::new(window),
             waiting_max,
             waiting: VecDeque::new(),
@@ -202,7 +202,7 @@ impl Calls {
         call.reply = reply;
         call.response = Some(response);
         call.state = State::Done;
-        self.untaken += 1;
+        self.done += 1;
         key
     }
 
@@ -280,7 +280,7 @@ impl Calls {
         if call.reply.is_taken() {
             call.is_error = is_error;
             call.state = State::Done;
-            self.untaken += 1;
+            self.done += 1;
             if call.has_beside() {
                 call.let_go(!is_error);
             }
@@ -306,7 +306,7 @@ impl Calls {
                 call.reply = reply;
                 call.response = Some(response);
                 call.state = State::Done;
-                self.untaken += 1;
+                self.done += 1;
                 call.reply.wake();
             }
             Reply::Noted(noted) => {
@@ -335,7 +335,7 @@ impl Calls {
     /// Returns how a local call ended, once. `spare` takes the place of the buffer that leaves.
     #[inline]
     pub(crate) fn take(&mut self, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Response> {
-        if self.untaken == 0 { None } else { self.take_done(key, spare) }
+        if self.done == 0 { None } else { self.take_done(key, spare) }
     }
 
     fn take_done(&mut self, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Response> {
@@ -347,7 +347,7 @@ impl Calls {
             Some(_) => call.response.take()?,
             None => Response::owned(call.is_error, mem::replace(&mut call.body, spare.take())),
         };
-        self.untaken -= 1;
+        self.done -= 1;
         self.release(key.index());
         Some(response)
     }
@@ -378,7 +378,7 @@ impl Calls {
         if let Some(responder) = call.reply.take().into_responder() {
             responder.defuse();
         }
-        self.untaken -= usize::from(state == State::Done);
+        self.done -= usize::from(state == State::Done);
         self.release(index);
         Some(state)
     }
@@ -427,7 +427,7 @@ impl Calls {
     }
 
     /// Whether a local response was not taken yet.
-    pub(crate) const fn has_untaken(&self) -> bool {
-        self.untaken > 0
+    pub(crate) const fn has_done(&self) -> bool {
+        self.done > 0
     }
 }

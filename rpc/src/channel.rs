@@ -5,7 +5,6 @@ use std::{
     fmt,
     future::Future,
     marker::PhantomData,
-    ops::Deref,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -16,13 +15,12 @@ use gimmal_engine::transport::{Bulk, Loan, LoanError, UserBytes};
 
 use crate::{
     codec::{Codec, Compose, Decode, DecodeError},
-    cx::Cx,
     error::CallError,
     metadata::{Metadata, TRACEPARENT, TRACESTATE},
     method::Method,
-    response::{Body, Response, ResponseCall, ResponseStatus, undecoded},
+    output::{Fallible, Plain, WithLoan},
+    response::{Body, Response, ResponseStatus},
     stream::{Lanes, Tie},
-    task::{Fallible, Plain, WithLoan},
 };
 
 /// How long a call may take.
@@ -115,13 +113,7 @@ impl CallOptions {
         self.metadata = Some(Arc::new(ours));
     }
 
-    /// At most as long as the caller of the handler that has `cx` waits, and with its trace context.
-    #[must_use]
-    pub fn within(self, cx: &Cx) -> Self {
-        self.inherit(cx.metadata().as_deref(), cx.remaining())
-    }
-
-    fn inherit(mut self, theirs: Option<&Metadata>, left: Option<Duration>) -> Self {
+    pub(crate) fn inherit(mut self, theirs: Option<&Metadata>, left: Option<Duration>) -> Self {
         if let Some(theirs) = theirs {
             self.trace(theirs);
         }
@@ -142,6 +134,9 @@ impl CallOptions {
         }
     }
 }
+
+/// The longest sleep of a thread that waits for an answer, or for an item of a stream; a deadline wakes it earlier.
+pub(crate) const SLEEP: Duration = Duration::from_secs(1);
 
 /// A way to make calls: [`Client`](crate::Client), [`LocalClient`](crate::LocalClient), or one of your own around
 /// them.
@@ -259,11 +254,11 @@ impl<T, D: for<'a> Decode<'a, T>> Received<D> for Plain<T> {
     }
 }
 
-/// A one-way call's result: that it left.
+/// The result of a one-way call: its request left.
 #[derive(Debug)]
-pub struct Told;
+pub struct OneWay;
 
-impl<D> Received<D> for Told {
+impl<D> Received<D> for OneWay {
     type Value = ();
     type Error = Infallible;
 
@@ -273,16 +268,6 @@ impl<D> Received<D> for Told {
 
     fn error(_: &[u8]) -> Result<Infallible, DecodeError> {
         no_error()
-    }
-}
-
-/// The bytes of the loan, none if there is no loan: read where the server has them, or brought by RDMA READ. To drop this
-/// gives the server its memory back.
-impl<T> Deref for WithLoan<T, Bulk> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.loan.as_deref().unwrap_or_default()
     }
 }
 
@@ -348,7 +333,9 @@ fn unread<T>() -> Result<T, DecodeError> {
 fn error_of<D, O: Received<D>>(status: ResponseStatus, body: &[u8]) -> CallError<O::Error> {
     match status {
         ResponseStatus::Failed(failure) => CallError::of(*failure),
-        ResponseStatus::Ok | ResponseStatus::Error => O::error(body).map_or_else(undecoded, CallError::App),
+        ResponseStatus::Ok | ResponseStatus::Error => {
+            O::error(body).map_or_else(CallError::undecoded, CallError::App)
+        }
     }
 }
 
@@ -356,7 +343,9 @@ fn error_of<D, O: Received<D>>(status: ResponseStatus, body: &[u8]) -> CallError
 pub(crate) fn body_of<D, O: Received<D>>(response: Response) -> Result<Body, CallError<O::Error>> {
     match (response.status, response.lent) {
         (ResponseStatus::Ok, None) => Ok(response.body),
-        (ResponseStatus::Ok, Some(_)) => Err(undecoded(DecodeError::new("bulk that was not asked for"))),
+        (ResponseStatus::Ok, Some(_)) => {
+            Err(CallError::undecoded(DecodeError::new("bulk that was not asked for")))
+        }
         (status, _) => Err(error_of::<D, O>(status, response.body.bytes())),
     }
 }
@@ -394,7 +383,7 @@ impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
         match self.ticket.wait_in_place(&mut read) {
             None => match value {
                 Some(value) => Ok(value),
-                None => wrong.map_or_else(unread, Err).map_err(undecoded),
+                None => wrong.map_or_else(unread, Err).map_err(CallError::undecoded),
             },
             Some(response) => self.decode(response),
         }
@@ -410,7 +399,7 @@ impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
         let (mut read, mut result) = (Some(read), None);
         let mut lend = |body: &[u8]| result = read.take().map(|read| read(body));
         match self.ticket.wait_in_place(&mut lend) {
-            None => result.map_or_else(unread, Ok).map_err(undecoded),
+            None => result.map_or_else(unread, Ok).map_err(CallError::undecoded),
             Some(Response {
                 status: ResponseStatus::Ok,
                 body: Body::Owned(bytes),
@@ -419,23 +408,16 @@ impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
             }) => {
                 lend(&bytes);
                 self.ticket.recycle(bytes);
-                result.map_or_else(unread, Ok).map_err(undecoded)
+                result.map_or_else(unread, Ok).map_err(CallError::undecoded)
             }
             Some(response) => match response.status {
                 ResponseStatus::Ok => {
                     lend(response.body.bytes());
-                    result.map_or_else(unread, Ok).map_err(undecoded)
+                    result.map_or_else(unread, Ok).map_err(CallError::undecoded)
                 }
                 status => Err(error_of::<D, O>(status, response.body.bytes())),
             },
         }
-    }
-
-    /// Turns the call into one that ends with its whole response: the value to be borrowed from the bytes as they arrived, and
-    /// the metadata that the server sent.
-    #[inline]
-    pub fn response(self) -> ResponseCall<C, D, O, S> {
-        ResponseCall::of(self)
     }
 
     #[inline]
@@ -444,7 +426,7 @@ impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
             Response { status: ResponseStatus::Ok, body: Body::Owned(bytes), lent: None, metadata: None } => {
                 let value = O::value(&bytes, None);
                 self.ticket.recycle(bytes);
-                value.map_err(undecoded)
+                value.map_err(CallError::undecoded)
             }
             response => Self::decode_other(response),
         }
@@ -454,7 +436,9 @@ impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
     fn decode_other(response: Response) -> Result<O::Value, CallError<O::Error>> {
         let Response { status, body, lent, .. } = response;
         match status {
-            ResponseStatus::Ok => O::value(body.bytes(), lent.map(|bulk| *bulk)).map_err(undecoded),
+            ResponseStatus::Ok => {
+                O::value(body.bytes(), lent.map(|bulk| *bulk)).map_err(CallError::undecoded)
+            }
             status => Err(error_of::<D, O>(status, body.bytes())),
         }
     }

@@ -15,9 +15,10 @@ use gimmal_engine::transport::{
 
 pub use self::builder::ClientBuilder;
 use crate::{
-    cell::{CallCell, Pool, Responder},
+    cell::{CallCell, Pool, Responder, block},
     channel::{CallOptions, Channel, Ticket},
     codec::{Compose, EncodeError, compose_into},
+    command::Command,
     config::Config,
     error::{ConnectError, TransportError},
     frame::Flags,
@@ -26,9 +27,8 @@ use crate::{
     memory::{Accessor, Handed},
     metadata::Noted,
     method::Method,
-    node::Command,
     provider::{Any, any},
-    ready::{self, Waiting},
+    ready::{Step, Waiting},
     reconnect::{self, Line, Lined},
     response::Response,
     route::Route,
@@ -113,12 +113,6 @@ impl Client {
         let route = Route::to(url)?;
         let (workers, config) = common()?;
         Self::by(&workers, &config, &route)
-    }
-
-    /// A client with a configuration of its own.
-    #[must_use]
-    pub fn builder() -> ClientBuilder {
-        ClientBuilder::default()
     }
 
     /// A client on workers that others share.
@@ -213,8 +207,10 @@ impl Channel for Client {
     ) -> WorkerCall {
         if options.wait_for_ready
             && loan.is_none()
-            && let Some(handed) = ready::start(self, self.inner.deadline, method, options, arguments)
+            && let Ok(waiting) = Waiting::new(method, options, self.inner.deadline, arguments)
         {
+            let mut handed = self.hand(method, options, (None, None), waiting.arguments());
+            handed.waiting = Some(Box::new(waiting));
             return handed;
         }
         self.hand(method, options, (loan, None), arguments)
@@ -242,7 +238,7 @@ impl Channel for Client {
 }
 
 impl Client {
-    pub(crate) fn hand<A: Compose + ?Sized>(
+    fn hand<A: Compose + ?Sized>(
         &self,
         method: &'static Method,
         options: &CallOptions,
@@ -361,7 +357,7 @@ pub struct WorkerCall {
     failed: Option<TransportError>,
     timeout: Option<Duration>,
     /// It waits for a connection if there is none.
-    pub(crate) waiting: Option<Box<Waiting>>,
+    waiting: Option<Box<Waiting>>,
 }
 
 impl fmt::Debug for WorkerCall {
@@ -384,8 +380,24 @@ impl WorkerCall {
 }
 
 impl WorkerCall {
-    pub(crate) fn client(&self) -> Client {
-        Client { inner: Arc::clone(&self.inner) }
+    /// Polls a call that waits for a connection, and makes it again on each that there may be.
+    #[cold]
+    fn poll_ready(&mut self, context: &Context<'_>) -> Poll<Response> {
+        loop {
+            let Some(mut waiting) = self.waiting.take() else { return self.poll_once(context) };
+            match waiting.step(context, |context| self.poll_once(context)) {
+                Step::Ended(response) => return Poll::Ready(response),
+                Step::Pending => {
+                    self.waiting = Some(waiting);
+                    return Poll::Pending;
+                }
+                Step::Again(options) => {
+                    let client = Client { inner: Arc::clone(&self.inner) };
+                    *self = client.hand(waiting.method(), &options, (None, None), waiting.arguments());
+                    self.waiting = Some(waiting);
+                }
+            }
+        }
     }
 
     /// What a wait comes to on the thread that has the other end of the connection, or this one.
@@ -411,7 +423,7 @@ impl WorkerCall {
         }
     }
 
-    pub(crate) fn poll_once(&mut self, context: &Context<'_>) -> Poll<Response> {
+    fn poll_once(&mut self, context: &Context<'_>) -> Poll<Response> {
         let Some(cell) = &self.cell else {
             return Poll::Ready(self.without_cell());
         };
@@ -425,7 +437,7 @@ impl WorkerCall {
 impl Ticket for WorkerCall {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
         if self.waiting.is_some() {
-            return ready::poll(self, context);
+            return self.poll_ready(context);
         }
         self.poll_once(context)
     }
@@ -437,7 +449,7 @@ impl Ticket for WorkerCall {
             return response;
         }
         if self.waiting.is_some() {
-            return ready::wait(self);
+            return block(|context| self.poll_ready(context));
         }
         let Some(cell) = &self.cell else {
             return self.without_cell();

@@ -16,13 +16,15 @@ use gimmal_engine::transport::{
 };
 
 use crate::{
+    channel::CallOptions,
     draining::Draining,
     error::TransportError,
     memory::RemoteMemory,
     metadata::{AnswerNotes, Metadata, Notes},
     method::Method,
-    node::Reach,
+    reach::Reach,
     stats::Counter,
+    stream::Mover as _,
 };
 
 /// A connection as handlers see it; shared by all its calls.
@@ -39,8 +41,8 @@ pub(crate) struct Peer {
     /// What runs in each slot of the caller's window: its id plus one, or 0.
     pub(crate) running: Box<[AtomicU64]>,
     /// One-way requests of it, see [`Delivery`](crate::reflect::Delivery).
-    pub(crate) told_started: Counter,
-    pub(crate) told_refused: Counter,
+    pub(crate) one_way_started: Counter,
+    pub(crate) one_way_refused: Counter,
 }
 
 impl fmt::Debug for Peer {
@@ -167,6 +169,14 @@ impl Cx {
     pub async fn show(&self, exposed: &Arc<Exposed>) -> Result<RemoteMemory, TransportError> {
         let cell = self.peer.reach.show(self.peer.conn, exposed)?;
         poll_fn(|context| cell.poll(context)).await
+    }
+}
+
+impl CallOptions {
+    /// At most as long as the caller of the handler that has `cx` waits, and with its trace context.
+    #[must_use]
+    pub fn within(self, cx: &Cx) -> Self {
+        self.inherit(cx.metadata().as_deref(), cx.remaining())
     }
 }
 

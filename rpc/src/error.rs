@@ -70,6 +70,10 @@ impl fmt::Debug for ServeError {
 }
 
 impl<E> CallError<E> {
+    pub(crate) fn undecoded(error: DecodeError) -> Self {
+        Self::Transport(TransportError::Decode(error))
+    }
+
     /// Whether the handler ran: decides whether the call may be repeated.
     #[must_use]
     pub fn fate(&self) -> Fate {

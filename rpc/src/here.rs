@@ -8,7 +8,7 @@ use std::{
 
 use gimmal_engine::transport::{Address, Negotiated};
 
-use crate::node::Shared;
+use crate::shared::Shared;
 
 #[derive(Default)]
 struct Here {

@@ -3,7 +3,7 @@
 use crate::{
     channel::Received,
     codec::Decode,
-    task::{Fallible, Plain},
+    output::{Fallible, Plain},
 };
 
 /// What a value is while it is borrowed from the bytes that it was written as: `&str` for a `String`, `&[u8]` for a `Vec<u8>`. For a

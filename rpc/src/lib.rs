@@ -39,7 +39,6 @@
 compile_error!("gimmal needs a way to move bytes: the feature shm or verbs at least");
 
 mod again;
-pub mod answer;
 pub mod balance;
 #[doc(hidden)]
 pub mod batch;
@@ -51,6 +50,7 @@ pub mod cell;
 pub mod channel;
 pub mod client;
 pub mod codec;
+mod command;
 pub mod config;
 mod copied;
 pub mod cx;
@@ -73,16 +73,21 @@ pub mod method;
 mod nested;
 mod node;
 mod oneshot;
+#[doc(hidden)]
+pub mod output;
 pub mod pipeline;
 mod provider;
+mod reach;
 mod ready;
 mod reconnect;
 pub mod reflect;
 pub mod response;
+pub mod response_writer;
 mod route;
 pub mod runtime;
 pub mod server;
 pub mod service;
+mod shared;
 pub mod stats;
 pub mod status;
 pub mod stream;
@@ -94,7 +99,6 @@ pub mod topic;
 mod wake;
 mod workers;
 
-pub use answer::Answer;
 pub use balance::{Balanced, Dns, Pick, Resolver};
 pub use channel::{Call, CallOptions, Channel, RawCall, StreamCall};
 pub use client::{Client, ClientBuilder};
@@ -117,14 +121,15 @@ pub use lend::Lend;
 pub use local::{Driver, LocalClient};
 pub use metadata::{Metadata, MetadataError};
 pub use method::{Method, MethodKind};
+pub use output::WithLoan;
 pub use pipeline::{Answered, Pipeline};
+pub use response_writer::ResponseWriter;
 pub use runtime::Runtime;
 pub use server::{LocalServer, Server, ServerBuilder};
 pub use service::Service;
 pub use stats::Stats;
 pub use status::{Code, Fate, Status};
 pub use stream::{ReadError, Sink, Stream, StreamError};
-pub use task::WithLoan;
 pub use topic::{Behind, Fed, Published, Topic};
 
 /// What the code of [`macro@service`] names. It may change at any time.
@@ -139,19 +144,20 @@ pub mod __macro {
         stream::{Lane, Lanes, lanes},
     };
     pub use crate::{
-        answer::{Answer, RawOutcome},
         bytes::{Bytes, InOnePiece, PlainBytes},
-        channel::{Call, CallOptions, Channel, RawCall, StreamCall, Told},
+        channel::{Call, CallOptions, Channel, OneWay, RawCall, StreamCall},
         client::Client,
         codec::{Codec, Decode, Encoded, Postcard, Raw},
         cx::Cx,
         local::LocalClient,
         method::{Method, MethodKind, ids_are_distinct},
+        output::{Fallible, Plain},
         pipeline::Pipeline,
+        response_writer::{RawOutcome, ResponseWriter},
         service::Service,
         status::Status,
         stream::{Sink, Stream},
-        task::{Fallible, Plain, Seat},
+        task::Seat,
     };
     pub use gimmal_engine::transport::{Bulk, Loan};
 
@@ -213,8 +219,11 @@ pub mod __macro {
 
     /// The answer of an inline method.
     #[inline]
-    pub fn put<C, O: crate::task::Output<C>>(answer: &mut Answer<'_>, output: &O) -> Result<(), Status> {
-        answer.put(output)
+    pub fn put<C, O: crate::output::Output<C>>(
+        writer: &mut ResponseWriter<'_>,
+        output: &O,
+    ) -> Result<(), Status> {
+        writer.put(output)
     }
 
     /// An argument that is bulk; an empty one does not travel.

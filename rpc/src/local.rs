@@ -16,7 +16,7 @@ use gimmal_engine::transport::{Loan, LoanError, Negotiated, UserBytes};
 use self::conn::Alone;
 #[cfg(test)]
 pub(crate) use self::conn::Wanted;
-pub(crate) use self::conn::{LocalConn, SLEEP, Turns};
+pub(crate) use self::conn::{LocalConn, Turns};
 pub use self::{
     conn::LocalCall,
     dial::{Dialling, Gone},
@@ -25,13 +25,12 @@ pub use self::{
 use crate::{
     channel::{CallOptions, Channel},
     codec::Compose,
-    config::Config,
+    config::{Config, Reconnect},
     error::ConnectError,
     memory::{Accessor, Handed},
     method::Method,
     node::Fresh,
     pipeline::Pipeline,
-    reconnect::Reconnect,
     stats::Stats,
     stream::Lanes,
 };

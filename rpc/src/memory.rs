@@ -26,6 +26,9 @@ use crate::{
 /// How long a thread waits: a connection that is lost has ended long before.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// What a handler that shows memory gets.
+pub(crate) type Shown = Result<RemoteMemory, TransportError>;
+
 /// How an access ended, in its cell.
 pub(crate) type Ended = Result<Accessed, TransportError>;
 

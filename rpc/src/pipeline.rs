@@ -14,15 +14,15 @@ use gimmal_engine::{
 
 use crate::{
     calls::{Reply, Tagged},
-    channel::{CallOptions, body_of},
+    channel::{CallOptions, SLEEP, body_of},
     codec::Raw,
     error::{CallError, TransportError},
-    local::{LocalConn, SLEEP, Turns},
+    local::{LocalConn, Turns},
     metadata::{Metadata, Noted},
     method::Method,
     node::{Asked, Common, Fresh, Node},
+    output::Plain,
     response::Body,
-    task::Plain,
 };
 
 /// The result of a call of a pipeline: the bytes of its answer, lent for the time of the callback, or its error.
@@ -34,15 +34,15 @@ pub type Answered<'a> = Result<&'a [u8], CallError<Infallible>>;
 /// [`LocalClient::pipeline`](crate::LocalClient::pipeline).
 ///
 /// ```
-/// # use gimmal_rpc::{Answer, Client, Cx, Server};
+/// # use gimmal_rpc::{ResponseWriter, Client, Cx, Server};
 /// #[gimmal_rpc::service(crate = gimmal_rpc)]
 /// trait Shop {
 ///     #[raw]
-///     fn price(&self, cx: &Cx, item: &[u8], answer: &mut Answer<'_>);
+///     fn price(&self, cx: &Cx, item: &[u8], answer: &mut ResponseWriter<'_>);
 /// }
 /// # struct Corner;
 /// # impl Shop for Corner {
-/// #     fn price(&self, _: &Cx, item: &[u8], answer: &mut Answer<'_>) { answer.write(&[item[0] * 2]) }
+/// #     fn price(&self, _: &Cx, item: &[u8], answer: &mut ResponseWriter<'_>) { answer.write(&[item[0] * 2]) }
 /// # }
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = std::env::temp_dir().join(format!("gimmal-pipeline-{}", std::process::id()));
@@ -260,7 +260,7 @@ fn show_others(
     ours: &mut Ours,
     seen: &mut impl FnMut(u64, Answered<'_>),
 ) -> usize {
-    if turns.app_mut().has_untaken(what.common.conn) { take_others(turns, what, ours, seen) } else { 0 }
+    if turns.app_mut().has_done(what.common.conn) { take_others(turns, what, ours, seen) } else { 0 }
 }
 
 #[cold]

@@ -7,10 +7,8 @@ use std::{
 
 use crate::{
     again::{Again, is_unready},
-    cell::block,
     channel::CallOptions,
-    client::{Client, WorkerCall},
-    codec::Compose,
+    codec::{Compose, EncodeError},
     method::Method,
     response::Response,
     status::{Code, Status},
@@ -23,55 +21,63 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_m
 #[derive(Debug)]
 pub(crate) struct Waiting {
     again: Again,
+    /// An attempt failed, and the next one follows a pause.
     rests: bool,
 }
 
-/// Starts a call that waits; `None` when its arguments cannot be kept, and it is made once.
-#[cold]
-pub(crate) fn start<A: Compose + ?Sized>(
-    client: &Client,
-    default: Option<Duration>,
-    method: &'static Method,
-    options: &CallOptions,
-    arguments: &A,
-) -> Option<WorkerCall> {
-    let again = Again::new(method, options, default, PAUSES, arguments).ok()?;
-    let mut handed = client.hand(method, options, (None, None), &again.body[..]);
-    handed.waiting = Some(Box::new(Waiting { again, rests: false }));
-    Some(handed)
+/// What becomes of a call that waits.
+pub(crate) enum Step {
+    Pending,
+    Ended(Response),
+    /// It is to be made again, with these options.
+    Again(CallOptions),
 }
 
-/// Polls for how it ended: never for want of a connection, but for a deadline.
-#[cold]
-pub(crate) fn poll(handed: &mut WorkerCall, context: &Context<'_>) -> Poll<Response> {
-    loop {
-        if handed.waiting.as_ref().is_some_and(|waiting| !waiting.rests) {
-            match handed.poll_once(context) {
-                Poll::Ready(response) if is_unready(&response) => {}
-                other => return other,
-            }
-        }
-        let Some(mut waiting) = handed.waiting.take() else { return handed.poll_once(context) };
-        if !waiting.rests {
-            waiting.again.pause(context);
-            waiting.rests = true;
-        }
-        if waiting.again.poll_rested(context).is_pending() {
-            handed.waiting = Some(waiting);
-            return Poll::Pending;
-        }
-        let Some(options) = waiting.again.options() else {
-            let text = "no connection became ready before the deadline";
-            return Poll::Ready(Status::refused(Code::DeadlineExceeded, text).into());
-        };
-        *handed = handed.client().hand(waiting.again.method, &options, (None, None), &waiting.again.body[..]);
-        waiting.rests = false;
-        handed.waiting = Some(waiting);
+impl Waiting {
+    /// Keeps a call; `default` is the deadline of one that is given none.
+    #[cold]
+    pub(crate) fn new<A: Compose + ?Sized>(
+        method: &'static Method,
+        options: &CallOptions,
+        default: Option<Duration>,
+        arguments: &A,
+    ) -> Result<Self, EncodeError> {
+        Ok(Self { again: Again::new(method, options, default, PAUSES, arguments)?, rests: false })
     }
-}
 
-/// Blocks until it ended: never for want of a connection, but for a deadline.
-#[cold]
-pub(crate) fn wait(handed: &mut WorkerCall) -> Response {
-    block(|context| poll(handed, context))
+    pub(crate) const fn method(&self) -> &'static Method {
+        self.again.method
+    }
+
+    pub(crate) fn arguments(&self) -> &[u8] {
+        &self.again.body
+    }
+
+    /// One step; `attempt` polls the last attempt. It ends never for want of a connection, but for a deadline.
+    pub(crate) fn step(
+        &mut self,
+        context: &Context<'_>,
+        attempt: impl FnOnce(&Context<'_>) -> Poll<Response>,
+    ) -> Step {
+        if !self.rests {
+            match attempt(context) {
+                Poll::Pending => return Step::Pending,
+                Poll::Ready(response) if is_unready(&response) => {}
+                Poll::Ready(response) => return Step::Ended(response),
+            }
+            self.again.pause(context);
+            self.rests = true;
+        }
+        if self.again.poll_rested(context).is_pending() {
+            return Step::Pending;
+        }
+        self.rests = false;
+        self.again.options().map_or_else(
+            || {
+                let text = "no connection became ready before the deadline";
+                Step::Ended(Status::refused(Code::DeadlineExceeded, text).into())
+            },
+            Step::Again,
+        )
+    }
 }

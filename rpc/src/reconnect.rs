@@ -22,7 +22,7 @@ use gimmal_engine::{
     OpenError,
     proto::wire::HEAD_BYTES,
     transport::{
-        Address, CloseReason, ConnId, ConnectOptions, Instant, Negotiated,
+        Address, CloseReason, ConnId, Instant, Negotiated,
         frame::FRAME_WORD_BYTES,
         pack::{high_half, join, low_half},
         thread,
@@ -31,57 +31,12 @@ use gimmal_engine::{
 
 use crate::{
     again::{jittered, random},
+    command::{Command, Watcher},
+    config::Reconnect,
     frame::REQUEST_BYTES,
     here,
-    node::{Command, Watcher},
     workers::{Handle, Place},
 };
-
-/// When a client tries to connect again. Every wait is drawn between half of what it says and all of it, so that
-/// the clients of a server that comes back do not come at once.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reconnect {
-    /// The wait before the first attempt, 1 ms or more; doubled for each next one. Default 10 ms.
-    pub first: Duration,
-    /// The longest wait, at most 1 h. Default 1 s.
-    pub max: Duration,
-    /// How long one attempt may take, 10 ms or more, at most `connect.connect_timeout`: a request that was sent while the network was
-    /// down is not sent again by the CM for 4 s, so it is better given up. Default 1 s.
-    pub attempt: Duration,
-}
-
-impl Default for Reconnect {
-    fn default() -> Self {
-        Self {
-            first: Duration::from_millis(10),
-            max: Duration::from_secs(1),
-            attempt: Duration::from_secs(1),
-        }
-    }
-}
-
-impl Reconnect {
-    /// How one attempt is made.
-    pub(crate) fn options(&self, options: &ConnectOptions) -> ConnectOptions {
-        ConnectOptions {
-            connect_timeout: options.connect_timeout.min(self.attempt),
-            handshake_timeout: options.handshake_timeout.min(self.attempt),
-            ..options.clone()
-        }
-    }
-
-    /// The field that cannot be, its value, and the rule.
-    pub(crate) fn flaw(&self) -> Option<(&'static str, Duration, &'static str)> {
-        if self.max > Duration::from_secs(3600) {
-            return Some(("reconnect.max", self.max, "at most 1 h"));
-        }
-        if self.first < Duration::from_millis(1) || self.first > self.max {
-            return Some(("reconnect.first", self.first, "at least 1 ms and at most reconnect.max"));
-        }
-        let is_short = self.attempt < Duration::from_millis(10);
-        is_short.then_some(("reconnect.attempt", self.attempt, "at least 10 ms"))
-    }
-}
 
 /// Waits between attempts.
 #[derive(Debug)]

@@ -4,13 +4,7 @@
 //! [`ServerBuilder::without_reflection`](crate::ServerBuilder::without_reflection) was said. `gimmal top` and `gimmal call`
 //! speak it.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::sync::{Arc, OnceLock, atomic::Ordering};
 
 use gimmal_engine::transport::{Instant, Negotiated};
 use serde::{Deserialize, Serialize};
@@ -18,9 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Cx,
     method::{Method, MethodKind},
-    node::Shared,
-    stats::Counters,
-    workers,
+    shared::{Shared, lock},
+    stats::{Counters, Stats},
 };
 
 /// A method as its server spells it.
@@ -118,50 +111,6 @@ pub trait Reflection {
     async fn delivery(&self, cx: &Cx) -> Delivery;
 }
 
-/// Connections by a number of their own, and what services were said to be unwell; kept up when connections come and go.
-#[derive(Debug, Default)]
-pub(crate) struct Roll {
-    next: AtomicU64,
-    connections: Mutex<BTreeMap<u64, (Arc<Negotiated>, Instant)>>,
-    unwell: Mutex<BTreeMap<String, ()>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A connection's place on the roll; given up when it is dropped.
-#[derive(Debug)]
-pub(crate) struct Enrolled {
-    shared: Arc<Shared>,
-    number: u64,
-}
-
-impl Enrolled {
-    pub(crate) fn enter(shared: &Arc<Shared>, negotiated: &Arc<Negotiated>) -> Self {
-        let number = shared.roll.next.fetch_add(1, Ordering::Relaxed);
-        lock(&shared.roll.connections).insert(number, (Arc::clone(negotiated), Instant::now()));
-        Self { shared: Arc::clone(shared), number }
-    }
-}
-
-impl Drop for Enrolled {
-    fn drop(&mut self) {
-        lock(&self.shared.roll.connections).remove(&self.number);
-    }
-}
-
-impl Roll {
-    pub(crate) fn set_health(&self, service: &str, is_well: bool) {
-        let mut unwell = lock(&self.unwell);
-        if is_well {
-            unwell.remove(service);
-        } else {
-            unwell.insert(service.to_owned(), ());
-        }
-    }
-}
-
 /// The built-in service.
 pub(crate) struct Mirror {
     methods: Vec<MethodInfo>,
@@ -187,12 +136,12 @@ impl Reflection for Mirror {
     }
 
     async fn counters(&self, _: &Cx) -> Vec<(String, u64)> {
-        let stats = workers::sum(self.counters.get().map(Vec::as_slice).unwrap_or_default());
+        let stats = Stats::sum(self.counters.get().map(Vec::as_slice).unwrap_or_default());
         stats.fields().into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     async fn connections(&self, _: &Cx) -> Vec<ConnectionInfo> {
-        let connections = lock(&self.shared.roll.connections);
+        let connections = lock(&self.shared.connections);
         let info = |(negotiated, since): &(Arc<Negotiated>, Instant)| ConnectionInfo {
             peer: negotiated.peer.clone(),
             provider: negotiated.provider.to_owned(),
@@ -205,10 +154,10 @@ impl Reflection for Mirror {
 
     async fn health(&self, _: &Cx, service: String) -> Health {
         let is_known = service.is_empty() || self.methods.iter().any(|method| method.service == service);
-        let unwell = lock(&self.shared.roll.unwell);
+        let unwell = lock(&self.shared.unwell);
         match is_known {
             false => Health::Unknown,
-            true if unwell.contains_key(&service) || unwell.contains_key("") => Health::NotServing,
+            true if unwell.contains(&service) || unwell.contains("") => Health::NotServing,
             true if self.shared.draining.load(Ordering::Relaxed) => Health::NotServing,
             true if self.shared.is_deaf.load(Ordering::Relaxed) => Health::NotServing,
             true => Health::Serving,
@@ -216,6 +165,6 @@ impl Reflection for Mirror {
     }
 
     async fn delivery(&self, cx: &Cx) -> Delivery {
-        Delivery { started: cx.peer.told_started.get(), refused: cx.peer.told_refused.get() }
+        Delivery { started: cx.peer.one_way_started.get(), refused: cx.peer.one_way_refused.get() }
     }
 }

@@ -11,7 +11,6 @@ use std::convert::Infallible;
 
 use gimmal_engine::transport::Bulk;
 
-pub(crate) use self::typed::undecoded;
 pub use self::typed::{ResponseCall, TypedResponse};
 use crate::{
     error::{CallError, TransportError},

@@ -27,16 +27,17 @@ pub use self::local::LocalServer;
 use self::{local::not_listening, watch::Watch};
 use crate::{
     cell::block,
+    command::Command,
     config::{Config, Limits},
     draining::{SetOnDrop, Signal},
     error::ServeError,
     here,
-    node::{Command, Shared},
     provider::{Any, any_for},
     reflect::{Mirror, serve_reflection},
     route::Route,
     runtime::Runtime,
     service::{Registry, Service},
+    shared::Shared,
     stats::{Counters, Stats},
     workers::{self, Handle, Place, WorkerSet},
 };
@@ -148,7 +149,7 @@ impl ServerBuilder {
             return Err(ServeError::NoService);
         }
         let route = Route::at(url)?;
-        let shared = Arc::new(Shared { runtime: self.runtime.take(), ..Shared::default() });
+        let shared = Shared::new(self.runtime.take());
         let counters = Arc::default();
         if !self.is_opaque {
             let methods = Registry::methods(&self.services);
@@ -200,11 +201,11 @@ impl ServerBuilder {
     /// See [`ServeError`].
     pub fn listen_local(self, url: &str) -> Result<LocalServer, ServeError> {
         let prepared = self.prepare(url)?;
-        let Prepared { provider, registry, plan, limits, listeners, admit, shared, counters: told } =
+        let Prepared { provider, registry, plan, limits, listeners, admit, shared, counters: shown } =
             prepared;
         let (inline, counters) = workers::inline(&provider, &plan, limits, registry, Arc::clone(&shared))?;
         // Nobody else sets it.
-        let _ = told.set(vec![Arc::clone(&counters)]);
+        let _ = shown.set(vec![Arc::clone(&counters)]);
         let (ended, station) = (Arc::default(), [inline.handle().into()]);
         let acceptors = accept(listeners, &station, admit, (&shared, &ended))?;
         let watch = Watch::new(&shared, &ended, &station);
@@ -347,7 +348,7 @@ impl Server {
     /// What `gimmal.Reflection` says of a service's health from now on; the empty name means the whole server. Calls are
     /// not affected.
     pub fn set_health(&self, service: &str, is_well: bool) {
-        self.shared.roll.set_health(service, is_well);
+        self.shared.set_health(service, is_well);
     }
 
     /// Returns a function that ends [`Server::join`] from any thread: for a handler of Ctrl-C, say. To call it more than once

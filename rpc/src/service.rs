@@ -4,7 +4,9 @@ use std::{fmt, sync::Arc};
 
 use gimmal_engine::transport::Bulk;
 
-use crate::{answer::Answer, cx::Cx, error::ServeError, method::Method, status::Status, task::Seat};
+use crate::{
+    cx::Cx, error::ServeError, method::Method, response_writer::ResponseWriter, status::Status, task::Seat,
+};
 
 /// A service as the server sees it. `#[service]` implements it; by hand it is a dynamic service.
 pub trait Service: Send + Sync + 'static {
@@ -15,8 +17,13 @@ pub trait Service: Send + Sync + 'static {
     ///
     /// # Errors
     /// A status goes in place of the answer.
-    fn call_raw(&self, method: usize, cx: &Cx, request: &[u8], answer: &mut Answer<'_>)
-    -> Result<(), Status>;
+    fn call_raw(
+        &self,
+        method: usize,
+        cx: &Cx,
+        request: &[u8],
+        answer: &mut ResponseWriter<'_>,
+    ) -> Result<(), Status>;
 
     /// Decodes the arguments of a method of kind [`Async`](crate::MethodKind::Async) and puts its future into `seat`.
     ///
@@ -131,7 +138,7 @@ mod tests {
             self.0
         }
 
-        fn call_raw(&self, _: usize, _: &Cx, _: &[u8], _: &mut Answer<'_>) -> Result<(), Status> {
+        fn call_raw(&self, _: usize, _: &Cx, _: &[u8], _: &mut ResponseWriter<'_>) -> Result<(), Status> {
             Ok(())
         }
 

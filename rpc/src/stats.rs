@@ -1,5 +1,7 @@
 //! Counters of calls, one set for each worker, read from other threads.
 
+use std::sync::Arc;
+
 pub(crate) use gimmal_engine::transport::sync::Counter;
 
 macro_rules! counters {
@@ -33,7 +35,7 @@ counters! {
     /// Requests that left.
     posted,
     /// One-way requests that left.
-    told,
+    one_way,
     /// Calls that ended with an answer or the method's error.
     answered,
     /// Calls that ended otherwise.
@@ -79,6 +81,13 @@ counters! {
 }
 
 impl Stats {
+    /// What several workers counted.
+    pub(crate) fn sum(counters: &[Arc<Counters>]) -> Self {
+        let mut stats = Self::default();
+        counters.iter().for_each(|counters| counters.add_to(&mut stats));
+        stats
+    }
+
     /// In Prometheus' text format; `side` is put into a label, `client` or `server` for instance.
     #[must_use]
     pub fn prometheus(&self, side: &str) -> String {

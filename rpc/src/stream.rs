@@ -26,16 +26,15 @@ use thiserror::Error;
 
 use crate::{
     cell::block,
-    channel::Channel,
+    channel::{Channel, SLEEP},
     codec::{Decode, DecodeError, Encode, EncodeError, compose_into_with},
     draining::Signal,
     here,
-    local::SLEEP,
 };
 
 mod lane;
 
-pub(crate) use lane::{Lane, Owed, Owner, State, lanes, lanes_of_callee};
+pub(crate) use lane::{Lane, Mover, Owed, Owner, State, lanes, lanes_of_callee};
 pub use lane::{Lanes, Tie, WINDOW};
 
 /// Most bytes of an item before it is tried: whether it fits in a message, the worker knows.

@@ -7,16 +7,19 @@ use std::{
 
 use gimmal_engine::{
     Inline, Plan, StartError, Station, WorkerHandle, Workers,
-    transport::{Gate as _, Instant, UserMemory},
+    transport::{ConnId, Exposed, Gate as _, Instant, Loan, LoanError, Provider, UserBytes, UserMemory},
 };
 
 use crate::{
+    command::Command,
     config::Limits,
     here,
-    node::{Command, Node, Reach, Shared},
+    node::Node,
     provider::Any,
+    reach::{Reach, Worker},
     runtime::enter,
     service::Registry,
+    shared::Shared,
     stats::{Counters, Stats},
 };
 
@@ -32,6 +35,24 @@ const ANSWER: Duration = Duration::from_millis(100);
 /// How often, and how far apart, to look for the successor of a worker that has panicked.
 const SUCCESSION_LOOKS: u32 = 200;
 const SUCCESSION_LOOK: Duration = Duration::from_millis(10);
+
+impl<P: Provider> Worker for WorkerHandle<P, Node> {
+    fn submit(&self, command: Command) -> bool {
+        Self::submit(self, command).is_ok()
+    }
+
+    fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
+        Self::expose(self, conn, bytes)
+    }
+
+    fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
+        Self::allocate(self, conn, bytes)
+    }
+
+    fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {
+        Self::lend(self, conn, bytes)
+    }
+}
 
 /// A set of workers; dropping it stops them within a bound.
 #[derive(Debug)]
@@ -86,15 +107,15 @@ impl WorkerSet {
     pub(crate) fn drain(&self, deadline: Instant) -> bool {
         let patience = deadline.max(Instant::now() + ANSWER);
         let ask = |handle: &Handle| {
-            let (tell, told) = mpsc::sync_channel(1);
+            let (tell, answer) = mpsc::sync_channel(1);
             // A full inbox empties soon, and it is asked again. A peer that is not told is refused, call by call.
             let _ = handle.submit(Command::Drain(tell));
-            told
+            answer
         };
         loop {
             let asked: Vec<mpsc::Receiver<bool>> = self.workers.handles().iter().map(ask).collect();
             let is_at_rest =
-                |told: &mpsc::Receiver<bool>| told.recv_timeout(patience.remaining()) == Ok(true);
+                |answer: &mpsc::Receiver<bool>| answer.recv_timeout(patience.remaining()) == Ok(true);
             if asked.iter().all(is_at_rest) {
                 return true;
             }
@@ -106,21 +127,13 @@ impl WorkerSet {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        sum(&self.counters)
+        Stats::sum(&self.counters)
     }
 
     pub(crate) fn user_memory(&self) -> UserMemory {
         let each = self.workers.handles().into_iter().map(|handle| handle.gate().user_memory());
         each.fold(UserMemory::default(), UserMemory::and)
     }
-}
-
-pub(crate) fn sum(counters: &[Arc<Counters>]) -> Stats {
-    let mut stats = Stats::default();
-    for counters in counters {
-        counters.add_to(&mut stats);
-    }
-    stats
 }
 
 /// Starts the worker on the calling thread.

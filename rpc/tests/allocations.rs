@@ -18,7 +18,7 @@ use std::{
 
 use allocation_counter::measure;
 use common::config;
-use gimmal_rpc::{Answer, Bulk, Channel as _, Client, Cx, LocalClient, LocalServer, Server, Stats};
+use gimmal_rpc::{Bulk, Channel as _, Client, Cx, LocalClient, LocalServer, ResponseWriter, Server, Stats};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::LocalSet,
@@ -31,7 +31,7 @@ const CALLS: u64 = 6_000;
 trait Meter {
     /// Backwards.
     #[raw]
-    fn raw(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+    fn raw(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>);
     /// The sum of borrowed bytes.
     #[inline]
     fn borrowed(&self, cx: &Cx, name: &str, bytes: &[u8]) -> u64;
@@ -66,7 +66,7 @@ impl Future for Once {
 }
 
 impl Meter for Meters {
-    fn raw(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
+    fn raw(&self, _: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) {
         for (to, from) in answer.reserve(request.len()).iter_mut().zip(request.iter().rev()) {
             *to = *from;
         }

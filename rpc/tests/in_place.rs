@@ -11,7 +11,7 @@ use std::{
 };
 
 use common::config;
-use gimmal_rpc::{Answer, Client, Config, Cx, LocalClient, Server};
+use gimmal_rpc::{Client, Config, Cx, LocalClient, ResponseWriter, Server};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A number that is not read if it is 13.
@@ -42,7 +42,7 @@ trait Mirror {
     fn letters(&self, cx: &Cx, count: usize) -> String;
     /// Returns the bytes.
     #[raw]
-    fn raw(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+    fn raw(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>);
 }
 
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Mirror for Glass {
     fn letters(&self, _: &Cx, count: usize) -> String {
         "x".repeat(count)
     }
-    fn raw(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
+    fn raw(&self, _: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) {
         answer.write(request);
     }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use common::{address, block_on, config, sleep};
 use gimmal_rpc::{
-    Answer, Bulk, CallOptions, Channel, Client, Code, Cx, Fate, LocalClient, Metadata, Server, Status,
+    Bulk, CallOptions, Channel, Client, Code, Cx, Fate, LocalClient, Metadata, ResponseWriter, Server,
+    Status,
     metadata::{METADATA_BYTES_MAX, TRACEPARENT},
 };
 
@@ -30,7 +31,7 @@ trait Noting {
     async fn relay(&self, cx: &Cx) -> (Option<String>, Option<u64>);
     async fn traced(&self, cx: &Cx) -> (Option<String>, Option<u64>);
     #[raw]
-    fn raw(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>) -> Result<(), Status>;
+    fn raw(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) -> Result<(), Status>;
 }
 
 struct Noter {
@@ -75,7 +76,7 @@ impl Noting for Noter {
         (trace, cx.remaining().map(|left| left.as_millis().try_into().unwrap()))
     }
 
-    fn raw(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>) -> Result<(), Status> {
+    fn raw(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) -> Result<(), Status> {
         if request.is_empty() {
             tenant(cx);
             return Err(Status::new(Code::Aborted, "see the details").with_details([0, 1, 2, 0]));

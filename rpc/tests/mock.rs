@@ -7,7 +7,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use gimmal_rpc::{Answer, CallError, Client, Code, Cx, Server, Sink, Stream};
+use gimmal_rpc::{CallError, Client, Code, Cx, ResponseWriter, Server, Sink, Stream};
 
 #[gimmal_rpc::service(mock, crate = gimmal_rpc)]
 pub trait Ledger {
@@ -20,7 +20,7 @@ pub trait Ledger {
     #[inline]
     fn length(&self, cx: &Cx, text: &str, bytes: &[u8]) -> usize;
     #[raw]
-    fn mirror(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+    fn mirror(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>);
 }
 
 fn served(mock: MockLedger, name: &str) -> (Server, LedgerClient) {

@@ -12,8 +12,8 @@ use std::{
 
 use common::{Fixture, ProbeClient, config, pattern, serve_probe, until};
 use gimmal_rpc::{
-    Answer, Answered, CallError, CallOptions, Client, Code, Config, Cx, Fate, LocalClient, Method, Pipeline,
-    Server, Service, TransportError,
+    Answered, CallError, CallOptions, Client, Code, Config, Cx, Fate, LocalClient, Method, Pipeline,
+    ResponseWriter, Server, Service, TransportError,
 };
 
 for_each_scheme! {
@@ -391,13 +391,13 @@ fn other_calls_among_those_of_a_pipeline(scheme: &str) {
 #[gimmal_rpc::service(crate = gimmal_rpc)]
 trait Grow {
     #[raw]
-    fn grow(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+    fn grow(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>);
 }
 
 struct Grower;
 
 impl Grow for Grower {
-    fn grow(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
+    fn grow(&self, _: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) {
         let bytes = u32::from_le_bytes(request.try_into().unwrap()) as usize;
         answer.reserve(bytes).iter_mut().enumerate().for_each(|(at, byte)| *byte = pattern(at));
     }

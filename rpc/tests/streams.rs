@@ -304,7 +304,7 @@ fn one_way_messages_arrive_and_nobody_is_told(scheme: &str) {
     assert_eq!(delivery.delivery().wait().unwrap(), report(101, 1), "nobody has that method");
     client.note(666).wait().unwrap();
     until("it panicked", || server.stats().panics == 1);
-    assert_eq!((client.channel().stats().told, inline.channel().stats().told), (103, 100));
+    assert_eq!((client.channel().stats().one_way, inline.channel().stats().one_way), (103, 100));
     assert_eq!(server.stats().serving, 0);
 }
 

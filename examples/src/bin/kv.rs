@@ -9,7 +9,9 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-use gimmal::{Bulk, Channel as _, Code, Cx, Status, UserBytes, WithLoan, codec::Bincode, raw::Answer};
+use gimmal::{
+    Bulk, Channel as _, Code, Cx, Status, UserBytes, WithLoan, codec::Bincode, raw::ResponseWriter,
+};
 
 #[gimmal::service(codec = Bincode)]
 trait Kv {
@@ -19,7 +21,7 @@ trait Kv {
     async fn get(&self, cx: &Cx, key: String) -> Result<WithLoan<u64>, String>;
     /// A small value, by a key that is read in the ring and copied nowhere; the value is written into the ring.
     #[raw]
-    fn peek(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>) -> Result<(), Status>;
+    fn peek(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) -> Result<(), Status>;
 }
 
 #[derive(Default)]
@@ -44,7 +46,7 @@ impl Kv for Store {
         Ok(WithLoan::new(value.len() as u64, loan))
     }
 
-    fn peek(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) -> Result<(), Status> {
+    fn peek(&self, _: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) -> Result<(), Status> {
         let key = std::str::from_utf8(request)
             .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
         let values = self.values.read().unwrap_or_else(PoisonError::into_inner);

@@ -3,9 +3,12 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod client;
 mod generate;
 mod mock;
 mod model;
+mod server;
+mod spell;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +24,7 @@ use syn::parse_macro_input;
 ///     async fn add(&self, cx: &Cx, by: u64) -> Result<u64, Overflow>;
 ///     /// Runs to completion on the worker; reads and writes in place.
 ///     #[raw]
-///     fn peek(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+///     fn peek(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>);
 /// }
 /// ```
 ///

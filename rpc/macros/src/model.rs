@@ -1,6 +1,6 @@
 //! What a service trait says, checked; every complaint points at its place.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Literal, TokenStream};
 use quote::{ToTokens, quote};
 use syn::{
     Attribute, Error, FnArg, GenericArgument, Ident, ItemTrait, LitStr, Pat, PathArguments, Result,
@@ -8,6 +8,11 @@ use syn::{
     parse::{Parse, ParseStream},
     spanned::Spanned,
 };
+
+/// A complaint about what is at `at`.
+fn wrong<T>(at: &impl Spanned, what: impl std::fmt::Display) -> Result<T> {
+    Err(Error::new(at.span(), what))
+}
 
 /// `#[service(...)]`.
 pub(crate) struct Options {
@@ -37,7 +42,7 @@ impl Parse for Options {
                     "mock" => options.is_mocked = true,
                     _ => {
                         let what = "unknown option; there are `codec = Type`, `name = \"text\"`, `crate = path` and `mock`";
-                        return Err(Error::new(option.span(), what));
+                        return wrong(&option, what);
                     }
                 }
             }
@@ -51,8 +56,8 @@ impl Parse for Options {
 
 /// A checked service.
 pub(crate) struct Service {
-    pub(crate) krate: TokenStream,
-    pub(crate) codec: TokenStream,
+    /// The module that the generated code names.
+    pub(crate) private: TokenStream,
     pub(crate) name: String,
     pub(crate) ident: Ident,
     pub(crate) vis: Visibility,
@@ -71,8 +76,12 @@ pub(crate) struct Method {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) cx: Type,
     pub(crate) is_idempotent: bool,
-    /// Its own, in place of the service's.
-    pub(crate) codec: Option<Type>,
+    /// What writes its values.
+    pub(crate) codec: TokenStream,
+    /// That is the method's own, not the service's.
+    has_own_codec: bool,
+    /// Its place in the table of methods.
+    pub(crate) index: Literal,
     pub(crate) kind: Kind,
 }
 
@@ -129,10 +138,7 @@ fn split_docs(attributes: Vec<Attribute>) -> (Vec<Attribute>, Vec<Attribute>) {
 impl Service {
     pub(crate) fn new(options: Options, item: ItemTrait) -> Result<Self> {
         if !item.generics.params.is_empty() {
-            return Err(Error::new(
-                item.generics.span(),
-                "a service trait has no generics: it is one thing on the wire",
-            ));
+            return wrong(&item.generics, "a service trait has no generics: it is one thing on the wire");
         }
         if let Some(auto) =
             item.auto_token.map(|auto| auto.span()).or_else(|| item.unsafety.map(|unsafety| unsafety.span()))
@@ -140,13 +146,14 @@ impl Service {
             return Err(Error::new(auto, "a service is a plain trait"));
         }
         let krate = options.krate.map_or_else(|| quote!(::gimmal), |path| quote!(#path));
-        let codec = options.codec.map_or_else(|| quote!(#krate::__macro::Postcard), |codec| quote!(#codec));
+        let private = quote!(#krate::__macro);
+        let codec = options.codec.map_or_else(|| quote!(#private::Postcard), |codec| quote!(#codec));
         let mut methods = Vec::new();
         let mut complaints: Option<Error> = None;
         for item in item.items {
             let method = match item {
-                TraitItem::Fn(method) => Method::new(method),
-                other => Err(Error::new(other.span(), "a service trait has methods only")),
+                TraitItem::Fn(method) => Method::new(method, methods.len(), &codec),
+                other => wrong(&other, "a service trait has methods only"),
             };
             match (method, &mut complaints) {
                 (Ok(method), _) => methods.push(method),
@@ -158,14 +165,13 @@ impl Service {
             return Err(complaints);
         }
         if methods.is_empty() {
-            return Err(Error::new(item.ident.span(), "a service needs at least one method"));
+            return wrong(&item.ident, "a service needs at least one method");
         }
         let (docs, attributes) = split_docs(item.attrs);
         let name = options.name.map_or_else(|| item.ident.to_string(), |name| name.value());
         let supertraits = item.supertraits.to_token_stream();
         Ok(Self {
-            krate,
-            codec,
+            private,
             name,
             ident: item.ident,
             vis: item.vis,
@@ -181,50 +187,42 @@ impl Service {
 impl Method {
     /// Whether values of `ty` are bytes that the codec copies at once. A method's own codec takes every type as it is.
     pub(crate) fn copies_at_once(&self, ty: &Type) -> bool {
-        self.codec.is_none() && is_bytes(ty)
+        !self.has_own_codec && is_bytes(ty)
     }
 
-    fn new(method: TraitItemFn) -> Result<Self> {
-        let TraitItemFn { attrs, sig, default, .. } = method;
+    fn new(method: TraitItemFn, index: usize, codec: &TokenStream) -> Result<Self> {
+        let TraitItemFn { mut attrs, sig, default, .. } = method;
         if let Some(body) = default {
-            return Err(Error::new(body.span(), "a service method has no body here; implement it"));
+            return wrong(&body, "a service method has no body here; implement it");
         }
         if RESERVED.contains(&sig.ident.to_string().as_str()) {
             let what = format!("`{}` is taken in the generated client; choose another name", sig.ident);
-            return Err(Error::new(sig.ident.span(), what));
+            return wrong(&sig.ident, what);
         }
         if !sig.generics.params.is_empty() {
-            return Err(Error::new(
-                sig.generics.span(),
-                "a service method has no generics: its types are its wire format",
-            ));
+            return wrong(&sig.generics, "a service method has no generics: its types are its wire format");
         }
-        let (raw, attrs): (Vec<_>, Vec<_>) =
-            attrs.into_iter().partition(|attribute| attribute.path().is_ident("raw"));
-        let (oneway, attrs): (Vec<_>, Vec<_>) =
-            attrs.into_iter().partition(|attribute| attribute.path().is_ident("oneway"));
-        let (inline, attrs): (Vec<_>, Vec<_>) =
-            attrs.into_iter().partition(|attribute| attribute.path().is_ident("inline"));
-        let (idempotent, attrs): (Vec<_>, Vec<_>) =
-            attrs.into_iter().partition(|attribute| attribute.path().is_ident("idempotent"));
-        let (codec, attrs): (Vec<_>, Vec<_>) =
-            attrs.into_iter().partition(|attribute| attribute.path().is_ident("codec"));
-        let codec = own_codec(&codec, !raw.is_empty())?;
+        let mut take = |name: &str| -> Vec<Attribute> {
+            attrs.extract_if(.., |attribute| attribute.path().is_ident(name)).collect()
+        };
+        let (raw, oneway, inline) = (take("raw"), take("oneway"), take("inline"));
+        let (idempotent, own) = (take("idempotent"), take("codec"));
+        let own = own_codec(&own, !raw.is_empty())?;
         let (docs, attributes) = split_docs(attrs);
         let (cx, arguments) = inputs(&sig)?;
         if let (Some(oneway), false) = (oneway.first(), raw.is_empty()) {
-            return Err(Error::new(oneway.span(), "a raw method is answered: it cannot be one-way"));
+            return wrong(&oneway, "a raw method is answered: it cannot be one-way");
         }
         let kind = if raw.is_empty() {
             let (is_inline, is_oneway) = (!inline.is_empty(), !oneway.is_empty());
             if sig.asyncness.is_some() == is_inline {
-                let what = "a service method is `async fn`, `#[inline] fn`, or `#[raw] fn` with (cx, request: &[u8], answer: &mut Answer<'_>)";
-                return Err(Error::new(sig.fn_token.span(), what));
+                let what = "a service method is `async fn`, `#[inline] fn`, or `#[raw] fn` with (cx, request: &[u8], answer: &mut ResponseWriter<'_>)";
+                return wrong(&sig.fn_token, what);
             }
             let argument = |input| Argument::new(input, is_inline);
             let arguments: Vec<Argument> = arguments.into_iter().map(argument).collect::<Result<_>>()?;
             let mut result = Answer::new(&sig.output)?;
-            result.is_bytes &= codec.is_none();
+            result.is_bytes &= own.is_none();
             async_shape(&arguments, &result, &sig, is_oneway)?;
             if is_inline {
                 inline_shape(&arguments, &result, &sig, is_oneway)?;
@@ -234,17 +232,26 @@ impl Method {
             raw_shape(&sig, arguments.len())?;
             Kind::Raw(Box::new(sig.clone()))
         };
-        let is_idempotent = !idempotent.is_empty();
-        Ok(Self { ident: sig.ident, docs, attributes, cx, is_idempotent, codec, kind })
+        Ok(Self {
+            ident: sig.ident,
+            docs,
+            attributes,
+            cx,
+            is_idempotent: !idempotent.is_empty(),
+            has_own_codec: own.is_some(),
+            codec: own.map_or_else(|| codec.clone(), ToTokens::into_token_stream),
+            index: Literal::usize_unsuffixed(index),
+            kind,
+        })
     }
 }
 
 /// `Type` of `#[codec(Type)]`.
 fn own_codec(attributes: &[Attribute], is_raw: bool) -> Result<Option<Type>> {
     let Some(first) = attributes.first() else { return Ok(None) };
-    if let (Some(wrong), _) | (None, Some(wrong)) = (attributes.get(1), is_raw.then_some(first)) {
+    if let (Some(other), _) | (None, Some(other)) = (attributes.get(1), is_raw.then_some(first)) {
         let what = "one codec a method, and none for a raw one: it is bytes already";
-        return Err(Error::new(wrong.span(), what));
+        return wrong(&other, what);
     }
     first.parse_args().map(Some).map_err(|error| Error::new(error.span(), "spell it `#[codec(Type)]`"))
 }
@@ -252,28 +259,28 @@ fn own_codec(attributes: &[Attribute], is_raw: bool) -> Result<Option<Type>> {
 fn async_shape(arguments: &[Argument], result: &Answer, sig: &syn::Signature, is_oneway: bool) -> Result<()> {
     let second = |is: fn(&Argument) -> bool| arguments.iter().filter(|argument| is(argument)).nth(1);
     if let Some(second) = second(|argument| argument.is_bulk) {
-        return Err(Error::new(second.ty.span(), "one bulk argument a method: one message carries one loan"));
+        return wrong(&second.ty, "one bulk argument a method: one message carries one loan");
     }
     let twice = second(|argument| argument.stream.is_some()).or_else(|| second(|a| a.sink.is_some()));
     if let Some(second) = twice {
         let what = "at most one `Stream<T>` and one `Sink<T>` a method: a call has two directions";
-        return Err(Error::new(second.ty.span(), what));
+        return wrong(&second.ty, what);
     }
     let streams = arguments.iter().any(|argument| argument.stream.is_some() || argument.sink.is_some());
     if let Some(bulk) = arguments.iter().find(|argument| argument.is_bulk)
         && (streams || is_oneway)
     {
         let what = "a method with streams, or a one-way one, takes no bulk";
-        return Err(Error::new(bulk.ty.span(), what));
+        return wrong(&bulk.ty, what);
     }
     if is_oneway && streams {
-        return Err(Error::new(sig.ident.span(), "a one-way method has no streams: nobody waits for it"));
+        return wrong(&sig.ident, "a one-way method has no streams: nobody waits for it");
     }
     if is_oneway && !matches!(&sig.output, ReturnType::Default) {
-        return Err(Error::new(sig.output.span(), "a one-way method returns nothing: nobody hears it"));
+        return wrong(&sig.output, "a one-way method returns nothing: nobody hears it");
     }
     if streams && result.is_loan {
-        return Err(Error::new(sig.output.span(), "a method with streams returns no loan"));
+        return wrong(&sig.output, "a method with streams returns no loan");
     }
     Ok(())
 }
@@ -285,28 +292,26 @@ fn inline_shape(
     is_oneway: bool,
 ) -> Result<()> {
     if is_oneway {
-        return Err(Error::new(sig.ident.span(), "an inline method is answered: it cannot be one-way"));
+        return wrong(&sig.ident, "an inline method is answered: it cannot be one-way");
     }
     if let Some(other) = arguments.iter().find(|argument| !argument.is_encoded()) {
         let what = "an inline method takes no bulk and no streams: it does not wait; make it `async fn`";
-        return Err(Error::new(other.ty.span(), what));
+        return wrong(&other.ty, what);
     }
     if result.is_loan {
-        return Err(Error::new(sig.output.span(), "an inline method returns no loan; make it `async fn`"));
+        return wrong(&sig.output, "an inline method returns no loan; make it `async fn`");
     }
     Ok(())
 }
 
 fn raw_shape(sig: &syn::Signature, arguments: usize) -> Result<()> {
     if let Some(asyncness) = sig.asyncness {
-        return Err(Error::new(
-            asyncness.span(),
-            "a raw method runs to completion on the worker: it is not async",
-        ));
+        return wrong(&asyncness, "a raw method runs to completion on the worker: it is not async");
     }
     if arguments != 2 {
-        let what = "a raw method is `fn name(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>)`";
-        return Err(Error::new(sig.inputs.span(), what));
+        let what =
+            "a raw method is `fn name(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>)`";
+        return wrong(&sig.inputs, what);
     }
     Ok(())
 }
@@ -361,15 +366,15 @@ fn is_reference_to(ty: &Type, name: &str) -> bool {
 impl Argument {
     fn new(input: syn::PatType, may_borrow: bool) -> Result<Self> {
         let Pat::Ident(pattern) = &*input.pat else {
-            return Err(Error::new(input.pat.span(), "a service method's parameters are plain names"));
+            return wrong(&input.pat, "a service method's parameters are plain names");
         };
         match &*input.ty {
             Type::Reference(reference) if !may_borrow || reference.mutability.is_some() => {
                 let what = "arguments are owned values (String, Vec<u8>, ...): they outlive the message they came in; those of an `#[inline] fn` may borrow from it";
-                return Err(Error::new(reference.span(), what));
+                return wrong(&reference, what);
             }
             Type::ImplTrait(generic) => {
-                return Err(Error::new(generic.span(), "name the type: it is the wire format"));
+                return wrong(&generic, "name the type: it is the wire format");
             }
             _ => {}
         }
@@ -406,10 +411,10 @@ impl Answer {
             });
         };
         if let Type::Reference(reference) = &**ty {
-            return Err(Error::new(reference.span(), "a result is an owned value"));
+            return wrong(&reference, "a result is an owned value");
         }
         if let Type::ImplTrait(generic) = &**ty {
-            return Err(Error::new(generic.span(), "name the type: it is the wire format"));
+            return wrong(&generic, "name the type: it is the wire format");
         }
         let result = last_segment(ty).filter(|segment| segment.ident == "Result");
         let (value, error) = match result.map(type_arguments).as_deref() {
@@ -417,14 +422,14 @@ impl Answer {
             Some([value, error]) => (*value, Some(error.to_token_stream())),
             Some(_) => {
                 let what = "spell it `Result<T, E>`: both types are the wire format";
-                return Err(Error::new(ty.span(), what));
+                return wrong(&ty, what);
             }
         };
         let loan = last_segment(value).filter(|segment| segment.ident == "WithLoan");
         if let Some(segment) = loan
             && type_arguments(segment).len() != 1
         {
-            return Err(Error::new(value.span(), "spell it `WithLoan<T>`"));
+            return wrong(&value, "spell it `WithLoan<T>`");
         }
         let (is_loan, is_bytes) = (loan.is_some(), is_bytes(value));
         Ok(Self { ty: ty.to_token_stream(), value: value.to_token_stream(), error, is_loan, is_bytes })

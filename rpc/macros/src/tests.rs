@@ -45,13 +45,19 @@ fn every_complaint_says_what_to_write_instead() {
         ("async fn m(&self, cx: &Cx, one: Sink<u8>, two: Bulk);", "takes no bulk"),
         ("#[oneway] async fn m(&self, cx: &Cx) -> u8;", "a one-way method returns nothing"),
         ("#[oneway] async fn m(&self, cx: &Cx, one: Sink<u8>);", "a one-way method has no streams"),
-        ("#[oneway] #[raw] fn m(&self, cx: &Cx, a: &[u8], b: &mut Answer<'_>);", "it cannot be one-way"),
-        ("#[codec(Raw)] #[raw] fn m(&self, cx: &Cx, a: &[u8], b: &mut Answer<'_>);", "it is bytes already"),
+        (
+            "#[oneway] #[raw] fn m(&self, cx: &Cx, a: &[u8], b: &mut ResponseWriter<'_>);",
+            "it cannot be one-way",
+        ),
+        (
+            "#[codec(Raw)] #[raw] fn m(&self, cx: &Cx, a: &[u8], b: &mut ResponseWriter<'_>);",
+            "it is bytes already",
+        ),
         ("#[codec(A)] #[codec(B)] async fn m(&self, cx: &Cx);", "one codec a method"),
         ("#[codec = 1] async fn m(&self, cx: &Cx);", "spell it `#[codec(Type)]`"),
         ("async fn m(&self, cx: &Cx) {}", "has no body here"),
         ("async fn new(&self, cx: &Cx);", "`new` is taken in the generated client"),
-        ("#[raw] async fn m(&self, cx: &Cx, a: &[u8], b: &mut Answer<'_>);", "it is not async"),
+        ("#[raw] async fn m(&self, cx: &Cx, a: &[u8], b: &mut ResponseWriter<'_>);", "it is not async"),
         ("#[raw] fn m(&self, cx: &Cx, a: &[u8]);", "a raw method is `fn name("),
         ("const N: u8;", "methods only"),
         ("", "at least one method"),
@@ -105,9 +111,9 @@ fn names_and_spellings() {
     for (name, snake) in
         [("Echo", "echo"), ("FileStore", "file_store"), ("KVStore", "kv_store"), ("A1B", "a1_b")]
     {
-        assert_eq!(crate::generate::snake(name), snake);
+        assert_eq!(crate::spell::snake(name), snake);
     }
-    let spelled = |tokens| crate::generate::spelled(&tokens);
+    let spelled = |tokens| crate::spell::spelled(&tokens);
     assert_eq!(spelled(quote!(Vec<(u8, &'static str)>)), "Vec<(u8, &'static str)>");
     assert_eq!(spelled(quote!(dyn Send)), "dyn Send");
 }

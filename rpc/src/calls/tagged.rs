@@ -90,7 +90,7 @@ impl Calls {
     /// Returns the tag of a call of `pipeline` that has ended in another way, and how, once. `spare` takes the place of the
     /// buffer that leaves.
     pub(crate) fn take_tagged(&mut self, pipeline: u32, spare: &mut Vec<u8>) -> Option<(u64, Response)> {
-        if self.untaken == 0 {
+        if self.done == 0 {
             return None;
         }
         let ended = |call: &super::Call| call.state == State::Done && call.of(pipeline).is_some();
@@ -101,7 +101,7 @@ impl Calls {
         let (response, is_error) = (call.response.take(), call.is_error);
         let owned = || Response::owned(is_error, mem::replace(&mut call.body, mem::take(spare)));
         let response = response.unwrap_or_else(owned);
-        self.untaken -= 1;
+        self.done -= 1;
         self.release(u32::try_from(index).ok()?);
         Some((tag, response))
     }

@@ -6,7 +6,10 @@ use gimmal_engine::{Idle, transport::Key};
 
 use super::{Client, spawn};
 use crate::{
-    config::Config, error::ConnectError, local::LocalClient, provider::any_for, reconnect::Reconnect,
+    config::{Config, Reconnect},
+    error::ConnectError,
+    local::LocalClient,
+    provider::any_for,
     route::Route,
 };
 
@@ -22,6 +25,14 @@ pub struct ClientBuilder {
     key: Option<Key>,
     heartbeat_ms: Option<u32>,
     cores: Option<Vec<usize>>,
+}
+
+impl Client {
+    /// A client with a configuration of its own.
+    #[must_use]
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
 }
 
 impl ClientBuilder {

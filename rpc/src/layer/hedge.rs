@@ -10,9 +10,8 @@ use gimmal_engine::transport::{Instant, Loan, LoanError, UserBytes};
 use crate::{
     again::{Again, repeatable},
     cell::block,
-    channel::{CallOptions, Channel, Ticket},
+    channel::{CallOptions, Channel, SLEEP, Ticket},
     codec::Compose,
-    local::SLEEP,
     method::Method,
     response::Response,
     stream::Lanes,

@@ -14,10 +14,10 @@ use std::{
 use gimmal_engine::transport::{Bulk, Loan};
 
 use crate::{
-    answer::Answer,
     codec::EncodeError,
     cx::Cx,
     method::Method,
+    response_writer::ResponseWriter,
     service::Service,
     status::Status,
     task::{BoxTask, Seat, Task},
@@ -106,7 +106,7 @@ impl<S: Service, L: ServerLayer> Service for Guarded<S, L> {
         method: usize,
         cx: &Cx,
         request: &[u8],
-        answer: &mut Answer<'_>,
+        answer: &mut ResponseWriter<'_>,
     ) -> Result<(), Status> {
         let mut watch = self.watch(cx)?;
         let ended = self.service.call_raw(method, cx, request, answer);

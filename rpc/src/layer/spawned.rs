@@ -20,10 +20,10 @@ use crossbeam::queue::ArrayQueue;
 use gimmal_engine::transport::{Bulk, Loan, sync::once::take_or_register};
 
 use crate::{
-    answer::Answer,
     codec::EncodeError,
     cx::Cx,
     method::Method,
+    response_writer::ResponseWriter,
     runtime::{HasEnded, Runtime},
     service::Service,
     status::Status,
@@ -76,7 +76,7 @@ impl<S: Service> Service for Spawned<S> {
         method: usize,
         cx: &Cx,
         request: &[u8],
-        answer: &mut Answer<'_>,
+        answer: &mut ResponseWriter<'_>,
     ) -> Result<(), Status> {
         self.service.call_raw(method, cx, request, answer)
     }

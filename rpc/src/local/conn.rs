@@ -11,7 +11,6 @@ use std::{
     rc::Rc,
     sync::Arc,
     task::{Context, Poll, Waker},
-    time::Duration,
 };
 
 use gimmal_engine::{
@@ -21,17 +20,18 @@ use gimmal_engine::{
 
 use crate::{
     calls::{CallKey, Reply},
-    channel::{CallOptions, Ticket},
+    channel::{CallOptions, SLEEP, Ticket},
     codec::Compose,
-    config::Config,
+    command::Command,
+    config::{Config, Reconnect},
     copied,
     error::{ConnectError, TransportError},
     here,
     metadata::Noted,
     method::Method,
-    node::{Command, Fresh, Node, Source},
+    node::{Fresh, Node, Source},
     provider::{Any, any_for},
-    reconnect::{NOWHERE, Reconnect},
+    reconnect::NOWHERE,
     response::Response,
     service::Registry,
     stats::{Counters, Stats},
@@ -40,8 +40,6 @@ use crate::{
     workers,
 };
 
-/// The longest sleep of a thread that waits for an answer, or for an item of a stream; a deadline wakes it earlier.
-pub(crate) const SLEEP: Duration = Duration::from_secs(1);
 /// A buffer above this is not kept.
 const KEEP_BYTES: usize = 1 << 20;
 /// The index of calls that are in no table.
@@ -185,7 +183,7 @@ impl LocalConn {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        workers::sum(std::slice::from_ref(&self.counters))
+        Stats::sum(std::slice::from_ref(&self.counters))
     }
 
     pub(crate) fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {

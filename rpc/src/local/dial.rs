@@ -21,10 +21,11 @@ use gimmal_engine::{
 
 use super::LocalConn;
 use crate::{
+    command::{Command, Watcher},
+    config::Reconnect,
     error::ConnectError,
-    node::{Command, Watcher},
     oneshot::{Receiver, Sender, oneshot},
-    reconnect::{Reconnect, persist},
+    reconnect::persist,
 };
 
 type Connected = Result<(ConnId, Arc<Negotiated>), OpenError>;

@@ -10,12 +10,9 @@ use gimmal_engine::{
 use super::Node;
 use crate::{
     error::TransportError,
-    memory::{Handed, RemoteMemory},
+    memory::{Handed, RemoteMemory, Shown},
     status::Fate,
 };
-
-/// What a handler that shows memory gets.
-pub(crate) type Shown = Result<RemoteMemory, TransportError>;
 
 impl Node {
     #[cold]

@@ -90,11 +90,11 @@ impl Node {
             let head = RequestHead::new(method, timeout.us(), window).words();
             let id = if method.is_oneway { CallId::NONE } else { id };
             let flags = if method.is_oneway { Flags::ONE_WAY } else { source.flags() };
-            match send_request(io, conn, id, (flags, head), &mut here.said, loan, &source) {
+            match send_request(io, conn, id, (flags, head), &mut here.headers.sent, loan, &source) {
                 Ok(()) => {
                     copied::count(source.written(), &self.counters.copied_requests);
                     if method.is_oneway {
-                        return Ok(self.told_peer(conn, method, reply));
+                        return Ok(self.one_way_left(conn, method, reply));
                     }
                     self.counters.posted.increment();
                     self.calls_live += 1;
@@ -213,14 +213,15 @@ impl Node {
             let id = if method.is_oneway { CallId::NONE } else { id };
             let flags = if method.is_oneway { Flags::ONE_WAY } else { call.flags };
             let source = Fresh::new(&body[..]);
-            let sent = send_request(io, conn, id, (flags, head), &mut here.said, &mut call.loan, &source);
+            let sent =
+                send_request(io, conn, id, (flags, head), &mut here.headers.sent, &mut call.loan, &source);
             if sent.is_ok() {
                 copied::count(&body, &self.counters.copied_requests);
             }
             call.body = body;
             match sent {
                 Ok(()) if method.is_oneway => {
-                    self.counters.told.increment();
+                    self.counters.one_way.increment();
                     self.calls_live -= 1;
                     here.calls.fail_first(Response::nothing());
                 }

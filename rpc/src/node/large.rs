@@ -11,10 +11,10 @@ use gimmal_engine::{
 };
 
 use super::{
-    Node, Reach,
+    Node,
     answers::{drop_answered, status_answer, too_large},
-    heard::Heard,
-    request::Source,
+    header_cache::Requested,
+    request::{Enclosed, Source},
     serving::{Answered, State},
 };
 use crate::{
@@ -26,35 +26,11 @@ use crate::{
     large::{Unlent, lend, no_reads},
     metadata,
     method::{Method, MethodKind},
+    reach::Reach,
     service::Entry,
     stats::Counters,
     status::{Code, Fate, Status},
 };
-
-/// Arguments that lie in the loan beside the request.
-#[derive(Debug)]
-pub(crate) struct Enclosed(pub(crate) Flags);
-
-impl Source for Enclosed {
-    fn flags(&self) -> Flags {
-        self.0
-    }
-
-    fn compose(&self, _: &mut [u8]) -> Result<usize, EncodeError> {
-        Ok(0)
-    }
-
-    fn composed_bytes(&self) -> Option<usize> {
-        Some(0)
-    }
-
-    fn keep(&mut self, body: &mut Vec<u8>, _: usize) -> Result<(), EncodeError> {
-        body.clear();
-        Ok(())
-    }
-
-    fn left(self, _: &mut Vec<u8>) {}
-}
 
 /// Whether the peer may READ from us.
 fn may_offer<P: Port>(io: &Io<'_, P>, conn: ConnId) -> bool {
@@ -107,7 +83,7 @@ impl Node {
         io: &mut Io<'_, P>,
         conn: ConnId,
         (flags, id): (Flags, CallId),
-        heard: &Heard,
+        requested: &Requested,
         arguments: &[u8],
         bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
@@ -120,13 +96,13 @@ impl Node {
         if here.serving.is_taken(id.slot) {
             return Err(malformed("call id: it is in use"));
         }
-        match self.admit_large(id, heard, bulk.len()) {
+        match self.admit_large(id, requested, bulk.len()) {
             Ok(entry) if entry.method.streams_up || entry.method.streams_down => {
                 Err(malformed("large request of a method with streams"))
             }
             Ok(entry) => {
                 let state = State::Pulling { entry, arguments: Vec::new(), offer: Some(bulk), flags };
-                self.occupy(conn, id, (io.now(), heard.head.deadline_at(io.now())), state);
+                self.occupy(conn, id, (io.now(), requested.head.deadline_at(io.now())), state);
                 self.pull_request(io, conn, id.slot);
                 Ok(())
             }
@@ -137,8 +113,13 @@ impl Node {
         }
     }
 
-    fn admit_large(&self, id: CallId, heard: &Heard, bytes: u64) -> Result<Entry, (ResponseHead, String)> {
-        let entry = self.admit(id, heard).ok_or_else(|| self.why_not(id, heard))?;
+    fn admit_large(
+        &self,
+        id: CallId,
+        requested: &Requested,
+        bytes: u64,
+    ) -> Result<Entry, (ResponseHead, String)> {
+        let entry = self.admit(id, requested).ok_or_else(|| self.why_not(id, requested))?;
         let max = self.limits.message_bytes_max;
         if bytes <= max as u64 {
             return Ok(entry);

@@ -11,15 +11,15 @@ mod callee;
 mod caller;
 mod dispatch;
 mod drain;
-mod heard;
+mod header_cache;
 mod large;
 mod map;
 mod noted;
-mod oneway;
+mod one_way;
 mod pulls;
 mod raw;
-mod reach;
 mod request;
+mod requests;
 mod responses;
 mod serving;
 #[cfg(test)]
@@ -33,11 +33,9 @@ mod tasks;
 use std::{
     cell::Cell,
     collections::{BTreeMap, VecDeque},
-    fmt,
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc,
+        Arc,
+        atomic::{AtomicU64, Ordering},
     },
     task::Waker,
     time::Duration,
@@ -46,16 +44,13 @@ use std::{
 use gimmal_engine::{
     App, Io, Message,
     transport::{
-        AccessError, Accessed, Address, Bulk, BulkError, CloseReason, ConnId, Exposed, Instant, Loan,
-        Negotiated, Port, Time,
+        AccessError, Accessed, Bulk, BulkError, CloseReason, ConnId, Instant, Negotiated, Port, Time,
     },
 };
 
-pub(crate) use accesses::Shown;
-use heard::Heard;
-use large::Enclosed;
+use header_cache::HeaderCache;
 use map::ConnMap;
-pub(crate) use reach::Reach;
+use request::Enclosed;
 pub(crate) use request::{Composed, Fresh, Source};
 use serving::Serving;
 pub(crate) use tagged::{Asked, Common};
@@ -64,97 +59,23 @@ use tasks::Tasks;
 use crate::{
     batch::Draft,
     calls::{CallKey, Calls},
-    cell::{CallCell, Responder},
+    cell::Responder,
+    command::{Command, Watcher},
     config::Limits,
     cx::{Cx, Peer},
-    draining::Signal,
     error::TransportError,
-    frame::{BARE_REQUEST, BARE_RESPONSE, Flags, RequestWords},
+    frame::{BARE_REQUEST, BARE_RESPONSE, Flags},
     here,
     id::CallId,
-    memory::{Ended, Handed},
-    method::Method,
-    reflect::{Enrolled, Roll},
+    memory::Ended,
+    reach::Reach,
     response::Response,
-    runtime::Runtime,
     service::Registry,
+    shared::{Enrolled, Shared},
     stats::Counters,
     status::Fate,
-    stream::Lanes,
     task::Seat,
 };
-
-/// What other threads ask of a worker.
-#[derive(Debug)]
-pub(crate) enum Command {
-    /// Make a call.
-    Call {
-        conn: ConnId,
-        method: &'static Method,
-        timeout: Option<Duration>,
-        body: Vec<u8>,
-        loan: Option<Loan>,
-        flags: Flags,
-        lanes: Option<Box<Lanes>>,
-        responder: Responder,
-    },
-    /// Nobody waits for the call of this cell any more.
-    Cancel(ConnId, Arc<CallCell>),
-    /// Tell this one when the connection ends.
-    Watch(ConnId, Arc<dyn Watcher>),
-    /// Close the connection if none of our calls is on it any more, and say so. What comes late goes to the next, if it is named.
-    Retire(ConnId, Option<ConnId>, Arc<AtomicBool>),
-    /// See [`Node::drain`], which says whether all is done; asked again and again.
-    Drain(mpsc::SyncSender<bool>),
-    /// The server's runtime has ended, and with it every handler.
-    RuntimeEnded,
-    /// Ask so many clients to come again, to another worker.
-    Shed(usize),
-    /// Access memory of the peer.
-    Access(ConnId, Box<Handed>),
-    /// Tell the peer where memory of ours is.
-    Show(ConnId, Arc<Exposed>, Responder<Shown>),
-    /// Something is ready; a turn will find it.
-    Look,
-}
-
-/// Hears that a connection ended, or that its peer takes no more calls. Runs on the worker's thread: must not block.
-pub(crate) trait Watcher: fmt::Debug + Send + Sync {
-    /// The connection ended; it is not told twice.
-    fn ended(&self, reason: &CloseReason);
-
-    /// The peer takes no more calls; the connection stands as long as those that run.
-    fn leaving(&self);
-
-    /// Whether it still works on what it heard. The worker asks again and again, so that work whose thread could not start,
-    /// or has ended, begins again here.
-    fn is_moving(&self) -> bool;
-}
-
-/// What all workers of a server share.
-#[derive(Debug, Default)]
-pub(crate) struct Shared {
-    /// Set once when the server shuts down: new requests are refused.
-    pub(crate) draining: AtomicBool,
-    /// Set with it: what handlers wait for.
-    pub(crate) drains: Arc<Signal>,
-    /// A listener of the server ended, though nobody stopped it.
-    pub(crate) is_deaf: AtomicBool,
-    /// Where a server with one worker listens.
-    pub(crate) sole_worker_at: OnceLock<Vec<Address>>,
-    /// The connected peers, for reflection.
-    pub(crate) roll: Roll,
-    /// What handlers may use.
-    pub(crate) runtime: Option<Arc<dyn Runtime>>,
-}
-
-impl Shared {
-    /// New requests are refused from now on, and handlers that wait for it hear of it.
-    pub(crate) fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
-        self.drains.set();
-    }
-}
 
 /// One connection.
 #[derive(Debug)]
@@ -162,11 +83,7 @@ pub(crate) struct Conn {
     peer: Arc<Peer>,
     calls: Calls,
     serving: Serving,
-    /// The head of the last request that said all: one that is the same says it again. None with metadata, that lies in
-    /// its loan, or that is one way.
-    said: Option<RequestWords>,
-    /// What the last such request of the peer asked for.
-    heard: Option<Heard>,
+    headers: HeaderCache,
     /// For raw methods, one after the other: no counting of references for each call.
     raw_cx: Option<Cx>,
     draft: Draft,
@@ -177,7 +94,7 @@ pub(crate) struct Conn {
     owes_go_away: bool,
     /// The peer was asked to come again.
     was_asked: bool,
-    /// Its place on the server's roll.
+    /// Its place among the server's connections.
     _enrolled: Enrolled,
 }
 
@@ -203,7 +120,7 @@ pub(crate) struct Node {
     conns: ConnMap<Conn>,
     tasks: Tasks,
     /// Calls of closed connections whose response the worker's own thread has not taken.
-    graves: Vec<(ConnId, Calls)>,
+    closed: Vec<(ConnId, Calls)>,
     closings: VecDeque<(ConnId, CloseReason)>,
     /// Connections that clients of this worker left for others, in that order, and for which.
     moved: VecDeque<(ConnId, ConnId)>,
@@ -255,7 +172,7 @@ impl Node {
             reach,
             counters,
             conns: ConnMap::new(),
-            graves: Vec::new(),
+            closed: Vec::new(),
             closings: VecDeque::with_capacity(REMEMBERED),
             moved: VecDeque::new(),
             moving: Vec::new(),
@@ -291,7 +208,7 @@ impl Node {
     pub(crate) fn take(&mut self, conn: ConnId, key: CallKey, spare: &Cell<Vec<u8>>) -> Option<Response> {
         match self.conns.get_mut(conn) {
             Some(here) => here.calls.take(key, spare),
-            None => self.take_buried(conn, |calls| calls.take(key, spare)),
+            None => self.take_closed(conn, |calls| calls.take(key, spare)),
         }
     }
 
@@ -315,19 +232,14 @@ impl Node {
 
     /// Takes from the calls of a connection that is closed.
     #[cold]
-    fn take_buried<T>(&mut self, conn: ConnId, take: impl FnOnce(&mut Calls) -> Option<T>) -> Option<T> {
-        let grave = self.grave(conn)?;
-        let calls = &mut self.graves[grave].1;
+    fn take_closed<T>(&mut self, conn: ConnId, take: impl FnOnce(&mut Calls) -> Option<T>) -> Option<T> {
+        let index = self.closed.iter().position(|(closed, _)| *closed == conn)?;
+        let calls = &mut self.closed[index].1;
         let taken = take(calls);
-        if !calls.has_untaken() {
-            self.graves.swap_remove(grave);
+        if !calls.has_done() {
+            self.closed.swap_remove(index);
         }
         taken
-    }
-
-    #[cold]
-    fn grave(&self, conn: ConnId) -> Option<usize> {
-        self.graves.iter().position(|(closed, _)| *closed == conn)
     }
 
     /// Takes note of the time. The thread may have been away since the clock was read: calls that it started inline, and
@@ -419,10 +331,10 @@ impl App for Node {
             notes: crate::metadata::Notes::default(),
             answer_notes: crate::metadata::AnswerNotes::default(),
             running: (0..self.limits.serving_max).map(|_| AtomicU64::new(0)).collect(),
-            told_started: crate::stats::Counter::default(),
-            told_refused: crate::stats::Counter::default(),
+            one_way_started: crate::stats::Counter::default(),
+            one_way_refused: crate::stats::Counter::default(),
         });
-        let enrolled = Enrolled::enter(&self.shared, &peer.negotiated);
+        let enrolled = self.shared.enroll(&peer.negotiated);
         here::enter(&peer.negotiated);
         let calls = Calls::new(self.limits.window, self.limits.waiting_max);
         self.conns.insert(
@@ -431,8 +343,7 @@ impl App for Node {
                 peer,
                 calls,
                 serving: Serving::default(),
-                said: None,
-                heard: None,
+                headers: HeaderCache::default(),
                 raw_cx: None,
                 draft: Draft::default(),
                 streams_seen: false,
@@ -507,8 +418,8 @@ impl App for Node {
             here::leave(&gone.peer.negotiated);
             self.end_handlers(&mut gone);
             self.end_calls(&mut gone, reason);
-            if gone.calls.has_untaken() {
-                self.graves.push((conn, gone.calls));
+            if gone.calls.has_done() {
+                self.closed.push((conn, gone.calls));
             }
             if let Some(watcher) = gone.watcher {
                 watcher.ended(reason);
@@ -522,7 +433,7 @@ impl App for Node {
             Command::Call { conn, method, timeout, body, loan, flags, lanes, responder } => {
                 let (reply, beside) = (crate::calls::Reply::Cell(responder), (loan, lanes));
                 let conn = self.successor(conn);
-                // The cell has heard if it failed.
+                // The cell is told if it failed.
                 let _ = if flags.has(Flags::LARGE) {
                     self.counters.large.increment();
                     self.start(io, conn, method, timeout, Enclosed(flags), beside, reply)

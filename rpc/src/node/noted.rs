@@ -10,7 +10,7 @@ use gimmal_engine::{
 use super::{
     Node,
     answers::{MESSAGE_BYTES_MAX, Sent, send_answer},
-    heard::Heard,
+    header_cache::Requested,
     serving::Answered,
 };
 use crate::{cx::Peer, frame::RESPONSE_BYTES, id::CallId, metadata::Metadata};
@@ -60,12 +60,12 @@ impl Node {
         io: &mut Io<'_, P>,
         conn: ConnId,
         id: CallId,
-        heard: &Heard,
+        requested: &Requested,
         (metadata, arguments): (Metadata, &[u8]),
         bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
         self.note(conn, id.slot, metadata);
-        self.serve(io, conn, id, heard, arguments, bulk)?;
+        self.serve(io, conn, id, requested, arguments, bulk)?;
         if let Some(here) = self.conns.get_mut(conn)
             && (id.slot as usize) < self.limits.serving_max
             && !here.serving.is_taken(id.slot)

@@ -12,11 +12,11 @@ use gimmal_engine::{
 
 use super::{Node, answers::status_bytes, serving::Answered, tasks::Failure};
 use crate::{
-    answer::Answer,
     batch::{self, ITEM_BYTES, Items, item_bytes},
     cx::{Cx, Peer},
     frame::{BARE_RESPONSE, RESPONSE_BYTES, RESPONSES, ResponseHead},
     id::CallId,
+    response_writer::ResponseWriter,
     service::{Entry, Service},
     status::Status,
 };
@@ -40,7 +40,7 @@ impl Raw<'_> {
     /// Runs it to its end, with `place` for its answer.
     #[inline(always)]
     fn run(self, place: &mut [u8]) -> Ended {
-        let mut answer = Answer::new(place);
+        let mut answer = ResponseWriter::new(place);
         // A status is large: it is moved only when there is one.
         let mut refusal = None;
         let run = || {

@@ -108,6 +108,31 @@ impl<T: Compose + ?Sized, W> Source for Fresh<'_, T, W> {
     fn left(self, _: &mut Vec<u8>) {}
 }
 
+/// Arguments that lie in the loan beside the request.
+#[derive(Debug)]
+pub(crate) struct Enclosed(pub(crate) Flags);
+
+impl Source for Enclosed {
+    fn flags(&self) -> Flags {
+        self.0
+    }
+
+    fn compose(&self, _: &mut [u8]) -> Result<usize, EncodeError> {
+        Ok(0)
+    }
+
+    fn composed_bytes(&self) -> Option<usize> {
+        Some(0)
+    }
+
+    fn keep(&mut self, body: &mut Vec<u8>, _: usize) -> Result<(), EncodeError> {
+        body.clear();
+        Ok(())
+    }
+
+    fn left(self, _: &mut Vec<u8>) {}
+}
+
 /// Why a request or a response did not leave.
 pub(super) enum Unsent<E> {
     /// There is no room now.
@@ -118,15 +143,15 @@ pub(super) enum Unsent<E> {
     Never(E),
 }
 
-/// Sends a request whose arguments `source` writes in place; gives the loan back when it did not leave. `said` is what the
-/// connection's last plain request said.
+/// Sends a request whose arguments `source` writes in place; gives the loan back when it did not leave. `last` is the
+/// header of the connection's last plain request.
 #[inline(always)]
 pub(super) fn send_request<P: Port>(
     io: &mut Io<'_, P>,
     conn: ConnId,
     id: CallId,
     (flags, head): (Flags, RequestWords),
-    said: &mut Option<RequestWords>,
+    last: &mut Option<RequestWords>,
     loan: &mut Option<Loan>,
     source: &impl Source,
 ) -> Result<(), Unsent<TransportError>> {
@@ -135,7 +160,7 @@ pub(super) fn send_request<P: Port>(
     // A closure for each way, so that what it does becomes part of that way.
     let sent = match loan.take().filter(|bulk| !bulk.is_empty()) {
         None => {
-            let is_again = is_plain && *said == Some(head);
+            let is_again = is_plain && *last == Some(head);
             let (kind, front) = if is_again { (BARE_REQUEST, None) } else { (kind, Some(head)) };
             let put = |body: &mut [u8]| put_request(body, front, source, &mut failure);
             io.send(conn, Head { kind, aux: id.aux() }, REQUEST_BYTES, put)
@@ -150,7 +175,7 @@ pub(super) fn send_request<P: Port>(
         }
     };
     if is_plain && sent.is_ok() {
-        *said = Some(head);
+        *last = Some(head);
     }
     match sent {
         Ok(()) => Ok(()),
@@ -158,7 +183,7 @@ pub(super) fn send_request<P: Port>(
     }
 }
 
-/// Writes head, if it is said, and arguments, whose room is the same without it; `None` when there is too little, or they cannot
+/// Writes the head, if there is one, and arguments, whose room is the same without it; `None` when there is too little, or they cannot
 /// be written.
 #[inline(always)]
 pub(super) fn put_request(

@@ -38,7 +38,7 @@ use pipe::{PIPED, raw_request};
 
 use super::{Fresh, Node, Reach};
 use crate::{
-    Answer, Bulk, Cx, Fate, WithLoan,
+    Bulk, Cx, Fate, ResponseWriter, WithLoan,
     calls::{CallKey, Reply},
     codec::{Decode, Encoded, Postcard, Raw},
     config::Config,
@@ -59,7 +59,7 @@ trait World {
     async fn take(&self, cx: &Cx, number: u32, bytes: Bulk) -> u32;
     async fn huge(&self, cx: &Cx, number: u32, filler: Vec<u8>) -> (u32, Vec<u8>);
     #[raw]
-    fn raw(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+    fn raw(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>);
 }
 
 type Gates = Arc<Mutex<Vec<(Arc<AtomicBool>, Waker)>>>;
@@ -157,7 +157,7 @@ impl World for Handlers {
         (number, vec![4; huge_bytes(number + 31)])
     }
 
-    fn raw(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>) {
+    fn raw(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) {
         self.run(cx, request.first_chunk().map_or(0, |number| u32::from_le_bytes(*number)));
         answer.write(request);
     }
@@ -471,7 +471,7 @@ impl Run {
         assert_eq!(called.calls, called.answered + called.failed + called.cancelled, "{what}: {called:?}");
         assert_eq!((served.serving, served.panics), (0, 0), "{what}: {served:?}");
         let (client, server) = (self.client.app(), self.server.app());
-        assert_eq!((client.calls_live, server.tasks.len(), client.graves.len()), (0, 0, 0), "{what}");
+        assert_eq!((client.calls_live, server.tasks.len(), client.closed.len()), (0, 0, 0), "{what}");
         assert_eq!(self.sim.rnr_count(), 0, "{what}: RNR");
         assert_eq!(self.sim.findings().misuses, [], "{what}");
     }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     batch::{self, Items},
-    calls::{CallKey, Reply, Tagged},
+    calls::{CallKey, Calls, Reply, Tagged},
     error::TransportError,
     frame::{BARE_RESPONSE, Flags, REQUESTS, RESPONSES, RequestHead},
     id::CallId,
@@ -85,7 +85,7 @@ impl Node {
         let Some(here) = self.conns.get_mut(conn).filter(|here| !here.calls.is_queued()) else { return 0 };
         let mut posted = 0;
         let small = calls.iter().take_while(|(_, request)| request.len() <= batch::BYTES_MAX).count();
-        if here.said == Some(head)
+        if here.headers.sent == Some(head)
             && here.calls.next_wire().is_some()
             && let small @ [first, second, ..] = &calls[..small]
         {
@@ -103,7 +103,8 @@ impl Node {
             && let Some(id) = here.calls.next_wire()
         {
             let source = Fresh::new(*request);
-            let sent = send_request(io, conn, id, (Flags::NONE, head), &mut here.said, &mut None, &source);
+            let sent =
+                send_request(io, conn, id, (Flags::NONE, head), &mut here.headers.sent, &mut None, &source);
             if sent.is_ok() {
                 here.calls.insert_tagged(id, method, times, Tagged { pipeline, tag: *tag });
                 posted = 1;
@@ -191,8 +192,8 @@ impl Node {
 
     /// Whether any call that this thread made has ended and was not taken; perhaps, if the connection is gone.
     #[inline]
-    pub(crate) fn has_untaken(&mut self, conn: ConnId) -> bool {
-        self.conns.get_mut(conn).is_none_or(|here| here.calls.has_untaken())
+    pub(crate) fn has_done(&mut self, conn: ConnId) -> bool {
+        self.conns.get_mut(conn).is_none_or(|here| here.calls.has_done())
     }
 
     /// Returns the tag of a call of `pipeline` whose answer was not shown where it landed, and how it ended, once; see
@@ -205,7 +206,7 @@ impl Node {
     ) -> Option<(u64, Response)> {
         match self.conns.get_mut(conn) {
             Some(here) => here.calls.take_tagged(pipeline, spare),
-            None => self.take_buried(conn, |calls| calls.take_tagged(pipeline, spare)),
+            None => self.take_closed(conn, |calls| calls.take_tagged(pipeline, spare)),
         }
     }
 
@@ -213,8 +214,12 @@ impl Node {
     pub(super) fn key_tagged(&mut self, conn: ConnId, pipeline: u32, tag: u64) -> Option<CallKey> {
         match self.conns.get_mut(conn) {
             Some(here) => here.calls.tagged(pipeline, tag),
-            None => self.grave(conn).and_then(|grave| self.graves[grave].1.tagged(pipeline, tag)),
+            None => self.closed_calls(conn)?.tagged(pipeline, tag),
         }
+    }
+
+    fn closed_calls(&self, conn: ConnId) -> Option<&Calls> {
+        self.closed.iter().find(|(closed, _)| *closed == conn).map(|(_, calls)| calls)
     }
 
     /// Nobody waits for the calls of `pipeline` any more.
@@ -222,7 +227,7 @@ impl Node {
     pub(crate) fn cancel_tagged<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, pipeline: u32) {
         let keys: Vec<CallKey> = match self.conns.get_mut(conn) {
             Some(here) => here.calls.all_tagged(pipeline),
-            None => self.grave(conn).map_or_else(Vec::new, |grave| self.graves[grave].1.all_tagged(pipeline)),
+            None => self.closed_calls(conn).map_or_else(Vec::new, |calls| calls.all_tagged(pipeline)),
         };
         for key in keys {
             self.cancel(io, conn, key);

@@ -10,10 +10,10 @@ use std::{
 
 use gimmal_engine::transport::{ConnId, time};
 
-use super::reach::{Reach, TaskWake};
 use crate::{
     config::Limits,
     method::Method,
+    reach::{Reach, TaskWake},
     runtime::{HasEnded, Runtime},
     stats::Counters,
     status::{Code, Fate},

@@ -12,8 +12,8 @@ use std::{
 use super::{Body, Response, ResponseStatus};
 use crate::{
     channel::{Call, Channel, Received, Ticket as _},
-    codec::{Codec, Decode, DecodeError},
-    error::{CallError, TransportError},
+    codec::{Codec, Decode},
+    error::CallError,
     lend::{Lend, Lends},
     metadata::Metadata,
 };
@@ -76,7 +76,7 @@ impl<C: Channel, D: Codec, O: Received<D>> TypedResponse<C, D, O> {
     /// See [`CallError`].
     pub fn value(mut self) -> Result<O::Value, CallError<O::Error>> {
         let lent = self.response.lent.take().map(|bulk| *bulk);
-        self.bytes().and_then(|bytes| O::value(bytes, lent).map_err(undecoded))
+        self.bytes().and_then(|bytes| O::value(bytes, lent).map_err(CallError::undecoded))
     }
 
     /// Returns the value's bytes, as they arrived.
@@ -114,7 +114,7 @@ impl<C: Channel, D: Codec, O: Received<D>> TypedResponse<C, D, O> {
     where
         D: Decode<'a, V>,
     {
-        D::decode(self.bytes()?).map_err(undecoded)
+        D::decode(self.bytes()?).map_err(CallError::undecoded)
     }
 
     #[cold]
@@ -122,14 +122,10 @@ impl<C: Channel, D: Codec, O: Received<D>> TypedResponse<C, D, O> {
         match &self.response.status {
             ResponseStatus::Failed(failure) => CallError::of((**failure).clone()),
             ResponseStatus::Ok | ResponseStatus::Error => {
-                O::error(self.response.body.bytes()).map_or_else(undecoded, CallError::App)
+                O::error(self.response.body.bytes()).map_or_else(CallError::undecoded, CallError::App)
             }
         }
     }
-}
-
-pub(crate) fn undecoded<E>(error: DecodeError) -> CallError<E> {
-    CallError::Transport(TransportError::Decode(error))
 }
 
 impl<C: Channel, D, O> Drop for TypedResponse<C, D, O> {
@@ -150,6 +146,15 @@ pub struct ResponseCall<C: Channel, D, O, S = ()> {
     call: Option<Call<C, D, O, S>>,
 }
 
+impl<C: Channel, D: Codec, O: Received<D>, S> Call<C, D, O, S> {
+    /// Turns the call into one that ends with its whole response. The value can be borrowed from the bytes as they arrived,
+    /// and the metadata that the server sent is with it.
+    #[inline]
+    pub fn response(self) -> ResponseCall<C, D, O, S> {
+        ResponseCall { call: Some(self) }
+    }
+}
+
 impl<C: Channel, D, O, S> fmt::Debug for ResponseCall<C, D, O, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseCall").finish_non_exhaustive()
@@ -157,11 +162,6 @@ impl<C: Channel, D, O, S> fmt::Debug for ResponseCall<C, D, O, S> {
 }
 
 impl<C: Channel, D, O, S> ResponseCall<C, D, O, S> {
-    #[inline]
-    pub(crate) const fn of(call: Call<C, D, O, S>) -> Self {
-        Self { call: Some(call) }
-    }
-
     /// Blocks until the call ended. On a local client this runs the worker's turns.
     #[inline(always)]
     pub fn wait(self) -> TypedResponse<C, D, O> {

@@ -17,11 +17,11 @@ use gimmal_engine::{
 use super::watch::Watch;
 use crate::{
     draining::{SetOnDrop, Signal},
-    node::{Node, Shared},
+    node::Node,
     provider::Any,
     runtime::within,
+    shared::Shared,
     stats::{Counters, Stats},
-    workers,
 };
 
 /// The longest sleep of a server that is a future; deadlines wake it earlier.
@@ -91,7 +91,7 @@ impl LocalServer {
     /// What was counted.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        workers::sum(std::slice::from_ref(&self.counters))
+        Stats::sum(std::slice::from_ref(&self.counters))
     }
 
     /// One bounded turn; returns how much it did.

@@ -7,11 +7,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use crate::{
-    draining::Signal,
-    node::{Command, Shared},
-    workers::Place,
-};
+use crate::{command::Command, draining::Signal, shared::Shared, workers::Place};
 
 /// Watches the runtime of a server, as long as this is there.
 pub(super) struct Watch {

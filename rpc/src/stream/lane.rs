@@ -8,16 +8,19 @@
 //! An item, the end, the abort and the loss of its call are all one lane's, which its worker looks at in this order. So none of
 //! them overtakes another, whatever queue brings the cancel of the call.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence},
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence},
+    },
 };
 
 use atomic_waker::AtomicWaker;
 use crossbeam::queue::ArrayQueue;
 use gimmal_engine::transport::ConnId;
 
-use crate::{draining::Signal, node::Reach, wake::rouse};
+use crate::{draining::Signal, wake::rouse};
 
 /// Items that may be on their way to a reader, or lie before it.
 pub const WINDOW: u32 = 32;
@@ -66,9 +69,18 @@ pub(crate) enum Owner {
     Callee(u32, u64),
 }
 
+/// The worker that moves a lane.
+pub(crate) trait Mover: fmt::Debug + Send + Sync {
+    /// Makes the worker look at `lane`, whose user did something.
+    fn look_at(&self, lane: Arc<Lane>);
+
+    /// What is set when its server begins to shut down.
+    fn draining(&self) -> &Arc<Signal>;
+}
+
 #[derive(Debug)]
 struct Home {
-    reach: Arc<Reach>,
+    mover: Arc<dyn Mover>,
     conn: ConnId,
     owner: Owner,
 }
@@ -112,14 +124,14 @@ impl Lane {
         Self::make(items, false)
     }
 
-    /// Tells the user's end where its worker is; once.
     /// What is set when the server of its worker begins to shut down.
     pub(super) fn draining(&self) -> Option<&Arc<Signal>> {
-        self.home.get().map(|home| home.reach.draining())
+        self.home.get().map(|home| home.mover.draining())
     }
 
-    fn bind(&self, reach: &Arc<Reach>, conn: ConnId, owner: Owner) {
-        let _ = self.home.set(Home { reach: Arc::clone(reach), conn, owner });
+    /// Tells the user's end where its worker is; once.
+    fn bind(&self, mover: Arc<dyn Mover>, conn: ConnId, owner: Owner) {
+        let _ = self.home.set(Home { mover, conn, owner });
         // SYNC POINT: lane bound. Who pushed before and saw no home is seen by the look that follows.
         fence(Ordering::SeqCst);
     }
@@ -136,7 +148,7 @@ impl Lane {
         let Some(home) = self.home.get() else { return };
         // SYNC POINT: lane queued. What was done before is seen by the look after `unqueue`.
         if !self.queued.swap(true, Ordering::AcqRel) {
-            home.reach.push_lane(Arc::clone(self));
+            home.mover.look_at(Arc::clone(self));
         }
     }
 
@@ -245,8 +257,8 @@ impl Lanes {
         [&self.tx, &self.rx].into_iter().flatten()
     }
 
-    pub(crate) fn bind(&self, reach: &Arc<Reach>, conn: ConnId, owner: Owner) {
-        self.both().for_each(|lane| lane.bind(reach, conn, owner));
+    pub(crate) fn bind<M: Mover + 'static>(&self, mover: &Arc<M>, conn: ConnId, owner: Owner) {
+        self.both().for_each(|lane| lane.bind(Arc::<M>::clone(mover), conn, owner));
     }
 
     /// Whether the caller dropped its call: the only way in which a lane is over while its worker has it.

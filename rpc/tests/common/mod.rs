@@ -14,7 +14,7 @@ use std::{
 };
 
 use gimmal_rpc::{
-    Answer, Bulk, Client, Code, Config, Cx, Fate, Instant, LocalClient, Server, Status, WithLoan,
+    Bulk, Client, Code, Config, Cx, Fate, Instant, LocalClient, ResponseWriter, Server, Status, WithLoan,
     engine::Idle,
 };
 pub use gimmal_testkit::until;
@@ -70,13 +70,13 @@ pub trait Probe {
     fn cut(&self, cx: &Cx, text: &str, chars: u32) -> String;
     /// Backwards.
     #[raw]
-    fn reverse(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+    fn reverse(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>);
     /// Always refuses.
     #[raw]
-    fn refuse(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>) -> Result<(), Status>;
+    fn refuse(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) -> Result<(), Status>;
     /// Always panics.
     #[raw]
-    fn panic_raw(&self, cx: &Cx, request: &[u8], answer: &mut Answer<'_>);
+    fn panic_raw(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>);
 }
 
 /// Counts what happens to its handlers.
@@ -199,18 +199,18 @@ impl Probe for Prober {
         text.chars().take(chars as usize).collect()
     }
 
-    fn reverse(&self, _: &Cx, request: &[u8], answer: &mut Answer<'_>) {
+    fn reverse(&self, _: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) {
         for (to, from) in answer.reserve(request.len()).iter_mut().zip(request.iter().rev()) {
             *to = *from;
         }
     }
 
-    fn refuse(&self, _: &Cx, _: &[u8], answer: &mut Answer<'_>) -> Result<(), Status> {
+    fn refuse(&self, _: &Cx, _: &[u8], answer: &mut ResponseWriter<'_>) -> Result<(), Status> {
         answer.write(b"never seen");
         Err(Status::new(Code::PermissionDenied, "not today"))
     }
 
-    fn panic_raw(&self, _: &Cx, _: &[u8], _: &mut Answer<'_>) {
+    fn panic_raw(&self, _: &Cx, _: &[u8], _: &mut ResponseWriter<'_>) {
         panic!("as it was asked to");
     }
 }

@@ -9,12 +9,12 @@ use crate::TransportError;
 
 /// Hears what a client's line would.
 #[derive(Debug, Default)]
-struct Heard {
+struct Watched {
     leaving: AtomicBool,
     ended: AtomicBool,
 }
 
-impl super::super::Watcher for Heard {
+impl super::super::Watcher for Watched {
     fn ended(&self, _: &CloseReason) {
         self.ended.store(true, Ordering::Relaxed);
     }
@@ -35,8 +35,8 @@ fn a_server_that_drains_answers_what_runs_and_refuses_the_rest() {
         each("a_server_that_drains_answers_what_runs_and_refuses_the_rest", seeds(), |what, seed, device| {
             let mut run = Run::new(seed, world(seed, device));
             let conn = run.conn.unwrap();
-            let heard = Arc::new(Heard::default());
-            let watcher: Arc<dyn super::super::Watcher> = Arc::clone(&heard) as _;
+            let watched = Arc::new(Watched::default());
+            let watcher: Arc<dyn super::super::Watcher> = Arc::clone(&watched) as _;
             run.client.with(|node, _| node.conns.get_mut(conn).unwrap().watcher = Some(watcher));
             let moment = u32::try_from(run.rng.below(150)).unwrap();
             let (mut number, mut drains) = (0, false);
@@ -63,9 +63,9 @@ fn a_server_that_drains_answers_what_runs_and_refuses_the_rest() {
                 run.step();
             }
             run.check(what, 150);
-            assert!(heard.leaving.load(Ordering::Relaxed), "{what}: the client was not told");
+            assert!(watched.leaving.load(Ordering::Relaxed), "{what}: the client was not told");
             assert!(
-                !heard.ended.load(Ordering::Relaxed),
+                !watched.ended.load(Ordering::Relaxed),
                 "{what}: the connection stands until somebody leaves"
             );
             add(&mut sums, &run);
@@ -75,7 +75,7 @@ fn a_server_that_drains_answers_what_runs_and_refuses_the_rest() {
             for _ in 0..3000 {
                 run.turns();
             }
-            assert!(heard.ended.load(Ordering::Relaxed), "{what}: it was not closed");
+            assert!(watched.ended.load(Ordering::Relaxed), "{what}: it was not closed");
             assert_eq!(run.server.app_mut().conns.iter_mut().count(), 0, "{what}");
         });
     assert!(!all || (sums[0] > 100 && sums[1] > 100), "{sums:?}");

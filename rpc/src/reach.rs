@@ -10,45 +10,25 @@ use std::{
 };
 
 use crossbeam::queue::{ArrayQueue, SegQueue};
-use gimmal_engine::{
-    WorkerHandle,
-    transport::{ConnId, Exposed, Loan, LoanError, Provider, UserBytes},
-};
+use gimmal_engine::transport::{ConnId, Exposed, Loan, LoanError, UserBytes};
 
-use super::{Command, Node, Shown};
 use crate::{
     cell::{CallCell, Responder},
+    command::Command,
     draining::Signal,
     error::TransportError,
+    memory::Shown,
     status::Fate,
-    stream::Lane,
+    stream::{Lane, Mover},
 };
 
 /// A worker's handle without its provider.
-trait Worker: Send + Sync {
+pub(crate) trait Worker: Send + Sync {
     /// Returns whether the inbox had room.
     fn submit(&self, command: Command) -> bool;
     fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError>;
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError>;
     fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError>;
-}
-
-impl<P: Provider> Worker for WorkerHandle<P, Node> {
-    fn submit(&self, command: Command) -> bool {
-        Self::submit(self, command).is_ok()
-    }
-
-    fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
-        Self::expose(self, conn, bytes)
-    }
-
-    fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
-        Self::allocate(self, conn, bytes)
-    }
-
-    fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {
-        Self::lend(self, conn, bytes)
-    }
 }
 
 /// One worker, from wherever a handler runs.
@@ -73,14 +53,9 @@ impl Reach {
         Arc::new(Self { ready, lanes, worker: OnceLock::new(), draining })
     }
 
-    /// What is set when the server begins to shut down.
-    pub(crate) const fn draining(&self) -> &Arc<Signal> {
-        &self.draining
-    }
-
     /// Tells where the worker is; once, right after it started.
-    pub(crate) fn set<P: Provider>(&self, handle: WorkerHandle<P, Node>) {
-        let _ = self.worker.set(Box::new(handle));
+    pub(crate) fn set(&self, worker: impl Worker + 'static) {
+        let _ = self.worker.set(Box::new(worker));
     }
 
     pub(crate) fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
@@ -130,11 +105,16 @@ impl Reach {
     pub(crate) fn pop_lane(&self) -> Option<Arc<Lane>> {
         self.lanes.pop()
     }
+}
 
-    /// Makes the worker look at a lane.
-    pub(crate) fn push_lane(&self, lane: Arc<Lane>) {
+impl Mover for Reach {
+    fn look_at(&self, lane: Arc<Lane>) {
         self.lanes.push(lane);
         self.ring();
+    }
+
+    fn draining(&self) -> &Arc<Signal> {
+        &self.draining
     }
 }
 

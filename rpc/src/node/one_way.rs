@@ -12,7 +12,7 @@ use gimmal_engine::{
 
 use super::{
     Node,
-    heard::Heard,
+    header_cache::Requested,
     tasks::{Failure, Served, discard},
 };
 use crate::{
@@ -25,10 +25,10 @@ use crate::{
 };
 
 impl Node {
-    /// A one-way request left: that is all its caller hears.
+    /// A one-way request left: that is all its caller learns.
     #[cold]
-    pub(super) fn told_peer(&mut self, conn: ConnId, method: &'static Method, reply: Reply) -> CallKey {
-        self.counters.told.increment();
+    pub(super) fn one_way_left(&mut self, conn: ConnId, method: &'static Method, reply: Reply) -> CallKey {
+        self.counters.one_way.increment();
         match reply {
             Reply::Cell(responder) => responder.complete(Response::nothing()),
             reply => {
@@ -42,11 +42,11 @@ impl Node {
 
     /// A one-way request arrived. What cannot be run is counted, and nobody is told.
     #[cold]
-    pub(super) fn told<P: Port>(
+    pub(super) fn one_way_arrived<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
         conn: ConnId,
-        heard: &Heard,
+        requested: &Requested,
         arguments: &[u8],
         bulk: Option<RemoteBulk>,
     ) {
@@ -54,24 +54,24 @@ impl Node {
         if let Some(bulk) = bulk {
             io.decline(conn, bulk);
         }
-        let entry = heard.entry.filter(|entry| {
+        let entry = requested.entry.filter(|entry| {
             entry.method.is_oneway
                 && entry.method.kind == MethodKind::Async
                 && !self.shared.draining.load(std::sync::atomic::Ordering::Relaxed)
         });
-        let started = entry.is_some_and(|entry| self.run_told(conn, &entry, arguments));
+        let started = entry.is_some_and(|entry| self.run_one_way(conn, &entry, arguments));
         let peer = self.conns.get_mut(conn).map(|here| &here.peer);
         if started {
             self.counters.started.increment();
-            peer.inspect(|peer| peer.told_started.increment());
+            peer.inspect(|peer| peer.one_way_started.increment());
         } else {
             self.counters.refused.increment();
-            peer.inspect(|peer| peer.told_refused.increment());
+            peer.inspect(|peer| peer.one_way_refused.increment());
         }
     }
 
     /// Whether it began.
-    fn run_told(&mut self, conn: ConnId, entry: &Entry, arguments: &[u8]) -> bool {
+    fn run_one_way(&mut self, conn: ConnId, entry: &Entry, arguments: &[u8]) -> bool {
         let mark = self.next_mark();
         let Some(here) = self.conns.get_mut(conn) else { return false };
         let Some(place) = self.tasks.place() else { return false };

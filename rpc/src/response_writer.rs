@@ -6,14 +6,14 @@ use gimmal_engine::transport::copy;
 use crate::{
     codec::{Encode, compose_into_with},
     frame::ResponseHead,
+    output::Output,
     status::{Code, Status},
-    task::Output,
 };
 
 /// The answer of a raw method, written in place. What finds no room in the ring goes on in memory of its own and
 /// is copied once when there is room.
 #[derive(Debug)]
-pub struct Answer<'a> {
+pub struct ResponseWriter<'a> {
     place: &'a mut [u8],
     len: usize,
     spill: Option<Vec<u8>>,
@@ -21,7 +21,7 @@ pub struct Answer<'a> {
     is_error: bool,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> ResponseWriter<'a> {
     /// An empty answer at `place`.
     #[inline]
     pub fn new(place: &'a mut [u8]) -> Self {
@@ -153,12 +153,12 @@ mod tests {
     #[test]
     fn an_answer_stays_in_place_while_it_fits_and_moves_whole_when_not() {
         let mut place = [0; 8];
-        let mut answer = Answer::new(&mut place);
+        let mut answer = ResponseWriter::new(&mut place);
         answer.write(b"1234");
         answer.reserve(4).copy_from_slice(b"5678");
         assert_eq!((answer.len(), answer.finish()), (8, Ok(8)));
         assert_eq!(&place, b"12345678");
-        let mut answer = Answer::new(&mut place);
+        let mut answer = ResponseWriter::new(&mut place);
         answer.write(b"1234");
         answer.write(b"56789");
         answer.write(b"0");
@@ -168,10 +168,10 @@ mod tests {
     #[test]
     fn values_are_encoded_in_place_or_beside() {
         let mut place = [0; 4];
-        let mut answer = Answer::new(&mut place);
+        let mut answer = ResponseWriter::new(&mut place);
         answer.encode::<Postcard, _>("abc").unwrap();
         assert_eq!(answer.finish(), Ok(4));
-        let mut answer = Answer::new(&mut place);
+        let mut answer = ResponseWriter::new(&mut place);
         answer.encode::<Postcard, _>("abcd").unwrap();
         assert_eq!(answer.finish(), Err((ResponseHead::Ok, b"\x04abcd".to_vec())));
     }

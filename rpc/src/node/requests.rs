@@ -1,4 +1,4 @@
-//! A request arrives: what it asks for, said in full or as by the one before it, and whether it may run.
+//! Requests arrive, with a header or like the one before: what they ask for, and whether they may run.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use gimmal_engine::{
     transport::{ConnId, Port, Violation},
 };
 
-use super::{Conn, Node, serving::State};
+use super::{Node, header_cache::Requested, serving::State};
 use crate::{
     batch::Items,
     copied,
@@ -19,30 +19,7 @@ use crate::{
     status::{Code, Fate},
 };
 
-/// What a request asks for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
-    pub(super) head: RequestHead,
-    /// The method, if it is here and spelled alike.
-    pub(super) entry: Option<Entry>,
-}
-
-impl Conn {
-    /// What a request asks for that says no more than its arguments.
-    #[inline]
-    fn heard_last(&self) -> Result<Heard, Violation> {
-        self.heard.ok_or(Violation::Malformed { what: "request like none before" })
-    }
-}
-
 impl Node {
-    /// What `head` asks for.
-    pub(super) fn hear(&self, head: RequestHead) -> Heard {
-        let entry =
-            self.registry.find(head.method).filter(|entry| entry.method.signature_hash == head.signature);
-        Heard { head, entry }
-    }
-
     /// A message with [`Kind::Request`](crate::frame::Kind::Request) arrived.
     pub(super) fn request_arrived<P: Port>(
         &mut self,
@@ -59,25 +36,27 @@ impl Node {
             return self.requested_again(io, conn, id, body);
         }
         let (head, arguments) = RequestHead::parse(body)?;
-        let heard = self.hear(head);
+        let found = self.registry.find(head.method);
+        let entry = found.filter(|entry| entry.method.signature_hash == head.signature);
+        let requested = Requested { head, entry };
         if flags.has(Flags::ONE_WAY) {
-            self.told(io, conn, &heard, arguments, bulk);
+            self.one_way_arrived(io, conn, &requested, arguments, bulk);
             return Ok(());
         }
         if flags.has(Flags::LARGE) {
-            return self.requested_large(io, conn, (flags, id), &heard, arguments, bulk);
+            return self.requested_large(io, conn, (flags, id), &requested, arguments, bulk);
         }
         if flags.has(Flags::METADATA) {
             let (metadata, arguments) = metadata::split(arguments)?;
-            return self.requested_noted(io, conn, id, &heard, (metadata, arguments), bulk);
+            return self.requested_noted(io, conn, id, &requested, (metadata, arguments), bulk);
         }
         if let Some(here) = self.conns.get_mut(conn) {
-            here.heard = Some(heard);
+            here.headers.received = Some(requested);
         }
-        self.serve(io, conn, id, &heard, arguments, bulk)
+        self.serve(io, conn, id, &requested, arguments, bulk)
     }
 
-    /// A request arrived that asks for the same as the last that said all.
+    /// A request without a header arrived.
     #[inline]
     pub(super) fn requested_again<P: Port>(
         &mut self,
@@ -87,11 +66,11 @@ impl Node {
         arguments: &[u8],
     ) -> Result<(), Violation> {
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
-        let heard = here.heard_last()?;
-        self.serve(io, conn, id, &heard, arguments, None)
+        let requested = here.headers.received()?;
+        self.serve(io, conn, id, &requested, arguments, None)
     }
 
-    /// Requests arrived in one message, all of them asking for the same as the last that said all.
+    /// Requests without headers arrived in one message.
     pub(super) fn requested_batch<P: Port>(
         &mut self,
         io: &mut Io<'_, P>,
@@ -99,14 +78,14 @@ impl Node {
         body: &[u8],
     ) -> Result<(), Violation> {
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
-        let heard = here.heard_last()?;
+        let requested = here.headers.received()?;
         let mut requests = Items::new(body);
-        if let Some(entry) = heard.entry.filter(|entry| entry.method.kind == MethodKind::Raw) {
-            self.run_raws(io, conn, &entry, heard.head.deadline_at(io.now()), &mut requests);
+        if let Some(entry) = requested.entry.filter(|entry| entry.method.kind == MethodKind::Raw) {
+            self.run_raws(io, conn, &entry, requested.head.deadline_at(io.now()), &mut requests);
         }
         for request in requests {
             let (id, arguments) = request?;
-            self.serve(io, conn, id, &heard, arguments, None)?;
+            self.serve(io, conn, id, &requested, arguments, None)?;
         }
         Ok(())
     }
@@ -118,7 +97,7 @@ impl Node {
         io: &mut Io<'_, P>,
         conn: ConnId,
         id: CallId,
-        heard: &Heard,
+        requested: &Requested,
         arguments: &[u8],
         bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
@@ -128,14 +107,14 @@ impl Node {
             // Its call was neither answered nor cancelled: a doubled request, or a liar.
             return Err(Violation::Malformed { what: "call id: it is in use" });
         }
-        let Some(entry) = self.admit(id, heard) else {
+        let Some(entry) = self.admit(id, requested) else {
             if let Some(bulk) = bulk {
                 io.decline(conn, bulk);
             }
-            let (why, text) = self.why_not(id, heard);
+            let (why, text) = self.why_not(id, requested);
             return self.refuse_request(io, conn, id, why, text);
         };
-        let deadline = heard.head.deadline_at(io.now());
+        let deadline = requested.head.deadline_at(io.now());
         match bulk {
             Some(bulk) if entry.method.takes_bulk => {
                 copied::count(arguments, &self.counters.copied_requests);
@@ -154,7 +133,7 @@ impl Node {
                 Ok(())
             }
             MethodKind::Async if entry.method.streams_up || entry.method.streams_down => {
-                self.run_streams(io, conn, id, &entry, (deadline, heard.head.window), arguments)
+                self.run_streams(io, conn, id, &entry, (deadline, requested.head.window), arguments)
             }
             MethodKind::Async => self.run_async(io, conn, id, &entry, deadline, arguments, None),
         }
@@ -162,8 +141,8 @@ impl Node {
 
     /// The method that was asked for, if it may run.
     #[inline]
-    pub(super) fn admit(&self, id: CallId, heard: &Heard) -> Option<Entry> {
-        heard.entry.filter(|entry| {
+    pub(super) fn admit(&self, id: CallId, requested: &Requested) -> Option<Entry> {
+        requested.entry.filter(|entry| {
             (id.slot as usize) < self.limits.serving_max
                 && !self.shared.draining.load(Ordering::Relaxed)
                 && (entry.method.kind == MethodKind::Raw || self.tasks.len() < self.limits.tasks_max)
@@ -172,7 +151,7 @@ impl Node {
 
     /// Why a request is refused.
     #[cold]
-    pub(super) fn why_not(&self, id: CallId, heard: &Heard) -> (ResponseHead, String) {
+    pub(super) fn why_not(&self, id: CallId, requested: &Requested) -> (ResponseHead, String) {
         let refused = |code, text: String| (ResponseHead::Status { code, fate: Fate::NotRun }, text);
         let limit = self.limits.serving_max;
         if id.slot as usize >= limit {
@@ -182,7 +161,7 @@ impl Node {
         if self.shared.draining.load(Ordering::Relaxed) {
             return refused(Code::Unavailable, "the server is shutting down".to_owned());
         }
-        let RequestHead { method, signature, .. } = heard.head;
+        let RequestHead { method, signature, .. } = requested.head;
         let Some(entry) = self.registry.find(method) else {
             return refused(Code::Unimplemented, format!("no method with id {method:#010x} here"));
         };

@@ -1,0 +1,186 @@
+//! The client's side of a service: a method for each of the trait's, over any channel.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::{Ident, ext::IdentExt as _};
+
+use crate::{
+    model::{Answer, Argument, Kind, Method, Service},
+    spell::{directions, item_codec, joined, table_ident, written},
+};
+
+/// The result as the marker type that both sides know.
+fn output(service: &Service, result: &Answer) -> TokenStream {
+    let private = &service.private;
+    let value = &result.value;
+    let value = match (result.is_loan, result.is_bytes) {
+        (true, _) => quote!(#value),
+        (_, true) => quote!(#private::PlainBytes),
+        _ => quote!(#private::Plain<#value>),
+    };
+    match &result.error {
+        None => value,
+        Some(error) => quote!(#private::Fallible<#value, #error>),
+    }
+}
+
+fn client_method(service: &Service, method: &Method) -> TokenStream {
+    let private = &service.private;
+    let table = table_ident(service);
+    let Method { ident, docs, codec, index, .. } = method;
+    match &method.kind {
+        Kind::Raw(_) => quote! {
+            #(#docs)*
+            pub fn #ident(&self, request: &[u8]) -> #private::RawCall<C> {
+                #private::Channel::call_raw_with(&self.channel, &#table[#index], &self.options, request)
+            }
+        },
+        Kind::Async { arguments, result, is_oneway, .. } => {
+            if directions(arguments) != (false, false) {
+                return client_streams(service, method, arguments, result);
+            }
+            let inputs = arguments.iter().map(|Argument { ident, ty, is_bulk, .. }| {
+                if *is_bulk { quote!(#ident: #private::Loan) } else { quote!(#ident: #ty) }
+            });
+            let encoded = arguments.iter().filter(|argument| argument.is_encoded());
+            let (names, types): (Vec<_>, Vec<_>) =
+                encoded.map(|argument| written(service, method, argument, &argument.ident)).unzip();
+            let (names, types) = (joined(&names), joined(&types));
+            let loan = arguments.iter().find(|argument| argument.is_bulk).map_or_else(
+                || quote!(::core::option::Option::None),
+                |argument| {
+                    let name = &argument.ident;
+                    quote!(::core::option::Option::Some(#name))
+                },
+            );
+            let output = if *is_oneway { quote!(#private::OneWay) } else { output(service, result) };
+            quote! {
+                #(#docs)*
+                pub fn #ident(&self, #(#inputs),*) -> #private::Call<C, #codec, #output> {
+                    #private::start(
+                        &self.channel,
+                        &#table[#index],
+                        &self.options,
+                        #loan,
+                        &#private::Encoded::<#codec, #types>::new(&#names),
+                    )
+                }
+            }
+        }
+    }
+}
+
+/// A method with streams: the caller's ends of them, and the call.
+fn client_streams(
+    service: &Service,
+    method: &Method,
+    arguments: &[Argument],
+    result: &Answer,
+) -> TokenStream {
+    let private = &service.private;
+    let table = table_ident(service);
+    let Method { ident, docs, codec, index, .. } = method;
+    let encoded: Vec<&Argument> = arguments.iter().filter(|argument| argument.is_encoded()).collect();
+    let names: Vec<&Ident> = encoded.iter().map(|argument| &argument.ident).collect();
+    let types: Vec<&syn::Type> = encoded.iter().map(|argument| &argument.ty).collect();
+    let (values, written): (Vec<_>, Vec<_>) =
+        encoded.iter().map(|argument| written(service, method, argument, &argument.ident)).unzip();
+    let (all_names, all_types) = (joined(&values), joined(&written));
+    let (up, down) = directions(arguments);
+    let mut ends = Vec::new();
+    let mut gives = Vec::new();
+    // What the handler reads, the caller writes.
+    if let Some(item) = arguments.iter().find_map(|argument| argument.stream.as_ref()) {
+        let codec = item_codec(service, method, item);
+        ends.push(quote!(ends.sink::<C, #codec, #item>(&self.channel)));
+        gives.push(quote!(#private::Sink<#item, C>));
+    }
+    if let Some(item) = arguments.iter().find_map(|argument| argument.sink.as_ref()) {
+        let codec = item_codec(service, method, item);
+        ends.push(quote!(ends.stream::<C, #codec, #item>(&self.channel)));
+        gives.push(quote!(#private::Stream<#item, C>));
+    }
+    let output = output(service, result);
+    quote! {
+        #(#docs)*
+        pub fn #ident(&self, #(#names: #types),*) -> (#(#gives,)* #private::StreamCall<C, #codec, #output>) {
+            let ends = #private::ends(#up, #down);
+            (
+                #(#ends,)*
+                #private::start_streams(
+                    &self.channel,
+                    &#table[#index],
+                    &self.options,
+                    ends,
+                    &#private::Encoded::<#codec, #all_types>::new(&#all_names),
+                ),
+            )
+        }
+    }
+}
+
+/// The pipelines of a service's raw methods, which only one kind of client has.
+fn pipelines(service: &Service) -> TokenStream {
+    let (private, table) = (&service.private, table_ident(service));
+    let client = format_ident!("{}Client", service.ident);
+    let raw = service.methods.iter().filter(|method| matches!(method.kind, Kind::Raw(_)));
+    let methods = raw.map(|Method { ident, index, .. }| {
+        let pipeline = format_ident!("{}_pipeline", ident.unraw());
+        let about = format!("Many calls of [`{ident}`](Self::{ident}) at once, told apart by tags.");
+        quote! {
+            #[doc = #about]
+            pub fn #pipeline(&self) -> #private::Pipeline {
+                self.channel.pipeline(&#table[#index], &self.options)
+            }
+        }
+    });
+    let methods: Vec<_> = methods.collect();
+    if methods.is_empty() {
+        return quote!();
+    }
+    quote! {
+        #[allow(dead_code)]
+        impl #client<#private::LocalClient> {
+            #(#methods)*
+        }
+    }
+}
+
+pub(crate) fn client(service: &Service) -> TokenStream {
+    let Service { private, ident, vis, docs, .. } = service;
+    let client = format_ident!("{ident}Client");
+    let methods = service.methods.iter().map(|method| client_method(service, method));
+    let pipelines = pipelines(service);
+    quote! {
+        #(#docs)*
+        #[derive(Clone, Debug)]
+        #vis struct #client<C = #private::Client> {
+            channel: C,
+            options: #private::CallOptions,
+        }
+
+        #[allow(clippy::too_many_arguments)]
+        impl<C: #private::Channel> #client<C> {
+            /// A client over `channel`.
+            pub fn new(channel: C) -> Self {
+                Self { channel, options: ::core::default::Default::default() }
+            }
+
+            /// A client whose calls have these options.
+            #[must_use]
+            pub fn with_options(mut self, options: #private::CallOptions) -> Self {
+                self.options = options;
+                self
+            }
+
+            /// What it calls through.
+            pub fn channel(&self) -> &C {
+                &self.channel
+            }
+
+            #(#methods)*
+        }
+
+        #pipelines
+    }
+}
