@@ -4,6 +4,7 @@
 //! Every call ends exactly once · none runs twice · none that is said not to have run did · every answer is its call's
 //! · nothing is left: no call, handler, place or slot · the world saw no misuse of credit.
 
+mod accesses;
 mod clock;
 mod drain;
 mod each;
