@@ -1,11 +1,11 @@
-//! One attempt of the active side: Resolving → Routing → Connecting → a link, or a failure at a named step.
+//! One attempt of the active side. It goes from Resolving to Routing to Connecting to a link, or fails at a named step.
 //!
 //! ```text
 //!  (name) ─► Resolving ─ADDR_RESOLVED─► Routing ─ROUTE_RESOLVED─► Connecting ─ESTABLISHED─► LinkParts
 //!               │  └─ ADDR_ERROR: the next address       │            │ rdma_connect on a helper thread
 //!               └──────────── own deadline, any other event ──────────┴─► ConnectError
 //! ```
-//! A step says what is to be done next (`Next`) or why it failed (`Failure`). The control thread does it.
+//! A step returns what to do next (`Next`) or why it failed (`Failure`). The control thread carries that out.
 
 use std::{
     collections::VecDeque,
@@ -31,32 +31,32 @@ use crate::{
     },
 };
 
-/// How an attempt ends.
+/// The outcome of an attempt.
 pub(crate) type Outcome = Result<LinkParts, ConnectError>;
 
-/// One call's worth of resolving, at most; the attempt's own deadline ends it earlier.
+/// The longest time-out of one resolving call. The attempt's own deadline may end it earlier.
 const RESOLVE_MAX: Duration = Duration::from_secs(10);
 
-/// What an attempt carries through its steps.
+/// One call to connect, with what its steps need.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     pub(crate) ticket: u64,
-    /// As it was given, for errors.
+    /// The address as the caller gave it, for errors.
     pub(crate) address: String,
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// What is left to try; empty until the name is resolved.
+    /// The targets that are left to try. Empty until the name is resolved.
     pub(crate) candidates: VecDeque<Target>,
-    /// What is being tried.
+    /// The target that is being tried.
     pub(crate) current: Option<Target>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: ConnectOptions,
-    /// Of the hello.
+    /// The nonce of our hello.
     pub(crate) nonce: u128,
-    /// Our addresses to connect from, when the device or one of them was chosen.
+    /// Our addresses to connect from, if the caller chose a device or a source.
     pub(crate) sources: Vec<IpAddr>,
     pub(crate) deadline: Instant,
-    /// One of the attempts that run, once it has its turn.
+    /// Counts this attempt among those that run.
     pub(crate) running: Option<Arc<()>>,
     pub(crate) outcome: SyncSender<Outcome>,
 }
@@ -66,7 +66,7 @@ impl Attempt {
         ConnectError::Timeout { address: self.address.clone(), step, timeout: self.options.connect_timeout }
     }
 
-    /// Tells the caller that it failed. One that does not listen any more has given up.
+    /// Reports the failure to the caller, unless the caller has given up.
     pub(crate) fn fail(&self, error: ConnectError) {
         let _ = self.outcome.send(Err(error));
     }
@@ -79,10 +79,10 @@ impl Attempt {
         ConnectError::Resolve { address: self.address.clone(), step, errno }
     }
 
-    /// Begins with the next address that can be tried. Gives back the id that resolves it.
+    /// Begins with the next target that can be tried. Returns the id that resolves its address.
     ///
     /// # Errors
-    /// No address is left: why the last one failed, or else `error`.
+    /// No target is left: why the last one failed, or else `error`.
     pub(crate) fn next_address(
         &mut self,
         channel: &Arc<EventChannel>,
@@ -100,7 +100,7 @@ impl Attempt {
         Err(error.unwrap_or_else(|| self.resolve_error("getaddrinfo", 0)))
     }
 
-    /// An id that resolves `target`'s address.
+    /// Makes an id that resolves the address of `target`.
     fn begin(&self, channel: &Arc<EventChannel>, target: &Target) -> Result<CmId, ConnectError> {
         let request_bytes = if self.options.key.is_some() { REQUEST_BYTES } else { HELLO_BYTES };
         naming::leaves_room(target, request_bytes)?;
@@ -116,7 +116,7 @@ impl Attempt {
     }
 }
 
-/// How far an attempt is.
+/// The current step of an attempt.
 #[derive(Debug)]
 enum Step {
     /// `rdma_resolve_addr` runs.
@@ -127,20 +127,20 @@ enum Step {
     Connecting { lane: Lane, hello: Hello, ack_timeout: Option<u8> },
 }
 
-/// An attempt with an id.
+/// An attempt that has an id.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) attempt: Box<Attempt>,
     step: Step,
 }
 
-/// What is to be done for an attempt that goes on.
+/// What to do for an attempt that goes on.
 pub(crate) enum Next {
-    /// The id has a device, whose events are to be read.
+    /// Read the events of the device that the id is bound to.
     Watch(Arc<PortDevice>),
-    /// `rdma_connect` is to be called.
+    /// Call `rdma_connect`.
     Call(ConnectCall),
-    /// It is connected.
+    /// Hand out the established connection.
     Link(Box<LinkParts>),
 }
 
@@ -148,12 +148,12 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) error: ConnectError,
-    /// Another address may do.
+    /// Whether another address may succeed.
     pub(crate) try_next: bool,
 }
 
 impl From<ConnectError> for Failure {
-    /// One that no other address would change.
+    /// Makes a failure that no other address would change.
     fn from(error: ConnectError) -> Self {
         Self { error, try_next: false }
     }
@@ -179,7 +179,7 @@ impl Active {
         }
     }
 
-    /// The attempt, and what the destruction of its id needs.
+    /// Returns the attempt, and the lane that is destroyed with its id.
     pub(crate) fn split(self) -> (Box<Attempt>, Option<Lane>) {
         let lane = match self.step {
             Step::Resolving => None,
@@ -200,13 +200,13 @@ impl Active {
         self.attempt.timeout(self.step()).into()
     }
 
-    /// `rdma_connect` itself failed: on iWARP that is how a refusal is told.
+    /// Describes a failure of `rdma_connect` itself, which is how iWARP reports a refusal.
     pub(crate) fn call_failed(&self, errno: i32) -> Failure {
         let error = reject::connect_error(&self.attempt.address, errno.saturating_neg(), &[]);
         Failure { error, try_next: errno != libc::EINVAL }
     }
 
-    /// An event that moves it on, or ends it.
+    /// Handles an event, which moves the attempt on or ends it.
     pub(crate) fn advance(
         &mut self,
         action: Action,
@@ -241,7 +241,7 @@ impl Active {
         }
     }
 
-    /// ADDR_RESOLVED: the id is bound to a device now.
+    /// Handles ADDR_RESOLVED: the id is bound to a device.
     fn has_device(&mut self, id: &mut CmId) -> Result<Next, Failure> {
         let attempt = &self.attempt;
         let next = |error| Failure { error, try_next: true };
@@ -260,7 +260,7 @@ impl Active {
         Ok(Next::Watch(device))
     }
 
-    /// ROUTE_RESOLVED: the call that connects.
+    /// Handles ROUTE_RESOLVED: makes the call that connects.
     fn has_route(&mut self, id: &CmId, lane: Lane) -> Next {
         let attempt = &self.attempt;
         let ack_timeout = lane.set_ack_timeout(id, attempt.options.ack_timeout);
@@ -276,7 +276,7 @@ impl Active {
         Next::Call(unsafe { id.connect_call(params) })
     }
 
-    /// ESTABLISHED: the accept's private data is the peer's hello. Nothing is made for a peer that has not proved itself.
+    /// Handles ESTABLISHED, whose private data is the peer's hello. Makes nothing for a peer that has not proved its key.
     fn accepted(
         &self,
         event: &CmEvent,
@@ -299,7 +299,7 @@ impl Active {
         Ok((wiring, session.flatten()))
     }
 
-    /// An event that ends it.
+    /// Describes an event that ends the attempt.
     fn event_failed(&self, action: Action, event: &CmEvent) -> Failure {
         let (address, status) = (&self.attempt.address, event.status);
         match action {

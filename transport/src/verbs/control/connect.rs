@@ -1,8 +1,8 @@
-//! The attempts of the active side: names are looked up, a bounded number connects at once, each until its deadline.
+//! The attempts of the active side. Names are looked up on helper threads, and a bounded number of attempts runs at once.
 //!
-//! Each step of an attempt is work for the one control thread. With a thousand at once every one of them would still be
-//! making its queue pair when the kernel gives up on the first (siw waits 10 s for the answer to its MPA request), and
-//! none would connect.
+//! Each step of an attempt is work for the one control thread. If a thousand ran at once, all would still be making their
+//! queue pairs when the kernel gives up on the first (siw waits 10 s for the answer to its MPA request). None would
+//! connect.
 
 use std::{
     collections::VecDeque,
@@ -26,24 +26,24 @@ use crate::{
     },
 };
 
-/// At most so many connect at once. As many handshakes as a listener takes on by default.
+/// The most attempts that run at once: as many as the handshakes of a listener by default.
 const AT_ONCE: usize = 128;
 
-/// The attempts that have no id yet, and the deadlines of all.
+/// Attempts that have no id yet, and the next deadline of all attempts.
 #[derive(Debug)]
 pub(crate) struct Attempts {
     mailbox: Mailbox,
-    /// In order: those whose name is being looked up, and those that wait for their turn.
+    /// In order: attempts whose name is being looked up, and attempts that wait for others to end.
     pending: VecDeque<Box<Attempt>>,
-    /// Shared with each that runs: to look for them among all ids with every event would cost a server with thousands
-    /// of connections more than the connecting.
+    /// Shared with each attempt that runs, which counts them. A search through all ids with every event would cost a server
+    /// with thousands of connections more than the connecting.
     running: Arc<()>,
-    /// No attempt's deadline is before it. Most end long before theirs: then it is looked at once, in vain.
+    /// No attempt's deadline is earlier. It may be the deadline of an attempt that has ended.
     pub(crate) next_look: Option<Instant>,
 }
 
 impl Attempts {
-    /// Helper threads answer through `mailbox`.
+    /// Makes an empty list. Helper threads answer through `mailbox`.
     pub(crate) fn new(mailbox: Mailbox) -> Self {
         Self { mailbox, pending: VecDeque::new(), running: Arc::default(), next_look: None }
     }
@@ -67,7 +67,7 @@ impl Attempts {
         self.next_look = Some(self.next_look.map_or(deadline, |at| at.min(deadline)));
     }
 
-    /// The name of an attempt was looked up.
+    /// Takes the result of a name look-up.
     pub(crate) fn named(&mut self, ticket: u64, result: Result<Vec<Target>, CmError>) {
         let Some(at) = self.pending.iter().position(|attempt| attempt.ticket == ticket) else { return };
         let attempt = &mut self.pending[at];
@@ -79,7 +79,7 @@ impl Attempts {
         self.pending.remove(at);
     }
 
-    /// Begins as many as may run.
+    /// Begins as many attempts as may run.
     pub(crate) fn begin(&mut self, ids: &mut Ids) {
         while Arc::strong_count(&self.running) <= AT_ONCE
             && let Some(at) = self.pending.iter().position(|attempt| !attempt.candidates.is_empty())
@@ -90,7 +90,7 @@ impl Attempts {
         }
     }
 
-    /// An event that moves an attempt on, or ends it.
+    /// Handles an event of an attempt, which moves it on or ends it.
     pub(crate) fn advance(&self, ids: &mut Ids, action: Action, event: &CmEvent) {
         // What was destroyed leaves its seats to those who come.
         ids.scatter();
@@ -124,7 +124,7 @@ impl Attempts {
         fail(ids, event.key, |_| failure);
     }
 
-    /// Runs `rdma_connect`; on iWARP on a thread of its own: it can block (siw), and nobody waits for it.
+    /// Runs `rdma_connect`. On iWARP it can block (siw), so it runs on a thread of its own.
     fn call(&self, entry: &mut Entry, call: ConnectCall) -> Result<(), Failure> {
         let handle = entry.handle();
         let Role::Active(active) = &entry.role else { return Ok(()) };
@@ -145,7 +145,7 @@ impl Attempts {
         Ok(())
     }
 
-    /// Nobody wants the attempt `ticket` any more, nor what its outcome may have brought.
+    /// Drops the attempt `ticket`, and the connection that its outcome may hold.
     pub(crate) fn give_up(&mut self, ids: &mut Ids, ticket: u64, outcome: &Receiver<Outcome>) {
         self.pending.retain(|attempt| attempt.ticket != ticket);
         let key = ids.actives().find(|(_, active)| active.attempt.ticket == ticket).map(|(key, _)| key);
@@ -156,7 +156,7 @@ impl Attempts {
         }
     }
 
-    /// Ends those whose deadline has passed.
+    /// Ends the attempts whose deadline has passed.
     pub(crate) fn expire(&mut self, ids: &mut Ids, now: Instant) {
         if self.next_look.is_none_or(|at| now < at) {
             return;
@@ -178,13 +178,13 @@ impl Attempts {
         self.next_look = self.pending.iter().map(|attempt| attempt.deadline).chain(active).min();
     }
 
-    /// Nobody waits for any.
+    /// Drops all attempts that have no id.
     pub(crate) fn stop(&mut self) {
         self.pending.clear();
     }
 }
 
-/// Ends the attempt of `key` for a reason, and goes on with the next address if that can help.
+/// Ends the attempt of the id `key`, or goes on with its next address if that may succeed.
 pub(crate) fn fail(ids: &mut Ids, key: IdKey, why: impl FnOnce(&Active) -> Failure) {
     let Some(entry) = ids.get_mut(key) else { return };
     let Role::Active(active) = &entry.role else { return };
@@ -198,7 +198,7 @@ pub(crate) fn fail(ids: &mut Ids, key: IdKey, why: impl FnOnce(&Active) -> Failu
     }
 }
 
-/// Starts with the next address; `error` is why the one before failed.
+/// Begins with the next address. `error` is why the last one failed.
 fn next_address(ids: &mut Ids, mut attempt: Box<Attempt>, error: Option<ConnectError>) {
     match attempt.next_address(&ids.channel, error) {
         Ok(id) => {

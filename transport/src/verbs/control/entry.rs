@@ -1,4 +1,4 @@
-//! What the control thread keeps for each id: what it is for, and when it may be destroyed.
+//! The control thread's record of an id: its role, and when it may be destroyed.
 
 use std::sync::{Arc, Weak};
 
@@ -15,7 +15,7 @@ use crate::verbs::{
     srq::queue::SharedQueue,
 };
 
-/// A connection that a port has, or will.
+/// A connection that a port has adopted or will adopt.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) fate: Arc<Fate>,
@@ -34,16 +34,16 @@ impl Live {
     }
 }
 
-/// What an id is for.
+/// The purpose of an id.
 #[derive(Debug)]
 pub(crate) enum Role {
     Listener(Listening),
     Active(Active),
     Requested(Requested),
     Live(Live),
-    /// Bound to a device to hear of its removal, and nothing else.
+    /// Only bound to a device, to receive the event of its removal.
     Sentinel,
-    /// Nobody wants it. Perhaps `rdma_connect` has not returned, or the kernel has not said how it went.
+    /// To be destroyed when `rdma_connect` has returned and the kernel has reported how it went.
     Dying(Option<Lane>),
 }
 
@@ -58,7 +58,7 @@ impl Role {
         }
     }
 
-    /// The attempt, if it was one, and what the destruction of the id needs.
+    /// Returns the attempt, if it was one, and the lane that is destroyed with the id.
     pub(crate) fn split(self) -> (Option<Box<Attempt>>, Option<Lane>) {
         match self {
             Self::Active(active) => {
@@ -70,7 +70,7 @@ impl Role {
         }
     }
 
-    /// The shared receive queue of an attempt or a connection.
+    /// Returns the shared receive queue of an attempt or a connection.
     pub(crate) fn queue(&self) -> Option<Arc<SharedQueue>> {
         match self {
             Self::Active(active) => active.lane()?.holdings.queue().cloned(),
@@ -84,10 +84,10 @@ impl Role {
 pub(crate) struct Entry {
     pub(crate) id: CmId,
     pub(crate) serial: u64,
-    /// A helper thread is inside `rdma_connect` with it.
+    /// A helper thread runs `rdma_connect` on it.
     pub(crate) busy: bool,
-    /// iWARP: connecting, and no event said how it went. Until one does, destroying the id would wait in the kernel
-    /// for the peer's answer (`iw_destroy_cm_id`), and everybody with it.
+    /// Connecting over iWARP, and no event has reported the outcome. Until one does, destroying the id would block this
+    /// thread in the kernel until the peer answers (`iw_destroy_cm_id`).
     pub(crate) unanswered: bool,
     pub(crate) role: Role,
 }
@@ -97,7 +97,7 @@ impl Entry {
         Handle { key: self.id.key(), serial: self.serial }
     }
 
-    /// In the only safe order: queue pair, id, then the parts that they used, which are returned.
+    /// Destroys the queue pair, then the id: the only safe order. Returns what they used.
     pub(crate) fn destroy(mut self, lane: Option<Lane>) -> Option<Holdings> {
         let (qp, holdings) = lane.map(|lane| (lane.qp, lane.holdings)).unzip();
         self.id.destroy_qp(qp);

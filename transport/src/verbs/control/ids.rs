@@ -1,4 +1,4 @@
-//! The ids of the control thread, and what it has to tell of them.
+//! The ids of the control thread, and the notifications that are pending for them.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// As many are told of together, at most: the first of them waits for the last.
+/// The largest batch of notifications: the first of them waits for the last.
 const TOGETHER: usize = 16;
 
 /// The ids of the control thread. Notifications are delivered in batches, so that a sleeping thread is woken once per
@@ -35,7 +35,7 @@ pub(crate) struct Ids {
     serial: u64,
     pub(crate) connected: Vec<(Box<Attempt>, LinkParts)>,
     pub(crate) accepted: Vec<(Then, Result<LinkParts, AcceptError>)>,
-    /// Of queue pairs that are gone.
+    /// What destroyed queue pairs used.
     destroyed: Vec<Holdings>,
 }
 
@@ -56,7 +56,7 @@ impl Ids {
         self.table.values()
     }
 
-    /// Those of attempts.
+    /// Returns the ids of attempts.
     pub(crate) fn actives(&self) -> impl Iterator<Item = (IdKey, &Active)> {
         self.table.iter().filter_map(|(&key, entry)| match &entry.role {
             Role::Active(active) => Some((key, active)),
@@ -64,7 +64,7 @@ impl Ids {
         })
     }
 
-    /// Those on `device`.
+    /// Returns the ids on `device`.
     pub(crate) fn on(&self, device: DeviceKey) -> impl Iterator<Item = &Entry> {
         self.all().filter(move |entry| entry.id.device() == Some(device))
     }
@@ -77,12 +77,12 @@ impl Ids {
         self.table.get_mut(&key)
     }
 
-    /// The one that is meant, if it is still there.
+    /// Returns the id that `handle` names, if it still exists.
     pub(crate) fn current(&mut self, handle: Handle) -> Option<&mut Entry> {
         self.table.get_mut(&handle.key).filter(|entry| entry.serial == handle.serial)
     }
 
-    /// Adds an id and names it.
+    /// Adds an id. Returns its handle.
     pub(crate) fn keep(&mut self, id: CmId, role: Role) -> Handle {
         self.serial += 1;
         let entry = Entry { id, serial: self.serial, busy: false, unanswered: false, role };
@@ -91,7 +91,7 @@ impl Ids {
         handle
     }
 
-    /// Destroys an id now, or when `rdma_connect` lets go of it and the kernel would not wait. Returns the attempt that it
+    /// Destroys an id now, or when `rdma_connect` has returned and the kernel would not block. Returns the attempt that it
     /// was for.
     pub(crate) fn bury(&mut self, key: IdKey) -> Option<Box<Attempt>> {
         let mut entry = self.table.remove(&key)?;
@@ -105,7 +105,7 @@ impl Ids {
         attempt
     }
 
-    /// Ends a connection that was handed out.
+    /// Destroys a connection whose owner has given back its lane.
     pub(crate) fn destroy(&mut self, handle: Handle, lane: Lane) {
         let Some(entry) = self.current(handle) else {
             // Its id went with the device; the queue pair did too.
@@ -129,8 +129,10 @@ impl Ids {
         }
     }
 
-    /// Reads the events of `device`, which has the address `local`. A *sentinel*, an id that is only bound, hears of its
-    /// removal: without one, a device whose connections are all closed would go unnoticed, and be held for ever.
+    /// Reads the events of `device`, which has the address `local`, from now on.
+    ///
+    /// A *sentinel*, an id that is only bound, receives the event of the device's removal. Without one, the removal of a
+    /// device whose connections are all closed would go unnoticed, and would never end.
     pub(crate) fn watch(&mut self, device: &Arc<PortDevice>, local: Option<SocketAddr>) {
         let key = device.context.key();
         if !self.watches.add(device) || self.on(key).any(|entry| matches!(entry.role, Role::Sentinel)) {
@@ -150,20 +152,20 @@ impl Ids {
         }
     }
 
-    /// Frees the seats of what was destroyed. Deregistering takes long: it comes before any port is woken.
+    /// Frees the seats of destroyed connections. Deregistering takes long, so it is done before any port is woken.
     pub(crate) fn scatter(&mut self) {
         self.destroyed.iter_mut().for_each(Holdings::deregister);
         self.destroyed.clear();
     }
 
-    /// Tells everybody, if that are many.
+    /// Delivers the notifications if a batch is full.
     pub(crate) fn tell_of_many(&mut self) {
         if self.connected.len() + self.accepted.len() + self.destroyed.len() >= TOGETHER {
             self.tell();
         }
     }
 
-    /// Tells everybody.
+    /// Delivers the notifications.
     pub(crate) fn tell(&mut self) {
         for (then, outcome) in std::mem::take(&mut self.accepted) {
             then(outcome);

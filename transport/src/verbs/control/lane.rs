@@ -1,9 +1,9 @@
-//! A connection's belongings on the device, from the queue pair to the rings, and the order they go in.
+//! The resources of a connection on the device, from the queue pair to the rings, and the order they are released in.
 //!
 //! ```text
 //!  Lane      seat, share of the CQ, grant places, queue pair     before connect or accept
 //!  Wiring    receive memory, transmit ring, Negotiated          when both hellos are known
-//!  drop      queue pair (by the control thread) ─► registrations ─► share of the CQ ─► seat (the port hears of it)
+//!  drop      queue pair (by the control thread) ─► registrations ─► share of the CQ ─► seat (the port is notified)
 //! ```
 //! Mappings may go before registrations: a registration pins its pages by itself. The memory of rings and slabs outlives
 //! both (`rings`).
@@ -39,20 +39,20 @@ use crate::{
 /// The step that fails when the CM cannot make a queue pair.
 pub(crate) const CREATE_QP: &str = "rdma_create_qp";
 
-/// An id, and which use of its address.
+/// Names an id, and which use of its address is meant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Handle {
     pub(crate) key: IdKey,
     pub(crate) serial: u64,
 }
 
-/// What the device must let go of before the seat is free. Fields drop in this order.
+/// What the device must release before the seat is free. Fields drop in this order.
 #[derive(Debug)]
 pub(crate) struct Holdings {
     registrations: Vec<Arc<Mr>>,
-    /// What its peer reads of our process, until it is deregistered.
+    /// The page that the peer reads our pulse from, until it is deregistered.
     pulse: Option<Arc<PulsePage>>,
-    /// Receives that it shares with others.
+    /// Its reserve of shared receives.
     reserve: Option<Reserve>,
     pub(crate) share: CqShare,
     pub(crate) grants: GrantPlaces,
@@ -61,13 +61,13 @@ pub(crate) struct Holdings {
 }
 
 impl Holdings {
-    /// Deregisters what its queue pair used, which is gone; the seat is free when the rest is dropped.
+    /// Deregisters the memory that the destroyed queue pair used. The seat is free when the rest is dropped.
     pub(crate) fn deregister(&mut self) {
         self.registrations.clear();
         self.pulse = None;
     }
 
-    /// For the grant.
+    /// Returns where the peer finds our pulse, for the grant.
     pub(crate) fn pulse(&self) -> RemoteBytes {
         self.pulse.as_ref().map_or(RemoteBytes { address: 0, rkey: 0 }, |page| page.place())
     }
@@ -76,7 +76,7 @@ impl Holdings {
         self.reserve.as_ref().map(|reserve| &reserve.queue)
     }
 
-    /// The peer's grant arrived.
+    /// Releases the receive of the peer's grant, which has arrived.
     pub(crate) fn opened(&mut self) {
         if let Some(reserve) = &mut self.reserve {
             reserve.opened();
@@ -84,8 +84,7 @@ impl Holdings {
     }
 }
 
-/// What a connection has on the device: the licence of its queue pair, and what goes after that. The control thread
-/// destroys both with the id.
+/// The licence to post on a connection's queue pair, and what that uses. The control thread destroys both with the id.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) qp: Qp,
@@ -132,8 +131,7 @@ impl Lane {
         self.holdings.device.limits.iwarp
     }
 
-    /// Says which port of which device it is on, whose peer it has and how its RNR timer is set; once the queue pair is
-    /// established.
+    /// Records the device's port, the peer and the RNR timer, once the queue pair is established.
     pub(crate) fn describe(&self, id: &CmId, peer: &str, rnr_timer: u8, negotiated: &mut Negotiated) {
         let device = &self.holdings.device;
         let port = ports::device_port(id, &self.qp, &device.context, &device.known_ports, self.iwarp());
@@ -143,7 +141,7 @@ impl Lane {
         negotiated.rnr_timer = self.set_rnr_timer(rnr_timer);
     }
 
-    /// Sets the ACK timeout of `id` where it means something; what is in force then.
+    /// Sets the ACK timeout of `id`, except over iWARP. Returns the one in force.
     pub(crate) fn set_ack_timeout(&self, id: &CmId, exponent: Option<u8>) -> Option<u8> {
         let exponent = exponent.filter(|_| !self.iwarp())?;
         let set = id.set_ack_timeout(exponent);
@@ -151,7 +149,7 @@ impl Lane {
         Some(exponent)
     }
 
-    /// Moves the RNR timer off the CM's 655 ms where it means something; what is in force then.
+    /// Replaces the CM's RNR timer of 655 ms, except over iWARP. Returns the one in force.
     fn set_rnr_timer(&self, code: u8) -> Option<u8> {
         if self.iwarp() {
             return None;
@@ -269,7 +267,7 @@ impl Lane {
     }
 }
 
-/// Why a lane could not be wired.
+/// Why [`Lane::wire`] failed.
 #[derive(Debug)]
 pub(crate) enum WireError {
     Terms(RejectReason),

@@ -1,4 +1,4 @@
-//! The passive side: requests whose hello was good are handed out, others are refused and counted.
+//! The passive side. Requests with a valid hello are handed out; others are refused and counted.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -20,8 +20,8 @@ use crate::{
 };
 
 impl Ids {
-    /// Listens on the first of `addresses` that works; wildcards on both families. On every one, with one port, when a
-    /// device was chosen: they are its. The port.
+    /// Listens on the first of `addresses` that works, and with a wildcard on both families. If a device was chosen, listens
+    /// on all of them, which are the device's, with one port. Returns the port.
     pub(crate) fn listen(
         &mut self,
         addresses: &[SocketAddr],
@@ -56,7 +56,7 @@ impl Ids {
         })
     }
 
-    /// Listens on `address`. The port.
+    /// Listens on `address`. Returns the port.
     pub(crate) fn listen_on(
         &mut self,
         address: SocketAddr,
@@ -74,7 +74,7 @@ impl Ids {
         Ok(bound)
     }
 
-    /// Ends all listening of the listener `ticket`.
+    /// Destroys all ids of the listener `ticket`.
     pub(crate) fn unlisten(&mut self, ticket: u64) {
         let is_its = |role: &Role| matches!(role, Role::Listener(listening) if listening.ticket == ticket);
         let its = self.all().filter(|entry| is_its(&entry.role)).map(|entry| entry.id.key());
@@ -83,7 +83,7 @@ impl Ids {
         }
     }
 
-    /// CONNECT_REQUEST: checks the hello, and hands the request out or refuses it.
+    /// Handles CONNECT_REQUEST: checks the hello, and hands the request out or refuses it.
     pub(crate) fn request(&mut self, mut event: CmEvent) {
         let Some(id) = event.request.take() else { return };
         let Some(Role::Listener(listening)) = self.get(event.key).map(|entry| &entry.role) else { return };
@@ -106,7 +106,7 @@ impl Ids {
         }
     }
 
-    /// Makes the queue pair, posts its receives, and only then answers.
+    /// Accepts a request: makes the queue pair, posts its receives, and only then answers.
     pub(crate) fn accept(&mut self, handle: Handle, shared: &Arc<Shared>) -> Result<LinkParts, AcceptError> {
         // What was destroyed leaves its seats to those who come.
         self.scatter();

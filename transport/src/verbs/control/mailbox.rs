@@ -1,7 +1,7 @@
-//! How everyone else reaches the control thread: commands, and the handle that keeps it alive.
+//! Commands to the control thread, and the handle that keeps it alive.
 //!
-//! The channels are those of std: who waits in one sleeps at once. Others give the processor away several times first,
-//! which on few processors is what the other end waits for.
+//! The channels are those of std, whose receivers sleep at once. Other channels yield several times first, and with few
+//! processors delay the thread that they wait for.
 
 use std::{
     os::fd::OwnedFd,
@@ -25,23 +25,23 @@ use crate::{
     },
 };
 
-/// How long dropping the last handle waits for the thread.
+/// How long dropping the last handle waits for the thread to end.
 const END_WAIT: Duration = Duration::from_secs(1);
 
-/// What other threads ask for.
+/// A request of another thread.
 pub(crate) enum Command {
     Connect(Box<Attempt>),
-    /// A name was looked up, on a helper thread.
+    /// A helper thread has looked up a name.
     Named {
         ticket: u64,
         result: Result<Vec<Target>, CmError>,
     },
-    /// `rdma_connect` returned, on a helper thread.
+    /// `rdma_connect` has returned on a helper thread.
     Called {
         handle: Handle,
         result: Result<(), i32>,
     },
-    /// The caller does not want it any more; what is in `outcome` is destroyed too.
+    /// The caller has given up. A connection in `outcome` is destroyed too.
     GiveUp {
         ticket: u64,
         outcome: Receiver<Outcome>,
@@ -51,7 +51,7 @@ pub(crate) enum Command {
         listening: Listening,
         reply: SyncSender<Result<u16, ListenError>>,
     },
-    /// Ends the listener `ticket`; `requests` nobody took are refused.
+    /// Ends the listener `ticket` and refuses the `requests` that are left.
     Unlisten {
         ticket: u64,
         requests: Receiver<Request>,
@@ -69,7 +69,7 @@ pub(crate) enum Command {
     Disconnect {
         handle: Handle,
     },
-    /// Disconnects, destroys the queue pair and the id, then lets go of what they used.
+    /// Disconnects, destroys the queue pair and the id, then releases what they used.
     Destroy {
         handle: Handle,
         lane: Lane,
@@ -77,11 +77,11 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// What is done with the outcome of an accept, on the control thread.
+/// Takes the outcome of an accept, on the control thread.
 pub(crate) type Then = Box<dyn FnOnce(Result<LinkParts, AcceptError>) + Send>;
 
-/// Sends commands. Never blocks, because the control thread sends some itself; as each connection and each caller has
-/// but a few in flight, their limits bound the queue.
+/// Sends commands. Never blocks, because the control thread sends some itself. Each connection and each caller has only
+/// a few in flight, so the limits on both bound the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Mailbox {
     commands: Sender<Command>,
@@ -89,18 +89,18 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    /// `bell` is a counter (`eventfd(2)`).
+    /// Makes a mailbox that rings `bell`, an `eventfd(2)`.
     pub(crate) fn new(commands: Sender<Command>, bell: OwnedFd) -> Self {
         Self { commands, bell: Arc::new(bell) }
     }
 
-    /// For the thread, before it looks for commands.
+    /// Resets the bell. Called by the control thread before it takes commands.
     pub(crate) fn silence(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.bell, &mut count);
     }
 
-    /// `false`: the thread is gone, and with it everything it had.
+    /// Sends a command. Returns `false` if the control thread has ended.
     pub(crate) fn send(&self, command: Command) -> bool {
         let sent = self.commands.send(command).is_ok();
         // A full counter is readable already.
@@ -109,11 +109,11 @@ impl Mailbox {
     }
 }
 
-/// Keeps the thread alive.
+/// Keeps the control thread alive.
 #[derive(Debug)]
 pub(crate) struct ControlHandle {
     mailbox: Mailbox,
-    /// Nobody locks it: it is looked at when the last handle goes.
+    /// Never locked: only the drop of the last handle reads it.
     ended: Mutex<Receiver<()>>,
     tickets: AtomicU64,
 }
@@ -127,7 +127,7 @@ impl ControlHandle {
         self.mailbox.send(command)
     }
 
-    /// A number for an attempt.
+    /// Returns a new number for an attempt or a listener.
     pub(crate) fn ticket(&self) -> u64 {
         self.tickets.fetch_add(1, Ordering::Relaxed)
     }
@@ -143,7 +143,7 @@ impl Drop for ControlHandle {
     }
 }
 
-/// What a caller is told when the control thread is gone.
+/// The error of a call that finds the control thread gone.
 pub(crate) fn gone() -> PortError {
     PortError::System { step: "asking the control thread, which has ended", errno: 0 }
 }

@@ -1,4 +1,4 @@
-//! A device that goes away, and listeners that come back with it.
+//! Removal of a device, and listeners that listen again when it returns.
 //!
 //! ```text
 //!  DEVICE_REMOVAL (every id on the device has one, the sentinel at least)
@@ -19,26 +19,26 @@ use crate::{
     verbs::control::{entry::Role, ids::Ids, request::Listening, shared::PortDevice},
 };
 
-/// How often a removal is looked at. The kernel waits meanwhile.
+/// How often a removal is checked. The kernel waits meanwhile.
 const LOOK: Duration = Duration::from_millis(10);
 /// How often a lost listener tries to listen again.
 const RETRY: Duration = Duration::from_millis(200);
-/// After this, what holds a removal up is said.
+/// When to log what delays a removal.
 const LATE: Duration = Duration::from_secs(3);
 
-/// A device that is going.
+/// The removal of one device.
 #[derive(Debug)]
 struct Removal {
     device: DeviceKey,
     name: String,
     contexts: Vec<Arc<Context>>,
-    /// What its ports have there, until it was revoked.
+    /// The resources of ports on the device, until they are revoked.
     of_ports: Vec<Arc<PortDevice>>,
     since: Instant,
     said: bool,
 }
 
-/// A device that goes away, and listeners that come back with it.
+/// Removals in progress, and listeners that wait for their device to return.
 #[derive(Debug, Default)]
 pub(crate) struct Removals {
     going: Vec<Removal>,
@@ -48,19 +48,19 @@ pub(crate) struct Removals {
 }
 
 impl Removals {
-    /// When something is to be done although nothing happens.
+    /// Returns when the next check is due.
     pub(crate) fn next_look(&self) -> Option<Instant> {
         let look = (!self.going.is_empty()).then(|| Instant::now() + LOOK);
         look.into_iter().chain(self.retry_at).min()
     }
 
-    /// Nobody listens any more.
+    /// Forgets the lost listeners.
     pub(crate) fn stop(&mut self) {
         self.lost.clear();
         self.retry_at = None;
     }
 
-    /// The device of `key` goes: lets go of everything that no id is there for. Once for each removal.
+    /// Begins the removal of the device of the id `key`, unless it has begun. Releases everything that no id uses.
     pub(crate) fn begin(&mut self, ids: &mut Ids, key: IdKey) {
         let Some(id) = ids.get(key).map(|entry| &entry.id) else { return };
         let Some(device) = id.device() else { return };
@@ -82,7 +82,7 @@ impl Removals {
         self.going.push(Removal { device, name, contexts, of_ports, since, said: false });
     }
 
-    /// The listener goes with its device; it is tried again until it can listen.
+    /// Destroys a listening id with its device. It is tried again until it can listen.
     pub(crate) fn lose_listener(&mut self, ids: &mut Ids, key: IdKey) {
         let Some(entry) = ids.get(key) else { return };
         if let (Role::Listener(listening), Some(address)) = (&entry.role, entry.id.local()) {
@@ -92,13 +92,13 @@ impl Removals {
         ids.bury(key);
     }
 
-    /// Ends listening of the listener `ticket`, wherever it is by now.
+    /// Ends the listener `ticket`, lost or not.
     pub(crate) fn unlisten(&mut self, ids: &mut Ids, ticket: u64) {
         self.lost.retain(|(_, listening)| listening.ticket != ticket);
         ids.unlisten(ticket);
     }
 
-    /// Goes on with removals and with listening again.
+    /// Advances removals, and listens again where that is due.
     pub(crate) fn step(&mut self, ids: &mut Ids, now: Instant) {
         if self.retry_at.is_some_and(|at| now >= at) {
             self.lost.retain(|(address, listening)| match ids.listen_on(*address, listening) {
@@ -118,7 +118,7 @@ impl Removals {
 }
 
 impl Removal {
-    /// `true`: it is over.
+    /// Advances the removal. Returns whether it is over.
     fn step(&mut self, ids: &Ids, now: Instant) -> bool {
         let left = ids.on(self.device).count();
         if left == 0 {

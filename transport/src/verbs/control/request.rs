@@ -15,17 +15,17 @@ use crate::{
     },
 };
 
-/// What a listening id knows. Shared by the ids of a listener.
+/// The listener that a listening id belongs to.
 #[derive(Clone, Debug)]
 pub(crate) struct Listening {
-    /// Which listener it is.
+    /// The number of the listener.
     pub(crate) ticket: u64,
     pub(crate) requests: SyncSender<Request>,
     pub(crate) rejected: Arc<Rejected>,
     pub(crate) options: ListenOptions,
 }
 
-/// A request as it is handed out.
+/// A request as the listener hands it out.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) handle: Handle,
@@ -33,13 +33,13 @@ pub(crate) struct Request {
     pub(crate) peer: String,
 }
 
-/// What the request's id remembers until it is accepted.
+/// A request until it is accepted.
 #[derive(Debug)]
 pub(crate) struct Requested {
     pub(crate) hello: Hello,
-    /// The shared key that the request was tagged with.
+    /// The shared key whose tag the request carries.
     key: Option<Key>,
-    /// What the CM's event allows; already swapped by it.
+    /// What the CM's event allows, already from our point of view.
     responder_resources: u8,
     initiator_depth: u8,
     pub(crate) options: ListenOptions,
@@ -63,8 +63,10 @@ impl Requested {
         })
     }
 
-    /// Accepts with `lane`, whose receives are posted before the answer leaves, or refuses. A failure gives the lane back,
-    /// for the right order of destruction.
+    /// Accepts with `lane`, whose receives are posted before the answer leaves, or refuses.
+    ///
+    /// # Errors
+    /// Why there is no connection, with the lane, which is destroyed in the right order.
     pub(crate) fn answer(
         &self,
         id: &CmId,

@@ -1,7 +1,7 @@
 //! What the control thread and a port share: devices, seats, the note queue. Control path only.
 //!
 //! ```text
-//!  VerbsGate ─► ControlHandle      (who asks)
+//!  VerbsGate ─► ControlHandle      (callers)
 //!      └──────► Shared ◄─ Lane, control thread
 //!                 ├─ devices: Pd, Cqs, Pool, Borrowed of each device this port has seen
 //!                 ├─ seats:   which ConnIds are taken
@@ -39,19 +39,19 @@ use crate::{
     },
 };
 
-/// Connections that may be in flight beyond those a port may have: they are refused when they are adopted.
+/// Connections that may be in flight beyond a port's limit. They are refused when they are adopted.
 const UNDER_WAY: u32 = 256;
 
-/// What a port has of one device.
+/// The resources of a port on one device.
 #[derive(Debug)]
 pub(crate) struct PortDevice {
     pub(crate) pool: Arc<Pool>,
-    /// Where pulses are read to: on iWARP the peer can write what it is read into, so nothing else is ever there.
+    /// Memory that pulses are read into, and nothing else: on iWARP the peer can write the memory that it is read into.
     pub(crate) sinks: Arc<Pool>,
     pub(crate) borrowed: Arc<Borrowed>,
     pub(crate) exposures: Arc<Exposures>,
     pub(crate) pd: Arc<Pd>,
-    /// Made for the first connection that shares its receives.
+    /// Made with the first connection that shares its receives.
     queue: Mutex<Option<Arc<SharedQueue>>>,
     cqs: Mutex<Vec<Arc<Cq>>>,
     grants: Mutex<GrantPages>,
@@ -59,7 +59,7 @@ pub(crate) struct PortDevice {
     pub(crate) limits: DeviceLimits,
     pub(crate) known_ports: KnownPorts,
     pub(crate) context: Arc<Context>,
-    /// The port that it is of.
+    /// The port that they belong to.
     owner: Weak<Shared>,
 }
 
@@ -88,24 +88,24 @@ impl PortDevice {
         }))
     }
 
-    /// Whether `loan` was made for this device, by this port's gate: another's key means nothing here.
+    /// Returns whether this port's gate made `loan` for this device. Another device's key means nothing here.
     pub(crate) fn has_lent(&self, loan: &Loan) -> bool {
         loan.is_of(&self.pool) || loan.is_of(&self.borrowed)
     }
 
-    /// The key that our own device needs for `loan`.
+    /// Returns the key that our own device needs for `loan`.
     pub(crate) fn lkey(&self, loan: &Loan) -> Option<u32> {
         self.pool.lkey(loan).or_else(|| self.borrowed.lkey(loan))
     }
 
-    /// The device is being removed: its port lets go of it, but for what connections hold.
+    /// Makes the port forget a device that is being removed. Connections keep what they hold.
     pub(crate) fn forget(&self) {
         let Some(owner) = self.owner.upgrade() else { return };
         lock(&owner.devices).retain(|device| !std::ptr::eq(&**device, self));
         owner.rings.forget(&self.pd);
     }
 
-    /// The device is being removed, and no queue pair is left that could use a registration: they all go.
+    /// Deregisters everything on a device that is being removed. No queue pair may be left there.
     pub(crate) fn revoke(&self) {
         self.pool.revoke();
         self.sinks.revoke();
@@ -117,7 +117,7 @@ impl PortDevice {
         lock(&self.queue).clone()
     }
 
-    /// Receives for a connection, if it is to share any.
+    /// Reserves shared receives for a connection, if it is to share any.
     ///
     /// # Errors
     /// What [`SharedQueue::reserve`] says; that the device has no such queues, when they were asked for by name.
@@ -151,17 +151,17 @@ impl PortDevice {
         queue.reserve().map(Some)
     }
 
-    /// Where the grants of the connection in the seat `index` lie.
+    /// Returns the memory for the grants of the connection in the seat `index`.
     pub(crate) fn grant_places(&self, index: u32) -> Result<GrantPlaces, PortError> {
         lock(&self.grants).places(&self.pd, index)
     }
 
-    /// What peers read of our process.
+    /// Returns the page with the pulse of our process, which peers read.
     pub(crate) fn pulse(&self) -> Result<Arc<PulsePage>, PortError> {
         PulsePage::of(&mut lock(&self.pulse), &self.pd)
     }
 
-    /// Room for `entries` completions: in a queue that has it, else in a new one.
+    /// Takes room for `entries` completions, in a queue that has it or in a new one.
     pub(crate) fn take_entries(&self, entries: u32, config: &PortConfig) -> Result<CqShare, PortError> {
         let mut cqs = lock(&self.cqs);
         if let Some(cq) = cqs.iter().find(|cq| cq.promise(entries)) {
@@ -187,14 +187,14 @@ impl Drop for PortDevice {
     }
 }
 
-/// Any connection on a completion queue may use up all shared receives that are nobody's guarantee.
+/// Keeps room for the common receives, all of which one connection on the queue may use up.
 fn keep_for_shared(cq: &Cq, config: &PortConfig) {
     if !cq.promise(config.shared.common_max + SLAB_SLOTS) {
         tracing::debug!("a completion queue smaller than port.shared.common_max");
     }
 }
 
-/// A connection's part of a completion queue.
+/// A connection's share of a completion queue.
 #[derive(Debug)]
 pub(crate) struct CqShare {
     pub(crate) cq: Arc<Cq>,
@@ -207,29 +207,29 @@ impl Drop for CqShare {
     }
 }
 
-/// What became of a connection, said by the control thread to the port.
+/// What the control thread reports to the port about a connection.
 #[derive(Debug)]
 pub(crate) struct Fate {
     shared: Arc<Shared>,
     pub(crate) conn: ConnId,
-    /// The first cause, when the CM says that it is down.
+    /// The first cause, once the connection is down.
     pub(crate) down: OnceLock<CloseReason>,
-    /// The queue pair is gone: nothing of this connection is touched by a device any more.
+    /// The queue pair is destroyed: no device touches the connection's memory any more.
     destroyed: AtomicBool,
-    /// A hint casts doubt on the peer, and the port has not looked yet.
+    /// An event casts doubt on the peer, and the port has not seen it yet.
     suspect: AtomicBool,
     /// The device has used the last shared receive that it took for this queue pair.
     last_receive: AtomicBool,
 }
 
 impl Fate {
-    /// The connection is down. Only the first cause counts.
+    /// Reports that the connection is down. The first cause stays.
     pub(crate) fn set_down(&self, reason: CloseReason) {
         let _ = self.down.set(reason);
         self.shared.note(self.conn);
     }
 
-    /// The port is told once, until it has looked.
+    /// Reports doubt about the peer, once until the port has seen it.
     pub(crate) fn suspect(&self) {
         // One flag, and nothing hangs on its order.
         if !self.suspect.swap(true, Ordering::Relaxed) {
@@ -241,7 +241,7 @@ impl Fate {
         self.suspect.swap(false, Ordering::Relaxed)
     }
 
-    /// A closing port may go on.
+    /// Reports that the device has used the last shared receive, for which a closing port waits.
     pub(crate) fn set_last_receive(&self) {
         // One flag: the completions that it speaks of are in the queue, and the port looks there first.
         self.last_receive.store(true, Ordering::Relaxed);
@@ -268,12 +268,12 @@ pub(crate) struct Shared {
     notes: ArrayQueue<ConnId>,
     seats: Mutex<Seats>,
     devices: Mutex<Vec<Arc<PortDevice>>>,
-    /// The next number of a shared queue to be tried.
+    /// The number to try for the next shared queue.
     queues: AtomicU32,
 }
 
 impl Shared {
-    /// Of the calling thread's port.
+    /// Makes the shared part of a port of the calling thread.
     pub(crate) fn new(config: &PortConfig, bell: Waker) -> Arc<Self> {
         let node = MemoryNode::of_this_thread();
         let seats = config.connections.saturating_add(UNDER_WAY).min(INDEX_LIMIT);
@@ -292,7 +292,7 @@ impl Shared {
         })
     }
 
-    /// What this port has of the device that `id` is bound to, made when it is first seen.
+    /// Returns the port's resources on the device that `id` is bound to, made with its first use.
     pub(crate) fn device(self: &Arc<Self>, id: &CmId) -> Result<Arc<PortDevice>, PortError> {
         let unbound = || PortError::NoDevice { detail: "the address is on no RDMA device".to_owned() };
         let key = id.device().ok_or_else(unbound)?;
@@ -306,12 +306,12 @@ impl Shared {
         Ok(device)
     }
 
-    /// What this port has of devices now.
+    /// Returns the port's resources on all devices.
     pub(crate) fn devices(&self) -> MutexGuard<'_, Vec<Arc<PortDevice>>> {
         lock(&self.devices)
     }
 
-    /// Keeps memory for the next connection; registered, unless its device is gone.
+    /// Keeps memory for the next connection. It stays registered unless its device is gone.
     ///
     /// # Safety
     /// As for [`Rings::give_back`].
@@ -325,7 +325,7 @@ impl Shared {
         drop(lost);
     }
 
-    /// A number that no shared queue has. Completions have room for [`QUEUE_NUMBERS`], which go round.
+    /// Returns a number that no shared queue has. There are [`QUEUE_NUMBERS`], which are used in turn.
     fn vacant_queue_number(&self) -> u32 {
         loop {
             let number = self.queues.fetch_add(1, Ordering::Relaxed) % QUEUE_NUMBERS;
@@ -335,24 +335,24 @@ impl Shared {
         }
     }
 
-    /// The shared queue `number`, if it is there still.
+    /// Returns the shared queue `number`, if it still exists.
     pub(crate) fn shared_queue(&self, number: u32) -> Option<Arc<SharedQueue>> {
         let devices = lock(&self.devices);
         devices.iter().filter_map(|device| device.queue()).find(|queue| queue.number == number)
     }
 
-    /// Seats that are taken.
+    /// Counts the seats that are taken.
     fn seated(&self) -> u32 {
         let seats = lock(&self.seats);
         u32::try_from(seats.table.len() - seats.free.len()).unwrap_or(u32::MAX)
     }
 
-    /// Receives of the shared queue `number` that the queue pair `qp` completes are those of `conn`.
+    /// Records that `conn` receives from the shared queue `number` with the queue pair `qp`.
     pub(crate) fn name_seat(&self, conn: ConnId, number: u32, qp: u32) {
         lock(&self.seats).table[conn.index() as usize].shares = Some((number, qp));
     }
 
-    /// Whether the connection that the completion `id` of the queue pair `qp` belongs to has its seat still.
+    /// Returns whether the connection of the completion `id`, of the queue pair `qp`, still has its seat.
     pub(crate) fn is_seated(&self, id: WrId, qp: u32) -> bool {
         let seats = lock(&self.seats);
         if id.is_shared() {
@@ -363,7 +363,7 @@ impl Shared {
         entry.device.is_some() && id.is_of(ConnId::new(index, entry.generation))
     }
 
-    /// The device of a connection that has a seat.
+    /// Returns the device of a connection that has a seat.
     pub(crate) fn device_of(&self, conn: ConnId) -> Option<Arc<PortDevice>> {
         let seats = lock(&self.seats);
         let entry = seats.table.get(conn.index() as usize)?;
@@ -400,7 +400,7 @@ impl Shared {
         })))
     }
 
-    /// Tells the port to look at `conn`.
+    /// Asks the port to look at `conn`.
     pub(crate) fn note(&self, conn: ConnId) {
         if self.notes.push(conn).is_err() {
             tracing::warn!(?conn, "the note queue of a port is full, which its size excludes");
@@ -429,11 +429,11 @@ struct Seats {
 struct SeatEntry {
     generation: u32,
     device: Option<Arc<PortDevice>>,
-    /// Number of the shared queue, and of the queue pair.
+    /// The numbers of its shared queue and its queue pair.
     shares: Option<(u32, u32)>,
 }
 
-/// A `ConnId` that is taken from the making of the queue pair until after its destruction: completions carry it.
+/// A `ConnId` that is taken from before the queue pair is made until after it is destroyed, because completions carry it.
 #[derive(Debug)]
 pub(crate) struct Seat(pub(crate) Arc<Fate>);
 

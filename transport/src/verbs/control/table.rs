@@ -10,7 +10,7 @@
 
 use gimmal_rdma::{id::EventKind, verbs::DeviceEvent};
 
-/// Where an id stands.
+/// The state of an id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// Bound and listening, or only bound, to hear of its device's removal.
@@ -29,14 +29,14 @@ pub(crate) enum State {
     Dying,
 }
 
-/// What happened: the CM said it, or the device.
+/// An event of the CM or of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Happening {
     Cm(EventKind),
     Device(DeviceEvent),
 }
 
-/// What to do.
+/// What to do about an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     /// A device is there: make the queue pair, resolve the route.
@@ -73,7 +73,7 @@ pub(crate) enum Action {
     Stray,
 }
 
-/// Where an action leads.
+/// The state after an action.
 #[cfg(test)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {

@@ -1,4 +1,4 @@
-//! The control thread: it alone owns the event channel and the ids.
+//! The control thread, which alone owns the event channel and the ids.
 //!
 //! ```text
 //!  anyone ── Command ─► queue + eventfd ─┐
@@ -53,13 +53,13 @@ pub(crate) struct Control {
     inbox: Receiver<Command>,
     mailbox: Mailbox,
     stray_events: u64,
-    /// Shared receive queues that ran low, and when each is armed again.
+    /// Shared receive queues that ran low, and when to arm each again.
     low: Vec<(Instant, Weak<SharedQueue>)>,
     stopping: bool,
 }
 
 impl Control {
-    /// Starts the thread; it ends with the last handle.
+    /// Starts the thread, which ends with the last handle.
     pub(crate) fn spawn() -> Result<Arc<ControlHandle>, PortError> {
         let channel = EventChannel::new()?;
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(system("eventfd"))?;
@@ -192,7 +192,7 @@ impl Control {
         }
     }
 
-    /// `rdma_connect` has returned.
+    /// Handles the return of `rdma_connect`.
     fn called(&mut self, handle: Handle, result: Result<(), i32>) {
         let Some(entry) = self.ids.current(handle) else { return };
         entry.busy = false;
@@ -303,7 +303,7 @@ impl Control {
         }
     }
 
-    /// Shared receive queues ask to be told again, not at once.
+    /// Arms shared receive queues again where that is due.
     fn arm_again(&mut self, now: Instant) {
         self.low.retain_mut(|(at, queue)| {
             let again = queue.upgrade().and_then(|queue| queue.arm_again(now));
@@ -316,7 +316,7 @@ impl Control {
         low.chain(self.attempts.next_look).chain(self.removals.next_look()).min()
     }
 
-    /// The last handle is gone: nobody has a port, a link or a listener any more.
+    /// Ends everything: the last handle is gone, and with it every port, link and listener.
     fn stop(&mut self) {
         self.stopping = true;
         self.attempts.stop();
@@ -327,7 +327,7 @@ impl Control {
     }
 }
 
-/// How a connection went that the CM reports as disconnected, or as rejected after all.
+/// Describes how the peer went, when the CM reports the connection as disconnected, or as rejected after all.
 fn how_gone(event: &CmEvent) -> &'static str {
     if event.kind == EventKind::Rejected {
         "gone before the CM had finished connecting"

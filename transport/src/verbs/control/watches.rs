@@ -1,4 +1,4 @@
-//! Asynchronous events of devices: one reader for each device, the control thread.
+//! Asynchronous events of devices. The control thread is the one reader of each device.
 
 use std::{
     os::fd::{AsRawFd, OwnedFd},
@@ -10,24 +10,24 @@ use rustix::{event::epoll, io::Errno};
 
 use crate::verbs::control::shared::PortDevice;
 
-/// The devices of ports whose events are read. Weak: watching keeps no device.
+/// The devices whose events are read, each once for each port. The references are weak: watching keeps no device.
 pub(crate) struct Watches {
     epoll: OwnedFd,
     devices: Vec<Weak<PortDevice>>,
 }
 
-/// An event and what it is about.
+/// An asynchronous event and its subject.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DeviceNews {
     pub(crate) event: DeviceEvent,
     /// The device's context.
     pub(crate) context: DeviceKey,
-    /// The queue pair or the queue; a port number where it is about a port.
+    /// The address of the queue pair or the queue, or the number of a device's port.
     pub(crate) element: usize,
 }
 
 impl DeviceNews {
-    /// Whether it is about an id with this queue pair, or about a connection's queue.
+    /// Returns whether the event concerns an id with this device, queue pair and queues.
     pub(crate) fn concerns(
         &self,
         context: DeviceKey,
@@ -55,8 +55,7 @@ impl DeviceNews {
     }
 }
 
-/// What a device's events are told apart by: above what the control thread waits for otherwise. All contexts of a device
-/// have one descriptor.
+/// Returns the number of a device in `epoll`. All contexts of a device have one descriptor.
 fn watch_of(device: &PortDevice) -> u64 {
     u64::try_from(device.context.event_fd().as_raw_fd()).unwrap_or(0) + Watches::FIRST
 }
@@ -73,7 +72,7 @@ impl Watches {
         &self.epoll
     }
 
-    /// Reads the events of `device` from now on. Whether it is new, and they are read.
+    /// Reads the events of `device` from now on. Returns whether it is new and can be read.
     pub(crate) fn add(&mut self, device: &Arc<PortDevice>) -> bool {
         if self.devices.iter().any(|known| known.as_ptr() == Arc::as_ptr(device)) {
             return false;
@@ -95,7 +94,7 @@ impl Watches {
         true
     }
 
-    /// Reads `device` no more; what its ports have of it.
+    /// Stops reading `device`. Returns the resources of all ports on it.
     pub(crate) fn forget(&mut self, device: DeviceKey) -> Vec<Arc<PortDevice>> {
         let of_ports: Vec<_> = self.on(|known| known.context.key() == device).collect();
         self.devices.retain(|known| !of_ports.iter().any(|gone| known.as_ptr() == Arc::as_ptr(gone)));
@@ -109,7 +108,7 @@ impl Watches {
         self.devices.iter().filter_map(Weak::upgrade).filter(move |device| is_it(device))
     }
 
-    /// What waits on one device.
+    /// Takes the events that one device has pending.
     pub(crate) fn read(&self, watch: u64) -> Vec<DeviceNews> {
         let of_ports: Vec<_> = self.on(|known| watch_of(known) == watch).collect();
         let Some(any) = of_ports.first() else { return Vec::new() };

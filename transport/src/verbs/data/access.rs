@@ -1,4 +1,4 @@
-//! Bulk and one-sided operations: who may, on what, and with which memory of ours.
+//! Bulk and one-sided operations: what may be done, where at the peer, and with which memory of ours.
 
 use gimmal_rdma::verbs::RemoteBytes;
 
@@ -14,13 +14,13 @@ use crate::{
 /// Bytes of what an atomic operation changes.
 const WORD_BYTES: usize = 8;
 
-/// Why nothing is made on a connection that is not open.
+/// Returns the error of an operation on a connection that is not open.
 fn not_open(refused: Refused) -> AccessError {
     if refused == Refused::Full { AccessError::Full } else { AccessError::Closed }
 }
 
 impl Conn {
-    /// Where the peer has what `op` is for, the key of our memory, and that memory where `op` brings none; if it can be made.
+    /// Checks `op`. Returns the peer's memory, the key of ours, and for an atomic operation the word for its result.
     fn prepare(
         &self,
         remote: &Remote,
@@ -58,7 +58,7 @@ impl Conn {
         }
     }
 
-    /// Queues an operation; one of no bytes is over.
+    /// Queues an operation. Returns the result of one without bytes, which is over.
     fn add_access(
         &mut self,
         remote: &Remote,

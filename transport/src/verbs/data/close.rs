@@ -1,4 +1,4 @@
-//! The way out of a connection, in steps that each have a bound.
+//! Closing a connection, in steps that each have a deadline.
 //!
 //! ```text
 //!  Lingering ─ after 500 ms ─► rdma_disconnect ─► Draining ─ no completion is missing, or 500 ms ─►┐
@@ -21,24 +21,24 @@ use crate::{
 
 const LINGER: Duration = Duration::from_millis(500);
 const DRAIN: Duration = Duration::from_millis(500);
-/// How long LAST_WQE_REACHED is waited for, which not every device says.
+/// How long to wait for LAST_WQE_REACHED, which not every device reports.
 const LAST_RECEIVE: Duration = Duration::from_millis(20);
 /// The control thread destroys within milliseconds. If it does not, the memory is leaked rather than reused.
 const DESTROY: Duration = Duration::from_secs(10);
 
-/// What a step came to.
+/// The outcome of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Not yet.
+    /// Something is still missing.
     Waits,
     /// Everything is destroyed.
     Gone,
-    /// The control thread did not answer: what the device may still touch must be leaked.
+    /// The control thread did not answer. Memory that the device may still touch must be leaked.
     Stuck,
 }
 
 impl Conn {
-    /// Begins to close; a later cause changes nothing.
+    /// Begins to close. A later cause changes nothing.
     pub(crate) fn begin_close(
         &mut self,
         reason: CloseReason,
@@ -66,7 +66,7 @@ impl Conn {
         }
     }
 
-    /// Tells the peer that this end is meant; behind everything that was flushed.
+    /// Sends the goodbye, behind everything that was flushed.
     fn say_goodbye(&mut self, list: &mut SendList) -> bool {
         let Some(lane) = &self.lane else { return false };
         self.tx.post_goodbye(&lane.qp, self.id, list).is_ok()
@@ -81,14 +81,14 @@ impl Conn {
         control.send(Command::Disconnect { handle: self.handle });
     }
 
-    /// Hands everything over for destruction.
+    /// Hands the lane over for destruction.
     pub(crate) fn hand_over(&mut self, control: &ControlHandle) {
         if let Some(lane) = self.lane.take() {
             control.send(Command::Destroy { handle: self.handle, lane });
         }
     }
 
-    /// Goes on with closing.
+    /// Takes the next step of closing.
     pub(crate) fn step_close(&mut self, now: Time, control: &ControlHandle) -> Step {
         loop {
             let Phase::Closing(closing) = &mut self.phase else { return Step::Waits };

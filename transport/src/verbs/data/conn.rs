@@ -26,26 +26,26 @@ use crate::{
     },
 };
 
-/// Where a connection stands.
+/// The phase of a connection.
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// The peer's grant has not arrived. At `nudge` its device is made to look for ours.
+    /// The peer's grant has not arrived. At `nudge` we make the peer's device look for ours.
     Opening { deadline: Time, nudge: Time },
     /// Frames may travel.
     Open,
-    /// A post failed. Closes the connection at that time, unless the CM or a completion says why before.
+    /// A post failed. The connection closes at that time, unless the CM or a completion reports the cause earlier.
     Failed { step: &'static str, errno: i32, at: Time },
-    /// On its way out, with the first cause.
+    /// Closing, with the first cause.
     Closing(Closing),
 }
 
-/// The way out of a connection, in steps that each have a bound.
+/// The state of a closing connection. Each stage has a deadline.
 #[derive(Debug)]
 pub(crate) struct Closing {
     pub(crate) reason: CloseReason,
     pub(crate) stage: Stage,
     pub(crate) deadline: Time,
-    /// Where receives are shared: how long the device may still use one that it took for this queue pair.
+    /// With shared receives: until when the device may still use one that it took for this queue pair.
     pub(crate) receives_until: Time,
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Stage {
 }
 
 impl Phase {
-    /// When it ends or goes on although nothing comes.
+    /// Returns when the phase ends or goes on without an event.
     pub(crate) fn deadline(&self) -> Time {
         match self {
             Self::Opening { deadline, nudge } => (*deadline).min(*nudge),
@@ -71,9 +71,9 @@ impl Phase {
     }
 }
 
-/// How long the active side of iWARP waits for an answer to its grant before it nudges the peer, again and again.
+/// How long the active side of iWARP waits for the peer's grant before each nudge.
 const NUDGE: Duration = Duration::from_millis(100);
-/// How long a failed post waits for its cause.
+/// How long a failed post waits for the report of its cause.
 const CAUSE_WAIT: Duration = Duration::from_millis(200);
 
 /// One adopted connection: its halves, its phase, and what a completion does to it.
@@ -81,7 +81,7 @@ const CAUSE_WAIT: Duration = Duration::from_millis(200);
 pub(crate) struct Conn {
     pub(crate) id: ConnId,
     pub(crate) handle: Handle,
-    /// Until they are handed over for destruction; afterwards nothing can be posted.
+    /// `None` once it is handed over for destruction: then nothing can be posted.
     pub(crate) lane: Option<Lane>,
     pub(crate) fate: Arc<Fate>,
     pub(crate) phase: Phase,
@@ -90,17 +90,17 @@ pub(crate) struct Conn {
     pub(crate) pulls: Pulls,
     pub(crate) pulse: PeerPulse,
     pub(crate) transfers_in_post: bool,
-    /// As its hello said, and its grant must.
+    /// The ring size of the peer's hello, which its grant must repeat.
     peer_ring_bytes: u32,
-    /// Whether the peer's grant arrived: frames are handed out only then.
+    /// The peer's grant has arrived, so frames may be handed out.
     pub(crate) opened: bool,
-    /// A flushed send was seen: no more of them leave.
+    /// A send was flushed, so none leaves any more.
     pub(crate) flushed: bool,
-    /// Members of the port's lists.
+    /// Whether the port's lists have it.
     pub(crate) is_dirty: bool,
     pub(crate) is_pulling: bool,
     pub(crate) is_owing: bool,
-    /// The id of its receives, of slot 0, once it delivers.
+    /// The id of its receives, with slot 0, while frames are handed out.
     run_id: WrId,
     on_ring: bool,
     negotiated: Arc<Negotiated>,
@@ -149,19 +149,19 @@ impl Conn {
         }
     }
 
-    /// What it received into and sent from; not what a received frame still lies in.
+    /// Returns the memory that it received into and sent from, but for memory in which a frame is still held.
     pub(crate) fn into_rooms(self) -> impl Iterator<Item = Room> {
         [self.tx.into_room(), self.rx.into_room()].into_iter().flatten()
     }
 
-    /// A post failed: the queue pair is in error, and the cause is on its way.
+    /// Records a failed post. The queue pair is in error, and the cause will be reported.
     pub(crate) fn fail_post(&mut self, step: &'static str, errno: i32, now: Time) {
         if matches!(self.phase, Phase::Opening { .. } | Phase::Open) {
             self.phase = Phase::Failed { step, errno, at: now.plus(CAUSE_WAIT) };
         }
     }
 
-    /// Lists it among those with something to post that is not of `tx`.
+    /// Adds it to the connections with transfers to post.
     pub(crate) fn list_pulls(&mut self, pulling: &mut Vec<usize>) {
         if !std::mem::replace(&mut self.is_pulling, true) {
             pulling.push(self.id.index() as usize);
@@ -177,25 +177,25 @@ impl Conn {
         matches!(self.phase, Phase::Open)
     }
 
-    /// Why it takes no frames of `id`, when it is another or not open.
+    /// Returns why frames for `id` are refused, when this is another connection or not open.
     #[cold]
     pub(crate) fn refusal(&self, id: ConnId) -> Refused {
         let is_opening = self.id == id && matches!(self.phase, Phase::Opening { .. });
         if is_opening { Refused::Full } else { Refused::Closed }
     }
 
-    /// Whether frames that arrived are still handed out: not before the grant, nor after we closed it ourselves.
+    /// Returns whether frames that arrived are handed out: not before the grant, nor after a local close.
     #[inline(always)]
     pub(crate) fn delivers(&self) -> bool {
         self.opened && !matches!(&self.phase, Phase::Closing(Closing { reason: CloseReason::Local, .. }))
     }
 
-    /// Whether it delivers has changed.
+    /// Follows a change of [`Conn::delivers`].
     pub(crate) fn look_at_runs(&mut self) {
         self.run_id = if self.delivers() { WrId::new(Kind::Receive, self.id, 0) } else { WrId::NONE };
     }
 
-    /// The active side's first message; the passive side answers it.
+    /// Sends the grant of the active side. The passive side answers with its own.
     pub(crate) fn start(&mut self, now: Time, list: &mut SendList) {
         if self.active {
             self.send_grant(now, list);
@@ -236,7 +236,7 @@ impl Conn {
         }
     }
 
-    /// What a completion means. At most one event comes of it; chains are not brought here.
+    /// Handles a completion other than a chain. Returns at most one event.
     ///
     /// # Errors
     /// Why the connection must be closed.
@@ -292,7 +292,7 @@ impl Conn {
         Ok(None)
     }
 
-    /// A chain arrived.
+    /// Counts the receive of a chain.
     #[inline]
     pub(crate) fn count_receive(&self, counters: &mut PortCounters) {
         if self.on_ring {
@@ -302,7 +302,7 @@ impl Conn {
         }
     }
 
-    /// The bytes of the chain that `done` brought, if it is nothing else and its frames may be handed out.
+    /// Returns the bytes of the chain that `done` delivered, if it delivered one whose frames may be handed out.
     #[inline(always)]
     pub(crate) fn chain(&self, done: &Completion) -> Option<u32> {
         // One decision for all three: each is 0 as it should be.
@@ -317,7 +317,7 @@ impl Conn {
         is_chain.then_some(done.bytes)
     }
 
-    /// A piece of a transfer is done.
+    /// Handles a completed piece of a transfer.
     fn transferred(&mut self, slot: u16, bytes: u32, counters: &mut PortCounters) -> Option<Event> {
         match self.pulls.what(slot) {
             Some(What::Bulk) => {
@@ -361,7 +361,7 @@ impl Conn {
         Err(CloseReason::Work { operation, status: done.status, vendor: done.vendor })
     }
 
-    /// The peer's first message.
+    /// Handles the peer's grant, its first message.
     fn on_grant(
         &mut self,
         bytes: &[u8],

@@ -1,4 +1,4 @@
-//! The end of a turn: what is staged leaves, then receives that ended are posted again.
+//! The end of a turn: staged chains leave, then completed receives are posted again.
 
 use crate::verbs::data::{
     port::VerbsPort,
@@ -6,7 +6,7 @@ use crate::verbs::data::{
 };
 
 impl VerbsPort {
-    /// Posts what is staged.
+    /// Posts all staged chains.
     #[inline]
     pub(crate) fn flush_dirty(&mut self) {
         let mut at = 0;
@@ -19,7 +19,7 @@ impl VerbsPort {
         }
     }
 
-    /// Posts what is staged on the connection at `index`. Whether nothing is left.
+    /// Posts the staged chains of the connection at `index`. Returns whether none is left.
     pub(crate) fn flush_one(&mut self, index: usize) -> bool {
         let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return true };
         let mut is_done = true;
@@ -34,7 +34,7 @@ impl VerbsPort {
         is_done
     }
 
-    /// Posts all receives again that completed.
+    /// Posts all completed receives again.
     #[inline]
     pub(crate) fn repost(&mut self) {
         if !self.owing.conns.is_empty() {
@@ -42,8 +42,7 @@ impl VerbsPort {
         }
     }
 
-    /// Posts receives again once they are many and the answers have left: answers need not wait for it, and a few
-    /// receives wait for more.
+    /// Posts completed receives again if they are many. Called after the answers have left, which do not wait for it.
     #[inline]
     pub(crate) fn repost_many(&mut self) {
         if self.owing.are_many {

@@ -3,33 +3,33 @@
 //! ```text
 //!  Port::pulse ─► one READ among the pulls, of 8 bytes ─► kept ─► the next Port::pulse
 //! ```
-//! Nothing is posted but when the heartbeat asks, which is while the peer owes a sign. A READ counts within the granted
-//! `initiator_depth` and has its turn among the pulls. One that fails closes the connection, as any failed work does.
+//! A READ is posted only when the heartbeat asks, which it does while the peer owes a sign of life. It counts within the
+//! granted `initiator_depth` and takes its turn among the pulls. A failed READ closes the connection, like any failed work.
 
 use gimmal_rdma::verbs::RemoteBytes;
 
 use crate::{Pulse, Time};
 
-/// What a connection knows of its peer's.
+/// The pulse of the peer, as far as a connection knows it.
 #[derive(Debug)]
 pub(crate) struct PeerPulse {
     pub(crate) place: RemoteBytes,
-    /// As it was read last; beat 0 before. `None`: nothing tells, and nothing is read.
+    /// The last reading, of beat 0 before the first. `None`: the peer has no pulse, and none is read.
     pub(crate) last: Option<Pulse>,
     pub(crate) is_asked: bool,
 }
 
 impl PeerPulse {
-    /// Before the grant, or where no READ is granted.
+    /// The value before the grant, and where no READ is granted.
     pub(crate) const UNKNOWN: Self =
         Self { place: RemoteBytes { address: 0, rkey: 0 }, last: None, is_asked: false };
 
-    /// As the grant says.
+    /// The pulse at the place that the grant names.
     pub(crate) const fn at(place: RemoteBytes) -> Self {
         Self { place, last: Some(Pulse { beat: 0, at: Time(0) }), is_asked: false }
     }
 
-    /// A READ brought it. A word that is 0 has nothing that moves it.
+    /// Takes the result of a READ. A word of 0 is not a pulse.
     pub(crate) fn arrived(&mut self, seen: Pulse) {
         self.last = Some(seen).filter(|seen| seen.beat != 0);
         self.is_asked = false;

@@ -54,8 +54,8 @@ impl VerbsPort {
         }
     }
 
-    /// Closes what is down. Called when no completion is left to look at: what the peer sent before it went, its
-    /// goodbye above all, is older than the note and counts first.
+    /// Closes the connections that are down. Called when no completion is left: messages that the peer sent before it went,
+    /// its goodbye above all, count first.
     pub(crate) fn close_down(&mut self, now: Time) {
         while let Some(id) = self.down.pop() {
             let reason = self.conn(id).and_then(|conn| conn.fate.down.get().cloned());
@@ -94,8 +94,8 @@ impl VerbsPort {
         }
     }
 
-    /// Fills the empty harvest from the next queue that has something. `emptied` counts the queues, one after the other, that
-    /// gave less than they were asked for: another question costs as much as an answer.
+    /// Fills the empty harvest from the next queue that has completions. `emptied` counts the queues in a row that returned
+    /// less than they were asked for: asking an empty queue costs as much as asking a full one.
     #[inline]
     pub(crate) fn fetch(&mut self, emptied: &mut usize) -> bool {
         while *emptied < self.cqs.len() {
@@ -129,7 +129,7 @@ impl VerbsPort {
         }
     }
 
-    /// One of the connection at `index`.
+    /// Handles a completion of the connection at `index`.
     #[inline]
     pub(crate) fn on_completion_of(&mut self, index: usize, done: &Completion, now: Time, batch: &mut Batch) {
         let Some(Slot { conn: Some(conn), counters, .. }) = self.slots.get_mut(index) else { return };
@@ -144,8 +144,8 @@ impl VerbsPort {
         }
     }
 
-    /// A completion of a connection that is not here: it is kept, if that was not adopted yet, and otherwise gone. Whether
-    /// it is kept.
+    /// Keeps a completion of a connection that is not adopted yet, and drops that of one that is gone. Returns whether it is
+    /// kept.
     #[cold]
     pub(crate) fn on_early(&mut self, done: &Completion) -> bool {
         let is_early = self.gate.shared.is_seated(WrId::from_bits(done.wr_id), done.qp);
@@ -202,7 +202,7 @@ impl VerbsPort {
         }
     }
 
-    /// Handshakes, failed posts and closings.
+    /// Advances handshakes, failed posts and closings.
     pub(crate) fn step_waiting(&mut self, now: Time) {
         let mut at = 0;
         while let Some(&index) = self.waiting.get(at) {
@@ -245,7 +245,7 @@ impl VerbsPort {
         }
     }
 
-    /// The last events of a connection whose queue pair is gone.
+    /// Removes a connection whose queue pair is gone, and queues its last events.
     pub(crate) fn finish(&mut self, index: usize, step: Step) {
         let Some(mut conn) = self.slots[index].conn.take() else { return };
         let Phase::Closing(closing) = &conn.phase else { return };

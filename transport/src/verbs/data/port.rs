@@ -1,7 +1,7 @@
 //! The data side: every connection of one poll thread.
 //!
 //! Read `conn`, `tx`, `rx`, `pulls` and `close` first: the port only finds the connection and keeps the lists.
-//! A completion names its connection by index and generation; one for a seat that nobody adopted yet is kept.
+//! A completion names its connection by index and generation. It is kept while that is not adopted yet.
 
 use std::{
     collections::VecDeque,
@@ -44,28 +44,28 @@ pub struct VerbsPort {
     pub(crate) gate: VerbsGate,
     pub(crate) slots: Vec<Slot>,
     pub(crate) adopted: u32,
-    /// Each with the number of connections on it; nothing of a device is held without one.
+    /// Each with the number of connections on it. A queue without connections is not kept.
     pub(crate) cqs: Vec<(Arc<Cq>, u32)>,
     pub(crate) next_cq: usize,
-    /// Completions taken from a queue and not looked at yet.
+    /// Completions taken from a queue and not handled yet.
     pub(crate) harvest: Harvest,
     pub(crate) early: Vec<Completion>,
-    /// The chain of the last run while that is not over.
+    /// The chain that is being read.
     pub(crate) begun: Option<Begun>,
-    /// Queues, one after the other, that gave less than they were asked for since [`Port::next_run`] said that there is none.
+    /// Queues in a row that returned less than they were asked for, since [`Port::next_run`] last found none.
     pub(crate) emptied: usize,
     /// Connections with staged chains, READs to post, receives to post (`owing`), deadlines.
     pub(crate) dirty: Vec<usize>,
     pub(crate) pulling: Vec<usize>,
     pub(crate) owing: Owing,
     pub(crate) waiting: Vec<usize>,
-    /// How long the next piece is where a post moves the bytes.
+    /// The length of the next piece where a post moves the bytes.
     pub(crate) pieces: Pieces,
-    /// Connections that the CM says are down, until earlier arrivals were handled.
+    /// Connections that the CM reports as down, until earlier arrivals are handled.
     pub(crate) down: Vec<ConnId>,
     /// The time of the last poll.
     pub(crate) now: Time,
-    /// Events that the last batch had no room for.
+    /// Events for the next batch.
     pub(crate) backlog: VecDeque<Event>,
     /// The shared receives of each device.
     pub(crate) shared: Vec<SharedSlots>,
@@ -73,7 +73,7 @@ pub struct VerbsPort {
     pub(crate) read: Vec<ConnId>,
     /// The last look was for one frame.
     pub(crate) takes_one: bool,
-    /// Registered transmit rings that nobody is lent.
+    /// Registered transmit rings that no connection uses.
     pub(crate) spare: Vec<Room>,
     pub(crate) sends: SendList,
     pub(crate) recvs: RecvList,
@@ -133,7 +133,7 @@ impl VerbsPort {
         list_once(&mut self.waiting, index);
     }
 
-    /// Whether frames of the connection at `index` are still to be handed out.
+    /// Returns whether a chain of the connection at `index` is being read.
     pub(crate) fn is_reading(&self, index: usize) -> bool {
         self.begun.is_some_and(|begun| begun.conn.index() as usize == index)
     }
@@ -149,7 +149,7 @@ impl VerbsPort {
         Ok(())
     }
 
-    /// The connection of a slot is gone: its completion queue goes with the last one on it.
+    /// Releases the completion queue of a slot whose connection is gone. The queue goes with its last connection.
     pub(crate) fn unwatch(&mut self, index: usize) {
         let Some(cq) = self.slots[index].cq.take() else { return };
         let Some(at) = self.cqs.iter().position(|(known, _)| Arc::ptr_eq(known, &cq)) else { return };
@@ -162,7 +162,7 @@ impl VerbsPort {
         }
     }
 
-    /// Whether there is something that came already and nobody was told of, but for the rest of a run.
+    /// Returns whether something is pending, other than the rest of a run.
     #[inline]
     fn has_news(&self) -> bool {
         !self.harvest.is_empty()
@@ -171,13 +171,13 @@ impl VerbsPort {
             || !self.backlog.is_empty()
     }
 
-    /// Whether a poll would find something, or has to be made soon.
+    /// Returns whether a poll would find something, or is due soon.
     #[inline]
     fn has_events(&self) -> bool {
         self.has_news() || !(self.waiting.is_empty() && self.pulling.is_empty())
     }
 
-    /// Posts what is staged on `conn`, if nothing else is staged and nothing else came. Whether all of it left.
+    /// Posts the staged chains of `conn`, if nothing else is staged or pending. Returns whether all of them left.
     #[inline]
     fn flush_answer(&mut self, conn: ConnId) -> bool {
         let is_last = self.harvest.is_empty() && self.emptied >= self.cqs.len();
@@ -191,7 +191,7 @@ impl VerbsPort {
         is_done
     }
 
-    /// Whether a poll would find something without asking the device.
+    /// Returns whether a poll would find something without asking the device.
     fn has_work(&self) -> bool {
         let has_pulls = |&index: &usize| {
             let conn = self.slots[index].conn.as_deref();

@@ -1,5 +1,5 @@
-//! What we do with the peer's memory: bulk by RDMA READ, one-sided operations, looks at its pulse. Pieces of several transfers in turn,
-//! never more outstanding than the granted `initiator_depth`.
+//! Transfers from and to the peer's memory: bulk by RDMA READ, one-sided operations, reads of its pulse. The pieces of
+//! several transfers take turns. No more are outstanding than the granted `initiator_depth`.
 
 use std::collections::VecDeque;
 
@@ -14,17 +14,17 @@ use crate::{
     },
 };
 
-/// Transfers of one connection at a time; more are refused as full.
+/// The most transfers of one connection at a time.
 const PULLS: usize = 1024;
 
-/// What one post may bring.
+/// The bounds of one post.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub(crate) pieces: u32,
     pub(crate) piece_bytes: u32,
 }
 
-/// What a transfer is.
+/// The kind of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     Bulk,
@@ -37,11 +37,11 @@ pub(crate) enum What {
     FetchAdd {
         add: u64,
     },
-    /// Of the peer's process; the token is when it was asked for.
+    /// A read of the peer's pulse. The token is the time of the request.
     Pulse,
 }
 
-/// How one ended.
+/// The result of a transfer.
 #[derive(Debug)]
 pub(crate) enum Ended {
     Pulled(Bulk),
@@ -53,7 +53,7 @@ pub(crate) enum Ended {
 struct Pull {
     token: u64,
     what: What,
-    /// Where bytes come to, or from.
+    /// Our memory.
     local: Loan,
     lkey: u32,
     remote: RemoteBytes,
@@ -63,7 +63,7 @@ struct Pull {
 }
 
 impl Pull {
-    /// The next piece, into `list`; how many bytes it has.
+    /// Adds the next piece to `list`. Returns its bytes.
     fn push_piece(&self, id: WrId, piece_bytes: u32, list: &mut SendList) -> u32 {
         let left = u32::try_from(self.len - self.posted).unwrap_or(u32::MAX);
         let whole = matches!(self.what, What::CompareSwap { .. } | What::FetchAdd { .. } | What::Pulse);
@@ -92,14 +92,14 @@ impl Pull {
     }
 }
 
-/// What we do with the peer's memory: bulk by RDMA READ, one-sided operations, looks at its pulse.
+/// The transfers of a connection from and to its peer's memory.
 #[derive(Debug)]
 pub(crate) struct Pulls {
     table: Vec<Option<Pull>>,
     vacant: Vec<u16>,
-    /// Pulls with pieces left to post, in turn.
+    /// Transfers with pieces left to post, in turn.
     turns: VecDeque<u16>,
-    /// Pieces of one doorbell; empty between.
+    /// The pieces of one doorbell. Empty between posts.
     pushed: Vec<(u16, u32)>,
     outstanding: u32,
     depth: u32,
@@ -121,7 +121,7 @@ impl Pulls {
         self.depth
     }
 
-    /// READs posted and not completed.
+    /// Counts the pieces that are posted and not completed.
     pub(crate) fn outstanding(&self) -> u32 {
         self.outstanding
     }
@@ -130,7 +130,7 @@ impl Pulls {
         self.table.len() - self.vacant.len() >= PULLS
     }
 
-    /// A transfer with `local` as where bytes come to or from. Not of no bytes.
+    /// Adds a transfer between `local`, which is not empty, and `remote`.
     pub(crate) fn add(&mut self, token: u64, what: What, local: Loan, lkey: u32, remote: RemoteBytes) {
         let len = local.len() as u64;
         let pull = Pull { token, what, local, lkey, remote, len, posted: 0, done: 0 };
@@ -147,17 +147,17 @@ impl Pulls {
         self.turns.push_back(slot);
     }
 
-    /// Whether a piece could be posted now.
+    /// Returns whether a piece can be posted now.
     pub(crate) fn can_post(&self) -> bool {
         self.outstanding < self.depth && !self.turns.is_empty()
     }
 
-    /// Whether anything is in flight.
+    /// Returns whether no transfer is left.
     pub(crate) fn is_idle(&self) -> bool {
         self.turns.is_empty() && self.outstanding == 0
     }
 
-    /// Posts pieces within `limit`, with one doorbell. A full queue is not an error: they wait.
+    /// Posts pieces within `limit`, with one doorbell. With a full queue they wait, which is not an error.
     pub(crate) fn post(
         &mut self,
         limit: Limit,
@@ -176,7 +176,7 @@ impl Pulls {
         result
     }
 
-    /// Pieces within `limit` of the transfers that have some left, in turn.
+    /// Adds pieces within `limit` to `list`, of the transfers in turn.
     fn push(&mut self, limit: Limit, conn: ConnId, list: &mut SendList) {
         for _ in 0..limit.pieces.min(self.depth.saturating_sub(self.outstanding)) {
             if list.is_full() {
@@ -193,7 +193,7 @@ impl Pulls {
         }
     }
 
-    /// The queue took the first `taken` of what was pushed; the others are the next ones again.
+    /// Counts the first `taken` pieces as posted. The others are the next ones again.
     fn settle(&mut self, taken: usize, mut posted: impl FnMut((u16, u32))) {
         for piece in self.pushed.drain(..taken) {
             self.outstanding += 1;
@@ -208,7 +208,7 @@ impl Pulls {
         }
     }
 
-    /// A piece is done; the transfer that it completed, and how it ended.
+    /// Counts a completed piece. Returns the token and the result of the transfer that it ends.
     pub(crate) fn arrived(&mut self, slot: u16, bytes: u32) -> Option<(u64, Ended)> {
         self.outstanding = self.outstanding.saturating_sub(1);
         let place = self.table.get_mut(usize::from(slot))?;
@@ -222,13 +222,12 @@ impl Pulls {
         Some(pull.end())
     }
 
-    /// What the transfer in `slot` is.
+    /// Returns the kind of the transfer in `slot`.
     pub(crate) fn what(&self, slot: u16) -> Option<What> {
         Some(self.table.get(usize::from(slot))?.as_ref()?.what)
     }
 
-    /// The queue pair is destroyed: nothing of ours is written or read any more. All tokens, for their last event, and
-    /// whether they are of pulls.
+    /// Drops all transfers, once the queue pair is destroyed. Returns their tokens and whether each is a pull.
     pub(crate) fn abandon(&mut self) -> Vec<(u64, bool)> {
         let open = self.table.drain(..).flatten().filter(|pull| !matches!(pull.what, What::Pulse));
         let tokens = open.map(|pull| (pull.token, matches!(pull.what, What::Bulk))).collect();

@@ -69,13 +69,13 @@ impl VerbsPort {
         run.or_else(|| self.other_run(limit))
     }
 
-    /// Of a chain in a shared receive, or one whose completion was taken too early.
+    /// Returns frames of a chain in a shared receive, or of one whose completion was taken too early.
     #[inline(never)]
     fn other_run(&mut self, limit: usize) -> Option<Run> {
         if self.begin_chain() { self.begun_run(limit) } else { None }
     }
 
-    /// Frames of the chain that is being read.
+    /// Returns frames of the chain that is being read.
     fn begun_run(&mut self, limit: usize) -> Option<Run> {
         let Begun { conn, left, is_out, .. } = self.begun?;
         let open = conn_in(&mut self.slots, conn).filter(|open| open.delivers());
@@ -104,14 +104,14 @@ impl VerbsPort {
         begun.is_some()
     }
 
-    /// Nobody will read the rest of the chain. Where a run of it is out, its slot is given to nobody: it may still be read.
+    /// Gives up the rest of the chain. While a run of it is out, its slot is not posted again: it may still be read.
     pub(crate) fn give_up_chain(&mut self) {
         if let Some(Begun { conn, is_out: false, place: Some(place), .. }) = self.begun.take() {
             self.shared_read(conn, place, 0, true);
         }
     }
 
-    /// What was taken of it is read; the rest comes next.
+    /// Ends a run. The rest of its chain comes next.
     #[inline]
     pub(crate) fn end_chain_run(&mut self, run: &mut Run) {
         let Some(begun) = self.begun else { return };

@@ -1,4 +1,4 @@
-//! The connections of a port by their ids, and the lists of those for which something is to be done.
+//! The connections of a port by their ids, and lists of connections with work to do.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use crate::{ConnId, PortCounters, Refused, verbs::data::conn::Conn};
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub(crate) conn: Option<Box<Conn>>,
-    /// The last connection here; its counters stay.
+    /// The last connection here, whose counters stay.
     pub(crate) last: Option<ConnId>,
     pub(crate) counters: PortCounters,
-    /// Of the connection that is here.
+    /// The completion queue of the connection.
     pub(crate) cq: Option<Arc<Cq>>,
 }
 
-/// The connection `id`, if it is still the one in its slot.
+/// Returns the connection `id`, if its slot still has it.
 #[inline]
 pub(crate) fn conn_in(slots: &mut [Slot], id: ConnId) -> Option<&mut Conn> {
     let conn = slots.get_mut(id.index() as usize)?.conn.as_deref_mut()?;
     (conn.id == id).then_some(conn)
 }
 
-/// The connection `id`, if frames may travel on it, with its counters.
+/// Returns the connection `id` with its counters, if frames may travel on it.
 #[inline]
 pub(crate) fn open_in(slots: &mut [Slot], id: ConnId) -> Result<(&mut Conn, &mut PortCounters), Refused> {
     match slots.get_mut(id.index() as usize) {
@@ -47,7 +47,7 @@ pub(crate) struct Owing {
 }
 
 impl Owing {
-    /// Lists the connection at `index` once, if it has some.
+    /// Adds the connection at `index`, if it has receives to post and is not listed.
     #[inline]
     pub(crate) fn note(&mut self, index: usize, conn: &mut Conn) {
         if conn.rx.owes() && !std::mem::replace(&mut conn.is_owing, true) {
@@ -57,7 +57,7 @@ impl Owing {
     }
 }
 
-/// Lists `index` once.
+/// Adds `index` to `list`, unless it is there.
 pub(crate) fn list_once(list: &mut Vec<usize>, index: usize) {
     if !list.contains(&index) {
         list.push(index);
