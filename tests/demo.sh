@@ -12,6 +12,8 @@ check "hello is the README's" bash -c 'sed -n "/^\`\`\`rust/,/^\`\`\`$/p" README
 check "chat" sh -c "$bin/chat | grep 'Bob said 2, Ada said 1'"
 check "kv" sh -c "$bin/kv | grep -A9 'get  large: 1048576 bytes, 1048576 of them x' | grep '2 copied'"
 check "driven" sh -c "$bin/driven | grep 'are 338350'"
+check "tokio_server" sh -c "timeout 30 $bin/tokio_server | grep -A1 'Ada: 3' | grep 'ended: true'"
+check "on_smol" sh -c "timeout 30 $bin/on_smol | grep -A1 'is 5050, and 5050' | grep 'ended: true'"
 # Its policy drops the oldest: a reader whom the host held up has lost some, but never the newest.
 check "news" sh -c "$bin/news | grep 'a     read .*the last was \"headline 1000\"'"
 check "pool" sh -c "$bin/pool | grep '16 resource exhausted'"

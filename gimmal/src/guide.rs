@@ -9,6 +9,9 @@ pub mod clients {}
 #[doc = include_str!("../guide/handlers.md")]
 pub mod handlers {}
 
+#[doc = include_str!("../guide/tokio.md")]
+pub mod tokio {}
+
 #[doc = include_str!("../guide/failures.md")]
 pub mod failures {}
 

@@ -216,7 +216,7 @@ pub mod topic {
 
 #[cfg(feature = "tokio")]
 pub mod tokio {
-    //! Tokio for [handlers](crate::guide::handlers), and clients on a runtime of the user's.
+    //! Tokio for [handlers](crate::guide::tokio), and clients on a runtime of the user's.
 
     mod client;
     mod runtime;

@@ -50,6 +50,7 @@ trait Tried {
     /// The thread that it runs on, after it blocked that for so many ms.
     async fn stall(&self, cx: &Cx, ms: u64) -> String;
     async fn panic(&self, cx: &Cx);
+    async fn spawn_here(&self, cx: &Cx, number: u64) -> u64;
 }
 
 #[derive(Clone)]
@@ -175,6 +176,15 @@ impl Tried for Tries {
 
     async fn panic(&self, _: &Cx) {
         panic!("a test's panic");
+    }
+
+    async fn spawn_here(&self, _: &Cx, number: u64) -> u64 {
+        let task = tokio::task::spawn_local(async move {
+            let number = std::rc::Rc::new(number);
+            tokio::task::yield_now().await;
+            *number + 3
+        });
+        task.await.unwrap()
     }
 }
 
@@ -345,7 +355,7 @@ fn driven(url: &str, tries: &Tries, timeout: Duration, test: impl FnOnce(&str)) 
     let (ready, is_ready) = mpsc::channel();
     let (url, tries) = (url.to_owned(), tries.clone());
     let serving = std::thread::spawn(move || {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = Builder::new_current_thread().enable_all().build_local(Default::default()).unwrap();
         runtime.block_on(async {
             let server = Server::builder().service(serve_tried(tries)).runtime(Tokio::current().unwrap());
             let server = server.listen_local(&url).unwrap();
@@ -375,6 +385,7 @@ fn driven_by_a_task_of_a_current_thread_runtime() {
         let drained = driven("mem://tokio-driven", &tries, PATIENCE, |url| {
             let client = client(url);
             try_all(&client, other);
+            assert_eq!(client.spawn_here(4).wait().unwrap(), 7);
             ended = Some(subscribe(&client, &tries));
         });
         assert!(drained);

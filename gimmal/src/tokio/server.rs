@@ -1,17 +1,9 @@
 //! Servers whose turns are a task of a tokio runtime.
 
-use std::{
-    future::Future,
-    io,
-    os::fd::AsFd,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{future::Future, io, os::fd::AsFd, task::Context, time::Duration};
 
-use ::tokio::{
-    io::{Interest, unix::AsyncFd},
-    task::coop::unconstrained,
-};
+use ::tokio::task::coop::unconstrained;
+use gimmal_rpc::engine::transport::sync::readable::Readable;
 
 use crate::local::LocalServer;
 
@@ -31,12 +23,8 @@ use crate::local::LocalServer;
 /// Outside of a tokio runtime, and in one without `enable_io`.
 pub async fn serve_until(server: LocalServer, signal: impl Future, timeout: Duration) -> io::Result<bool> {
     let alarm = server.alarm()?;
-    let fd = alarm.as_fd().try_clone_to_owned()?;
-    #[expect(deprecated, reason = "the way that replaces it is unsafe; nobody else has this descriptor")]
-    let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
-    let readable = |context: &mut Context<'_>| -> Poll<io::Result<()>> {
-        fd.poll_read_ready(context).map_ok(|mut ready| ready.clear_ready())
-    };
+    let readable = Readable::new(alarm.as_fd().try_clone_to_owned()?)?;
+    let readable = |context: &mut Context<'_>| readable.poll(context);
     // Handlers have budgets of their own.
     unconstrained(server.serve_until(alarm, readable, signal, timeout)).await
 }
