@@ -1,5 +1,6 @@
 //! Runs the conformance suite on one provider:
-//! `conformance --provider sim|shm|verbs [--address rdma://HOST:0] [--only NAME] [--any] [--shared both|listener|client]`.
+//! `conformance --provider sim|shm|verbs [--address rdma://HOST:0] [--only NAME] [--any] [--shared both|listener|client]
+//! [--passed N]`, which fails unless exactly N cases hold.
 //!
 //! `--shared`: who of the two shares its receives (`Receives::Shared`).
 //!
@@ -20,6 +21,8 @@ struct Arguments {
     provider: String,
     address: Option<Address>,
     only: String,
+    /// Cases that must hold, no more and no fewer.
+    passed: Option<usize>,
     /// Through `Any`, in place of the provider itself.
     any: bool,
     /// Whether the client and the listener share receives.
@@ -27,10 +30,14 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match arguments().and_then(|arguments| run(&arguments)) {
-        Ok(report) => {
+    match arguments().and_then(|arguments| Ok((run(&arguments)?, arguments.passed))) {
+        Ok((report, wanted)) => {
             println!("{report}");
-            ExitCode::from(u8::from(report.failed() > 0))
+            let is_other = wanted.is_some_and(|wanted| wanted != report.passed());
+            if is_other {
+                eprintln!("conformance: another number of cases must hold: {wanted:?}");
+            }
+            ExitCode::from(u8::from(report.failed() > 0 || is_other))
         }
         Err(error) => {
             eprintln!("conformance: {error}");
@@ -44,6 +51,7 @@ fn arguments() -> Result<Arguments, Box<dyn Error>> {
         provider: "sim".to_owned(),
         address: None,
         only: String::new(),
+        passed: None,
         any: false,
         shared: [false; 2],
     };
@@ -54,6 +62,7 @@ fn arguments() -> Result<Arguments, Box<dyn Error>> {
             "--provider" => given.provider = value()?,
             "--address" => given.address = Some(value()?.parse()?),
             "--only" => given.only = value()?,
+            "--passed" => given.passed = Some(value()?.parse()?),
             "--any" => given.any = true,
             "--shared" => {
                 given.shared = match value()?.as_str() {
@@ -65,7 +74,7 @@ fn arguments() -> Result<Arguments, Box<dyn Error>> {
             }
             _ => {
                 return Err(format!(
-                    "{word}? use --provider sim|shm|verbs, --address URL, --only NAME, --any, --shared WHO"
+                    "{word}? use --provider sim|shm|verbs, --address URL, --only NAME, --passed N, --any, --shared WHO"
                 )
                 .into());
             }

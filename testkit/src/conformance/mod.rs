@@ -87,6 +87,16 @@ impl Report {
         self.count(|verdict| matches!(verdict, Verdict::Skipped(_)))
     }
 
+    /// Prints the report, and panics unless none fails and exactly `passed` cases hold: a case that is skipped all of a sudden is
+    /// a loss.
+    ///
+    /// # Panics
+    /// With the report.
+    pub fn expect(&self, passed: usize) {
+        println!("{self}");
+        assert_eq!((self.failed(), self.passed()), (0, passed), "{self}");
+    }
+
     fn count(&self, is: impl Fn(&Verdict) -> bool) -> usize {
         self.cases.iter().filter(|(_, verdict)| is(verdict)).count()
     }
