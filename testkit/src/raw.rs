@@ -11,6 +11,7 @@ use gimmal_transport::{
     Words,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES},
     mem::{Access, Region},
+    testing::words,
 };
 use rustix::{
     fs::{FallocateFlags, MemfdFlags, SealFlags},
@@ -47,7 +48,7 @@ impl Segment {
     pub(crate) fn map(fd: BorrowedFd<'_>, ring_bytes: u32, access: Access) -> std::io::Result<Self> {
         let head_bytes = rustix::param::page_size();
         let region = Region::ring(fd, head_bytes, ring_bytes as usize, access)?;
-        Ok(Self { words: Words::of(region), head_bytes: head_bytes as u64, ring_bytes: ring_bytes.into() })
+        Ok(Self { words: words(region), head_bytes: head_bytes as u64, ring_bytes: ring_bytes.into() })
     }
 
     /// A segment of `ring_bytes`, and its file for the victim.

@@ -47,6 +47,16 @@ pub enum DataPath {
     SendRecv,
 }
 
+impl DataPath {
+    /// The largest frame that a side with such a ring and such slots can receive.
+    fn frame_bytes_max(self, ring_bytes: u32, slot_bytes: u32) -> u32 {
+        match self {
+            Self::Ring => ring_bytes / 4,
+            Self::SendRecv => slot_bytes.min(ring_bytes / 4),
+        }
+    }
+}
+
 impl fmt::Display for DataPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -208,26 +218,18 @@ impl Negotiated {
         if theirs.ring_bytes > TX_RING_BYTES_MAX.max(config.ring_bytes) {
             return Err(RejectReason::BadHello { field: 1 });
         }
-        let path = if ours.features.has(Feature::RING) && theirs.features.has(Feature::RING) {
-            DataPath::Ring
-        } else {
-            DataPath::SendRecv
-        };
-        let frame_max = |ring_bytes: u32, slot_bytes: u32| match path {
-            DataPath::Ring => ring_bytes / 4,
-            DataPath::SendRecv => slot_bytes.min(ring_bytes / 4),
-        };
         let both = |feature| ours.features.has(feature) && theirs.features.has(feature);
+        let path = if both(Feature::RING) { DataPath::Ring } else { DataPath::SendRecv };
         let (tx_shared, rx_shared) =
             (theirs.features.has(Feature::SHARED), ours.features.has(Feature::SHARED));
         // Where nobody writes into the other's ring, the size of ours is our own affair, and small where many have one.
-        let tx_ring_bytes = match path {
-            DataPath::SendRecv if rx_shared => theirs.ring_bytes.min(ours.ring_bytes),
-            _ => theirs.ring_bytes,
+        let is_small = rx_shared && path == DataPath::SendRecv;
+        let tx_ring_bytes = theirs.ring_bytes.min(if is_small { ours.ring_bytes } else { u32::MAX });
+        // The queue pair of a connection that shares its receives is small, and asks for less than others do.
+        let reads = |config: u8, ours: u8, device: u8, theirs: u8| {
+            Term::settle(if rx_shared { ours } else { config }.into(), device.into(), theirs.into())
         };
-        // Its queue pair is small, and asks for less than others do.
-        let asked = |config: u8, ours: u8| u32::from(if rx_shared { ours } else { config });
-        let frame_bytes_max = frame_max(tx_ring_bytes, theirs.slot_bytes);
+        let frame_bytes_max = path.frame_bytes_max(tx_ring_bytes, theirs.slot_bytes);
         Ok(Self {
             provider,
             device: String::new(),
@@ -235,15 +237,17 @@ impl Negotiated {
             peer: String::new(),
             credentials: None,
             path,
-            responder_resources: Term::settle(
-                asked(config.responder_resources, ours.responder_resources),
-                caps.responder_resources.into(),
-                theirs.initiator_depth.into(),
+            responder_resources: reads(
+                config.responder_resources,
+                ours.responder_resources,
+                caps.responder_resources,
+                theirs.initiator_depth,
             ),
-            initiator_depth: Term::settle(
-                asked(config.initiator_depth, ours.initiator_depth),
-                caps.initiator_depth.into(),
-                theirs.responder_resources.into(),
+            initiator_depth: reads(
+                config.initiator_depth,
+                ours.initiator_depth,
+                caps.initiator_depth,
+                theirs.responder_resources,
             ),
             inline_bytes: Term::settle(config.inline_bytes.into(), caps.inline_bytes.into(), u32::MAX),
             tx_ring_bytes,
@@ -259,12 +263,9 @@ impl Negotiated {
             bulk_in_place: caps.bulk_in_place,
             atomics: caps.atomics,
             frame_bytes_max,
-            rx_frame_bytes_max: frame_max(ours.ring_bytes, ours.slot_bytes),
-            chain_bytes_max: match path {
-                DataPath::Ring => theirs.ring_bytes / 4,
-                // Spans are multiples of FRAME_ALIGN.
-                DataPath::SendRecv => frame_bytes_max & !15,
-            },
+            rx_frame_bytes_max: path.frame_bytes_max(ours.ring_bytes, ours.slot_bytes),
+            // Spans are multiples of FRAME_ALIGN.
+            chain_bytes_max: frame_bytes_max & !15,
             nonce: theirs.nonce,
             peer_attended: theirs.features.has(Feature::ATTENDED),
             numbered: path == DataPath::SendRecv && both(Feature::NUMBERED) && caps.arrivals,
@@ -297,12 +298,8 @@ impl fmt::Display for Negotiated {
         writeln!(f, "inline bytes         {}", self.inline_bytes)?;
         writeln!(f, "ring bytes           {} out, {} in", self.tx_ring_bytes, self.rx_ring_bytes)?;
         writeln!(f, "frame bytes max      {} out, {} in", self.frame_bytes_max, self.rx_frame_bytes_max)?;
-        writeln!(
-            f,
-            "arrivals             {} out, {} in",
-            arrivals(self.tx_arrivals),
-            arrivals(self.rx_arrivals)
-        )?;
+        let (tx_arrivals, rx_arrivals) = (arrivals(self.tx_arrivals), arrivals(self.rx_arrivals));
+        writeln!(f, "arrivals             {tx_arrivals} out, {rx_arrivals} in")?;
         let whose = |shared: bool| if shared { "shared" } else { "its own" };
         if self.arrivals_count {
             writeln!(f, "receives             {} out, {} in", whose(self.tx_shared), whose(self.rx_shared))?;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{PortError, errno_text};
+use super::PortError;
 
 /// A post that was not made. What was offered is the caller's still; none of these is an error of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -157,15 +157,7 @@ pub enum CloseReason {
         /// Its status.
         status: i32,
     },
-    /// A step of the operating system failed.
-    #[error("{step} failed: {}", errno_text(*.errno))]
-    System {
-        /// The call that failed.
-        step: &'static str,
-        /// Its errno.
-        errno: i32,
-    },
-    /// This side could not take what the peer passed, by a limit of this process.
+    /// The operating system or the device refused this side a step.
     #[error(transparent)]
     Port(Box<PortError>),
     /// The peer could not take what this side passed.

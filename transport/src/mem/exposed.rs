@@ -54,11 +54,9 @@ impl Words {
         Self { region, len: len as u64 }
     }
 
-    /// All of `region`, for a test that is the peer of the code under test.
-    #[doc(hidden)]
+    /// All of `region`, for a test.
     #[cfg(feature = "testing")]
-    #[must_use]
-    pub fn of(region: Region) -> Self {
+    pub(crate) fn of(region: Region) -> Self {
         Self { len: region.len() as u64, region }
     }
 

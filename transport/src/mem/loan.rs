@@ -116,7 +116,7 @@ impl Loan {
     }
 
     /// Whether it returns to `home`.
-    #[cfg(feature = "verbs")]
+    #[cfg(any(feature = "shm", feature = "verbs"))]
     pub(crate) fn is_of<T: LoanHome>(&self, home: &Arc<T>) -> bool {
         std::ptr::addr_eq(Arc::as_ptr(&self.home), Arc::as_ptr(home))
     }

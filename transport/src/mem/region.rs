@@ -112,13 +112,7 @@ impl Region {
     /// # Errors
     /// What mmap says.
     pub fn file(fd: BorrowedFd<'_>, bytes: usize, access: Access) -> io::Result<Self> {
-        let mut options = MmapOptions::new();
-        options.len(bytes).populate();
-        let map = match access {
-            Access::ReadWrite => options.map_raw(&fd)?,
-            Access::ReadOnly => options.map_raw_read_only(&fd)?,
-        };
-        Ok(Self::whole(map, Shared::Once))
+        Ok(Self::whole(map_file(MmapOptions::new().len(bytes).populate(), fd, access)?, Shared::Once))
     }
 
     /// Maps all of a peer's file. No page is touched: each comes when it is first used.
@@ -132,12 +126,7 @@ impl Region {
         access: Access,
         charge: Charge,
     ) -> io::Result<Self> {
-        let mut options = MmapOptions::new();
-        options.len(bytes);
-        let map = match access {
-            Access::ReadWrite => options.map_raw(&fd)?,
-            Access::ReadOnly => options.map_raw_read_only(&fd)?,
-        };
+        let map = map_file(MmapOptions::new().len(bytes), fd, access)?;
         Ok(Self { _charge: Some(charge), ..Self::whole(map, Shared::Once) })
     }
 
@@ -331,6 +320,13 @@ impl Region {
         );
         // SAFETY: just checked to lie inside the mapping.
         unsafe { self.base().add(offset) }
+    }
+}
+
+fn map_file(options: &MmapOptions, fd: BorrowedFd<'_>, access: Access) -> io::Result<MmapRaw> {
+    match access {
+        Access::ReadWrite => options.map_raw(&fd),
+        Access::ReadOnly => options.map_raw_read_only(&fd),
     }
 }
 

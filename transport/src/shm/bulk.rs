@@ -3,13 +3,13 @@
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
-    sync::{Arc, Weak},
+    sync::Arc,
 };
 
 use rustix::io::Errno;
 
 use super::{
-    pool::{Pool, PoolSegment},
+    pool::{Pool, place},
     segment::{AttachError, POOL},
     socket,
     theirs::{Limits, Theirs},
@@ -51,24 +51,26 @@ impl Passed {
     pub(super) fn offer(
         &mut self,
         socket: &OwnedFd,
-        known: &mut Known,
-        pool: &Pool,
+        pool: &Arc<Pool>,
         loan: &Loan,
     ) -> Result<Offer, Refused> {
-        let (segment, offset) = known.place(pool, loan).ok_or(Refused::Foreign)?;
-        let index = usize::try_from(segment.id).map_err(|_| Refused::Foreign)?;
+        if !loan.is_of(pool) {
+            return Err(Refused::Foreign);
+        }
+        let (index, offset) = place(loan.ticket());
         let key = match self.out.get(index) {
             Some(Some(key)) => *key,
-            _ => self.pass(socket, index, &segment)?,
+            _ => self.pass(socket, pool, index)?,
         };
         Ok(Offer { address: offset as u64, key, len: loan.len() as u64 })
     }
 
-    /// Passes our pool's segment at `index` to the peer. Its name.
+    /// Passes the segment of `pool` at `index` to the peer. Its name.
     #[cold]
-    fn pass(&mut self, socket: &OwnedFd, index: usize, segment: &PoolSegment) -> Result<u64, Refused> {
+    fn pass(&mut self, socket: &OwnedFd, pool: &Pool, index: usize) -> Result<u64, Refused> {
+        let segment = pool.segment(index).ok_or(Refused::Foreign)?;
         let (name, bytes) = (self.names, segment.bytes() as u64);
-        let sent = socket::send_pool(socket, name, bytes, segment.fd.as_fd());
+        let sent = socket::send_memory(socket, &socket::POOL, (name, bytes), segment.fd.as_fd());
         sent.map_err(|errno| if socket::is_full(errno) { Refused::Full } else { Refused::Closed })?;
         self.out.resize(self.out.len().max(index + 1), None);
         self.out[index] = Some(name);
@@ -125,23 +127,6 @@ impl Passed {
             self.releases.push(Arc::clone(&release));
         }
         release
-    }
-}
-
-/// The pool's segments that this port has met, so that an offer takes no lock.
-#[derive(Debug, Default)]
-pub(super) struct Known(Vec<Weak<PoolSegment>>);
-
-impl Known {
-    /// Where `loan` is in `pool`.
-    fn place(&mut self, pool: &Pool, loan: &Loan) -> Option<(Arc<PoolSegment>, usize)> {
-        let index = usize::try_from(loan.ticket() >> 32).ok()?;
-        if index >= self.0.len() {
-            pool.segments_after(&mut self.0);
-        }
-        let segment = self.0.get(index)?.upgrade()?;
-        let offset = segment.offset_of(loan)?;
-        Some((segment, offset))
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     link::{End, ShmLink, hello, settle},
     mirror::mirror,
     peer,
-    place::{self, Dial, DialError},
+    place::{self, Dial},
     segment::{AttachError, Segment},
     socket::{self, Packet},
 };
@@ -41,16 +41,11 @@ pub struct ShmConnecting {
 enum Step {
     /// The server's backlog is full.
     Dialing(Dial),
-    /// Our hello is sent, with a tag: it must prove first that it has our key.
-    Challenging {
-        socket: OwnedFd,
-        ours: Hello,
-        key: Key,
-    },
-    /// Our hello is sent, and what a key asks for.
+    /// Our hello is sent, and what a key asks for. While there is a key, the server must prove first that it has it too.
     Greeting {
         socket: OwnedFd,
         ours: Hello,
+        key: Option<Key>,
     },
     Done,
 }
@@ -62,12 +57,8 @@ impl ShmConnecting {
         gate: &ShmGate,
         options: &ConnectOptions,
     ) -> Result<Self, ConnectError> {
-        let dial = Dial::new(address).map_err(|error| match error {
-            DialError::Address { why } => ConnectError::Address { address: address.to_string(), why },
-            DialError::Port(error) => ConnectError::Port(error),
-        })?;
         let mut attempt = Self {
-            step: Step::Dialing(dial),
+            step: Step::Dialing(Dial::new(address)?),
             address: address.clone(),
             gate: gate.clone(),
             options: Box::new(options.clone()),
@@ -88,24 +79,18 @@ impl ShmConnecting {
                 }
                 Ok(None)
             }
-            Step::Challenging { socket, ours, key } => match self.receive(&socket)? {
-                Some(packet) => {
-                    self.challenged(&socket, &ours, &key, &packet)?;
-                    self.step = Step::Greeting { socket, ours };
-                    Ok(None)
-                }
-                None => {
-                    self.step = Step::Challenging { socket, ours, key };
-                    Ok(None)
-                }
-            },
-            Step::Greeting { socket, ours } => match self.receive(&socket)? {
-                Some(packet) => self.answered(socket, &ours, packet).map(Some),
-                None => {
-                    self.step = Step::Greeting { socket, ours };
-                    Ok(None)
-                }
-            },
+            Step::Greeting { socket, ours, key } => {
+                let key = match (self.receive(&socket)?, key) {
+                    (None, key) => key,
+                    (Some(packet), Some(key)) => {
+                        self.challenged(&socket, &ours, &key, &packet)?;
+                        None
+                    }
+                    (Some(packet), None) => return self.answered(socket, &ours, packet).map(Some),
+                };
+                self.step = Step::Greeting { socket, ours, key };
+                Ok(None)
+            }
             Step::Done => Ok(None),
         }
     }
@@ -117,7 +102,7 @@ impl ShmConnecting {
             Ok(packet) => packet,
             Err(Errno::AGAIN) => return Ok(None),
             Err(Errno::CONNRESET) => return Err(self.nobody()),
-            Err(errno) => return Err(ConnectError::Port(system("recvmsg")(errno))),
+            Err(errno) => return Err(system("recvmsg")(errno).into()),
         };
         if packet.fd.is_none()
             && packet.bytes().get(5) == Some(&REJECT_LEN)
@@ -146,24 +131,23 @@ impl ShmConnecting {
         match socket::send_proof(socket, &session.prove(Label::ActiveGrant, &[])) {
             // Then it says why, or is gone: both are read.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
-            Err(errno) => Err(ConnectError::Port(system("send")(errno))),
+            Err(errno) => Err(system("send")(errno).into()),
         }
     }
 
     fn greet(&self, socket: OwnedFd) -> Result<Step, ConnectError> {
-        let peer = peer::of(&socket).map_err(|errno| ConnectError::Port(system("SO_PEERCRED")(errno)))?;
+        let peer = peer::of(&socket).map_err(system("SO_PEERCRED"))?;
         if !place::admits(&self.address, &peer, &self.options.allow) {
             return Err(ConnectError::NotAllowed { address: self.address.to_string(), uid: peer.uid });
         }
-        let mut ours = hello(self.gate.config(), u128::from_le_bytes(random()?));
+        let mut ours = hello(&self.gate.shared.config, u128::from_le_bytes(random()?));
         let request = request(&mut ours, self.options.key.as_ref());
         match socket::send(&socket, &request) {
             // Then it says why, or is gone: both are read.
-            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(match self.options.key.clone() {
-                Some(key) => Step::Challenging { socket, ours, key },
-                None => Step::Greeting { socket, ours },
-            }),
-            Err(errno) => Err(ConnectError::Port(system("send")(errno))),
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {
+                Ok(Step::Greeting { socket, ours, key: self.options.key.clone() })
+            }
+            Err(errno) => Err(system("send")(errno).into()),
         }
     }
 
@@ -173,9 +157,9 @@ impl ShmConnecting {
         let Packet { fd: Some(fd), flawed: false, .. } = packet else {
             return Err(self.foreign(RejectReason::NotOurs));
         };
-        let cred = peer::of(&socket).map_err(|errno| ConnectError::Port(system("SO_PEERCRED")(errno)))?;
+        let cred = peer::of(&socket).map_err(system("SO_PEERCRED"))?;
         let negotiated = settle(
-            self.gate.config(),
+            &self.gate.shared.config,
             ours,
             &theirs,
             place::device(&self.address),
@@ -190,7 +174,7 @@ impl ShmConnecting {
             }
             AttachError::Port(error) => ConnectError::Port(error),
         })?;
-        let node = self.gate.node();
+        let node = self.gate.shared.node;
         let (own, fd) = node.place(|| Segment::create(theirs.ring_bytes))?;
         let mirror = node.place(|| mirror(self.options.trust, negotiated.rx_ring_bytes))?;
         let end = End { socket, own: own.pulsing(), mirror };
@@ -228,7 +212,7 @@ impl ShmConnecting {
                 std::thread::sleep(BACKLOG_RETRY.min(until.remaining()));
             }
             // An error of poll(2) is found again by the next step, at the latest by the deadline.
-            Step::Challenging { socket, .. } | Step::Greeting { socket, .. } => {
+            Step::Greeting { socket, .. } => {
                 let _ = socket::wait_readable(socket.as_fd(), until);
             }
             Step::Done => {}
@@ -238,8 +222,8 @@ impl ShmConnecting {
     fn step_name(&self) -> &'static str {
         match self.step {
             Step::Dialing(_) => "waiting for a place in its backlog",
-            Step::Challenging { .. } => "waiting for its proof of the shared key",
-            Step::Greeting { .. } => "waiting for its hello",
+            Step::Greeting { key: Some(_), .. } => "waiting for its proof of the shared key",
+            Step::Greeting { key: None, .. } => "waiting for its hello",
             Step::Done => "done",
         }
     }

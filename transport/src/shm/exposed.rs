@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use super::{
@@ -19,6 +19,7 @@ use crate::{
         Access, Accessed, Exposed, OneSided, Region, Words,
         exposed::{ExposedHome, fresh_key},
     },
+    sync::lock::lock,
 };
 
 /// What the kernel shows of its memory.
@@ -48,11 +49,6 @@ struct Exposure {
 }
 
 impl Exposures {
-    fn table(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Exposure>>> {
-        // A table of files is whole after any panic.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn expose(self: &Arc<Self>, bytes: usize) -> Result<Exposed, PortError> {
         if bytes as u64 > BYTES_MAX {
             return Err(PortError::Limit {
@@ -67,18 +63,18 @@ impl Exposures {
         let region = Region::file(fd.as_fd(), mapped, Access::ReadWrite).map_err(|error| mapping(&error))?;
         let words = Arc::new(Words::new(region, bytes));
         let key = fresh_key();
-        self.table().insert(key, Arc::new(Exposure { fd, bytes: bytes as u64 }));
+        lock(&self.table).insert(key, Arc::new(Exposure { fd, bytes: bytes as u64 }));
         Ok(Exposed::new(words, key, Arc::clone(self) as Arc<dyn ExposedHome>))
     }
 
     fn find(&self, key: u64) -> Option<Arc<Exposure>> {
-        self.table().get(&key).map(Arc::clone)
+        lock(&self.table).get(&key).map(Arc::clone)
     }
 }
 
 impl ExposedHome for Exposures {
     fn withdraw(&self, key: u64) {
-        let gone = self.table().remove(&key);
+        let gone = lock(&self.table).remove(&key);
         // Closing a file takes long: not under the lock.
         drop(gone);
     }
@@ -111,7 +107,7 @@ impl Shown {
             if self.out.len() == KNOWN_MAX {
                 return Err(AccessError::Full);
             }
-            let sent = socket::send_exposed(socket, key, known.bytes, known.fd.as_fd());
+            let sent = socket::send_memory(socket, &socket::EXPOSED, (key, known.bytes), known.fd.as_fd());
             let unsent = |errno| if socket::is_full(errno) { AccessError::Full } else { AccessError::Closed };
             sent.map_err(unsent)?;
             self.out.push(key);

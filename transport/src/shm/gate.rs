@@ -1,52 +1,34 @@
 //! The control side's handle on a port.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
 
 use super::{exposed::Exposures, pool::Pool};
 use crate::{
     ConnId, Exposed, Gate, LoanError, PoolMemory, PortConfig, UserBytes, UserMemory, Waker,
     mem::{Loan, MemoryNode, user_bytes::Copies},
+    sync::lock::lock,
 };
 
 /// Where loans come from, and what new connections are made for. Clone and send it anywhere.
 #[derive(Clone, Debug)]
 pub struct ShmGate {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    config: PortConfig,
-    waker: Waker,
-    node: MemoryNode,
-    pool: Arc<Pool>,
-    exposures: Arc<Exposures>,
-    open: Mutex<Open>,
+pub(super) struct Shared {
+    pub(super) config: PortConfig,
+    pub(super) waker: Waker,
+    /// Where what is made for the port lies.
+    pub(super) node: MemoryNode,
+    pub(super) pool: Arc<Pool>,
+    pub(super) exposures: Arc<Exposures>,
+    /// Connections that loans may be had for.
+    pub(super) open: Mutex<BTreeSet<ConnId>>,
     copies: Copies,
-}
-
-/// Connections that loans may be had for: of each slot the generation, while it is open.
-#[derive(Debug, Default)]
-pub(super) struct Open(Vec<Option<u32>>);
-
-impl Open {
-    pub(super) fn insert(&mut self, conn: ConnId) {
-        let index = conn.index() as usize;
-        if self.0.len() <= index {
-            self.0.resize(index + 1, None);
-        }
-        self.0[index] = Some(conn.generation());
-    }
-
-    pub(super) fn remove(&mut self, conn: ConnId) {
-        if self.contains(conn) {
-            self.0[conn.index() as usize] = None;
-        }
-    }
-
-    fn contains(&self, conn: ConnId) -> bool {
-        self.0.get(conn.index() as usize) == Some(&Some(conn.generation()))
-    }
 }
 
 impl ShmGate {
@@ -58,38 +40,9 @@ impl ShmGate {
         Self { shared: Arc::new(Shared { config, waker, node, pool, exposures, open, copies }) }
     }
 
-    pub(super) fn config(&self) -> &PortConfig {
-        &self.shared.config
-    }
-
-    pub(super) fn waker(&self) -> &Waker {
-        &self.shared.waker
-    }
-
-    /// Where what is made for the port lies.
-    pub(super) fn node(&self) -> MemoryNode {
-        self.shared.node
-    }
-
-    pub(super) fn pool(&self) -> &Arc<Pool> {
-        &self.shared.pool
-    }
-
-    pub(super) fn exposures(&self) -> &Arc<Exposures> {
-        &self.shared.exposures
-    }
-
-    /// Connections that loans may be had for.
-    pub(super) fn open(&self) -> MutexGuard<'_, Open> {
-        // A table of numbers is whole after any panic.
-        self.shared.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl ShmGate {
     /// Whether `conn` may have memory of `bytes`.
     fn admit(&self, conn: ConnId, bytes: usize) -> Result<(), LoanError> {
-        if !self.open().contains(conn) {
+        if !lock(&self.shared.open).contains(&conn) {
             return Err(LoanError::Closed);
         }
         let (bytes, limit) = (bytes as u64, self.shared.config.bulk_bytes_max);
@@ -121,6 +74,6 @@ impl Gate for ShmGate {
     }
 
     fn memory_node(&self) -> MemoryNode {
-        self.node()
+        self.shared.node
     }
 }

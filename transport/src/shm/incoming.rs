@@ -60,7 +60,7 @@ impl Incoming for ShmIncoming {
     }
 
     fn accept(mut self, gate: &ShmGate) -> Result<ShmLink, AcceptError> {
-        let config = gate.config();
+        let config = &gate.shared.config;
         let mut ours = hello(config, self.hello.nonce);
         // What it proved before it was handed out; without a key a hello that says so is refused.
         ours.features = ours.features.and(Feature::KEYED, self.hello.features.has(Feature::KEYED));
@@ -70,7 +70,7 @@ impl Incoming for ShmIncoming {
             AcceptError::Rejected(reason)
         })?;
         // On failure `self` is dropped, and says that we are overloaded.
-        let node = gate.node();
+        let node = gate.shared.node;
         let (own, fd) = node.place(|| Segment::create(self.hello.ring_bytes))?;
         let mirror = node.place(|| mirror(self.trust, negotiated.rx_ring_bytes))?;
         let socket = self.socket.take().ok_or(AcceptError::Gone { errno: 0 })?;

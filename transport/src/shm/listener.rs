@@ -17,7 +17,7 @@ use super::{
     link::ShmLink,
     peer,
     place::{self, Place},
-    socket::{self, Packet},
+    socket,
 };
 use crate::{
     Address, Hello, Instant, Key, ListenError, ListenOptions, Listener, RejectReason,
@@ -70,13 +70,37 @@ struct Waiting {
     proving: Option<Box<(Hello, Session)>>,
 }
 
-/// What a waiting client came to.
-enum Outcome {
-    Hello(Hello),
-    Challenged(Hello, Session),
-    Later,
-    Gone,
-    Rejected(RejectReason),
+impl Waiting {
+    /// Reads what the client sent, if anything. Returns its hello when that is good and a key was proved where one is asked for.
+    /// An error ends the client: the reason to tell it, or none when it is gone.
+    fn read(&mut self, keys: &[Key]) -> Result<Option<Hello>, Option<RejectReason>> {
+        let packet = match socket::receive(&self.socket) {
+            Ok(packet) if !packet.is_end() => packet,
+            Err(Errno::AGAIN) => {
+                self.looked = true;
+                return Ok(None);
+            }
+            _ => return Err(None),
+        };
+        if let Some(proving) = self.proving.take() {
+            let (hello, session) = *proving;
+            let proof = packet.proof().filter(|proof| session.is_proved(Label::ActiveGrant, &[], proof));
+            return proof.map(|_| Some(hello)).ok_or(Some(RejectReason::Authentication));
+        }
+        if packet.flawed || packet.fd.is_some() {
+            return Err(Some(RejectReason::NotOurs));
+        }
+        let (hello, key) = admit(packet.bytes(), keys)?;
+        let Some(key) = key else { return Ok(Some(hello)) };
+        // The client is asked to prove its key, and has it proved. Which port takes it is not known yet; our hello comes later, over
+        // this socket.
+        let nonce = random().map_err(|_| RejectReason::Overloaded)?;
+        let session = Session::passive(key, &hello, &hello, nonce);
+        socket::send_challenge(&self.socket, &session.challenge()).map_err(|_| None)?;
+        self.looked = false;
+        self.proving = Some(Box::new((hello, session)));
+        Ok(None)
+    }
 }
 
 impl ShmListener {
@@ -169,30 +193,16 @@ impl ShmListener {
     fn first_hello(&mut self) -> Option<ShmIncoming> {
         let now = Instant::now();
         for _ in 0..self.waiting.len() {
-            let client = self.waiting.pop_front()?;
-            let outcome = match &client.proving {
-                None => read_hello(&client.socket, &self.options.keys),
-                Some(proving) => read_proof(&client.socket, &proving.0, &proving.1),
-            };
-            match outcome {
-                Outcome::Challenged(hello, session) => {
-                    let proving = Some(Box::new((hello, session)));
-                    self.waiting.push_back(Waiting { looked: false, proving, ..client });
+            let mut client = self.waiting.pop_front()?;
+            match client.read(&self.options.keys) {
+                Ok(Some(hello)) => {
+                    let device = place::device(&self.place.address());
+                    return Some(ShmIncoming::new(client.socket, hello, device, &self.options));
                 }
-                Outcome::Hello(hello) => {
-                    return Some(ShmIncoming::new(
-                        client.socket,
-                        hello,
-                        place::device(&self.place.address()),
-                        &self.options,
-                    ));
-                }
-                Outcome::Later if client.until <= now => {
-                    self.reject(&client.socket, RejectReason::Overloaded)
-                }
-                Outcome::Later => self.waiting.push_back(Waiting { looked: true, ..client }),
-                Outcome::Gone => {}
-                Outcome::Rejected(reason) => self.reject(&client.socket, reason),
+                Ok(None) if client.until <= now => self.reject(&client.socket, RejectReason::Overloaded),
+                Ok(None) => self.waiting.push_back(client),
+                Err(Some(reason)) => self.reject(&client.socket, reason),
+                Err(None) => {}
             }
         }
         None
@@ -255,44 +265,5 @@ impl Listener for ShmListener {
 
     fn last_rejected(&self) -> Option<RejectReason> {
         self.rejected.last()
-    }
-}
-
-fn read_hello(socket: &OwnedFd, keys: &[Key]) -> Outcome {
-    match socket::receive(socket) {
-        Ok(packet) if packet.is_end() => Outcome::Gone,
-        Ok(Packet { flawed: true, .. } | Packet { fd: Some(_), .. }) => {
-            Outcome::Rejected(RejectReason::NotOurs)
-        }
-        Ok(packet) => match admit(packet.bytes(), keys) {
-            Ok((hello, None)) => Outcome::Hello(hello),
-            Ok((hello, Some(key))) => challenge(socket, hello, key),
-            Err(reason) => Outcome::Rejected(reason),
-        },
-        Err(Errno::AGAIN) => Outcome::Later,
-        Err(_) => Outcome::Gone,
-    }
-}
-
-/// Asks a client to prove its key, and proves it to the client.
-fn challenge(socket: &OwnedFd, hello: Hello, key: &Key) -> Outcome {
-    let Ok(nonce) = random() else { return Outcome::Rejected(RejectReason::Overloaded) };
-    // Which port takes it is not known yet; our hello comes later, over this socket.
-    let session = Session::passive(key, &hello, &hello, nonce);
-    match socket::send_challenge(socket, &session.challenge()) {
-        Ok(()) => Outcome::Challenged(hello, session),
-        Err(_) => Outcome::Gone,
-    }
-}
-
-fn read_proof(socket: &OwnedFd, hello: &Hello, session: &Session) -> Outcome {
-    match socket::receive(socket) {
-        Ok(packet) if packet.is_end() => Outcome::Gone,
-        Ok(packet) => match packet.proof() {
-            Some(proof) if session.is_proved(Label::ActiveGrant, &[], proof) => Outcome::Hello(*hello),
-            _ => Outcome::Rejected(RejectReason::Authentication),
-        },
-        Err(Errno::AGAIN) => Outcome::Later,
-        Err(_) => Outcome::Gone,
     }
 }

@@ -17,7 +17,7 @@ use super::{
     socket::{self, Message},
     table::{Slot, Stage, Table, conn_of},
 };
-use crate::{CloseReason, ConnId, Event, PortError, Time, Violation};
+use crate::{CloseReason, ConnId, Event, PortError, Time, Violation, kernel::system};
 
 /// Packets read from one socket in one look: a flood of doorbells costs the others no more than this.
 const PACKETS_PER_LOOK: usize = 16;
@@ -122,12 +122,12 @@ impl Table {
             }
             Ok(packet) => match packet.parse() {
                 Ok(Message::Doorbell) => self.unpark(index),
-                Ok(Message::Grant { fd }) => self.granted(index, &fd),
-                Ok(Message::Pool { id, bytes, fd }) => {
-                    self.passed(index, |live| live.passed.take((id, bytes, fd.as_fd())));
+                Ok(Message::Grant(fd)) => self.granted(index, &fd),
+                Ok(Message::Pool(name, bytes, fd)) => {
+                    self.passed(index, |live| live.passed.take((name, bytes, fd.as_fd())));
                 }
-                Ok(Message::Exposed { id, bytes, fd }) => {
-                    self.passed(index, |live| live.shown.take((id, bytes, fd.as_fd())));
+                Ok(Message::Exposed(key, bytes, fd)) => {
+                    self.passed(index, |live| live.shown.take((key, bytes, fd.as_fd())));
                 }
                 Err(violation) => self.finish(index, violation.into()),
             },
@@ -135,8 +135,7 @@ impl Table {
             // It closed with our doorbells unread; what it sent before is still to be read.
             Err(Errno::CONNRESET) => {}
             Err(errno) => {
-                let errno = errno.raw_os_error();
-                self.lacking(index, CloseReason::System { step: "recvmsg", errno });
+                self.lacking(index, system("recvmsg")(errno));
                 return false;
             }
         }
@@ -204,16 +203,13 @@ impl Table {
     fn untaken(&mut self, index: usize, error: AttachError) {
         match error {
             AttachError::Peer(violation) => self.finish(index, violation.into()),
-            AttachError::Port(PortError::System { step, errno }) => {
-                self.lacking(index, CloseReason::System { step, errno });
-            }
-            AttachError::Port(error) => self.lacking(index, CloseReason::Port(Box::new(error))),
+            AttachError::Port(error) => self.lacking(index, error),
         }
     }
 
     /// Ends a connection by a fault of this side, and tells the peer that it was none of its own.
     #[cold]
-    fn lacking(&mut self, index: usize, reason: CloseReason) {
+    fn lacking(&mut self, index: usize, error: PortError) {
         let end = match &self.slots[index].stage {
             Stage::Greeting(greeting) => &greeting.end,
             Stage::Live(live) => &live.end,
@@ -221,6 +217,7 @@ impl Table {
         };
         end.tell_lack();
         let peer = peer::describe(peer::of(&end.socket).ok().as_ref());
+        let reason = CloseReason::Port(Box::new(error));
         tracing::warn!(peer, %reason, "a connection ends: this process could not take what its peer passed");
         self.finish(index, reason);
     }

@@ -52,7 +52,7 @@ mod table;
 mod tests;
 mod theirs;
 
-use self::place::{Dial, DialError, Place};
+use self::place::{Dial, Place};
 pub use self::{
     connecting::ShmConnecting, gate::ShmGate, incoming::ShmIncoming, link::ShmLink, listener::ShmListener,
     port::ShmPort,
@@ -69,12 +69,8 @@ use crate::{
 /// # Errors
 /// What the kernel says: nobody listens, or the backlog is full.
 pub fn dial(address: &Address) -> std::io::Result<OwnedFd> {
-    use std::io::{Error, ErrorKind};
-    match Dial::new(address) {
-        Ok(dial) => dial.connect().map_err(|(errno, _)| errno.into()),
-        Err(DialError::Address { why }) => Err(Error::new(ErrorKind::InvalidInput, why)),
-        Err(DialError::Port(error)) => Err(Error::other(error)),
-    }
+    let dial = Dial::new(address).map_err(std::io::Error::other)?;
+    dial.connect().map_err(|(errno, _)| errno.into())
 }
 
 /// The shared-memory provider. It has no state and no thread of its own.

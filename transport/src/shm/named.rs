@@ -5,7 +5,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use rustix::{
@@ -14,7 +14,7 @@ use rustix::{
 };
 
 use super::socket;
-use crate::{ListenError, kernel::system};
+use crate::{ListenError, kernel::system, sync::lock::lock};
 
 static NAMES: Mutex<BTreeMap<String, Arc<Queue>>> = Mutex::new(BTreeMap::new());
 
@@ -38,7 +38,7 @@ impl Named {
     /// Takes `name`; `None` if it is taken. At most `backlog` clients wait to be accepted.
     pub(super) fn bind(name: &str, backlog: u16) -> Result<Option<Self>, ListenError> {
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(system("eventfd"))?;
-        let mut names = locked(&NAMES);
+        let mut names = lock(&NAMES);
         if names.contains_key(name) {
             return Ok(None);
         }
@@ -59,7 +59,7 @@ impl Named {
 
     /// The socket of the next client; `AGAIN` when none waits.
     pub(super) fn accept(&self) -> Result<OwnedFd, Errno> {
-        let mut clients = locked(&self.queue.clients);
+        let mut clients = lock(&self.queue.clients);
         let client = clients.pop_front().ok_or(Errno::AGAIN);
         if clients.is_empty() {
             // Nobody can ring between the look and this: a client rings under the lock.
@@ -71,16 +71,16 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        locked(&NAMES).remove(&self.name);
-        locked(&self.queue.clients).clear();
+        lock(&NAMES).remove(&self.name);
+        lock(&self.queue.clients).clear();
     }
 }
 
 /// Our end of a connection to the listener of `name`. `CONNREFUSED`: nobody listens. `AGAIN`: its backlog is full.
 pub(super) fn dial(name: &str) -> Result<OwnedFd, Errno> {
     // The queue lives for as long as one of its listener and its dialers: what is put into it too late is closed with it.
-    let queue = locked(&NAMES).get(name).map(Arc::clone).ok_or(Errno::CONNREFUSED)?;
-    let mut clients = locked(&queue.clients);
+    let queue = lock(&NAMES).get(name).map(Arc::clone).ok_or(Errno::CONNREFUSED)?;
+    let mut clients = lock(&queue.clients);
     if clients.len() >= queue.backlog {
         return Err(Errno::AGAIN);
     }
@@ -89,9 +89,4 @@ pub(super) fn dial(name: &str) -> Result<OwnedFd, Errno> {
     // A full counter is readable too, and no other error is possible.
     let _ = rustix::io::write(&queue.bell, &1u64.to_ne_bytes());
     Ok(ours)
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that runs under these locks panics half-way.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,7 +11,7 @@ use super::{
     socket,
 };
 use crate::{
-    Address, Allow, Credentials, ListenError, ListenOptions, PortError,
+    Address, Allow, ConnectError, Credentials, ListenError, ListenOptions,
     kernel::{self, system},
 };
 
@@ -79,27 +79,19 @@ pub(super) enum Dial {
     Process { name: String },
 }
 
-/// Why there is nothing to dial.
-pub(super) enum DialError {
-    /// It is no address of shared memory.
-    Address { why: String },
-    /// The kernel gave no socket.
-    Port(PortError),
-}
-
 impl Dial {
     /// Prepares to connect to `address`.
-    pub(super) fn new(address: &Address) -> Result<Self, DialError> {
+    pub(super) fn new(address: &Address) -> Result<Self, ConnectError> {
+        let refuse = |why| ConnectError::Address { address: address.to_string(), why };
         match address {
             Address::Shm { path } => {
-                let to = socket_address(path).map_err(|why| DialError::Address { why })?;
-                let socket = socket::open().map_err(|errno| DialError::Port(system("socket")(errno)))?;
-                Ok(Self::Folder { socket, to: Box::new(to) })
+                let to = Box::new(socket_address(path).map_err(refuse)?);
+                Ok(Self::Folder { socket: socket::open().map_err(system("socket"))?, to })
             }
             Address::Mem { name } => Ok(Self::Process { name: name.clone() }),
             Address::Rdma { .. } => {
                 let why = "shared memory connects to shm://name, shm:///absolute/path or mem://name";
-                Err(DialError::Address { why: why.to_owned() })
+                Err(refuse(why.to_owned()))
             }
         }
     }

@@ -9,7 +9,7 @@
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex},
 };
 
 use rustix::{fs::MemfdFlags, io::Errno};
@@ -23,7 +23,7 @@ use crate::{
         pages::{HUGE_PAGE_BYTES, Setting, is_large},
     },
     pack::Field,
-    sync::prefetch::prefetch_to_write,
+    sync::{lock::lock, prefetch::prefetch_to_write},
 };
 
 /// What the kernel shows of its memory.
@@ -44,60 +44,50 @@ const RECENT: usize = 8;
 /// One piece of memory that loans are cut from.
 #[derive(Debug)]
 pub(super) struct PoolSegment {
-    /// Its place in the pool.
-    pub(super) id: u64,
     pub(super) fd: OwnedFd,
     region: Region,
     pages: Pages,
 }
 
 impl PoolSegment {
-    fn create(id: u64, bytes: usize, wants_huge: bool) -> Result<Self, PortError> {
+    fn create(bytes: usize, wants_huge: bool) -> Result<Self, PortError> {
         let pages = if !wants_huge {
             Pages::Normal { why: NotHuge::Off }
         } else if !is_large(bytes) {
             Pages::Normal { why: NotHuge::Small }
         } else {
-            match Self::create_huge(id, bytes) {
-                Ok(segment) => return Ok(segment),
+            match Self::on(Pages::Huge { bytes: HUGE_PAGE_BYTES }, bytes) {
                 Err(PortError::System { errno, .. }) => Setting::Shared.without_pool(errno),
-                Err(error) => return Err(error),
+                made => return made,
             }
         };
-        let fd = create_hollow(NAME, bytes, MemfdFlags::empty())?;
+        Self::on(pages, bytes)
+    }
+
+    fn on(pages: Pages, bytes: usize) -> Result<Self, PortError> {
+        let is_huge = matches!(pages, Pages::Huge { .. });
+        let kind = if is_huge { MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB } else { MemfdFlags::empty() };
+        let fd = create_hollow(NAME, bytes, kind)?;
+        let writable = || Region::file(fd.as_fd(), bytes, Access::ReadWrite);
         let region = if matches!(pages, Pages::Advised { .. }) {
-            let region = Region::file_advised(fd.as_fd(), bytes).map_err(|error| mapping(&error))?;
+            let region = Region::file_advised(fd.as_fd(), bytes);
             fill(&fd, bytes)?;
             region
         } else {
             fill(&fd, bytes)?;
-            Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(|error| mapping(&error))?
+            writable()
         };
-        rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("F_ADD_SEALS"))?;
-        Ok(Self { id, fd, region, pages })
-    }
-
-    /// On pages of the system's pool of huge ones.
-    fn create_huge(id: u64, bytes: usize) -> Result<Self, PortError> {
-        let fd = create_hollow(NAME, bytes, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)?;
-        fill(&fd, bytes)?;
-        let region = Region::file(fd.as_fd(), bytes, Access::ReadWrite).map_err(|error| mapping(&error))?;
+        let region = region.map_err(|error| mapping(&error))?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("F_ADD_SEALS"))?;
         // Kernels before 5.13 take this seal of huge pages, and then let a peer write all the same.
-        if Region::file(fd.as_fd(), bytes, Access::ReadWrite).is_ok() {
+        if is_huge && writable().is_ok() {
             return Err(system("F_SEAL_FUTURE_WRITE")(Errno::OPNOTSUPP));
         }
-        Ok(Self { id, fd, region, pages: Pages::Huge { bytes: HUGE_PAGE_BYTES } })
+        Ok(Self { fd, region, pages })
     }
 
     pub(super) fn bytes(&self) -> usize {
         self.region.len()
-    }
-
-    /// Where in it `loan` is, if it is.
-    pub(super) fn offset_of(&self, loan: &Loan) -> Option<usize> {
-        let offset = loan.as_ptr().addr().checked_sub(self.region.base().addr().get())?;
-        (offset <= self.bytes() && loan.len() <= self.bytes() - offset).then_some(offset)
     }
 }
 
@@ -126,11 +116,6 @@ impl Pool {
         Arc::new(Self { wants_huge, node, state: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing below panics between two changes that belong together.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A loan of `bytes`.
     pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Loan, PortError> {
         let limit = SEGMENT_BYTES_MAX as u64;
@@ -139,7 +124,7 @@ impl Pool {
             return Err(too_large());
         }
         let rounded = bytes.max(1).next_multiple_of(GRAIN);
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let ticket = match state.take(rounded) {
             Some(ticket) => ticket,
             None => {
@@ -155,35 +140,32 @@ impl Pool {
         Ok(unsafe { Loan::new(memory, bytes, ticket, Arc::clone(self) as Arc<dyn LoanHome>) })
     }
 
-    /// Adds the segments that are new to `known`.
-    pub(super) fn segments_after(&self, known: &mut Vec<Weak<PoolSegment>>) {
-        let state = self.state();
-        let weak =
-            |segment: &Option<Arc<PoolSegment>>| segment.as_ref().map(Arc::downgrade).unwrap_or_default();
-        known.extend(state.segments.iter().skip(known.len()).map(weak));
+    /// The segment at `index`.
+    pub(super) fn segment(&self, index: usize) -> Option<Arc<PoolSegment>> {
+        lock(&self.state).segments.get(index).cloned().flatten()
     }
 
     /// What there is now.
     pub(super) fn memory(&self) -> Vec<PoolMemory> {
-        let state = self.state();
+        let state = lock(&self.state);
         let piece = |segment: &Arc<PoolSegment>| PoolMemory { bytes: segment.bytes(), pages: segment.pages };
         state.segments.iter().flatten().map(piece).collect()
     }
 
     #[cfg(all(test, not(loom)))]
     pub(super) fn counts(&self) -> (usize, usize) {
-        let state = self.state();
+        let state = lock(&self.state);
         (state.segments.iter().flatten().count(), state.lent.len() - state.recent.len())
     }
 }
 
 impl LoanHome for Pool {
     fn give_back(&self, ticket: u64) {
-        self.state().give_back(ticket);
+        lock(&self.state).give_back(ticket);
     }
 
     fn set_aside(&self, ticket: u64) {
-        self.state().set_aside(ticket);
+        lock(&self.state).set_aside(ticket);
     }
 }
 
@@ -226,7 +208,7 @@ impl State {
 
     fn grow(&mut self, bytes: usize, wants_huge: bool) -> Result<(), PortError> {
         let bytes = bytes.max(POOL_SEGMENT_BYTES).next_power_of_two();
-        let segment = PoolSegment::create(self.segments.len() as u64, bytes, wants_huge)?;
+        let segment = PoolSegment::create(bytes, wants_huge)?;
         tracing::debug!(bytes, pages = %segment.pages, "a pool segment more");
         self.segments.push(Some(Arc::new(segment)));
         self.gaps.push(Some(BTreeMap::from([(0, bytes)])));
@@ -305,7 +287,8 @@ fn ticket(segment: usize, offset: usize) -> u64 {
     grains | Index::turn(segment as u64)
 }
 
-fn place(ticket: u64) -> (usize, usize) {
+/// The segment that a loan of a pool lies in, and its offset there.
+pub(super) fn place(ticket: u64) -> (usize, usize) {
     (Index::get_u32(ticket) as usize, Grains::get_u32(ticket) as usize * GRAIN)
 }
 

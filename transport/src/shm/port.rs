@@ -8,7 +8,6 @@ use std::{
 use rustix::event::epoll;
 
 use super::{
-    bulk::Known,
     gate::ShmGate,
     link::ShmLink,
     live::{ARRIVALS, Live},
@@ -39,7 +38,6 @@ pub struct ShmPort {
     passed: usize,
     /// Frames may be kept back on the connection whose run is lent.
     keeps: bool,
-    known: Known,
     /// Runs were taken since the last poll.
     ran: bool,
     armed: bool,
@@ -57,7 +55,6 @@ impl ShmPort {
             turn: 0,
             passed: 0,
             keeps: false,
-            known: Known::default(),
             ran: false,
             armed: false,
         })
@@ -162,7 +159,7 @@ impl ShmPort {
                 withdraw(live.armed());
             }
         }
-        self.table.gate.waker().disarm();
+        self.table.gate.shared.waker.disarm();
     }
 }
 
@@ -230,7 +227,6 @@ impl Port for ShmPort {
         drop(frame);
     }
 
-    /// The operation is over when this returns, and told by a poll.
     #[inline]
     fn poll(&mut self, now: Time, batch: &mut Batch) {
         if self.armed {
@@ -300,11 +296,11 @@ impl Transfer for ShmPort {
         if live.negotiated.responder_resources.granted == 0 {
             return Err(Refused::NoReads);
         }
-        live.passed.offer(&live.end.socket, &mut self.known, self.table.gate.pool(), loan)
+        live.passed.offer(&live.end.socket, &self.table.gate.shared.pool, loan)
     }
 
     fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
-        let config = self.table.gate.config();
+        let config = &self.table.gate.shared.config;
         let (limit, piece_bytes) = (config.bulk_bytes_max, u64::from(config.bulk_piece_bytes));
         let known = self.table.live(conn).ok_or(Refused::Closed)?;
         if known.negotiated.initiator_depth.granted == 0 {
@@ -320,7 +316,7 @@ impl Transfer for ShmPort {
         }
         let (live, counters) = live(&mut self.table.slots, conn).ok_or(Refused::Closed)?;
         let is_copied = live.is_mirrored();
-        let result = live.passed.bulk(offer, is_copied, self.table.gate.waker());
+        let result = live.passed.bulk(offer, is_copied, &self.table.gate.shared.waker);
         if result.is_ok() && is_copied {
             counters.reads += offer.len.div_ceil(piece_bytes);
             counters.read_bytes += offer.len;
@@ -338,7 +334,7 @@ impl Transfer for ShmPort {
         }
         // A peer that was granted no reads makes no operation, and takes no memory for one.
         let may_use = live.negotiated.responder_resources.granted > 0;
-        live.shown.show(&live.end.socket, self.table.gate.exposures(), exposed, may_use)
+        live.shown.show(&live.end.socket, &self.table.gate.shared.exposures, exposed, may_use)
     }
 
     fn access(
@@ -384,7 +380,7 @@ impl Wait for ShmPort {
                 announce(live.armed(), self.table.epoch);
             }
         }
-        self.table.gate.waker().arm();
+        self.table.gate.shared.waker.arm();
         settle();
         let work = self.table.slots.iter_mut().any(|slot| match &mut slot.stage {
             Stage::Live(live) => live.has_work(),
@@ -408,7 +404,7 @@ impl Wait for ShmPort {
     }
 
     fn waker(&self) -> Waker {
-        Arc::clone(self.table.gate.waker())
+        Arc::clone(&self.table.gate.shared.waker)
     }
 
     fn deadline(&self) -> Time {

@@ -99,16 +99,6 @@ fn lock_path(path: &Path) -> PathBuf {
 
 /// Our own runtime folder is made when it is missing, and must be closed to others; any other must exist.
 pub(super) fn check_folder(path: &Path, folder: &Path, ours: bool) -> Result<(), ListenError> {
-    if ours {
-        match rustix::fs::mkdir(folder, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => {
-                return Err(ListenError::Folder { path: folder.to_owned(), why: format!("mkdir: {errno}") });
-            }
-        }
-    }
-    // A link is not followed for our own: someone else may have put it there.
-    let stat = if ours { rustix::fs::lstat(folder) } else { rustix::fs::stat(folder) };
     let refuse = |why: String| {
         if ours {
             ListenError::Folder { path: folder.to_owned(), why }
@@ -116,24 +106,29 @@ pub(super) fn check_folder(path: &Path, folder: &Path, ours: bool) -> Result<(),
             ListenError::Address { address: shown(path), why: format!("{}: {why}", folder.display()) }
         }
     };
+    if ours {
+        match rustix::fs::mkdir(folder, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(refuse(format!("mkdir: {errno}"))),
+        }
+    }
+    // A link is not followed for our own: someone else may have put it there.
+    let stat = if ours { rustix::fs::lstat(folder) } else { rustix::fs::stat(folder) };
     let stat = stat.map_err(|errno| match errno {
         Errno::NOENT => refuse("this folder does not exist; create it first".to_owned()),
         _ => refuse(errno.to_string()),
     })?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-        return Err(refuse("it is no folder".to_owned()));
-    }
-    if !ours {
-        return Ok(());
-    }
-    if stat.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(refuse(format!("it belongs to uid {}", stat.st_uid)));
-    }
     let mode = Mode::from_raw_mode(stat.st_mode);
-    if mode.intersects(Mode::RWXG | Mode::RWXO) {
-        return Err(refuse(format!("its mode is {:04o}", mode.bits() & 0o7777)));
-    }
-    Ok(())
+    let why = if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        "it is no folder".to_owned()
+    } else if ours && stat.st_uid != rustix::process::geteuid().as_raw() {
+        format!("it belongs to uid {}", stat.st_uid)
+    } else if ours && mode.intersects(Mode::RWXG | Mode::RWXO) {
+        format!("its mode is {:04o}", mode.bits() & 0o7777)
+    } else {
+        return Ok(());
+    };
+    Err(refuse(why))
 }
 
 /// Locks the file at `lock_path`; the lock is ours alone only if that file is still the one at that path.

@@ -13,7 +13,6 @@ use std::{
     io::{IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    time::Duration,
 };
 
 use rustix::{
@@ -35,19 +34,19 @@ const PACKET_BYTES: usize = 256;
 const GRANT: [u8; 8] = *b"gmgrant1";
 const CHALLENGE: [u8; 8] = *b"gmchall1";
 const PROOF: [u8; 8] = *b"gmproof1";
-const POOL: [u8; 8] = *b"gmpool_1";
-const EXPOSED: [u8; 8] = *b"gmexpos1";
+pub(super) const POOL: [u8; 8] = *b"gmpool_1";
+pub(super) const EXPOSED: [u8; 8] = *b"gmexpos1";
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// A new socket of the rendezvous' kind.
 pub(super) fn open() -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
 }
 
 /// Both ends of a connection within this process.
 pub(super) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
 }
 
 /// Sends one packet.
@@ -111,22 +110,13 @@ impl Packet {
         if self.flawed {
             return Err(Violation::Malformed { what: "packet with other descriptors than one" });
         }
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&self.bytes[at..at + 8]);
-            word
-        };
+        let word = |at: usize| self.bytes[at..].first_chunk::<8>().copied().unwrap_or_default();
+        let (id, bytes) = (u64::from_le_bytes(word(8)), u64::from_le_bytes(word(16)));
         match (self.len, word(0), self.fd) {
             (1, _, None) => Ok(Message::Doorbell),
-            (8, GRANT, Some(fd)) => Ok(Message::Grant { fd }),
-            (24, what @ (POOL | EXPOSED), Some(fd)) => {
-                let (id, bytes) = (u64::from_le_bytes(word(8)), u64::from_le_bytes(word(16)));
-                Ok(if what == POOL {
-                    Message::Pool { id, bytes, fd }
-                } else {
-                    Message::Exposed { id, bytes, fd }
-                })
-            }
+            (8, GRANT, Some(fd)) => Ok(Message::Grant(fd)),
+            (24, POOL, Some(fd)) => Ok(Message::Pool(id, bytes, fd)),
+            (24, EXPOSED, Some(fd)) => Ok(Message::Exposed(id, bytes, fd)),
             _ => Err(Violation::Malformed { what: "packet on the rendezvous socket" }),
         }
     }
@@ -138,28 +128,11 @@ pub(super) enum Message {
     /// Wake up.
     Doorbell,
     /// The active side's segment.
-    Grant {
-        /// It.
-        fd: OwnedFd,
-    },
-    /// A pool segment that offers will name.
-    Pool {
-        /// Its name.
-        id: u64,
-        /// Its size.
-        bytes: u64,
-        /// It.
-        fd: OwnedFd,
-    },
-    /// Memory that the peer exposes.
-    Exposed {
-        /// Its name.
-        id: u64,
-        /// Its size, without what is mapped behind it.
-        bytes: u64,
-        /// It.
-        fd: OwnedFd,
-    },
+    Grant(OwnedFd),
+    /// A pool segment that offers will name: its name, its bytes and its file.
+    Pool(u64, u64, OwnedFd),
+    /// Memory that the peer exposes: its name, its bytes without what is mapped behind them, and its file.
+    Exposed(u64, u64, OwnedFd),
 }
 
 /// Wakes the peer. A full buffer means that it has been rung before; any other error is found by reading.
@@ -182,28 +155,14 @@ pub(super) fn send_grant(socket: impl AsFd, fd: BorrowedFd<'_>) -> Result<(), Er
     send_with(socket, &GRANT, fd)
 }
 
-/// Sends a pool segment.
-pub(super) fn send_pool(socket: impl AsFd, id: u64, bytes: u64, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    send_segment(socket, POOL, id, bytes, fd)
-}
-
-/// Sends the segment of exposed memory.
-pub(super) fn send_exposed(socket: impl AsFd, id: u64, bytes: u64, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    send_segment(socket, EXPOSED, id, bytes, fd)
-}
-
-fn send_segment(
+/// Passes memory of the kind [`POOL`] or [`EXPOSED`] under a name, of so many bytes.
+pub(super) fn send_memory(
     socket: impl AsFd,
-    what: [u8; 8],
-    id: u64,
-    bytes: u64,
+    kind: &[u8; 8],
+    (name, bytes): (u64, u64),
     fd: BorrowedFd<'_>,
 ) -> Result<(), Errno> {
-    let mut packet = [0; 24];
-    packet[..8].copy_from_slice(&what);
-    packet[8..16].copy_from_slice(&id.to_le_bytes());
-    packet[16..].copy_from_slice(&bytes.to_le_bytes());
-    send_with(socket, &packet, fd)
+    send_with(socket, &[*kind, name.to_le_bytes(), bytes.to_le_bytes()].concat(), fd)
 }
 
 /// Whether a packet that was not sent may be sent later: the peer has not read its socket, or too many descriptors are in flight.
@@ -255,17 +214,11 @@ pub(super) fn wait_readable(fd: BorrowedFd<'_>, until: Instant) -> Result<bool, 
 
 /// Waits until something comes of one of `fds` or `until` has come; whether it did. A signal ends it sooner.
 pub(super) fn wait(fds: &mut [PollFd<'_>], until: Instant) -> Result<bool, Errno> {
-    let left = until.remaining();
-    match rustix::event::poll(fds, Some(&timespec(left))) {
+    // A span that no timespec holds is no limit.
+    let left = Timespec::try_from(until.remaining()).ok();
+    match rustix::event::poll(fds, left.as_ref()) {
         Ok(ready) => Ok(ready > 0),
         Err(Errno::INTR) => Ok(false),
         Err(errno) => Err(errno),
-    }
-}
-
-fn timespec(span: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: span.subsec_nanos().into(),
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     Batch, CloseReason, ConnId, Event, Negotiated, PortCounters, PortError, Time,
     kernel::system,
     pack::{high_half, join, low_half},
+    sync::lock::lock,
 };
 
 /// A place for a connection; used again under another generation.
@@ -71,7 +72,7 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new(gate: ShmGate, epoll: OwnedFd) -> Self {
         // Room for what grows with connections, so that the data path finds it.
-        let room = gate.config().connections.min(1024) as usize;
+        let room = gate.shared.config.connections.min(1024) as usize;
         Self {
             gate,
             epoll,
@@ -103,7 +104,7 @@ impl Table {
         if let Some(index) = self.free.pop() {
             return Ok(index);
         }
-        let limit = self.gate.config().connections;
+        let limit = self.gate.shared.config.connections;
         match u32::try_from(self.slots.len()) {
             Ok(index) if index < limit => {
                 let counters = PortCounters::default();
@@ -141,7 +142,7 @@ impl Table {
             self.greetings += 1;
             self.pace.greeting_at = self.pace.greeting_at.min(until);
         }
-        self.gate.open().insert(conn);
+        lock(&self.gate.shared.open).insert(conn);
         Ok(conn)
     }
 
@@ -174,7 +175,7 @@ impl Table {
         for list in [&mut self.active, &mut self.unflushed, &mut self.credits] {
             list.retain(|other| *other != index);
         }
-        self.gate.open().remove(conn);
+        lock(&self.gate.shared.open).remove(&conn);
         tracing::debug!(?conn, %reason, "closed");
         self.news.push_back(Event::Closed { conn, reason });
     }

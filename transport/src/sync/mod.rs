@@ -5,7 +5,6 @@
 pub mod counter;
 pub mod doorbell;
 pub(crate) mod flag;
-#[cfg(feature = "verbs")]
 pub(crate) mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -5,3 +5,10 @@ mod came;
 
 pub use builder::{BuilderCall, no_call_undoes_another};
 pub use came::{Came, next_frames, poll};
+
+/// All of `region`, for a test that is the peer of the code under test.
+#[cfg(feature = "testing")]
+#[must_use]
+pub fn words(region: crate::mem::Region) -> crate::Words {
+    crate::Words::of(region)
+}

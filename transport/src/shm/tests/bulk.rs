@@ -33,7 +33,7 @@ fn a_mebibyte_is_read_in_place() {
         assert!(release.is_done());
     }
     assert_eq!(server.port.counters(server.conn).in_place_bytes, 4 << 20);
-    assert_eq!(client.port.gate().pool().counts(), (1, 0));
+    assert_eq!(client.port.gate().shared.pool.counts(), (1, 0));
 }
 
 /// The next poll brings its result.
@@ -71,7 +71,7 @@ fn the_pool_grows_and_keeps_what_it_has() {
         assert!(*bulk == *loan, "loan {number}");
         loans.push((loan, bulk));
     }
-    let (segments, lent) = gate.pool().counts();
+    let (segments, lent) = gate.shared.pool.counts();
     assert_eq!((segments, lent), (4, 7));
     // They are all still what they were: no two share a byte.
     for (number, (loan, bulk)) in loans.iter().enumerate() {
@@ -81,9 +81,9 @@ fn the_pool_grows_and_keeps_what_it_has() {
     for size in sizes {
         drop(gate.allocate(client.conn, size).unwrap());
     }
-    assert_eq!(gate.pool().counts(), (4, 0), "nothing grew");
+    assert_eq!(gate.shared.pool.counts(), (4, 0), "nothing grew");
     let whole: Vec<_> = (0..3).map(|_| gate.allocate(client.conn, POOL_SEGMENT_BYTES).unwrap()).collect();
-    assert_eq!(gate.pool().counts(), (4, 3), "gaps grew together again");
+    assert_eq!(gate.shared.pool.counts(), (4, 3), "gaps grew together again");
     drop(whole);
 }
 
@@ -120,12 +120,12 @@ fn what_may_still_be_read_is_never_written_again() {
     let bulk = server.pulled(offer, 70).unwrap();
     // As when the connection is gone, and nobody said that the reading is over.
     loan.set_aside();
-    assert_eq!(gate.pool().counts(), (1, 1), "the neighbour's memory stays");
+    assert_eq!(gate.shared.pool.counts(), (1, 1), "the neighbour's memory stays");
     for _ in 0..4 {
         gate.allocate(client.conn, POOL_SEGMENT_BYTES).unwrap().fill(0xee);
     }
     drop(neighbour);
-    assert_eq!(gate.pool().counts(), (1, 0), "the old segment is gone here, the new one is kept");
+    assert_eq!(gate.shared.pool.counts(), (1, 0), "the old segment is gone here, the new one is kept");
     gate.allocate(client.conn, 100_000).unwrap().fill(0xee);
     assert!(*bulk == bytes[..]);
 }
@@ -152,7 +152,7 @@ fn loans_are_freed_on_any_thread_and_outlive_the_port() {
     for thread in threads {
         thread.join().unwrap();
     }
-    assert_eq!(gate.pool().counts(), (1, 0));
+    assert_eq!(gate.shared.pool.counts(), (1, 0));
     let mut loan = gate.allocate(conn, 10).unwrap();
     drop((gate, client));
     loan.fill(1);

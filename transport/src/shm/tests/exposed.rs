@@ -8,7 +8,6 @@ use super::{
     super::{
         exposed::KNOWN_MAX,
         segment::{EXPOSED_SEALS as SEALS, create_file},
-        socket,
         table::Stage,
     },
     *,
@@ -116,7 +115,7 @@ fn segments_that_cannot_be_true_end_the_connection() {
         let (mut server, client) = pair(4096);
         let Stage::Live(live) = &client.port.table.slots[0].stage else { panic!() };
         for _ in 0..times {
-            socket::send_exposed(&live.end.socket, 1, bytes, fd.as_fd()).unwrap();
+            send_exposed(&live.end.socket, 1, bytes, fd.as_fd()).unwrap();
         }
         server.port.table.read_sockets();
         assert_eq!(server.closed(), malformed(what));

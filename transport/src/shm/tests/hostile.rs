@@ -203,7 +203,7 @@ fn r71_a_missing_seal_is_refused() {
     socket::send_grant(&client, memfd(bytes, SEALS, true).as_fd()).unwrap();
     side.opened();
     // A pool segment is checked like a ring.
-    socket::send_pool(&client, 0, 4096, memfd(4096, SealFlags::SEAL, true).as_fd()).unwrap();
+    send_pool(&client, 0, 4096, memfd(4096, SealFlags::SEAL, true).as_fd()).unwrap();
     assert_eq!(side.closed(), malformed("segment without its seals"));
 }
 
@@ -409,10 +409,10 @@ fn any_packet_is_answered_by_a_close() {
         let fd = memfd(4096, SEALS, true);
         match attack {
             0 => {
-                socket::send_pool(&peer.end.socket, 3, 4096, fd.as_fd()).unwrap();
-                socket::send_pool(&peer.end.socket, 3, 4096, fd.as_fd()).unwrap();
+                send_pool(&peer.end.socket, 3, 4096, fd.as_fd()).unwrap();
+                send_pool(&peer.end.socket, 3, 4096, fd.as_fd()).unwrap();
             }
-            1 => socket::send_pool(&peer.end.socket, 3, 0, fd.as_fd()).unwrap(),
+            1 => send_pool(&peer.end.socket, 3, 0, fd.as_fd()).unwrap(),
             _ => socket::send_grant(&peer.end.socket, fd.as_fd()).unwrap(),
         }
         let reason = side.closed();

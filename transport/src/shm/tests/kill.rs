@@ -208,7 +208,7 @@ fn child_crashes() {
     };
     let address = Address::Shm { path: path.into() };
     if step == "connected" {
-        let client = super::super::socket::open().unwrap();
+        let client = socket::open().unwrap();
         let to = rustix::net::SocketAddrUnix::new(path).unwrap();
         rustix::net::connect(&client, &to).unwrap();
         at("connected");
@@ -400,7 +400,7 @@ fn child_no_memory() {
     let limit = rustix::process::Rlimit { current: Some((pages << 12) + (16 << 20)), maximum: None };
     rustix::process::setrlimit(rustix::process::Resource::As, limit).unwrap();
     let error = incoming.accept(&small.gate()).unwrap_err();
-    let errno = rustix::io::Errno::NOMEM.raw_os_error();
+    let errno = Errno::NOMEM.raw_os_error();
     assert_eq!(error, crate::AcceptError::Port(crate::PortError::System { step: "mmap", errno }));
     let error = connecting.poll(SECOND).unwrap().unwrap_err();
     assert!(

@@ -327,7 +327,7 @@ fn r76_another_user_is_refused() {
         })
     };
     let error = attempt(address.clone()).join().unwrap().unwrap_err();
-    let errno = rustix::io::Errno::ACCESS.raw_os_error();
+    let errno = Errno::ACCESS.raw_os_error();
     assert_eq!(error, ConnectError::Port(PortError::System { step: "connect", errno }));
     std::fs::set_permissions(path_of(&address), std::fs::Permissions::from_mode(0o666)).unwrap();
     let thread = attempt(address.clone());

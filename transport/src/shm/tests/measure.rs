@@ -150,7 +150,7 @@ fn server_side(mut listener: ShmListener) {
     let link = listener.accept(SECOND.saturating_mul(5)).unwrap().unwrap().accept(&gate).unwrap();
     // The grant, read by hand.
     while !readable(&link.end.socket, SECOND) {}
-    let fd = super::super::socket::receive(&link.end.socket).unwrap().fd.unwrap();
+    let fd = socket::receive(&link.end.socket).unwrap().fd.unwrap();
     let peer = Segment::attach(fd.as_fd(), RING).unwrap();
     let mut bare = Bare::new(link, Some(peer));
     for _ in 0..SLICES {

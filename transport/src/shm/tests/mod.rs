@@ -19,9 +19,14 @@ mod theirs;
 mod together;
 mod trust;
 
-use std::{os::fd::AsFd, time::Duration};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
 
-use super::{Shm, ShmConnecting, ShmGate, ShmLink, ShmListener, ShmPort};
+use rustix::io::Errno;
+
+use super::{Shm, ShmConnecting, ShmGate, ShmLink, ShmListener, ShmPort, socket};
 use crate::{
     Address, Batch, BulkError, Chain, CloseReason, ConnId, ConnectError, ConnectOptions, Connecting, Credit,
     Incoming, Instant, Limit, ListenOptions, Listener, Look, Port, PortConfig, Position, Provider, Refused,
@@ -184,6 +189,16 @@ fn lent(side: &mut Side, limit: Limit) -> Option<Run> {
         Look::Run(run) => Some(run),
         Look::Events | Look::Nothing => None,
     })
+}
+
+/// Passes a pool segment, or what goes for one.
+fn send_pool(socket: impl AsFd, name: u64, bytes: u64, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    socket::send_memory(socket, &socket::POOL, (name, bytes), fd)
+}
+
+/// Passes exposed memory, or what goes for some.
+fn send_exposed(socket: impl AsFd, key: u64, bytes: u64, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    socket::send_memory(socket, &socket::EXPOSED, (key, bytes), fd)
 }
 
 fn readable(fd: impl AsFd, timeout: Duration) -> bool {

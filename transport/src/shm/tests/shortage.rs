@@ -129,7 +129,7 @@ fn child_grant() {
 /// `side` lacks a descriptor for what `peer` passes it: both are told so.
 fn ends_by_lack(side: &mut Side, peer: &mut Side) {
     let ours = side.closed();
-    assert!(matches!(ours, CloseReason::System { step: "recvmsg", .. }), "{ours}");
+    assert!(matches!(ours, CloseReason::Port(_)), "{ours}");
     assert!(ours.to_string().contains("RLIMIT_NOFILE is 64"), "{ours}");
     let theirs = peer.closed();
     assert!(theirs.to_string().contains("the peer ran out of descriptors, memory or mappings"), "{theirs}");

@@ -9,7 +9,6 @@ use super::{
         bulk::SEGMENTS,
         exposed::KNOWN_MAX,
         segment::{EXPOSED_SEALS, SEALS, create_file},
-        socket,
         table::Stage,
     },
     kill::{alone, role},
@@ -74,8 +73,8 @@ fn a_file_is_mapped_once_under_all_its_names() {
     let exposed = sealed("named-shown", PAGE, EXPOSED_SEALS);
     let (mut server, client) = pair(4096);
     for name in 0..200 {
-        socket::send_pool(socket_of(&client), name, bytes, lent.as_fd()).unwrap();
-        socket::send_exposed(socket_of(&client), name, shown, exposed.as_fd()).unwrap();
+        send_pool(socket_of(&client), name, bytes, lent.as_fd()).unwrap();
+        send_exposed(socket_of(&client), name, shown, exposed.as_fd()).unwrap();
         server.port.table.read_sockets();
     }
     assert!(server.poll().is_empty());
@@ -88,7 +87,7 @@ fn a_file_is_mapped_once_under_all_its_names() {
         made(&mut server, remote(name, shown), OneSided::FetchAdd { at: 0, add: 1 }).unwrap();
     }
     for name in 200..=SEGMENTS.pieces_max as u64 {
-        socket::send_pool(socket_of(&client), name, bytes, lent.as_fd()).unwrap();
+        send_pool(socket_of(&client), name, bytes, lent.as_fd()).unwrap();
         server.port.table.read_sockets();
     }
     let limit = SEGMENTS.pieces_max as u64;
@@ -103,8 +102,8 @@ fn what_is_passed_is_not_touched_before_it_is_used() {
     let (mut server, client) = pair(4096);
     let lent = sealed("untouched-lent", bytes, SEALS);
     let shown = sealed("untouched-shown", Words::mapped_bytes(bytes - 16), EXPOSED_SEALS);
-    socket::send_pool(socket_of(&client), 1, bytes as u64, lent.as_fd()).unwrap();
-    socket::send_exposed(socket_of(&client), 2, bytes as u64 - 16, shown.as_fd()).unwrap();
+    send_pool(socket_of(&client), 1, bytes as u64, lent.as_fd()).unwrap();
+    send_exposed(socket_of(&client), 2, bytes as u64 - 16, shown.as_fd()).unwrap();
     server.port.table.read_sockets();
     assert!(server.poll().is_empty());
     assert_eq!((resident("untouched-lent"), resident("untouched-shown")), (Some(0), Some(0)));
@@ -124,13 +123,13 @@ fn a_connection_passes_so_much_and_no_more() {
     let (mut server, client) = pair(4096);
     for name in 0..SEGMENTS.pieces_max as u64 {
         let fd = sealed("many", PAGE, SEALS);
-        socket::send_pool(socket_of(&client), name, PAGE as u64, fd.as_fd()).unwrap();
+        send_pool(socket_of(&client), name, PAGE as u64, fd.as_fd()).unwrap();
         server.port.table.read_sockets();
     }
     assert!(server.poll().is_empty());
     assert_eq!(server.port.counters(server.conn).passed_pieces, SEGMENTS.pieces_max as u64);
     let fd = sealed("many", PAGE, SEALS);
-    socket::send_pool(socket_of(&client), u64::MAX, PAGE as u64, fd.as_fd()).unwrap();
+    send_pool(socket_of(&client), u64::MAX, PAGE as u64, fd.as_fd()).unwrap();
     server.port.table.read_sockets();
     let limit = SEGMENTS.pieces_max as u64;
     let passed = |what, value, limit| CloseReason::Violation(Violation::Passed { what, value, limit });
@@ -140,10 +139,10 @@ fn a_connection_passes_so_much_and_no_more() {
         let (mut server, client) = pair(4096);
         let bytes: u64 = 1 << 43;
         let what = match is_pool {
-            true => socket::send_pool(socket_of(&client), 1, bytes, fd.as_fd()).map(|()| "pool segments"),
+            true => send_pool(socket_of(&client), 1, bytes, fd.as_fd()).map(|()| "pool segments"),
             false => {
                 let pieces = "pieces of exposed memory";
-                socket::send_exposed(socket_of(&client), 1, bytes - 16, fd.as_fd()).map(|()| pieces)
+                send_exposed(socket_of(&client), 1, bytes - 16, fd.as_fd()).map(|()| pieces)
             }
         };
         server.port.table.read_sockets();
@@ -170,10 +169,10 @@ fn nothing_is_passed_where_no_bulk_was_agreed() {
         assert!(server.poll().is_empty());
         let sent = if is_pool {
             let fd = sealed("unasked", PAGE, SEALS);
-            socket::send_pool(socket_of(&client), 1, PAGE as u64, fd.as_fd())
+            send_pool(socket_of(&client), 1, PAGE as u64, fd.as_fd())
         } else {
             let fd = sealed("unasked", PAGE, EXPOSED_SEALS);
-            socket::send_exposed(socket_of(&client), 1, 64, fd.as_fd())
+            send_exposed(socket_of(&client), 1, 64, fd.as_fd())
         };
         sent.unwrap();
         server.port.table.read_sockets();
@@ -194,7 +193,7 @@ fn holes_in_exposed_memory_are_zeros() {
         assert_eq!(rustix::fs::fstat(&fd).unwrap().st_blocks, 0);
     };
     let (mut server, client) = pair(4096);
-    socket::send_exposed(socket_of(&client), 77, bytes as u64, fd.as_fd()).unwrap();
+    send_exposed(socket_of(&client), 77, bytes as u64, fd.as_fd()).unwrap();
     server.port.table.read_sockets();
     for round in 0..3 {
         let add = OneSided::FetchAdd { at: 1 << 20, add: 5 };
@@ -226,7 +225,7 @@ fn exposed_memory_on_huge_pages_is_refused() {
     println!("with a huge page: {has_page}");
     rustix::fs::fcntl_add_seals(&fd, EXPOSED_SEALS).unwrap();
     let (mut server, client) = pair(4096);
-    socket::send_exposed(socket_of(&client), 77, bytes - 16, fd.as_fd()).unwrap();
+    send_exposed(socket_of(&client), 77, bytes - 16, fd.as_fd()).unwrap();
     server.port.table.read_sockets();
     assert_eq!(server.closed(), malformed("segment on pages of another kind"));
 }
@@ -264,7 +263,7 @@ fn child_all_peers() {
     let each = SEGMENTS.pieces_max as u64;
     let mut pairs: Vec<_> = (0..MAPPINGS_MAX / each).map(|_| pair(4096)).collect();
     let pass = |(server, client): &mut (Side, Side), name, fd: &OwnedFd| {
-        socket::send_pool(socket_of(client), name, PAGE as u64, fd.as_fd()).unwrap();
+        send_pool(socket_of(client), name, PAGE as u64, fd.as_fd()).unwrap();
         server.port.table.read_sockets();
     };
     for name in 0..each {

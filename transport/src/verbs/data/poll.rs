@@ -3,7 +3,7 @@
 use gimmal_rdma::verbs::{Completion, POLL_BURST};
 
 use crate::{
-    AccessError, Batch, BulkError, CloseReason, Event, Time,
+    AccessError, Batch, BulkError, CloseReason, Event, PortError, Time,
     verbs::data::{
         close::Step,
         conn::Phase,
@@ -213,8 +213,8 @@ impl VerbsPort {
                 Some(conn) => match &conn.phase {
                     Phase::Failed { step, errno, at } => {
                         if now >= *at {
-                            let reason = CloseReason::System { step, errno: *errno };
-                            self.begin_close(index, reason, now);
+                            let error = PortError::System { step, errno: *errno };
+                            self.begin_close(index, CloseReason::Port(Box::new(error)), now);
                         }
                         true
                     }
