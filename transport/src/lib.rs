@@ -87,9 +87,8 @@ pub use mem::{
 pub use negotiated::{Capabilities, Clamp, Credentials, DataPath, Negotiated, Term};
 pub use provider::{
     Chain, Connecting, CreditView, Gate, Incoming, Listener, Port, Provider, Pulse, Staged, Transfer, Wait,
-    Waker,
 };
 pub use refusal::Refusal;
-pub use sync::thread;
+pub use sync::{doorbell::Waker, thread};
 pub use time::{Instant, Time};
 pub use trust::Trust;

@@ -22,7 +22,7 @@
 //! A port emits [`Event::Closed`](crate::Event::Closed) exactly once for every adopted connection, as the last
 //! event of it, with the first cause.
 
-use std::{fmt::Debug, os::fd::BorrowedFd, sync::Arc, time::Duration};
+use std::{fmt::Debug, os::fd::BorrowedFd, time::Duration};
 
 use crate::{
     AcceptError, AccessError, Address, Batch, CloseReason, ConnId, ConnectError, ConnectOptions, Credit,
@@ -31,7 +31,7 @@ use crate::{
     mem::{
         Exposed, Loan, MemoryNode, Offer, OneSided, PoolMemory, Remote, Run, RxFrame, UserBytes, UserMemory,
     },
-    sync::Doorbell,
+    sync::doorbell::Waker,
 };
 
 /// A way to connect and move bytes. Cheap to clone; all its threads end when the last clone and port are gone.
@@ -221,9 +221,6 @@ pub struct Staged {
     /// Whether it begins a chain.
     pub chain: Chain,
 }
-
-/// How another thread wakes the owner of a port. Free of system calls while the owner is awake.
-pub type Waker = Arc<Doorbell>;
 
 /// What a port knows of one connection's credit.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

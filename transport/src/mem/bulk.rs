@@ -4,9 +4,9 @@ use std::{fmt, ops::Deref, ptr::NonNull, sync::Arc};
 
 use crate::{
     mem::{Loan, Region},
-    provider::Waker,
     sync::{
         atomic::AtomicBool,
+        doorbell::Waker,
         flag::{is_raised, raise},
     },
 };

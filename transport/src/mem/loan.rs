@@ -7,8 +7,6 @@ use std::{
     sync::Arc,
 };
 
-#[cfg(feature = "verbs")]
-use crate::mem::UserBytes;
 use crate::{Violation, mem::Region};
 
 /// Where a loan returns to when it is dropped, on whatever thread.
@@ -51,18 +49,6 @@ impl Loan {
     #[must_use]
     pub(crate) unsafe fn new(bytes: NonNull<u8>, len: usize, ticket: u64, home: Arc<dyn LoanHome>) -> Self {
         Self { bytes, len, ticket, may_be_read: false, is_read_only: false, home }
-    }
-
-    /// A loan of `bytes` as they lie.
-    ///
-    /// # Safety
-    /// `home` keeps a clone of `bytes` until `give_back(ticket)`.
-    #[cfg(feature = "verbs")]
-    pub(crate) unsafe fn of_user(bytes: &UserBytes, ticket: u64, home: Arc<dyn LoanHome>) -> Self {
-        let at = NonNull::from(&**bytes).cast();
-        // SAFETY: initialised and mapped while somebody keeps them, which is the caller's promise. Others may read them, and
-        // so do we: nothing is written through a loan that is read only.
-        unsafe { Self::new(at, bytes.len(), ticket, home) }.read_only()
     }
 
     /// A loan in memory of its own, for providers that need no registration.

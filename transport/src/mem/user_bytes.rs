@@ -19,6 +19,8 @@ use std::{
 };
 
 use crate::mem::Loan;
+#[cfg(feature = "verbs")]
+use crate::mem::LoanHome;
 
 /// Bytes that somebody else owns, kept alive and as they are by everybody who has a clone of this. Read only.
 ///
@@ -50,6 +52,17 @@ unsafe impl Send for UserBytes {}
 unsafe impl Sync for UserBytes {}
 
 impl UserBytes {
+    /// Makes a loan of the bytes where they are, which cannot be written.
+    ///
+    /// # Safety
+    /// `home` keeps a clone of this until `give_back(ticket)`.
+    #[cfg(feature = "verbs")]
+    pub(crate) unsafe fn loan(&self, ticket: u64, home: Arc<dyn LoanHome>) -> Loan {
+        // SAFETY: initialised and mapped while somebody keeps them, which is the caller's promise. Others may read them, and
+        // so do we: nothing is written through a loan that is read only.
+        unsafe { Loan::new(self.bytes, self.len, ticket, home) }.read_only()
+    }
+
     /// The bytes of `owner`: an `Arc<[u8]>`, a `Vec<u8>`, `bytes::Bytes`, a mapped file, a [`Bulk`](crate::Bulk). It is
     /// asked for them once, and dropped with the last clone, loan and registration, on whichever thread has that.
     ///

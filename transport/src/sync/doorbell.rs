@@ -8,6 +8,7 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
 };
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -16,6 +17,9 @@ use super::atomic::{AtomicU32, Ordering, fence};
 
 const AWAKE: u32 = 0;
 const ARMED: u32 = 1;
+
+/// Wakes the owner of a port from another thread, without a system call while the owner is awake.
+pub type Waker = Arc<Doorbell>;
 
 /// An eventfd that is only written when its owner sleeps.
 #[derive(Debug)]

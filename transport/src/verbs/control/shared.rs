@@ -22,8 +22,7 @@ use gimmal_rdma::{
 use crate::{
     CloseReason, ConnId, PortConfig, PortError, Receives,
     mem::{Loan, MemoryNode},
-    provider::Waker,
-    sync::lock::lock,
+    sync::{doorbell::Waker, lock::lock},
     verbs::{
         control::ports::KnownPorts,
         data::wr_id::{INDEX_LIMIT, QUEUE_NUMBERS, WrId},

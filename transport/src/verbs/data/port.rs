@@ -18,8 +18,8 @@ use crate::{
     PortError, Position, Pulse, Refused, Staged, Time, Violation,
     kernel::{system, system_io},
     mem::{Run, RxFrame, run::IN_RING},
-    provider::{Port, Wait, Waker},
-    sync::Doorbell,
+    provider::{Port, Wait},
+    sync::doorbell::{Doorbell, Waker},
     verbs::{
         control::{gate::VerbsGate, link::VerbsLink, mailbox::ControlHandle, shared::Shared},
         data::{

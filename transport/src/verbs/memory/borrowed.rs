@@ -104,7 +104,7 @@ impl Borrowed {
         let rkey = known.mr.as_ref().map(Mr::rkey).ok_or_else(removed)?;
         let ticket = join(rkey, index);
         // SAFETY: `known` has them, and stays in the cache until as many loans as it was found or inserted for ended.
-        Ok(unsafe { Loan::of_user(&known.bytes, ticket, Arc::clone(self) as Arc<dyn LoanHome>) })
+        Ok(unsafe { known.bytes.loan(ticket, Arc::clone(self) as Arc<dyn LoanHome>) })
     }
 
     /// The key that our own device needs for `loan`; `None` of another's, or when the device was removed.
