@@ -51,6 +51,8 @@ trait Tried {
     async fn stall(&self, cx: &Cx, ms: u64) -> String;
     async fn panic(&self, cx: &Cx);
     async fn spawn_here(&self, cx: &Cx, number: u64) -> u64;
+    /// Blocks on a timer, in a handler.
+    async fn block_on(&self, cx: &Cx, ms: u64) -> u64;
 }
 
 #[derive(Clone)]
@@ -186,6 +188,11 @@ impl Tried for Tries {
         });
         task.await.unwrap()
     }
+
+    async fn block_on(&self, _: &Cx, ms: u64) -> u64 {
+        Handle::current().block_on(tokio::time::sleep(Duration::from_millis(ms)));
+        ms
+    }
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -230,7 +237,9 @@ fn on_workers_with_the_runtime_entered() {
     let (runtime, tries) = (runtime(), Tries::default());
     let other = server(&runtime, &Tries::default()).listen("mem://tokio-workers-other").unwrap();
     let server = server(&runtime, &tries).listen("mem://tokio-workers").unwrap();
-    try_all(&client("mem://tokio-workers"), &other.address().to_string());
+    let client = client("mem://tokio-workers");
+    try_all(&client, &other.address().to_string());
+    assert_eq!(client.block_on(2).wait().unwrap(), 2);
     assert_eq!(server.stats().panics, 0);
     assert!(server.shutdown(PATIENCE));
 }
@@ -386,6 +395,8 @@ fn driven_by_a_task_of_a_current_thread_runtime() {
             let client = client(url);
             try_all(&client, other);
             assert_eq!(client.spawn_here(4).wait().unwrap(), 7);
+            // A runtime does not block on one of its own threads; nothing hangs.
+            assert_eq!(client.block_on(2).wait().unwrap_err().fate(), Fate::Ran);
             ended = Some(subscribe(&client, &tries));
         });
         assert!(drained);

@@ -49,7 +49,8 @@ fn serve(scheme: &str, name: &str, config: Config) -> Result<(Server, String), S
 type Set = fn(&mut Config, Duration);
 
 /// The fields of a configuration, whether the longest and the shortest values can be.
-const FIELDS: [(&str, Set, bool, bool); 7] = [
+const FIELDS: [(&str, Set, bool, bool); 8] = [
+    ("slow_poll", |c, d| c.slow_poll = d, true, true),
     ("connect.connect_timeout", |c, d| c.engine.connect.connect_timeout = d, true, false),
     ("connect.handshake_timeout", |c, d| c.engine.connect.handshake_timeout = d, true, false),
     ("listen.handshake_timeout", |c, d| c.engine.listen.handshake_timeout = d, true, false),

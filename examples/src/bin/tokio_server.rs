@@ -59,7 +59,7 @@ impl Visits for Book {
     }
 }
 
-/// The same over HTTP.
+/// Answers over HTTP how often `name` has visited.
 async fn page(State(book): State<Book>, Path(name): Path<String>) -> String {
     let visits = book.visits.lock().await;
     format!("{name}: {}", visits.get(&name).unwrap_or(&0))

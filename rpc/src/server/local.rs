@@ -203,7 +203,10 @@ impl LocalServer {
     fn end(&mut self, ending: &mut Ending) -> Option<bool> {
         if ending.drained.is_none() {
             // First no client may come any more.
-            let is_at_rest = ending.is_deaf.is_set() && self.act(Node::drain);
+            if !ending.is_deaf.is_set() {
+                return None;
+            }
+            let is_at_rest = self.act(Node::drain);
             if !is_at_rest && !ending.until.has_passed() {
                 return None;
             }
