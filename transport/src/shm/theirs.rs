@@ -1,7 +1,6 @@
 //! Memory that a peer passed, by the names it gave: how much it may be, and which file is mapped already.
 //!
-//! A file is mapped once, however many names it has: an honest peer passes one again when a connection comes back to a
-//! port that it was handed over from, and a hostile one would use up our mappings with a single page.
+//! A file is mapped once, however many names it has: a hostile peer could use up our mappings with a single page otherwise.
 
 use std::{os::fd::BorrowedFd, sync::Arc};
 
