@@ -11,17 +11,15 @@
 
 #![forbid(unsafe_code)]
 
+/// The service, and what it is called with.
 #[cfg(feature = "shm")]
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    use std::collections::VecDeque;
-
+mod mirror {
     use gimmal::{
-        Client, Cx, Server,
+        Cx,
         codec::{InPlace, Zerocopy},
         config::Idle,
         raw::ResponseWriter,
     };
-    use gimmal_bench::clock::Stamp;
     use serde::{
         Deserialize, Deserializer, Serialize, Serializer,
         de::{Error, Visitor},
@@ -29,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     /// Bytes that serde is told to be bytes.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    struct Block([u8; 64]);
+    pub(crate) struct Block(pub(crate) [u8; 64]);
 
     impl Serialize for Block {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -54,7 +52,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     #[gimmal::service]
-    trait Mirror {
+    pub(crate) trait Mirror {
         /// Sends the request back.
         #[raw]
         fn raw(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>);
@@ -69,8 +67,37 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         async fn typed(&self, cx: &Cx, words: [u64; 8]) -> [u64; 8];
     }
 
+    /// Both ends never sleep.
+    pub(crate) fn spinning() -> gimmal::Config {
+        let mut config = gimmal::Config::default();
+        config.engine.idle = Idle::Spin;
+        config
+    }
+
+    /// What is called.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Layer {
+        Raw,
+        Pipeline,
+        Bytes,
+        Flat,
+        Typed,
+    }
+
+    impl Layer {
+        pub(crate) fn named(name: &str) -> Self {
+            match name {
+                "raw" => Self::Raw,
+                "pipeline" => Self::Pipeline,
+                "bytes" => Self::Bytes,
+                "flat" => Self::Flat,
+                _ => Self::Typed,
+            }
+        }
+    }
+
     #[derive(Debug)]
-    struct Glass;
+    pub(crate) struct Glass;
 
     impl Mirror for Glass {
         fn raw(&self, _: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) {
@@ -86,19 +113,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             words
         }
     }
+}
+
+#[cfg(feature = "shm")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    use std::collections::VecDeque;
+
+    use gimmal::{Client, Server};
+    use gimmal_bench::clock::Stamp;
+    use mirror::{Block, Glass, Layer, MirrorClient, serve_mirror, spinning};
 
     let mut arguments = std::env::args().skip(1);
-    let layer = arguments.next().unwrap_or_else(|| "raw".to_owned());
-    let (is_raw, is_bytes, is_flat) = (layer == "raw", layer == "bytes", layer == "flat");
-    let is_pipeline = layer == "pipeline";
+    let layer = Layer::named(arguments.next().as_deref().unwrap_or("raw"));
     let mut next = |default: usize| arguments.next().map_or(Ok(default), |text| text.parse());
     let (window, rounds) = (next(1)?, next(100_000)?);
     let folder = tempfile::tempdir()?;
     let url = format!("shm://{}", folder.path().join("pair").display());
-    let mut config = gimmal::Config::default();
-    config.engine.idle = Idle::Spin;
-    let builder = Server::builder().service(serve_mirror(Glass)).config(config.clone());
-    let mut server = builder.listen_local(&url)?;
+    let config = spinning();
+    let mut server =
+        Server::builder().service(serve_mirror(Glass)).config(config.clone()).listen_local(&url)?;
     let client = MirrorClient::new(Client::builder().config(config).connect_local(&url)?);
     // The handshake's last step is the server's.
     for _ in 0..1000 {
@@ -111,22 +144,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut flat, mut pipeline) = (VecDeque::with_capacity(window), client.raw_pipeline());
     let start = Stamp::now();
     for _ in 0..rounds {
-        if is_pipeline {
+        if layer == Layer::Pipeline {
             pipeline.call_all((0..window as u64).map(|number| (number, &body[..])))?;
         }
-        let handles = if is_pipeline { 0 } else { window };
+        let handles = if layer == Layer::Pipeline { 0 } else { window };
         for _ in 0..handles {
-            if is_raw {
-                raw.push_back(client.raw(&body));
-            } else if is_bytes {
-                bytes.push_back(client.bytes(Block(body)));
-            } else if is_flat {
-                flat.push_back(client.flat((&body).into()));
-            } else {
-                typed.push_back(client.typed(words));
+            match layer {
+                Layer::Bytes => bytes.push_back(client.bytes(Block(body))),
+                Layer::Flat => flat.push_back(client.flat((&body).into())),
+                Layer::Typed => typed.push_back(client.typed(words)),
+                Layer::Raw | Layer::Pipeline => raw.push_back(client.raw(&body)),
             }
         }
-        if window > 1 || is_pipeline {
+        if window > 1 || layer == Layer::Pipeline {
             // All but the first leave with a turn.
             client.channel().turn();
         }

@@ -49,27 +49,23 @@ pub fn perftest(report: &Report, with_header: bool) -> String {
     if with_header { format!("{header}{line}") } else { line }
 }
 
-/// The lines of one report, with the header before the first.
-#[must_use]
-pub fn lines(report: &Report, with_header: bool) -> String {
-    let mut text = if with_header { HEADER.to_owned() } else { String::new() };
-    let Report { test, provider, layer, mode, bytes, window, .. } = report;
-    let front = format!("{test},{provider},{layer},{mode},{bytes},{window}");
+/// The last columns of a line.
+fn back(report: &Report, note: &str) -> String {
     let environment = &report.environment;
-    let back = |note: &str| {
-        format!(
-            "{},{},{},{},{}",
-            report.is_complete,
-            field(&environment.cpu),
-            field(&environment.kernel),
-            field(&report.commit),
-            field(note)
-        )
-    };
-    // Writing to a string does not fail.
-    let _ = writeln!(
-        text,
-        "{front},gimmal,RTT,{},{},{},{},{},{},{},{},{},,{},,,{}",
+    format!(
+        "{},{},{},{},{}",
+        report.is_complete,
+        field(&environment.cpu),
+        field(&environment.kernel),
+        field(&report.commit),
+        field(note)
+    )
+}
+
+/// The columns of a test's own line behind the first.
+fn own(report: &Report) -> String {
+    format!(
+        "gimmal,RTT,{},{},{},{},{},{},{},{},{},,{},,,{}",
         report.count,
         report.min_ns,
         report.p50_ns,
@@ -80,8 +76,18 @@ pub fn lines(report: &Report, with_header: bool) -> String {
         report.max_ns,
         report.calls_per_s,
         number(report.ratio_to_frame_floor),
-        back(&report.warnings.join("; "))
-    );
+        back(report, &report.warnings.join("; "))
+    )
+}
+
+/// The lines of one report, with the header before the first.
+#[must_use]
+pub fn lines(report: &Report, with_header: bool) -> String {
+    let mut text = if with_header { HEADER.to_owned() } else { String::new() };
+    let Report { test, provider, layer, mode, bytes, window, .. } = report;
+    let front = format!("{test},{provider},{layer},{mode},{bytes},{window}");
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{front},{}", own(report));
     for row in &report.rows {
         let [low, high] = row.ratio_interval.map_or([None, None], |interval| interval.map(Some));
         let _ = writeln!(
@@ -94,7 +100,7 @@ pub fn lines(report: &Report, with_header: bool) -> String {
             number(row.ratio),
             number(low),
             number(high),
-            back(row.note.as_deref().unwrap_or_default())
+            back(report, row.note.as_deref().unwrap_or_default())
         );
     }
     for state in &report.states {
@@ -110,7 +116,7 @@ pub fn lines(report: &Report, with_header: bool) -> String {
             number(state.ratio_to_frame_floor),
             number(low),
             number(high),
-            back("")
+            back(report, "")
         );
     }
     for part in &report.parts {
@@ -125,7 +131,7 @@ pub fn lines(report: &Report, with_header: bool) -> String {
             part.max_ns,
             part.per_s,
             part.at,
-            back(part.note.as_deref().unwrap_or_default())
+            back(report, part.note.as_deref().unwrap_or_default())
         );
     }
     text

@@ -22,6 +22,10 @@ pub(crate) trait Machine {
     /// Whether this process may read and write a file.
     fn may_use(&self, path: &Path) -> bool;
     fn is_root(&self) -> bool;
+    /// `sudo `, for commands that only root can run.
+    fn sudo(&self) -> &'static str {
+        if self.is_root() { "" } else { "sudo " }
+    }
     /// Interfaces' addresses.
     fn addresses(&self) -> Vec<Assigned>;
     /// Whether libibverbs and librdmacm can be opened; else what is missing.

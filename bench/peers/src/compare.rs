@@ -9,7 +9,10 @@ use gimmal_bench::{
 };
 use serde_json::{Value, json};
 
-use crate::{BYTES, Pins, Way, slice};
+use crate::{
+    measure::{BYTES, Pins},
+    way::{Way, slice},
+};
 
 /// Calls at once, of the rows that have many.
 const WINDOW: usize = 32;

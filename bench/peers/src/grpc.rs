@@ -25,7 +25,7 @@ use tonic::{
 };
 use tower::Service;
 
-use crate::{BYTES, Times, runtime};
+use crate::measure::{BYTES, Times, runtime, windowed};
 
 /// Bytes as they are.
 #[derive(Debug, Clone, Copy, Default)]
@@ -126,7 +126,7 @@ pub(crate) fn call(place: &Path, calls: usize, window: usize) -> Result<Times> {
             .await?;
         let client = tonic::client::Grpc::new(channel);
         let body = Bytes::from(vec![7; BYTES]);
-        crate::windowed(calls, window, async || {
+        windowed(calls, window, async || {
             let mut client = client.clone();
             client.ready().await?;
             let path = PathAndQuery::from_static("/peers.Echo/echo");

@@ -11,7 +11,7 @@ use gimmal::Instant;
 use gimmal_bench::recorder::Recorder;
 use iceoryx2::prelude::{LogLevel, NodeBuilder, ServiceName, ipc, set_log_level};
 
-use crate::{BYTES, Times};
+use crate::measure::{BYTES, Times};
 
 /// For an answer.
 const PATIENCE: Duration = Duration::from_secs(10);

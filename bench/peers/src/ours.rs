@@ -27,7 +27,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor};
 use tokio::io::{Interest, unix::AsyncFd};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::{BYTES, Pins, Times, runtime};
+use crate::measure::{BYTES, Pins, Times, runtime, windowed};
 
 /// For an answer.
 const NAP: Duration = Duration::from_millis(20);
@@ -211,7 +211,7 @@ pub(crate) fn driven_calls(place: &Path, calls: usize, window: usize) -> Result<
         let channel = Client::builder().connect_local(&url(place))?;
         let mut driver = channel.driver()?;
         let client = EchoClient::new(channel);
-        let all = crate::windowed(calls, window, async || {
+        let all = windowed(calls, window, async || {
             ensure!(client.echo(vec![7; BYTES]).await? == [7; BYTES], "another body");
             Ok(())
         });
@@ -222,7 +222,7 @@ pub(crate) fn driven_calls(place: &Path, calls: usize, window: usize) -> Result<
 /// Handed off to a worker thread, and awaited on tokio's current-thread runtime.
 pub(crate) fn handed_off_calls(place: &Path, calls: usize, window: usize) -> Result<Times> {
     let client = EchoClient::new(Client::builder().connect(&url(place))?);
-    runtime()?.block_on(crate::windowed(calls, window, async || {
+    runtime()?.block_on(windowed(calls, window, async || {
         ensure!(client.echo(vec![7; BYTES]).await? == [7; BYTES], "another body");
         Ok(())
     }))

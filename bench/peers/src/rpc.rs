@@ -14,7 +14,7 @@ use tarpc::{
     tokio_serde::formats::Bincode,
 };
 
-use crate::{BYTES, Times, runtime};
+use crate::measure::{BYTES, Times, runtime, windowed};
 
 #[tarpc::service]
 trait Echo {
@@ -55,7 +55,7 @@ pub(crate) fn call(place: &Path, calls: usize, window: usize) -> Result<Times> {
     runtime()?.block_on(async {
         let transport = tarpc::serde_transport::unix::connect(place, Bincode::default).await?;
         let client = EchoClient::new(client::Config::default(), transport).spawn();
-        crate::windowed(calls, window, async || {
+        windowed(calls, window, async || {
             let back = client.echo(context::current(), vec![7; BYTES]).await?;
             ensure!(back == [7; BYTES], "another body");
             Ok(())

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use gimmal_rdma::device::Assigned;
 
-use crate::{doctor::sudo, machine::Machine, report::Check, tree::Device};
+use crate::{machine::Machine, report::Check, tree::Device};
 
 const DEVICES: &str = "devices";
 const LINK: &str = "link";
@@ -55,7 +55,7 @@ fn found(machine: &impl Machine, devices: &[Device]) -> Check {
     let seen = match machine.devices() {
         Ok(seen) => seen,
         Err(error) => {
-            let fix = format!("{}apt-get install --reinstall ibverbs-providers", sudo(machine));
+            let fix = format!("{}apt-get install --reinstall ibverbs-providers", machine.sudo());
             return Check::wrong(DEVICES, error, fix);
         }
     };
@@ -66,7 +66,7 @@ fn found(machine: &impl Machine, devices: &[Device]) -> Check {
         .collect();
     if !unseen.is_empty() {
         let detail = format!("libibverbs has no provider for {}", unseen.join(", "));
-        return Check::wrong(DEVICES, detail, format!("{}apt-get install ibverbs-providers", sudo(machine)));
+        return Check::wrong(DEVICES, detail, format!("{}apt-get install ibverbs-providers", machine.sudo()));
     }
     let names = devices.iter().map(|device| match &device.netdev {
         Some(netdev) => format!("{} on {netdev}", device.name),
@@ -86,8 +86,8 @@ fn make_one(machine: &impl Machine) -> String {
     let kind =
         if tree.exists("/sys/module/siw") && !tree.exists("/sys/module/rdma_rxe") { "siw" } else { "rxe" };
     match netdevs.first() {
-        Some(netdev) => format!("{}rdma link add {kind}0 type {kind} netdev {netdev}", sudo(machine)),
-        None => format!("{}rdma link add siw0 type siw netdev lo", sudo(machine)),
+        Some(netdev) => format!("{}rdma link add {kind}0 type {kind} netdev {netdev}", machine.sudo()),
+        None => format!("{}rdma link add siw0 type siw netdev lo", machine.sudo()),
     }
 }
 
@@ -99,7 +99,7 @@ fn link(machine: &impl Machine, device: &Device) -> Check {
         let layer = if device.is_iwarp { "iWARP" } else { device.link_layer.as_str() };
         return Check::fine(LINK, format!("{name} {states} ({layer})"));
     }
-    let (tree, sudo) = (machine.tree(), sudo(machine));
+    let (tree, sudo) = (machine.tree(), machine.sudo());
     if device.link_layer == "InfiniBand" {
         let detail = format!("{name} is {states}: no subnet manager has set it up");
         return Check::wrong(LINK, detail, format!("{sudo}systemctl start opensm"));
@@ -126,7 +126,7 @@ fn link(machine: &impl Machine, device: &Device) -> Check {
 
 /// Whether the interface under `device` has an address that peers can use, and the device knows it.
 fn address(machine: &impl Machine, device: &Device, assigned: &[Assigned]) -> Check {
-    let (name, sudo) = (&device.name, sudo(machine));
+    let (name, sudo) = (&device.name, machine.sudo());
     let Some(netdev) = &device.netdev else {
         return Check::fine(ADDRESS, format!("{name} has no network interface to look at"));
     };

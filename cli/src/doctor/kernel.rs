@@ -1,6 +1,6 @@
 //! The kernel's modules, its files in `/dev/infiniband`, and the libraries above them.
 
-use crate::{doctor::sudo, machine::Machine, report::Check};
+use crate::{machine::Machine, report::Check};
 
 const MODULES: &str = "kernel modules";
 const FILES: &str = "device files";
@@ -40,7 +40,7 @@ pub(super) fn modules(machine: &impl Machine) -> Check {
     let folder = format!("/lib/modules/{release}");
     let installed = tree.text(format!("{folder}/modules.dep")).unwrap_or_default();
     let is_installed = |module: &&str| installed.contains(&format!("/{module}.ko"));
-    let sudo = sudo(machine);
+    let sudo = machine.sudo();
     if missing.iter().all(is_installed) {
         let fix = format!("{sudo}modprobe -a {}", missing.join(" "));
         return Check::wrong(MODULES, format!("{} not loaded", missing.join(" and ")), fix);
@@ -69,7 +69,7 @@ pub(super) fn files(machine: &impl Machine) -> Check {
         tree.names("/sys/class/infiniband_verbs").into_iter().filter(|name| name.starts_with("uverbs"));
     files.extend(verbs.map(|name| (name.clone(), format!("/sys/class/infiniband_verbs/{name}"))));
     let place = |name: &str| format!("/dev/infiniband/{name}");
-    let sudo = sudo(machine);
+    let sudo = machine.sudo();
     for (name, class) in &files {
         if tree.exists(place(name)) {
             continue;
@@ -98,7 +98,7 @@ pub(super) fn libraries(machine: &impl Machine) -> Check {
             let (what, command) = error
                 .split_once("; install with: ")
                 .unwrap_or((&error, "apt-get install librdmacm1 ibverbs-providers"));
-            Check::wrong(LIBRARIES, what, format!("{}{command}", sudo(machine)))
+            Check::wrong(LIBRARIES, what, format!("{}{command}", machine.sudo()))
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use gimmal_transport::{PortConfig, address::runtime_folder};
 
-use crate::{doctor::sudo, machine::Machine, report::Check};
+use crate::{machine::Machine, report::Check};
 
 const LOCKED: &str = "locked memory";
 const SHARED: &str = "shared memory";
@@ -48,7 +48,7 @@ pub(super) fn locked_memory(machine: &impl Machine) -> Check {
         let fix = if machine.is_root() {
             "ulimit -l unlimited".to_owned()
         } else {
-            format!("{}prlimit --memlock=unlimited --pid $$", sudo(machine))
+            format!("{}prlimit --memlock=unlimited --pid $$", machine.sudo())
         };
         return Check::wrong(LOCKED, detail, fix);
     }

@@ -21,11 +21,6 @@ use crate::{
     report::{Check, Report},
 };
 
-/// `sudo `, for commands that only root can run.
-fn sudo(machine: &impl Machine) -> &'static str {
-    if machine.is_root() { "" } else { "sudo " }
-}
-
 /// Looks at everything, or at what `url` needs.
 pub(crate) fn examine(machine: &impl Machine, url: Option<&Address>) -> Report {
     let mut checks = Vec::new();

@@ -2,7 +2,7 @@
 
 use gimmal_transport::Address;
 
-use crate::{doctor::sudo, machine::Machine, report::Check};
+use crate::{machine::Machine, report::Check};
 
 const ROUTE: &str = "route";
 const PEER: &str = "peer";
@@ -24,7 +24,7 @@ pub(super) fn route(machine: &impl Machine, host: &str, port: u16, usable: &[Str
             let netdev = machine.tree().devices().into_iter().find(|device| device.name == *first);
             let netdev = netdev.and_then(|device| device.netdev).unwrap_or_else(|| first.clone());
             // The CM goes where the kernel's routes lead, and that must be an RDMA device's interface.
-            Check::wrong(ROUTE, error, format!("{}ip route add {host} dev {netdev}", sudo(machine)))
+            Check::wrong(ROUTE, error, format!("{}ip route add {host} dev {netdev}", machine.sudo()))
         }
     }
 }

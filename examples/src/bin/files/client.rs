@@ -15,7 +15,7 @@ use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
-    report::{Report, queue_pairs},
+    report::{Report, Tally, queue_pairs, rnr},
     service::{AHEAD_BYTES, AHEAD_FILES, Entry, FilesClient},
     tree,
 };
@@ -36,23 +36,9 @@ pub(crate) struct Options {
     pub(crate) json: bool,
 }
 
-/// What fetching came to.
-pub(crate) struct Tally {
-    pub(crate) bytes: u64,
-    pub(crate) bulk_bytes: u64,
-    /// The server reads files.
-    pub(crate) reading: Duration,
-    /// Files move from the server's memory to the client's, or become readable there.
-    pub(crate) moving: Duration,
-    /// The client computes digests of the fetched files and of the originals.
-    pub(crate) hashing: Duration,
-    /// Of each fetch, without reading and hashing.
-    pub(crate) latency_ns: Histogram<u64>,
-}
-
 pub(crate) fn run(address: &str, options: &Options) -> anyhow::Result<()> {
     let client = Client::connect(address).with_context(|| format!("connecting to {address}"))?;
-    let rnr_before = crate::report::rnr(&client.negotiated().device);
+    let rnr_before = rnr(&client.negotiated().device);
     let files = FilesClient::new(client.clone());
     let (mut calls, started) = (0, Instant::now());
     let list = list(&files, options.bytes_max, &mut calls)?;
@@ -84,7 +70,7 @@ pub(crate) fn run(address: &str, options: &Options) -> anyhow::Result<()> {
         listing,
         tally,
         counters: client.port_counters().unwrap_or_default(),
-        rnr: crate::report::rnr(&negotiated.device).zip(rnr_before).map(|(after, before)| after - before),
+        rnr: rnr(&negotiated.device).zip(rnr_before).map(|(after, before)| after - before),
         queue_pairs,
         negotiated,
     };

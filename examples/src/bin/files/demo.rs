@@ -8,12 +8,20 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use clap::ValueEnum;
 use gimmal::Instant;
 
-use crate::{Provider, client, tree};
+use crate::{client, tree};
 
 /// What is fetched at most over an emulated fabric, bytes: its software moves some ten MB a second.
 const FABRIC_BYTES: u64 = 48 << 20;
+
+/// What the two processes are connected by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Provider {
+    Shm,
+    Verbs,
+}
 
 pub(crate) fn run(
     folder: Option<PathBuf>,

@@ -13,7 +13,7 @@ mod tree;
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
 /// Serves a folder, or fetches one.
 #[derive(Debug, Parser)]
@@ -46,20 +46,14 @@ enum Command {
         /// The folder; by default the documentation and libraries that come with Rust, or /usr/share/doc.
         folder: Option<PathBuf>,
         /// Over what.
-        #[arg(long, value_enum, default_value_t = Provider::Shm)]
-        provider: Provider,
+        #[arg(long, value_enum, default_value_t = demo::Provider::Shm)]
+        provider: demo::Provider,
         /// With verbs: the lab's fabric, whose address the environment names.
         #[arg(long, default_value = "rxe")]
         fabric: String,
         #[command(flatten)]
         options: client::Options,
     },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Provider {
-    Shm,
-    Verbs,
 }
 
 fn main() -> anyhow::Result<()> {

@@ -4,8 +4,21 @@ use std::{fmt, fs, process::Command, time::Duration};
 
 use anyhow::ensure;
 use gimmal::info::{DataPath, Negotiated, PortCounters};
+use hdrhistogram::Histogram;
 
-use crate::client::Tally;
+/// What fetching came to.
+pub(crate) struct Tally {
+    pub(crate) bytes: u64,
+    pub(crate) bulk_bytes: u64,
+    /// The server reads files.
+    pub(crate) reading: Duration,
+    /// Files move from the server's memory to the client's, or become readable there.
+    pub(crate) moving: Duration,
+    /// The client computes digests of the fetched files and of the originals.
+    pub(crate) hashing: Duration,
+    /// Of each fetch, without reading and hashing.
+    pub(crate) latency_ns: Histogram<u64>,
+}
 
 /// What a run came to.
 pub(crate) struct Report<'a> {

@@ -8,10 +8,16 @@
 
 #![forbid(unsafe_code)]
 
-use std::{error::Error, fs, time::Duration};
+use std::{
+    error::Error,
+    fs,
+    sync::mpsc::{Receiver, Sender, channel},
+    time::Duration,
+};
 
+use clap::Parser;
 use gimmal_engine::{
-    Acceptor, App, Config, Head, Idle, Inline, Io, Message, SendError,
+    Acceptor, App, Config, Head, Idle, Inline, Io, Message, Plan, SendError, WorkerHandle,
     transport::{
         Address, CloseReason, ConnId, ConnectOptions, Gate as _, Instant, ListenOptions, Listener as _, Port,
         PortConfig, Provider, Receives, any::Any,
@@ -64,48 +70,73 @@ fn rnr(device: &str) -> Option<u64> {
     Some(counters.filter_map(|entry| fs::read_to_string(entry.path()).ok()?.trim().parse::<u64>().ok()).sum())
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let value = |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1));
-    let address: Address = value("--address").ok_or("--address is missing")?.parse()?;
-    let count: u64 = value("--count").map_or(Ok(20_000), |count| count.parse())?;
-    let credit = !args.iter().any(|arg| arg == "--no-credit");
-    let port = PortConfig { arrivals: ARRIVALS, ..PortConfig::default() };
-    let receives =
-        if args.iter().any(|arg| arg == "--shared") { Receives::Shared } else { Receives::default() };
-    let connect = ConnectOptions { receives, ..ConnectOptions::default() };
-    let config = Config { port, connect, idle: Idle::Event, heartbeat_ms: HEARTBEAT_MS, ..Config::default() };
-    let plan = Config { enforce_credit: credit, ..config }.validate()?;
+/// What is asked of it.
+#[derive(Debug, Parser)]
+#[command(about)]
+struct Args {
+    /// Where the server listens.
+    #[arg(long)]
+    address: Address,
+    /// Echoes.
+    #[arg(long, default_value_t = 20_000)]
+    count: u64,
+    /// Send without credit.
+    #[arg(long)]
+    no_credit: bool,
+    /// With shared receives.
+    #[arg(long)]
+    shared: bool,
+}
 
+impl Args {
+    fn receives(&self) -> Receives {
+        if self.shared { Receives::Shared } else { Receives::default() }
+    }
+
+    fn plan(&self) -> Result<Plan, Box<dyn Error>> {
+        let port = PortConfig { arrivals: ARRIVALS, ..PortConfig::default() };
+        let connect = ConnectOptions { receives: self.receives(), ..ConnectOptions::default() };
+        let config =
+            Config { port, connect, idle: Idle::Event, heartbeat_ms: HEARTBEAT_MS, ..Config::default() };
+        Ok(Config { enforce_credit: !self.no_credit, ..config }.validate()?)
+    }
+}
+
+/// The slow receiver: it looks once a millisecond, until `stopped` has a word.
+fn serve(provider: &Any, plan: &Plan, ready: &Sender<WorkerHandle<Any, Echo>>, stopped: &Receiver<()>) {
+    let Ok(mut server) = Inline::new(provider, plan, Echo::default()) else { return };
+    let _ = ready.send(server.handle());
+    while stopped.try_recv().is_err() {
+        while server.turn() > 0 {}
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    server.close(Duration::from_secs(1));
+}
+
+/// Receives of the server's that are nobody's guarantee, and those of them that are promised to nobody.
+fn common(handle: &WorkerHandle<Any, Echo>) -> (u32, u32) {
+    handle.gate().shared_receives().first().map_or((0, 0), |state| (state.common, state.common_free))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args = Args::parse();
+    let (count, credit, receives) = (args.count, !args.no_credit, args.receives());
+    let plan = args.plan()?;
     let provider = Any::new();
-    let listener = provider.listen(&address, &ListenOptions { receives, ..ListenOptions::default() })?;
+    let listener = provider.listen(&args.address, &ListenOptions { receives, ..ListenOptions::default() })?;
     let at = listener.address();
-    let server_plan = plan.clone();
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    let theirs = provider.clone();
-    let server = std::thread::spawn(move || {
-        let Ok(mut server) = Inline::new(&theirs, &server_plan, Echo::default()) else { return };
-        let _ = sender.send(server.handle());
-        // The slow receiver: it looks once a millisecond.
-        while stopped.try_recv().is_err() {
-            while server.turn() > 0 {}
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        server.close(Duration::from_secs(1));
-    });
+    let (sender, receiver) = channel();
+    let (stop, stopped) = channel::<()>();
+    let (theirs, server_plan) = (provider.clone(), plan.clone());
+    let server = std::thread::spawn(move || serve(&theirs, &server_plan, &sender, &stopped));
     let handle = receiver.recv()?;
     let _acceptor = Acceptor::spawn(listener, vec![handle.clone()])?;
-    // Receives that are nobody's guarantee, and those of them that are promised to nobody.
-    let common =
-        || handle.gate().shared_receives().first().map_or((0, 0), |state| (state.common, state.common_free));
-    let mut least = u32::MAX;
 
     let mut client = Inline::new(&provider, &plan, Echo { is_client: true, ..Echo::default() })?;
     let (conn, negotiated) = client.connect(&at)?;
     let before = rnr(&negotiated.device);
     let started = Instant::now();
-    let mut sent = 0;
+    let (mut sent, mut least) = (0, u32::MAX);
     while client.app().returned < count && client.app().closed.is_none() {
         while sent < count && sent - client.app().returned < WINDOW {
             let head = Head { kind: 0, aux: sent };
@@ -116,42 +147,45 @@ fn main() -> Result<(), Box<dyn Error>> {
             sent += 1;
         }
         client.idle(Duration::from_millis(5));
-        least = least.min(common().1);
+        least = least.min(common(&handle).1);
         let moved = rnr(&negotiated.device) > before;
         if started.elapsed() > Duration::from_secs(240) || (!credit && moved) {
             break;
         }
     }
-    let after = rnr(&negotiated.device);
-    let idle = Instant::now();
-    while receives == Receives::Shared && idle.elapsed() < Duration::from_millis(HEARTBEAT_MS.into()) {
-        client.idle(Duration::from_millis(5));
-    }
-    let (all, free) = common();
-    let _ = stop.send(());
-    if receives == Receives::Shared {
-        println!(
-            "shared receives: {all} in common, {least} left at the least, {free} after a second without messages"
-        );
-    }
+    let (after, took) = (rnr(&negotiated.device), started.elapsed());
+    let Echo { returned, closed, .. } = client.app();
     println!(
-        "{}: credit {}, {} echoes of {count} in {:.1} s, window {WINDOW}, receives {}, RNR {before:?} -> {after:?}, closed: {:?}",
+        "{}: credit {}, {returned} echoes of {count} in {:.1} s, window {WINDOW}, receives {}, RNR {before:?} -> {after:?}, closed: {closed:?}",
         negotiated.device,
         if credit { "on" } else { "OFF" },
-        client.app().returned,
-        started.elapsed().as_secs_f64(),
+        took.as_secs_f64(),
         negotiated.rx_arrivals,
-        client.app().closed
     );
     let fine = if credit {
-        client.app().returned == count && before == after
+        *returned == count && before == after
     } else {
-        after > before || (after.is_none() && client.app().closed.is_some())
+        after > before || (after.is_none() && closed.is_some())
     };
+    let kept = args.shared && keeps_much(&mut client, &handle, least);
+    let _ = stop.send(());
     drop(client);
     let _ = server.join();
-    if receives == Receives::Shared && (least >= all || free + 2 < all) {
+    if kept {
         return Err("an idle connection keeps what others could use".into());
     }
     if fine { Ok(()) } else { Err("that is not what credit promises".into()) }
+}
+
+/// Whether the connection has more than its guarantee after a second without messages, or never had it.
+fn keeps_much(client: &mut Inline<Any, Echo>, handle: &WorkerHandle<Any, Echo>, least: u32) -> bool {
+    let idle = Instant::now();
+    while idle.elapsed() < Duration::from_millis(HEARTBEAT_MS.into()) {
+        client.idle(Duration::from_millis(5));
+    }
+    let (all, free) = common(handle);
+    println!(
+        "shared receives: {all} in common, {least} left at the least, {free} after a second without messages"
+    );
+    least >= all || free + 2 < all
 }

@@ -15,12 +15,15 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc::{Sender, channel},
     },
+    thread::JoinHandle,
     time::Duration,
 };
 
+use clap::Parser;
 use gimmal_engine::{
-    Acceptor, App, Config, Head, Idle, Inline, Io, Message, SendError,
+    Acceptor, App, Config, Head, Idle, Inline, Io, Message, Plan, SendError, WorkerHandle,
     transport::{
         Address, CloseReason, ConnId, ConnectOptions, Gate, Instant, ListenOptions, Listener as _, Port,
         PortConfig, Provider, Receives, any::Any,
@@ -204,88 +207,132 @@ fn greedy_and_quiet(
     }
 }
 
+/// What is asked of it.
+#[derive(Debug, Parser)]
+#[command(about)]
+struct Args {
+    /// Where the server listens.
+    #[arg(long)]
+    address: Address,
+    /// Connections in all.
+    #[arg(long, default_value_t = 1000)]
+    connections: usize,
+    /// Echoes of the greedy one.
+    #[arg(long, default_value_t = 2000)]
+    greedy: u64,
+}
+
+/// The other end, on a thread of its own.
+struct Server {
+    handle: WorkerHandle<Any, Node>,
+    asleep: Arc<AtomicBool>,
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Server {
+    fn start(provider: Any, plan: Plan) -> Result<Self, Box<dyn Error>> {
+        let (sender, receiver) = channel();
+        let (stop, stopped) = channel::<()>();
+        let asleep = Arc::new(AtomicBool::new(false));
+        let sleeps = Arc::clone(&asleep);
+        let thread = std::thread::spawn(move || {
+            let Ok(mut server) = Inline::new(&provider, &plan, Node::default()) else { return };
+            let _ = sender.send(server.handle());
+            while stopped.try_recv().is_err() {
+                if sleeps.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                while server.turn() > 0 {}
+                server.idle(Duration::from_millis(1));
+            }
+            server.close(Duration::from_secs(1));
+        });
+        Ok(Self { handle: receiver.recv()?, asleep, stop, thread })
+    }
+
+    fn end(self) {
+        let _ = self.stop.send(());
+        let _ = self.thread.join();
+    }
+}
+
+/// Connects until there are `count`; what an idle one costs, bytes of this process at each end.
+fn connect_all(
+    client: &mut Client,
+    conns: &mut Vec<ConnId>,
+    count: usize,
+    at: &Address,
+) -> Result<u64, Box<dyn Error>> {
+    echo_all(client, conns)?;
+    let before = memory();
+    let started = Instant::now();
+    while conns.len() < count {
+        conns.push(client.connect(at)?.0);
+    }
+    let connected = started.elapsed();
+    let idle = memory();
+    echo_all(client, conns)?;
+    let made = u64::try_from(count - 1)?.max(1);
+    let (ours, kernel) =
+        ((idle.0 - before.0) * 1024 / made / 2, (idle.1.saturating_sub(before.1)) * 1024 / made / 2);
+    println!(
+        "{count} connections in {:.1} s; idle, each end: {ours} bytes of ours, wanted at most {IDLE_BYTES_MAX}; about {kernel} of the kernel's, its devices' queues among them",
+        connected.as_secs_f64()
+    );
+    Ok(ours)
+}
+
+/// Bursts until the server's queue ran low; how often it did.
+fn run_low(client: &mut Client, conns: &[ConnId], server: &Server) -> Result<u64, Box<dyn Error>> {
+    let mut events = 0;
+    for _ in 0..BURSTS {
+        let chains;
+        (chains, events) = burst(client, conns, server.handle.gate(), &server.asleep)?;
+        println!("a burst of {chains} chains, the queue ran low {events} times");
+        if events > 0 {
+            break;
+        }
+    }
+    for state in server.handle.gate().shared_receives() {
+        println!("the server's {state:?}");
+    }
+    Ok(events)
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let value = |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1));
-    let address: Address = value("--address").ok_or("--address is missing")?.parse()?;
-    let count: usize = value("--connections").map_or(Ok(1000), |count| count.parse())?;
-    let greedy: u64 = value("--greedy").map_or(Ok(2000), |count| count.parse())?;
+    let Args { address, connections: count, greedy } = Args::parse();
     let port = PortConfig { connections: u32::try_from(count)? + 8, ..PortConfig::default() };
     let connect = ConnectOptions { receives: Receives::Shared, ..ConnectOptions::default() };
     let plan = Config { port, connect, idle: Idle::Event, ..Config::default() }.validate()?;
-
     let provider = Any::new();
     let options = ListenOptions { receives: Receives::Shared, ..ListenOptions::default() };
     let listener = provider.listen(&address, &options)?;
     let at = listener.address();
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let (stop, stopped) = std::sync::mpsc::channel::<()>();
-    let (theirs, server_plan) = (provider.clone(), plan.clone());
-    let asleep = Arc::new(AtomicBool::new(false));
-    let theirs_asleep = Arc::clone(&asleep);
-    let server = std::thread::spawn(move || {
-        let Ok(mut server) = Inline::new(&theirs, &server_plan, Node::default()) else { return };
-        let _ = sender.send(server.handle());
-        while stopped.try_recv().is_err() {
-            if theirs_asleep.load(Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_millis(1));
-                continue;
-            }
-            while server.turn() > 0 {}
-            server.idle(Duration::from_millis(1));
-        }
-        server.close(Duration::from_secs(1));
-    });
-    let handle = receiver.recv()?;
-    let gate = handle.gate().clone();
-    let _acceptor = Acceptor::spawn(listener, vec![handle])?;
+    let server = Server::start(provider.clone(), plan.clone())?;
+    let _acceptor = Acceptor::spawn(listener, vec![server.handle.clone()])?;
 
     let mut client = Inline::new(&provider, &plan, Node { is_client: true, ..Node::default() })?;
     let (first, negotiated) = client.connect(&at)?;
     if !(negotiated.rx_shared && negotiated.tx_shared) {
         return Err(format!("the receives are not shared:\n{negotiated}").into());
     }
-    let (device, rnr_before) = (negotiated.device.clone(), rnr(&negotiated.device));
+    println!("{}", negotiated.device);
+    let rnr_before = rnr(&negotiated.device);
     let mut conns = vec![first];
-    echo_all(&mut client, &conns)?;
-    let before = memory();
-    let started = Instant::now();
-    while conns.len() < count {
-        conns.push(client.connect(&at)?.0);
-    }
-    let connected = started.elapsed();
-    let idle = memory();
-    echo_all(&mut client, &conns)?;
-    let made = u64::try_from(count - 1)?.max(1);
-    let (ours, kernel) =
-        ((idle.0 - before.0) * 1024 / made / 2, (idle.1.saturating_sub(before.1)) * 1024 / made / 2);
-    println!(
-        "{device}: {count} connections in {:.1} s; idle, each end: {ours} bytes of ours, wanted at most {IDLE_BYTES_MAX}; about {kernel} of the kernel's, its devices' queues among them",
-        connected.as_secs_f64()
-    );
+    let ours = connect_all(&mut client, &mut conns, count, &at)?;
     let (greedy_took, quiet_took) = greedy_and_quiet(&mut client, &conns, greedy)?;
     println!(
-        "{device}: {greedy} echoes of a greedy connection in {:.2} s, {QUIET_ECHOES} of each of {QUIET} quiet ones beside it in {:.2} s",
+        "{greedy} echoes of a greedy connection in {:.2} s, {QUIET_ECHOES} of each of {QUIET} quiet ones beside it in {:.2} s",
         greedy_took.as_secs_f64(),
         quiet_took.as_secs_f64()
     );
-    let mut events = 0;
-    for _ in 0..BURSTS {
-        let (chains, told) = burst(&mut client, &conns, &gate, &asleep)?;
-        println!("{device}: a burst of {chains} chains, the queue ran low {told} times");
-        events = told;
-        if events > 0 {
-            break;
-        }
-    }
-    for state in gate.shared_receives() {
-        println!("the server's {state:?}");
-    }
-    let rnr_after = rnr(&device);
-    println!("{device}: RNR {rnr_before:?} -> {rnr_after:?}");
+    let events = run_low(&mut client, &conns, &server)?;
+    let rnr_after = rnr(&negotiated.device);
+    println!("RNR {rnr_before:?} -> {rnr_after:?}");
     client.close(Duration::from_secs(5));
-    let _ = stop.send(());
-    let _ = server.join();
+    server.end();
     if rnr_before != rnr_after {
         return Err("a receive was missing".into());
     }

@@ -1,0 +1,146 @@
+//! The ways of an echo: each one's server as a process of its own, and a slice of its calls.
+
+use std::{
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use clap::ValueEnum;
+use gimmal::Instant;
+use gimmal_engine::worker::thread::pin_to;
+
+use crate::{
+    grpc, iox,
+    measure::{Pins, Times},
+    ours, rpc,
+};
+
+/// For a server to come.
+const COME: Duration = Duration::from_secs(10);
+
+/// Ways of an echo.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// gimmal's engine.
+    Engine,
+    /// Typed, inline at both ends.
+    Inline,
+    /// Typed, inline, by the codec of zerocopy: read in place.
+    Flat,
+    /// Typed, inline, with an owned vector and an async handler.
+    Vectors,
+    /// Typed, driven by tokio's current thread.
+    Driven,
+    /// Typed, handed off and awaited on tokio.
+    Handoff,
+    /// Typed, handed off and waited for.
+    Blocking,
+    Tarpc,
+    Tonic,
+    Iceoryx2,
+}
+
+/// Set when the parent process has ended.
+fn stop_flag() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let theirs = Arc::clone(&stop);
+    std::thread::spawn(move || {
+        // The pipe ends with the parent.
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        theirs.store(true, Ordering::Relaxed);
+    });
+    stop
+}
+
+/// A server of one way; ends with this.
+struct Server(Child);
+
+impl Server {
+    fn start(way: Way, place: &Path, core: usize) -> Result<Self> {
+        let name = way.to_possible_value().context("every way has a name")?;
+        let child = Command::new(std::env::current_exe()?)
+            .args(["serve", name.get_name()])
+            .arg(place)
+            .arg(core.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("starting a server")?;
+        let server = Self(child);
+        let deadline = Instant::now() + COME;
+        while !place.exists() {
+            ensure!(Instant::now() < deadline, "{way:?}: its server did not come");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let deadline = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < deadline {
+            if !matches!(self.0.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// One slice of one way, with `window` calls at once.
+pub(crate) fn slice(way: Way, pins: Pins, calls: usize, window: usize) -> Result<Times> {
+    let folder = tempfile::tempdir()?;
+    let place = folder.path().join("echo");
+    let _server = Server::start(way, &place, pins.server)?;
+    // On a thread of its own, which is pinned with all that it starts.
+    let measure = || {
+        pin_to(pins.client)?;
+        match way {
+            Way::Engine => ours::messages(&place, pins, calls),
+            Way::Inline => ours::inline_calls(&place, calls),
+            Way::Flat => ours::flat_calls(&place, calls),
+            Way::Vectors => ours::inline_vectors(&place, calls),
+            Way::Driven => ours::driven_calls(&place, calls, window),
+            Way::Handoff => ours::handed_off_calls(&place, calls, window),
+            Way::Blocking => ours::blocking_calls(&place, calls),
+            Way::Tarpc => rpc::call(&place, calls, window),
+            Way::Tonic => grpc::call(&place, calls, window),
+            Way::Iceoryx2 => iox::call(&place, calls),
+        }
+    };
+    let times = std::thread::scope(|scope| scope.spawn(measure).join());
+    times.map_err(|_| anyhow!("{way:?}: its client panicked"))?.with_context(|| format!("{way:?}"))
+}
+
+/// The other side, until the parent process ends.
+pub(crate) fn serve(way: Way, place: &Path, core: usize) -> Result<()> {
+    let stop = stop_flag();
+    pin_to(core)?;
+    match way {
+        Way::Engine => {
+            // It serves for ever; the one that started it is all it has.
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                std::process::exit(0);
+            });
+            ours::serve_messages(place)
+        }
+        Way::Inline | Way::Flat | Way::Vectors => ours::serve(place, true, &stop),
+        Way::Driven | Way::Handoff | Way::Blocking => ours::serve(place, false, &stop),
+        Way::Tarpc => rpc::serve(place, &stop),
+        Way::Tonic => grpc::serve(place, &stop),
+        Way::Iceoryx2 => iox::serve(place, &stop),
+    }
+}
