@@ -3,7 +3,9 @@
 use std::{net::ToSocketAddrs, sync::Arc, time::Duration};
 
 use gimmal_rdma::{
-    id::{CmEvent, CmId, ConnectParams, EventChannel, EventKind, QpRequest, reject::meaning},
+    id::{
+        CmEvent, CmId, ConnectParams, EventChannel, EventKind, PortSpace, QpRequest, QpType, reject::meaning,
+    },
     verbs::{Cq, Pd},
 };
 
@@ -29,7 +31,7 @@ impl Client {
         let Address::Rdma { host, port, .. } = address else { return None };
         let to = (host.as_str(), *port).to_socket_addrs().ok()?.next()?;
         let channel = EventChannel::new().ok()?;
-        let id = CmId::new(&channel).ok()?;
+        let id = CmId::new(&channel, PortSpace::Tcp).ok()?;
         id.resolve_address(None, to, LIMIT).ok()?;
         let (private, limit) = (private.to_vec(), Instant::now() + LIMIT);
         Some(Self { id, channel, parts: None, private, address: address.to_string(), limit, asked: false })
@@ -40,8 +42,9 @@ impl Client {
         let context = self.id.context().ok()??;
         let cq = Cq::new(&context, &context.query().ok()?).ok()?;
         let pd = Pd::new(&context).ok()?;
-        let request = QpRequest { send_entries: 4, recv_entries: 4, inline_bytes: 0, srq: None };
-        self.id.create_qp(&pd, &cq, request).ok()?;
+        let request =
+            QpRequest { send_entries: 4, recv_entries: 4, inline_bytes: 0, srq: None, kind: QpType::Rc };
+        self.id.create_qp(&pd, &cq, &cq, request).ok()?;
         self.parts = Some((cq, pd));
         self.id.resolve_route(LIMIT).ok()
     }

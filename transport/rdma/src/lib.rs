@@ -4,6 +4,9 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("the RDMA CM is Linux's");
 
+#[macro_use]
+mod kinds;
+
 pub mod cm;
 pub mod datagram;
 pub mod device;

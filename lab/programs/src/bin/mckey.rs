@@ -57,11 +57,16 @@ fn main() -> anyhow::Result<()> {
     let config = DatagramConfig { receives: count.max(1), sends: count.max(1), ..DatagramConfig::default() };
     let mut endpoint = Datagram::bind(SocketAddr::new(args.local, 0), &config)?;
     let group = endpoint.join(args.group, membership, STEP)?;
-    println!("joined {}, key {}, own queue pair {}", group.peer().gid(), group.peer().qkey(), endpoint.qp());
+    println!(
+        "joined {}, key {}, own queue pair {}",
+        group.peer().gid(),
+        group.peer().qkey(),
+        endpoint.info().qp
+    );
     if args.sends {
         std::thread::sleep(SETTLE);
         for _ in 0..count {
-            let imm = Some(endpoint.qp().get());
+            let imm = Some(endpoint.info().qp.get());
             endpoint.send_with(group.peer(), bytes, imm, |place| place.fill(0))?;
         }
         ensure!(endpoint.drain(STEP)?, "the device did not take every message");

@@ -70,13 +70,13 @@ impl Job {
     }
 
     fn check(&self, endpoint: &Datagram) -> anyhow::Result<()> {
-        let limit = endpoint.message_bytes_max();
+        let limit = endpoint.info().message_bytes_max;
         ensure!(self.bytes <= limit, "-S {} is above the path MTU, {limit}", self.bytes);
         Ok(())
     }
 
     fn send(&self, endpoint: &mut Datagram, to: &Peer) -> anyhow::Result<()> {
-        let imm = Some(endpoint.qp().get());
+        let imm = Some(endpoint.info().qp.get());
         for number in 0..self.count {
             let [_, low] = number.to_be_bytes();
             loop {
@@ -96,7 +96,7 @@ fn serve(local: SocketAddr, job: &Job) -> anyhow::Result<()> {
     let mut endpoint = Datagram::bind(local, &job.config()?)?;
     job.check(&endpoint)?;
     let address = endpoint.listen(PORT, job.connections)?;
-    println!("serving on {address} with queue pair {}", endpoint.qp());
+    println!("serving on {address} with queue pair {}", endpoint.info().qp);
     let mut answered = 0;
     // Two hosts can have the same queue pair number.
     let mut clients: HashMap<(Option<Gid>, QpNumber), (Source, u16)> = HashMap::new();

@@ -13,7 +13,7 @@ use std::{
 };
 
 use args::{Args, Failure};
-use gimmal_rdma::datagram::{Datagram, DatagramConfig, Membership, SendError};
+use gimmal_rdma::datagram::{Datagram, DatagramConfig, DatagramInfo, Membership, SendError};
 
 const USAGE: &str =
     "publish --group ADDRESS --local ADDRESS [--count N] [--bytes N] [--interval-us N] [--send-only]";
@@ -27,13 +27,13 @@ fn run() -> Result<(), Failure> {
     let membership = if args.flag("send-only") { Membership::SendOnly } else { Membership::Full };
 
     let mut endpoint = Datagram::bind(SocketAddr::new(local, 0), &DatagramConfig::default())?;
-    let limit = endpoint.message_bytes_max();
+    let limit = endpoint.info().message_bytes_max;
     if !(8..=limit).contains(&bytes) {
         return Err(format!("--bytes is {bytes}, allowed are 8 to {limit} (the path MTU)").into());
     }
     let group = endpoint.join(group, membership, LIMIT)?;
-    let (device, port) = endpoint.device();
-    println!("publishing to {} on {device}/{port}, queue pair {}", group.peer().gid(), endpoint.qp());
+    let DatagramInfo { device, port, qp, .. } = endpoint.info();
+    println!("publishing to {} on {device}/{port}, queue pair {qp}", group.peer().gid());
     for number in 0..count {
         loop {
             let sent = endpoint.send_with(group.peer(), bytes, None, |place| {

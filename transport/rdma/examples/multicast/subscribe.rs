@@ -89,7 +89,7 @@ fn run() -> Result<(), Failure> {
 
     let mut endpoint = Datagram::bind(SocketAddr::new(local, 0), &DatagramConfig::default())?;
     let mut group = endpoint.join(address, Membership::Full, LIMIT)?;
-    println!("joined {} with queue pair {}", group.peer().gid(), endpoint.qp());
+    println!("joined {} with queue pair {}", group.peer().gid(), endpoint.info().qp);
     let mut table = Table::default();
     while table.total < count && Instant::now() < deadline {
         while endpoint.receive(|received| table.take(&received, quiet))? > 0 {}

@@ -15,7 +15,6 @@ use std::{
     time::Duration,
 };
 
-use crate::thread;
 use crate::{
     cm::{
         connection::Connection,
@@ -23,15 +22,20 @@ use crate::{
         error::{CmError, call},
         listener::Listener,
         params::{ConnectParam, Depths, DeviceDepths},
-        space::PortSpace,
         target::Target,
         wait::{self},
     },
+    error::DeviceError,
     id::{
-        address::CmAddress, channel::EventChannel, cm_id::CmId, event::EventKind, params::ConnectParams,
+        address::CmAddress,
+        channel::EventChannel,
+        cm_id::{CmId, IdOption},
+        event::EventKind,
+        params::ConnectParams,
         path::PathData,
+        space::PortSpace,
     },
-    sys,
+    thread,
     wait::Deadline,
 };
 
@@ -49,14 +53,14 @@ impl Draft {
     /// [`CmError::Device`] without an RDMA CM in the kernel.
     pub fn new(port_space: PortSpace) -> Result<Self, CmError> {
         let channel = EventChannel::new()?;
-        let id = CmId::in_space(&channel, port_space.raw()).map_err(call("rdma_create_id"))?;
+        let id = CmId::new(&channel, port_space).map_err(call("rdma_create_id"))?;
         Ok(Self { id, channel })
     }
 
     /// Type of service of what is set up from here on (`RDMA_OPTION_ID_TOS`): the byte of RFC 2474.
     ///
     /// # Errors
-    /// [`CmError::Call`].
+    /// [`CmError::Device`].
     pub fn type_of_service(&self, tos: u8) -> Result<(), CmError> {
         set_tos(&self.id, tos)
     }
@@ -64,17 +68,17 @@ impl Draft {
     /// Lets the address be bound although an older connection still holds it (`RDMA_OPTION_ID_REUSEADDR`).
     ///
     /// # Errors
-    /// [`CmError::Call`].
+    /// [`CmError::Device`].
     pub fn reuse_address(&self, reuse: bool) -> Result<(), CmError> {
-        self.id.set_reuse_address(reuse).map_err(call("rdma_set_option(REUSEADDR)"))
+        self.id.set(IdOption::ReuseAddress(reuse)).map_err(call("rdma_set_option(REUSEADDR)"))
     }
 
     /// Listens on the bound family only (`RDMA_OPTION_ID_AFONLY`): like `IPV6_V6ONLY`.
     ///
     /// # Errors
-    /// [`CmError::Call`].
+    /// [`CmError::Device`].
     pub fn one_family(&self, only: bool) -> Result<(), CmError> {
-        self.id.set_one_family(only).map_err(call("rdma_set_option(AFONLY)"))
+        self.id.set(IdOption::OneFamily(only)).map_err(call("rdma_set_option(AFONLY)"))
     }
 
     /// Binds to `address` and listens (`rdma_bind_addr(3)`, `rdma_listen(3)`). Port 0 chooses one. A wildcard address
@@ -82,7 +86,7 @@ impl Draft {
     /// takes 0 as its own maximum.
     ///
     /// # Errors
-    /// [`CmError::Call`]: EADDRINUSE, EADDRNOTAVAIL, ENODEV.
+    /// [`CmError::Device`]: EADDRINUSE, EADDRNOTAVAIL, ENODEV.
     pub fn listen(self, address: impl Into<CmAddress>, backlog: u16) -> Result<Listener, CmError> {
         self.id.bind(address).map_err(call("rdma_bind_addr"))?;
         self.id.listen(backlog).map_err(call("rdma_listen"))?;
@@ -109,7 +113,7 @@ impl Draft {
 }
 
 fn set_tos(id: &CmId, tos: u8) -> Result<(), CmError> {
-    id.set_type_of_service(tos).map_err(call("rdma_set_option(TOS)"))
+    id.set(IdOption::TypeOfService(tos)).map_err(call("rdma_set_option(TOS)"))
 }
 
 /// Bound to a device (ADDR_RESOLVED).
@@ -136,7 +140,7 @@ impl Resolved {
     /// See [`Draft::type_of_service`].
     ///
     /// # Errors
-    /// [`CmError::Call`].
+    /// [`CmError::Device`].
     pub fn type_of_service(&self, tos: u8) -> Result<(), CmError> {
         set_tos(&self.id, tos)
     }
@@ -145,7 +149,7 @@ impl Resolved {
     /// (`RDMA_OPTION_ID_ACK_TIMEOUT`). Here it also sets the packet lifetime of a RoCE route.
     ///
     /// # Errors
-    /// [`CmError::Value`] above 31, [`CmError::Unsupported`] on iWARP.
+    /// [`CmError::Device`] above 31, [`CmError::Unsupported`] on iWARP.
     pub fn ack_timeout(&self, exponent: u8) -> Result<(), CmError> {
         self.device.set_ack_timeout(&self.id, exponent)
     }
@@ -163,10 +167,10 @@ impl Resolved {
     /// Takes these path records instead of asking the subnet (`RDMA_OPTION_IB_PATH`).
     ///
     /// # Errors
-    /// [`CmError::Call`]: EINVAL where the link is not InfiniBand's.
+    /// [`CmError::Device`]: EINVAL where the link is not InfiniBand's.
     pub fn use_route(self, paths: &[PathData], timeout: Duration) -> Result<Routed, CmError> {
         let limit = Deadline::after(timeout);
-        self.id.set_paths(paths).map_err(call("rdma_set_option(IB_PATH)"))?;
+        self.id.set(IdOption::Paths(paths)).map_err(call("rdma_set_option(IB_PATH)"))?;
         self.routed(&limit)
     }
 
@@ -188,19 +192,19 @@ impl Routed {
     /// The device that the route leaves by, and its port: `("rxe0", 1)`.
     #[must_use]
     pub fn device(&self) -> (String, u8) {
-        (self.device.context.name(), self.id.port_number())
+        (self.device.context.name(), self.id.info().port)
     }
 
     /// Our own address.
     #[must_use]
     pub fn local_address(&self) -> Option<CmAddress> {
-        self.id.local_address()
+        self.id.info().local
     }
 
     /// See [`Resolved::ack_timeout`]; here it leaves the route as it is.
     ///
     /// # Errors
-    /// [`CmError::Value`] above 31, [`CmError::Unsupported`] on iWARP.
+    /// [`CmError::Device`] above 31, [`CmError::Unsupported`] on iWARP.
     pub fn ack_timeout(&self, exponent: u8) -> Result<(), CmError> {
         self.device.set_ack_timeout(&self.id, exponent)
     }
@@ -208,7 +212,7 @@ impl Routed {
     /// Makes the queue pair.
     ///
     /// # Errors
-    /// [`CmError::Value`] for sizes the device has not, [`CmError::Unsupported`] for a queue pair of our own making
+    /// [`CmError::Device`] for sizes the device has not, [`CmError::Unsupported`] for a queue pair of our own making
     /// on iWARP, [`CmError::Device`].
     pub fn endpoint(self, plan: QpPlan) -> Result<Dialing, CmError> {
         Ok(Dialing { endpoint: Endpoint::new(self.id, self.channel, plan)? })
@@ -260,7 +264,9 @@ pub fn dial<T>(
             Err(CmError::Timeout { step, .. }) if limit.has_passed() => {
                 return Err(wait::timed_out(&limit, step));
             }
-            Err(why @ (CmError::Value { .. } | CmError::Unsupported { .. })) => return Err(why),
+            Err(why @ (CmError::Device(DeviceError::Limit { .. }) | CmError::Unsupported { .. })) => {
+                return Err(why);
+            }
             Err(why) => {
                 tracing::debug!(%why, "trying the next address");
                 error = why;
@@ -324,7 +330,7 @@ impl Dialing {
     /// behind after our deadline is cleared away there.
     ///
     /// # Errors
-    /// [`CmError::Rejected`], [`CmError::Timeout`], [`CmError::Event`], [`CmError::Call`].
+    /// [`CmError::Rejected`], [`CmError::Timeout`], [`CmError::Event`], [`CmError::Device`].
     pub fn connect(self, param: &ConnectParam, timeout: Duration) -> Result<Connection, CmError> {
         const STEP: &str = "connecting";
         let limit = Deadline::after(timeout);
@@ -362,22 +368,19 @@ fn call_connect(endpoint: Endpoint, param: ConnectParams, limit: &Deadline) -> R
         // Nobody waits any more: what is left of the attempt is dropped here, however long that takes.
         let _ = done.send((endpoint, result));
     });
-    helper.map_err(|error| CmError::Call {
-        step: "starting a thread",
-        errno: error.raw_os_error().unwrap_or(0),
-    })?;
+    helper.map_err(|error| call("starting a thread")(error.raw_os_error().unwrap_or(0)))?;
     match returned.recv_timeout(limit.left()) {
         Ok((endpoint, Ok(()))) => Ok(endpoint),
         Ok((endpoint, Err(errno))) => {
             // siw says so from inside the call when nobody listens.
-            if endpoint.is_iwarp() && errno != sys::errno::EINVAL {
+            if endpoint.is_iwarp() && errno != libc::EINVAL {
                 Err(wait::rejected(errno.saturating_neg(), &[]))
             } else {
-                Err(CmError::Call { step: "rdma_connect", errno })
+                Err(call("rdma_connect")(errno))
             }
         }
         Err(RecvTimeoutError::Timeout) => Err(wait::timed_out(limit, "connecting (inside rdma_connect)")),
-        Err(RecvTimeoutError::Disconnected) => Err(CmError::Call { step: "rdma_connect", errno: 0 }),
+        Err(RecvTimeoutError::Disconnected) => Err(call("rdma_connect")(0)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     cm::{
         endpoint::{Endpoint, Operation, Work},
-        error::{CmError, call},
+        error::{CmError, above, call},
         memory::{RemoteBuffer, Span},
         params::Depths,
         wait::{self},
@@ -14,7 +14,7 @@ use crate::{
     verbs::{
         cq::{Completion, Harvest, STATUS_FLUSHED},
         lists::SendList,
-        qp::{Flags, LocalBytes, RemoteBytes},
+        qp::{Flags, RemoteBytes},
     },
     wait::Deadline,
 };
@@ -117,13 +117,13 @@ impl Connection {
     /// leaves 0, which is 655 ms.
     ///
     /// # Errors
-    /// [`CmError::Value`] above 31, [`CmError::Unsupported`] on iWARP.
+    /// [`CmError::Device`] above 31, [`CmError::Unsupported`] on iWARP.
     pub fn set_rnr_timer(&mut self, code: u8) -> Result<(), CmError> {
         if self.endpoint.is_iwarp() {
             return Err(CmError::Unsupported { what: "an RNR timer", why: "iWARP has no RNR" });
         }
         if code > 31 {
-            return Err(CmError::Value { field: "rnr_timer", value: code.into(), limit: 31 });
+            return Err(above("rnr_timer", code.into(), 31));
         }
         self.endpoint.qp.set_rnr_timer(code).map_err(call("ibv_modify_qp"))
     }
@@ -131,7 +131,7 @@ impl Connection {
     /// Sends `span`.
     ///
     /// # Errors
-    /// [`CmError::Full`], [`CmError::Posted`], [`CmError::Value`], [`CmError::Call`].
+    /// [`CmError::Full`], [`CmError::Posted`], [`CmError::Device`].
     pub fn post_send(&mut self, span: Span, token: u64) -> Result<(), CmError> {
         self.post(Operation::Send, span, None, token)
     }
@@ -170,11 +170,7 @@ impl Connection {
         token: u64,
     ) -> Result<(), CmError> {
         if let Some(remote) = remote.filter(|remote| span.len() as u64 > remote.bytes) {
-            return Err(CmError::Value {
-                field: "bytes of a transfer (the peer's buffer)",
-                value: span.len() as u64,
-                limit: remote.bytes,
-            });
+            return Err(above("bytes of a transfer (the peer's buffer)", span.len() as u64, remote.bytes));
         }
         if self.endpoint.sends == self.endpoint.plan.send_entries {
             return Err(CmError::Full);
@@ -182,29 +178,18 @@ impl Connection {
         let (hold, local) = self.endpoint.memory.post(span, operation == Operation::Read)?;
         let id = self.endpoint.begin(Work { operation, token, span, hold });
         let flags = Flags { signalled: true, inline: false };
-        self.fill(operation, id, local, remote, flags);
-        if let Err(error) = self.list.post(&self.endpoint.qp) {
-            self.endpoint.end(id);
-            return Err(CmError::Call { step: "ibv_post_send", errno: error.errno });
-        }
-        self.endpoint.sends += 1;
-        Ok(())
-    }
-
-    fn fill(
-        &mut self,
-        operation: Operation,
-        id: u64,
-        local: LocalBytes,
-        remote: Option<RemoteBuffer>,
-        flags: Flags,
-    ) {
         let remote = remote.map(|remote| RemoteBytes { address: remote.address, rkey: remote.rkey });
         match (operation, remote) {
             (Operation::Read, Some(remote)) => self.list.read(id, local, remote),
             (Operation::Write, Some(remote)) => self.list.write(id, local, remote, flags),
             _ => self.list.send(id, local, flags),
         }
+        if let Err(error) = self.list.post(&self.endpoint.qp) {
+            self.endpoint.end(id);
+            return Err(call("ibv_post_send")(error.errno));
+        }
+        self.endpoint.sends += 1;
+        Ok(())
     }
 
     /// The next completion, in order, waiting at most `timeout`.
@@ -312,7 +297,7 @@ impl Connection {
     /// `rdma_disconnect(3)`: what is posted is flushed, and the peer sees DISCONNECTED.
     ///
     /// # Errors
-    /// [`CmError::Call`].
+    /// [`CmError::Device`].
     pub fn disconnect(&mut self) -> Result<(), CmError> {
         if self.disconnected {
             return Ok(());

@@ -34,7 +34,7 @@ impl Endpoint {
     /// must have applied them.
     ///
     /// # Errors
-    /// [`CmError::Unsupported`] for a queue pair of the CM's, [`CmError::Call`].
+    /// [`CmError::Unsupported`] for a queue pair of the CM's, [`CmError::Device`].
     pub fn set_local_ece(&mut self, ece: Ece) -> Result<(), CmError> {
         if self.own.is_none() {
             return Err(CmError::Unsupported {
@@ -49,7 +49,7 @@ impl Endpoint {
     /// What the other side said; on the active side once connected.
     ///
     /// # Errors
-    /// [`CmError::Call`].
+    /// [`CmError::Device`].
     pub fn remote_ece(&self) -> Result<Option<Ece>, CmError> {
         remote(&self.id)
     }
@@ -59,7 +59,7 @@ impl Request {
     /// What the client said.
     ///
     /// # Errors
-    /// [`CmError::Call`].
+    /// [`CmError::Device`].
     pub fn remote_ece(&self) -> Result<Option<Ece>, CmError> {
         remote(&self.id)
     }
@@ -67,7 +67,7 @@ impl Request {
     /// Refuses because of its options (`rdma_reject_ece(3)`, reason 35), with data for the other side.
     ///
     /// # Errors
-    /// [`CmError::Call`] when the client is gone already.
+    /// [`CmError::Device`] when the client is gone already.
     pub fn reject_ece(self, private_data: &RejectData) -> Result<(), CmError> {
         self.id.reject_ece(private_data.bytes()).map_err(call("rdma_reject_ece"))
     }

@@ -4,12 +4,19 @@ use std::sync::Arc;
 
 use crate::{
     cm::{
-        error::{CmError, call},
+        error::{CmError, above, call},
         memory::{Access, Blocks, Buffer, Hold, RemoteBuffer, Span},
         own_qp::{OwnQp, QpView, view},
         params::DeviceDepths,
     },
-    id::{address::CmAddress, channel::EventChannel, cm_id::CmId, event::CmEvent, params::QpRequest},
+    id::{
+        address::CmAddress,
+        channel::EventChannel,
+        cm_id::{CmId, IdOption},
+        event::CmEvent,
+        params::QpRequest,
+        space::QpType,
+    },
     verbs::{
         context::{Context, DeviceLimits, Pd},
         cq::Cq,
@@ -106,9 +113,9 @@ impl Device {
             return Err(CmError::Unsupported { what: "an ACK timeout", why: "iWARP has TCP's" });
         }
         if exponent > 31 {
-            return Err(CmError::Value { field: "ack_timeout", value: exponent.into(), limit: 31 });
+            return Err(above("ack_timeout", exponent.into(), 31));
         }
-        id.set_ack_timeout(exponent).map_err(call("rdma_set_option(ACK_TIMEOUT)"))
+        id.set(IdOption::AckTimeout(exponent)).map_err(call("rdma_set_option(ACK_TIMEOUT)"))
     }
 
     /// What the CM's event says that the peer gives, as (responder_resources, initiator_depth).
@@ -149,8 +156,7 @@ impl Endpoint {
         }
         for (field, value) in [("send_entries", plan.send_entries), ("recv_entries", plan.recv_entries)] {
             if value == 0 || value > device.limits.qp_entries {
-                let limit = u64::from(device.limits.qp_entries);
-                return Err(CmError::Value { field, value: value.into(), limit });
+                return Err(above(field, value.into(), device.limits.qp_entries.into()));
             }
         }
         let pd = Pd::new(&device.context)?;
@@ -165,10 +171,11 @@ impl Endpoint {
             recv_entries: plan.recv_entries,
             inline_bytes: 0,
             srq: None,
+            kind: QpType::Rc,
         };
         let (qp, own) = match plan.maker {
             QpMaker::Cm => {
-                let qp = id.create_qp(&pd, &queue, request);
+                let qp = id.create_qp(&pd, &queue, &queue, request);
                 (qp.map_err(call("rdma_create_qp"))?, None)
             }
             QpMaker::Us => {
@@ -213,19 +220,19 @@ impl Endpoint {
     /// Our own address, with the port that was chosen.
     #[must_use]
     pub fn local_address(&self) -> Option<CmAddress> {
-        self.id.local_address()
+        self.id.info().local
     }
 
     /// The peer's address.
     #[must_use]
     pub fn peer_address(&self) -> Option<CmAddress> {
-        self.id.peer_address()
+        self.id.info().peer
     }
 
     /// What `ibv_query_qp(3)` shows.
     ///
     /// # Errors
-    /// [`CmError::Call`].
+    /// [`CmError::Device`].
     pub fn query(&self) -> Result<QpView, CmError> {
         view(&self.qp)
     }
@@ -241,7 +248,7 @@ impl Endpoint {
     /// Copies `bytes` to the start of `span`.
     ///
     /// # Errors
-    /// [`CmError::Posted`] while the device has any of it, [`CmError::Value`] when it does not fit.
+    /// [`CmError::Posted`] while the device has any of it, [`CmError::Device`] when it does not fit.
     pub fn write(&mut self, span: Span, bytes: &[u8]) -> Result<(), CmError> {
         self.memory.write(span, bytes)
     }
@@ -266,7 +273,7 @@ impl Endpoint {
     /// Posts a receive. Before connect or accept, for what the peer sends first.
     ///
     /// # Errors
-    /// [`CmError::Full`], [`CmError::Posted`], [`CmError::Value`], [`CmError::Call`].
+    /// [`CmError::Full`], [`CmError::Posted`], [`CmError::Device`].
     pub fn post_receive(&mut self, span: Span, token: u64) -> Result<(), CmError> {
         if self.receives == self.plan.recv_entries {
             return Err(CmError::Full);
@@ -277,7 +284,7 @@ impl Endpoint {
         list.push(id, Some(local));
         if let Err(error) = list.post(&self.qp) {
             self.end(id);
-            return Err(CmError::Call { step: "ibv_post_recv", errno: error.errno });
+            return Err(call("ibv_post_recv")(error.errno));
         }
         self.receives += 1;
         Ok(())
@@ -305,6 +312,6 @@ impl Endpoint {
     }
 
     pub(crate) fn qp_number(&self) -> u32 {
-        self.own.as_ref().map_or(0, OwnQp::number)
+        if self.own.is_some() { self.qp.number() } else { 0 }
     }
 }

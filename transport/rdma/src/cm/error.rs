@@ -5,7 +5,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::{
-    error::{DeviceError, errno_text},
+    error::{DeviceError, system},
     id::reject,
     private_data::TooLong,
 };
@@ -14,16 +14,6 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CmError {
-    /// Misuse: a value that the CM has no room for. Nothing was sent.
-    #[error("{field} is {value}, the limit is {limit}")]
-    Value {
-        /// Which one.
-        field: &'static str,
-        /// What was given.
-        value: u64,
-        /// The most there can be.
-        limit: u64,
-    },
     /// The name, service or address leads nowhere.
     #[error("rdma_getaddrinfo({what}) failed: {why}")]
     Resolve {
@@ -31,14 +21,6 @@ pub enum CmError {
         what: String,
         /// In words.
         why: String,
-    },
-    /// A call failed.
-    #[error("{step} failed: {}", errno_text(*.errno))]
-    Call {
-        /// Which one.
-        step: &'static str,
-        /// Its errno.
-        errno: i32,
     },
     /// An event says that a step failed.
     #[error("{event} with status {status} ({}) while {step}", reject::meaning(*.status))]
@@ -110,7 +92,8 @@ pub enum CmError {
         /// `vendor_err`.
         vendor: u32,
     },
-    /// Devices, memory, and what else the operating system refuses.
+    /// A value that there is no room for, of which nothing was sent; a call that failed; devices, memory, and what else
+    /// the operating system refuses.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
@@ -158,7 +141,12 @@ impl std::fmt::Display for Rejection {
 }
 
 pub(crate) fn call(step: &'static str) -> impl FnOnce(i32) -> CmError {
-    move |errno| CmError::Call { step, errno }
+    move |errno| system(step)(errno).into()
+}
+
+/// Misuse: a value that there is no room for.
+pub(crate) fn above(field: &'static str, value: u64, limit: u64) -> CmError {
+    DeviceError::Limit { field, value, limit }.into()
 }
 
 /// `ibv_wc_status` in words.
@@ -193,8 +181,9 @@ pub(crate) fn work_meaning(status: u32) -> &'static str {
         .copied()
         .unwrap_or("a status newer than this program")
 }
+
 impl From<TooLong> for CmError {
     fn from(TooLong { bytes, limit }: TooLong) -> Self {
-        Self::Value { field: "private data bytes", value: bytes as u64, limit: limit as u64 }
+        above("private data bytes", bytes as u64, limit as u64)
     }
 }

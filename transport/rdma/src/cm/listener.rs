@@ -13,7 +13,7 @@ use crate::{
     id::{
         address::CmAddress,
         channel::EventChannel,
-        cm_id::CmId,
+        cm_id::{CmId, IdInfo},
         event::{CmEvent, EventKind},
     },
     wait::Deadline,
@@ -34,7 +34,7 @@ impl Listener {
     /// Where, with the port that was chosen.
     #[must_use]
     pub fn address(&self) -> Option<CmAddress> {
-        self.id.local_address()
+        self.id.info().local
     }
 
     /// The next request, waiting at most `timeout`; it has an event channel of its own from here on.
@@ -76,64 +76,23 @@ pub struct Request {
 }
 
 impl Request {
-    /// The peer's private data; on InfiniBand and RoCE all 56 bytes, padded with zeroes.
+    /// What the request says: private data (on InfiniBand and RoCE all 56 bytes, padded with zeroes), depths as seen from
+    /// here, flow control, retries, and the peer's queue pair (0 on iWARP).
     #[must_use]
-    pub fn private_data(&self) -> &[u8] {
-        self.event.private()
+    pub fn event(&self) -> &CmEvent {
+        &self.event
     }
 
-    /// The requester's address.
+    /// The requester's address, and which of ours was asked.
     #[must_use]
-    pub fn peer_address(&self) -> Option<CmAddress> {
-        self.id.peer_address()
-    }
-
-    /// Which of our addresses was asked.
-    #[must_use]
-    pub fn local_address(&self) -> Option<CmAddress> {
-        self.id.local_address()
-    }
-
-    /// READs the peer wants to have outstanding at us (its initiator_depth); swapped already by the CM.
-    #[must_use]
-    pub fn responder_resources(&self) -> u8 {
-        self.event.responder_resources
-    }
-
-    /// READs the peer lets us have outstanding (its responder_resources).
-    #[must_use]
-    pub fn initiator_depth(&self) -> u8 {
-        self.event.initiator_depth
-    }
-
-    /// Whether the peer says that it has hardware flow control.
-    #[must_use]
-    pub fn flow_control(&self) -> bool {
-        self.event.flow_control
-    }
-
-    /// How often the peer wants our sends to be tried again when it has no receive.
-    #[must_use]
-    pub fn rnr_retry_count(&self) -> u8 {
-        self.event.rnr_retry_count
-    }
-
-    /// Whether the peer's receives come from a shared queue.
-    #[must_use]
-    pub fn srq(&self) -> bool {
-        self.event.srq
-    }
-
-    /// The peer's queue pair; 0 on iWARP.
-    #[must_use]
-    pub fn qp_number(&self) -> u32 {
-        self.event.qp_num
+    pub fn info(&self) -> IdInfo {
+        self.id.info()
     }
 
     /// Refuses, with data for the other side (`rdma_reject(3)`).
     ///
     /// # Errors
-    /// [`CmError::Call`] when the client is gone already.
+    /// [`CmError::Device`] when the client is gone already.
     pub fn reject(self, private_data: &RejectData) -> Result<(), CmError> {
         self.id.reject(private_data.bytes()).map_err(call("rdma_reject"))
     }
@@ -173,7 +132,7 @@ impl Answering {
     /// How long our own queue pair waits for an ACK (`RDMA_OPTION_ID_ACK_TIMEOUT`): 4.096 us x 2^`exponent`.
     ///
     /// # Errors
-    /// [`CmError::Value`] above 31, [`CmError::Unsupported`] on iWARP.
+    /// [`CmError::Device`] above 31, [`CmError::Unsupported`] on iWARP.
     pub fn ack_timeout(&self, exponent: u8) -> Result<(), CmError> {
         self.endpoint.device.set_ack_timeout(&self.endpoint.id, exponent)
     }
@@ -181,7 +140,7 @@ impl Answering {
     /// `rdma_accept(3)`, and waits until the connection stands.
     ///
     /// # Errors
-    /// [`CmError::Call`] when the client gave up before, [`CmError::Event`], [`CmError::Timeout`].
+    /// [`CmError::Device`] when the client gave up before, [`CmError::Event`], [`CmError::Timeout`].
     pub fn accept(self, param: &AcceptParam, timeout: Duration) -> Result<Connection, CmError> {
         let Self { endpoint, event } = self;
         let limit = Deadline::after(timeout);
@@ -202,7 +161,7 @@ impl Answering {
     /// Refuses, with data for the other side.
     ///
     /// # Errors
-    /// [`CmError::Call`] when the client is gone already.
+    /// [`CmError::Device`] when the client is gone already.
     pub fn reject(self, private_data: &RejectData) -> Result<(), CmError> {
         self.endpoint.id.reject(private_data.bytes()).map_err(call("rdma_reject"))
     }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use crate::{
-    cm::error::CmError,
+    cm::error::{CmError, above},
     memory::{Mapping, Memory},
     verbs::{
         context::Pd,
@@ -164,7 +164,7 @@ impl Blocks {
         iwarp: bool,
     ) -> Result<Buffer, CmError> {
         if bytes == 0 {
-            return Err(CmError::Value { field: "the length of a buffer (at least 1)", value: 0, limit: 1 });
+            return Err(above("the length of a buffer (at least 1)", 0, 1));
         }
         let region = Mapping::new(bytes)?;
         let mr = Mr::new(pd, &region, access.rights(iwarp))?;
@@ -178,11 +178,7 @@ impl Blocks {
         let block = self.blocks.get(span.buffer.index).filter(|_| span.buffer.endpoint == self.endpoint);
         let block = block.ok_or(foreign)?;
         if span.start > span.end || span.end > block.region.bytes() {
-            return Err(CmError::Value {
-                field: "the end of a range",
-                value: span.end as u64,
-                limit: block.region.bytes() as u64,
-            });
+            return Err(above("the end of a range", span.end as u64, block.region.bytes() as u64));
         }
         Ok(block)
     }
@@ -205,12 +201,10 @@ impl Blocks {
     pub(crate) fn post(&mut self, span: Span, exclusive: bool) -> Result<(Hold, LocalBytes), CmError> {
         let block = self.block(span)?;
         self.is_free(span, exclusive)?;
-        let bytes = u32::try_from(span.len()).map_err(|_| CmError::Value {
-            field: "bytes of one work request",
-            value: span.len() as u64,
-            limit: u32::MAX.into(),
-        })?;
-        let local = LocalBytes::of(&block.region, span.start, bytes, block.mr.lkey());
+        let bytes = u32::try_from(span.len())
+            .map_err(|_| above("bytes of one work request", span.len() as u64, u32::MAX.into()))?;
+        // SAFETY: the block is registered until after the queue pair is destroyed, and no reference into it is ever made.
+        let local = unsafe { LocalBytes::of(&block.region, span.start, bytes, block.mr.lkey()) };
         let posted = Some(Posted { index: span.buffer.index, start: span.start, end: span.end, exclusive });
         let hold = match self.posted.iter().position(Option::is_none) {
             Some(free) => {
@@ -281,5 +275,5 @@ fn exactly(span: Span, bytes: usize) -> Result<Span, CmError> {
     if bytes <= span.len() {
         return Ok(span.first(bytes));
     }
-    Err(CmError::Value { field: "bytes of a copy", value: bytes as u64, limit: span.len() as u64 })
+    Err(above("bytes of a copy", bytes as u64, span.len() as u64))
 }

@@ -43,7 +43,6 @@ mod own_qp;
 mod params;
 mod resolve;
 mod route;
-mod space;
 mod target;
 mod wait;
 
@@ -56,13 +55,12 @@ pub use listener::{Answering, Listener, Request};
 pub use memory::{Access, Buffer, RemoteBuffer, Span};
 pub use own_qp::QpView;
 pub use params::{
-    AcceptData, AcceptParam, ConnectData, ConnectParam, Depth, Depths, DeviceDepths, GrantedDepth,
-    RejectData, RetryCount, RnrRetryCount,
+    AcceptData, AcceptParam, ConnParam, ConnectData, ConnectParam, Depth, Depths, DeviceDepths, GrantedDepth,
+    RejectData, RetryCount,
 };
 pub use resolve::{Family, Resolve};
 pub use route::{Route, route};
-pub use space::{PortSpace, QpType};
 pub use target::Target;
 
-pub use crate::id::{CmAddress, IbAddress, PathData};
+pub use crate::id::{CmAddress, CmEvent, IbAddress, IdInfo, PathData, PortSpace, QpType};
 pub use crate::private_data::{PrivateData, TooLong};

@@ -1,6 +1,6 @@
 //! A queue pair of our own making: the CM only carries its number, and says what to tell it (`rdma_init_qp_attr(3)`).
 
-use std::{mem::MaybeUninit, ptr::NonNull, sync::Arc};
+use std::{ptr::NonNull, sync::Arc};
 
 use crate::{
     cm::error::{CmError, call},
@@ -29,7 +29,7 @@ impl OwnQp {
         queue: &Arc<Cq>,
         request: QpRequest<'_>,
     ) -> Result<Self, CmError> {
-        let mut attributes = request.attributes(sys::ibv_qp_type::IBV_QPT_RC, queue, queue);
+        let mut attributes = request.attributes(queue, queue);
         // SAFETY: domain and queue are live, of one device, and kept by the result.
         let raw = unsafe { sys::ibv_create_qp(pd.raw(), &raw mut attributes) };
         let raw = sys::pointer_result(raw).map_err(call("ibv_create_qp"))?;
@@ -42,11 +42,6 @@ impl OwnQp {
     pub(crate) fn licence(&self) -> Qp {
         // SAFETY: the endpoint keeps us as long as the licence, and drops us last of the two.
         unsafe { Qp::new(self.raw, 0) }
-    }
-
-    pub(crate) fn number(&self) -> u32 {
-        // SAFETY: live until our drop; the field never changes.
-        unsafe { (*self.raw.as_ptr()).qp_num }
     }
 
     /// INIT again (with the rights of this connection), RTR and RTS, with these depths.
@@ -77,14 +72,8 @@ impl OwnQp {
 
     /// The error state: everything posted is flushed.
     pub(crate) fn stop(&self) {
-        let mut attributes = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
-        // SAFETY: the place is ours; plain data, for which zero is a value.
-        let place = unsafe { attributes.assume_init_mut() };
-        place.qp_state = state::IBV_QPS_ERR;
-        let only_state = i32::try_from(mask_of::IBV_QP_STATE.0).unwrap_or(1);
-        // SAFETY: the queue pair is live; only the masked field is read.
-        let returned = unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), place, only_state) };
-        if let Err(errno) = sys::verbs_result(returned) {
+        let attributes = sys::ibv_qp_attr { qp_state: state::IBV_QPS_ERR, ..sys::zeroed() };
+        if let Err(errno) = self.licence().modify(attributes, mask_of::IBV_QP_STATE) {
             tracing::debug!(errno, "ibv_modify_qp to the error state");
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::{
-    cm::error::CmError,
+    cm::error::{CmError, above},
     id::params::{ACCEPT_PRIVATE_BYTES, CONNECT_PRIVATE_BYTES, ConnectParams, REJECT_PRIVATE_BYTES},
     private_data::PrivateData,
 };
@@ -15,18 +15,18 @@ pub type AcceptData = PrivateData<ACCEPT_PRIVATE_BYTES>;
 /// With a reject: 148 bytes.
 pub type RejectData = PrivateData<REJECT_PRIVATE_BYTES>;
 
-/// How often a send is tried again without an answer: 3 bits.
+/// How often a send is tried again: 3 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RetryCount(u8);
 
 impl RetryCount {
-    /// The most there can be.
+    /// The most there can be. For want of a receive it is without an end: a peer that never posts one is a silent hang.
     pub const MAX: Self = Self(7);
 
     /// # Errors
-    /// [`CmError::Value`] above 7.
+    /// [`CmError::Device`] above 7.
     pub fn new(count: u8) -> Result<Self, CmError> {
-        three_bits("retry_count", count).map(Self)
+        if count <= 7 { Ok(Self(count)) } else { Err(above("retry count", count.into(), 7)) }
     }
 
     /// The number.
@@ -34,31 +34,6 @@ impl RetryCount {
     pub const fn get(self) -> u8 {
         self.0
     }
-}
-
-/// How often the *peer's* sends are tried again when we have no receive posted: 3 bits, 7 is for ever.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RnrRetryCount(u8);
-
-impl RnrRetryCount {
-    /// Without an end: a peer that never posts a receive is a silent hang then.
-    pub const FOREVER: Self = Self(7);
-
-    /// # Errors
-    /// [`CmError::Value`] above 7.
-    pub fn new(count: u8) -> Result<Self, CmError> {
-        three_bits("rnr_retry_count", count).map(Self)
-    }
-
-    /// The number.
-    #[must_use]
-    pub const fn get(self) -> u8 {
-        self.0
-    }
-}
-
-fn three_bits(field: &'static str, count: u8) -> Result<u8, CmError> {
-    if count <= 7 { Ok(count) } else { Err(CmError::Value { field, value: count.into(), limit: 7 }) }
 }
 
 /// How many READs and atomics may be outstanding. The C interface spells the maximum as 255.
@@ -152,94 +127,57 @@ impl fmt::Display for GrantedDepth {
     }
 }
 
-/// `rdma_conn_param` of the active side. Without a queue pair of the CM's, `srq` is sent too.
+/// `rdma_conn_param`, with private data of at most `DATA` bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ConnectParam {
-    /// At most 56 bytes.
-    pub private_data: ConnectData,
-    /// READs the peer may have outstanding at us.
+pub struct ConnParam<const DATA: usize> {
+    /// What the other side is sent along.
+    pub private_data: PrivateData<DATA>,
+    /// READs the peer may have outstanding at us; with an accept never more than it asked for.
     pub responder_resources: Depth,
-    /// READs we want to have outstanding at the peer.
+    /// READs we want to have outstanding at the peer; with an accept never more than it gives.
     pub initiator_depth: Depth,
     /// Says whether hardware flow control is available; exchanged only.
     pub flow_control: bool,
-    /// How often our sends are tried again without an answer.
+    /// How often sends of both sides are tried again without an answer. The active side's holds.
     pub retry_count: RetryCount,
     /// How often the peer's sends are tried again when we have no receive.
-    pub rnr_retry_count: RnrRetryCount,
+    pub rnr_retry_count: RetryCount,
     /// Whether our receives come from a shared queue; only for a queue pair of our own making.
     pub srq: bool,
 }
 
-impl Default for ConnectParam {
+/// What connects.
+pub type ConnectParam = ConnParam<CONNECT_PRIVATE_BYTES>;
+/// What accepts.
+pub type AcceptParam = ConnParam<ACCEPT_PRIVATE_BYTES>;
+
+impl<const DATA: usize> Default for ConnParam<DATA> {
     fn default() -> Self {
         Self {
-            private_data: ConnectData::default(),
+            private_data: PrivateData::EMPTY,
             responder_resources: Depth::Max,
             initiator_depth: Depth::Max,
             flow_control: false,
             retry_count: RetryCount::MAX,
-            rnr_retry_count: RnrRetryCount::FOREVER,
+            rnr_retry_count: RetryCount::MAX,
             srq: false,
         }
     }
 }
 
-impl ConnectParam {
+impl<const DATA: usize> ConnParam<DATA> {
     /// With the numbers that `depths` came to, and for the queue pair `qp_num`.
     pub(crate) fn raw(&self, depths: &Depths, qp_num: u32) -> ConnectParams {
         let (responder_resources, initiator_depth) = depths.granted();
         ConnectParams {
+            private: self.private_data.bytes().to_vec(),
+            responder_resources,
+            initiator_depth,
             flow_control: self.flow_control,
             retry_count: self.retry_count.get(),
             rnr_retry_count: self.rnr_retry_count.get(),
             srq: self.srq,
             qp_num,
-            ..ConnectParams::new(self.private_data.bytes().to_vec(), responder_resources, initiator_depth)
-        }
-    }
-}
-
-/// `rdma_conn_param` of the passive side, which has no retry_count: the active side's holds.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct AcceptParam {
-    /// At most 196 bytes.
-    pub private_data: AcceptData,
-    /// READs the peer may have outstanding at us; never more than it asked for.
-    pub responder_resources: Depth,
-    /// READs we want to have outstanding at the peer; never more than it gives.
-    pub initiator_depth: Depth,
-    /// Says whether hardware flow control is available; exchanged only.
-    pub flow_control: bool,
-    /// How often the peer's sends are tried again when we have no receive.
-    pub rnr_retry_count: RnrRetryCount,
-    /// Whether our receives come from a shared queue; only for a queue pair of our own making.
-    pub srq: bool,
-}
-
-impl Default for AcceptParam {
-    fn default() -> Self {
-        let connect = ConnectParam::default();
-        Self {
-            private_data: AcceptData::default(),
-            responder_resources: connect.responder_resources,
-            initiator_depth: connect.initiator_depth,
-            flow_control: connect.flow_control,
-            rnr_retry_count: connect.rnr_retry_count,
-            srq: connect.srq,
-        }
-    }
-}
-
-impl AcceptParam {
-    pub(crate) fn raw(&self, depths: &Depths, qp_num: u32) -> ConnectParams {
-        let (responder_resources, initiator_depth) = depths.granted();
-        ConnectParams {
-            flow_control: self.flow_control,
-            rnr_retry_count: self.rnr_retry_count.get(),
-            srq: self.srq,
-            qp_num,
-            ..ConnectParams::new(self.private_data.bytes().to_vec(), responder_resources, initiator_depth)
         }
     }
 }
@@ -272,9 +210,9 @@ mod tests {
     #[test]
     fn counts_have_three_bits() {
         assert_eq!(RetryCount::new(7), Ok(RetryCount::MAX));
-        assert_eq!(RetryCount::new(8), Err(CmError::Value { field: "retry_count", value: 8, limit: 7 }));
-        assert_eq!(RnrRetryCount::new(0).unwrap().get(), 0);
-        assert!(RnrRetryCount::new(255).is_err());
+        assert_eq!(RetryCount::new(8), Err(above("retry count", 8, 7)));
+        assert_eq!(RetryCount::new(0).unwrap().get(), 0);
+        assert!(RetryCount::new(255).is_err());
     }
 
     /// 255 means the maximum and is resolved here; everything else is clamped by the device, then by the peer.

@@ -7,20 +7,19 @@
 use std::{
     ffi::{CString, c_char},
     fmt,
-    mem::MaybeUninit,
     net::{IpAddr, ToSocketAddrs},
     ptr::NonNull,
 };
 
 use crate::{
     cm::{
-        error::CmError,
-        space::{PortSpace, QpType},
+        error::{CmError, above},
         target::Target,
     },
     id::{
-        address::{CmAddress, RawCmAddress},
+        address::{AF_IB, AF_INET, AF_INET6, CmAddress, RawCmAddress},
         path::PathData,
+        space::{PortSpace, QpType},
     },
     sys::{self, rai},
     verbs::context::require_libraries,
@@ -40,126 +39,79 @@ pub enum Family {
 impl Family {
     const fn raw(self) -> u16 {
         match self {
-            Self::V4 => sys::AF_INET,
-            Self::V6 => sys::AF_INET6,
-            Self::Ib => sys::AF_IB,
+            Self::V4 => AF_INET,
+            Self::V6 => AF_INET6,
+            Self::Ib => AF_IB,
         }
     }
 }
 
-/// A question to `rdma_getaddrinfo(3)`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A question to `rdma_getaddrinfo(3)`: where to, and what else is known or wanted.
+///
+/// ```
+/// use gimmal_rdma::cm::{Family, Resolve};
+///
+/// let question = Resolve { family: Some(Family::V4), ..Resolve::to("server", 7471) };
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Resolve {
-    node: Option<String>,
-    service: Option<String>,
-    passive: bool,
-    numeric_host: bool,
-    no_route: bool,
-    service_record: bool,
-    family: Option<Family>,
-    port_space: PortSpace,
-    qp_type: QpType,
-    source: Option<CmAddress>,
-    destination: Option<CmAddress>,
-    route: Option<PathData>,
+    /// A name or an address.
+    pub node: Option<String>,
+    /// A port, or the name of a service.
+    pub service: Option<String>,
+    /// For listening (`RAI_PASSIVE`).
+    pub passive: bool,
+    /// The node is an address, no name (`RAI_NUMERICHOST`): nothing is asked of a name server.
+    pub numeric_host: bool,
+    /// No lengthy route resolution (`RAI_NOROUTE`).
+    pub no_route: bool,
+    /// The service is one of an InfiniBand subnet, by its service record (`RAI_SA`, librdmacm of 2025 and later).
+    pub service_record: bool,
+    /// Only addresses of this family (`RAI_FAMILY`).
+    pub family: Option<Family>,
+    /// The port space.
+    pub port_space: PortSpace,
+    /// The queue pair's type.
+    pub qp_type: QpType,
+    /// Connect from this address.
+    pub source: Option<CmAddress>,
+    /// An address that is known already: only routes and `ai_connect` data are looked for.
+    pub destination: Option<CmAddress>,
+    /// Only paths like this one (`ai_route` of the hints); means something where a resolver knows the subnet.
+    pub route: Option<PathData>,
 }
 
 impl Resolve {
     /// Where to connect to: a name or an address, and a port or the name of a service.
     #[must_use]
     pub fn to(node: &str, service: impl fmt::Display) -> Self {
-        Self { node: Some(node.to_owned()), ..Self::new(Some(service.to_string())) }
+        Self { node: Some(node.to_owned()), service: Some(service.to_string()), ..Self::default() }
     }
 
     /// Where to listen (`RAI_PASSIVE`): without a node on every address of both families.
     #[must_use]
     pub fn passive(node: Option<&str>, service: impl fmt::Display) -> Self {
-        let node = node.map(str::to_owned);
-        Self { node, passive: true, ..Self::new(Some(service.to_string())) }
+        let (node, service) = (node.map(str::to_owned), Some(service.to_string()));
+        Self { node, service, passive: true, ..Self::default() }
     }
 
-    /// An address that is known already: only routes and `ai_connect` data are looked for.
+    /// An address that is known already.
     #[must_use]
     pub fn address(destination: impl Into<CmAddress>) -> Self {
-        Self { destination: Some(destination.into()), ..Self::new(None) }
+        Self { destination: Some(destination.into()), ..Self::default() }
     }
 
-    /// A service of an InfiniBand subnet by its service record (`RAI_SA`, librdmacm of 2025 and later).
+    /// A service of an InfiniBand subnet by its service record.
     #[must_use]
     pub fn service_record(name: &str) -> Self {
-        Self { service_record: true, port_space: PortSpace::Ib, ..Self::new(Some(name.to_owned())) }
-    }
-
-    fn new(service: Option<String>) -> Self {
-        Self {
-            node: None,
-            service,
-            passive: false,
-            numeric_host: false,
-            no_route: false,
-            service_record: false,
-            family: None,
-            port_space: PortSpace::Tcp,
-            qp_type: QpType::Rc,
-            source: None,
-            destination: None,
-            route: None,
-        }
-    }
-
-    /// The node is an address, no name (`RAI_NUMERICHOST`): nothing is asked of a name server.
-    #[must_use]
-    pub fn numeric_host(mut self) -> Self {
-        self.numeric_host = true;
-        self
-    }
-
-    /// No lengthy route resolution (`RAI_NOROUTE`).
-    #[must_use]
-    pub fn no_route(mut self) -> Self {
-        self.no_route = true;
-        self
-    }
-
-    /// Only addresses of this family (`RAI_FAMILY`).
-    #[must_use]
-    pub fn family(mut self, family: Family) -> Self {
-        self.family = Some(family);
-        self
-    }
-
-    /// The port space; [`PortSpace::Tcp`] without this.
-    #[must_use]
-    pub fn port_space(mut self, port_space: PortSpace) -> Self {
-        self.port_space = port_space;
-        self
-    }
-
-    /// The queue pair's type; [`QpType::Rc`] without this.
-    #[must_use]
-    pub fn qp_type(mut self, qp_type: QpType) -> Self {
-        self.qp_type = qp_type;
-        self
-    }
-
-    /// Connect from this address.
-    #[must_use]
-    pub fn source(mut self, source: impl Into<CmAddress>) -> Self {
-        self.source = Some(source.into());
-        self
-    }
-
-    /// Only paths like this one (`ai_route` of the hints); means something where a resolver knows the subnet.
-    #[must_use]
-    pub fn route(mut self, route: PathData) -> Self {
-        self.route = Some(route);
-        self
+        let service = Some(name.to_owned());
+        Self { service, service_record: true, port_space: PortSpace::Ib, ..Self::default() }
     }
 
     /// Asks. Blocks as long as the name server does, if the node is a name.
     ///
     /// # Errors
-    /// [`CmError::Resolve`]; [`CmError::Value`] for a node or service with a NUL in it.
+    /// [`CmError::Resolve`]; [`CmError::Device`] for a node or service with a NUL in it.
     pub fn run(&self) -> Result<Vec<Target>, CmError> {
         let mut targets = Vec::new();
         let mut error = None;
@@ -180,7 +132,8 @@ impl Resolve {
     fn questions(&self) -> Result<Vec<Self>, CmError> {
         let Some(node) = &self.node else {
             let both = self.passive && self.family.is_none();
-            let families = [Family::V4, Family::V6].map(|family| self.clone().family(family));
+            let families =
+                [Family::V4, Family::V6].map(|family| Self { family: Some(family), ..self.clone() });
             return Ok(if both { families.to_vec() } else { vec![self.clone()] });
         };
         if self.numeric_host || self.family == Some(Family::Ib) || node.parse::<IpAddr>().is_ok() {
@@ -201,7 +154,7 @@ impl Resolve {
                 }
                 other => other.ip().to_string(),
             };
-            let question = Self { node: Some(node), ..self.clone() }.numeric_host();
+            let question = Self { node: Some(node), numeric_host: true, ..self.clone() };
             if !questions.contains(&question) {
                 questions.push(question);
             }
@@ -236,17 +189,16 @@ impl Resolve {
         require_libraries()?;
         let text = |field: &'static str, text: &Option<String>| {
             let text = text.as_deref().map(CString::new).transpose();
-            text.map_err(|error| CmError::Value { field, value: error.nul_position() as u64, limit: 0 })
+            text.map_err(|error| above(field, error.nul_position() as u64, 0))
         };
         let node = text("the first NUL of the node's name", &self.node)?;
         let service = text("the first NUL of the service's name", &self.service)?;
         let pointer =
             |text: &Option<CString>| text.as_ref().map_or(std::ptr::null::<c_char>(), |text| text.as_ptr());
-        // SAFETY: integers and pointers, for which zero is a value.
-        let mut hints: sys::rdma_addrinfo = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut hints: sys::rdma_addrinfo = sys::zeroed();
         (hints.ai_flags, hints.ai_family) = self.hints();
         hints.ai_port_space = i32::try_from(self.port_space.raw()).unwrap_or(0);
-        hints.ai_qp_type = self.qp_type.raw();
+        hints.ai_qp_type = i32::try_from(self.qp_type.raw()).unwrap_or(0);
         let mut source = self.source.as_ref().map(RawCmAddress::from);
         if let Some(source) = &mut source {
             hints.ai_src_len = source.len();
@@ -331,39 +283,15 @@ fn getaddrinfo_error(returned: i32) -> String {
 mod tests {
     use super::*;
 
-    type Hint = (&'static str, fn(Resolve) -> Resolve);
-
-    #[test]
-    fn no_hint_undoes_another() {
-        let hints: &[Hint] = &[
-            ("numeric_host", Resolve::numeric_host),
-            ("no_route", Resolve::no_route),
-            ("family", |question| question.family(Family::V4)),
-            ("port_space", |question| question.port_space(PortSpace::Udp)),
-            ("qp_type", |question| question.qp_type(QpType::Ud)),
-            ("source", |question| question.source(std::net::SocketAddr::from(([127, 0, 0, 1], 7)))),
-            ("route", |question| question.route(PathData::from_bytes(&[7; 72]).unwrap())),
-        ];
-        let fresh = || Resolve::to("a", 1);
-        for (number, (first, hint)) in hints.iter().enumerate() {
-            for (second, other) in &hints[number + 1..] {
-                let both = other(hint(fresh()));
-                assert_eq!(both, hint(other(fresh())), "{first} and {second} depend on their order");
-                assert!(
-                    both != hint(fresh()) && both != other(fresh()),
-                    "one of {first} and {second} undoes the other"
-                );
-            }
-        }
-    }
-
     #[test]
     fn flags_and_families() {
         assert_eq!(Resolve::to("a", 1).hints(), (0, 0));
-        assert_eq!(Resolve::passive(None, 1).family(Family::V4).hints(), (0x9, 2));
-        assert_eq!(Resolve::to("a", 1).numeric_host().no_route().hints(), (0x6, 0));
+        assert_eq!(Resolve { family: Some(Family::V4), ..Resolve::passive(None, 1) }.hints(), (0x9, 2));
+        let numbers = Resolve { numeric_host: true, no_route: true, ..Resolve::to("a", 1) };
+        assert_eq!(numbers.hints(), (0x6, 0));
         // AF_IB needs both flags.
-        assert_eq!(Resolve::to("fe80::1", 1).family(Family::Ib).hints(), (0xa, 27));
+        let gid = Resolve { family: Some(Family::Ib), ..Resolve::to("fe80::1", 1) };
+        assert_eq!(gid.hints(), (0xa, 27));
         // RAI_SA needs a null node and an InfiniBand port space.
         let record = Resolve::service_record("files");
         assert_eq!((record.hints().0, record.node.is_none(), record.port_space), (0x10, true, PortSpace::Ib));
@@ -377,7 +305,7 @@ mod tests {
         for question in &questions {
             assert!(question.numeric_host && question.node.as_deref().unwrap().parse::<IpAddr>().is_ok());
         }
-        let v4 = Resolve::to("localhost", 7).family(Family::V4).questions().unwrap();
+        let v4 = Resolve { family: Some(Family::V4), ..Resolve::to("localhost", 7) }.questions().unwrap();
         assert_eq!(v4.len(), 1);
         assert_eq!(Resolve::to("::1", 7).questions().unwrap().len(), 1);
         let both = Resolve::passive(None, 7).questions().unwrap();

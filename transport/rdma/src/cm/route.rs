@@ -6,8 +6,8 @@ use std::{
 };
 
 use crate::{
-    cm::{active::Draft, error::CmError, space::PortSpace},
-    id::address::CmAddress,
+    cm::{active::Draft, error::CmError},
+    id::{address::CmAddress, space::PortSpace},
     wait::Deadline,
 };
 
@@ -36,7 +36,7 @@ pub fn route(host: &str, port: u16, timeout: Duration) -> Result<Route, CmError>
     let resolved = Draft::new(PortSpace::Tcp)?.resolve(None, peer, deadline.left())?;
     let routed = resolved.resolve_route(deadline.left())?;
     let (device, port) = routed.device();
-    Ok(Route { device, port, local: routed.local_address().as_ref().and_then(CmAddress::ip), peer })
+    Ok(Route { device, port, local: routed.local_address().and_then(CmAddress::ip), peer })
 }
 
 #[cfg(test)]

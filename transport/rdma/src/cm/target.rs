@@ -3,20 +3,17 @@
 use std::ffi::{CStr, c_char};
 
 use crate::{
-    cm::{
-        error::CmError,
-        params::ConnectData,
-        space::{PortSpace, QpType},
-    },
+    cm::{error::CmError, params::ConnectData},
     id::{
         address::{CmAddress, RAW_BYTES, RawCmAddress},
         path::{PATH_BYTES, PathData},
+        space::{PortSpace, QpType},
     },
     sys,
 };
 
 /// Where to connect to, or to listen.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Target {
     /// `None` when it is none of [`PortSpace`].
     pub port_space: Option<PortSpace>,
@@ -72,12 +69,8 @@ impl Target {
         Self {
             port_space: Some(PortSpace::Tcp),
             qp_type: Some(QpType::Rc),
-            source: None,
             destination: Some(destination.into()),
-            source_name: None,
-            destination_name: None,
-            routes: Vec::new(),
-            connect_data: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -88,7 +81,7 @@ impl Target {
     /// Private data for a connect request to this target: `ai_connect` data first, as the manual asks, then `own`.
     ///
     /// # Errors
-    /// [`CmError::Value`] when both together are above 56 bytes.
+    /// [`CmError::Device`] when both together are above 56 bytes.
     pub fn private_data(&self, own: &[u8]) -> Result<ConnectData, CmError> {
         Ok(ConnectData::behind(&self.connect_data, own)?)
     }
@@ -131,8 +124,7 @@ mod tests {
     /// A made-up entry with everything that a fabric with an SA resolver would give.
     #[test]
     fn everything_of_an_entry_is_copied() {
-        // SAFETY: integers and pointers, for which zero is a value.
-        let mut entry: sys::rdma_addrinfo = unsafe { std::mem::zeroed() };
+        let mut entry: sys::rdma_addrinfo = sys::zeroed();
         let mut destination = RawCmAddress::from(&CmAddress::Ip("10.0.0.1:7".parse().unwrap()));
         let mut route = [7u64; 2 * PATH_WORDS];
         let mut connect = *b"acm!";

@@ -1,12 +1,12 @@
 //! A datagram end point: its id, its queue pair and everything it owns.
 
-use std::{collections::VecDeque, fmt, mem::MaybeUninit, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::VecDeque, fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use super::{
     config::{DatagramConfig, DatagramCounters},
     error::{OpenError, SendError},
-    event::{DatagramEvent, UdEvent},
-    id::{UdId, with_scope},
+    event::DatagramEvent,
+    membership::with_scope,
     multicast::Joined,
     name::{Qkey, QpNumber},
     peer::{Peer, Source},
@@ -15,20 +15,23 @@ use super::{
 };
 use crate::{
     error::{DeviceError, system},
-    id::{channel::EventChannel, event::EventKind, params::QpRequest},
-    sys,
-    verbs::{
-        context::{Context, Pd, require_device},
-        qp::Qp,
+    id::{
+        channel::EventChannel,
+        cm_id::CmId,
+        event::{CmEvent, EventKind},
+        params::QpRequest,
+        space::{PortSpace, QpType},
     },
+    sys,
+    verbs::context::{Context, Pd, mtu_bytes, require_device},
     wait::{Deadline, readable},
 };
 
 /// One queue pair for datagrams on one device. See [the module](super).
 pub struct Datagram {
     // In the order of their drop: the queue pair goes first, with its id; then nobody reads or writes the slots.
-    pub(super) id: UdId,
-    pub(super) listener: Option<UdId>,
+    pub(super) id: CmId,
+    pub(super) listener: Option<CmId>,
     pub(super) requests: Vec<Pending>,
     pub(super) groups: Vec<Joined>,
     pub(super) queue: Queue,
@@ -46,6 +49,22 @@ pub struct Datagram {
     pub(super) gone: bool,
     /// Last: everything else is destroyed by then.
     farewell: Farewell,
+}
+
+/// Where an end point is, and what it can send.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DatagramInfo {
+    /// Our address on the device; its port means nothing.
+    pub local: SocketAddr,
+    /// Our queue pair.
+    pub qp: QpNumber,
+    /// The device: `rxe0`.
+    pub device: String,
+    /// The device's port, from 1.
+    pub port: u8,
+    /// The largest message: the port's active MTU, in bytes. A path with a smaller one drops larger messages without a
+    /// word.
+    pub message_bytes_max: usize,
 }
 
 /// librdmacm keeps a removed device open until the next `rdma_get_devices` after everything on it was destroyed, and
@@ -76,12 +95,10 @@ impl Datagram {
         if local.ip().is_unspecified() {
             return Err(refused("an end point lives on one device: give the address of one"));
         }
-        let id = UdId::new(&channel).map_err(system("rdma_create_id"))?;
+        let id = CmId::new(&channel, PortSpace::Udp).map_err(system("rdma_create_id"))?;
         let address = with_scope(SocketAddr::new(local.ip(), 0), local);
         id.bind(address).map_err(|errno| match errno {
-            sys::errno::ENODEV | sys::errno::EADDRNOTAVAIL => {
-                refused("no RDMA device has it; see `rdma link`")
-            }
+            libc::ENODEV | libc::EADDRNOTAVAIL => refused("no RDMA device has it; see `rdma link`"),
             errno => OpenError::Device(DeviceError::System { step: "rdma_bind_addr", errno }),
         })?;
         Self::build(id, channel, config, address)
@@ -96,27 +113,27 @@ impl Datagram {
         config.check()?;
         let deadline = Deadline::after(timeout);
         let channel = EventChannel::new()?;
-        let id = UdId::new(&channel).map_err(system("rdma_create_id"))?;
+        let id = CmId::new(&channel, PortSpace::Udp).map_err(system("rdma_create_id"))?;
         let failed = |event, status| OpenError::Resolve { address: remote, event, status };
         id.resolve_address(None, remote, timeout).map_err(|errno| failed("rdma_resolve_addr", -errno))?;
         let event = loop {
-            if let Some(event) = UdEvent::next(&channel).map_err(system("rdma_get_cm_event"))? {
+            if let Some(event) = CmEvent::next(&channel).map_err(system("rdma_get_cm_event"))? {
                 break event;
             }
             if !readable(&[channel.fd()], &deadline).map_err(system("poll"))? {
-                return Err(failed("no ADDR_RESOLVED in time", -sys::errno::ETIMEDOUT));
+                return Err(failed("no ADDR_RESOLVED in time", -libc::ETIMEDOUT));
             }
         };
         if event.kind != EventKind::AddrResolved || event.status != 0 {
             return Err(failed(event.kind.name(), event.status));
         }
-        let local = id.local().ok_or_else(|| failed("no source address", -sys::errno::EADDRNOTAVAIL))?;
+        let local = id.info().local_ip().ok_or_else(|| failed("no source address", -libc::EADDRNOTAVAIL))?;
         Self::build(id, channel, config, local)
     }
 
     /// `id` is bound to a device.
     fn build(
-        mut id: UdId,
+        mut id: CmId,
         channel: Arc<EventChannel>,
         config: &DatagramConfig,
         local: SocketAddr,
@@ -135,18 +152,25 @@ impl Datagram {
                 return Err(OpenError::Device(DeviceError::Limit { field, value, limit }));
             }
         }
-        let port_number = id.port_number();
-        let mtu = path_mtu(&context, port_number)?;
+        let port_number = id.info().port;
+        let mtu = mtu_bytes(context.query_port(port_number)?.active_mtu);
+        if mtu == 0 {
+            return Err(
+                DeviceError::System { step: "ibv_query_port: active_mtu", errno: libc::EINVAL }.into()
+            );
+        }
         let pd = Pd::new(&context)?;
-        let parts = Parts::new(&context, &limits, &pd, config, mtu)?;
+        let parts = Parts::new(&context, &limits, &pd, config, mtu as usize)?;
         let room = QpRequest {
             send_entries: config.sends.into(),
             recv_entries: config.receives.into(),
             inline_bytes: 0,
             srq: None,
+            kind: QpType::Ud,
         };
         let made = id.create_qp(&pd, &parts.send_cq, &parts.receive_cq, room);
-        let (qp, number) = made.map_err(system("rdma_create_qp"))?;
+        let qp = made.map_err(system("rdma_create_qp"))?;
+        let number = QpNumber::new(qp.number());
         // From here on the order of the fields is the order of destruction.
         let mut endpoint = Self {
             id,
@@ -168,35 +192,25 @@ impl Datagram {
             farewell: Farewell { gone: false },
         };
         if config.qkey != Qkey::UDP {
-            set_qkey(endpoint.queue.qp(), config.qkey)?;
+            // Legal in RTS.
+            let attributes = sys::ibv_qp_attr { qkey: config.qkey.0, ..sys::zeroed() };
+            let set = endpoint.queue.qp().modify(attributes, sys::ibv_qp_attr_mask::IBV_QP_QKEY);
+            set.map_err(system("ibv_modify_qp"))?;
         }
         endpoint.queue.prepost()?;
         Ok(endpoint)
     }
 
-    /// Our address on the device; its port means nothing.
+    /// Where the end point is, and what it can send.
     #[must_use]
-    pub fn local(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// Our queue pair.
-    #[must_use]
-    pub fn qp(&self) -> QpNumber {
-        self.number
-    }
-
-    /// The device and its port: `("rxe0", 1)`.
-    #[must_use]
-    pub fn device(&self) -> (String, u8) {
-        (self.context.name(), self.port_number)
-    }
-
-    /// The largest message: the port's active MTU, in bytes. A path with a smaller one drops larger messages
-    /// without a word.
-    #[must_use]
-    pub fn message_bytes_max(&self) -> usize {
-        self.queue.mtu()
+    pub fn info(&self) -> DatagramInfo {
+        DatagramInfo {
+            local: self.local,
+            qp: self.number,
+            device: self.context.name(),
+            port: self.port_number,
+            message_bytes_max: self.queue.mtu(),
+        }
     }
 
     /// Sends a copy of `message`. Ok means that the device has it, nothing more.
@@ -288,44 +302,9 @@ impl fmt::Debug for Datagram {
     }
 }
 
-/// The port's active MTU in bytes.
-fn path_mtu(context: &Context, port: u8) -> Result<usize, DeviceError> {
-    let mut attributes = MaybeUninit::<sys::ibv_port_attr>::zeroed();
-    // SAFETY: the context is open, and the place is as large as the call writes.
-    let returned = unsafe { sys::ibv_query_port(context.raw(), port, attributes.as_mut_ptr()) };
-    sys::verbs_result(returned).map_err(system("ibv_query_port"))?;
-    // SAFETY: the call succeeded and filled it; every field is an integer, so zeroes are valid too.
-    let attributes = unsafe { attributes.assume_init() };
-    mtu_bytes(attributes.active_mtu)
-        .ok_or(DeviceError::System { step: "ibv_query_port: active_mtu", errno: sys::errno::EINVAL })
-}
-
-/// `enum ibv_mtu`: 1 is 256 bytes, each further one twice as much; 5 is the last.
-fn mtu_bytes(code: u32) -> Option<usize> {
-    (1..=5).contains(&code).then(|| 1 << (code + 7))
-}
-
-fn set_qkey(qp: &Qp, qkey: Qkey) -> Result<(), DeviceError> {
-    let mut attributes = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
-    // SAFETY: the place is ours; `ibv_qp_attr` is plain data, for which zero is a value.
-    let place = unsafe { attributes.assume_init_mut() };
-    place.qkey = qkey.0;
-    let mask = i32::try_from(sys::ibv_qp_attr_mask::IBV_QP_QKEY.0).unwrap_or(0);
-    // SAFETY: the queue pair is live; only the masked field is read. Legal in RTS (ibv_modify_qp(3)).
-    sys::verbs_result(unsafe { sys::ibv_modify_qp(qp.raw(), place, mask) }).map_err(system("ibv_modify_qp"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mtu_codes() {
-        let bytes: Vec<_> = (0..8).map(mtu_bytes).collect();
-        let some = [256, 512, 1024, 2048, 4096].map(Some);
-        assert_eq!(bytes[1..6], some);
-        assert!([bytes[0], bytes[6], bytes[7]].iter().all(Option::is_none));
-    }
 
     #[test]
     fn an_end_point_moves_between_threads() {

@@ -135,13 +135,8 @@ pub enum AnswerError {
     #[error("the request was answered, or is too old")]
     Gone,
     /// The CM refused.
-    #[error("{step} failed: {}", errno_text(*.errno))]
-    System {
-        /// The call.
-        step: &'static str,
-        /// Its errno.
-        errno: i32,
-    },
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 /// A group was not joined, or not left.
@@ -195,7 +190,7 @@ pub enum JoinError {
 }
 
 /// A message was not sent. Nothing of it is left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendError {
     /// A datagram is one packet.
@@ -225,14 +220,9 @@ pub enum SendError {
     /// The device is gone: drop the end point.
     #[error("the device was removed")]
     DeviceGone,
-    /// The device refused.
-    #[error("{step} failed: {}", errno_text(*.errno))]
-    Device {
-        /// The call.
-        step: &'static str,
-        /// Its errno.
-        errno: i32,
-    },
+    /// Everything a device can say.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 /// An event's status: a negative errno, seldom something else.

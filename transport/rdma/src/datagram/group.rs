@@ -8,14 +8,15 @@ use std::{
 use super::{
     endpoint::Datagram,
     error::JoinError,
-    event::UdEvent,
-    id::with_scope,
-    membership::Membership,
+    membership::{Membership, leave, with_scope},
     multicast::{Joined, OwnMembership, Place},
     peer::Peer,
+    way::Way,
 };
-
-use crate::{id::event::EventKind, sys, wait::Deadline};
+use crate::{
+    id::event::{CmEvent, EventKind},
+    wait::Deadline,
+};
 
 /// `ENOTSUPP` of the kernel, which has no name outside: IPv6 groups on RoCE v2.
 const NOT_SUPPORTED: i32 = 524;
@@ -81,7 +82,7 @@ impl Datagram {
         }
         self.next_group = self.next_group.wrapping_add(1);
         let number = self.next_group;
-        match self.id.join(address, membership, number) {
+        match membership.join(&self.id, address, number) {
             Ok(()) => {}
             Err(NOT_SUPPORTED) if group.is_ipv6() => return self.join_alone(number, address, membership),
             Err(errno) => {
@@ -94,18 +95,14 @@ impl Datagram {
     }
 
     fn joined(&mut self, number: u32, group: IpAddr, timeout: Duration) -> Result<Peer, JoinError> {
-        let is_mine = |event: &UdEvent| {
+        let is_mine = |event: &CmEvent| {
             let multicast = matches!(event.kind, EventKind::MulticastJoin | EventKind::MulticastError);
             multicast && event.join == number as usize
         };
-        let Some(event) = self.await_event(Deadline::after(timeout), is_mine)? else {
-            return Err(if self.gone {
-                JoinError::DeviceGone
-            } else {
-                JoinError::Timeout { group, timeout }
-            });
-        };
-        match (event.kind, event.way) {
+        let event = self.await_event(Deadline::after(timeout), is_mine)?;
+        let given_up = if self.gone { JoinError::DeviceGone } else { JoinError::Timeout { group, timeout } };
+        let event = event.ok_or(given_up)?;
+        match (event.kind, Way::of(&event)) {
             (EventKind::MulticastJoin, Some(way)) if event.status == 0 => {
                 Ok(Peer::new(&self.pd, &way, None)?)
             }
@@ -153,7 +150,7 @@ impl Datagram {
     fn depart(&self, joined: &Joined) -> Result<(), i32> {
         match &joined.own {
             Some(own) => own.leave(self.queue.qp()),
-            None => self.id.leave(joined.address),
+            None => leave(&self.id, joined.address),
         }
     }
 
@@ -162,7 +159,7 @@ impl Datagram {
             let joined = self.groups.swap_remove(at);
             if let Err(errno) = self.depart(&joined) {
                 // Nothing to leave is what is left of a join that failed.
-                let expected = errno == sys::errno::EINVAL || errno == sys::errno::EADDRNOTAVAIL;
+                let expected = errno == libc::EINVAL || errno == libc::EADDRNOTAVAIL;
                 if !expected {
                     tracing::warn!(errno, group = %joined.address.ip(), "rdma_leave_multicast failed");
                 }

@@ -5,16 +5,21 @@ use std::{net::SocketAddr, time::Duration};
 use super::{
     endpoint::Datagram,
     error::{AnswerError, LookUpError, OpenError, SidrStatus},
-    event::{DatagramEvent, UdEvent},
-    id::{UdId, with_scope},
+    event::DatagramEvent,
+    membership::with_scope,
     peer::Peer,
     private::{AnswerData, LookUpData},
     request::{LookUpRequest, Pending},
+    way::Way,
 };
 use crate::{
     error::system,
-    id::{cm_id::IdKey, event::EventKind},
-    sys,
+    id::{
+        cm_id::{CmId, IdKey},
+        event::{CmEvent, EventKind},
+        params::ConnectParams,
+        space::PortSpace,
+    },
     wait::Deadline,
 };
 
@@ -32,13 +37,13 @@ impl Datagram {
         let address = with_scope(address, self.local);
         let refused = |step| move |errno| OpenError::Device(system(step)(errno));
         self.listener = None;
-        let id = UdId::new(&self.channel).map_err(refused("rdma_create_id"))?;
+        let id = CmId::new(&self.channel, PortSpace::Udp).map_err(refused("rdma_create_id"))?;
         id.bind(address).map_err(|errno| match errno {
-            sys::errno::EADDRINUSE => OpenError::Address { address, why: "the port is taken".to_owned() },
+            libc::EADDRINUSE => OpenError::Address { address, why: "the port is taken".to_owned() },
             errno => refused("rdma_bind_addr")(errno),
         })?;
         id.listen(backlog).map_err(refused("rdma_listen"))?;
-        let bound = id.local().unwrap_or(address);
+        let bound = id.info().local_ip().unwrap_or(address);
         self.listener = Some(id);
         Ok(bound)
     }
@@ -49,9 +54,8 @@ impl Datagram {
     /// The request is too old, or the CM refused.
     pub fn accept(&mut self, request: LookUpRequest, data: &AnswerData) -> Result<(), AnswerError> {
         let pending = self.take_request(&request)?;
-        let system = |errno| AnswerError::System { step: "rdma_accept", errno };
         // The answer is one packet: when the call returns, the id has nothing left to do.
-        pending.id.accept(data, self.number).map_err(system)
+        Ok(pending.id.accept(&self.parameters(data.bytes())).map_err(system("rdma_accept"))?)
     }
 
     /// Tells the asking side no.
@@ -60,8 +64,12 @@ impl Datagram {
     /// The request is too old, or the CM refused.
     pub fn reject(&mut self, request: LookUpRequest, data: &AnswerData) -> Result<(), AnswerError> {
         let pending = self.take_request(&request)?;
-        let system = |errno| AnswerError::System { step: "rdma_reject", errno };
-        pending.id.reject(data).map_err(system)
+        Ok(pending.id.reject(data.bytes()).map_err(system("rdma_reject"))?)
+    }
+
+    /// What the CM is told with a look-up or its answer. The rest of `rdma_conn_param` is for connections.
+    fn parameters(&self, data: &[u8]) -> ConnectParams {
+        ConnectParams { qp_num: self.number.get(), ..ConnectParams::new(data.to_vec(), 0, 0) }
     }
 
     fn take_request(&mut self, request: &LookUpRequest) -> Result<Pending, AnswerError> {
@@ -69,7 +77,7 @@ impl Datagram {
         at.map(|at| self.requests.swap_remove(at)).ok_or(AnswerError::Gone)
     }
 
-    pub(super) fn note_request(&mut self, event: UdEvent) {
+    pub(super) fn note_request(&mut self, event: CmEvent) {
         let data = LookUpData::arrived(event.private());
         let Some(id) = event.request else { return };
         if self.requests.len() >= usize::from(self.config.requests) {
@@ -79,7 +87,7 @@ impl Datagram {
         }
         self.next_number += 1;
         let number = self.next_number;
-        let from = id.peer();
+        let from = id.info().peer_ip();
         if self.keep(DatagramEvent::Request(LookUpRequest { number, from, data: Box::new(data) })) {
             self.requests.push(Pending { number, id, until: Deadline::after(REQUEST_LIFE) });
         }
@@ -107,7 +115,7 @@ impl Datagram {
         if self.gone {
             return Err(LookUpError::DeviceGone);
         }
-        let id = UdId::new(&self.channel).map_err(system("rdma_create_id"))?;
+        let id = CmId::new(&self.channel, PortSpace::Udp).map_err(system("rdma_create_id"))?;
         let ask = Ask { remote, deadline: Deadline::after(timeout), key: id.key() };
         let failed =
             |event| move |errno: i32| LookUpError::Resolve { address: remote, event, status: -errno };
@@ -116,29 +124,27 @@ impl Datagram {
         let resolving = id.resolve_address(Some(source.into()), remote, timeout);
         resolving.map_err(failed("rdma_resolve_addr"))?;
         self.answer(&ask, "resolving the address", EventKind::AddrResolved)?;
-        if id.device() != Some(self.context.key()) || id.port_number() != self.port_number {
+        let info = id.info();
+        if info.device != Some(self.context.key()) || info.port != self.port_number {
             return Err(LookUpError::OtherDevice { address: remote });
         }
-        id.resolve_route(ask.left()).map_err(failed("rdma_resolve_route"))?;
+        id.resolve_route(ask.deadline.left()).map_err(failed("rdma_resolve_route"))?;
         self.answer(&ask, "resolving the route", EventKind::RouteResolved)?;
-        id.look_up(data, self.number).map_err(failed("rdma_connect"))?;
+        id.connect(&self.parameters(data.bytes())).map_err(failed("rdma_connect"))?;
         let event = self.answer(&ask, "asking for the queue pair", EventKind::Established)?;
-        let way = event.way.ok_or_else(|| system("ESTABLISHED")(sys::errno::EINVAL))?;
+        let way = Way::of(&event).ok_or_else(|| system("ESTABLISHED")(libc::EINVAL))?;
         Ok(Peer::new(&self.pd, &way, Some(AnswerData::arrived(event.private())))?)
     }
 
-    fn answer(&mut self, ask: &Ask, step: &'static str, wanted: EventKind) -> Result<UdEvent, LookUpError> {
+    fn answer(&mut self, ask: &Ask, step: &'static str, wanted: EventKind) -> Result<CmEvent, LookUpError> {
         let address = ask.remote;
         // A moved hardware address is no answer.
-        let is_mine = |event: &UdEvent| event.key == ask.key && event.kind != EventKind::AddrChange;
-        let Some(event) = self.await_event(ask.deadline, is_mine)? else {
-            let timeout = ask.deadline.timeout();
-            return Err(if self.gone {
-                LookUpError::DeviceGone
-            } else {
-                LookUpError::Timeout { address, step, timeout }
-            });
-        };
+        let is_mine = |event: &CmEvent| event.key == ask.key && event.kind != EventKind::AddrChange;
+        let event = self.await_event(ask.deadline, is_mine)?;
+        let timeout = ask.deadline.timeout();
+        let given_up =
+            if self.gone { LookUpError::DeviceGone } else { LookUpError::Timeout { address, step, timeout } };
+        let event = event.ok_or(given_up)?;
         match event.kind {
             kind if kind == wanted && event.status == 0 => Ok(event),
             EventKind::Unreachable if event.status > 0 => Err(LookUpError::Refused {
@@ -160,10 +166,4 @@ struct Ask {
     remote: SocketAddr,
     deadline: Deadline,
     key: IdKey,
-}
-
-impl Ask {
-    fn left(&self) -> Duration {
-        self.deadline.left()
-    }
 }

@@ -27,7 +27,7 @@
 //! Devices without datagrams (every iWARP device, siw among them) are refused by [`OpenError::NoDatagrams`].
 //!
 //! Pages: `rdma_cm(7)`, `rdma_create_id(3)`, `rdma_accept(3)`, `rdma_join_multicast_ex(3)`, `ibv_create_ah(3)`,
-//! `ibv_create_ah_from_wc(3)`.
+//! `ibv_init_ah_from_wc(3)`.
 
 mod config;
 mod endpoint;
@@ -35,7 +35,6 @@ mod error;
 mod event;
 mod grh;
 mod group;
-mod id;
 mod lookup;
 mod membership;
 mod multicast;
@@ -50,7 +49,7 @@ mod way;
 
 pub use crate::private_data::{PrivateData, TooLong};
 pub use config::{DatagramConfig, DatagramCounters};
-pub use endpoint::Datagram;
+pub use endpoint::{Datagram, DatagramInfo};
 pub use error::{AnswerError, JoinError, LookUpError, OpenError, SendError, SidrStatus};
 pub use event::DatagramEvent;
 pub use grh::{GRH_BYTES, Grh};

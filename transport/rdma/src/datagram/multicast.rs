@@ -5,7 +5,6 @@
 
 use std::{
     fs,
-    mem::MaybeUninit,
     net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket},
 };
 
@@ -59,9 +58,8 @@ impl OwnMembership {
         };
         let source = Gid::of(place.local);
         let entry = Entry::find(place.device, place.port, source)
-            .ok_or_else(|| refused("no RoCE v2 GID for our address", -sys::errno::EADDRNOTAVAIL))?;
-        // SAFETY: integers and unions of integers, for which zero is a value.
-        let mut attributes: sys::ibv_ah_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+            .ok_or_else(|| refused("no RoCE v2 GID for our address", -libc::EADDRNOTAVAIL))?;
+        let mut attributes: sys::ibv_ah_attr = sys::zeroed();
         attributes.grh.dgid = sys::ibv_gid { raw };
         attributes.grh.sgid_index = entry.index;
         attributes.grh.hop_limit = HOPS;
@@ -71,7 +69,7 @@ impl OwnMembership {
         if membership == Membership::SendOnly {
             return Ok((Self { _socket: None, attached: None }, way));
         }
-        let errno = |error: &std::io::Error| -error.raw_os_error().unwrap_or(sys::errno::EINVAL);
+        let errno = |error: &std::io::Error| -error.raw_os_error().unwrap_or(libc::EINVAL);
         let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).map_err(|e| refused("socket", errno(&e)))?;
         socket
             .join_multicast_v6(&address, entry.interface)

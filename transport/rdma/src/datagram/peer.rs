@@ -9,9 +9,9 @@ use super::{
     way::Way,
 };
 use crate::{
-    error::DeviceError,
+    error::{DeviceError, system},
     sys,
-    verbs::context::{Context, Pd},
+    verbs::context::{Context, Pd, address},
 };
 
 /// An `ibv_ah`. Every send that is on its way holds it, so it is destroyed after the last of them.
@@ -31,8 +31,7 @@ impl Handle {
         let mut attributes = *attributes;
         // SAFETY: the domain is live; the attributes are read during the call only.
         let raw = unsafe { sys::ibv_create_ah(pd.raw(), &raw mut attributes) };
-        let raw =
-            sys::pointer_result(raw).map_err(|errno| DeviceError::System { step: "ibv_create_ah", errno })?;
+        let raw = sys::pointer_result(raw).map_err(system("ibv_create_ah"))?;
         Ok(Arc::new(Self { raw, pd: Arc::clone(pd) }))
     }
 
@@ -75,7 +74,7 @@ impl Peer {
             handle: Handle::new(pd, &way.attributes)?,
             qp: way.qp,
             qkey: way.qkey,
-            gid: way.gid(),
+            gid: Gid(address(&way.attributes.grh.dgid).octets()),
             data: data.map(Arc::new),
         })
     }
@@ -133,7 +132,7 @@ pub struct Source {
 }
 
 /// `IBV_WC_GRH`: the first 40 bytes hold a header.
-const WITH_GRH: u32 = 1;
+const WITH_GRH: u32 = sys::ibv_wc_flags::IBV_WC_GRH.0;
 
 impl Source {
     pub(super) fn new(wc: &sys::ibv_wc, header: [u8; GRH_BYTES]) -> Self {
@@ -156,8 +155,7 @@ impl Source {
 
     /// The way back, by `ibv_init_ah_from_wc`.
     pub(super) fn way(&self, context: &Context, port: u8, qkey: Qkey) -> Result<Way, DeviceError> {
-        // SAFETY: integers and a union of integers, for which zero is a value.
-        let mut wc: sys::ibv_wc = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut wc: sys::ibv_wc = sys::zeroed();
         wc.src_qp = self.qp.get();
         wc.wc_flags = self.flags;
         wc.pkey_index = self.pkey_index;
@@ -168,15 +166,14 @@ impl Source {
         const { assert!(size_of::<sys::ibv_grh>() == GRH_BYTES) };
         // SAFETY: the place has exactly these 40 bytes, and a byte array may be stored anywhere.
         unsafe { grh.as_mut_ptr().cast::<[u8; GRH_BYTES]>().write_unaligned(self.header) };
-        // SAFETY: integers and unions of integers, for which zero is a value.
-        let mut attributes: sys::ibv_ah_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut attributes: sys::ibv_ah_attr = sys::zeroed();
         // SAFETY: the context is open; the three places are ours and initialised.
         let returned = unsafe {
             sys::ibv_init_ah_from_wc(context.raw(), port, &raw mut wc, grh.as_mut_ptr(), &raw mut attributes)
         };
         // -1 without an errno: the header is neither form, or was sent to an address that is not the port's.
         let step = "ibv_init_ah_from_wc";
-        sys::verbs_result(returned).map_err(|_| DeviceError::System { step, errno: sys::errno::EINVAL })?;
+        sys::verbs_result(returned).map_err(|_| DeviceError::System { step, errno: libc::EINVAL })?;
         Ok(Way { attributes, qp: self.qp, qkey })
     }
 }
@@ -192,8 +189,7 @@ mod tests {
     use super::*;
 
     fn completion(flags: u32) -> sys::ibv_wc {
-        // SAFETY: integers and a union of integers, for which zero is a value.
-        let mut wc: sys::ibv_wc = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut wc: sys::ibv_wc = sys::zeroed();
         wc.src_qp = 0x11;
         wc.wc_flags = flags;
         wc

@@ -6,30 +6,26 @@
 //! ```
 //! The device owns a slot from its post to its completion; in between nobody here can reach it.
 
-use std::{mem::MaybeUninit, sync::Arc};
+use std::sync::Arc;
 
 use super::{
     config::{DatagramConfig, DatagramCounters},
     error::SendError,
     grh::GRH_BYTES,
-    name::Qkey,
     peer::{Handle, Peer, Source},
     ring::Slots,
 };
 use crate::{
-    error::DeviceError,
+    error::{DeviceError, system},
     sys,
     verbs::{
         context::{Context, DeviceLimits, Pd},
-        cq::{Cq, POLL_BURST, STATUS_FLUSHED},
-        lists::RecvList,
+        cq::{Cq, Harvest, POLL_BURST, STATUS_FLUSHED},
+        lists::{RecvList, SendList},
         qp::Qp,
     },
     wait::{Deadline, readable},
 };
-
-/// `IBV_WC_WITH_IMM`.
-const WITH_IMM: u32 = 2;
 
 /// A message that arrived, lent until the closure returns.
 #[derive(Clone, Copy, Debug)]
@@ -60,41 +56,6 @@ impl Arrival {
             Ok(bytes) => bytes.checked_sub(GRH_BYTES).map_or(Self::TooShort, Self::Message),
             Err(_) => Self::Impossible,
         }
-    }
-}
-
-/// Completions of one queue, taken in bursts. Zeroed once: a driver leaves fields that mean nothing as they were.
-struct Burst {
-    completions: Box<[sys::ibv_wc]>,
-    next: usize,
-    held: usize,
-}
-
-impl Burst {
-    fn new() -> Self {
-        // SAFETY: every field of `ibv_wc` is an integer or a union of integers, for which zero is a value.
-        let completions = (0..POLL_BURST).map(|_| unsafe { MaybeUninit::zeroed().assume_init() }).collect();
-        Self { completions, next: 0, held: 0 }
-    }
-
-    /// Whether there is one, after looking.
-    fn fill(&mut self, cq: &Cq) -> Result<bool, DeviceError> {
-        if self.next < self.held {
-            return Ok(true);
-        }
-        let room = i32::try_from(self.completions.len()).unwrap_or(0);
-        // SAFETY: the queue is live, and there is room for as many as we ask.
-        let count = unsafe { sys::ibv_poll_cq(cq.raw(), room, self.completions.as_mut_ptr()) };
-        let broken = || DeviceError::System { step: "ibv_poll_cq", errno: count.saturating_neg() };
-        self.held = usize::try_from(count).map_err(|_| broken())?.min(self.completions.len());
-        self.next = 0;
-        Ok(self.held > 0)
-    }
-
-    fn pop(&mut self) -> Option<&sys::ibv_wc> {
-        let wc = self.completions[..self.held].get(self.next)?;
-        self.next += 1;
-        Some(wc)
     }
 }
 
@@ -135,8 +96,9 @@ pub(super) struct Queue {
     /// Where the others go: an address handle lives as long as a send that names it.
     flying: Box<[Option<Arc<Handle>>]>,
     list: RecvList,
-    arrived: Burst,
-    done: Burst,
+    sending: SendList,
+    arrived: Harvest,
+    done: Harvest,
     broken: Option<(u32, u32)>,
     pub(super) counters: DatagramCounters,
 }
@@ -150,8 +112,9 @@ impl Queue {
             flying: (0..sends).map(|_| None).collect(),
             parts,
             list: RecvList::new(POLL_BURST),
-            arrived: Burst::new(),
-            done: Burst::new(),
+            sending: SendList::new(1),
+            arrived: Harvest::new(),
+            done: Harvest::new(),
             broken: None,
             counters: DatagramCounters::default(),
         }
@@ -183,17 +146,16 @@ impl Queue {
     }
 
     fn repost(&mut self) -> Result<(), DeviceError> {
-        let failed = self.list.post(&self.qp);
-        failed.map_err(|error| DeviceError::System { step: "ibv_post_recv", errno: error.errno })
+        self.list.post(&self.qp).map_err(|error| system("ibv_post_recv")(error.errno))
     }
 
     /// Hands out at most [`POLL_BURST`] messages and posts their receives again.
     pub(super) fn receive(&mut self, mut each: impl FnMut(Received<'_>)) -> Result<usize, DeviceError> {
         let mut given = 0;
-        if !self.arrived.fill(&self.parts.receive_cq)? {
-            return Ok(0);
-        }
-        while let Some(wc) = self.arrived.pop() {
+        // What a closure that panicked has left.
+        self.repost()?;
+        self.parts.receive_cq.poll(&mut self.arrived).map_err(system("ibv_poll_cq"))?;
+        while let Some(wc) = self.arrived.take_raw() {
             let slot = match u16::try_from(wc.wr_id) {
                 Ok(slot) if slot < self.parts.receives.count() => slot,
                 _ => continue,
@@ -216,7 +178,7 @@ impl Queue {
             };
             // SAFETY: both members are u32, so reading either is defined; the flag decides whether it means something.
             let imm = u32::from_be(unsafe { wc.imm_data_invalidated_rkey_union.imm_data });
-            let imm = (wc.wc_flags & WITH_IMM != 0).then_some(imm);
+            let imm = (wc.wc_flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0).then_some(imm);
             let header = self.parts.receives.place(slot, 0, GRH_BYTES).cast::<[u8; GRH_BYTES]>();
             // SAFETY: 40 initialised bytes of our own slot (`place` checked it), alignment 1; the device completed
             // the slot and it is posted again only after the closure, so nobody writes it.
@@ -237,9 +199,9 @@ impl Queue {
 
     /// Arms the notification of arrivals; `true` when there is one already.
     pub(super) fn arm(&mut self) -> Result<bool, DeviceError> {
-        let armed = self.parts.receive_cq.arm();
-        armed.map_err(|errno| DeviceError::System { step: "ibv_req_notify_cq", errno })?;
-        self.arrived.fill(&self.parts.receive_cq)
+        self.parts.receive_cq.arm().map_err(system("ibv_req_notify_cq"))?;
+        self.parts.receive_cq.poll(&mut self.arrived).map_err(system("ibv_poll_cq"))?;
+        Ok(!self.arrived.is_empty())
     }
 
     pub(super) fn arrivals(&self) -> &Arc<Cq> {
@@ -269,58 +231,32 @@ impl Queue {
         // SAFETY: `bytes` of our own slot, checked by `place` and zeroed when it was mapped; it is free, so the
         // device does not read it, and `&mut self` keeps everybody else away.
         fill(unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), bytes) });
-        self.post(slot, bytes, to, imm)?;
+        let remote = sys::ud_t { ah: to.handle.raw(), remote_qpn: to.qp().get(), remote_qkey: to.qkey().0 };
+        // SAFETY: `flying` keeps the handle until the send has completed, or the queue pair is gone with its id.
+        unsafe { self.sending.datagram(slot, self.parts.sends.local(slot, bytes), remote, imm) };
+        self.sending.post(&self.qp).map_err(|error| match error.errno {
+            libc::ENOMEM => SendError::Full,
+            errno => system("ibv_post_send")(errno).into(),
+        })?;
         self.free.pop();
         self.flying[usize::from(slot)] = Some(Arc::clone(&to.handle));
         Ok(())
     }
 
-    fn post(&self, slot: u16, bytes: usize, to: &Peer, imm: Option<u32>) -> Result<(), SendError> {
-        let local = self.parts.sends.local(slot, bytes);
-        let mut place = sys::ibv_sge { addr: local.address, length: local.bytes, lkey: local.lkey };
-        // SAFETY: plain data and pointers, for which zero is a value; the unions hold integers and pointers.
-        let mut request: sys::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
-        request.wr_id = slot.into();
-        request.sg_list = &raw mut place;
-        request.num_sge = i32::from(bytes > 0);
-        request.send_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
-        request.opcode = match imm {
-            Some(_) => sys::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM,
-            None => sys::ibv_wr_opcode::IBV_WR_SEND,
-        };
-        let imm_data = imm.unwrap_or(0).to_be();
-        request.imm_data_invalidated_rkey_union = sys::imm_data_invalidated_rkey_union_t { imm_data };
-        let (remote_qpn, Qkey(remote_qkey)) = (to.qp().get(), to.qkey());
-        request.wr = sys::wr_t { ud: sys::ud_t { ah: to.handle.raw(), remote_qpn, remote_qkey } };
-        let mut bad = std::ptr::null_mut();
-        // SAFETY: the queue pair is live, because the id goes before us; request and place outlive the call; the
-        // slot's memory stays registered until the queue pair is gone, and the caller keeps the handle as long.
-        let returned = unsafe { sys::ibv_post_send(self.qp.raw(), &raw mut request, &raw mut bad) };
-        match sys::verbs_result(returned) {
-            Ok(()) => Ok(()),
-            Err(sys::errno::ENOMEM) => Err(SendError::Full),
-            Err(errno) => Err(SendError::Device { step: "ibv_post_send", errno }),
-        }
-    }
-
     /// Takes back the slots of sends that the device completed.
     fn settle(&mut self) -> Result<(), SendError> {
-        let device = |_| SendError::Device { step: "ibv_poll_cq", errno: sys::errno::EINVAL };
-        while self.done.fill(&self.parts.send_cq).map_err(device)? {
-            while let Some(wc) = self.done.pop() {
-                let Some(slot) = u16::try_from(wc.wr_id).ok().filter(|&slot| slot < self.parts.sends.count())
-                else {
-                    continue;
-                };
-                if self.flying[usize::from(slot)].take().is_none() {
+        while self.parts.send_cq.poll(&mut self.done).map_err(system("ibv_poll_cq"))? > 0 {
+            while let Some(done) = self.done.take() {
+                let slot = usize::try_from(done.wr_id).unwrap_or(usize::MAX);
+                if self.flying.get_mut(slot).and_then(Option::take).is_none() {
                     continue;
                 }
-                self.free.push(slot);
-                if wc.status == 0 {
+                self.free.extend(u16::try_from(slot));
+                if done.status == 0 {
                     self.counters.sent += 1;
                 } else {
                     self.counters.sends_failed += 1;
-                    self.broken.get_or_insert((wc.status, wc.vendor_err));
+                    self.broken.get_or_insert((done.status, done.vendor));
                 }
             }
         }
@@ -335,14 +271,12 @@ impl Queue {
             if self.free.len() == all {
                 return Ok(true);
             }
-            let armed = self.parts.send_cq.arm();
-            armed.map_err(|errno| SendError::Device { step: "ibv_req_notify_cq", errno })?;
+            self.parts.send_cq.arm().map_err(system("ibv_req_notify_cq"))?;
             self.settle()?;
             if self.free.len() == all {
                 return Ok(true);
             }
-            let waited = readable(&[self.parts.send_cq.fd()], deadline);
-            waited.map_err(|errno| SendError::Device { step: "poll", errno })?;
+            readable(&[self.parts.send_cq.fd()], deadline).map_err(system("poll"))?;
             self.parts.send_cq.quiet();
             if deadline.has_passed() {
                 self.settle()?;

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use super::{id::UdId, private::LookUpData};
-use crate::wait::Deadline;
+use super::private::LookUpData;
+use crate::{id::cm_id::CmId, wait::Deadline};
 
 /// Somebody's look-up. Dropped without an answer it is rejected after a minute.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl LookUpRequest {
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) number: u64,
-    pub(super) id: UdId,
+    pub(super) id: CmId,
     /// When nobody waits for the answer any more.
     pub(super) until: Deadline,
 }

@@ -58,6 +58,9 @@ impl Slots {
     pub(super) fn local(&self, slot: u16, bytes: usize) -> LocalBytes {
         let address = self.place(slot, 0, bytes).addr().get() as u64;
         // A slot is the path MTU and a header.
-        LocalBytes { address, bytes: u32::try_from(bytes).unwrap_or(0), lkey: self.mr.lkey() }
+        let bytes = u32::try_from(bytes).unwrap_or(0);
+        // SAFETY: our own slot, which `place` checked. It is registered until after the queue pair is destroyed, and
+        // between its post and its completion the queue lends it to nobody.
+        unsafe { LocalBytes::new(address, bytes, self.mr.lkey()) }
     }
 }

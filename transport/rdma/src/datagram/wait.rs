@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use super::{
-    endpoint::Datagram,
-    event::{DatagramEvent, UdEvent},
-};
+use super::{endpoint::Datagram, event::DatagramEvent};
 use crate::{
     error::{DeviceError, system},
-    id::event::EventKind,
+    id::event::{CmEvent, EventKind},
     wait::{Deadline, readable},
 };
 
@@ -21,7 +18,7 @@ impl Datagram {
     /// # Errors
     /// The event channel is broken.
     pub fn event(&mut self) -> Result<Option<DatagramEvent>, DeviceError> {
-        while let Some(event) = UdEvent::next(&self.channel).map_err(system("rdma_get_cm_event"))? {
+        while let Some(event) = CmEvent::next(&self.channel).map_err(system("rdma_get_cm_event"))? {
             self.note(event);
         }
         self.forget_old_requests();
@@ -47,10 +44,10 @@ impl Datagram {
     pub(super) fn await_event(
         &mut self,
         deadline: Deadline,
-        is_mine: impl Fn(&UdEvent) -> bool,
-    ) -> Result<Option<UdEvent>, DeviceError> {
+        is_mine: impl Fn(&CmEvent) -> bool,
+    ) -> Result<Option<CmEvent>, DeviceError> {
         loop {
-            while let Some(event) = UdEvent::next(&self.channel).map_err(system("rdma_get_cm_event"))? {
+            while let Some(event) = CmEvent::next(&self.channel).map_err(system("rdma_get_cm_event"))? {
                 if is_mine(&event) {
                     return Ok(Some(event));
                 }
@@ -64,7 +61,7 @@ impl Datagram {
     }
 
     /// What nobody waits for.
-    fn note(&mut self, event: UdEvent) {
+    fn note(&mut self, event: CmEvent) {
         match note(event.kind, self.gone) {
             Note::Request => self.note_request(event),
             Note::GroupLost => {

@@ -1,7 +1,7 @@
 //! How to reach a queue pair or a group.
 
-use super::name::{Gid, Qkey, QpNumber};
-use crate::sys;
+use super::name::{Qkey, QpNumber};
+use crate::{id::event::CmEvent, sys};
 
 /// How to reach a queue pair or a group.
 #[derive(Clone, Copy)]
@@ -12,13 +12,9 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// Where it leads.
-    pub(super) fn gid(&self) -> Gid {
-        gid_of(&self.attributes.grh.dgid)
+    /// What an answer or a join says.
+    pub(super) fn of(event: &CmEvent) -> Option<Self> {
+        let (attributes, qkey) = event.way?;
+        Some(Self { attributes, qp: QpNumber::new(event.qp_num), qkey: Qkey(qkey) })
     }
-}
-
-pub(super) fn gid_of(gid: &sys::ibv_gid) -> Gid {
-    // SAFETY: both members are 16 bytes of integers, so reading either is defined.
-    Gid(unsafe { gid.raw })
 }

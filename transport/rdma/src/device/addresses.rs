@@ -1,8 +1,6 @@
-//! The addresses of network interfaces, asked of the kernel: a dump of RTM_GETADDR, `rtnetlink(7)`.
+//! The addresses of network interfaces (`getifaddrs(3)`).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, netdevice, recv, send, socket};
+use std::{ffi::CStr, net::IpAddr, ptr};
 
 /// An interface's address.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,91 +24,60 @@ impl Assigned {
     }
 }
 
-/// Bytes of `nlmsghdr`, and of `ifaddrmsg`.
-const HEADER: usize = 16;
-const BODY: usize = 8;
-const RTM_NEWADDR: u16 = 20;
-const RTM_GETADDR: u16 = 22;
-const NLM_F_REQUEST_DUMP: u16 = 0x301;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
-const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
-
 /// What all interfaces have; empty when the kernel does not say.
 #[must_use]
 pub fn all() -> Vec<Assigned> {
-    ask().unwrap_or_default()
-}
-
-fn ask() -> rustix::io::Result<Vec<Assigned>> {
-    let netlink = socket(AddressFamily::NETLINK, SocketType::RAW, None)?;
-    let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
-    let mut request = [0u8; HEADER + BODY];
-    let length = u32::try_from(request.len()).unwrap_or(0);
-    request[..4].copy_from_slice(&length.to_ne_bytes());
-    request[4..6].copy_from_slice(&RTM_GETADDR.to_ne_bytes());
-    request[6..8].copy_from_slice(&NLM_F_REQUEST_DUMP.to_ne_bytes());
-    send(&netlink, &request, SendFlags::empty())?;
-    let mut found = Vec::new();
-    let mut buffer = vec![0u8; 64 << 10];
-    loop {
-        let (bytes, _) = recv(&netlink, &mut buffer[..], RecvFlags::empty())?;
-        let name = |index| netdevice::index_to_name(&any, index).ok();
-        if bytes == 0 || read(&buffer[..bytes], &mut found, name) {
-            return Ok(found);
-        }
+    let mut list = ptr::null_mut();
+    // SAFETY: `list` is a place for one pointer.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return Vec::new();
     }
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-/// Takes what one datagram holds; `true` when it was the last, or makes no sense.
-fn read(mut bytes: &[u8], found: &mut Vec<Assigned>, name: impl Fn(u32) -> Option<String>) -> bool {
-    while let (Some(length), Some(kind)) = (u32_at(bytes, 0), u16_at(bytes, 4)) {
-        let length = usize::try_from(length).unwrap_or(usize::MAX);
-        if kind == NLMSG_DONE || kind == NLMSG_ERROR || length < HEADER || length > bytes.len() {
-            return true;
-        }
-        if kind == RTM_NEWADDR {
-            found.extend(assigned(&bytes[HEADER..length], &name));
-        }
-        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
+    let (mut found, mut next) = (Vec::new(), list);
+    // SAFETY: null, or an entry of the list, which lives until it is freed below.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        // SAFETY: as above.
+        found.extend(unsafe { assigned(entry) });
+        next = entry.ifa_next;
     }
-    false
+    // SAFETY: from `getifaddrs`, freed once.
+    unsafe { libc::freeifaddrs(list) };
+    found
 }
 
-/// One `ifaddrmsg` with its attributes.
-fn assigned(message: &[u8], name: impl Fn(u32) -> Option<String>) -> Option<Assigned> {
-    let (family, prefix, index) = (*message.first()?, *message.get(1)?, u32_at(message, 4)?);
-    let mut attributes = message.get(BODY..)?;
-    let mut address = None;
-    while let (Some(length), Some(kind)) = (u16_at(attributes, 0), u16_at(attributes, 2)) {
-        let length = usize::from(length);
-        if length < 4 || length > attributes.len() {
-            break;
+/// # Safety
+/// `entry` is of a list that `getifaddrs(3)` made.
+unsafe fn assigned(entry: &libc::ifaddrs) -> Option<Assigned> {
+    // SAFETY: null, or an address, by the caller's promise.
+    let address = unsafe { ip(entry.ifa_addr) }?;
+    // SAFETY: as above.
+    let prefix = match unsafe { ip(entry.ifa_netmask) }? {
+        IpAddr::V4(mask) => mask.to_bits().count_ones(),
+        IpAddr::V6(mask) => mask.to_bits().count_ones(),
+    };
+    // SAFETY: ended by NUL, by the caller's promise.
+    let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy();
+    // An address of IPv4 has a label: the interface's name, with `:1` behind it where there are several.
+    let netdev = name.split(':').next()?.to_owned();
+    Some(Assigned { netdev, address, prefix: u8::try_from(prefix).ok()? })
+}
+
+/// # Safety
+/// `place` is null, or an address of its family.
+unsafe fn ip(place: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: null, or an address, which begins with its family.
+    match i32::from(unsafe { place.as_ref() }?.sa_family) {
+        libc::AF_INET => {
+            // SAFETY: of this family.
+            let v4 = unsafe { place.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()))
         }
-        let value = &attributes[4..length];
-        let parsed = match family {
-            AF_INET => <[u8; 4]>::try_from(value).ok().map(|octets| IpAddr::V4(Ipv4Addr::from(octets))),
-            AF_INET6 => <[u8; 16]>::try_from(value).ok().map(|octets| IpAddr::V6(Ipv6Addr::from(octets))),
-            _ => None,
-        };
-        // On a point-to-point link IFA_ADDRESS is the other side, and IFA_LOCAL ours.
-        if kind == IFA_LOCAL || (kind == IFA_ADDRESS && address.is_none()) {
-            address = parsed.or(address);
+        libc::AF_INET6 => {
+            // SAFETY: of this family.
+            let v6 = unsafe { place.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(IpAddr::from(v6.sin6_addr.s6_addr))
         }
-        attributes = &attributes[length.next_multiple_of(4).min(attributes.len())..];
+        _ => None,
     }
-    Some(Assigned { netdev: name(index)?, address: address?, prefix })
 }
 
 #[cfg(test)]
@@ -121,15 +88,6 @@ mod tests {
     fn this_machine_has_a_loopback() {
         let loopback = all().into_iter().find(|one| one.netdev == "lo").unwrap();
         assert!(loopback.address.is_loopback() && !loopback.is_usable(), "{loopback:?}");
-    }
-
-    #[test]
-    fn nonsense_ends_the_reading() {
-        let mut found = Vec::new();
-        for bytes in [&[][..], &[1; 3], &[0; 16], &[255; 40]] {
-            read(bytes, &mut found, |_| None);
-        }
-        assert_eq!(found, []);
     }
 
     #[test]

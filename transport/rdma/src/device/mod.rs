@@ -4,16 +4,16 @@
 mod addresses;
 mod rnr;
 
-use std::{ffi::CStr, mem::MaybeUninit, net::Ipv6Addr, ptr::NonNull};
+use std::{ffi::CStr, net::Ipv6Addr, ptr::NonNull};
 
 pub use addresses::{Assigned, all as addresses};
 pub use rnr::{RnrCounters, rnr_counters};
 
 pub use crate::verbs::context::GidType;
 use crate::{
-    error::DeviceError,
+    error::{DeviceError, system},
     sys,
-    verbs::context::{address, require_libraries},
+    verbs::context::{address, mtu_bytes, query_device, query_gid, query_port, require_libraries},
 };
 
 /// Most GIDs that are read of one device: the tables of the kernel's drivers have at most 256 for each port.
@@ -151,8 +151,8 @@ pub fn devices() -> Result<Vec<DeviceInfo>, DeviceError> {
     let Ok(list) = sys::pointer_result(list) else {
         return match sys::last_errno() {
             // The kernel has no verbs at all.
-            sys::errno::ENOSYS | sys::errno::ENOENT | sys::errno::ENODEV => Ok(Vec::new()),
-            errno => Err(DeviceError::System { step: "ibv_get_device_list", errno }),
+            libc::ENOSYS | libc::ENOENT | libc::ENODEV => Ok(Vec::new()),
+            errno => Err(system("ibv_get_device_list")(errno)),
         };
     };
     let list = List(list);
@@ -191,15 +191,9 @@ impl Drop for Open {
 fn describe(device: NonNull<sys::ibv_device>) -> Result<DeviceInfo, DeviceError> {
     // SAFETY: of a list that is still held.
     let context = unsafe { sys::ibv_open_device(device.as_ptr()) };
-    let context = sys::pointer_result(context)
-        .map(Open)
-        .map_err(|errno| DeviceError::System { step: "ibv_open_device", errno })?;
-    let mut attributes = MaybeUninit::<sys::ibv_device_attr>::zeroed();
-    // SAFETY: the context is open, and the place is as large as the call writes.
-    let returned = unsafe { sys::ibv_query_device(context.0.as_ptr(), attributes.as_mut_ptr()) };
-    sys::verbs_result(returned).map_err(|errno| DeviceError::System { step: "ibv_query_device", errno })?;
-    // SAFETY: filled by the call; every field is an integer, so zeroes are valid too.
-    let attributes = unsafe { attributes.assume_init() };
+    let context = sys::pointer_result(context).map(Open).map_err(system("ibv_open_device"))?;
+    // SAFETY: the context is open.
+    let attributes = unsafe { query_device(context.0.as_ptr()) }?;
     let gids = gid_table(&context, &attributes);
     let ports = (1..=attributes.phys_port_cnt)
         .map(|number| describe_port(&context, number, &gids))
@@ -241,12 +235,8 @@ fn capacity(attributes: &sys::ibv_device_attr) -> DeviceCapacity {
 }
 
 fn describe_port(context: &Open, number: u8, gids: &[(u32, GidInfo)]) -> Result<PortInfo, DeviceError> {
-    let mut attributes = MaybeUninit::<sys::ibv_port_attr>::zeroed();
-    // SAFETY: the context is open, and the place is for this struct.
-    let returned = unsafe { sys::ibv_query_port(context.0.as_ptr(), number, attributes.as_mut_ptr()) };
-    sys::verbs_result(returned).map_err(|errno| DeviceError::System { step: "ibv_query_port", errno })?;
-    // SAFETY: filled by the call; every field is an integer.
-    let attributes = unsafe { attributes.assume_init() };
+    // SAFETY: the context is open.
+    let attributes = unsafe { query_port(context.0.as_ptr(), number) }?;
     // SAFETY: any number has a text.
     let state = unsafe { sys::ibv_port_state_str(attributes.state) };
     let state = NonNull::new(state.cast_mut()).map_or_else(String::new, |state| {
@@ -279,9 +269,7 @@ fn describe_port(context: &Open, number: u8, gids: &[(u32, GidInfo)]) -> Result<
 /// The whole table, each with its port; empty when the library or the kernel cannot give it.
 fn gid_table(context: &Open, attributes: &sys::ibv_device_attr) -> Vec<(u32, GidInfo)> {
     let room = GIDS * usize::from(attributes.phys_port_cnt.max(1));
-    // SAFETY: integers only, for which zero is a value.
-    let empty = || unsafe { MaybeUninit::<sys::ibv_gid_entry>::zeroed().assume_init() };
-    let mut entries: Vec<_> = std::iter::repeat_with(empty).take(room).collect();
+    let mut entries: Vec<sys::ibv_gid_entry> = std::iter::repeat_with(sys::zeroed).take(room).collect();
     // SAFETY: the context is open, and there is room for `room` entries.
     let count = unsafe { sys::ibv_query_gid_table(context.0.as_ptr(), entries.as_mut_ptr(), room, 0) };
     entries.truncate(usize::try_from(count).unwrap_or(0));
@@ -299,18 +287,13 @@ fn gid_table(context: &Open, attributes: &sys::ibv_device_attr) -> Vec<(u32, Gid
 
 /// What every version of the library can do: each place of the table, without kind and interface.
 fn gids_one_by_one(context: &Open, port: u8, places: i32) -> Vec<GidInfo> {
-    let mut found = Vec::new();
-    for index in 0..places {
-        let mut gid = sys::ibv_gid { raw: [0; 16] };
-        // SAFETY: the context is open, and the place is for one GID.
-        let returned = unsafe { sys::ibv_query_gid(context.0.as_ptr(), port, index, &raw mut gid) };
-        let gid = address(&gid);
-        if returned == 0 && !gid.is_unspecified() {
-            let index = u32::try_from(index).unwrap_or(0);
-            found.push(GidInfo { index, gid, kind: GidType::Unknown, netdev: None });
-        }
-    }
-    found
+    let describe = |index| {
+        // SAFETY: the context is open.
+        let gid =
+            unsafe { query_gid(context.0.as_ptr(), port, index) }.filter(|gid| !gid.is_unspecified())?;
+        Some(GidInfo { index: u32::try_from(index).unwrap_or(0), gid, kind: GidType::Unknown, netdev: None })
+    };
+    (0..places).filter_map(describe).collect()
 }
 
 fn interface_name(index: u32) -> Option<String> {
@@ -331,11 +314,6 @@ fn by_hardware_address(gids: &[GidInfo]) -> Option<String> {
         let address = std::fs::read_to_string(entry.path().join("address")).ok()?;
         (address.trim() == hardware).then(|| entry.file_name().to_string_lossy().into_owned())
     })
-}
-
-/// `IBV_MTU_256` is 1, and each step doubles.
-fn mtu_bytes(mtu: u32) -> u32 {
-    if (1..=5).contains(&mtu) { 128 << mtu } else { 0 }
 }
 
 /// A C array that holds a text.

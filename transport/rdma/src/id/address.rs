@@ -1,8 +1,14 @@
 //! Addresses of the CM: IPv4, IPv6, and its own family, AF_IB.
 
-use std::{fmt, net::SocketAddr};
+use std::{
+    fmt,
+    net::{Ipv6Addr, SocketAddr, SocketAddrV6},
+};
 
-use crate::sys::{self, RawAddress};
+/// Families of addresses; the last is the CM's own: a GID and a service id.
+pub(crate) const AF_INET: u16 = 2;
+pub(crate) const AF_INET6: u16 = 10;
+pub(crate) const AF_IB: u16 = 27;
 
 /// `sizeof(struct sockaddr_ib)`, the longest of the three.
 pub(crate) const RAW_BYTES: usize = 48;
@@ -47,37 +53,40 @@ impl CmAddress {
 
     /// The IP address, if it is one.
     #[must_use]
-    pub fn ip(&self) -> Option<SocketAddr> {
+    pub fn ip(self) -> Option<SocketAddr> {
         match self {
-            Self::Ip(address) => Some(*address),
+            Self::Ip(address) => Some(address),
             Self::Ib(_) => None,
         }
     }
 
     /// Reads what the CM holds; `None` for another family.
     pub(crate) fn parse(bytes: &[u8; RAW_BYTES]) -> Option<Self> {
-        let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-        let u64_at = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[at..at + 8]);
-            word
-        };
-        if u16::from_ne_bytes([bytes[0], bytes[1]]) == sys::AF_IB {
-            let mut gid = [0; 16];
-            gid.copy_from_slice(&bytes[8..24]);
-            return Some(Self::Ib(IbAddress {
-                gid,
-                pkey: u16_at(2),
-                flow_info: u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
-                service_id: u64::from_be_bytes(u64_at(24)),
-                service_mask: u64::from_be_bytes(u64_at(32)),
-                scope_id: u64::from_ne_bytes(u64_at(40)),
-            }));
+        let port = u16::from_be_bytes(part(bytes, 2));
+        match u16::from_ne_bytes(part(bytes, 0)) {
+            AF_INET => Some(Self::Ip(SocketAddr::from((part::<4>(bytes, 4), port)))),
+            AF_INET6 => {
+                let scope = u32::from_ne_bytes(part(bytes, 24));
+                Some(Self::Ip(SocketAddrV6::new(part::<16>(bytes, 8).into(), port, 0, scope).into()))
+            }
+            AF_IB => Some(Self::Ib(IbAddress {
+                pkey: port,
+                flow_info: u32::from_be_bytes(part(bytes, 4)),
+                gid: part(bytes, 8),
+                service_id: u64::from_be_bytes(part(bytes, 24)),
+                service_mask: u64::from_be_bytes(part(bytes, 32)),
+                scope_id: u64::from_ne_bytes(part(bytes, 40)),
+            })),
+            _ => None,
         }
-        let mut ip = [0; 28];
-        ip.copy_from_slice(&bytes[..28]);
-        RawAddress::parse(&ip).map(Self::Ip)
     }
+}
+
+/// The `N` bytes at `at`, which are inside.
+fn part<const N: usize>(bytes: &[u8; RAW_BYTES], at: usize) -> [u8; N] {
+    let mut part = [0; N];
+    part.copy_from_slice(&bytes[at..at + N]);
+    part
 }
 
 impl From<SocketAddr> for CmAddress {
@@ -91,7 +100,7 @@ impl fmt::Display for CmAddress {
         match self {
             Self::Ip(address) => address.fmt(f),
             Self::Ib(address) => {
-                write!(f, "GID {} service {:#x}", std::net::Ipv6Addr::from(address.gid), address.service_id)
+                write!(f, "GID {} service {:#x}", Ipv6Addr::from(address.gid), address.service_id)
             }
         }
     }
@@ -111,8 +120,8 @@ impl RawCmAddress {
     /// Bytes of the structure of this family.
     pub(crate) fn len(&self) -> u32 {
         match u16::from_ne_bytes([self.0[0], self.0[1]]) {
-            sys::AF_INET => 16,
-            sys::AF_INET6 => 28,
+            AF_INET => 16,
+            AF_INET6 => 28,
             _ => 48,
         }
     }
@@ -121,16 +130,28 @@ impl RawCmAddress {
 impl From<&CmAddress> for RawCmAddress {
     fn from(address: &CmAddress) -> Self {
         let mut raw = [0; RAW_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| raw[at..at + bytes.len()].copy_from_slice(bytes);
         match address {
-            CmAddress::Ip(ip) => raw[..28].copy_from_slice(RawAddress::from(*ip).bytes()),
+            CmAddress::Ip(SocketAddr::V4(v4)) => {
+                put(0, &AF_INET.to_ne_bytes());
+                put(2, &v4.port().to_be_bytes());
+                put(4, &v4.ip().octets());
+            }
+            CmAddress::Ip(SocketAddr::V6(v6)) => {
+                put(0, &AF_INET6.to_ne_bytes());
+                put(2, &v6.port().to_be_bytes());
+                put(4, &v6.flowinfo().to_be_bytes());
+                put(8, &v6.ip().octets());
+                put(24, &v6.scope_id().to_ne_bytes());
+            }
             CmAddress::Ib(ib) => {
-                raw[0..2].copy_from_slice(&sys::AF_IB.to_ne_bytes());
-                raw[2..4].copy_from_slice(&ib.pkey.to_be_bytes());
-                raw[4..8].copy_from_slice(&ib.flow_info.to_be_bytes());
-                raw[8..24].copy_from_slice(&ib.gid);
-                raw[24..32].copy_from_slice(&ib.service_id.to_be_bytes());
-                raw[32..40].copy_from_slice(&ib.service_mask.to_be_bytes());
-                raw[40..48].copy_from_slice(&ib.scope_id.to_ne_bytes());
+                put(0, &AF_IB.to_ne_bytes());
+                put(2, &ib.pkey.to_be_bytes());
+                put(4, &ib.flow_info.to_be_bytes());
+                put(8, &ib.gid);
+                put(24, &ib.service_id.to_be_bytes());
+                put(32, &ib.service_mask.to_be_bytes());
+                put(40, &ib.scope_id.to_ne_bytes());
             }
         }
         Self(raw)
@@ -153,9 +174,13 @@ mod tests {
         };
         let v4: SocketAddr = "10.0.0.1:7471".parse().unwrap();
         let v6: SocketAddr = "[fe80::1%3]:9".parse().unwrap();
-        for (address, bytes, port) in
-            [(CmAddress::Ip(v4), 16, 7471), (CmAddress::Ip(v6), 28, 9), (CmAddress::Ib(ib), 48, 0x1d2f)]
-        {
+        let global: SocketAddr = "[fd77::1]:1".parse().unwrap();
+        for (address, bytes, port) in [
+            (CmAddress::Ip(v4), 16, 7471),
+            (CmAddress::Ip(v6), 28, 9),
+            (CmAddress::Ip(global), 28, 1),
+            (CmAddress::Ib(ib), 48, 0x1d2f),
+        ] {
             let raw = RawCmAddress::from(&address);
             assert_eq!(CmAddress::parse(&raw.0), Some(address));
             assert_eq!((raw.len(), address.port()), (bytes, port));

@@ -4,7 +4,11 @@ use std::{os::fd::BorrowedFd, ptr::NonNull, sync::Arc};
 
 use rustix::fs::OFlags;
 
-use crate::{error::DeviceError, sys, verbs::context::require_libraries};
+use crate::{
+    error::{DeviceError, system},
+    sys,
+    verbs::context::require_libraries,
+};
 
 /// Where the CM reports (`rdma_create_event_channel(3)`).
 #[derive(Debug)]
@@ -28,14 +32,14 @@ impl EventChannel {
         let raw = unsafe { sys::rdma_create_event_channel() };
         let raw = sys::pointer_result(raw).map_err(|errno| match errno {
             // The kernel has no RDMA CM: no /dev/infiniband/rdma_cm.
-            sys::errno::ENODEV | sys::errno::ENOENT => DeviceError::NoDevice {
+            libc::ENODEV | libc::ENOENT => DeviceError::NoDevice {
                 detail: "the kernel has no RDMA CM; load it with `modprobe rdma_ucm`".to_owned(),
             },
-            errno => DeviceError::System { step: "rdma_create_event_channel", errno },
+            errno => system("rdma_create_event_channel")(errno),
         })?;
         let channel = Self { raw };
         rustix::fs::fcntl_setfl(channel.fd(), OFlags::NONBLOCK)
-            .map_err(|error| DeviceError::System { step: "fcntl", errno: error.raw_os_error() })?;
+            .map_err(|error| system("fcntl")(error.raw_os_error()))?;
         Ok(Arc::new(channel))
     }
 
@@ -62,10 +66,10 @@ impl EventChannel {
         let returned = unsafe { sys::rdma_get_cm_event(self.raw(), &raw mut event) };
         match sys::cm_result(returned) {
             Ok(()) => {}
-            Err(sys::errno::EAGAIN) => return Ok(None),
+            Err(libc::EAGAIN) => return Ok(None),
             Err(errno) => return Err(errno),
         }
-        let event = NonNull::new(event).ok_or(sys::errno::EINVAL)?;
+        let event = NonNull::new(event).ok_or(libc::EINVAL)?;
         // SAFETY: the call succeeded, so this is an event that nobody acked yet: live until the ack below.
         let copied = copy(unsafe { event.as_ref() });
         // SAFETY: acked once, and not used afterwards.

@@ -1,6 +1,6 @@
 //! A CM id with its queue pair.
 
-use std::{mem::MaybeUninit, net::SocketAddr, ptr::NonNull, sync::Arc, time::Duration};
+use std::{net::SocketAddr, ptr::NonNull, sync::Arc, time::Duration};
 
 use crate::{
     error::DeviceError,
@@ -9,6 +9,7 @@ use crate::{
         channel::EventChannel,
         params::{ConnectParams, QpRequest, REJECT_PRIVATE_BYTES},
         path::PathData,
+        space::PortSpace,
     },
     sys,
     verbs::{
@@ -40,13 +41,66 @@ pub struct CmId {
 // SAFETY: librdmacm lets any thread call on an id; one has it at a time, except for the one call of `ConnectCall`.
 unsafe impl Send for CmId {}
 
+/// What the library knows of an id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IdInfo {
+    /// Names the device; `None` before the id is bound to one.
+    pub device: Option<DeviceKey>,
+    /// The device's port, from 1; 0 before the id is bound.
+    pub port: u8,
+    /// The GID that the CM connects from; zeroes before a device is known, and where it has none to say.
+    pub source_gid: [u8; 16],
+    /// Our own address; after a bind to port 0, with the port that was chosen.
+    pub local: Option<CmAddress>,
+    /// The peer's address.
+    pub peer: Option<CmAddress>,
+    /// Names the queue pair in asynchronous events; 0: there is none.
+    pub qp: usize,
+}
+
+impl IdInfo {
+    /// Our own address, if it is an IP address.
+    #[must_use]
+    pub fn local_ip(&self) -> Option<SocketAddr> {
+        self.local?.ip()
+    }
+
+    /// The peer's address, if it is an IP address.
+    #[must_use]
+    pub fn peer_ip(&self) -> Option<SocketAddr> {
+        self.peer?.ip()
+    }
+}
+
+/// An option of an id (`rdma_set_option(3)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IdOption<'a> {
+    /// Type of service of what is set up from here on: the byte of RFC 2474. Before the address is resolved.
+    TypeOfService(u8),
+    /// Lets the address be bound although an older connection still holds it. Before bind.
+    ReuseAddress(bool),
+    /// Listens on the bound family only, like `IPV6_V6ONLY`. Before bind.
+    OneFamily(bool),
+    /// How long the queue pair waits for an ACK, 4.096 us x 2^n. Before connect or accept.
+    AckTimeout(u8),
+    /// The path records instead of resolving the route.
+    Paths(&'a [PathData]),
+}
+
 impl CmId {
-    /// A reliable connected one (`RDMA_PS_TCP`, `rdma_create_id(3)`).
+    /// An id in a port space (`rdma_create_id(3)`).
     ///
     /// # Errors
     /// errno.
-    pub fn new(channel: &Arc<EventChannel>) -> Result<Self, i32> {
-        Self::in_space(channel, sys::rdma_port_space::RDMA_PS_TCP)
+    pub fn new(channel: &Arc<EventChannel>, port_space: PortSpace) -> Result<Self, i32> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the channel is live; `raw` is a place for one pointer; no context is kept with the id.
+        let returned = unsafe {
+            sys::rdma_create_id(channel.raw(), &raw mut raw, std::ptr::null_mut(), port_space.raw())
+        };
+        sys::cm_result(returned)?;
+        let raw = NonNull::new(raw).ok_or(libc::EINVAL)?;
+        Ok(Self { raw, has_qp: false, channel: Arc::clone(channel) })
     }
 
     /// An id that the library made for a request.
@@ -57,14 +111,34 @@ impl CmId {
         Self { raw, has_qp: false, channel: Arc::clone(channel) }
     }
 
+    pub(crate) fn raw(&self) -> *mut sys::rdma_cm_id {
+        self.raw.as_ptr()
+    }
+
     /// Names the id in events.
     pub fn key(&self) -> IdKey {
         IdKey::of(self.raw.as_ptr())
     }
 
-    /// Names the device; `None` before the id is bound to one.
-    pub fn device(&self) -> Option<DeviceKey> {
-        self.verbs().map(DeviceKey::of)
+    /// What the library knows of the id now.
+    pub fn info(&self) -> IdInfo {
+        // SAFETY: the id is live while we are; only this thread makes the library change its fields.
+        let id = unsafe { self.raw.as_ref() };
+        let address = &id.route.addr;
+        // SAFETY: a union of addresses, of 128 bytes that the library zeroed; a byte array has no alignment.
+        let local = unsafe { (&raw const address.src_addr_union).cast::<[u8; RAW_BYTES]>().read() };
+        // SAFETY: as above.
+        let peer = unsafe { (&raw const address.dst_addr_union).cast::<[u8; RAW_BYTES]>().read() };
+        // SAFETY: the union begins with `ibaddr.sgid`, 16 bytes that the library zeroed when it made the id; alignment 1.
+        let source_gid = unsafe { (&raw const address.addr).cast::<[u8; 16]>().read() };
+        IdInfo {
+            device: NonNull::new(id.verbs).map(DeviceKey::of),
+            port: id.port_num,
+            source_gid,
+            local: CmAddress::parse(&local),
+            peer: CmAddress::parse(&peer),
+            qp: if self.has_qp { id.qp.addr() } else { 0 },
+        }
     }
 
     /// The device; `None` before the id is bound to one.
@@ -72,51 +146,39 @@ impl CmId {
     /// # Errors
     /// [`DeviceError::NoDevice`] when it is being removed.
     pub fn context(&self) -> Result<Option<Arc<Context>>, DeviceError> {
+        // SAFETY: as in `info`.
+        let verbs = NonNull::new(unsafe { (*self.raw.as_ptr()).verbs });
         // SAFETY: the context of a live id, which the CM keeps open.
-        self.verbs().map(|raw| unsafe { Context::of(raw) }).transpose()
+        verbs.map(|raw| unsafe { Context::of(raw) }).transpose()
     }
 
-    fn verbs(&self) -> Option<NonNull<sys::ibv_context>> {
-        // SAFETY: the id is live while we are; only this thread makes the library change the field.
-        NonNull::new(unsafe { (*self.raw.as_ptr()).verbs })
+    /// Sets an option.
+    ///
+    /// # Errors
+    /// errno; EINVAL for paths where the link is not InfiniBand's.
+    pub fn set(&self, option: IdOption<'_>) -> Result<(), i32> {
+        use sys::{OPTION_IB as IB, OPTION_ID as ID};
+        match option {
+            IdOption::TypeOfService(mut tos) => self.set_value(ID, sys::OPTION_ID_TOS, &mut tos),
+            IdOption::ReuseAddress(reuse) => {
+                self.set_value(ID, sys::OPTION_ID_REUSEADDR, &mut i32::from(reuse))
+            }
+            IdOption::OneFamily(only) => self.set_value(ID, sys::OPTION_ID_AFONLY, &mut i32::from(only)),
+            IdOption::AckTimeout(mut exponent) => {
+                self.set_value(ID, sys::OPTION_ID_ACK_TIMEOUT, &mut exponent)
+            }
+            IdOption::Paths(paths) => {
+                self.set_value(IB, sys::OPTION_IB_PATH, PathData::words(paths).as_mut_slice())
+            }
+        }
     }
 
-    /// Names the queue pair in asynchronous events; 0: there is none.
-    pub fn qp_address(&self) -> usize {
-        // SAFETY: as in `verbs`; the pointer is only compared.
-        if self.has_qp { unsafe { (*self.raw.as_ptr()).qp }.addr() } else { 0 }
-    }
-
-    /// Tells the CM that data came before its last message; `EISCONN` when it knows already.
-    pub fn notify_established(&self) -> Result<(), i32> {
-        // SAFETY: the id is live.
+    fn set_value<T: ?Sized>(&self, level: i32, option: i32, value: &mut T) -> Result<(), i32> {
+        let bytes = size_of_val(value);
+        // SAFETY: the id is live; the value is read during the call only, and has so many bytes.
         sys::cm_result(unsafe {
-            sys::rdma_notify(self.raw.as_ptr(), sys::ibv_event_type::IBV_EVENT_COMM_EST)
+            sys::rdma_set_option(self.raw.as_ptr(), level, option, (&raw mut *value).cast(), bytes)
         })
-    }
-
-    /// The device's port, from 1; 0 before the id is bound.
-    pub fn port_number(&self) -> u8 {
-        // SAFETY: as in `verbs`.
-        unsafe { (*self.raw.as_ptr()).port_num }
-    }
-
-    /// The GID that the CM connects from; zeroes before a device is known, and where it has none to say.
-    pub fn source_gid(&self) -> [u8; 16] {
-        // SAFETY: as in `verbs`.
-        let place = unsafe { &raw const (*self.raw.as_ptr()).route.addr.addr };
-        // SAFETY: the union begins with `ibaddr.sgid`, 16 bytes that the library zeroed when it made the id; alignment 1.
-        unsafe { place.cast::<[u8; 16]>().read() }
-    }
-
-    /// The peer's address, if it is an IP address.
-    pub fn peer(&self) -> Option<SocketAddr> {
-        self.peer_address()?.ip()
-    }
-
-    /// Our own address, if it is an IP address; after a bind to port 0, with the port that was chosen.
-    pub fn local(&self) -> Option<SocketAddr> {
-        self.local_address()?.ip()
     }
 
     /// `rdma_bind_addr(3)`.
@@ -166,40 +228,26 @@ impl CmId {
         sys::cm_result(unsafe { sys::rdma_resolve_route(self.raw.as_ptr(), milliseconds(timeout)) })
     }
 
-    /// Sets an `int` option.
-    fn set_flag(&self, option: i32, mut value: i32) -> Result<(), i32> {
-        let place = (&raw mut value).cast();
-        // SAFETY: the id is live; the value is read during the call only and has the size given.
-        sys::cm_result(unsafe {
-            sys::rdma_set_option(self.raw.as_ptr(), sys::OPTION_ID, option, place, size_of::<i32>())
-        })
-    }
-
-    /// Sets the ACK timeout exponent; before connect or accept.
-    pub fn set_ack_timeout(&self, exponent: u8) -> Result<(), i32> {
-        self.set_byte(sys::OPTION_ID_ACK_TIMEOUT, exponent)
-    }
-
-    /// Makes the queue pair. The CM moves it through its states from here on.
-    pub fn create_qp(&mut self, pd: &Pd, cq: &Cq, request: QpRequest<'_>) -> Result<Qp, i32> {
-        let mut attributes = request.attributes(sys::ibv_qp_type::IBV_QPT_RC, cq, cq);
-        let qp = self.make_qp(pd, &mut attributes)?;
-        // SAFETY: destroyed only by `destroy_qp`, in exchange for this value, or with the id when it is lost.
-        Ok(unsafe { Qp::new(qp, attributes.cap.max_inline_data) })
-    }
-
-    /// `rdma_create_qp(3)`, which writes what the device granted into `attributes`. The queue pair goes with the id.
-    pub(crate) fn make_qp(
+    /// Makes the queue pair (`rdma_create_qp(3)`). The CM moves it through its states from here on; it goes with the id.
+    ///
+    /// # Errors
+    /// errno.
+    pub fn create_qp(
         &mut self,
         pd: &Pd,
-        attributes: &mut sys::ibv_qp_init_attr,
-    ) -> Result<NonNull<sys::ibv_qp>, i32> {
+        sends: &Cq,
+        receives: &Cq,
+        request: QpRequest<'_>,
+    ) -> Result<Qp, i32> {
+        let mut attributes = request.attributes(sends, receives);
         // SAFETY: id, domain and queues are live and of one device; the owner of the queue pair keeps the others.
-        let returned = unsafe { sys::rdma_create_qp(self.raw.as_ptr(), pd.raw(), attributes) };
+        let returned = unsafe { sys::rdma_create_qp(self.raw.as_ptr(), pd.raw(), &raw mut attributes) };
         sys::cm_result(returned)?;
         self.has_qp = true;
         // SAFETY: the call succeeded, so the id has a queue pair.
-        NonNull::new(unsafe { (*self.raw.as_ptr()).qp }).ok_or(sys::errno::EINVAL)
+        let qp = NonNull::new(unsafe { (*self.raw.as_ptr()).qp }).ok_or(libc::EINVAL)?;
+        // SAFETY: destroyed only by `destroy_qp`, in exchange for this value, or with the id when it is lost.
+        Ok(unsafe { Qp::new(qp, attributes.cap.max_inline_data) })
     }
 
     /// Destroys the queue pair: afterwards the device touches nothing that was posted on it.
@@ -210,7 +258,25 @@ impl CmId {
         }
     }
 
-    /// Accepts a request (`rdma_accept(3)`): ESTABLISHED follows.
+    /// Connects (`rdma_connect(3)`), or asks for a peer's queue pair. May block: siw connects its TCP socket inside.
+    ///
+    /// # Errors
+    /// errno.
+    pub fn connect(&self, params: &ConnectParams) -> Result<(), i32> {
+        let mut raw = params.raw();
+        // SAFETY: the id is live; the parameters point into `params`, which outlives the call.
+        sys::cm_result(unsafe { sys::rdma_connect(self.raw.as_ptr(), &raw mut raw) })
+    }
+
+    /// The one call that another thread makes.
+    ///
+    /// # Safety
+    /// The id is kept, and nothing else is done with it, until the call was run or dropped.
+    pub unsafe fn connect_call(&self, params: ConnectParams) -> ConnectCall {
+        ConnectCall { raw: self.raw, params }
+    }
+
+    /// Accepts a request (`rdma_accept(3)`): ESTABLISHED follows, except for a look-up.
     ///
     /// # Errors
     /// errno.
@@ -230,6 +296,36 @@ impl CmId {
         sys::cm_result(unsafe { sys::rdma_reject(self.raw.as_ptr(), private.as_ptr().cast(), len) })
     }
 
+    /// Refuses a request because of its ECE options (`rdma_reject_ece(3)`), with at most 148 bytes for the other side.
+    ///
+    /// # Errors
+    /// errno.
+    pub fn reject_ece(&self, private: &[u8]) -> Result<(), i32> {
+        let len = u8::try_from(private.len().min(REJECT_PRIVATE_BYTES)).unwrap_or(0);
+        // SAFETY: the id is live; the bytes are read during the call only.
+        sys::cm_result(unsafe { sys::rdma_reject_ece(self.raw.as_ptr(), private.as_ptr().cast(), len) })
+    }
+
+    /// Tells the passive side that a queue pair of our own making is ready (`rdma_establish(3)`).
+    ///
+    /// # Errors
+    /// errno.
+    pub fn establish(&self) -> Result<(), i32> {
+        // SAFETY: the id is live; with a queue pair of the CM's the call fails and does nothing.
+        sys::cm_result(unsafe { sys::rdma_establish(self.raw.as_ptr()) })
+    }
+
+    /// Tells the CM that data came before its last message (`rdma_notify(3)`); `EISCONN` when it knows already.
+    ///
+    /// # Errors
+    /// errno.
+    pub fn notify_established(&self) -> Result<(), i32> {
+        // SAFETY: the id is live.
+        sys::cm_result(unsafe {
+            sys::rdma_notify(self.raw.as_ptr(), sys::ibv_event_type::IBV_EVENT_COMM_EST)
+        })
+    }
+
     /// Ends a connection (`rdma_disconnect(3)`).
     ///
     /// # Errors
@@ -239,93 +335,15 @@ impl CmId {
         sys::cm_result(unsafe { sys::rdma_disconnect(self.raw.as_ptr()) })
     }
 
-    /// The one call that another thread makes.
-    ///
-    /// # Safety
-    /// The id is kept, and nothing else is done with it, until the call was run or dropped.
-    pub unsafe fn connect_call(&self, params: ConnectParams) -> ConnectCall {
-        ConnectCall { raw: self.raw, params }
-    }
-
-    /// Type of service of what is set up from here on (`RDMA_OPTION_ID_TOS`): the byte of RFC 2474.
+    /// Moves the id and its pending events to another channel (`rdma_migrate_id(3)`).
     ///
     /// # Errors
     /// errno.
-    pub fn set_type_of_service(&self, tos: u8) -> Result<(), i32> {
-        self.set_byte(sys::OPTION_ID_TOS, tos)
-    }
-
-    /// Lets the address be bound although an older connection still holds it (`RDMA_OPTION_ID_REUSEADDR`).
-    ///
-    /// # Errors
-    /// errno.
-    pub fn set_reuse_address(&self, reuse: bool) -> Result<(), i32> {
-        self.set_flag(sys::OPTION_ID_REUSEADDR, reuse.into())
-    }
-
-    /// Listens on the bound family only (`RDMA_OPTION_ID_AFONLY`): like `IPV6_V6ONLY`.
-    ///
-    /// # Errors
-    /// errno.
-    pub fn set_one_family(&self, only: bool) -> Result<(), i32> {
-        self.set_flag(sys::OPTION_ID_AFONLY, only.into())
-    }
-
-    pub(crate) fn raw(&self) -> *mut sys::rdma_cm_id {
-        self.raw.as_ptr()
-    }
-
-    /// An id in a port space of its own choice (`RDMA_PS_*`).
-    pub fn in_space(channel: &Arc<EventChannel>, port_space: u32) -> Result<Self, i32> {
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: the channel is live; `raw` is a place for one pointer; no context is kept with the id.
-        let returned =
-            unsafe { sys::rdma_create_id(channel.raw(), &raw mut raw, std::ptr::null_mut(), port_space) };
-        sys::cm_result(returned)?;
-        let raw = NonNull::new(raw).ok_or(sys::errno::EINVAL)?;
-        Ok(Self { raw, has_qp: false, channel: Arc::clone(channel) })
-    }
-
-    /// Sets a `u8` option of the id's level.
-    fn set_byte(&self, option: i32, mut value: u8) -> Result<(), i32> {
-        let place = (&raw mut value).cast();
-        // SAFETY: the id is live; the value is read during the call only and has the size given.
-        sys::cm_result(unsafe {
-            sys::rdma_set_option(self.raw.as_ptr(), sys::OPTION_ID, option, place, size_of::<u8>())
-        })
-    }
-
-    /// Gives the path records (`ibv_path_data`, as bytes) instead of resolving the route.
-    pub fn set_paths(&self, paths: &[PathData]) -> Result<(), i32> {
-        let mut records = PathData::words(paths);
-        let bytes = size_of_val(records.as_slice());
-        let place = records.as_mut_ptr().cast();
-        // SAFETY: the id is live; the records are read during the call only, are as many bytes as said, and lie
-        // in words, which is at least the alignment of the C structure.
-        sys::cm_result(unsafe {
-            sys::rdma_set_option(self.raw.as_ptr(), sys::OPTION_IB, sys::OPTION_IB_PATH, place, bytes)
-        })
-    }
-
-    /// Moves the id and its pending events to another channel.
     pub fn migrate(&mut self, channel: &Arc<EventChannel>) -> Result<(), i32> {
         // SAFETY: both channels are live, and no event of the id is unacked: events are acked when they are read.
         sys::cm_result(unsafe { sys::rdma_migrate_id(self.raw.as_ptr(), channel.raw()) })?;
         self.channel = Arc::clone(channel);
         Ok(())
-    }
-
-    /// May block: siw connects its TCP socket inside.
-    pub fn connect(&self, params: &ConnectParams) -> Result<(), i32> {
-        let mut raw = params.raw();
-        // SAFETY: the id is live; the parameters point into `params`, which outlives the call.
-        sys::cm_result(unsafe { sys::rdma_connect(self.raw.as_ptr(), &raw mut raw) })
-    }
-
-    /// Tells the passive side that a queue pair of our own making is ready.
-    pub fn establish(&self) -> Result<(), i32> {
-        // SAFETY: the id is live; with a queue pair of the CM's the call fails and does nothing.
-        sys::cm_result(unsafe { sys::rdma_establish(self.raw.as_ptr()) })
     }
 
     pub(crate) fn remote_ece(&self, ece: &mut sys::ibv_ece) -> Result<(), i32> {
@@ -338,20 +356,9 @@ impl CmId {
         sys::cm_result(unsafe { sys::rdma_set_local_ece(self.raw.as_ptr(), &raw mut ece) })
     }
 
-    /// Refuses a request because of its ECE options (`rdma_reject_ece(3)`).
-    ///
-    /// # Errors
-    /// errno.
-    pub fn reject_ece(&self, private: &[u8]) -> Result<(), i32> {
-        let len = u8::try_from(private.len()).unwrap_or(0);
-        // SAFETY: the id is live; the bytes are read during the call only.
-        sys::cm_result(unsafe { sys::rdma_reject_ece(self.raw.as_ptr(), private.as_ptr().cast(), len) })
-    }
-
     /// What a queue pair of our own must be told to enter `state`, and the mask that says which fields.
     pub(crate) fn qp_attributes(&self, state: u32) -> Result<(sys::ibv_qp_attr, i32), i32> {
-        // SAFETY: integers and unions of integers, for which zero is a value.
-        let mut attributes: sys::ibv_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut attributes: sys::ibv_qp_attr = sys::zeroed();
         attributes.qp_state = state;
         let mut mask = 0;
         // SAFETY: the id is live; both places are ours.
@@ -359,22 +366,6 @@ impl CmId {
             sys::rdma_init_qp_attr(self.raw.as_ptr(), &raw mut attributes, &raw mut mask)
         })?;
         Ok((attributes, mask))
-    }
-
-    /// Where the peer is, in any family.
-    pub fn peer_address(&self) -> Option<CmAddress> {
-        // SAFETY: the id is live; the union is 128 bytes, all initialised by the library.
-        let place = unsafe { &raw const (*self.raw.as_ptr()).route.addr.dst_addr_union };
-        // SAFETY: the first bytes of the union; a byte array has no alignment.
-        CmAddress::parse(&unsafe { place.cast::<[u8; RAW_BYTES]>().read() })
-    }
-
-    /// Where we are, in any family.
-    pub fn local_address(&self) -> Option<CmAddress> {
-        // SAFETY: as in `peer_address`.
-        let place = unsafe { &raw const (*self.raw.as_ptr()).route.addr.src_addr_union };
-        // SAFETY: as in `peer_address`.
-        CmAddress::parse(&unsafe { place.cast::<[u8; RAW_BYTES]>().read() })
     }
 }
 

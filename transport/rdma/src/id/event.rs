@@ -1,122 +1,55 @@
 //! One CM event, copied out and acked at once: `rdma_destroy_id` waits for unacked events.
 
-use std::{fmt, ptr::NonNull, sync::Arc};
+use std::{
+    ffi::c_void,
+    fmt,
+    ptr::{self, NonNull},
+    sync::Arc,
+};
 
 use crate::{
     id::{
         channel::EventChannel,
         cm_id::{CmId, IdKey},
     },
-    sys::{self, rdma_cm_event_type as raw},
+    sys::{self, rdma_port_space as space},
 };
 
-/// `rdma_cm_event_type`, open ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum EventKind {
+kinds! {
+    /// What the CM reports (`rdma_cm_event_type`).
+    EventKind, 17 of sys::rdma_cm_event_type, "RDMA_CM_EVENT_";
     /// The address is resolved: the id has a device.
-    AddrResolved,
+    AddrResolved = RDMA_CM_EVENT_ADDR_RESOLVED,
     /// No device reaches the address.
-    AddrError,
+    AddrError = RDMA_CM_EVENT_ADDR_ERROR,
     /// The route is resolved.
-    RouteResolved,
+    RouteResolved = RDMA_CM_EVENT_ROUTE_RESOLVED,
     /// There is no route.
-    RouteError,
+    RouteError = RDMA_CM_EVENT_ROUTE_ERROR,
     /// A peer asks to connect; the event brings a new id.
-    ConnectRequest,
+    ConnectRequest = RDMA_CM_EVENT_CONNECT_REQUEST,
     /// The peer accepted, and the queue pair is not the CM's.
-    ConnectResponse,
+    ConnectResponse = RDMA_CM_EVENT_CONNECT_RESPONSE,
     /// Connecting failed.
-    ConnectError,
+    ConnectError = RDMA_CM_EVENT_CONNECT_ERROR,
     /// The peer did not answer.
-    Unreachable,
+    Unreachable = RDMA_CM_EVENT_UNREACHABLE,
     /// The peer refused.
-    Rejected,
+    Rejected = RDMA_CM_EVENT_REJECTED,
     /// The connection is established; of a look-up, the answer.
-    Established,
+    Established = RDMA_CM_EVENT_ESTABLISHED,
     /// The connection has ended.
-    Disconnected,
+    Disconnected = RDMA_CM_EVENT_DISCONNECTED,
     /// The device is being removed: destroy everything on it.
-    DeviceRemoval,
+    DeviceRemoval = RDMA_CM_EVENT_DEVICE_REMOVAL,
     /// A multicast group is joined.
-    MulticastJoin,
+    MulticastJoin = RDMA_CM_EVENT_MULTICAST_JOIN,
     /// A multicast group is lost, or was not joined.
-    MulticastError,
+    MulticastError = RDMA_CM_EVENT_MULTICAST_ERROR,
     /// The hardware address moved, for instance by a bond's failover.
-    AddrChange,
+    AddrChange = RDMA_CM_EVENT_ADDR_CHANGE,
     /// The queue pair has left TIMEWAIT and may be used again.
-    TimewaitExit,
-    /// Newer than this program.
-    Other(u32),
-}
-
-impl EventKind {
-    /// Every kind this program knows, and one that it does not.
-    pub const ALL: [Self; 17] = [
-        Self::AddrResolved,
-        Self::AddrError,
-        Self::RouteResolved,
-        Self::RouteError,
-        Self::ConnectRequest,
-        Self::ConnectResponse,
-        Self::ConnectError,
-        Self::Unreachable,
-        Self::Rejected,
-        Self::Established,
-        Self::Disconnected,
-        Self::DeviceRemoval,
-        Self::MulticastJoin,
-        Self::MulticastError,
-        Self::AddrChange,
-        Self::TimewaitExit,
-        Self::Other(99),
-    ];
-
-    /// As `rdma_event_str` spells it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AddrResolved => "ADDR_RESOLVED",
-            Self::AddrError => "ADDR_ERROR",
-            Self::RouteResolved => "ROUTE_RESOLVED",
-            Self::RouteError => "ROUTE_ERROR",
-            Self::ConnectRequest => "CONNECT_REQUEST",
-            Self::ConnectResponse => "CONNECT_RESPONSE",
-            Self::ConnectError => "CONNECT_ERROR",
-            Self::Unreachable => "UNREACHABLE",
-            Self::Rejected => "REJECTED",
-            Self::Established => "ESTABLISHED",
-            Self::Disconnected => "DISCONNECTED",
-            Self::DeviceRemoval => "DEVICE_REMOVAL",
-            Self::MulticastJoin => "MULTICAST_JOIN",
-            Self::MulticastError => "MULTICAST_ERROR",
-            Self::AddrChange => "ADDR_CHANGE",
-            Self::TimewaitExit => "TIMEWAIT_EXIT",
-            Self::Other(_) => "UNKNOWN",
-        }
-    }
-}
-
-impl From<u32> for EventKind {
-    fn from(value: u32) -> Self {
-        match value {
-            raw::RDMA_CM_EVENT_ADDR_RESOLVED => Self::AddrResolved,
-            raw::RDMA_CM_EVENT_ADDR_ERROR => Self::AddrError,
-            raw::RDMA_CM_EVENT_ROUTE_RESOLVED => Self::RouteResolved,
-            raw::RDMA_CM_EVENT_ROUTE_ERROR => Self::RouteError,
-            raw::RDMA_CM_EVENT_CONNECT_REQUEST => Self::ConnectRequest,
-            raw::RDMA_CM_EVENT_CONNECT_RESPONSE => Self::ConnectResponse,
-            raw::RDMA_CM_EVENT_CONNECT_ERROR => Self::ConnectError,
-            raw::RDMA_CM_EVENT_UNREACHABLE => Self::Unreachable,
-            raw::RDMA_CM_EVENT_REJECTED => Self::Rejected,
-            raw::RDMA_CM_EVENT_ESTABLISHED => Self::Established,
-            raw::RDMA_CM_EVENT_DISCONNECTED => Self::Disconnected,
-            raw::RDMA_CM_EVENT_DEVICE_REMOVAL => Self::DeviceRemoval,
-            raw::RDMA_CM_EVENT_MULTICAST_JOIN => Self::MulticastJoin,
-            raw::RDMA_CM_EVENT_MULTICAST_ERROR => Self::MulticastError,
-            raw::RDMA_CM_EVENT_ADDR_CHANGE => Self::AddrChange,
-            raw::RDMA_CM_EVENT_TIMEWAIT_EXIT => Self::TimewaitExit,
-            other => Self::Other(other),
-        }
-    }
+    TimewaitExit = RDMA_CM_EVENT_TIMEWAIT_EXIT,
 }
 
 /// An event that needs no ack any more.
@@ -141,6 +74,10 @@ pub struct CmEvent {
     pub srq: bool,
     /// The peer's queue pair.
     pub qp_num: u32,
+    /// Which join a multicast event is about.
+    pub(crate) join: usize,
+    /// Of a port space of datagrams: how to reach who answered, or the group, and its queue key.
+    pub(crate) way: Option<(sys::ibv_ah_attr, u32)>,
     private: [u8; 256],
     private_bytes: usize,
 }
@@ -177,6 +114,7 @@ impl CmEvent {
     unsafe fn copy(held: &sys::rdma_cm_event, channel: &Arc<EventChannel>) -> Self {
         let kind = EventKind::from(held.event);
         let is_request = kind == EventKind::ConnectRequest;
+        let id = NonNull::new(held.id);
         let mut taken = Self {
             key: IdKey::of(if is_request { held.listen_id } else { held.id }),
             kind,
@@ -188,38 +126,60 @@ impl CmEvent {
             rnr_retry_count: 0,
             srq: false,
             qp_num: 0,
+            join: 0,
+            way: None,
             private: [0; 256],
             private_bytes: 0,
         };
+        // SAFETY: an event's id is live until the ack; its port space never changes.
+        let port_space = id.map(|id| unsafe { (*id.as_ptr()).ps });
+        let (data, bytes) = if matches!(port_space, Some(space::RDMA_PS_UDP | space::RDMA_PS_IPOIB)) {
+            // SAFETY: in these port spaces the union holds `ud` whenever it holds anything; the library zeroed it first.
+            taken.take_ud(unsafe { &held.param.ud })
+        } else {
+            // SAFETY: on a connected port space the union holds `conn` or nothing; the library zeroed it first.
+            taken.take_conn(unsafe { &held.param.conn })
+        };
+        if !data.is_null() {
+            taken.private_bytes = usize::from(bytes);
+            // SAFETY: the event owns so many bytes there until the ack.
+            let data = unsafe { std::slice::from_raw_parts(data.cast(), taken.private_bytes) };
+            taken.private[..data.len()].copy_from_slice(data);
+        }
         if is_request {
-            let id = NonNull::new(held.id);
             // SAFETY: the library made this id for the request, and nobody owns it yet.
             taken.request = id.map(|id| unsafe { CmId::adopt(id, channel) });
         }
-        if matches!(
-            kind,
-            EventKind::ConnectRequest
-                | EventKind::ConnectResponse
-                | EventKind::Rejected
-                | EventKind::Established
-        ) {
-            // SAFETY: for these kinds on a connected port space the union holds `conn`; the library zeroed it first.
-            let conn = unsafe { held.param.conn };
-            taken.responder_resources = conn.responder_resources;
-            taken.initiator_depth = conn.initiator_depth;
-            taken.flow_control = conn.flow_control != 0;
-            taken.rnr_retry_count = conn.rnr_retry_count & 7;
-            taken.srq = conn.srq != 0;
-            taken.qp_num = conn.qp_num;
-            if !conn.private_data.is_null() {
-                let bytes = usize::from(conn.private_data_len);
-                // SAFETY: the event owns `private_data_len` bytes there until the ack.
-                let data = unsafe { std::slice::from_raw_parts(conn.private_data.cast::<u8>(), bytes) };
-                taken.private[..bytes].copy_from_slice(data);
-                taken.private_bytes = bytes;
-            }
-        }
         taken
+    }
+
+    /// Takes what a connection's event says; returns where its private data is.
+    fn take_conn(&mut self, conn: &sys::rdma_conn_param) -> (*const c_void, u8) {
+        use EventKind as E;
+        if !matches!(self.kind, E::ConnectRequest | E::ConnectResponse | E::Rejected | E::Established) {
+            return (ptr::null(), 0);
+        }
+        self.responder_resources = conn.responder_resources;
+        self.initiator_depth = conn.initiator_depth;
+        self.flow_control = conn.flow_control != 0;
+        self.rnr_retry_count = conn.rnr_retry_count & 7;
+        self.srq = conn.srq != 0;
+        self.qp_num = conn.qp_num;
+        (conn.private_data, conn.private_data_len)
+    }
+
+    /// Takes what a datagram end point's event says; returns where its private data is.
+    fn take_ud(&mut self, ud: &sys::rdma_ud_param) -> (*const c_void, u8) {
+        if matches!(self.kind, EventKind::Established | EventKind::MulticastJoin) {
+            self.qp_num = ud.qp_num;
+            self.way = Some((ud.ah_attr, ud.qkey));
+        }
+        if matches!(self.kind, EventKind::MulticastJoin | EventKind::MulticastError) {
+            // There the pointer is the context of the join and not data.
+            self.join = ud.private_data.addr();
+            return (ptr::null(), 0);
+        }
+        (ud.private_data, ud.private_data_len)
     }
 
     /// What the peer sent along; the CM pads it with zeroes and may hide its length.

@@ -1,8 +1,7 @@
 //! What the CM is told with a connection, and what a queue pair is asked to be.
 
-use std::mem::MaybeUninit;
-
 use crate::{
+    id::space::QpType,
     sys,
     verbs::{cq::Cq, srq::Srq},
 };
@@ -58,8 +57,7 @@ impl ConnectParams {
 
     /// The result points into `self`.
     pub(crate) fn raw(&self) -> sys::rdma_conn_param {
-        // SAFETY: integers and one pointer, for which zero is a value.
-        let mut raw: sys::rdma_conn_param = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut raw: sys::rdma_conn_param = sys::zeroed();
         raw.private_data = self.private.as_ptr().cast();
         raw.private_data_len = u8::try_from(self.private.len()).unwrap_or(u8::MAX);
         raw.responder_resources = self.responder_resources;
@@ -84,21 +82,17 @@ pub struct QpRequest<'a> {
     pub inline_bytes: u32,
     /// Where its receives come from, if not from a queue of its own.
     pub srq: Option<&'a Srq>,
+    /// What kind of queue pair it is.
+    pub kind: QpType,
 }
 
 impl QpRequest<'_> {
     /// For `ibv_create_qp(3)` and `rdma_create_qp(3)`; one scatter entry each way.
-    pub(crate) fn attributes(
-        self,
-        kind: sys::ibv_qp_type::Type,
-        sends: &Cq,
-        receives: &Cq,
-    ) -> sys::ibv_qp_init_attr {
-        // SAFETY: integers and pointers, for which zero is a value.
-        let mut attributes: sys::ibv_qp_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+    pub(crate) fn attributes(self, sends: &Cq, receives: &Cq) -> sys::ibv_qp_init_attr {
+        let mut attributes: sys::ibv_qp_init_attr = sys::zeroed();
         attributes.send_cq = sends.raw();
         attributes.recv_cq = receives.raw();
-        attributes.qp_type = kind;
+        attributes.qp_type = self.kind.raw();
         attributes.cap.max_send_wr = self.send_entries;
         attributes.cap.max_recv_wr = self.recv_entries;
         attributes.cap.max_send_sge = 1;

@@ -1,7 +1,5 @@
 //! What a refused connection's status means, in words, and what to make of it.
 
-use crate::sys::errno;
-
 /// `IB_CM_REJ_INVALID_SERVICE_ID`: nobody listens.
 const INVALID_SERVICE_ID: i32 = 8;
 
@@ -55,12 +53,12 @@ pub fn meaning(status: i32) -> &'static str {
         return MEANINGS.get(code).copied().unwrap_or("a reject code newer than this program");
     }
     match status.saturating_neg() {
-        errno::ECONNREFUSED => "connection refused",
-        errno::ECONNRESET => "connection reset: refused by the consumer, or the peer went away",
-        errno::ETIMEDOUT => "no answer",
-        errno::ENOMEM => "the peer has no memory",
-        errno::ENODEV => "no device",
-        errno::EINVAL => "the peer or the CM found an argument invalid",
+        libc::ECONNREFUSED => "connection refused",
+        libc::ECONNRESET => "connection reset: refused by the consumer, or the peer went away",
+        libc::ETIMEDOUT => "no answer",
+        libc::ENOMEM => "the peer has no memory",
+        libc::ENODEV => "no device",
+        libc::EINVAL => "the peer or the CM found an argument invalid",
         _ => "an errno",
     }
 }
@@ -83,12 +81,12 @@ pub fn advice(status: i32) -> &'static str {
         29 => "give an rnr_retry_count of 0 to 7",
         5 | 9 | 11 | 31 => "both sides must use the same service type and CM version",
         _ => match status.saturating_neg() {
-            errno::ECONNREFUSED => "start the server, or check its port; on iWARP it may also have refused",
-            errno::ECONNRESET => "read the data that came along; without any, the peer went away",
-            errno::ETIMEDOUT => "check that the host is up and the path is open",
-            errno::ENOMEM => "it has no room; back off and try again",
-            errno::ENODEV => "check the device with `rdma link`",
-            errno::EINVAL => "check the depths against both devices",
+            libc::ECONNREFUSED => "start the server, or check its port; on iWARP it may also have refused",
+            libc::ECONNRESET => "read the data that came along; without any, the peer went away",
+            libc::ETIMEDOUT => "check that the host is up and the path is open",
+            libc::ENOMEM => "it has no room; back off and try again",
+            libc::ENODEV => "check the device with `rdma link`",
+            libc::EINVAL => "check the depths against both devices",
             _ => "look the number up",
         },
     }
@@ -96,12 +94,12 @@ pub fn advice(status: i32) -> &'static str {
 
 /// Returns whether nobody listens at that address and port.
 pub fn is_nobody_listening(status: i32) -> bool {
-    status == INVALID_SERVICE_ID || status == -errno::ECONNREFUSED
+    status == INVALID_SERVICE_ID || status == -libc::ECONNREFUSED
 }
 
 /// iWARP says both this and a vanished peer by ECONNRESET.
 pub fn is_by_consumer(status: i32) -> bool {
-    matches!(status, CONSUMER_DEFINED | VENDOR_OPTION) || status == -errno::ECONNRESET
+    matches!(status, CONSUMER_DEFINED | VENDOR_OPTION) || status == -libc::ECONNRESET
 }
 
 #[cfg(test)]

@@ -16,32 +16,10 @@ pub(crate) const OPTION_ID_ACK_TIMEOUT: i32 = 3;
 /// `RDMA_OPTION_IB_PATH`, `ibv_path_data[]`, in place of `rdma_resolve_route`.
 pub(crate) const OPTION_IB_PATH: i32 = 1;
 
-/// `RDMA_MAX_RESP_RES`: as many as the device has.
-pub(crate) const MAX_RESP_RES: u8 = 0xff;
-/// `RDMA_MAX_INIT_DEPTH`: as many as the device has.
-pub(crate) const MAX_INIT_DEPTH: u8 = 0xff;
-
-/// `link_layer` of `ibv_port_attr`.
-pub(crate) const IBV_LINK_LAYER_UNSPECIFIED: u8 = 0;
 /// InfiniBand.
 pub(crate) const IBV_LINK_LAYER_INFINIBAND: u8 = 1;
 /// Ethernet: RoCE and iWARP.
 pub(crate) const IBV_LINK_LAYER_ETHERNET: u8 = 2;
-
-/// `flags` of `ibv_path_data`.
-pub(crate) const IBV_PATH_FLAG_GMP: u32 = 1;
-/// The path to use.
-pub(crate) const IBV_PATH_FLAG_PRIMARY: u32 = 1 << 1;
-/// The path to migrate to.
-pub(crate) const IBV_PATH_FLAG_ALTERNATE: u32 = 1 << 2;
-/// From us to the peer.
-pub(crate) const IBV_PATH_FLAG_OUTBOUND: u32 = 1 << 3;
-/// From the peer to us.
-pub(crate) const IBV_PATH_FLAG_INBOUND: u32 = 1 << 4;
-/// From the peer to us, written as the way there.
-pub(crate) const IBV_PATH_FLAG_INBOUND_REVERSE: u32 = 1 << 5;
-/// Both ways.
-pub(crate) const IBV_PATH_FLAG_BIDIRECTIONAL: u32 = IBV_PATH_FLAG_OUTBOUND | IBV_PATH_FLAG_INBOUND_REVERSE;
 
 /// Flags of `rdma_getaddrinfo(3)`, in the type of `ai_flags`.
 pub(crate) mod rai {

@@ -1,7 +1,7 @@
 //! The backend `rdma-sys`: the only file that names that crate. What differs from the C headers in it is put right here.
 #![allow(dead_code, reason = "the interface of a C library, as a whole")]
 
-use std::ffi::{c_char, c_int};
+use std::ffi::c_int;
 
 #[allow(unused_imports, reason = "declared as a whole")]
 pub(crate) use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
@@ -24,14 +24,13 @@ pub(crate) mod ibv_event_type {
 }
 
 mod linked {
-    use std::ffi::{c_char, c_int, c_uint};
+    use std::ffi::{c_int, c_uint};
 
     use super::{ibv_context, ibv_gid_entry, rdma_cm_id};
 
     // Symbols that the crate leaves out, or declares with a closed enum.
     unsafe extern "C" {
         pub(super) fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_int;
-        pub(super) fn ibv_event_type_str(event: c_uint) -> *const c_char;
         pub(super) fn _ibv_query_gid_ex(
             context: *mut ibv_context,
             port_num: u32,
@@ -62,13 +61,6 @@ pub(crate) unsafe fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type::Typ
     unsafe { linked::rdma_notify(id, event) }
 }
 
-/// # Safety
-/// None: any number has a text.
-pub(crate) unsafe fn ibv_event_type_str(event: ibv_event_type::Type) -> *const c_char {
-    // SAFETY: takes any number.
-    unsafe { linked::ibv_event_type_str(event) }
-}
-
 /// The crate's own form compares the mark of an extended context with 32 bits of it, and leaves new fields unset.
 ///
 /// # Safety
@@ -82,13 +74,6 @@ pub(crate) unsafe fn ibv_query_port(
     unsafe { port_attr.write_bytes(0, 1) };
     // SAFETY: the caller's promise, passed on; the symbol writes a prefix of the struct.
     unsafe { rdma_sys::ibv_query_port(context, port_num, port_attr.cast()) }
-}
-
-/// # Safety
-/// The domain is live.
-pub(crate) unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type::Type) -> *mut ibv_mw {
-    // SAFETY: the caller's promise, passed on.
-    unsafe { rdma_sys::ibv_alloc_mw(pd, type_) }.unwrap_or(std::ptr::null_mut())
 }
 
 /// # Safety
@@ -116,18 +101,4 @@ pub(crate) unsafe fn ibv_query_gid_table(
 ) -> isize {
     // SAFETY: the caller's promise, passed on, with the size of one entry.
     unsafe { linked::_ibv_query_gid_table(context, entries, max_entries, flags, size_of::<ibv_gid_entry>()) }
-}
-
-/// # Safety
-/// The id is live.
-pub(crate) unsafe fn rdma_get_local_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
-    // SAFETY: live by the caller's promise.
-    unsafe { (&raw mut (*id).route.addr.src_addr_union).cast() }
-}
-
-/// # Safety
-/// The id is live.
-pub(crate) unsafe fn rdma_get_peer_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
-    // SAFETY: live by the caller's promise.
-    unsafe { (&raw mut (*id).route.addr.dst_addr_union).cast() }
 }

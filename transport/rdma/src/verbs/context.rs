@@ -9,7 +9,6 @@
 
 use std::{
     ffi::CStr,
-    mem::MaybeUninit,
     net::Ipv6Addr,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr::NonNull,
@@ -18,7 +17,10 @@ use std::{
 
 use rustix::{fs::OFlags, io::retry_on_intr};
 
-use crate::{error::DeviceError, sys};
+use crate::{
+    error::{DeviceError, system},
+    sys,
+};
 
 /// Names a device of this process as long as a [`Context`] of it lives; another one may have the name afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -94,13 +96,8 @@ impl Context {
 
     /// What the device says about itself.
     pub fn query(&self) -> Result<DeviceLimits, DeviceError> {
-        let mut attributes = MaybeUninit::<sys::ibv_device_attr>::zeroed();
-        // SAFETY: the context is open, and the place is as large as the call writes.
-        let returned = unsafe { sys::ibv_query_device(self.raw(), attributes.as_mut_ptr()) };
-        sys::verbs_result(returned)
-            .map_err(|errno| DeviceError::System { step: "ibv_query_device", errno })?;
-        // SAFETY: the call succeeded and filled it; every field is an integer, so zeroes are valid too.
-        let attributes = unsafe { attributes.assume_init() };
+        // SAFETY: the context is open while we hold it.
+        let attributes = unsafe { query_device(self.raw()) }?;
         let positive = |value: i32| u32::try_from(value).unwrap_or(0);
         let depth = |value: i32| u8::try_from(positive(value).min(254)).unwrap_or(0);
         let iwarp = self.is_iwarp();
@@ -121,21 +118,69 @@ impl Context {
         })
     }
 
+    pub(crate) fn query_port(&self, port: u8) -> Result<sys::ibv_port_attr, DeviceError> {
+        // SAFETY: the context is open while we hold it.
+        unsafe { query_port(self.raw(), port) }
+    }
+
     /// An entry of a port's GID table, and what it is for; no entry where there is none at `index`.
     pub fn gid(&self, port: u8, index: u8) -> Option<GidEntry> {
-        // SAFETY: integers only, for which zero is a value.
-        let mut entry: sys::ibv_gid_entry = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut entry: sys::ibv_gid_entry = sys::zeroed();
         // SAFETY: the context is open while we hold it, and the place is for one entry.
         let returned =
             unsafe { sys::ibv_query_gid_ex(self.raw(), port.into(), index.into(), &raw mut entry, 0) };
         if returned == 0 {
             return Some(GidEntry { gid: address(&entry.gid), kind: GidType::from_raw(entry.gid_type) });
         }
-        let mut plain = sys::ibv_gid { raw: [0; 16] };
-        // SAFETY: as above, for one GID.
-        let returned = unsafe { sys::ibv_query_gid(self.raw(), port, index.into(), &raw mut plain) };
-        (returned == 0).then(|| GidEntry { gid: address(&plain), kind: GidType::Unknown })
+        // SAFETY: as above.
+        let gid = unsafe { query_gid(self.raw(), port, index.into()) };
+        gid.map(|gid| GidEntry { gid, kind: GidType::Unknown })
     }
+}
+
+/// What a device can do (`ibv_query_device(3)`).
+///
+/// # Safety
+/// The context is open.
+pub(crate) unsafe fn query_device(
+    context: *mut sys::ibv_context,
+) -> Result<sys::ibv_device_attr, DeviceError> {
+    let mut attributes = sys::zeroed();
+    // SAFETY: open by the caller's promise, and the place is as large as the call writes.
+    let returned = unsafe { sys::ibv_query_device(context, &raw mut attributes) };
+    sys::verbs_result(returned).map_err(system("ibv_query_device"))?;
+    Ok(attributes)
+}
+
+/// What a port can do, and does (`ibv_query_port(3)`).
+///
+/// # Safety
+/// The context is open.
+pub(crate) unsafe fn query_port(
+    context: *mut sys::ibv_context,
+    port: u8,
+) -> Result<sys::ibv_port_attr, DeviceError> {
+    let mut attributes = sys::zeroed();
+    // SAFETY: open by the caller's promise, and the place is as large as the call writes.
+    let returned = unsafe { sys::ibv_query_port(context, port, &raw mut attributes) };
+    sys::verbs_result(returned).map_err(system("ibv_query_port"))?;
+    Ok(attributes)
+}
+
+/// An entry of a port's GID table, by what every version of the library has (`ibv_query_gid(3)`).
+///
+/// # Safety
+/// The context is open.
+pub(crate) unsafe fn query_gid(context: *mut sys::ibv_context, port: u8, index: i32) -> Option<Ipv6Addr> {
+    let mut gid = sys::ibv_gid { raw: [0; 16] };
+    // SAFETY: open by the caller's promise, and the place is for one GID.
+    let returned = unsafe { sys::ibv_query_gid(context, port, index, &raw mut gid) };
+    (returned == 0).then(|| address(&gid))
+}
+
+/// `IBV_MTU_256` is 1, and each step doubles; 0 for what is none.
+pub(crate) fn mtu_bytes(mtu: u32) -> u32 {
+    if (1..=5).contains(&mtu) { 128 << mtu } else { 0 }
 }
 
 /// A GID and the protocol that it is for.
@@ -397,8 +442,7 @@ impl Pd {
     pub fn new(context: &Arc<Context>) -> Result<Arc<Self>, DeviceError> {
         // SAFETY: the context is open while we hold it.
         let raw = unsafe { sys::ibv_alloc_pd(context.raw()) };
-        let raw =
-            sys::pointer_result(raw).map_err(|errno| DeviceError::System { step: "ibv_alloc_pd", errno })?;
+        let raw = sys::pointer_result(raw).map_err(system("ibv_alloc_pd"))?;
         Ok(Arc::new(Self { raw, _context: Arc::clone(context) }))
     }
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    mem::MaybeUninit,
     os::fd::{BorrowedFd, RawFd},
     ptr::NonNull,
     sync::{
@@ -14,7 +13,7 @@ use std::{
 use rustix::fs::OFlags;
 
 use crate::{
-    error::DeviceError,
+    error::{DeviceError, system},
     sys,
     verbs::context::{Context, DeviceLimits},
 };
@@ -66,9 +65,12 @@ impl Default for Harvest {
 impl Harvest {
     /// An empty one.
     pub fn new() -> Self {
-        // SAFETY: every field of `ibv_wc` is an integer or a union of integers, for which zero is a value.
-        let written = unsafe { MaybeUninit::zeroed().assume_init() };
-        Self { written: Box::new(written), at: 0, count: 0, again: VecDeque::new() }
+        Self {
+            written: Box::new([(); POLL_BURST].map(|()| sys::zeroed())),
+            at: 0,
+            count: 0,
+            again: VecDeque::new(),
+        }
     }
 
     /// Whether there is none.
@@ -97,6 +99,13 @@ impl Harvest {
     /// Takes the next one.
     pub fn take(&mut self) -> Option<Completion> {
         self.again.pop_front().or_else(|| self.take_new_if(|done| Some(*done)))
+    }
+
+    /// Takes the next one as the library wrote it; none of the older ones.
+    pub(crate) fn take_raw(&mut self) -> Option<&sys::ibv_wc> {
+        let next = self.written[..self.count].get(self.at)?;
+        self.at += 1;
+        Some(next)
     }
 
     /// Puts `older` ones in front.
@@ -151,24 +160,20 @@ impl Cq {
         let entries = entries.min(ENTRIES).min(limits.cq_entries.max(1));
         // SAFETY: the context is open while we hold it.
         let channel = unsafe { sys::ibv_create_comp_channel(context.raw()) };
-        let channel = sys::pointer_result(channel)
-            .map_err(|errno| DeviceError::System { step: "ibv_create_comp_channel", errno })?;
+        let channel = sys::pointer_result(channel).map_err(system("ibv_create_comp_channel"))?;
         let entries_int = i32::try_from(entries).expect("at most 32,767");
         // SAFETY: context and channel are live, the cookie is not used, vector 0 always exists.
         let raw = unsafe {
             sys::ibv_create_cq(context.raw(), entries_int, std::ptr::null_mut(), channel.as_ptr(), 0)
         };
-        let raw = match sys::pointer_result(raw) {
-            Ok(raw) => raw,
-            Err(errno) => {
-                // SAFETY: created above and used by nothing.
-                unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
-                return Err(DeviceError::System { step: "ibv_create_cq", errno });
-            }
-        };
+        let raw = sys::pointer_result(raw).map_err(|errno| {
+            // SAFETY: created above and used by nothing.
+            unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
+            system("ibv_create_cq")(errno)
+        })?;
         let cq = Self { raw, channel, entries, promised: AtomicU32::new(0), _context: Arc::clone(context) };
         rustix::fs::fcntl_setfl(cq.fd(), OFlags::NONBLOCK)
-            .map_err(|error| DeviceError::System { step: "fcntl", errno: error.raw_os_error() })?;
+            .map_err(|error| system("fcntl")(error.raw_os_error()))?;
         Ok(Arc::new(cq))
     }
 

@@ -6,110 +6,49 @@ use rustix::fs::OFlags;
 
 use crate::{sys, verbs::context::Context};
 
-/// `ibv_event_type`, open ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DeviceEvent {
+kinds! {
+    /// What a device reports (`ibv_event_type`).
+    DeviceEvent, 21 of sys::ibv_event_type, "IBV_EVENT_";
     /// A completion queue has overrun.
-    CqErr,
+    CqErr = IBV_EVENT_CQ_ERR,
     /// A queue pair cannot report a completion.
-    QpFatal,
+    QpFatal = IBV_EVENT_QP_FATAL,
     /// A queue pair met an invalid request.
-    QpReqErr,
+    QpReqErr = IBV_EVENT_QP_REQ_ERR,
     /// A queue pair met a forbidden access.
-    QpAccessErr,
+    QpAccessErr = IBV_EVENT_QP_ACCESS_ERR,
     /// Data came before the CM's last message.
-    CommEst,
+    CommEst = IBV_EVENT_COMM_EST,
     /// A send queue is drained.
-    SqDrained,
+    SqDrained = IBV_EVENT_SQ_DRAINED,
     /// A connection has moved to its other path.
-    PathMig,
+    PathMig = IBV_EVENT_PATH_MIG,
     /// A connection could not move to its other path.
-    PathMigErr,
+    PathMigErr = IBV_EVENT_PATH_MIG_ERR,
     /// The device is broken.
-    DeviceFatal,
+    DeviceFatal = IBV_EVENT_DEVICE_FATAL,
     /// A port is active.
-    PortActive,
+    PortActive = IBV_EVENT_PORT_ACTIVE,
     /// A port's link is down.
-    PortErr,
+    PortErr = IBV_EVENT_PORT_ERR,
     /// A port's LID has changed.
-    LidChange,
+    LidChange = IBV_EVENT_LID_CHANGE,
     /// A port's table of partitions has changed.
-    PkeyChange,
+    PkeyChange = IBV_EVENT_PKEY_CHANGE,
     /// Another subnet manager has taken over.
-    SmChange,
+    SmChange = IBV_EVENT_SM_CHANGE,
     /// A shared receive queue is broken.
-    SrqErr,
+    SrqErr = IBV_EVENT_SRQ_ERR,
     /// A shared receive queue has fewer receives than its limit.
-    SrqLimit,
+    SrqLimit = IBV_EVENT_SRQ_LIMIT_REACHED,
     /// A queue pair has taken its last shared receive.
-    LastWqe,
+    LastWqe = IBV_EVENT_QP_LAST_WQE_REACHED,
     /// The subnet manager asks clients to register again.
-    ClientReregister,
+    ClientReregister = IBV_EVENT_CLIENT_REREGISTER,
     /// A port's table of GIDs has changed.
-    GidChange,
+    GidChange = IBV_EVENT_GID_CHANGE,
     /// A work queue is broken.
-    WqFatal,
-    /// Newer than this program.
-    Other(u32),
-}
-
-impl DeviceEvent {
-    /// Every kind this program knows, in the header's order from 0, and one that it does not.
-    pub const ALL: [Self; 21] = [
-        Self::CqErr,
-        Self::QpFatal,
-        Self::QpReqErr,
-        Self::QpAccessErr,
-        Self::CommEst,
-        Self::SqDrained,
-        Self::PathMig,
-        Self::PathMigErr,
-        Self::DeviceFatal,
-        Self::PortActive,
-        Self::PortErr,
-        Self::LidChange,
-        Self::PkeyChange,
-        Self::SmChange,
-        Self::SrqErr,
-        Self::SrqLimit,
-        Self::LastWqe,
-        Self::ClientReregister,
-        Self::GidChange,
-        Self::WqFatal,
-        Self::Other(99),
-    ];
-
-    fn from_raw(kind: u32) -> Self {
-        let known = usize::try_from(kind).ok().filter(|&at| at + 1 < Self::ALL.len());
-        known.map_or(Self::Other(kind), |at| Self::ALL[at])
-    }
-
-    /// As the header spells it, without its prefix.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::CqErr => "CQ_ERR",
-            Self::QpFatal => "QP_FATAL",
-            Self::QpReqErr => "QP_REQ_ERR",
-            Self::QpAccessErr => "QP_ACCESS_ERR",
-            Self::CommEst => "COMM_EST",
-            Self::SqDrained => "SQ_DRAINED",
-            Self::PathMig => "PATH_MIG",
-            Self::PathMigErr => "PATH_MIG_ERR",
-            Self::DeviceFatal => "DEVICE_FATAL",
-            Self::PortActive => "PORT_ACTIVE",
-            Self::PortErr => "PORT_ERR",
-            Self::LidChange => "LID_CHANGE",
-            Self::PkeyChange => "PKEY_CHANGE",
-            Self::SmChange => "SM_CHANGE",
-            Self::SrqErr => "SRQ_ERR",
-            Self::SrqLimit => "SRQ_LIMIT_REACHED",
-            Self::LastWqe => "QP_LAST_WQE_REACHED",
-            Self::ClientReregister => "CLIENT_REREGISTER",
-            Self::GidChange => "GID_CHANGE",
-            Self::WqFatal => "WQ_FATAL",
-            Self::Other(_) => "UNKNOWN",
-        }
-    }
+    WqFatal = IBV_EVENT_WQ_FATAL,
 }
 
 /// An event and what it is about.
@@ -147,7 +86,7 @@ impl Context {
         let element = unsafe { element_place.read() };
         // SAFETY: got above and acked once; destroying what it names would wait for this.
         unsafe { sys::ibv_ack_async_event(event.as_mut_ptr()) };
-        let event = AsyncEvent { kind: DeviceEvent::from_raw(kind), element };
+        let event = AsyncEvent { kind: DeviceEvent::from(kind), element };
         tracing::debug!(kind, name = event.kind.name(), device = self.name(), "asynchronous event");
         Some(event)
     }
@@ -159,12 +98,12 @@ mod tests {
 
     #[test]
     fn kinds_are_the_headers() {
-        assert_eq!(DeviceEvent::from_raw(0), DeviceEvent::CqErr);
-        assert_eq!(DeviceEvent::from_raw(8), DeviceEvent::DeviceFatal);
-        assert_eq!(DeviceEvent::from_raw(16), DeviceEvent::LastWqe);
-        assert_eq!(DeviceEvent::from_raw(19), DeviceEvent::WqFatal);
+        assert_eq!(DeviceEvent::from(0), DeviceEvent::CqErr);
+        assert_eq!(DeviceEvent::from(8), DeviceEvent::DeviceFatal);
+        assert_eq!(DeviceEvent::from(16), DeviceEvent::LastWqe);
+        assert_eq!(DeviceEvent::from(19), DeviceEvent::WqFatal);
         for kind in [20, 99, u32::MAX] {
-            assert_eq!(DeviceEvent::from_raw(kind), DeviceEvent::Other(kind));
+            assert_eq!(DeviceEvent::from(kind), DeviceEvent::Other(kind));
         }
     }
 }

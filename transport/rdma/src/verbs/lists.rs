@@ -6,7 +6,7 @@
 //!             ◄─── len ───►  the last one's `next` is null while they are posted
 //! ```
 
-use std::{mem::MaybeUninit, ptr::NonNull};
+use std::ptr::NonNull;
 
 use crate::{
     sys,
@@ -17,43 +17,25 @@ use crate::{
 };
 
 /// `ibv_send_wr` or `ibv_recv_wr`.
-trait Request {
-    /// One of nothing.
-    fn nothing() -> Self;
+trait Request: sys::Plain {
     /// Its local memory is what `place` says.
     fn lie_at(&mut self, place: *mut sys::ibv_sge);
     /// `next` is posted with it.
     fn link(&mut self, next: *mut Self);
 }
 
-impl Request for sys::ibv_send_wr {
-    fn nothing() -> Self {
-        // SAFETY: plain data and pointers, for which zero is a value; the unions hold integers and pointers.
-        unsafe { MaybeUninit::zeroed().assume_init() }
-    }
+macro_rules! requests {
+    ($($name:ident)*) => { $(impl Request for sys::$name {
+        fn lie_at(&mut self, place: *mut sys::ibv_sge) {
+            self.sg_list = place;
+        }
 
-    fn lie_at(&mut self, place: *mut sys::ibv_sge) {
-        self.sg_list = place;
-    }
-
-    fn link(&mut self, next: *mut Self) {
-        self.next = next;
-    }
+        fn link(&mut self, next: *mut Self) {
+            self.next = next;
+        }
+    })* };
 }
-
-impl Request for sys::ibv_recv_wr {
-    fn nothing() -> Self {
-        Self { wr_id: 0, next: std::ptr::null_mut(), sg_list: std::ptr::null_mut(), num_sge: 0 }
-    }
-
-    fn lie_at(&mut self, place: *mut sys::ibv_sge) {
-        self.sg_list = place;
-    }
-
-    fn link(&mut self, next: *mut Self) {
-        self.next = next;
-    }
-}
+requests! { ibv_send_wr ibv_recv_wr }
 
 /// What both lists are. Their memory is reached by these pointers, and by those in it, alone.
 struct Linked<R> {
@@ -79,7 +61,7 @@ fn leaked<T>(items: impl Iterator<Item = T>) -> NonNull<T> {
 impl<R: Request> Linked<R> {
     fn new(room: usize) -> Self {
         let places = leaked((0..room).map(|_| sys::ibv_sge { addr: 0, length: 0, lkey: 0 }));
-        let requests = leaked((0..room).map(|_| R::nothing()));
+        let requests = leaked((0..room).map(|_| sys::zeroed::<R>()));
         let list = Self { requests, places, room, len: 0 };
         for at in 0..room {
             // SAFETY: one of the `room` requests that were just made, and the only reference to it.
@@ -186,6 +168,27 @@ impl SendList {
         self.push(id, from, sys::ibv_wr_opcode::IBV_WR_SEND, flags);
     }
 
+    /// Adds a SEND to a datagram queue pair, with `imm` beside it. Always signalled.
+    ///
+    /// # Safety
+    /// The address handle lives until the request has completed, or the queue pair is destroyed.
+    pub(crate) unsafe fn datagram(
+        &mut self,
+        id: impl Into<u64>,
+        from: LocalBytes,
+        to: sys::ud_t,
+        imm: Option<u32>,
+    ) {
+        let opcode = match imm {
+            Some(_) => sys::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM,
+            None => sys::ibv_wr_opcode::IBV_WR_SEND,
+        };
+        let request = self.push(id, from, opcode, SIGNALLED);
+        let imm_data = imm.unwrap_or(0).to_be();
+        request.imm_data_invalidated_rkey_union = sys::imm_data_invalidated_rkey_union_t { imm_data };
+        request.wr = sys::wr_t { ud: to };
+    }
+
     /// Adds an RDMA WRITE.
     pub fn write(&mut self, id: impl Into<u64>, from: LocalBytes, to: RemoteBytes, flags: Flags) {
         self.push(id, from, sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, flags).wr = sys::wr_t { rdma: remote(to) };
@@ -252,7 +255,7 @@ impl SendList {
     #[inline]
     pub fn post(&mut self, qp: &Qp) -> Result<(), PostError> {
         // SAFETY: the queue pair is live (we hold its licence). The list is linked within memory that does not move and ends
-        // with a null. What the work names stays registered until the queue pair is destroyed.
+        // with a null. For what the work names, the maker of each `LocalBytes` answers.
         self.0.post(|first, bad| unsafe { sys::ibv_post_send(qp.raw(), first, bad) })
     }
 }
@@ -299,12 +302,16 @@ impl OneRequest {
         self.parts().0.wr = sys::wr_t { rdma: remote(RemoteBytes { address: 0, rkey }) };
     }
 
-    /// Posts `bytes` from `address` on, which go `to` there in the peer's memory, unless it is a SEND.
+    /// Posts `from`, which goes `to` there in the peer's memory, unless it is a SEND.
     ///
     /// # Errors
     /// errno.
+    ///
+    /// # Safety
+    /// `from` is registered under the key that was set last.
     #[inline]
-    pub fn post(&mut self, qp: &Qp, address: u64, bytes: u32, to: u64, flags: Flags) -> Result<(), i32> {
+    pub unsafe fn post(&mut self, qp: &Qp, from: LocalBytes, to: u64, flags: Flags) -> Result<(), i32> {
+        let LocalBytes { address, bytes, .. } = from;
         let (request, place) = self.parts();
         (place.addr, place.length) = (address, bytes);
         request.send_flags = flags.bits();
@@ -312,7 +319,8 @@ impl OneRequest {
             sys::imm_data_invalidated_rkey_union_t { imm_data: bytes.to_be() };
         request.wr.rdma.remote_addr = to;
         let mut bad = std::ptr::null_mut();
-        // SAFETY: as in `SendList::post`; it is the only one of its list, so its `next` is null.
+        // SAFETY: as in `SendList::post`; it is the only one of its list, so its `next` is null. For what it names, the
+        // caller's promise.
         sys::verbs_result(unsafe { sys::ibv_post_send(qp.raw(), request, &raw mut bad) })
     }
 }
@@ -364,8 +372,7 @@ impl RecvList {
     /// # Errors
     /// As there.
     pub fn post_shared(&mut self, srq: &Srq) -> Result<(), PostError> {
-        // SAFETY: the queue is live while it is borrowed; the rest as in `SendList::post`: what the work names stays
-        // registered until the queue is destroyed.
+        // SAFETY: the queue is live while it is borrowed; the rest as in `SendList::post`.
         self.0.post(|first, bad| unsafe { sys::ibv_post_srq_recv(srq.raw(), first, bad) })
     }
 }
@@ -401,9 +408,9 @@ mod tests {
             assert_eq!(seen(first), [(0, 100), (1, 101), (2, 102)]);
             // SAFETY: a place of the list, for one of its requests.
             unsafe { bad.write(first.wrapping_add(1)) };
-            sys::errno::ENOMEM
+            libc::ENOMEM
         });
-        assert_eq!(refused, Err(PostError { posted: 1, errno: sys::errno::ENOMEM }));
+        assert_eq!(refused, Err(PostError { posted: 1, errno: libc::ENOMEM }));
         for count in [1, 2, 3_u64] {
             (0..count).for_each(|slot| push(&mut list, 7 + slot));
             let posted = list.0.post(|first, _| {

@@ -167,7 +167,7 @@ impl Drop for Mr {
 fn registration_error(errno: i32, bytes: usize) -> DeviceError {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     match limit {
-        Some(limit_bytes) if errno == sys::errno::ENOMEM || errno == sys::errno::EPERM => {
+        Some(limit_bytes) if errno == libc::ENOMEM || errno == libc::EPERM => {
             DeviceError::Memlock { bytes: bytes as u64, limit_bytes }
         }
         _ => DeviceError::System { step: "ibv_reg_mr", errno },

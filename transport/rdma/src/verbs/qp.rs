@@ -1,6 +1,6 @@
 //! A queue pair as its poster sees it, and what a work request names.
 
-use std::{mem::MaybeUninit, ptr::NonNull};
+use std::ptr::NonNull;
 
 use crate::{memory::Memory, sys};
 
@@ -33,16 +33,24 @@ impl Qp {
         unsafe { (*self.raw()).qp_num }
     }
 
-    /// Sets the RNR timer; legal in RTS (`ibv_modify_qp(3)`).
+    /// Sets the RNR timer; legal in RTS.
+    ///
+    /// # Errors
+    /// errno.
     pub fn set_rnr_timer(&self, code: u8) -> Result<(), i32> {
-        let mut attributes = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
-        // SAFETY: the place is ours; `ibv_qp_attr` is plain data, for which zero is a value.
-        let place = unsafe { attributes.assume_init_mut() };
-        place.min_rnr_timer = code & 31;
-        let mask = sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0;
-        // SAFETY: the queue pair is live (we hold the licence); only the masked field is read.
-        let returned = unsafe { sys::ibv_modify_qp(self.raw(), place, i32::try_from(mask).unwrap_or(0)) };
-        sys::verbs_result(returned)
+        let attributes = sys::ibv_qp_attr { min_rnr_timer: code & 31, ..sys::zeroed() };
+        self.modify(attributes, sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER)
+    }
+
+    /// Sets the fields of `mask` (`ibv_modify_qp(3)`).
+    pub(crate) fn modify(
+        &self,
+        mut attributes: sys::ibv_qp_attr,
+        mask: sys::ibv_qp_attr_mask,
+    ) -> Result<(), i32> {
+        let mask = i32::try_from(mask.0).unwrap_or(0);
+        // SAFETY: the queue pair is live (we hold the licence); only the masked fields are read.
+        sys::verbs_result(unsafe { sys::ibv_modify_qp(self.raw(), &raw mut attributes, mask) })
     }
 
     /// The place in its port's table of the GID that it sends from (`ibv_query_qp(3)`); `None` within an InfiniBand
@@ -61,35 +69,46 @@ impl Qp {
 
     /// `ibv_query_qp(3)` for the fields of `mask`.
     pub(crate) fn query(&self, mask: sys::ibv_qp_attr_mask) -> Result<sys::ibv_qp_attr, i32> {
-        let mut attributes = MaybeUninit::<sys::ibv_qp_attr>::zeroed();
-        let mut made_with = MaybeUninit::<sys::ibv_qp_init_attr>::zeroed();
+        let (mut attributes, mut made_with) = (sys::zeroed(), sys::zeroed());
         let wanted = i32::try_from(mask.0).unwrap_or(0);
         // SAFETY: the queue pair is live (we hold its licence); both places are ours and as large as the call writes.
-        let returned =
-            unsafe { sys::ibv_query_qp(self.raw(), attributes.as_mut_ptr(), wanted, made_with.as_mut_ptr()) };
-        sys::verbs_result(returned)?;
-        // SAFETY: zeroed, then filled by the call; every field is an integer or a union of integers.
-        Ok(unsafe { attributes.assume_init() })
+        sys::verbs_result(unsafe {
+            sys::ibv_query_qp(self.raw(), &raw mut attributes, wanted, &raw mut made_with)
+        })?;
+        Ok(attributes)
     }
 }
 
-/// Memory of our own that a work request names.
+/// Memory of our own that a work request names. The caller that makes one answers for the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalBytes {
-    /// Where they are.
-    pub address: u64,
-    /// How many.
-    pub bytes: u32,
-    /// The key they are registered under.
-    pub lkey: u32,
+    pub(crate) address: u64,
+    pub(crate) bytes: u32,
+    pub(crate) lkey: u32,
 }
 
 impl LocalBytes {
+    /// No memory.
+    pub const NONE: Self = Self { address: 0, bytes: 0, lkey: 0 };
+
+    /// `bytes` from `address` on, which are registered under `lkey`.
+    ///
+    /// # Safety
+    /// Until the last work request that names them has completed, or the queue that has it is destroyed, they stay mapped
+    /// and registered, nobody has a reference into what the device writes, and nobody writes what it reads.
+    #[inline]
+    pub unsafe fn new(address: u64, bytes: u32, lkey: u32) -> Self {
+        Self { address, bytes, lkey }
+    }
+
     /// `bytes` of `memory` from `at`, which is registered under `lkey`.
     ///
     /// # Panics
     /// When they are not inside it.
-    pub fn of(memory: &impl Memory, at: usize, bytes: u32, lkey: u32) -> Self {
+    ///
+    /// # Safety
+    /// As for [`LocalBytes::new`].
+    pub unsafe fn of(memory: &impl Memory, at: usize, bytes: u32, lkey: u32) -> Self {
         Self { address: memory.place(at, bytes as usize).addr().get() as u64, bytes, lkey }
     }
 }

@@ -1,8 +1,12 @@
 //! A shared receive queue of a device (`ibv_create_srq(3)`).
 
-use std::{mem::MaybeUninit, ptr::NonNull, sync::Arc};
+use std::{ptr::NonNull, sync::Arc};
 
-use crate::{error::DeviceError, sys, verbs::context::Pd};
+use crate::{
+    error::{DeviceError, system},
+    sys,
+    verbs::context::Pd,
+};
 
 /// Destroyed after the queue pairs on it: their owners hold it.
 #[derive(Debug)]
@@ -19,14 +23,12 @@ unsafe impl Sync for Srq {}
 impl Srq {
     /// One for `entries` receives of one piece each.
     pub fn new(pd: &Arc<Pd>, entries: u32) -> Result<Self, DeviceError> {
-        // SAFETY: integers and a cookie that is not used, for which zero is a value.
-        let mut attributes: sys::ibv_srq_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut attributes: sys::ibv_srq_init_attr = sys::zeroed();
         attributes.attr.max_wr = entries;
         attributes.attr.max_sge = 1;
         // SAFETY: the domain is live while we hold it; the attributes are ours.
         let raw = unsafe { sys::ibv_create_srq(pd.raw(), &raw mut attributes) };
-        let raw = sys::pointer_result(raw)
-            .map_err(|errno| DeviceError::System { step: "ibv_create_srq", errno })?;
+        let raw = sys::pointer_result(raw).map_err(system("ibv_create_srq"))?;
         Ok(Self { raw, _pd: Arc::clone(pd) })
     }
 
@@ -41,9 +43,7 @@ impl Srq {
 
     /// Asks for one SRQ_LIMIT_REACHED event, when fewer than `limit` receives are left.
     pub fn arm(&self, limit: u32) -> Result<(), i32> {
-        // SAFETY: integers.
-        let mut attributes: sys::ibv_srq_attr = unsafe { MaybeUninit::zeroed().assume_init() };
-        attributes.srq_limit = limit;
+        let mut attributes = sys::ibv_srq_attr { srq_limit: limit, ..sys::zeroed() };
         let mask = i32::try_from(sys::ibv_srq_attr_mask::IBV_SRQ_LIMIT.0).unwrap_or(0);
         // SAFETY: the queue is live; only the masked field is read.
         sys::verbs_result(unsafe { sys::ibv_modify_srq(self.raw(), &raw mut attributes, mask) })

@@ -16,7 +16,7 @@ use std::{
 
 use gimmal_rdma::{
     cm::Target,
-    id::{CmEvent, CmId, ConnectCall, EventChannel, EventKind},
+    id::{CmEvent, CmId, ConnectCall, EventChannel, EventKind, IdOption, PortSpace},
 };
 
 use crate::{
@@ -107,9 +107,9 @@ impl Attempt {
         let failed = |errno| self.resolve_error("rdma_resolve_addr", errno);
         let to = target.destination.as_ref().ok_or_else(|| failed(libc::EADDRNOTAVAIL))?;
         let from = ports::source(&self.sources, &self.address, target, to)?;
-        let id = CmId::new(channel).map_err(failed)?;
+        let id = CmId::new(channel, PortSpace::Tcp).map_err(failed)?;
         if let Some(tos) = self.options.type_of_service {
-            id.set_type_of_service(tos).map_err(failed)?;
+            id.set(IdOption::TypeOfService(tos)).map_err(failed)?;
         }
         id.resolve_address(from, *to, self.left()).map_err(failed)?;
         Ok(id)
@@ -251,10 +251,10 @@ impl Active {
         self.step = Step::Routing(lane);
         let choice = attempt.options.device.as_ref();
         let name = device.context.name();
-        ports::check_device(choice, &attempt.address, &name, id.port_number()).map_err(next)?;
+        ports::check_device(choice, &attempt.address, &name, id.info().port).map_err(next)?;
         let routed = match attempt.current.as_ref().map(|target| target.routes.as_slice()) {
             None | Some([]) => id.resolve_route(attempt.left()),
-            Some(routes) => id.set_paths(routes),
+            Some(routes) => id.set(IdOption::Paths(routes)),
         };
         routed.map_err(|errno| next(attempt.resolve_error("rdma_resolve_route", errno)))?;
         Ok(Next::Watch(device))

@@ -99,7 +99,7 @@ impl Attempts {
         let Role::Active(active) = &mut entry.role else { return };
         let failure = match active.advance(action, event, &mut entry.id, handle) {
             Ok(Next::Watch(device)) => {
-                let local = entry.id.local();
+                let local = entry.id.info().local_ip();
                 return ids.watch(&device, local);
             }
             Ok(Next::Call(call)) => match self.call(entry, call) {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use gimmal_rdma::{
-    id::{CmId, EventChannel, IdKey},
+    id::{CmId, EventChannel, IdKey, PortSpace},
     verbs::DeviceKey,
 };
 
@@ -66,7 +66,7 @@ impl Ids {
 
     /// Returns the ids on `device`.
     pub(crate) fn on(&self, device: DeviceKey) -> impl Iterator<Item = &Entry> {
-        self.all().filter(move |entry| entry.id.device() == Some(device))
+        self.all().filter(move |entry| entry.id.info().device == Some(device))
     }
 
     pub(crate) fn get(&self, key: IdKey) -> Option<&Entry> {
@@ -139,12 +139,12 @@ impl Ids {
             return;
         }
         let Some(address) = local.filter(|address| !address.ip().is_unspecified()) else { return };
-        let sentinel = CmId::new(&self.channel).and_then(|id| {
+        let sentinel = CmId::new(&self.channel, PortSpace::Tcp).and_then(|id| {
             id.bind(SocketAddr::new(address.ip(), 0))?;
             Ok(id)
         });
         match sentinel {
-            Ok(id) if id.device() == Some(key) => {
+            Ok(id) if id.info().device == Some(key) => {
                 self.keep(id, Role::Sentinel);
             }
             Ok(_) => tracing::debug!(%address, "no sentinel: the address is on another device too"),

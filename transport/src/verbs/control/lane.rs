@@ -11,7 +11,7 @@
 use std::{sync::Arc, time::Duration};
 
 use gimmal_rdma::{
-    id::{CmId, ConnectParams, IdKey, QpRequest},
+    id::{CmId, ConnectParams, IdKey, IdOption, QpRequest, QpType},
     verbs::{DeviceLimits, LocalBytes, Mr, Qp, RecvList, RemoteBytes},
 };
 
@@ -105,7 +105,7 @@ impl Lane {
         let grants = device.grant_places(seat.0.conn.index())?;
         let pulse = Some(device.pulse()?);
         let qp = loop {
-            match id.create_qp(&device.pd, &share.cq, request) {
+            match id.create_qp(&device.pd, &share.cq, &share.cq, request) {
                 Ok(qp) => break qp,
                 // Too many inline bytes is EINVAL, and no driver says how many would do: step down.
                 Err(libc::EINVAL) if request.inline_bytes > 0 => {
@@ -144,7 +144,7 @@ impl Lane {
     /// Sets the ACK timeout of `id`, except over iWARP. Returns the one in force.
     pub(crate) fn set_ack_timeout(&self, id: &CmId, exponent: Option<u8>) -> Option<u8> {
         let exponent = exponent.filter(|_| !self.iwarp())?;
-        let set = id.set_ack_timeout(exponent);
+        let set = id.set(IdOption::AckTimeout(exponent));
         set.inspect_err(|errno| tracing::warn!(errno, exponent, "the ACK timeout stays the CM's")).ok()?;
         Some(exponent)
     }
@@ -309,12 +309,10 @@ impl Wiring {
             return None;
         }
         let bytes = self.negotiated.rx_slot_bytes;
-        Some(LocalBytes::of(
-            &self.rx.as_ref()?.region,
-            usize::from(slot) * bytes as usize,
-            bytes,
-            self.rx_lkey,
-        ))
+        let (region, at) = (&self.rx.as_ref()?.region, usize::from(slot) * bytes as usize);
+        // SAFETY: registered until the queue pair is destroyed, and nothing has arrived before the connection is
+        // established, so nobody refers to it.
+        Some(unsafe { LocalBytes::of(region, at, bytes, self.rx_lkey) })
     }
 }
 
@@ -348,6 +346,7 @@ fn queue_sizes<'a>(
         recv_entries: if shared { 0 } else { u32::from(config.arrivals) + 2 },
         inline_bytes: inline_bytes.into(),
         srq: reserve.map(|reserve| reserve.queue.srq()),
+        kind: QpType::Rc,
     };
     let limit = device.limits.qp_entries;
     for (field, value) in [

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gimmal_rdma::id::{CmEvent, CmId};
+use gimmal_rdma::id::{CmEvent, CmId, IdOption, PortSpace};
 
 use crate::{
     AcceptError, ListenError, PortError, RejectReason,
@@ -63,13 +63,13 @@ impl Ids {
         listening: &Listening,
     ) -> Result<u16, ListenError> {
         let failed = |step| move |errno| listen_error(address, step, errno);
-        let id = CmId::new(&self.channel).map_err(failed("rdma_create_id"))?;
+        let id = CmId::new(&self.channel, PortSpace::Tcp).map_err(failed("rdma_create_id"))?;
         if address.is_ipv6() {
-            id.set_one_family(true).map_err(failed("rdma_set_option"))?;
+            id.set(IdOption::OneFamily(true)).map_err(failed("rdma_set_option"))?;
         }
         id.bind(address).map_err(failed("rdma_bind_addr"))?;
         id.listen(listening.options.backlog.max(1)).map_err(failed("rdma_listen"))?;
-        let bound = id.local().unwrap_or(address).port();
+        let bound = id.info().local_ip().unwrap_or(address).port();
         self.keep(id, Role::Listener(listening.clone()));
         Ok(bound)
     }
@@ -91,7 +91,7 @@ impl Ids {
             Ok(requested) => requested,
             Err(reason) => {
                 listening.rejected.note(reason);
-                tracing::info!(peer = ?id.peer(), %reason, "refused a connect request");
+                tracing::info!(peer = ?id.info().peer, %reason, "refused a connect request");
                 if let Err(errno) = id.reject(&encode_reject(reason)) {
                     tracing::debug!(errno, "rdma_reject failed: the client is gone");
                 }
@@ -115,7 +115,7 @@ impl Ids {
         let Role::Requested(requested) = &entry.role else { return Err(gone) };
         let failed = match Lane::new(&mut entry.id, shared, requested.options.receives) {
             Ok(lane) => {
-                let (device, local) = (Arc::clone(&lane.holdings.device), entry.id.local());
+                let (device, local) = (Arc::clone(&lane.holdings.device), entry.id.info().local_ip());
                 match requested.answer(&entry.id, handle, lane, shared) {
                     Ok(parts) => {
                         entry.role = Role::Live(Live::of(&parts.lane));

@@ -8,7 +8,7 @@ use std::{
 use gimmal_rdma::{
     cm::{CmAddress, Target},
     device::{Assigned, DeviceInfo, GidType, addresses, devices},
-    id::CmId,
+    id::{CmId, IdInfo},
     verbs::{Context, Qp},
 };
 
@@ -26,11 +26,10 @@ pub(crate) fn device_port(
     known_ports: &KnownPorts,
     iwarp: bool,
 ) -> DevicePort {
-    let number = id.port_number();
+    let IdInfo { port: number, source_gid: from, .. } = id.info();
     if iwarp {
         return DevicePort { device: context.name(), number, gid: None, fabric: Fabric::Iwarp };
     }
-    let from = id.source_gid();
     known_ports.find(number, &from).unwrap_or_else(|| {
         // What was sent from is in the queue pair; a GID alone does not tell, RoCE has the same one for two versions.
         let (gid, fabric) = match qp.source_gid_index() {

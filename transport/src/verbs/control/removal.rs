@@ -63,7 +63,7 @@ impl Removals {
     /// Begins the removal of the device of the id `key`, unless it has begun. Releases everything that no id uses.
     pub(crate) fn begin(&mut self, ids: &mut Ids, key: IdKey) {
         let Some(id) = ids.get(key).map(|entry| &entry.id) else { return };
-        let Some(device) = id.device() else { return };
+        let Some(device) = id.info().device else { return };
         if self.going.iter().any(|going| going.device == device) {
             return;
         }
@@ -85,7 +85,7 @@ impl Removals {
     /// Destroys a listening id with its device. It is tried again until it can listen.
     pub(crate) fn lose_listener(&mut self, ids: &mut Ids, key: IdKey) {
         let Some(entry) = ids.get(key) else { return };
-        if let (Role::Listener(listening), Some(address)) = (&entry.role, entry.id.local()) {
+        if let (Role::Listener(listening), Some(address)) = (&entry.role, entry.id.info().local_ip()) {
             self.lost.push((address, listening.clone()));
             self.retry_at = Some(Instant::now() + RETRY);
         }

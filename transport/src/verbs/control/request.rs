@@ -59,7 +59,7 @@ impl Requested {
             responder_resources: event.responder_resources,
             initiator_depth: event.initiator_depth,
             options: options.clone(),
-            peer: id.peer().map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()),
+            peer: id.info().peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string()),
         })
     }
 

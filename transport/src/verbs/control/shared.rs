@@ -294,7 +294,7 @@ impl Shared {
     /// Returns the port's resources on the device that `id` is bound to, made with its first use.
     pub(crate) fn device(self: &Arc<Self>, id: &CmId) -> Result<Arc<PortDevice>, PortError> {
         let unbound = || PortError::NoDevice { detail: "the address is on no RDMA device".to_owned() };
-        let key = id.device().ok_or_else(unbound)?;
+        let key = id.info().device.ok_or_else(unbound)?;
         let mut devices = lock(&self.devices);
         if let Some(device) = devices.iter().find(|device| device.context.key() == key) {
             return Ok(Arc::clone(device));

@@ -18,7 +18,7 @@ use std::{
 };
 
 use gimmal_rdma::{
-    id::{CmEvent, EventChannel, EventKind, IdKey},
+    id::{CmEvent, EventChannel, EventKind, IdInfo, IdKey},
     verbs::DeviceEvent,
 };
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -273,7 +273,7 @@ impl Control {
             let cq = if let Role::Live(live) = &entry.role { Some(live.cq) } else { None };
             let queue = entry.role.queue();
             let srq = queue.as_ref().map(|queue| queue.address());
-            let (device, qp) = (entry.id.device(), entry.id.qp_address());
+            let IdInfo { device, qp, .. } = entry.id.info();
             if !device.is_some_and(|device| news.concerns(device, qp, cq, srq)) {
                 continue;
             }

@@ -226,10 +226,9 @@ impl Conn {
         *nudge = now.plus(NUDGE);
         let Some(lane) = self.lane.as_ref().filter(|_| self.tx.has_no_signals()) else { return };
         tracing::debug!(conn = ?self.id, "no answer to the grant: the peer is nudged");
-        let nothing = LocalBytes { address: 0, bytes: 0, lkey: 0 };
         let nowhere = RemoteBytes { address: 0, rkey: 0 };
         let flags = Flags { signalled: true, inline: false };
-        list.write(WrId::new(Kind::Nudge, self.id, 0), nothing, nowhere, flags);
+        list.write(WrId::new(Kind::Nudge, self.id, 0), LocalBytes::NONE, nowhere, flags);
         match list.post(&lane.qp) {
             Ok(()) => self.tx.posted_signal(None),
             Err(error) => self.fail_post("ibv_post_send", error.errno, now),

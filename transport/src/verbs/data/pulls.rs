@@ -69,7 +69,9 @@ impl Pull {
         let whole = matches!(self.what, What::CompareSwap { .. } | What::FetchAdd { .. } | What::Pulse);
         let bytes = if whole { left } else { left.min(piece_bytes) };
         let address = self.local.as_ptr().addr() as u64 + self.posted;
-        let local = LocalBytes { address, bytes, lkey: self.lkey };
+        // SAFETY: the loan is ours until the last piece has completed, and stays registered until the queue pair is
+        // destroyed.
+        let local = unsafe { LocalBytes::new(address, bytes, self.lkey) };
         let remote = RemoteBytes { address: self.remote.address + self.posted, rkey: self.remote.rkey };
         match self.what {
             What::Bulk | What::Read | What::Pulse => list.read(id, local, remote),

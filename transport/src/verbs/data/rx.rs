@@ -327,7 +327,10 @@ impl Rx {
     fn slot(&self, slot: u16) -> Option<LocalBytes> {
         let bytes = u32::try_from(self.slot_bytes).unwrap_or(u32::MAX);
         let at = usize::from(slot) * self.slot_bytes;
-        Some(LocalBytes::of(&***self.memory.as_ref()?, at, bytes, self.lkey))
+        let memory = &***self.memory.as_ref()?;
+        // SAFETY: registered until the queue pair is destroyed, and a slot is posted only when no frame in it is lent or
+        // held.
+        Some(unsafe { LocalBytes::of(memory, at, bytes, self.lkey) })
     }
 
     /// A frame came back. Its slot may be posted again when it was the last one of it, which nobody holds.

@@ -284,7 +284,8 @@ impl Tx {
     #[inline]
     fn post_alone(&mut self, chain: Staged, qp: &Qp, counters: &mut PortCounters) -> Result<(), i32> {
         let (from, to, flags) = self.depart(chain, true);
-        let result = self.request.post(qp, from.address, from.bytes, to.address, flags);
+        // SAFETY: `from` is of the ring, whose key is the one that was set.
+        let result = unsafe { self.request.post(qp, from, to.address, flags) };
         let last = self.last.take();
         if result.is_ok() {
             self.count(1, counters);
@@ -341,7 +342,9 @@ impl Tx {
             self.posted_signal(None);
         }
         let address = place.at(chain.at).addr() as u64;
-        let from = LocalBytes { address, bytes: chain.bytes, lkey: self.lkey };
+        // SAFETY: the ring is registered until the queue pair is destroyed, and what is staged is not written again before
+        // its chain has left.
+        let from = unsafe { LocalBytes::new(address, chain.bytes, self.lkey) };
         let offset = chain.at.offset(self.ring_bytes) as u64;
         let to = RemoteBytes { address: self.remote.address + offset, rkey: self.remote.rkey };
         (from, to, Flags { signalled, inline: chain.bytes <= self.inline_bytes })
@@ -414,7 +417,7 @@ impl Tx {
 
     /// The goodbye: a chain of no bytes. Its completion says that everything before it has left; on IB, arrived.
     pub(crate) fn post_goodbye(&mut self, qp: &Qp, conn: ConnId, list: &mut SendList) -> Result<(), i32> {
-        let from = LocalBytes { address: 0, bytes: 0, lkey: self.lkey };
+        let from = LocalBytes::NONE;
         let id = WrId::new(Kind::Goodbye, conn, 0);
         let flags = Flags { signalled: true, inline: false };
         match self.path {

@@ -161,7 +161,9 @@ impl GrantPlaces {
     }
 
     fn local(&self, at: usize, bytes: u32) -> LocalBytes {
-        LocalBytes::of(&self.page.region, at, bytes, self.page.registration.lkey())
+        // SAFETY: the page is registered as long as the place is taken, which is until the queue pair is gone; each of its
+        // two halves is posted once, and read or written only apart from that.
+        unsafe { LocalBytes::of(&self.page.region, at, bytes, self.page.registration.lkey()) }
     }
 
     /// What arrived; called once, after its completion.

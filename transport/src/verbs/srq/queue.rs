@@ -262,7 +262,9 @@ impl Slab {
     /// The memory of its slot number `place`.
     pub(crate) fn place(&self, place: u32, slot_bytes: u32) -> LocalBytes {
         let at = self.region.at(place as usize * slot_bytes as usize, slot_bytes as usize);
-        LocalBytes { address: at.as_ptr().addr() as u64, bytes: slot_bytes, lkey: self.lkey }
+        // SAFETY: the slab is registered until the shared queue is destroyed, and nothing has arrived in it before its first
+        // post, so nobody refers to it.
+        unsafe { LocalBytes::new(at.as_ptr().addr() as u64, slot_bytes, self.lkey) }
     }
 }
 

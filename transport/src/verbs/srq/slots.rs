@@ -96,7 +96,9 @@ impl SharedSlots {
     pub(crate) fn local(&mut self, slot: u32) -> Option<LocalBytes> {
         let bytes = self.slot_bytes;
         let (region, at, lkey) = self.memory(slot)?;
-        Some(LocalBytes::of(&***region, at, bytes, lkey))
+        // SAFETY: the slab is registered until the shared queue is destroyed, and a slot is posted only when no frame in it
+        // is lent or held.
+        Some(unsafe { LocalBytes::of(&***region, at, bytes, lkey) })
     }
 
     /// Whether it is gone, with everything that lay in it.

@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use gimmal_rdma::cm::{CmError, Draft, PortSpace, QpPlan, Target, dial};
+use gimmal_rdma::{
+    DeviceError,
+    cm::{CmError, Draft, PortSpace, QpPlan, Target, dial},
+};
 
 use crate::rig::{Outcome, Plan, STEP, Site, ensure, meet};
 
@@ -19,14 +22,17 @@ pub(crate) fn legal(site: &Site) -> Outcome {
     } else {
         resolved.ack_timeout(14)?;
         let refused = resolved.ack_timeout(32);
-        ensure!(matches!(refused, Err(CmError::Value { limit: 31, .. })), "{refused:?}");
+        ensure!(matches!(refused, Err(CmError::Device(DeviceError::Limit { limit: 31, .. }))), "{refused:?}");
     }
     let routed = resolved.resolve_route(STEP)?;
     if !site.iwarp {
         routed.ack_timeout(0)?;
     }
     let refused = routed.endpoint(QpPlan { send_entries: 1 << 30, ..QpPlan::default() });
-    ensure!(matches!(refused, Err(CmError::Value { field: "send_entries", .. })), "{refused:?}");
+    ensure!(
+        matches!(refused, Err(CmError::Device(DeviceError::Limit { field: "send_entries", .. }))),
+        "{refused:?}"
+    );
     Ok(None)
 }
 
@@ -55,7 +61,7 @@ pub(crate) fn ack_timeout(site: &Site) -> Outcome {
     ensure!(seen == (17, 19), "the queue pairs have {seen:?}, set were 17 and 19");
     client.set_rnr_timer(12)?;
     let refused = client.set_rnr_timer(32);
-    ensure!(matches!(refused, Err(CmError::Value { limit: 31, .. })), "{refused:?}");
+    ensure!(matches!(refused, Err(CmError::Device(DeviceError::Limit { limit: 31, .. }))), "{refused:?}");
     let view = client.query()?;
     ensure!(view.min_rnr_timer == 12 && server.query()?.min_rnr_timer == 0, "{view:?}");
     ensure!((view.retry_count, view.rnr_retry, view.state) == (7, 7, 3), "{view:?}");
@@ -66,7 +72,7 @@ pub(crate) fn binding(site: &Site) -> Outcome {
     let (listener, target) = site.listen()?;
     let taken = target.destination.ok_or("no destination")?;
     let second = Draft::new(PortSpace::Tcp)?.listen(taken, 1);
-    ensure!(matches!(second, Err(CmError::Call { errno: 98, .. })), "{second:?}");
+    ensure!(matches!(second, Err(CmError::Device(DeviceError::System { errno: 98, .. }))), "{second:?}");
     drop(listener);
     let again = Draft::new(PortSpace::Tcp)?;
     again.reuse_address(true)?;
@@ -89,7 +95,10 @@ pub(crate) fn binding(site: &Site) -> Outcome {
     let any4: SocketAddr = format!("0.0.0.0:{port}").parse()?;
     let refused = Draft::new(PortSpace::Tcp)?.listen(any4, 1);
     // EADDRNOTAVAIL: so the kernel says it when one of the two is a wildcard.
-    ensure!(matches!(refused, Err(CmError::Call { errno: 98 | 99, .. })), "{refused:?}");
+    ensure!(
+        matches!(refused, Err(CmError::Device(DeviceError::System { errno: 98 | 99, .. }))),
+        "{refused:?}"
+    );
     Ok(None)
 }
 

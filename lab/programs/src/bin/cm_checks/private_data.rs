@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use gimmal_rdma::cm::{AcceptData, CmError, ConnectData, QpPlan, RejectData, dial};
+use gimmal_rdma::{
+    DeviceError,
+    cm::{AcceptData, CmError, ConnectData, QpPlan, RejectData, dial},
+};
 
 use crate::rig::{Failure, Outcome, Plan, Site, ensure, meet, pair};
 
@@ -35,7 +38,7 @@ pub(crate) fn request_and_reject(site: &Site) -> Outcome {
             &plan,
             |_| Ok(()),
             |request| {
-                arrived(site, request.private_data(), &said, 56)?;
+                arrived(site, request.event().private(), &said, 56)?;
                 Ok(request.reject(&reply)?)
             },
         )?;
@@ -72,7 +75,9 @@ pub(crate) fn accept(site: &Site) -> Outcome {
 /// Each side's limit, by type; and `ai_connect` data together with ours.
 pub(crate) fn too_many(site: &Site) -> Outcome {
     let over = |result: Result<usize, CmError>, limit: u64| match result {
-        Err(CmError::Value { value, limit: seen, .. }) => seen == limit && value == limit + 1,
+        Err(CmError::Device(DeviceError::Limit { value, limit: seen, .. })) => {
+            seen == limit && value == limit + 1
+        }
         _ => false,
     };
     ensure!(

@@ -73,10 +73,10 @@ pub(crate) fn several(site: &Site) -> Outcome {
 pub(crate) fn addresses(site: &Site) -> Outcome {
     let (mut listener, target) = site.listen()?;
     let port = target.destination.ok_or("no destination")?.port();
-    let found = Resolve::to(&site.host, port).numeric_host().run()?;
+    let found = Resolve { numeric_host: true, ..Resolve::to(&site.host, port) }.run()?;
     ensure!(found[0].destination == target.destination, "{found:?}");
     ensure!((found[0].port_space, found[0].qp_type) == (Some(PortSpace::Tcp), Some(QpType::Rc)), "{found:?}");
-    let passive = Resolve::passive(Some(&site.host), 7471).no_route().run()?;
+    let passive = Resolve { no_route: true, ..Resolve::passive(Some(&site.host), 7471) }.run()?;
     ensure!(passive[0].destination.is_none(), "{passive:?}");
     ensure!(passive[0].source == Some(CmAddress::Ip(site.address(7471)?)), "{passive:?}");
     let both = Resolve::passive(None, 7471).run()?;
@@ -84,7 +84,8 @@ pub(crate) fn addresses(site: &Site) -> Outcome {
     let mut plan = Plan::default();
     plan.options.timeout = STEP;
     // From a source of our choice.
-    let from = Resolve::to(&site.host, port).source(CmAddress::Ip(site.address(0)?)).run()?;
+    let source = Some(CmAddress::Ip(site.address(0)?));
+    let from = Resolve { source, ..Resolve::to(&site.host, port) }.run()?;
     let ((client, ()), (server, ())) = pair(&mut listener, &from[0], &plan, |_| Ok(()))?;
     let ends =
         |local: Option<CmAddress>, peer: Option<CmAddress>| (local.map(|a| a.ip()), peer.map(|a| a.ip()));
@@ -104,7 +105,7 @@ pub(crate) fn addresses(site: &Site) -> Outcome {
 
 /// What no software device has: built, tried as far as it goes, and said.
 pub(crate) fn not_here(site: &Site) -> Outcome {
-    let found = Resolve::to("fe80::1", 7471).family(Family::Ib).run()?;
+    let found = Resolve { family: Some(Family::Ib), ..Resolve::to("fe80::1", 7471) }.run()?;
     let Some(CmAddress::Ib(ib)) = found[0].destination else {
         return Err(format!("not AF_IB: {found:?}").into());
     };

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use gimmal_rdma::cm::{Access, CmError, Operation};
+use gimmal_rdma::{
+    DeviceError,
+    cm::{Access, CmError, Operation},
+};
 use gimmal_transport::Instant;
 
 use crate::rig::{Outcome, Plan, STEP, Site, ensure, pair};
@@ -29,7 +32,7 @@ pub(crate) fn posted_memory(site: &Site) -> Outcome {
     ensure!(full == Err(CmError::Full), "{full:?}");
     server.write(theirs.range(128..192), &[1; 64])?;
     let outside = client.write(ours.range(4000..5000), b"x");
-    ensure!(matches!(outside, Err(CmError::Value { limit: 4096, .. })), "{outside:?}");
+    ensure!(matches!(outside, Err(CmError::Device(DeviceError::Limit { limit: 4096, .. }))), "{outside:?}");
     let foreign = client.write(theirs.all(), b"x");
     ensure!(matches!(foreign, Err(CmError::Unsupported { .. })), "{foreign:?}");
     let secret = client.expose(ours.all());
@@ -63,7 +66,7 @@ pub(crate) fn wrong_key(site: &Site) -> Outcome {
     let mut to = server.expose(theirs.all())?;
     to.rkey ^= 0x5500;
     let long = client.post_write(ours.all(), gimmal_rdma::cm::RemoteBuffer { bytes: 8, ..to }, 5);
-    ensure!(matches!(long, Err(CmError::Value { limit: 8, .. })), "{long:?}");
+    ensure!(matches!(long, Err(CmError::Device(DeviceError::Limit { limit: 8, .. }))), "{long:?}");
     client.post_write(ours.all(), to, 5)?;
     let mut end = client.completion(STEP);
     if site.iwarp && end.is_ok() {

@@ -16,7 +16,7 @@ const SLACK: Duration = Duration::from_secs(5);
 
 pub(crate) fn above_the_mtu(address: IpAddr) -> Result<(), Failure> {
     let (mut a, mut b, peer) = pair(address, &SMALL)?;
-    let limit = a.message_bytes_max();
+    let limit = a.info().message_bytes_max;
     for bytes in [limit + 1, limit * 2, 1 << 20] {
         let refused = a.send(&peer, &vec![1; bytes]);
         ensure(refused == Err(SendError::TooLarge { bytes, limit }), format!("{refused:?}"))?;

@@ -14,7 +14,8 @@ use crate::side::{Failure, LIMIT, SMALL, ensure, open, pair};
 pub(crate) fn removed_under_load(device: &str, address: &str) -> Result<(), Failure> {
     let address: IpAddr = address.parse()?;
     let (mut a, mut b, peer) = pair(address, &SMALL)?;
-    ensure(a.device().0 == device, format!("{address} is on {:?}", a.device()))?;
+    let on = a.info().device;
+    ensure(on == device, format!("{address} is on {on}"))?;
     let group = a.join("239.77.9.9".parse()?, Membership::Full, LIMIT)?;
     let start = Instant::now();
     let mut command = Command::new("rdma").args(["link", "delete", device]).spawn()?;

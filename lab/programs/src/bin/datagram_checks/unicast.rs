@@ -74,7 +74,7 @@ pub(crate) fn a_reject_carries_data(address: IpAddr) -> Result<(), Failure> {
 
 pub(crate) fn messages_to_the_exact_mtu(address: IpAddr) -> Result<(), Failure> {
     let (mut a, mut b, peer) = pair(address, &SMALL)?;
-    let mtu = a.message_bytes_max();
+    let mtu = a.info().message_bytes_max;
     ensure(mtu.is_power_of_two() && mtu >= 256, format!("a path MTU of {mtu}"))?;
     let mut lengths = vec![0, 1, 2, 3, 4, 5, 39, 40, 41, 64, 255, 256, 1000, mtu - 1, mtu];
     lengths.extend((0..=mtu).step_by(97));
@@ -89,7 +89,7 @@ pub(crate) fn messages_to_the_exact_mtu(address: IpAddr) -> Result<(), Failure> 
 
 pub(crate) fn who_sent_it(address: IpAddr) -> Result<(), Failure> {
     let (mut a, mut b, peer) = pair(address, &SMALL)?;
-    ensure(peer.qp() == b.qp() && peer.gid().ip() == address, format!("{peer:?}"))?;
+    ensure(peer.qp() == b.info().qp && peer.gid().ip() == address, format!("{peer:?}"))?;
     a.send_with(&peer, 3, Some(0xdead_beef), |place| place.copy_from_slice(b"who"))?;
     let mut source = None;
     let deadline = Instant::now() + LIMIT;
@@ -99,11 +99,11 @@ pub(crate) fn who_sent_it(address: IpAddr) -> Result<(), Failure> {
     }
     let (source, imm) = source.ok_or("nothing came")?;
     ensure(imm == Some(0xdead_beef), format!("{imm:x?}"))?;
-    ensure(source.qp == a.qp(), format!("{source:?}"))?;
+    ensure(source.qp == a.info().qp, format!("{source:?}"))?;
     let grh = source.grh().ok_or("no header")?;
     ensure(grh.source.ip() == address && grh.destination.ip() == address, format!("{grh:?}"))?;
     let back = b.reply_to(&source)?;
-    ensure(back.qp() == a.qp() && back.gid().ip() == address, format!("{back:?}"))?;
+    ensure(back.qp() == a.info().qp && back.gid().ip() == address, format!("{back:?}"))?;
     b.send(&back, b"you")?;
     ensure(take(&mut a, 1)? == [b"you"], "another answer")?;
     let (sent, received) = (a.close(LIMIT).sent, b.close(LIMIT).received);

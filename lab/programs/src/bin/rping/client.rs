@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let node = args.address.as_deref().context("-c needs -a ADDRESS")?;
     let mut question = Resolve::to(node, args.port);
     if let Some(ip) = args.source {
-        question = question.source(CmAddress::Ip((ip, 0).into()));
+        question.source = Some(CmAddress::Ip((ip, 0).into()));
     }
     let options = DialOptions {
         timeout: args.step(),

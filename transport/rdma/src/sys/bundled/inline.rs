@@ -6,16 +6,12 @@ use std::{
     mem::offset_of,
 };
 
-use libc::sockaddr;
-
 use super::{
-    load::{Absent, UNSUPPORTED},
-    types_cm::rdma_cm_id,
+    load::UNSUPPORTED,
     types_verbs::{
-        ibv_context, ibv_context_ops, ibv_cq, ibv_gid_entry, ibv_mr, ibv_mw, ibv_mw_bind, ibv_pd,
-        ibv_port_attr, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc, verbs_context,
+        ibv_context, ibv_context_ops, ibv_cq, ibv_gid_entry, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp,
+        ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc, verbs_context,
     },
-    values::ibv_mw_type,
     verbs::{_ibv_query_gid_ex, _ibv_query_gid_table, ibv_reg_mr_iova2, plain},
 };
 
@@ -28,176 +24,56 @@ unsafe fn ops(context: *mut ibv_context) -> *const ibv_context_ops {
     unsafe { &raw const (*context).ops }
 }
 
-/// `ibv_post_send(3)`.
-///
-/// # Safety
-/// The queue pair is live; the list and what it names live as long as the manual page asks.
-#[inline]
-pub(crate) unsafe fn ibv_post_send(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_send_wr,
-    bad_wr: *mut *mut ibv_send_wr,
-) -> c_int {
-    // SAFETY: live by the caller's promise.
-    let context = unsafe { (*qp).context };
-    // SAFETY: a live queue pair's context is open.
-    let ops = unsafe { ops(context) };
-    // SAFETY: as above: the table is there.
-    match unsafe { (*ops).post_send } {
-        // SAFETY: the caller's promise, passed on.
-        Some(post_send) => unsafe { post_send(qp, wr, bad_wr) },
-        None => UNSUPPORTED,
-    }
+/// Functions that lead to the device's own, over the table in the context of their first argument.
+macro_rules! posted {
+    ($(
+        $(#[$doc:meta])* fn $name:ident($object:ident: $object_type:ty, $($argument:ident: $type:ty),*)
+            by $op:ident, else $absent:expr;
+    )*) => { $(
+        $(#[$doc])*
+        #[inline]
+        pub(crate) unsafe fn $name($object: *mut $object_type, $($argument: $type),*) -> c_int {
+            // SAFETY: live by the caller's promise.
+            let context = unsafe { (*$object).context };
+            // SAFETY: a live object's context is open.
+            let ops = unsafe { ops(context) };
+            // SAFETY: as above: the table is there.
+            match unsafe { (*ops).$op } {
+                // SAFETY: the caller's promise, passed on.
+                Some(function) => unsafe { function($object, $($argument),*) },
+                None => $absent,
+            }
+        }
+    )* };
 }
 
-/// `ibv_post_recv(3)`.
-///
-/// # Safety
-/// The queue pair is live; the list and what it names live as long as the manual page asks.
-#[inline]
-pub(crate) unsafe fn ibv_post_recv(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
-) -> c_int {
-    // SAFETY: live by the caller's promise.
-    let context = unsafe { (*qp).context };
-    // SAFETY: a live queue pair's context is open.
-    let ops = unsafe { ops(context) };
-    // SAFETY: as above: the table is there.
-    match unsafe { (*ops).post_recv } {
-        // SAFETY: the caller's promise, passed on.
-        Some(post_recv) => unsafe { post_recv(qp, wr, bad_wr) },
-        None => UNSUPPORTED,
-    }
-}
-
-/// `ibv_post_srq_recv(3)`.
-///
-/// # Safety
-/// The shared receive queue is live; the list and what it names live as long as the manual page asks.
-#[inline]
-pub(crate) unsafe fn ibv_post_srq_recv(
-    srq: *mut ibv_srq,
-    recv_wr: *mut ibv_recv_wr,
-    bad_recv_wr: *mut *mut ibv_recv_wr,
-) -> c_int {
-    // SAFETY: live by the caller's promise.
-    let context = unsafe { (*srq).context };
-    // SAFETY: a live queue's context is open.
-    let ops = unsafe { ops(context) };
-    // SAFETY: as above: the table is there.
-    match unsafe { (*ops).post_srq_recv } {
-        // SAFETY: the caller's promise, passed on.
-        Some(post_srq_recv) => unsafe { post_srq_recv(srq, recv_wr, bad_recv_wr) },
-        None => UNSUPPORTED,
-    }
-}
-
-/// `ibv_poll_cq(3)`: how many completions were written, negative on failure.
-///
-/// # Safety
-/// The queue is live, and `wc` has room for `num_entries`.
-#[inline]
-pub(crate) unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: live by the caller's promise.
-    let context = unsafe { (*cq).context };
-    // SAFETY: a live queue's context is open.
-    let ops = unsafe { ops(context) };
-    // SAFETY: as above: the table is there.
-    match unsafe { (*ops).poll_cq } {
-        // SAFETY: the caller's promise, passed on.
-        Some(poll_cq) => unsafe { poll_cq(cq, num_entries, wc) },
-        None => -UNSUPPORTED,
-    }
-}
-
-/// `ibv_req_notify_cq(3)`.
-///
-/// # Safety
-/// The queue is live.
-#[inline]
-pub(crate) unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: live by the caller's promise.
-    let context = unsafe { (*cq).context };
-    // SAFETY: a live queue's context is open.
-    let ops = unsafe { ops(context) };
-    // SAFETY: as above: the table is there.
-    match unsafe { (*ops).req_notify_cq } {
-        // SAFETY: the caller's promise, passed on.
-        Some(req_notify_cq) => unsafe { req_notify_cq(cq, solicited_only) },
-        None => UNSUPPORTED,
-    }
-}
-
-/// `ibv_alloc_mw(3)`; drivers leave three of its fields to the caller.
-///
-/// # Safety
-/// The domain is live.
-pub(crate) unsafe fn ibv_alloc_mw(pd: *mut ibv_pd, type_: ibv_mw_type::Type) -> *mut ibv_mw {
-    // SAFETY: live by the caller's promise.
-    let context = unsafe { (*pd).context };
-    // SAFETY: a live domain's context is open.
-    let ops = unsafe { ops(context) };
-    // SAFETY: as above: the table is there.
-    let Some(alloc_mw) = (unsafe { (*ops).alloc_mw }) else { return Absent::absent(0) };
-    // SAFETY: the caller's promise, passed on.
-    let window = unsafe { alloc_mw(pd, type_) };
-    // SAFETY: null, or made just now and known to nobody else.
-    if let Some(window) = unsafe { window.as_mut() } {
-        window.context = context;
-        window.pd = pd;
-        window.type_ = type_;
-    }
-    window
-}
-
-/// `ibv_dealloc_mw(3)`.
-///
-/// # Safety
-/// The window is live and not used afterwards.
-pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: live by the caller's promise.
-    let context = unsafe { (*mw).context };
-    // SAFETY: a live window's context is open.
-    let ops = unsafe { ops(context) };
-    // SAFETY: as above: the table is there.
-    match unsafe { (*ops).dealloc_mw } {
-        // SAFETY: the caller's promise, passed on.
-        Some(dealloc_mw) => unsafe { dealloc_mw(mw) },
-        None => UNSUPPORTED,
-    }
-}
-
-/// `ibv_bind_mw(3)`, for windows of type 1; EINVAL for what the header refuses without asking the device.
-///
-/// # Safety
-/// The queue pair, the window and the memory region named in `mw_bind` are live.
-pub(crate) unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw_bind) -> c_int {
-    // SAFETY: live by the caller's promise.
-    let window = unsafe { &*mw };
-    // SAFETY: as above.
-    let info = unsafe { (*mw_bind).bind_info };
-    // SAFETY: null, or a live region by the caller's promise.
-    let region = unsafe { info.mr.as_ref() };
-    let has_nothing = region.is_none() && (info.addr != 0 || info.length != 0);
-    let is_elsewhere = region.is_some_and(|region| region.pd != window.pd);
-    if window.type_ != ibv_mw_type::IBV_MW_TYPE_1 || has_nothing || is_elsewhere {
-        return libc::EINVAL;
-    }
-    // SAFETY: the window is live, so its context is open.
-    let ops = unsafe { ops(window.context) };
-    // SAFETY: as above: the table is there.
-    match unsafe { (*ops).bind_mw } {
-        // SAFETY: the caller's promise, passed on.
-        Some(bind_mw) => unsafe { bind_mw(qp, mw, mw_bind) },
-        None => UNSUPPORTED,
-    }
-}
-
-/// The key of a window after its next bind.
-pub(crate) fn ibv_inc_rkey(rkey: u32) -> u32 {
-    (rkey & 0xffff_ff00) | (rkey.wrapping_add(1) & 0xff)
+posted! {
+    /// `ibv_post_send(3)`.
+    ///
+    /// # Safety
+    /// The queue pair is live; the list and what it names live as long as the manual page asks.
+    fn ibv_post_send(qp: ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) by post_send, else UNSUPPORTED;
+    /// `ibv_post_recv(3)`.
+    ///
+    /// # Safety
+    /// The queue pair is live; the list and what it names live as long as the manual page asks.
+    fn ibv_post_recv(qp: ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) by post_recv, else UNSUPPORTED;
+    /// `ibv_post_srq_recv(3)`.
+    ///
+    /// # Safety
+    /// The shared receive queue is live; the list and what it names live as long as the manual page asks.
+    fn ibv_post_srq_recv(srq: ibv_srq, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr)
+        by post_srq_recv, else UNSUPPORTED;
+    /// `ibv_poll_cq(3)`: how many completions were written, negative on failure.
+    ///
+    /// # Safety
+    /// The queue is live, and `wc` has room for `num_entries`.
+    fn ibv_poll_cq(cq: ibv_cq, num_entries: c_int, wc: *mut ibv_wc) by poll_cq, else -UNSUPPORTED;
+    /// `ibv_req_notify_cq(3)`.
+    ///
+    /// # Safety
+    /// The queue is live.
+    fn ibv_req_notify_cq(cq: ibv_cq, solicited_only: c_int) by req_notify_cq, else UNSUPPORTED;
 }
 
 /// The access flags that a device may ignore (`IBV_ACCESS_OPTIONAL_RANGE`).
@@ -294,22 +170,4 @@ pub(crate) unsafe fn ibv_query_gid_table(
 ) -> isize {
     // SAFETY: the caller's promise, passed on, with the size of one entry.
     unsafe { _ibv_query_gid_table(context, entries, max_entries, flags, size_of::<ibv_gid_entry>()) }
-}
-
-/// Our own address.
-///
-/// # Safety
-/// The id is live.
-pub(crate) unsafe fn rdma_get_local_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
-    // SAFETY: live by the caller's promise.
-    unsafe { (&raw mut (*id).route.addr.src_addr_union).cast() }
-}
-
-/// The peer's address.
-///
-/// # Safety
-/// The id is live.
-pub(crate) unsafe fn rdma_get_peer_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
-    // SAFETY: live by the caller's promise.
-    unsafe { (&raw mut (*id).route.addr.dst_addr_union).cast() }
 }

@@ -116,17 +116,6 @@ impl Absent for isize {
     }
 }
 
-/// Counts, port numbers, identities: 0 is none.
-macro_rules! absent_zero {
-    ($($type:ty)*) => { $(impl Absent for $type {
-        fn absent(_: c_int) -> Self {
-            set_errno();
-            0
-        }
-    })* };
-}
-absent_zero! { u16 u32 u64 }
-
 pub(super) fn set_errno() {
     // SAFETY: always the place of this thread's errno.
     let place = unsafe { libc::__errno_location() };
@@ -228,6 +217,5 @@ mod tests {
         assert_eq!(<c_int as Absent>::absent(-1), -1);
         assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(UNSUPPORTED));
         assert!(<*mut u8 as Absent>::absent(-1).is_null());
-        assert_eq!(<u16 as Absent>::absent(-1), 0);
     }
 }

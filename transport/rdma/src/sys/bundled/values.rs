@@ -44,20 +44,6 @@ macro_rules! flags {
                     Self(self.0 | other.0)
                 }
             }
-
-            impl std::ops::BitOrAssign for $name {
-                fn bitor_assign(&mut self, other: Self) {
-                    self.0 |= other.0;
-                }
-            }
-
-            impl std::ops::BitAnd for $name {
-                type Output = Self;
-
-                fn bitand(self, other: Self) -> Self {
-                    Self(self.0 & other.0)
-                }
-            }
         )*
 
         /// Flags that differ from the other backend's.
@@ -115,14 +101,6 @@ choices! {
         IBV_WC_RECV_RDMA_WITH_IMM = 129,
     }
     ibv_mw_type: u32 { IBV_MW_TYPE_1 = 1, IBV_MW_TYPE_2 = 2 }
-    ibv_rate: u32 {
-        IBV_RATE_MAX = 0, IBV_RATE_2_5_GBPS = 2, IBV_RATE_10_GBPS = 3, IBV_RATE_30_GBPS = 4, IBV_RATE_5_GBPS = 5,
-        IBV_RATE_20_GBPS = 6, IBV_RATE_40_GBPS = 7, IBV_RATE_60_GBPS = 8, IBV_RATE_80_GBPS = 9,
-        IBV_RATE_120_GBPS = 10, IBV_RATE_14_GBPS = 11, IBV_RATE_56_GBPS = 12, IBV_RATE_112_GBPS = 13,
-        IBV_RATE_168_GBPS = 14, IBV_RATE_25_GBPS = 15, IBV_RATE_100_GBPS = 16, IBV_RATE_200_GBPS = 17,
-        IBV_RATE_300_GBPS = 18, IBV_RATE_28_GBPS = 19, IBV_RATE_50_GBPS = 20, IBV_RATE_400_GBPS = 21,
-        IBV_RATE_600_GBPS = 22, IBV_RATE_800_GBPS = 23, IBV_RATE_1200_GBPS = 24,
-    }
     ibv_srq_type: u32 { IBV_SRQT_BASIC = 0, IBV_SRQT_XRC = 1, IBV_SRQT_TM = 2 }
     ibv_qp_type: u32 {
         IBV_QPT_RC = 2, IBV_QPT_UC = 3, IBV_QPT_UD = 4, IBV_QPT_RAW_PACKET = 8, IBV_QPT_XRC_SEND = 9,
@@ -152,43 +130,13 @@ choices! {
 }
 
 flags! {
-    ibv_device_cap_flags {
-        IBV_DEVICE_RESIZE_MAX_WR = 1, IBV_DEVICE_BAD_PKEY_CNTR = 1 << 1, IBV_DEVICE_BAD_QKEY_CNTR = 1 << 2,
-        IBV_DEVICE_RAW_MULTI = 1 << 3, IBV_DEVICE_AUTO_PATH_MIG = 1 << 4, IBV_DEVICE_CHANGE_PHY_PORT = 1 << 5,
-        IBV_DEVICE_UD_AV_PORT_ENFORCE = 1 << 6, IBV_DEVICE_CURR_QP_STATE_MOD = 1 << 7,
-        IBV_DEVICE_SHUTDOWN_PORT = 1 << 8, IBV_DEVICE_INIT_TYPE = 1 << 9, IBV_DEVICE_PORT_ACTIVE_EVENT = 1 << 10,
-        IBV_DEVICE_SYS_IMAGE_GUID = 1 << 11, IBV_DEVICE_RC_RNR_NAK_GEN = 1 << 12, IBV_DEVICE_SRQ_RESIZE = 1 << 13,
-        IBV_DEVICE_N_NOTIFY_CQ = 1 << 14, IBV_DEVICE_MEM_WINDOW = 1 << 17, IBV_DEVICE_UD_IP_CSUM = 1 << 18,
-        IBV_DEVICE_XRC = 1 << 20, IBV_DEVICE_MEM_MGT_EXTENSIONS = 1 << 21, IBV_DEVICE_MEM_WINDOW_TYPE_2A = 1 << 23,
-        IBV_DEVICE_MEM_WINDOW_TYPE_2B = 1 << 24, IBV_DEVICE_RC_IP_CSUM = 1 << 25, IBV_DEVICE_RAW_IP_CSUM = 1 << 26,
-        IBV_DEVICE_MANAGED_FLOW_STEERING = 1 << 29,
-    }
-    ibv_port_cap_flags {
-        IBV_PORT_SM = 1 << 1, IBV_PORT_CM_SUP = 1 << 16, IBV_PORT_IP_BASED_GIDS = 1 << 26,
-    }
-    ibv_wc_flags {
-        IBV_WC_GRH = 1, IBV_WC_WITH_IMM = 1 << 1, IBV_WC_IP_CSUM_OK = 1 << 2, IBV_WC_WITH_INV = 1 << 3,
-        IBV_WC_TM_SYNC_REQ = 1 << 4, IBV_WC_TM_MATCH = 1 << 5, IBV_WC_TM_DATA_VALID = 1 << 6,
-    }
+    ibv_wc_flags { IBV_WC_GRH = 1, IBV_WC_WITH_IMM = 1 << 1 }
     ibv_access_flags {
         IBV_ACCESS_LOCAL_WRITE = 1, IBV_ACCESS_REMOTE_WRITE = 1 << 1, IBV_ACCESS_REMOTE_READ = 1 << 2,
         IBV_ACCESS_REMOTE_ATOMIC = 1 << 3, IBV_ACCESS_MW_BIND = 1 << 4, IBV_ACCESS_ZERO_BASED = 1 << 5,
         IBV_ACCESS_ON_DEMAND = 1 << 6, IBV_ACCESS_HUGETLB = 1 << 7, IBV_ACCESS_RELAXED_ORDERING = 1 << 20,
     }
-    ibv_rereg_mr_flags {
-        IBV_REREG_MR_CHANGE_TRANSLATION = 1, IBV_REREG_MR_CHANGE_PD = 1 << 1, IBV_REREG_MR_CHANGE_ACCESS = 1 << 2,
-    }
     ibv_srq_attr_mask { IBV_SRQ_MAX_WR = 1, IBV_SRQ_LIMIT = 1 << 1 }
-    ibv_srq_init_attr_mask {
-        IBV_SRQ_INIT_ATTR_TYPE = 1, IBV_SRQ_INIT_ATTR_PD = 1 << 1, IBV_SRQ_INIT_ATTR_XRCD = 1 << 2,
-        IBV_SRQ_INIT_ATTR_CQ = 1 << 3, IBV_SRQ_INIT_ATTR_TM = 1 << 4,
-    }
-    ibv_qp_init_attr_mask {
-        IBV_QP_INIT_ATTR_PD = 1, IBV_QP_INIT_ATTR_XRCD = 1 << 1, IBV_QP_INIT_ATTR_CREATE_FLAGS = 1 << 2,
-        IBV_QP_INIT_ATTR_MAX_TSO_HEADER = 1 << 3, IBV_QP_INIT_ATTR_IND_TABLE = 1 << 4,
-        IBV_QP_INIT_ATTR_RX_HASH = 1 << 5, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 1 << 6,
-    }
-    ibv_qp_create_flags { IBV_QP_CREATE_BLOCK_SELF_MCAST_LB = 1 << 1 }
     ibv_qp_attr_mask {
         IBV_QP_STATE = 1, IBV_QP_CUR_STATE = 1 << 1, IBV_QP_EN_SQD_ASYNC_NOTIFY = 1 << 2,
         IBV_QP_ACCESS_FLAGS = 1 << 3, IBV_QP_PKEY_INDEX = 1 << 4, IBV_QP_PORT = 1 << 5, IBV_QP_QKEY = 1 << 6,
@@ -215,26 +163,3 @@ pub(crate) type ibv_gid_type = u32;
 pub(crate) const IBV_GID_TYPE_IB: ibv_gid_type = 0;
 pub(crate) const IBV_GID_TYPE_ROCE_V1: ibv_gid_type = 1;
 pub(crate) const IBV_GID_TYPE_ROCE_V2: ibv_gid_type = 2;
-
-pub(crate) type ibv_fork_status = u32;
-pub(crate) const IBV_FORK_DISABLED: ibv_fork_status = 0;
-pub(crate) const IBV_FORK_ENABLED: ibv_fork_status = 1;
-pub(crate) const IBV_FORK_UNNEEDED: ibv_fork_status = 2;
-
-pub(crate) const RDMA_IB_IP_PS_MASK: u64 = 0xffff_ffff_ffff_0000;
-pub(crate) const RDMA_IB_IP_PORT_MASK: u64 = 0x0000_0000_0000_ffff;
-pub(crate) const RDMA_IB_IP_PS_TCP: u64 = 0x0000_0000_0106_0000;
-pub(crate) const RDMA_IB_IP_PS_UDP: u64 = 0x0000_0000_0111_0000;
-pub(crate) const RDMA_IB_PS_IB: u64 = 0x0000_0000_013f_0000;
-
-/// The queue key of every datagram queue pair of the CM that sets none.
-pub(crate) const RDMA_UDP_QKEY: u32 = 0x0123_4567;
-
-/// The result is for listening.
-pub(crate) const RAI_PASSIVE: u32 = 1;
-/// The node is a number: no name is looked up.
-pub(crate) const RAI_NUMERICHOST: u32 = 2;
-/// No route is looked up.
-pub(crate) const RAI_NOROUTE: u32 = 4;
-/// `ai_family` of the hints says how the node is written.
-pub(crate) const RAI_FAMILY: u32 = 8;

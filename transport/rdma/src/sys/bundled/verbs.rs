@@ -8,26 +8,23 @@ use std::{
 use super::{
     load::{Absent, Opened, UNSUPPORTED},
     types_verbs::{
-        __be16, __be64, ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq,
-        ibv_device, ibv_device_attr, ibv_ece, ibv_gid, ibv_gid_entry, ibv_grh, ibv_mr, ibv_pd, ibv_qp,
-        ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc,
+        ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
+        ibv_device_attr, ibv_ece, ibv_gid, ibv_gid_entry, ibv_grh, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr,
+        ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc,
     },
-    values::{ibv_event_type, ibv_fork_status, ibv_node_type, ibv_port_state, ibv_rate, ibv_wc_status},
+    values::ibv_port_state,
 };
 
 functions! {
     library "libibverbs.so.1" package "libibverbs1 ibverbs-providers" failure UNSUPPORTED;
     need fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device;
     need fn ibv_free_device_list(list: *mut *mut ibv_device);
-    need fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char;
-    need fn ibv_get_device_guid(device: *mut ibv_device) -> __be64;
     need fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context;
     need fn ibv_close_device(context: *mut ibv_context) -> c_int;
     need fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int;
     need fn ibv_ack_async_event(event: *mut ibv_async_event);
     need fn ibv_query_device(context: *mut ibv_context, device_attr: *mut ibv_device_attr) -> c_int;
     need fn ibv_query_gid(context: *mut ibv_context, port_num: u8, index: c_int, gid: *mut ibv_gid) -> c_int;
-    need fn ibv_query_pkey(context: *mut ibv_context, port_num: u8, index: c_int, pkey: *mut __be16) -> c_int;
     need fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
     need fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
     need fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
@@ -37,7 +34,6 @@ functions! {
         context: *mut ibv_context, cqe: c_int, cq_context: *mut c_void, channel: *mut ibv_comp_channel,
         comp_vector: c_int,
     ) -> *mut ibv_cq;
-    may fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int;
     need fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
     need fn ibv_get_cq_event(
         channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void,
@@ -45,7 +41,6 @@ functions! {
     need fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint);
     need fn ibv_create_srq(pd: *mut ibv_pd, srq_init_attr: *mut ibv_srq_init_attr) -> *mut ibv_srq;
     need fn ibv_modify_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr, srq_attr_mask: c_int) -> c_int;
-    need fn ibv_query_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr) -> c_int;
     need fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
     need fn ibv_create_qp(pd: *mut ibv_pd, qp_init_attr: *mut ibv_qp_init_attr) -> *mut ibv_qp;
     need fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int;
@@ -57,32 +52,13 @@ functions! {
     need fn ibv_init_ah_from_wc(
         context: *mut ibv_context, port_num: u8, wc: *mut ibv_wc, grh: *mut ibv_grh, ah_attr: *mut ibv_ah_attr,
     ) -> c_int;
-    need fn ibv_create_ah_from_wc(
-        pd: *mut ibv_pd, wc: *mut ibv_wc, grh: *mut ibv_grh, port_num: u8,
-    ) -> *mut ibv_ah;
     need fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
     need fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
     need fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
-    need fn ibv_fork_init() -> c_int;
-    need fn ibv_node_type_str(node_type: ibv_node_type::Type) -> *const c_char;
     need fn ibv_port_state_str(port_state: ibv_port_state::Type) -> *const c_char;
-    need fn ibv_event_type_str(event: ibv_event_type::Type) -> *const c_char;
-    need fn ibv_wc_status_str(status: ibv_wc_status::Type) -> *const c_char;
-    may fn ibv_rereg_mr(
-        mr: *mut ibv_mr, flags: c_int, pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int,
-    ) -> c_int;
-    may fn ibv_reg_mr_iova(
-        pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_int,
-    ) -> *mut ibv_mr;
     may fn ibv_reg_mr_iova2(
         pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint,
     ) -> *mut ibv_mr;
-    may fn ibv_reg_dmabuf_mr(
-        pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int,
-    ) -> *mut ibv_mr;
-    may fn ibv_get_device_index(device: *mut ibv_device) -> c_int;
-    may fn ibv_is_fork_initialized() -> ibv_fork_status;
-    may fn ibv_rate_to_mbps(rate: ibv_rate::Type) -> c_int;
     may fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int;
     may fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int;
     may fn _ibv_query_gid_ex(

@@ -3,9 +3,10 @@
 use crate::sys;
 
 /// What a service's port number means (`RDMA_PS_*`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PortSpace {
     /// Reliable connected; message based, no stream.
+    #[default]
     Tcp,
     /// Unreliable datagrams and multicast.
     Udp,
@@ -33,25 +34,25 @@ impl PortSpace {
 }
 
 /// What kind of queue pair the addresses are for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum QpType {
     /// Reliable connected (`IBV_QPT_RC`).
+    #[default]
     Rc,
     /// Unreliable datagram (`IBV_QPT_UD`).
     Ud,
 }
 
 impl QpType {
-    pub(crate) fn raw(self) -> i32 {
-        let value = match self {
+    pub(crate) const fn raw(self) -> u32 {
+        match self {
             Self::Rc => sys::ibv_qp_type::IBV_QPT_RC,
             Self::Ud => sys::ibv_qp_type::IBV_QPT_UD,
-        };
-        i32::try_from(value).unwrap_or(0)
+        }
     }
 
     pub(crate) fn parse(raw: i32) -> Option<Self> {
-        [Self::Rc, Self::Ud].into_iter().find(|kind| kind.raw() == raw)
+        [Self::Rc, Self::Ud].into_iter().find(|kind| i32::try_from(kind.raw()) == Ok(raw))
     }
 }
 
@@ -65,6 +66,6 @@ mod tests {
             assert_eq!(PortSpace::parse(i32::try_from(space.raw()).unwrap()), Some(space));
         }
         assert_eq!(PortSpace::parse(0), None);
-        assert_eq!(QpType::parse(QpType::Ud.raw()), Some(QpType::Ud));
+        assert_eq!(QpType::parse(4), Some(QpType::Ud));
     }
 }
