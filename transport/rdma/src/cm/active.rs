@@ -18,7 +18,7 @@ use std::{
 use crate::{
     cm::{
         connection::Connection,
-        endpoint::{Device, Endpoint, QpPlan},
+        endpoint::{Device, Endpoint, QpPlan, endpoints},
         error::{CmError, call},
         listener::Listener,
         params::{ConnectParam, Depths, DeviceDepths},
@@ -311,19 +311,7 @@ pub struct Dialing {
     endpoint: Endpoint,
 }
 
-impl std::ops::Deref for Dialing {
-    type Target = Endpoint;
-
-    fn deref(&self) -> &Endpoint {
-        &self.endpoint
-    }
-}
-
-impl std::ops::DerefMut for Dialing {
-    fn deref_mut(&mut self) -> &mut Endpoint {
-        &mut self.endpoint
-    }
-}
+endpoints! { Dialing }
 
 impl Dialing {
     /// `rdma_connect(3)`, which has no deadline and may block: it runs on a thread of its own, and what it leaves

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use crate::{
     cm::{
-        endpoint::{Endpoint, Operation, Work},
+        endpoint::{Endpoint, endpoints},
         error::{CmError, above, call},
-        memory::{RemoteBuffer, Span},
+        memory::{RemoteBuffer, Span, Work},
+        operation::Operation,
         params::Depths,
         wait::{self},
     },
@@ -44,19 +45,7 @@ pub struct Connection {
     disconnected: bool,
 }
 
-impl std::ops::Deref for Connection {
-    type Target = Endpoint;
-
-    fn deref(&self) -> &Endpoint {
-        &self.endpoint
-    }
-}
-
-impl std::ops::DerefMut for Connection {
-    fn deref_mut(&mut self) -> &mut Endpoint {
-        &mut self.endpoint
-    }
-}
+endpoints! { Connection }
 
 impl Connection {
     pub(crate) fn new(endpoint: Endpoint, depths: Depths, private_data: Vec<u8>) -> Self {
@@ -175,8 +164,7 @@ impl Connection {
         if self.endpoint.sends == self.endpoint.plan.send_entries {
             return Err(CmError::Full);
         }
-        let (hold, local) = self.endpoint.memory.post(span, operation == Operation::Read)?;
-        let id = self.endpoint.begin(Work { operation, token, span, hold });
+        let (id, local) = self.endpoint.memory.post(Work { operation, token, span })?;
         let flags = Flags { signalled: true, inline: false };
         let remote = remote.map(|remote| RemoteBytes { address: remote.address, rkey: remote.rkey });
         match (operation, remote) {
@@ -185,7 +173,7 @@ impl Connection {
             _ => self.list.send(id, local, flags),
         }
         if let Err(error) = self.list.post(&self.endpoint.qp) {
-            self.endpoint.end(id);
+            self.endpoint.memory.end(id);
             return Err(call("ibv_post_send")(error.errno));
         }
         self.endpoint.sends += 1;
@@ -246,7 +234,7 @@ impl Connection {
 
     /// `None`: not of ours.
     fn finish(&mut self, completion: &Completion) -> Option<Result<Done, CmError>> {
-        let Work { operation, token, span, .. } = self.endpoint.end(completion.wr_id)?;
+        let Work { operation, token, span } = self.endpoint.memory.end(completion.wr_id)?;
         if operation == Operation::Read {
             self.reads = self.reads.saturating_sub(1);
         }
@@ -265,7 +253,7 @@ impl Connection {
                 // Several work requests are flushed at once; their ranges are free again with the first.
                 let is_flushed = |next: &Completion| (next.status == STATUS_FLUSHED).then_some(next.wr_id);
                 while let Some(id) = self.ready.take_new_if(is_flushed) {
-                    self.endpoint.end(id);
+                    self.endpoint.memory.end(id);
                 }
                 Err(CmError::Closed)
             }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::{
     cm::{
         error::{CmError, above, call},
-        memory::{Access, Blocks, Buffer, Hold, RemoteBuffer, Span},
+        memory::{Access, Blocks, Buffer, RemoteBuffer, Span, Work},
+        operation::Operation,
         own_qp::{OwnQp, QpView, view},
         params::DeviceDepths,
     },
@@ -50,39 +51,6 @@ impl Default for QpPlan {
     fn default() -> Self {
         Self { send_entries: 16, recv_entries: 16, maker: QpMaker::Cm }
     }
-}
-
-/// What kind of work completed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Operation {
-    /// A SEND of ours.
-    Send,
-    /// A receive of ours, by a SEND of the peer's.
-    Receive,
-    /// An RDMA READ of ours.
-    Read,
-    /// An RDMA WRITE of ours.
-    Write,
-}
-
-impl Operation {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Send => "SEND",
-            Self::Receive => "receive",
-            Self::Read => "RDMA READ",
-            Self::Write => "RDMA WRITE",
-        }
-    }
-}
-
-/// Work the device has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Work {
-    pub(crate) operation: Operation,
-    pub(crate) token: u64,
-    pub(crate) span: Span,
-    pub(crate) hold: Hold,
 }
 
 /// The device that an id is bound to.
@@ -135,7 +103,6 @@ pub struct Endpoint {
     pub(crate) own: Option<OwnQp>,
     pub(crate) id: CmId,
     pub(crate) memory: Blocks,
-    pub(crate) work: Vec<Option<Work>>,
     pub(crate) receives: u32,
     pub(crate) sends: u32,
     pub(crate) plan: QpPlan,
@@ -144,6 +111,26 @@ pub struct Endpoint {
     pub(crate) device: Device,
     pub(crate) channel: Arc<EventChannel>,
 }
+
+/// What has an endpoint can do what an endpoint can.
+macro_rules! endpoints {
+    ($($name:ident)*) => { $(
+        impl std::ops::Deref for $name {
+            type Target = Endpoint;
+
+            fn deref(&self) -> &Endpoint {
+                &self.endpoint
+            }
+        }
+
+        impl std::ops::DerefMut for $name {
+            fn deref_mut(&mut self) -> &mut Endpoint {
+                &mut self.endpoint
+            }
+        }
+    )* };
+}
+pub(crate) use endpoints;
 
 impl Endpoint {
     pub(crate) fn new(mut id: CmId, channel: Arc<EventChannel>, plan: QpPlan) -> Result<Self, CmError> {
@@ -188,7 +175,6 @@ impl Endpoint {
             own,
             id,
             memory: Blocks::new(),
-            work: Vec::new(),
             receives: 0,
             sends: 0,
             plan,
@@ -278,37 +264,15 @@ impl Endpoint {
         if self.receives == self.plan.recv_entries {
             return Err(CmError::Full);
         }
-        let (hold, local) = self.memory.post(span, true)?;
-        let id = self.begin(Work { operation: Operation::Receive, token, span, hold });
+        let (id, local) = self.memory.post(Work { operation: Operation::Receive, token, span })?;
         let mut list = RecvList::new(1);
         list.push(id, Some(local));
         if let Err(error) = list.post(&self.qp) {
-            self.end(id);
+            self.memory.end(id);
             return Err(call("ibv_post_recv")(error.errno));
         }
         self.receives += 1;
         Ok(())
-    }
-
-    pub(crate) fn begin(&mut self, work: Work) -> u64 {
-        let slot = match self.work.iter().position(Option::is_none) {
-            Some(free) => {
-                self.work[free] = Some(work);
-                free
-            }
-            None => {
-                self.work.push(Some(work));
-                self.work.len() - 1
-            }
-        };
-        slot as u64
-    }
-
-    /// The device is done with it, whatever came of it.
-    pub(crate) fn end(&mut self, wr_id: u64) -> Option<Work> {
-        let work = self.work.get_mut(usize::try_from(wr_id).ok()?)?.take()?;
-        self.memory.give_back(work.hold);
-        Some(work)
     }
 
     pub(crate) fn qp_number(&self) -> u32 {

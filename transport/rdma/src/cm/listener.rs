@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     cm::{
         connection::Connection,
-        endpoint::{Endpoint, QpPlan},
+        endpoint::{Endpoint, QpPlan, endpoints},
         error::{CmError, call},
         params::{AcceptParam, Depths, RejectData},
         wait::{self},
@@ -114,19 +114,7 @@ pub struct Answering {
     event: CmEvent,
 }
 
-impl std::ops::Deref for Answering {
-    type Target = Endpoint;
-
-    fn deref(&self) -> &Endpoint {
-        &self.endpoint
-    }
-}
-
-impl std::ops::DerefMut for Answering {
-    fn deref_mut(&mut self) -> &mut Endpoint {
-        &mut self.endpoint
-    }
-}
+endpoints! { Answering }
 
 impl Answering {
     /// How long our own queue pair waits for an ACK (`RDMA_OPTION_ID_ACK_TIMEOUT`): 4.096 us x 2^`exponent`.

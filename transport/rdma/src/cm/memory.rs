@@ -14,7 +14,10 @@ use std::{
 };
 
 use crate::{
-    cm::error::{CmError, above},
+    cm::{
+        error::{CmError, above},
+        operation::Operation,
+    },
     memory::{Mapping, Memory},
     verbs::{
         context::Pd,
@@ -127,33 +130,28 @@ struct Block {
     access: Access,
 }
 
-/// A range the device has.
+/// Work that the device has, and with it the range.
 #[derive(Clone, Copy, Debug)]
-struct Posted {
-    index: usize,
-    start: usize,
-    end: usize,
-    /// The device writes there.
-    exclusive: bool,
+pub(crate) struct Work {
+    pub(crate) operation: Operation,
+    pub(crate) token: u64,
+    pub(crate) span: Span,
 }
-
-/// Names a posted range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Hold(usize);
 
 /// Registered memory of an endpoint, named by ranges, and who has which range.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     endpoint: u64,
     blocks: Vec<Block>,
-    posted: Vec<Option<Posted>>,
+    /// By the number that the request is posted with.
+    work: Vec<Option<Work>>,
 }
 
 impl Blocks {
     pub(crate) fn new() -> Self {
         static ENDPOINTS: AtomicU64 = AtomicU64::new(0);
         let endpoint = ENDPOINTS.fetch_add(1, Ordering::Relaxed);
-        Self { endpoint, blocks: Vec::new(), posted: Vec::new() }
+        Self { endpoint, blocks: Vec::new(), work: Vec::new() }
     }
 
     pub(crate) fn add(
@@ -185,45 +183,39 @@ impl Blocks {
 
     /// Refuses what the device has: everything for `exclusive`, otherwise what it may write.
     fn is_free(&self, span: Span, exclusive: bool) -> Result<(), CmError> {
-        let taken = |posted: &&Posted| {
-            posted.index == span.buffer.index
+        let taken = |work: &&Work| {
+            let posted = work.span;
+            posted.buffer.index == span.buffer.index
                 && posted.start < span.end
                 && span.start < posted.end
-                && (exclusive || posted.exclusive)
+                && (exclusive || work.operation.writes())
         };
-        match self.posted.iter().flatten().find(taken) {
-            Some(posted) => Err(CmError::Posted { start: posted.start, end: posted.end }),
+        match self.work.iter().flatten().find(taken) {
+            Some(Work { span, .. }) => Err(CmError::Posted { start: span.start, end: span.end }),
             None => Ok(()),
         }
     }
 
-    /// Gives `span` to the device; `exclusive` when it writes there.
-    pub(crate) fn post(&mut self, span: Span, exclusive: bool) -> Result<(Hold, LocalBytes), CmError> {
+    /// Gives the range of `work` to the device, under the number that is returned.
+    pub(crate) fn post(&mut self, work: Work) -> Result<(u64, LocalBytes), CmError> {
+        let span = work.span;
         let block = self.block(span)?;
-        self.is_free(span, exclusive)?;
+        self.is_free(span, work.operation.writes())?;
         let bytes = u32::try_from(span.len())
             .map_err(|_| above("bytes of one work request", span.len() as u64, u32::MAX.into()))?;
         // SAFETY: the block is registered until after the queue pair is destroyed, and no reference into it is ever made.
         let local = unsafe { LocalBytes::of(&block.region, span.start, bytes, block.mr.lkey()) };
-        let posted = Some(Posted { index: span.buffer.index, start: span.start, end: span.end, exclusive });
-        let hold = match self.posted.iter().position(Option::is_none) {
-            Some(free) => {
-                self.posted[free] = posted;
-                free
-            }
-            None => {
-                self.posted.push(posted);
-                self.posted.len() - 1
-            }
-        };
-        Ok((Hold(hold), local))
+        let free = self.work.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.work.push(None);
+            self.work.len() - 1
+        });
+        self.work[free] = Some(work);
+        Ok((free as u64, local))
     }
 
-    /// The device is done with it.
-    pub(crate) fn give_back(&mut self, hold: Hold) {
-        if let Some(posted) = self.posted.get_mut(hold.0) {
-            *posted = None;
-        }
+    /// The device is done with it, whatever came of it.
+    pub(crate) fn end(&mut self, wr_id: u64) -> Option<Work> {
+        self.work.get_mut(usize::try_from(wr_id).ok()?)?.take()
     }
 
     /// What a peer needs to reach `span`.

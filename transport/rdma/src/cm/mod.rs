@@ -39,6 +39,7 @@ mod endpoint;
 mod error;
 mod listener;
 mod memory;
+mod operation;
 mod own_qp;
 mod params;
 mod resolve;
@@ -49,10 +50,11 @@ mod wait;
 pub use active::{DialOptions, Dialing, Draft, Resolved, Routed, dial};
 pub use connection::{Connection, Done};
 pub use ece::Ece;
-pub use endpoint::{Endpoint, Operation, QpMaker, QpPlan};
+pub use endpoint::{Endpoint, QpMaker, QpPlan};
 pub use error::{CmError, Rejection};
 pub use listener::{Answering, Listener, Request};
 pub use memory::{Access, Buffer, RemoteBuffer, Span};
+pub use operation::Operation;
 pub use own_qp::QpView;
 pub use params::{
     AcceptData, AcceptParam, ConnParam, ConnectData, ConnectParam, Depth, Depths, DeviceDepths, GrantedDepth,

@@ -27,16 +27,7 @@ pub(crate) fn next(
     limit: &Deadline,
     step: &'static str,
 ) -> Result<CmEvent, CmError> {
-    loop {
-        let event = CmEvent::next(channel).map_err(call("rdma_get_cm_event"))?;
-        if let Some(event) = event {
-            return Ok(event);
-        }
-        if limit.has_passed() {
-            return Err(timed_out(limit, step));
-        }
-        readable(&[channel.fd()], limit)?;
-    }
+    CmEvent::before(channel, limit)?.ok_or_else(|| timed_out(limit, step))
 }
 
 /// Waits for `wanted`; hints are passed over, anything else ends the step.

@@ -24,7 +24,7 @@ use crate::{
     },
     sys,
     verbs::context::{Context, Pd, mtu_bytes, require_device},
-    wait::{Deadline, readable},
+    wait::Deadline,
 };
 
 /// One queue pair for datagrams on one device. See [the module](super).
@@ -116,14 +116,8 @@ impl Datagram {
         let id = CmId::new(&channel, PortSpace::Udp).map_err(system("rdma_create_id"))?;
         let failed = |event, status| OpenError::Resolve { address: remote, event, status };
         id.resolve_address(None, remote, timeout).map_err(|errno| failed("rdma_resolve_addr", -errno))?;
-        let event = loop {
-            if let Some(event) = CmEvent::next(&channel).map_err(system("rdma_get_cm_event"))? {
-                break event;
-            }
-            if !readable(&[channel.fd()], &deadline).map_err(system("poll"))? {
-                return Err(failed("no ADDR_RESOLVED in time", -libc::ETIMEDOUT));
-            }
-        };
+        let event = CmEvent::before(&channel, &deadline)?
+            .ok_or_else(|| failed("no ADDR_RESOLVED in time", -libc::ETIMEDOUT))?;
         if event.kind != EventKind::AddrResolved || event.status != 0 {
             return Err(failed(event.kind.name(), event.status));
         }

@@ -47,16 +47,13 @@ impl Datagram {
         is_mine: impl Fn(&CmEvent) -> bool,
     ) -> Result<Option<CmEvent>, DeviceError> {
         loop {
-            while let Some(event) = CmEvent::next(&self.channel).map_err(system("rdma_get_cm_event"))? {
-                if is_mine(&event) {
-                    return Ok(Some(event));
-                }
-                self.note(event);
+            // Nothing comes from a device that is gone, except for what is here already.
+            let limit = if self.gone { Deadline::after(Duration::ZERO) } else { deadline };
+            let Some(event) = CmEvent::before(&self.channel, &limit)? else { return Ok(None) };
+            if is_mine(&event) {
+                return Ok(Some(event));
             }
-            if self.gone || deadline.has_passed() {
-                return Ok(None);
-            }
-            readable(&[self.channel.fd()], &deadline).map_err(system("poll"))?;
+            self.note(event);
         }
     }
 

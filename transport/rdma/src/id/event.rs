@@ -8,11 +8,13 @@ use std::{
 };
 
 use crate::{
+    error::{DeviceError, system},
     id::{
         channel::EventChannel,
         cm_id::{CmId, IdKey},
     },
     sys::{self, rdma_port_space as space},
+    wait::{Deadline, readable},
 };
 
 kinds! {
@@ -105,6 +107,20 @@ impl CmEvent {
     pub fn next(channel: &Arc<EventChannel>) -> Result<Option<Self>, i32> {
         // SAFETY: `take` lends an event of this channel before its ack, and once.
         channel.take(|event| unsafe { Self::copy(event, channel) })
+    }
+
+    /// The next event, waiting for it until the deadline; `None` then.
+    pub(crate) fn before(
+        channel: &Arc<EventChannel>,
+        deadline: &Deadline,
+    ) -> Result<Option<Self>, DeviceError> {
+        loop {
+            let event = Self::next(channel).map_err(system("rdma_get_cm_event"))?;
+            if event.is_some() || deadline.has_passed() {
+                return Ok(event);
+            }
+            readable(&[channel.fd()], deadline).map_err(system("poll"))?;
+        }
     }
 
     /// Copies an event, and takes over the id of a request.

@@ -365,24 +365,13 @@ pub fn set_leaving(device: DeviceKey) {
 }
 
 /// Whether a device is still there, asked anew: asking is what makes librdmacm close those that are not.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Presence {
-    /// It is there.
-    Listed,
-    /// Others are there.
-    Gone,
-    /// No device is there at all.
-    NoneLeft,
-}
-
-/// See [`Presence`].
-pub fn presence(device: DeviceKey) -> Presence {
+pub fn is_present(device: DeviceKey) -> bool {
     // Two questions at once would be two answers: nobody else may let go meanwhile.
     let _held = held();
-    let Ok(Some(list)) = device_list() else { return Presence::NoneLeft };
+    let Ok(Some(list)) = device_list() else { return false };
     let found = list.has(device);
     free_list(list);
-    if found { Presence::Listed } else { Presence::Gone }
+    found
 }
 
 /// Lets the kernel end the removal of the last device: librdmacm has no way to close it, so its descriptors are made

@@ -9,8 +9,8 @@ pub(crate) mod qp;
 pub(crate) mod srq;
 
 pub use context::{
-    Context, DeviceKey, DeviceLimits, GidEntry, GidType, Pd, Presence, presence, require_device,
-    require_libraries, set_leaving,
+    Context, DeviceKey, DeviceLimits, GidEntry, GidType, Pd, is_present, require_device, require_libraries,
+    set_leaving,
 };
 pub use cq::{Completion, Cq, Harvest, POLL_BURST, STATUS_FLUSHED};
 pub use events::{AsyncEvent, DeviceEvent};

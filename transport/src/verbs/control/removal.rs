@@ -11,7 +11,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use gimmal_rdma::{
     id::IdKey,
-    verbs::{Context, DeviceKey, Presence, presence, set_leaving},
+    verbs::{Context, DeviceKey, is_present, set_leaving},
 };
 
 use crate::{
@@ -139,7 +139,7 @@ impl Removal {
             return false;
         }
         // The kernel is not that far yet.
-        if presence(self.device) == Presence::Listed {
+        if is_present(self.device) {
             return false;
         }
         // The last context of the process takes the device with it.

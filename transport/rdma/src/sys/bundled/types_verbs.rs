@@ -22,9 +22,6 @@ type ReqNotifyCq = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
 type PostRecv = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 type PostSrqRecv = unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
-type AllocMw = unsafe extern "C" fn(*mut ibv_pd, ibv_mw_type::Type) -> *mut ibv_mw;
-type BindMw = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int;
-type DeallocMw = unsafe extern "C" fn(*mut ibv_mw) -> c_int;
 type QueryPort = unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int;
 
 structs! {
@@ -120,7 +117,6 @@ structs! {
         qp_type: qp_type_t, bind_mw_tso_union: bind_mw_tso_union_t,
     }
     struct ibv_recv_wr { wr_id: u64, next: *mut ibv_recv_wr, sg_list: *mut ibv_sge, num_sge: c_int }
-    struct ibv_mw_bind { wr_id: u64, send_flags: c_uint, bind_info: ibv_mw_bind_info }
     struct ibv_srq {
         context: *mut ibv_context, srq_context: *mut c_void, pd: *mut ibv_pd, handle: u32, mutex: pthread_mutex_t,
         cond: pthread_cond_t, events_completed: u32,
@@ -145,7 +141,7 @@ structs! {
     struct ibv_context_ops {
         _compat_query_device: Hidden, _compat_query_port: Hidden, _compat_alloc_pd: Hidden,
         _compat_dealloc_pd: Hidden, _compat_reg_mr: Hidden, _compat_rereg_mr: Hidden, _compat_dereg_mr: Hidden,
-        alloc_mw: Option<AllocMw>, bind_mw: Option<BindMw>, dealloc_mw: Option<DeallocMw>,
+        alloc_mw: Hidden, bind_mw: Hidden, dealloc_mw: Hidden,
         _compat_create_cq: Hidden, poll_cq: Option<PollCq>, req_notify_cq: Option<ReqNotifyCq>,
         _compat_cq_event: Hidden, _compat_resize_cq: Hidden, _compat_destroy_cq: Hidden,
         _compat_create_srq: Hidden, _compat_modify_srq: Hidden, _compat_query_srq: Hidden,
