@@ -28,7 +28,7 @@ use gimmal_engine::{
 };
 
 use crate::{
-    channel::{CallOptions, Channel, Ticket},
+    channel::{Beside, CallOptions, Channel, Ticket},
     client::{self, Client, WorkerCall},
     codec::Compose,
     config::Config,
@@ -36,7 +36,6 @@ use crate::{
     method::Method,
     response::Response,
     status::{Code, Status},
-    stream::Lanes,
     workers::WorkerSet,
 };
 
@@ -297,20 +296,10 @@ impl Channel for Balanced {
         &self,
         method: &'static Method,
         options: &CallOptions,
-        loan: Option<Loan>,
+        beside: Beside,
         arguments: &A,
     ) -> Carried {
-        self.carry(|client| client.start(method, options, loan, arguments))
-    }
-
-    fn start_streams<A: Compose + ?Sized>(
-        &self,
-        method: &'static Method,
-        options: &CallOptions,
-        lanes: Lanes,
-        arguments: &A,
-    ) -> Carried {
-        self.carry(|client| client.start_streams(method, options, lanes, arguments))
+        self.carry(|client| client.start(method, options, beside, arguments))
     }
 
     fn loan(&self, _: usize) -> Result<Loan, LoanError> {

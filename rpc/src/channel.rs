@@ -138,27 +138,41 @@ impl CallOptions {
 /// The longest sleep of a thread that waits for an answer, or for an item of a stream; a deadline wakes it earlier.
 pub(crate) const SLEEP: Duration = Duration::from_secs(1);
 
+/// What goes with a call beside its arguments: a loan, or the worker's ends of its streams, or nothing.
+#[derive(Default, Debug)]
+pub struct Beside {
+    pub(crate) loan: Option<Loan>,
+    pub(crate) lanes: Option<Box<Lanes>>,
+}
+
+impl Beside {
+    /// Whether the call has its arguments alone, so that it can be made again.
+    #[inline]
+    #[must_use]
+    pub const fn is_nothing(&self) -> bool {
+        self.loan.is_none() && self.lanes.is_none()
+    }
+}
+
+impl From<Option<Loan>> for Beside {
+    #[inline]
+    fn from(loan: Option<Loan>) -> Self {
+        Self { loan, lanes: None }
+    }
+}
+
 /// A way to make calls: [`Client`](crate::Client), [`LocalClient`](crate::LocalClient), or one of your own around
 /// them.
 pub trait Channel: Clone {
     /// A call in flight.
     type Ticket: Ticket;
 
-    /// Starts a call. Never blocks, and never fails here: the ticket tells.
+    /// Starts a call. Never blocks, and never fails here: the ticket tells. A channel around another hands `beside` on.
     fn start<A: Compose + ?Sized>(
         &self,
         method: &'static Method,
         options: &CallOptions,
-        loan: Option<Loan>,
-        arguments: &A,
-    ) -> Self::Ticket;
-
-    /// Starts a call with streams; `lanes` are the worker's ends of them. A channel around another hands them on.
-    fn start_streams<A: Compose + ?Sized>(
-        &self,
-        method: &'static Method,
-        options: &CallOptions,
-        lanes: Lanes,
+        beside: Beside,
         arguments: &A,
     ) -> Self::Ticket;
 
@@ -193,7 +207,7 @@ pub trait Channel: Clone {
     /// Makes a raw call with options.
     #[inline]
     fn call_raw_with(&self, method: &'static Method, options: &CallOptions, request: &[u8]) -> RawCall<Self> {
-        Call::new(self.start(method, options, None, request))
+        Call::new(self.start(method, options, Beside::default(), request))
     }
 }
 

@@ -16,7 +16,7 @@ use gimmal_engine::transport::{
 pub use self::builder::ClientBuilder;
 use crate::{
     cell::{CallCell, Pool, Responder, block},
-    channel::{CallOptions, Channel, Ticket},
+    channel::{Beside, CallOptions, Channel, Ticket},
     codec::{Compose, EncodeError, compose_into},
     command::Command,
     config::Config,
@@ -35,7 +35,6 @@ use crate::{
     service::Registry,
     stats::Stats,
     status::Fate,
-    stream::Lanes,
     workers::{Handle, WorkerSet},
 };
 
@@ -202,28 +201,18 @@ impl Channel for Client {
         &self,
         method: &'static Method,
         options: &CallOptions,
-        loan: Option<Loan>,
+        beside: Beside,
         arguments: &A,
     ) -> WorkerCall {
         if options.wait_for_ready
-            && loan.is_none()
+            && beside.is_nothing()
             && let Ok(waiting) = Waiting::new(method, options, self.inner.deadline, arguments)
         {
-            let mut handed = self.hand(method, options, (None, None), waiting.arguments());
+            let mut handed = self.hand(method, options, Beside::default(), waiting.arguments());
             handed.waiting = Some(Box::new(waiting));
             return handed;
         }
-        self.hand(method, options, (loan, None), arguments)
-    }
-
-    fn start_streams<A: Compose + ?Sized>(
-        &self,
-        method: &'static Method,
-        options: &CallOptions,
-        lanes: Lanes,
-        arguments: &A,
-    ) -> WorkerCall {
-        self.hand(method, options, (None, Some(Box::new(lanes))), arguments)
+        self.hand(method, options, beside, arguments)
     }
 
     fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
@@ -242,12 +231,12 @@ impl Client {
         &self,
         method: &'static Method,
         options: &CallOptions,
-        (loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
+        beside: Beside,
         arguments: &A,
     ) -> WorkerCall {
         match options.noted(method) {
-            None => self.hand_with(method, options, (loan, lanes), arguments),
-            Some(metadata) => self.hand_with(method, options, (loan, lanes), &Noted { metadata, arguments }),
+            None => self.hand_with(method, options, beside, arguments),
+            Some(metadata) => self.hand_with(method, options, beside, &Noted { metadata, arguments }),
         }
     }
 
@@ -255,7 +244,7 @@ impl Client {
         &self,
         method: &'static Method,
         options: &CallOptions,
-        (loan, lanes): (Option<Loan>, Option<Box<Lanes>>),
+        mut beside: Beside,
         arguments: &A,
     ) -> WorkerCall {
         let inner = &self.inner;
@@ -264,7 +253,6 @@ impl Client {
         let mut handed =
             WorkerCall { inner: Arc::clone(inner), conn, cell: None, failed: None, timeout, waiting: None };
         let mut body = inner.pool.buffer();
-        let mut beside = (loan, lanes);
         let mut flags = if A::IS_NOTED { Flags::METADATA } else { Flags::NONE };
         let composed = match compose_into(&mut body, limit, arguments) {
             Ok(()) => Ok(()),
@@ -278,7 +266,7 @@ impl Client {
             handed.failed = Some(error);
             return handed;
         }
-        let (loan, lanes) = beside;
+        let Beside { loan, lanes } = beside;
         let cell = inner.pool.cell();
         let responder = Responder::new(&cell);
         match offer(&handle, Command::Call { conn, method, timeout, body, loan, flags, lanes, responder }) {
@@ -320,8 +308,6 @@ impl Accessor for Client {
     }
 }
 
-type Beside = (Option<Loan>, Option<Box<Lanes>>);
-
 impl Client {
     /// Writes arguments that are above `limit`, what a message holds, into registered memory that goes with the call.
     #[cold]
@@ -333,7 +319,7 @@ impl Client {
         arguments: &A,
     ) -> Result<(), TransportError> {
         let max = self.inner.message_bytes_max;
-        let carries = beside.1.is_some() || beside.0.as_ref().is_some_and(|loan| !loan.is_empty());
+        let carries = beside.lanes.is_some() || beside.loan.as_ref().is_some_and(|loan| !loan.is_empty());
         if carries || method.is_oneway || max <= limit {
             return Err(TransportError::TooLarge { limit });
         }
@@ -342,7 +328,7 @@ impl Client {
         }
         let compose = |out: &mut [u8]| arguments.compose(out);
         let loan = lend(arguments.composed_bytes(), (limit, max), compose, |bytes| self.loan(bytes));
-        beside.0 = Some(loan.map_err(|error| error.of_request(max))?);
+        beside.loan = Some(loan.map_err(|error| error.of_request(max))?);
         Ok(())
     }
 }
@@ -393,7 +379,7 @@ impl WorkerCall {
                 }
                 Step::Again(options) => {
                     let client = Client { inner: Arc::clone(&self.inner) };
-                    *self = client.hand(waiting.method(), &options, (None, None), waiting.arguments());
+                    *self = client.hand(waiting.method(), &options, Beside::default(), waiting.arguments());
                     self.waiting = Some(waiting);
                 }
             }

@@ -139,7 +139,7 @@ pub mod __macro {
 
     use crate::{
         Code,
-        channel::Received,
+        channel::{Beside, Received},
         codec::{Compose, DecodeError, Encode},
         stream::{Lane, Lanes, lanes},
     };
@@ -170,7 +170,7 @@ pub mod __macro {
         loan: Option<Loan>,
         arguments: &impl Compose,
     ) -> Call<C, D, O> {
-        Call::new(channel.start(method, options, loan, arguments))
+        Call::new(channel.start(method, options, loan.into(), arguments))
     }
 
     /// The worker's ends of a call's streams.
@@ -208,7 +208,8 @@ pub mod __macro {
         arguments: &impl Compose,
     ) -> StreamCall<C, D, O> {
         let streams = ends.0.tie();
-        StreamCall::with_streams(channel.start_streams(method, options, ends.0, arguments), streams)
+        let beside = Beside { loan: None, lanes: Some(Box::new(ends.0)) };
+        StreamCall::with_streams(channel.start(method, options, beside, arguments), streams)
     }
 
     /// A refusal of what are no arguments.

@@ -23,7 +23,7 @@ pub use self::{
     driver::{Driver, Running, RunningUntil},
 };
 use crate::{
-    channel::{CallOptions, Channel},
+    channel::{Beside, CallOptions, Channel},
     codec::Compose,
     config::{Config, Reconnect},
     error::ConnectError,
@@ -32,7 +32,6 @@ use crate::{
     node::Fresh,
     pipeline::Pipeline,
     stats::Stats,
-    stream::Lanes,
 };
 
 /// A client whose worker is the calling thread. It is not `Send`; clones share one connection. A request is encoded where it leaves
@@ -198,25 +197,15 @@ impl Channel for LocalClient {
         &self,
         method: &'static Method,
         options: &CallOptions,
-        loan: Option<Loan>,
+        beside: Beside,
         arguments: &A,
     ) -> LocalCall {
         // Most calls have nothing beside their arguments: theirs is a way of its own, on which nothing else is looked at.
-        if loan.is_none() && options.metadata.is_none() {
+        if beside.is_nothing() && options.metadata.is_none() {
             self.local.begin(method, options, (&mut None, None), Fresh::<_, Alone>::on(arguments))
         } else {
-            self.local.start_beside(method, options, loan, None, arguments)
+            self.local.start_beside(method, options, beside, arguments)
         }
-    }
-
-    fn start_streams<A: Compose + ?Sized>(
-        &self,
-        method: &'static Method,
-        options: &CallOptions,
-        lanes: Lanes,
-        arguments: &A,
-    ) -> LocalCall {
-        self.local.start_beside(method, options, None, Some(Box::new(lanes)), arguments)
     }
 
     /// With a driver only for a caller that blocks: otherwise the driver moves the calls, and wakes.

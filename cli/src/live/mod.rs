@@ -12,7 +12,7 @@ use std::{
 
 use gimmal_rpc::{
     CallOptions, Channel, Client, Key, Method, MethodKind,
-    channel::Ticket,
+    channel::{Beside, Ticket},
     reflect::{ConnectionInfo, Health, MethodInfo, ReflectionClient},
     response::{Body, ResponseStatus},
 };
@@ -104,7 +104,7 @@ fn answer(client: &Client, method: &MethodInfo, arguments: &[String]) -> Done<St
     let spoken = if method.kind == "one-way" { spoken.one_way() } else { spoken };
     let spoken: &'static Method = Box::leak(Box::new(spoken));
     // Not through a typed call: whether bytes are the method's error is seen here.
-    let response = client.start(spoken, &CallOptions::default(), None, &body[..]).wait();
+    let response = client.start(spoken, &CallOptions::default(), Beside::default(), &body[..]).wait();
     match (response.status, response.body, response.lent) {
         (ResponseStatus::Failed(failure), ..) => Err(failure.to_string().into()),
         (ResponseStatus::Ok, Body::Owned(body), None) if is_raw => {

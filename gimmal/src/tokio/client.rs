@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use gimmal_rpc::{codec::Compose, engine::transport::sync::readable::Readable, local, stream::Lanes};
+use gimmal_rpc::{channel::Beside, codec::Compose, engine::transport::sync::readable::Readable, local};
 use tokio::task::{AbortHandle, spawn_local};
 
 use crate::{
@@ -186,20 +186,10 @@ impl Channel for LocalClient {
         &self,
         method: &'static Method,
         options: &CallOptions,
-        loan: Option<Loan>,
+        beside: Beside,
         arguments: &A,
     ) -> Self::Ticket {
-        self.shared.current.borrow().start(method, options, loan, arguments)
-    }
-
-    fn start_streams<A: Compose + ?Sized>(
-        &self,
-        method: &'static Method,
-        options: &CallOptions,
-        lanes: Lanes,
-        arguments: &A,
-    ) -> Self::Ticket {
-        self.shared.current.borrow().start_streams(method, options, lanes, arguments)
+        self.shared.current.borrow().start(method, options, beside, arguments)
     }
 
     fn drive(&self, idle: Duration) -> bool {

@@ -10,11 +10,10 @@ use gimmal_engine::transport::{Instant, Loan, LoanError, UserBytes};
 use crate::{
     again::{Again, repeatable},
     cell::block,
-    channel::{CallOptions, Channel, SLEEP, Ticket},
+    channel::{Beside, CallOptions, Channel, SLEEP, Ticket},
     codec::Compose,
     method::Method,
     response::Response,
-    stream::Lanes,
     timer::Alarm,
 };
 
@@ -40,32 +39,21 @@ impl<C: Channel> Channel for Hedge<C> {
         &self,
         method: &'static Method,
         options: &CallOptions,
-        loan: Option<Loan>,
+        beside: Beside,
         arguments: &A,
     ) -> Hedged<C> {
         let mut spare = None;
-        if loan.is_none() && method.is_idempotent {
+        if beside.is_nothing() && method.is_idempotent {
             let again = Again::new(method, options, None, (self.after, self.after), arguments);
             let at = Instant::now() + self.after;
             spare = again.ok().map(|again| Box::new(Spare { again, at, alarm: None }));
         }
         let first = match &spare {
-            Some(spare) => self.channel.start(method, options, None, &spare.again.body[..]),
-            None => self.channel.start(method, options, loan, arguments),
+            Some(spare) => self.channel.start(method, options, Beside::default(), &spare.again.body[..]),
+            None => self.channel.start(method, options, beside, arguments),
         };
         let channel = spare.is_some().then(|| self.channel.clone());
         Hedged { tickets: [Some(first), None], channel, spare }
-    }
-
-    fn start_streams<A: Compose + ?Sized>(
-        &self,
-        method: &'static Method,
-        options: &CallOptions,
-        lanes: Lanes,
-        arguments: &A,
-    ) -> Hedged<C> {
-        let first = self.channel.start_streams(method, options, lanes, arguments);
-        Hedged { tickets: [Some(first), None], channel: None, spare: None }
     }
 
     fn drive(&self, idle: Duration) -> bool {
@@ -132,7 +120,8 @@ impl<C: Channel> Ticket for Hedged<C> {
         }
         let Some(spare) = self.spare.take() else { return Poll::Pending };
         if let Some((options, channel)) = spare.again.options().zip(self.channel.as_ref()) {
-            let second = channel.start(spare.again.method, &options, None, &spare.again.body[..]);
+            let second =
+                channel.start(spare.again.method, &options, Beside::default(), &spare.again.body[..]);
             let free = usize::from(self.tickets[0].is_some());
             self.tickets[free] = Some(second);
         }

@@ -9,12 +9,11 @@ use std::{
 use gimmal_engine::transport::{Loan, LoanError, UserBytes};
 
 use crate::{
-    channel::{CallOptions, Channel, Ticket},
+    channel::{Beside, CallOptions, Channel, Ticket},
     codec::Compose,
     method::Method,
     response::Response,
     status::Status,
-    stream::Lanes,
 };
 
 /// What is done before a call starts and after it ended. Neither may block: both run on the caller's thread or task.
@@ -46,20 +45,6 @@ impl<C: Channel, L: Layer> Layered<C, L> {
     pub fn new(channel: C, layer: L) -> Self {
         Self { channel, layer }
     }
-
-    fn begin(
-        &self,
-        method: &'static Method,
-        options: &CallOptions,
-        start: impl FnOnce(&CallOptions) -> C::Ticket,
-    ) -> Watched<C::Ticket, L> {
-        let mut options = options.clone();
-        let (state, ticket) = match self.layer.before(method, &mut options) {
-            Ok(seen) => (State::Seen(seen), Some(start(&options))),
-            Err(status) => (State::Refused(status), None),
-        };
-        Watched { layer: self.layer.clone(), method, state, ticket }
-    }
 }
 
 impl<C: Channel, L: Layer> Channel for Layered<C, L> {
@@ -69,20 +54,15 @@ impl<C: Channel, L: Layer> Channel for Layered<C, L> {
         &self,
         method: &'static Method,
         options: &CallOptions,
-        loan: Option<Loan>,
+        beside: Beside,
         arguments: &A,
     ) -> Self::Ticket {
-        self.begin(method, options, |options| self.channel.start(method, options, loan, arguments))
-    }
-
-    fn start_streams<A: Compose + ?Sized>(
-        &self,
-        method: &'static Method,
-        options: &CallOptions,
-        lanes: Lanes,
-        arguments: &A,
-    ) -> Self::Ticket {
-        self.begin(method, options, |options| self.channel.start_streams(method, options, lanes, arguments))
+        let mut options = options.clone();
+        let (state, ticket) = match self.layer.before(method, &mut options) {
+            Ok(seen) => (State::Seen(seen), Some(self.channel.start(method, &options, beside, arguments))),
+            Err(status) => (State::Refused(status), None),
+        };
+        Watched { layer: self.layer.clone(), method, state, ticket }
     }
 
     fn drive(&self, idle: Duration) -> bool {

@@ -10,12 +10,11 @@ use gimmal_engine::transport::{Loan, LoanError, UserBytes};
 
 use crate::{
     again::{Again, repeatable},
-    channel::{CallOptions, Channel, Ticket},
+    channel::{Beside, CallOptions, Channel, Ticket},
     codec::Compose,
     method::Method,
     response::Response,
     status::Fate,
-    stream::Lanes,
 };
 
 /// How often, and how long between.
@@ -59,30 +58,19 @@ impl<C: Channel> Channel for Retry<C> {
         &self,
         method: &'static Method,
         options: &CallOptions,
-        loan: Option<Loan>,
+        beside: Beside,
         arguments: &A,
     ) -> Retrying<C> {
         let waits = (self.policy.first, self.policy.max);
-        let may_repeat = loan.is_none() && self.policy.attempts > 1;
+        let may_repeat = beside.is_nothing() && self.policy.attempts > 1;
         let again = may_repeat.then(|| Again::new(method, options, None, waits, arguments).ok()).flatten();
         let ticket = match &again {
             // Encoded once: the copy is what leaves.
-            Some(again) => self.channel.start(method, options, None, &again.body[..]),
-            None => self.channel.start(method, options, loan, arguments),
+            Some(again) => self.channel.start(method, options, Beside::default(), &again.body[..]),
+            None => self.channel.start(method, options, beside, arguments),
         };
         let again = again.map(|again| Box::new((self.channel.clone(), again)));
         Retrying { ticket: Some(ticket), again, left: self.policy.attempts.saturating_sub(1), last: None }
-    }
-
-    fn start_streams<A: Compose + ?Sized>(
-        &self,
-        method: &'static Method,
-        options: &CallOptions,
-        lanes: Lanes,
-        arguments: &A,
-    ) -> Retrying<C> {
-        let ticket = self.channel.start_streams(method, options, lanes, arguments);
-        Retrying { ticket: Some(ticket), again: None, left: 0, last: None }
     }
 
     fn drive(&self, idle: Duration) -> bool {
@@ -131,7 +119,8 @@ impl<C: Channel> Retrying<C> {
     fn restart(&mut self) -> bool {
         let Some((channel, again)) = self.again.as_deref() else { return false };
         let options = again.options();
-        self.ticket = options.map(|options| channel.start(again.method, &options, None, &again.body[..]));
+        self.ticket =
+            options.map(|options| channel.start(again.method, &options, Beside::default(), &again.body[..]));
         self.ticket.is_some()
     }
 }

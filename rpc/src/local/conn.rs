@@ -20,7 +20,7 @@ use gimmal_engine::{
 
 use crate::{
     calls::{CallKey, Reply},
-    channel::{CallOptions, SLEEP, Ticket},
+    channel::{Beside, CallOptions, SLEEP, Ticket},
     codec::Compose,
     command::Command,
     config::{Config, Reconnect},
@@ -266,8 +266,7 @@ impl LocalConn {
         self: &Rc<Self>,
         method: &'static Method,
         options: &CallOptions,
-        mut loan: Option<Loan>,
-        lanes: Option<Box<Lanes>>,
+        Beside { mut loan, lanes }: Beside,
         arguments: &A,
     ) -> LocalCall {
         let beside = (&mut loan, lanes);

@@ -102,9 +102,34 @@ impl Node {
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
         // `admit` has seen that there is a place; only a request's bulk may have taken long enough to lose it.
         let Some(place) = self.tasks.place() else { return self.no_place(io, conn, id) };
-        let running = &here.peer.running[id.slot as usize];
+        here.peer.running[id.slot as usize].store(mark, Ordering::Relaxed);
         let peer = std::sync::Arc::clone(&here.peer);
         let cx = Cx { peer, method: entry.method, slot: id.slot, mark, deadline };
+        match self.begin_handler(place, entry, cx, arguments, bulk) {
+            Ok((task, Polled::Ready)) => self.ready(io, conn, id, entry, task),
+            Ok((task, Polled::Pending)) => {
+                self.tasks.keep(place, task, Served { conn, slot: id.slot, method: entry.method });
+                self.take_slot(conn, id, mark, (io.now(), deadline), State::Running(place));
+            }
+            Ok((task, failed)) => self.ended(io, conn, id, entry.method, task, failed),
+            Err(status) => return self.not_started(io, conn, id, &status),
+        }
+        Ok(())
+    }
+
+    /// Makes a handler's future and polls it once, with the waker of `place`.
+    ///
+    /// # Errors
+    /// What the caller is told: the arguments were refused, or decoding them panicked.
+    #[inline(always)]
+    pub(super) fn begin_handler(
+        &mut self,
+        place: u32,
+        entry: &Entry,
+        cx: Cx,
+        arguments: &[u8],
+        bulk: Option<Bulk>,
+    ) -> Result<(BoxTask, Polled), Status> {
         let service = self.registry.service(entry);
         let seat = &mut self.seats[entry.number()];
         let mut context = Context::from_waker(self.tasks.waker(place));
@@ -113,47 +138,43 @@ impl Node {
         let polled = catch_unwind(AssertUnwindSafe(|| {
             service.start(entry.index(), cx, arguments, bulk, seat)?;
             began = true;
-            running.store(mark, Ordering::Relaxed);
             Ok(seat.task().map(|task| task.as_mut().poll(&mut context)))
         }));
         self.tasks.polled(polling, entry.method);
-        self.counters.started.add(u64::from(began));
         let task = if began { seat.take() } else { None };
         let Some(task) = task else {
-            return self.nothing_began(io, conn, id, entry, polled.ok().and_then(Result::err));
+            return Err(self.nothing_began(entry, polled.ok().and_then(Result::err)));
         };
-        match polled {
-            Ok(Ok(Some(Poll::Ready(())))) => self.ready(io, conn, id, entry, task),
-            Ok(Ok(Some(Poll::Pending))) => {
-                self.tasks.keep(place, task, Served { conn, slot: id.slot, method: entry.method });
-                self.take_slot(conn, id, mark, (io.now(), deadline), State::Running(place));
-            }
-            failed => {
-                let failure = failed.err().map_or(Failure::Panicked, |panic| Failure::of(&*panic));
-                self.ended(io, conn, id, entry.method, task, Polled::Failed(failure));
-            }
-        }
-        Ok(())
+        self.counters.started.increment();
+        let polled = match polled {
+            Ok(Ok(Some(Poll::Ready(())))) => Polled::Ready,
+            Ok(Ok(Some(Poll::Pending))) => Polled::Pending,
+            failed => Polled::Failed(failed.err().map_or(Failure::Panicked, |panic| Failure::of(&*panic))),
+        };
+        Ok((task, polled))
     }
 
     /// The arguments were refused, or decoding them panicked.
     #[cold]
-    fn nothing_began<P: Port>(
-        &mut self,
-        io: &mut Io<'_, P>,
-        conn: ConnId,
-        id: CallId,
-        entry: &Entry,
-        status: Option<Status>,
-    ) -> Result<(), Violation> {
-        let status = status.unwrap_or_else(|| {
+    fn nothing_began(&mut self, entry: &Entry, status: Option<Status>) -> Status {
+        status.unwrap_or_else(|| {
             // What was in the seat may be half made.
             if let Some(task) = std::mem::take(&mut self.seats[entry.number()]).take() {
                 discard(task);
             }
             Status::refused(Code::Internal, "decoding the arguments panicked")
-        });
-        self.not_started(io, conn, id, &status)
+        })
+    }
+
+    /// Keeps the box of a handler whose answer has left, for the next call of its method.
+    #[inline]
+    pub(super) fn keep_box(&mut self, entry: &Entry, mut task: BoxTask) {
+        // Values of a handler may panic when they are dropped.
+        if catch_unwind(AssertUnwindSafe(|| task.as_mut().clear())).is_ok() {
+            self.seats[entry.number()].give(task);
+        } else {
+            discard(task);
+        }
     }
 
     #[cold]
@@ -164,6 +185,9 @@ impl Node {
         id: CallId,
         status: &Status,
     ) -> Result<(), Violation> {
+        if let Some(here) = self.conns.get_mut(conn) {
+            here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
+        }
         self.refuse_request(io, conn, id, ResponseHead::of(status), status.message().to_owned())
     }
 
@@ -204,12 +228,7 @@ impl Node {
             return self.answer_later(io, conn, id, Time::NEVER, sent, Answered::Task(task, loan));
         }
         self.counters.answers.increment();
-        // Values of a handler may panic when they are dropped.
-        if catch_unwind(AssertUnwindSafe(|| task.as_mut().clear())).is_ok() {
-            self.seats[entry.number()].give(task);
-        } else {
-            discard(task);
-        }
+        self.keep_box(entry, task);
     }
 
     /// A pending handler came to its end.

@@ -1,10 +1,5 @@
 //! Requests that are not answered: no slot of a window, no deadline, no cancel.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    task::{Context, Poll},
-};
-
 use gimmal_engine::{
     Io, RemoteBulk,
     transport::{ConnId, Port, Time},
@@ -13,7 +8,7 @@ use gimmal_engine::{
 use super::{
     Node,
     header_cache::Requested,
-    tasks::{Failure, Served, discard},
+    tasks::{Polled, Served, discard},
 };
 use crate::{
     calls::{CallKey, Reply},
@@ -62,7 +57,6 @@ impl Node {
         let started = entry.is_some_and(|entry| self.run_one_way(conn, &entry, arguments));
         let peer = self.conns.get_mut(conn).map(|here| &here.peer);
         if started {
-            self.counters.started.increment();
             peer.inspect(|peer| peer.one_way_started.increment());
         } else {
             self.counters.refused.increment();
@@ -78,35 +72,15 @@ impl Node {
         let peer = std::sync::Arc::clone(&here.peer);
         let slot = CallId::NONE.slot;
         let cx = Cx { peer, method: entry.method, slot, mark, deadline: Time::NEVER };
-        let service = self.registry.service(entry);
-        let seat = &mut self.seats[entry.number()];
-        let mut context = Context::from_waker(self.tasks.waker(place));
-        let polling = self.tasks.before_poll();
-        let polled = catch_unwind(AssertUnwindSafe(|| {
-            service.start(entry.index(), cx, arguments, None, seat).ok()?;
-            seat.task().map(|task| task.as_mut().poll(&mut context))
-        }));
-        self.tasks.polled(polling, entry.method);
-        match (polled, seat.take()) {
-            (Ok(Some(Poll::Ready(()))), Some(mut task)) => {
-                if catch_unwind(AssertUnwindSafe(|| task.as_mut().clear())).is_ok() {
-                    seat.give(task);
-                } else {
-                    discard(task);
-                }
-                true
-            }
-            (Ok(Some(Poll::Pending)), Some(task)) => {
-                self.tasks.keep(place, task, Served { conn, slot, method: entry.method });
-                true
-            }
-            (Ok(_), _) => false,
-            (Err(panic), task) => {
-                let began = task.is_some();
-                task.map(discard);
-                self.note_failure(entry.method, Failure::of(&*panic));
-                began
+        let Ok((task, polled)) = self.begin_handler(place, entry, cx, arguments, None) else { return false };
+        match polled {
+            Polled::Ready => self.keep_box(entry, task),
+            Polled::Pending => self.tasks.keep(place, task, Served { conn, slot, method: entry.method }),
+            Polled::Failed(failure) => {
+                discard(task);
+                self.note_failure(entry.method, failure);
             }
         }
+        true
     }
 }

@@ -1,9 +1,6 @@
 //! Items, their credit and their ends, for both roles.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, atomic::Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use gimmal_engine::{
     Head, Io, SendError,
@@ -225,22 +222,14 @@ impl Node {
         let seat = &mut self.seats[entry.number()];
         (seat.up, seat.down) = (lanes.rx.clone(), lanes.tx.clone());
         let cx = Cx { peer: Arc::clone(&peer), method: entry.method, slot: id.slot, mark, deadline };
-        let service = self.registry.service(entry);
-        let started =
-            catch_unwind(AssertUnwindSafe(|| service.start(entry.index(), cx, arguments, None, seat)));
-        (seat.up, seat.down) = (None, None);
-        let task = match started {
-            Ok(Ok(())) => seat.take(),
-            Ok(Err(status)) => return self.not_started(io, conn, id, &status),
-            Err(_) => None,
-        };
-        let Some(mut task) = task else {
-            let status = Status::refused(Code::Internal, "decoding the arguments panicked");
-            return self.not_started(io, conn, id, &status);
-        };
-        self.counters.started.increment();
         peer.running[id.slot as usize].store(mark, Ordering::Relaxed);
-        let polled = self.tasks.poll(place, &mut task, entry.method);
+        let began = self.begin_handler(place, entry, cx, arguments, None);
+        let seat = &mut self.seats[entry.number()];
+        (seat.up, seat.down) = (None, None);
+        let (task, polled) = match began {
+            Ok(began) => began,
+            Err(status) => return self.not_started(io, conn, id, &status),
+        };
         let state = if polled == Polled::Pending {
             self.tasks.keep(place, task, Served { conn, slot: id.slot, method: entry.method });
             State::Running(place)

@@ -207,14 +207,6 @@ impl Tasks {
         (0..u32::MAX).take(self.places.len()).filter_map(|index| self.take(index)).collect()
     }
 
-    /// Polls a handler for the first time, with the waker of a place.
-    pub(crate) fn poll(&self, index: u32, task: &mut BoxTask, method: &Method) -> Polled {
-        let began = self.before_poll();
-        let polled = poll(task, self.waker(index));
-        self.polled(began, method);
-        polled
-    }
-
     /// Polls the handler of a place that was woken. When it is not pending any more it is returned with whom it serves.
     pub(crate) fn wake(&mut self, index: u32) -> Option<(BoxTask, Served, Polled)> {
         let began = self.before_poll();
