@@ -110,17 +110,17 @@ impl Host {
     }
 
     fn step(&mut self, now: Time) {
-        self.inline.turn_at(now);
+        self.inline.at(now).turn();
         if let Some(incoming) =
             self.listener.as_mut().and_then(|listener| listener.accept(Duration::ZERO).unwrap())
         {
             self.accepted += 1;
             if let Ok(link) = incoming.accept(self.inline.handle().gate()) {
-                self.inline.adopt_at(link, now);
+                self.inline.at(now).adopt(link);
             }
         }
         match self.connecting.as_mut().and_then(|connecting| connecting.poll(Duration::ZERO)) {
-            Some(Ok(link)) => self.inline.adopt_at(link, now),
+            Some(Ok(link)) => self.inline.at(now).adopt(link),
             Some(Err(error)) => self.refused = Some(error),
             None => {}
         }
@@ -225,7 +225,7 @@ fn r12_a_grant_before_the_passive_side_is_ready_is_kept() {
         // The client's grant is here long before the server looks.
         run(&sim, &mut [&mut client, &mut server], 5 * MS, |_| false);
         assert_eq!(client.app().opened.len(), 0, "{name}: opened without the server's grant");
-        server.inline.adopt_at(link.unwrap(), sim.now());
+        server.inline.at(sim.now()).adopt(link.unwrap());
         run(&sim, &mut [&mut client, &mut server], 20 * MS, |_| false);
         assert!(echoed(&client, client.app().opened[0]), "{name}: {:?}", client.app());
     }
@@ -333,7 +333,7 @@ fn r16_a_client_that_goes_before_the_accept_leaves_nothing() {
                 run(&sim, &mut [&mut client, &mut server], MS, |_| false);
             }
             match (way, incoming.unwrap().accept(server.inline.handle().gate())) {
-                ("silent", Ok(link)) => server.inline.adopt_at(link, sim.now()),
+                ("silent", Ok(link)) => server.inline.at(sim.now()).adopt(link),
                 ("dropped" | "lost", Err(AcceptError::Gone { .. })) => {}
                 (_, other) => panic!("{what}: {other:?}"),
             }

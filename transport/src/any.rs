@@ -8,46 +8,28 @@
 //! on a connection costs a match on two bits; a poll visits only sub-ports that have connections. A provider that
 //! could not be opened on this machine is remembered with its error, which later users of it get.
 
+mod gate;
+mod have;
 mod port;
 mod used;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-pub use port::AnyPort;
+pub use gate::AnyGate;
+pub use port::{AnyLink, AnyPort};
 
 #[cfg(feature = "shm")]
-use crate::shm::{Shm, ShmConnecting, ShmGate, ShmIncoming, ShmLink, ShmListener};
+use crate::shm::{Shm, ShmConnecting, ShmIncoming, ShmListener};
 #[cfg(feature = "verbs")]
-use crate::verbs::{Verbs, VerbsConnecting, VerbsGate, VerbsIncoming, VerbsLink, VerbsListener};
+use crate::verbs::{Verbs, VerbsConnecting, VerbsIncoming, VerbsListener};
 use crate::{
-    AcceptError, Address, ConnId, ConnectError, ConnectOptions, Connecting, Exposed, Gate, Hello, Incoming,
-    ListenError, ListenOptions, Listener, Loan, LoanError, MemoryNode, NotNear, PoolMemory, PortConfig,
-    PortError, Provider, Refusal, RejectReason, SharedState, UserBytes, UserMemory,
+    AcceptError, Address, ConnectError, ConnectOptions, Connecting, Hello, Incoming, ListenError,
+    ListenOptions, Listener, PortConfig, PortError, Provider, Refusal, RejectReason,
+    any::{
+        have::{have, not_opened},
+        port::Providers,
+    },
 };
-
-/// Shared memory's number in a [`ConnId`].
-#[cfg(feature = "shm")]
-const SHM: usize = 0;
-/// Verbs' number.
-#[cfg(feature = "verbs")]
-const VERBS: usize = 1;
-/// Room for all numbers.
-const PROVIDERS: usize = ConnId::POOLS;
-
-/// Which provider a connection belongs to.
-const fn number(conn: ConnId) -> usize {
-    conn.pool()
-}
-
-/// The connection as its provider knows it.
-const fn inner(conn: ConnId) -> ConnId {
-    ConnId::new(conn.place(), conn.generation())
-}
-
-/// The connection as the caller knows it.
-const fn outer(number: usize, conn: ConnId) -> ConnId {
-    conn.in_pool(number)
-}
 
 /// A match on whichever enum of this module, with one body for all its arms.
 macro_rules! each {
@@ -88,45 +70,10 @@ impl AnyConfig {
     }
 }
 
-/// What one provider has to offer, or why it has nothing.
-type Have<T> = Result<T, PortError>;
-
-/// A configuration that no provider takes is an error at once; one that some take is not.
-fn some_opened(gates: &Gates) -> Result<(), PortError> {
-    let mut first = None;
-    #[cfg(feature = "shm")]
-    match &gates.shm {
-        Ok(_) => return Ok(()),
-        Err(error) => first = first.or_else(|| Some(error.clone())),
-    }
-    #[cfg(feature = "verbs")]
-    match &gates.verbs {
-        Ok(_) => return Ok(()),
-        Err(error) => first = prefer(first, error),
-    }
-    first.map_or(Ok(()), Err)
-}
-
-/// What was tried says more than what was not asked for.
-#[cfg(feature = "verbs")]
-fn prefer(first: Option<PortError>, error: &PortError) -> Option<PortError> {
-    match first {
-        Some(PortError::NotOpened { .. }) | None => Some(error.clone()),
-        some => some,
-    }
-}
-
-fn not_opened(provider: &'static str) -> PortError {
-    PortError::NotOpened { provider }
-}
-
 /// All compiled-in providers as one; see [`Provider`].
 #[derive(Clone, Debug)]
 pub struct Any {
-    #[cfg(feature = "shm")]
-    shm: Have<Shm>,
-    #[cfg(feature = "verbs")]
-    verbs: Have<Verbs>,
+    providers: Providers,
 }
 
 impl Any {
@@ -139,12 +86,13 @@ impl Any {
     /// Those that `config` names.
     #[must_use]
     pub fn with(config: AnyConfig) -> Self {
-        Self {
+        let providers = Providers {
             #[cfg(feature = "shm")]
             shm: if config.shm { Ok(Shm) } else { Err(not_opened("shm")) },
             #[cfg(feature = "verbs")]
             verbs: if config.verbs { Ok(Verbs::new()) } else { Err(not_opened("verbs")) },
-        }
+        };
+        Self { providers }
     }
 }
 
@@ -172,17 +120,19 @@ impl Provider for Any {
     type Connecting = AnyConnecting;
 
     fn open_port(&self, config: &PortConfig) -> Result<AnyPort, PortError> {
-        AnyPort::open(self, config)
+        AnyPort::open(&self.providers, config)
     }
 
     fn listen(&self, address: &Address, options: &ListenOptions) -> Result<AnyListener, ListenError> {
         match address {
             #[cfg(feature = "shm")]
             Address::Shm { .. } | Address::Mem { .. } => {
-                Ok(AnyListener::Shm(have(&self.shm)?.listen(address, options)?))
+                Ok(AnyListener::Shm(have(&self.providers.shm)?.listen(address, options)?))
             }
             #[cfg(feature = "verbs")]
-            Address::Rdma { .. } => Ok(AnyListener::Verbs(have(&self.verbs)?.listen(address, options)?)),
+            Address::Rdma { .. } => {
+                Ok(AnyListener::Verbs(have(&self.providers.verbs)?.listen(address, options)?))
+            }
             #[cfg(not(all(feature = "shm", feature = "verbs")))]
             other => Err(not_built(other).into()),
         }
@@ -198,122 +148,19 @@ impl Provider for Any {
         match address {
             #[cfg(feature = "shm")]
             Address::Shm { .. } | Address::Mem { .. } => {
-                let connecting = have(&self.shm)?.connect(address, have(&gates.shm)?, options)?;
+                let connecting = have(&self.providers.shm)?.connect(address, have(&gates.shm)?, options)?;
                 Ok(AnyConnecting::Shm(connecting))
             }
             #[cfg(feature = "verbs")]
             Address::Rdma { .. } => {
-                let connecting = have(&self.verbs)?.connect(address, have(&gates.verbs)?, options)?;
+                let connecting =
+                    have(&self.providers.verbs)?.connect(address, have(&gates.verbs)?, options)?;
                 Ok(AnyConnecting::Verbs(connecting))
             }
             #[cfg(not(all(feature = "shm", feature = "verbs")))]
             other => Err(not_built(other).into()),
         }
     }
-}
-
-fn have<T>(had: &Have<T>) -> Result<&T, PortError> {
-    had.as_ref().map_err(Clone::clone)
-}
-
-/// The gates of an [`AnyPort`]'s sub-ports; see [`Gate`].
-#[derive(Clone, Debug)]
-pub struct AnyGate {
-    gates: Arc<Gates>,
-}
-
-#[derive(Debug)]
-struct Gates {
-    #[cfg(feature = "shm")]
-    shm: Have<ShmGate>,
-    #[cfg(feature = "verbs")]
-    verbs: Have<VerbsGate>,
-}
-
-impl Gate for AnyGate {
-    fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
-        let (gates, id) = (&self.gates, inner(conn));
-        match number(conn) {
-            #[cfg(feature = "shm")]
-            SHM => gates.shm.as_ref().map_err(|_| LoanError::Closed)?.allocate(id, bytes),
-            #[cfg(feature = "verbs")]
-            VERBS => gates.verbs.as_ref().map_err(|_| LoanError::Closed)?.allocate(id, bytes),
-            _ => Err(LoanError::Closed),
-        }
-    }
-
-    fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {
-        let (gates, id) = (&self.gates, inner(conn));
-        match number(conn) {
-            #[cfg(feature = "shm")]
-            SHM => gates.shm.as_ref().map_err(|_| LoanError::Closed)?.lend(id, bytes),
-            #[cfg(feature = "verbs")]
-            VERBS => gates.verbs.as_ref().map_err(|_| LoanError::Closed)?.lend(id, bytes),
-            _ => Err(LoanError::Closed),
-        }
-    }
-
-    fn memory_node(&self) -> MemoryNode {
-        // One thread opened them all.
-        #[cfg(feature = "shm")]
-        if let Ok(gate) = &self.gates.shm {
-            return gate.memory_node();
-        }
-        #[cfg(feature = "verbs")]
-        if let Ok(gate) = &self.gates.verbs {
-            return gate.memory_node();
-        }
-        MemoryNode::Anywhere { why: NotNear::Modelled }
-    }
-
-    fn user_memory(&self) -> UserMemory {
-        let mut sum = UserMemory::default();
-        #[cfg(feature = "shm")]
-        self.gates.shm.iter().for_each(|gate| sum = sum.and(gate.user_memory()));
-        #[cfg(feature = "verbs")]
-        self.gates.verbs.iter().for_each(|gate| sum = sum.and(gate.user_memory()));
-        sum
-    }
-
-    fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
-        let (gates, id) = (&self.gates, inner(conn));
-        match number(conn) {
-            #[cfg(feature = "shm")]
-            SHM => gates.shm.as_ref().map_err(|_| LoanError::Closed)?.expose(id, bytes),
-            #[cfg(feature = "verbs")]
-            VERBS => gates.verbs.as_ref().map_err(|_| LoanError::Closed)?.expose(id, bytes),
-            _ => Err(LoanError::Closed),
-        }
-    }
-
-    fn shared_receives(&self) -> Vec<SharedState> {
-        #[allow(unused_mut, reason = "verbs alone has any")]
-        let mut shared = Vec::new();
-        #[cfg(feature = "verbs")]
-        shared.extend(self.gates.verbs.iter().flat_map(Gate::shared_receives));
-        shared
-    }
-
-    fn memory(&self) -> Vec<PoolMemory> {
-        #[allow(unused_mut, reason = "without a provider there is none")]
-        let mut memory = Vec::new();
-        #[cfg(feature = "shm")]
-        memory.extend(self.gates.shm.iter().flat_map(Gate::memory));
-        #[cfg(feature = "verbs")]
-        memory.extend(self.gates.verbs.iter().flat_map(Gate::memory));
-        memory
-    }
-}
-
-/// An established connection of some provider.
-#[derive(Debug)]
-pub enum AnyLink {
-    /// Shared memory.
-    #[cfg(feature = "shm")]
-    Shm(ShmLink),
-    /// Verbs.
-    #[cfg(feature = "verbs")]
-    Verbs(VerbsLink),
 }
 
 /// A listener of some provider; see [`Listener`].

@@ -2,7 +2,7 @@
 
 use hwlocality::{Topology, object::types::ObjectType};
 
-use super::{Cpu, NumaNode};
+use super::cpu::{Cpu, NumaNode};
 use crate::error::PlaceError;
 
 /// Reads them, those that this process may run on.

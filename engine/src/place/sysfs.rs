@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use super::{Cpu, NumaNode};
+use super::cpu::{Cpu, NumaNode};
 use crate::error::PlaceError;
 
 /// Reads them below `sys`, those that this process may run on.

@@ -7,12 +7,10 @@
 
 use gimmal_transport::{Negotiated, Tag, Violation, pack::low_half};
 
-use super::wire::Number;
+use super::wire::{Number, SEALED};
 
 /// Bytes of a sum, behind the payload.
 pub const SUM_BYTES: usize = 4;
-
-pub(super) const SEALED: u32 = 0xf0;
 
 /// What there is to look at in a frame that arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

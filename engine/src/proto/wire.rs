@@ -49,10 +49,10 @@ type KindCode = Field<0, 8>;
 type BulkFlag = Field<{ KindCode::END }, 1>;
 pub(super) type Number = Field<{ BulkFlag::END }, 7>;
 type UserKind = Field<{ Number::END }, 16>;
-const _: () = assert!(
-    UserKind::END == u32::BITS && (Kind::Unused.code() | super::check::SEALED) as u64 <= KindCode::MAX
-);
+const _: () = assert!(UserKind::END == u32::BITS && (Kind::Unused.code() | SEALED) as u64 <= KindCode::MAX);
 
+/// The bits of a kind that say that the frame has a sum.
+pub(super) const SEALED: u32 = 0xf0;
 const BULK_FLAG: u32 = low_half(BulkFlag::turn(1));
 
 impl Kind {

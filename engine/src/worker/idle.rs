@@ -35,12 +35,15 @@ pub(crate) enum Pause {
     Yield,
     /// Arm, look again, sleep.
     Sleep,
+    /// Nothing: the caller goes on.
+    Return,
 }
 
 /// Turns that found nothing, since when; and how old the time is.
 #[derive(Debug)]
 pub(crate) struct Idler {
-    idle: Idle,
+    /// None where the caller sets the time.
+    idle: Option<Idle>,
     empty_turns: u32,
     idle_since: Time,
     /// How old the time is: turns and what they found, since the clock was read. And what a turn counts that found nothing.
@@ -51,7 +54,14 @@ pub(crate) struct Idler {
 
 impl Idler {
     pub(crate) const fn new(idle: Idle) -> Self {
-        Self { idle, empty_turns: 0, idle_since: Time(0), age: OLD, look: TURN, has_worked: false }
+        Self {
+            idle: Some(idle),
+            empty_turns: 0,
+            idle_since: Time(0),
+            age: OLD,
+            look: TURN,
+            has_worked: false,
+        }
     }
 
     /// A turn, at `now`, found `work`.
@@ -70,6 +80,11 @@ impl Idler {
         self.empty_turns = self.empty_turns.saturating_add(1);
     }
 
+    /// The caller set the time, and does so from now on.
+    pub(crate) const fn set_time(&mut self) {
+        (self.idle, self.age) = (None, OLD);
+    }
+
     /// A turn that comes looks at everything.
     #[inline]
     pub(crate) const fn looks_at_all(&mut self) {
@@ -79,9 +94,10 @@ impl Idler {
     /// What to do after a turn that found nothing.
     pub(crate) fn pause(&mut self, now: Time) -> Pause {
         match self.idle {
-            Idle::Spin => Pause::Spin,
-            Idle::Event => Pause::Sleep,
-            Idle::Adaptive { spin_us } => {
+            None => Pause::Return,
+            Some(Idle::Spin) => Pause::Spin,
+            Some(Idle::Event) => Pause::Sleep,
+            Some(Idle::Adaptive { spin_us }) => {
                 if self.empty_turns <= SPINS && spin_us > 0 {
                     return Pause::Spin;
                 }

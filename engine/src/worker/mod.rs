@@ -11,11 +11,13 @@ macro_rules! directly {
 }
 
 mod beat;
+mod beats;
 pub mod duty;
 pub mod handle;
 pub mod idle;
 pub mod inbox;
 mod receive;
+pub(crate) mod runner;
 mod seek;
 mod station;
 pub mod thread;
@@ -28,9 +30,11 @@ use std::{
 
 use gimmal_transport::{Batch, CloseReason, ConnId, Port, Run, Time};
 
+use beats::Beats;
 pub use duty::Duty;
 pub use handle::WorkerHandle;
 pub use idle::Idle;
+pub use runner::Rest;
 pub use station::Station;
 pub use thread::Workers;
 
@@ -59,7 +63,7 @@ pub(crate) struct Worker<P: Port, A: App> {
     /// Frames or events handled in one turn, at most.
     batch_limit: usize,
     config: Config,
-    beats: beat::Beats,
+    beats: Beats,
     pub(crate) stopping: bool,
     /// The next turn is a whole one: something waits for more than frames.
     pub(crate) restless: bool,
@@ -88,7 +92,7 @@ impl<P: Port, A: App> Worker<P, A> {
             batch: Some(Box::new(Batch::new(config.batch))),
             batch_limit: config.batch,
             config: config.clone(),
-            beats: beat::Beats::new(config.heartbeat_ms),
+            beats: Beats::new(config.heartbeat_ms),
             stopping: false,
             restless: true,
             unsent: false,

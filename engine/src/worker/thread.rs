@@ -11,14 +11,13 @@ use std::{
 
 use gimmal_transport::{Instant, Port, Provider, Wait, thread};
 
-use super::{Duty, Station, Worker, WorkerHandle, contained, inbox::Inbox};
+use super::{Duty, Station, Worker, WorkerHandle, contained, inbox::Inbox, runner::Runner};
 #[cfg(doc)]
 use crate::transport::CloseReason;
 use crate::{
     app::App,
     config::Plan,
     error::{ConfigError, StartError},
-    inline::Runner,
 };
 
 /// How long a stopping worker waits for goodbyes to be answered.

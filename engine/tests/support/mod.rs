@@ -318,11 +318,11 @@ impl Pair {
             pair.step();
             if let Some(incoming) = listener.accept(Duration::ZERO).unwrap() {
                 let link = incoming.accept(pair.server.handle().gate()).unwrap();
-                pair.server.adopt_at(link, pair.now);
+                pair.server.at(pair.now).adopt(link);
             }
             match connecting.poll(Duration::ZERO) {
                 Some(Ok(link)) => {
-                    pair.client.adopt_at(link, pair.now);
+                    pair.client.at(pair.now).adopt(link);
                     break;
                 }
                 Some(Err(error)) => panic!("{error}"),
@@ -339,16 +339,16 @@ impl Pair {
         let number = self.now.0 / 1000;
         if !self.client_stopped {
             if number % 32 < 16 {
-                self.client.turn_at(self.now);
+                self.client.at(self.now).turn();
             } else {
-                self.client.seek_at(self.now, Picker);
+                self.client.at(self.now).seek(Duration::ZERO, Picker);
             }
         }
         if !self.server_stopped && number.is_multiple_of(self.server_every) {
             if number % 8 < 6 {
-                self.server.turn_at(self.now);
+                self.server.at(self.now).turn();
             } else {
-                self.server.seek_at(self.now, Picker);
+                self.server.at(self.now).seek(Duration::ZERO, Picker);
             }
         }
     }

@@ -248,9 +248,9 @@ pub(super) fn turns(
     now: &mut Time,
 ) {
     tick(sim, now, 1000);
-    client.turn_at(*now);
+    client.at(*now).turn();
     if rng.below(3) > 0 {
-        server.turn_at(*now);
+        server.at(*now).turn();
     }
 }
 
@@ -270,10 +270,10 @@ pub(super) fn connect(
         turns(sim, client, server, rng, now);
         if let Some(incoming) = listener.accept(Duration::ZERO).unwrap() {
             let link = incoming.accept(server.handle().gate()).unwrap();
-            server.adopt_at(link, *now);
+            server.at(*now).adopt(link);
         }
         if let Some(link) = connecting.poll(Duration::ZERO) {
-            client.adopt_at(link.unwrap(), *now);
+            client.at(*now).adopt(link.unwrap());
             break;
         }
     }
@@ -332,7 +332,7 @@ impl Run {
         tick(&self.sim, &mut self.now, 1000);
         self.client_turn();
         if self.rng.below(3) > 0 {
-            self.server.turn_at(self.now);
+            self.server.at(self.now).turn();
         }
     }
 

@@ -182,7 +182,7 @@ impl Victim {
     pub fn turn(&mut self, step_ns: u64) {
         self.now = Time(self.now.0 + step_ns);
         let started = Instant::now();
-        self.inline.turn_at(self.now);
+        self.inline.at(self.now).turn();
         let took = started.elapsed();
         assert!(took < TURN_MAX, "a turn of {took:?}");
         self.longest_turn = self.longest_turn.max(took);
@@ -198,7 +198,7 @@ impl Victim {
         match incoming.accept(&gate) {
             Ok(link) => {
                 self.accepted += 1;
-                self.inline.adopt_at(link, self.now);
+                self.inline.at(self.now).adopt(link);
             }
             Err(error) => {
                 *self.inline.app_mut().reasons.entry(format!("not accepted: {error}")).or_default() += 1;

@@ -11,26 +11,47 @@ use std::{
 use rustix::event::epoll;
 
 #[cfg(feature = "shm")]
-use super::SHM;
+use super::have::SHM;
 #[cfg(feature = "verbs")]
-use super::VERBS;
+use super::have::VERBS;
 #[cfg(feature = "verbs")]
-use super::inner;
+use super::have::inner;
 use super::{
-    Any, AnyGate, AnyLink, Gates, Have, PROVIDERS, number, outer, some_opened,
+    gate::{AnyGate, Gates, some_opened},
+    have::{Have, PROVIDERS, number, outer},
     used::{Used, watch},
 };
 #[cfg(feature = "shm")]
-use crate::shm::ShmPort;
+use crate::shm::{Shm, ShmLink, ShmPort};
 #[cfg(feature = "verbs")]
-use crate::verbs::VerbsPort;
+use crate::verbs::{Verbs, VerbsLink, VerbsPort};
 use crate::{
     AccessError, Batch, CloseReason, ConnId, Credit, CreditView, Exposed, Limit, Loan, Look, Offer, OneSided,
     Port, PortConfig, PortCounters, PortError, Position, Provider, Pulse, Refused, Remote, Run, RxFrame,
     Staged, Time, Transfer, Violation, Wait, Waker, sync::Doorbell,
 };
 
-/// The data side of [`Any`]; see [`Port`].
+/// The providers that a port has ports of.
+#[derive(Clone, Debug)]
+pub(super) struct Providers {
+    #[cfg(feature = "shm")]
+    pub(super) shm: Have<Shm>,
+    #[cfg(feature = "verbs")]
+    pub(super) verbs: Have<Verbs>,
+}
+
+/// An established connection of some provider.
+#[derive(Debug)]
+pub enum AnyLink {
+    /// Shared memory.
+    #[cfg(feature = "shm")]
+    Shm(ShmLink),
+    /// Verbs.
+    #[cfg(feature = "verbs")]
+    Verbs(VerbsLink),
+}
+
+/// The data side of [`Any`](super::Any); see [`Port`].
 #[derive(Debug)]
 pub struct AnyPort {
     #[cfg(feature = "shm")]
@@ -118,7 +139,7 @@ fn open<P: Provider>(provider: &Have<P>, config: &PortConfig) -> (Option<P::Port
 }
 
 impl AnyPort {
-    pub(super) fn open(any: &Any, config: &PortConfig) -> Result<Self, PortError> {
+    pub(super) fn open(any: &Providers, config: &PortConfig) -> Result<Self, PortError> {
         let limit = ConnId::POOL_SLOTS;
         if config.connections > limit {
             let (field, value) = ("connections", config.connections.into());

@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 
-use super::{PROVIDERS, outer};
+use super::have::{PROVIDERS, outer};
 use crate::{Batch, ConnId, Event, Port, PortError, Time};
 
 /// Which sub-ports are used: those with connections.

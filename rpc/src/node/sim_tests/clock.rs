@@ -21,7 +21,7 @@ fn a_request_has_its_time_although_the_worker_was_away() {
         }
         let came = run.now;
         let mut overdue_at = |span| {
-            run.server.turn_at(came.plus(span));
+            run.server.at(came.plus(span)).turn();
             let mut stats = Stats::default();
             run.counters[1].add_to(&mut stats);
             stats.overdue

@@ -1,5 +1,7 @@
 //! A client that waits for one of its calls, as the inline client does: the answer is read where it landed.
 
+use std::time::Duration;
+
 use super::{Run, is_noted, read};
 use crate::local::Wanted;
 
@@ -11,17 +13,17 @@ impl Run {
             (Some(conn), 0 | 1) => conn,
             (Some(conn), 2) => return self.sift(conn),
             _ => {
-                self.client.turn_at(self.now);
+                self.client.at(self.now).turn();
                 return;
             }
         };
         let at = self.rng.index(self.open.len());
         let (number, method, key) = self.open[at];
         let mut body = Vec::new();
-        if self
-            .client
-            .seek_at(self.now, Wanted { conn, key, read: |payload: &[u8]| body.extend_from_slice(payload) })
-        {
+        if self.client.at(self.now).seek(
+            Duration::ZERO,
+            Wanted { conn, key, read: |payload: &[u8]| body.extend_from_slice(payload) },
+        ) {
             self.open.swap_remove(at);
             self.sought += 1;
             assert!(!is_noted(number), "an answer without its metadata");

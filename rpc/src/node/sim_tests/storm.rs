@@ -168,13 +168,13 @@ impl<'a> Storm<'a> {
             self.run.client_turn();
         }
         if turns[1] {
-            self.run.server.turn_at(now);
+            self.run.server.at(now).turn();
         }
-        self.foe.turn_at(now);
+        self.foe.at(now).turn();
         if let Some(incoming) = self.listener.accept(Duration::ZERO).unwrap() {
             // A client that is gone already is no concern of the server's.
             if let Ok(link) = incoming.accept(self.run.server.handle().gate()) {
-                self.run.server.adopt_at(link, now);
+                self.run.server.at(now).adopt(link);
             }
         }
         self.look_for_the_connection();
@@ -222,7 +222,7 @@ impl<'a> Storm<'a> {
         match dial.connecting.as_mut().and_then(|connecting| connecting.poll(Duration::ZERO)) {
             Some(Ok(link)) => {
                 dial.connecting = None;
-                if who == 0 { run.client.adopt_at(link, run.now) } else { foe.adopt_at(link, run.now) }
+                if who == 0 { run.client.at(run.now).adopt(link) } else { foe.at(run.now).adopt(link) }
             }
             Some(Err(error)) => {
                 let is_locked = matches!(
