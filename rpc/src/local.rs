@@ -202,6 +202,8 @@ impl Channel for LocalClient {
     ) -> LocalCall {
         // Most calls have nothing beside their arguments: theirs is a way of its own, on which nothing else is looked at.
         if beside.is_nothing() && options.metadata.is_none() {
+            // It owns nothing: dropping one that might would be a call.
+            std::mem::forget(beside);
             self.local.begin(method, options, (&mut None, None), Fresh::<_, Alone>::on(arguments))
         } else {
             self.local.start_beside(method, options, beside, arguments)

@@ -167,7 +167,7 @@ impl Node {
     }
 
     /// Keeps the box of a handler whose answer has left, for the next call of its method.
-    #[inline]
+    #[inline(always)]
     pub(super) fn keep_box(&mut self, entry: &Entry, mut task: BoxTask) {
         // Values of a handler may panic when they are dropped.
         if catch_unwind(AssertUnwindSafe(|| task.as_mut().clear())).is_ok() {
