@@ -223,7 +223,7 @@ pub mod tokio {
     mod server;
 
     pub use self::{
-        client::{LocalClient, RunUntil},
+        client::{LocalCall, LocalClient, RunUntil},
         runtime::Tokio,
         server::serve_until,
     };

@@ -4,6 +4,7 @@
 
 use std::{
     cell::Cell,
+    future::{Future, poll_fn},
     io::{BufRead, BufReader},
     process::Stdio,
     rc::Rc,
@@ -11,11 +12,12 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
 use gimmal::{
-    Channel, Client, ClientBuilder, Config, Cx, Fate, Reconnect, Server, Stream,
+    CallOptions, Channel, Client, ClientBuilder, Code, Config, Cx, Fate, Reconnect, Server, Stream,
     config::{EngineConfig, Idle},
     layer::{Hedge, Layered, Log, Retry, RetryPolicy, Timeout},
     tokio::LocalClient,
@@ -212,6 +214,147 @@ fn no_idempotent_call_of_a_client_fails() {
     local().block_on(disturbances("restart-client", async |url| builder().connect(url).unwrap()));
 }
 
+/// Calls that are made before there is a server wait for it; those that cannot wait fail, and did not run.
+async fn lazily<C: Channel>(channel: C, url: &str) -> Server {
+    let client = ProbeClient::new(channel);
+    let hurried = client.clone().with_options(CallOptions::default().timeout(Duration::from_millis(60)));
+    let error = hurried.square(3).await.unwrap_err();
+    assert_eq!(error.status().unwrap().code(), Code::DeadlineExceeded);
+    assert_eq!(error.fate(), Fate::NotRun);
+    assert!(client.channel().loan(10).is_err());
+    let (_numbers, call) = client.sum();
+    assert_eq!(call.await.unwrap_err().fate(), Fate::NotRun);
+    let server = async {
+        nap(100).await;
+        serve(url, &Prober::default())
+    };
+    let (square, server) = tokio::join!(client.square(7), server);
+    assert_eq!(square, Ok(49));
+    assert_eq!(client.square(8).await, Ok(64));
+    server
+}
+
+#[test]
+fn a_lazy_client_waits_for_its_server() {
+    let url = address("lazy");
+    let client = builder().connect_lazy(&url).unwrap();
+    assert!(!client.is_ready() && client.negotiated().is_none());
+    let _server = local().block_on(lazily(client.clone(), &url));
+    assert!(client.is_ready() && client.negotiated().is_some() && client.reconnects() == 0);
+    assert_eq!(ProbeClient::new(client).later(5).wait(), Ok(5));
+    // The same way for one that finds a server.
+    let client = builder().connect_lazy(&url).unwrap();
+    assert_eq!(ProbeClient::new(client).square(9).wait(), Ok(81));
+    assert!(builder().connect_lazy("nonsense").is_err());
+}
+
+#[test]
+fn a_lazy_local_client_waits_for_its_server() {
+    let url = address("lazy-local");
+    local().block_on(async {
+        let client = LocalClient::connect_lazy(builder(), &url).unwrap();
+        assert!(!client.is_ready());
+        let server = lazily(client.clone(), &url).await;
+        assert!(client.is_ready() && client.reconnects() == 0);
+        // It waits again when there is no connection, also where that is asked for by the call.
+        drop(server);
+        while client.is_ready() {
+            nap(1).await;
+        }
+        let back = async {
+            nap(50).await;
+            serve(&url, &Prober::default())
+        };
+        let patient = ProbeClient::new(client.clone()).with_options(CallOptions::default().wait_for_ready());
+        let (square, _server) = tokio::join!(patient.square(7), back);
+        assert_eq!(square, Ok(49));
+        assert_eq!(client.reconnects(), 1);
+    });
+}
+
+/// On any runtime, and on none; in every one a call works.
+#[test]
+fn connecting_as_a_future_works_on_any_runtime() {
+    let url = address("async");
+    let _server = serve(&url, &Prober::default());
+    let work = async || {
+        let client = ProbeClient::new(builder().connect_async(&url).await.unwrap());
+        assert_eq!(client.square(3).await, Ok(9));
+        client
+    };
+    local().block_on(work());
+    threads().block_on(work());
+    let client = block_on(work());
+    // A runtime's thread is not blocked meanwhile: one that waits for a block_on within block_on ends.
+    local().block_on(async { assert_eq!(block_on(client.square(4)), Ok(16)) });
+    threads().block_on(async {
+        let calls: Vec<_> = (0..100)
+            .map(|number| {
+                let client = client.clone();
+                tokio::spawn(async move { client.square(number).await.unwrap() })
+            })
+            .collect();
+        for (number, call) in (0..).zip(calls) {
+            assert_eq!(call.await.unwrap(), number * number);
+        }
+        drop(client);
+    });
+    let error = block_on(Client::connect_async(&address("nobody"))).unwrap_err();
+    assert!(error.to_string().contains("no server is listening"), "{error}");
+}
+
+/// A runtime that knows nothing: parks the thread.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = std::pin::pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        std::thread::park();
+    }
+}
+
+/// Each call is dropped in another stage of its life: nothing of them is left, at either end.
+#[test]
+fn cancelled_calls_leave_nothing() {
+    let url = address("cancels");
+    let prober = Prober::default();
+    let server = serve(&url, &prober);
+    let cancels = std::env::var("GIMMAL_CANCELS").ok().and_then(|text| text.parse().ok()).unwrap_or(20_000);
+    async fn cancel<C: Channel>(client: &ProbeClient<C>, cancels: u64) {
+        for number in 0..cancels {
+            let mut call = std::pin::pin!(client.hang());
+            for _ in 0..number % 3 {
+                let polled = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
+                if let Poll::Ready(refused) = polled {
+                    // More calls at once than its worker takes.
+                    assert_eq!(refused.unwrap_err().fate(), Fate::NotRun);
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        while client.square(3).await != Ok(9) {
+            tokio::task::yield_now().await;
+        }
+    }
+    local().block_on(async {
+        let client = ProbeClient::new(LocalClient::connect_with(builder(), &url).await.unwrap());
+        cancel(&client, cancels).await;
+        let client = ProbeClient::new(builder().connect_async(&url).await.unwrap());
+        cancel(&client, cancels).await;
+    });
+    until("the handlers are dropped", || prober.hanging.load(Ordering::SeqCst) == 0);
+    until("the server has none", || server.stats().serving == 0);
+}
+
 #[test]
 fn a_local_client_connects_again_and_counts() {
     let url = address("again");
@@ -352,8 +495,10 @@ fn a_dropped_connect_leaves_nothing() {
     runtime.block_on(nap(100));
     let before = (descriptors().unwrap(), threads_of_this_process());
     for round in 0..60 {
+        let time = Duration::from_micros(round * 50);
         runtime.block_on(async {
-            let _ = tokio::time::timeout(Duration::from_micros(round * 50), connect()).await;
+            let _ = tokio::time::timeout(time, connect()).await;
+            let _ = tokio::time::timeout(time, builder().connect_async(&url)).await;
         });
     }
     runtime.block_on(one());

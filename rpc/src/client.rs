@@ -1,38 +1,36 @@
 //! The client that is handed around: any thread, any runtime, the work on a worker.
 
 mod builder;
+mod connect;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use gimmal_engine::transport::{
-    Address, ConnId, Instant, Loan, LoanError, Negotiated, PortCounters, UserBytes, UserMemory,
+    ConnId, Instant, Loan, LoanError, Negotiated, PortCounters, UserBytes, UserMemory,
 };
 
-pub use self::builder::ClientBuilder;
+pub(crate) use self::connect::spawn;
+pub use self::{builder::ClientBuilder, connect::Connecting};
 use crate::{
-    cell::{CallCell, Pool, Responder, block},
+    cell::{CallCell, Pool, Responder},
     channel::{Beside, CallOptions, Channel, Ticket},
     codec::{Compose, EncodeError, compose_into},
     command::Command,
-    config::Config,
-    error::{ConnectError, TransportError},
+    error::TransportError,
     frame::Flags,
     here,
     large::{lend, no_reads},
     memory::{Accessor, Handed},
     metadata::Noted,
     method::Method,
-    provider::{Any, any},
-    ready::{Step, Waiting},
+    ready::{Attempt, Ready},
     reconnect::{self, Line, Lined},
     response::Response,
-    route::Route,
-    service::Registry,
     stats::Stats,
     status::Fate,
     workers::{Handle, WorkerSet},
@@ -60,12 +58,14 @@ struct Inner {
     pool: Pool,
     deadline: Option<Duration>,
     message_bytes_max: usize,
+    /// Calls wait while there is no connection.
+    is_lazy: bool,
     workers: Arc<WorkerSet>,
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Client({} on {:?})", self.inner.line.address(), self.inner.line.conn())
+        write!(f, "Client({} on {:?})", self.inner.line.url(), self.inner.line.conn())
     }
 }
 
@@ -83,74 +83,10 @@ impl Drop for Inner {
     }
 }
 
-/// Workers of all clients that were made without a configuration; they stop when the last of those goes.
-static COMMON: Mutex<Weak<WorkerSet>> = Mutex::new(Weak::new());
-
-fn common() -> Result<(Arc<WorkerSet>, Config), ConnectError> {
-    let config = Config::default();
-    let mut common = COMMON.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(workers) = common.upgrade() {
-        return Ok((workers, config));
-    }
-    let workers = Arc::new(spawn(&any(), config.clone())?);
-    *common = Arc::downgrade(&workers);
-    Ok((workers, config))
-}
-
-pub(crate) fn spawn(provider: &Any, config: Config) -> Result<WorkerSet, ConnectError> {
-    let (plan, limits) = config.validate()?;
-    Ok(WorkerSet::spawn(provider, &plan, limits, Arc::new(Registry::default()), Arc::default())?)
-}
-
 impl Client {
-    /// Connects to `shm://name`, `rdma://host:port` or `mem://name`; blocks, at most for the connect and handshake
-    /// time-outs. All clients of a process that are made this way share one worker thread.
-    ///
-    /// # Errors
-    /// See [`ConnectError`].
-    pub fn connect(url: &str) -> Result<Self, ConnectError> {
-        let route = Route::to(url)?;
-        let (workers, config) = common()?;
-        Self::by(&workers, &config, &route)
-    }
-
-    /// A client on workers that others share.
-    pub(crate) fn on_url(workers: &Arc<WorkerSet>, config: &Config, url: &str) -> Result<Self, ConnectError> {
-        Self::by(workers, config, &Route::to(url)?)
-    }
-
-    /// The first way that leads there.
-    fn by(workers: &Arc<WorkerSet>, config: &Config, route: &Route) -> Result<Self, ConnectError> {
-        let mut outcome = Err(ConnectError::NoServer { why: "no address".to_owned() });
-        for address in &route.addresses {
-            if here::is_alone_at(address) {
-                return Err(ConnectError::OwnWorker { address: address.to_string() });
-            }
-            outcome = Self::on(Arc::clone(workers), config, address);
-            if outcome.is_ok() {
-                route.log(address);
-                return outcome;
-            }
-        }
-        outcome.map_err(|error| route.explain(error))
-    }
-
-    fn on(workers: Arc<WorkerSet>, config: &Config, address: &Address) -> Result<Self, ConnectError> {
-        let place = workers.least();
-        let handle = place.handle();
-        let opened = handle.connect(address)?;
-        let line = Line::new((place, handle), address.clone(), config.reconnect, opened);
-        let pool = Pool::new(config.window + config.waiting_max.min(1024));
-        let deadline = (!config.deadline.is_zero()).then_some(config.deadline);
-        let inner =
-            Arc::new(Inner { line, pool, deadline, message_bytes_max: config.message_bytes_max, workers });
-        reconnect::watch(&inner);
-        Ok(Self { inner })
-    }
-
-    /// What the connection runs with, or the last one ran with.
+    /// Returns what the connection runs with, or the last one ran with; `None` before the first.
     #[must_use]
-    pub fn negotiated(&self) -> Arc<Negotiated> {
+    pub fn negotiated(&self) -> Option<Arc<Negotiated>> {
         self.inner.line.negotiated()
     }
 
@@ -204,13 +140,14 @@ impl Channel for Client {
         beside: Beside,
         arguments: &A,
     ) -> WorkerCall {
-        if options.wait_for_ready
+        let inner = &self.inner;
+        if (options.wait_for_ready || inner.is_lazy && !inner.line.is_up())
             && beside.is_nothing()
-            && let Ok(waiting) = Waiting::new(method, options, self.inner.deadline, arguments)
+            && let Some(ready) = Ready::new(method, options, inner.deadline, arguments)
         {
-            let mut handed = self.hand(method, options, Beside::default(), waiting.arguments());
-            handed.waiting = Some(Box::new(waiting));
-            return handed;
+            let mut call = WorkerCall::of(inner);
+            call.ready = Some(Box::new(ready));
+            return call;
         }
         self.hand(method, options, beside, arguments)
     }
@@ -250,8 +187,8 @@ impl Client {
         let inner = &self.inner;
         let timeout = options.resolve(inner.deadline);
         let ((handle, conn), limit) = (inner.line.here(), inner.line.arguments_max());
-        let mut handed =
-            WorkerCall { inner: Arc::clone(inner), conn, cell: None, failed: None, timeout, waiting: None };
+        let mut handed = WorkerCall::of(inner);
+        (handed.conn, handed.timeout) = (conn, timeout);
         let mut body = inner.pool.buffer();
         let mut flags = if A::IS_NOTED { Flags::METADATA } else { Flags::NONE };
         let composed = match compose_into(&mut body, limit, arguments) {
@@ -318,12 +255,16 @@ impl Client {
         beside: &mut Beside,
         arguments: &A,
     ) -> Result<(), TransportError> {
+        let Some(negotiated) = self.negotiated() else {
+            let why = "there is no connection yet";
+            return Err(TransportError::Worker { why, fate: Fate::NotRun });
+        };
         let max = self.inner.message_bytes_max;
         let carries = beside.lanes.is_some() || beside.loan.as_ref().is_some_and(|loan| !loan.is_empty());
         if carries || method.is_oneway || max <= limit {
             return Err(TransportError::TooLarge { limit });
         }
-        if self.negotiated().responder_resources.granted == 0 {
+        if negotiated.responder_resources.granted == 0 {
             return Err(no_reads());
         }
         let compose = |out: &mut [u8]| arguments.compose(out);
@@ -342,8 +283,8 @@ pub struct WorkerCall {
     cell: Option<Arc<CallCell>>,
     failed: Option<TransportError>,
     timeout: Option<Duration>,
-    /// It waits for a connection if there is none.
-    waiting: Option<Box<Waiting>>,
+    /// It waits for a connection if there is none: then its attempts are in here.
+    ready: Option<Box<Ready<Self>>>,
 }
 
 impl fmt::Debug for WorkerCall {
@@ -366,37 +307,28 @@ impl WorkerCall {
 }
 
 impl WorkerCall {
-    /// Polls a call that waits for a connection, and makes it again on each that there may be.
-    #[cold]
-    fn poll_ready(&mut self, context: &Context<'_>) -> Poll<Response> {
-        loop {
-            let Some(mut waiting) = self.waiting.take() else { return self.poll_once(context) };
-            match waiting.step(context, |context| self.poll_once(context)) {
-                Step::Ended(response) => return Poll::Ready(response),
-                Step::Pending => {
-                    self.waiting = Some(waiting);
-                    return Poll::Pending;
-                }
-                Step::Again(options) => {
-                    let client = Client { inner: Arc::clone(&self.inner) };
-                    *self = client.hand(waiting.method(), &options, Beside::default(), waiting.arguments());
-                    self.waiting = Some(waiting);
-                }
-            }
-        }
+    fn of(inner: &Arc<Inner>) -> Self {
+        let inner = Arc::clone(inner);
+        Self { inner, conn: reconnect::NOWHERE, cell: None, failed: None, timeout: None, ready: None }
+    }
+
+    /// Makes an attempt of a call that waits for a connection.
+    fn attempt(inner: &Arc<Inner>, attempt: &Attempt<'_>) -> Self {
+        let client = Client { inner: Arc::clone(inner) };
+        client.hand(attempt.method, attempt.options, Beside::default(), attempt.arguments)
     }
 
     /// What a wait comes to on the thread that has the other end of the connection, or this one.
     #[cold]
     fn refused_here(&mut self) -> Option<Response> {
-        if !here::has_end_of(&self.inner.line.negotiated()) {
+        if !self.inner.line.is_here() {
             return None;
         }
         // It may have failed already.
-        if let Poll::Ready(response) = self.poll_once(&Context::from_waker(Waker::noop())) {
+        if let Poll::Ready(response) = self.poll(&mut Context::from_waker(Waker::noop())) {
             return Some(response);
         }
-        self.waiting = None;
+        self.ready = None;
         self.cancel();
         Some(TransportError::OwnWorker { fate: Fate::MaybeRan }.into())
     }
@@ -422,10 +354,8 @@ impl WorkerCall {
 
 impl Ticket for WorkerCall {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
-        if self.waiting.is_some() {
-            return self.poll_ready(context);
-        }
-        self.poll_once(context)
+        let Self { inner, ready: Some(ready), .. } = self else { return self.poll_once(context) };
+        ready.poll(context, |attempt| Self::attempt(inner, attempt))
     }
 
     fn wait(&mut self) -> Response {
@@ -434,8 +364,8 @@ impl Ticket for WorkerCall {
         {
             return response;
         }
-        if self.waiting.is_some() {
-            return block(|context| self.poll_ready(context));
+        if let Self { inner, ready: Some(ready), .. } = self {
+            return ready.wait(|attempt| Self::attempt(inner, attempt));
         }
         let Some(cell) = &self.cell else {
             return self.without_cell();

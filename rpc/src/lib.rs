@@ -78,7 +78,8 @@ pub mod output;
 pub mod pipeline;
 mod provider;
 mod reach;
-mod ready;
+#[doc(hidden)]
+pub mod ready;
 mod reconnect;
 pub mod reflect;
 pub mod response;

@@ -111,6 +111,12 @@ impl LocalClient {
         Dialling::of(&self.local, again)
     }
 
+    /// Returns how long a call may take that is given no time-out, or `None` if there is no limit.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        self.local.deadline
+    }
+
     /// Returns how the configuration says to connect again, for callers of [`dial`](LocalClient::dial).
     #[must_use]
     pub fn reconnect(&self) -> Option<Reconnect> {

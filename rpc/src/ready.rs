@@ -7,8 +7,8 @@ use std::{
 
 use crate::{
     again::{Again, is_unready},
-    channel::CallOptions,
-    codec::{Compose, EncodeError},
+    channel::{CallOptions, Ticket},
+    codec::Compose,
     method::Method,
     response::Response,
     status::{Code, Status},
@@ -19,65 +19,83 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_m
 
 /// A call that waits for a connection; once that is established it is like any other.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub struct Ready<T> {
     again: Again,
-    /// An attempt failed, and the next one follows a pause.
-    rests: bool,
+    ticket: Option<T>,
 }
 
-/// What becomes of a call that waits.
-pub(crate) enum Step {
-    Pending,
-    Ended(Response),
-    /// It is to be made again, with these options.
-    Again(CallOptions),
+/// What to start.
+#[derive(Debug)]
+pub struct Attempt<'a> {
+    /// Which method.
+    pub method: &'static Method,
+    /// What is left of its time.
+    pub options: &'a CallOptions,
+    /// As they were encoded.
+    pub arguments: &'a [u8],
 }
 
-impl Waiting {
-    /// Keeps a call; `default` is the deadline of one that is given none.
+impl<T: Ticket> Ready<T> {
+    /// Keeps a call; `default` is the time-out of one that has none of its own. Returns `None` when its arguments cannot be kept:
+    /// it is made once, then.
     #[cold]
-    pub(crate) fn new<A: Compose + ?Sized>(
+    pub fn new<A: Compose + ?Sized>(
         method: &'static Method,
         options: &CallOptions,
         default: Option<Duration>,
         arguments: &A,
-    ) -> Result<Self, EncodeError> {
-        Ok(Self { again: Again::new(method, options, default, PAUSES, arguments)?, rests: false })
+    ) -> Option<Self> {
+        let again = Again::new(method, options, default, PAUSES, arguments).ok()?;
+        Some(Self { again, ticket: None })
     }
 
-    pub(crate) const fn method(&self) -> &'static Method {
-        self.again.method
-    }
-
-    pub(crate) fn arguments(&self) -> &[u8] {
-        &self.again.body
-    }
-
-    /// One step; `attempt` polls the last attempt. It ends never for want of a connection, but for a deadline.
-    pub(crate) fn step(
-        &mut self,
-        context: &Context<'_>,
-        attempt: impl FnOnce(&Context<'_>) -> Poll<Response>,
-    ) -> Step {
-        if !self.rests {
-            match attempt(context) {
-                Poll::Pending => return Step::Pending,
-                Poll::Ready(response) if is_unready(&response) => {}
-                Poll::Ready(response) => return Step::Ended(response),
+    /// Polls for how the call ended: never for want of a connection, but for a deadline. `start` makes an attempt, which does not
+    /// wait.
+    #[cold]
+    pub fn poll(&mut self, context: &mut Context<'_>, start: impl Fn(&Attempt<'_>) -> T) -> Poll<Response> {
+        loop {
+            if let Some(ticket) = &mut self.ticket {
+                match ticket.poll(context) {
+                    Poll::Ready(response) if is_unready(&response) => {}
+                    other => return other,
+                }
+                self.ticket = None;
+                self.again.pause(context);
             }
-            self.again.pause(context);
-            self.rests = true;
+            if self.again.poll_rested(context).is_pending() {
+                return Poll::Pending;
+            }
+            if let Err(response) = self.restart(&start) {
+                return Poll::Ready(response);
+            }
         }
-        if self.again.poll_rested(context).is_pending() {
-            return Step::Pending;
+    }
+
+    /// Blocks until the call ended, each attempt as its channel does it.
+    #[cold]
+    pub fn wait(&mut self, start: impl Fn(&Attempt<'_>) -> T) -> Response {
+        loop {
+            if let Some(mut ticket) = self.ticket.take() {
+                let response = ticket.wait();
+                if !is_unready(&response) {
+                    return response;
+                }
+                self.again.rest();
+            }
+            if let Err(response) = self.restart(&start) {
+                return response;
+            }
         }
-        self.rests = false;
-        self.again.options().map_or_else(
-            || {
-                let text = "no connection became ready before the deadline";
-                Step::Ended(Status::refused(Code::DeadlineExceeded, text).into())
-            },
-            Step::Again,
-        )
+    }
+
+    /// Makes the next attempt, if there is time for it.
+    fn restart(&mut self, start: impl Fn(&Attempt<'_>) -> T) -> Result<(), Response> {
+        let Some(options) = self.again.options() else {
+            let text = "no connection became ready before the deadline";
+            return Err(Status::refused(Code::DeadlineExceeded, text).into());
+        };
+        let Again { method, body, .. } = &self.again;
+        self.ticket = Some(start(&Attempt { method, options: &options, arguments: &body[..] }));
+        Ok(())
     }
 }

@@ -12,7 +12,7 @@ use std::{
     fmt,
     ops::Deref,
     sync::{
-        Arc, Mutex, PoisonError, RwLock, Weak,
+        Arc, Mutex, OnceLock, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -22,7 +22,7 @@ use gimmal_engine::{
     OpenError,
     proto::wire::HEAD_BYTES,
     transport::{
-        Address, CloseReason, ConnId, Instant, Negotiated,
+        Address, CloseReason, ConnId, ConnectOptions, Instant, Negotiated,
         frame::FRAME_WORD_BYTES,
         pack::{high_half, join, low_half},
         thread,
@@ -35,25 +35,32 @@ use crate::{
     config::Reconnect,
     frame::REQUEST_BYTES,
     here,
+    route::Route,
     workers::{Handle, Place},
 };
 
 /// Waits between attempts.
 #[derive(Debug)]
-struct Backoff {
+pub(crate) struct Backoff {
     next: Duration,
+    first: Duration,
     max: Duration,
 }
 
 impl Backoff {
-    fn new(reconnect: &Reconnect) -> Self {
-        Self { next: reconnect.first, max: reconnect.max }
+    pub(crate) fn new(reconnect: &Reconnect) -> Self {
+        Self { next: reconnect.first, first: reconnect.first, max: reconnect.max }
+    }
+
+    /// The first attempt is made at once.
+    fn at_once(reconnect: &Reconnect) -> Self {
+        Self { next: Duration::ZERO, ..Self::new(reconnect) }
     }
 
     /// The next wait, drawn by `random`.
     fn wait(&mut self, random: u32) -> Duration {
         let span = self.next;
-        self.next = span.saturating_mul(2).min(self.max);
+        self.next = span.saturating_mul(2).clamp(self.first, self.max);
         jittered(span, random)
     }
 }
@@ -67,11 +74,13 @@ pub(crate) struct Line {
     /// The worker of the present connection, when the first has panicked.
     later: RwLock<Option<Arc<Handle>>>,
     has_moved: AtomicBool,
-    address: Address,
+    url: String,
+    /// Known when the first connection is made.
+    address: OnceLock<Address>,
     reconnect: Option<Reconnect>,
     conn: AtomicU64,
     arguments_max: AtomicUsize,
-    negotiated: Mutex<Arc<Negotiated>>,
+    negotiated: Mutex<Option<Arc<Negotiated>>>,
     reconnects: AtomicU64,
     standing: Arc<Standing>,
 }
@@ -118,28 +127,40 @@ fn arguments_max(negotiated: &Negotiated) -> usize {
 
 impl Line {
     pub(crate) fn new(
-        (place, first): (Place, Handle),
+        place: (Place, Handle),
         address: Address,
         reconnect: Option<Reconnect>,
         (conn, negotiated): (ConnId, Arc<Negotiated>),
     ) -> Self {
+        let mut line = Self::later(place, &address.to_string(), reconnect);
+        line.address = address.into();
+        line.conn = AtomicU64::new(bits(conn));
+        line.arguments_max = AtomicUsize::new(arguments_max(&negotiated));
+        line.negotiated = Mutex::new(Some(negotiated));
+        line.standing.is_up.store(true, Ordering::Relaxed);
+        line
+    }
+
+    /// A line whose first connection is still to be made.
+    pub(crate) fn later((place, first): (Place, Handle), url: &str, reconnect: Option<Reconnect>) -> Self {
         Self {
             place,
             first,
             later: RwLock::default(),
             has_moved: AtomicBool::new(false),
-            address,
+            url: url.to_owned(),
+            address: OnceLock::new(),
             reconnect,
-            conn: AtomicU64::new(bits(conn)),
-            arguments_max: AtomicUsize::new(arguments_max(&negotiated)),
-            negotiated: Mutex::new(negotiated),
+            conn: AtomicU64::new(bits(NOWHERE)),
+            arguments_max: AtomicUsize::new(0),
+            negotiated: Mutex::default(),
             reconnects: AtomicU64::new(0),
-            standing: Arc::new(Standing { is_up: AtomicBool::new(true), is_left: AtomicBool::new(false) }),
+            standing: Arc::new(Standing { is_up: AtomicBool::new(false), is_left: AtomicBool::new(false) }),
         }
     }
 
-    pub(crate) fn address(&self) -> &Address {
-        &self.address
+    pub(crate) fn url(&self) -> &str {
+        &self.url
     }
 
     /// The present connection, and the way to its worker. Another worker may have another connection of that name: the two
@@ -172,8 +193,13 @@ impl Line {
         self.arguments_max.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn negotiated(&self) -> Arc<Negotiated> {
-        Arc::clone(&self.negotiated.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn negotiated(&self) -> Option<Arc<Negotiated>> {
+        self.negotiated.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether this thread has an end of the connection.
+    pub(crate) fn is_here(&self) -> bool {
+        self.negotiated().is_some_and(|negotiated| here::has_end_of(&negotiated))
     }
 
     pub(crate) fn reconnects(&self) -> u64 {
@@ -193,7 +219,7 @@ impl Line {
         let deadline = Instant::now() + timeout;
         let (handle, _) = self.here();
         let conn = self.lead_nowhere();
-        if here::is_serving() && here::has_end_of(&self.negotiated()) {
+        if here::is_serving() && self.is_here() {
             // Nothing would end while this thread waits.
             let _ = handle.close(conn);
             return false;
@@ -227,7 +253,7 @@ impl Line {
     fn dial(&self, reconnect: &Reconnect) -> Result<(), OpenError> {
         let handle = self.place.handle();
         let options = reconnect.options(handle.connect_options());
-        let (conn, negotiated) = handle.connect_with(&self.address, &options)?;
+        let (conn, negotiated) = self.connect(&handle, &options)?;
         let mut current = self.negotiated.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_left() {
             // Its user left while it was dialled for.
@@ -235,11 +261,33 @@ impl Line {
             return Ok(());
         }
         self.arguments_max.store(arguments_max(&negotiated), Ordering::Relaxed);
-        *current = negotiated;
+        let is_first = current.replace(negotiated).is_none();
         self.move_to(handle, conn);
         self.standing.is_up.store(true, Ordering::Release);
-        self.reconnects.fetch_add(1, Ordering::Relaxed);
+        self.reconnects.fetch_add(u64::from(!is_first), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Connects to where the first connection led, or finds out where that is.
+    fn connect(
+        &self,
+        handle: &Handle,
+        options: &ConnectOptions,
+    ) -> Result<(ConnId, Arc<Negotiated>), OpenError> {
+        if let Some(address) = self.address.get() {
+            return handle.connect_with(address, options);
+        }
+        // The URL was read before: it is one.
+        let addresses = Route::to(&self.url).map(|route| route.addresses).unwrap_or_default();
+        let mut outcome = Err(OpenError::Worker("the URL leads nowhere"));
+        for address in addresses {
+            outcome = handle.connect_with(&address, options);
+            if outcome.is_ok() {
+                let _ = self.address.set(address);
+                break;
+            }
+        }
+        outcome
     }
 }
 
@@ -264,17 +312,24 @@ pub(crate) trait Lined: Send + Sync + 'static {
     fn line(&self) -> &Line;
 }
 
+/// Makes the first connection of `owner`.
+pub(crate) fn begin<T: Lined>(owner: &Arc<T>) {
+    let redial = Redial::of(owner, owner.line().reconnect.unwrap_or_default());
+    redial.move_on();
+    tell(owner.line(), redial);
+}
+
 /// Reconnects `owner` whenever its connection ends.
 pub(crate) fn watch<T: Lined>(owner: &Arc<T>) {
     let line = owner.line();
-    let Some(reconnect) = line.reconnect else { return };
-    let redial: Arc<dyn Watcher> = Arc::new(Redial {
-        owner: Arc::downgrade(owner),
-        standing: Arc::clone(&line.standing),
-        reconnect,
-        state: Arc::new(AtomicU8::new(STANDS)),
-        has_warned: AtomicBool::new(false),
-    });
+    if let Some(reconnect) = line.reconnect {
+        tell(line, Redial::of(owner, reconnect));
+    }
+}
+
+/// Has the worker watch the connection.
+fn tell(line: &Line, redial: impl Watcher + 'static) {
+    let redial: Arc<dyn Watcher> = Arc::new(redial);
     let (handle, conn) = line.here();
     let mut command = Command::Watch(conn, redial);
     // A full inbox empties soon; a worker that is gone says at once that the connection has ended.
@@ -285,7 +340,7 @@ pub(crate) fn watch<T: Lined>(owner: &Arc<T>) {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    tracing::warn!(address = %line.address, "the worker takes no commands: this client will not reconnect");
+    tracing::warn!(url = line.url, "the worker takes no commands: this client will not reconnect");
 }
 
 struct Redial<T> {
@@ -340,6 +395,16 @@ impl<T: Lined> Watcher for Redial<T> {
 }
 
 impl<T: Lined> Redial<T> {
+    fn of(owner: &Arc<T>, reconnect: Reconnect) -> Self {
+        Self {
+            owner: Arc::downgrade(owner),
+            standing: Arc::clone(&owner.line().standing),
+            reconnect,
+            state: Arc::new(AtomicU8::new(STANDS)),
+            has_warned: AtomicBool::new(false),
+        }
+    }
+
     fn is_wanted(&self) -> bool {
         self.owner.strong_count() > 0 && !self.standing.is_left.load(Ordering::Relaxed)
     }
@@ -370,7 +435,9 @@ impl<T: Lined> Redial<T> {
 }
 
 fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
-    let Some(address) = owner.upgrade().map(|client| client.line().address.clone()) else { return };
+    let known = owner.upgrade().map(|client| (client.line().url.clone(), client.line().negotiated()));
+    let Some((url, last)) = known else { return };
+    let backoff = if last.is_some() { Backoff::new(reconnect) } else { Backoff::at_once(reconnect) };
     let attempt = || {
         let client = owner.upgrade().filter(|client| !client.line().is_left())?;
         let (way, old) = client.line().here();
@@ -378,7 +445,7 @@ fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
         drop(way);
         Some(client.line().dial(reconnect).map(|()| (client, old)))
     };
-    let Some((client, old)) = persist(reconnect, &address, attempt) else { return };
+    let Some((client, old)) = persist(backoff, &url, attempt) else { return };
     if client.line().is_left() {
         // Its user left meanwhile: there is nothing to watch.
         return;
@@ -391,19 +458,18 @@ fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
 
 /// Makes attempts, each after a wait, until one succeeds; `None` when `attempt` has none to make any more.
 pub(crate) fn persist<T>(
-    reconnect: &Reconnect,
-    address: &Address,
+    mut backoff: Backoff,
+    url: &str,
     mut attempt: impl FnMut() -> Option<Result<T, OpenError>>,
 ) -> Option<T> {
-    let mut backoff = Backoff::new(reconnect);
     loop {
         std::thread::sleep(backoff.wait(random()));
         match attempt()? {
             Ok(connected) => {
-                tracing::info!(%address, "connected again");
+                tracing::info!(url, "connected");
                 return Some(connected);
             }
-            Err(error) => tracing::debug!(%error, %address, "not connected yet"),
+            Err(error) => tracing::debug!(%error, url, "not connected yet"),
         }
     }
 }

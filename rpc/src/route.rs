@@ -49,6 +49,17 @@ fn is_here(host: &str) -> bool {
 }
 
 impl Route {
+    /// Where a client may look, as far as the URL alone tells.
+    pub(crate) fn check(url: &str) -> Result<Vec<Address>, AddressError> {
+        match parts(url) {
+            None => Ok(vec![url.parse()?]),
+            Some(parts) => {
+                let (host, port, via) = parts?;
+                Ok(vec![shm(port)?, Address::Rdma { host, port, via }])
+            }
+        }
+    }
+
     /// Where a client looks.
     pub(crate) fn to(url: &str) -> Result<Self, AddressError> {
         let Some(parts) = parts(url) else {

@@ -32,6 +32,8 @@ use crate::{
     here,
 };
 
+#[cfg(feature = "futures")]
+mod futures;
 mod lane;
 
 pub(crate) use lane::{Lane, Mover, Owed, Owner, State, lanes, lanes_of_callee};
@@ -79,6 +81,9 @@ pub enum StreamError {
     /// The item cannot be written.
     #[error("the item: {0}")]
     Encode(EncodeError),
+    /// There is no room for an item that was given without asking.
+    #[error("there is no room for the item; wait until the sink is ready")]
+    NoRoom,
     /// There is no room, and the thread is a worker, which must not wait for it: another call of it may have to make the room.
     #[error("`blocking_send` would block a worker's thread; use `send`")]
     OwnWorker,

@@ -159,7 +159,7 @@ fn a_server_tells_about_itself(scheme: &str) {
     drop(other);
     until("one is", || reflection.connections().wait().unwrap().len() == 1);
     let connection = &reflection.connections().wait().unwrap()[0];
-    assert_eq!(connection.provider, client.negotiated().provider);
+    assert_eq!(connection.provider, client.negotiated().unwrap().provider);
     let health = |service: &str| reflection.health(service.to_owned()).wait().unwrap();
     assert_eq!(
         (health(""), health("Probe"), health("Prone")),
@@ -194,7 +194,7 @@ fn a_server_on_this_host_is_reached_through_shared_memory() {
         }
     };
     let client = Client::builder().config(config()).connect(&url).unwrap();
-    assert_eq!(client.negotiated().provider, "shm");
+    assert_eq!(client.negotiated().unwrap().provider, "shm");
     assert_eq!(ProbeClient::new(client).echo("x".into()).wait().unwrap(), "x");
     assert_eq!(ProbeClient::new(Client::connect(&url).unwrap()).echo("x".into()).wait().unwrap(), "x");
     let dns = Dns { host: "localhost".to_owned(), port };

@@ -63,7 +63,7 @@ fn raw_calls(scheme: &str) {
     let (client, inline) = (fixture.client(), fixture.inline());
     assert_eq!(client.reverse(b"abc").wait().unwrap(), b"cba");
     assert_eq!(inline.reverse(b"").wait().unwrap(), b"");
-    let bytes = client.channel().negotiated().frame_bytes_max as usize - 100;
+    let bytes = client.channel().negotiated().unwrap().frame_bytes_max as usize - 100;
     let large: Vec<u8> = (0..bytes).map(pattern).collect();
     let backwards: Vec<u8> = large.iter().rev().copied().collect();
     for _ in 0..50 {
@@ -139,7 +139,7 @@ fn values_above_a_message_travel_by_themselves(scheme: &str) {
     assert_eq!(error, CallError::App("y".repeat(300_000)));
     let served = fixture.server.stats();
     let called = [client.channel().stats(), inline.channel().stats()];
-    let frame = client.channel().negotiated().frame_bytes_max;
+    let frame = client.channel().negotiated().unwrap().frame_bytes_max;
     assert!(frame <= 65_536, "all but the first size are above a message");
     // Requests: 4 of 5 kinds; answers: likewise, and the error.
     assert!(called.iter().all(|stats| stats.large >= 8 && stats.large_copied_bytes == 0), "{called:?}");

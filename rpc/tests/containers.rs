@@ -111,7 +111,7 @@ fn call(url: &str) {
     assert_eq!(client.sum(7, loan).wait().unwrap(), wanted);
     let pulled = client.lend((1 << 20) + 3).wait().unwrap();
     assert_eq!((pulled.len(), sum(&pulled)), ((1 << 20) + 3, pulled.value));
-    let negotiated = channel.negotiated();
+    let negotiated = channel.negotiated().unwrap();
     let server = negotiated.credentials.expect("the kernel names it");
     println!("{:?} {}", server.pid, negotiated.peer);
 }

@@ -280,7 +280,7 @@ fn r89_a_message_above_the_limit_names_the_limit(scheme: &str) {
     let client = fixture.client_with(frames_only.clone());
     let inline = fixture.inline_with(frames_only);
     // A frame less its word, the engine's header and the request's or response's.
-    let frame = client.channel().negotiated().frame_bytes_max as usize;
+    let frame = client.channel().negotiated().unwrap().frame_bytes_max as usize;
     let (request, response) = (frame - 32, frame - 24);
     for error in [
         client.measure(vec![1; frame]).wait().unwrap_err(),

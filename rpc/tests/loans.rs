@@ -107,7 +107,7 @@ for_each_scheme! {
 fn a_value_that_no_message_holds_beside_a_loan_is_refused_at_once(scheme: &str) {
     let (server, _) = serve(scheme);
     let client = client(&server, config()).with_options(patience());
-    let frame = client.channel().negotiated().frame_bytes_max;
+    let frame = client.channel().negotiated().unwrap().frame_bytes_max;
     for bytes in [frame, 2 * frame] {
         let error = client.beside(bytes, 10).wait().unwrap_err();
         let status = error.status().expect("a status");
@@ -128,7 +128,7 @@ fn an_answer_that_can_never_leave_holds_up_no_other(scheme: &str) {
     let client = client(&server, config());
     let stuck = client.clone().with_options(CallOptions::default().timeout(None)).beside(100_000, 10);
     let others = client.clone().with_options(patience());
-    let text = "x".repeat(client.channel().negotiated().frame_bytes_max as usize - 100);
+    let text = "x".repeat(client.channel().negotiated().unwrap().frame_bytes_max as usize - 100);
     for _ in 0..5 {
         let calls: Vec<_> = (0..40).map(|_| others.echo(text.clone())).collect();
         calls.into_iter().for_each(|call| assert_eq!(call.wait().unwrap().len(), text.len()));
@@ -138,7 +138,7 @@ fn an_answer_that_can_never_leave_holds_up_no_other(scheme: &str) {
 
 /// Arguments so many bytes below what a message without a loan holds.
 fn name_below(client: &LenderClient<Client>, less: usize) -> Vec<u8> {
-    let frame = client.channel().negotiated().frame_bytes_max as usize;
+    let frame = client.channel().negotiated().unwrap().frame_bytes_max as usize;
     // Its word, the heads of engine and request, and a length.
     vec![1; frame - 8 - 8 - 16 - 3 - less]
 }

@@ -152,7 +152,7 @@ fn memory_is_read_and_changed_by_the_caller(scheme: &str) {
     let (worker, local) = (worker(&url), local(&url));
     read_and_changed(&worker, scheme != "siw");
     read_and_changed(&local, scheme != "siw");
-    assert_eq!(worker.channel().negotiated().atomics, scheme != "siw");
+    assert_eq!(worker.channel().negotiated().unwrap().atomics, scheme != "siw");
 
     let (memory, theirs) = (worker.open().wait().unwrap(), local.open().wait().unwrap());
     let loan = || worker.channel().loan(8).unwrap();

@@ -51,7 +51,7 @@ fn refusal(fixture: &Fixture, config: gimmal_rpc::Config) -> RejectReason {
 fn a_shared_key_is_proved_and_survives_a_restart(scheme: &str) {
     let fixture = Fixture::with(scheme, "keyed", keyed(&[1]));
     let client = Client::builder().config(keyed(&[1])).connect(&fixture.url).unwrap();
-    assert!(client.negotiated().authenticated);
+    assert!(client.negotiated().unwrap().authenticated);
     let calls = common::ProbeClient::new(client.clone());
     assert_eq!(calls.echo("a".into()).wait().unwrap(), "a");
     let inline = Client::builder().config(keyed(&[1])).connect_local(&fixture.url).unwrap();
@@ -65,7 +65,7 @@ fn a_shared_key_is_proved_and_survives_a_restart(scheme: &str) {
     let server = server.unwrap();
     until("it is connected again", || client.reconnects() == 1);
     assert_eq!(calls.echo("b".into()).wait().unwrap(), "b");
-    assert!(client.negotiated().authenticated);
+    assert!(client.negotiated().unwrap().authenticated);
     drop(server);
 }
 
@@ -87,7 +87,7 @@ fn a_configuration_opens_no_door(scheme: &str) {
     let (server, url) = served(|builder| builder.key(key(1)));
     assert_eq!(reason(&url), RejectReason::KeyNeeded);
     let client = Client::builder().key(key(1)).config(config()).connect(&url).unwrap();
-    assert!(client.negotiated().authenticated);
+    assert!(client.negotiated().unwrap().authenticated);
     drop((client, server));
     // The kernel says whose process is at the other end; nobody says so elsewhere.
     if scheme == "shm" {
@@ -216,7 +216,7 @@ fn those_who_trust_nobody_call_the_same(scheme: &str) {
     // Each side chooses for what it receives; over verbs one that does is enough to take the ring away.
     for config in [wary, config()] {
         let client = Client::builder().config(config.clone()).connect(&fixture.url).unwrap();
-        let path = client.negotiated().path;
+        let path = client.negotiated().unwrap().path;
         assert_eq!(path == DataPath::SendRecv, matches!(scheme, "rxe" | "siw"), "{path}");
         let calls = common::ProbeClient::new(client);
         assert_eq!(calls.echo("a".into()).wait().unwrap(), "a");

@@ -20,7 +20,14 @@ use std::{
     time::Duration,
 };
 
-use gimmal_rpc::{channel::Beside, codec::Compose, engine::transport::sync::readable::Readable, local};
+use gimmal_rpc::{
+    channel::{Beside, Ticket},
+    codec::Compose,
+    engine::transport::sync::readable::Readable,
+    local,
+    ready::{Attempt, Ready},
+    response::Response,
+};
 use tokio::task::{AbortHandle, spawn_local};
 
 use crate::{
@@ -67,6 +74,10 @@ struct Shared {
     current: RefCell<local::LocalClient>,
     url: String,
     builder: ClientBuilder,
+    /// Calls wait while there is no connection.
+    is_lazy: bool,
+    /// There is a connection that takes calls, as far as is known here.
+    is_up: Cell<bool>,
     reconnects: Cell<u64>,
     /// The task that makes the next connection.
     keeper: RefCell<Option<AbortHandle>>,
@@ -109,18 +120,42 @@ impl LocalClient {
     pub async fn connect_with(builder: ClientBuilder, url: &str) -> Result<Self, ConnectError> {
         let current = open(&builder, url)?;
         current.dial(None).await?;
+        Ok(Self::of(current, builder, url, true))
+    }
+
+    /// Makes a client that is connected later: returns at once, and a server is dialled again and again until one answers. Calls that
+    /// start while there is no connection wait for one, within their deadlines; those with loans or streams fail, not run.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]; not that there is no server.
+    ///
+    /// # Panics
+    /// See [`LocalClient::connect`].
+    pub fn connect_lazy(builder: ClientBuilder, url: &str) -> Result<Self, ConnectError> {
+        let current = open(&builder, url)?;
+        Ok(Self::of(current, builder, url, false))
+    }
+
+    fn of(current: local::LocalClient, builder: ClientBuilder, url: &str, is_up: bool) -> Self {
+        let reconnect = current.reconnect();
         let shared = Rc::new(Shared {
             current: RefCell::new(current),
             url: url.to_owned(),
             builder,
+            is_lazy: !is_up,
+            is_up: Cell::new(is_up),
             reconnects: Cell::new(0),
             keeper: RefCell::default(),
         });
-        if let Some(reconnect) = shared.current.borrow().reconnect() {
-            let keeper = spawn_local(keep(Rc::downgrade(&shared), reconnect));
-            shared.keeper.replace(Some(keeper.abort_handle()));
-        }
-        Ok(Self { shared })
+        let keeper = spawn_local(keep(Rc::downgrade(&shared), reconnect, is_up));
+        shared.keeper.replace(Some(keeper.abort_handle()));
+        Self { shared }
+    }
+
+    /// Whether there is a connection that takes calls, as far as this side knows.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.shared.is_up.get()
     }
 
     /// How often the connection ended, or was left, and another one was made.
@@ -151,10 +186,24 @@ fn open(builder: &ClientBuilder, url: &str) -> Result<local::LocalClient, Connec
     Ok(client)
 }
 
-/// Makes the next connection whenever one is gone.
-async fn keep(shared: Weak<Shared>, reconnect: Reconnect) {
+/// Makes the first connection unless it `is_up`, and the next one whenever one is gone.
+async fn keep(shared: Weak<Shared>, reconnect: Option<Reconnect>, is_up: bool) {
+    if !is_up {
+        let first = shared.upgrade().map(|shared| shared.current.borrow().clone());
+        let Some(first) = first else { return };
+        let connected = match first.dial(None).await {
+            Err(_) => first.dial(Some(reconnect.unwrap_or_default())).await,
+            Ok(()) => Ok(()),
+        };
+        // Where there is no thread to dial, another attempt follows below.
+        if let (Ok(()), Some(shared)) = (connected, shared.upgrade()) {
+            shared.is_up.set(true);
+        }
+    }
+    let Some(reconnect) = reconnect else { return };
     while let Some(gone) = shared.upgrade().map(|shared| shared.current.borrow().gone()) {
         gone.await;
+        shared.upgrade().iter().for_each(|shared| shared.is_up.set(false));
         while let Err(error) = move_on(&shared, reconnect).await {
             tracing::warn!(%error, "no other connection yet");
             // Too few threads, descriptors or memory: not soon.
@@ -173,13 +222,90 @@ async fn move_on(shared: &Weak<Shared>, reconnect: Reconnect) -> Result<(), Conn
     if let Some(shared) = shared.upgrade() {
         // The calls of the last one hold it until they have ended.
         drop(shared.current.replace(next));
+        shared.is_up.set(true);
         shared.reconnects.set(shared.reconnects.get() + 1);
     }
     Ok(())
 }
 
+impl Shared {
+    /// Starts a call, which fails at once where there is no connection.
+    fn attempt(&self, attempt: &Attempt<'_>) -> local::LocalCall {
+        self.current.borrow().start(attempt.method, attempt.options, Beside::default(), attempt.arguments)
+    }
+
+    #[cold]
+    fn when_ready<A: Compose + ?Sized>(
+        self: &Rc<Self>,
+        method: &'static Method,
+        options: &CallOptions,
+        arguments: &A,
+    ) -> Option<LocalCall> {
+        let ready = Ready::new(method, options, self.current.borrow().deadline(), arguments)?;
+        Some(LocalCall(Stage::Waiting(Box::new((Rc::clone(self), ready)))))
+    }
+}
+
+/// A call on a [`LocalClient`].
+pub struct LocalCall(Stage);
+
+enum Stage {
+    Started(local::LocalCall),
+    Waiting(Box<(Rc<Shared>, Ready<local::LocalCall>)>),
+}
+
+const _: () = assert!(size_of::<LocalCall>() == 2 * size_of::<usize>());
+
+impl fmt::Debug for LocalCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Stage::Started(call) => write!(f, "{call:?}"),
+            Stage::Waiting(_) => f.write_str("LocalCall(waits for a connection)"),
+        }
+    }
+}
+
+impl Ticket for LocalCall {
+    #[inline]
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Response> {
+        match &mut self.0 {
+            Stage::Started(call) => call.poll(context),
+            Stage::Waiting(waiting) => {
+                let (shared, ready) = &mut **waiting;
+                ready.poll(context, |attempt| shared.attempt(attempt))
+            }
+        }
+    }
+
+    #[inline]
+    fn wait(&mut self) -> Response {
+        match &mut self.0 {
+            Stage::Started(call) => call.wait(),
+            Stage::Waiting(waiting) => {
+                let (shared, ready) = &mut **waiting;
+                ready.wait(|attempt| shared.attempt(attempt))
+            }
+        }
+    }
+
+    #[inline]
+    fn wait_in_place(&mut self, visit: &mut dyn FnMut(&[u8])) -> Option<Response> {
+        match &mut self.0 {
+            Stage::Started(call) => call.wait_in_place(visit),
+            Stage::Waiting(_) => Some(self.wait()),
+        }
+    }
+
+    #[inline]
+    fn recycle(&mut self, buffer: Vec<u8>) {
+        if let Stage::Started(call) = &mut self.0 {
+            call.recycle(buffer);
+        }
+    }
+}
+
 impl Channel for LocalClient {
-    type Ticket = local::LocalCall;
+    type Ticket = LocalCall;
 
     #[inline]
     fn start<A: Compose + ?Sized>(
@@ -189,7 +315,14 @@ impl Channel for LocalClient {
         beside: Beside,
         arguments: &A,
     ) -> Self::Ticket {
-        self.shared.current.borrow().start(method, options, beside, arguments)
+        let shared = &self.shared;
+        if (options.wait_for_ready || shared.is_lazy && !shared.is_up.get())
+            && beside.is_nothing()
+            && let Some(waiting) = shared.when_ready(method, options, arguments)
+        {
+            return waiting;
+        }
+        LocalCall(Stage::Started(shared.current.borrow().start(method, options, beside, arguments)))
     }
 
     fn drive(&self, idle: Duration) -> bool {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use gimmal_engine::{Idle, transport::Key};
 
-use super::{Client, spawn};
+use super::{Client, Connecting, spawn};
 use crate::{
     config::{Config, Reconnect},
     error::ConnectError,
@@ -116,6 +116,24 @@ impl ClientBuilder {
         let spawned = spawn(&any_for(&route.addresses), config.clone());
         let workers = Arc::new(spawned.map_err(|error| route.explain(error))?);
         Client::by(&workers, &config, &route)
+    }
+
+    /// Connects like [`connect`](ClientBuilder::connect), as a future of any runtime; see [`Client::connect_async`].
+    ///
+    /// Cancel safe.
+    pub fn connect_async(self, url: &str) -> Connecting {
+        let url = url.to_owned();
+        Connecting::on_a_thread(move || self.connect(&url))
+    }
+
+    /// Makes a client that is connected later, with workers of its own; see [`Client::connect_lazy`].
+    ///
+    /// # Errors
+    /// See [`ConnectError`]; not that there is no server.
+    pub fn connect_lazy(self, url: &str) -> Result<Client, ConnectError> {
+        let config = self.configured();
+        let workers = spawn(&any_for(&Route::check(url)?), config.clone())?;
+        Client::later(Arc::new(workers), &config, url)
     }
 
     /// Connects a client whose worker is the calling thread; blocks, at most for the connect and handshake time-outs.

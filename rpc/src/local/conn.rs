@@ -11,6 +11,7 @@ use std::{
     rc::Rc,
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use gimmal_engine::{
@@ -56,6 +57,7 @@ pub(crate) struct LocalConn {
     negotiated: OnceCell<Arc<Negotiated>>,
     address: Address,
     pub(super) reconnect: Option<Reconnect>,
+    pub(super) deadline: Option<Duration>,
     counters: Arc<Counters>,
     timeout: Timeout,
     /// A driver runs the turns while calls are polled.
@@ -133,6 +135,7 @@ impl LocalConn {
             negotiated: OnceCell::new(),
             address,
             reconnect,
+            deadline: limits.deadline,
             counters,
             timeout: limits.deadline.into(),
             is_driven: Cell::new(false),

@@ -25,7 +25,7 @@ use crate::{
     config::Reconnect,
     error::ConnectError,
     oneshot::{Receiver, Sender, oneshot},
-    reconnect::persist,
+    reconnect::{Backoff, persist},
 };
 
 type Connected = Result<(ConnId, Arc<Negotiated>), OpenError>;
@@ -56,7 +56,7 @@ impl Dialling {
                     let is_wanted = sender.is_wanted() && !handle.is_gone();
                     is_wanted.then(|| handle.connect_with(&address, &options))
                 };
-                if let Some(connected) = persist(&reconnect, &address, attempt) {
+                if let Some(connected) = persist(Backoff::new(&reconnect), &address.to_string(), attempt) {
                     sender.send(Ok(connected));
                 }
             }

@@ -38,7 +38,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(address: &str, options: &Options) -> anyhow::Result<()> {
     let client = Client::connect(address).with_context(|| format!("connecting to {address}"))?;
-    let rnr_before = rnr(&client.negotiated().device);
+    let rnr_before = rnr(&client.negotiated().context("it is connected")?.device);
     let files = FilesClient::new(client.clone());
     let (mut calls, started) = (0, Instant::now());
     let list = list(&files, options.bytes_max, &mut calls)?;
@@ -62,7 +62,7 @@ pub(crate) fn run(address: &str, options: &Options) -> anyhow::Result<()> {
     }
     bar.finish_and_clear();
     ensure!(tally.bytes == total, "{} bytes of {total} came", tally.bytes);
-    let negotiated = &client.negotiated();
+    let negotiated = &client.negotiated().context("it is connected")?;
     let report = Report {
         files: list.len(),
         compared: options.original.is_some(),

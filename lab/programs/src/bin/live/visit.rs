@@ -314,7 +314,11 @@ fn connect(options: &Options) -> anyhow::Result<Client> {
 /// Calls through an event and checks what became of each.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let client = connect(options)?;
-    println!("connected to {} on {}", options.address, client.negotiated().device);
+    println!(
+        "connected to {} on {}",
+        options.address,
+        client.negotiated().context("it is connected")?.device
+    );
     if options.event == Event::PowerOff {
         return power_off(options, &client);
     }

@@ -1,0 +1,157 @@
+//! Ways to a connection: the calling thread waits for it, a future does, or the first call.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    task::{Context, Poll},
+};
+
+use gimmal_engine::{
+    StartError,
+    transport::{Address, thread},
+};
+
+use super::{Client, Inner};
+use crate::{
+    cell::Pool,
+    config::Config,
+    error::ConnectError,
+    here,
+    oneshot::{Receiver, oneshot},
+    provider::{Any, any},
+    reconnect::{self, Line},
+    route::Route,
+    service::Registry,
+    workers::WorkerSet,
+};
+
+/// Workers of all clients that were made without a configuration; they stop when the last of those goes.
+static COMMON: Mutex<Weak<WorkerSet>> = Mutex::new(Weak::new());
+
+fn common() -> Result<(Arc<WorkerSet>, Config), ConnectError> {
+    let config = Config::default();
+    let mut common = COMMON.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(workers) = common.upgrade() {
+        return Ok((workers, config));
+    }
+    let workers = Arc::new(spawn(&any(), config.clone())?);
+    *common = Arc::downgrade(&workers);
+    Ok((workers, config))
+}
+
+pub(crate) fn spawn(provider: &Any, config: Config) -> Result<WorkerSet, ConnectError> {
+    let (plan, limits) = config.validate()?;
+    Ok(WorkerSet::spawn(provider, &plan, limits, Arc::new(Registry::default()), Arc::default())?)
+}
+
+impl Client {
+    /// Connects to `shm://name`, `rdma://host:port` or `mem://name`; blocks, at most for the connect and handshake
+    /// time-outs. All clients of a process that are made this way share one worker thread.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect(url: &str) -> Result<Self, ConnectError> {
+        let route = Route::to(url)?;
+        let (workers, config) = common()?;
+        Self::by(&workers, &config, &route)
+    }
+
+    /// Connects like [`Client::connect`], as a future of any runtime. The blocking steps, the look-up of names among them, are done by
+    /// a thread of their own.
+    ///
+    /// Cancel safe: when the future is dropped, the attempt ends within its time-outs, and the connection that it may make is closed.
+    pub fn connect_async(url: &str) -> Connecting {
+        let url = url.to_owned();
+        Connecting::on_a_thread(move || Self::connect(&url))
+    }
+
+    /// Makes a client that is connected later: returns at once, and a thread connects, again and again until a server answers. Calls
+    /// that start while there is no connection wait for one, within their deadlines; those with loans or streams fail, not run.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]; not that there is no server.
+    pub fn connect_lazy(url: &str) -> Result<Self, ConnectError> {
+        Route::check(url)?;
+        let (workers, config) = common()?;
+        Self::later(workers, &config, url)
+    }
+
+    /// A client on workers that others share.
+    pub(crate) fn on_url(workers: &Arc<WorkerSet>, config: &Config, url: &str) -> Result<Self, ConnectError> {
+        Self::by(workers, config, &Route::to(url)?)
+    }
+
+    /// The first way that leads there.
+    pub(super) fn by(workers: &Arc<WorkerSet>, config: &Config, route: &Route) -> Result<Self, ConnectError> {
+        let mut outcome = Err(ConnectError::NoServer { why: "no address".to_owned() });
+        for address in &route.addresses {
+            if here::is_alone_at(address) {
+                return Err(ConnectError::OwnWorker { address: address.to_string() });
+            }
+            outcome = Self::on(Arc::clone(workers), config, address);
+            if outcome.is_ok() {
+                route.log(address);
+                return outcome;
+            }
+        }
+        outcome.map_err(|error| route.explain(error))
+    }
+
+    fn on(workers: Arc<WorkerSet>, config: &Config, address: &Address) -> Result<Self, ConnectError> {
+        let place = workers.least();
+        let handle = place.handle();
+        let opened = handle.connect(address)?;
+        let line = Line::new((place, handle), address.clone(), config.reconnect, opened);
+        let client = Self::of(workers, config, line, false);
+        reconnect::watch(&client.inner);
+        Ok(client)
+    }
+
+    pub(super) fn later(workers: Arc<WorkerSet>, config: &Config, url: &str) -> Result<Self, ConnectError> {
+        let place = workers.least();
+        let line = Line::later((place.clone(), place.handle()), url, config.reconnect);
+        let client = Self::of(workers, config, line, true);
+        reconnect::begin(&client.inner);
+        Ok(client)
+    }
+
+    fn of(workers: Arc<WorkerSet>, config: &Config, line: Line, is_lazy: bool) -> Self {
+        let pool = Pool::new(config.window + config.waiting_max.min(1024));
+        let deadline = (!config.deadline.is_zero()).then_some(config.deadline);
+        let message_bytes_max = config.message_bytes_max;
+        Self { inner: Arc::new(Inner { line, pool, deadline, message_bytes_max, is_lazy, workers }) }
+    }
+}
+
+/// A client that connects on another thread, see [`Client::connect_async`].
+#[derive(Debug)]
+#[must_use = "the client comes out of it when it is awaited"]
+pub struct Connecting(Result<Receiver<Result<Client, ConnectError>>, ConnectError>);
+
+fn no_thread(why: String) -> ConnectError {
+    StartError::Thread(why).into()
+}
+
+impl Connecting {
+    pub(super) fn on_a_thread(
+        connect: impl FnOnce() -> Result<Client, ConnectError> + Send + 'static,
+    ) -> Self {
+        let (sender, receiver) = oneshot();
+        let started = thread::spawn("gimmal-connect", move || sender.send(connect()));
+        Self(started.map(|_| receiver).map_err(|error| no_thread(error.to_string())))
+    }
+}
+
+impl Future for Connecting {
+    type Output = Result<Client, ConnectError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Ok(receiver) => Pin::new(receiver).poll(context).map(|client| {
+                client.unwrap_or_else(|| Err(no_thread("the thread that connects has panicked".to_owned())))
+            }),
+            Err(error) => Poll::Ready(Err(error.clone())),
+        }
+    }
+}
