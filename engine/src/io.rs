@@ -206,7 +206,13 @@ impl<P: Port> Io<'_, P> {
         };
         let slot = connection.pulls.insert(bulk.id, bulk.sum, token);
         match self.port.pull(conn, bulk.offer, slot) {
-            Ok(()) => Ok(()),
+            Ok(None) => Ok(()),
+            Ok(Some(result)) => {
+                // Told when the application's call is over.
+                self.conns.brought.push((conn, slot, result));
+                self.conns.accounted = true;
+                Ok(())
+            }
             Err(refused) => {
                 connection.pulls.forget(slot);
                 Err((connection.refused(refused), bulk))

@@ -1,6 +1,6 @@
 //! Connections by [`ConnId`], and which of them want attention before the turn ends.
 
-use gimmal_transport::ConnId;
+use gimmal_transport::{ConnId, Pulled};
 
 /// Slots by index, without hashing. The two top bits of an index name the provider's pool: here they are the lowest.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub(crate) struct ConnTable<T> {
     pub(crate) cut: bool,
     /// Frames of a run were accounted for before its end.
     pub(crate) accounted: bool,
+    /// Pulls that were over at once: of which connection, and their slots.
+    pub(crate) brought: Vec<(ConnId, u64, Pulled)>,
 }
 
 #[derive(Debug)]
@@ -31,7 +33,15 @@ fn place(conn: ConnId) -> usize {
 
 impl<T> ConnTable<T> {
     pub(crate) fn new() -> Self {
-        Self { entries: Vec::new(), active: Vec::new(), len: 0, turn: 0, cut: false, accounted: false }
+        Self {
+            entries: Vec::new(),
+            active: Vec::new(),
+            len: 0,
+            turn: 0,
+            cut: false,
+            accounted: false,
+            brought: Vec::new(),
+        }
     }
 
     pub(crate) fn insert(&mut self, conn: ConnId, value: T) {

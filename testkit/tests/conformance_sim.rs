@@ -57,13 +57,13 @@ fn shared_receives_at_once() {
     conforms(
         "shared-receives",
         SimConfig { device: SimDevice::shared_receives(), ..SimConfig::default() },
-        121,
+        122,
     );
 }
 
 #[test]
 fn shared_receives_with_delays() {
-    conforms("shared-receives-slow", slow(SimDevice::shared_receives()), 121);
+    conforms("shared-receives-slow", slow(SimDevice::shared_receives()), 122);
 }
 
 #[test]

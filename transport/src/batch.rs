@@ -27,6 +27,9 @@ pub enum Look {
     Nothing,
 }
 
+/// What came of a pull: the bytes, or why not.
+pub type Pulled = Result<Bulk, BulkError>;
+
 /// One thing that happened on a [`Port`](crate::Port).
 #[derive(Debug)]
 pub enum Event {
@@ -43,8 +46,8 @@ pub enum Event {
         conn: ConnId,
         /// The token given to [`Transfer::pull`](crate::Transfer::pull).
         token: u64,
-        /// The bytes, or why not.
-        result: Result<Bulk, BulkError>,
+        /// What came of it.
+        result: Pulled,
     },
     /// A one-sided operation ended.
     Accessed {

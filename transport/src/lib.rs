@@ -67,7 +67,7 @@ pub use address::{Address, Via};
 pub use allow::Allow;
 #[cfg(any(feature = "shm", feature = "verbs"))]
 pub use any::{Any, AnyConfig};
-pub use batch::{Batch, Event, Limit, Look};
+pub use batch::{Batch, Event, Limit, Look, Pulled};
 pub use config::{ConnectOptions, ListenOptions, PortConfig, Receives, SharedReceives};
 pub use copy::copy;
 pub use counters::{PortCounters, SharedState};

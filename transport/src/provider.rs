@@ -27,7 +27,7 @@ use std::{fmt::Debug, os::fd::BorrowedFd, time::Duration};
 use crate::{
     AcceptError, AccessError, Address, Batch, CloseReason, ConnId, ConnectError, ConnectOptions, Credit,
     Hello, Limit, ListenError, ListenOptions, LoanError, Look, PortConfig, PortCounters, PortError, Position,
-    Refusal, Refused, RejectReason, SharedState, Tag, Time, Violation,
+    Pulled, Refusal, Refused, RejectReason, SharedState, Tag, Time, Violation,
     mem::{
         Exposed, Loan, MemoryNode, Offer, OneSided, PoolMemory, Remote, Run, RxFrame, UserBytes, UserMemory,
     },
@@ -343,12 +343,13 @@ pub trait Transfer {
     /// of another device. Otherwise see [`Refused`]. The loan is the caller's still.
     fn offer(&mut self, conn: ConnId, loan: &Loan) -> Result<Offer, Refused>;
 
-    /// Starts to bring what the peer offered; ends with [`Event::Pulled`](crate::Event::Pulled), once. Of several, any may end
-    /// first. One that needs no device has ended when the next [`Port::next_run`] finds [`Look::Events`].
+    /// Starts to bring what the peer offered, and returns `None`: it ends with [`Event::Pulled`](crate::Event::Pulled). Of
+    /// several, any may end first. A pull that needs no device may be over at once: its result is returned, and no event
+    /// follows.
     ///
     /// # Errors
     /// [`Refused`]; the offer is the caller's still.
-    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused>;
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<Option<Pulled>, Refused>;
 
     /// What the peer of `conn` needs to use `exposed`, which came from this port's gate for this connection (clause 8).
     ///

@@ -182,6 +182,10 @@ impl<P: Port, A: App> Worker<P, A> {
                 if !(is_shown && pick.pick(app, io, conn, &message)) {
                     app.message(io, conn, message);
                 }
+                // Its answer leaves with this turn's.
+                while let Some((conn, slot, result)) = io.conns.brought.pop() {
+                    Self::pulled(app, io, conn, slot, result)?;
+                }
                 Ok(())
             }
             control => Self::control(app, io, conn, control),

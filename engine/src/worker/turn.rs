@@ -47,10 +47,6 @@ impl<P: Port, A: App> Worker<P, A> {
         let (work, has_events) = self.take_runs(now, pick);
         if work > 0 {
             self.beats.worked();
-            if self.conns.accounted && has_events {
-                // A pull that needed no device has ended: its answer leaves with this turn's.
-                self.poll(now);
-            }
             self.end_turn(now);
         } else if has_events {
             return None;
@@ -215,12 +211,19 @@ impl<P: Port, A: App> Worker<P, A> {
         self.restless = self.is_unsettled();
     }
 
-    /// Credit is given for nothing that was not released: a run of which some is accounted for is over.
+    /// Credit is given for nothing that was not released: a run of which some is accounted for is over. What pulls brought
+    /// at once is told.
     #[cold]
     fn end_accounted(&mut self, now: Time) {
-        let Self { port, conns, sought, .. } = self;
+        let Self { port, app, conns, sought, .. } = self;
         conns.accounted = false;
         directly!(port => Self::end_sought(port, conns, sought, Ok(()), now));
+        while let Some((conn, slot, result)) = conns.brought.pop() {
+            let outcome = Self::pulled(app, &mut Io { port, conns, now }, conn, slot, result);
+            if let Err(violation) = outcome {
+                port.close(conn, violation.into(), now);
+            }
+        }
     }
 
     /// Credit, control frames, connections that have room again. Those that want more stay on the list.

@@ -52,7 +52,7 @@ fn bring<P: Provider>(
     bytes: &[u8],
 ) -> Outcome<(Loan, Bulk)> {
     let (loan, offer) = loan(rig, duo, from, bytes)?;
-    rig.ports[1 - from].pull(duo.ids[1 - from], offer, 77)?;
+    rig.pull(1 - from, duo.ids[1 - from], offer, 77)?;
     let (token, result) = bench.pulled(rig, duo, 1 - from)?;
     ensure!(token == 77, "token {token}");
     let bulk = result?;
@@ -88,8 +88,8 @@ fn both_directions<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let payloads = [pattern(1, 100_000), pattern(2, 70_001)];
     let first = loan(&mut rig, &duo, 0, &payloads[0])?;
     let second = loan(&mut rig, &duo, 1, &payloads[1])?;
-    rig.ports[1].pull(duo.ids[1], first.1, 1)?;
-    rig.ports[0].pull(duo.ids[0], second.1, 2)?;
+    rig.pull(1, duo.ids[1], first.1, 1)?;
+    rig.pull(0, duo.ids[0], second.1, 2)?;
     for (side, payload) in payloads.iter().enumerate() {
         let (_, result) = bench.pulled(&mut rig, &duo, 1 - side)?;
         same(&result?, payload)?;
@@ -107,7 +107,7 @@ fn many_at_once<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         loans.push(loan);
         let mut waiting = true;
         while waiting {
-            waiting = match rig.ports[0].pull(duo.ids[0], offer, number as u64) {
+            waiting = match rig.pull(0, duo.ids[0], offer, number as u64) {
                 Ok(()) => false,
                 Err(Refused::Full) => {
                     let now = bench.now();
@@ -137,7 +137,7 @@ fn ends_once<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut loans, mut ended) = (Vec::new(), Vec::new());
     for (token, payload) in (0..).zip(&payloads) {
         let (loan, offer) = loan(&mut rig, &duo, 0, payload)?;
-        rig.ports[1].pull(duo.ids[1], offer, token)?;
+        rig.pull(1, duo.ids[1], offer, token)?;
         loans.push(loan);
     }
     while ended.len() < 2 {
@@ -159,7 +159,7 @@ fn beside_frames<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut rig, mut duo) = bench.open()?;
     let bytes = pattern(9, 1 << 20);
     let (loan, offer) = loan(&mut rig, &duo, 0, &bytes)?;
-    rig.ports[1].pull(duo.ids[1], offer, 3)?;
+    rig.pull(1, duo.ids[1], offer, 3)?;
     for round in 0..30 {
         bench.exchange(&mut rig, &mut duo, round)?;
     }
@@ -195,7 +195,7 @@ fn depth_zero<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     ensure!(granted == 0, "0 was asked and {granted} granted");
     let resources = duo.terms[0].responder_resources.granted;
     ensure!(resources == 0, "the other side still reserves {resources}");
-    let refused = rig.ports[1].pull(duo.ids[1], Offer { address: 0, key: 0, len: 8 }, 1);
+    let refused = rig.pull(1, duo.ids[1], Offer { address: 0, key: 0, len: 8 }, 1);
     ensure!(refused == Err(Refused::NoReads), "{refused:?}");
     bench.exchange(&mut rig, &mut duo, 1)
 }
@@ -214,7 +214,7 @@ fn above_the_limit<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
         "allocate above the limit: {refused:?}"
     );
     let (loan, offer) = loan(&mut rig, &duo, 0, &pattern(1, above))?;
-    let refused = rig.ports[1].pull(duo.ids[1], offer, 1);
+    let refused = rig.pull(1, duo.ids[1], offer, 1);
     ensure!(matches!(refused, Err(Refused::TooLarge { .. })), "pull above the limit: {refused:?}");
     bench.exchange(&mut rig, &mut duo, 1)?;
     drop(loan);
@@ -231,7 +231,7 @@ fn false_offer<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut other = bench.connect(&mut rig)?;
     let (loan, offer) = loan(&mut rig, &duo, 0, &pattern(1, 5000))?;
     let lie = Offer { key: offer.key ^ 0x5a5a_5a5a, address: offer.address.wrapping_add(1 << 30), ..offer };
-    if rig.ports[1].pull(duo.ids[1], lie, 5).is_ok() {
+    if rig.pull(1, duo.ids[1], lie, 5).is_ok() {
         let wanted = |event: &Came| matches!(event, Came::Pulled { token: 5, .. });
         let event = bench.wait("end of the pull", |now| {
             rig.poll(now);
@@ -280,7 +280,7 @@ fn survives_the_close<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
 fn ends_with_connection<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let (mut rig, duo) = bench.open()?;
     let (loan, offer) = loan(&mut rig, &duo, 0, &pattern(1, 1 << 20))?;
-    rig.ports[1].pull(duo.ids[1], offer, 8)?;
+    rig.pull(1, duo.ids[1], offer, 8)?;
     let now = bench.now();
     rig.ports[1].close(duo.ids[1], CloseReason::Local, now);
     let start = bench.wait("Closed", |now| {

@@ -210,7 +210,7 @@ fn beside_frames<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     let mut lent = rig.ports[1].gate().allocate(duo.ids[1], 70_000)?;
     lent.copy_from_slice(&pattern(2, 70_000));
     let offer = rig.ports[1].offer(duo.ids[1], &lent)?;
-    rig.ports[0].pull(duo.ids[0], offer, 2)?;
+    rig.pull(0, duo.ids[0], offer, 2)?;
     for seed in 0..10 {
         bench.exchange(&mut rig, &mut duo, seed)?;
     }

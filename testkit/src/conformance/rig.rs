@@ -7,8 +7,8 @@ use std::{
 
 use super::outcome::{Outcome, ensure};
 use gimmal_transport::{
-    Address, Batch, Chain, ConnId, Credit, DataPath, Negotiated, Port, Position, Provider, Refused, RxFrame,
-    Staged, Tag, Time,
+    Address, Batch, Chain, ConnId, Credit, DataPath, Negotiated, Offer, Port, Position, Provider, Refused,
+    RxFrame, Staged, Tag, Time, Transfer,
     frame::span,
     testing::{Came, next_frames},
 };
@@ -51,6 +51,13 @@ impl<P: Provider> Rig<P> {
     }
 
     /// Takes the first event of a side that is wanted.
+    /// Pulls; what is over at once is an event of the inbox.
+    pub(super) fn pull(&mut self, side: Side, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+        let over = self.ports[side].pull(conn, offer, token)?;
+        self.inbox[side].extend(over.map(|result| Came::Pulled { conn, token, result }));
+        Ok(())
+    }
+
     pub(super) fn take(&mut self, side: Side, want: impl Fn(&Came) -> bool) -> Option<Came> {
         let at = self.inbox[side].iter().position(want)?;
         self.inbox[side].remove(at)

@@ -67,7 +67,7 @@ fn pull<P: Provider>(
     duo: &Duo,
     (loan, offer): (Loan, Offer),
 ) -> Outcome {
-    rig.ports[1].pull(duo.ids[1], offer, 4)?;
+    rig.pull(1, duo.ids[1], offer, 4)?;
     let (_, result) = bench.pulled(rig, duo, 1)?;
     same(&result?, &loan)?;
     bench.linger(rig);
@@ -139,7 +139,7 @@ fn owner_goes_once<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     bytes.forget();
     drop(bytes);
     ensure!(drops() == usize::from(is_copy), "gone {} times while it is lent", drops());
-    rig.ports[1].pull(duo.ids[1], offer, 4)?;
+    rig.pull(1, duo.ids[1], offer, 4)?;
     let (_, result) = bench.pulled(&mut rig, &duo, 1)?;
     same(&result?, &loan)?;
     ensure!(drops() == usize::from(is_copy), "gone {} times before its loan was", drops());
@@ -161,7 +161,7 @@ fn out_of_reach<P: Provider>(bench: &mut Bench<'_, P>) -> Outcome {
     drop(bytes);
     ensure!(drops() == 1, "nobody uses it, and it is kept");
     if counters(&rig).copies == 0 {
-        rig.ports[1].pull(duo.ids[1], offer, 5)?;
+        rig.pull(1, duo.ids[1], offer, 5)?;
         let event = bench.wait("end of the pull", |now| {
             rig.poll(now);
             Ok(rig.take(1, |event| matches!(event, Came::Pulled { token: 5, .. })))

@@ -13,7 +13,7 @@ use super::{
     world::{Happening, Shared, World},
 };
 use gimmal_transport::{
-    BulkError, LoanError, Offer, PortError, Refused, Violation,
+    BulkError, LoanError, Offer, PortError, Pulled, Refused, Violation,
     mem::{Bulk, Loan, LoanHome, Release},
 };
 
@@ -66,7 +66,13 @@ impl World {
         }
     }
 
-    pub(super) fn pull(&mut self, conn: u64, side: Side, offer: Offer, token: u64) -> Result<(), Refused> {
+    /// Starts a pull of one end, whose port is named first. Its result, if it is over.
+    pub(super) fn pull(
+        &mut self,
+        (port, conn, side): (u64, u64, Side),
+        offer: Offer,
+        token: u64,
+    ) -> Result<Option<Pulled>, Refused> {
         let end = self.conns.get(&conn).map(|conn| &conn.ends[side]);
         // What is over already ends no more pulls, although its port was not told yet.
         let end = end.filter(|end| end.life == Life::Open).ok_or(Refused::Closed)?;
@@ -84,12 +90,12 @@ impl World {
         if self.offered(conn, side, &offer).is_none() {
             let violation = Violation::Malformed { what: "bulk offer" };
             self.put(conn, side, Inbound::Pulled { token, result: Err(BulkError::Offer(violation)) });
-            return Ok(());
+            return Ok(None);
         }
         if let Err(error) = self.setup("ibv_reg_mr of a sink") {
             let result = Err(BulkError::Memory(LoanError::Port(error)));
             self.put(conn, side, Inbound::Pulled { token, result });
-            return Ok(());
+            return Ok(None);
         }
         if let Some(loan) = self.loans.get_mut(&offer.key) {
             loan.readers += 1;
@@ -99,12 +105,23 @@ impl World {
         }
         if in_place && self.is_there_at_once(conn, side) {
             self.on_in_place(conn, side);
+            return Ok(self.pulled_at_once(port, conn, side, token));
         } else if in_place {
             self.come_back(conn, side, Duration::ZERO, Happening::InPlace { conn, side });
         } else {
             self.issue(conn, side);
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// The result of the pull `token`, if nothing waits before it.
+    fn pulled_at_once(&mut self, port: u64, conn: u64, side: Side, token: u64) -> Option<Pulled> {
+        let front = self.conns.get(&conn)?.ends[side].inbox.front();
+        matches!(front, Some(Inbound::Pulled { token: whose, .. }) if *whose == token).then_some(())?;
+        match self.take(port, conn, side)?.1 {
+            Inbound::Pulled { result, .. } => Some(result),
+            _ => None,
+        }
     }
 
     /// Bulk in place is there at once, as often as not, when no other is on its way.

@@ -16,8 +16,8 @@ use super::{
 };
 use gimmal_transport::{
     AccessError, Batch, Chain, CloseReason, ConnId, Credit, CreditView, Event, Exposed, FrameWord, Limit,
-    Loan, Look, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError, Position, Pulse,
-    Refused, Remote, Run, RxFrame, Staged, Time, Transfer, Violation, Wait, Waker,
+    Loan, Look, Negotiated, Offer, OneSided, Port, PortConfig, PortCounters, PortError, Position, Pulled,
+    Pulse, Refused, Remote, Run, RxFrame, Staged, Time, Transfer, Violation, Wait, Waker,
     frame::{FRAME_WORD_BYTES, span},
     parts::{Arena, Copies},
     sync::Doorbell,
@@ -460,9 +460,9 @@ impl Transfer for SimPort {
         self.shared.with(|world| world.offer(id, side, loan))
     }
 
-    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<Option<Pulled>, Refused> {
         let (id, side) = self.open_end(conn)?;
-        self.shared.with(|world| world.pull(id, side, offer, token))
+        self.shared.with(|world| world.pull((self.id, id, side), offer, token))
     }
 
     fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {

@@ -7,7 +7,7 @@ use std::{str::FromStr, time::Duration};
 
 use super::*;
 use gimmal_transport::{
-    Batch, BulkError, Chain, CloseReason, ConnId, Connecting, Gate, Incoming, Listener, Loan, Port,
+    Batch, BulkError, Chain, CloseReason, ConnId, Connecting, Gate, Incoming, Listener, Loan, Offer, Port,
     PortConfig, Refused, RejectReason, RxFrame, Staged, Tag, Transfer, Violation,
     testing::{self, Came},
 };
@@ -114,6 +114,12 @@ impl Two {
             Came::Closed { reason, .. } => Some(reason),
             _ => None,
         })
+    }
+
+    fn pull(&mut self, side: usize, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+        let over = self.ports[side].pull(conn, offer, token)?;
+        self.events[side].extend(over.map(|result| Came::Pulled { conn, token, result }));
+        Ok(())
     }
 
     fn pulled(&mut self, side: usize) -> Result<gimmal_transport::Bulk, BulkError> {
@@ -254,8 +260,8 @@ fn r9_reads_never_exceed_the_granted_depth() {
         *byte = u8::try_from(at % 251).unwrap();
     }
     let offer = two.ports[0].offer(active, &loan).unwrap();
-    two.ports[1].pull(passive, offer, 9).unwrap();
-    two.ports[1].pull(passive, gimmal_transport::Offer { address: 5, len: 10, ..offer }, 10).unwrap();
+    two.pull(1, passive, offer, 9).unwrap();
+    two.pull(1, passive, Offer { address: 5, len: 10, ..offer }, 10).unwrap();
     let bulk = two.pulled(1).unwrap();
     assert_eq!(&*bulk, &*loan);
     assert!(bulk.release().is_none());
@@ -271,7 +277,7 @@ fn a_loan_dropped_under_its_reader_is_seen() {
     let [active, passive] = two.open();
     let loan: Loan = two.ports[0].gate().allocate(active, 64).unwrap();
     let offer = two.ports[0].offer(active, &loan).unwrap();
-    two.ports[1].pull(passive, offer, 1).unwrap();
+    two.pull(1, passive, offer, 1).unwrap();
     let bulk = two.pulled(1).unwrap();
     let release = bulk.release().expect("in place");
     assert!(!release.is_done());
@@ -373,7 +379,7 @@ fn run(seed: u64) -> u64 {
     }
     let loan = two.ports[1].gate().allocate(passive, 9000).unwrap();
     let offer = two.ports[1].offer(passive, &loan).unwrap();
-    two.ports[0].pull(active, offer, 1).unwrap();
+    two.pull(0, active, offer, 1).unwrap();
     two.pulled(0).unwrap();
     two.ports[0].close(active, CloseReason::Local, two.sim.now());
     assert_eq!((two.closed(0), two.closed(1)), (CloseReason::Local, CloseReason::Peer));
@@ -453,7 +459,7 @@ fn a_connection_lost_in_mid_bulk_fails_the_pull_first() {
     let [active, passive] = two.open();
     let loan = two.ports[0].gate().allocate(active, 10_000).unwrap();
     let offer = two.ports[0].offer(active, &loan).unwrap();
-    two.ports[1].pull(passive, offer, 1).unwrap();
+    two.pull(1, passive, offer, 1).unwrap();
     assert_eq!(two.pulled(1).unwrap_err(), BulkError::Closed);
     assert!(matches!(two.closed(1), CloseReason::PeerGone { .. }));
     assert_eq!(two.sim.findings().misuses, vec![], "the loan outlives the connection");

@@ -27,8 +27,8 @@ use crate::shm::{Shm, ShmLink, ShmPort};
 use crate::verbs::{Verbs, VerbsLink, VerbsPort};
 use crate::{
     AccessError, Batch, CloseReason, ConnId, Credit, CreditView, Exposed, Limit, Loan, Look, Offer, OneSided,
-    Port, PortConfig, PortCounters, PortError, Position, Provider, Pulse, Refused, Remote, Run, RxFrame,
-    Staged, Time, Transfer, Violation, Wait, Waker, sync::Doorbell,
+    Port, PortConfig, PortCounters, PortError, Position, Provider, Pulled, Pulse, Refused, Remote, Run,
+    RxFrame, Staged, Time, Transfer, Violation, Wait, Waker, sync::Doorbell,
 };
 
 /// The providers that a port has ports of.
@@ -337,7 +337,7 @@ impl Transfer for AnyPort {
         route!(self.as_mut, conn, |port, id| port.offer(id, loan), else Err(Refused::Closed))
     }
 
-    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<Option<Pulled>, Refused> {
         route!(self.as_mut, conn, |port, id| port.pull(id, offer, token), else Err(Refused::Closed))
     }
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     AccessError, Batch, CloseReason, ConnId, Credit, CreditView, Event, Limit, Look, Port, PortConfig,
-    PortCounters, PortError, Position, Pulse, Refused, Staged, Time, Transfer, Wait, Waker,
+    PortCounters, PortError, Position, Pulled, Pulse, Refused, Staged, Time, Transfer, Wait, Waker,
     kernel::{system, system_io},
     mem::{Exposed, Loan, Offer, OneSided, Remote, Run, RxFrame},
     sync::{
@@ -299,7 +299,7 @@ impl Transfer for ShmPort {
         live.passed.offer(&live.end.socket, &self.table.gate.shared.pool, loan)
     }
 
-    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+    fn pull(&mut self, conn: ConnId, offer: Offer, _token: u64) -> Result<Option<Pulled>, Refused> {
         let config = &self.table.gate.shared.config;
         let (limit, piece_bytes) = (config.bulk_bytes_max, u64::from(config.bulk_piece_bytes));
         let known = self.table.live(conn).ok_or(Refused::Closed)?;
@@ -323,8 +323,7 @@ impl Transfer for ShmPort {
         } else if result.is_ok() {
             counters.in_place_bytes += offer.len;
         }
-        self.table.news.push_back(Event::Pulled { conn, token, result });
-        Ok(())
+        Ok(Some(result))
     }
 
     fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {

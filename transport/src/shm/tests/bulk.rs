@@ -36,23 +36,17 @@ fn a_mebibyte_is_read_in_place() {
     assert_eq!(client.port.gate().shared.pool.counts(), (1, 0));
 }
 
-/// The next poll brings its result.
+/// Nothing has to come, and no poll tells it again.
 #[test]
 fn a_pull_is_over_when_it_begins() {
     let (mut server, mut client) = pair(4096);
     let loan = client.port.gate().allocate(client.conn, 100).unwrap();
     let offer = client.port.offer(client.conn, &loan).unwrap();
     for token in [5, 6] {
-        server.port.pull(server.conn, offer, token).unwrap();
-    }
-    assert!(matches!(server.port.next_run(Limit::One), Look::Events), "a poll would bring them");
-    let events = server.poll();
-    assert_eq!(events.len(), 2, "{events:?}");
-    for (wanted, event) in [5, 6].into_iter().zip(events) {
-        let Came::Pulled { token, result, .. } = event else { panic!("{event:?}") };
-        assert_eq!((token, result.unwrap().len()), (wanted, 100));
+        assert_eq!(server.pulled(offer, token).unwrap().len(), 100);
     }
     assert!(matches!(server.port.next_run(Limit::One), Look::Nothing));
+    assert!(server.poll().is_empty());
 }
 
 #[test]
@@ -217,8 +211,8 @@ fn r68_offers_that_cannot_be_true_are_refused() {
         assert_eq!(error, BulkError::Offer(Violation::Malformed { what: "bulk offer" }), "{offer:?}");
     }
     assert_eq!(
-        server.port.pull(server.conn, Offer { len: u64::MAX, ..good }, 1),
-        Err(Refused::TooLarge { bytes: usize::MAX, limit: 64 << 30 })
+        server.port.pull(server.conn, Offer { len: u64::MAX, ..good }, 1).unwrap_err(),
+        Refused::TooLarge { bytes: usize::MAX, limit: 64 << 30 }
     );
     let whole = Offer { address: 0, len: size, ..good };
     assert_eq!(server.pulled(whole, 1).unwrap().len(), POOL_SEGMENT_BYTES);
@@ -239,7 +233,7 @@ fn loans_and_offers_have_their_limits() {
     let loan = server.port.gate().allocate(server.conn, 10).unwrap();
     assert_eq!(server.port.offer(server.conn, &loan).unwrap_err(), Refused::NoReads);
     let offer = Offer { address: 0, key: 0, len: 10 };
-    assert_eq!(client.port.pull(client.conn, offer, 1), Err(Refused::NoReads));
+    assert_eq!(client.port.pull(client.conn, offer, 1).unwrap_err(), Refused::NoReads);
     let loan = gate.allocate(client.conn, 10).unwrap();
     let conn = client.conn;
     client.port.close(conn, CloseReason::Local, Time(0));
@@ -257,10 +251,8 @@ fn a_bulk_outlives_its_connection() {
     let offer = client.port.offer(client.conn, &loan).unwrap();
     let offer = carry(&mut client, &mut server, &offer);
     drop((client, loan));
-    server.port.pull(server.conn, offer, 9).unwrap();
-    let mut events = server.wait();
-    let Came::Pulled { token: 9, result, .. } = events.remove(0) else { panic!("{events:?}") };
-    let bulk = result.unwrap();
+    let bulk = server.pulled(offer, 9).unwrap();
+    let events = server.wait();
     assert!(events.is_empty() || matches!(events[..], [Came::Closed { .. }]), "{events:?}");
     drop(server);
     assert!(*bulk == pattern(3, 3000)[..]);

@@ -328,8 +328,7 @@ fn child_whole() {
     client.send(&offer.encode(), 0);
     let frame = server.frame();
     server.give_back(frame);
-    server.port.pull(server.conn, offer, 1).unwrap();
-    assert_eq!(server.wait().len(), 1);
+    server.pulled(offer, 1).unwrap();
     assert!(server.port.arm(), "nothing is left to do");
     client.send(b"wake", 0);
     server.port.disarm();

@@ -3,7 +3,8 @@
 use gimmal_rdma::verbs::RemoteBytes;
 
 use crate::{
-    AccessError, Bulk, BulkError, ConnId, Event, Offer, OneSided, Refused, Remote, Transfer, Violation,
+    AccessError, Bulk, BulkError, ConnId, Event, Offer, OneSided, Pulled, Refused, Remote, Transfer,
+    Violation,
     mem::{Accessed, Exposed, Loan},
     verbs::{
         data::{conn::Conn, port::VerbsPort, pulls::What, table::open_in},
@@ -99,7 +100,7 @@ impl Transfer for VerbsPort {
         Ok(Offer { address, key: pool::rkey_of(loan).into(), len: loan.len() as u64 })
     }
 
-    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<(), Refused> {
+    fn pull(&mut self, conn: ConnId, offer: Offer, token: u64) -> Result<Option<Pulled>, Refused> {
         let limit = self.gate.shared.config.bulk_bytes_max;
         let (open, _) = open_in(&mut self.slots, conn)?;
         if open.pulls.depth() == 0 {
@@ -122,14 +123,13 @@ impl Transfer for VerbsPort {
                     let remote = RemoteBytes { address: offer.address, rkey };
                     open.pulls.add(token, What::Bulk, sink.loan, sink.lkey, remote);
                     open.list_pulls(&mut self.pulling);
-                    return Ok(());
+                    return Ok(None);
                 }
                 Err(error) => Err(error.into()),
             },
             _ => Err(BulkError::Offer(Violation::Malformed { what: "bulk offer" })),
         };
-        self.backlog.push_back(Event::Pulled { conn, token, result });
-        Ok(())
+        Ok(Some(result))
     }
 
     fn show(&mut self, conn: ConnId, exposed: &Exposed) -> Result<Remote, AccessError> {

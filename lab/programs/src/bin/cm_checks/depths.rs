@@ -126,7 +126,7 @@ pub(crate) fn bulk_keeps_the_depth(site: &Site) -> Outcome {
     let loan = pair.ports[1].gate().allocate(pair.conns[1], 64)?;
     let offer = pair.ports[1].offer(pair.conns[1], &loan)?;
     let refused = pair.ports[0].pull(pair.conns[0], offer, 1);
-    ensure!(refused == Err(Refused::NoReads), "{refused:?}");
+    ensure!(matches!(refused, Err(Refused::NoReads)), "{refused:?}");
     ensure!(Refused::NoReads.to_string().contains("initiator_depth"), "{}", Refused::NoReads);
     Ok(None)
 }
