@@ -561,8 +561,9 @@ impl std::io::Write for Writer {
 fn a_handler_that_blocks_its_worker_is_counted_and_named() {
     tracing_subscriber::fmt().with_ansi(false).with_writer(|| Writer).init();
     let config = Config { slow_poll: Duration::from_millis(50), ..Config::default() };
+    let runtime = runtime();
     let server = Server::builder().service(serve_tried(Tries::default())).config(config);
-    let server = server.listen("mem://tokio-slow").unwrap();
+    let server = server.runtime(Tokio::from(runtime.handle().clone())).listen("mem://tokio-slow").unwrap();
     let client = client("mem://tokio-slow");
     client.stall(0).wait().unwrap();
     client.stall(100).wait().unwrap();

@@ -23,8 +23,8 @@ pub struct Config {
     /// Handlers that may be pending on a worker, over all connections, 1 to 2^20; one more is refused, not run.
     /// Default 4096.
     pub tasks_max: usize,
-    /// A handler that keeps its worker longer than this in one poll is counted and logged with its method, to some 10 ms; zero:
-    /// none is. Inline and raw methods are not watched. Default 100 ms.
+    /// In a server with a [`runtime`](crate::ServerBuilder::runtime), a handler that keeps its worker longer than this in one poll is
+    /// counted and logged with its method, to some 10 ms; zero: none is. Inline and raw methods are not watched. Default 100 ms.
     pub slow_poll: Duration,
     /// Largest arguments or answer, encoded, that travel by themselves as bulk because a message does not hold them,
     /// bytes; 0: none do. At most 1 GiB. Larger ones are refused. Default 16 MiB.

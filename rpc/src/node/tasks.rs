@@ -127,6 +127,8 @@ impl Tasks {
         counters: Arc<Counters>,
     ) -> Self {
         let Limits { tasks_max: max, slow_poll, .. } = *limits;
+        // Without a runtime a poll costs no look at the clock.
+        let slow_poll = if runtime.is_some() { slow_poll } else { Duration::ZERO };
         Self { places: Vec::new(), free: Vec::new(), max, reach, runtime, slow_poll, counters }
     }
 
