@@ -44,7 +44,7 @@ pub struct CallOptions {
     /// Whether the call waits for a connection when there is none, instead of failing at once (not run). Calls with
     /// loans or streams do not wait.
     pub wait_for_ready: bool,
-    /// Pairs that the handler reads with [`Cx::metadata`]. One-way requests carry none.
+    /// Pairs that the handler reads with [`Cx::metadata`](crate::Cx::metadata). One-way requests carry none.
     pub metadata: Option<Arc<Metadata>>,
     /// What [`CallOptions::within`] found to be left, which no other call lengthens.
     left: Option<Duration>,
