@@ -18,20 +18,29 @@ use crate::{
 const WINDOW: usize = 32;
 
 /// All contenders, in the order of a round. iceoryx2's clients have one request in flight each.
-const ROWS: [(Way, usize, &str); 14] = [
+const ROWS: [(Way, usize, &str); 23] = [
     (Way::Engine, 1, "gimmal, engine's echo, shm"),
     (Way::Inline, 1, "gimmal, inline, postcard, shm"),
     (Way::Flat, 1, "gimmal, inline, zerocopy, shm"),
     (Way::Vectors, 1, "gimmal, inline, async handler, shm"),
+    (Way::Polled, 1, "gimmal, polled without a runtime"),
     (Way::Driven, 1, "gimmal, driven on tokio, shm"),
+    (Way::Tokio, 1, "gimmal, tokio's thread at both ends"),
     (Way::Handoff, 1, "gimmal, handed off, tokio, shm"),
+    (Way::Threads, 1, "gimmal, multi-thread runtimes, shm"),
     (Way::Blocking, 1, "gimmal, handed off, blocking, shm"),
+    (Way::Exchange, 1, "two threads, one core"),
     (Way::Tarpc, 1, "tarpc, unix socket"),
+    (Way::TarpcThreads, 1, "tarpc, multi-thread runtimes"),
     (Way::Tonic, 1, "tonic, unix socket"),
     (Way::Iceoryx2, 1, "iceoryx2, request-response, polled"),
+    (Way::Polled, WINDOW, "gimmal, polled without a runtime"),
     (Way::Driven, WINDOW, "gimmal, driven on tokio, shm"),
+    (Way::Tokio, WINDOW, "gimmal, tokio's thread at both ends"),
     (Way::Handoff, WINDOW, "gimmal, handed off, tokio, shm"),
+    (Way::Threads, WINDOW, "gimmal, multi-thread runtimes, shm"),
     (Way::Tarpc, WINDOW, "tarpc, unix socket"),
+    (Way::TarpcThreads, WINDOW, "tarpc, multi-thread runtimes"),
     (Way::Tonic, WINDOW, "tonic, unix socket"),
 ];
 
@@ -44,19 +53,28 @@ struct Target {
 
 #[derive(Clone, Copy)]
 enum Bound {
-    /// Of the round trips, with one call at a time.
-    AtMost(f64),
-    /// Of the rates, with a window.
-    AtLeast(f64),
+    /// At most this share of a round trip, with one call at a time.
+    RoundTrip(f64),
+    /// At most this share, after the round trip of another way was taken off ours.
+    RoundTripBeyond(Way, f64),
+    /// At least this multiple of the rate, with a window.
+    Rate(f64),
 }
 
-const TARGETS: [Target; 6] = [
-    Target { ours: Way::Flat, theirs: Way::Engine, bound: Bound::AtMost(1.25) },
-    Target { ours: Way::Inline, theirs: Way::Engine, bound: Bound::AtMost(1.25) },
-    Target { ours: Way::Driven, theirs: Way::Tonic, bound: Bound::AtMost(1.0 / 20.0) },
-    Target { ours: Way::Driven, theirs: Way::Tarpc, bound: Bound::AtMost(1.0 / 10.0) },
-    Target { ours: Way::Driven, theirs: Way::Tarpc, bound: Bound::AtLeast(10.0) },
-    Target { ours: Way::Handoff, theirs: Way::Tarpc, bound: Bound::AtMost(0.5) },
+const TARGETS: [Target; 13] = [
+    Target { ours: Way::Flat, theirs: Way::Engine, bound: Bound::RoundTrip(1.25) },
+    Target { ours: Way::Inline, theirs: Way::Engine, bound: Bound::RoundTrip(1.25) },
+    Target { ours: Way::Driven, theirs: Way::Tonic, bound: Bound::RoundTrip(1.0 / 20.0) },
+    Target { ours: Way::Driven, theirs: Way::Tarpc, bound: Bound::RoundTrip(1.0 / 10.0) },
+    Target { ours: Way::Driven, theirs: Way::Tarpc, bound: Bound::Rate(10.0) },
+    Target { ours: Way::Tokio, theirs: Way::Inline, bound: Bound::RoundTrip(3.0) },
+    Target { ours: Way::Tokio, theirs: Way::Polled, bound: Bound::Rate(0.6) },
+    Target { ours: Way::Handoff, theirs: Way::Tarpc, bound: Bound::RoundTrip(0.5) },
+    Target { ours: Way::Handoff, theirs: Way::Exchange, bound: Bound::RoundTripBeyond(Way::Inline, 1.5) },
+    Target { ours: Way::Handoff, theirs: Way::Tarpc, bound: Bound::Rate(5.0) },
+    Target { ours: Way::Threads, theirs: Way::TarpcThreads, bound: Bound::RoundTrip(0.4) },
+    Target { ours: Way::Threads, theirs: Way::TarpcThreads, bound: Bound::Rate(5.0) },
+    Target { ours: Way::Blocking, theirs: Way::Exchange, bound: Bound::RoundTrip(1.5) },
 ];
 
 /// One line: nanoseconds of each slice, or calls per second where there is a window.
@@ -116,19 +134,39 @@ impl Comparison {
         Estimate::of_ratios(&self.row(ours, window)?.values, &self.row(theirs, window)?.values)
     }
 
+    /// As [`Comparison::ratio`] of single calls, after the round trips of `other` were taken off ours.
+    fn ratio_beyond(&self, ours: Way, other: Way, theirs: Way) -> Option<Estimate> {
+        let (ours, other) = (self.row(ours, 1)?, self.row(other, 1)?);
+        let beyond: Vec<f64> =
+            ours.values.iter().zip(&other.values).map(|(ours, other)| ours - other).collect();
+        Estimate::of_ratios(&beyond, &self.row(theirs, 1)?.values)
+    }
+
     fn reached(&self) -> Vec<Reached> {
         let reach = |target: &Target| {
-            let Target { ours, theirs, bound } = target;
-            let (window, what, sign, limit) = match bound {
-                Bound::AtMost(limit) => (1, "RTT", "<=", *limit),
-                Bound::AtLeast(limit) => (WINDOW, "rate", ">=", *limit),
-            };
-            let estimate = self.ratio(*ours, *theirs, window)?;
-            let is_met = match bound {
-                Bound::AtMost(limit) => estimate.median <= *limit,
-                Bound::AtLeast(limit) => estimate.median >= *limit,
-            };
-            let name = format!("{} {sign} {limit} x {}, {what}, window {window}", name(*ours), name(*theirs));
+            let (ours, theirs) = (target.ours, target.theirs);
+            let (ours_name, theirs_name) = (name(ours), name(theirs));
+            let (estimate, is_met, name);
+            match target.bound {
+                Bound::RoundTrip(limit) => {
+                    estimate = self.ratio(ours, theirs, 1)?;
+                    is_met = estimate.median <= limit;
+                    name = format!("{ours_name} <= {limit} x {theirs_name}, RTT, window 1");
+                }
+                Bound::RoundTripBeyond(other, limit) => {
+                    estimate = self.ratio_beyond(ours, other, theirs)?;
+                    is_met = estimate.median <= limit;
+                    name = format!(
+                        "{ours_name} - {} <= {limit} x {theirs_name}, RTT, window 1",
+                        self::name(other)
+                    );
+                }
+                Bound::Rate(limit) => {
+                    estimate = self.ratio(ours, theirs, WINDOW)?;
+                    is_met = estimate.median >= limit;
+                    name = format!("{ours_name} >= {limit} x {theirs_name}, rate, window {WINDOW}");
+                }
+            }
             Some(Reached { name, estimate, is_met })
         };
         TARGETS.iter().filter_map(reach).collect()
@@ -178,7 +216,7 @@ impl Comparison {
 }
 
 fn is_ours(way: Way) -> bool {
-    !matches!(way, Way::Tarpc | Way::Tonic | Way::Iceoryx2)
+    !matches!(way, Way::Exchange | Way::Tarpc | Way::TarpcThreads | Way::Tonic | Way::Iceoryx2)
 }
 
 fn name(way: Way) -> String {

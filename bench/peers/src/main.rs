@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod compare;
+mod exchange;
 mod grpc;
 mod iox;
 mod measure;

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use gimmal::Instant;
 use gimmal_bench::recorder::Recorder;
+use tokio::runtime::{Builder, Runtime, RuntimeFlavor};
 
 /// Of one echo, each way.
 pub(crate) const BYTES: usize = 64;
@@ -65,7 +66,46 @@ pub(crate) async fn windowed(
     Times::of(&mut recorder, first)
 }
 
+/// [`windowed`] on `runtime`: where that has several threads, every caller is a task of it.
+pub(crate) fn windowed_on<C, F>(runtime: &Runtime, calls: usize, window: usize, call: C) -> Result<Times>
+where
+    C: Fn() -> F + Clone + Send + 'static,
+    F: Future<Output = Result<()>> + Send,
+{
+    if runtime.handle().runtime_flavor() == RuntimeFlavor::CurrentThread {
+        return runtime.block_on(windowed(calls, window, async || call().await));
+    }
+    let run = async |count: usize| -> Result<Recorder> {
+        let caller = |call: C| async move {
+            let mut times = Vec::with_capacity(count / window);
+            for _ in 0..count / window {
+                let start = Instant::now();
+                call().await?;
+                times.push(u64::try_from(start.elapsed().as_nanos())?);
+            }
+            anyhow::Ok(times)
+        };
+        let callers: Vec<_> = (0..window).map(|_| tokio::spawn(caller(call.clone()))).collect();
+        let mut recorder = Recorder::new()?;
+        for caller in callers {
+            caller.await??.into_iter().for_each(|time| recorder.record(time));
+        }
+        Ok(recorder)
+    };
+    runtime.block_on(async {
+        run(calls / 10).await?;
+        let first = Instant::now();
+        let mut recorder = run(calls).await?;
+        Times::of(&mut recorder, first)
+    })
+}
+
 /// What everybody's asynchronous side runs on.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+pub(crate) fn runtime() -> Result<Runtime> {
+    Ok(Builder::new_current_thread().enable_all().build()?)
+}
+
+/// What it runs on where it may have several threads.
+pub(crate) fn many_threads() -> Result<Runtime> {
+    Ok(Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
 }

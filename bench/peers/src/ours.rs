@@ -1,19 +1,20 @@
 //! gimmal's ways over shared memory: the engine's echo, and typed calls inline, driven and handed off.
 
 use std::{
-    os::fd::AsFd as _,
     path::Path,
+    pin::pin,
     sync::atomic::{AtomicBool, Ordering},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use anyhow::{Result, ensure};
 use gimmal::{
-    Client, Config, Cx, Instant, Server,
+    Channel as _, Client, Config, Cx, Instant, Server,
     codec::{InPlace, Zerocopy},
     config::Idle,
     local::LocalClient,
+    tokio::{self as on_tokio, Tokio},
 };
 use gimmal_bench::{
     inline::InlineTarget,
@@ -24,13 +25,15 @@ use gimmal_bench::{
 };
 use gimmal_engine::transport::{Address, shm::Shm};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Visitor};
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::runtime::Runtime;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::measure::{BYTES, Pins, Times, runtime, windowed};
+use crate::measure::{BYTES, Pins, Times, many_threads, runtime, windowed, windowed_on};
 
 /// For an answer.
 const NAP: Duration = Duration::from_millis(20);
+/// For a server to end.
+const STOP: Duration = Duration::from_secs(1);
 
 /// What is called.
 #[gimmal::service]
@@ -197,35 +200,77 @@ pub(crate) fn inline_vectors(place: &Path, calls: usize) -> Result<Times> {
     timed(calls, || Ok(client.echo(vec![7; BYTES]).wait()?))
 }
 
-/// All of what tokio needs to know of a driver: when its descriptor is readable.
-fn on_tokio(driver: &Driver) -> Result<impl FnMut(&mut Context<'_>) -> Poll<std::io::Result<()>> + use<>> {
-    let fd = driver.as_fd().try_clone_to_owned()?;
-    #[allow(deprecated, reason = "the way that replaces it is unsafe; nobody else has this descriptor")]
-    let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
-    Ok(move |context: &mut Context<'_>| fd.poll_read_ready(context).map_ok(|mut ready| ready.clear_ready()))
+/// The floor of the clients that are driven by a runtime: the same calls, polled in a loop without one.
+pub(crate) fn polled_calls(place: &Path, calls: usize, window: usize) -> Result<Times> {
+    let channel = Client::builder().config(config(Idle::Spin)).connect_local(&url(place))?;
+    let client = EchoClient::new(channel.clone());
+    let mut all = pin!(windowed(calls, window, async || {
+        ensure!(client.echo(vec![7; BYTES]).await? == [7; BYTES], "another body");
+        Ok(())
+    }));
+    loop {
+        if let Poll::Ready(times) = all.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return times;
+        }
+        channel.drive(Duration::ZERO);
+    }
 }
 
 /// On tokio's current-thread runtime, whose one thread also moves the calls.
 pub(crate) fn driven_calls(place: &Path, calls: usize, window: usize) -> Result<Times> {
-    runtime()?.block_on(async {
-        let channel = Client::builder().connect_local(&url(place))?;
-        let mut driver = channel.driver()?;
-        let client = EchoClient::new(channel);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
+    runtime.block_on(async {
+        let channel = on_tokio::LocalClient::connect(&url(place)).await?;
+        let client = EchoClient::new(channel.clone());
         let all = windowed(calls, window, async || {
             ensure!(client.echo(vec![7; BYTES]).await? == [7; BYTES], "another body");
             Ok(())
         });
-        driver.run_until(on_tokio(&driver)?, all).await?
+        channel.run_until(all).await
     })
 }
 
-/// Handed off to a worker thread, and awaited on tokio's current-thread runtime.
-pub(crate) fn handed_off_calls(place: &Path, calls: usize, window: usize) -> Result<Times> {
-    let client = EchoClient::new(Client::builder().connect(&url(place))?);
-    runtime()?.block_on(windowed(calls, window, async || {
-        ensure!(client.echo(vec![7; BYTES]).await? == [7; BYTES], "another body");
+/// Turns and handlers are a task of tokio's current-thread runtime; until `stop`.
+pub(crate) fn serve_on_one_thread(place: &Path, stop: &AtomicBool) -> Result<()> {
+    runtime()?.block_on(async {
+        let builder = Server::builder().service(serve_echo(Glass)).runtime(Tokio::current()?);
+        let server = builder.listen_local(&url(place))?;
+        on_tokio::serve_until(server, until(stop), STOP).await?;
         Ok(())
-    }))
+    })
+}
+
+/// Handlers run on a worker inside a multi-thread runtime; until `stop`.
+pub(crate) fn serve_in_runtime(place: &Path, stop: &AtomicBool) -> Result<()> {
+    many_threads()?.block_on(async {
+        let builder = Server::builder().service(serve_echo(Glass)).runtime(Tokio::current()?);
+        builder.listen(&url(place))?.serve_until(until(stop), STOP).await;
+        Ok(())
+    })
+}
+
+async fn until(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        tokio::time::sleep(NAP).await;
+    }
+}
+
+/// Handed off to a worker thread, and awaited on `runtime`.
+pub(crate) fn handed_off_calls(
+    runtime: &Runtime,
+    place: &Path,
+    calls: usize,
+    window: usize,
+) -> Result<Times> {
+    let client = EchoClient::new(Client::builder().connect(&url(place))?);
+    windowed_on(runtime, calls, window, move || {
+        let client = client.clone();
+        async move {
+            ensure!(client.echo(vec![7; BYTES]).await? == [7; BYTES], "another body");
+            Ok(())
+        }
+    })
 }
 
 /// Handed off by a thread that blocks until the answer is there.

@@ -13,8 +13,9 @@ use tarpc::{
     server::{BaseChannel, Channel as _},
     tokio_serde::formats::Bincode,
 };
+use tokio::runtime::Runtime;
 
-use crate::measure::{BYTES, Times, runtime, windowed};
+use crate::measure::{BYTES, Times, windowed_on};
 
 #[tarpc::service]
 trait Echo {
@@ -32,8 +33,8 @@ impl Echo for Mirror {
 }
 
 /// Until `stop`.
-pub(crate) fn serve(place: &Path, stop: &AtomicBool) -> Result<()> {
-    runtime()?.block_on(async {
+pub(crate) fn serve(runtime: &Runtime, place: &Path, stop: &AtomicBool) -> Result<()> {
+    runtime.block_on(async {
         let mut incoming = tarpc::serde_transport::unix::listen(place, Bincode::default).await?;
         tokio::spawn(async move {
             while let Some(Ok(transport)) = incoming.next().await {
@@ -51,15 +52,17 @@ pub(crate) fn serve(place: &Path, stop: &AtomicBool) -> Result<()> {
 }
 
 /// `calls` after a tenth of that to warm up, `window` of them at once.
-pub(crate) fn call(place: &Path, calls: usize, window: usize) -> Result<Times> {
-    runtime()?.block_on(async {
+pub(crate) fn call(runtime: &Runtime, place: &Path, calls: usize, window: usize) -> Result<Times> {
+    let client = runtime.block_on(async {
         let transport = tarpc::serde_transport::unix::connect(place, Bincode::default).await?;
-        let client = EchoClient::new(client::Config::default(), transport).spawn();
-        windowed(calls, window, async || {
+        anyhow::Ok(EchoClient::new(client::Config::default(), transport).spawn())
+    })?;
+    windowed_on(runtime, calls, window, move || {
+        let client = client.clone();
+        async move {
             let back = client.echo(context::current(), vec![7; BYTES]).await?;
             ensure!(back == [7; BYTES], "another body");
             Ok(())
-        })
-        .await
+        }
     })
 }

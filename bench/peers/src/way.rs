@@ -16,8 +16,8 @@ use gimmal::Instant;
 use gimmal_engine::worker::thread::pin_to;
 
 use crate::{
-    grpc, iox,
-    measure::{Pins, Times},
+    exchange, grpc, iox,
+    measure::{Pins, Times, many_threads, runtime},
     ours, rpc,
 };
 
@@ -35,13 +35,23 @@ pub(crate) enum Way {
     Flat,
     /// Typed, inline, with an owned vector and an async handler.
     Vectors,
+    /// Typed, with an async handler, polled in a loop without a runtime.
+    Polled,
     /// Typed, driven by tokio's current thread.
     Driven,
-    /// Typed, handed off and awaited on tokio.
+    /// Typed, on tokio's current thread at both ends.
+    Tokio,
+    /// Typed, handed off and awaited on tokio's current thread.
     Handoff,
+    /// Typed, handed off and awaited on a multi-thread runtime; handlers run inside one.
+    Threads,
     /// Typed, handed off and waited for.
     Blocking,
+    /// Two threads of one process, one of which blocks: what a hand-off costs at least.
+    Exchange,
     Tarpc,
+    /// tarpc on multi-thread runtimes.
+    TarpcThreads,
     Tonic,
     Iceoryx2,
 }
@@ -110,10 +120,14 @@ pub(crate) fn slice(way: Way, pins: Pins, calls: usize, window: usize) -> Result
             Way::Inline => ours::inline_calls(&place, calls),
             Way::Flat => ours::flat_calls(&place, calls),
             Way::Vectors => ours::inline_vectors(&place, calls),
-            Way::Driven => ours::driven_calls(&place, calls, window),
-            Way::Handoff => ours::handed_off_calls(&place, calls, window),
+            Way::Polled => ours::polled_calls(&place, calls, window),
+            Way::Driven | Way::Tokio => ours::driven_calls(&place, calls, window),
+            Way::Handoff => ours::handed_off_calls(&runtime()?, &place, calls, window),
+            Way::Threads => ours::handed_off_calls(&many_threads()?, &place, calls, window),
             Way::Blocking => ours::blocking_calls(&place, calls),
-            Way::Tarpc => rpc::call(&place, calls, window),
+            Way::Exchange => exchange::run(calls),
+            Way::Tarpc => rpc::call(&runtime()?, &place, calls, window),
+            Way::TarpcThreads => rpc::call(&many_threads()?, &place, calls, window),
             Way::Tonic => grpc::call(&place, calls, window),
             Way::Iceoryx2 => iox::call(&place, calls),
         }
@@ -137,9 +151,13 @@ pub(crate) fn serve(way: Way, place: &Path, core: usize) -> Result<()> {
             });
             ours::serve_messages(place)
         }
-        Way::Inline | Way::Flat | Way::Vectors => ours::serve(place, true, &stop),
+        Way::Inline | Way::Flat | Way::Vectors | Way::Polled => ours::serve(place, true, &stop),
         Way::Driven | Way::Handoff | Way::Blocking => ours::serve(place, false, &stop),
-        Way::Tarpc => rpc::serve(place, &stop),
+        Way::Tokio => ours::serve_on_one_thread(place, &stop),
+        Way::Threads => ours::serve_in_runtime(place, &stop),
+        Way::Exchange => exchange::serve(place, &stop),
+        Way::Tarpc => rpc::serve(&runtime()?, place, &stop),
+        Way::TarpcThreads => rpc::serve(&many_threads()?, place, &stop),
         Way::Tonic => grpc::serve(place, &stop),
         Way::Iceoryx2 => iox::serve(place, &stop),
     }
