@@ -32,6 +32,8 @@ everything() {
         timeout 3000 cargo test -q --release -p gimmal-engine --test sim
     check "1,000 servers killed at random moments" env GIMMAL_KILLS=1000 \
         timeout 900 cargo test -q -p gimmal-rpc --test kill
+    check "10^6 cancelled calls of each client on tokio" env GIMMAL_CANCELS=1000000 \
+        timeout 600 cargo test -q --release -p gimmal --features tokio,futures --test tokio_client cancelled
     check "3 x 10^7 hostile operations" env GIMMAL_HOSTILE_OPERATIONS=10000000 GIMMAL_FUZZ_INPUTS=1000000 \
         timeout 1800 cargo test -q --release -p gimmal-rpc --test attack --test fuzz
     count "libFuzzer, a minute for each target" bash tests/fuzz.sh 60

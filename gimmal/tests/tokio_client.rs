@@ -327,7 +327,7 @@ fn cancelled_calls_leave_nothing() {
     let url = address("cancels");
     let prober = Prober::default();
     let server = serve(&url, &prober);
-    let cancels = std::env::var("GIMMAL_CANCELS").ok().and_then(|text| text.parse().ok()).unwrap_or(20_000);
+    let cancels = std::env::var("GIMMAL_CANCELS").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000);
     async fn cancel<C: Channel>(client: &ProbeClient<C>, cancels: u64) {
         for number in 0..cancels {
             let mut call = std::pin::pin!(client.hang());

@@ -335,9 +335,9 @@ impl WorkerCall {
 
     fn cancel(&mut self) {
         if let Some(cell) = self.cell.take() {
-            // Lost when the inbox is full: the call then goes on to its answer or its deadline. On another worker than it was
+            // Lost when the inbox stays full: the call then goes on to its answer or its deadline. On another worker than it was
             // made on, there is nothing to cancel.
-            let _ = self.inner.line.here().0.submit(Command::Cancel(self.conn, cell));
+            let _ = offer(&self.inner.line.here().0, Command::Cancel(self.conn, cell));
         }
     }
 
