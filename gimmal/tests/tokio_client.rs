@@ -242,7 +242,7 @@ fn a_lazy_client_waits_for_its_server() {
     let _server = local().block_on(lazily(client.clone(), &url));
     assert!(client.is_ready() && client.negotiated().is_some() && client.reconnects() == 0);
     assert_eq!(ProbeClient::new(client).later(5).wait(), Ok(5));
-    // The same way for one that finds a server.
+    // A lazy client whose server is already there.
     let client = builder().connect_lazy(&url).unwrap();
     assert_eq!(ProbeClient::new(client).square(9).wait(), Ok(81));
     assert!(builder().connect_lazy("nonsense").is_err());

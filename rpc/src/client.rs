@@ -33,11 +33,9 @@ use crate::{
     response::Response,
     stats::Stats,
     status::Fate,
-    workers::{Handle, WorkerSet},
+    workers::{self, WorkerSet, offer},
 };
 
-/// How often a call is offered to a worker whose inbox is full, with a yield between.
-const OFFERS: usize = 64;
 /// How long a worker may be late to end a call at its deadline before a waiting caller gives it up for lost.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -77,9 +75,8 @@ impl Lined for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Said goodbye to as soon as the worker gets to it; when its inbox is full the peer sees us go with it.
         let (handle, conn) = self.line.here();
-        let _ = handle.close(conn);
+        workers::close(&handle, conn);
     }
 }
 
@@ -218,19 +215,6 @@ impl Client {
         }
         handed
     }
-}
-
-/// Offers a command to a worker, whose inbox may be full for a while.
-#[inline]
-fn offer(handle: &Handle, mut command: Command) -> Result<(), Command> {
-    for _ in 0..OFFERS {
-        match handle.submit(command) {
-            Ok(()) => return Ok(()),
-            Err(back) => command = back,
-        }
-        std::thread::yield_now();
-    }
-    Err(command)
 }
 
 const FULL: TransportError =

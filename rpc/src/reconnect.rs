@@ -36,7 +36,7 @@ use crate::{
     frame::REQUEST_BYTES,
     here,
     route::Route,
-    workers::{Handle, Place},
+    workers::{self, Handle, Place},
 };
 
 /// Waits between attempts.
@@ -221,7 +221,7 @@ impl Line {
         let conn = self.lead_nowhere();
         if here::is_serving() && self.is_here() {
             // Nothing would end while this thread waits.
-            let _ = handle.close(conn);
+            workers::close(&handle, conn);
             return false;
         }
         let done = Arc::new(AtomicBool::new(false));
@@ -233,7 +233,7 @@ impl Line {
                 return true;
             }
             if deadline.has_passed() {
-                let _ = handle.close(conn);
+                workers::close(&handle, conn);
                 return false;
             }
         }
@@ -257,7 +257,7 @@ impl Line {
         let mut current = self.negotiated.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_left() {
             // Its user left while it was dialled for.
-            let _ = handle.close(conn);
+            workers::close(&handle, conn);
             return Ok(());
         }
         self.arguments_max.store(arguments_max(&negotiated), Ordering::Relaxed);

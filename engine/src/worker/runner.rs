@@ -204,7 +204,7 @@ impl<P: Port, A: App> Runner<P, A> {
             // Credit may have come between the last settling and the arming; nobody rings for that again.
             wanted = wanted.min(UNSETTLED);
         }
-        // Whoever pushes after this sees the doorbell armed; whoever pushed before is seen by the second look.
+        // A command that is pushed after the arming rings the doorbell. The second look at the inbox finds one that was pushed before.
         if wanted.is_zero() || !self.worker.port.arm() || !self.worker.inbox.is_empty() {
             self.worker.port.disarm();
             return None;
