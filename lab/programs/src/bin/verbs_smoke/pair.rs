@@ -245,7 +245,9 @@ impl Pair {
             let mut loan = self.a.port.gate().allocate(self.a.conn(), bytes)?;
             loan.copy_from_slice(&pattern(token as u64, bytes));
             let offer = self.a.port.offer(self.a.conn(), &loan)?;
-            self.b.port.pull(self.b.conn(), offer, token as u64)?;
+            if let Some(result) = self.b.port.pull(self.b.conn(), offer, token as u64)? {
+                self.b.pulled.push((token as u64, result));
+            }
             loans.push(loan);
         }
         until("bulk", Duration::from_secs(60), || {
