@@ -56,7 +56,7 @@ input=$(mktemp -u) && mkfifo "$input"
 server=$!
 exec 3>"$input"
 within 10 "$bin/gimmal" doctor "shm://twice-$$" >/dev/null 2>&1
-refuses "a socket path in use" "a live process uses it" "$bin/files" serve /usr/share/doc --address "shm://twice-$$"
+refuses "a socket path in use" "uses it; stop that process" "$bin/files" serve /usr/share/doc --address "shm://twice-$$"
 check "doctor: a live server over shared memory" timeout 20 "$bin/gimmal" doctor "shm://twice-$$"
 refuses "doctor: nobody listens" "WRONG  *peer" "$bin/gimmal" doctor "shm://nobody-$$"
 exec 3>&-

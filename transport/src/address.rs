@@ -1,6 +1,11 @@
 //! Where a peer is: `rdma://host:port[?device=rxe0&source=ADDRESS]`, `shm://name-or-path`, `mem://name`.
 
-use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr};
+use std::{
+    fmt,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use crate::{AddressError, DeviceChoice};
 
@@ -48,7 +53,7 @@ impl Via {
             let twice = match key {
                 "device" => via.device.replace(value.parse()?).is_some(),
                 "source" => {
-                    let source = value.parse().map_err(|_| bad("the source is not an IP address"))?;
+                    let source = value.parse().map_err(|_| bad("the source is not an IP address without a zone; to choose among devices use ?device="))?;
                     via.source.replace(source).is_some()
                 }
                 _ => return Err(AddressError::Key { url: url.to_owned(), key: key.to_owned() }),
@@ -92,12 +97,7 @@ impl FromStr for Address {
                 }
                 Ok(Self::Rdma { host: host.to_owned(), port, via })
             }
-            "shm" if rest.is_empty() => Err(bad("no name")),
-            "shm" if rest.starts_with('/') => Ok(Self::Shm { path: PathBuf::from(rest) }),
-            "shm" if rest.contains('/') => {
-                Err(bad("a name has no slash; an absolute path starts with shm:///"))
-            }
-            "shm" => Ok(Self::Shm { path: runtime_folder().join(rest) }),
+            "shm" => shm_path(rest).map(|path| Self::Shm { path }).map_err(bad),
             "mem" if rest.is_empty() => Err(bad("no name")),
             "mem" => Ok(Self::Mem { name: rest.to_owned() }),
             _ => Err(AddressError::Scheme { url: url.to_owned() }),
@@ -114,6 +114,44 @@ impl fmt::Display for Address {
             Self::Mem { name } => write!(f, "mem://{name}"),
         }
     }
+}
+
+fn shm_path(rest: &str) -> Result<PathBuf, &'static str> {
+    let path = match rest {
+        "" => return Err("no name"),
+        path if path.starts_with('/') => PathBuf::from(path),
+        name if name.contains('/') => {
+            return Err("a name has no slash; an absolute path starts with shm:///");
+        }
+        name => runtime_folder().join(name),
+    };
+    check_socket_path(&path).map(|()| path)
+}
+
+/// What follows the name of a socket in the name of its lock file.
+pub(crate) const LOCK_SUFFIX: &str = ".lock";
+
+/// Whether a socket can have this path: it names a file, which is not the lock file of another socket.
+pub(crate) fn check_socket_path(path: &Path) -> Result<(), &'static str> {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    match bytes.rsplit(|byte| *byte == b'/').next() {
+        None | Some(b"" | b"." | b"..") => Err("no name"),
+        Some(name) if name.ends_with(LOCK_SUFFIX.as_bytes()) => {
+            Err("a name does not end in .lock, which names lock files")
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// The folders in which another process of this user may look for names: with and without `XDG_RUNTIME_DIR`.
+#[cfg(feature = "shm")]
+pub(crate) fn runtime_folders() -> [PathBuf; 3] {
+    let uid = rustix::process::getuid().as_raw();
+    [
+        runtime_folder(),
+        PathBuf::from(format!("/run/user/{uid}/gimmal")),
+        PathBuf::from(format!("/tmp/gimmal-{uid}")),
+    ]
 }
 
 /// Where named sockets live: `$XDG_RUNTIME_DIR/gimmal`, else a folder of this uid in `/tmp`.
@@ -161,7 +199,14 @@ mod tests {
             ("rdma://h:1?source=rxe0", "not an IP address"),
             ("rdma://h:1?device=a&device=b", "twice"),
             ("shm://", "no name"),
+            ("rdma://h:1?source=fe80::1%eth0", "without a zone"),
             ("shm://a/b", "no slash"),
+            ("shm:///", "no name"),
+            ("shm:///tmp/", "no name"),
+            ("shm://.", "no name"),
+            ("shm:///tmp/..", "no name"),
+            ("shm://a.lock", "does not end in .lock"),
+            ("shm:///tmp/a.lock", "does not end in .lock"),
             ("mem://", "no name"),
             ("host:1", "no scheme"),
             ("tcp://h:1", "rdma://"),

@@ -9,14 +9,16 @@ pub struct Allow {
 }
 
 impl Allow {
-    /// Also the user `uid`.
+    /// Adds the user `uid`. A list admits only those it names: add this process's own user, and root, if they are to
+    /// connect.
     #[must_use]
     pub fn uid(mut self, uid: u32) -> Self {
         self.uids.push(uid);
         self
     }
 
-    /// Also processes whose group is `gid`; groups beside a process's first do not count.
+    /// Adds processes whose group is `gid`; groups beside a process's first do not count. A list admits only those it
+    /// names.
     #[must_use]
     pub fn gid(mut self, gid: u32) -> Self {
         self.gids.push(gid);

@@ -186,6 +186,7 @@ impl<P: Port, A: App> Worker<P, A> {
         self.duty.closed();
         connection.count = None;
         let cause = connection.cause(reason);
+        tell(&connection, &cause);
         connection.set_state(State::Closed);
         let Self { port, app, conns, .. } = self;
         let mut io = Io { port, conns, now };
@@ -243,5 +244,16 @@ impl<P: Port, A: App> Worker<P, A> {
             }
             index += usize::from(settled.again || settled.writable);
         }
+    }
+}
+
+/// Logs the end of a connection, once: with its reason, at INFO unless the end was orderly.
+#[cold]
+fn tell(connection: &Connection, reason: &CloseReason) {
+    let Negotiated { provider, peer, .. } = &**connection.negotiated();
+    match reason {
+        CloseReason::Local | CloseReason::Peer => tracing::debug!(provider, peer, %reason, "closed"),
+        CloseReason::Port(_) => tracing::warn!(provider, peer, %reason, "a connection ended"),
+        _ => tracing::info!(provider, peer, %reason, "a connection ended"),
     }
 }

@@ -41,7 +41,10 @@ impl SimListener {
             Ok::<_, PortError>(free)
         })?;
         if !fresh {
-            return Err(ListenError::InUse { address: address.to_string() });
+            return Err(ListenError::InUse {
+                address: address.to_string(),
+                by: "a listener of this world".to_owned(),
+            });
         }
         Ok(Self { shared: Arc::clone(shared), name: name.clone() })
     }

@@ -172,12 +172,12 @@ pub enum ListenError {
         why: String,
     },
     /// A live process listens there.
-    #[error(
-        "listen on {address} failed: a live process uses it; stop that process or choose another address"
-    )]
+    #[error("listen on {address} failed: {by} uses it; stop that process or choose another address")]
     InUse {
         /// What was given.
         address: String,
+        /// Which process, as far as that is known.
+        by: String,
     },
     /// The folder of the socket can be entered by others, or is not ours.
     #[error("{} must be a folder of this user with mode 0700: {why}", path.display())]
@@ -299,6 +299,26 @@ pub enum ConnectError {
     NobodyListens {
         /// What was given.
         address: String,
+    },
+    /// Nobody listens there, and the name is in another runtime folder of this user.
+    #[error(
+        "connect to {address} failed: no server is listening, but {} has this name; set XDG_RUNTIME_DIR alike for the server and the client, or use a path", found.display()
+    )]
+    OtherFolder {
+        /// What was given.
+        address: String,
+        /// The folder with a socket of that name.
+        found: PathBuf,
+    },
+    /// This process may not reach the socket.
+    #[error(
+        "connect to {address} failed: {why}; add this user to the server's allow-list (`listen.allow`), and let it enter the folder"
+    )]
+    Denied {
+        /// What was given.
+        address: String,
+        /// Which file or folder, and whose it is.
+        why: String,
     },
     /// The peer refused, and said why.
     #[error("connect to {address} failed: {reason}")]

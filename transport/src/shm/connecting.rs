@@ -2,13 +2,15 @@
 
 use std::{
     os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
-use rustix::io::Errno;
+use rustix::{fs::FileType, io::Errno};
 
 use super::{
+    denied,
     gate::ShmGate,
     link::{End, ShmLink, hello, settle},
     mirror::mirror,
@@ -19,6 +21,7 @@ use super::{
 };
 use crate::{
     Address, ConnectError, ConnectOptions, Connecting, Hello, Instant, Key, Refusal, RejectReason,
+    address::runtime_folders,
     hello::REJECT_LEN,
     kernel::system,
     proof::{Label, Session, random, request},
@@ -200,7 +203,14 @@ impl ShmConnecting {
 
     fn dial_error(&self, errno: Errno) -> ConnectError {
         match errno {
-            Errno::NOENT | Errno::CONNREFUSED => self.nobody(),
+            Errno::NOENT | Errno::CONNREFUSED => match other_folder(&self.address, &runtime_folders()) {
+                Some(found) => ConnectError::OtherFolder { address: self.address.to_string(), found },
+                None => self.nobody(),
+            },
+            Errno::ACCESS | Errno::PERM => {
+                let address = self.address.to_string();
+                ConnectError::Denied { address, why: denied::owner(place::path(&self.address)) }
+            }
             Errno::PROTOTYPE => self.foreign(RejectReason::NotOurs),
             errno => ConnectError::Port(system("connect")(errno)),
         }
@@ -227,6 +237,17 @@ impl ShmConnecting {
             Step::Done => "done",
         }
     }
+}
+
+/// The folder of `folders` that has a socket of the same name, for a name in the first of them.
+pub(super) fn other_folder(address: &Address, folders: &[PathBuf]) -> Option<PathBuf> {
+    let (path, ours) = (place::path(address), folders.first()?);
+    let name = path.file_name().filter(|_| path.parent() == Some(ours))?;
+    let has_it = |folder: &&PathBuf| {
+        let stat = rustix::fs::lstat(folder.join(name));
+        *folder != ours && stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket)
+    };
+    folders.iter().find(has_it).cloned()
 }
 
 impl Connecting for ShmConnecting {

@@ -12,7 +12,6 @@ use rustix::{
 
 use super::{
     live::Live,
-    peer,
     segment::{AttachError, Segment},
     socket::{self, Message},
     table::{Slot, Stage, Table, conn_of},
@@ -216,9 +215,6 @@ impl Table {
             Stage::Free | Stage::Ended => return,
         };
         end.tell_lack();
-        let peer = peer::describe(peer::of(&end.socket).ok().as_ref());
-        let reason = CloseReason::Port(Box::new(error));
-        tracing::warn!(peer, %reason, "a connection ends: this process could not take what its peer passed");
-        self.finish(index, reason);
+        self.finish(index, CloseReason::Port(Box::new(error)));
     }
 }

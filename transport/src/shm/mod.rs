@@ -28,12 +28,14 @@ use std::os::fd::OwnedFd;
 
 mod bulk;
 mod connecting;
+mod denied;
 mod exposed;
 mod gate;
 mod incoming;
 mod link;
 mod listener;
 mod live;
+mod lock;
 mod look;
 mod mirror;
 mod named;

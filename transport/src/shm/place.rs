@@ -1,6 +1,9 @@
 //! Where a listener and its clients meet: at a socket in a folder, or at a name of this process.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
 
 use rustix::{io::Errno, net::SocketAddrUnix};
 
@@ -33,7 +36,9 @@ impl Place {
             }
             Address::Mem { name } => {
                 let named = Named::bind(name, options.backlog)?;
-                named.map(Self::Process).ok_or_else(|| ListenError::InUse { address: address.to_string() })
+                let in_use =
+                    || ListenError::InUse { address: address.to_string(), by: "this process".to_owned() };
+                named.map(Self::Process).ok_or_else(in_use)
             }
             Address::Rdma { .. } => {
                 let why =
@@ -113,6 +118,14 @@ pub(super) fn device(address: &Address) -> String {
     match address {
         Address::Shm { path } => path.display().to_string(),
         other => other.to_string(),
+    }
+}
+
+/// The path of the socket; empty for a name of this process.
+pub(super) fn path(address: &Address) -> &Path {
+    match address {
+        Address::Shm { path } => path,
+        _ => Path::new(""),
     }
 }
 

@@ -176,7 +176,6 @@ impl Table {
             list.retain(|other| *other != index);
         }
         lock(&self.gate.shared.open).remove(&conn);
-        tracing::debug!(?conn, %reason, "closed");
         self.news.push_back(Event::Closed { conn, reason });
     }
 

@@ -165,7 +165,9 @@ fn a_user_that_is_not_mapped_is_on_no_list() {
         loop {
             match connect(&theirs, &port.gate()) {
                 Ok(mut connecting) => return connecting.poll(10 * SECOND).expect("an outcome").map(drop),
-                Err(ConnectError::NobodyListens { .. } | ConnectError::Port(_)) if Instant::now() < until => {
+                Err(ConnectError::NobodyListens { .. } | ConnectError::Denied { .. })
+                    if Instant::now() < until =>
+                {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 Err(error) => return Err(error),

@@ -8,6 +8,7 @@ mod exposed;
 mod hostile;
 mod key;
 mod kill;
+mod leftovers;
 mod listen;
 mod measure;
 mod misuse;

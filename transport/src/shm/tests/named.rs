@@ -16,7 +16,7 @@ fn a_name_has_one_listener_and_is_free_when_it_goes() {
     assert!(nobody(connect(&address, &gate).unwrap_err()));
     let mut listener = listen(&address);
     let second = Shm.listen(&address, &ListenOptions::default()).unwrap_err();
-    assert_eq!(second, ListenError::InUse { address: address.to_string() });
+    assert_eq!(second, ListenError::InUse { address: address.to_string(), by: "this process".to_owned() });
     links(&mut listener, &gate, &gate);
     let mut waiting = connect(&address, &gate).unwrap();
     drop(listener);

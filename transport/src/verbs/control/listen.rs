@@ -43,8 +43,9 @@ impl Ids {
                 if address.ip() == Ipv4Addr::UNSPECIFIED
                     && let Err(error) = self.listen_on((Ipv6Addr::UNSPECIFIED, bound).into(), listening)
                 {
-                    tracing::debug!(%error, "listening on IPv4 only");
+                    tracing::info!(%error, "listening on IPv4 only");
                 }
+                tell_reach(address, addresses);
                 break;
             }
         }
@@ -144,6 +145,19 @@ impl Ids {
     }
 }
 
+/// Says so where a listener is reached by fewer than its name promises.
+fn tell_reach(address: SocketAddr, addresses: &[SocketAddr]) {
+    if address.ip().is_loopback() {
+        tracing::warn!(%address, "RDMA devices seldom route to loopback: give the address of a device's interface");
+    } else if !address.ip().is_unspecified() && addresses.len() > 1 {
+        tracing::info!(%address, ?addresses, "listening on one address of the name");
+    }
+}
+
+fn is_link_local_without_zone(address: SocketAddr) -> bool {
+    matches!(address, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0)
+}
+
 fn listen_error(address: SocketAddr, step: &'static str, errno: i32) -> ListenError {
     let name = format!("rdma://{address}");
     match errno {
@@ -152,7 +166,11 @@ fn listen_error(address: SocketAddr, step: &'static str, errno: i32) -> ListenEr
             address: name,
             why: "in use, or the device does not listen on loopback; give the interface's address".to_owned(),
         },
-        libc::EADDRINUSE => ListenError::InUse { address: name },
+        libc::EADDRINUSE => ListenError::InUse { address: name, by: "a live process".to_owned() },
+        libc::EINVAL if is_link_local_without_zone(address) => ListenError::Address {
+            address: name,
+            why: "a link-local address needs its interface: rdma://[fe80::1%eth0]:port".to_owned(),
+        },
         libc::ENODEV | libc::EADDRNOTAVAIL => ListenError::Address {
             address: name,
             why: format!(

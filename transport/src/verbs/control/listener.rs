@@ -26,9 +26,9 @@ use crate::{
 /// How long dropping a listener waits for its address to be free.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
-/// Addresses to listen on. May look a name up.
+/// Addresses to listen on; `*`, `0.0.0.0` and `::` are those of both families. May look a name up.
 pub(crate) fn listen_addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>, ListenError> {
-    if host == "*" {
+    if host == "*" || host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified()) {
         let any = [SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), (Ipv6Addr::UNSPECIFIED, port).into()];
         return Ok(any.to_vec());
     }
@@ -195,6 +195,14 @@ impl Drop for VerbsIncoming {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_wildcards_are_of_both_families() {
+        let of = |host| listen_addresses(host, 7).unwrap();
+        let both: Vec<SocketAddr> = vec!["0.0.0.0:7".parse().unwrap(), "[::]:7".parse().unwrap()];
+        assert_eq!((of("*"), of("0.0.0.0"), of("::")), (both.clone(), both.clone(), both));
+        assert_eq!(of("127.0.0.1").len(), 1);
+    }
 
     #[test]
     fn only_what_the_device_has_is_listened_on() {
