@@ -187,7 +187,7 @@ impl Connection {
     /// A pull ended: in-place bytes are watched until the user drops them, others are answered for at once.
     pub(crate) fn pulled(&mut self, loan_id: LoanId, release: Option<Arc<gimmal_transport::mem::Release>>) {
         match release {
-            Some(release) => self.in_place.watch(loan_id, release),
+            Some(release) => self.in_place.watch(loan_id, &release),
             None => self.bulk_done(loan_id),
         }
     }

@@ -11,13 +11,16 @@ mod call;
 mod key;
 mod reply;
 mod tagged;
+#[cfg(test)]
+mod tests;
+mod waiting;
 mod wires;
 
 use std::{cell::Cell, collections::VecDeque, mem, task::Waker, time::Duration};
 
 use gimmal_engine::transport::{Loan, Time};
 
-use self::wires::Wires;
+use self::{waiting::Waiting, wires::Wires};
 use crate::{
     copied, id::CallId, metadata::Metadata, method::Method, response::Response, stats::Counter, stream::Lanes,
 };
@@ -35,7 +38,7 @@ pub(crate) struct Calls {
     done: usize,
     wires: Wires,
     waiting_max: usize,
-    waiting: VecDeque<u32>,
+    waiting: Waiting,
     /// Cancels that have not left; their wire slots are taken until then.
     cancels: VecDeque<CallId>,
     next_deadline: Time,
@@ -49,7 +52,7 @@ impl Calls {
             done: 0,
             wires: Wires::new(window),
             waiting_max,
-            waiting: VecDeque::new(),
+            waiting: Waiting::default(),
             cancels: VecDeque::new(),
             next_deadline: Time::NEVER,
         }
@@ -72,7 +75,7 @@ impl Calls {
 
     #[inline]
     pub(crate) fn is_queued(&self) -> bool {
-        !self.waiting.is_empty()
+        self.waiting.len() > 0
     }
 
     /// The slot of the window that the next request takes, as it will be called there.
@@ -128,9 +131,9 @@ impl Calls {
         }
         (call.loan, call.lanes) = (loan, lanes);
         call.state = State::Waiting;
-        self.waiting.push_back(index);
         let (key, call) = self.occupy(index, method, times);
         call.tell(key, reply);
+        self.waiting.push(key);
         Ok(key)
     }
 
@@ -160,13 +163,13 @@ impl Calls {
 
     /// The first that waits.
     pub(crate) fn first_waiting(&mut self) -> Option<&mut Call> {
-        let index = *self.waiting.front()?;
+        let index = self.waiting.first(|key| waits(&self.slots, key))?;
         Some(&mut self.slots[index as usize])
     }
 
     /// The first that waited left as `id`. Its key, if it has streams.
     pub(crate) fn post_first(&mut self, id: CallId) -> Option<CallKey> {
-        let index = self.waiting.pop_front()?;
+        let index = self.waiting.pop(|key| waits(&self.slots, key))?;
         self.wires.take(id.slot, index);
         self.slots[index as usize].state = State::Posted(id.slot);
         self.slots[index as usize].lanes.is_some().then(|| self.key(index))
@@ -208,7 +211,7 @@ impl Calls {
 
     /// The first that waited can never leave.
     pub(crate) fn fail_first(&mut self, response: Response) {
-        if let Some(index) = self.waiting.pop_front() {
+        if let Some(index) = self.waiting.pop(|key| waits(&self.slots, key)) {
             self.finish(index, response);
         }
     }
@@ -355,9 +358,9 @@ impl Calls {
     /// Takes a call out of wherever it is, before it is finished by hand. A posted one leaves its slot of the window
     /// taken until [`Calls::cancel_left`]. Returns how far it was.
     pub(crate) fn withdraw(&mut self, index: u32) -> State {
-        let state = mem::replace(&mut self.slots[index as usize].state, State::Waiting);
+        let state = mem::replace(&mut self.slots[index as usize].state, State::Done);
         match state {
-            State::Waiting => self.waiting.retain(|waiting| *waiting != index),
+            State::Waiting => self.waiting.ended(|key| waits(&self.slots, key)),
             State::Posted(slot) => {
                 self.cancels.push_back(self.wires.abandon(slot));
             }
@@ -395,29 +398,30 @@ impl Calls {
         }
     }
 
-    /// The next call whose deadline has passed. `None`: no more, and the next deadline is known again.
-    pub(crate) fn poll_expired(&mut self, now: Time) -> Option<u32> {
-        if now < self.next_deadline {
-            return None;
-        }
-        let mut next = Time::NEVER;
-        for (index, call) in (0u32..).zip(&self.slots) {
-            if matches!(call.state, State::Free | State::Done) {
-                continue;
+    /// The first call from index `from` on whose deadline has passed. One pass begins with 0 and goes on behind the call that was
+    /// found; when it ends with `None`, the next deadline is known again.
+    pub(crate) fn poll_expired(&mut self, now: Time, from: u32) -> Option<u32> {
+        if from == 0 {
+            if now < self.next_deadline {
+                return None;
             }
+            self.next_deadline = Time::NEVER;
+        }
+        for (index, call) in
+            (from..).zip(self.slots.iter().skip(from as usize)).filter(|(_, call)| call.lives())
+        {
             if call.deadline <= now {
                 return Some(index);
             }
-            next = next.min(call.deadline);
+            self.next_deadline = self.next_deadline.min(call.deadline);
         }
-        self.next_deadline = next;
         None
     }
 
-    /// Any call that lives: a closing connection ends them one by one.
-    pub(crate) fn any_live(&self) -> Option<u32> {
-        let lives = |call: &Call| !matches!(call.state, State::Free | State::Done);
-        self.slots.iter().position(lives).and_then(|index| u32::try_from(index).ok())
+    /// The first call from index `from` on that lives: a closing connection ends them one by one.
+    pub(crate) fn next_live(&self, from: u32) -> Option<u32> {
+        let mut calls = (from..).zip(self.slots.iter().skip(from as usize));
+        calls.find(|(_, call)| call.lives()).map(|(index, _)| index)
     }
 
     /// Calls whose bulk waits for room in the device's queue.
@@ -430,4 +434,10 @@ impl Calls {
     pub(crate) const fn has_done(&self) -> bool {
         self.done > 0
     }
+}
+
+/// Whether the call of `key` waits for room.
+fn waits(slots: &[Call], key: CallKey) -> bool {
+    let call = &slots[key.index() as usize];
+    call.generation == key.generation() && call.state == State::Waiting
 }

@@ -46,8 +46,6 @@ pub(crate) enum Command {
     Access(ConnId, Box<Handed>),
     /// Tell the peer where memory of ours is.
     Show(ConnId, Arc<Exposed>, Responder<Shown>),
-    /// Something is ready; a turn will find it.
-    Look,
 }
 
 /// Hears that a connection ended, or that its peer takes no more calls. Runs on the worker's thread: must not block.

@@ -15,13 +15,14 @@ pub struct Config {
     pub window: usize,
     /// Calls that may wait in the client on a connection; one more is refused, not run. Default 1024.
     pub waiting_max: usize,
-    /// Calls a peer may have in flight on a connection, 1 to 4096; one more is refused, not run. Default 256.
+    /// Calls a peer may have in flight on a connection, 1 to 4096; one more is refused, not run. As many one-way handlers of it may
+    /// be pending besides. Default 256.
     pub serving_max: usize,
     /// How a [`Client`](crate::Client) comes back when its connection ended; `None`: it does not. An inline client
     /// never does.
     pub reconnect: Option<Reconnect>,
-    /// Handlers that may be pending on a worker, over all connections, 1 to 2^20; one more is refused, not run.
-    /// Default 4096.
+    /// Handlers that may be pending on a worker, over all connections, 1 to 2^20; one more is refused, not run. One-way handlers,
+    /// which outlive their connection, may be half of them. Default 4096.
     pub tasks_max: usize,
     /// In a server with a [`runtime`](crate::ServerBuilder::runtime), a handler that keeps its worker longer than this in one poll is
     /// counted and logged with its method, to some 10 ms; zero: none is. Inline and raw methods are not watched. Default 100 ms.
@@ -103,6 +104,13 @@ pub(crate) struct Limits {
     pub(crate) tasks_max: usize,
     pub(crate) slow_poll: Duration,
     pub(crate) message_bytes_max: usize,
+}
+
+impl Limits {
+    /// Handlers of one-way requests that may be pending on a worker.
+    pub(crate) const fn one_way_max(&self) -> usize {
+        self.tasks_max.div_ceil(2)
+    }
 }
 
 /// Most calls of a window: a server keeps a word and a slot for each.

@@ -26,6 +26,8 @@ use crate::{
 pub(crate) trait Worker: Send + Sync {
     /// Returns whether the inbox had room.
     fn submit(&self, command: Command) -> bool;
+    /// Has it take a turn; whether it was there.
+    fn ring(&self) -> bool;
     fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError>;
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError>;
     fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError>;
@@ -88,9 +90,14 @@ impl Reach {
         }
     }
 
-    /// A full inbox rings by itself: the worker has commands to take.
-    fn ring(&self) {
-        let _ = self.worker.get().is_some_and(|worker| worker.submit(Command::Look));
+    /// Has the worker look at what was woken; whether it was there.
+    fn ring(&self) -> bool {
+        self.worker.get().is_none_or(|worker| worker.ring())
+    }
+
+    /// Forgets lanes that no worker will look at: each leads to this, and would keep it.
+    pub(crate) fn forget_lanes(&self) {
+        while self.lanes.pop().is_some() {}
     }
 
     pub(crate) fn pop_ready(&self) -> Option<u32> {
@@ -110,7 +117,9 @@ impl Reach {
 impl Mover for Reach {
     fn look_at(&self, lane: Arc<Lane>) {
         self.lanes.push(lane);
-        self.ring();
+        if !self.ring() {
+            self.forget_lanes();
+        }
     }
 
     fn draining(&self) -> &Arc<Signal> {

@@ -68,6 +68,10 @@ impl<P: Provider> Worker for WorkerHandle<P, Node> {
         Self::submit(self, command).is_ok()
     }
 
+    fn ring(&self) -> bool {
+        Self::ring(self)
+    }
+
     fn expose(&self, conn: ConnId, bytes: usize) -> Result<Exposed, LoanError> {
         Self::expose(self, conn, bytes)
     }

@@ -50,9 +50,8 @@ impl Connection {
             self.close_at = Time::NEVER;
             return Settled::default();
         }
-        while let Some(loan_id) = self.in_place.poll_released() {
-            self.bulk_done(loan_id);
-        }
+        let Self { in_place, control, .. } = self;
+        in_place.take_released(|loan_id| control.push_back((Kind::BulkDone, loan_id.bits().into())));
         if self.owes_goodbye && self.pulls.is_empty() {
             self.owes_goodbye = false;
             self.control.push_back((Kind::GoodbyeAck, 0));

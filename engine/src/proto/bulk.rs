@@ -1,10 +1,8 @@
 //! Bulk in flight: loans of ours that the peer may read, and pulls of the peer's.
 
-use std::sync::Arc;
-
 use gimmal_transport::{
     Loan,
-    mem::Release,
+    mem::{Release, Releases},
     pack::{Field, low_half},
 };
 
@@ -187,40 +185,55 @@ impl Pulls {
 /// In-place bulk that the user still reads; the peer hears when it is dropped.
 #[derive(Debug, Default)]
 pub struct InPlace {
-    reading: Vec<(LoanId, Arc<Release>)>,
+    releases: Releases,
+    /// What is read, by the place of its release.
+    loans: Vec<LoanId>,
+    len: usize,
 }
 
 impl InPlace {
     /// The peer's loan `loan_id` is read until `release` is set.
-    pub fn watch(&mut self, loan_id: LoanId, release: Arc<Release>) {
-        self.reading.push((loan_id, release));
+    pub fn watch(&mut self, loan_id: LoanId, release: &Release) {
+        let place = self.releases.watch(release) as usize;
+        if place >= self.loans.len() {
+            self.loans.resize(place + 1, loan_id);
+        }
+        self.loans[place] = loan_id;
+        self.len += 1;
     }
 
-    /// One that was dropped.
-    pub fn poll_released(&mut self) -> Option<LoanId> {
-        let index = self.reading.iter().position(|(_, release)| release.is_done())?;
-        Some(self.reading.swap_remove(index).0)
+    /// Calls `each` with the loan of every bulk that was dropped since the last time.
+    #[inline]
+    pub fn take_released(&mut self, mut each: impl FnMut(LoanId)) {
+        let Self { releases, loans, len } = self;
+        releases.take(|place| {
+            *len -= 1;
+            each(loans[place as usize]);
+        });
     }
 
     /// How many are being read.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.reading.len()
+    pub const fn len(&self) -> usize {
+        self.len
     }
 
     /// Whether none is.
     #[inline]
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.reading.is_empty()
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::{
+        sync::{Arc, Mutex},
+        time::Duration,
+    };
 
-    use gimmal_transport::mem::LoanHome;
+    use gimmal_transport::{Bulk, Instant, mem::LoanHome, sync::doorbell::Doorbell};
 
     use super::*;
 
@@ -256,6 +269,42 @@ mod tests {
     /// Without memory of its own, so that there can be very many.
     fn empty() -> Loan {
         Loan::anonymous(0, 0).unwrap()
+    }
+
+    #[test]
+    fn bulk_that_is_kept_costs_a_look_nothing() {
+        let waker = Arc::new(Doorbell::new().unwrap());
+        let mut in_place = InPlace::default();
+        let mut kept: Vec<_> = (0..65_536)
+            .map(|id| {
+                let release = Release::new(Arc::clone(&waker));
+                in_place.watch(LoanId::from_bits(id), &release);
+                Some(Bulk::held(empty(), release))
+            })
+            .collect();
+        let began = Instant::now();
+        for _ in 0..10_000 {
+            in_place.take_released(|id| panic!("{id:?} is still read"));
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(2),
+            "each look went through all: {:?}",
+            began.elapsed()
+        );
+        let dropped = [0, 63, 64, 40_000, 65_535];
+        dropped.iter().for_each(|index| kept[*index] = None);
+        let mut told = Vec::new();
+        in_place.take_released(|id| told.push(id.bits() as usize));
+        assert_eq!((told, in_place.len()), (dropped.to_vec(), 65_531));
+        // A place that is used again tells its new loan.
+        let release = Release::new(waker);
+        in_place.watch(LoanId::from_bits(70_000), &release);
+        drop(Bulk::held(empty(), release));
+        in_place.take_released(|id| assert_eq!(id.bits(), 70_000));
+        assert_eq!(in_place.len(), 65_531);
+        kept.clear();
+        in_place.take_released(|_| ());
+        assert!(in_place.is_empty());
     }
 
     #[test]

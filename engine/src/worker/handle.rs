@@ -63,6 +63,12 @@ impl<P: Provider, A: App> WorkerHandle<P, A> {
         })
     }
 
+    /// Has the worker take a turn, and so call [`App::tick`]. Never blocks, never fails for want of room, and many rings are one.
+    /// Returns whether the worker was there.
+    pub fn ring(&self) -> bool {
+        self.inbox.ring()
+    }
+
     /// Whether the worker has stopped or panicked. Commands to it are [refused](App::refused).
     #[must_use]
     pub fn is_gone(&self) -> bool {

@@ -1,15 +1,23 @@
 //! Commands from other threads: a bounded queue that never blocks, and a doorbell that is free while we are awake.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering, fence},
-    mpsc,
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering, fence},
+        mpsc,
+    },
+    time::Duration,
 };
 
 use crossbeam::queue::ArrayQueue;
 use gimmal_transport::{ConnId, Negotiated, PortCounters, Waker};
 
 use crate::{error::OpenError, slots::Slot};
+
+/// How often a connection is offered to a full inbox: with a yield between at first, then with a pause.
+const OFFERS: u32 = 110;
+const YIELDS: u32 = 60;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// What another thread may ask of a worker.
 #[derive(Debug)]
@@ -70,6 +78,8 @@ impl Adopted {
 #[derive(Debug)]
 pub(crate) struct Inbox<L, C> {
     queue: ArrayQueue<Command<L, C>>,
+    /// The application wants a turn, which needs no place in the queue.
+    is_rung: AtomicBool,
     waker: Waker,
     closed: AtomicBool,
     /// What becomes of the application's commands that no worker will take: [`App::refused`](crate::App::refused).
@@ -78,7 +88,8 @@ pub(crate) struct Inbox<L, C> {
 
 impl<L, C> Inbox<L, C> {
     pub(crate) fn new(capacity: usize, waker: Waker, refuse: fn(C)) -> Self {
-        Self { queue: ArrayQueue::new(capacity), waker, closed: AtomicBool::new(false), refuse }
+        let (is_rung, closed) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { queue: ArrayQueue::new(capacity), is_rung, waker, closed, refuse }
     }
 
     /// Gives the command back when the inbox is full. A closed inbox refuses it, as [`Inbox::close`] does.
@@ -92,11 +103,29 @@ impl<L, C> Inbox<L, C> {
         Ok(())
     }
 
+    /// Has the worker take a turn, however full the inbox is. `false`: the worker is gone.
+    pub(crate) fn ring(&self) -> bool {
+        // SYNC POINT: inbox rung. What was done before is seen by the turn behind `unring`, or by whoever finds it closed.
+        if !self.is_rung.swap(true, Ordering::AcqRel) {
+            self.waker.ring();
+        }
+        !self.is_closed()
+    }
+
+    /// A turn begins, which looks at what was rung for. Whether anything was.
+    #[inline]
+    pub(crate) fn unring(&self) -> bool {
+        // SYNC POINT: inbox rung. Pairs with `ring`.
+        self.is_rung.load(Ordering::Relaxed) && self.is_rung.swap(false, Ordering::AcqRel)
+    }
+
     /// The worker is gone: what it did not take, and what is pushed from now on, is refused.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         // SYNC POINT: inbox closed. Pairs with the fence of `push`.
         fence(Ordering::SeqCst);
+        // SYNC POINT: inbox rung. Pairs with `ring`: it finds the inbox closed, or what it rang for is seen behind this.
+        self.is_rung.swap(true, Ordering::AcqRel);
         self.refuse_all();
     }
 
@@ -114,9 +143,17 @@ impl<L, C> Inbox<L, C> {
         }
     }
 
-    /// Hands a connection to the worker.
+    /// Hands a connection to the worker. While the inbox is full it is offered again, for some 50 ms.
     pub(crate) fn adopt(&self, link: L, adopted: Adopted) -> Result<(), OpenError> {
-        self.push(Command::Adopt(link, adopted)).map_err(|_| OpenError::Worker("its inbox is full"))
+        let mut command = Command::Adopt(link, adopted);
+        for offer in 0..OFFERS {
+            match self.push(command) {
+                Ok(()) => return Ok(()),
+                Err(back) => command = back,
+            }
+            if offer < YIELDS { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+        }
+        Err(OpenError::Worker("its inbox is full"))
     }
 
     #[inline]
@@ -129,7 +166,9 @@ impl<L, C> Inbox<L, C> {
         self.queue.pop()
     }
 
+    /// Whether nothing waits for a turn.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && !self.is_rung.load(Ordering::Relaxed)
     }
 }

@@ -135,7 +135,7 @@ impl<P: Port, A: App> Worker<P, A> {
     }
 
     fn take_commands(&mut self, now: Time) -> usize {
-        let mut taken = 0;
+        let mut taken = usize::from(self.inbox.unring());
         while taken < COMMANDS
             && let Some(command) = self.inbox.pop()
         {

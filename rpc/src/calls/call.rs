@@ -101,6 +101,11 @@ impl Call {
         }
     }
 
+    /// Whether it has not ended.
+    pub(super) const fn lives(&self) -> bool {
+        !matches!(self.state, State::Free | State::Done)
+    }
+
     /// A key of it finds nothing from here on.
     #[inline]
     pub(super) const fn free(&mut self) {

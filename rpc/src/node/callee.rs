@@ -244,6 +244,9 @@ impl Node {
             discard(task);
             return;
         };
+        if served.is_one_way() {
+            here.one_way -= 1;
+        }
         let Some(place) = here.serving.slot(slot) else {
             // One way: nobody is told.
             if let Polled::Failed(failure) = polled {
@@ -432,10 +435,11 @@ impl Node {
 
     /// Handlers whose caller has stopped waiting are dropped, and it is told, in case its clock is slower.
     pub(super) fn expire_handlers<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
-        let now = io.now();
+        let (now, mut from) = (io.now(), 0);
         while let Some(here) = self.conns.get_mut(conn)
-            && let Some(id) = here.serving.poll_expired(now)
+            && let Some(id) = here.serving.poll_expired(now, from)
         {
+            from = id.slot + 1;
             here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
             let state = here.serving.free(id.slot);
             let fate = if matches!(state, State::Running(_) | State::Ended(_)) {

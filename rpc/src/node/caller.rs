@@ -77,10 +77,10 @@ impl Node {
         let now = io.now();
         self.look(now);
         let deadline = timeout.after(now);
-        // The worker's own thread did not read the clock for this: see `looked`.
+        // Nobody read the clock for this: the thread may have been away since. See `looked`.
         let is_local = reply.is_taken();
-        self.stale |= is_local;
-        let times = (if is_local { now } else { Time::NEVER }, deadline);
+        self.stale = true;
+        let times = (now, deadline);
         let Some(here) = self.conns.get_mut(conn) else { return self.start_nowhere(conn, reply) };
         self.alone = here.calls.is_empty();
         if !here.calls.is_queued()
@@ -278,11 +278,11 @@ impl Node {
     /// Calls whose deadline has passed end here, whatever the peer does.
     pub(super) fn expire_calls<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId) {
         let now = io.now();
-        let mut any = false;
+        let mut from = 0;
         while let Some(here) = self.conns.get_mut(conn)
-            && let Some(index) = here.calls.poll_expired(now)
+            && let Some(index) = here.calls.poll_expired(now, from)
         {
-            any = true;
+            from = index + 1;
             let (fate, message) = match here.calls.withdraw(index) {
                 State::Posted(_) => (Fate::MaybeRan, "no answer before the deadline"),
                 State::Pulling => {
@@ -297,7 +297,7 @@ impl Node {
             let status = Status::new(Code::DeadlineExceeded, message).with_fate(fate);
             self.finish(conn, index, status);
         }
-        if any {
+        if from > 0 {
             self.send_requests(io, conn);
         }
     }
@@ -336,7 +336,9 @@ impl Node {
 
     /// The connection is gone: every call on it ends with what is known of it.
     pub(super) fn end_calls(&mut self, gone: &mut Conn, reason: &CloseReason) {
-        while let Some(index) = gone.calls.any_live() {
+        let mut from = 0;
+        while let Some(index) = gone.calls.next_live(from) {
+            from = index + 1;
             let fate = match gone.calls.withdraw(index) {
                 State::Posted(_) => Fate::MaybeRan,
                 State::Pulling => Fate::Ran,

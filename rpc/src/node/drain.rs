@@ -109,7 +109,7 @@ impl Node {
         done: &Arc<AtomicBool>,
     ) {
         if let Some(here) = self.conns.get_mut(conn) {
-            if here.calls.any_live().is_some() || self.accesses_on(conn) > 0 {
+            if here.calls.next_live(0).is_some() || self.accesses_on(conn) > 0 {
                 return;
             }
             if let Some(next) = next {

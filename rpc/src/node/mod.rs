@@ -87,6 +87,8 @@ pub(crate) struct Conn {
     /// For raw methods, one after the other: no counting of references for each call.
     raw_cx: Option<Cx>,
     draft: Draft,
+    /// One-way handlers that are pending.
+    one_way: usize,
     /// Whether any call had streams: only then they are looked for.
     streams_seen: bool,
     watcher: Option<Arc<dyn Watcher>>,
@@ -308,6 +310,7 @@ impl Conn {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        self.reach.forget_lanes();
         for (_, here) in self.conns.iter_mut() {
             here::leave(&here.peer.negotiated);
         }
@@ -346,6 +349,7 @@ impl App for Node {
                 headers: HeaderCache::default(),
                 raw_cx: None,
                 draft: Draft::default(),
+                one_way: 0,
                 streams_seen: false,
                 watcher: None,
                 owes_go_away: false,
@@ -455,7 +459,6 @@ impl App for Node {
             Command::Shed(count) => self.shed(io, count),
             Command::Access(conn, handed) => self.access(io, conn, *handed),
             Command::Show(conn, exposed, responder) => responder.complete(Self::show(io, conn, &exposed)),
-            Command::Look => {}
         }
     }
 
@@ -468,11 +471,7 @@ impl App for Node {
             Command::Show(_, _, responder) => responder.complete(Err(gone)),
             Command::Watch(_, watcher) => watcher.ended(&CloseReason::WorkerPanicked),
             Command::Retire(_, _, done) => done.store(true, Ordering::Release),
-            Command::Cancel(..)
-            | Command::Drain(_)
-            | Command::RuntimeEnded
-            | Command::Shed(_)
-            | Command::Look => {}
+            Command::Cancel(..) | Command::Drain(_) | Command::RuntimeEnded | Command::Shed(_) => {}
         }
     }
 

@@ -1,4 +1,8 @@
 //! Requests that are not answered: no slot of a window, no deadline, no cancel.
+//!
+//! Their handlers go on when the client has gone, so a client that comes again and again could leave any number of them behind.
+//! So many may be pending: `serving_max` of a connection, and half of `tasks_max` of all. Requests that are answered always
+//! have the other half.
 
 use gimmal_engine::{
     Io, RemoteBulk,
@@ -68,6 +72,9 @@ impl Node {
     fn run_one_way(&mut self, conn: ConnId, entry: &Entry, arguments: &[u8]) -> bool {
         let mark = self.next_mark();
         let Some(here) = self.conns.get_mut(conn) else { return false };
+        if here.one_way >= self.limits.serving_max || self.tasks.one_way() >= self.limits.one_way_max() {
+            return false;
+        }
         let Some(place) = self.tasks.place() else { return false };
         let peer = std::sync::Arc::clone(&here.peer);
         let slot = CallId::NONE.slot;
@@ -75,7 +82,12 @@ impl Node {
         let Ok((task, polled)) = self.begin_handler(place, entry, cx, arguments, None) else { return false };
         match polled {
             Polled::Ready => self.keep_box(entry, task),
-            Polled::Pending => self.tasks.keep(place, task, Served { conn, slot, method: entry.method }),
+            Polled::Pending => {
+                self.tasks.keep(place, task, Served { conn, slot, method: entry.method });
+                if let Some(here) = self.conns.get_mut(conn) {
+                    here.one_way += 1;
+                }
+            }
             Polled::Failed(failure) => {
                 discard(task);
                 self.note_failure(entry.method, failure);

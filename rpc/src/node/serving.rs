@@ -202,22 +202,24 @@ impl Serving {
         self.refusals.pop_front();
     }
 
-    /// The next slot whose deadline has passed while it runs. `None`: no more, and the next deadline is known again.
-    pub(super) fn poll_expired(&mut self, now: Time) -> Option<CallId> {
-        if now < self.next_deadline {
-            return None;
+    /// The first slot from `from` on whose deadline has passed while it runs. One pass begins with 0 and goes on behind the slot that
+    /// was found; when it ends with `None`, the next deadline is known again.
+    pub(super) fn poll_expired(&mut self, now: Time, from: u32) -> Option<CallId> {
+        if from == 0 {
+            if now < self.next_deadline {
+                return None;
+            }
+            self.next_deadline = Time::NEVER;
         }
-        let mut next = Time::NEVER;
-        for (index, slot) in (0u32..).zip(&self.slots) {
+        for (index, slot) in (from..).zip(self.slots.iter().skip(from as usize)) {
             if !matches!(slot.state, State::Running(_) | State::Pulling { .. } | State::Ended(_)) {
                 continue;
             }
             if slot.deadline <= now {
                 return Some(CallId { slot: index, generation: slot.generation });
             }
-            next = next.min(slot.deadline);
+            self.next_deadline = self.next_deadline.min(slot.deadline);
         }
-        self.next_deadline = next;
         None
     }
 

@@ -12,6 +12,7 @@ use gimmal_engine::transport::{ConnId, time};
 
 use crate::{
     config::Limits,
+    id::CallId,
     method::Method,
     reach::{Reach, TaskWake},
     runtime::{HasEnded, Runtime},
@@ -101,10 +102,19 @@ pub(crate) struct Served {
     pub(crate) method: &'static Method,
 }
 
+impl Served {
+    /// Whether nobody waits for it.
+    pub(crate) const fn is_one_way(&self) -> bool {
+        self.slot == CallId::NONE.slot
+    }
+}
+
 /// A slab of pending handlers; places and their wakers are used again.
 pub(crate) struct Tasks {
     places: Vec<Place>,
     free: Vec<u32>,
+    /// How many of them are of one-way requests.
+    one_way: usize,
     max: usize,
     reach: Arc<Reach>,
     runtime: Option<Arc<dyn Runtime>>,
@@ -129,7 +139,7 @@ impl Tasks {
         let Limits { tasks_max: max, slow_poll, .. } = *limits;
         // Without a runtime a poll costs no look at the clock.
         let slow_poll = if runtime.is_some() { slow_poll } else { Duration::ZERO };
-        Self { places: Vec::new(), free: Vec::new(), max, reach, runtime, slow_poll, counters }
+        Self { places: Vec::new(), free: Vec::new(), one_way: 0, max, reach, runtime, slow_poll, counters }
     }
 
     /// To be called before a handler is polled. Returns what is to be given to [`Tasks::polled`].
@@ -157,6 +167,11 @@ impl Tasks {
         self.counters.slow_polls.increment();
         let ms = took.as_millis();
         tracing::warn!(%method, ms, "a handler blocked its worker: await there, or hand the work to another thread");
+    }
+
+    /// Handlers of one-way requests among them.
+    pub(crate) const fn one_way(&self) -> usize {
+        self.one_way
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -194,6 +209,7 @@ impl Tasks {
     /// When it gave another one since: two handlers in one place would be worse.
     pub(crate) fn keep(&mut self, index: u32, task: BoxTask, served: Served) {
         assert_eq!(self.free.pop(), Some(index), "nobody takes a place while a handler is polled first");
+        self.one_way += usize::from(served.is_one_way());
         self.places[index as usize].task = Some((task, served));
     }
 
@@ -201,6 +217,7 @@ impl Tasks {
     pub(crate) fn take(&mut self, index: u32) -> Option<(BoxTask, Served)> {
         let taken = self.places.get_mut(index as usize)?.task.take()?;
         self.free.push(index);
+        self.one_way -= usize::from(taken.1.is_one_way());
         Some(taken)
     }
 

@@ -1,13 +1,19 @@
 //! What a pull brought.
 
-use std::{fmt, ops::Deref, ptr::NonNull, sync::Arc};
+use std::{
+    fmt,
+    ops::Deref,
+    ptr::NonNull,
+    sync::{Arc, OnceLock},
+};
 
 use crate::{
     mem::{Loan, Region},
     sync::{
-        atomic::AtomicBool,
+        atomic::{AtomicBool, AtomicU64, Ordering},
         doorbell::Waker,
         flag::{is_raised, raise},
+        release::{PLACES, release, take},
     },
 };
 
@@ -119,24 +125,88 @@ impl fmt::Debug for Bulk {
 #[derive(Debug)]
 pub struct Release {
     done: AtomicBool,
+    /// Where its owner finds it: a map, and the place in there.
+    place: OnceLock<(Arc<Places>, u32)>,
     waker: Waker,
+}
+
+/// Releases of one connection that were set, at most 64 to a map.
+#[derive(Debug)]
+struct Places {
+    map: AtomicU64,
+    /// Whether any map of the connection has something.
+    any: Arc<AtomicBool>,
+}
+
+/// Finds the in-place bulk of one connection that was dropped. Bulk that is still read costs nothing.
+#[derive(Debug, Default)]
+pub struct Releases {
+    any: Arc<AtomicBool>,
+    maps: Vec<Arc<Places>>,
+    free: Vec<u32>,
+}
+
+impl Releases {
+    /// Watches `release`, whose bulk nobody else has yet. Returns the place that [`Releases::take`] gives once the bulk is dropped.
+    pub fn watch(&mut self, release: &Release) -> u32 {
+        let place = self.free.pop().unwrap_or_else(|| self.grow());
+        let map = &self.maps[(place / PLACES) as usize];
+        let _ = release.place.set((Arc::clone(map), place % PLACES));
+        place
+    }
+
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        let first = u32::try_from(self.maps.len()).unwrap_or(u32::MAX) * PLACES;
+        self.maps.push(Arc::new(Places { map: AtomicU64::new(0), any: Arc::clone(&self.any) }));
+        self.free.extend((first + 1..first + PLACES).rev());
+        first
+    }
+
+    /// Calls `each` with the place of every bulk that was dropped since the last time.
+    #[inline]
+    pub fn take(&mut self, each: impl FnMut(u32)) {
+        if is_raised(&self.any) {
+            self.take_any(each);
+        }
+    }
+
+    fn take_any(&mut self, mut each: impl FnMut(u32)) {
+        // SYNC POINT: place released. Lowered before the maps are read: a place set later raises it again.
+        self.any.swap(false, Ordering::AcqRel);
+        for (first, places) in (0..).step_by(PLACES as usize).zip(&self.maps) {
+            let mut bits = take(&places.map);
+            while bits != 0 {
+                let place = first + bits.trailing_zeros();
+                bits &= bits - 1;
+                self.free.push(place);
+                each(place);
+            }
+        }
+    }
 }
 
 impl Release {
     /// Not yet dropped.
     #[must_use]
     pub fn new(waker: Waker) -> Arc<Self> {
-        Arc::new(Self { done: AtomicBool::new(false), waker })
+        Arc::new(Self { done: AtomicBool::new(false), place: OnceLock::new(), waker })
     }
 
     /// Makes it one that was not dropped yet. `false`: somebody still has it.
     pub(crate) fn reuse(this: &mut Arc<Self>) -> bool {
-        Arc::get_mut(this).map(|release| release.done = AtomicBool::new(false)).is_some()
+        let Some(release) = Arc::get_mut(this) else { return false };
+        (release.done, release.place) = (AtomicBool::new(false), OnceLock::new());
+        true
     }
 
     fn set(&self) {
         // Our reads are done before the worker tells the peer.
         raise(&self.done);
+        if let Some((places, place)) = self.place.get() {
+            release(&places.map, *place);
+            raise(&places.any);
+        }
         self.waker.ring();
     }
 

@@ -31,7 +31,7 @@ pub mod rx_frame;
 pub(crate) mod rx_memory;
 pub mod user_bytes;
 
-pub use bulk::{Bulk, Release};
+pub use bulk::{Bulk, Release, Releases};
 pub use exposed::{Accessed, Exposed, OneSided, REMOTE_BYTES, Remote, Words};
 pub use hold::{Holder, RxBuf};
 pub use loan::{Loan, LoanHome, Offer};

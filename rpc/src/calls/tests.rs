@@ -1,0 +1,64 @@
+use gimmal_engine::transport::Instant;
+
+use super::*;
+use crate::{method::MethodKind, status::Status};
+
+static METHOD: Method = Method::new("Test", "call", "()", "raw", MethodKind::Raw);
+const MANY: u32 = 50_000;
+
+fn waiting(deadline: Time) -> Calls {
+    let mut calls = Calls::new(1, MANY as usize);
+    for _ in 0..MANY {
+        let kept = calls
+            .insert_waiting(&METHOD, (Time(0), deadline), (None, None), Reply::Local, |_| Ok::<_, ()>(()));
+        kept.map_err(|_| ()).unwrap();
+    }
+    calls
+}
+
+fn finish(calls: &mut Calls, index: u32) {
+    assert_eq!(calls.withdraw(index), State::Waiting);
+    calls.finish(index, Status::new(crate::Code::DeadlineExceeded, "").into());
+}
+
+#[test]
+fn many_waiting_calls_end_in_the_time_of_one_each() {
+    let began = Instant::now();
+    let mut calls = waiting(Time(10));
+    assert_eq!(calls.poll_expired(Time(9), 0), None);
+    let (mut from, mut ended) = (0, 0);
+    while let Some(index) = calls.poll_expired(Time(10), from) {
+        (from, ended) = (index + 1, ended + 1);
+        finish(&mut calls, index);
+    }
+    assert_eq!((ended, calls.next_deadline(), calls.is_queued()), (MANY, Time::NEVER, false));
+    let mut calls = waiting(Time::NEVER);
+    let (mut from, mut ended) = (0, 0);
+    while let Some(index) = calls.next_live(from) {
+        (from, ended) = (index + 1, ended + 1);
+        finish(&mut calls, index);
+    }
+    assert_eq!((ended, calls.is_queued()), (MANY, false));
+    assert!(began.elapsed().as_secs() < 5, "each end went through all others: {:?}", began.elapsed());
+}
+
+#[test]
+fn a_pass_of_ends_knows_the_next_deadline() {
+    let mut calls = Calls::new(1, 8);
+    for deadline in [30, 10, 20, 10] {
+        let times = (Time(0), Time(deadline));
+        let kept = calls.insert_waiting(&METHOD, times, (None, None), Reply::Local, |_| Ok::<_, ()>(()));
+        kept.map_err(|_| ()).unwrap();
+    }
+    for (now, expired, next) in
+        [(10, vec![1, 3], 20), (25, vec![2], 30), (25, vec![], 30), (30, vec![0], u64::MAX)]
+    {
+        let (mut from, mut found) = (0, Vec::new());
+        while let Some(index) = calls.poll_expired(Time(now), from) {
+            from = index + 1;
+            found.push(index);
+            finish(&mut calls, index);
+        }
+        assert_eq!((found, calls.next_deadline()), (expired, Time(next)));
+    }
+}
