@@ -12,7 +12,8 @@ use std::{
 };
 
 use gimmal_transport::{
-    Address, Hello, Incoming, Instant, ListenError, Listener, Provider, Refusal, RejectReason, thread,
+    Address, Hello, Incoming, Instant, ListenError, Listener, Provider, Refusal, RejectReason,
+    parts::LogPace, thread,
 };
 
 use crate::{
@@ -46,6 +47,7 @@ struct Shared {
     stop: AtomicBool,
     accepted: AtomicU64,
     refused: AtomicU64,
+    log: LogPace,
     rejected: AtomicU64,
     last_rejected: Mutex<Option<RejectReason>>,
     /// Why it does not listen any more.
@@ -245,14 +247,18 @@ fn let_in<P: Provider, A: App>(
     let peer = incoming.peer();
     if most > 0 && has >= most {
         shared.refused.fetch_add(1, Ordering::Relaxed);
-        tracing::info!(peer, most, "refused: as many connections as accepted_max");
+        if let Some(left_out) = shared.log.line(Instant::now()) {
+            tracing::info!(peer, most, left_out, "refused: as many connections as accepted_max");
+        }
         incoming.reject(RejectReason::Overloaded);
         return None;
     }
     let refusal = match catch_unwind(AssertUnwindSafe(|| admit(incoming.hello(), &peer))) {
         Ok(Ok(())) => return Some(incoming),
         Ok(Err(refusal)) => {
-            tracing::info!(peer, reason = %refusal.reason(), "refused");
+            if let Some(left_out) = shared.log.line(Instant::now()) {
+                tracing::info!(peer, reason = %refusal.reason(), left_out, "refused");
+            }
             refusal
         }
         Err(panic) => {
@@ -294,7 +300,9 @@ fn hand_on<P: Provider, A: App>(
             Ok(()) => tracing::debug!(peer, "accepted"),
             Err(error) => {
                 shared.refused.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(peer, error, "not accepted");
+                if let Some(left_out) = shared.log.line(Instant::now()) {
+                    tracing::warn!(peer, error, left_out, "not accepted");
+                }
             }
         }
     });

@@ -122,6 +122,13 @@ impl Config {
 /// `engine/examples/sharing.rs` measures what a process grows by, all of it together.
 const IDLE_TABLES: u64 = 6 << 10;
 
+/// Bytes that one peer can make a port keep: the ring that we send from, the ring that we receive into over verbs or its
+/// mirror in shared memory, and loans in shared memory that it does not read.
+fn peer_bytes(port: &PortConfig) -> u64 {
+    let ring = u64::from(port.peer_ring_bytes_max.max(port.ring_bytes));
+    port.loan_bytes_max.saturating_add(ring + u64::from(port.ring_bytes))
+}
+
 /// A quarter of the smallest ring holds the largest control burst beside a frame.
 const _: () = assert!(CONTROL_SPAN + NEXT_WORD + span(CONTROL_BYTES) as u64 <= 4096 / 4);
 
@@ -130,6 +137,13 @@ impl Plan {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Connections of all workers.
+    fn connections(&self) -> u64 {
+        let all = self.config.workers as u64 * u64::from(self.config.port.connections);
+        let most = self.config.accepted_max as u64;
+        if most == 0 { all } else { all.min(most) }
     }
 }
 
@@ -179,6 +193,22 @@ impl fmt::Display for Plan {
             slots * u64::from(shared.slot_bytes) + IDLE_TABLES,
             slots * u64::from(shared.slot_bytes)
         )?;
+        let peer_ring = port.peer_ring_bytes_max.max(port.ring_bytes);
+        writeln!(
+            f,
+            "one peer           at most {} bytes = the ring to it {} + the ring from it {} + loans {}",
+            peer_bytes(port),
+            peer_ring,
+            port.ring_bytes,
+            port.loan_bytes_max
+        )?;
+        writeln!(
+            f,
+            "all peers          at most {} bytes = {} connections on {} workers, while each has all of that",
+            peer_bytes(port).saturating_mul(self.connections()),
+            self.connections(),
+            self.config.workers
+        )?;
         let pages = if port.huge_pages { "huge pages where the system has them" } else { "normal pages" };
         writeln!(f, "bulk               on {pages}; what came of it is in Gate::memory")?;
         writeln!(
@@ -204,12 +234,14 @@ mod tests {
             plan.to_string().contains("held frames        at most 65536 bytes of the ring, or 16 receives")
         );
         assert!(plan.to_string().contains("at most 67108864 bytes in 256 pieces stay registered"));
+        let one = "one peer           at most 4299423744 bytes = the ring to it 4194304 + the ring from it 262144 + loans 4294967296";
+        assert!(plan.to_string().contains(one), "{plan}");
     }
 
     #[test]
     fn bad_fields_are_named() {
         type Change = fn(&mut Config);
-        let changes: [(Change, &str); 16] = [
+        let changes: [(Change, &str); 17] = [
             (|c| c.connect.connect_timeout = Duration::ZERO, "connect.connect_timeout is 0ns"),
             (|c| c.connect.handshake_timeout = Duration::from_nanos(1), "connect.handshake_timeout is 1ns"),
             (
@@ -222,6 +254,7 @@ mod tests {
             (|c| c.port.signal_interval = 100, "port.signal_interval is 100"),
             (|c| c.port.bulk_piece_bytes = 0, "port.bulk_piece_bytes is 0"),
             (|c| c.port.bulk_piece_in_post_bytes = 0, "port.bulk_piece_in_post_bytes is 0"),
+            (|c| c.port.loan_bytes_max = 0, "port.loan_bytes_max is 0"),
             (|c| c.port.user_pieces_max = (1 << 20) + 1, "port.user_pieces_max is 1048577"),
             (|c| c.workers = 0, "workers is 0"),
             (

@@ -34,8 +34,14 @@ pub struct PortConfig {
     /// The largest READ on devices whose post moves the bytes (rxe), if it is less. Not applied after 16 pieces
     /// without other traffic, until the next other frame. verbs only.
     pub bulk_piece_in_post_bytes: u32,
-    /// Largest bulk a peer may make us pull, bytes.
+    /// Largest bulk a peer may make us pull, and the largest loan, bytes.
     pub bulk_bytes_max: u64,
+    /// Loans that one connection may have at once, bytes of all of them: so much of our memory waits for a peer that does
+    /// not read its bulk. shm only.
+    pub loan_bytes_max: u64,
+    /// The largest ring that a peer may make us keep to send from, bytes; or [`ring_bytes`](Self::ring_bytes), if that is
+    /// more. The peer's hello says its size.
+    pub peer_ring_bytes_max: u32,
     /// User memory that is kept registered for its next loan, bytes for each device and port; what is in use counts, and
     /// may be more. 0: none is kept. verbs only.
     pub user_bytes_max: u64,
@@ -71,7 +77,9 @@ impl Default for PortConfig {
             responder_resources: 16,
             bulk_piece_bytes: 256 << 10,
             bulk_piece_in_post_bytes: 64 << 10,
-            bulk_bytes_max: 64 << 30,
+            bulk_bytes_max: 1 << 30,
+            loan_bytes_max: 4 << 30,
+            peer_ring_bytes_max: 4 << 20,
             user_bytes_max: 64 << 20,
             user_pieces_max: 256,
             connections: 1024,
@@ -119,6 +127,7 @@ impl PortConfig {
                 connections.into(),
                 "1 to 1,048,576",
             ),
+            (self.loan_bytes_max == 0, "port.loan_bytes_max", 0, "above 0"),
             (
                 self.user_pieces_max > 1 << 20,
                 "port.user_pieces_max",

@@ -21,6 +21,8 @@ const HELLO_LEN: u8 = 40;
 /// Bytes of a reject's answer.
 pub const REJECT_BYTES: usize = 16;
 pub(crate) const REJECT_LEN: u8 = 16;
+/// Where the code of a refusal lies.
+const CODE_AT: usize = 6;
 /// Receives that data and control need between them.
 const ARRIVALS_MIN: u16 = 4;
 /// The protocol version of this build.
@@ -177,6 +179,11 @@ impl Hello {
     }
 }
 
+/// The code of a refusal, as it travels.
+pub(crate) fn reject_code(reason: RejectReason) -> u8 {
+    encode_reject(reason)[CODE_AT]
+}
+
 /// A refusal as it travels in the reject's private data.
 ///
 /// `Version` swaps sides: the reader sees its own version as `ours`.
@@ -194,13 +201,14 @@ pub fn encode_reject(reason: RejectReason) -> [u8; REJECT_BYTES] {
         RejectReason::KeyNeeded => (9, 0),
         RejectReason::KeyUnknown => (10, 0),
         RejectReason::NotAllowed { uid } => (11, uid),
+        RejectReason::RingTooLarge { limit } => (12, limit),
         RejectReason::Other { code } => (code, 0),
     };
     let mut out = [0; REJECT_BYTES];
     out[0..4].copy_from_slice(&MAGIC);
     out[4] = VERSION;
     out[5] = REJECT_LEN;
-    out[6] = code;
+    out[CODE_AT] = code;
     out[8..12].copy_from_slice(&value.to_le_bytes());
     out
 }
@@ -212,7 +220,7 @@ pub fn decode_reject(bytes: &[u8]) -> Option<RejectReason> {
         return None;
     }
     let value = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-    Some(match bytes[6] {
+    Some(match bytes[CODE_AT] {
         1 => RejectReason::Version { ours: bytes[9], theirs: bytes[8] },
         2 => RejectReason::NotOurs,
         3 => RejectReason::BadHello { field: bytes[8] },
@@ -227,6 +235,7 @@ pub fn decode_reject(bytes: &[u8]) -> Option<RejectReason> {
         9 => RejectReason::KeyNeeded,
         10 => RejectReason::KeyUnknown,
         11 => RejectReason::NotAllowed { uid: value },
+        12 => RejectReason::RingTooLarge { limit: value },
         code => RejectReason::Other { code },
     })
 }
@@ -334,6 +343,7 @@ mod tests {
             RejectReason::KeyNeeded,
             RejectReason::KeyUnknown,
             RejectReason::NotAllowed { uid: 70_000 },
+            RejectReason::RingTooLarge { limit: 4 << 20 },
             RejectReason::Other { code: 99 },
         ] {
             assert_eq!(decode_reject(&encode_reject(reason)), Some(reason));

@@ -41,6 +41,7 @@ pub mod hello;
 pub mod id;
 mod kernel;
 pub mod key;
+mod log_pace;
 pub mod mem;
 pub mod negotiated;
 pub mod pack;

@@ -7,10 +7,6 @@ use std::fmt;
 
 use crate::{DevicePort, Hello, PortConfig, RejectReason, hello::Feature};
 
-/// A peer may ask us to keep a transmit ring of this size, or of our own receive ring's if that is larger; beyond it, it
-/// would spend our memory as it likes.
-pub const TX_RING_BYTES_MAX: u32 = 16 << 20;
-
 /// What a device or a medium can do. Data, asked once; nobody asks which provider it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
@@ -214,9 +210,10 @@ impl Negotiated {
         theirs: &Hello,
     ) -> Result<Self, RejectReason> {
         theirs.check()?;
-        // On a ring path we write into one of that size, and keep it.
-        if theirs.ring_bytes > TX_RING_BYTES_MAX.max(config.ring_bytes) {
-            return Err(RejectReason::BadHello { field: 1 });
+        // We keep a ring of that size, as a rule.
+        let limit = config.peer_ring_bytes_max.max(config.ring_bytes);
+        if theirs.ring_bytes > limit {
+            return Err(RejectReason::RingTooLarge { limit });
         }
         let both = |feature| ours.features.has(feature) && theirs.features.has(feature);
         let path = if both(Feature::RING) { DataPath::Ring } else { DataPath::SendRecv };
@@ -277,6 +274,28 @@ impl Negotiated {
     }
 }
 
+impl Negotiated {
+    /// Whether rings that peers share can be mapped here, in whole pages of `page_bytes`.
+    ///
+    /// # Errors
+    /// The peer's ring is none of whole pages.
+    pub(crate) fn check_pages(&self, page_bytes: usize) -> Result<(), RejectReason> {
+        let is_whole = (self.tx_ring_bytes as usize).is_multiple_of(page_bytes);
+        if self.path == DataPath::SendRecv || is_whole {
+            Ok(())
+        } else {
+            Err(RejectReason::BadHello { field: 1 })
+        }
+    }
+
+    /// Bytes of the ring that we send from. On the send/recv path it is ours alone, so it may be larger than the peer's:
+    /// whole pages of `page_bytes`.
+    pub(crate) fn transmit_bytes(&self, page_bytes: usize) -> usize {
+        let least = if self.path == DataPath::SendRecv { page_bytes } else { 0 };
+        least.max(self.tx_ring_bytes as usize)
+    }
+}
+
 impl fmt::Display for Negotiated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let timer =
@@ -326,6 +345,72 @@ impl fmt::Display for Negotiated {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const CAPABILITIES: Capabilities = Capabilities {
+        ring: true,
+        credit_words: false,
+        arrivals: true,
+        bulk_in_place: false,
+        atomics: true,
+        transfers_in_post: false,
+        responder_resources: 16,
+        initiator_depth: 16,
+        inline_bytes: 0,
+        message_bytes: u64::MAX,
+        timers: true,
+    };
+
+    /// What comes of a peer's ring of `ring_bytes`, by this path, under `config`.
+    fn settled(config: &PortConfig, ring_bytes: u32, path: DataPath) -> Result<Negotiated, RejectReason> {
+        let features = Feature::default().and(Feature::RING, path == DataPath::Ring);
+        let hello = |ring_bytes| Hello {
+            features,
+            ring_bytes,
+            slot_bytes: 2048,
+            arrivals: 16,
+            responder_resources: 16,
+            initiator_depth: 16,
+            lane: 0,
+            nonce: 1,
+        };
+        Negotiated::settle("test", &CAPABILITIES, config, &hello(config.ring_bytes), &hello(ring_bytes))
+    }
+
+    #[test]
+    fn rings_are_whole_pages_of_any_size() {
+        let config = PortConfig::default();
+        for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
+            for ring_bytes in [4 << 10, 8 << 10, 32 << 10, 256 << 10] {
+                let own = settled(&config, ring_bytes, DataPath::SendRecv).unwrap();
+                assert_eq!(own.check_pages(page_bytes), Ok(()));
+                let bytes = own.transmit_bytes(page_bytes);
+                assert!(bytes.is_multiple_of(page_bytes) && bytes.is_power_of_two());
+                assert_eq!(bytes, page_bytes.max(ring_bytes as usize));
+                // Both sides write at the same positions, so the ring has the same size on both.
+                let shared = settled(&config, ring_bytes, DataPath::Ring).unwrap();
+                let is_whole = (ring_bytes as usize).is_multiple_of(page_bytes);
+                assert_eq!(shared.check_pages(page_bytes).is_ok(), is_whole);
+                assert_eq!(shared.transmit_bytes(page_bytes), ring_bytes as usize);
+            }
+        }
+    }
+
+    #[test]
+    fn a_peer_chooses_no_ring_above_our_limit() {
+        let limit = PortConfig::default().peer_ring_bytes_max;
+        for (ours, theirs, most) in [(4096, limit, limit), (4 * limit, 4 * limit, 4 * limit)] {
+            let config = PortConfig { ring_bytes: ours, ..PortConfig::default() };
+            for path in [DataPath::Ring, DataPath::SendRecv] {
+                assert!(settled(&config, theirs, path).is_ok());
+                let refused = settled(&config, 2 * theirs, path);
+                assert_eq!(refused, Err(RejectReason::RingTooLarge { limit: most }));
+            }
+        }
+        let small = PortConfig { ring_bytes: 4096, peer_ring_bytes_max: 0, ..PortConfig::default() };
+        assert!(
+            settled(&small, 8192, DataPath::Ring).is_err() && settled(&small, 4096, DataPath::Ring).is_ok()
+        );
+    }
 
     #[test]
     fn terms_say_who_clamped() {

@@ -5,6 +5,7 @@
 //! user memory.
 
 pub use crate::{
+    log_pace::LogPace,
     mem::{
         arena::{Arena, FRAMES_MAX},
         exposed::ExposedHome,

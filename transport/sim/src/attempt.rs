@@ -163,11 +163,11 @@ impl World {
             (None, None) => self.fail_attempt(id, nobody),
             (None, Some(listener)) => match admit(&conn.private_data, &listener.options.keys) {
                 Err(reason) => {
-                    listener.rejected.note(reason);
+                    listener.rejected.note(reason, || "simulated".to_owned());
                     self.refuse(id, reason);
                 }
                 Ok(_) if listener.waiting.len() >= usize::from(listener.options.backlog) => {
-                    listener.rejected.note(RejectReason::Overloaded);
+                    listener.rejected.note(RejectReason::Overloaded, || "simulated".to_owned());
                     self.refuse(id, RejectReason::Overloaded);
                 }
                 Ok((theirs, key)) => {

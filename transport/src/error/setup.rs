@@ -213,6 +213,15 @@ pub enum RejectReason {
         /// Which field, see [`Hello`](crate::Hello).
         field: u8,
     },
+    /// The client's receive ring is larger than the server keeps for it.
+    #[error(
+        "`port.ring_bytes` is above the server's limit of {limit}; lower it, or raise the server's \
+         `port.peer_ring_bytes_max`"
+    )]
+    RingTooLarge {
+        /// What the other side keeps at most, bytes.
+        limit: u32,
+    },
     /// No room for another connection.
     #[error("the server is overloaded; try again later")]
     Overloaded,

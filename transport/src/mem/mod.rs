@@ -16,6 +16,8 @@ pub(crate) mod arena;
 pub mod bulk;
 #[cfg(feature = "shm")]
 pub(crate) mod charge;
+#[cfg(feature = "shm")]
+pub(crate) mod departing;
 pub mod exposed;
 pub mod hold;
 pub mod loan;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     BulkError, Loan, LoanError, Offer, PortError, Refused, Violation, Waker,
-    mem::{Bulk, Region, Release, moving},
+    mem::{Bulk, Region, Release, departing, moving},
     sync::prefetch::prefetch_to_read,
 };
 
@@ -31,8 +31,10 @@ pub(super) const SEGMENTS: Limits = Limits {
 /// What one connection has passed, each way.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
-    /// By the place of our pool's segment: its name, if the peer has it.
-    out: Vec<Option<u64>>,
+    /// Segments of our pool that the peer has: number and name.
+    out: Vec<(u32, u64)>,
+    /// Segments of our pool that were gone when `out` was last looked through.
+    gone: u64,
     /// Names given so far.
     names: u64,
     /// The peer's segments.
@@ -57,25 +59,48 @@ impl Passed {
         if !loan.is_of(pool) {
             return Err(Refused::Foreign);
         }
-        let (index, offset) = place(loan.ticket());
-        let key = match self.out.get(index) {
-            Some(Some(key)) => *key,
-            _ => self.pass(socket, pool, index)?,
+        let (number, offset) = place(loan.ticket());
+        let known = self.out.iter().find_map(|(known, name)| (*known == number).then_some(*name));
+        let key = match known {
+            Some(key) => key,
+            None => self.pass(socket, pool, number)?,
         };
         Ok(Offer { address: offset as u64, key, len: loan.len() as u64 })
     }
 
-    /// Passes the segment of `pool` at `index` to the peer. Its name.
+    /// Passes the segment `number` of `pool` to the peer. Its name.
     #[cold]
-    fn pass(&mut self, socket: &OwnedFd, pool: &Pool, index: usize) -> Result<u64, Refused> {
-        let segment = pool.segment(index).ok_or(Refused::Foreign)?;
+    fn pass(&mut self, socket: &OwnedFd, pool: &Pool, number: u32) -> Result<u64, Refused> {
+        let segment = pool.segment(number).ok_or(Refused::Foreign)?;
+        self.tell_gone(socket, pool);
+        if self.out.len() == SEGMENTS.pieces_max {
+            return Err(Refused::Full);
+        }
         let (name, bytes) = (self.names, segment.bytes() as u64);
         let sent = socket::send_memory(socket, &socket::POOL, (name, bytes), segment.fd.as_fd());
         sent.map_err(|errno| if socket::is_full(errno) { Refused::Full } else { Refused::Closed })?;
-        self.out.resize(self.out.len().max(index + 1), None);
-        self.out[index] = Some(name);
+        self.out.push((number, name));
         self.names += 1;
         Ok(name)
+    }
+
+    /// Tells the peer which segments of `pool` are gone: it unmaps them. What finds no room on the socket is told another
+    /// time. Whether all was told.
+    pub(super) fn tell_gone(&mut self, socket: &OwnedFd, pool: &Pool) -> bool {
+        let gone = pool.gone();
+        if gone == self.gone {
+            return true;
+        }
+        // An error other than a full socket ends the connection elsewhere.
+        let is_kept = |(number, name): &(u32, u64)| {
+            pool.segment(*number).is_some() || socket::send_gone(socket, *name).is_err()
+        };
+        self.out.retain(is_kept);
+        let is_told = self.out.iter().all(|(number, _)| pool.segment(*number).is_some());
+        if is_told {
+            self.gone = gone;
+        }
+        is_told
     }
 
     /// Whether the peer passed what `offer` names.
@@ -106,6 +131,14 @@ impl Passed {
     /// Takes a segment that the peer passed: its name, bytes and file.
     pub(super) fn take(&mut self, file: (u64, u64, BorrowedFd<'_>)) -> Result<(), AttachError> {
         self.into.take(file, &POOL, &SEGMENTS, |region| region)
+    }
+
+    /// Unmaps a segment that the peer has no more.
+    pub(super) fn forget(&mut self, name: u64) -> Result<(), AttachError> {
+        let unknown = AttachError::Peer(Violation::Malformed { what: "pool segment that was not passed" });
+        let (segment, bytes) = self.into.forget(name).ok_or(unknown)?;
+        departing::drop_large(bytes, segment);
+        Ok(())
     }
 
     /// How many of the peer's segments are mapped, and their bytes.

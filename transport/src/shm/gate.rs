@@ -35,7 +35,7 @@ impl ShmGate {
     /// Of the calling thread's port.
     pub(super) fn new(config: PortConfig, waker: Waker) -> Self {
         let node = MemoryNode::of_this_thread();
-        let pool = Pool::new(config.huge_pages, node);
+        let pool = Pool::new(config.huge_pages, config.loan_bytes_max, node);
         let (exposures, open, copies) = (Arc::default(), Mutex::default(), Copies::default());
         Self { shared: Arc::new(Shared { config, waker, node, pool, exposures, open, copies }) }
     }
@@ -53,7 +53,7 @@ impl ShmGate {
 impl Gate for ShmGate {
     fn allocate(&self, conn: ConnId, bytes: usize) -> Result<Loan, LoanError> {
         self.admit(conn, bytes)?;
-        Ok(self.shared.pool.allocate(bytes)?)
+        Ok(self.shared.pool.allocate(conn, bytes)?)
     }
 
     fn lend(&self, conn: ConnId, bytes: &UserBytes) -> Result<Loan, LoanError> {

@@ -114,10 +114,8 @@ pub(super) fn settle(
     if !theirs.features.has(Feature::RING) {
         return Err(RejectReason::BadHello { field: 7 });
     }
-    if !(theirs.ring_bytes as usize).is_multiple_of(rustix::param::page_size()) {
-        return Err(RejectReason::BadHello { field: 1 });
-    }
     let negotiated = Negotiated::settle("shm", &CAPABILITIES, config, ours, theirs)?;
+    negotiated.check_pages(rustix::param::page_size())?;
     let (peer, credentials) = (describe(peer), peer.copied());
     Ok(Negotiated { device, peer, credentials, bulk_in_place: trust == Trust::Peer, ..negotiated })
 }

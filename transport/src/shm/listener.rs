@@ -34,6 +34,9 @@ pub(super) const WAITING_MAX: usize = 128;
 /// all places with silence, again and again, keeps an honest client out for as long.
 pub(super) const CHANCE: Duration = Duration::from_millis(100);
 
+/// How many of those one user may have, where others than this user are let in: nobody's silence keeps the others out.
+pub(super) const WAITING_OF_USER: usize = WAITING_MAX / 2;
+
 /// How long clients wait in the backlog for a descriptor or memory of this process before they are refused.
 const LACK_PATIENCE: Duration = Duration::from_millis(100);
 /// Between two tries meanwhile: the socket stays readable.
@@ -62,6 +65,7 @@ struct Lack {
 #[derive(Debug)]
 struct Waiting {
     socket: OwnedFd,
+    uid: u32,
     since: Instant,
     until: Instant,
     /// Its packet was looked for, in vain.
@@ -133,25 +137,40 @@ impl ShmListener {
                 Err(_) => return Ok(()),
             };
             self.lack = None;
-            match peer::of(&socket) {
-                Ok(peer) if place::admits(&self.place.address(), &peer, &self.options.allow) => {}
-                Ok(peer) => {
-                    self.reject(&socket, RejectReason::NotAllowed { uid: peer.uid });
+            let uid = match self.admit(&socket) {
+                Ok(uid) => uid,
+                Err(reason) => {
+                    self.reject(&socket, reason);
                     continue;
                 }
-                Err(_) => {
-                    self.reject(&socket, RejectReason::NotOurs);
-                    continue;
-                }
-            }
+            };
             if full && let Some(oldest) = self.waiting.pop_front() {
                 self.reject(&oldest.socket, RejectReason::Overloaded);
             }
             let since = Instant::now();
             let until = since + self.options.handshake_timeout;
-            self.waiting.push_back(Waiting { socket, since, until, looked: false, proving: None });
+            self.waiting.push_back(Waiting { socket, uid, since, until, looked: false, proving: None });
         }
         Ok(())
+    }
+
+    /// Whether a client may say hello. Its user, who has a place for it.
+    fn admit(&mut self, socket: &OwnedFd) -> Result<u32, RejectReason> {
+        let peer = peer::of(socket).map_err(|_| RejectReason::NotOurs)?;
+        if !place::admits(&self.place.address(), &peer, &self.options.allow) {
+            return Err(RejectReason::NotAllowed { uid: peer.uid });
+        }
+        let is_shared = !self.options.allow.is_default();
+        let mut of_user = (0..self.waiting.len()).filter(|at| is_shared && self.waiting[*at].uid == peer.uid);
+        let oldest = of_user.next();
+        if of_user.count() + 1 < WAITING_OF_USER {
+            return Ok(peer.uid);
+        }
+        let is_late = |client: &Waiting| client.looked && client.since.elapsed() >= CHANCE;
+        let late = oldest.filter(|at| is_late(&self.waiting[*at])).and_then(|at| self.waiting.remove(at));
+        let late = late.ok_or(RejectReason::Overloaded)?;
+        self.reject(&late.socket, RejectReason::Overloaded);
+        Ok(peer.uid)
     }
 
     /// Refuses a client, since there has been nothing to accept one with for a while; whether one was.
@@ -209,9 +228,7 @@ impl ShmListener {
     }
 
     fn reject(&self, socket: &OwnedFd, reason: RejectReason) {
-        self.rejected.note(reason);
-        let peer = peer::describe(peer::of(socket).ok().as_ref());
-        tracing::info!(peer, %reason, "refused a connect request");
+        self.rejected.note(reason, || peer::describe(peer::of(socket).ok().as_ref()));
         socket::refuse(socket, &reason.into());
     }
 }

@@ -41,10 +41,11 @@ impl Table {
 
     /// Reads the sockets that have something, and ends handshakes that took too long.
     #[cold]
-    fn look(&mut self, now: Time) {
+    pub(super) fn look(&mut self, now: Time) {
         self.pace.looked(now);
         self.glance();
         self.read_sockets();
+        self.sweep(now);
         self.park_idle();
         if self.greetings == 0 {
             return;
@@ -58,6 +59,29 @@ impl Table {
             } else {
                 self.pace.greeting_at = self.pace.greeting_at.min(until);
             }
+        }
+    }
+
+    /// Gives memory back that no loan used for a while, and tells peers of what is gone.
+    fn sweep(&mut self, now: Time) {
+        let pool = &self.gate.shared.pool;
+        if now >= pool.sweep_at(self.swept) {
+            pool.sweep();
+            self.swept = now;
+        }
+        let gone = pool.gone();
+        if gone == self.told_gone {
+            return;
+        }
+        // Where a socket is full, the next look tries again.
+        let mut are_told = true;
+        for slot in &mut self.slots {
+            if let Stage::Live(live) = &mut slot.stage {
+                are_told &= live.passed.tell_gone(&live.end.socket, pool);
+            }
+        }
+        if are_told {
+            self.told_gone = gone;
         }
     }
 
@@ -125,6 +149,7 @@ impl Table {
                 Ok(Message::Pool(name, bytes, fd)) => {
                     self.passed(index, |live| live.passed.take((name, bytes, fd.as_fd())));
                 }
+                Ok(Message::Gone(name)) => self.passed(index, |live| live.passed.forget(name)),
                 Ok(Message::Exposed(key, bytes, fd)) => {
                     self.passed(index, |live| live.shown.take((key, bytes, fd.as_fd())));
                 }

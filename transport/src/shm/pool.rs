@@ -1,25 +1,31 @@
 //! Memory for bulk: sealed segments of 16 MiB and more, cut first-fit, passed to a peer when it is first offered
 //! something in them.
 //!
-//! A segment may be mapped by several peers, all of this user; it stays until the pool's last loan and handle are gone.
-//! The pool so keeps the most that was ever lent at once. What was given back last stays as it was cut, for the next loan of
-//! its size: who lends one buffer after another of the same size looks for no gap. Only where a connection ended while its peer was still reading
-//! a loan is nothing cut any more: that segment goes with the last loan in it, and its pages with the last reader.
+//! ```text
+//!  made ─► cut and lent ◄──► unused ─── 5 to 10 s, and another 16 MiB are kept ──► gone: peers are told, and unmap it
+//!                └── a connection ended while its peer read a loan ─► retired ─ last loan ─► gone
+//! ```
+//! Several peers may map a segment. A piece that was given back stays as it was cut, for the next loan of its size, until
+//! memory is swept. So a caller that lends one buffer after another of the same size looks for no gap.
 
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use rustix::{fs::MemfdFlags, io::Errno};
 
 use super::segment::{SEALS, create_hollow};
 use crate::{
-    PortError,
+    ConnId, PortError, Time,
     kernel::{fill, mapping, system},
     mem::{
-        Access, Loan, LoanHome, MemoryNode, NotHuge, Pages, PoolMemory, Region,
+        Access, Loan, LoanHome, MemoryNode, NotHuge, Pages, PoolMemory, Region, departing,
         pages::{HUGE_PAGE_BYTES, Setting, is_large},
     },
     pack::Field,
@@ -40,6 +46,20 @@ const PAGE: usize = 4096;
 
 /// Pieces that wait, as they were cut, for a loan of their size.
 const RECENT: usize = 8;
+
+/// From one sweep to the next. A segment of which nothing was lent in between goes, so memory is kept for twice as long at
+/// most.
+pub(super) const SWEEP: Duration = Duration::from_secs(5);
+/// Unused bytes that stay: one segment, so that a port with little bulk makes no memory again and again.
+const KEPT_BYTES: u64 = POOL_SEGMENT_BYTES as u64;
+/// A segment's size is a multiple of one sixteenth of the next power of two, so an eighth of it is wasted at most.
+const SIZES: usize = 16;
+
+/// Bytes of a segment for a loan of `bytes`.
+fn segment_bytes(bytes: usize) -> usize {
+    let step = (bytes.next_power_of_two() / SIZES).max(HUGE_PAGE_BYTES);
+    bytes.max(POOL_SEGMENT_BYTES).next_multiple_of(step)
+}
 
 /// One piece of memory that loans are cut from.
 #[derive(Debug)]
@@ -96,28 +116,67 @@ impl PoolSegment {
 pub(super) struct Pool {
     wants_huge: bool,
     node: MemoryNode,
+    /// Of all connections, one by one: what is lent to it.
+    conn_bytes_max: u64,
+    /// Of all segments.
+    bytes: AtomicU64,
+    /// Segments that are gone since the start.
+    gone: AtomicU64,
     state: Mutex<State>,
+    /// Held while a segment of the usual size is made.
+    growth: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// `None`: it was retired and is gone.
-    segments: Vec<Option<Arc<PoolSegment>>>,
-    /// For each segment: the gaps, offset to bytes. `None`: it is retired.
-    gaps: Vec<Option<BTreeMap<usize, usize>>>,
-    /// What is lent, and what is recent: bytes by ticket.
-    lent: BTreeMap<u64, usize>,
+    /// By number. Numbers go round, and those in use are skipped.
+    parts: BTreeMap<u32, Part>,
+    next: u32,
+    /// What is lent, and what is recent, by ticket.
+    lent: BTreeMap<u64, Lent>,
     /// What was given back and has not returned to the gaps: ticket and bytes, the last one last.
     recent: Vec<(u64, usize)>,
+    /// By the index of a connection.
+    accounts: Vec<Account>,
+}
+
+/// What a connection has of the pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Account {
+    /// Of the connection: its place may have been another's.
+    generation: u32,
+    /// Bytes of its loans.
+    pub(super) bytes: u64,
+    /// Loans that it was refused for having too many bytes.
+    pub(super) refused: u64,
+}
+
+/// A segment, and what of it is free.
+#[derive(Debug)]
+struct Part {
+    segment: Arc<PoolSegment>,
+    /// Offset to bytes. `None`: it is retired, and nothing is cut any more.
+    gaps: Option<BTreeMap<usize, usize>>,
+    /// Something was lent since the last sweep.
+    was_used: bool,
+}
+
+#[derive(Debug)]
+struct Lent {
+    bytes: usize,
+    /// `None` while it is recent.
+    conn: Option<ConnId>,
 }
 
 impl Pool {
-    pub(super) fn new(wants_huge: bool, node: MemoryNode) -> Arc<Self> {
-        Arc::new(Self { wants_huge, node, state: Mutex::default() })
+    pub(super) fn new(wants_huge: bool, conn_bytes_max: u64, node: MemoryNode) -> Arc<Self> {
+        let (bytes, gone) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (state, growth) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { wants_huge, node, conn_bytes_max, bytes, gone, state, growth })
     }
 
-    /// A loan of `bytes`.
-    pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Loan, PortError> {
+    /// A loan of `bytes` for `conn`.
+    pub(super) fn allocate(self: &Arc<Self>, conn: ConnId, bytes: usize) -> Result<Loan, PortError> {
         let limit = SEGMENT_BYTES_MAX as u64;
         let too_large = || PortError::Limit { field: "bytes of a loan", value: bytes as u64, limit };
         if bytes > SEGMENT_BYTES_MAX {
@@ -125,51 +184,141 @@ impl Pool {
         }
         let rounded = bytes.max(1).next_multiple_of(GRAIN);
         let mut state = lock(&self.state);
-        let ticket = match state.take(rounded) {
-            Some(ticket) => ticket,
-            None => {
-                self.node.place(|| state.grow(rounded, self.wants_huge))?;
-                state.take(rounded).ok_or_else(too_large)?
-            }
-        };
-        let (segment, offset) = place(ticket);
-        let memory = state.segments[segment].as_ref().map(|segment| segment.region.at(offset, bytes));
-        let memory = memory.ok_or_else(too_large)?;
+        state.charge(conn, rounded as u64, self.conn_bytes_max)?;
+        let mut taken = state.take(rounded);
+        if taken.is_none() {
+            drop(state);
+            let (locked, grown) = self.grow(rounded);
+            state = locked;
+            taken = grown.inspect_err(|_| state.discharge(conn, rounded as u64))?;
+        }
+        let ticket = taken.ok_or_else(too_large)?;
+        if let Some(lent) = state.lent.get_mut(&ticket) {
+            lent.conn = Some(conn);
+        }
+        let (number, offset) = place(ticket);
+        let part = state.parts.get_mut(&number).ok_or_else(too_large)?;
+        part.was_used = true;
+        let memory = part.segment.region.at(offset, bytes);
         // SAFETY: the bytes were cut out of a gap and return there only by `give_back`; they came zeroed from the kernel;
         // the segment stays mapped while something in it is lent and the pool lives, which the loan keeps.
         Ok(unsafe { Loan::new(memory, bytes, ticket, Arc::clone(self) as Arc<dyn LoanHome>) })
     }
 
-    /// The segment at `index`.
-    pub(super) fn segment(&self, index: usize) -> Option<Arc<PoolSegment>> {
-        lock(&self.state).segments.get(index).cloned().flatten()
+    /// Takes a piece of `bytes` out of a segment that it makes. The state is not locked meanwhile: pages take long, and a
+    /// worker that takes a loan back must not wait for them.
+    #[cold]
+    fn grow(&self, bytes: usize) -> (MutexGuard<'_, State>, Result<Option<u64>, PortError>) {
+        let size = segment_bytes(bytes);
+        // Threads that want small pieces make one segment together.
+        let _alone = (size == POOL_SEGMENT_BYTES).then(|| lock(&self.growth));
+        let mut state = lock(&self.state);
+        if let Some(ticket) = state.take(bytes) {
+            return (state, Ok(Some(ticket)));
+        }
+        drop(state);
+        let made = self.node.place(|| PoolSegment::create(size, self.wants_huge));
+        state = lock(&self.state);
+        let taken = made.map(|segment| {
+            self.bytes.fetch_add(segment.bytes() as u64, Ordering::Relaxed);
+            state.add(segment);
+            state.take(bytes)
+        });
+        (state, taken)
+    }
+
+    /// The segment of that number.
+    pub(super) fn segment(&self, number: u32) -> Option<Arc<PoolSegment>> {
+        lock(&self.state).parts.get(&number).map(|part| Arc::clone(&part.segment))
     }
 
     /// What there is now.
     pub(super) fn memory(&self) -> Vec<PoolMemory> {
+        let piece = |part: &Part| PoolMemory { bytes: part.segment.bytes(), pages: part.segment.pages };
+        lock(&self.state).parts.values().map(piece).collect()
+    }
+
+    /// What `conn` has of it.
+    pub(super) fn account(&self, conn: ConnId) -> Account {
         let state = lock(&self.state);
-        let piece = |segment: &Arc<PoolSegment>| PoolMemory { bytes: segment.bytes(), pages: segment.pages };
-        state.segments.iter().flatten().map(piece).collect()
+        let account = state.accounts.get(conn.index() as usize).copied().unwrap_or_default();
+        if account.generation == conn.generation() { account } else { Account::default() }
+    }
+
+    /// How many segments are gone since the start.
+    pub(super) fn gone(&self) -> u64 {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// When to sweep after a sweep at `swept`: never while there is no more than what is kept.
+    pub(super) fn sweep_at(&self, swept: Time) -> Time {
+        let is_small = self.bytes.load(Ordering::Relaxed) <= KEPT_BYTES;
+        if is_small { Time::NEVER } else { swept.plus(SWEEP) }
+    }
+
+    /// Lets go of segments of which nothing was lent since the last sweep.
+    pub(super) fn sweep(&self) {
+        let unused = lock(&self.state).sweep();
+        unused.into_iter().for_each(|part| self.let_go(part));
+    }
+
+    /// Unmaps a segment. The state is not locked: it takes long.
+    fn let_go(&self, part: Part) {
+        let bytes = part.segment.bytes();
+        tracing::debug!(bytes, "a pool segment less");
+        self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        self.gone.fetch_add(1, Ordering::Relaxed);
+        departing::drop_large(bytes, part);
     }
 
     #[cfg(all(test, not(loom)))]
     pub(super) fn counts(&self) -> (usize, usize) {
         let state = lock(&self.state);
-        (state.segments.iter().flatten().count(), state.lent.len() - state.recent.len())
+        (state.parts.len(), state.lent.len() - state.recent.len())
     }
 }
 
 impl LoanHome for Pool {
     fn give_back(&self, ticket: u64) {
-        lock(&self.state).give_back(ticket);
+        let gone = lock(&self.state).give_back(ticket);
+        gone.into_iter().for_each(|part| self.let_go(part));
     }
 
     fn set_aside(&self, ticket: u64) {
-        lock(&self.state).set_aside(ticket);
+        let gone = lock(&self.state).set_aside(ticket);
+        gone.into_iter().for_each(|part| self.let_go(part));
     }
 }
 
 impl State {
+    /// Counts `bytes` more for `conn`.
+    fn charge(&mut self, conn: ConnId, bytes: u64, limit: u64) -> Result<(), PortError> {
+        let index = conn.index() as usize;
+        if self.accounts.len() <= index {
+            self.accounts.resize(index + 1, Account::default());
+        }
+        let account = &mut self.accounts[index];
+        if account.generation != conn.generation() {
+            *account = Account { generation: conn.generation(), ..Account::default() };
+        }
+        let value = account.bytes.saturating_add(bytes);
+        if value > limit {
+            account.refused += 1;
+            return Err(PortError::Limit { field: "port.loan_bytes_max", value, limit });
+        }
+        account.bytes = value;
+        Ok(())
+    }
+
+    /// Counts `bytes` less for `conn`, if its place has not another connection by now.
+    fn discharge(&mut self, conn: ConnId, bytes: u64) {
+        if let Some(account) = self.accounts.get_mut(conn.index() as usize)
+            && account.generation == conn.generation()
+        {
+            account.bytes = account.bytes.saturating_sub(bytes);
+        }
+    }
+
     /// A piece of `bytes`: one that was lent with this size before, else a part of a gap.
     fn take(&mut self, bytes: usize) -> Option<u64> {
         if let Some(at) = self.recent.iter().rposition(|(_, size)| *size == bytes) {
@@ -179,16 +328,16 @@ impl State {
             self.forget_recent();
             self.cut(bytes)
         });
-        let (segment, offset) = place?;
-        let ticket = ticket(segment, offset);
-        self.lent.insert(ticket, bytes);
+        let (number, offset) = place?;
+        let ticket = ticket(number, offset);
+        self.lent.insert(ticket, Lent { bytes, conn: None });
         Some(ticket)
     }
 
     /// The first gap that fits.
-    fn cut(&mut self, bytes: usize) -> Option<(usize, usize)> {
-        for (index, gaps) in self.gaps.iter_mut().enumerate() {
-            let Some(gaps) = gaps else { continue };
+    fn cut(&mut self, bytes: usize) -> Option<(u32, usize)> {
+        for (number, part) in &mut self.parts {
+            let Some(gaps) = &mut part.gaps else { continue };
             let fit = gaps.iter().find_map(|(&start, &size)| {
                 let offset = if bytes < PAGE { start } else { start.next_multiple_of(PAGE) };
                 (offset - start <= size && bytes <= size - (offset - start)).then_some((start, size, offset))
@@ -201,34 +350,63 @@ impl State {
             if start + size > offset + bytes {
                 gaps.insert(offset + bytes, start + size - offset - bytes);
             }
-            return Some((index, offset));
+            return Some((*number, offset));
         }
         None
     }
 
-    fn grow(&mut self, bytes: usize, wants_huge: bool) -> Result<(), PortError> {
-        let bytes = bytes.max(POOL_SEGMENT_BYTES).next_power_of_two();
-        let segment = PoolSegment::create(bytes, wants_huge)?;
+    /// Adds a segment of which nothing is lent.
+    fn add(&mut self, segment: PoolSegment) {
+        let bytes = segment.bytes();
         tracing::debug!(bytes, pages = %segment.pages, "a pool segment more");
-        self.segments.push(Some(Arc::new(segment)));
-        self.gaps.push(Some(BTreeMap::from([(0, bytes)])));
-        Ok(())
+        while self.parts.contains_key(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let gaps = Some(BTreeMap::from([(0, bytes)]));
+        self.parts.insert(self.next, Part { segment: Arc::new(segment), gaps, was_used: true });
+        self.next = self.next.wrapping_add(1);
     }
 
-    fn give_back(&mut self, ticket: u64) {
-        let Some(&bytes) = self.lent.get(&ticket) else { return };
-        let (segment, offset) = place(ticket);
-        let is_retired = !matches!(self.gaps.get(segment), Some(Some(_)));
-        let Some(Some(segment)) = self.segments.get(segment).filter(|_| !is_retired) else {
-            return self.join(ticket, bytes);
-        };
+    /// Takes out what was used by nobody since this was last called, except for what is kept.
+    fn sweep(&mut self) -> Vec<Part> {
+        self.forget_recent();
+        let (mut kept, mut unused) = (0, Vec::new());
+        for (&number, part) in &mut self.parts {
+            let bytes = part.segment.bytes();
+            let is_free = part.gaps.as_ref().is_some_and(|gaps| gaps.get(&0) == Some(&bytes));
+            if std::mem::take(&mut part.was_used) || !is_free {
+                continue;
+            }
+            if kept + bytes as u64 <= KEPT_BYTES {
+                kept += bytes as u64;
+            } else {
+                unused.push(number);
+            }
+        }
+        unused.iter().filter_map(|number| self.parts.remove(number)).collect()
+    }
+
+    /// Takes a piece back. A retired segment whose last loan it was.
+    fn give_back(&mut self, ticket: u64) -> Option<Part> {
+        let lent = self.lent.get_mut(&ticket)?;
+        let (bytes, conn) = (lent.bytes, lent.conn.take());
+        if let Some(conn) = conn {
+            self.discharge(conn, bytes as u64);
+        }
+        let (number, offset) = place(ticket);
+        let part = self.parts.get(&number)?;
+        if part.gaps.is_none() {
+            self.lent.remove(&ticket);
+            return self.forget(number);
+        }
         // Most likely this is the next loan, and its reader has its first line.
-        prefetch_to_write(segment.region.at(offset, 1));
+        prefetch_to_write(part.segment.region.at(offset, 1));
         if self.recent.len() == RECENT {
             let (oldest, bytes) = self.recent.remove(0);
             self.join(oldest, bytes);
         }
         self.recent.push((ticket, bytes));
+        None
     }
 
     fn forget_recent(&mut self) {
@@ -237,11 +415,11 @@ impl State {
         }
     }
 
-    /// Joins what is not lent any more to the gaps around it.
+    /// Joins what is not lent any more to the gaps around it. No segment is retired while something recent lies in it.
     fn join(&mut self, ticket: u64, mut bytes: usize) {
         self.lent.remove(&ticket);
-        let (segment, mut start) = place(ticket);
-        let Some(Some(gaps)) = self.gaps.get_mut(segment) else { return self.forget(segment) };
+        let (number, mut start) = place(ticket);
+        let Some(gaps) = self.parts.get_mut(&number).and_then(|part| part.gaps.as_mut()) else { return };
         if let Some((&before, &size)) = gaps.range(..start).next_back()
             && before + size == start
         {
@@ -255,41 +433,39 @@ impl State {
         gaps.insert(start, bytes);
     }
 
-    /// Retires the segment: the rest of it is given up with what may still be read, and not kept apart for ever.
-    fn set_aside(&mut self, ticket: u64) {
+    /// Retires the segment: the rest of it is given up with what may still be read, and not kept apart for ever. The
+    /// segment, if nothing else of it is lent.
+    fn set_aside(&mut self, ticket: u64) -> Option<Part> {
         self.forget_recent();
-        self.lent.remove(&ticket);
-        let (segment, _) = place(ticket);
-        if let Some(gaps) = self.gaps.get_mut(segment) {
-            *gaps = None;
+        let lent = self.lent.remove(&ticket)?;
+        if let Some(conn) = lent.conn {
+            self.discharge(conn, lent.bytes as u64);
         }
-        self.forget(segment);
+        let (number, _) = place(ticket);
+        self.parts.get_mut(&number)?.gaps = None;
+        self.forget(number)
     }
 
-    /// Lets go of a retired segment in which nothing is lent any more.
-    fn forget(&mut self, segment: usize) {
-        let tickets = ticket(segment, 0)..ticket(segment + 1, 0);
-        if self.lent.range(tickets).next().is_none()
-            && let Some(segment) = self.segments.get_mut(segment)
-        {
-            *segment = None;
-        }
+    /// Takes out a retired segment in which nothing is lent any more.
+    fn forget(&mut self, number: u32) -> Option<Part> {
+        let (first, last) = (ticket(number, 0), ticket(number, SEGMENT_BYTES_MAX - GRAIN));
+        let is_unused = self.lent.range(first..=last).next().is_none();
+        is_unused.then(|| self.parts.remove(&number)).flatten()
     }
 }
 
-/// A ticket is the offset of a loan in its segment, in grains, and above it the segment.
+/// A ticket is the offset of a loan in its segment, in grains, and above it the segment's number.
 type Grains = Field<0, 32>;
-type Index = Field<{ Grains::END }, 32>;
+type Number = Field<{ Grains::END }, 32>;
 
-fn ticket(segment: usize, offset: usize) -> u64 {
+fn ticket(number: u32, offset: usize) -> u64 {
     let grains = Grains::put((offset / GRAIN) as u64).expect("a segment has at most SEGMENT_BYTES_MAX");
-    // Each has 16 MiB at least, so an address space has room for 2^24 of them.
-    grains | Index::turn(segment as u64)
+    grains | Number::turn(number.into())
 }
 
-/// The segment that a loan of a pool lies in, and its offset there.
-pub(super) fn place(ticket: u64) -> (usize, usize) {
-    (Index::get_u32(ticket) as usize, Grains::get_u32(ticket) as usize * GRAIN)
+/// The number of the segment that a loan of a pool lies in, and its offset there.
+pub(super) fn place(ticket: u64) -> (u32, usize) {
+    (Number::get_u32(ticket), Grains::get_u32(ticket) as usize * GRAIN)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -299,7 +475,7 @@ mod tests {
     #[test]
     fn a_ticket_names_every_grain_of_the_largest_segment() {
         let last = (SEGMENT_BYTES_MAX - 1) / GRAIN * GRAIN;
-        for (segment, offset) in [(0, 0), (0, last), (1, 0), (3, last), (u32::MAX as usize, last)] {
+        for (segment, offset) in [(0, 0), (0, last), (1, 0), (3, last), (u32::MAX, last)] {
             assert_eq!(place(ticket(segment, offset)), (segment, offset));
         }
         assert!(ticket(0, last) < ticket(1, 0), "the loans of a segment lie together");
@@ -309,11 +485,79 @@ mod tests {
         );
     }
 
+    fn pool(conn_bytes_max: u64) -> Arc<Pool> {
+        Pool::new(false, conn_bytes_max, MemoryNode::of_this_thread())
+    }
+
     #[test]
     fn a_loan_above_the_largest_segment_is_refused_by_its_limit() {
-        let pool = Pool::new(false, MemoryNode::of_this_thread());
         let (value, limit) = (SEGMENT_BYTES_MAX as u64 + 1, SEGMENT_BYTES_MAX as u64);
-        let refused = pool.allocate(SEGMENT_BYTES_MAX + 1).map(|_| ());
+        let refused = pool(u64::MAX).allocate(ConnId::new(0, 1), SEGMENT_BYTES_MAX + 1).map(|_| ());
         assert_eq!(refused, Err(PortError::Limit { field: "bytes of a loan", value, limit }));
+    }
+
+    #[test]
+    fn no_segment_wastes_more_than_an_eighth() {
+        assert_eq!(segment_bytes(1), POOL_SEGMENT_BYTES);
+        assert_eq!(segment_bytes(33 << 30), 36 << 30);
+        for power in 24..38 {
+            for bytes in [(1 << power) - 128, 1 << power, (1 << power) + 128, 3 << (power - 1)] {
+                let segment = segment_bytes(bytes);
+                assert!(segment >= bytes && segment <= SEGMENT_BYTES_MAX);
+                assert!(segment.is_multiple_of(HUGE_PAGE_BYTES));
+                assert!(segment <= POOL_SEGMENT_BYTES.max(bytes + bytes / 8), "{bytes} in {segment}");
+            }
+        }
+        assert_eq!(segment_bytes(SEGMENT_BYTES_MAX), SEGMENT_BYTES_MAX);
+    }
+
+    #[test]
+    fn unused_memory_goes_at_the_second_sweep() {
+        let pool = pool(u64::MAX);
+        let (conn, large) = (ConnId::new(0, 1), 40 << 20);
+        assert_eq!(pool.sweep_at(Time(7)), Time::NEVER, "there is nothing to give back");
+        let (small, loan) = (pool.allocate(conn, 100).unwrap(), pool.allocate(conn, large).unwrap());
+        assert_eq!(pool.sweep_at(Time(7)), Time(7).plus(SWEEP));
+        for _ in 0..3 {
+            pool.sweep();
+        }
+        assert_eq!((pool.counts(), pool.gone()), ((2, 2), 0), "what is lent stays");
+        // It was unused for less than the time between two sweeps.
+        drop(loan);
+        drop(pool.allocate(conn, large).unwrap());
+        pool.sweep();
+        assert_eq!(pool.counts(), (2, 1));
+        pool.sweep();
+        assert_eq!((pool.counts(), pool.gone()), ((1, 1), 1));
+        drop(small);
+        for _ in 0..3 {
+            pool.sweep();
+        }
+        assert_eq!(pool.counts(), (1, 0), "one segment is kept");
+        assert_eq!(pool.sweep_at(Time(7)), Time::NEVER);
+        // Numbers are not used again at once, so nobody takes a new segment for an old one.
+        let again = pool.allocate(conn, large).unwrap();
+        assert_eq!(place(again.ticket()).0, 2);
+    }
+
+    #[test]
+    fn a_connection_has_so_much_lent_and_no_more() {
+        let pool = pool(3000);
+        let (conn, other, later) = (ConnId::new(0, 1), ConnId::new(1, 1), ConnId::new(0, 2));
+        let (first, _second) = (pool.allocate(conn, 1024).unwrap(), pool.allocate(conn, 1024).unwrap());
+        let lack = PortError::Limit { field: "port.loan_bytes_max", value: 3072, limit: 3000 };
+        assert_eq!(pool.allocate(conn, 1000).map(|_| ()), Err(lack.clone()));
+        let kept = pool.allocate(other, 2048).unwrap();
+        drop(first);
+        let third = pool.allocate(conn, 900).unwrap();
+        assert_eq!(pool.allocate(conn, 1000).map(|_| ()), Err(lack));
+        third.set_aside();
+        let fourth = pool.allocate(conn, 900).unwrap();
+        // Another connection has its place: what the old one still has is not its own.
+        let _new = pool.allocate(later, 2048).unwrap();
+        let shown = |conn| (pool.account(conn).bytes, pool.account(conn).refused);
+        assert_eq!((shown(conn), shown(later), shown(other)), ((0, 0), (2048, 0), (2048, 0)));
+        drop((kept, fourth));
+        assert!(pool.allocate(later, 1000).is_err() && pool.allocate(other, 2900).is_ok());
     }
 }

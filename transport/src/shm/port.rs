@@ -283,7 +283,9 @@ impl Port for ShmPort {
     }
 
     fn counters(&self, conn: ConnId) -> PortCounters {
-        self.table.slot(conn).map_or_else(PortCounters::default, |slot| slot.counters)
+        let Some(slot) = self.table.slot(conn) else { return PortCounters::default() };
+        let account = self.table.gate.shared.pool.account(conn);
+        PortCounters { loan_bytes: account.bytes, loans_refused: account.refused, ..slot.counters }
     }
 }
 
@@ -407,7 +409,8 @@ impl Wait for ShmPort {
     }
 
     fn deadline(&self) -> Time {
-        if self.table.greetings == 0 { Time::NEVER } else { self.table.pace.greeting_at }
+        let greeting_at = if self.table.greetings == 0 { Time::NEVER } else { self.table.pace.greeting_at };
+        greeting_at.min(self.table.gate.shared.pool.sweep_at(self.table.swept))
     }
 }
 

@@ -3,12 +3,12 @@
 //! The kernel drops the lock with the process, however it dies; so a socket whose lock is free is stale.
 
 use std::{
-    os::fd::OwnedFd,
+    os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{FileType, Mode},
+    fs::{FileType, Mode, OFlags},
     io::Errno,
     net::SocketAddrUnix,
 };
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     Address, ListenError,
     address::{check_socket_path, runtime_folder},
-    kernel::system,
+    kernel::{self, system},
 };
 
 /// A bound socket and its lock. Dropping it removes both from the folder, unless others are there by now.
@@ -58,7 +58,7 @@ impl Rendezvous {
         // Nobody can connect before `listen`, so there is no moment with another mode.
         let others = Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
         let mode = Mode::RUSR | Mode::WUSR | if shared { others } else { Mode::empty() };
-        rustix::fs::chmod(path, mode).map_err(failed("chmod"))?;
+        set_mode(path, mode)?;
         rustix::net::listen(&place.socket, backlog.max(1).into()).map_err(system("listen"))?;
         Ok(place)
     }
@@ -80,6 +80,22 @@ impl Drop for Rendezvous {
             remove(&self.path, self.id);
         }
     }
+}
+
+/// Sets the mode of the socket at `path`, and of nothing else: others may write in its folder, and put a link or a file
+/// in its place.
+fn set_mode(path: &Path, mode: Mode) -> Result<(), ListenError> {
+    let failed = |step: &'static str| move |errno| refused(path, path, step, errno);
+    let socket = kernel::open(path, OFlags::PATH | OFlags::NOFOLLOW).map_err(failed("open"))?;
+    let stat = rustix::fs::fstat(&socket).map_err(failed("fstat"))?;
+    let is_socket = FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
+    if !is_socket || stat.st_uid != rustix::process::geteuid().as_raw() {
+        let why = "another file was put in the place of the socket; choose a folder that others cannot write";
+        return Err(ListenError::Address { address: shown(path), why: why.to_owned() });
+    }
+    // This names the file that was looked at. fchmod(2) takes no descriptor of this kind.
+    let looked_at = format!("/proc/self/fd/{}", socket.as_raw_fd());
+    rustix::fs::chmod(looked_at, mode).map_err(failed("chmod"))
 }
 
 /// The address for `bind` and `connect`.
@@ -127,4 +143,31 @@ pub(super) fn check_folder(path: &Path, folder: &Path, ours: bool) -> Result<(),
         return Ok(());
     };
     Err(refuse(why))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_of_a_socket_is_set_and_that_of_a_link_or_file_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mode_of = |path: &Path| rustix::fs::stat(path).unwrap().st_mode & 0o777;
+        let socket = socket::open().unwrap();
+        rustix::net::bind(&socket, &socket_address(&at("socket")).unwrap()).unwrap();
+        for mode in [0o600, 0o666] {
+            set_mode(&at("socket"), Mode::from_raw_mode(mode)).unwrap();
+            assert_eq!(mode_of(&at("socket")), mode);
+        }
+        std::fs::write(at("secret"), "text").unwrap();
+        rustix::fs::chmod(at("secret"), Mode::RUSR).unwrap();
+        std::os::unix::fs::symlink(at("secret"), at("link")).unwrap();
+        std::os::unix::fs::symlink(at("socket"), at("link to a socket")).unwrap();
+        for name in ["secret", "link", "link to a socket"] {
+            let error = set_mode(&at(name), Mode::from_raw_mode(0o640)).unwrap_err();
+            assert!(error.to_string().contains("in the place of the socket"), "{name}: {error}");
+        }
+        assert_eq!((mode_of(&at("secret")), mode_of(&at("socket"))), (0o400, 0o666));
+    }
 }

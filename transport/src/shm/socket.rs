@@ -7,6 +7,7 @@
 //!         ◄─ hello (40) + its segment ─ or ─ reject (16)
 //!         ─ grant (8) + its segment ────────►
 //!  either ─ doorbell (1) ─ or ─ pool (24) + a pool segment ─ or ─ exposed (24) + its segment ─► either
+//!         ─ gone (16): unmap that pool segment ─►
 //! ```
 
 use std::{
@@ -36,6 +37,7 @@ const CHALLENGE: [u8; 8] = *b"gmchall1";
 const PROOF: [u8; 8] = *b"gmproof1";
 pub(super) const POOL: [u8; 8] = *b"gmpool_1";
 pub(super) const EXPOSED: [u8; 8] = *b"gmexpos1";
+const GONE: [u8; 8] = *b"gmgone_1";
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
@@ -117,6 +119,7 @@ impl Packet {
             (8, GRANT, Some(fd)) => Ok(Message::Grant(fd)),
             (24, POOL, Some(fd)) => Ok(Message::Pool(id, bytes, fd)),
             (24, EXPOSED, Some(fd)) => Ok(Message::Exposed(id, bytes, fd)),
+            (16, GONE, None) => Ok(Message::Gone(id)),
             _ => Err(Violation::Malformed { what: "packet on the rendezvous socket" }),
         }
     }
@@ -133,6 +136,8 @@ pub(super) enum Message {
     Pool(u64, u64, OwnedFd),
     /// Memory that the peer exposes: its name, its bytes without what is mapped behind them, and its file.
     Exposed(u64, u64, OwnedFd),
+    /// The name of a pool segment that no offer will name again.
+    Gone(u64),
 }
 
 /// Wakes the peer. A full buffer means that it has been rung before; any other error is found by reading.
@@ -163,6 +168,11 @@ pub(super) fn send_memory(
     fd: BorrowedFd<'_>,
 ) -> Result<(), Errno> {
     send_with(socket, &[*kind, name.to_le_bytes(), bytes.to_le_bytes()].concat(), fd)
+}
+
+/// Tells the peer that a pool segment of ours is gone.
+pub(super) fn send_gone(socket: impl AsFd, name: u64) -> Result<(), Errno> {
+    send(socket, &[GONE, name.to_le_bytes()].concat())
 }
 
 /// Whether a packet that was not sent may be sent later: the peer has not read its socket, or too many descriptors are in flight.

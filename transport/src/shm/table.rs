@@ -65,6 +65,10 @@ pub(super) struct Table {
     /// Handshakes that wait for the peer's grant.
     pub(super) greetings: usize,
     pub(super) pace: Pace,
+    /// When memory that no loan used was last given back.
+    pub(super) swept: Time,
+    /// Pool segments that were gone when connections were last told of them.
+    pub(super) told_gone: u64,
     /// The number of the last sleep, of the port or of a parked connection.
     pub(super) epoch: u64,
 }
@@ -85,6 +89,8 @@ impl Table {
             news: VecDeque::with_capacity(room),
             greetings: 0,
             pace: Pace::new(),
+            swept: Time(0),
+            told_gone: 0,
             epoch: 0,
         }
     }

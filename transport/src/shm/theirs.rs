@@ -60,6 +60,21 @@ impl<T> Theirs<T> {
         self.pieces.len() >= limits.pieces_max
     }
 
+    /// Takes out what the peer passed as `name`: it, and the bytes that go with it, 0 if the file has other names.
+    pub(super) fn forget(&mut self, name: u64) -> Option<(Arc<T>, usize)> {
+        let at = self.pieces.iter().position(|piece| piece.name == name)?;
+        let gone = self.pieces.remove(at);
+        let heir = self.pieces.iter_mut().find(|piece| piece.file == gone.file);
+        let bytes = match heir {
+            Some(heir) => {
+                heir.bytes += gone.bytes;
+                0
+            }
+            None => usize::try_from(gone.bytes).unwrap_or(usize::MAX),
+        };
+        Some((gone.memory, bytes))
+    }
+
     /// Unmaps what is not to be kept.
     pub(super) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         self.pieces.retain(|piece| keep(&piece.memory));

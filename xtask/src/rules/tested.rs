@@ -12,7 +12,11 @@ use crate::{
 pub const RULES: &[Rule] = &[
     Rule { name: "every config field is in tuning.md", limit: 0, find: undocumented_knobs },
     Rule { name: "every method of a builder is tested in pairs", limit: 0, find: untested_builders },
-    Rule { name: "every test named in tests/faults.md exists", limit: 0, find: untested_faults },
+    Rule {
+        name: "every test named in tests/faults.md and docs/limits.md exists",
+        limit: 0,
+        find: untested_faults,
+    },
 ];
 
 /// What a Markdown text has between backquotes.
@@ -47,15 +51,15 @@ fn untested_builders(house: &House) -> Found {
     found.collect::<Vec<_>>().into()
 }
 
-/// Names in backquotes in the table of faults that are no test. A macro makes some tests, so any word of the code counts.
+/// Names in backquotes in the tables of faults and limits that are no test. A macro makes some tests, so any word of the code counts.
 fn untested_faults(house: &House) -> Found {
     let words =
         house.sources.values().flat_map(|source| &source.tokens).filter(|token| token.kind == Kind::Ident);
     let words: BTreeSet<&str> = words.map(|token| token.text.as_str()).collect();
-    let table = house.tree.text("tests/faults.md").unwrap_or_default();
+    let tables = ["tests/faults.md", "docs/limits.md"].map(|path| house.tree.text(path).unwrap_or_default());
     let is_name = |name: &&str| {
         !name.is_empty() && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
     };
-    let named: BTreeSet<&str> = quoted(table).filter(is_name).collect();
+    let named: BTreeSet<&str> = tables.into_iter().flat_map(quoted).filter(is_name).collect();
     named.into_iter().filter(|name| !words.contains(name)).map(str::to_owned).collect::<Vec<_>>().into()
 }

@@ -337,10 +337,16 @@ fn named_elsewhere() -> Vec<Case> {
             )],
         ),
         case(
-            "every test named in tests/faults.md exists",
+            "every test named in tests/faults.md and docs/limits.md exists",
             [("tests/faults.md", "| a | `r1_gone` |"), ("high/tests/it.rs", "// r1_gone\nfn r1_there() {}")],
             "r1_gone",
             [("tests/faults.md", "| a | `r1_there` |"), ("high/tests/it.rs", "fn r1_there() {}")],
+        ),
+        case(
+            "every test named in tests/faults.md and docs/limits.md exists",
+            [("docs/limits.md", "| a | `r1_gone` |"), ("high/tests/it.rs", "fn r1_there() {}")],
+            "r1_gone",
+            [("docs/limits.md", "| a | `r1_there` |"), ("high/tests/it.rs", "fn r1_there() {}")],
         ),
     ]
 }

@@ -390,7 +390,8 @@ fn child_no_memory() {
     }
     let (_folder, address) = place();
     let mut listener = listen(&address);
-    let small = Shm.open_port(&config(4096)).unwrap();
+    let small = PortConfig { peer_ring_bytes_max: 16 << 20, ..config(4096) };
+    let small = Shm.open_port(&small).unwrap();
     let large = Shm.open_port(&config(16 << 20)).unwrap();
     let mut connecting = connect(&address, &large.gate()).unwrap();
     let incoming = listener.accept(SECOND).unwrap().unwrap();

@@ -7,15 +7,16 @@ use std::{
 
 use super::{
     super::{
-        listener::{CHANCE, WAITING_MAX},
+        listener::{CHANCE, WAITING_MAX, WAITING_OF_USER},
         rendezvous::check_folder,
         socket,
     },
     *,
 };
 use crate::{
-    AcceptError, Hello, Instant, ListenError, PortError, RejectReason,
+    AcceptError, Allow, Hello, Instant, Key, ListenError, PortError, RejectReason,
     hello::{VERSION, decode_reject},
+    parts::request,
 };
 
 pub(super) fn path_of(address: &Address) -> PathBuf {
@@ -206,6 +207,79 @@ fn silent_clients_hold_nobody_up() {
     assert_eq!(listener.rejected(), SILENT as u64);
     for client in silent {
         assert_eq!(decode_reject(socket::receive(&client).unwrap().bytes()), Some(RejectReason::Overloaded));
+    }
+}
+
+/// Another user fills all the places that it can have, with silence, again and again.
+#[test]
+fn a_user_fills_half_of_the_places_for_strangers() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP a_user_fills_half_of_the_places_for_strangers: only root can become another user");
+        return;
+    }
+    let (folder, address) = place();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let options = ListenOptions {
+        handshake_timeout: 60 * SECOND,
+        backlog: 4 * WAITING_MAX as u16,
+        allow: Allow::default().uid(0).uid(65534),
+        ..ListenOptions::default()
+    };
+    let mut listener = Shm.listen(&address, &options).unwrap();
+    let gate = Shm.open_port(&config(4096)).unwrap().gate();
+    let there = address.clone();
+    let silent = |count: usize| {
+        let address = there.clone();
+        let other = std::thread::spawn(move || {
+            let nobody = rustix::thread::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            (0..count).map(|_| raw_client(&address)).collect::<Vec<_>>()
+        });
+        other.join().unwrap()
+    };
+    let mut floods = Vec::new();
+    for round in 1..=4 {
+        floods.push(silent(WAITING_OF_USER + 36));
+        let mut connecting = connect(&address, &gate).unwrap();
+        let started = Instant::now();
+        let incoming = listener.accept(SECOND).unwrap().expect("an honest client");
+        assert!(started.elapsed() < SECOND / 2, "round {round}: {:?}", started.elapsed());
+        let _link = incoming.accept(&gate).unwrap();
+        connecting.poll(SECOND).unwrap().unwrap();
+        // What is late makes room for newer ones, and everybody else is refused at once.
+        let refused = round * (WAITING_OF_USER + 36) - WAITING_OF_USER;
+        assert_eq!(listener.rejected(), refused as u64, "round {round}");
+        std::thread::sleep(CHANCE);
+    }
+}
+
+/// A stranger holds its socket and its hello until it has proved the key: the ring that it asks for is not made.
+#[test]
+fn strangers_hold_the_bytes_of_a_handshake() {
+    let (_folder, address) = place();
+    let key = Key::new(b"a key of this test, long enough to be one").unwrap();
+    let options = ListenOptions { keys: vec![key.clone()], ..ListenOptions::default() };
+    let mut listener = Shm.listen(&address, &options).unwrap();
+    let mut hello = good_hello();
+    hello.ring_bytes = 1 << 30;
+    let _strangers: Vec<_> = (0..WAITING_MAX)
+        .map(|number| {
+            let client = raw_client(&address);
+            hello.nonce = number as u128;
+            socket::send(&client, &request(&mut hello, Some(&key))).unwrap();
+            client
+        })
+        .collect();
+    for _ in 0..4 {
+        assert!(listener.accept(Duration::from_millis(5)).unwrap().is_none());
+    }
+    assert_eq!(listener.rejected(), 0, "all were asked for a proof");
+    // Other tests make rings beside this one, but none of this size.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    for line in maps.lines().filter(|line| line.contains("gimmal-ring")) {
+        let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let at = |text| u64::from_str_radix(text, 16).unwrap();
+        assert!(at(to) - at(from) < 1 << 28, "{line}");
     }
 }
 

@@ -89,6 +89,12 @@ impl Side {
         testing::poll(&mut self.port, now, &mut self.batch)
     }
 
+    /// Looks around now, as a poll does from time to time.
+    fn look(&mut self) {
+        let now = self.now();
+        self.port.table.look(now);
+    }
+
     /// Polls until something comes.
     fn wait(&mut self) -> Vec<Came> {
         let until = Instant::now() + SECOND.saturating_mul(5);

@@ -15,6 +15,8 @@ use gimmal_rdma::{
     verbs::{DeviceLimits, LocalBytes, Mr, Qp, RecvList, RemoteBytes},
 };
 
+use rustix::param::page_size;
+
 use crate::{
     Capabilities, ConnId, DataPath, Hello, Negotiated, PortConfig, PortError, Receives, RejectReason, Trust,
     frame::FRAME_WORD_BYTES,
@@ -199,6 +201,7 @@ impl Lane {
         let inline = u16::try_from(self.qp.inline_bytes).unwrap_or(u16::MAX);
         let caps = capabilities(&self.holdings.device.limits, inline);
         let negotiated = Negotiated::settle("verbs", &caps, config, ours, theirs)?;
+        negotiated.check_pages(page_size())?;
         let mut wiring = Wiring {
             rx: None,
             rx_lkey: 0,
@@ -218,7 +221,7 @@ impl Lane {
     /// The memory of a connection that shares none.
     fn wire_own(&mut self, shared: &Shared, wiring: &mut Wiring) -> Result<(), WireError> {
         let (config, pd) = (&shared.config, &self.holdings.device.pd);
-        let transmit = Shape::Ring { bytes: wiring.negotiated.tx_ring_bytes as usize };
+        let transmit = Shape::Ring { bytes: wiring.negotiated.transmit_bytes(page_size()) };
         let mut tx = shared.rings.take(transmit, End::Transmit)?;
         let tx_registration = tx.registered(pd)?;
         // And a word: a run looks for a frame behind the last.

@@ -91,8 +91,7 @@ impl Ids {
         let requested = match Requested::read(&event, &id, &listening.options) {
             Ok(requested) => requested,
             Err(reason) => {
-                listening.rejected.note(reason);
-                tracing::info!(peer = ?id.info().peer, %reason, "refused a connect request");
+                listening.rejected.note(reason, || format!("{:?}", id.info().peer));
                 if let Err(errno) = id.reject(&encode_reject(reason)) {
                     tracing::debug!(errno, "rdma_reject failed: the client is gone");
                 }

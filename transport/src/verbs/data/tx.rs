@@ -10,6 +10,8 @@ use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use gimmal_rdma::verbs::{Flags, LocalBytes, Mr, OneRequest, PostError, Qp, RemoteBytes, SendList};
 
+use rustix::param::page_size;
+
 use crate::{
     Chain, ConnId, DataPath, FrameWord, Negotiated, PortConfig, PortCounters, Position, Refused, Tag,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span, without_padding},
@@ -113,7 +115,7 @@ impl Tx {
         let lends = room.is_none();
         let (ring, registration) = room.map(|room| (room.region, room.registration)).unzip();
         let reads = negotiated.initiator_depth.granted as usize;
-        let ring_bytes = negotiated.tx_ring_bytes as usize;
+        let ring_bytes = negotiated.transmit_bytes(page_size());
         let chain_id = WrId::new(Kind::Chain, conn, 0);
         let mut request = match negotiated.path {
             DataPath::Ring => OneRequest::write_with_imm(chain_id),
