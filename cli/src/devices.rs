@@ -2,23 +2,35 @@
 
 use std::io::{self, Write};
 
-use gimmal_rdma::device::{DeviceInfo, GidInfo, GidType, LinkLayer, PortInfo, Transport};
+use gimmal_rdma::device::{DeviceInfo, GidInfo, GidType, LinkLayer, PortInfo, Transport, Unusable};
 use serde_json::{Value, json};
 
-/// Prints `devices`.
-pub(crate) fn print(devices: &[DeviceInfo], as_json: bool) -> io::Result<()> {
+/// Prints `devices`, those that cannot be used with the reason.
+pub(crate) fn print(devices: &[Result<DeviceInfo, Unusable>], as_json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if as_json {
-        let list: Vec<Value> = devices.iter().map(device_json).collect();
+        let list: Vec<Value> = devices.iter().map(any_json).collect();
         return writeln!(out, "{}", serde_json::to_string_pretty(&list)?);
     }
     if devices.is_empty() {
         return writeln!(out, "no RDMA device; `gimmal doctor` says what is missing");
     }
     for device in devices {
-        write!(out, "{}", device_text(device))?;
+        match device {
+            Ok(device) => write!(out, "{}", device_text(device))?,
+            Err(unusable) => writeln!(out, "{unusable}")?,
+        }
     }
     Ok(())
+}
+
+fn any_json(device: &Result<DeviceInfo, Unusable>) -> Value {
+    match device {
+        Ok(device) => device_json(device),
+        Err(Unusable { name, file, why }) => {
+            json!({ "name": name, "file": format!("/dev/infiniband/{file}"), "unusable": why.to_string() })
+        }
+    }
 }
 
 fn transport(device: &DeviceInfo) -> &'static str {
@@ -138,7 +150,7 @@ fn port_json(port: &PortInfo) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use gimmal_rdma::device::DeviceCapacity;
+    use gimmal_rdma::device::{DeviceCapacity, Why};
 
     use super::*;
 
@@ -190,6 +202,14 @@ mod tests {
         assert!(text.starts_with("rxe0  RoCE, uverbs0"), "{text}");
         assert!(text.contains("port 1: PORT_ACTIVE on v0 (Ethernet), MTU 4096 of 4096"), "{text}");
         assert!(text.contains("gid 1   RoCE v2 ::ffff:10.77.1.1 v0"), "{text}");
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_used_says_why() {
+        let unusable = Unusable { name: "siw0".into(), file: "uverbs1".into(), why: Why::NoFile };
+        let json = any_json(&Err(unusable));
+        assert_eq!((&json["name"], &json["file"]), (&json!("siw0"), &json!("/dev/infiniband/uverbs1")));
+        assert!(json["unusable"].as_str().unwrap().contains("is missing"), "{json}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use gimmal_rdma::{
     cm::Route,
-    device::{self, Assigned},
+    device::{self, Assigned, Unusable},
 };
 use gimmal_transport::Address;
 use rustix::{
@@ -30,8 +30,8 @@ pub(crate) trait Machine {
     fn addresses(&self) -> Vec<Assigned>;
     /// Whether libibverbs and librdmacm can be opened; else what is missing.
     fn libraries(&self) -> Result<(), String>;
-    /// Names of the devices that libibverbs can open.
-    fn devices(&self) -> Result<Vec<String>, String>;
+    /// Names of the devices, those that cannot be opened with the reason.
+    fn devices(&self) -> Result<Vec<Result<String, Unusable>>, String>;
     /// The limit of locked memory, bytes; `None`: none.
     fn memlock(&self) -> Option<u64>;
     /// The limit of a file's size, bytes; `None`: none.
@@ -82,11 +82,9 @@ impl Machine for Live {
         device::libraries().map_err(|error| error.to_string())
     }
 
-    fn devices(&self) -> Result<Vec<String>, String> {
-        match device::devices() {
-            Ok(devices) => Ok(devices.into_iter().map(|device| device.name).collect()),
-            Err(error) => Err(error.to_string()),
-        }
+    fn devices(&self) -> Result<Vec<Result<String, Unusable>>, String> {
+        let devices = device::devices().map_err(|error| error.to_string())?;
+        Ok(devices.into_iter().map(|device| device.map(|device| device.name)).collect())
     }
 
     fn memlock(&self) -> Option<u64> {

@@ -81,6 +81,18 @@ rm /dev/infiniband/rdma_cm
 fault "device files"
 check "and its command fixes it" fixes
 
+# A device without its file is listed with the reason, and spoils nothing for the other.
+lists_the_unusable() {
+    mv /dev/infiniband/uverbs1 /root/ || return 1
+    "$bin/gimmal" devices >"$doctor_report" && "$bin/gimmal" doctor >>"$doctor_report"
+    local status=$?
+    mv /root/uverbs1 /dev/infiniband/
+    cat "$doctor_report"
+    [ $status = 0 ] && grep -q '(uverbs1) cannot be used: its file is missing' "$doctor_report" &&
+        grep -q '^unused  *devices' "$doctor_report" && grep -q '^fine  *devices' "$doctor_report"
+}
+check "devices, doctor: one unusable device among two" lists_the_unusable
+
 # One device alone from here on, so that nothing else does its work.
 rdma link delete siw0
 rdma link delete rxe0

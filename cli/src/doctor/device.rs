@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use gimmal_rdma::device::Assigned;
+use gimmal_rdma::device::{Assigned, Unusable, Why};
 
 use crate::{machine::Machine, report::Check, tree::Device};
 
@@ -13,10 +13,10 @@ const ADDRESS: &str = "address";
 /// Adds the three checks for each device; a fault of one does not count while another works. Returns the names of
 /// those that a connection can use.
 pub(super) fn examine(machine: &impl Machine, checks: &mut Vec<Check>) -> Vec<String> {
-    let devices = machine.tree().devices();
-    let found = found(machine, &devices);
-    let has_devices = found.is_fine();
-    checks.push(found);
+    let mut devices = machine.tree().devices();
+    let found = found(machine, &mut devices);
+    let has_devices = found.iter().any(Check::is_fine);
+    checks.extend(found);
     if !has_devices {
         checks.extend([LINK, ADDRESS].map(|name| Check::not_checked(name, "a device")));
         return Vec::new();
@@ -47,32 +47,57 @@ pub(super) fn examine(machine: &impl Machine, checks: &mut Vec<Check>) -> Vec<St
     usable
 }
 
-/// At least one device, and a library for each.
-fn found(machine: &impl Machine, devices: &[Device]) -> Check {
+/// At least one device that can be used. Those that cannot are judged each for itself, and leave `devices`.
+fn found(machine: &impl Machine, devices: &mut Vec<Device>) -> Vec<Check> {
     if devices.is_empty() {
-        return Check::wrong(DEVICES, "no RDMA device", make_one(machine));
+        return vec![Check::wrong(DEVICES, "no RDMA device", make_one(machine))];
     }
     let seen = match machine.devices() {
         Ok(seen) => seen,
         Err(error) => {
             let fix = format!("{}apt-get install --reinstall ibverbs-providers", machine.sudo());
-            return Check::wrong(DEVICES, error, fix);
+            return vec![Check::wrong(DEVICES, error, fix)];
         }
     };
-    let unseen: Vec<&str> = devices
-        .iter()
-        .map(|device| device.name.as_str())
-        .filter(|name| !seen.iter().any(|seen| seen == name))
-        .collect();
-    if !unseen.is_empty() {
-        let detail = format!("libibverbs has no provider for {}", unseen.join(", "));
-        return Check::wrong(DEVICES, detail, format!("{}apt-get install ibverbs-providers", machine.sudo()));
-    }
+    let (usable, unusable): (Vec<Device>, _) =
+        devices.drain(..).partition(|device| seen.iter().flatten().any(|seen| *seen == device.name));
+    *devices = usable;
+    let fault = |device: &Device| {
+        let refused = seen.iter().filter_map(|seen| seen.as_ref().err());
+        let check = match refused.into_iter().find(|unusable| unusable.name == device.name) {
+            Some(unusable) => Check::wrong(DEVICES, unusable.to_string(), fix_of(machine, unusable)),
+            None => {
+                let fix = format!("{}apt-get install ibverbs-providers", machine.sudo());
+                Check::wrong(DEVICES, format!("libibverbs has no provider for {}", device.name), fix)
+            }
+        };
+        if devices.is_empty() { check } else { check.not_needed() }
+    };
+    let faults = unusable.iter().map(fault);
     let names = devices.iter().map(|device| match &device.netdev {
         Some(netdev) => format!("{} on {netdev}", device.name),
         None => device.name.clone(),
     });
-    Check::fine(DEVICES, names.collect::<Vec<_>>().join(", "))
+    let names = names.collect::<Vec<_>>().join(", ");
+    let fine = (!devices.is_empty()).then(|| Check::fine(DEVICES, names));
+    fine.into_iter().chain(faults).collect()
+}
+
+/// The command that makes a device usable.
+fn fix_of(machine: &impl Machine, unusable: &Unusable) -> String {
+    let (sudo, file) = (machine.sudo(), &unusable.file);
+    match unusable.why {
+        Why::NoFile => format!("{sudo}udevadm trigger /sys/class/infiniband_verbs/{file}"),
+        Why::NoAccess(_) => format!("{sudo}chmod 666 /dev/infiniband/{file}"),
+        Why::CgroupLimit(_) => {
+            format!(
+                "echo {} max | {sudo}tee /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/rdma.max",
+                unusable.name
+            )
+        }
+        Why::NoDriver => format!("{sudo}apt-get install ibverbs-providers"),
+        _ => format!("ibv_devinfo -d {}", unusable.name),
+    }
 }
 
 /// The command that makes a software device, on the interface that suits best.

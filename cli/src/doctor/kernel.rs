@@ -61,7 +61,8 @@ pub(super) fn modules(machine: &impl Machine) -> Check {
     Check::wrong(MODULES, detail, fix)
 }
 
-/// `/dev/infiniband/rdma_cm` and a `uverbs` file for each device: there, and ours to use.
+/// `/dev/infiniband/rdma_cm` and a `uverbs` file for each device: there, and ours to use. One device that has its file
+/// will do.
 pub(super) fn files(machine: &impl Machine) -> Check {
     let tree = machine.tree();
     let mut files = vec![("rdma_cm".to_owned(), "/sys/class/misc/rdma_cm".to_owned())];
@@ -69,22 +70,23 @@ pub(super) fn files(machine: &impl Machine) -> Check {
         tree.names("/sys/class/infiniband_verbs").into_iter().filter(|name| name.starts_with("uverbs"));
     files.extend(verbs.map(|name| (name.clone(), format!("/sys/class/infiniband_verbs/{name}"))));
     let place = |name: &str| format!("/dev/infiniband/{name}");
+    let is_there = |name: &str| tree.exists(place(name));
+    let is_ours = |name: &str| is_there(name) && machine.may_use(&tree.path(place(name)));
+    let is_enough = is_ours("rdma_cm") && files.iter().skip(1).any(|(name, _)| is_ours(name));
+    let judged = |wrong: Check| if is_enough { wrong.not_needed() } else { wrong };
     let sudo = machine.sudo();
-    for (name, class) in &files {
-        if tree.exists(place(name)) {
-            continue;
-        }
+    if let Some((name, class)) = files.iter().find(|(name, _)| !is_there(name)) {
         let numbers = tree.text(format!("{class}/dev")).unwrap_or_default().replace(':', " ");
         let detail = format!("{} is missing; a container needs --device=/dev/infiniband", place(name));
         let file = place(name);
         let fix = format!("{sudo}mkdir -p /dev/infiniband && {sudo}mknod -m 666 {file} c {numbers}");
-        return Check::wrong(FILES, detail, fix);
+        return judged(Check::wrong(FILES, detail, fix));
     }
     let closed: Vec<String> =
-        files.iter().map(|(name, _)| place(name)).filter(|file| !machine.may_use(&tree.path(file))).collect();
+        files.iter().filter(|(name, _)| !is_ours(name)).map(|(name, _)| place(name)).collect();
     if !closed.is_empty() {
         let detail = format!("this user may not read and write {}", closed.join(", "));
-        return Check::wrong(FILES, detail, format!("{sudo}chmod 666 {}", closed.join(" ")));
+        return judged(Check::wrong(FILES, detail, format!("{sudo}chmod 666 {}", closed.join(" "))));
     }
     Check::fine(FILES, files.iter().map(|(name, _)| place(name)).collect::<Vec<_>>().join(", "))
 }

@@ -65,7 +65,7 @@ fn rdma(machine: &impl Machine, checks: &mut Vec<Check>) -> Vec<String> {
         Check::not_checked("device files", "kernel modules")
     };
     let libraries = kernel::libraries(machine);
-    let missing = match (modules.is_fine(), files.is_fine(), libraries.is_fine()) {
+    let missing = match (modules.is_fine(), !files.is_wrong(), libraries.is_fine()) {
         (false, ..) => Some("kernel modules"),
         (_, false, _) => Some("device files"),
         (.., false) => Some("libraries"),

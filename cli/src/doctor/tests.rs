@@ -5,7 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use gimmal_rdma::{cm::Route, device::Assigned};
+use gimmal_rdma::{
+    DeviceError,
+    cm::Route,
+    device::{Assigned, Unusable, Why},
+};
 use gimmal_transport::Address;
 use tempfile::TempDir;
 
@@ -22,7 +26,7 @@ struct Fake {
     tree: Tree,
     addresses: Vec<Assigned>,
     libraries: Result<(), String>,
-    seen: Vec<String>,
+    seen: Vec<Result<String, Unusable>>,
     closed: Vec<PathBuf>,
     memlock: Option<u64>,
     file_size: Option<u64>,
@@ -47,7 +51,7 @@ impl Fake {
                 assigned("lo", "127.0.0.1"),
             ],
             libraries: Ok(()),
-            seen: vec!["rxe0".to_owned()],
+            seen: vec![Ok("rxe0".to_owned())],
             closed: Vec::new(),
             memlock: None,
             file_size: None,
@@ -152,7 +156,7 @@ impl Machine for Fake {
         self.libraries.clone()
     }
 
-    fn devices(&self) -> Result<Vec<String>, String> {
+    fn devices(&self) -> Result<Vec<Result<String, Unusable>>, String> {
         Ok(self.seen.clone())
     }
 
@@ -282,6 +286,38 @@ fn a_device_without_a_library_of_its_own() {
 }
 
 #[test]
+fn one_device_that_cannot_be_used_leaves_the_others() {
+    let mut fake = Fake::new();
+    fake.write("/sys/class/infiniband/siw0/ports/1/state", "4: ACTIVE");
+    fake.write("/sys/class/infiniband_verbs/uverbs1/dev", "231:193");
+    fake.seen.push(Err(Unusable { name: "siw0".into(), file: "uverbs1".into(), why: Why::NoFile }));
+    let report = fake.examine(Some("rdma://10.77.1.1:7471"));
+    assert!(report.ok, "{report:#?}");
+    let text: Vec<String> = report.checks.iter().map(ToString::to_string).collect();
+    let has =
+        |start: &str, part: &str| text.iter().any(|line| line.starts_with(start) && line.contains(part));
+    assert!(has("unused       device files", "/dev/infiniband/uverbs1 is missing"), "{text:#?}");
+    assert!(has("unused       devices", "siw0 (uverbs1) cannot be used"), "{text:#?}");
+    assert!(has("fine         devices", "rxe0 on v0") && has("fine         peer", ""), "{text:#?}");
+    // ENOENT, for a closed file; EAGAIN, when the cgroup's objects are used up.
+    for (why, fix) in [
+        (Why::NoAccess(refused(2)), "chmod 666 /dev/infiniband/uverbs1"),
+        (Why::CgroupLimit(refused(11)), "rdma.max"),
+    ] {
+        fake.seen[1] = Err(Unusable { name: "siw0".into(), file: "uverbs1".into(), why });
+        let report = fake.examine(None);
+        assert!(
+            report.ok && report.checks.iter().any(|check| check.to_string().contains(fix)),
+            "{report:#?}"
+        );
+    }
+}
+
+fn refused(errno: i32) -> DeviceError {
+    DeviceError::System { step: "ibv_open_device", errno }
+}
+
+#[test]
 fn a_link_that_is_down() {
     let fake = Fake::new();
     fake.write(&format!("{RXE}/ports/1/state"), "1: DOWN");
@@ -328,7 +364,7 @@ fn a_small_memlock() {
     fake.write("/sys/class/infiniband/siw0/node_type", "4: RNIC");
     fake.write("/sys/class/infiniband/siw0/ports/1/state", "4: ACTIVE");
     fake.write("/sys/class/infiniband/siw0/ports/1/gid_attrs/ndevs/0", "v0");
-    fake.seen.push("siw0".to_owned());
+    fake.seen.push(Ok("siw0".to_owned()));
     assert!(fake.one_fault().1.contains("siw0 counts for everybody"));
 }
 
@@ -337,7 +373,7 @@ fn one_device_of_two_is_enough() {
     let mut fake = Fake::new();
     fake.write("/sys/class/infiniband/siw0/node_type", "4: RNIC");
     fake.write("/sys/class/infiniband/siw0/ports/1/state", "1: DOWN");
-    fake.seen.push("siw0".to_owned());
+    fake.seen.push(Ok("siw0".to_owned()));
     let report = fake.examine(None);
     assert!(report.ok, "{report:#?}");
     let unused =

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::sys;
+
 /// A step on a device failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -48,6 +50,11 @@ pub enum DeviceError {
         /// Its errno.
         errno: i32,
     },
+}
+
+/// Whether the libraries can be opened; the error says what to install.
+pub(crate) fn require_libraries() -> Result<(), DeviceError> {
+    sys::available().map_err(|why| DeviceError::Unavailable { why })
 }
 
 /// Turns an errno into the failure of `step`.

@@ -23,7 +23,7 @@ use std::{
     sync::{Arc, Mutex, mpsc::sync_channel},
 };
 
-use gimmal_rdma::verbs::require_device;
+use gimmal_rdma::device::require_device;
 
 use crate::{
     Address, ConnectError, ConnectOptions, Instant, ListenError, ListenOptions, PortConfig, PortError,

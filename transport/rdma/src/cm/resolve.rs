@@ -16,13 +16,13 @@ use crate::{
         error::{CmError, above},
         target::Target,
     },
+    error::require_libraries,
     id::{
         address::{AF_IB, AF_INET, AF_INET6, CmAddress, RawCmAddress},
         path::PathData,
         space::{PortSpace, QpType},
     },
     sys::{self, rai},
-    verbs::context::require_libraries,
 };
 
 /// Which addresses are wanted.

@@ -23,7 +23,7 @@ use crate::{
         space::{PortSpace, QpType},
     },
     sys,
-    verbs::context::{Context, Pd, mtu_bytes, require_device},
+    verbs::context::{Context, Pd, mtu_bytes},
     wait::Deadline,
 };
 
@@ -47,8 +47,6 @@ pub struct Datagram {
     pub(super) next_group: u32,
     /// The device was removed.
     pub(super) gone: bool,
-    /// Last: everything else is destroyed by then.
-    farewell: Farewell,
 }
 
 /// Where an end point is, and what it can send.
@@ -65,21 +63,6 @@ pub struct DatagramInfo {
     /// The largest message: the port's active MTU, in bytes. A path with a smaller one drops larger messages without a
     /// word.
     pub message_bytes_max: usize,
-}
-
-/// librdmacm keeps a removed device open until the next `rdma_get_devices` after everything on it was destroyed, and
-/// until then the kernel does not let the device go.
-struct Farewell {
-    gone: bool,
-}
-
-impl Drop for Farewell {
-    fn drop(&mut self) {
-        if self.gone {
-            // Only for what it does; that no device is left is no error here.
-            let _ = require_device();
-        }
-    }
 }
 
 impl Datagram {
@@ -183,7 +166,6 @@ impl Datagram {
             next_number: 0,
             next_group: 0,
             gone: false,
-            farewell: Farewell { gone: false },
         };
         if config.qkey != Qkey::UDP {
             // Legal in RTS.
@@ -281,7 +263,6 @@ impl Datagram {
 impl Drop for Datagram {
     fn drop(&mut self) {
         self.leave_all();
-        self.farewell.gone = self.gone;
     }
 }
 

@@ -4,16 +4,18 @@
 mod addresses;
 mod rnr;
 
-use std::{ffi::CStr, net::Ipv6Addr, ptr::NonNull};
+use std::{ffi::CStr, net::Ipv6Addr, path::Path, ptr::NonNull};
+
+use thiserror::Error;
 
 pub use addresses::{Assigned, all as addresses};
 pub use rnr::{RnrCounters, rnr_counters};
 
 pub use crate::verbs::context::GidType;
 use crate::{
-    error::{DeviceError, system},
+    error::{DeviceError, require_libraries, system},
     sys,
-    verbs::context::{address, mtu_bytes, query_device, query_gid, query_port, require_libraries},
+    verbs::context::{address, mtu_bytes, query_device, query_gid, query_port},
 };
 
 /// Most GIDs that are read of one device: the tables of the kernel's drivers have at most 256 for each port.
@@ -139,42 +141,147 @@ pub fn libraries() -> Result<(), DeviceError> {
     require_libraries()
 }
 
-/// Every device that libibverbs sees; empty when there is none. `ibv_get_device_list(3)`.
+/// Checks that there is a device, and opens none.
 ///
 /// # Errors
-/// No library, or a device that cannot be opened or asked.
-pub fn devices() -> Result<Vec<DeviceInfo>, DeviceError> {
+/// [`DeviceError::Unavailable`] without the libraries; [`DeviceError::NoDevice`], which says what to do.
+pub fn require_device() -> Result<(), DeviceError> {
     require_libraries()?;
-    let mut count = 0;
-    // SAFETY: `count` is a place for one int.
-    let list = unsafe { sys::ibv_get_device_list(&raw mut count) };
-    let Ok(list) = sys::pointer_result(list) else {
-        return match sys::last_errno() {
-            // The kernel has no verbs at all.
-            libc::ENOSYS | libc::ENOENT | libc::ENODEV => Ok(Vec::new()),
-            errno => Err(system("ibv_get_device_list")(errno)),
-        };
+    let list = List::new()?;
+    if list.devices().next().is_some() {
+        return Ok(());
+    }
+    Err(DeviceError::NoDevice { detail: "ibv_get_device_list has none".to_owned() })
+}
+
+/// A device that cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{name} ({file}) cannot be used: {why}")]
+pub struct Unusable {
+    /// `siw0`.
+    pub name: String,
+    /// `uverbs1`, the file in `/dev/infiniband`.
+    pub file: String,
+    /// What is wrong with it.
+    pub why: Why,
+}
+
+/// Why a device cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum Why {
+    /// Its file is not there.
+    #[error("its file is missing; udev makes it, and a container needs --device=/dev/infiniband")]
+    NoFile,
+    /// libibverbs has nothing that drives it.
+    #[error("libibverbs has no driver for it; install ibverbs-providers")]
+    NoDriver,
+    /// This user may not open its file.
+    #[error("this user may not open its file: {0}")]
+    NoAccess(DeviceError),
+    /// The process has used up what its cgroup may have of the device.
+    #[error("rdma.max of the cgroup is reached: {0}")]
+    CgroupLimit(DeviceError),
+    /// It was asked and refused.
+    #[error("{0}")]
+    Refused(DeviceError),
+}
+
+impl From<DeviceError> for Why {
+    fn from(error: DeviceError) -> Self {
+        match error {
+            // libibverbs itself says ENOENT when it may not open the file.
+            DeviceError::System {
+                step: "ibv_open_device",
+                errno: libc::EACCES | libc::EPERM | libc::ENOENT,
+            } => Self::NoAccess(error),
+            DeviceError::System { errno: libc::EAGAIN, .. } => Self::CgroupLimit(error),
+            error => Self::Refused(error),
+        }
+    }
+}
+
+/// Returns every device of the machine, those that cannot be used with the reason; empty when there is none
+/// (`ibv_get_device_list(3)`). Each is opened and closed again.
+///
+/// # Errors
+/// [`DeviceError::Unavailable`] without the libraries; what `ibv_get_device_list` says.
+pub fn devices() -> Result<Vec<Result<DeviceInfo, Unusable>>, DeviceError> {
+    require_libraries()?;
+    let list = List::new()?;
+    let judge = |device: NonNull<sys::ibv_device>| {
+        // SAFETY: the list is held, so the device is there; its fields never change.
+        let held = unsafe { device.as_ref() };
+        describe(device).map_err(|error| Unusable {
+            name: text(&held.name),
+            file: text(&held.dev_name),
+            why: error.into(),
+        })
     };
-    let list = List(list);
-    (0..usize::try_from(count).unwrap_or(0)).filter_map(|index| list.get(index)).map(describe).collect()
+    let mut found: Vec<_> = list.devices().map(judge).collect();
+    let is_listed = |name: &str| {
+        let names = found.iter().map(|found| match found {
+            Ok(device) => &device.name,
+            Err(device) => &device.name,
+        });
+        names.into_iter().any(|listed| listed == name)
+    };
+    let unlisted = unlisted(Path::new("/"), is_listed);
+    found.extend(unlisted.into_iter().map(Err));
+    Ok(found)
+}
+
+/// Devices of the kernel that libibverbs leaves out.
+fn unlisted(root: &Path, is_listed: impl Fn(&str) -> bool) -> Vec<Unusable> {
+    let folder = std::fs::read_dir(root.join("sys/class/infiniband_verbs"));
+    let judge = |entry: std::fs::DirEntry| {
+        let name = std::fs::read_to_string(entry.path().join("ibdev")).ok()?.trim().to_owned();
+        let file = entry.file_name().to_string_lossy().into_owned();
+        let why = if root.join("dev/infiniband").join(&file).exists() { Why::NoDriver } else { Why::NoFile };
+        (!is_listed(&name)).then_some(Unusable { name, file, why })
+    };
+    let mut unlisted: Vec<_> = folder.into_iter().flatten().flatten().filter_map(judge).collect();
+    unlisted.sort_by(|one, other| one.name.cmp(&other.name));
+    unlisted
 }
 
 /// A device list; freed when dropped, and devices not open then are gone.
-struct List(NonNull<*mut sys::ibv_device>);
+struct List {
+    /// `None`: the kernel has no verbs at all.
+    first: Option<NonNull<*mut sys::ibv_device>>,
+    count: usize,
+}
 
 impl List {
-    /// The device at `index`, which is below the count.
-    fn get(&self, index: usize) -> Option<NonNull<sys::ibv_device>> {
-        let place = self.0.as_ptr().wrapping_add(index);
-        // SAFETY: the list has one more entry than devices, the last NULL, and lives while we do.
-        NonNull::new(unsafe { place.read() })
+    fn new() -> Result<Self, DeviceError> {
+        let mut count = 0;
+        // SAFETY: `count` is a place for one int.
+        let list = unsafe { sys::ibv_get_device_list(&raw mut count) };
+        match sys::pointer_result(list) {
+            Ok(first) => Ok(Self { first: Some(first), count: usize::try_from(count).unwrap_or(0) }),
+            Err(libc::ENOSYS | libc::ENOENT | libc::ENODEV) => Ok(Self { first: None, count: 0 }),
+            Err(errno) => Err(system("ibv_get_device_list")(errno)),
+        }
+    }
+
+    /// The devices, which are there as long as the list.
+    fn devices(&self) -> impl Iterator<Item = NonNull<sys::ibv_device>> {
+        self.first.into_iter().flat_map(|first| {
+            (0..self.count).filter_map(move |at| {
+                let place = first.as_ptr().wrapping_add(at);
+                // SAFETY: the list has `count` devices, and lives while we do.
+                NonNull::new(unsafe { place.read() })
+            })
+        })
     }
 }
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: from `ibv_get_device_list`, freed once.
-        unsafe { sys::ibv_free_device_list(self.0.as_ptr()) };
+        if let Some(first) = self.first {
+            // SAFETY: from `ibv_get_device_list`, freed once.
+            unsafe { sys::ibv_free_device_list(first.as_ptr()) };
+        }
     }
 }
 
@@ -336,8 +443,31 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_libibverbs_leaves_out_is_listed_with_the_reason() {
+        let root = tempfile::tempdir().unwrap();
+        for (file, name, has_file) in
+            [("uverbs0", "rxe0", true), ("uverbs1", "siw0", false), ("uverbs2", "mlx9", true)]
+        {
+            let class = root.path().join("sys/class/infiniband_verbs").join(file);
+            std::fs::create_dir_all(&class).unwrap();
+            std::fs::write(class.join("ibdev"), format!("{name}\n")).unwrap();
+            std::fs::create_dir_all(root.path().join("dev/infiniband")).unwrap();
+            if has_file {
+                std::fs::write(root.path().join("dev/infiniband").join(file), "").unwrap();
+            }
+        }
+        let found = unlisted(root.path(), |name| name == "rxe0");
+        let found: Vec<_> = found.iter().map(|device| (device.name.as_str(), &device.why)).collect();
+        assert_eq!(found, [("mlx9", &Why::NoDriver), ("siw0", &Why::NoFile)]);
+        let refused = |errno| Why::from(DeviceError::System { step: "ibv_open_device", errno });
+        assert!(matches!(refused(libc::EAGAIN), Why::CgroupLimit(_)));
+        assert!(matches!(refused(libc::ENOENT), Why::NoAccess(_)));
+        assert!(matches!(refused(libc::EIO), Why::Refused(_)));
+    }
+
+    #[test]
     fn a_machine_without_devices_has_an_empty_list() {
-        if std::path::Path::new("/sys/class/infiniband").exists() {
+        if Path::new("/sys/class/infiniband").exists() {
             return;
         }
         // With the libraries there is an empty list, without them a sentence; never a panic.

@@ -5,9 +5,8 @@ use std::{os::fd::BorrowedFd, ptr::NonNull, sync::Arc};
 use rustix::fs::OFlags;
 
 use crate::{
-    error::{DeviceError, system},
+    error::{DeviceError, require_libraries, system},
     sys,
-    verbs::context::require_libraries,
 };
 
 /// Where the CM reports (`rdma_create_event_channel(3)`).

@@ -13,8 +13,10 @@ use crate::{
     },
     sys,
     verbs::{
-        context::{Context, DeviceKey, Pd},
+        context::{Context, Pd},
         cq::Cq,
+        held,
+        key::DeviceKey,
         qp::Qp,
     },
 };
@@ -146,10 +148,15 @@ impl CmId {
     /// # Errors
     /// [`DeviceError::NoDevice`] when it is being removed.
     pub fn context(&self) -> Result<Option<Arc<Context>>, DeviceError> {
-        // SAFETY: as in `info`.
-        let verbs = NonNull::new(unsafe { (*self.raw.as_ptr()).verbs });
-        // SAFETY: the context of a live id, which the CM keeps open.
-        verbs.map(|raw| unsafe { Context::of(raw) }).transpose()
+        let Some(raw) = self.verbs() else { return Ok(None) };
+        held::hold(raw, self.info().local_ip())?;
+        Ok(Some(Context::of(raw)))
+    }
+
+    /// The context that the id is bound to, which the CM keeps open meanwhile.
+    fn verbs(&self) -> Option<NonNull<sys::ibv_context>> {
+        // SAFETY: the id is live while we are; only this thread makes the library change its fields.
+        NonNull::new(unsafe { (*self.raw.as_ptr()).verbs })
     }
 
     /// Sets an option.
@@ -372,6 +379,9 @@ impl CmId {
 impl Drop for CmId {
     fn drop(&mut self) {
         self.destroy_qp(None);
+        if let Some(raw) = self.verbs() {
+            held::note(raw, self.info().local_ip());
+        }
         // SAFETY: ours alone; its queue pair is gone and its events were acked when they were copied.
         let returned = unsafe { sys::rdma_destroy_id(self.raw.as_ptr()) };
         if let Err(errno) = sys::cm_result(returned) {

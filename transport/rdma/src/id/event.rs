@@ -14,6 +14,7 @@ use crate::{
         cm_id::{CmId, IdKey},
     },
     sys::{self, rdma_port_space as space},
+    verbs::{held, key::DeviceKey},
     wait::{Deadline, readable},
 };
 
@@ -60,6 +61,8 @@ pub struct CmEvent {
     pub key: IdKey,
     /// What happened.
     pub kind: EventKind,
+    /// The device of its id, once that is bound to one.
+    pub device: Option<DeviceKey>,
     /// 0, a negative errno, or a reject code.
     pub status: i32,
     /// The new id of a CONNECT_REQUEST.
@@ -106,7 +109,11 @@ impl CmEvent {
     /// errno, when the channel itself is broken.
     pub fn next(channel: &Arc<EventChannel>) -> Result<Option<Self>, i32> {
         // SAFETY: `take` lends an event of this channel before its ack, and once.
-        channel.take(|event| unsafe { Self::copy(event, channel) })
+        let taken = channel.take(|event| unsafe { Self::copy(event, channel) });
+        if let Ok(Some(Self { kind: EventKind::DeviceRemoval, device: Some(device), .. })) = &taken {
+            held::removed(*device);
+        }
+        taken
     }
 
     /// The next event, waiting for it until the deadline; `None` then.
@@ -126,15 +133,17 @@ impl CmEvent {
     /// Copies an event, and takes over the id of a request.
     ///
     /// # Safety
-    /// `held` is of `channel`, is not acked before we return, and is copied once.
-    unsafe fn copy(held: &sys::rdma_cm_event, channel: &Arc<EventChannel>) -> Self {
-        let kind = EventKind::from(held.event);
+    /// `event` is of `channel`, is not acked before we return, and is copied once.
+    unsafe fn copy(event: &sys::rdma_cm_event, channel: &Arc<EventChannel>) -> Self {
+        let kind = EventKind::from(event.event);
         let is_request = kind == EventKind::ConnectRequest;
-        let id = NonNull::new(held.id);
+        let id = NonNull::new(event.id);
         let mut taken = Self {
-            key: IdKey::of(if is_request { held.listen_id } else { held.id }),
+            key: IdKey::of(if is_request { event.listen_id } else { event.id }),
             kind,
-            status: held.status,
+            // SAFETY: an event's id is live until the ack.
+            device: id.and_then(|id| NonNull::new(unsafe { (*id.as_ptr()).verbs })).map(DeviceKey::of),
+            status: event.status,
             request: None,
             responder_resources: 0,
             initiator_depth: 0,
@@ -151,10 +160,10 @@ impl CmEvent {
         let port_space = id.map(|id| unsafe { (*id.as_ptr()).ps });
         let (data, bytes) = if matches!(port_space, Some(space::RDMA_PS_UDP | space::RDMA_PS_IPOIB)) {
             // SAFETY: in these port spaces the union holds `ud` whenever it holds anything; the library zeroed it first.
-            taken.take_ud(unsafe { &held.param.ud })
+            taken.take_ud(unsafe { &event.param.ud })
         } else {
             // SAFETY: on a connected port space the union holds `conn` or nothing; the library zeroed it first.
-            taken.take_conn(unsafe { &held.param.conn })
+            taken.take_conn(unsafe { &event.param.conn })
         };
         if !data.is_null() {
             taken.private_bytes = usize::from(bytes);

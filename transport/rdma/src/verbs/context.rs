@@ -1,44 +1,21 @@
 //! A device as the CM opened it: what it can do, and its protection domain.
 //!
 //! ```text
-//!  Context (the CM's; kept open by a device list)
+//!  Context (the CM's; kept open while one is used)
 //!  ├─ Pd      one for each port and device       ◄─ Mr, queue pairs
 //!  └─ Cq      one or more for each port and device ◄─ queue pairs
 //! ```
 //! A child holds an `Arc` of its parents, so it is always destroyed first.
 
-use std::{
-    ffi::CStr,
-    net::Ipv6Addr,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-    ptr::NonNull,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
-
-use rustix::{fs::OFlags, io::retry_on_intr};
+use std::{ffi::CStr, net::Ipv6Addr, ptr::NonNull, sync::Arc};
 
 use crate::{
     error::{DeviceError, system},
     sys,
+    verbs::{held, key::DeviceKey},
 };
 
-/// Names a device of this process as long as a [`Context`] of it lives; another one may have the name afterwards.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct DeviceKey(usize);
-
-impl DeviceKey {
-    pub(crate) fn of(raw: NonNull<sys::ibv_context>) -> Self {
-        Self(raw.as_ptr().addr())
-    }
-
-    /// The device with this number, for tests that have none.
-    #[doc(hidden)]
-    pub const fn made_up(number: usize) -> Self {
-        Self(number)
-    }
-}
-
-/// A device context. librdmacm owns it; the device list that we hold keeps it from being closed.
+/// A device context. librdmacm owns it, and does not close it while the device is held.
 #[derive(Debug)]
 pub struct Context {
     raw: NonNull<sys::ibv_context>,
@@ -50,13 +27,9 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// The context behind an id that is bound to a device.
-    ///
-    /// # Safety
-    /// `raw` is the `verbs` of a live `rdma_cm_id`.
-    pub(crate) unsafe fn of(raw: NonNull<sys::ibv_context>) -> Result<Arc<Self>, DeviceError> {
-        held().hold(DeviceKey::of(raw))?;
-        Ok(Arc::new(Self { raw }))
+    /// Wraps a context that was held with [`held::hold`], which its drop releases.
+    pub(crate) fn of(raw: NonNull<sys::ibv_context>) -> Arc<Self> {
+        Arc::new(Self { raw })
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_context {
@@ -68,17 +41,9 @@ impl Context {
         DeviceKey::of(self.raw)
     }
 
-    /// Readable when an asynchronous event waits.
-    pub fn event_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context is open while the list is held; the field never changes.
-        let fd = unsafe { (*self.raw.as_ptr()).async_fd };
-        // SAFETY: open as long as the context is.
-        unsafe { BorrowedFd::borrow_raw(fd) }
-    }
-
     /// `rxe0`.
     pub fn name(&self) -> String {
-        // SAFETY: open while we hold the list; `device` is set for as long.
+        // SAFETY: open while we hold it; `device` is set for as long.
         let device = unsafe { (*self.raw.as_ptr()).device };
         // SAFETY: the device outlives its context.
         let name = unsafe { &(*device).name };
@@ -224,70 +189,7 @@ pub(crate) fn address(gid: &sys::ibv_gid) -> Ipv6Addr {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        held().let_go(self);
-    }
-}
-
-/// What keeps devices open, for all providers of the process, because librdmacm is one for all of them: it closes a
-/// removed device only when no list that it ever gave out holds it.
-#[derive(Debug)]
-struct Held {
-    lists: Vec<DeviceList>,
-    /// Devices with the number of contexts on each.
-    users: Vec<(DeviceKey, usize)>,
-    /// Devices that are being removed: nothing new begins on them.
-    leaving: Vec<DeviceKey>,
-}
-
-// SAFETY: the lists are memory of librdmacm's that any thread may read and give back; the lock orders those who do.
-unsafe impl Send for Held {}
-
-static HELD: Mutex<Held> = Mutex::new(Held { lists: Vec::new(), users: Vec::new(), leaving: Vec::new() });
-
-fn held() -> MutexGuard<'static, Held> {
-    // A panic while the tables are changed leaves tables.
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Held {
-    fn hold(&mut self, device: DeviceKey) -> Result<(), DeviceError> {
-        if self.leaving.contains(&device) {
-            return Err(DeviceError::NoDevice { detail: "it is being removed".to_owned() });
-        }
-        if !self.lists.iter().any(|list| list.has(device)) {
-            self.lists.push(device_list()?.ok_or_else(no_device)?);
-        }
-        match self.users.iter_mut().find(|(used, _)| *used == device) {
-            Some((_, count)) => *count += 1,
-            None => self.users.push((device, 1)),
-        }
-        Ok(())
-    }
-
-    fn let_go(&mut self, context: &Context) {
-        let device = context.key();
-        let Some(at) = self.users.iter().position(|(used, _)| *used == device) else { return };
-        self.users[at].1 -= 1;
-        if self.users[at].1 > 0 {
-            return;
-        }
-        self.users.swap_remove(at);
-        self.leaving.retain(|&leaving| leaving != device);
-        match device_list() {
-            // Older lists may hold devices that are gone; a new one does not.
-            Ok(Some(new)) if self.users.iter().all(|(used, _)| new.has(*used)) => {
-                self.lists.drain(..).for_each(free_list);
-                self.lists.push(new);
-            }
-            // Another removed device is still in use.
-            Ok(Some(new)) => free_list(new),
-            // librdmacm (as of 44) does not let go of the last device of a host.
-            _ => {
-                if let Err(errno) = cut_off(context) {
-                    tracing::error!(errno, device = context.name(), "cannot let go of the device");
-                }
-            }
-        }
+        held::release(self.key());
     }
 }
 
@@ -315,100 +217,6 @@ pub struct DeviceLimits {
     pub srq_entries: u32,
     /// Atomic operations on a peer's memory, among the device's own at least.
     pub atomics: bool,
-}
-
-/// Whether there is any device; the error says what to do.
-pub fn require_device() -> Result<(), DeviceError> {
-    free_list(device_list()?.ok_or_else(no_device)?);
-    Ok(())
-}
-
-/// Whether the libraries can be opened; the error says what to install.
-pub fn require_libraries() -> Result<(), DeviceError> {
-    sys::available().map_err(|why| DeviceError::Unavailable { why })
-}
-
-fn no_device() -> DeviceError {
-    DeviceError::NoDevice { detail: "rdma_get_devices lists none".to_owned() }
-}
-
-/// What `rdma_get_devices` gave; given back by [`free_list`].
-#[derive(Debug)]
-struct DeviceList(NonNull<*mut sys::ibv_context>);
-
-impl DeviceList {
-    fn has(&self, DeviceKey(device): DeviceKey) -> bool {
-        let mut at = self.0.as_ptr();
-        loop {
-            // SAFETY: the list is ours and ends with a null pointer, behind which we do not go.
-            let context = unsafe { at.read() };
-            if context.is_null() || context.addr() == device {
-                return !context.is_null();
-            }
-            at = at.wrapping_add(1);
-        }
-    }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "it is gone afterwards")]
-fn free_list(list: DeviceList) {
-    // SAFETY: from `rdma_get_devices`, and consumed here.
-    unsafe { sys::rdma_free_devices(list.0.as_ptr()) };
-}
-
-/// The device is being removed: no new context is made on it, until the last one is gone.
-pub fn set_leaving(device: DeviceKey) {
-    let mut held = held();
-    if held.users.iter().any(|(used, _)| *used == device) && !held.leaving.contains(&device) {
-        held.leaving.push(device);
-    }
-}
-
-/// Whether a device is still there, asked anew: asking is what makes librdmacm close those that are not.
-pub fn is_present(device: DeviceKey) -> bool {
-    // Two questions at once would be two answers: nobody else may let go meanwhile.
-    let _held = held();
-    let Ok(Some(list)) = device_list() else { return false };
-    let found = list.has(device);
-    free_list(list);
-    found
-}
-
-/// Lets the kernel end the removal of the last device: librdmacm has no way to close it, so its descriptors are made
-/// to lead nowhere. Whenever it closes the context, it closes those.
-///
-/// # Errors
-/// errno.
-fn cut_off(context: &Context) -> Result<(), i32> {
-    let raw = context.raw();
-    // SAFETY: the context is open while it is held, and so is its descriptor; the field never changes.
-    let command = unsafe { (*raw).cmd_fd };
-    let nowhere = retry_on_intr(|| {
-        rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, rustix::fs::Mode::empty())
-    });
-    let nowhere = nowhere.map_err(rustix::io::Errno::raw_os_error)?;
-    for fd in [command, context.event_fd().as_raw_fd()] {
-        // SAFETY: the context's open descriptor; lent to the call below only, and never closed by this value.
-        let mut place = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
-        rustix::io::dup2(&nowhere, &mut place).map_err(rustix::io::Errno::raw_os_error)?;
-    }
-    Ok(())
-}
-
-/// `Ok(None)`: the list is empty.
-fn device_list() -> Result<Option<DeviceList>, DeviceError> {
-    require_libraries()?;
-    let mut count = 0;
-    // SAFETY: `count` is a place for one int.
-    let list = unsafe { sys::rdma_get_devices(&raw mut count) };
-    let list = sys::pointer_result(list).map_err(|errno| DeviceError::NoDevice {
-        detail: format!("rdma_get_devices: {}", crate::error::errno_text(errno)),
-    })?;
-    if count > 0 {
-        return Ok(Some(DeviceList(list)));
-    }
-    free_list(DeviceList(list));
-    Ok(None)
 }
 
 /// A protection domain.

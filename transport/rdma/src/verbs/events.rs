@@ -1,10 +1,20 @@
-//! Asynchronous events of devices (`ibv_get_async_event(3)`). A context has one reader.
+//! Asynchronous events of devices (`ibv_get_async_event(3)`), and what is told of them.
 
-use std::mem::{MaybeUninit, offset_of};
+use std::{
+    collections::VecDeque,
+    mem::{MaybeUninit, offset_of},
+    os::fd::OwnedFd,
+    ptr::NonNull,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
-use rustix::fs::OFlags;
+use rustix::event::{EventfdFlags, eventfd};
 
-use crate::{sys, verbs::context::Context};
+use crate::{
+    error::{DeviceError, system},
+    sys,
+    verbs::key::DeviceKey,
+};
 
 kinds! {
     /// What a device reports (`ibv_event_type`).
@@ -51,45 +61,104 @@ kinds! {
     WqFatal = IBV_EVENT_WQ_FATAL,
 }
 
-/// An event and what it is about.
+/// An asynchronous event of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AsyncEvent {
+    /// The device.
+    pub device: DeviceKey,
     /// What happened.
     pub kind: DeviceEvent,
     /// The `address` of the queue pair or the queue; a port number where it is about a port.
     pub element: usize,
 }
 
-impl Context {
-    /// From here on [`Context::next_event`] never blocks.
-    ///
-    /// # Errors
-    /// What fcntl says.
-    pub fn set_nonblocking(&self) -> Result<(), rustix::io::Errno> {
-        rustix::fs::fcntl_setfl(self.event_fd(), OFlags::NONBLOCK)
+/// What a program is told of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceNews {
+    /// The device reported something.
+    Event(AsyncEvent),
+    /// The device is being removed: destroy everything on it.
+    Removed(DeviceKey),
+}
+
+/// News that wait for one receiver. A receiver that reads none loses those above this number.
+pub(super) const INBOX_NEWS: usize = 4096;
+
+/// The queue between the reader of devices and one receiver.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    queue: Mutex<VecDeque<DeviceNews>>,
+    /// An `eventfd(2)`, readable while the queue has news.
+    pub(super) bell: OwnedFd,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Result<Self, DeviceError> {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(|errno| system("eventfd")(errno.raw_os_error()))?;
+        Ok(Self { queue: Mutex::default(), bell })
     }
 
-    /// The next asynchronous event of the device, already acked; `None` when none waits.
-    pub fn next_event(&self) -> Option<AsyncEvent> {
-        let mut event = MaybeUninit::<sys::ibv_async_event>::zeroed();
-        // SAFETY: the context is open while we hold it, the place is ours.
-        if unsafe { sys::ibv_get_async_event(self.raw(), event.as_mut_ptr()) } != 0 {
-            return None;
-        }
-        // Read as an integer: the binding's enum has no room for kinds that are newer than it.
-        let place = event.as_ptr().cast::<u8>();
-        let kind_place = place.wrapping_add(offset_of!(sys::ibv_async_event, event_type)).cast::<u32>();
-        let element_place = place.wrapping_add(offset_of!(sys::ibv_async_event, element)).cast::<usize>();
-        // SAFETY: the field was filled by the call and has the size and alignment of a C enum, a u32.
-        let kind = unsafe { kind_place.read() };
-        // SAFETY: zeroed, then filled by the call: read as the pointer-sized integer that it is at most.
-        let element = unsafe { element_place.read() };
-        // SAFETY: got above and acked once; destroying what it names would wait for this.
-        unsafe { sys::ibv_ack_async_event(event.as_mut_ptr()) };
-        let event = AsyncEvent { kind: DeviceEvent::from(kind), element };
-        tracing::debug!(kind, name = event.kind.name(), device = self.name(), "asynchronous event");
-        Some(event)
+    fn queue(&self) -> MutexGuard<'_, VecDeque<DeviceNews>> {
+        // A panic while it is changed leaves a queue.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    pub(super) fn push(&self, news: DeviceNews) {
+        let mut queue = self.queue();
+        if queue.len() >= INBOX_NEWS {
+            tracing::warn!(?news, "news of a device are lost: their receiver reads none");
+            return;
+        }
+        queue.push_back(news);
+        // A full counter is readable already.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    pub(super) fn pop(&self) -> Option<DeviceNews> {
+        let mut queue = self.queue();
+        let news = queue.pop_front();
+        if queue.is_empty() {
+            // Under the lock: what comes next rings again.
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
+        news
+    }
+}
+
+/// Reads one event of the device, gives it to `tell`, and acks it then. `None` when none waits.
+///
+/// # Errors
+/// errno: the descriptor tells nothing any more.
+///
+/// # Safety
+/// The context is open, and its descriptor does not block.
+pub(super) unsafe fn read_one(
+    context: NonNull<sys::ibv_context>,
+    tell: impl FnOnce(AsyncEvent),
+) -> Result<Option<()>, i32> {
+    let mut event = MaybeUninit::<sys::ibv_async_event>::zeroed();
+    // SAFETY: the context is open by the caller's promise, the place is ours.
+    if unsafe { sys::ibv_get_async_event(context.as_ptr(), event.as_mut_ptr()) } != 0 {
+        return match sys::last_errno() {
+            libc::EAGAIN | libc::EINTR => Ok(None),
+            errno => Err(errno),
+        };
+    }
+    // Read as an integer: the binding's enum has no room for kinds that are newer than it.
+    let place = event.as_ptr().cast::<u8>();
+    let kind_place = place.wrapping_add(offset_of!(sys::ibv_async_event, event_type)).cast::<u32>();
+    let element_place = place.wrapping_add(offset_of!(sys::ibv_async_event, element)).cast::<usize>();
+    // SAFETY: the field was filled by the call and has the size and alignment of a C enum, a u32.
+    let kind = DeviceEvent::from(unsafe { kind_place.read() });
+    // SAFETY: zeroed, then filled by the call: read as the pointer-sized integer that it is at most.
+    let element = unsafe { element_place.read() };
+    tracing::debug!(?kind, element, "asynchronous event");
+    // Before the ack: destroying what it names waits for the ack, so nothing new has this address yet.
+    tell(AsyncEvent { device: DeviceKey::of(context), kind, element });
+    // SAFETY: got above and acked once; destroying what it names would wait for this.
+    unsafe { sys::ibv_ack_async_event(event.as_mut_ptr()) };
+    Ok(Some(()))
 }
 
 #[cfg(test)]

@@ -98,10 +98,7 @@ impl Attempts {
         let handle = entry.handle();
         let Role::Active(active) = &mut entry.role else { return };
         let failure = match active.advance(action, event, &mut entry.id, handle) {
-            Ok(Next::Watch(device)) => {
-                let local = entry.id.info().local_ip();
-                return ids.watch(&device, local);
-            }
+            Ok(Next::Watch(device)) => return ids.watches.add(&device),
             Ok(Next::Call(call)) => match self.call(entry, call) {
                 Ok(()) => return,
                 Err(failure) => failure,

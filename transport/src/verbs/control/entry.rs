@@ -41,8 +41,6 @@ pub(crate) enum Role {
     Active(Active),
     Requested(Requested),
     Live(Live),
-    /// Only bound to a device, to receive the event of its removal.
-    Sentinel,
     /// To be destroyed when `rdma_connect` has returned and the kernel has reported how it went.
     Dying(Option<Lane>),
 }
@@ -50,7 +48,7 @@ pub(crate) enum Role {
 impl Role {
     pub(crate) fn state(&self) -> State {
         match self {
-            Self::Listener(_) | Self::Sentinel => State::Listening,
+            Self::Listener(_) => State::Listening,
             Self::Active(active) => active.state(),
             Self::Requested(_) => State::Requested,
             Self::Live(_) => State::Live,
@@ -66,7 +64,7 @@ impl Role {
                 (Some(attempt), lane)
             }
             Self::Dying(lane) => (None, lane),
-            Self::Listener(_) | Self::Requested(_) | Self::Live(_) | Self::Sentinel => (None, None),
+            Self::Listener(_) | Self::Requested(_) | Self::Live(_) => (None, None),
         }
     }
 

@@ -2,12 +2,11 @@
 
 use std::{
     collections::HashMap,
-    net::SocketAddr,
     sync::{Arc, mpsc::SendError},
 };
 
 use gimmal_rdma::{
-    id::{CmId, EventChannel, IdKey, PortSpace},
+    id::{CmId, EventChannel, IdKey},
     verbs::DeviceKey,
 };
 
@@ -18,7 +17,6 @@ use crate::{
         entry::{Entry, Role},
         lane::{Handle, Holdings, Lane, LinkParts},
         mailbox::Then,
-        shared::PortDevice,
         watches::Watches,
     },
 };
@@ -126,29 +124,6 @@ impl Ids {
             // The client may be gone already.
             let _ = entry.id.reject(&refusal.encode());
             self.bury(handle.key);
-        }
-    }
-
-    /// Reads the events of `device`, which has the address `local`, from now on.
-    ///
-    /// A *sentinel*, an id that is only bound, receives the event of the device's removal. Without one, the removal of a
-    /// device whose connections are all closed would go unnoticed, and would never end.
-    pub(crate) fn watch(&mut self, device: &Arc<PortDevice>, local: Option<SocketAddr>) {
-        let key = device.context.key();
-        if !self.watches.add(device) || self.on(key).any(|entry| matches!(entry.role, Role::Sentinel)) {
-            return;
-        }
-        let Some(address) = local.filter(|address| !address.ip().is_unspecified()) else { return };
-        let sentinel = CmId::new(&self.channel, PortSpace::Tcp).and_then(|id| {
-            id.bind(SocketAddr::new(address.ip(), 0))?;
-            Ok(id)
-        });
-        match sentinel {
-            Ok(id) if id.info().device == Some(key) => {
-                self.keep(id, Role::Sentinel);
-            }
-            Ok(_) => tracing::debug!(%address, "no sentinel: the address is on another device too"),
-            Err(errno) => tracing::debug!(errno, %address, "no sentinel"),
         }
     }
 

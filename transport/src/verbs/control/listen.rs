@@ -115,11 +115,11 @@ impl Ids {
         let Role::Requested(requested) = &entry.role else { return Err(gone) };
         let failed = match Lane::new(&mut entry.id, shared, requested.options.receives) {
             Ok(lane) => {
-                let (device, local) = (Arc::clone(&lane.holdings.device), entry.id.info().local_ip());
+                let device = Arc::clone(&lane.holdings.device);
                 match requested.answer(&entry.id, handle, lane, shared) {
                     Ok(parts) => {
                         entry.role = Role::Live(Live::of(&parts.lane));
-                        self.watch(&device, local);
+                        self.watches.add(&device);
                         return Ok(parts);
                     }
                     Err((lane, error)) => {

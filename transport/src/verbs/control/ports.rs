@@ -7,7 +7,7 @@ use std::{
 
 use gimmal_rdma::{
     cm::{CmAddress, Target},
-    device::{Assigned, DeviceInfo, GidType, addresses, devices},
+    device::{Assigned, DeviceInfo, GidType, Unusable, addresses, devices},
     id::{CmId, IdInfo},
     verbs::{Context, Qp},
 };
@@ -120,14 +120,16 @@ pub(crate) fn addresses_of(choice: &DeviceChoice) -> Result<Vec<IpAddr>, PortErr
 }
 
 fn pick(
-    devices: &[DeviceInfo],
+    devices: &[Result<DeviceInfo, Unusable>],
     assigned: &[Assigned],
     choice: &DeviceChoice,
 ) -> Result<Vec<IpAddr>, PortError> {
-    let ports =
-        || devices.iter().flat_map(|device| device.ports.iter().map(move |port| (&device.name, port)));
+    let usable = || devices.iter().filter_map(|device| device.as_ref().ok());
+    let ports = || usable().flat_map(|device| device.ports.iter().map(move |port| (&device.name, port)));
     if !ports().any(|(name, port)| choice.is(name, port.number)) {
-        let present: Vec<_> = ports().map(|(name, port)| format!("{name}:{}", port.number)).collect();
+        let unusable = devices.iter().filter_map(|device| device.as_ref().err()).map(Unusable::to_string);
+        let present = ports().map(|(name, port)| format!("{name}:{}", port.number)).chain(unusable);
+        let present: Vec<_> = present.collect();
         let present = if present.is_empty() { "none".to_owned() } else { present.join(", ") };
         return Err(PortError::NoSuchDevice { wanted: choice.to_string(), present });
     }
@@ -151,9 +153,9 @@ fn pick(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gimmal_rdma::device::{DeviceCapacity, LinkLayer, PortInfo, Transport};
+    use gimmal_rdma::device::{DeviceCapacity, LinkLayer, PortInfo, Transport, Why};
 
-    fn device(name: &str, netdevs: &[&str]) -> DeviceInfo {
+    fn device(name: &str, netdevs: &[&str]) -> Result<DeviceInfo, Unusable> {
         let port = |(at, netdev): (usize, &&str)| PortInfo {
             number: u8::try_from(at + 1).unwrap(),
             state: "PORT_ACTIVE".to_owned(),
@@ -166,7 +168,7 @@ mod tests {
             netdev: Some((*netdev).to_owned()),
             gids: Vec::new(),
         };
-        DeviceInfo {
+        Ok(DeviceInfo {
             name: name.to_owned(),
             file: "uverbs0".to_owned(),
             transport: Transport::Ib,
@@ -188,12 +190,14 @@ mod tests {
                 multicast_groups: 0,
             },
             ports: netdevs.iter().enumerate().map(port).collect(),
-        }
+        })
     }
 
     #[test]
     fn a_choice_is_found_or_told_what_there_is() {
-        let devices = [device("rxe0", &["v0"]), device("two", &["e0", "e1"]), device("bare", &["b0"])];
+        let broken = Unusable { name: "siw7".to_owned(), file: "uverbs7".to_owned(), why: Why::NoFile };
+        let devices =
+            [device("rxe0", &["v0"]), device("two", &["e0", "e1"]), Err(broken), device("bare", &["b0"])];
         let at = |netdev: &str, address: &str| Assigned {
             netdev: netdev.to_owned(),
             address: address.parse().unwrap(),
@@ -207,6 +211,7 @@ mod tests {
         assert_eq!(pick("two:2"), Ok(vec![ip("fd00::1")]));
         let wrong = pick("siw0").unwrap_err().to_string();
         assert!(wrong.contains("siw0") && wrong.contains("rxe0:1, two:1, two:2, bare:1"), "{wrong}");
+        assert!(wrong.contains("siw7 (uverbs7) cannot be used: its file is missing"), "{wrong}");
         assert!(pick("two:3").unwrap_err().to_string().contains("two:3"));
         assert!(pick("bare").unwrap_err().to_string().contains("no IP address"), "link-local does not count");
     }

@@ -1,17 +1,21 @@
 //! Removal of a device, and listeners that listen again when it returns.
 //!
 //! ```text
-//!  DEVICE_REMOVAL (every id on the device has one, the sentinel at least)
+//!  DEVICE_REMOVAL (every id on the device has one), or news of it
 //!   ids: connections ─► their ports ─► queue pair, id │ attempts fail │ requests go │ listeners are lost, to be found again
-//!   then registrations of bulk and exposed memory ─► the ports' completion queues and protection domains ─► the device list once more
+//!   then registrations of bulk and exposed memory ─► the ports' completion queues and protection domains ─► their contexts
 //! ```
 //! The kernel's removal (`rdma link delete`, an unplugged adapter) waits for all of it.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use gimmal_rdma::{
     id::IdKey,
-    verbs::{Context, DeviceKey, is_present, set_leaving},
+    verbs::{Context, DeviceKey},
 };
 
 use crate::{
@@ -31,7 +35,7 @@ const LATE: Duration = Duration::from_secs(3);
 struct Removal {
     device: DeviceKey,
     name: String,
-    contexts: Vec<Arc<Context>>,
+    contexts: Vec<Weak<Context>>,
     /// The resources of ports on the device, until they are revoked.
     of_ports: Vec<Arc<PortDevice>>,
     since: Instant,
@@ -60,23 +64,21 @@ impl Removals {
         self.retry_at = None;
     }
 
-    /// Begins the removal of the device of the id `key`, unless it has begun. Releases everything that no id uses.
-    pub(crate) fn begin(&mut self, ids: &mut Ids, key: IdKey) {
-        let Some(id) = ids.get(key).map(|entry| &entry.id) else { return };
-        let Some(device) = id.info().device else { return };
+    /// Begins the removal of `device`, unless it has begun. Releases everything that no id uses.
+    pub(crate) fn begin(&mut self, ids: &mut Ids, device: DeviceKey) {
         if self.going.iter().any(|going| going.device == device) {
             return;
         }
-        // Where only listeners were on it, no port has anything of it.
-        let own = id.context().ok().flatten();
         let of_ports = ids.watches.forget(device);
-        let mut contexts: Vec<_> = of_ports.iter().map(|known| Arc::clone(&known.context)).collect();
-        if contexts.is_empty() {
-            contexts.extend(own);
+        // Nothing of it is ours, and the last of it went before.
+        if of_ports.is_empty() && ids.on(device).next().is_none() {
+            return;
         }
-        let name = contexts.first().map_or_else(|| "an unused device".to_owned(), |context| context.name());
+        let contexts = of_ports.iter().map(|known| Arc::downgrade(&known.context)).collect();
+        // Where only listeners were on it, no port has anything of it.
+        let name =
+            of_ports.first().map_or_else(|| "an unused device".to_owned(), |known| known.context.name());
         tracing::warn!(device = name, "a device is being removed");
-        set_leaving(device);
         of_ports.iter().for_each(|known| known.forget());
         let since = Instant::now();
         self.going.push(Removal { device, name, contexts, of_ports, since, said: false });
@@ -125,7 +127,7 @@ impl Removal {
             // No queue pair is left that could use them.
             self.of_ports.drain(..).for_each(|known| known.revoke());
         }
-        let users: usize = self.contexts.iter().map(|context| Arc::strong_count(context) - 1).sum();
+        let users: usize = self.contexts.iter().map(Weak::strong_count).sum();
         if left > 0 || users > 0 {
             if now - self.since > LATE && !self.said {
                 self.said = true;
@@ -138,12 +140,7 @@ impl Removal {
             }
             return false;
         }
-        // The kernel is not that far yet.
-        if is_present(self.device) {
-            return false;
-        }
-        // The last context of the process takes the device with it.
-        self.contexts.clear();
+        // The last context of the process lets the device go.
         tracing::info!(device = self.name, "everything on it was let go");
         true
     }

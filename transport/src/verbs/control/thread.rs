@@ -3,12 +3,12 @@
 //! ```text
 //!  anyone ── Command ─► queue + eventfd ─┐
 //!  CM ─────── events ─► channel fd ──────┼─► epoll ─► one thread ─► ids: IdKey → Entry { id, role }
-//!  devices ── async events ─► fds ───────┘                 └─► notes to ports, answers to callers
+//!  devices ── news ─► their receiver ─────┘                 └─► notes to ports, answers to callers
 //! ```
 //! It sleeps when nothing happens, and ends when the last `ControlHandle` is gone and no `rdma_connect` runs.
 
 use std::{
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Weak,
@@ -19,7 +19,7 @@ use std::{
 
 use gimmal_rdma::{
     id::{CmEvent, EventChannel, EventKind, IdInfo, IdKey},
-    verbs::DeviceEvent,
+    verbs::{AsyncEvent, DeviceEvent, DeviceNews},
 };
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
@@ -36,7 +36,7 @@ use crate::{
             mailbox::{Command, ControlHandle, Mailbox},
             removal::Removals,
             table::{Action, Happening, action, answers},
-            watches::{DeviceNews, Watches},
+            watches::{Watches, concerns},
         },
         srq::queue::SharedQueue,
     },
@@ -44,9 +44,10 @@ use crate::{
 
 const CHANNEL: u64 = 0;
 const BELL: u64 = 1;
-const _: () = assert!(BELL < Watches::FIRST);
+const DEVICES: u64 = 2;
 
 pub(crate) struct Control {
+    epoll: OwnedFd,
     ids: Ids,
     attempts: Attempts,
     removals: Removals,
@@ -64,7 +65,8 @@ impl Control {
         let channel = EventChannel::new()?;
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(system("eventfd"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
-        for (fd, data) in [(channel.fd(), CHANNEL), (bell.as_fd(), BELL)] {
+        let watches = Watches::new()?;
+        for (fd, data) in [(channel.fd(), CHANNEL), (bell.as_fd(), BELL), (watches.fd(), DEVICES)] {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
                 .map_err(system("epoll_ctl"))?;
         }
@@ -72,7 +74,8 @@ impl Control {
         let (end, ended) = mpsc::sync_channel(1);
         let mailbox = Mailbox::new(commands, bell);
         let control = Self {
-            ids: Ids::new(channel, Watches::new(epoll)),
+            epoll,
+            ids: Ids::new(channel, watches),
             attempts: Attempts::new(mailbox.clone()),
             removals: Removals::default(),
             inbox,
@@ -104,7 +107,7 @@ impl Control {
             }
             let wait = deadline.map(|at| timespec(at.remaining()));
             let buffer = rustix::buffer::spare_capacity(&mut ready);
-            match epoll::wait(self.ids.watches.epoll(), buffer, wait.as_ref()) {
+            match epoll::wait(&self.epoll, buffer, wait.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
                     tracing::error!(%error, "the control thread cannot wait any more and ends");
@@ -116,9 +119,10 @@ impl Control {
                 match event.data.u64() {
                     CHANNEL => has_events = true,
                     BELL => has_commands = true,
-                    watch => self.on_device(watch),
+                    _ => {}
                 }
             }
+            self.take_news();
             if has_commands {
                 self.take_commands();
             }
@@ -158,7 +162,21 @@ impl Control {
         self.ids.tell();
     }
 
+    /// Handles what devices have reported.
+    ///
+    /// Before every command and event: either may make a queue pair, which can have the address of one that was destroyed
+    /// and that news are still about.
+    fn take_news(&mut self) {
+        while let Some(news) = self.ids.watches.next() {
+            match news {
+                DeviceNews::Event(event) => self.on_device(event),
+                DeviceNews::Removed(device) => self.removals.begin(&mut self.ids, device),
+            }
+        }
+    }
+
     fn on_command(&mut self, command: Command) {
+        self.take_news();
         let ids = &mut self.ids;
         match command {
             Command::Connect(attempt) => self.attempts.connect(attempt),
@@ -207,6 +225,7 @@ impl Control {
     }
 
     fn on_event(&mut self, event: CmEvent) {
+        self.take_news();
         tracing::trace!(?event, "CM event");
         let Some(entry) = self.ids.get_mut(event.key) else { return self.stray(&event) };
         entry.unanswered &= !answers(event.kind);
@@ -244,7 +263,9 @@ impl Control {
     }
 
     fn device_gone(&mut self, event: &CmEvent) {
-        self.removals.begin(&mut self.ids, event.key);
+        if let Some(device) = self.ids.get(event.key).and_then(|entry| entry.id.info().device) {
+            self.removals.begin(&mut self.ids, device);
+        }
         match self.ids.get(event.key).map(|entry| &entry.role) {
             // The port hands its licence back, and then the id goes.
             Some(Role::Live(live)) => live.fate.set_down(CloseReason::DeviceGone),
@@ -261,30 +282,24 @@ impl Control {
         tracing::debug!(?event, total = self.stray_events, "a CM event that has no place here");
     }
 
-    fn on_device(&mut self, watch: u64) {
-        for news in self.ids.watches.read(watch) {
-            self.on_news(news);
-        }
-    }
-
-    fn on_news(&mut self, news: DeviceNews) {
+    fn on_device(&mut self, event: AsyncEvent) {
         let (mut failed, mut low) = (Vec::<IdKey>::new(), None);
         for entry in self.ids.all() {
             let cq = if let Role::Live(live) = &entry.role { Some(live.cq) } else { None };
             let queue = entry.role.queue();
             let srq = queue.as_ref().map(|queue| queue.address());
             let IdInfo { device, qp, .. } = entry.id.info();
-            if !device.is_some_and(|device| news.concerns(device, qp, cq, srq)) {
+            if !device.is_some_and(|device| concerns(&event, device, qp, cq, srq)) {
                 continue;
             }
-            match (action(entry.role.state(), Happening::Device(news.event)), &entry.role) {
+            match (action(entry.role.state(), Happening::Device(event.kind)), &entry.role) {
                 // Once, whoever shares it.
                 (Action::Refill, _) => low = queue,
                 (Action::LastReceive, Role::Live(live)) => live.fate.set_last_receive(),
                 (Action::Probe, Role::Live(live)) => live.fate.suspect(),
-                (Action::Fail, Role::Live(live)) => live.fate.set_down(match news.event {
+                (Action::Fail, Role::Live(live)) => live.fate.set_down(match event.kind {
                     DeviceEvent::DeviceFatal => CloseReason::DeviceGone,
-                    event => CloseReason::Event { event: event.name(), status: 0 },
+                    kind => CloseReason::Event { event: kind.name(), status: 0 },
                 }),
                 (Action::Fail, Role::Active(_)) => failed.push(entry.id.key()),
                 (Action::Establish, _) => {

@@ -2,6 +2,7 @@
 //!
 //! Each HOST is an address of an RDMA device of this machine. Without one it says SKIP. Ends with one line a case,
 //! and a non-zero exit code when a case failed.
+mod held;
 mod pair;
 
 use std::{process::Command, time::Duration};
@@ -381,6 +382,7 @@ fn main() {
             "serve" => serve(host),
             "starve" => starve(host),
             "squeeze" => squeeze(host),
+            "held" => held::run(host),
             other => Err(format!("no role {other}").into()),
         };
         if let Err(error) = result {

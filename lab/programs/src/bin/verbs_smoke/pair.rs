@@ -143,11 +143,21 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 impl Pair {
     pub(crate) fn connect(provider: &Verbs, host: &str, config: &PortConfig) -> Result<Self, Failure> {
+        Self::connect_to(provider, host, config, &ListenOptions::default())
+    }
+
+    /// Connects to a listener with `listen`.
+    pub(crate) fn connect_to(
+        provider: &Verbs,
+        host: &str,
+        config: &PortConfig,
+        listen: &ListenOptions,
+    ) -> Result<Self, Failure> {
         let clock = Clock(Instant::now());
         let mut a = Side::new(provider, config)?;
         let mut b = Side::new(provider, config)?;
         let address: Address = format!("rdma://{host}:0").parse()?;
-        let mut listener = provider.listen(&address, &ListenOptions::default())?;
+        let mut listener = provider.listen(&address, listen)?;
         let mut connecting =
             provider.connect(&listener.address(), &a.port.gate(), &ConnectOptions::default())?;
         let mut accepted = None;
