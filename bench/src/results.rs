@@ -1,6 +1,9 @@
 //! `RESULTS.md`: tables of measurements and records of this program, one heading per machine, newest first.
 
-use std::{fmt::Write as _, path::PathBuf};
+use std::{
+    fmt::{self, Write as _},
+    path::PathBuf,
+};
 
 use serde::Deserialize;
 
@@ -9,31 +12,66 @@ use crate::{error::BenchError, html, report::Report};
 /// A file of tables.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
-    table: Vec<Table>,
+pub struct Tables {
+    /// In their order on the page.
+    pub table: Vec<Table>,
 }
 
 /// Measurements of one machine and build.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
-    machine: String,
+pub struct Table {
+    /// The processor.
+    pub machine: String,
     /// Year, month and day, so that text order is time order.
-    date: String,
-    build: String,
-    title: String,
+    pub date: String,
+    /// The commit.
+    pub build: String,
+    /// What was measured.
+    pub title: String,
     /// Commands, units, and what a ratio means.
-    method: String,
-    columns: Vec<String>,
-    rows: Vec<Vec<String>>,
+    pub method: String,
+    /// What the columns are.
+    pub columns: Vec<String>,
+    /// As many texts as there are columns in each.
+    pub rows: Vec<Vec<String>>,
+    /// What the table does not say.
     #[serde(default)]
-    notes: Vec<String>,
+    pub notes: Vec<String>,
+}
+
+impl Tables {
+    /// As a file that [`page`] reads.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        for Table { machine, date, build, title, method, columns, rows, notes } in &self.table {
+            // Texts and lists look the same in Rust and in TOML.
+            let _ = writeln!(
+                text,
+                "[[table]]\nmachine = {machine:?}\ndate = {date:?}\nbuild = {build:?}\ntitle = {title:?}"
+            );
+            let _ = writeln!(
+                text,
+                "method = {method:?}\ncolumns = {columns:?}\nrows = {rows:#?}\nnotes = {notes:?}\n"
+            );
+        }
+        text
+    }
+}
+
+impl fmt::Display for Tables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        self.table.iter().for_each(|table| show(&mut text, table));
+        f.write_str(text.trim_start())
+    }
 }
 
 /// What the page begins with.
 const HEAD: &str = "# Results
 
-Made by `gimmal-bench results bench/results.toml bench/baseline.json > bench/RESULTS.md`.
+Made by `gimmal-bench results bench/results.toml bench/peers.toml bench/baseline.json > bench/RESULTS.md`.
 Change those files, not this one. The [method](docs/README.md) is described elsewhere. Results of older builds are in
 the history of this file.
 
@@ -55,7 +93,7 @@ pub fn page(files: &[PathBuf]) -> Result<String, BenchError> {
         if path.extension().is_some_and(|extension| extension == "toml") {
             let wrong = |why: String| BenchError::Arguments(format!("{place}: {why}"));
             let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-            let file: File = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+            let file: Tables = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
             tables.extend(file.table);
         } else {
             records.extend(html::read(path)?);
@@ -168,9 +206,18 @@ mod tests {
     #[test]
     fn the_page_in_the_tree_is_the_one_its_files_make() {
         let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-        let files = [root.join("results.toml"), root.join("baseline.json")];
+        let files = ["results.toml", "peers.toml", "baseline.json"].map(|name| root.join(name));
         let made = page(&files).unwrap();
         assert_eq!(made, include_str!("../RESULTS.md"), "run the command that its head names");
+    }
+
+    #[test]
+    fn tables_are_read_as_they_were_written() {
+        let text = include_str!("../results.toml");
+        let tables: Tables = toml::from_str(text).unwrap();
+        let again: Tables = toml::from_str(&tables.to_toml()).unwrap();
+        assert_eq!(again, tables);
+        assert!(tables.to_string().starts_with(&format!("### {}\n", tables.table[0].title)));
     }
 
     #[test]

@@ -30,8 +30,8 @@ pub type Admit = Box<dyn FnMut(&Hello, &str) -> Result<(), Refusal> + Send>;
 /// Hears once why an acceptor does not listen any more, unless it was stopped. Runs on the accepting thread as it ends.
 pub type Lost = Box<dyn FnOnce(&str) + Send>;
 
-/// How long one wait for a request lasts; stopping takes at most this.
-const WAIT: Duration = Duration::from_millis(100);
+/// How long one wait for a request lasts. Stopping takes at most this, and a whole shutdown less than 100 ms.
+const WAIT: Duration = Duration::from_millis(50);
 /// A listener that says it is broken is asked again so often, 10 ms later at first, and each time twice as late.
 const TRIES: u32 = 7;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);

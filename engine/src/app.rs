@@ -89,8 +89,9 @@ pub trait App: std::fmt::Debug + 'static {
         Time::NEVER
     }
 
-    /// Whether anything waits for an answer; an idle worker with nothing pending sleeps sooner.
-    fn is_busy(&self) -> bool {
+    /// Whether nothing comes but from other threads of this process: then an idle worker that has one core with them leaves it
+    /// to them.
+    fn has_only_callers(&self) -> bool {
         false
     }
 }

@@ -18,6 +18,7 @@ use std::{
 
 use gimmal::{
     CallOptions, Channel, Client, ClientBuilder, Code, Config, Cx, Fate, Reconnect, Server, Stream,
+    balance::Balanced,
     config::{EngineConfig, Idle},
     layer::{Hedge, Layered, Log, Retry, RetryPolicy, Timeout},
     tokio::LocalClient,
@@ -212,6 +213,27 @@ fn no_idempotent_call_of_a_local_client_fails() {
 #[test]
 fn no_idempotent_call_of_a_client_fails() {
     local().block_on(disturbances("restart-client", async |url| builder().connect(url).unwrap()));
+}
+
+#[test]
+fn no_idempotent_call_of_a_lazy_client_fails() {
+    local().block_on(disturbances("restart-lazy", async |url| builder().connect_lazy(url).unwrap()));
+}
+
+#[test]
+fn no_idempotent_call_of_balanced_clients_fails() {
+    local().block_on(disturbances("restart-balanced", async |url| {
+        Balanced::builder().config(config()).connect(vec![url.to_owned()]).unwrap()
+    }));
+}
+
+/// Layers around the client of a runtime: a second attempt beside the first, and a log.
+#[test]
+fn no_idempotent_call_of_a_hedged_local_client_fails() {
+    local().block_on(disturbances("restart-hedged", async |url| {
+        let channel = LocalClient::connect_with(builder(), url).await.unwrap();
+        Layered::new(Hedge::new(channel, Duration::from_millis(20)), Log)
+    }));
 }
 
 /// Calls that are made before there is a server wait for it; those that cannot wait fail, and did not run.

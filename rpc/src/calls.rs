@@ -22,7 +22,8 @@ use gimmal_engine::transport::{Loan, Time};
 
 use self::{waiting::Waiting, wires::Wires};
 use crate::{
-    copied, id::CallId, metadata::Metadata, method::Method, response::Response, stats::Counter, stream::Lanes,
+    copied, id::CallId, metadata::Metadata, method::Method, response::Response, stats::Counter,
+    stream::Lanes, wake::wake,
 };
 
 pub(crate) use call::{Call, State};
@@ -212,7 +213,7 @@ impl Calls {
     /// The first that waited can never leave.
     pub(crate) fn fail_first(&mut self, response: Response) {
         if let Some(index) = self.waiting.pop(|key| waits(&self.slots, key)) {
-            self.finish(index, response);
+            self.finish(index, response).into_iter().for_each(wake);
         }
     }
 
@@ -275,9 +276,17 @@ impl Calls {
         *reply = Reply::Noted(Box::new((plain, metadata)));
     }
 
-    /// Ends a call with the bytes of its answer: tells the waiting caller, or keeps them for the worker's own thread.
+    /// Ends a call with the bytes of its answer: tells the waiting caller, who is to be woken, or keeps them for the worker's own
+    /// thread.
     #[inline]
-    pub(crate) fn finish_bytes(&mut self, index: u32, is_error: bool, payload: &[u8], copies: &Counter) {
+    #[must_use = "somebody may wait for it"]
+    pub(crate) fn finish_bytes(
+        &mut self,
+        index: u32,
+        is_error: bool,
+        payload: &[u8],
+        copies: &Counter,
+    ) -> Option<Waker> {
         let call = &mut self.slots[index as usize];
         copied::into_buffer(&mut call.body, payload, copies);
         if call.reply.is_taken() {
@@ -288,14 +297,15 @@ impl Calls {
                 call.let_go(!is_error);
             }
             call.reply.wake();
-            return;
+            return None;
         }
         let body = mem::take(&mut call.body);
-        self.finish(index, Response::owned(is_error, body));
+        self.finish(index, Response::owned(is_error, body))
     }
 
-    /// Ends a call: tells the caller, or keeps the response for the worker's own thread.
-    pub(crate) fn finish(&mut self, index: u32, mut response: Response) {
+    /// Ends a call: tells the caller, who is to be woken, or keeps the response for the worker's own thread.
+    #[must_use = "somebody may wait for it"]
+    pub(crate) fn finish(&mut self, index: u32, mut response: Response) -> Option<Waker> {
         let call = &mut self.slots[index as usize];
         if call.has_beside() {
             call.let_go(response.is_ok());
@@ -303,7 +313,7 @@ impl Calls {
         match call.reply.take() {
             Reply::Cell(responder) => {
                 self.release(index);
-                responder.complete(response);
+                responder.tell(response)
             }
             reply @ (Reply::Local | Reply::Task(_) | Reply::Tagged(_)) => {
                 call.reply = reply;
@@ -311,12 +321,13 @@ impl Calls {
                 call.state = State::Done;
                 self.done += 1;
                 call.reply.wake();
+                None
             }
             Reply::Noted(noted) => {
                 let (reply, metadata) = *noted;
                 call.reply = reply;
                 response.metadata = Some(Box::new(metadata));
-                self.finish(index, response);
+                self.finish(index, response)
             }
         }
     }

@@ -22,7 +22,7 @@ use atomic_waker::AtomicWaker;
 use crossbeam::queue::ArrayQueue;
 use gimmal_engine::transport::{Instant, sync::once::take_or_register};
 
-use crate::{error::TransportError, response::Response, status::Fate, wake::rouse};
+use crate::{error::TransportError, response::Response, status::Fate, wake::wake};
 
 /// The place of one answer.
 #[derive(Debug)]
@@ -160,8 +160,14 @@ impl<T: Outcome> Responder<T> {
         self.0.as_ref().is_some_and(|ours| Arc::ptr_eq(ours, cell))
     }
 
-    pub(crate) fn complete(mut self, response: T) {
-        self.put(response);
+    pub(crate) fn complete(self, response: T) {
+        self.tell(response).into_iter().for_each(wake);
+    }
+
+    /// As [`Responder::complete`], but the task that waits is left to be woken.
+    #[must_use = "somebody may wait for it"]
+    pub(crate) fn tell(mut self, response: T) -> Option<Waker> {
+        self.put(response)
     }
 
     /// The call never left this thread; the cell can be used again.
@@ -169,19 +175,21 @@ impl<T: Outcome> Responder<T> {
         self.0 = None;
     }
 
-    fn put(&mut self, response: T) {
-        if let Some(cell) = self.0.take() {
-            // There is room: one response for each use of a cell.
-            let _ = cell.response.push(response);
-            rouse(&cell.waker);
-        }
+    fn put(&mut self, response: T) -> Option<Waker> {
+        let cell = self.0.take()?;
+        // There is room: one response for each use of a cell.
+        let _ = cell.response.push(response);
+        cell.waker.take()
     }
 }
 
 impl<T: Outcome> Drop for Responder<T> {
     fn drop(&mut self) {
         let why = "it stopped before the call ended";
-        self.put(T::lost(TransportError::Worker { why, fate: Fate::MaybeRan }));
+        if self.0.is_some() {
+            let lost = T::lost(TransportError::Worker { why, fate: Fate::MaybeRan });
+            self.put(lost).into_iter().for_each(wake);
+        }
     }
 }
 

@@ -330,7 +330,10 @@ impl WorkerCall {
             return Poll::Ready(self.without_cell());
         };
         match cell.poll(context) {
-            Poll::Ready(response) => Poll::Ready(self.ended(response)),
+            Poll::Ready(response) => {
+                self.inner.workers.woken.wake_all();
+                Poll::Ready(self.ended(response))
+            }
             Poll::Pending => Poll::Pending,
         }
     }

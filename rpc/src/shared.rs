@@ -10,7 +10,7 @@ use std::{
 
 use gimmal_engine::transport::{Address, Instant, Negotiated};
 
-use crate::{draining::Signal, runtime::Runtime};
+use crate::{draining::Signal, runtime::Runtime, wake::Woken};
 
 /// What all workers of a server share.
 #[derive(Debug, Default)]
@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     next: AtomicU64,
     /// Services whose program said that they are unwell.
     pub(crate) unwell: Mutex<BTreeSet<String>>,
+    /// Tasks whose calls have ended, of clients.
+    pub(crate) woken: Arc<Woken>,
     /// What handlers may use.
     pub(crate) runtime: Option<Arc<dyn Runtime>>,
 }

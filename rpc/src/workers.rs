@@ -21,6 +21,7 @@ use crate::{
     service::Registry,
     shared::Shared,
     stats::{Counters, Stats},
+    wake::Woken,
 };
 
 /// The way to one worker.
@@ -90,6 +91,7 @@ impl<P: Provider> Worker for WorkerHandle<P, Node> {
 pub(crate) struct WorkerSet {
     pub(crate) workers: Workers<Any, Node>,
     pub(crate) counters: Vec<Arc<Counters>>,
+    pub(crate) woken: Arc<Woken>,
 }
 
 impl WorkerSet {
@@ -102,7 +104,7 @@ impl WorkerSet {
     ) -> Result<Self, StartError> {
         let counters: Vec<Arc<Counters>> = (0..plan.config().workers).map(|_| Arc::default()).collect();
         let counted = counters.clone();
-        let runtime = shared.runtime.clone();
+        let (runtime, woken) = (shared.runtime.clone(), Arc::clone(&shared.woken));
         let within = move |run: &mut dyn FnMut()| enter(runtime.as_deref(), run);
         let workers = Workers::spawn_with(provider, plan, within, move |index, way: &Handle| {
             here::serve(&shared);
@@ -111,7 +113,7 @@ impl WorkerSet {
             let counters = Arc::clone(&counted[index]);
             Node::new(limits, Arc::clone(&registry), Arc::clone(&shared), reach, counters)
         })?;
-        Ok(Self { workers, counters })
+        Ok(Self { workers, counters, woken })
     }
 
     /// Where the worker with the fewest connections is. One that has just panicked is waited for, for a moment, if there is no

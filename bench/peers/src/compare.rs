@@ -1,16 +1,18 @@
 //! The rounds, the table, and what gimmal is to reach.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use gimmal_bench::{
+    against::ucx_echo::UcxEcho,
     environment::Environment,
+    results::{Table, Tables},
     slices::{Estimate, median},
 };
 use serde_json::{Value, json};
 
 use crate::{
-    measure::{BYTES, Pins},
+    measure::{BYTES, Pins, Times},
     way::{Way, slice},
 };
 
@@ -18,7 +20,7 @@ use crate::{
 const WINDOW: usize = 32;
 
 /// All contenders, in the order of a round. iceoryx2's clients have one request in flight each.
-const ROWS: [(Way, usize, &str); 23] = [
+const ROWS: [(Way, usize, &str); 25] = [
     (Way::Engine, 1, "gimmal, engine's echo, shm"),
     (Way::Inline, 1, "gimmal, inline, postcard, shm"),
     (Way::Flat, 1, "gimmal, inline, zerocopy, shm"),
@@ -34,6 +36,7 @@ const ROWS: [(Way, usize, &str); 23] = [
     (Way::TarpcThreads, 1, "tarpc, multi-thread runtimes"),
     (Way::Tonic, 1, "tonic, unix socket"),
     (Way::Iceoryx2, 1, "iceoryx2, request-response, polled"),
+    (Way::Ucx, 1, UCX),
     (Way::Polled, WINDOW, "gimmal, polled without a runtime"),
     (Way::Driven, WINDOW, "gimmal, driven on tokio, shm"),
     (Way::Tokio, WINDOW, "gimmal, tokio's thread at both ends"),
@@ -42,7 +45,10 @@ const ROWS: [(Way, usize, &str); 23] = [
     (Way::Tarpc, WINDOW, "tarpc, unix socket"),
     (Way::TarpcThreads, WINDOW, "tarpc, multi-thread runtimes"),
     (Way::Tonic, WINDOW, "tonic, unix socket"),
+    (Way::Ucx, WINDOW, UCX),
 ];
+
+const UCX: &str = "UCX, active messages (mean)";
 
 /// What is to be reached: a way's share of another's round trip, or a multiple of its rate.
 struct Target {
@@ -95,22 +101,36 @@ pub(crate) struct Comparison {
     load: (String, String),
 }
 
-/// Load averages, as the kernel tells them.
+/// Processes that ran or wanted to, over the last minute.
 fn load() -> String {
-    std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim().to_owned()
+    let all = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    all.split(' ').next().unwrap_or_default().to_owned()
 }
 
 /// Everybody, or only these, in turns.
 pub(crate) fn run(pins: Pins, calls: usize, rounds: u32, only: &[Way]) -> Result<Comparison> {
     let environment = Environment::read(std::path::Path::new("/"), pins.client);
     let before = load();
-    let wanted = ROWS.into_iter().filter(|(way, ..)| only.is_empty() || only.contains(way));
+    let mut ucx = UcxEcho::for_cores(BYTES, pins.client, pins.server);
+    let is_wanted = |way: Way| only.is_empty() || only.contains(&way);
+    if let Err(why) = &ucx
+        && is_wanted(Way::Ucx)
+    {
+        eprintln!("UCX is left out: {why}");
+    }
+    let wanted = ROWS.into_iter().filter(|(way, ..)| is_wanted(*way) && (*way != Way::Ucx || ucx.is_ok()));
     let mut rows: Vec<Row> =
         wanted.map(|(way, window, what)| Row { way, window, what, values: vec![] }).collect();
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}");
         for row in &mut rows {
-            let times = slice(row.way, pins, calls, row.window)?;
+            let times = match &mut ucx {
+                Ok(ucx) if row.way == Way::Ucx => {
+                    let per_second = ucx.rate(row.window, u64::try_from(calls)?)?;
+                    Times { median_ns: 1e9 / per_second, per_second }
+                }
+                _ => slice(row.way, pins, calls, row.window)?,
+            };
             row.values.push(if row.window == 1 { times.median_ns } else { times.per_second });
         }
     }
@@ -172,6 +192,59 @@ impl Comparison {
         TARGETS.iter().filter_map(reach).collect()
     }
 
+    /// For people: everybody with one call at a time and with a window, and what the targets came to.
+    pub(crate) fn tables(&self) -> Tables {
+        let guest = if self.environment.is_guest { "virtual " } else { "" };
+        let date = std::process::Command::new("date").args(["-u", "+%F"]).output();
+        let date = date.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned());
+        let table = |title: &str, method, columns: &[&str], rows| Table {
+            machine: format!("{}, {} {guest}cores", self.environment.cpu, self.environment.cores),
+            date: date.as_ref().cloned().unwrap_or_default(),
+            build: self.environment.commit.clone(),
+            title: title.to_owned(),
+            method,
+            columns: columns.iter().map(|&column| column.to_owned()).collect(),
+            rows,
+            notes: vec![],
+        };
+        let method = format!(
+            "`bench/peers`: two processes on cores {} and {}, medians of {} slices of {} calls, in turns. Ratios to tarpc are medians of \
+             pairs; below 1 is better for a round trip, above 1 for a rate. The load was {} before and {} after.",
+            self.pins.client, self.pins.server, self.rounds, self.calls, self.load.0, self.load.1
+        );
+        let columns = ["client", "round trip, ns", "to tarpc", "calls/s, 32 in flight", "to tarpc"];
+        let echoes =
+            table("64-byte echoes by client, beside other libraries", method, &columns, self.lines());
+        let method = "The same run. A ratio is the median of the pairs, with its 95 % interval.".to_owned();
+        let columns = ["target", "ratio", "interval", "is"];
+        let targets = self.reached().into_iter().map(|Reached { name, estimate, is_met }| {
+            let Estimate { median, low, high } = estimate;
+            let verdict = if is_met { "met" } else { "**missed**" };
+            vec![name, format!("{median:.3}"), format!("{low:.3}..{high:.3}"), verdict.to_owned()]
+        });
+        let targets = table("Targets of these echoes", method, &columns, targets.collect());
+        Tables { table: vec![echoes, targets] }
+    }
+
+    /// A line for each way.
+    fn lines(&self) -> Vec<Vec<String>> {
+        let cells = |way: Way, window: usize| {
+            let value = self.row(way, window).and_then(|row| median(&row.values));
+            let ratio = self.ratio(way, Way::Tarpc, window).filter(|_| way != Way::Tarpc);
+            [value.map(|value| format!("{value:.0}")), ratio.map(|ratio| format!("{:.3}", ratio.median))]
+                .map(Option::unwrap_or_default)
+        };
+        let mut lines: Vec<(Way, Vec<String>)> = Vec::new();
+        for row in &self.rows {
+            if lines.iter().all(|(way, _)| *way != row.way) {
+                let mut line = vec![row.what.to_owned()];
+                line.extend([1, WINDOW].into_iter().flat_map(|window| cells(row.way, window)));
+                lines.push((row.way, line));
+            }
+        }
+        lines.into_iter().map(|(_, line)| line).collect()
+    }
+
     /// For programs.
     pub(crate) fn to_json(&self) -> Value {
         let row = |row: &Row| {
@@ -216,50 +289,9 @@ impl Comparison {
 }
 
 fn is_ours(way: Way) -> bool {
-    !matches!(way, Way::Exchange | Way::Tarpc | Way::TarpcThreads | Way::Tonic | Way::Iceoryx2)
+    !matches!(way, Way::Exchange | Way::Tarpc | Way::TarpcThreads | Way::Tonic | Way::Iceoryx2 | Way::Ucx)
 }
 
 fn name(way: Way) -> String {
     format!("{way:?}").to_lowercase()
-}
-
-impl fmt::Display for Comparison {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{BYTES} B echo, two processes on cores {} and {}; medians of {} slices of {} calls, in turns; ratios with \
-             95 % intervals",
-            self.pins.client, self.pins.server, self.rounds, self.calls
-        )?;
-        writeln!(f, "load before and after: {} | {}", self.load.0, self.load.1)?;
-        for window in [1, WINDOW] {
-            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.window == window).collect();
-            let peers: Vec<&Row> =
-                rows.iter().copied().filter(|row| row.way == Way::Engine || !is_ours(row.way)).collect();
-            let what = if window == 1 { "RTT p50, ns" } else { "calls per s" };
-            write!(f, "\n{:<36} {what:>12}", format!("{window} at a time"))?;
-            for peer in &peers {
-                write!(f, "  {:>24}", format!("x {}", name(peer.way)))?;
-            }
-            writeln!(f)?;
-            for row in &rows {
-                write!(f, "{:<36} {:>12.0}", row.what, median(&row.values).unwrap_or(0.0))?;
-                for peer in &peers {
-                    let ratio = Estimate::of_ratios(&row.values, &peer.values);
-                    let text = ratio.filter(|_| is_ours(row.way) && row.way != peer.way).map_or_else(
-                        || "-".to_owned(),
-                        |Estimate { median, low, high }| format!("{median:.3} ({low:.3}..{high:.3})"),
-                    );
-                    write!(f, "  {text:>24}")?;
-                }
-                writeln!(f)?;
-            }
-        }
-        writeln!(f)?;
-        for Reached { name, estimate: Estimate { median, low, high }, is_met } in self.reached() {
-            let word = if is_met { "met   " } else { "MISSED" };
-            writeln!(f, "{word}  {name}: {median:.3} ({low:.3}..{high:.3})")?;
-        }
-        Ok(())
-    }
 }

@@ -1,11 +1,11 @@
-//! 64-byte echoes of tarpc and tonic over a unix socket and of iceoryx2's request-response, beside gimmal's typed calls
+//! 64-byte echoes of tarpc and tonic over a unix socket, of iceoryx2's request-response and of UCX, beside gimmal's typed calls
 //! and the echo of its engine, one at a time and 32 at once.
 //!
 //! ```text
 //!  round 1: engine, inline, driven, handed off, tarpc, tonic, iceoryx2     round 2: the same …
 //!  each: server started on its core, client on the other, warmed up, measured, ended
 //! ```
-//! `cargo run --release` prints one table and whether the targets are met; `--json` one object.
+//! `cargo run --release` prints one table and whether the targets are met; `--json` one object; `--record` keeps the table.
 
 #![forbid(unsafe_code)]
 
@@ -39,6 +39,9 @@ pub(crate) struct Cli {
     /// One JSON object in place of the table.
     #[arg(long)]
     json: bool,
+    /// Writes the table to this file too, from which `gimmal-bench results` makes RESULTS.md.
+    #[arg(long)]
+    record: Option<PathBuf>,
     /// Only these; targets that need others are left out.
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Way>,
@@ -61,10 +64,13 @@ fn main() -> Result<()> {
     let cores = Cores::choose(None)?;
     let pins = Pins { client: cores.client, server: cores.server };
     let comparison = compare::run(pins, cli.calls.try_into()?, cli.rounds, &cli.only)?;
+    if let Some(path) = &cli.record {
+        std::fs::write(path, comparison.tables().to_toml())?;
+    }
     if cli.json {
         println!("{}", comparison.to_json());
     } else {
-        print!("{comparison}");
+        print!("{}", comparison.tables());
     }
     Ok(())
 }

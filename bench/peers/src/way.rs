@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::ValueEnum;
 use gimmal::Instant;
 use gimmal_engine::worker::thread::pin_to;
@@ -54,6 +54,8 @@ pub(crate) enum Way {
     TarpcThreads,
     Tonic,
     Iceoryx2,
+    /// Active messages of UCX, by a program in C.
+    Ucx,
 }
 
 /// Set when the parent process has ended.
@@ -130,6 +132,7 @@ pub(crate) fn slice(way: Way, pins: Pins, calls: usize, window: usize) -> Result
             Way::TarpcThreads => rpc::call(&many_threads()?, &place, calls, window),
             Way::Tonic => grpc::call(&place, calls, window),
             Way::Iceoryx2 => iox::call(&place, calls),
+            Way::Ucx => bail!("its processes are programs of their own"),
         }
     };
     let times = std::thread::scope(|scope| scope.spawn(measure).join());
@@ -160,5 +163,6 @@ pub(crate) fn serve(way: Way, place: &Path, core: usize) -> Result<()> {
         Way::TarpcThreads => rpc::serve(&many_threads()?, place, &stop),
         Way::Tonic => grpc::serve(place, &stop),
         Way::Iceoryx2 => iox::serve(place, &stop),
+        Way::Ucx => bail!("its processes are programs of their own"),
     }
 }

@@ -15,7 +15,7 @@ pub(crate) mod perftest;
 pub(crate) mod program;
 pub(crate) mod sockets;
 pub(crate) mod ucx;
-pub(crate) mod ucx_echo;
+pub mod ucx_echo;
 
 use clap::ValueEnum;
 

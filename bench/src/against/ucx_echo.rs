@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::Command, time::Duration};
 use tempfile::TempDir;
 
 use super::{
-    Contender, Quantity, Setting,
+    Contender, Goal, Quantity, Setting,
     program::{PairSpec, Ready, Spec},
 };
 use crate::{error::BenchError, floors::Floors};
@@ -21,7 +21,7 @@ const BUILD: &str = "cc -O2 -o ucx_echo bench/src/against/ucx_echo.c -lucp -lucs
 
 /// The program, built.
 #[derive(Debug)]
-pub(crate) struct UcxEcho {
+pub struct UcxEcho {
     setting: Setting,
     /// Where it lies, and where its two processes meet.
     folder: TempDir,
@@ -47,6 +47,29 @@ impl UcxEcho {
             Ok(built) => Err(missing(&String::from_utf8_lossy(&built.stderr))),
             Err(error) => Err(missing(&format!("cc: {error}"))),
         }
+    }
+
+    /// Builds it for messages of `bytes`, its two processes on these cores.
+    ///
+    /// # Errors
+    /// Why it cannot take part, for people.
+    pub fn for_cores(bytes: usize, client_core: usize, server_core: usize) -> Result<Self, String> {
+        Self::build(Setting { goal: Goal::Rate, bytes, window: 1, client_core, server_core, host: None })
+    }
+
+    /// Echoes per second of `count`, `window` at a time.
+    ///
+    /// # Errors
+    /// Why there is no number.
+    pub fn rate(&mut self, window: usize, count: u64) -> Result<f64, BenchError> {
+        self.setting.window = window;
+        self.run(count)
+    }
+
+    fn run(&self, count: u64) -> Result<f64, BenchError> {
+        let socket = self.folder.path().join("socket");
+        let (program, socket) = (self.program(), socket.to_string_lossy().into_owned());
+        self.pair(&program.to_string_lossy(), &socket, count).run(parse)
     }
 
     fn program(&self) -> PathBuf {
@@ -102,16 +125,13 @@ impl Contender for UcxEcho {
 
     fn slice(&mut self, floors: &mut Floors, count: u64) -> Result<f64, BenchError> {
         floors.rest()?;
-        let socket = self.folder.path().join("socket");
-        let (program, socket) = (self.program(), socket.to_string_lossy().into_owned());
-        self.pair(&program.to_string_lossy(), &socket, count).run(parse)
+        self.run(count)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::against::Goal;
 
     fn setting(bytes: usize) -> Setting {
         Setting { goal: Goal::Rate, bytes, window: 32, client_core: 0, server_core: 1, host: None }

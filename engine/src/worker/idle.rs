@@ -91,14 +91,15 @@ impl Idler {
         self.age += FULL_TURN - TURN;
     }
 
-    /// What to do after a turn that found nothing.
-    pub(crate) fn pause(&mut self, now: Time) -> Pause {
+    /// What to do after a turn that found nothing. If work comes only from threads that need this core (`needs_core`), an adaptive
+    /// worker yields at once.
+    pub(crate) fn pause(&mut self, now: Time, needs_core: bool) -> Pause {
         match self.idle {
             None => Pause::Return,
             Some(Idle::Spin) => Pause::Spin,
             Some(Idle::Event) => Pause::Sleep,
             Some(Idle::Adaptive { spin_us }) => {
-                if self.empty_turns <= SPINS && spin_us > 0 {
+                if self.empty_turns <= SPINS && spin_us > 0 && !needs_core {
                     return Pause::Spin;
                 }
                 // Whoever gets the core may keep it for a while.
@@ -146,7 +147,7 @@ mod tests {
         let mut idler = Idler::new(Idle::Adaptive { spin_us: 50 });
         let mut empty = |now| {
             idler.turned(0, now);
-            idler.pause(now)
+            idler.pause(now, false)
         };
         for _ in 0..SPINS {
             assert_eq!(empty(Time(1000)), Pause::Spin);
@@ -156,14 +157,23 @@ mod tests {
         assert!(idler.may_pause());
         idler.turned(1, Time(90_000));
         idler.turned(0, Time(90_000));
-        assert_eq!(idler.pause(Time(90_000)), Pause::Spin);
+        assert_eq!(idler.pause(Time(90_000), false), Pause::Spin);
         assert!(!idler.may_pause(), "an answer may be a few nanoseconds away");
     }
 
     #[test]
+    fn adaptive_yields_at_once_where_work_needs_its_core() {
+        let mut idler = Idler::new(Idle::Adaptive { spin_us: 50 });
+        idler.turned(0, Time(0));
+        assert_eq!(idler.pause(Time(0), true), Pause::Yield);
+        idler.turned(0, Time(0));
+        assert_eq!(idler.pause(Time(0), false), Pause::Spin);
+    }
+
+    #[test]
     fn spin_and_event_do_what_they_say() {
-        assert_eq!(Idler::new(Idle::Spin).pause(Time(u64::MAX)), Pause::Spin);
-        assert_eq!(Idler::new(Idle::Event).pause(Time(0)), Pause::Sleep);
+        assert_eq!(Idler::new(Idle::Spin).pause(Time(u64::MAX), false), Pause::Spin);
+        assert_eq!(Idler::new(Idle::Event).pause(Time(0), false), Pause::Sleep);
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub(crate) struct Runner<P: Port, A: App> {
     pub(crate) now: Time,
     /// The caller sets the time.
     is_set: bool,
+    /// See [`Runner::shares_core`].
+    shares_core: bool,
     /// Messages that were taken since the last turn.
     sought: u32,
 }
@@ -35,7 +37,20 @@ impl<P: Port, A: App> Runner<P, A> {
         // Not a moment of its own: a connection's times go along to another worker.
         let started = time::epoch();
         worker.app.began(started);
-        Self { worker, idler: Idler::new(idle), started, now: Time(0), is_set: false, sought: 0 }
+        Self {
+            worker,
+            idler: Idler::new(idle),
+            started,
+            now: Time(0),
+            is_set: false,
+            shares_core: false,
+            sought: 0,
+        }
+    }
+
+    /// All threads of this process have one core.
+    pub(crate) const fn shares_core(&mut self) {
+        self.shares_core = true;
     }
 
     /// Reads the clock, unless the caller sets the time.
@@ -132,7 +147,8 @@ impl<P: Port, A: App> Runner<P, A> {
 
     /// After a turn that found nothing. Whether that was short, and nothing but a pause.
     fn pause(&mut self, limit: Duration) -> bool {
-        match self.idler.pause(self.now) {
+        let needs_core = self.shares_core && self.worker.app.has_only_callers();
+        match self.idler.pause(self.now, needs_core) {
             Pause::Spin => {
                 self.breathe();
                 return true;
@@ -237,7 +253,7 @@ impl<P: Port, A: App> Runner<P, A> {
         if self.turn() > 0 {
             return Rest::Worked;
         }
-        match self.idler.pause(self.now) {
+        match self.idler.pause(self.now, false) {
             Pause::Spin => Rest::Spin,
             Pause::Yield | Pause::Return => Rest::Yield,
             Pause::Sleep => self.arm(limit).map_or(Rest::Yield, Rest::Sleep),

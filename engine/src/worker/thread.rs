@@ -148,9 +148,15 @@ fn run<P: Provider, A: App>(
         }
     };
     let _ = started.send(Ok(station.clone()));
+    // One core for all threads, and none for this worker alone.
+    let shares_core = plan.config().cores.is_empty()
+        && std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
     let mut pause = SUCCESSION.0;
     loop {
         let began = Instant::now();
+        if shares_core {
+            runner.shares_core();
+        }
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| serve(&mut runner))) else { return };
         let words = words_of(&*panic);
         tracing::error!(

@@ -18,7 +18,8 @@ fn waiting(deadline: Time) -> Calls {
 
 fn finish(calls: &mut Calls, index: u32) {
     assert_eq!(calls.withdraw(index), State::Waiting);
-    calls.finish(index, Status::new(crate::Code::DeadlineExceeded, "").into());
+    let woken = calls.finish(index, Status::new(crate::Code::DeadlineExceeded, "").into());
+    assert!(woken.is_none(), "a local call has no task of another thread");
 }
 
 #[test]

@@ -271,7 +271,7 @@ impl Node {
         counter.increment();
         self.calls_live -= 1;
         if let Some(here) = self.conns.get_mut(conn) {
-            here.calls.finish(index, response);
+            self.waking.add(here.calls.finish(index, response));
         }
     }
 
@@ -347,7 +347,7 @@ impl Node {
             self.counters.failed.increment();
             self.calls_live -= 1;
             let error = TransportError::Closed { reason: reason.clone(), fate };
-            gone.calls.finish(index, error.into());
+            self.waking.add(gone.calls.finish(index, error.into()));
         }
     }
 }

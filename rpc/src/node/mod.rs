@@ -75,6 +75,7 @@ use crate::{
     stats::Counters,
     status::Fate,
     task::Seat,
+    wake::Waking,
 };
 
 /// One connection.
@@ -138,6 +139,8 @@ pub(crate) struct Node {
     /// Marks every request served, see [`Cx::cancelled`](crate::Cx::cancelled).
     mark: u64,
     calls_live: usize,
+    /// Of calls that ended in this turn.
+    waking: Waking,
     /// Accesses of peers' memory that are in flight; a window of them for each connection.
     accesses: BTreeMap<(ConnId, u64), Responder<Ended>>,
     /// The token of the next one.
@@ -170,6 +173,7 @@ impl Node {
             registry,
             seats,
             tasks: Tasks::new(&limits, Arc::clone(&reach), shared.runtime.clone(), Arc::clone(&counters)),
+            waking: Waking::new(&shared.woken),
             shared,
             reach,
             counters,
@@ -491,11 +495,12 @@ impl App for Node {
         if now >= self.next_deadline {
             acted |= self.expire(io);
         }
+        self.waking.wake_all();
         // What was sent just now leaves with a turn, so there must be one.
         if acted { now } else { self.next_deadline }
     }
 
-    fn is_busy(&self) -> bool {
-        self.calls_live > 0 || self.tasks.len() > 0 || !self.accesses.is_empty()
+    fn has_only_callers(&self) -> bool {
+        self.registry.len() == 0 && self.calls_live == 0
     }
 }

@@ -68,7 +68,7 @@ impl Node {
         };
         self.counters.answered.increment();
         self.calls_live -= 1;
-        here.calls.finish_bytes(index, false, payload, &self.counters.copied_answers);
+        self.waking.add(here.calls.finish_bytes(index, false, payload, &self.counters.copied_answers));
         if here.calls.is_queued() {
             self.send_requests(io, conn);
         }
@@ -176,7 +176,8 @@ impl Node {
                     ResponseHead::Ok | ResponseHead::App => {
                         self.counters.answered.increment();
                         self.calls_live -= 1;
-                        here.calls.finish_bytes(index, is_error, payload, &self.counters.copied_answers);
+                        let copies = &self.counters.copied_answers;
+                        self.waking.add(here.calls.finish_bytes(index, is_error, payload, copies));
                     }
                     ResponseHead::Status { code, fate } => {
                         self.finish(conn, index, status_of(code, fate, payload));
