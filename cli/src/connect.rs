@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use gimmal_transport::{
-    Address, Any, AnyConfig, Batch, CloseReason, ConnectOptions, Connecting, Event, Instant, Limit, Look,
-    Port, PortConfig, Provider, Time,
+    Address, Any, AnyConfig, Batch, CloseReason, ConnectOptions, Connecting, Event, Instant, Key, Limit,
+    Look, Port, PortConfig, Provider, Time,
 };
 
 /// How long an orderly close may take before we just go.
 const CLOSE: Duration = Duration::from_secs(1);
 
-/// Connects to `address`, exchanges grants, closes; says over what.
+/// Connects to `address` with `key`, exchanges grants, closes; says over what.
 ///
 /// # Errors
 /// Why not, in a sentence.
-pub(crate) fn try_it(address: &Address, timeout: Duration) -> Result<String, String> {
+pub(crate) fn try_it(address: &Address, timeout: Duration, key: Option<Key>) -> Result<String, String> {
     let provider = Any::with(AnyConfig::for_addresses(std::slice::from_ref(address)));
     let mut port = provider.open_port(&PortConfig::default()).map_err(|error| error.to_string())?;
-    let options = ConnectOptions { connect_timeout: timeout, ..ConnectOptions::default() };
+    let options = ConnectOptions { connect_timeout: timeout, key, ..ConnectOptions::default() };
     let start = Instant::now();
     let now = || Time::default().plus(start.elapsed());
     let mut connecting =

@@ -6,7 +6,7 @@ use gimmal_rdma::{
     cm::Route,
     device::{self, Assigned, Unusable},
 };
-use gimmal_transport::Address;
+use gimmal_transport::{Address, Key};
 use rustix::{
     fs::{Access, MemfdFlags, SealFlags},
     io::retry_on_intr,
@@ -53,11 +53,12 @@ pub(crate) trait Machine {
 pub(crate) struct Live {
     tree: Tree,
     timeout: Duration,
+    key: Option<Key>,
 }
 
 impl Live {
-    pub(crate) fn new(timeout: Duration) -> Self {
-        Self { tree: Tree::new("/"), timeout }
+    pub(crate) fn new(timeout: Duration, key: Option<Key>) -> Self {
+        Self { tree: Tree::new("/"), timeout, key }
     }
 }
 
@@ -119,6 +120,6 @@ impl Machine for Live {
     }
 
     fn connect(&self, address: &Address) -> Result<String, String> {
-        connect::try_it(address, self.timeout)
+        connect::try_it(address, self.timeout, self.key.clone())
     }
 }

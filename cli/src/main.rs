@@ -6,7 +6,8 @@
 //!   │       ├─────► machine ─► tree (/sys, /proc, /dev), transport (libraries, addresses, route, connect)
 //!   │       └─────► report      text or JSON
 //!   ├───► devices
-//!   └───► live                        call, top: a server's reflection, and calls by hand
+//!   ├───► live                        call: a server's methods, and calls by hand
+//!   └───► top                         top, health: a server's counters, connections and health
 //! ```
 //! Exit codes: 0 all is well, 1 something needed is wrong, 2 the command line is.
 
@@ -18,12 +19,13 @@ mod doctor;
 mod live;
 mod machine;
 mod report;
+mod top;
 mod tree;
 
-use std::{error::Error, io, process::ExitCode, time::Duration};
+use std::{error::Error, io, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
-use gimmal_transport::Address;
+use gimmal_transport::{Address, Key};
 
 use crate::machine::Live;
 
@@ -44,9 +46,23 @@ enum Command {
         /// Print JSON.
         #[arg(long)]
         json: bool,
+        /// A file with the key that the peer shares, mode 0600.
+        #[arg(long)]
+        key: Option<PathBuf>,
         /// Milliseconds to wait for the peer.
         #[arg(long, default_value_t = 5000)]
         timeout_ms: u64,
+    },
+    /// Asks a live server for its health. Exit code 0: it serves. 1: it does not, or does not answer.
+    Health {
+        #[command(flatten)]
+        server: live::Server,
+        /// One of its services, by name [default: the server as a whole].
+        #[arg(long, default_value = "", hide_default_value = true)]
+        service: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Lists the methods of a live server, or calls one: `gimmal call shm://name Service.method 1 text [2,3]`.
     Call {
@@ -61,6 +77,9 @@ enum Command {
     Top {
         #[command(flatten)]
         server: live::Server,
+        /// Print a line of JSON for each update.
+        #[arg(long)]
+        json: bool,
         /// Milliseconds between two updates.
         #[arg(long, default_value_t = 1000)]
         interval_ms: u64,
@@ -95,8 +114,10 @@ fn is_unread(error: &(dyn Error + 'static)) -> bool {
 /// Whether all is well.
 fn run(command: Command) -> Result<bool, Box<dyn Error>> {
     match command {
-        Command::Doctor { url, json, timeout_ms } => {
-            let report = doctor::examine(&Live::new(Duration::from_millis(timeout_ms)), url.as_ref());
+        Command::Doctor { url, json, key, timeout_ms } => {
+            let key = key.as_deref().map(Key::from_file).transpose()?;
+            let machine = Live::new(Duration::from_millis(timeout_ms), key);
+            let report = doctor::examine(&machine, url.as_ref());
             match report.print(json) {
                 Err(error) if !is_unread(&error) => Err(error.into()),
                 _ => Ok(report.ok),
@@ -106,7 +127,12 @@ fn run(command: Command) -> Result<bool, Box<dyn Error>> {
             live::call(&server, method.as_deref(), &arguments)?;
             Ok(true)
         }
-        Command::Top { server, interval_ms, count } => live::top(&server, interval_ms, count),
+        Command::Health { server, service, json } => top::health(&server, service, json),
+        Command::Top { server, json, interval_ms, count } => {
+            let interval = Duration::from_millis(interval_ms);
+            let updates = top::Updates { interval, count, json };
+            top::top(&server, &updates)
+        }
         Command::Devices { json } => {
             devices::print(&gimmal_rdma::device::devices()?, json)?;
             Ok(true)

@@ -56,6 +56,7 @@ mod copied;
 pub mod cx;
 pub mod draining;
 pub mod error;
+mod exposition;
 #[cfg(feature = "zerocopy")]
 mod flat;
 #[doc(hidden)]

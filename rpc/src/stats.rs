@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::exposition::{Exposition, Kind};
 pub(crate) use gimmal_engine::transport::sync::Counter;
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// Counters of one worker. It alone writes them, with plain stores.
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
@@ -13,13 +14,18 @@ macro_rules! counters {
         /// What was counted so far. Each number is exact; together they may be a turn apart.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         #[non_exhaustive]
-        pub struct Stats { $($(#[$doc])* pub $name: u64,)* }
+        pub struct Stats { $($(#[doc = $doc])* pub $name: u64,)* }
 
         impl Stats {
             /// Every number with its name.
             #[must_use]
             pub fn fields(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
+            }
+
+            /// Every number with its name and what it counts.
+            fn explained(&self) -> Vec<(&'static str, u64, &'static str)> {
+                vec![$((stringify!($name), self.$name, concat!($($doc),*)),)*]
             }
         }
 
@@ -88,14 +94,19 @@ impl Stats {
         stats
     }
 
-    /// In Prometheus' text format; `side` is put into a label, `client` or `server` for instance.
+    /// Returns the counters in Prometheus' text format. `side` becomes a label: `client` or `server`, for instance.
     #[must_use]
     pub fn prometheus(&self, side: &str) -> String {
-        let line = |(name, value): (&str, u64)| match name {
-            // It goes down too.
-            "serving" => format!("gimmal_{name}{{side=\"{side}\"}} {value}\n"),
-            _ => format!("gimmal_{name}_total{{side=\"{side}\"}} {value}\n"),
-        };
-        self.fields().into_iter().map(line).collect()
+        let mut out = Exposition::default();
+        for (name, value, help) in self.explained() {
+            let (name, kind) = match name {
+                // It goes down too.
+                "serving" => (format!("gimmal_{name}"), Kind::Gauge),
+                _ => (format!("gimmal_{name}_total"), Kind::Counter),
+            };
+            out.family(&name, kind, help);
+            out.sample(&name, &[("side", side)], value);
+        }
+        out.into_text()
     }
 }

@@ -78,8 +78,8 @@ fn timeouts_cap_and_metrics_count(scheme: &str) {
     // It counts from the worker's reading of the clock, which may be a moment old.
     assert!(of("hang").total >= CAP.saturating_sub(Duration::from_millis(100)));
     assert_eq!(of("hang").buckets.iter().sum::<u64>(), 1);
-    let text = metrics.prometheus();
-    let line = "gimmal_call_seconds_count{service=\"Probe\",method=\"echo\"} 1";
+    let text = metrics.prometheus("client");
+    let line = "gimmal_call_seconds_count{side=\"client\",service=\"Probe\",method=\"echo\"} 1";
     assert!(text.contains(line) && text.contains("le=\"+Inf\"} 1"), "{text}");
     let stats = fixture.server.stats().prometheus("server");
     assert!(stats.contains("gimmal_requests_total{side=\"server\"} 3\n"), "{stats}");

@@ -83,7 +83,8 @@ pub(super) fn shared_memory(machine: &impl Machine) -> Check {
     if let Some(closed) = existing.filter(|folder| !machine.may_use(folder)) {
         let detail =
             format!("sockets go to {}, and this user may not write {}", folder.display(), closed.display());
-        return Check::wrong(SHARED, detail, "export XDG_RUNTIME_DIR=$(mktemp -d)");
+        let fix = "export XDG_RUNTIME_DIR=/run/user/$(id -u), for the servers and the clients";
+        return Check::wrong(SHARED, detail, fix);
     }
     let shm = match machine.room("/dev/shm") {
         Some((free, all)) => format!("{} of {} free", amount(free), amount(all)),

@@ -369,6 +369,22 @@ fn a_small_memlock() {
 }
 
 #[test]
+fn a_host_for_shared_memory_alone_is_well() {
+    let mut fake = Fake::new();
+    fake.remove(RXE);
+    assert!(fake.examine(None).ok, "devices could be made, and none is there");
+    fake.remove("/sys/class/infiniband_verbs");
+    fake.libraries = Err("librdmacm.so.1 cannot be opened".to_owned());
+    fake.memlock = Some(64 << 10);
+    let report = fake.examine(None);
+    assert!(report.ok, "{report:#?}");
+    assert!(report.checks.iter().any(|check| check.to_string().starts_with("unused       kernel modules")));
+    assert!(!fake.examine(Some("rdma://10.77.1.1:7471")).ok, "a peer over RDMA needs them");
+    fake.memfd = Err("Function not implemented".to_owned());
+    assert!(!fake.examine(None).ok, "nothing works there");
+}
+
+#[test]
 fn one_device_of_two_is_enough() {
     let mut fake = Fake::new();
     fake.write("/sys/class/infiniband/siw0/node_type", "4: RNIC");

@@ -11,9 +11,9 @@ use std::{
 };
 
 use gimmal_rpc::{
-    CallOptions, Channel, Client, Key, Method, MethodKind,
+    CallError, CallOptions, Channel, Client, Code, Key, Method, MethodKind,
     channel::{Beside, Ticket},
-    reflect::{ConnectionInfo, Health, MethodInfo, ReflectionClient},
+    reflect::{MethodInfo, ReflectionClient},
     response::{Body, ResponseStatus},
 };
 use value::{Type, signature};
@@ -31,10 +31,10 @@ pub(crate) struct Server {
     timeout_ms: u64,
 }
 
-type Done<T = ()> = Result<T, Box<dyn Error>>;
+pub(crate) type Done<T = ()> = Result<T, Box<dyn Error>>;
 
 impl Server {
-    fn connect(&self) -> Done<Client> {
+    pub(crate) fn connect(&self) -> Done<Client> {
         let mut builder = Client::builder().deadline(Duration::from_millis(self.timeout_ms));
         if let Some(path) = &self.key {
             builder = builder.key(Key::from_file(path)?);
@@ -58,8 +58,12 @@ pub(crate) fn call(server: &Server, method: Option<&str>, arguments: &[String]) 
     Ok(())
 }
 
-fn explain<E: std::fmt::Display>(error: E) -> String {
-    format!("{error}; was the server built without reflection?")
+/// An error of the server's reflection, with its likely cause.
+pub(crate) fn explain<E: std::fmt::Display>(error: CallError<E>) -> String {
+    match error.status().map(|status| status.code()) {
+        Some(Code::Unimplemented) => format!("{error}; was the server built without reflection?"),
+        _ => error.to_string(),
+    }
 }
 
 fn listed(methods: &[MethodInfo]) -> String {
@@ -129,49 +133,4 @@ fn shown(ty: Option<&Type>, bytes: &[u8]) -> String {
         || bytes.iter().fold("0x".to_owned(), |hex, byte| format!("{hex}{byte:02x}")),
         |value| value.to_string(),
     )
-}
-
-/// `gimmal top`: shows a server until it is interrupted. Returns whether it is healthy.
-pub(crate) fn top(server: &Server, interval_ms: u64, count: u64) -> Done<bool> {
-    let client = server.connect()?;
-    let reflection = ReflectionClient::new(client);
-    let mut before: Option<Vec<(String, u64)>> = None;
-    let mut is_well = true;
-    for round in 0..count.max(1) {
-        if round > 0 {
-            std::thread::sleep(Duration::from_millis(interval_ms));
-        }
-        let counters = reflection.counters().wait().map_err(explain)?;
-        let connections = reflection.connections().wait()?;
-        let health = reflection.health(String::new()).wait()?;
-        is_well = health == Health::Serving;
-        write!(io::stdout(), "{}", page(&counters, before.as_deref(), &connections, health, interval_ms))?;
-        before = Some(counters);
-    }
-    Ok(is_well)
-}
-
-fn page(
-    counters: &[(String, u64)],
-    before: Option<&[(String, u64)]>,
-    connections: &[ConnectionInfo],
-    health: Health,
-    interval_ms: u64,
-) -> String {
-    let mut out = format!("health {health:?}, {} connections\n", connections.len());
-    for ConnectionInfo { peer, provider, device, authenticated, age_ms } in connections {
-        let proved = if *authenticated { ", key proved" } else { "" };
-        // Writing to a string does not fail.
-        let _ = writeln!(out, "  {provider:5} {peer} on {device}, {:.1} s{proved}", *age_ms as f64 / 1000.0);
-    }
-    let _ = writeln!(out, "{:16} {:>14} {:>12}", "counter", "total", "per second");
-    for (name, value) in counters {
-        let old = before.and_then(|before| before.iter().find(|(old, _)| old == name));
-        let rate = old.map(|(_, old)| value.saturating_sub(*old) * 1000 / interval_ms.max(1));
-        if *value > 0 {
-            let rate = rate.map(|rate| rate.to_string()).unwrap_or_default();
-            let _ = writeln!(out, "{name:16} {value:>14} {rate:>12}");
-        }
-    }
-    out
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -14,6 +13,7 @@ use super::{Ended, Layer, ServerLayer};
 use crate::{
     channel::CallOptions,
     cx::Cx,
+    exposition::{self, Exposition, Kind},
     method::Method,
     response::Response,
     status::{Code, Status},
@@ -210,27 +210,39 @@ impl Metrics {
         self.methods.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the metrics in Prometheus' text format.
+    /// Returns the metrics in Prometheus' text format. `side` becomes a label: `client` or `server`, for instance.
     #[must_use]
-    pub fn prometheus(&self) -> String {
-        let mut out = String::from("# TYPE gimmal_call_seconds histogram\n");
-        for ((service, method), seen) in self.snapshot() {
-            let labels = format!("service=\"{service}\",method=\"{method}\"");
+    pub fn prometheus(&self, side: &str) -> String {
+        const SECONDS: &str = "gimmal_call_seconds";
+        const FAILED: &str = "gimmal_call_failed_total";
+        let methods = self.snapshot();
+        let mut out = Exposition::default();
+        out.family(SECONDS, Kind::Histogram, "Time of calls that ended, in seconds.");
+        for ((service, method), seen) in &methods {
+            let labels = [("side", side), ("service", *service), ("method", *method)];
             let mut sum = 0;
             for (at, count) in seen.buckets.iter().enumerate() {
                 sum += count;
-                let le = BUCKETS_US.get(at).map_or_else(
-                    || "+Inf".to_owned(),
-                    |us| format!("{}", Duration::from_micros(*us).as_secs_f64()),
-                );
-                // Writing to a string does not fail.
-                let _ = writeln!(out, "gimmal_call_seconds_bucket{{{labels},le=\"{le}\"}} {sum}");
+                let bound = |us: &u64| Duration::from_micros(*us).as_secs_f64().to_string();
+                let le = BUCKETS_US.get(at).map_or_else(|| "+Inf".to_owned(), bound);
+                let labels = [labels[0], labels[1], labels[2], ("le", &*le)];
+                out.sample(&format!("{SECONDS}_bucket"), &labels, sum);
             }
-            let _ = writeln!(out, "gimmal_call_seconds_sum{{{labels}}} {}", seen.total.as_secs_f64());
-            let _ = writeln!(out, "gimmal_call_seconds_count{{{labels}}} {sum}");
-            let _ = writeln!(out, "gimmal_call_failed_total{{{labels}}} {}", seen.failed);
+            out.sample(&format!("{SECONDS}_sum"), &labels, seen.total.as_secs_f64());
+            out.sample(&format!("{SECONDS}_count"), &labels, sum);
         }
-        out
+        out.family(FAILED, Kind::Counter, "Calls that ended without an answer or the method's own error.");
+        for ((service, method), seen) in &methods {
+            out.sample(FAILED, &[("side", side), ("service", *service), ("method", *method)], seen.failed);
+        }
+        out.into_text()
+    }
+
+    /// Joins texts of [`Metrics::prometheus`] and [`Stats::prometheus`](crate::Stats::prometheus) into one. A family
+    /// that several of them have becomes one group, as the format demands.
+    #[must_use]
+    pub fn joined(parts: &[String]) -> String {
+        exposition::joined(parts)
     }
 }
 
