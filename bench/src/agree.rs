@@ -9,6 +9,8 @@
 use std::fmt;
 
 use crate::{
+    error::BenchError,
+    out,
     record::HostState,
     report::Report,
     slices::median,
@@ -141,31 +143,39 @@ fn judge(name: String, line_ns: f64, found: &[(f64, [f64; 2])], is_of_all: bool,
     Verdict { name, line_ns, ratios, is_of_all, apart_pct, wanted, is_met }
 }
 
-/// Prints how the runs agree; what does not, among it that there was nothing to compare.
-pub(crate) fn tell(runs: &[Vec<Report>], limit_pct: f64) -> Vec<String> {
+/// Prints how the runs agree. Returns what does not, among it that there was nothing to compare.
+pub(crate) fn tell(runs: &[Vec<Report>], limit_pct: f64) -> Result<Vec<String>, BenchError> {
     let verdicts = verdicts(runs, limit_pct);
     let mut wrong = Vec::new();
     for verdict in &verdicts {
-        println!("{verdict}");
+        out::line(verdict)?;
         // The others are printed: a neighbour's load is in them.
         wrong.extend((!verdict.is_met && verdict.wanted != Wanted::Intervals).then(|| verdict.to_string()));
     }
     let (others, inline): (Vec<_>, Vec<_>) =
         verdicts.iter().partition(|verdict| verdict.wanted == Wanted::Intervals);
     let of_all = inline.iter().filter(|verdict| verdict.is_of_all).count();
-    println!("{} inline ratios compared, {of_all} of them in all {} runs", inline.len(), runs.len());
+    out::line(format_args!(
+        "{} inline ratios compared, {of_all} of them in all {} runs",
+        inline.len(),
+        runs.len()
+    ))?;
     let met = others.iter().filter(|verdict| verdict.is_met).count();
-    println!("{} others compared, the intervals of {met} of them meet", others.len());
+    out::line(format_args!("{} others compared, the intervals of {met} of them meet", others.len()))?;
     if inline.is_empty() {
         wrong.push(format!("no state of the host was seen in {SLICES_MIN} slices by two runs"));
     }
-    wrong
+    Ok(wrong)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::record::StateRow;
+
+    fn tell(runs: &[Vec<Report>], limit_pct: f64) -> Vec<String> {
+        super::tell(runs, limit_pct).unwrap()
+    }
 
     fn run(mode: &str, states: &[(f64, f64)]) -> Vec<Report> {
         let states = states.iter().map(|(line_ns, ratio)| {

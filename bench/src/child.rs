@@ -12,9 +12,8 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec},
     process::{Pid, PidfdFlags},
 };
-use tempfile::TempDir;
 
-use crate::{error::BenchError, plan::ProviderName};
+use crate::{error::BenchError, leave::Folder, plan::ProviderName};
 
 /// From its start to its listening.
 const START: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
@@ -40,7 +39,7 @@ pub(crate) struct Server {
     child: Child,
     address: Address,
     /// Of the rendezvous socket; goes when the connection stands.
-    folder: Option<TempDir>,
+    folder: Option<Folder>,
 }
 
 impl Server {
@@ -149,14 +148,13 @@ pub(crate) fn listening(child: &mut Child) -> Result<Address, BenchError> {
 fn private_address(
     provider: ProviderName,
     address: Option<&Address>,
-) -> Result<(String, Option<TempDir>), BenchError> {
+) -> Result<(String, Option<Folder>), BenchError> {
     if let Some(address) = address {
         return Ok((address.to_string(), None));
     }
     match provider {
         ProviderName::Shm => {
-            let folder = tempfile::Builder::new().prefix("gimmal-bench-").tempdir();
-            let folder = folder.map_err(BenchError::system("creating a folder for the socket"))?;
+            let folder = Folder::new()?;
             Ok((format!("shm://{}", folder.path().join("socket").display()), Some(folder)))
         }
         ProviderName::Verbs => {

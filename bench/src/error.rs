@@ -6,6 +6,9 @@ use gimmal_engine::{
 };
 use thiserror::Error;
 
+/// What fails when standard output cannot be written.
+pub(crate) const PRINTING: &str = "printing";
+
 /// Anything that ends the program early.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -132,6 +135,18 @@ impl BenchError {
     /// For `map_err`: what was tried.
     pub(crate) fn system<E: Into<std::io::Error>>(step: &'static str) -> impl Fn(E) -> Self {
         move |error| Self::System { step, error: error.into() }
+    }
+
+    /// Whether the reader of standard output has gone: it has seen enough.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        matches!(self, Self::System { step: PRINTING, error } if error.kind() == std::io::ErrorKind::BrokenPipe)
+    }
+
+    /// The program cannot be told of signals.
+    #[must_use]
+    pub fn signals(error: std::io::Error) -> Self {
+        Self::System { step: "catching signals", error }
     }
 
     /// No answer in time.

@@ -240,16 +240,16 @@ fn beside(page: &mut String, report: &Report) -> Result<(), BenchError> {
         return Ok(());
     }
     let _ = write!(page, "<h2>Beside {}</h2>", escaped(&report.name()));
-    let bars: Vec<_> = report
-        .rows
-        .iter()
-        .filter_map(|row| Some((row.name.clone(), row.ratio?, row.ratio_interval?)))
-        .collect();
-    if !bars.is_empty() {
-        let is_rate = matches!(&*report.test, "rate" | "bw");
-        let title =
-            if is_rate { "ours over theirs (more is better)" } else { "ours over theirs (less is better)" };
-        page.push_str(&plots::ratios(title, &bars)?);
+    // Each in its own plot: a test of rates has rows of times, too.
+    for (is_time, title) in
+        [(false, "ours over theirs (more is better)"), (true, "ours over theirs (less is better)")]
+    {
+        let rows = report.rows.iter().filter(|row| regress::is_time(&row.what) == is_time);
+        let bars: Vec<_> =
+            rows.filter_map(|row| Some((row.name.clone(), row.ratio?, row.ratio_interval?))).collect();
+        if !bars.is_empty() {
+            page.push_str(&plots::ratios(title, &bars)?);
+        }
     }
     page.push_str(
         "<table><tr><th>who</th><th>value</th><th class=\"words\">what</th><th>slices</th>\
@@ -421,6 +421,16 @@ mod tests {
         }
         assert!(!page.contains("<rival>") && !page.contains("http://") || page.contains("www.w3.org"));
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+    }
+
+    #[test]
+    fn rates_and_times_are_drawn_apart() {
+        let mut bandwidth = report(64, 1.0);
+        bandwidth.test = "bw".to_owned();
+        bandwidth.rows.push(Row { what: "bytes per second".to_owned(), ..bandwidth.rows[0].clone() });
+        let page = page(&[vec![bandwidth]]).unwrap();
+        assert!(page.contains("(more is better)") && page.contains("(less is better)"));
+        assert!(!super::page(&[vec![report(64, 1.0)]]).unwrap().contains("(more is better)"));
     }
 
     #[test]

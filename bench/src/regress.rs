@@ -2,6 +2,8 @@
 //! placement.
 
 use crate::{
+    error::BenchError,
+    out,
     record::HostState,
     report::Report,
     states::{Lines, SLICES_MIN, nearest},
@@ -138,32 +140,36 @@ fn not_compared(baseline: &[Report], records: &[Report]) -> Vec<String> {
 }
 
 /// Whether less of such a quantity is better.
-fn is_time(what: &str) -> bool {
+pub(crate) fn is_time(what: &str) -> bool {
     !what.contains("second")
 }
 
-/// Prints the comparison; what is worse.
-pub(crate) fn tell(baseline: &[Report], records: &[Report], tolerance_pct: f64) -> Vec<String> {
+/// Prints the comparison. Returns what is worse.
+pub(crate) fn tell(
+    baseline: &[Report],
+    records: &[Report],
+    tolerance_pct: f64,
+) -> Result<Vec<String>, BenchError> {
     let compared = compare(baseline, records, tolerance_pct);
-    println!(
+    out::line(format_args!(
         "beside the baseline (worse: ratios of one state by {tolerance_pct} % and outside both intervals, \
          instructions by {INSTRUCTIONS_PCT} %)"
-    );
+    ))?;
     let not_compared = not_compared(baseline, records);
     if compared.is_empty() && not_compared.is_empty() {
-        return vec!["the baseline has none of these runs".to_owned()];
+        return Ok(vec!["the baseline has none of these runs".to_owned()]);
     }
     let mut worse = Vec::new();
     for Compared { name, then, now, worse_pct, is_worse } in compared {
         let verdict = if is_worse { "WORSE" } else { "ok" };
         let line = format!("{name:<72} {then:>9.2} -> {now:>9.2}  {worse_pct:>+6.1} %");
-        println!("  {verdict:<5} {line}");
+        out::line(format_args!("  {verdict:<5} {line}"))?;
         worse.extend(is_worse.then_some(line));
     }
     for line in not_compared {
-        println!("  none  {line}");
+        out::line(format_args!("  none  {line}"))?;
     }
-    worse
+    Ok(worse)
 }
 
 #[cfg(test)]
@@ -172,6 +178,10 @@ mod tests {
 
     use super::*;
     use crate::record::{Row, StateRow};
+
+    fn tell(baseline: &[Report], records: &[Report], tolerance_pct: f64) -> Vec<String> {
+        super::tell(baseline, records, tolerance_pct).unwrap()
+    }
 
     fn state(line_ns: f64, ratio: f64, what: &str) -> HostState {
         let ratio_interval = [ratio * 0.95, ratio * 1.05];

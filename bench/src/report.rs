@@ -59,6 +59,9 @@ pub struct Report {
     pub half_p50_ns: u64,
     /// Over all slices of the test, what lies between calls included.
     pub calls_per_s: f64,
+    /// Of `bw`: bytes of loans that were read, over all slices of the test.
+    #[serde(default)]
+    pub bytes_per_s: Option<f64>,
     /// Median of one cache line bounced.
     pub line_floor_p50_ns: Option<u64>,
     /// Median of a bare frame and its echo.
@@ -205,7 +208,8 @@ impl Report {
         line("p99.9", time(self.p999_ns))?;
         line("p99.99", time(self.p9999_ns))?;
         line("max", time(self.max_ns))?;
-        writeln!(f, "{per_second} {:.0}", self.calls_per_s)
+        writeln!(f, "{per_second} {:.0}", self.calls_per_s)?;
+        self.bytes_per_s.map_or(Ok(()), |bytes| writeln!(f, "bytes per second   {bytes:.0}"))
     }
 
     #[expect(clippy::cast_precision_loss, reason = "for people")]

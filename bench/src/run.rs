@@ -13,7 +13,7 @@ use crate::{
     client::measure_job,
     csv,
     error::BenchError,
-    hosts, html, load, many,
+    hosts, html, load, many, out,
     plan::{Layer, Mode, ProviderName},
     report::Report,
     results,
@@ -59,7 +59,7 @@ pub fn run(mut cli: Cli) -> Result<(), BenchError> {
             finish(&run, soak::soak(&run, window_of(window)?, &chaos)?, true)
         }
         Command::Agree { files, within } => {
-            let wrong = agree::tell(&read_all(&files)?, within);
+            let wrong = agree::tell(&read_all(&files)?, within)?;
             let (number, what) = (wrong.len(), wrong.join("\n  "));
             if number == 0 { Ok(()) } else { Err(BenchError::Suite { number, what }) }
         }
@@ -70,14 +70,8 @@ pub fn run(mut cli: Cli) -> Result<(), BenchError> {
             Ok(())
         }
         Command::Suite(suite) => suite::run(&suite),
-        Command::Advise { files } => {
-            print!("{}", advise::tell(&read_all(&files)?.concat()));
-            Ok(())
-        }
-        Command::Results { files } => {
-            print!("{}", results::page(&files)?);
-            Ok(())
-        }
+        Command::Advise { files } => out::text(advise::tell(&read_all(&files)?.concat())),
+        Command::Results { files } => out::text(results::page(&files)?),
         Command::Serve(serve) => server(&serve),
     }
 }
@@ -126,15 +120,14 @@ pub(crate) fn print(run: &Run, report: &Report, is_first: bool) -> Result<(), Be
     }
     if run.json {
         let text = serde_json::to_string(report);
-        println!("{}", text.map_err(|error| BenchError::system("printing")(error))?);
+        out::line(text.map_err(|error| BenchError::system("writing a record")(error))?)
     } else if run.csv {
-        print!("{}", csv::lines(report, is_first));
+        out::text(csv::lines(report, is_first))
     } else if run.format == Some(Format::Perftest) {
-        print!("{}", csv::perftest(report, is_first));
+        out::text(csv::perftest(report, is_first))
     } else {
-        println!("{}{report}", if is_first { "" } else { "\n" });
+        out::line(format_args!("{}{report}", if is_first { "" } else { "\n" }))
     }
-    Ok(())
 }
 
 fn server(arguments: &Serve) -> Result<(), BenchError> {

@@ -1,7 +1,6 @@
 //! What every test of the client begins with: the job, the plan, the server process and where it is.
 
 use gimmal_engine::transport::Address;
-use tempfile::TempDir;
 
 use crate::{
     against::{Goal, choose::Choice, sockets::Meeting},
@@ -11,6 +10,7 @@ use crate::{
     environment::Environment,
     error::BenchError,
     floors::{Floors, Phase},
+    leave::Folder,
     plan::Plan,
     recorder::Recorder,
     report::Report,
@@ -52,7 +52,7 @@ pub(crate) struct Loopback {
     /// The process.
     pub(crate) server: Server,
     /// Of sockets.
-    _folder: TempDir,
+    _folder: Folder,
 }
 
 impl Loopback {
@@ -63,8 +63,7 @@ impl Loopback {
         ring_bytes: u32,
         choice: Option<&Choice<'_>>,
     ) -> Result<(Self, Vec<Meeting>), BenchError> {
-        let folder = tempfile::Builder::new().prefix("gimmal-bench-").tempdir();
-        let folder = folder.map_err(BenchError::system("creating a folder for sockets"))?;
+        let folder = Folder::new()?;
         let meetings = choice.map_or_else(|| Ok(vec![]), |choice| choice.meetings(folder.path()))?;
         let beside = meetings.iter().map(Meeting::place).collect::<Result<Vec<_>, _>>()?;
         let relax = Relax::for_cores(plan.client_core, plan.server_core);
@@ -148,6 +147,7 @@ impl Report {
             stdev_ns: test.stdev_ns(),
             half_p50_ns: test.quantile_ns(0.5) / 2,
             calls_per_s: test.per_second(),
+            bytes_per_s: (job.test == "bw").then(|| test.per_second() * job.bytes as f64),
             cpus,
             is_complete: true,
             commit: environment.commit.clone(),

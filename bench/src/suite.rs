@@ -20,7 +20,7 @@ use crate::{
     args::{Cli, Command, Suite},
     environment::Environment,
     error::BenchError,
-    html,
+    html, out,
     record::time,
     regress,
     report::{self, Report},
@@ -115,14 +115,14 @@ pub(crate) fn run(suite: &Suite) -> Result<(), BenchError> {
         rounds(&left, &more, |line, (made, why)| {
             if made.iter().any(|report| report.warning().is_some()) {
                 if why.is_none() && repeat < REPEATS {
-                    println!("  the host was not still during \"{line}\": it is run again");
+                    out::line(format_args!("  the host was not still during \"{line}\": it is run again"))?;
                     restless.push(line);
                     return Ok(());
                 }
-                println!("  the host was not still during \"{line}\": do not compare it");
+                out::line(format_args!("  the host was not still during \"{line}\": do not compare it"))?;
             }
             for report in &made {
-                println!("{}", summary(report));
+                out::line(summary(report))?;
             }
             broken.extend(why.map(|why| format!("{line}: {why}")));
             save.as_mut().map_or(Ok(()), |save| save.add(&made))?;
@@ -134,22 +134,22 @@ pub(crate) fn run(suite: &Suite) -> Result<(), BenchError> {
     for counted in &file.instructions {
         match instructions(counted) {
             Ok(report) => {
-                println!("{:<52} {:>9} instructions a round", report.layer, report.count);
+                out::line(format_args!("{:<52} {:>9} instructions a round", report.layer, report.count))?;
                 save.as_mut().map_or(Ok(()), |save| save.add(std::slice::from_ref(&report)))?;
                 records.push(report);
             }
-            Err(why) => println!("{:<52} SKIP {why}", counted.name),
+            Err(why) => out::line(format_args!("{:<52} SKIP {why}", counted.name))?,
         }
     }
     for warning in report::warnings(&records) {
-        println!("WARNING {warning}");
+        out::line(format_args!("WARNING {warning}"))?;
     }
     if let Some(page) = &suite.page {
         std::fs::write(page, html::page(&[records.clone()])?)
             .map_err(BenchError::system("writing the page"))?;
     }
     if let Some(baseline) = baseline {
-        broken.extend(regress::tell(&baseline, &records, suite.tolerance));
+        broken.extend(regress::tell(&baseline, &records, suite.tolerance)?);
     }
     match broken.len() {
         0 => Ok(()),

@@ -229,6 +229,10 @@ fn programs_of_others_are_started_parsed_and_named_when_they_are_missing() {
 fn bandwidth_of_loans_and_the_floors_beside_it() {
     let report = record("bw --loopback -n 60 -s 1m --pairs 3 --json");
     assert_eq!((&report["bytes"], &report["count"]), (&(1 << 20).into(), &60.into()));
+    let (calls, bytes) = (report["calls_per_s"].as_f64().unwrap(), report["bytes_per_s"].as_f64().unwrap());
+    assert!((bytes / calls / f64::from(1 << 20) - 1.0).abs() < 1e-9, "{report}");
+    let text = bench("bw --loopback -n 20 -s 1m --pairs 2");
+    assert!(String::from_utf8_lossy(&text.stdout).contains("\nbytes per second   "), "{text:?}");
     was_measured(row(&report, "bare loop"));
     was_measured(row(&report, "64 B echo of the engine"));
     let report = record("bw --loopback -n 60 -s 1m --touch header -O 4 --pairs 3 --json");

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
-use tempfile::TempDir;
+use crate::leave::Folder;
 
 use super::{
     Contender, Goal, Quantity, Setting,
@@ -24,7 +24,7 @@ const BUILD: &str = "cc -O2 -o ucx_echo bench/src/against/ucx_echo.c -lucp -lucs
 pub struct UcxEcho {
     setting: Setting,
     /// Where it lies, and where its two processes meet.
-    folder: TempDir,
+    folder: Folder,
 }
 
 impl UcxEcho {
@@ -36,7 +36,7 @@ impl UcxEcho {
         if setting.bytes == 0 || setting.bytes > BYTES_MAX {
             return Err(format!("sends 1 to {BYTES_MAX} bytes"));
         }
-        let folder = tempfile::tempdir().map_err(|error| format!("no folder to build it in: {error}"))?;
+        let folder = Folder::new().map_err(|error| format!("no folder to build it in: {error}"))?;
         let source = folder.path().join("ucx_echo.c");
         std::fs::write(&source, SOURCE).map_err(|error| format!("its source was not written: {error}"))?;
         let echo = Self { setting, folder };
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn both_are_told_the_same() {
-        let echo = UcxEcho { setting: setting(64), folder: tempfile::tempdir().unwrap() };
+        let echo = UcxEcho { setting: setting(64), folder: Folder::new().unwrap() };
         let lines = echo.commands(1000);
         assert_eq!(lines.len(), 3);
         let env = "UCX_TLS=posix,self UCX_LOG_LEVEL=error taskset -c";
