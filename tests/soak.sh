@@ -36,6 +36,8 @@ everything() {
         timeout 600 cargo test -q --release -p gimmal --features tokio,futures --test tokio_client cancelled
     check "3 x 10^7 hostile operations" env GIMMAL_HOSTILE_OPERATIONS=10000000 GIMMAL_FUZZ_INPUTS=1000000 \
         timeout 1800 cargo test -q --release -p gimmal-rpc --test attack --test fuzz
+    check "a peer at all limits of shared memory for 30 s" env GIMMAL_LIMITS_SECONDS=30 \
+        timeout 600 cargo test -q -p gimmal-transport --features testing --lib shm::tests::limits -- --nocapture
     count "libFuzzer, a minute for each target" bash tests/fuzz.sh 60
     count "sanitizers" bash tests/sanitize.sh
     check "every entry of the hot path's ledger is worth its place" env LINES_SHOWN=400 timeout 14400 cargo xtask bench ledger

@@ -48,7 +48,7 @@ pub struct ShmListener {
     place: Place,
     options: ListenOptions,
     waiting: VecDeque<Waiting>,
-    rejected: Rejected,
+    pub(super) rejected: Rejected,
     /// Closed to accept a client that is refused, when there is no other descriptor.
     spare: Option<OwnedFd>,
     lack: Option<Lack>,

@@ -9,6 +9,7 @@ mod hostile;
 mod key;
 mod kill;
 mod leftovers;
+mod limits;
 mod listen;
 mod measure;
 mod misuse;
