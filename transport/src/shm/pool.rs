@@ -247,7 +247,8 @@ impl Pool {
 
     /// How many segments are gone since the start.
     pub(super) fn gone(&self) -> u64 {
-        self.gone.load(Ordering::Relaxed)
+        // SYNC POINT: segments gone.
+        self.gone.load(Ordering::Acquire)
     }
 
     /// When to sweep after a sweep at `swept`: never while there is no more than what is kept.
@@ -267,7 +268,8 @@ impl Pool {
         let bytes = part.segment.bytes();
         tracing::debug!(bytes, "a pool segment less");
         self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
-        self.gone.fetch_add(1, Ordering::Relaxed);
+        // SYNC POINT: segments gone. Whoever sees this finds the segment taken out.
+        self.gone.fetch_add(1, Ordering::Release);
         departing::drop_large(bytes, part);
     }
 
