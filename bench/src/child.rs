@@ -144,7 +144,7 @@ pub(crate) fn listening(child: &mut Child) -> Result<Address, BenchError> {
     Ok(line.trim().parse()?)
 }
 
-/// Where the two meet: for shm a folder that only this user enters, for verbs a free port of a device.
+/// Where the two meet: for shm a folder that only this user enters, for tcp a free port, for verbs one of a device.
 fn private_address(
     provider: ProviderName,
     address: Option<&Address>,
@@ -157,6 +157,7 @@ fn private_address(
             let folder = Folder::new()?;
             Ok((format!("shm://{}", folder.path().join("socket").display()), Some(folder)))
         }
+        ProviderName::Tcp => Ok(("tcp://127.0.0.1:0".to_owned(), None)),
         ProviderName::Verbs => {
             let found = ["GIMMAL_RXE_ADDR", "GIMMAL_SIW_ADDR"]
                 .into_iter()

@@ -134,6 +134,7 @@ pub(crate) fn each(
         let remote = Remote::start(&host, options.ring_for(largest, 256 << 10))?;
         options.provider = match &remote.address {
             Address::Rdma { .. } => ProviderName::Verbs,
+            Address::Tcp { .. } => ProviderName::Tcp,
             Address::Shm { .. } | Address::Mem { .. } => ProviderName::Shm,
         };
         options.address = Some(remote.address.clone());

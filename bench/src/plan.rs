@@ -14,6 +14,8 @@ use crate::error::BenchError;
 pub enum ProviderName {
     /// Shared memory between two processes of one host.
     Shm,
+    /// TCP sockets.
+    Tcp,
     /// The RDMA CM and verbs.
     Verbs,
 }
@@ -60,7 +62,7 @@ macro_rules! named {
 }
 
 named! {
-    ProviderName { Shm = "shm", Verbs = "verbs" }
+    ProviderName { Shm = "shm", Tcp = "tcp", Verbs = "verbs" }
     Layer { Engine = "engine", Rpc = "rpc", Pipeline = "pipeline", Typed = "typed" }
     Mode { Inline = "inline", Handoff = "handoff" }
 }

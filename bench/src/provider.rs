@@ -17,6 +17,8 @@ pub(crate) fn with_provider<W: With>(name: ProviderName, with: W) -> Result<W::O
     match name {
         #[cfg(feature = "shm")]
         ProviderName::Shm => with.with(gimmal_transport::shm::Shm),
+        #[cfg(feature = "tcp")]
+        ProviderName::Tcp => with.with(gimmal_transport::tcp::Tcp),
         #[cfg(feature = "verbs")]
         ProviderName::Verbs => with.with(gimmal_transport::verbs::Verbs::new()),
         #[allow(unreachable_patterns)] // unless every provider is in this build

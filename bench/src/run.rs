@@ -135,8 +135,9 @@ fn server(arguments: &Serve) -> Result<(), BenchError> {
         (Some(provider), _) => *provider,
         (None, Address::Shm { .. }) => ProviderName::Shm,
         (None, Address::Rdma { .. }) => ProviderName::Verbs,
+        (None, Address::Tcp { .. }) => ProviderName::Tcp,
         (None, other) => {
-            return Err(BenchError::Arguments(format!("{other}: serve on shm:// or rdma://")));
+            return Err(BenchError::Arguments(format!("{other}: serve on shm://, tcp:// or rdma://")));
         }
     };
     let ring_bytes = u32::try_from(arguments.ring).ok().and_then(u32::checked_next_power_of_two);

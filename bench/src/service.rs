@@ -59,6 +59,7 @@ pub(crate) fn serve(address: &Address, plan: &Plan, ring_bytes: u32) -> Result<L
         Address::Rdma { host, via, .. } => {
             Address::Rdma { host: host.clone(), port: 0, via: via.clone() }.to_string()
         }
+        Address::Tcp { host, .. } => Address::Tcp { host: host.clone(), port: 0 }.to_string(),
         Address::Mem { name } => format!("mem://{name}-rpc"),
     };
     let services = Server::builder().service(serve_bench(Mirror)).service(serve_streams(Source));

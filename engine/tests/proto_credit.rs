@@ -32,6 +32,7 @@ fn negotiated(
         port: None,
         peer: String::new(),
         credentials: None,
+        emulated: false,
         path,
         responder_resources: term,
         initiator_depth: term,

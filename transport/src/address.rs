@@ -1,4 +1,4 @@
-//! Where a peer is: `rdma://host:port[?device=rxe0&source=ADDRESS]`, `shm://name-or-path`, `mem://name`.
+//! Where a peer is: `rdma://host:port[?device=rxe0&source=ADDRESS]`, `tcp://host:port`, `shm://name-or-path`, `mem://name`.
 
 use std::{
     fmt,
@@ -26,6 +26,14 @@ pub enum Address {
     Shm {
         /// The rendezvous socket.
         path: PathBuf,
+    },
+    /// `tcp://host:port`: any network. `host` is a name, an IPv4 or a bracketed IPv6 address, with a zone if it needs one
+    /// (`[fe80::1%eth0]`); to listen everywhere give `*`.
+    Tcp {
+        /// Name or address, without brackets.
+        host: String,
+        /// Port; 0 to listen on a free one.
+        port: u16,
     },
     /// `mem://name`: in this process, for tests.
     Mem {
@@ -77,6 +85,14 @@ impl fmt::Display for Via {
     }
 }
 
+/// `host:port`, or why it is none.
+fn host_and_port(text: &str) -> Result<(String, u16), &'static str> {
+    let (host, port) = text.rsplit_once(':').ok_or("no port")?;
+    let port = port.parse().map_err(|_| "the port is not a number below 65536")?;
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    if host.is_empty() { Err("no host") } else { Ok((host.to_owned(), port)) }
+}
+
 impl FromStr for Address {
     type Err = AddressError;
 
@@ -89,13 +105,12 @@ impl FromStr for Address {
                     Some((rest, query)) => (rest, Via::parse(url, query)?),
                     None => (rest, Via::default()),
                 };
-                let (host, port) = rest.rsplit_once(':').ok_or_else(|| bad("no port"))?;
-                let port = port.parse().map_err(|_| bad("the port is not a number below 65536"))?;
-                let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-                if host.is_empty() {
-                    return Err(bad("no host"));
-                }
-                Ok(Self::Rdma { host: host.to_owned(), port, via })
+                let (host, port) = host_and_port(rest).map_err(bad)?;
+                Ok(Self::Rdma { host, port, via })
+            }
+            "tcp" => {
+                let (host, port) = host_and_port(rest).map_err(bad)?;
+                Ok(Self::Tcp { host, port })
             }
             "shm" => shm_path(rest).map(|path| Self::Shm { path }).map_err(bad),
             "mem" if rest.is_empty() => Err(bad("no name")),
@@ -110,6 +125,8 @@ impl fmt::Display for Address {
         match self {
             Self::Rdma { host, port, via } if host.contains(':') => write!(f, "rdma://[{host}]:{port}{via}"),
             Self::Rdma { host, port, via } => write!(f, "rdma://{host}:{port}{via}"),
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "tcp://[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "tcp://{host}:{port}"),
             Self::Shm { path } => write!(f, "shm://{}", path.display()),
             Self::Mem { name } => write!(f, "mem://{name}"),
         }
@@ -179,6 +196,11 @@ mod tests {
             "rdma://*:1?device=mlx5_0:2&source=10.0.0.1",
             "shm:///tmp/x.sock",
             "mem://a",
+            "tcp://10.0.0.1:7000",
+            "tcp://host:0",
+            "tcp://*:1",
+            "tcp://[::1]:7000",
+            "tcp://[fe80::1%eth0]:7000",
         ] {
             assert_eq!(url.parse::<Address>().unwrap().to_string(), url);
         }
@@ -209,7 +231,10 @@ mod tests {
             ("shm:///tmp/a.lock", "does not end in .lock"),
             ("mem://", "no name"),
             ("host:1", "no scheme"),
-            ("tcp://h:1", "rdma://"),
+            ("tcp://h", "no port"),
+            ("tcp://:1", "no host"),
+            ("tcp://h:65536", "not a number below"),
+            ("udp://h:1", "rdma://"),
         ] {
             let message = url.parse::<Address>().unwrap_err().to_string();
             assert!(message.contains(why), "{url}: {message}");

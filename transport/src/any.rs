@@ -108,8 +108,14 @@ const fn not_built(address: &Address) -> PortError {
     let provider = match address {
         Address::Shm { .. } | Address::Mem { .. } => "shm",
         Address::Rdma { .. } => "verbs",
+        Address::Tcp { .. } => "tcp",
     };
     PortError::NotBuilt { provider, feature: provider }
+}
+
+/// The error for an address whose provider this one does not have.
+fn by_itself() -> PortError {
+    PortError::Unavailable { provider: "tcp", why: "only `transport::tcp::Tcp` connects to it".to_owned() }
 }
 
 impl Provider for Any {
@@ -133,6 +139,7 @@ impl Provider for Any {
             Address::Rdma { .. } => {
                 Ok(AnyListener::Verbs(have(&self.providers.verbs)?.listen(address, options)?))
             }
+            Address::Tcp { .. } => Err(by_itself().into()),
             #[cfg(not(all(feature = "shm", feature = "verbs")))]
             other => Err(not_built(other).into()),
         }
@@ -157,6 +164,7 @@ impl Provider for Any {
                     have(&self.providers.verbs)?.connect(address, have(&gates.verbs)?, options)?;
                 Ok(AnyConnecting::Verbs(connecting))
             }
+            Address::Tcp { .. } => Err(by_itself().into()),
             #[cfg(not(all(feature = "shm", feature = "verbs")))]
             other => Err(not_built(other).into()),
         }

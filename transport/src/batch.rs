@@ -121,7 +121,7 @@ impl Batch {
     }
 
     /// The events from number `first` on, to be changed in place.
-    #[cfg(any(feature = "shm", feature = "verbs"))]
+    #[cfg(any(feature = "shm", feature = "tcp", feature = "verbs"))]
     pub(crate) fn events_from(&mut self, first: usize) -> &mut [Event] {
         self.events.get_mut(first..).unwrap_or_default()
     }

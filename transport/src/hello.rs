@@ -93,7 +93,19 @@ pub struct Hello {
     pub nonce: u128,
 }
 
+/// Whether `bytes`, the first of a message as far as they came, begin no hello and no reject of any version.
+#[cfg(feature = "tcp")]
+pub(crate) fn is_foreign(bytes: &[u8]) -> bool {
+    !bytes.iter().zip(&MAGIC).all(|(byte, magic)| byte == magic)
+}
+
 impl Hello {
+    /// Whether its side has a shared key to prove.
+    #[cfg(feature = "tcp")]
+    pub(crate) const fn is_keyed(&self) -> bool {
+        self.features.has(Feature::KEYED)
+    }
+
     /// The hello as it travels.
     #[must_use]
     #[doc(hidden)]

@@ -11,6 +11,8 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
+#[cfg(any(feature = "shm", feature = "tcp"))]
+use crate::Instant;
 use crate::PortError;
 
 /// An errno as the failure of `step`.
@@ -82,22 +84,41 @@ pub(crate) fn lock(fd: impl AsFd, operation: rustix::fs::FlockOperation) -> Resu
 }
 
 /// The next client of a listening socket. `CONNABORTED` is a client that has gone.
-#[cfg(feature = "shm")]
+#[cfg(any(feature = "shm", feature = "tcp"))]
 pub(crate) fn accept(socket: impl AsFd) -> Result<OwnedFd, Errno> {
     use rustix::net::{SocketFlags, accept_with};
     retry_on_intr(|| accept_with(&socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK))
 }
 
 /// Connects a socket that does not block.
-#[cfg(feature = "shm")]
-pub(crate) fn connect(socket: impl AsFd, to: &rustix::net::SocketAddrUnix) -> Result<(), Errno> {
+#[cfg(any(feature = "shm", feature = "tcp"))]
+pub(crate) fn connect(socket: impl AsFd, to: &impl rustix::net::addr::SocketAddrArg) -> Result<(), Errno> {
     retry_on_intr(|| rustix::net::connect(&socket, to))
 }
 
 /// A descriptor that is of use by being closed: the next one has its place.
-#[cfg(feature = "shm")]
+#[cfg(any(feature = "shm", feature = "tcp"))]
 pub(crate) fn spare() -> Option<OwnedFd> {
     rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
+}
+
+/// Waits until `fd` is readable or `until` has come; whether it is. A signal ends it sooner.
+#[cfg(feature = "shm")]
+pub(crate) fn wait_readable(fd: std::os::fd::BorrowedFd<'_>, until: Instant) -> Result<bool, Errno> {
+    use rustix::event::{PollFd, PollFlags};
+    wait(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], until)
+}
+
+/// Waits until something comes of one of `fds` or `until` has come; whether it did. A signal ends it sooner.
+#[cfg(any(feature = "shm", feature = "tcp"))]
+pub(crate) fn wait(fds: &mut [rustix::event::PollFd<'_>], until: Instant) -> Result<bool, Errno> {
+    // A span that no timespec holds is no limit.
+    let left = rustix::event::Timespec::try_from(until.remaining()).ok();
+    match rustix::event::poll(fds, left.as_ref()) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Names what a mapping failed of: mmap(2) says ENOMEM for memory and for the number of mappings.

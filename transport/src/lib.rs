@@ -15,11 +15,11 @@
 //!
 //! The RDMA CM and verbs by themselves, for peers that are not ours, are the crate `gimmal-rdma`.
 //!
-//! All `unsafe` of the workspace lives in that crate and here, in `mem`, `sync`, `shm`, `verbs` and `floor`.
+//! All `unsafe` of the workspace lives in that crate and here, in `mem`, `sync`, `shm`, `tcp`, `verbs` and `floor`.
 
 #![deny(missing_docs)]
 // What a provider left out would use: the models are built without any.
-#![cfg_attr(not(feature = "shm"), allow(dead_code, unused_variables))]
+#![cfg_attr(not(all(feature = "shm", feature = "tcp")), allow(dead_code, unused_variables))]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("gimmal runs on Linux only: memfd seals, epoll and the RDMA CM are what it is built on");
@@ -56,6 +56,8 @@ mod share;
 #[cfg(feature = "shm")]
 pub mod shm;
 pub mod sync;
+#[cfg(feature = "tcp")]
+pub mod tcp;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;

@@ -132,9 +132,9 @@ pub struct Credentials {
 /// What one connection runs with, as this side sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Negotiated {
-    /// `verbs`, `shm` or `sim`.
+    /// `verbs`, `shm`, `tcp` or `sim`.
     pub provider: &'static str,
-    /// Device and port, socket path, or name.
+    /// Device and port, socket path, name; over TCP the address of this end, the congestion control and the largest segment.
     pub device: String,
     /// The device port of this end; `None` where there is no RDMA device.
     pub port: Option<DevicePort>,
@@ -172,6 +172,9 @@ pub struct Negotiated {
     pub credit_words: bool,
     /// Whether bulk is read in place.
     pub bulk_in_place: bool,
+    /// Whether bulk and one-sided operations are made by the peer's port when its owner polls it, and not by a device or by this
+    /// side.
+    pub emulated: bool,
     /// Whether one-sided operations may be atomic ones; reads and writes are there wherever bulk is.
     pub atomics: bool,
     /// Largest frame we may send: word and payload, bytes.
@@ -258,6 +261,7 @@ impl Negotiated {
             arrivals_count: caps.arrivals,
             credit_words: caps.credit_words,
             bulk_in_place: caps.bulk_in_place,
+            emulated: false,
             atomics: caps.atomics,
             frame_bytes_max,
             rx_frame_bytes_max: path.frame_bytes_max(ours.ring_bytes, ours.slot_bytes),
@@ -327,11 +331,13 @@ impl fmt::Display for Negotiated {
         let bulk = match (self.bulk_in_place, self.initiator_depth.granted) {
             (true, _) => "in place",
             (false, 0) => "off: no READs were granted (initiator_depth 0)",
+            (false, _) if self.emulated => "streamed by the peer's port (emulated)",
             (false, _) => "RDMA READ",
         };
         writeln!(f, "bulk                 {bulk}")?;
         let one_sided = match (self.initiator_depth.granted, self.atomics) {
             (0, _) => "off: no READs were granted (initiator_depth 0)",
+            (_, true) if self.emulated => "read, write, atomics (emulated by the peer's port)",
             (_, true) => "read, write, atomics",
             (_, false) => "read, write",
         };

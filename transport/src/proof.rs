@@ -10,8 +10,8 @@
 //!
 //! The tag covers the hello alone, so it can be replayed, and only keeps strangers out cheaply. Each proof covers
 //! who gives it, both hellos, both sides' fresh randomness, and the grant that it comes with: a recorded one proves
-//! nothing, nor does one's own sent back. On shm the segments take the grants' place, and the passive side's nonce and
-//! proof and the active side's proof go before them, as packets of their own.
+//! nothing, nor does one's own sent back. On shm the segments take the grants' place, and on TCP a record.
+//! On both the passive side's nonce and proof and the active side's proof go before them, as messages of their own.
 
 use crate::{
     Hello, Key, PortError, RejectReason,
@@ -27,6 +27,11 @@ pub const NONCE_BYTES: usize = 16;
 pub const PROOF_BYTES: usize = 32;
 /// What stands behind the passive side's hello.
 pub const CHALLENGE_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
+
+/// What stands before the passive side's nonce and proof where they travel as a message of their own.
+pub(crate) const CHALLENGE_MARK: [u8; 8] = *b"gmchall1";
+/// What stands before the active side's proof there.
+pub(crate) const PROOF_MARK: [u8; 8] = *b"gmproof1";
 
 /// Bytes of a request with a key.
 pub(crate) const REQUEST_BYTES: usize = HELLO_BYTES + TAG_BYTES;

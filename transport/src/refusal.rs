@@ -9,7 +9,7 @@ use crate::{
 pub const REFUSAL_DATA_BYTES: usize = REJECT_PRIVATE_BYTES - REJECT_BYTES;
 
 /// Where the length of the application's bytes lies; 0 in a reject that has none.
-const DATA_LEN_AT: usize = 7;
+pub(crate) const DATA_LEN_AT: usize = 7;
 
 /// Why a request is refused, and what the client's program is told beside it.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -110,6 +110,7 @@ impl Choice<'_> {
         }
         let transport = match (self.provider, &self.host) {
             (ProviderName::Shm, _) => Transport::Posix,
+            (ProviderName::Tcp, _) => return chosen.absent(ucx::PROGRAM, "is not measured over TCP"),
             (ProviderName::Verbs, Some(host)) => match device_of(host) {
                 Some(Device { is_iwarp: true, .. }) => {
                     return chosen.absent(ucx::PROGRAM, "UCX has no iWARP");
@@ -132,7 +133,11 @@ impl Choice<'_> {
         if self.goal != Goal::Latency {
             chosen.absent(libfabric::PROGRAM, "measures one transfer at a time only: see lat")
         } else if is_installed(libfabric::PROGRAM) {
-            let provider = if self.provider == ProviderName::Shm { "shm" } else { "verbs" };
+            let provider = match self.provider {
+                ProviderName::Shm => "shm",
+                ProviderName::Tcp => "tcp",
+                ProviderName::Verbs => "verbs",
+            };
             chosen.contenders.push(Box::new(PingPong::new(self.setting(), provider)));
         } else {
             chosen.absent(libfabric::PROGRAM, &missing(libfabric::PACKAGE));
@@ -151,7 +156,7 @@ impl Choice<'_> {
         };
         for operation in operations {
             let program = operation.program();
-            if self.provider == ProviderName::Shm || self.host.is_none() {
+            if self.provider != ProviderName::Verbs || self.host.is_none() {
                 chosen.absent(program, "needs an RDMA device: see --provider verbs");
             } else if is_installed(program) {
                 chosen.contenders.push(Box::new(Perftest { setting: self.setting(), operation: *operation }));

@@ -266,6 +266,7 @@ fn negotiated(choices: &mut Choices) -> Negotiated {
         port: None,
         peer: String::new(),
         credentials: None,
+        emulated: false,
         path,
         responder_resources: term,
         initiator_depth: term,

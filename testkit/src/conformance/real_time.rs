@@ -136,3 +136,29 @@ pub fn knock_on_socket(address: &Address, private_data: &[u8]) -> Option<Knock> 
         }
     }))
 }
+
+/// Says `private_data` to the listener behind a `tcp://` address, and reads the answer as a reject.
+#[must_use]
+pub fn knock_on_tcp(address: &Address, private_data: &[u8]) -> Option<Knock> {
+    use std::io::{ErrorKind, Read, Write};
+    let Address::Tcp { host, port } = address else { return None };
+    let mut socket = std::net::TcpStream::connect((host.as_str(), *port)).ok()?;
+    socket.write_all(private_data).ok()?;
+    socket.set_nonblocking(true).ok()?;
+    let (address, mut answer) = (address.to_string(), Vec::new());
+    Some(Box::new(move || {
+        let mut bytes = [0; 256];
+        match socket.read(&mut bytes) {
+            Ok(len) if len > 0 => {
+                answer.extend_from_slice(&bytes[..len]);
+                None
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+            _ => Some(Refusal::decode(&answer).map(|refusal| ConnectError::Rejected {
+                address: address.clone(),
+                reason: refusal.reason(),
+                data: refusal.into_data(),
+            })),
+        }
+    }))
+}

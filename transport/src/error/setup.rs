@@ -11,7 +11,9 @@ use super::errno_text;
 #[non_exhaustive]
 pub enum AddressError {
     /// It has no known scheme.
-    #[error("'{url}' is not an address: use shm://name, rdma://host:port, gimmal://host:port or mem://name")]
+    #[error(
+        "'{url}' is not an address: use shm://name, tcp://host:port, rdma://host:port, gimmal://host:port or mem://name"
+    )]
     Scheme {
         /// What was given.
         url: String,

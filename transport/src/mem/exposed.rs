@@ -188,7 +188,7 @@ fn aligned(at: u64) -> Result<(), AccessError> {
 }
 
 /// A key that nothing in this process had before.
-#[cfg(any(feature = "shm", feature = "verbs"))]
+#[cfg(any(feature = "shm", feature = "tcp", feature = "verbs"))]
 pub(crate) fn fresh_key() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1

@@ -102,7 +102,7 @@ impl Loan {
     }
 
     /// Whether it returns to `home`.
-    #[cfg(any(feature = "shm", feature = "verbs"))]
+    #[cfg(any(feature = "shm", feature = "tcp", feature = "verbs"))]
     pub(crate) fn is_of<T: LoanHome>(&self, home: &Arc<T>) -> bool {
         std::ptr::addr_eq(Arc::as_ptr(&self.home), Arc::as_ptr(home))
     }

@@ -25,7 +25,7 @@ pub mod loan;
 pub(crate) mod moving;
 pub mod node;
 pub mod pages;
-#[cfg(any(feature = "shm", feature = "verbs", test))]
+#[cfg(any(feature = "shm", feature = "tcp", feature = "verbs", test))]
 mod place;
 pub mod region;
 pub mod run;

@@ -143,14 +143,14 @@ impl Run {
     }
 
     /// Whether it lies in the ring, or the slots, whose first byte is at `base`.
-    #[cfg(any(feature = "shm", feature = "verbs"))]
+    #[cfg(any(feature = "shm", feature = "tcp", feature = "verbs"))]
     #[inline]
     pub(crate) fn is_in(&self, base: NonNull<u8>) -> bool {
         self.place.base == base
     }
 
     /// No frame of it is lent any more.
-    #[cfg(any(feature = "shm", feature = "verbs"))]
+    #[cfg(any(feature = "shm", feature = "tcp", feature = "verbs"))]
     #[inline]
     pub(crate) const fn end_here(&mut self) {
         self.limit = self.at;

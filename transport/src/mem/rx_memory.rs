@@ -43,7 +43,7 @@ impl RxMemory {
     }
 
     /// Whether a run has it, beside its `owners` in the port, frames and holders.
-    #[cfg(any(feature = "shm", feature = "verbs"))]
+    #[cfg(any(feature = "shm", feature = "tcp", feature = "verbs"))]
     #[inline]
     pub(crate) fn has_run(this: &Rc<Self>, owners: usize) -> bool {
         Rc::strong_count(this) > owners && Rc::strong_count(this) - owners > this.shares.get()
@@ -63,7 +63,7 @@ impl RxMemory {
     }
 
     /// The position before which nothing is kept; `None`: nothing is.
-    #[cfg(any(feature = "shm", test))]
+    #[cfg(any(feature = "shm", feature = "tcp", test))]
     #[inline]
     pub(crate) fn kept_from(&self) -> Option<u64> {
         self.kept.borrow().iter().min().copied()

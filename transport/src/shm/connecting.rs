@@ -23,7 +23,7 @@ use crate::{
     Address, ConnectError, ConnectOptions, Connecting, Hello, Instant, Key, Refusal, RejectReason,
     address::runtime_folders,
     hello::REJECT_LEN,
-    kernel::system,
+    kernel::{self, system},
     proof::{Label, Session, random, request},
 };
 
@@ -223,7 +223,7 @@ impl ShmConnecting {
             }
             // An error of poll(2) is found again by the next step, at the latest by the deadline.
             Step::Greeting { socket, .. } => {
-                let _ = socket::wait_readable(socket.as_fd(), until);
+                let _ = kernel::wait_readable(socket.as_fd(), until);
             }
             Step::Done => {}
         }

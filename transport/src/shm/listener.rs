@@ -177,7 +177,7 @@ impl ShmListener {
     fn refuse_for_lack(&mut self, errno: Errno) -> bool {
         let now = Instant::now();
         // accept(2) takes a descriptor before it looks for a client.
-        if !matches!(socket::wait_readable(self.place.as_fd(), now), Ok(true)) {
+        if !matches!(kernel::wait_readable(self.place.as_fd(), now), Ok(true)) {
             return false;
         }
         let lack = self.lack.get_or_insert_with(|| {
@@ -265,7 +265,7 @@ impl Listener for ShmListener {
             let has_place = place.is_some();
             let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
             let mut fds: Vec<_> = sockets.chain(place).map(readable).collect();
-            if socket::wait(&mut fds, turn).is_err() {
+            if kernel::wait(&mut fds, turn).is_err() {
                 // The kernel has no memory for the wait: it is given time instead.
                 std::thread::sleep(LACK_PAUSE.min(turn - now));
             }

@@ -40,7 +40,7 @@ impl Place {
                     || ListenError::InUse { address: address.to_string(), by: "this process".to_owned() };
                 named.map(Self::Process).ok_or_else(in_use)
             }
-            Address::Rdma { .. } => {
+            Address::Rdma { .. } | Address::Tcp { .. } => {
                 let why =
                     "shared memory listens on shm://name, shm:///absolute/path or mem://name".to_owned();
                 Err(ListenError::Address { address: address.to_string(), why })
@@ -94,7 +94,7 @@ impl Dial {
                 Ok(Self::Folder { socket: socket::open().map_err(system("socket"))?, to })
             }
             Address::Mem { name } => Ok(Self::Process { name: name.clone() }),
-            Address::Rdma { .. } => {
+            Address::Rdma { .. } | Address::Tcp { .. } => {
                 let why = "shared memory connects to shm://name, shm:///absolute/path or mem://name";
                 Err(refuse(why.to_owned()))
             }
@@ -104,7 +104,7 @@ impl Dial {
     /// Tries once, without waiting; with the error comes what to try again with.
     pub(super) fn connect(self) -> Result<OwnedFd, (Errno, Self)> {
         match self {
-            Self::Folder { socket, to } => match kernel::connect(&socket, &to) {
+            Self::Folder { socket, to } => match kernel::connect(&socket, &*to) {
                 Ok(()) => Ok(socket),
                 Err(errno) => Err((errno, Self::Folder { socket, to })),
             },

@@ -17,7 +17,6 @@ use std::{
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, Timespec},
     io::Errno,
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -26,15 +25,13 @@ use rustix::{
 };
 
 use crate::{
-    Instant, Refusal, Violation,
-    proof::{CHALLENGE_BYTES, PROOF_BYTES},
+    Refusal, Violation,
+    proof::{CHALLENGE_BYTES, CHALLENGE_MARK, PROOF_BYTES, PROOF_MARK},
 };
 
 /// Room for any packet, and for the longer hello of a later version.
 const PACKET_BYTES: usize = 256;
 const GRANT: [u8; 8] = *b"gmgrant1";
-const CHALLENGE: [u8; 8] = *b"gmchall1";
-const PROOF: [u8; 8] = *b"gmproof1";
 pub(super) const POOL: [u8; 8] = *b"gmpool_1";
 pub(super) const EXPOSED: [u8; 8] = *b"gmexpos1";
 const GONE: [u8; 8] = *b"gmgone_1";
@@ -94,12 +91,12 @@ impl Packet {
 
     /// The passive side's randomness and proof.
     pub(super) fn challenge(&self) -> Option<&[u8]> {
-        self.marked(CHALLENGE)
+        self.marked(CHALLENGE_MARK)
     }
 
     /// The active side's proof.
     pub(super) fn proof(&self) -> Option<&[u8]> {
-        self.marked(PROOF)
+        self.marked(PROOF_MARK)
     }
 
     fn marked(&self, mark: [u8; 8]) -> Option<&[u8]> {
@@ -147,12 +144,12 @@ pub(super) fn send_doorbell(socket: impl AsFd) {
 
 /// Sends the passive side's randomness and proof.
 pub(super) fn send_challenge(socket: impl AsFd, challenge: &[u8; CHALLENGE_BYTES]) -> Result<(), Errno> {
-    send(socket, &[&CHALLENGE[..], challenge].concat())
+    send(socket, &[&CHALLENGE_MARK[..], challenge].concat())
 }
 
 /// Sends the active side's proof.
 pub(super) fn send_proof(socket: impl AsFd, proof: &[u8; PROOF_BYTES]) -> Result<(), Errno> {
-    send(socket, &[&PROOF[..], proof].concat())
+    send(socket, &[&PROOF_MARK[..], proof].concat())
 }
 
 /// Sends the active side's segment.
@@ -214,21 +211,5 @@ pub(super) fn refuse(socket: &OwnedFd, refusal: &Refusal) {
             Ok(_) | Err(Errno::MFILE) => {}
             Err(_) => return,
         }
-    }
-}
-
-/// Waits until `fd` is readable or `until` has come; whether it is. A signal ends it sooner.
-pub(super) fn wait_readable(fd: BorrowedFd<'_>, until: Instant) -> Result<bool, Errno> {
-    wait(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], until)
-}
-
-/// Waits until something comes of one of `fds` or `until` has come; whether it did. A signal ends it sooner.
-pub(super) fn wait(fds: &mut [PollFd<'_>], until: Instant) -> Result<bool, Errno> {
-    // A span that no timespec holds is no limit.
-    let left = Timespec::try_from(until.remaining()).ok();
-    match rustix::event::poll(fds, left.as_ref()) {
-        Ok(ready) => Ok(ready > 0),
-        Err(Errno::INTR) => Ok(false),
-        Err(errno) => Err(errno),
     }
 }

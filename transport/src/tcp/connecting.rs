@@ -1,0 +1,294 @@
+//! The active side: resolves, connects, says hello, proves a key, and grants.
+
+use std::{collections::VecDeque, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
+
+use rustix::{io::Errno, net::sockopt};
+
+use super::{
+    gate::TcpGate,
+    link::{Rings, TcpLink, hello, settle},
+    place::{self, Targets},
+    record::Record,
+    socket::{self, Heard},
+};
+use crate::{
+    Address, ConnectError, ConnectOptions, Connecting, Hello, Instant, Key, Refusal, RejectReason,
+    error::errno_text,
+    hello::{HELLO_BYTES, REJECT_BYTES, REJECT_LEN, is_foreign},
+    kernel::{self, system},
+    proof::{CHALLENGE_BYTES, CHALLENGE_MARK, Label, PROOF_MARK, Session, random, request},
+    refusal::DATA_LEN_AT,
+};
+
+/// An attempt to connect. Dropping it gives it up.
+#[derive(Debug)]
+pub struct TcpConnecting {
+    step: Step,
+    /// Addresses of the name that were not tried yet.
+    left: VecDeque<SocketAddr>,
+    address: Address,
+    gate: TcpGate,
+    options: Box<ConnectOptions>,
+    until: Instant,
+}
+
+#[derive(Debug)]
+enum Step {
+    Resolving(Targets),
+    Dialing {
+        socket: OwnedFd,
+        /// When the next address gets its turn.
+        until: Instant,
+    },
+    /// Our hello is sent. While there is a key, the server must prove first that it has it too.
+    Greeting {
+        socket: OwnedFd,
+        ours: Hello,
+        key: Option<Key>,
+        heard: Heard,
+    },
+    Done,
+}
+
+impl TcpConnecting {
+    /// Starts the attempt.
+    pub(super) fn start(
+        address: &Address,
+        gate: &TcpGate,
+        options: &ConnectOptions,
+    ) -> Result<Self, ConnectError> {
+        let refuse = |why| ConnectError::Address { address: address.to_string(), why };
+        let (host, port) = place::parts(address).map_err(refuse)?;
+        if host == "*" || port == 0 {
+            return Err(refuse("a server has a host and a port; * and port 0 are for listening".to_owned()));
+        }
+        let targets = Targets::of(host, port).map_err(|errno| refuse(errno_text(errno)))?;
+        let mut attempt = Self {
+            step: Step::Resolving(targets),
+            left: VecDeque::new(),
+            address: address.clone(),
+            gate: gate.clone(),
+            options: Box::new(options.clone()),
+            until: Instant::now() + options.connect_timeout,
+        };
+        attempt.advance(Duration::ZERO)?;
+        // Within a host the socket is connected by now, and the hello goes out at once.
+        attempt.advance(Duration::ZERO)?;
+        Ok(attempt)
+    }
+
+    /// One step, waiting only for a name, at most for `timeout`.
+    fn advance(&mut self, timeout: Duration) -> Result<Option<TcpLink>, ConnectError> {
+        match std::mem::replace(&mut self.step, Step::Done) {
+            Step::Resolving(mut targets) => match targets.poll(timeout) {
+                None => self.step = Step::Resolving(targets),
+                Some(Ok(found)) => {
+                    self.left = found.into();
+                    self.dial(None)?;
+                }
+                Some(Err(errno)) => {
+                    let why = format!("the host cannot be resolved: {}", errno_text(errno));
+                    return Err(ConnectError::Address { address: self.address.to_string(), why });
+                }
+            },
+            Step::Dialing { socket, until } => self.dialed(socket, until)?,
+            Step::Greeting { socket, ours, key, heard } => return self.greeted(socket, ours, key, heard),
+            Step::Done => {}
+        }
+        Ok(None)
+    }
+
+    /// Begins with the next address, after the one before `failed`.
+    fn dial(&mut self, failed: Option<Errno>) -> Result<(), ConnectError> {
+        let mut failed = failed;
+        while let Some(to) = self.left.pop_front() {
+            let socket = socket::open(&to).map_err(system("socket"))?;
+            match kernel::connect(&socket, &to) {
+                Ok(()) | Err(Errno::INPROGRESS | Errno::AGAIN) => {
+                    let share = u32::try_from(self.left.len()).unwrap_or(u32::MAX).saturating_add(1);
+                    let until =
+                        Instant::now() + self.until.remaining().checked_div(share).unwrap_or_default();
+                    self.step = Step::Dialing { socket, until };
+                    return Ok(());
+                }
+                Err(errno) => failed = Some(errno),
+            }
+        }
+        Err(match failed {
+            Some(Errno::CONNREFUSED) => self.nobody(),
+            Some(errno) => ConnectError::Port(system("connect")(errno)),
+            None => {
+                let why = "the host has no address".to_owned();
+                ConnectError::Address { address: self.address.to_string(), why }
+            }
+        })
+    }
+
+    /// Looks how a dial went.
+    fn dialed(&mut self, socket: OwnedFd, until: Instant) -> Result<(), ConnectError> {
+        if let Err(errno) = sockopt::socket_error(&socket).map_err(system("SO_ERROR"))? {
+            return self.dial(Some(errno));
+        }
+        let Some(peer) = socket::remote(&socket) else {
+            if Instant::now() >= until && !self.left.is_empty() {
+                return self.dial(Some(Errno::TIMEDOUT));
+            }
+            self.step = Step::Dialing { socket, until };
+            return Ok(());
+        };
+        // A port that nobody listens on may be the one that the kernel chose for us.
+        if socket::local(&socket) == Some(peer) {
+            return self.dial(Some(Errno::CONNREFUSED));
+        }
+        socket::tune(&socket);
+        let mut ours = hello(&self.gate.shared.config, u128::from_le_bytes(random()?));
+        let request = request(&mut ours, self.options.key.as_ref());
+        match socket::say(&socket, &request) {
+            // Then it says why, or is gone: both are read.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(errno) => return Err(system("send")(errno).into()),
+        }
+        let (key, heard) = (self.options.key.clone(), Heard::default());
+        self.step = Step::Greeting { socket, ours, key, heard };
+        Ok(())
+    }
+
+    /// Reads what the server says, as far as it came.
+    fn greeted(
+        &mut self,
+        socket: OwnedFd,
+        ours: Hello,
+        mut key: Option<Key>,
+        mut heard: Heard,
+    ) -> Result<Option<TcpLink>, ConnectError> {
+        let is_whole = self.hear(&socket, &mut heard, key.is_some())?;
+        if is_whole && let Some(key) = key.take() {
+            self.prove(&socket, &ours, &key, &heard)?;
+            heard = Heard::default();
+        } else if is_whole {
+            return self.answered(socket, &ours, &heard).map(Some);
+        }
+        self.step = Step::Greeting { socket, ours, key, heard };
+        Ok(None)
+    }
+
+    /// Whether the server's next message is whole: a challenge, or a hello. A refusal is an error.
+    fn hear(&self, socket: &OwnedFd, heard: &mut Heard, is_keyed: bool) -> Result<bool, ConnectError> {
+        let lost = |heard: &Heard, errno| match errno {
+            Errno::PIPE | Errno::CONNRESET if heard.bytes().is_empty() => self.nobody(),
+            Errno::PIPE | Errno::CONNRESET => self.foreign(RejectReason::NotOurs),
+            errno => system("recv")(errno).into(),
+        };
+        let read = |heard: &mut Heard, want| heard.read(socket, want).map_err(|errno| lost(heard, errno));
+        let begun = read(heard, REJECT_BYTES);
+        let bytes = heard.bytes();
+        let mark = bytes.len().min(CHALLENGE_MARK.len());
+        if is_foreign(bytes) && bytes[..mark] != CHALLENGE_MARK[..mark] {
+            return Err(self.foreign(RejectReason::NotOurs));
+        }
+        if !begun? {
+            return Ok(false);
+        }
+        let bytes = heard.bytes();
+        if !is_foreign(bytes) && bytes[5] == REJECT_LEN {
+            if !read(heard, REJECT_BYTES + usize::from(heard.bytes()[DATA_LEN_AT]))? {
+                return Ok(false);
+            }
+            let refusal =
+                Refusal::decode(heard.bytes()).ok_or_else(|| self.foreign(RejectReason::NotOurs))?;
+            let (address, reason) = (self.address.to_string(), refusal.reason());
+            return Err(ConnectError::Rejected { address, reason, data: refusal.into_data() });
+        }
+        match (is_keyed, bytes.starts_with(&CHALLENGE_MARK)) {
+            (true, true) => read(heard, CHALLENGE_MARK.len() + CHALLENGE_BYTES),
+            (true, false) => Err(self.unproven()),
+            (false, false) => read(heard, HELLO_BYTES),
+            (false, true) => Err(self.foreign(RejectReason::NotOurs)),
+        }
+    }
+
+    /// Checks the server's proof; ours is the answer.
+    fn prove(&self, socket: &OwnedFd, ours: &Hello, key: &Key, heard: &Heard) -> Result<(), ConnectError> {
+        let challenge = heard.bytes().strip_prefix(&CHALLENGE_MARK);
+        let session = challenge.and_then(|challenge| Session::active(key, ours, ours, challenge));
+        let session = session.ok_or_else(|| self.unproven())?;
+        let proof = [&PROOF_MARK[..], &session.prove(Label::ActiveGrant, &[])].concat();
+        match socket::say(socket, &proof) {
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+            Err(errno) => Err(system("send")(errno).into()),
+        }
+    }
+
+    /// The server's hello came.
+    fn answered(&self, socket: OwnedFd, ours: &Hello, heard: &Heard) -> Result<TcpLink, ConnectError> {
+        let theirs = Hello::decode(heard.bytes()).map_err(|reason| self.foreign(reason))?;
+        let config = &self.gate.shared.config;
+        let negotiated = settle(config, ours, &theirs, &socket).map_err(|reason| self.foreign(reason))?;
+        let rings = Rings::new(&self.gate, &negotiated)?;
+        socket::say(&socket, &Record::Grant.encode()).map_err(|errno| match errno {
+            Errno::PIPE | Errno::CONNRESET => self.nobody(),
+            errno => ConnectError::Port(system("send")(errno)),
+        })?;
+        let (negotiated, handshake_timeout) = (Arc::new(negotiated), self.options.handshake_timeout);
+        Ok(TcpLink { socket, rings, is_granted: true, negotiated, handshake_timeout })
+    }
+
+    fn nobody(&self) -> ConnectError {
+        ConnectError::NobodyListens { address: self.address.to_string() }
+    }
+
+    fn foreign(&self, reason: RejectReason) -> ConnectError {
+        ConnectError::Foreign { address: self.address.to_string(), reason }
+    }
+
+    fn unproven(&self) -> ConnectError {
+        ConnectError::Unproven { address: self.address.to_string() }
+    }
+
+    fn wait(&self, until: Instant) {
+        match &self.step {
+            Step::Dialing { socket, until: turn } => socket::wait(socket, true, until.min(*turn)),
+            Step::Greeting { socket, .. } => socket::wait(socket, false, until),
+            // A name is waited for by the step itself.
+            Step::Resolving(_) | Step::Done => {}
+        }
+    }
+
+    fn step_name(&self) -> &'static str {
+        match self.step {
+            Step::Resolving(_) => "resolving its host",
+            Step::Dialing { .. } => "connecting its socket",
+            Step::Greeting { key: Some(_), .. } => "waiting for its proof of the shared key",
+            Step::Greeting { key: None, .. } => "waiting for its hello",
+            Step::Done => "done",
+        }
+    }
+}
+
+impl Connecting for TcpConnecting {
+    type Link = TcpLink;
+
+    fn poll(&mut self, timeout: Duration) -> Option<Result<TcpLink, ConnectError>> {
+        let until = self.until.min(Instant::now() + timeout);
+        loop {
+            if matches!(self.step, Step::Done) {
+                return None;
+            }
+            if let Some(outcome) = self.advance(until.remaining()).transpose() {
+                self.step = Step::Done;
+                return Some(outcome);
+            }
+            let now = Instant::now();
+            if now >= self.until {
+                let step = self.step_name();
+                self.step = Step::Done;
+                let timeout = self.options.connect_timeout;
+                return Some(Err(ConnectError::Timeout { address: self.address.to_string(), step, timeout }));
+            }
+            if now >= until {
+                return None;
+            }
+            self.wait(until);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The passive side: accepts sockets, reads hellos, hands out the good ones.
+
+use std::{
+    collections::VecDeque,
+    net::{IpAddr, SocketAddr},
+    os::fd::OwnedFd,
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags},
+    io::Errno,
+    net::{AddressFamily, sockopt},
+};
+
+use super::{
+    gate::TcpGate,
+    incoming::TcpIncoming,
+    link::TcpLink,
+    place,
+    socket::{self, Heard},
+};
+use crate::{
+    Address, Hello, Instant, Key, ListenError, ListenOptions, Listener, RejectReason,
+    error::errno_text,
+    hello::{HELLO_BYTES, is_foreign},
+    kernel::{self, system},
+    proof::{CHALLENGE_MARK, Label, PROOF_BYTES, PROOF_MARK, REQUEST_BYTES, Session, admit, random},
+    rejected::Rejected,
+};
+
+/// Clients that may be connected without having said hello, a descriptor each. Beyond it the oldest goes if it had its chance.
+pub(super) const WAITING_MAX: usize = 128;
+/// Of them, from one address: half, so that no host alone keeps others out.
+pub(super) const WAITING_OF_ONE_MAX: usize = WAITING_MAX / 2;
+/// That chance.
+const CHANCE: Duration = Duration::from_millis(100);
+/// Between two tries while there is no descriptor or memory for a client: the socket stays readable.
+const LACK_PAUSE: Duration = Duration::from_millis(10);
+
+/// Listens on `tcp://host:port`.
+#[derive(Debug)]
+pub struct TcpListener {
+    socket: OwnedFd,
+    address: Address,
+    options: ListenOptions,
+    waiting: VecDeque<Waiting>,
+    rejected: Rejected,
+    /// Closed to accept a client that is refused, when there is no other descriptor.
+    spare: Option<OwnedFd>,
+    /// When to try again, while there is no descriptor for a client.
+    lack: Option<Instant>,
+}
+
+/// A client that has not said hello, or has a key to prove.
+#[derive(Debug)]
+struct Waiting {
+    socket: OwnedFd,
+    source: Option<IpAddr>,
+    since: Instant,
+    until: Instant,
+    heard: Heard,
+    /// It said hello with a key, and was asked to prove it.
+    proving: Option<Box<(Hello, Session)>>,
+}
+
+impl Waiting {
+    /// Reads what the client sent, if anything. Returns its hello when that is good and a key was proved where one is asked
+    /// for. An error is the reason to tell the client.
+    fn read(&mut self, keys: &[Key]) -> Result<Option<Hello>, RejectReason> {
+        if let Some(proving) = &self.proving {
+            let (hello, session) = &**proving;
+            let want = PROOF_MARK.len() + PROOF_BYTES;
+            if !self.heard.read(&self.socket, want).map_err(|_| RejectReason::Authentication)? {
+                return Ok(None);
+            }
+            let proof = self.heard.bytes().strip_prefix(&PROOF_MARK);
+            let is_proved = proof.is_some_and(|proof| session.is_proved(Label::ActiveGrant, &[], proof));
+            return if is_proved { Ok(Some(*hello)) } else { Err(RejectReason::Authentication) };
+        }
+        let whole = self.heard.read(&self.socket, HELLO_BYTES);
+        let bytes = self.heard.bytes();
+        // Told at once, whatever else it has to say: what speaks another language may never send as much as a hello.
+        if is_foreign(bytes) {
+            return Err(RejectReason::NotOurs);
+        }
+        if let Err(version @ RejectReason::Version { .. }) = Hello::decode(bytes) {
+            return Err(version);
+        }
+        if !whole.map_err(|_| RejectReason::NotOurs)? {
+            return Ok(None);
+        }
+        let is_keyed = Hello::decode(bytes)?.is_keyed();
+        if is_keyed && !keys.is_empty() {
+            let whole = self.heard.read(&self.socket, REQUEST_BYTES);
+            if !whole.map_err(|_| RejectReason::Authentication)? {
+                return Ok(None);
+            }
+        }
+        let (hello, key) = admit(self.heard.bytes(), keys)?;
+        let Some(key) = key else { return Ok(Some(hello)) };
+        // The client is asked to prove its key, and has it proved. Our hello comes later, over this socket.
+        let nonce = random().map_err(|_| RejectReason::Overloaded)?;
+        let session = Session::passive(key, &hello, &hello, nonce);
+        let challenge = [&CHALLENGE_MARK[..], &session.challenge()].concat();
+        socket::say(&self.socket, &challenge).map_err(|_| RejectReason::Authentication)?;
+        self.heard = Heard::default();
+        self.proving = Some(Box::new((hello, session)));
+        Ok(None)
+    }
+}
+
+impl TcpListener {
+    /// Listens on the first address of `address` that can be had.
+    pub(super) fn bind(address: &Address, options: &ListenOptions) -> Result<Self, ListenError> {
+        let refuse = |why| ListenError::Address { address: address.to_string(), why };
+        let (host, port) = place::parts(address).map_err(refuse)?;
+        let places = place::to_listen(host, port);
+        let places = places.map_err(|error| refuse(format!("the host cannot be resolved: {error}")))?;
+        let mut failed = None;
+        for place in &places {
+            match open(place, i32::from(options.backlog)) {
+                Ok(socket) => {
+                    let port = socket::local(&socket).map_or(port, |local| local.port());
+                    let waiting = VecDeque::with_capacity(WAITING_MAX);
+                    let (rejected, spare) = (Rejected::default(), kernel::spare());
+                    let address = Address::Tcp { host: host.to_owned(), port };
+                    let options = options.clone();
+                    return Ok(Self { socket, address, options, waiting, rejected, spare, lack: None });
+                }
+                Err(errno) => failed = Some(errno),
+            }
+        }
+        match failed {
+            Some(Errno::ADDRINUSE) => {
+                let by = "a live process".to_owned();
+                Err(ListenError::InUse { address: address.to_string(), by })
+            }
+            Some(Errno::ADDRNOTAVAIL) => Err(refuse("no interface of this host has it".to_owned())),
+            Some(errno) => Err(ListenError::Port(system("bind")(errno))),
+            None => Err(refuse("the host has no address".to_owned())),
+        }
+    }
+
+    /// Takes what waits in the socket's backlog, as far as it is let in.
+    fn accept_sockets(&mut self) -> Result<(), ListenError> {
+        // Bounded, so that a flood of clients cannot keep us from those who have said hello.
+        for _ in 0..WAITING_MAX {
+            let full = self.waiting.len() == WAITING_MAX;
+            let is_late = |oldest: &Waiting| oldest.since.elapsed() >= CHANCE;
+            if full && !self.waiting.front().is_some_and(is_late) {
+                // The others wait in the backlog.
+                return Ok(());
+            }
+            let socket = match kernel::accept(&self.socket) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return Ok(()),
+                // The socket itself is no listening one any more.
+                Err(errno @ (Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP)) => {
+                    return Err(ListenError::Port(system("accept4")(errno)));
+                }
+                Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                    self.refuse_for_lack(errno);
+                    return Ok(());
+                }
+                // A client that has gone, or an error of its network (accept(2)).
+                Err(_) => continue,
+            };
+            self.lack = None;
+            let source = socket::remote(&socket).map(|address| address.ip());
+            let of_one = self.waiting.iter().filter(|other| other.source == source).count();
+            if of_one == WAITING_OF_ONE_MAX {
+                self.reject(&socket, RejectReason::Overloaded);
+                continue;
+            }
+            if full && let Some(oldest) = self.waiting.pop_front() {
+                self.reject(&oldest.socket, RejectReason::Overloaded);
+            }
+            socket::tune(&socket);
+            let since = Instant::now();
+            let until = since + self.options.handshake_timeout;
+            let heard = Heard::default();
+            self.waiting.push_back(Waiting { socket, source, since, until, heard, proving: None });
+        }
+        Ok(())
+    }
+
+    /// There is no descriptor or memory for a client: the oldest that is silent makes room, or the client is refused.
+    fn refuse_for_lack(&mut self, errno: Errno) {
+        if self.lack.is_none() {
+            let error = errno_text(errno.raw_os_error());
+            tracing::warn!(error, address = %self.address, "clients cannot be accepted; trying again");
+        }
+        self.lack = Some(Instant::now() + LACK_PAUSE);
+        if let Some(oldest) = self.waiting.pop_front() {
+            return self.reject(&oldest.socket, RejectReason::Overloaded);
+        }
+        self.spare = None;
+        if let Ok(socket) = kernel::accept(&self.socket) {
+            self.reject(&socket, RejectReason::Overloaded);
+        }
+        self.spare = kernel::spare();
+    }
+
+    /// The first waiting client whose hello is good.
+    fn first_hello(&mut self) -> Option<TcpIncoming> {
+        let now = Instant::now();
+        for _ in 0..self.waiting.len() {
+            let mut client = self.waiting.pop_front()?;
+            match client.read(&self.options.keys) {
+                Ok(Some(hello)) => return Some(TcpIncoming::new(client.socket, hello, &self.options)),
+                Ok(None) if client.until <= now => self.reject(&client.socket, RejectReason::Overloaded),
+                Ok(None) => self.waiting.push_back(client),
+                Err(reason) => self.reject(&client.socket, reason),
+            }
+        }
+        None
+    }
+
+    fn reject(&self, socket: &OwnedFd, reason: RejectReason) {
+        self.rejected.note(reason, || socket::name(socket::remote(socket)));
+        socket::refuse(socket, &reason.into());
+    }
+}
+
+/// A socket that listens on `place`.
+fn open(place: &SocketAddr, backlog: i32) -> Result<OwnedFd, Errno> {
+    let socket = socket::open(place)?;
+    // The port of connections that have just ended.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if sockopt::socket_domain(&socket)? == AddressFamily::INET6 {
+        sockopt::set_ipv6_v6only(&socket, !place.ip().is_unspecified())?;
+    }
+    rustix::net::bind(&socket, place)?;
+    rustix::net::listen(&socket, backlog)?;
+    Ok(socket)
+}
+
+impl Listener for TcpListener {
+    type Gate = TcpGate;
+    type Link = TcpLink;
+    type Incoming = TcpIncoming;
+
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+
+    fn accept(&mut self, timeout: Duration) -> Result<Option<TcpIncoming>, ListenError> {
+        let until = Instant::now() + timeout;
+        loop {
+            self.accept_sockets()?;
+            if let Some(incoming) = self.first_hello() {
+                return Ok(Some(incoming));
+            }
+            let now = Instant::now();
+            if until <= now {
+                return Ok(None);
+            }
+            // A client that stays silent is dropped at its own time, whoever else comes.
+            let full = self.waiting.len() == WAITING_MAX;
+            let chance = self.waiting.front().filter(|_| full).map(|oldest| oldest.since + CHANCE);
+            let again = self.lack.filter(|again| *again > now);
+            let turns = self.waiting.iter().map(|client| client.until);
+            let turn = turns.chain(chance).chain(again).fold(until, Instant::min);
+            let sockets = self.waiting.iter().map(|client| &client.socket);
+            // Clients in the backlog are let in when there is room.
+            let place = (!full && again.is_none()).then_some(&self.socket);
+            let readable = |fd| PollFd::new(fd, PollFlags::IN);
+            let mut fds: Vec<_> = sockets.chain(place).map(readable).collect();
+            if kernel::wait(&mut fds, turn).is_err() {
+                // The kernel has no memory for the wait: it is given time instead.
+                std::thread::sleep(LACK_PAUSE.min(turn - now));
+            }
+        }
+    }
+
+    fn rejected(&self) -> u64 {
+        self.rejected.count()
+    }
+
+    fn last_rejected(&self) -> Option<RejectReason> {
+        self.rejected.last()
+    }
+}

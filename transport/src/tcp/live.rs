@@ -1,0 +1,380 @@
+//! One connection: its socket, its rings, its requests.
+
+use std::{collections::VecDeque, os::fd::OwnedFd, sync::Arc};
+
+use rustix::io::Errno;
+
+use super::{
+    bulk::Serving,
+    gate::Shared,
+    link::{CLOSED, LACKS, PANICKED, TcpLink},
+    outgoing::{Outgoing, Went},
+    receive::{Head, Receiver},
+    record::{ASK_BYTES, Ask, Record},
+    requests::Requests,
+    socket,
+};
+use crate::{CloseReason, ConnId, Event, Negotiated, PortCounters, Time, Violation};
+
+/// Calls that a look receives by.
+const RECEIVES_PER_LOOK: u32 = 2;
+/// Calls that a poll sends bulk by.
+const SENDS_PER_POLL: u32 = 4;
+/// Looks that found nothing, after which a connection is idle.
+const IDLE_LOOKS: u32 = 256;
+
+/// A connection of a port.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) id: ConnId,
+    pub(super) socket: OwnedFd,
+    pub(super) negotiated: Arc<Negotiated>,
+    pub(super) rx: Receiver,
+    pub(super) out: Outgoing,
+    pub(super) requests: Requests,
+    serving: Serving,
+    body: Body,
+    /// Until when the peer's grant has to come; `None`: it has.
+    pub(super) greeting_until: Option<Time>,
+    /// Its `Opened` was fetched, so frames may be.
+    pub(super) is_told: bool,
+    /// Nothing more comes from the socket, and why.
+    over: Option<CloseReason>,
+    /// How a call that sends failed: nothing more is sent.
+    broken: Option<&'static str>,
+    /// It waits in the list of those that have something to send.
+    pub(super) is_listed: bool,
+    /// The kernel took not all.
+    pub(super) is_blocked: bool,
+    /// Not looked at until the epoll set says so, or something is sent.
+    pub(super) is_parked: bool,
+    /// Since when the peer has not heard of all its credit.
+    pub(super) untold_since: Option<Time>,
+    idle_looks: u32,
+}
+
+/// The body of a record that is being received.
+#[derive(Debug)]
+enum Body {
+    None,
+    Ask { id: u32, what: u32, bytes: [u8; ASK_BYTES], got: usize },
+    Data { id: u32, left: usize },
+    Put,
+}
+
+/// Where a look puts what it finds.
+pub(super) struct Found<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) counters: &'a mut PortCounters,
+    pub(super) news: &'a mut VecDeque<Event>,
+}
+
+impl Live {
+    pub(super) fn new(id: ConnId, link: TcpLink, shared: &Shared, now: Time) -> Self {
+        let TcpLink { socket, rings, is_granted, negotiated, handshake_timeout } = link;
+        let (memory, config) = (Arc::clone(&shared.memory), &shared.config);
+        Self {
+            id,
+            socket,
+            rx: Receiver::new(rings.rx, &negotiated),
+            out: Outgoing::new(rings.tx, &negotiated),
+            requests: Requests::new(id, memory, negotiated.initiator_depth.granted),
+            serving: Serving::new(id, negotiated.responder_resources.granted, config.bulk_piece_bytes),
+            negotiated,
+            body: Body::None,
+            greeting_until: (!is_granted).then(|| now.plus(handshake_timeout)),
+            is_told: false,
+            over: None,
+            broken: None,
+            is_listed: false,
+            is_blocked: false,
+            is_parked: false,
+            untold_since: None,
+            idle_looks: 0,
+        }
+    }
+
+    /// Whether the peer has granted.
+    #[inline]
+    pub(super) const fn is_open(&self) -> bool {
+        self.greeting_until.is_none()
+    }
+
+    /// Whether the engine may stage frames.
+    pub(super) const fn is_ending(&self) -> bool {
+        self.over.is_some() || self.broken.is_some()
+    }
+
+    /// Whether nothing came for a while.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.idle_looks > IDLE_LOOKS
+    }
+
+    /// It moved, or is about to.
+    pub(super) const fn stir(&mut self) {
+        self.idle_looks = 0;
+    }
+
+    /// Whether a frame is there to be read, after a look at the socket.
+    ///
+    /// # Errors
+    /// Why the connection ends; everything before was read.
+    #[inline]
+    pub(super) fn look(&mut self, found: &mut Found<'_>) -> Result<bool, CloseReason> {
+        if self.rx.has_run() {
+            return Ok(false);
+        }
+        let mut calls = if self.over.is_some() { 0 } else { RECEIVES_PER_LOOK };
+        loop {
+            let missing = match self.take_records(found)? {
+                Front::Frame if self.is_open() => return Ok(true),
+                Front::Frame => return Err(Violation::Malformed { what: "frame before the grant" }.into()),
+                Front::Missing(bytes) => bytes,
+            };
+            if calls == 0 {
+                return self.over.clone().map_or(Ok(false), Err);
+            }
+            calls -= 1;
+            if !self.receive(missing) {
+                calls = 0;
+            }
+        }
+    }
+
+    /// Whether a whole frame lies at the front already.
+    pub(super) fn has_frame(&self) -> bool {
+        matches!((&self.body, self.rx.head()), (Body::None, Ok(Head::Frame) | Err(_)))
+    }
+
+    /// Takes the records at the front, and what of their bodies was received.
+    fn take_records(&mut self, found: &mut Found<'_>) -> Result<Front, CloseReason> {
+        loop {
+            if !matches!(self.body, Body::None) {
+                let Self { rx, requests, serving, body, .. } = self;
+                let fed = rx.feed(sink(body, requests, serving));
+                self.body_came(fed, found)?;
+                if !matches!(self.body, Body::None) {
+                    return Ok(Front::Missing(0));
+                }
+                continue;
+            }
+            match self.rx.head()? {
+                Head::Frame => return Ok(Front::Frame),
+                Head::Nothing { missing } => return Ok(Front::Missing(missing)),
+                Head::Record(record) => {
+                    self.rx.strip(super::record::RECORD_BYTES);
+                    self.record(record, found)?;
+                }
+            }
+        }
+    }
+
+    /// Does what a record says, or awaits its body.
+    fn record(&mut self, record: Record, found: &mut Found<'_>) -> Result<(), CloseReason> {
+        if !self.is_open() && !matches!(record, Record::Grant | Record::Goodbye { .. }) {
+            return Err(Violation::Malformed { what: "record before the grant" }.into());
+        }
+        match record {
+            Record::Grant if self.is_open() => Err(Violation::Malformed { what: "second grant" }.into()),
+            Record::Grant => {
+                self.greeting_until = None;
+                let (conn, negotiated) = (self.id, Arc::clone(&self.negotiated));
+                found.news.push_back(Event::Opened { conn, negotiated });
+                Ok(())
+            }
+            Record::Goodbye { how } => Err(match how {
+                LACKS => CloseReason::PeerLacks,
+                PANICKED => CloseReason::PeerGone { how: "its worker panicked" },
+                _ => CloseReason::Peer,
+            }),
+            Record::Credit { position } => {
+                self.out.credited(position);
+                Ok(())
+            }
+            Record::Ask { id, what } => {
+                self.body = Body::Ask { id, what, bytes: [0; ASK_BYTES], got: 0 };
+                Ok(())
+            }
+            Record::Data { id, bytes } => {
+                self.requests.expect(id, bytes)?;
+                self.body = Body::Data { id, left: bytes as usize };
+                // An empty piece is whole at once.
+                self.body_came(0, found)
+            }
+            Record::Put { id, bytes } => {
+                self.serving.expect(id, bytes)?;
+                self.body = Body::Put;
+                Ok(())
+            }
+            Record::End { id, status } => {
+                found.news.extend(self.requests.ended(id, status, found.counters)?);
+                Ok(())
+            }
+        }
+    }
+
+    /// So many bytes of the body came: does what it says, if it is whole.
+    fn body_came(&mut self, bytes: usize, found: &mut Found<'_>) -> Result<(), CloseReason> {
+        match &mut self.body {
+            Body::None => {}
+            Body::Ask { id, what, bytes: body, got } => {
+                *got += bytes;
+                if *got == ASK_BYTES {
+                    let (id, ask) = (*id, Ask::decode(*what, body)?);
+                    self.body = Body::None;
+                    self.serving.asked(id, ask, found.shared, &mut self.out)?;
+                }
+            }
+            Body::Data { id, left } => {
+                self.requests.came(*id, bytes);
+                *left -= bytes;
+                if *left == 0 {
+                    let id = *id;
+                    self.body = Body::None;
+                    found.news.extend(self.requests.piece_came(id, found.counters));
+                }
+            }
+            Body::Put => {
+                self.serving.came(bytes);
+                if self.serving.sink().is_empty() {
+                    self.body = Body::None;
+                    self.serving.piece_came(&mut self.out)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives once. Whether another call may bring more.
+    fn receive(&mut self, missing: u64) -> bool {
+        let beside_bulk = self.requests.expects_bulk() || self.serving.expects_bulk();
+        let Self { rx, requests, serving, body, socket, .. } = self;
+        let received = rx.receive(socket, sink(body, requests, serving), missing, beside_bulk);
+        let how = match received {
+            Ok(Some((to_body, is_all))) => {
+                self.stir();
+                self.advance(to_body);
+                return !is_all;
+            }
+            Err(Errno::AGAIN) => {
+                self.idle_looks = self.idle_looks.saturating_add(1);
+                return false;
+            }
+            Ok(None) => self.broken.unwrap_or("socket closed"),
+            Err(errno) => gone(errno),
+        };
+        self.over = Some(CloseReason::PeerGone { how });
+        false
+    }
+
+    /// The kernel has put so many bytes of the body where they go; [`Live::take_records`] sees whether it is whole.
+    fn advance(&mut self, bytes: usize) {
+        match &mut self.body {
+            Body::None => {}
+            Body::Ask { got, .. } => *got += bytes,
+            Body::Data { id, left } => {
+                self.requests.came(*id, bytes);
+                *left -= bytes;
+            }
+            Body::Put => self.serving.came(bytes),
+        }
+    }
+
+    /// Sends what was flushed, and records; with `bulk` also pieces of that. Whether something is left.
+    pub(super) fn push(&mut self, bulk: bool, news: &mut VecDeque<Event>) -> bool {
+        let mut calls = if bulk { SENDS_PER_POLL } else { 1 };
+        while calls > 0 && self.broken.is_none() {
+            calls -= 1;
+            self.requests.begin(&mut self.out);
+            if self.rx.is_credit_due() {
+                self.tell_credit();
+            }
+            if self.out.wants_bulk()
+                && let Some(piece) = self.requests.next_piece().or_else(|| self.serving.next_piece())
+            {
+                self.out.put_bulk(piece);
+            }
+            match self.out.send(&self.socket) {
+                Ok((went, left)) => {
+                    self.is_blocked = went == Went::Part;
+                    if let Some(piece) = left
+                        && let Some(id) = piece.request
+                    {
+                        news.extend(self.requests.left(id, piece.bytes()));
+                    }
+                    if went != Went::All {
+                        break;
+                    }
+                }
+                Err(errno) => self.broken = Some(gone(errno)),
+            }
+        }
+        self.broken.is_none() && self.has_out()
+    }
+
+    /// Whether something is to be sent.
+    pub(super) fn has_out(&self) -> bool {
+        !self.out.is_empty() || self.requests.has_work() || self.serving.has_work()
+    }
+
+    /// The peer hears of its credit with what is sent next.
+    pub(super) fn tell_credit(&mut self) {
+        self.untold_since = None;
+        let record = self.rx.tell_credit();
+        self.out.say(record, &[]);
+    }
+
+    /// Says goodbye behind what was flushed, unless the peer has gone.
+    pub(super) fn say_goodbye(&mut self, reason: &CloseReason) {
+        let how = match reason {
+            CloseReason::Peer | CloseReason::PeerGone { .. } | CloseReason::PeerLacks => return,
+            CloseReason::WorkerPanicked => PANICKED,
+            CloseReason::Port(_) => LACKS,
+            _ => CLOSED,
+        };
+        self.out.end();
+        self.out.say(Record::Goodbye { how }, &[]);
+    }
+
+    /// Sends what is left of a connection that has ended. Whether it is all out.
+    pub(super) fn push_last(&mut self) -> bool {
+        let mut went = Ok((Went::All, None));
+        while matches!(went, Ok((Went::All, _))) {
+            went = self.out.send(&self.socket);
+        }
+        let is_out = !matches!(went, Ok((Went::Part, _)));
+        if is_out {
+            socket::end(&self.socket);
+        }
+        is_out
+    }
+}
+
+/// What lies at the front of the ring behind the records.
+enum Front {
+    Frame,
+    Missing(u64),
+}
+
+/// Where the next bytes of the body go.
+fn sink<'a>(body: &'a mut Body, requests: &'a mut Requests, serving: &'a mut Serving) -> &'a mut [u8] {
+    match body {
+        Body::None => &mut [],
+        Body::Ask { bytes, got, .. } => &mut bytes[*got..],
+        Body::Data { id, left } => requests.sink(*id).map_or(&mut [], |rest| {
+            let bytes = rest.len().min(*left);
+            &mut rest[..bytes]
+        }),
+        Body::Put => serving.sink(),
+    }
+}
+
+/// How a peer was lost.
+fn gone(errno: Errno) -> &'static str {
+    match errno {
+        Errno::CONNRESET | Errno::PIPE => "connection reset",
+        Errno::TIMEDOUT => "no acknowledgement of what was sent",
+        Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN => "no route to it",
+        _ => "its socket failed",
+    }
+}

@@ -1,0 +1,355 @@
+//! The connections of a port: their slots, and which of them are looked at.
+
+use std::{collections::VecDeque, mem::MaybeUninit, os::fd::OwnedFd, time::Duration};
+
+use rustix::event::{Timespec, epoll};
+
+use super::{
+    gate::TcpGate,
+    link::TcpLink,
+    live::{Found, Live},
+    socket,
+};
+use crate::{
+    Batch, CloseReason, ConnId, Event, PortCounters, PortError, Time,
+    kernel::system,
+    pack::{high_half, join, low_half},
+    sync::lock::lock,
+};
+
+/// What the epoll set says of one look.
+const EVENTS_PER_LOOK: usize = 64;
+/// Connections that have ended here, whose peers have not closed: at most so many, for so long.
+const LEAVING_MAX: usize = 64;
+const LEAVING_TIME: Duration = Duration::from_secs(1);
+/// Credit that is worth no call of its own is told after this.
+const CREDIT_AGE: Duration = Duration::from_millis(5);
+
+/// A place for a connection; used again under another generation.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    pub(super) generation: u32,
+    pub(super) live: Option<Box<Live>>,
+    pub(super) counters: PortCounters,
+}
+
+/// A connection that has ended on this side.
+#[derive(Debug)]
+struct Leaving {
+    live: Box<Live>,
+    until: Time,
+    is_out: bool,
+}
+
+/// The slots, and lists of their indices.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) gate: TcpGate,
+    pub(super) epoll: OwnedFd,
+    pub(super) slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots that every round looks at.
+    pub(super) active: Vec<u32>,
+    /// Connections that are not.
+    pub(super) parked: usize,
+    /// Slots with something to send.
+    pub(super) listed: Vec<u32>,
+    /// Events that are not about frames.
+    pub(super) news: VecDeque<Event>,
+    leaving: VecDeque<Leaving>,
+    /// Handshakes that wait for the peer's grant.
+    greetings: usize,
+    now: Time,
+}
+
+impl Table {
+    pub(super) fn new(gate: TcpGate, epoll: OwnedFd) -> Self {
+        // Room for what grows with connections, so that the data path finds it.
+        let room = gate.shared.config.connections.min(1024) as usize;
+        Self {
+            gate,
+            epoll,
+            slots: Vec::with_capacity(room),
+            free: Vec::with_capacity(room),
+            active: Vec::with_capacity(room),
+            parked: 0,
+            listed: Vec::with_capacity(room),
+            news: VecDeque::with_capacity(room),
+            leaving: VecDeque::new(),
+            greetings: 0,
+            now: Time::default(),
+        }
+    }
+
+    /// The slot of `conn`, as long as the connection lives or its end was not told.
+    #[inline]
+    pub(super) fn slot(&self, conn: ConnId) -> Option<&Slot> {
+        self.slots.get(conn.index() as usize).filter(|slot| slot.generation == conn.generation())
+    }
+
+    /// The connection that `conn` names, if it is open, and what is counted of it.
+    #[inline]
+    pub(super) fn open(&mut self, conn: ConnId) -> Option<(&mut Live, &mut PortCounters)> {
+        let slot = self.slots.get_mut(conn.index() as usize)?;
+        let live = slot.live.as_deref_mut().filter(|live| live.is_open() && live.id == conn)?;
+        Some((live, &mut slot.counters))
+    }
+
+    fn take_slot(&mut self) -> Result<u32, PortError> {
+        if let Some(index) = self.free.pop() {
+            return Ok(index);
+        }
+        let limit = self.gate.shared.config.connections;
+        match u32::try_from(self.slots.len()) {
+            Ok(index) if index < limit => {
+                self.slots.push(Slot::default());
+                Ok(index)
+            }
+            _ => {
+                let value = u64::from(limit) + 1;
+                Err(PortError::Limit { field: "connections", value, limit: limit.into() })
+            }
+        }
+    }
+
+    /// Takes over a connection; see [`Port::adopt`](crate::Port::adopt).
+    pub(super) fn adopt(&mut self, link: TcpLink, now: Time) -> Result<ConnId, PortError> {
+        let index = self.take_slot().inspect_err(|_| link.tell_lack())?;
+        let slot = &mut self.slots[index as usize];
+        let conn = ConnId::new(index, slot.generation.wrapping_add(1));
+        let data = epoll::EventData::new_u64(join(index, conn.generation()));
+        if let Err(errno) = epoll::add(&self.epoll, &link.socket, data, epoll::EventFlags::IN) {
+            self.free.push(index);
+            link.tell_lack();
+            return Err(system("epoll_ctl")(errno));
+        }
+        slot.generation = conn.generation();
+        slot.counters = PortCounters::default();
+        let live = Box::new(Live::new(conn, link, &self.gate.shared, now));
+        if live.is_open() {
+            let negotiated = std::sync::Arc::clone(&live.negotiated);
+            self.news.push_back(Event::Opened { conn, negotiated });
+        } else {
+            self.greetings += 1;
+        }
+        slot.live = Some(live);
+        self.active.push(index);
+        lock(&self.gate.shared.open).insert(conn);
+        Ok(conn)
+    }
+
+    /// Looks at one connection: whether a frame may be lent. One that has ended is finished.
+    #[inline]
+    pub(super) fn look(&mut self, index: u32) -> bool {
+        let Self { slots, news, gate, .. } = self;
+        let Some(Slot { live: Some(live), counters, .. }) = slots.get_mut(index as usize) else {
+            return false;
+        };
+        let was_open = live.is_open();
+        let outcome = live.look(&mut Found { shared: &gate.shared, counters, news });
+        let (opened, has_out) = (live.is_open() && !was_open, live.has_out());
+        self.greetings -= usize::from(opened);
+        match outcome {
+            Ok(has_frame) => {
+                let is_told = live.is_told;
+                let is_idle = !has_frame && !has_out && live.is_idle() && !live.rx.has_untold();
+                if has_out {
+                    self.list(index);
+                }
+                if is_idle && self.active.len() > 1 {
+                    self.park(index);
+                }
+                has_frame && is_told
+            }
+            Err(reason) => {
+                self.finish(index, reason);
+                false
+            }
+        }
+    }
+
+    fn park(&mut self, index: u32) {
+        if let Some(live) = &mut self.slots[index as usize].live {
+            live.is_parked = true;
+            self.active.retain(|other| *other != index);
+            self.parked += 1;
+        }
+    }
+
+    /// Looks at a connection again.
+    pub(super) fn unpark(&mut self, index: u32) {
+        if let Some(live) = &mut self.slots[index as usize].live {
+            live.stir();
+            if std::mem::take(&mut live.is_parked) {
+                self.active.push(index);
+                self.parked -= 1;
+            }
+        }
+    }
+
+    /// The next flush or poll sends what a connection has.
+    #[inline]
+    pub(super) fn list(&mut self, index: u32) {
+        if let Some(live) = &mut self.slots[index as usize].live
+            && !std::mem::replace(&mut live.is_listed, true)
+        {
+            self.listed.push(index);
+        }
+    }
+
+    /// Sends what the listed connections have; with `bulk` also pieces of that.
+    pub(super) fn push(&mut self, bulk: bool) {
+        let Self { listed, slots, news, .. } = self;
+        listed.retain(|index| {
+            let Some(live) = &mut slots[*index as usize].live else { return false };
+            // A flush leaves one alone that the kernel takes nothing of.
+            live.is_listed = (!bulk && live.is_blocked) || live.push(bulk, news);
+            live.is_listed
+        });
+    }
+
+    /// Ends what is in a slot; its `Closed` comes by a poll.
+    #[cold]
+    pub(super) fn finish(&mut self, index: u32, reason: CloseReason) {
+        let Some(mut live) = self.slots[index as usize].live.take() else { return };
+        self.parked -= usize::from(live.is_parked);
+        self.greetings -= usize::from(!live.is_open());
+        for list in [&mut self.active, &mut self.listed] {
+            list.retain(|other| *other != index);
+        }
+        let conn = live.id;
+        self.news.extend(live.requests.end());
+        lock(&self.gate.shared.open).remove(&conn);
+        tracing::debug!(?conn, %reason, "closed");
+        live.say_goodbye(&reason);
+        let is_out = live.push_last();
+        if matches!(reason, CloseReason::Peer | CloseReason::PeerGone { .. }) {
+            socket::drain(&live.socket);
+        } else if !socket::drain(&live.socket) {
+            if self.leaving.len() == LEAVING_MAX {
+                self.leaving.pop_front();
+            }
+            self.leaving.push_back(Leaving { live, until: self.now.plus(LEAVING_TIME), is_out });
+        }
+        self.news.push_back(Event::Closed { conn, reason });
+    }
+
+    /// Hands out the news, as far as there is room.
+    #[cold]
+    pub(super) fn tell(&mut self, batch: &mut Batch) {
+        while batch.room() > 0
+            && let Some(event) = self.news.pop_front()
+        {
+            match &event {
+                Event::Opened { conn, .. } => {
+                    if let Some((live, _)) = self.open(*conn) {
+                        live.is_told = true;
+                    }
+                }
+                Event::Closed { conn, .. } => self.free.push(conn.index()),
+                _ => {}
+            }
+            batch.push(event);
+        }
+    }
+
+    /// Looks where no round looks: at parked connections, at those that leave, at deadlines and old credit.
+    pub(super) fn look_around(&mut self, now: Time) {
+        self.now = now;
+        if self.parked > 0 {
+            self.wake_parked();
+        }
+        if !self.leaving.is_empty() {
+            self.leaving.retain_mut(|leaving| {
+                leaving.is_out = leaving.is_out || leaving.live.push_last();
+                !socket::drain(&leaving.live.socket) && now < leaving.until
+            });
+        }
+        if self.greetings > 0 {
+            self.end_late_greetings(now);
+        }
+    }
+
+    fn end_late_greetings(&mut self, now: Time) {
+        for index in 0..self.slots.len() {
+            let until = self.slots[index].live.as_ref().and_then(|live| live.greeting_until);
+            if until.is_some_and(|until| until <= now) {
+                self.finish(u32::try_from(index).unwrap_or(u32::MAX), CloseReason::Handshake);
+            }
+        }
+    }
+
+    /// Tells credit that has waited for long enough.
+    pub(super) fn tell_old_credit(&mut self, now: Time) {
+        for at in 0..self.active.len() {
+            let index = self.active[at];
+            let Some(live) = &mut self.slots[index as usize].live else { continue };
+            if !live.rx.has_untold() {
+                continue;
+            }
+            let since = *live.untold_since.get_or_insert(now);
+            if now.since(since) >= CREDIT_AGE {
+                live.tell_credit();
+                self.list(index);
+            }
+        }
+    }
+
+    fn wake_parked(&mut self) {
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_PER_LOOK];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Self { epoll, .. } = self;
+        // An error here (EINTR) is another chance later.
+        let Ok((ready, _)) = epoll::wait(&*epoll, &mut events[..], Some(&now)) else {
+            return;
+        };
+        let mut woken = [0; EVENTS_PER_LOOK];
+        let mut count = 0;
+        for event in ready {
+            let data = event.data.u64();
+            let conn = ConnId::new(low_half(data), high_half(data));
+            woken[count] = conn.index();
+            count += 1;
+        }
+        for index in &woken[..count] {
+            // The doorbell's data name no slot.
+            if (*index as usize) < self.slots.len() {
+                self.unpark(*index);
+            }
+        }
+    }
+
+    /// Asks the epoll set to tell when blocked connections can be written, or to stop that.
+    pub(super) fn watch_blocked(&self, is_wanted: bool) {
+        for index in &self.listed {
+            if let Some(live) = &self.slots[*index as usize].live
+                && live.is_blocked
+            {
+                let data = epoll::EventData::new_u64(join(*index, live.id.generation()));
+                let out = if is_wanted { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+                let _ = epoll::modify(&self.epoll, &live.socket, data, epoll::EventFlags::IN | out);
+            }
+        }
+    }
+
+    /// When something has to be done although nothing arrives.
+    pub(super) fn deadline(&self) -> Time {
+        let lives = self.slots.iter().filter_map(|slot| slot.live.as_ref());
+        let greetings = lives.filter_map(|live| live.greeting_until);
+        let leaving = self.leaving.iter().map(|leaving| leaving.until);
+        let none = self.greetings == 0 && self.leaving.is_empty();
+        if none { Time::NEVER } else { greetings.chain(leaving).fold(Time::NEVER, Time::min) }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        for slot in &mut self.slots {
+            if let Some(live) = &mut slot.live {
+                live.say_goodbye(&CloseReason::Local);
+                live.push_last();
+                socket::drain(&live.socket);
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Clients that are none of ours, and clients that go half-way.
+
+use rustix::net::sockopt;
+
+use super::*;
+use crate::{Refusal, RejectReason};
+
+/// What the listener says, and why it counts the client as refused.
+fn told(listener: &mut TcpListener, client: &mut TcpStream) -> (Option<RejectReason>, Option<RejectReason>) {
+    let before = listener.rejected();
+    let until = Instant::now() + Duration::from_secs(10);
+    while listener.rejected() == before {
+        assert!(listener.accept(Duration::from_millis(10)).unwrap().is_none(), "it was handed out");
+        assert!(Instant::now() < until, "it was not refused");
+    }
+    let mut answer = Vec::new();
+    client.set_read_timeout(Some(SECOND)).unwrap();
+    let _ = client.read_to_end(&mut answer);
+    (Refusal::decode(&answer).map(|refusal| refusal.reason()), listener.last_rejected())
+}
+
+/// An HTTP client, a TLS client, a scanner that says nothing and leaves: each is refused by name, at once.
+#[test]
+fn foreign_clients_are_refused_by_name() {
+    let mut listener = listen(&ListenOptions::default());
+    for bytes in [&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], b"\x16\x03\x01\x02\x00\x01", b"g", b"gmmX"] {
+        let mut client = dial(&listener);
+        client.write_all(bytes).unwrap();
+        if bytes.len() < 4 {
+            client.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        let (_, counted) = told(&mut listener, &mut client);
+        assert_eq!(counted, Some(RejectReason::NotOurs), "{bytes:?}");
+    }
+    let mut client = dial(&listener);
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(told(&mut listener, &mut client).1, Some(RejectReason::NotOurs), "a scanner");
+}
+
+/// A client that writes a byte now and then has its place for the handshake's time, and no longer.
+#[test]
+fn a_slow_writer_is_given_up() {
+    let limit = Duration::from_millis(300);
+    let mut listener = listen(&ListenOptions { handshake_timeout: limit, ..ListenOptions::default() });
+    let mut client = dial(&listener);
+    let hello = hello(&config(4096), 1).encode();
+    client.write_all(&hello[..HELLO_BYTES - 1]).unwrap();
+    let start = Instant::now();
+    let (told, counted) = told(&mut listener, &mut client);
+    assert_eq!((told, counted), (Some(RejectReason::Overloaded), Some(RejectReason::Overloaded)));
+    assert!(start.elapsed() >= limit);
+}
+
+/// A reset, and a close, after each byte of the handshake: the listener and the port go on.
+#[test]
+fn a_reset_at_each_byte_of_the_handshake_harms_nobody() {
+    let mut listener = listen(&ListenOptions::default());
+    let mut port = Tcp.open_port(&config(4096)).unwrap();
+    let mut batch = Batch::new(64);
+    let said = [&hello(&config(4096), 1).encode()[..], &Record::Grant.encode()].concat();
+    let (mut opened, mut closed, mut adopted) = (0, 0, 0);
+    for bytes in 0..=said.len() {
+        for resets in [false, true] {
+            let mut client = dial(&listener);
+            client.write_all(&said[..bytes]).unwrap();
+            if resets {
+                sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+            }
+            drop(client);
+            let incoming = listener.accept(Duration::from_millis(1)).unwrap();
+            if let Some(Ok(link)) = incoming.map(|incoming| incoming.accept(&port.gate())) {
+                port.adopt(link, Time(0)).unwrap();
+                adopted += 1;
+            }
+            for event in testing::poll(&mut port, Time(1), &mut batch) {
+                opened += usize::from(matches!(event, Came::Opened { .. }));
+                closed += usize::from(matches!(event, Came::Closed { .. }));
+            }
+        }
+    }
+    let until = Instant::now() + Duration::from_secs(10);
+    while closed < adopted {
+        for event in testing::poll(&mut port, Time(1), &mut batch) {
+            opened += usize::from(matches!(event, Came::Opened { .. }));
+            closed += usize::from(matches!(event, Came::Closed { .. }));
+        }
+        assert!(Instant::now() < until, "{closed} of {adopted} closed");
+    }
+    assert!(adopted > 0 && opened <= adopted, "{opened} of {adopted}");
+    let client = Tcp.open_port(&config(4096)).unwrap();
+    let (accepted, _connected) = links(&mut listener, &port, &client);
+    Side::adopt(port, accepted).opened();
+}
+
+/// No host alone takes all places of a listener.
+#[test]
+fn one_source_has_half_of_the_places() {
+    use super::super::listener::{WAITING_MAX, WAITING_OF_ONE_MAX};
+    let mut listener = listen(&ListenOptions { backlog: 256, ..ListenOptions::default() });
+    let silent: Vec<_> = (0..WAITING_MAX).map(|_| dial(&listener)).collect();
+    let until = Instant::now() + Duration::from_secs(10);
+    let refused = (WAITING_MAX - WAITING_OF_ONE_MAX) as u64;
+    while listener.rejected() < refused {
+        assert!(listener.accept(Duration::from_millis(1)).unwrap().is_none());
+        assert!(Instant::now() < until);
+    }
+    assert_eq!(listener.last_rejected(), Some(RejectReason::Overloaded));
+    drop(silent);
+}

@@ -1,0 +1,157 @@
+//! A peer that lies: in its frames, its records, its credit.
+
+use super::{super::record::Ask, *};
+use crate::{Gate, Transfer, Violation, mem::Offer};
+
+/// How the connection of a peer that says `bytes` ends.
+fn ends(bytes: &[u8]) -> CloseReason {
+    let (mut side, mut client) = open(4096);
+    let _ = client.write_all(bytes);
+    side.closed()
+}
+
+fn malformed(what: &'static str) -> CloseReason {
+    CloseReason::Violation(Violation::Malformed { what })
+}
+
+#[test]
+fn lies_end_the_connection_by_name() {
+    let ask = |id, ask: Ask| {
+        let (what, body) = ask.encode();
+        [&Record::Ask { id, what }.encode()[..], &body].concat()
+    };
+    assert_eq!(ends(&[0; 16]), malformed("record"));
+    assert_eq!(ends(&Record::Grant.encode()), malformed("second grant"));
+    assert_eq!(ends(&Record::Data { id: 0, bytes: 5 }.encode()), malformed("answer that nobody asked for"));
+    assert_eq!(ends(&Record::Data { id: 900, bytes: 0 }.encode()), malformed("answer that nobody asked for"));
+    assert_eq!(ends(&Record::End { id: 0, status: 0 }.encode()), malformed("answer that nobody asked for"));
+    assert_eq!(ends(&Record::Put { id: 0, bytes: 5 }.encode()), malformed("write that was not announced"));
+    assert_eq!(
+        ends(&[&Record::Ask { id: 0, what: 99 }.encode()[..], &[0; 32]].concat()),
+        malformed("request")
+    );
+    let write = ask(0, Ask::Write { key: 1, at: 0, len: 64 });
+    let behind = [&write[..], &Record::Put { id: 0, bytes: 65 }.encode()].concat();
+    assert_eq!(ends(&behind), malformed("write that was not announced"));
+    assert!(matches!(ends(&[&write[..], &write].concat()), CloseReason::Violation(_)), "two at once");
+    let too_long = FrameWord::new(1 << 20, Tag(0)).bits().to_le_bytes();
+    let ended = ends(&[&too_long[..], &[0; 8]].concat());
+    assert!(matches!(ended, CloseReason::Violation(Violation::FrameLength { .. })), "{ended:?}");
+    assert_eq!(ends(&Record::Goodbye { how: 1 }.encode()), CloseReason::Peer);
+    assert_eq!(ends(&Record::Goodbye { how: 2 }.encode()), CloseReason::PeerLacks);
+}
+
+/// Frames beyond the credit are no frames, and overwrite nothing.
+#[test]
+fn a_peer_that_ignores_its_credit_is_closed() {
+    let (mut side, mut client) = open(4096);
+    let sender = std::thread::spawn(move || {
+        for number in 0..100 {
+            if client.write_all(&frame(&[number; 500], 0)).is_err() {
+                break;
+            }
+        }
+        client
+    });
+    let mut held = Vec::new();
+    let reason = loop {
+        let events = side.wait();
+        let mut reason = None;
+        for event in events {
+            match event {
+                Came::Frame { frame, .. } => held.push(frame),
+                Came::Closed { reason: why, .. } => reason = Some(why),
+                other => panic!("{other:?}"),
+            }
+        }
+        if let Some(reason) = reason {
+            break reason;
+        }
+    };
+    assert!(matches!(reason, CloseReason::Violation(Violation::Overrun { .. })), "{reason:?}");
+    assert!(held.len() >= 7, "{} frames", held.len());
+    for (number, frame) in held.iter().enumerate() {
+        assert!(frame.iter().all(|byte| usize::from(*byte) == number), "frame {number} changed");
+    }
+    drop(sender.join().unwrap());
+}
+
+/// Credit that runs ahead of what was sent frees nothing.
+#[test]
+fn a_lying_credit_frees_nothing() {
+    let (mut side, mut client) = open(4096);
+    let mut sent = 0;
+    while side.stage(&[0; 1000], 0).is_ok() {
+        sent += 1;
+    }
+    side.port.flush();
+    assert_eq!(sent, 4);
+    for lie in [4096 + 1, u64::MAX, u64::MAX - 4095, 1 << 63] {
+        client.write_all(&Record::Credit { position: lie }.encode()).unwrap();
+        let until = Instant::now() + Duration::from_secs(10);
+        while side.port.credit(side.conn).peer.unwrap().bytes.0 != lie {
+            side.poll();
+            assert!(Instant::now() < until);
+        }
+        assert_eq!(side.stage(&[0; 1000], 0), Err(Refused::Full), "{lie}");
+    }
+}
+
+/// A request for what was not offered on this connection, or for more of it, brings nothing.
+#[test]
+fn only_what_was_offered_is_sent() {
+    let (mut side, mut client) = open(4096);
+    let loan = side.port.gate().allocate(side.conn, 1000).unwrap();
+    let other = side.port.gate().allocate(side.conn, 1000).unwrap();
+    let Offer { key, .. } = side.port.offer(side.conn, &loan).unwrap();
+    let asks = [(other.ticket(), 0, 8), (key, 0, 1001), (key, 993, 8), (key, u64::MAX, 8), (key + 999, 0, 8)];
+    for (id, (key, at, len)) in (0..).zip(asks) {
+        let (what, body) = Ask::Pull { key, at, len }.encode();
+        client.write_all(&Record::Ask { id, what }.encode()).unwrap();
+        client.write_all(&body).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let (mut answer, mut got) = ([0; 16], 0);
+        let until = Instant::now() + Duration::from_secs(10);
+        while got < 16 {
+            side.poll();
+            got += client.read(&mut answer[got..]).unwrap_or(0);
+            assert!(Instant::now() < until);
+        }
+        client.set_nonblocking(false).unwrap();
+        assert_eq!(answer, Record::End { id, status: 1 }.encode());
+    }
+}
+
+/// Seeded noise behind the grant: it ends in a close or is waited for, and nothing panics.
+#[test]
+fn noise_is_a_violation_and_no_panic() {
+    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        word
+    };
+    for _ in 0..200 {
+        let (mut side, mut client) = open(4096);
+        let mut noise = Vec::new();
+        for _ in 0..random() % 60 {
+            let record = match random() % 9 {
+                0 => frame(&vec![1; random() as usize % 900], random() as u32),
+                1 => Record::Credit { position: random() >> (random() % 64) }.encode().to_vec(),
+                2 => Record::Ask { id: random() as u32 % 4, what: random() as u32 % 7 }.encode().to_vec(),
+                3 => Record::Data { id: random() as u32 % 4, bytes: random() as u32 % 100 }.encode().to_vec(),
+                4 => Record::Put { id: random() as u32 % 4, bytes: random() as u32 % 100 }.encode().to_vec(),
+                5 => Record::End { id: random() as u32 % 4, status: random() as u32 % 3 }.encode().to_vec(),
+                6 => random().to_le_bytes().to_vec(),
+                7 => vec![0; random() as usize % 40],
+                _ => (0..random() % 50).map(|_| random() as u8).collect(),
+            };
+            noise.extend(record);
+        }
+        let _ = client.write_all(&noise);
+        drop(client);
+        // The close of the socket at the latest.
+        side.closed();
+    }
+}

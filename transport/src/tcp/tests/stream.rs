@@ -1,0 +1,144 @@
+//! Frames and records cut anywhere, each way.
+
+use super::*;
+
+/// Takes all frames that are there, and gives their bytes back.
+fn take(side: &mut Side, frames: &mut Vec<(Vec<u8>, u32)>) {
+    while let Look::Run(mut run) = side.port.next_run(Limit::Frames(64)) {
+        while let Some(lent) = run.next_frame() {
+            frames.push((lent.payload().to_vec(), lent.tag().0));
+        }
+        side.port.end_run(&mut run, false);
+        let credit = Credit { bytes: run.end(), arrivals: 0 };
+        side.port.return_credit(side.conn, credit);
+    }
+    side.port.poll(Time(1), &mut side.batch);
+    let event = side.batch.drain().next();
+    assert!(event.is_none(), "{event:?}");
+}
+
+/// A stream of frames with records between them, handed over in pieces of every length: each frame arrives once, in order.
+#[test]
+fn frames_are_received_whatever_the_pieces() {
+    for piece in (1..70).chain([255, 4000, 9999]) {
+        let (mut side, mut client) = open(4096);
+        let (mut stream, mut sent) = (Vec::new(), Vec::new());
+        for number in 0..40_u32 {
+            let payload = vec![number as u8; number as usize * 7 % 300];
+            stream.extend(frame(&payload, number));
+            if number % 3 == 0 {
+                stream.extend(Record::Credit { position: 0 }.encode());
+            }
+            sent.push((payload, number));
+        }
+        let (mut frames, mut at) = (Vec::new(), 0);
+        let until = Instant::now() + Duration::from_secs(20);
+        while frames.len() < sent.len() {
+            // As an honest client: no more than the ring has room for.
+            if at < stream.len() {
+                let end = stream.len().min(at + piece);
+                client.write_all(&stream[at..end]).unwrap();
+                at = end;
+            }
+            take(&mut side, &mut frames);
+            assert!(Instant::now() < until, "pieces of {piece}: {} frames", frames.len());
+        }
+        assert_eq!(frames, sent, "pieces of {piece}");
+    }
+}
+
+/// A peer that reads a few bytes at a time sees the frames as they were written: whatever the kernel takes of each call.
+#[test]
+fn frames_are_sent_whatever_the_kernel_takes() {
+    let (mut side, mut client) = open(64 << 10);
+    rustix::net::sockopt::set_socket_recv_buffer_size(&client, 4096).unwrap();
+    client.set_nonblocking(true).unwrap();
+    let (mut expected, mut got, mut number) = (Vec::new(), Vec::new(), 0_u32);
+    let mut bytes = vec![0; 7000];
+    let until = Instant::now() + Duration::from_secs(30);
+    let volume = 1 << 20;
+    while got.len() < volume {
+        while expected.len() < volume {
+            let payload = vec![number as u8; (number as usize * 131) % 9000];
+            if side.stage(&payload, number).is_err() {
+                break;
+            }
+            expected.extend(frame(&payload, number));
+            number += 1;
+        }
+        side.port.flush();
+        side.poll();
+        let room = 1 + got.len() % bytes.len();
+        if let Ok(read) = client.read(&mut bytes[..room]) {
+            got.extend_from_slice(&bytes[..read]);
+            // All frames that are whole are given back.
+            let credit = whole(&got);
+            client.write_all(&Record::Credit { position: credit }.encode()).unwrap();
+        }
+        assert!(Instant::now() < until, "{} of {volume} bytes", got.len());
+    }
+    let bytes = got.len();
+    assert!(same_but_padding(&got, &expected[..bytes]), "the stream differs");
+}
+
+/// Where the last whole frame of a stream ends.
+fn whole(stream: &[u8]) -> u64 {
+    let mut at = 0;
+    while let Some(word) = stream.get(at..at + 8) {
+        let word = FrameWord::parse(u64::from_le_bytes(word.try_into().unwrap()), 1 << 20).unwrap().unwrap();
+        let end = at + span(word.payload_bytes());
+        if end > stream.len() {
+            break;
+        }
+        at = end;
+    }
+    at as u64
+}
+
+fn same_but_padding(got: &[u8], expected: &[u8]) -> bool {
+    let mut at = 0;
+    while let Some(word) = expected.get(at..at + 8) {
+        let word = FrameWord::parse(u64::from_le_bytes(word.try_into().unwrap()), 1 << 20).unwrap().unwrap();
+        let end = (at + word.frame_bytes()).min(expected.len());
+        if got[at..end] != expected[at..end] {
+            return false;
+        }
+        at += span(word.payload_bytes());
+    }
+    true
+}
+
+/// A frame costs no allocation, at either end.
+#[test]
+fn a_message_allocates_nothing() {
+    let mut listener = listen(&ListenOptions::default());
+    let [server, client] = [(); 2].map(|()| Tcp.open_port(&config(64 << 10)).unwrap());
+    let (accepted, connected) = links(&mut listener, &server, &client);
+    let mut sides = [Side::adopt(server, accepted), Side::adopt(client, connected)];
+    sides.iter_mut().for_each(Side::opened);
+    let mut echo = |rounds: u32| {
+        for round in 0..rounds {
+            for from in 0..2 {
+                sides[from].stage(&[7; 64], round).unwrap();
+                sides[from].port.flush();
+                let to = &mut sides[1 - from];
+                let until = Instant::now() + Duration::from_secs(10);
+                let mut taken = 0;
+                while taken == 0 {
+                    if let Look::Run(mut run) = to.port.next_run(Limit::Frames(64)) {
+                        while run.next_frame().is_some() {}
+                        to.port.end_run(&mut run, false);
+                        taken = run.taken();
+                        to.port.return_credit(to.conn, Credit { bytes: run.end(), arrivals: 0 });
+                    } else {
+                        to.port.poll(Time(u64::from(round)), &mut to.batch);
+                        assert!(Instant::now() < until, "no frame");
+                    }
+                }
+            }
+        }
+    };
+    echo(2000);
+    let counted = allocation_counter::measure(|| echo(2000));
+    assert_eq!(counted.count_total, 0, "{counted:?}");
+}
