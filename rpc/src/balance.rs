@@ -85,6 +85,8 @@ pub enum Pick {
 /// One connection to one server.
 struct Member {
     url: String,
+    /// Its place among the connections to its server, which it keeps.
+    number: usize,
     client: Client,
     under_way: AtomicUsize,
 }
@@ -212,11 +214,12 @@ impl Shared {
         for url in urls.iter().filter(|url| seen.insert(url.as_str())) {
             let before = members.len();
             members.extend(known.iter().filter(|member| member.url == *url).cloned());
-            for _ in members.len() - before..self.config.engine.workers {
+            let taken: Vec<usize> = members[before..].iter().map(|member| member.number).collect();
+            for number in (0..self.config.engine.workers).filter(|number| !taken.contains(number)) {
                 match Client::on_url(&self.workers, &self.config, url) {
                     Ok(client) => {
                         let (url, under_way) = (url.clone(), AtomicUsize::new(0));
-                        members.push(Arc::new(Member { url, client, under_way }));
+                        members.push(Arc::new(Member { url, number, client, under_way }));
                     }
                     Err(why) => {
                         tracing::debug!(url, error = %why, "not connected");
@@ -270,13 +273,11 @@ impl Balanced {
     pub fn ordered(&self, key: impl Hash) -> Option<Client> {
         let members = self.shared.members();
         // The highest of the hashes of key and member: who goes or comes moves only its own keys.
-        let rank = |at: usize, member: &Member| {
-            BuildHasherDefault::<DefaultHasher>::default().hash_one((&key, &member.url, at))
+        let rank = |member: &Member| {
+            BuildHasherDefault::<DefaultHasher>::default().hash_one((&key, &member.url, member.number))
         };
-        let ranked = members.iter().enumerate().max_by_key(|(at, member)| {
-            (member.client.is_ready(), rank(*at % self.shared.config.engine.workers, member))
-        });
-        ranked.map(|(_, member)| member.client.clone())
+        let ranked = members.iter().max_by_key(|member| (member.client.is_ready(), rank(member)));
+        ranked.map(|member| member.client.clone())
     }
 
     fn carry(&self, start: impl FnOnce(&Client) -> WorkerCall) -> Carried {
@@ -300,6 +301,11 @@ impl Channel for Balanced {
         arguments: &A,
     ) -> Carried {
         self.carry(|client| client.start(method, options, beside, arguments))
+    }
+
+    fn default_timeout(&self) -> Option<Duration> {
+        let deadline = self.shared.config.deadline;
+        (!deadline.is_zero()).then_some(deadline)
     }
 
     fn loan(&self, _: usize) -> Result<Loan, LoanError> {

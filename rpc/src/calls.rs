@@ -68,6 +68,12 @@ impl Calls {
         self.waiting.len() < self.waiting_max
     }
 
+    /// Whether the first call has to wait now, and only because calls with streams have every slot of the window.
+    pub(crate) fn is_full_of_streams(&self) -> bool {
+        let others = |call: &Call| matches!(call.state, State::Posted(_)) && call.lanes.is_none();
+        self.waiting.len() == 0 && self.wires.next().is_none() && !self.slots.iter().any(others)
+    }
+
     /// Whether there is no call, not even one that nobody has taken.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

@@ -52,7 +52,7 @@ pub struct CallOptions {
 
 impl CallOptions {
     /// Ends the call after `timeout`, in place of [`Config::deadline`](crate::Config::deadline); `None` lets it take as long as it
-    /// takes: a subscription, say. It ends earlier where [`within`](CallOptions::within) says so.
+    /// takes, as calls with streams do anyway. It ends earlier where [`within`](CallOptions::within) says so.
     #[must_use]
     pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.deadline = timeout.into().map_or(Deadline::Never, Deadline::In);
@@ -124,6 +124,12 @@ impl CallOptions {
         self
     }
 
+    /// How long a call of a method with streams may take: as long as it takes, where nothing else was said. Streams are read and
+    /// written at their users' pace.
+    pub(crate) fn resolve_streams<T: From<Option<Duration>>>(&self) -> T {
+        self.resolve(None.into())
+    }
+
     /// How long the call may take, where the configuration says `default`.
     #[inline]
     pub(crate) fn resolve<T: From<Option<Duration>>>(&self, default: T) -> T {
@@ -175,6 +181,11 @@ pub trait Channel: Clone {
         beside: Beside,
         arguments: &A,
     ) -> Self::Ticket;
+
+    /// How long a call may take whose options say nothing; `None`: no limit, or not known. A channel around another hands it on.
+    fn default_timeout(&self) -> Option<Duration> {
+        None
+    }
 
     /// Where calls move by the caller's own turns: one turn, which idles at most for `idle` when nothing was to do. `false`
     /// where a worker moves them. A channel around another hands it on.

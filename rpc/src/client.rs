@@ -24,7 +24,7 @@ use crate::{
     error::TransportError,
     frame::Flags,
     here,
-    large::{lend, no_reads},
+    large::{lend, no_reads, put_metadata},
     memory::{Accessor, Handed},
     metadata::Noted,
     method::Method,
@@ -149,6 +149,10 @@ impl Channel for Client {
         self.hand(method, options, beside, arguments)
     }
 
+    fn default_timeout(&self) -> Option<Duration> {
+        self.inner.deadline
+    }
+
     fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         let (handle, conn) = self.inner.line.here();
         Ok(handle.allocate(conn, bytes.max(1))?.truncate(bytes))
@@ -182,7 +186,10 @@ impl Client {
         arguments: &A,
     ) -> WorkerCall {
         let inner = &self.inner;
-        let timeout = options.resolve(inner.deadline);
+        let timeout = match &beside.lanes {
+            None => options.resolve(inner.deadline),
+            Some(_) => options.resolve_streams(),
+        };
         let ((handle, conn), limit) = (inner.line.here(), inner.line.arguments_max());
         let mut handed = WorkerCall::of(inner);
         (handed.conn, handed.timeout) = (conn, timeout);
@@ -191,8 +198,11 @@ impl Client {
         let composed = match compose_into(&mut body, limit, arguments) {
             Ok(()) => Ok(()),
             Err(EncodeError::Full) => {
+                let noted = flags;
                 flags = flags.and(Flags::LARGE);
-                self.enclose(method, limit, &mut beside, arguments).inspect(|()| body.clear())
+                self.enclose(method, limit, &mut beside, arguments).inspect(|()| {
+                    put_metadata(&mut body, noted, beside.loan.as_deref().unwrap_or_default(), limit);
+                })
             }
             Err(error) => Err(TransportError::Encode(error)),
         };

@@ -9,9 +9,11 @@ use gimmal_engine::{ConfigError, Plan, transport::ConnectOptions};
 pub struct Config {
     /// Workers, rings, idling.
     pub engine: gimmal_engine::Config,
-    /// Deadline of a call that is given none, 1 us or more; zero: no limit. Default 10 s.
+    /// Deadline of a call that is given none, 1 us or more; zero: no limit. Calls with streams have none unless it is given. Default
+    /// 10 s.
     pub deadline: Duration,
-    /// Calls that may be in flight at once on a connection, 1 to 4096. More wait in the client. Default 64.
+    /// Calls that may be in flight at once on a connection, 1 to 4096; one with streams is in flight until it ends. More wait in the
+    /// client. Default 64.
     pub window: usize,
     /// Calls that may wait in the client on a connection; one more is refused, not run. Default 1024.
     pub waiting_max: usize,

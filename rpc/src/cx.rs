@@ -16,6 +16,7 @@ use gimmal_engine::transport::{
 };
 
 use crate::{
+    admission::{Admission, Admitted},
     channel::CallOptions,
     draining::Draining,
     error::TransportError,
@@ -38,6 +39,8 @@ pub(crate) struct Peer {
     pub(crate) notes: Notes,
     /// Metadata of their answers.
     pub(crate) answer_notes: AnswerNotes,
+    /// What was made of the call that begins next, before its bulk was brought.
+    pub(crate) admission: Admission,
     /// What runs in each slot of the caller's window: its id plus one, or 0.
     pub(crate) running: Box<[AtomicU64]>,
     /// One-way requests of it, see [`Delivery`](crate::reflect::Delivery).
@@ -78,6 +81,17 @@ impl Cx {
     #[must_use]
     pub fn metadata(&self) -> Option<Arc<Metadata>> {
         self.peer.notes.get(self.slot, self.mark)
+    }
+
+    /// Takes what [`Service::admit`](crate::Service::admit) made of this call; `None` when it was not asked, or made nothing of it.
+    #[must_use]
+    pub fn take_admitted(&self) -> Option<Admitted> {
+        self.peer.admission.take(self.mark)
+    }
+
+    /// Hands `admitted` on to the next service, for its [`Cx::take_admitted`].
+    pub fn put_admitted(&self, admitted: Admitted) {
+        self.peer.admission.put(self.mark, admitted);
     }
 
     /// Sends `metadata` with the answer, whatever that will be, in place of what was said before. The caller gets it by

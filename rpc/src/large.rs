@@ -2,7 +2,7 @@
 
 use gimmal_engine::transport::{Loan, LoanError};
 
-use crate::{codec::EncodeError, error::TransportError, status::Fate};
+use crate::{codec::EncodeError, error::TransportError, frame::Flags, metadata, status::Fate};
 
 /// Why a value was not written into registered memory.
 #[derive(Debug)]
@@ -28,6 +28,22 @@ impl Unlent {
 pub(crate) const fn no_reads() -> TransportError {
     let why = "the request is above a message, and cannot go as bulk: READs were negotiated away (depth 0)";
     TransportError::NoBulk { why, fate: Fate::NotRun }
+}
+
+/// Room beside metadata in a message with a loan.
+const BESIDE: usize = 64;
+
+/// Writes the metadata of a request that lies in `loan` to `body` as well, so that the server can judge the call before it brings the
+/// loan. Metadata that is too long for a message, of which arguments may have `limit` bytes, is in the loan alone.
+pub(crate) fn put_metadata(body: &mut Vec<u8>, flags: Flags, loan: &[u8], limit: usize) {
+    body.clear();
+    if flags.has(Flags::METADATA)
+        && let Ok((_, behind)) = metadata::split(loan)
+        && let block = &loan[..loan.len() - behind.len()]
+        && block.len() + BESIDE <= limit
+    {
+        body.extend_from_slice(block); // metadata
+    }
 }
 
 /// Writes a value that takes more than `above` and at most `max` bytes into memory from `allocate`; `bytes` is its

@@ -38,6 +38,7 @@
 #[cfg(not(any(feature = "shm", feature = "verbs")))]
 compile_error!("gimmal needs a way to move bytes: the feature shm or verbs at least");
 
+mod admission;
 mod again;
 pub mod balance;
 #[doc(hidden)]
@@ -101,6 +102,7 @@ pub mod topic;
 mod wake;
 mod workers;
 
+pub use admission::Admitted;
 pub use balance::{Balanced, Dns, Pick, Resolver};
 pub use channel::{Call, CallOptions, Channel, RawCall, StreamCall};
 pub use client::{Client, ClientBuilder};

@@ -171,8 +171,8 @@ impl LocalClient {
         self.local.stats()
     }
 
-    /// Says goodbye and waits for the answer, at most `timeout`. Returns whether it came; `false` too while clones
-    /// are left.
+    /// Says goodbye and waits for the answer, at most `timeout`. Returns whether it came. Calls of
+    /// clones end with the connection.
     #[must_use]
     pub fn close(self, timeout: Duration) -> bool {
         let conn = self.local.conn();
@@ -226,6 +226,10 @@ impl Channel for LocalClient {
             self.local.turns().turn();
         }
         true
+    }
+
+    fn default_timeout(&self) -> Option<Duration> {
+        self.local.default_timeout()
     }
 
     fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {

@@ -12,7 +12,7 @@ use std::{
     fmt,
     ops::Deref,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, RwLock, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -40,7 +40,7 @@ use crate::{
 };
 
 /// Waits between attempts.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     next: Duration,
     first: Duration,
@@ -50,6 +50,13 @@ pub(crate) struct Backoff {
 impl Backoff {
     pub(crate) fn new(reconnect: &Reconnect) -> Self {
         Self { next: reconnect.first, first: reconnect.first, max: reconnect.max }
+    }
+
+    /// The waits before the next connection. The `last` ones go on where the connection that they led to stood for no longer than the
+    /// longest of them: a server that lets its clients in and drops them at once is not dialled in a loop.
+    fn after(last: Option<(Self, Duration)>, reconnect: &Reconnect) -> Self {
+        last.filter(|(waits, stood)| *stood < waits.max)
+            .map_or_else(|| Self::new(reconnect), |(waits, _)| waits)
     }
 
     /// The first attempt is made at once.
@@ -82,6 +89,8 @@ pub(crate) struct Line {
     arguments_max: AtomicUsize,
     negotiated: Mutex<Option<Arc<Negotiated>>>,
     reconnects: AtomicU64,
+    /// The waits of the last dialling, and when it came to its end.
+    last_waits: Mutex<Option<(Backoff, Instant)>>,
     standing: Arc<Standing>,
 }
 
@@ -155,6 +164,7 @@ impl Line {
             arguments_max: AtomicUsize::new(0),
             negotiated: Mutex::default(),
             reconnects: AtomicU64::new(0),
+            last_waits: Mutex::new(None),
             standing: Arc::new(Standing { is_up: AtomicBool::new(false), is_left: AtomicBool::new(false) }),
         }
     }
@@ -292,6 +302,10 @@ impl Line {
 }
 
 impl Line {
+    fn last_waits(&self) -> MutexGuard<'_, Option<(Backoff, Instant)>> {
+        self.last_waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// From now on calls go to `conn`, on the worker of `handle`.
     fn move_to(&self, handle: Handle, conn: ConnId) {
         let has_moved = !self.here().0.is_same(&handle);
@@ -437,7 +451,10 @@ impl<T: Lined> Redial<T> {
 fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
     let known = owner.upgrade().map(|client| (client.line().url.clone(), client.line().negotiated()));
     let Some((url, last)) = known else { return };
-    let backoff = if last.is_some() { Backoff::new(reconnect) } else { Backoff::at_once(reconnect) };
+    let waits = owner.upgrade().and_then(|client| client.line().last_waits().take());
+    let waits = waits.map(|(waits, until)| (waits, Instant::now() - until));
+    let mut backoff =
+        if last.is_some() { Backoff::after(waits, reconnect) } else { Backoff::at_once(reconnect) };
     let attempt = || {
         let client = owner.upgrade().filter(|client| !client.line().is_left())?;
         let (way, old) = client.line().here();
@@ -445,7 +462,8 @@ fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
         drop(way);
         Some(client.line().dial(reconnect).map(|()| (client, old)))
     };
-    let Some((client, old)) = persist(backoff, &url, attempt) else { return };
+    let Some((client, old)) = persist(&mut backoff, &url, attempt) else { return };
+    *client.line().last_waits() = Some((backoff, Instant::now()));
     if client.line().is_left() {
         // Its user left meanwhile: there is nothing to watch.
         return;
@@ -458,7 +476,7 @@ fn redial<T: Lined>(owner: &Weak<T>, reconnect: &Reconnect, mover: &Mover) {
 
 /// Makes attempts, each after a wait, until one succeeds; `None` when `attempt` has none to make any more.
 pub(crate) fn persist<T>(
-    mut backoff: Backoff,
+    backoff: &mut Backoff,
     url: &str,
     mut attempt: impl FnMut() -> Option<Result<T, OpenError>>,
 ) -> Option<T> {
@@ -509,6 +527,19 @@ mod tests {
         }
         let low = Backoff::new(&reconnect).wait(0);
         assert_ne!(low, Backoff::new(&reconnect).wait(u32::MAX), "no jitter at all");
+    }
+
+    #[test]
+    fn a_server_that_drops_its_clients_at_once_is_dialled_ever_less_often() {
+        let reconnect = Reconnect { max: Duration::from_millis(70), ..Reconnect::default() };
+        let mut backoff = Backoff::after(None, &reconnect);
+        for expected in [10, 20, 40, 70, 70] {
+            assert_eq!(backoff.wait(u32::MAX), Duration::from_millis(expected));
+            // The attempt succeeded, and the connection ended soon.
+            backoff = Backoff::after(Some((backoff, Duration::from_millis(69))), &reconnect);
+        }
+        let mut backoff = Backoff::after(Some((backoff, reconnect.max)), &reconnect);
+        assert_eq!(backoff.wait(u32::MAX), reconnect.first, "one that stood begins anew");
     }
 
     #[test]

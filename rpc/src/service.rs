@@ -5,13 +5,27 @@ use std::{fmt, sync::Arc};
 use gimmal_engine::transport::Bulk;
 
 use crate::{
-    cx::Cx, error::ServeError, method::Method, response_writer::ResponseWriter, status::Status, task::Seat,
+    admission::Admitted, cx::Cx, error::ServeError, method::Method, response_writer::ResponseWriter,
+    status::Status, task::Seat,
 };
 
 /// A service as the server sees it. `#[service]` implements it; by hand it is a dynamic service.
 pub trait Service: Send + Sync + 'static {
     /// Its methods; fixed. Their places are the `method` of the calls below.
     fn methods(&self) -> &'static [Method];
+
+    /// Judges a call whose bulk, or whose large arguments, have not been brought yet. It runs on the worker and must not block.
+    /// What it returns is kept until they are here, for [`Cx::take_admitted`] in the methods below. Calls without bulk are not judged
+    /// beforehand.
+    ///
+    /// A service around another one hands this on to it.
+    ///
+    /// # Errors
+    /// The caller gets this status, made with [`Status::refused`], and nothing is brought.
+    fn admit(&self, method: usize, cx: &Cx) -> Result<Option<Admitted>, Status> {
+        let _ = (method, cx);
+        Ok(None)
+    }
 
     /// Runs a method of kind [`Raw`](crate::MethodKind::Raw) to its end, on the worker: it must not block.
     ///

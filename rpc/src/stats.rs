@@ -48,6 +48,9 @@ counters! {
     failed,
     /// Calls whose deadline passed here.
     expired,
+    /// Times that calls began to wait because calls with streams had every place of [`Config::window`](crate::Config::window). The first
+    /// time on a connection is logged.
+    behind_streams,
     /// Calls given up by dropping them.
     cancelled,
     /// Answers that came after their call had ended; dropped.

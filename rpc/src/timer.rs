@@ -107,7 +107,9 @@ impl Alarm {
 impl Drop for Alarm {
     fn drop(&mut self) {
         if let Some(timer) = TIMER.get() {
-            timer.alarms().wakers.remove(&self.key);
+            let waker = timer.alarms().wakers.remove(&self.key);
+            // Foreign code: not under the lock.
+            drop(waker);
         }
     }
 }
@@ -152,6 +154,26 @@ mod tests {
         let at = started + Duration::from_millis(20);
         let _good = Alarm::new(at, &std::sync::Arc::new(Tells(sent)).into());
         woken.recv_timeout(Duration::from_secs(20)).expect("the timer's thread lives");
+    }
+
+    #[test]
+    fn a_waker_that_owns_an_alarm_is_dropped_outside_the_lock() {
+        struct Owner(#[expect(dead_code, reason = "held for its drop")] Mutex<Option<Alarm>>);
+        impl std::task::Wake for Owner {
+            fn wake(self: std::sync::Arc<Self>) {}
+        }
+        let at = Instant::now() + Duration::from_secs(7200);
+        let (sent, dropped) = std::sync::mpsc::sync_channel(1);
+        std::thread::spawn(move || {
+            let inner = Alarm::new(at, Waker::noop());
+            let owner = std::sync::Arc::new(Owner(Mutex::new(Some(inner)))).into();
+            let alarm = Alarm::new(at, &owner);
+            drop(owner);
+            // The waker goes with its alarm, and the other alarm with the waker.
+            drop(alarm);
+            sent.send(()).unwrap();
+        });
+        dropped.recv_timeout(Duration::from_secs(20)).expect("an alarm waits for its own lock");
     }
 
     #[test]

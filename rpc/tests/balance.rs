@@ -210,3 +210,24 @@ fn a_server_on_this_host_is_reached_through_shared_memory() {
         assert!(error.to_string().contains("there is no TCP yet"), "{error}");
     }
 }
+
+#[test]
+fn keys_keep_their_connection_when_another_server_goes() {
+    // It takes one connection, where there would be two.
+    let mut narrow = config();
+    narrow.engine.accepted_max = 1;
+    let (narrow, wide) = (Fixture::with("shm", "narrow", narrow), Fixture::new("shm", "wide"));
+    let known = Changing(Arc::new(Mutex::new(Ok(vec![narrow.url.clone(), wide.url.clone()]))));
+    let mut config = eager();
+    config.engine.workers = 2;
+    let builder = Balanced::builder().config(config).refresh(Duration::from_millis(20));
+    let balanced = builder.connect(known.clone()).unwrap();
+    until("all that can be are connected", || balanced.ready().len() == 3);
+    let place = |key: u32| balanced.ordered(key).unwrap().negotiated().unwrap().nonce;
+    let before: Vec<_> = (0..64).map(place).collect();
+    *known.0.lock().unwrap() = Ok(vec![wide.url.clone()]);
+    until("one server is left", || balanced.ready().len() == 2);
+    let after: Vec<_> = (0..64).map(place).collect();
+    let moved = before.iter().zip(&after).filter(|(before, now)| after.contains(before) && before != now);
+    assert_eq!(moved.count(), 0, "keys of the server that stays moved between its connections");
+}

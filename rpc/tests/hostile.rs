@@ -105,6 +105,7 @@ for_each_scheme! {
     items_and_credit_out_of_place
     answers_and_cancels_of_nothing_are_ignored
     a_caller_that_ignores_the_limit_is_refused
+    a_peer_that_reads_no_refusal_is_cut_off
     requests_in_company_are_checked_as_others_are
 }
 
@@ -213,6 +214,30 @@ fn a_caller_that_ignores_the_limit_is_refused(scheme: &str) {
         assert_eq!(body[..3], [2, 8, 0], "ResourceExhausted, not run");
     }
     assert_eq!(fixture.server.stats().started, 0);
+}
+
+fn a_peer_that_reads_no_refusal_is_cut_off(scheme: &str) {
+    let fixture = Fixture::new(scheme, "refusals");
+    let mut attacker = Attacker::new(&fixture.url);
+    until("the server knows it", || fixture.server.connections() == [1]);
+    let (conn, body) = (attacker.conn, request("hang"));
+    let id = CallId { slot: u32::MAX, generation: 0 };
+    // It sends all the time, and takes no turn, so it reads nothing.
+    until("the server has refused more than it keeps", || {
+        let sent = attacker.inline.with(|_, io| {
+            io.send(conn, Head { kind: REQUEST, aux: id.aux() }, body.len(), |out| {
+                out[..body.len()].copy_from_slice(&body);
+                Some(body.len())
+            })
+        });
+        if sent.is_err() {
+            std::thread::yield_now();
+        }
+        fixture.server.connections() == [0]
+    });
+    assert!(fixture.server.stats().refused > 4096);
+    attacker.until_closed();
+    fixture.client().echo("others are served".to_owned()).wait().unwrap();
 }
 
 /// A message of calls, each with these arguments: eight bytes or none.

@@ -163,3 +163,22 @@ fn a_channel_is_a_service_of_tower() {
     assert_eq!(fate(block_on(second)), Fate::NotRun);
     assert_eq!(block_on(first).unwrap(), b"cba");
 }
+
+#[test]
+fn all_attempts_share_the_default_deadline() {
+    let fixture = Fixture::new("shm", "share");
+    let brief = gimmal_rpc::Config { deadline: Duration::from_millis(400), reconnect: None, ..config() };
+    let client = Client::builder().config(brief).connect(&fixture.url).unwrap();
+    drop(fixture);
+    let plain = ProbeClient::new(client.clone());
+    until("the connection has ended", || plain.echo("gone".to_owned()).wait().is_err());
+    // By itself each attempt fails at once.
+    let pause = Duration::from_millis(50);
+    let policy = RetryPolicy { attempts: 10_000, first: pause, max: pause };
+    let retry = ProbeClient::new(Retry::new(client, policy));
+    let began = Instant::now();
+    retry.echo("never".to_owned()).wait().unwrap_err();
+    block_on(retry.echo("never".to_owned())).unwrap_err();
+    assert!(began.elapsed() >= Duration::from_millis(700), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(30), "each attempt had a deadline of its own");
+}

@@ -14,7 +14,11 @@ use std::{
 };
 
 use common::{address, config, sleep, until};
-use gimmal_rpc::{Behind, CallOptions, Client, Config, Cx, Server, Sink, Topic};
+use gimmal_rpc::{
+    Behind, Bulk, CallError, CallOptions, Channel as _, Client, Code, Config, Cx, Guarded, Layered, Method,
+    ResponseWriter, Server, ServerLayer, Sink, Status, Topic, WithLoan,
+    layer::{Ended, WithToken, tokens},
+};
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
 trait Notes {
@@ -173,4 +177,165 @@ fn a_sink_that_outlives_its_server_keeps_nothing_of_it() {
     }
     // Other tests of this process open and close some meanwhile; a leak is two or more for each round.
     until("nothing is kept", || descriptors() < counts[0] + rounds);
+}
+
+#[gimmal_rpc::service(crate = gimmal_rpc)]
+trait Store {
+    async fn put(&self, cx: &Cx, content: Bulk) -> usize;
+    /// Its arguments travel as bulk when they are large.
+    async fn measure(&self, cx: &Cx, content: Vec<u8>) -> (usize, bool);
+    #[raw]
+    fn count(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>);
+    async fn lend(&self, cx: &Cx, bytes: usize) -> WithLoan<()>;
+}
+
+struct Shelf;
+
+impl Store for Shelf {
+    async fn put(&self, _: &Cx, content: Bulk) -> usize {
+        content.len()
+    }
+
+    async fn measure(&self, cx: &Cx, content: Vec<u8>) -> (usize, bool) {
+        (content.len(), cx.metadata().is_some())
+    }
+
+    fn count(&self, _: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) {
+        answer.write(&request.len().to_le_bytes());
+    }
+
+    async fn lend(&self, cx: &Cx, bytes: usize) -> WithLoan<()> {
+        WithLoan::new((), cx.loan(bytes).unwrap())
+    }
+}
+
+/// How often calls began and ended.
+#[derive(Debug, Default, Clone)]
+struct Seen(Arc<[AtomicU64; 3]>);
+
+impl Seen {
+    fn counts(&self) -> [u64; 3] {
+        [0, 1, 2].map(|at| self.0[at].load(Ordering::SeqCst))
+    }
+}
+
+impl ServerLayer for Seen {
+    type Seen = ();
+
+    fn before(&self, _: &Cx, _: &'static Method) -> Result<(), Status> {
+        self.0[0].fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn after(&self, _: &'static Method, (): (), ended: Ended) {
+        self.0[if ended == Ended::Answered { 1 } else { 2 }].fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+const TOKEN: &str = "open";
+
+/// A server that asks for a token, and pulls at most `most` bytes.
+fn shelf(most: u64) -> (Server, Seen) {
+    let seen = Seen::default();
+    let inside = Guarded::new(serve_store(Shelf), seen.clone());
+    let mut config = config();
+    config.engine.port.bulk_bytes_max = most;
+    let builder = Server::builder().service(Guarded::new(inside, tokens([TOKEN]))).config(config);
+    (builder.listen(&address("shm", "shelf")).unwrap(), seen)
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, CallError>) -> Code {
+    result.unwrap_err().status().unwrap().code()
+}
+
+/// What the server would say if it tried to pull: its limit is below.
+#[test]
+fn a_call_that_is_refused_brings_nothing() {
+    const BYTES: usize = 1 << 20;
+    let (server, seen) = shelf(4096);
+    let url = server.address().to_string();
+    let stranger = Client::builder().config(config()).connect(&url).unwrap();
+    let store = StoreClient::new(stranger.clone());
+    let loan = || stranger.loan(BYTES).unwrap();
+    assert_eq!(code(store.put(loan()).wait()), Code::Unauthenticated);
+    assert_eq!(code(store.measure(vec![7; BYTES]).wait()), Code::Unauthenticated);
+    assert_eq!(code(store.count(&vec![7; BYTES]).wait().map(|_| ())), Code::Unauthenticated);
+    let local = StoreClient::new(Client::builder().config(config()).connect_local(&url).unwrap());
+    assert_eq!(code(local.measure(vec![7; BYTES]).wait()), Code::Unauthenticated);
+    assert_eq!(seen.counts(), [0; 3]);
+    // With a token the server pulls, and says that it cannot. The layer inside has judged it, and hears of its end.
+    let friend = StoreClient::new(Layered::new(stranger.clone(), WithToken::new(TOKEN)));
+    assert_eq!(code(friend.put(loan()).wait()), Code::ResourceExhausted);
+    assert_eq!(code(friend.measure(vec![7; BYTES]).wait()), Code::ResourceExhausted);
+    assert_eq!(seen.counts(), [2, 0, 2]);
+    until("nothing is left", || server.stats().serving == 0);
+}
+
+#[test]
+fn a_call_with_bulk_is_judged_once() {
+    const BYTES: usize = 1 << 20;
+    let (server, seen) = shelf(1 << 30);
+    let url = server.address().to_string();
+    let client = Client::builder().config(config()).connect(&url).unwrap();
+    let store = StoreClient::new(Layered::new(client.clone(), WithToken::new(TOKEN)));
+    assert_eq!(store.put(client.loan(BYTES).unwrap()).wait().unwrap(), BYTES);
+    assert_eq!(store.measure(vec![7; BYTES]).wait().unwrap(), (BYTES, true));
+    assert_eq!(store.measure(vec![7; 3]).wait().unwrap(), (3, true));
+    assert_eq!(*store.count(&vec![7; BYTES]).wait().unwrap(), BYTES.to_le_bytes());
+    assert_eq!(seen.counts(), [4, 4, 0]);
+    let local = Client::builder().config(config()).connect_local(&url).unwrap();
+    let store = StoreClient::new(Layered::new(local, WithToken::new(TOKEN)));
+    assert_eq!(store.measure(vec![7; BYTES]).wait().unwrap(), (BYTES, true));
+    assert_eq!(*store.count(&vec![7; BYTES]).wait().unwrap(), BYTES.to_le_bytes());
+    assert_eq!(seen.counts(), [6, 6, 0]);
+    // Behind a full window a large call waits, with its token.
+    let narrow = Client::builder().config(Config { window: 1, ..config() }).connect(&url).unwrap();
+    let store = StoreClient::new(Layered::new(narrow, WithToken::new(TOKEN)));
+    let calls: Vec<_> = (0..8).map(|_| store.measure(vec![7; BYTES])).collect();
+    calls.into_iter().for_each(|call| assert_eq!(call.wait().unwrap(), (BYTES, true)));
+    assert_eq!(seen.counts(), [14, 14, 0]);
+}
+
+#[test]
+fn a_stream_has_no_deadline_but_the_one_it_is_given() {
+    let (server, noter) = serve(config());
+    let brief = Config { deadline: Duration::from_millis(200), ..config() };
+    let url = server.address().to_string();
+    let channel = Client::builder().config(brief.clone()).connect(&url).unwrap();
+    let client = NotesClient::new(channel);
+    let (mut stream, call) = client.follow();
+    let (mut short, short_call) =
+        client.clone().with_options(CallOptions::default().timeout(Duration::from_millis(100))).follow();
+    let local = NotesClient::new(Client::builder().config(brief).connect_local(&url).unwrap());
+    let (mut near, near_call) = local.follow();
+    until("all have subscribed", || {
+        let _ = near.try_next();
+        noter.topic.subscribers() == 3
+    });
+    assert!(short.blocking_next().unwrap().is_err(), "its own deadline ends it");
+    drop(short_call);
+    std::thread::sleep(Duration::from_millis(400));
+    noter.topic.blocking_publish(&7).unwrap();
+    assert_eq!(stream.blocking_next().unwrap().unwrap(), 7);
+    assert_eq!(near.blocking_next().unwrap().unwrap(), 7);
+    drop((call, near_call));
+}
+
+#[test]
+fn streams_that_use_up_the_window_are_counted() {
+    let (server, noter) = serve(config());
+    let narrow = Config { window: 4, ..config() };
+    let client =
+        NotesClient::new(Client::builder().config(narrow).connect(&server.address().to_string()).unwrap());
+    let mut followed: Vec<_> = (0..3).map(|_| client.follow()).collect();
+    until("three have subscribed", || noter.topic.subscribers() == 3);
+    client.echo("in the last place".to_owned()).wait().unwrap();
+    assert_eq!(client.channel().stats().behind_streams, 0);
+    followed.push(client.follow());
+    until("four have subscribed", || noter.topic.subscribers() == 4);
+    let short = client.clone().with_options(CallOptions::default().timeout(Duration::from_millis(200)));
+    short.echo("behind streams".to_owned()).wait().unwrap_err();
+    assert_eq!(client.channel().stats().behind_streams, 1);
+    drop(followed.pop());
+    client.echo("there is a place again".to_owned()).wait().unwrap();
 }

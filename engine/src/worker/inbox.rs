@@ -66,11 +66,9 @@ impl Adopted {
         self.count.take()
     }
 
-    pub(crate) fn tell(self, outcome: Opened) {
-        if let Some(sender) = self.waits {
-            // Whoever asked may have stopped waiting.
-            let _ = sender.try_send(outcome);
-        }
+    /// Returns `false` when the caller that connects has stopped waiting.
+    pub(crate) fn tell(self, outcome: Opened) -> bool {
+        self.waits.is_none_or(|sender| sender.try_send(outcome).is_ok())
     }
 }
 
@@ -170,5 +168,22 @@ impl<L, C> Inbox<L, C> {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty() && !self.is_rung.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_nobody_waits_for_any_more_is_found_out() {
+        let outcome = || Err(OpenError::Worker("as in a test"));
+        let (adopted, receiver) = Adopted::channel();
+        assert!(adopted.tell(outcome()));
+        assert!(receiver.recv().unwrap().is_err());
+        let (adopted, receiver) = Adopted::channel();
+        drop(receiver);
+        assert!(!adopted.tell(outcome()), "its worker closes it");
+        assert!(Adopted::nobody().tell(outcome()), "one that was accepted has no caller");
     }
 }

@@ -124,7 +124,9 @@ impl<P: Port, A: App> Worker<P, A> {
         self.restless = true;
         match self.port.adopt(link, now) {
             Ok(conn) => self.opening.push((conn, adopted)),
-            Err(error) => adopted.tell(Err(error.into())),
+            Err(error) => {
+                let _ = adopted.tell(Err(error.into()));
+            }
         }
     }
 

@@ -170,14 +170,17 @@ impl<P: Port, A: App> Worker<P, A> {
         app.opened(&mut Io { port, conns, now }, conn, &negotiated);
         if let Some(index) = index {
             let (_, adopted) = self.opening.swap_remove(index);
-            adopted.tell(Ok((conn, negotiated)));
+            if !adopted.tell(Ok((conn, negotiated))) {
+                // Nobody would ever close it.
+                Io { port: &mut self.port, conns: &mut self.conns, now }.close(conn);
+            }
         }
     }
 
     pub(super) fn closed(&mut self, conn: ConnId, reason: CloseReason, now: Time) {
         if let Some(index) = self.opening.iter().position(|(waiting, _)| *waiting == conn) {
             let (_, adopted) = self.opening.swap_remove(index);
-            adopted.tell(Err(OpenError::Closed(reason)));
+            let _ = adopted.tell(Err(OpenError::Closed(reason)));
             return;
         }
         let Some(mut connection) = self.conns.remove(conn) else {

@@ -44,7 +44,13 @@ impl<C: Channel> Channel for Hedge<C> {
     ) -> Hedged<C> {
         let mut spare = None;
         if beside.is_nothing() && method.is_idempotent {
-            let again = Again::new(method, options, None, (self.after, self.after), arguments);
+            let again = Again::new(
+                method,
+                options,
+                self.channel.default_timeout(),
+                (self.after, self.after),
+                arguments,
+            );
             let at = Instant::now() + self.after;
             spare = again.ok().map(|again| Box::new(Spare { again, at, alarm: None }));
         }
@@ -58,6 +64,10 @@ impl<C: Channel> Channel for Hedge<C> {
 
     fn drive(&self, idle: Duration) -> bool {
         self.channel.drive(idle)
+    }
+
+    fn default_timeout(&self) -> Option<Duration> {
+        self.channel.default_timeout()
     }
 
     fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {

@@ -69,6 +69,10 @@ impl<C: Channel, L: Layer> Channel for Layered<C, L> {
         self.channel.drive(idle)
     }
 
+    fn default_timeout(&self) -> Option<Duration> {
+        self.channel.default_timeout()
+    }
+
     fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {
         self.channel.loan(bytes)
     }

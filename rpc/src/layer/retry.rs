@@ -63,7 +63,9 @@ impl<C: Channel> Channel for Retry<C> {
     ) -> Retrying<C> {
         let waits = (self.policy.first, self.policy.max);
         let may_repeat = beside.is_nothing() && self.policy.attempts > 1;
-        let again = may_repeat.then(|| Again::new(method, options, None, waits, arguments).ok()).flatten();
+        let again = may_repeat
+            .then(|| Again::new(method, options, self.channel.default_timeout(), waits, arguments).ok())
+            .flatten();
         let ticket = match &again {
             // Encoded once: the copy is what leaves.
             Some(again) => self.channel.start(method, options, Beside::default(), &again.body[..]),
@@ -75,6 +77,10 @@ impl<C: Channel> Channel for Retry<C> {
 
     fn drive(&self, idle: Duration) -> bool {
         self.channel.drive(idle)
+    }
+
+    fn default_timeout(&self) -> Option<Duration> {
+        self.channel.default_timeout()
     }
 
     fn loan(&self, bytes: usize) -> Result<Loan, LoanError> {

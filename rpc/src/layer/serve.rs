@@ -14,6 +14,7 @@ use std::{
 use gimmal_engine::transport::{Bulk, Loan};
 
 use crate::{
+    admission::Admitted,
     codec::EncodeError,
     cx::Cx,
     method::Method,
@@ -40,7 +41,8 @@ pub trait ServerLayer: Send + Sync + 'static {
     /// What is kept while the handler runs.
     type Seen: Send + 'static;
 
-    /// Before the arguments are decoded.
+    /// Before the arguments are decoded, and before bulk and large arguments are brought: a call that is refused costs no more than
+    /// its message.
     ///
     /// # Errors
     /// The caller gets this status, and the handler does not begin; make it with [`Status::refused`], so that the
@@ -88,8 +90,25 @@ impl<L: ServerLayer> Drop for Watch<L> {
     }
 }
 
+/// What a layer made of a call before its bulk was brought, and what those inside made of it.
+struct Judged<L: ServerLayer> {
+    watch: Watch<L>,
+    inner: Option<Admitted>,
+}
+
 impl<S: Service, L: ServerLayer> Guarded<S, L> {
+    /// The watch of a call: from the time before its bulk was brought, where that was needed.
     fn watch(&self, cx: &Cx) -> Result<Watch<L>, Status> {
+        let Some(Judged { watch, inner }) = cx.take_admitted().and_then(Admitted::into_inner) else {
+            return self.begin(cx);
+        };
+        if let Some(inner) = inner {
+            cx.put_admitted(inner);
+        }
+        Ok(watch)
+    }
+
+    fn begin(&self, cx: &Cx) -> Result<Watch<L>, Status> {
         let method = cx.method();
         let seen = Some(self.layer.before(cx, method)?);
         Ok(Watch { layer: Arc::clone(&self.layer), method, seen })
@@ -99,6 +118,12 @@ impl<S: Service, L: ServerLayer> Guarded<S, L> {
 impl<S: Service, L: ServerLayer> Service for Guarded<S, L> {
     fn methods(&self) -> &'static [Method] {
         self.service.methods()
+    }
+
+    fn admit(&self, method: usize, cx: &Cx) -> Result<Option<Admitted>, Status> {
+        let watch = self.begin(cx)?;
+        let inner = self.service.admit(method, cx)?;
+        Ok(Some(Admitted::new(Judged { watch, inner })))
     }
 
     fn call_raw(

@@ -20,6 +20,7 @@ use crossbeam::queue::ArrayQueue;
 use gimmal_engine::transport::{Bulk, Loan, sync::once::take_or_register};
 
 use crate::{
+    admission::Admitted,
     codec::EncodeError,
     cx::Cx,
     method::Method,
@@ -69,6 +70,10 @@ impl<S: Service> Spawned<S> {
 impl<S: Service> Service for Spawned<S> {
     fn methods(&self) -> &'static [Method] {
         self.service.methods()
+    }
+
+    fn admit(&self, method: usize, cx: &Cx) -> Result<Option<Admitted>, Status> {
+        self.service.admit(method, cx)
     }
 
     fn call_raw(

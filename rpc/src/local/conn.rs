@@ -291,7 +291,10 @@ impl LocalConn {
         beside: (&mut Option<Loan>, Option<Box<Lanes>>),
         source: impl Source,
     ) -> LocalCall {
-        let timeout = self.timeout(options);
+        let timeout = match &beside.1 {
+            None => self.timeout(options),
+            Some(_) => options.resolve_streams(),
+        };
         let begin = Begin { conn: self.conn(), method, timeout, source, beside };
         let mut turns = self.turns();
         let started = turns.with_later(begin);
@@ -308,6 +311,11 @@ impl LocalConn {
     #[inline]
     pub(crate) fn timeout(&self, options: &CallOptions) -> Timeout {
         options.resolve(self.timeout)
+    }
+
+    /// The time-out of a call whose options say nothing.
+    pub(crate) fn default_timeout(&self) -> Option<Duration> {
+        self.timeout.duration()
     }
 
     /// The number of one more pipeline.

@@ -56,7 +56,8 @@ impl Dialling {
                     let is_wanted = sender.is_wanted() && !handle.is_gone();
                     is_wanted.then(|| handle.connect_with(&address, &options))
                 };
-                if let Some(connected) = persist(Backoff::new(&reconnect), &address.to_string(), attempt) {
+                if let Some(connected) = persist(&mut Backoff::new(&reconnect), &address.to_string(), attempt)
+                {
                     sender.send(Ok(connected));
                 }
             }

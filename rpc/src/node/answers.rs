@@ -20,7 +20,11 @@ use crate::{
 pub(super) const MESSAGE_BYTES_MAX: usize = 512;
 
 pub(super) fn clip(text: &str) -> &str {
-    let mut end = text.len().min(MESSAGE_BYTES_MAX);
+    clip_to(text, MESSAGE_BYTES_MAX)
+}
+
+fn clip_to(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -41,6 +45,18 @@ pub(super) fn send_bytes<P: Port>(
         place[..payload.len()].copy_from_slice(payload); // counted
         Some(front + payload.len())
     })
+}
+
+/// Sends a refusal, with as much of its text as a message holds.
+pub(super) fn send_refusal<P: Port>(
+    io: &mut Io<'_, P>,
+    conn: ConnId,
+    id: CallId,
+    head: ResponseHead,
+    text: &str,
+) -> Result<(), SendError> {
+    let room = io.body_bytes_max(conn).saturating_sub(RESPONSE_BYTES);
+    send_bytes(io, conn, id, head, (&[], clip_to(text, MESSAGE_BYTES_MAX.min(room)).as_bytes()))
 }
 
 /// Whether a response left; [`Unsent::Never`] has the status that goes in its place.
@@ -195,5 +211,19 @@ pub(super) fn drop_answered(answered: Answered) {
     if let Answered::Task(task, loan) = answered {
         discard(task);
         drop(loan);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_cut_to_what_a_message_holds() {
+        let text = "é".repeat(400);
+        assert_eq!(clip(&text).len(), MESSAGE_BYTES_MAX);
+        for (most, left) in [(101, 100), (1, 0), (0, 0), (usize::MAX, 800)] {
+            assert_eq!(clip_to(&text, most).len(), left);
+        }
     }
 }

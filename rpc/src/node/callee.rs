@@ -13,9 +13,10 @@ use gimmal_engine::{
 
 use super::{
     Conn, Node,
-    answers::{Sent, clip, drop_answered, send_bytes, send_value, status_answer},
+    answers::{Sent, drop_answered, send_refusal, send_value, status_answer},
     large::enclose,
     noted::send_noted,
+    pulls::drop_admitted,
     request::Unsent,
     serving::{Answered, State},
     tasks::{Failure, Polled, Served, discard},
@@ -43,7 +44,7 @@ impl Node {
     ) -> Result<(), Violation> {
         self.counters.refused.increment();
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
-        let sent = send_bytes(io, conn, id, head, (&[], clip(&text).as_bytes()));
+        let sent = send_refusal(io, conn, id, head, &text);
         if sent.is_err() && !here.serving.refuse_later(id, head, text) {
             return Err(Violation::Malformed { what: "flood of requests above the limit" });
         }
@@ -381,7 +382,7 @@ impl Node {
             }
         }
         while let Some((id, head, text)) = here.serving.first_refusal() {
-            if send_bytes(io, conn, *id, *head, (&[], clip(text).as_bytes())) == Err(SendError::Blocked) {
+            if send_refusal(io, conn, *id, *head, text) == Err(SendError::Blocked) {
                 break;
             }
             here.serving.refusal_left();
@@ -428,7 +429,10 @@ impl Node {
                 drop_answered(answered);
                 None
             }
-            State::Pulling { offer, .. } => offer,
+            State::Pulling { offer, admitted, .. } => {
+                drop_admitted(admitted);
+                offer
+            }
             State::Free => None,
         }
     }

@@ -156,10 +156,20 @@ impl Node {
         let (streams, flags) = (loan.1.is_some(), source.flags());
         let plain = is_plain(loan.0.as_ref(), streams);
         let here = self.conns.get_mut(conn).filter(|here| here.calls.may_wait());
-        let Some(Conn { calls, streams_seen, .. }) = here else {
+        let Some(Conn { calls, streams_seen, has_warned, .. }) = here else {
             let waiting = self.limits.waiting_max;
             return self.refuse(reply, TransportError::Full { waiting });
         };
+        if *streams_seen && calls.is_full_of_streams() {
+            self.counters.behind_streams.increment();
+            if !std::mem::replace(has_warned, true) {
+                let window = self.limits.window;
+                tracing::warn!(
+                    window,
+                    "calls with streams have every place of the window, so other calls wait: raise `window`, or give them a client of their own"
+                );
+            }
+        }
         match calls.insert_waiting(method, times, loan, reply, |body| source.keep(body, limit)) {
             Err((EncodeError::Full, reply)) => {
                 let timeout = left(times.1, io.now());

@@ -15,7 +15,7 @@ use super::{
     answers::{drop_answered, status_answer, too_large},
     header_cache::Requested,
     request::{Enclosed, Source},
-    serving::{Answered, State},
+    serving::Answered,
 };
 use crate::{
     calls::{self, CallKey, Reply},
@@ -23,8 +23,8 @@ use crate::{
     error::TransportError,
     frame::{Flags, ResponseHead},
     id::CallId,
-    large::{Unlent, lend, no_reads},
-    metadata,
+    large::{Unlent, lend, no_reads, put_metadata},
+    metadata::{self, Metadata},
     method::{Method, MethodKind},
     reach::Reach,
     service::Entry,
@@ -35,6 +35,17 @@ use crate::{
 /// Whether the peer may READ from us.
 fn may_offer<P: Port>(io: &Io<'_, P>, conn: ConnId) -> bool {
     io.negotiated(conn).is_none_or(|negotiated| negotiated.responder_resources.granted > 0)
+}
+
+/// The metadata of a large request, which came before its arguments: layers judge by it. It lies before the arguments too.
+fn metadata_of_large(flags: Flags, body: &[u8]) -> Result<Option<Metadata>, Violation> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    match flags.has(Flags::METADATA).then(|| metadata::split(body)).transpose()? {
+        Some((metadata, [])) => Ok(Some(metadata)),
+        _ => Err(malformed("large request with arguments")),
+    }
 }
 
 const fn malformed(what: &'static str) -> Violation {
@@ -69,7 +80,10 @@ impl Node {
                 // It is counted once.
                 self.counters.calls.decrement();
                 self.counters.large.increment();
-                let enclosed = Enclosed(source.flags().and(Flags::LARGE));
+                let flags = source.flags();
+                let mut block = Vec::new();
+                put_metadata(&mut block, flags, &loan, limit);
+                let enclosed = Enclosed(flags.and(Flags::LARGE), block);
                 self.start(io, conn, method, timeout, enclosed, (Some(loan), None), reply)
             }
             Err(error) => self.refuse(reply, error.of_request(max)),
@@ -88,9 +102,7 @@ impl Node {
         bulk: Option<RemoteBulk>,
     ) -> Result<(), Violation> {
         let bulk = bulk.ok_or(malformed("large request without bulk"))?;
-        if !arguments.is_empty() {
-            return Err(malformed("large request with arguments"));
-        }
+        let metadata = metadata_of_large(flags, arguments)?;
         self.counters.requests.increment();
         let Some(here) = self.conns.get_mut(conn) else { return Ok(()) };
         if here.serving.is_taken(id.slot) {
@@ -101,9 +113,15 @@ impl Node {
                 Err(malformed("large request of a method with streams"))
             }
             Ok(entry) => {
-                let state = State::Pulling { entry, arguments: Vec::new(), offer: Some(bulk), flags };
-                self.occupy(conn, id, (io.now(), requested.head.deadline_at(io.now())), state);
-                self.pull_request(io, conn, id.slot);
+                let is_noted = metadata.is_some();
+                if let Some(metadata) = metadata {
+                    self.note(conn, id.slot, metadata);
+                }
+                let deadline = requested.head.deadline_at(io.now());
+                self.judge_and_pull(io, conn, id, (entry, flags, deadline), (&[], bulk))?;
+                if is_noted {
+                    self.forget_notes_of_refused(conn, id);
+                }
                 Ok(())
             }
             Err((why, text)) => {
@@ -142,7 +160,10 @@ impl Node {
         let mut arguments = &bulk[..];
         if flags.has(Flags::METADATA) {
             let (metadata, behind) = metadata::split(bulk)?;
-            self.note(conn, id.slot, metadata);
+            // What its layers saw stands.
+            if !self.is_noted(conn, id.slot) {
+                self.note(conn, id.slot, metadata);
+            }
             arguments = behind;
         }
         match entry.method.kind {

@@ -92,6 +92,8 @@ pub(crate) struct Conn {
     one_way: usize,
     /// Whether any call had streams: only then they are looked for.
     streams_seen: bool,
+    /// It was logged that they have every place of the window.
+    has_warned: bool,
     watcher: Option<Arc<dyn Watcher>>,
     /// The peer has not been told yet that we take no more calls.
     owes_go_away: bool,
@@ -337,6 +339,7 @@ impl App for Node {
             reach: Arc::clone(&self.reach),
             notes: crate::metadata::Notes::default(),
             answer_notes: crate::metadata::AnswerNotes::default(),
+            admission: crate::admission::Admission::default(),
             running: (0..self.limits.serving_max).map(|_| AtomicU64::new(0)).collect(),
             one_way_started: crate::stats::Counter::default(),
             one_way_refused: crate::stats::Counter::default(),
@@ -355,6 +358,7 @@ impl App for Node {
                 draft: Draft::default(),
                 one_way: 0,
                 streams_seen: false,
+                has_warned: false,
                 watcher: None,
                 owes_go_away: false,
                 was_asked: false,
@@ -444,7 +448,7 @@ impl App for Node {
                 // The cell is told if it failed.
                 let _ = if flags.has(Flags::LARGE) {
                     self.counters.large.increment();
-                    self.start(io, conn, method, timeout, Enclosed(flags), beside, reply)
+                    self.start(io, conn, method, timeout, Enclosed(flags, body), beside, reply)
                 } else {
                     self.start(io, conn, method, timeout, Composed(body, flags), beside, reply)
                 };

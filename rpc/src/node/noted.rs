@@ -66,13 +66,24 @@ impl Node {
     ) -> Result<(), Violation> {
         self.note(conn, id.slot, metadata);
         self.serve(io, conn, id, requested, arguments, bulk)?;
+        self.forget_notes_of_refused(conn, id);
+        Ok(())
+    }
+
+    /// Forgets the metadata of a request that was refused, or has ended.
+    pub(super) fn forget_notes_of_refused(&mut self, conn: ConnId, id: CallId) {
         if let Some(here) = self.conns.get_mut(conn)
             && (id.slot as usize) < self.limits.serving_max
             && !here.serving.is_taken(id.slot)
         {
             here.peer.notes.put(id.slot, 0, None);
         }
-        Ok(())
+    }
+
+    /// Whether there is metadata for the handler that is called next, in `slot`.
+    pub(super) fn is_noted(&mut self, conn: ConnId, slot: u32) -> bool {
+        let mark = self.mark + 1;
+        self.conns.get_mut(conn).is_some_and(|here| here.peer.notes.get(slot, mark).is_some())
     }
 
     /// Sends an answer with the metadata that its handler left for it.

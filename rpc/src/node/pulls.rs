@@ -1,8 +1,13 @@
 //! The bulk of requests, brought before their handlers run.
 
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::Ordering},
+};
+
 use gimmal_engine::{
-    Io, SendError,
-    transport::{Bulk, BulkError, ConnId, Port, Time, pack::Field},
+    Io, RemoteBulk, SendError,
+    transport::{Bulk, BulkError, ConnId, Port, Time, Violation, pack::Field},
 };
 
 use super::{
@@ -11,13 +16,63 @@ use super::{
     serving::{Answered, State},
 };
 use crate::{
+    admission::Admitted,
     config::WINDOW_MAX,
+    cx::Cx,
     frame::{Flags, ResponseHead},
     id::CallId,
-    status::{Code, Fate},
+    service::Entry,
+    status::{Code, Fate, Status},
 };
 
 impl Node {
+    /// Takes the slot of a request whose service lets it in, and starts to bring its bulk. Layers judge it first, so that one that is
+    /// refused brings nothing.
+    #[cold]
+    pub(super) fn judge_and_pull<P: Port>(
+        &mut self,
+        io: &mut Io<'_, P>,
+        conn: ConnId,
+        id: CallId,
+        (entry, flags, deadline): (Entry, Flags, Time),
+        (arguments, bulk): (&[u8], RemoteBulk),
+    ) -> Result<(), Violation> {
+        match self.judge(conn, id, &entry, deadline) {
+            Ok(admitted) => {
+                let (arguments, offer) = (arguments.to_vec(), Some(bulk)); // counted
+                let state = State::Pulling { entry, arguments, offer, flags, admitted };
+                self.occupy(conn, id, (io.now(), deadline), state);
+                self.pull_request(io, conn, id.slot);
+                Ok(())
+            }
+            Err(status) => {
+                io.decline(conn, bulk);
+                self.not_started(io, conn, id, &status)
+            }
+        }
+    }
+
+    /// What the service of a request makes of it.
+    fn judge(
+        &mut self,
+        conn: ConnId,
+        id: CallId,
+        entry: &Entry,
+        deadline: Time,
+    ) -> Result<Option<Admitted>, Status> {
+        // Of the use of the slot that follows.
+        let mark = self.mark + 1;
+        let Some(here) = self.conns.get_mut(conn) else { return Ok(None) };
+        here.peer.running[id.slot as usize].store(mark, Ordering::Relaxed);
+        let cx = Cx { peer: Arc::clone(&here.peer), method: entry.method, slot: id.slot, mark, deadline };
+        let service = self.registry.service(entry);
+        catch_unwind(AssertUnwindSafe(|| service.admit(entry.index(), &cx))).unwrap_or_else(|_| {
+            self.counters.panics.increment();
+            tracing::error!(method = %entry.method, "a layer of the service panicked");
+            Err(Status::refused(Code::Internal, "a layer of the service panicked"))
+        })
+    }
+
     /// Starts to bring the bulk of a request. Returns whether there is room for more.
     pub(super) fn pull_request<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, index: u32) -> bool {
         let Some(here) = self.conns.get_mut(conn) else { return false };
@@ -42,7 +97,10 @@ impl Node {
 
     fn fail_pull<P: Port>(&mut self, io: &mut Io<'_, P>, conn: ConnId, id: CallId, why: &str) {
         let Some(here) = self.conns.get_mut(conn) else { return };
-        here.serving.free(id.slot);
+        here.peer.running[id.slot as usize].store(0, Ordering::Relaxed);
+        let state = here.serving.free(id.slot);
+        // Its offer is gone.
+        let _ = self.drop_state(state);
         self.counters.serving.decrement();
         self.counters.refused.increment();
         let head = ResponseHead::Status { code: Code::ResourceExhausted, fate: Fate::NotRun };
@@ -70,17 +128,31 @@ impl Node {
             Ok(bulk) => bulk,
             Err(error) => return self.fail_pull(io, conn, id, &error.to_string()),
         };
-        let State::Pulling { entry, arguments, flags, .. } = here.serving.free(index) else { return };
+        let peer = Arc::clone(&here.peer);
+        let State::Pulling { entry, arguments, flags, admitted, .. } = here.serving.free(index) else {
+            return;
+        };
         self.counters.serving.decrement();
         self.note_again(conn, index, mark);
+        if let Some(admitted) = admitted {
+            peer.admission.put(self.mark + 1, admitted);
+        }
         let run = if flags.has(Flags::LARGE) {
             self.run_large(io, conn, id, (&entry, flags), deadline, &bulk)
         } else {
             self.run_async(io, conn, id, &entry, deadline, &arguments, Some(bulk))
         };
+        drop_admitted(peer.admission.clear());
         if let Err(violation) = run {
             io.abort(conn, violation.into());
         }
+    }
+}
+
+/// Drops what nobody took; a panic of a layer stays in here.
+pub(super) fn drop_admitted(admitted: Option<Admitted>) {
+    if catch_unwind(AssertUnwindSafe(|| drop(admitted))).is_err() {
+        tracing::error!("a layer of a service panicked when its call was given up");
     }
 }
 

@@ -108,29 +108,34 @@ impl<T: Compose + ?Sized, W> Source for Fresh<'_, T, W> {
     fn left(self, _: &mut Vec<u8>) {}
 }
 
-/// Arguments that lie in the loan beside the request.
+/// Arguments that lie in the loan beside the request; their metadata goes with the request.
 #[derive(Debug)]
-pub(crate) struct Enclosed(pub(crate) Flags);
+pub(crate) struct Enclosed(pub(crate) Flags, pub(crate) Vec<u8>);
 
 impl Source for Enclosed {
     fn flags(&self) -> Flags {
         self.0
     }
 
-    fn compose(&self, _: &mut [u8]) -> Result<usize, EncodeError> {
-        Ok(0)
+    fn compose(&self, out: &mut [u8]) -> Result<usize, EncodeError> {
+        self.1[..].compose(out)
     }
 
     fn composed_bytes(&self) -> Option<usize> {
-        Some(0)
+        Some(self.1.len())
     }
 
-    fn keep(&mut self, body: &mut Vec<u8>, _: usize) -> Result<(), EncodeError> {
-        body.clear();
+    fn keep(&mut self, body: &mut Vec<u8>, limit: usize) -> Result<(), EncodeError> {
+        if self.1.len() > limit {
+            return Err(EncodeError::Full);
+        }
+        *body = std::mem::take(&mut self.1);
         Ok(())
     }
 
-    fn left(self, _: &mut Vec<u8>) {}
+    fn left(self, body: &mut Vec<u8>) {
+        *body = self.1;
+    }
 }
 
 /// Why a request or a response did not leave.

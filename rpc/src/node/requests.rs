@@ -7,7 +7,7 @@ use gimmal_engine::{
     transport::{ConnId, Port, Violation},
 };
 
-use super::{Node, header_cache::Requested, serving::State};
+use super::{Node, header_cache::Requested};
 use crate::{
     batch::Items,
     copied,
@@ -118,11 +118,7 @@ impl Node {
         match bulk {
             Some(bulk) if entry.method.takes_bulk => {
                 copied::count(arguments, &self.counters.copied_requests);
-                let arguments = arguments.to_vec(); // counted
-                let state = State::Pulling { entry, arguments, offer: Some(bulk), flags: Flags::NONE };
-                self.occupy(conn, id, (io.now(), deadline), state);
-                self.pull_request(io, conn, id.slot);
-                return Ok(());
+                return self.judge_and_pull(io, conn, id, (entry, Flags::NONE, deadline), (arguments, bulk));
             }
             Some(bulk) => io.decline(conn, bulk),
             None => {}

@@ -8,6 +8,7 @@ use gimmal_engine::{
 };
 
 use crate::{
+    admission::Admitted,
     frame::{Flags, ResponseHead},
     id::CallId,
     service::Entry,
@@ -63,6 +64,8 @@ pub(super) enum State {
         offer: Option<RemoteBulk>,
         /// Of its request.
         flags: Flags,
+        /// What the service's layers made of it.
+        admitted: Option<Admitted>,
     },
     /// A pending handler, by its place among the worker's tasks.
     Running(u32),
