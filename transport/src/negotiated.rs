@@ -220,8 +220,7 @@ impl Negotiated {
         }
         let both = |feature| ours.features.has(feature) && theirs.features.has(feature);
         let path = if both(Feature::RING) { DataPath::Ring } else { DataPath::SendRecv };
-        let (tx_shared, rx_shared) =
-            (theirs.features.has(Feature::SHARED), ours.features.has(Feature::SHARED));
+        let [tx_shared, rx_shared] = [theirs, ours].map(|hello| hello.features.has(Feature::SHARED));
         // Where nobody writes into the other's ring, the size of ours is our own affair, and small where many have one.
         let is_small = rx_shared && path == DataPath::SendRecv;
         let tx_ring_bytes = theirs.ring_bytes.min(if is_small { ours.ring_bytes } else { u32::MAX });
