@@ -1,11 +1,11 @@
-//! A server whose handlers use smol: what another async runtime needs.
+//! A server whose handlers use smol, and its client: what another async runtime needs.
 
 #![forbid(unsafe_code)]
 
 use std::{any::Any, time::Duration};
 
 use gimmal::{
-    Cx, Server,
+    Client, Cx, Server,
     runtime::{BoxFuture, Runtime, Spawned},
 };
 
@@ -49,7 +49,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Calls of `sum_here` compute for long: each is a task of smol, and the worker goes on.
     let service = Spawned::only(serve_sleepy(Sleeper), &["sum_here"], Smol);
     let server = Server::builder().service(service).runtime(Smol).listen("shm://on-smol")?;
-    let client = SleepyClient::new(gimmal::connect("shm://on-smol")?);
+    // Any runtime may connect and call.
+    let client = SleepyClient::new(smol::block_on(Client::connect_async("shm://on-smol"))?);
     let (one, other) = smol::block_on(async {
         let (one, other) = (client.sum(5, 101), client.sum_here(101));
         Ok::<_, Box<dyn std::error::Error>>((one.await?, other.await?))
