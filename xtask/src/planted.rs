@@ -3,7 +3,10 @@
 //! A bug is a patch, `engine/mutants/NAME.patch`, that is applied to a copy of the sources. A patch that no longer applies is a
 //! failure.
 
-use std::{io, process::Command};
+use std::{
+    io,
+    process::{Command, ExitStatus},
+};
 
 use crate::{
     patched::{self, Copy},
@@ -17,6 +20,9 @@ const SEEDS: [&str; 2] = ["3", "20"];
 
 /// How long a program may take, seconds: long, since it may get only what others leave of the processors.
 const LIMIT_S: u32 = 1200;
+
+/// How timeout(1) ends when the time is over.
+const TIMED_OUT: i32 = 124;
 
 /// Tries the bugs of `names`; without names all bugs, and whether nothing is found without them.
 ///
@@ -69,7 +75,7 @@ fn fails(copy: &Copy) -> io::Result<Option<String>> {
             if !output.status.success() {
                 let text =
                     [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-                return Ok(Some(first_panic(&text.concat())));
+                return found(program, output.status, &text.concat()).map(Some);
             }
         }
     }
@@ -92,11 +98,38 @@ fn build(copy: &Copy, program: &str) -> io::Result<String> {
     path.ok_or_else(|| io::Error::other(format!("{program} was not built")))
 }
 
-/// Names the test that panicked first and its place, in words that are not counted as a failure of this tier.
-fn first_panic(text: &str) -> String {
-    let found = text.lines().find_map(|line| {
+/// What a failed program found: the test that panicked first, or that it did not end. A program that ends otherwise found nothing:
+/// it was killed, or could not start.
+fn found(program: &str, status: ExitStatus, text: &str) -> io::Result<String> {
+    let panic = text.lines().find_map(|line| {
         let (thread, place) = line.strip_prefix("thread '")?.split_once(" panicked at ")?;
+        // In words that are not counted as a failure of this tier.
         Some(format!("by {}, {}", thread.split('\'').next()?, place.trim_end_matches(':')))
     });
-    found.unwrap_or_else(|| "by a program that did not end in time".to_owned())
+    match (panic, status.code()) {
+        (Some(by), _) => Ok(by),
+        (None, Some(TIMED_OUT)) => Ok(format!("by {program}, which did not end within {LIMIT_S} s")),
+        (None, _) => {
+            let last: Vec<&str> = text.lines().rev().take(3).collect();
+            Err(io::Error::other(format!("{program} named no test: {status}; its last lines: {last:?}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    #[test]
+    fn only_a_test_or_a_time_out_finds_a_bug() {
+        let panicked = "thread 'r47' (7) panicked at src/sim.rs:3:5:\nno";
+        let exit = |code: i32| ExitStatus::from_raw(code << 8);
+        assert_eq!(found("sim", exit(101), panicked).unwrap(), "by r47, src/sim.rs:3:5");
+        assert!(found("sim", exit(TIMED_OUT), "").unwrap().contains("sim, which did not end"));
+        for status in [ExitStatus::from_raw(9), exit(127), exit(101)] {
+            assert!(found("sim", status, "error: no such thing").is_err(), "{status}");
+        }
+    }
 }

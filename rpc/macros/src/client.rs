@@ -27,12 +27,14 @@ fn output(service: &Service, result: &Answer) -> TokenStream {
 fn client_method(service: &Service, method: &Method) -> TokenStream {
     let private = &service.private;
     let table = table_ident(service);
-    let Method { ident, docs, codec, index, .. } = method;
+    let Method { ident, docs, cfgs, codec, .. } = method;
+    let index = method.index();
     match &method.kind {
         Kind::Raw(_) => quote! {
+            #(#cfgs)*
             #(#docs)*
-            pub fn #ident(&self, request: &[u8]) -> #private::RawCall<C> {
-                #private::Channel::call_raw_with(&self.channel, &#table[#index], &self.options, request)
+            pub fn #ident(&self, gimmal_request: &[u8]) -> #private::RawCall<GimmalChannel> {
+                #private::Channel::call_raw_with(&self.channel, &#table[#index], &self.options, gimmal_request)
             }
         },
         Kind::Async { arguments, result, is_oneway, .. } => {
@@ -55,8 +57,9 @@ fn client_method(service: &Service, method: &Method) -> TokenStream {
             );
             let output = if *is_oneway { quote!(#private::OneWay) } else { output(service, result) };
             quote! {
+                #(#cfgs)*
                 #(#docs)*
-                pub fn #ident(&self, #(#inputs),*) -> #private::Call<C, #codec, #output> {
+                pub fn #ident(&self, #(#inputs),*) -> #private::Call<GimmalChannel, #codec, #output> {
                     #private::start(
                         &self.channel,
                         &#table[#index],
@@ -79,7 +82,8 @@ fn client_streams(
 ) -> TokenStream {
     let private = &service.private;
     let table = table_ident(service);
-    let Method { ident, docs, codec, index, .. } = method;
+    let Method { ident, docs, cfgs, codec, .. } = method;
+    let index = method.index();
     let encoded: Vec<&Argument> = arguments.iter().filter(|argument| argument.is_encoded()).collect();
     let names: Vec<&Ident> = encoded.iter().map(|argument| &argument.ident).collect();
     let types: Vec<&syn::Type> = encoded.iter().map(|argument| &argument.ty).collect();
@@ -92,26 +96,27 @@ fn client_streams(
     // What the handler reads, the caller writes.
     if let Some(item) = arguments.iter().find_map(|argument| argument.stream.as_ref()) {
         let codec = item_codec(service, method, item);
-        ends.push(quote!(ends.sink::<C, #codec, #item>(&self.channel)));
-        gives.push(quote!(#private::Sink<#item, C>));
+        ends.push(quote!(gimmal_ends.sink::<GimmalChannel, #codec, #item>(&self.channel)));
+        gives.push(quote!(#private::Sink<#item, GimmalChannel>));
     }
     if let Some(item) = arguments.iter().find_map(|argument| argument.sink.as_ref()) {
         let codec = item_codec(service, method, item);
-        ends.push(quote!(ends.stream::<C, #codec, #item>(&self.channel)));
-        gives.push(quote!(#private::Stream<#item, C>));
+        ends.push(quote!(gimmal_ends.stream::<GimmalChannel, #codec, #item>(&self.channel)));
+        gives.push(quote!(#private::Stream<#item, GimmalChannel>));
     }
     let output = output(service, result);
     quote! {
+        #(#cfgs)*
         #(#docs)*
-        pub fn #ident(&self, #(#names: #types),*) -> (#(#gives,)* #private::StreamCall<C, #codec, #output>) {
-            let ends = #private::ends(#up, #down);
+        pub fn #ident(&self, #(#names: #types),*) -> (#(#gives,)* #private::StreamCall<GimmalChannel, #codec, #output>) {
+            let gimmal_ends = #private::ends(#up, #down);
             (
                 #(#ends,)*
                 #private::start_streams(
                     &self.channel,
                     &#table[#index],
                     &self.options,
-                    ends,
+                    gimmal_ends,
                     &#private::Encoded::<#codec, #all_types>::new(&#all_names),
                 ),
             )
@@ -124,10 +129,12 @@ fn pipelines(service: &Service) -> TokenStream {
     let (private, table) = (&service.private, table_ident(service));
     let client = format_ident!("{}Client", service.ident);
     let raw = service.methods.iter().filter(|method| matches!(method.kind, Kind::Raw(_)));
-    let methods = raw.map(|Method { ident, index, .. }| {
+    let methods = raw.map(|method| {
+        let (Method { ident, cfgs, .. }, index) = (method, method.index());
         let pipeline = format_ident!("{}_pipeline", ident.unraw());
         let about = format!("Many calls of [`{ident}`](Self::{ident}) at once, told apart by tags.");
         quote! {
+            #(#cfgs)*
             #[doc = #about]
             pub fn #pipeline(&self) -> #private::Pipeline {
                 self.channel.pipeline(&#table[#index], &self.options)
@@ -154,27 +161,27 @@ pub(crate) fn client(service: &Service) -> TokenStream {
     quote! {
         #(#docs)*
         #[derive(Clone, Debug)]
-        #vis struct #client<C = #private::Client> {
-            channel: C,
+        #vis struct #client<GimmalChannel = #private::Client> {
+            channel: GimmalChannel,
             options: #private::CallOptions,
         }
 
         #[allow(clippy::too_many_arguments)]
-        impl<C: #private::Channel> #client<C> {
-            /// A client over `channel`.
-            pub fn new(channel: C) -> Self {
-                Self { channel, options: ::core::default::Default::default() }
+        impl<GimmalChannel: #private::Channel> #client<GimmalChannel> {
+            /// A client over a channel.
+            pub fn new(gimmal_channel: GimmalChannel) -> Self {
+                Self { channel: gimmal_channel, options: ::core::default::Default::default() }
             }
 
             /// A client whose calls have these options.
             #[must_use]
-            pub fn with_options(mut self, options: #private::CallOptions) -> Self {
-                self.options = options;
+            pub fn with_options(mut self, gimmal_options: #private::CallOptions) -> Self {
+                self.options = gimmal_options;
                 self
             }
 
             /// What it calls through.
-            pub fn channel(&self) -> &C {
+            pub fn channel(&self) -> &GimmalChannel {
                 &self.channel
             }
 

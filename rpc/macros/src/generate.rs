@@ -95,7 +95,9 @@ fn table(service: &Service) -> TokenStream {
             }
         };
         let again = if method.is_idempotent { quote!(.idempotent()) } else { quote!() };
+        let cfgs = &method.cfgs;
         quote! {
+            #(#cfgs)*
             #private::Method::new(
                 #name,
                 #text,
@@ -108,8 +110,17 @@ fn table(service: &Service) -> TokenStream {
             #again
         }
     });
+    let places = service.methods.first().and_then(|method| method.places.as_ref()).map(|places| {
+        let variants = service.methods.iter().map(|Method { ident, cfgs, .. }| quote!(#(#cfgs)* #ident));
+        quote! {
+            #[doc(hidden)]
+            #[allow(non_camel_case_types, dead_code)]
+            enum #places { #(#variants),* }
+        }
+    });
     let complaint = format!("two methods of {name} have the same id; rename one of them");
     quote! {
+        #places
         #[doc(hidden)]
         const #table: &[#private::Method] = &[#(#methods),*];
         const _: () = ::core::assert!(#private::ids_are_distinct(#table), #complaint);

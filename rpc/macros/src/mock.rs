@@ -26,14 +26,17 @@ pub(crate) fn mock(service: &Service) -> TokenStream {
     }
     let mock = format_ident!("Mock{ident}");
     let names: Vec<_> = service.methods.iter().map(|method| &method.ident).collect();
+    let cfgs: Vec<_> = service.methods.iter().map(|method| &method.cfgs).collect();
     let mocked: Vec<_> = service.methods.iter().map(|method| mocked(service, method)).collect();
     let fields = mocked.iter().map(|mocked| &mocked.field);
-    let setters = names.iter().zip(&mocked).map(|(name, Mocked { generics, setter, kept, .. })| {
+    let setters = names.iter().zip(&mocked).zip(&cfgs).map(|((name, mocked), cfgs)| {
+        let Mocked { generics, setter, kept, .. } = mocked;
         let about = format!("What `{name}` does, from now on.");
         quote! {
+            #(#cfgs)*
             #[doc = #about]
             #[must_use]
-            pub fn #name<#generics>(mut self, does: #setter) -> Self {
+            pub fn #name<#generics>(mut self, gimmal_does: #setter) -> Self {
                 self.#name = ::core::option::Option::Some(#kept);
                 self
             }
@@ -48,12 +51,12 @@ pub(crate) fn mock(service: &Service) -> TokenStream {
         #[derive(Default)]
         #[allow(clippy::type_complexity)]
         #vis struct #mock {
-            #(#names: ::core::option::Option<#fields>,)*
+            #(#(#cfgs)* #names: ::core::option::Option<#fields>,)*
         }
 
         impl ::core::fmt::Debug for #mock {
-            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                f.write_str(::core::stringify!(#mock))
+            fn fmt(&self, gimmal_f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                gimmal_f.write_str(::core::stringify!(#mock))
             }
         }
 
@@ -68,7 +71,7 @@ pub(crate) fn mock(service: &Service) -> TokenStream {
         }
 
         impl #ident for #mock {
-            #(#implementations)*
+            #(#(#cfgs)* #implementations)*
         }
     }
 }
@@ -85,9 +88,9 @@ fn mocked(service: &Service, method: &Method) -> Mocked {
             let boxed = quote!(::core::pin::Pin<::std::boxed::Box<dyn #future>>);
             Mocked {
                 field: kept(&quote!(::core::ops::Fn(#(#types),*) -> #boxed)),
-                generics: quote!(F: #future + 'static),
-                setter: given(&quote!(::core::ops::Fn(#(#types),*) -> F)),
-                kept: quote!(::std::boxed::Box::new(move |#(#names),*| ::std::boxed::Box::pin(does(#(#names),*)))),
+                generics: quote!(GimmalFuture: #future + 'static),
+                setter: given(&quote!(::core::ops::Fn(#(#types),*) -> GimmalFuture)),
+                kept: quote!(::std::boxed::Box::new(move |#(#names),*| ::std::boxed::Box::pin(gimmal_does(#(#names),*)))),
                 implementation: quote! {
                     async fn #ident(&self, _: #cx, #(#names: #types),*) -> #output {
                         #set(#(#names),*).await
@@ -125,8 +128,8 @@ fn mocked(service: &Service, method: &Method) -> Mocked {
             plain(
                 &quote!(::core::ops::Fn(#(#types),*) -> #output),
                 quote! {
-                    fn #ident(&self, _: #cx, request: #request, answer: #answer) -> #output {
-                        #set(request, answer)
+                    fn #ident(&self, _: #cx, gimmal_request: #request, gimmal_answer: #answer) -> #output {
+                        #set(gimmal_request, gimmal_answer)
                     }
                 },
             )
@@ -137,7 +140,13 @@ fn mocked(service: &Service, method: &Method) -> Mocked {
 /// A method that runs to completion: what is set is kept as it is.
 fn plain(does: &TokenStream, implementation: TokenStream) -> Mocked {
     let (field, setter) = (kept(does), given(does));
-    Mocked { field, generics: quote!(), setter, kept: quote!(::std::boxed::Box::new(does)), implementation }
+    Mocked {
+        field,
+        generics: quote!(),
+        setter,
+        kept: quote!(::std::boxed::Box::new(gimmal_does)),
+        implementation,
+    }
 }
 
 fn kept(does: &TokenStream) -> TokenStream {

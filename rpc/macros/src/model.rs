@@ -1,10 +1,11 @@
 //! What a service trait says, checked; every complaint points at its place.
 
 use proc_macro2::{Literal, TokenStream};
-use quote::{ToTokens, quote};
+use quote::{ToTokens, format_ident, quote};
 use syn::{
     Attribute, Error, FnArg, GenericArgument, Ident, ItemTrait, LitStr, Pat, PathArguments, Result,
     ReturnType, Token, TraitItem, TraitItemFn, Type, Visibility,
+    ext::IdentExt as _,
     parse::{Parse, ParseStream},
     spanned::Spanned,
 };
@@ -80,8 +81,12 @@ pub(crate) struct Method {
     pub(crate) codec: TokenStream,
     /// That is the method's own, not the service's.
     has_own_codec: bool,
-    /// Its place in the table of methods.
-    pub(crate) index: Literal,
+    /// Those of the attributes that may leave it out.
+    pub(crate) cfgs: Vec<Attribute>,
+    /// Its place in the table of methods, where none is left out.
+    index: Literal,
+    /// The enum that counts those that are not left out, where one may be.
+    pub(crate) places: Option<Ident>,
     pub(crate) kind: Kind,
 }
 
@@ -128,6 +133,9 @@ pub(crate) struct Answer {
     pub(crate) is_bytes: bool,
 }
 
+/// Serde knows tuples of so many.
+const ARGUMENTS_MAX: usize = 16;
+
 /// Names that a generated client needs for itself.
 const RESERVED: [&str; 4] = ["new", "channel", "options", "with_options"];
 
@@ -164,6 +172,11 @@ impl Service {
         if let Some(complaints) = complaints {
             return Err(complaints);
         }
+        pipelines_are_free(&methods)?;
+        if methods.iter().any(|method: &Method| !method.cfgs.is_empty()) {
+            let places = format_ident!("__{}Methods", item.ident);
+            methods.iter_mut().for_each(|method| method.places = Some(places.clone()));
+        }
         if methods.is_empty() {
             return wrong(&item.ident, "a service needs at least one method");
         }
@@ -185,6 +198,21 @@ impl Service {
 }
 
 impl Method {
+    /// Its place in the table of methods.
+    pub(crate) fn index(&self) -> TokenStream {
+        let Self { index, ident, places, .. } = self;
+        places.as_ref().map_or_else(|| quote!(#index), |places| quote!(#places::#ident as usize))
+    }
+
+    /// What comes before the arrow of its arm, where `gimmal_method` is matched.
+    pub(crate) fn arm(&self) -> TokenStream {
+        let (index, cfgs) = (self.index(), &self.cfgs);
+        match &self.places {
+            None => quote!(#index),
+            Some(_) => quote!(#(#cfgs)* _ if gimmal_method == (#index)),
+        }
+    }
+
     /// Whether values of `ty` are bytes that the codec copies at once. A method's own codec takes every type as it is.
     pub(crate) fn copies_at_once(&self, ty: &Type) -> bool {
         !self.has_own_codec && is_bytes(ty)
@@ -209,6 +237,13 @@ impl Method {
         let (idempotent, own) = (take("idempotent"), take("codec"));
         let own = own_codec(&own, !raw.is_empty())?;
         let (docs, attributes) = split_docs(attrs);
+        let last =
+            |attribute: &Attribute| attribute.path().segments.last().map(|last| last.ident.to_string());
+        if let Some(other) =
+            attributes.iter().find(|attribute| last(attribute).as_deref() == Some("instrument"))
+        {
+            return wrong(other, "a service method has no body here; put this on its implementation");
+        }
         let (cx, arguments) = inputs(&sig)?;
         if let (Some(oneway), false) = (oneway.first(), raw.is_empty()) {
             return wrong(&oneway, "a raw method is answered: it cannot be one-way");
@@ -223,6 +258,10 @@ impl Method {
             let arguments: Vec<Argument> = arguments.into_iter().map(argument).collect::<Result<_>>()?;
             let mut result = Answer::new(&sig.output)?;
             result.is_bytes &= own.is_none();
+            if let Some(one) = arguments.iter().filter(|argument| argument.is_encoded()).nth(ARGUMENTS_MAX) {
+                let what = format!("at most {ARGUMENTS_MAX} arguments a method: put some into a struct");
+                return wrong(&one.ident, what);
+            }
             async_shape(&arguments, &result, &sig, is_oneway)?;
             if is_inline {
                 inline_shape(&arguments, &result, &sig, is_oneway)?;
@@ -235,6 +274,8 @@ impl Method {
         Ok(Self {
             ident: sig.ident,
             docs,
+            cfgs: attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).cloned().collect(),
+            places: None,
             attributes,
             cx,
             is_idempotent: !idempotent.is_empty(),
@@ -244,6 +285,21 @@ impl Method {
             kind,
         })
     }
+}
+
+/// The client has a `NAME_pipeline` for each raw method.
+fn pipelines_are_free(methods: &[Method]) -> Result<()> {
+    for raw in methods.iter().filter(|method| matches!(method.kind, Kind::Raw(_))) {
+        let pipeline = format!("{}_pipeline", raw.ident.unraw());
+        if let Some(other) = methods.iter().find(|method| method.ident == pipeline) {
+            let what = format!(
+                "`{pipeline}` is what `{}` has in the generated client; choose another name",
+                raw.ident
+            );
+            return wrong(&other.ident, what);
+        }
+    }
+    Ok(())
 }
 
 /// `Type` of `#[codec(Type)]`.

@@ -1,4 +1,7 @@
 //! The server's side of a service: what decodes arguments, runs methods and keeps their results.
+//!
+//! What is named here begins with `gimmal`, as in `client` and `mock`: the user's types, constants and unit structs may have any
+//! other name, and a pattern or type parameter of the same name would be theirs.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
@@ -37,10 +40,10 @@ fn decoded(service: &Service, method: &Method, arguments: &[Argument]) -> TokenS
     let (patterns, types) = (joined(&patterns), joined(&types));
     // No `?`, which would move what was decoded once more.
     quote! {
-        let #patterns = match <#codec as #private::Decode<'_, #types>>::decode(arguments) {
-            ::core::result::Result::Ok(arguments) => arguments,
-            ::core::result::Result::Err(error) => {
-                return ::core::result::Result::Err(#private::not_decoded(&error));
+        let #patterns = match <#codec as #private::Decode<'_, #types>>::decode(gimmal_arguments) {
+            ::core::result::Result::Ok(gimmal_arguments) => gimmal_arguments,
+            ::core::result::Result::Err(gimmal_error) => {
+                return ::core::result::Result::Err(#private::not_decoded(&gimmal_error));
             }
         };
     }
@@ -48,7 +51,7 @@ fn decoded(service: &Service, method: &Method, arguments: &[Argument]) -> TokenS
 
 /// The variable of an argument in the server's code, where its own name might be another's.
 fn numbered(at: usize) -> Ident {
-    format_ident!("argument_{at}")
+    format_ident!("gimmal_argument_{at}")
 }
 
 /// The bulk and the streams of a method, each in its argument's variable.
@@ -60,13 +63,13 @@ fn beside(service: &Service, method: &Method, arguments: &[Argument]) -> TokenSt
         match (&argument.stream, &argument.sink) {
             (Some(item), _) => {
                 let codec = codec(item);
-                quote!(let #name = seat.stream::<#codec, #item>()?;)
+                quote!(let #name = gimmal_seat.stream::<#codec, #item>()?;)
             }
             (_, Some(item)) => {
                 let codec = codec(item);
-                quote!(let #name = seat.sink::<#codec, #item>()?;)
+                quote!(let #name = gimmal_seat.sink::<#codec, #item>()?;)
             }
-            _ if argument.is_bulk => quote!(let #name = #private::bulk(bulk)?;),
+            _ if argument.is_bulk => quote!(let #name = #private::bulk(gimmal_bulk)?;),
             _ => quote!(),
         }
     });
@@ -76,19 +79,20 @@ fn beside(service: &Service, method: &Method, arguments: &[Argument]) -> TokenSt
 /// Runs a method to its end: an arm of `call_raw`.
 fn raw_arm(service: &Service, method: &Method) -> Option<TokenStream> {
     let (private, ident, name) = (&service.private, &service.ident, &method.ident);
-    let Method { index, codec, .. } = method;
+    let (codec, arm) = (&method.codec, method.arm());
     match &method.kind {
         Kind::Raw(_) => Some(quote! {
-            #index => #private::RawOutcome::outcome(#ident::#name(&*self.service, cx, arguments, writer)),
+            #arm => #private::RawOutcome::outcome(#ident::#name(&*self.service, gimmal_cx, gimmal_arguments, gimmal_writer)),
         }),
         Kind::Async { arguments, result, is_inline: true, .. } => {
             let decoded = decoded(service, method, arguments);
             let all = (0..arguments.len()).map(numbered);
-            let wrapped = wrapped(service, result, &quote!(#ident::#name(&*self.service, cx, #(#all),*)));
+            let wrapped =
+                wrapped(service, result, &quote!(#ident::#name(&*self.service, gimmal_cx, #(#all),*)));
             Some(quote! {
-                #index => {
+                #arm => {
                     #decoded
-                    #private::put::<#codec, _>(writer, &#wrapped)
+                    #private::put::<#codec, _>(gimmal_writer, &#wrapped)
                 }
             })
         }
@@ -99,17 +103,18 @@ fn raw_arm(service: &Service, method: &Method) -> Option<TokenStream> {
 /// Starts a method: an arm of `start`.
 fn start_arm(service: &Service, method: &Method) -> Option<TokenStream> {
     let (ident, name) = (&service.ident, &method.ident);
-    let Method { index, codec, .. } = method;
+    let (codec, arm) = (&method.codec, method.arm());
     let Kind::Async { arguments, result, is_inline: false, .. } = &method.kind else { return None };
     let decoded = decoded(service, method, arguments);
     let beside = beside(service, method, arguments);
     let all = (0..arguments.len()).map(numbered);
-    let wrapped = wrapped(service, result, &quote!(#ident::#name(&*service, &cx, #(#all),*).await));
+    let wrapped =
+        wrapped(service, result, &quote!(#ident::#name(&*gimmal_service, &gimmal_cx, #(#all),*).await));
     Some(quote! {
-        #index => {
+        #arm => {
             #decoded
             #beside
-            seat.put::<#codec, _>(async move { #wrapped });
+            gimmal_seat.put::<#codec, _>(async move { #wrapped });
             ::core::result::Result::Ok(())
         }
     })
@@ -127,22 +132,24 @@ pub(crate) fn server(service: &Service) -> TokenStream {
     let about = format!("Serves an implementation of [`{ident}`].");
     quote! {
         #[doc = #about]
-        #vis struct #server<S> {
-            service: #private::Arc<S>,
+        #vis struct #server<GimmalService> {
+            service: #private::Arc<GimmalService>,
         }
 
-        impl<S> ::core::fmt::Debug for #server<S> {
-            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                f.write_str(::core::stringify!(#server))
+        impl<GimmalService> ::core::fmt::Debug for #server<GimmalService> {
+            fn fmt(&self, gimmal_f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                gimmal_f.write_str(::core::stringify!(#server))
             }
         }
 
         #[doc = #about]
-        #vis fn #serve<S: #ident>(service: S) -> #server<S> {
-            #server { service: #private::Arc::new(service) }
+        #vis fn #serve<GimmalService: #ident>(gimmal_service: GimmalService) -> #server<GimmalService> {
+            #server { service: #private::Arc::new(gimmal_service) }
         }
 
-        impl<S: #ident> #private::Service for #server<S> {
+        // A deprecated method is served as any other.
+        #[allow(deprecated)]
+        impl<GimmalService: #ident> #private::Service for #server<GimmalService> {
             fn methods(&self) -> &'static [#private::Method] {
                 #table
             }
@@ -150,12 +157,12 @@ pub(crate) fn server(service: &Service) -> TokenStream {
             #[allow(unused_variables)]
             fn call_raw(
                 &self,
-                method: usize,
-                cx: &#private::Cx,
-                arguments: &[u8],
-                writer: &mut #private::ResponseWriter<'_>,
+                gimmal_method: usize,
+                gimmal_cx: &#private::Cx,
+                gimmal_arguments: &[u8],
+                gimmal_writer: &mut #private::ResponseWriter<'_>,
             ) -> ::core::result::Result<(), #private::Status> {
-                match method {
+                match gimmal_method {
                     #raw
                     _ => ::core::result::Result::Err(#private::no_method()),
                 }
@@ -164,14 +171,14 @@ pub(crate) fn server(service: &Service) -> TokenStream {
             #[allow(unused_variables, clippy::let_unit_value)]
             fn start(
                 &self,
-                method: usize,
-                cx: #private::Cx,
-                arguments: &[u8],
-                bulk: ::core::option::Option<#private::Bulk>,
-                seat: &mut #private::Seat,
+                gimmal_method: usize,
+                gimmal_cx: #private::Cx,
+                gimmal_arguments: &[u8],
+                gimmal_bulk: ::core::option::Option<#private::Bulk>,
+                gimmal_seat: &mut #private::Seat,
             ) -> ::core::result::Result<(), #private::Status> {
-                let service = #private::Arc::clone(&self.service);
-                match method {
+                let gimmal_service = #private::Arc::clone(&self.service);
+                match gimmal_method {
                     #starts
                     _ => ::core::result::Result::Err(#private::no_method()),
                 }

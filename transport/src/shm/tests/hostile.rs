@@ -156,7 +156,7 @@ fn r69_a_word_that_changes_is_read_once() {
                 turn += 1;
             }
         });
-        let until = Instant::now() + 10 * SECOND;
+        let until = Instant::now() + 60 * SECOND;
         while closed.is_none() && Instant::now() < until {
             for event in side.poll() {
                 match event {
@@ -185,7 +185,7 @@ fn r69_a_word_that_changes_is_read_once() {
         CloseReason::Violation(Violation::Overrun { bytes }) => *bytes <= 1024,
         _ => false,
     };
-    assert!(closed.as_ref().is_none_or(broke), "{closed:?}");
+    assert!(closed.as_ref().is_some_and(broke), "{closed:?}");
 }
 
 /// R71: a segment that lacks a seal could be cut or written under us, so it is refused.
