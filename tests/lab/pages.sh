@@ -15,6 +15,21 @@ echo 40 >/proc/sys/vm/nr_hugepages
 if [ "$(cat /proc/sys/vm/nr_hugepages)" -ge 20 ]; then
     check "loans on huge pages, shm" loans_on 'bytes on huge pages of 2048 KiB'
     check "loans on huge pages, rxe" loans_on 'bytes on huge pages of 2048 KiB' --provider verbs --address "rdma://$rxe:0"
+    # A cgroup that may have none of them: normal pages, and the reason.
+    cgroup=/sys/fs/cgroup/hugetlb-none
+    mount -t cgroup2 cgroup2 /sys/fs/cgroup 2>/dev/null
+    echo +hugetlb >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null
+    mkdir -p $cgroup
+    if echo 0 >$cgroup/hugetlb.2MB.max; then
+        in_cgroup() { (echo $BASHPID >$cgroup/cgroup.procs && loans_on "$@"); }
+        check "r122 loans where a cgroup has no huge pages, rxe" in_cgroup 'bytes on ' \
+            --provider verbs --address "rdma://$rxe:0"
+        check "r122 loans where a cgroup has no huge pages, siw" in_cgroup 'bytes on ' \
+            --provider verbs --address "rdma://$siw:0"
+    else
+        skipped=$((skipped + 2))
+        echo "SKIP    loans where a cgroup has no huge pages: the guest has no hugetlb cgroup"
+    fi
 else
     skipped=$((skipped + 2))
     echo "SKIP    loans on huge pages: the guest found only $(cat /proc/sys/vm/nr_hugepages) in a row"

@@ -64,7 +64,10 @@ impl fmt::Display for Pages {
             Self::Normal { why: NotHuge::Small } => f.write_str("normal pages: smaller than a huge one"),
             Self::Normal { why: NotHuge::None { errno, setting } } => {
                 let error = io::Error::from_raw_os_error(*errno);
-                write!(f, "normal pages: none in vm.nr_hugepages ({error}), and {setting} gives none")
+                write!(
+                    f,
+                    "normal pages: none in vm.nr_hugepages or for this cgroup ({error}), and {setting} gives none"
+                )
             }
         }
     }

@@ -152,11 +152,8 @@ impl Region {
             let why = if is_wanted { NotHuge::Small } else { NotHuge::Off };
             return Ok((Self::anonymous(bytes)?, Pages::Normal { why }));
         }
-        let errno = match MmapOptions::new().len(bytes).huge(Some(HUGE_PAGE_BITS)).populate().map_anon() {
-            Ok(map) => {
-                let pages = Pages::Huge { bytes: HUGE_PAGE_BYTES };
-                return Ok((Self::whole(MmapRaw::from(map), Shared::Nothing), pages));
-            }
+        let errno = match Self::from_pool(bytes) {
+            Ok(region) => return Ok((region, Pages::Huge { bytes: HUGE_PAGE_BYTES })),
             Err(error) => error.raw_os_error().unwrap_or(0),
         };
         let pages = Setting::Private.without_pool(errno);
@@ -166,6 +163,27 @@ impl Region {
         let region = Self::whole(MmapRaw::from(MmapMut::map_anon(bytes)?), Shared::Nothing);
         region.bring_huge();
         Ok((region, pages))
+    }
+
+    /// Memory on pages of the system's pool, all of them there.
+    ///
+    /// A cgroup's limit lets the mapping be made, even with MAP_POPULATE, and kills who touches it. So the pages are brought
+    /// by a call that says so.
+    #[cfg(any(feature = "verbs", test))]
+    fn from_pool(bytes: usize) -> io::Result<Self> {
+        let mut options = MmapOptions::new();
+        options.len(bytes).huge(Some(HUGE_PAGE_BITS));
+        let map = MmapRaw::from(options.map_anon()?);
+        match map.advise(memmap2::Advice::PopulateWrite) {
+            Ok(()) => Ok(Self::whole(map, Shared::Nothing)),
+            // A kernel before 5.14 has no such call.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+                drop(map);
+                let map = options.populate().map_anon()?;
+                Ok(Self::whole(MmapRaw::from(map), Shared::Nothing))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Asks for huge pages, and for all pages now. What is refused comes later, when it is touched.
