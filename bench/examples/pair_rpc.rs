@@ -26,7 +26,8 @@ mod mirror {
     };
 
     /// Bytes that serde is told to be bytes.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, gimmal::Shape)]
+    #[shape(opaque = "64 bytes@1")]
     pub(crate) struct Block(pub(crate) [u8; 64]);
 
     impl Serialize for Block {

@@ -9,7 +9,7 @@ use crate::target::{body, total};
 const ITEM_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes that serde is told to be bytes.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, gimmal::Shape)]
 pub(crate) struct Item(pub(crate) Vec<u8>);
 
 impl Serialize for Item {

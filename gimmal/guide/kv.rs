@@ -1,7 +1,7 @@
 use gimmal::{Cx, Sink};
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, gimmal::Shape)]
 pub struct Entry {
     pub key: String,
     #[serde(with = "serde_bytes")] // one piece of bytes, not a sequence of numbers
@@ -9,7 +9,7 @@ pub struct Entry {
     pub version: u64,
 }
 
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, thiserror::Error, gimmal::Shape)]
 pub enum KvError {
     #[error("no key {0}")]
     NotFound(String),

@@ -53,7 +53,7 @@ pub use gimmal_rpc::engine::transport::{Allow, Bulk, Instant, Key, Loan, UserByt
 pub use gimmal_rpc::{
     Call, CallError, CallOptions, CancelToken, Channel, Client, ClientBuilder, Code, Config, ConnectError,
     Cx, Fate, Metadata, MetadataError, ReadError, Reconnect, ServeError, Server, ServerBuilder, Service,
-    Sink, Stats, Status, Stream, StreamError, TransportError, WithLoan, service,
+    Shape, Sink, Stats, Status, Stream, StreamError, TransportError, WithLoan, service,
 };
 
 pub mod auth {
@@ -119,6 +119,8 @@ pub mod error {
     };
     #[doc(inline)]
     pub use gimmal_rpc::engine::{ConfigError, OpenError, PlaceError, StartError};
+    #[doc(inline)]
+    pub use gimmal_rpc::error::Mismatch;
 }
 
 pub mod info {
@@ -184,6 +186,16 @@ pub mod reflect {
     pub use gimmal_rpc::reflect::{
         ConnectionInfo, Delivery, Health, MethodInfo, Reflection, ReflectionClient, ReflectionServer,
         serve_reflection,
+    };
+}
+
+pub mod shape {
+    //! Shapes of types, which both sides of a call compare, for codecs and for programs that read reflection.
+    //! [`Shape`](crate::Shape) is the derive.
+
+    #[doc(inline)]
+    pub use gimmal_rpc::shape::{
+        Contents, Describe, Describing, Field, Form, Schema, Shapes, Type, TypeRef, Variant,
     };
 }
 

@@ -13,6 +13,7 @@ use crate::{
     channel::{Received, no_error},
     codec::{Codec, Decode, DecodeError, Encode, EncodeError},
     lend::Lends,
+    shape::Form,
 };
 
 /// A `Vec<u8>` or a `&[u8]`.
@@ -51,6 +52,7 @@ pub struct InOnePiece<C>(PhantomData<C>);
 
 impl<C: Codec> Codec for InOnePiece<C> {
     const NAME: &'static str = C::NAME;
+    const FORM: Form = C::FORM;
 }
 
 impl<C: for<'a> Encode<Bytes<&'a [u8]>>> Encode<Vec<u8>> for InOnePiece<C> {

@@ -6,12 +6,18 @@ use gimmal_engine::transport::copy;
 use serde::{Deserialize, Serialize, de::DeserializeSeed as _};
 use thiserror::Error;
 
-use crate::nested::{self, Nested};
+use crate::{
+    nested::{self, Nested},
+    shape::{Describe, Form, Shape, Shapes, TypeRef},
+};
 
 /// A way to write values.
 pub trait Codec: 'static {
     /// Part of every signature: two sides with different codecs do not match.
     const NAME: &'static str;
+
+    /// What it writes of structs and enums.
+    const FORM: Form = Form::Positional;
 }
 
 /// What a codec can write.
@@ -67,12 +73,19 @@ impl DecodeError {
     }
 }
 
-/// The default: [postcard](https://docs.rs/postcard), small and quick, for anything that serde knows.
+/// The default: [postcard](https://docs.rs/postcard), small and quick. Values travel without names, so attributes of serde that
+/// need them, such as `untagged` or `skip_serializing_if`, are refused when the server starts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Postcard;
 
 impl Codec for Postcard {
     const NAME: &'static str = "postcard";
+}
+
+impl<T: Shape + ?Sized> Describe<T> for Postcard {
+    fn describe(shapes: &mut Shapes) -> TypeRef {
+        T::shape(shapes)
+    }
 }
 
 impl<T: Serialize + ?Sized> Encode<T> for Postcard {
@@ -157,6 +170,13 @@ pub struct Raw;
 
 impl Codec for Raw {
     const NAME: &'static str = "raw";
+    const FORM: Form = Form::Bytes;
+}
+
+impl<T: ?Sized> Describe<T> for Raw {
+    fn describe(shapes: &mut Shapes) -> TypeRef {
+        <[u8]>::shape(shapes)
+    }
 }
 
 impl<T: AsRef<[u8]> + ?Sized> Encode<T> for Raw {
@@ -190,7 +210,7 @@ mod bincode_codec {
 
     use serde::{Deserialize, Serialize};
 
-    use super::{Bincode, Codec, Decode, DecodeError, Encode, EncodeError};
+    use super::{Bincode, Codec, Decode, DecodeError, Describe, Encode, EncodeError, Shape, Shapes, TypeRef};
     use crate::nested::{self, Nested};
 
     /// Most bytes that a value may claim to hold; a length prefix beyond it is refused before it is allocated.
@@ -202,6 +222,12 @@ mod bincode_codec {
 
     impl Codec for Bincode {
         const NAME: &'static str = "bincode";
+    }
+
+    impl<T: Shape + ?Sized> Describe<T> for Bincode {
+        fn describe(shapes: &mut Shapes) -> TypeRef {
+            T::shape(shapes)
+        }
     }
 
     impl<T: Serialize + ?Sized> Encode<T> for Bincode {

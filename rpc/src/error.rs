@@ -25,25 +25,39 @@ pub enum CallError<E = Infallible> {
     /// The peer, or the deadline, ended it.
     #[error("{0}")]
     Status(Status),
-    /// The two sides spell the method differently. It alone fails; the others go on.
-    #[error("{}", mismatch(method, ours, theirs))]
-    Mismatch {
-        /// `Service.method`.
-        method: String,
-        /// The caller's signature.
-        ours: String,
-        /// The server's.
-        theirs: String,
-    },
+    /// The two sides declare the method differently. It did not run; other methods work.
+    #[error("{0}")]
+    Mismatch(Box<Mismatch>),
     /// It could not be carried.
     #[error("{0}")]
     Transport(TransportError),
 }
 
-fn mismatch(method: &str, ours: &str, theirs: &str) -> String {
-    format!(
-        "the two sides declare {method} differently: {ours} here, {theirs} at the server; use the same types"
-    )
+/// How the two sides of a call declare its method.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Mismatch {
+    /// `Service.method`.
+    pub method: String,
+    /// The caller's signature.
+    pub ours: String,
+    /// The server's signature.
+    pub theirs: String,
+    /// The first difference of their types: "field 2 of Order: here `cents: u64`, there `id: u64`". Empty where the
+    /// signatures show it, or where a side's types are not known.
+    pub difference: String,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { method, ours, theirs, difference } = self;
+        write!(f, "the two sides declare {method} differently: ")?;
+        if difference.is_empty() {
+            write!(f, "{ours} here, {theirs} at the server; use the same types")
+        } else {
+            write!(f, "{difference} at the server; use the same types")
+        }
+    }
 }
 
 impl<E: fmt::Debug> fmt::Debug for CallError<E> {
@@ -51,7 +65,7 @@ impl<E: fmt::Debug> fmt::Debug for CallError<E> {
         match self {
             Self::App(error) => write!(f, "the method failed: {error:?}"),
             Self::Status(status) => write!(f, "{status}"),
-            Self::Mismatch { method, ours, theirs } => f.write_str(&mismatch(method, ours, theirs)),
+            Self::Mismatch(mismatch) => write!(f, "{mismatch}"),
             Self::Transport(error) => write!(f, "{error}"),
         }
     }
@@ -80,7 +94,7 @@ impl<E> CallError<E> {
         match self {
             Self::App(_) => Fate::Ran,
             Self::Status(status) => status.fate(),
-            Self::Mismatch { .. } => Fate::NotRun,
+            Self::Mismatch(_) => Fate::NotRun,
             Self::Transport(error) => error.fate(),
         }
     }
@@ -317,6 +331,18 @@ pub enum ServeError {
         second: String,
         /// Their id.
         id: u32,
+    },
+    /// A codec without names cannot carry a method's types: it would read them as something else.
+    #[error(
+        "{method}: {codec} cannot carry {attribute}; remove the attribute, or use a codec with named fields"
+    )]
+    Unfit {
+        /// `Service.method`.
+        method: String,
+        /// The codec's name.
+        codec: &'static str,
+        /// The attribute of serde, and where it is.
+        attribute: String,
     },
     /// Nothing to serve.
     #[error("the server has no service; add one with Server::builder().service(..)")]

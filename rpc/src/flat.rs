@@ -2,9 +2,15 @@
 
 use std::{fmt, ops::Deref};
 
-use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
+use zerocopy::{
+    Immutable, IntoBytes, KnownLayout, TryFromBytes,
+    byteorder::{self, ByteOrder},
+};
 
-use crate::codec::{Codec, Decode, DecodeError, Encode, EncodeError, Raw};
+use crate::{
+    codec::{Codec, Decode, DecodeError, Encode, EncodeError, Raw},
+    shape::{Describe, Shape, Shapes, TypeRef},
+};
 
 /// Values as they lie in memory, by the traits of [zerocopy](https://docs.rs/zerocopy) (feature `zerocopy`): writing one is
 /// a copy, reading one is a check of its length and of its bits, and [`InPlace`] reads it where it landed.
@@ -17,7 +23,8 @@ use crate::codec::{Codec, Decode, DecodeError, Encode, EncodeError, Raw};
 /// use gimmal_rpc::{Cx, InPlace, Zerocopy};
 /// use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 ///
-/// #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+/// #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, gimmal_rpc::Shape)]
+/// #[shape(crate = gimmal_rpc)]
 /// #[repr(C)]
 /// struct Quote { price: u64, volume: u64 }
 ///
@@ -34,6 +41,32 @@ pub struct Zerocopy;
 impl Codec for Zerocopy {
     const NAME: &'static str = "zerocopy";
 }
+
+impl<T: Shape + ?Sized> Describe<T> for Zerocopy {
+    fn describe(shapes: &mut Shapes) -> TypeRef {
+        T::shape(shapes)
+    }
+}
+
+impl<T: Shape> Shape for InPlace<'_, T> {
+    fn shape(shapes: &mut Shapes) -> TypeRef {
+        T::shape(shapes)
+    }
+}
+
+/// zerocopy's numbers of a fixed byte order, which the name of the order tells apart.
+macro_rules! ordered {
+    ($($name:ident)*) => {$(
+        impl<O: ByteOrder + 'static> Shape for byteorder::$name<O> {
+            fn shape(shapes: &mut Shapes) -> TypeRef {
+                let order = std::any::type_name::<O>().rsplit("::").next().unwrap_or_default();
+                shapes.opaque(&format!("zerocopy::{}<{order}>@1", stringify!($name)))
+            }
+        }
+    )*};
+}
+
+ordered! { U16 U32 U64 U128 I16 I32 I64 I128 F32 F64 }
 
 impl<T: IntoBytes + Immutable + ?Sized> Encode<T> for Zerocopy {
     #[inline]

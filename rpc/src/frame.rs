@@ -22,7 +22,7 @@
 //!  GoAway     –                   empty; the sender takes no more calls. aux names no call
 //! ```
 //! A `Response` ends a download too. Its payload is the value (Ok), the method's error (App), a message with details behind a
-//! zero byte (Status), or the server's signature (Mismatch). A bulk may be on offer beside a `Request` or `Response` with a head: one
+//! zero byte (Status), or the server's signature and behind a zero its schema (Mismatch). A bulk may be on offer beside a `Request` or `Response` with a head: one
 //! argument, or a part of the value, that passes no codec. `window`: items of the download that may be sent before its first credit.
 //!
 //! A receiver refuses a kind, a flag or a combination of flags that this table does not have, and so tells versions apart.

@@ -90,6 +90,7 @@ mod route;
 pub mod runtime;
 pub mod server;
 pub mod service;
+pub mod shape;
 mod shared;
 pub mod stats;
 pub mod status;
@@ -119,7 +120,7 @@ pub use gimmal_engine as engine;
 pub use gimmal_engine::transport::{
     Allow, Bulk, Credentials, Instant, Key, KeyError, Loan, Negotiated, UserBytes, UserMemory,
 };
-pub use gimmal_macros::service;
+pub use gimmal_macros::{Shape, service};
 pub use layer::{Guarded, Hedge, Layer, Layered, Retry, RetryPolicy, ServerLayer};
 pub use lend::Lend;
 pub use local::{Driver, LocalClient};
@@ -131,6 +132,7 @@ pub use response_writer::ResponseWriter;
 pub use runtime::Runtime;
 pub use server::{LocalServer, Server, ServerBuilder};
 pub use service::Service;
+pub use shape::Shape;
 pub use stats::Stats;
 pub use status::{Code, Fate, Status};
 pub use stream::{ReadError, Sink, Stream, StreamError};
@@ -139,12 +141,14 @@ pub use topic::{Behind, Fed, Published, Topic};
 /// What the code of [`macro@service`] names. It may change at any time.
 #[doc(hidden)]
 pub mod __macro {
-    pub use std::sync::Arc;
+    pub use std::sync::{Arc, LazyLock};
+    pub use std::vec::Vec;
 
     use crate::{
         Code,
         channel::{Beside, Received},
         codec::{Compose, DecodeError, Encode},
+        shape::Field,
         stream::{Lane, Lanes, lanes},
     };
     pub use crate::{
@@ -159,11 +163,30 @@ pub mod __macro {
         pipeline::Pipeline,
         response_writer::{RawOutcome, ResponseWriter},
         service::Service,
+        shape::{Contents, Describing, Shape, Shapes, Type, TypeRef, Variant},
         status::Status,
         stream::{Sink, Stream},
         task::Seat,
     };
     pub use gimmal_engine::transport::{Bulk, Loan};
+
+    /// A field of a shape.
+    #[must_use]
+    pub fn field(name: &str, ty: TypeRef, is_optional: bool) -> Field {
+        Field { name: name.to_owned(), ty, is_optional }
+    }
+
+    /// A name of a shape.
+    #[must_use]
+    pub fn text(name: &str) -> String {
+        name.to_owned()
+    }
+
+    /// Parts of a shape.
+    #[must_use]
+    pub fn list<T, const N: usize>(parts: [T; N]) -> Vec<T> {
+        parts.into()
+    }
 
     /// Starts a typed call.
     #[inline]

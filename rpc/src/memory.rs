@@ -13,6 +13,7 @@ use std::{
 };
 
 use gimmal_engine::transport::{Accessed, Instant, Loan, Negotiated, OneSided, REMOTE_BYTES, Remote};
+use gimmal_macros::Shape;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -39,7 +40,8 @@ pub(crate) type Ended = Result<Accessed, TransportError>;
 /// reconnect the client asks for it again. Any other access is refused, not run. Several accesses may be in flight, as
 /// many as `window`, in no order among themselves or with calls. Wait for one before the next that depends on it.
 /// Offsets are bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, Shape)]
+#[shape(crate = crate)]
 pub struct RemoteMemory {
     place: [u8; REMOTE_BYTES],
     /// Of its connection.

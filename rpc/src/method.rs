@@ -2,7 +2,16 @@
 
 use std::fmt;
 
-use crate::id::hash_pair;
+use gimmal_engine::transport::pack::{high_half, low_half};
+
+use crate::{
+    error::Mismatch,
+    id::hash_pair,
+    shape::{Form, Schema},
+};
+
+/// Most bytes of a schema that goes with a refusal.
+const DECLARED_BYTES_MAX: usize = 3072;
 
 /// How a method's handler is run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,7 +22,7 @@ pub enum MethodKind {
     Async,
 }
 
-/// A method of a service. The macro makes one for each, as a constant.
+/// A method of a service. The macro makes one for each, when the service is first used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Method {
     /// The service's name.
@@ -26,8 +35,13 @@ pub struct Method {
     pub signature: &'static str,
     /// The codec's name.
     pub codec: &'static str,
-    /// Stable hash of signature and codec.
+    /// Stable hash of the codec and of the types as it writes them, which both sides compare. Where there is no schema, of
+    /// signature and codec as spelled.
     pub signature_hash: u32,
+    /// The types as the codec writes them. A method without one, such as a raw method, is compared as spelled.
+    pub schema: Option<&'static Schema>,
+    /// What the codec writes of them.
+    pub form: Form,
     /// How it is run.
     pub kind: MethodKind,
     /// Whether an argument is bulk: brought before the handler is called.
@@ -63,6 +77,8 @@ impl Method {
             signature,
             codec,
             signature_hash,
+            schema: None,
+            form: Form::Bytes,
             kind,
             takes_bulk: false,
             gives_bulk: false,
@@ -103,6 +119,44 @@ impl Method {
         self
     }
 
+    /// Adds the types as the codec writes them, which both sides compare.
+    #[must_use]
+    pub fn with_schema(mut self, form: Form, schema: &'static Schema) -> Self {
+        let mut hash = schema.fingerprint(form);
+        for byte in self.codec.bytes() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self.signature_hash = high_half(hash) ^ low_half(hash);
+        self.schema = Some(schema);
+        self.form = form;
+        self
+    }
+
+    /// Why the codec cannot carry the method's types, if it cannot.
+    #[must_use]
+    pub fn unfit(&self) -> Option<&'static str> {
+        let needs_names = self.schema.filter(|_| self.form == Form::Positional)?.needs_names.first()?;
+        Some(needs_names)
+    }
+
+    /// What a refused caller is told: [`Method::spelled`], and behind a zero the schema if it is not too long.
+    pub(crate) fn declared(&self) -> String {
+        let spelled = self.spelled();
+        match self.schema.and_then(|schema| schema.to_text(DECLARED_BYTES_MAX)) {
+            Some(schema) => format!("{spelled}\0{schema}"),
+            None => spelled,
+        }
+    }
+
+    /// How a server's declaration, made by [`Method::declared`], differs from this one.
+    pub(crate) fn mismatch(&self, declared: &str) -> Mismatch {
+        let (theirs, schema) = declared.split_once('\0').unwrap_or((declared, ""));
+        let difference =
+            self.schema.zip(Schema::from_text(schema)).and_then(|(ours, theirs)| ours.difference(&theirs));
+        let (method, ours) = (self.to_string(), self.spelled());
+        Mismatch { method, ours, theirs: theirs.to_owned(), difference: difference.unwrap_or_default() }
+    }
+
     /// Signature and codec, for people on the other side.
     #[must_use]
     pub fn spelled(&self) -> String {
@@ -116,14 +170,14 @@ impl fmt::Display for Method {
     }
 }
 
-/// Whether two methods of a table have the same id. The macro asks at compile time.
+/// Whether no two methods of a service have the same id. The macro asks at compile time.
 #[must_use]
-pub const fn ids_are_distinct(methods: &[Method]) -> bool {
+pub const fn ids_are_distinct(service: &str, methods: &[&str]) -> bool {
     let mut first = 0;
     while first < methods.len() {
         let mut second = first + 1;
         while second < methods.len() {
-            if methods[first].id == methods[second].id {
+            if hash_pair(service, methods[first]) == hash_pair(service, methods[second]) {
                 return false;
             }
             second += 1;
@@ -138,6 +192,7 @@ mod tests {
     use gimmal_transport::testing::{BuilderCall, no_call_undoes_another};
 
     use super::*;
+    use crate::{codec::Postcard, shape::Describing};
 
     #[test]
     fn no_property_of_a_method_undoes_another() {
@@ -146,6 +201,9 @@ mod tests {
             ("one_way", Method::one_way),
             ("idempotent", Method::idempotent),
             ("with_streams", |method| method.with_streams(true, false)),
+            ("with_schema", |method| {
+                method.with_schema(Form::Positional, Describing::<Postcard>::default().answer::<u8>().done())
+            }),
         ];
         let fresh = || Method::new("Echo", "echo", "()", "postcard", MethodKind::Async);
         no_call_undoes_another(fresh, calls, |method| format!("{method:?}"));
@@ -159,6 +217,6 @@ mod tests {
         assert_eq!(method.spelled(), "echo(String) -> String [postcard]");
         let bincode = Method::new("Echo", "echo", "(String) -> String", "bincode", MethodKind::Async);
         assert_ne!(bincode.signature_hash, method.signature_hash);
-        assert!(!ids_are_distinct(&[method, bincode]));
+        assert!(!ids_are_distinct("Echo", &["echo", "echo"]) && ids_are_distinct("Echo", &["echo", "other"]));
     }
 }

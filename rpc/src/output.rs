@@ -4,7 +4,10 @@ use std::ops::Deref;
 
 use gimmal_engine::transport::{Bulk, Loan};
 
-use crate::codec::{Encode, EncodeError};
+use crate::{
+    codec::{Encode, EncodeError},
+    shape::{Shape, Shapes, TypeRef},
+};
 
 /// What a handler returned, as an answer of codec `C`.
 pub trait Output<C>: Send {
@@ -35,6 +38,13 @@ pub struct WithLoan<T, L = Loan> {
     pub value: T,
     /// The memory: a [`Loan`] of the handler's, a [`Bulk`] at its caller.
     pub loan: Option<L>,
+}
+
+/// The loan does not pass the codec.
+impl<T: Shape, L> Shape for WithLoan<T, L> {
+    fn shape(shapes: &mut Shapes) -> TypeRef {
+        T::shape(shapes)
+    }
 }
 
 impl<T> WithLoan<T> {

@@ -7,17 +7,20 @@
 use std::sync::{Arc, OnceLock, atomic::Ordering};
 
 use gimmal_engine::transport::{Instant, Negotiated};
+use gimmal_macros::Shape;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     Cx,
     method::{Method, MethodKind},
+    shape::Schema,
     shared::{Shared, lock},
     stats::{Counters, Stats},
 };
 
 /// A method as its server spells it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, Shape)]
+#[shape(crate = crate)]
 pub struct MethodInfo {
     /// The service's name.
     pub service: String,
@@ -33,6 +36,8 @@ pub struct MethodInfo {
     pub is_idempotent: bool,
     /// Whether bulk or streams belong to it, which need a program with its types.
     pub is_plain: bool,
+    /// Its types as the codec writes them. A method without a schema, such as a raw one, has no shapes.
+    pub schema: Option<Schema>,
 }
 
 impl From<&Method> for MethodInfo {
@@ -51,12 +56,14 @@ impl From<&Method> for MethodInfo {
             kind: kind.to_owned(),
             is_idempotent: method.is_idempotent,
             is_plain: !beside,
+            schema: method.schema.cloned(),
         }
     }
 }
 
 /// A connection as its server sees it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, Shape)]
+#[shape(crate = crate)]
 pub struct ConnectionInfo {
     /// The peer's address or process.
     pub peer: String,
@@ -71,7 +78,8 @@ pub struct ConnectionInfo {
 }
 
 /// Whether a service takes calls.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, Shape)]
+#[shape(crate = crate)]
 pub enum Health {
     /// It does.
     Serving,
@@ -83,7 +91,8 @@ pub enum Health {
 
 /// What became of the one-way requests of a connection. As requests keep their order on it, every one that was made
 /// before this was asked is counted: the report of their delivery.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, Shape)]
+#[shape(crate = crate)]
 pub struct Delivery {
     /// Their handlers began.
     pub started: u64,
@@ -125,7 +134,7 @@ impl Mirror {
         shared: Arc<Shared>,
         counters: Arc<OnceLock<Vec<Arc<Counters>>>>,
     ) -> Self {
-        let own = __REFLECTION_METHODS.iter();
+        let own = __reflection_methods().iter();
         Self { methods: methods.chain(own).map(MethodInfo::from).collect(), shared, counters }
     }
 }

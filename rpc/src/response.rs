@@ -134,7 +134,7 @@ impl<E> CallError<E> {
         match failure {
             CallError::App(never) => match never {},
             CallError::Status(status) => Self::Status(status),
-            CallError::Mismatch { method, ours, theirs } => Self::Mismatch { method, ours, theirs },
+            CallError::Mismatch(mismatch) => Self::Mismatch(mismatch),
             CallError::Transport(error) => Self::Transport(error),
         }
     }

@@ -93,6 +93,10 @@ impl Registry {
         let mut registry = Self { table: vec![None; (count * 2 + 1).next_power_of_two()], services };
         for (at, service) in (0u32..).zip(&registry.services) {
             for (index, method) in (0u32..).zip(service.methods()) {
+                if let Some(attribute) = method.unfit() {
+                    let (codec, attribute) = (method.codec, attribute.to_owned());
+                    return Err(ServeError::Unfit { method: method.to_string(), codec, attribute });
+                }
                 let entry = Entry { method, service: at, index, number };
                 number += 1;
                 let place = place(&registry.table, method.id);

@@ -123,8 +123,8 @@ fn another_codec_is_another_method(scheme: &str) {
     let (_server, channel) = serve(scheme);
     let client = before::MixedClient::new(channel);
     let error = client.reverse(vec![1]).wait().unwrap_err();
-    let CallError::Mismatch { ours, theirs, .. } = &error else { panic!("{error:?}") };
-    assert!(ours.ends_with("[postcard]") && theirs.ends_with("[raw]"), "{error:?}");
+    let CallError::Mismatch(it) = &error else { panic!("{error:?}") };
+    assert!(it.ours.ends_with("[postcard]") && it.theirs.ends_with("[raw]"), "{error:?}");
 }
 
 /// Values as they lie in memory.
@@ -140,7 +140,10 @@ mod flat {
         a_layout_of_another_length_is_refused
     }
 
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+    #[derive(
+        Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, gimmal_rpc::Shape,
+    )]
+    #[shape(crate = gimmal_rpc)]
     #[repr(C)]
     pub(super) struct Quote {
         price: u64,
@@ -191,6 +194,13 @@ mod flat {
         #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
         #[repr(C)]
         pub(super) struct Quote(pub(super) [u64; 3]);
+
+        /// It claims the shape of the other.
+        impl gimmal_rpc::Shape for Quote {
+            fn shape(shapes: &mut gimmal_rpc::shape::Shapes) -> gimmal_rpc::shape::TypeRef {
+                super::Quote::shape(shapes)
+            }
+        }
 
         #[gimmal_rpc::service(crate = gimmal_rpc)]
         pub(super) trait Quotes {

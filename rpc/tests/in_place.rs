@@ -15,7 +15,8 @@ use gimmal_rpc::{Client, Config, Cx, LocalClient, ResponseWriter, Server};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A number that is not read if it is 13.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 struct Picky(u64);
 
 impl<'de> Deserialize<'de> for Picky {

@@ -18,7 +18,8 @@ thread_local! {
 }
 
 /// 64 bytes that remember where they were encoded.
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 struct Probe([u64; 8]);
 
 impl Serialize for Probe {

@@ -38,14 +38,16 @@ trait Within {
     async fn end(&self, cx: &Cx, what: End) -> (Came, u64);
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 enum Came {
     Refused,
     Answered,
     Otherwise,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 enum End {
     DropClient,
     ShutClient,

@@ -50,7 +50,7 @@ trait Echo {
 }
 
 /// Bytes that serde is told to be bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, gimmal::Shape)]
 #[repr(transparent)]
 pub(crate) struct Block([u8; BYTES]);
 

@@ -26,7 +26,6 @@ fn output(service: &Service, result: &Answer) -> TokenStream {
 
 fn client_method(service: &Service, method: &Method) -> TokenStream {
     let private = &service.private;
-    let table = table_ident(service);
     let Method { ident, docs, cfgs, codec, .. } = method;
     let index = method.index();
     match &method.kind {
@@ -34,7 +33,7 @@ fn client_method(service: &Service, method: &Method) -> TokenStream {
             #(#cfgs)*
             #(#docs)*
             pub fn #ident(&self, gimmal_request: &[u8]) -> #private::RawCall<GimmalChannel> {
-                #private::Channel::call_raw_with(&self.channel, &#table[#index], &self.options, gimmal_request)
+                #private::Channel::call_raw_with(&self.channel, &self.methods[#index], &self.options, gimmal_request)
             }
         },
         Kind::Async { arguments, result, is_oneway, .. } => {
@@ -62,7 +61,7 @@ fn client_method(service: &Service, method: &Method) -> TokenStream {
                 pub fn #ident(&self, #(#inputs),*) -> #private::Call<GimmalChannel, #codec, #output> {
                     #private::start(
                         &self.channel,
-                        &#table[#index],
+                        &self.methods[#index],
                         &self.options,
                         #loan,
                         &#private::Encoded::<#codec, #types>::new(&#names),
@@ -81,7 +80,6 @@ fn client_streams(
     result: &Answer,
 ) -> TokenStream {
     let private = &service.private;
-    let table = table_ident(service);
     let Method { ident, docs, cfgs, codec, .. } = method;
     let index = method.index();
     let encoded: Vec<&Argument> = arguments.iter().filter(|argument| argument.is_encoded()).collect();
@@ -114,7 +112,7 @@ fn client_streams(
                 #(#ends,)*
                 #private::start_streams(
                     &self.channel,
-                    &#table[#index],
+                    &self.methods[#index],
                     &self.options,
                     gimmal_ends,
                     &#private::Encoded::<#codec, #all_types>::new(&#all_names),
@@ -126,7 +124,7 @@ fn client_streams(
 
 /// The pipelines of a service's raw methods, which only one kind of client has.
 fn pipelines(service: &Service) -> TokenStream {
-    let (private, table) = (&service.private, table_ident(service));
+    let private = &service.private;
     let client = format_ident!("{}Client", service.ident);
     let raw = service.methods.iter().filter(|method| matches!(method.kind, Kind::Raw(_)));
     let methods = raw.map(|method| {
@@ -137,7 +135,7 @@ fn pipelines(service: &Service) -> TokenStream {
             #(#cfgs)*
             #[doc = #about]
             pub fn #pipeline(&self) -> #private::Pipeline {
-                self.channel.pipeline(&#table[#index], &self.options)
+                self.channel.pipeline(&self.methods[#index], &self.options)
             }
         }
     });
@@ -156,6 +154,7 @@ fn pipelines(service: &Service) -> TokenStream {
 pub(crate) fn client(service: &Service) -> TokenStream {
     let Service { private, ident, vis, docs, .. } = service;
     let client = format_ident!("{ident}Client");
+    let (table, count) = (table_ident(service), service.count());
     let methods = service.methods.iter().map(|method| client_method(service, method));
     let pipelines = pipelines(service);
     quote! {
@@ -164,13 +163,14 @@ pub(crate) fn client(service: &Service) -> TokenStream {
         #vis struct #client<GimmalChannel = #private::Client> {
             channel: GimmalChannel,
             options: #private::CallOptions,
+            methods: &'static [#private::Method; #count],
         }
 
         #[allow(clippy::too_many_arguments)]
         impl<GimmalChannel: #private::Channel> #client<GimmalChannel> {
             /// A client over a channel.
             pub fn new(gimmal_channel: GimmalChannel) -> Self {
-                Self { channel: gimmal_channel, options: ::core::default::Default::default() }
+                Self { channel: gimmal_channel, options: ::core::default::Default::default(), methods: #table() }
             }
 
             /// A client whose calls have these options.

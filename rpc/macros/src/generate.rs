@@ -1,7 +1,8 @@
 //! The code of a service: trait, dispatcher, client, mock.
 
 use proc_macro2::TokenStream;
-use quote::quote;
+use quote::{quote, quote_spanned};
+use syn::{ext::IdentExt as _, spanned::Spanned as _};
 
 use crate::{
     client::client,
@@ -72,9 +73,40 @@ fn declared(service: &Service) -> TokenStream {
     }
 }
 
+/// The types that the codec of a method writes, as calls of `Describing`.
+fn described(service: &Service, codec: &TokenStream, kind: &Kind) -> TokenStream {
+    let private = &service.private;
+    let Kind::Async { arguments, result, is_oneway, .. } = kind else { return quote!() };
+    let parts = arguments.iter().map(|Argument { ident, ty, is_bulk, stream, sink }| {
+        let name = ident.unraw().to_string();
+        match (stream, sink) {
+            _ if *is_bulk => quote!(),
+            (Some(item), _) => quote_spanned!(item.span()=> .up::<#item>()),
+            (_, Some(item)) => quote_spanned!(item.span()=> .down::<#item>()),
+            _ => quote_spanned!(ty.span()=> .argument::<#ty>(#name)),
+        }
+    });
+    let (takes, gives) = (arguments.iter().any(|argument| argument.is_bulk), result.is_loan);
+    let value = &result.value;
+    let answer = if *is_oneway { quote!() } else { quote_spanned!(value.span()=> .answer::<#value>()) };
+    let error = result.error.as_ref().map(|error| quote_spanned!(error.span()=> .error::<#error>()));
+    quote! {
+        .with_schema(
+            <#codec as #private::Codec>::FORM,
+            <#private::Describing<#codec> as ::core::default::Default>::default()
+                #(#parts)*
+                #answer
+                #error
+                .bulk(#takes, #gives)
+                .done(),
+        )
+    }
+}
+
 fn table(service: &Service) -> TokenStream {
     let Service { private, name, .. } = service;
     let table = table_ident(service);
+    let names = service.names();
     let methods = service.methods.iter().map(|method| {
         let text = method.ident.to_string();
         let signature = signature(&method.kind);
@@ -96,6 +128,7 @@ fn table(service: &Service) -> TokenStream {
         };
         let again = if method.is_idempotent { quote!(.idempotent()) } else { quote!() };
         let cfgs = &method.cfgs;
+        let described = described(service, &codec, &method.kind);
         quote! {
             #(#cfgs)*
             #private::Method::new(
@@ -108,6 +141,7 @@ fn table(service: &Service) -> TokenStream {
             .with_bulk(#takes, #gives)
             #more
             #again
+            #described
         }
     });
     let places = service.methods.first().and_then(|method| method.places.as_ref()).map(|places| {
@@ -118,11 +152,16 @@ fn table(service: &Service) -> TokenStream {
             enum #places { #(#variants),* }
         }
     });
+    let count = service.count();
     let complaint = format!("two methods of {name} have the same id; rename one of them");
     quote! {
         #places
         #[doc(hidden)]
-        const #table: &[#private::Method] = &[#(#methods),*];
-        const _: () = ::core::assert!(#private::ids_are_distinct(#table), #complaint);
+        fn #table() -> &'static [#private::Method; #count] {
+            static METHODS: #private::LazyLock<[#private::Method; #count]> =
+                #private::LazyLock::new(|| [#(#methods),*]);
+            &METHODS
+        }
+        const _: () = ::core::assert!(#private::ids_are_distinct(#name, &[#(#names),*]), #complaint);
     }
 }

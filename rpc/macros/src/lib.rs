@@ -8,6 +8,7 @@ mod generate;
 mod mock;
 mod model;
 mod server;
+mod shape;
 mod spell;
 #[cfg(test)]
 mod tests;
@@ -57,4 +58,18 @@ pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
     let item = parse_macro_input!(item as syn::ItemTrait);
     let expanded = model::Service::new(options, item).map(|service| generate::expand(&service));
     expanded.unwrap_or_else(|error| error.into_compile_error()).into()
+}
+
+/// Tells the two sides of a call what serde's derives write for a type; see `gimmal::Shape`.
+///
+/// Put it beside `Serialize` and `Deserialize`. It reads the attributes of serde: names, order and kinds of fields and
+/// variants are part of the shape, and attributes that only codecs with named fields can carry are noted. What it cannot
+/// tell is refused by name.
+///
+/// Its own attributes: `#[shape(opaque = "name@1")]` on a type or a field compares a name and a version in place of what is
+/// inside, `#[shape(as = "Type")]` on a field says that it is written as that type, `#[shape(crate = path)]` names the crate.
+#[proc_macro_derive(Shape, attributes(shape, serde))]
+pub fn shape(item: TokenStream) -> TokenStream {
+    let item = parse_macro_input!(item as syn::DeriveInput);
+    shape::derive(&item).unwrap_or_else(|error| error.into_compile_error()).into()
 }

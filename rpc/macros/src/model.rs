@@ -197,6 +197,26 @@ impl Service {
     }
 }
 
+impl Service {
+    /// The names of its methods, each with the conditions under which it exists.
+    pub(crate) fn names(&self) -> Vec<TokenStream> {
+        let name = |Method { ident, cfgs, .. }: &Method| {
+            let text = ident.to_string();
+            quote!(#(#cfgs)* #text)
+        };
+        self.methods.iter().map(name).collect()
+    }
+
+    /// How many methods it has, as an expression: a method may be compiled out.
+    pub(crate) fn count(&self) -> TokenStream {
+        let (count, names) = (self.methods.len(), self.names());
+        match self.methods.first().and_then(|method| method.places.as_ref()) {
+            None => quote!(#count),
+            Some(_) => quote!({ <[&str]>::len(&[#(#names),*]) }),
+        }
+    }
+}
+
 impl Method {
     /// Its place in the table of methods.
     pub(crate) fn index(&self) -> TokenStream {

@@ -151,7 +151,7 @@ pub(crate) fn server(service: &Service) -> TokenStream {
         #[allow(deprecated)]
         impl<GimmalService: #ident> #private::Service for #server<GimmalService> {
             fn methods(&self) -> &'static [#private::Method] {
-                #table
+                #table()
             }
 
             #[allow(unused_variables)]

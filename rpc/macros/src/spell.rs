@@ -42,7 +42,7 @@ pub(crate) fn spelled(tokens: &impl ToTokens) -> String {
 }
 
 pub(crate) fn table_ident(service: &Service) -> Ident {
-    format_ident!("__{}_METHODS", snake(&service.ident.to_string()).to_uppercase())
+    format_ident!("__{}_methods", snake(&service.ident.to_string()))
 }
 
 /// A method's arguments, their names or types, as the one value that its codec writes. One alone is written as it is: not

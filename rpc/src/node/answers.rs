@@ -56,7 +56,10 @@ pub(super) fn send_refusal<P: Port>(
     text: &str,
 ) -> Result<(), SendError> {
     let room = io.body_bytes_max(conn).saturating_sub(RESPONSE_BYTES);
-    send_bytes(io, conn, id, head, (&[], clip_to(text, MESSAGE_BYTES_MAX.min(room)).as_bytes()))
+    // What tells of a mismatch is bounded by its maker, and goes whole where it fits.
+    let is_whole = head == ResponseHead::Mismatch && text.len() <= room;
+    let text = if is_whole { text } else { clip_to(text, MESSAGE_BYTES_MAX.min(room)) };
+    send_bytes(io, conn, id, head, (&[], text.as_bytes()))
 }
 
 /// Whether a response left; [`Unsent::Never`] has the status that goes in its place.

@@ -159,10 +159,11 @@ impl Node {
         }
         let RequestHead { method, signature, .. } = requested.head;
         let Some(entry) = self.registry.find(method) else {
-            return refused(Code::Unimplemented, format!("no method with id {method:#010x} here"));
+            // The caller knows its name.
+            return refused(Code::Unimplemented, String::new());
         };
         if entry.method.signature_hash != signature {
-            return (ResponseHead::Mismatch, entry.method.spelled());
+            return (ResponseHead::Mismatch, entry.method.declared());
         }
         let text = format!("{} handlers are pending on this worker, its limit", self.tasks.len());
         refused(Code::ResourceExhausted, text)

@@ -16,7 +16,7 @@ use crate::{
     metadata,
     method::Method,
     response::{Failure, Response},
-    status::Fate,
+    status::{Code, Fate, Status},
 };
 
 /// An answer that is nothing but bytes: whose, and they.
@@ -29,11 +29,20 @@ fn plain_answer<'a>(message: &Message<'a>) -> Option<(CallId, &'a [u8])> {
 /// Of a call of `method`, which the server spells as `bytes` say.
 fn mismatch(method: Option<&'static Method>, bytes: &[u8]) -> Failure {
     let unknown = TransportError::Worker { why: "a call of no method", fate: Fate::NotRun };
-    method.map_or(CallError::Transport(unknown), |method| CallError::Mismatch {
-        method: method.to_string(),
-        ours: method.spelled(),
-        theirs: String::from_utf8_lossy(bytes).into_owned(),
+    method.map_or(CallError::Transport(unknown), |method| {
+        CallError::Mismatch(Box::new(method.mismatch(&String::from_utf8_lossy(bytes))))
     })
+}
+
+/// The status of a call of `method`. A server does not know the names of methods that it does not have.
+#[cold]
+fn status_for(method: Option<&'static Method>, code: Code, fate: Fate, bytes: &[u8]) -> Status {
+    match method {
+        Some(method) if (code, fate, bytes) == (Code::Unimplemented, Fate::NotRun, &[]) => {
+            Status::refused(code, format!("the server has no method {method}"))
+        }
+        _ => status_of(code, fate, bytes),
+    }
 }
 
 impl Node {
@@ -180,7 +189,7 @@ impl Node {
                         self.waking.add(here.calls.finish_bytes(index, is_error, payload, copies));
                     }
                     ResponseHead::Status { code, fate } => {
-                        self.finish(conn, index, status_of(code, fate, payload));
+                        self.finish(conn, index, status_for(method, code, fate, payload));
                     }
                     ResponseHead::Mismatch => self.finish(conn, index, mismatch(method, payload)),
                 }

@@ -135,7 +135,7 @@ impl Run {
         let down = Stream::new::<Postcard>(ends.rx.clone().unwrap(), Woken);
         let arguments = (number,);
         let value = Encoded::<Postcard, _>::new(&arguments);
-        let (conn, method) = (self.conn, &__RELAY_METHODS[0]);
+        let (conn, method) = (self.conn, &__relay_methods()[0]);
         let started = self.client.with(|node, io| {
             let streams = (None, Some(Box::new(ends)));
             let timeout = Some(Duration::from_secs(5));

@@ -342,7 +342,7 @@ impl Run {
         if at == MISMATCHED {
             return self.pipe(conn, number);
         }
-        let method: &'static Method = &__WORLD_METHODS[at];
+        let method: &'static Method = &__world_methods()[at];
         let timeout = match self.rng.below(4) {
             0 => Some(Duration::from_micros(1 + self.rng.below(200))),
             1 => None,
@@ -497,7 +497,8 @@ fn judge(number: u32, at: usize, response: Response) -> Result<(), Fate> {
         }
         ResponseStatus::Error => panic!("an error, of a method that has none"),
         ResponseStatus::Failed(failure) => {
-            if let CallError::Mismatch { theirs, .. } = &*failure {
+            if let CallError::Mismatch(it) = &*failure {
+                let theirs = &it.theirs;
                 assert_eq!((at, &theirs[..]), (MISMATCHED, "now(u32) -> u32 [postcard]"));
             }
             Err(failure.fate())

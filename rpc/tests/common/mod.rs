@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 extern crate gimmal_rpc as gimmal;
 
 /// Why a division failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 pub enum DivideError {
     /// It was by zero.
     ByZero { dividend: u32 },

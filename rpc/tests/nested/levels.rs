@@ -13,33 +13,39 @@ use gimmal_rpc::{
 
 const MOST: usize = 128;
 
-#[derive(Serialize, Deserialize, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Debug, PartialEq, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 enum Tree {
     Leaf,
     Node(Box<Self>),
 }
 
-#[derive(Serialize, Deserialize, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Debug, PartialEq, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 enum Fields {
     Leaf,
     Node { inside: Box<Self> },
 }
 
-#[derive(Serialize, Deserialize, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Debug, PartialEq, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 enum Pairs {
     Leaf,
     Node(Box<Self>, ()),
 }
 
-#[derive(Serialize, Deserialize, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Debug, PartialEq, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 struct List {
     next: Option<Box<Self>>,
 }
 
-#[derive(Serialize, Deserialize, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Debug, PartialEq, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 struct Heap(Vec<Self>);
 
-#[derive(Serialize, Deserialize, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Debug, PartialEq, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 struct Folder {
     entries: BTreeMap<u8, Self>,
 }
@@ -94,7 +100,8 @@ impl Serialize for Endless {
     }
 }
 
-#[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
+#[derive(Serialize, Deserialize, Debug, PartialEq, Clone, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 enum Kind {
     Unit,
     Newtype(u64),
@@ -102,14 +109,17 @@ enum Kind {
     Struct { a: i32, b: i64 },
 }
 
-#[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
+#[derive(Serialize, Deserialize, Debug, PartialEq, Clone, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 struct Unit;
 
-#[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
+#[derive(Serialize, Deserialize, Debug, PartialEq, Clone, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 struct Newtype(f32);
 
 /// Everything that serde knows, but for a pair of (borrowed) texts.
-#[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
+#[derive(Serialize, Deserialize, Debug, PartialEq, Clone, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 struct Everything {
     numbers: (u8, u16, u32, u64, u128, i128, f64, bool, char),
     kinds: Vec<Kind>,

@@ -90,7 +90,8 @@ mod honest {
     use gimmal_rpc::{Cx, Sink, Stream};
     use serde::{Deserialize, Serialize};
 
-    #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+    #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, gimmal_rpc::Shape)]
+    #[shape(crate = gimmal_rpc)]
     pub(crate) enum Tree {
         Leaf,
         Node(Box<Self>),
@@ -149,6 +150,13 @@ mod forged {
     impl<'de> Deserialize<'de> for Tree {
         fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
             Err(de::Error::custom("it is only sent"))
+        }
+    }
+
+    /// The shape of an honest one.
+    impl gimmal_rpc::Shape for Tree {
+        fn shape(shapes: &mut gimmal_rpc::shape::Shapes) -> gimmal_rpc::shape::TypeRef {
+            super::honest::Tree::shape(shapes)
         }
     }
 

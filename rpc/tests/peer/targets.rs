@@ -205,7 +205,8 @@ fn valid_rpc_frame(choices: &mut Choices) -> Vec<u8> {
 }
 
 /// A type that contains itself in every way.
-#[derive(serde::Serialize, serde::Deserialize, Debug, PartialEq)]
+#[derive(serde::Serialize, serde::Deserialize, Debug, PartialEq, gimmal_rpc::Shape)]
+#[shape(crate = gimmal_rpc)]
 enum Tree {
     Leaf,
     Node(Box<Self>),

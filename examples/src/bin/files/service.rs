@@ -13,7 +13,7 @@ pub(crate) const AHEAD_FILES: usize = 64;
 pub(crate) const AHEAD_BYTES: u64 = 32 << 20;
 
 /// One file or folder.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, gimmal::Shape)]
 pub(crate) struct Entry {
     /// Below the served folder, with slashes.
     pub(crate) path: String,
@@ -22,7 +22,7 @@ pub(crate) struct Entry {
 }
 
 /// A page of a folder, in the order of names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, gimmal::Shape)]
 pub(crate) struct Page {
     pub(crate) entries: Vec<Entry>,
     /// Whether there are more.
@@ -30,13 +30,13 @@ pub(crate) struct Page {
 }
 
 /// A file: its bytes when it is small, else they are in the bulk beside.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, gimmal::Shape)]
 pub(crate) struct Content {
     pub(crate) bytes: Vec<u8>,
 }
 
 /// Why a file cannot be had.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, gimmal::Shape)]
 pub(crate) enum FileError {
     NotFound,
     /// Outside of what is served, or not readable.

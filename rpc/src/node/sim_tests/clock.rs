@@ -19,7 +19,7 @@ fn a_request_has_its_time_although_the_worker_was_away() {
         let arguments = (1u32,);
         let value = &Encoded::<Postcard, _>::new(&arguments);
         run.client.with(|node, io| {
-            let (method, reply) = (&__WORLD_METHODS[1], Reply::Local);
+            let (method, reply) = (&__world_methods()[1], Reply::Local);
             node.start(io, conn, method, Some(SPAN), Fresh::new(value), (None, None), reply).unwrap();
         });
         while run.server.app().tasks.len() == 0 {

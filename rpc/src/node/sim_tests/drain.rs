@@ -102,7 +102,7 @@ fn a_call_after_the_goodbye_says_that_the_peer_closed() {
         while run.client.app_mut().conns.get_mut(conn).is_some() {
             let called = run.client.with(|node, io| {
                 io.ending(conn)?;
-                let (method, source) = (&__WORLD_METHODS[0], Fresh::new(value));
+                let (method, source) = (&__world_methods()[0], Fresh::new(value));
                 Some(node.start(io, conn, method, None, source, (None, None), Reply::Local))
             });
             if let Some(called) = called {
@@ -133,7 +133,7 @@ fn r98_a_server_that_has_drained_cuts_nothing_off() {
                 let at = [1, 2, 3, HUGE][run.rng.index(if is_huge { 4 } else { 3 })];
                 let arguments = (number, vec![3u8; huge_bytes(number)]);
                 let key = run.client.with(|node, io| {
-                    let method = &__WORLD_METHODS[at];
+                    let method = &__world_methods()[at];
                     if at == HUGE {
                         let value = &Encoded::<Postcard, _>::new(&arguments);
                         node.start(io, conn, method, None, Fresh::new(value), (None, None), Reply::Local)

@@ -23,7 +23,7 @@ impl Run {
         let request = raw_request(number);
         let reply = Reply::Tagged(Tagged { pipeline: PIPELINE, tag: number.into() });
         let timeout = (self.rng.below(3) > 0).then(|| Duration::from_micros(1 + self.rng.below(2000)));
-        let (method, source) = (&__WORLD_METHODS[RAW], Fresh::new(&request[..]));
+        let (method, source) = (&__world_methods()[RAW], Fresh::new(&request[..]));
         let started =
             self.client.with(|node, io| node.start(io, conn, method, timeout, source, (None, None), reply));
         match started {
@@ -38,7 +38,7 @@ impl Run {
         // Often the same, so that they say it once.
         let timeout = (self.rng.below(4) == 0).then(|| Duration::from_micros(1 + self.rng.below(2000)));
         let common =
-            Common { conn, method: &__WORLD_METHODS[RAW], timeout: timeout.into(), pipeline: PIPELINE };
+            Common { conn, method: &__world_methods()[RAW], timeout: timeout.into(), pipeline: PIPELINE };
         let requests: Vec<_> = numbers.map(|number| (u64::from(number), raw_request(number))).collect();
         let (mut refused, mut started) = (None, 0);
         self.client.with(|node, io| {

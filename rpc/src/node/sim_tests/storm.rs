@@ -288,7 +288,7 @@ impl<'a> Storm<'a> {
         if !choices.once_in(3) {
             return;
         }
-        let method = &__WORLD_METHODS[choices.index(__WORLD_METHODS.len())];
+        let method = &__world_methods()[choices.index(__world_methods().len())];
         // Any kind with flags that it may have, or one that nobody knows.
         let kind = if choices.once_in(2) {
             Kind::Request.with(Flags::NONE)
@@ -455,7 +455,7 @@ impl<'a> Storm<'a> {
         let at = self.run.rng.index(3);
         let value = Encoded::<Postcard, _>::new(&arguments);
         let key = self.run.client.with(|node, io| {
-            let method = &__WORLD_METHODS[at];
+            let method = &__world_methods()[at];
             node.start(io, conn, method, None, Fresh::new(&value), (None, None), Reply::Local)
         });
         self.run.open.extend(key.ok().map(|key| (number, at, key)));

@@ -38,7 +38,9 @@ trait Harm {
 /// How a network goes away. Not by `ip link set down`: that takes the route, rxe breaks every queue pair that sends
 /// without one, the CM's own among them, and then nobody connects, rdma-core's rping neither, until the device is added
 /// anew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize, gimmal::Shape,
+)]
 enum Cut {
     /// The server's cable is pulled out: no carrier, and the port is down. Needs the lab's wire.
     Wire,
@@ -47,7 +49,7 @@ enum Cut {
 }
 
 /// How a network was away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, gimmal::Shape)]
 struct Back {
     /// How long ago it came back.
     since_ms: u64,

@@ -1,0 +1,489 @@
+//! Two versions of a type at the two ends of a call: an equal value, or a refusal that names the difference and did not run.
+//!
+//! Each case has version `a` of a type and version `b`. A server of each is called by a client of the other, with each
+//! codec. What arrives is compared by the names of its fields.
+
+#![allow(clippy::unwrap_used, clippy::large_enum_variant, reason = "a test may fail")]
+
+mod common;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Debug,
+    marker::PhantomData,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use common::config;
+#[cfg(feature = "bincode")]
+use gimmal_rpc::Bincode;
+use gimmal_rpc::{
+    Bulk, CallError, CallOptions, Channel as _, Client, Cx, Fate, Method, MethodKind, Postcard,
+    ResponseWriter, ServeError, Server, Service, Shape, Status,
+    channel::{Beside, Ticket as _},
+    codec::{Codec, Decode, Encode},
+    response::{Body, ResponseStatus},
+    shape::{Describe, Describing},
+    task::Seat,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+/// Types with the derives of a user's types.
+macro_rules! v {
+    ($($item:item)*) => {$(
+        #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Shape)]
+        #[shape(crate = gimmal_rpc)]
+        #[allow(dead_code, non_camel_case_types, non_snake_case)]
+        $item
+    )*};
+}
+
+/// What a change comes to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Outcome {
+    /// The two are the same on the wire.
+    Same,
+    /// The call is refused with words that contain these.
+    Refused(&'static str),
+    /// Version `b` cannot be served, with words that contain these.
+    Unfit(&'static str),
+}
+use Outcome::{Refused, Same, Unfit};
+
+/// A type in a service: the method returns its argument.
+struct Echo<T, C> {
+    methods: &'static [Method],
+    seen: Arc<Mutex<Option<Value>>>,
+    runs: Arc<AtomicU32>,
+    types: PhantomData<fn() -> (T, C)>,
+}
+
+fn method<T, C: Codec + Describe<T>>() -> &'static [Method] {
+    let schema = Describing::<C>::default().argument::<T>("value").answer::<T>().done();
+    let method = Method::new("Case", "echo", "(T) -> T", C::NAME, MethodKind::Raw);
+    Box::leak(Box::new([method.with_schema(C::FORM, schema)]))
+}
+
+impl<T: Case, C: Carries<T>> Service for Echo<T, C> {
+    fn methods(&self) -> &'static [Method] {
+        self.methods
+    }
+
+    fn call_raw(
+        &self,
+        _: usize,
+        _: &Cx,
+        request: &[u8],
+        answer: &mut ResponseWriter<'_>,
+    ) -> Result<(), Status> {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        let value: T = C::read(request).unwrap();
+        *self.seen.lock().unwrap() = Some(serde_json::to_value(&value).unwrap());
+        answer.write(&C::written(&value));
+        Ok(())
+    }
+
+    fn start(&self, _: usize, _: Cx, _: &[u8], _: Option<Bulk>, _: &mut Seat) -> Result<(), Status> {
+        unreachable!("a raw method")
+    }
+}
+
+trait Case: Serialize + DeserializeOwned + Shape + Debug + PartialEq + Send + Sync + 'static {}
+impl<T: Serialize + DeserializeOwned + Shape + Debug + PartialEq + Send + Sync + 'static> Case for T {}
+
+/// A codec that reads and writes a case's type.
+trait Carries<T>: Codec + Describe<T> {
+    fn read(bytes: &[u8]) -> Option<T>;
+    fn written(value: &T) -> Vec<u8>;
+}
+
+impl<T, C: Describe<T> + Encode<T> + for<'a> Decode<'a, T>> Carries<T> for C {
+    fn read(bytes: &[u8]) -> Option<T> {
+        C::decode(bytes).ok()
+    }
+
+    fn written(value: &T) -> Vec<u8> {
+        let mut out = vec![0; 4096];
+        let bytes = C::encode(value, &mut out).unwrap();
+        out.truncate(bytes);
+        out
+    }
+}
+
+/// Serves `S` and calls it with a value of `K`.
+fn direction<C: Carries<S> + Carries<K>, S: Case, K: Case>(case: &str, value: &K, outcome: Outcome) {
+    let (seen, runs) = (Arc::new(Mutex::new(None)), Arc::new(AtomicU32::new(0)));
+    let echo = Echo::<S, C> {
+        methods: method::<S, C>(),
+        seen: Arc::clone(&seen),
+        runs: Arc::clone(&runs),
+        types: PhantomData,
+    };
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let url = format!("mem://shapes-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let server = Server::builder().service(echo).config(config()).without_reflection().listen(&url);
+    let server = match server {
+        Err(ServeError::Unfit { attribute, .. }) => {
+            let Unfit(said) = outcome else { panic!("{case}: unfit for {attribute}") };
+            assert!(attribute.contains(said), "{case}: {attribute}");
+            return;
+        }
+        server => server.unwrap(),
+    };
+    let client = Client::builder().config(config()).connect(&url).unwrap();
+    let response = client
+        .start(&method::<K, C>()[0], &CallOptions::default(), Beside::default(), &C::written(value)[..])
+        .wait();
+    match (response.status, response.body, outcome) {
+        (ResponseStatus::Ok, Body::Owned(body), Same) => {
+            assert_eq!(
+                <C as Carries<K>>::read(&body).as_ref(),
+                Some(value),
+                "{case}: another value came back"
+            );
+            let arrived = seen.lock().unwrap().take();
+            assert_eq!(arrived, Some(serde_json::to_value(value).unwrap()), "{case}: another value arrived");
+        }
+        (ResponseStatus::Failed(failure), _, Refused(said)) => {
+            let CallError::Mismatch(mismatch) = &*failure else { panic!("{case}: {failure}") };
+            assert_eq!(failure.fate(), Fate::NotRun);
+            assert_eq!(runs.load(Ordering::Relaxed), 0, "{case}: it ran");
+            assert!(failure.to_string().contains(said), "{case}: {failure}");
+            assert!(!mismatch.difference.is_empty(), "{case}: no difference is named");
+        }
+        // Version `a`, which can be served, called with version `b`, which cannot.
+        (ResponseStatus::Failed(failure), _, Unfit(_)) => {
+            assert_eq!((failure.fate(), runs.load(Ordering::Relaxed)), (Fate::NotRun, 0), "{case}");
+            assert!(matches!(*failure, CallError::Mismatch(_)), "{case}: {failure}");
+        }
+        (status, _, outcome) => panic!("{case}: {status:?}, not {outcome:?}"),
+    }
+    drop(server);
+}
+
+/// Both directions with every codec.
+fn both<A: Case, B: Case>(case: &str, (a, b): (&A, &B), there: Outcome, back: Outcome) {
+    let one = |codec: &str| format!("{case}, {codec}");
+    direction::<Postcard, A, B>(&one("postcard"), b, there);
+    if !matches!(there, Unfit(_)) {
+        direction::<Postcard, B, A>(&one("postcard, back"), a, back);
+    } else {
+        let served = Server::builder()
+            .service(Echo::<B, Postcard> {
+                methods: method::<B, Postcard>(),
+                seen: Arc::default(),
+                runs: Arc::default(),
+                types: PhantomData,
+            })
+            .listen("mem://shapes-unfit");
+        let Err(ServeError::Unfit { attribute, .. }) = served else { panic!("{case}: it is served") };
+        let Unfit(said) = there else { return };
+        assert!(attribute.contains(said), "{case}: {attribute}");
+    }
+    #[cfg(feature = "bincode")]
+    if !matches!(there, Unfit(_)) {
+        direction::<Bincode, A, B>(&one("bincode"), b, there);
+        direction::<Bincode, B, A>(&one("bincode, back"), a, back);
+    }
+}
+
+/// The words of the other direction: here and there change places.
+fn turned(said: &'static str) -> String {
+    match said.split_once(": here `").and_then(|(what, rest)| Some((what, rest.split_once("`, there `")?))) {
+        Some((what, (here, there))) => {
+            format!("{what}: here `{}`, there `{here}`", there.trim_end_matches('`'))
+        }
+        None => said.to_owned(),
+    }
+}
+
+/// `name: version a = value => version b = value, outcome`. The words of a refusal are those of a client of `b` at a server of `a`.
+macro_rules! cases {
+    ($($case:ident: { $($a:item)* } $va:expr => { $($b:item)* } $vb:expr, $outcome:expr;)*) => {
+        $(mod $case {
+            pub(super) mod a {
+                #[allow(unused_imports)]
+                use super::super::*;
+                v! { $($a)* }
+                pub(crate) fn value() -> impl Case { let value: T = $va; value }
+            }
+            pub(super) mod b {
+                #[allow(unused_imports)]
+                use super::super::*;
+                v! { $($b)* }
+                pub(crate) fn value() -> impl Case { let value: T = $vb; value }
+            }
+        })*
+
+        /// How many cases there are, and each of them.
+        const CASES: &[(&str, fn())] = &[$((stringify!($case), || {
+            let outcome: Outcome = $outcome;
+            let back = match outcome {
+                Refused(said) => Refused(Box::leak(turned(said).into_boxed_str())),
+                other => other,
+            };
+            both(stringify!($case), (&$case::a::value(), &$case::b::value()), outcome, back);
+        })),*];
+    };
+}
+
+cases! {
+    // Fields.
+    same: { struct T { id: u64, cents: u64 } } T { id: 1, cents: 999 } =>
+        { struct T { id: u64, cents: u64 } } T { id: 1, cents: 999 }, Same;
+    swapped: { struct T { id: u64, cents: u64 } } T { id: 1, cents: 999 } =>
+        { struct T { cents: u64, id: u64 } } T { id: 1, cents: 999 },
+        Refused("field 1 of T: here `cents: u64`, there `id: u64`");
+    added_last: { struct T { id: u64 } } T { id: 1 } => { struct T { id: u64, more: u8 } } T { id: 1, more: 2 },
+        Refused("field 2 of T: here `more: u8`, there `none`");
+    added_option: { struct T { id: u64 } } T { id: 1 } =>
+        { struct T { id: u64, more: Option<u8> } } T { id: 1, more: None },
+        Refused("field 2 of T: here `more: Option<u8>`, there `none`");
+    added_first: { struct T { id: u64 } } T { id: 1 } => { struct T { new: u64, id: u64 } } T { new: 2, id: 1 },
+        Refused("field 1 of T: here `new: u64`, there `id: u64`");
+    removed: { struct T { id: u64, old: u8 } } T { id: 1, old: 2 } => { struct T { id: u64 } } T { id: 1 },
+        Refused("field 2 of T: here `none`, there `old: u8`");
+    renamed: { struct T { id: u64 } } T { id: 1 } => { struct T { key: u64 } } T { key: 1 },
+        Refused("field 1 of T: here `key: u64`, there `id: u64`");
+    renamed_type: { struct Inner { id: u64 } struct T { inner: Inner } } T { inner: Inner { id: 1 } } =>
+        { struct Other { id: u64 } struct T { inner: Other } } T { inner: Other { id: 1 } }, Same;
+    wider: { struct T { id: u32 } } T { id: 1 } => { struct T { id: u64 } } T { id: 1 },
+        Refused("field 1 of T: here `id: u64`, there `id: u32`");
+    byte: { struct T { id: u8 } } T { id: 1 } => { struct T { id: u16 } } T { id: 1 },
+        Refused("field 1 of T: here `id: u16`, there `id: u8`");
+    signed: { struct T { id: u64 } } T { id: 1 } => { struct T { id: i64 } } T { id: 1 },
+        Refused("field 1 of T: here `id: i64`, there `id: u64`");
+    usize_is_u64: { struct T { id: usize } } T { id: 1 } => { struct T { id: u64 } } T { id: 1 }, Same;
+    float: { struct T { x: f32 } } T { x: 1.0 } => { struct T { x: f64 } } T { x: 1.0 },
+        Refused("field 1 of T: here `x: f64`, there `x: f32`");
+    float_of_int: { struct T { x: u32 } } T { x: 1 } => { struct T { x: f32 } } T { x: 1.0 },
+        Refused("field 1 of T: here `x: f32`, there `x: u32`");
+    bool_of_byte: { struct T { x: u8 } } T { x: 1 } => { struct T { x: bool } } T { x: true },
+        Refused("field 1 of T: here `x: bool`, there `x: u8`");
+    letter: { struct T { x: char } } T { x: 'x' } => { struct T { x: String } } T { x: "x".into() },
+        Refused("field 1 of T: here `x: String`, there `x: char`");
+    text_of_bytes: { struct T { x: Vec<u8> } } T { x: vec![120] } => { struct T { x: String } } T { x: "x".into() },
+        Refused("field 1 of T: here `x: String`, there `x: Vec<u8>`");
+    wide_integer: { struct T { x: u128 } } T { x: 1 } => { struct T { x: i128 } } T { x: 1 },
+        Refused("field 1 of T: here `x: i128`, there `x: u128`");
+    // Options and lists.
+    option: { struct T { x: u8 } } T { x: 1 } => { struct T { x: Option<u8> } } T { x: Some(1) },
+        Refused("field 1 of T: here `x: Option<u8>`, there `x: u8`");
+    option_twice: { struct T { x: Option<u8> } } T { x: Some(1) } =>
+        { struct T { x: Option<Option<u8>> } } T { x: Some(Some(1)) },
+        Refused("field 1 of T: here `x: Option<Option<u8>>`, there `x: Option<u8>`");
+    list_of_option: { struct T { x: Option<u32> } } T { x: None } => { struct T { x: Vec<u32> } } T { x: vec![] },
+        Refused("field 1 of T: here `x: Vec<u32>`, there `x: Option<u32>`");
+    items: { struct T { x: Vec<u16> } } T { x: vec![1] } => { struct T { x: Vec<u32> } } T { x: vec![1] },
+        Refused("field 1 of T: here `x: Vec<u32>`, there `x: Vec<u16>`");
+    map_of_pairs: { struct T { x: BTreeMap<u8, u8> } } T { x: BTreeMap::from([(1, 2)]) } =>
+        { struct T { x: Vec<(u8, u8)> } } T { x: vec![(1, 2)] },
+        Refused("field 1 of T: here `x: Vec<(u8, u8)>`, there `x: BTreeMap<u8, u8>`");
+    hash_map: { struct T { x: BTreeMap<u8, u8> } } T { x: BTreeMap::from([(1, 2)]) } =>
+        { struct T { x: HashMap<u8, u8> } } T { x: HashMap::from([(1, 2)]) }, Same;
+    map_values: { struct T { x: BTreeMap<u8, u8> } } T { x: BTreeMap::new() } =>
+        { struct T { x: BTreeMap<u8, u16> } } T { x: BTreeMap::new() },
+        Refused("field 1 of T: here `x: BTreeMap<u8, u16>`, there `x: BTreeMap<u8, u8>`");
+    longer_array: { struct T { x: [u8; 3] } } T { x: [1; 3] } => { struct T { x: [u8; 4] } } T { x: [1; 4] },
+        Refused("field 1 of T: here `x: [u8; 4]`, there `x: [u8; 3]`");
+    array_of_list: { struct T { x: Vec<u8> } } T { x: vec![1] } => { struct T { x: [u8; 1] } } T { x: [1] },
+        Refused("field 1 of T: here `x: [u8; 1]`, there `x: Vec<u8>`");
+    tuple_swapped: { struct T(u8, u16); } T(1, 2) => { struct T(u16, u8); } T(2, 1), Refused("argument 1: here `value: ");
+    tuple_longer: { struct T(u8, u16); } T(1, 2) => { struct T(u8, u16, u8); } T(1, 2, 3), Refused("argument 1: here");
+    // Wrappers that are not on the wire.
+    boxed: { struct T { x: u32 } } T { x: 1 } => { struct T { x: Box<u32> } } T { x: Box::new(1) }, Same;
+    newtype: { struct T { x: u32 } } T { x: 1 } => { struct Id(u32); struct T { x: Id } } T { x: Id(1) }, Same;
+    transparent: { struct T { x: u32 } } T { x: 1 } =>
+        { #[serde(transparent)] struct Id { id: u32 } struct T { x: Id } } T { x: Id { id: 1 } }, Same;
+    converted: { struct T { x: String } } T { x: "1".into() } =>
+        { #[serde(from = "String", into = "String")] pub(crate) struct Id { pub(crate) id: String } struct T { x: Id } }
+        T { x: Id { id: "1".into() } }, Same;
+    marker: { struct T { x: u32 } } T { x: 1 } =>
+        { struct T { x: u32, #[serde(skip)] y: u8 } } T { x: 1, y: 0 }, Same;
+    // Names.
+    serde_rename: { struct T { id: u64 } } T { id: 1 } => { struct T { #[serde(rename = "id")] key: u64 } } T { key: 1 }, Same;
+    serde_rename_all: { struct T { orderId: u64 } } T { orderId: 1 } =>
+        { #[serde(rename_all = "camelCase")] struct T { order_id: u64 } } T { order_id: 1 }, Same;
+    serde_rename_swapped: { struct T { a: u64, b: u64 } } T { a: 1, b: 2 } =>
+        { struct T { #[serde(rename = "b")] a: u64, #[serde(rename = "a")] b: u64 } } T { a: 2, b: 1 },
+        Refused("field 1 of T: here `b: u64`, there `a: u64`");
+    serde_alias: { struct T { id: u64 } } T { id: 1 } =>
+        { struct T { #[serde(alias = "key")] id: u64 } } T { id: 1 }, Same;
+    serde_default: { struct T { id: u64 } } T { id: 1 } => { struct T { #[serde(default)] id: u64 } } T { id: 1 }, Same;
+    raw_name: { struct T { r#type: u8 } } T { r#type: 1 } =>
+        { struct T { #[serde(rename = "type")] kind: u8 } } T { kind: 1 }, Same;
+    // Attributes that need names on the wire.
+    skip_if: { struct T { a: u8, b: Option<u8>, c: u8 } } T { a: 1, b: None, c: 0 } =>
+        { struct T { a: u8, #[serde(skip_serializing_if = "Option::is_none", default)] b: Option<u8>, c: u8 } }
+        T { a: 1, b: None, c: 0 }, Unfit("`#[serde(skip_serializing_if)]` on T.b");
+    skip_writing: { struct T { a: u8, h: u8, c: u8 } } T { a: 1, h: 7, c: 5 } =>
+        { struct T { a: u8, #[serde(skip_serializing, default)] h: u8, c: u8 } } T { a: 1, h: 7, c: 5 },
+        Unfit("`#[serde(skip_serializing)]` on T.h");
+    skip_reading: { struct T { a: u8, h: u8 } } T { a: 1, h: 7 } =>
+        { struct T { a: u8, #[serde(skip_deserializing)] h: u8 } } T { a: 1, h: 7 },
+        Unfit("`#[serde(skip_deserializing)]` on T.h");
+    untagged: { enum T { A(u8), B(u16) } } T::A(1) => { #[serde(untagged)] enum T { A(u8), B(u16) } } T::A(1),
+        Unfit("`#[serde(untagged)]` on T");
+    tagged: { enum T { A { x: u8 } } } T::A { x: 1 } => { #[serde(tag = "t")] enum T { A { x: u8 } } } T::A { x: 1 },
+        Unfit("`#[serde(tag = \"t\")]` on T");
+    tagged_beside: { enum T { A(u8) } } T::A(1) => { #[serde(tag = "t", content = "c")] enum T { A(u8) } } T::A(1),
+        Unfit("`#[serde(tag = \"t\")]` on T");
+    tag_of_a_struct: { struct T { x: u8 } } T { x: 1 } => { #[serde(tag = "t")] struct T { x: u8 } } T { x: 1 },
+        Unfit("`#[serde(tag = \"t\")]` on T");
+    skip_in_a_variant: { enum T { A { x: Option<u8>, y: u8 } } } T::A { x: None, y: 1 } =>
+        { enum T { A { #[serde(skip_serializing_if = "Option::is_none")] x: Option<u8>, y: u8 } } }
+        T::A { x: None, y: 1 }, Unfit("`#[serde(skip_serializing_if)]` on T::A.x");
+    deep_inside: { struct In { x: u8 } struct T { x: Vec<In> } } T { x: vec![In { x: 1 }] } =>
+        { #[serde(untagged)] enum In { A { x: u8 } } struct T { x: Vec<In> } } T { x: vec![In::A { x: 1 }] },
+        Unfit("`#[serde(untagged)]` on In");
+    skipped_variant: { enum T { Get, Internal, Put, Delete } } T::Put =>
+        { enum T { Get, #[serde(skip)] Internal, Put, Delete } } T::Put,
+        Unfit("`#[serde(skip)]` on T::Internal, with other variants behind it");
+    // Variants.
+    variants_swapped: { enum T { Put, Delete } } T::Put => { enum T { Delete, Put } } T::Put,
+        Refused("variant 1 of T: here `Delete`, there `Put`");
+    variant_added: { enum T { Put } } T::Put => { enum T { Put, Delete } } T::Put,
+        Refused("variant 2 of T: here `Delete`, there `none`");
+    variant_before: { enum T { Put } } T::Put => { enum T { Get, Put } } T::Put,
+        Refused("variant 1 of T: here `Get`, there `Put`");
+    variant_removed: { enum T { Put, Delete } } T::Put => { enum T { Put } } T::Put,
+        Refused("variant 2 of T: here `none`, there `Delete`");
+    variant_renamed: { enum T { Put } } T::Put => { enum T { Store } } T::Store,
+        Refused("variant 1 of T: here `Store`, there `Put`");
+    variant_by_rename: { enum T { Put } } T::Put => { enum T { #[serde(rename = "Put")] Store } } T::Store, Same;
+    variants_by_rule: { enum T { put_it } } T::put_it => { #[serde(rename_all = "snake_case")] enum T { PutIt } } T::PutIt, Same;
+    variant_fields_by_rule: { enum T { A { x_y: u8 } } } T::A { x_y: 1 } =>
+        { #[serde(rename_all_fields = "camelCase")] enum T { A { x_y: u8 } } } T::A { x_y: 1 },
+        Refused("field 1 of T::A: here `xY: u8`, there `x_y: u8`");
+    skipped_last: { enum T { Put } } T::Put => { enum T { Put, #[serde(skip)] Internal } } T::Put, Same;
+    variant_contents: { enum T { A } } T::A => { enum T { A(u8) } } T::A(1), Refused("T::A: here `one value`, there `nothing`");
+    variant_value: { enum T { A(u8) } } T::A(1) => { enum T { A(u16) } } T::A(1), Refused("T::A: here `u16`, there `u8`");
+    variant_fields: { enum T { A { x: u8, y: u8 } } } T::A { x: 1, y: 2 } =>
+        { enum T { A { y: u8, x: u8 } } } T::A { x: 1, y: 2 }, Refused("field 1 of T::A: here `y: u8`, there `x: u8`");
+    variant_pair: { enum T { A(u8, u16) } } T::A(1, 2) => { enum T { A((u8, u16)) } } T::A((1, 2)),
+        Refused("T::A: here `one value`, there `2 values`");
+    // Depth, generics, recursion, foreign types.
+    nested: { struct In { a: u8, b: u8 } struct T { x: Vec<Option<In>> } } T { x: vec![Some(In { a: 1, b: 2 })] } =>
+        { struct In { b: u8, a: u8 } struct T { x: Vec<Option<In>> } } T { x: vec![Some(In { a: 1, b: 2 })] },
+        Refused("field 1 of In: here `b: u8`, there `a: u8`");
+    generic: { struct G<X> { x: X } struct T { g: G<u8> } } T { g: G { x: 1 } } =>
+        { struct G<X> { x: X } struct T { g: G<u16> } } T { g: G { x: 1 } },
+        Refused("field 1 of G: here `x: u16`, there `x: u8`");
+    recursive: { struct T { x: u8, next: Option<Box<T>> } } T { x: 1, next: Some(Box::new(T { x: 2, next: None })) } =>
+        { struct T { x: u8, next: Option<Box<T>> } } T { x: 1, next: Some(Box::new(T { x: 2, next: None })) }, Same;
+    recursive_changed: { struct T { x: u8, next: Option<Box<T>> } } T { x: 1, next: None } =>
+        { struct T { x: u16, next: Option<Box<T>> } } T { x: 1, next: None },
+        Refused("field 1 of T: here `x: u16`, there `x: u8`");
+    tree: { enum T { Leaf, Node(Vec<T>) } } T::Node(vec![T::Leaf]) =>
+        { enum T { Leaf, Node(Box<T>, Box<T>) } } T::Node(Box::new(T::Leaf), Box::new(T::Leaf)),
+        Refused("T::Node: here `2 values`, there `one value`");
+    duration: { struct T { x: Duration } } T { x: Duration::from_secs(1) } => { struct T { x: u64 } } T { x: 1 },
+        Refused("field 1 of T: here `x: u64`, there `x: Duration`");
+    opaque: { struct T { #[shape(opaque = "seconds@1")] x: u64 } } T { x: 1 } =>
+        { struct T { #[shape(opaque = "seconds@1")] x: u64 } } T { x: 1 }, Same;
+    opaque_version: { struct T { #[shape(opaque = "seconds@1")] x: u64 } } T { x: 1 } =>
+        { struct T { #[shape(opaque = "seconds@2")] x: u64 } } T { x: 1 },
+        Refused("field 1 of T: here `x: opaque seconds@2`, there `x: opaque seconds@1`");
+    bytes_in_one_piece: { struct T { x: Vec<u8> } } T { x: vec![1] } =>
+        { struct T { #[serde(with = "serde_bytes")] x: Vec<u8> } } T { x: vec![1] }, Same;
+    unit: { struct T { x: () } } T { x: () } => { struct U; struct T { x: U } } T { x: U }, Same;
+    result: { struct T { x: Result<u8, u16> } } T { x: Ok(1) } => { struct T { x: Result<u16, u8> } } T { x: Ok(1) },
+        Refused("Result::Ok: here `u16`, there `u8`");
+}
+
+mod conversions {
+    use super::converted::b::Id;
+
+    impl From<String> for Id {
+        fn from(id: String) -> Self {
+            Self { id }
+        }
+    }
+
+    impl From<Id> for String {
+        fn from(id: Id) -> Self {
+            id.id
+        }
+    }
+}
+
+#[test]
+fn every_change_is_an_equal_value_or_a_refusal_that_names_it() {
+    assert!(CASES.len() >= 60, "{} cases", CASES.len());
+    for (_, case) in CASES {
+        case();
+    }
+}
+
+#[test]
+fn a_hundred_methods_are_described_within_a_millisecond() {
+    fn method_of<T: Case>(_: &T) -> &'static [Method] {
+        method::<T, Postcard>()
+    }
+    let began = Instant::now();
+    let value = nested::a::value();
+    let mut best = Duration::MAX;
+    for _ in 0..20 {
+        let began = Instant::now();
+        for _ in 0..100 {
+            std::hint::black_box(method_of(&value));
+        }
+        best = best.min(began.elapsed());
+    }
+    // Without optimizations it takes several times as long.
+    let limit_us = if cfg!(debug_assertions) { 10_000 } else { 1_000 };
+    assert!(best < Duration::from_micros(limit_us), "{best:?}, {:?} in all", began.elapsed());
+}
+
+#[gimmal_rpc::service(crate = gimmal_rpc)]
+trait Shop {
+    async fn pay(&self, cx: &Cx, id: u64, cents: u64) -> Result<(), String>;
+    async fn follow(&self, cx: &Cx, items: gimmal_rpc::Sink<u64>);
+    async fn gone(&self, cx: &Cx);
+}
+
+/// Another version of it.
+mod newer {
+    use super::Cx;
+
+    #[gimmal_rpc::service(crate = gimmal_rpc)]
+    pub(super) trait Shop {
+        async fn pay(&self, cx: &Cx, cents: u64, id: u64) -> Result<(), u32>;
+        async fn follow(&self, cx: &Cx, items: gimmal_rpc::Sink<i64>);
+        async fn newer(&self, cx: &Cx);
+    }
+}
+
+struct Till;
+
+impl Shop for Till {
+    async fn pay(&self, _: &Cx, _: u64, _: u64) -> Result<(), String> {
+        Ok(())
+    }
+
+    async fn follow(&self, _: &Cx, _: gimmal_rpc::Sink<u64>) {}
+
+    async fn gone(&self, _: &Cx) {}
+}
+
+#[test]
+fn arguments_errors_and_items_are_compared_and_a_missing_method_is_named() {
+    let server =
+        Server::builder().service(serve_shop(Till)).config(config()).listen("mem://shapes-shop").unwrap();
+    let client =
+        newer::ShopClient::new(Client::builder().config(config()).connect("mem://shapes-shop").unwrap());
+    let said = client.pay(1, 2).wait().unwrap_err().to_string();
+    assert!(said.contains("argument 1: here `cents: u64`, there `id: u64`"), "{said}");
+    let (_, call) = client.follow();
+    let said = call.wait().unwrap_err().to_string();
+    assert!(said.contains("the handler's items: here `i64`, there `u64`"), "{said}");
+    let error = client.newer().wait().unwrap_err();
+    assert_eq!(error.fate(), Fate::NotRun);
+    assert!(error.to_string().contains("the server has no method Shop.newer"), "{error}");
+    drop(server);
+}
