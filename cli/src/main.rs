@@ -70,8 +70,23 @@ enum Command {
         server: live::Server,
         /// The method to call, Service.method. Without it, all methods are listed.
         method: Option<String>,
-        /// Arguments as JSON; text needs no quotes. A raw method gets the bytes as typed.
+        /// Arguments as JSON; text needs no quotes. A raw method gets the bytes as typed. Items that the method reads are
+        /// lines of standard input.
         arguments: Vec<String>,
+        /// The text of an argument that is bulk.
+        #[arg(long)]
+        bulk: Option<String>,
+        /// Print one object with the answer or the error, and the metadata.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Prints the services of a live server as Rust traits, with their types.
+    Describe {
+        #[command(flatten)]
+        server: live::Server,
+        /// Print the methods and their schemas as JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Shows a live server: connections, counters, health.
     Top {
@@ -123,8 +138,12 @@ fn run(command: Command) -> Result<bool, Box<dyn Error>> {
                 _ => Ok(report.ok),
             }
         }
-        Command::Call { server, method, arguments } => {
-            live::call(&server, method.as_deref(), &arguments)?;
+        Command::Call { server, method, arguments, bulk, json } => {
+            live::call(&server, method.as_deref(), &arguments, bulk.as_deref(), json)?;
+            Ok(true)
+        }
+        Command::Describe { server, json } => {
+            live::describe(&server, json)?;
             Ok(true)
         }
         Command::Health { server, service, json } => top::health(&server, service, json),

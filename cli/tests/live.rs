@@ -4,7 +4,8 @@
 
 use std::process::{Command, Output};
 
-use gimmal_rpc::{Cx, Key, ResponseWriter, Server};
+use gimmal_rpc::{Bulk, Cx, Key, ResponseWriter, Server, Shape, Sink, Stream, WithLoan};
+use serde::{Deserialize, Serialize};
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
 trait Desk {
@@ -16,6 +17,38 @@ trait Desk {
     /// Backwards.
     #[raw]
     fn reverse(&self, cx: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>);
+    /// Runs on the worker.
+    #[inline]
+    fn add(&self, cx: &Cx, numbers: Vec<i16>) -> i64;
+    /// Structs and enums.
+    async fn book(&self, cx: &Cx, order: Order) -> Result<Order, Refusal>;
+    /// Items both ways.
+    async fn doubled(&self, cx: &Cx, factor: u32, numbers: Stream<u32>, out: Sink<Order>) -> u64;
+    /// Bulk.
+    async fn upper(&self, cx: &Cx, name: String, content: Bulk) -> WithLoan<u64>;
+}
+
+#[derive(Serialize, Deserialize, Shape)]
+#[shape(crate = gimmal_rpc)]
+#[serde(rename_all = "camelCase")]
+struct Order {
+    order_id: u64,
+    items: Vec<Item>,
+    note: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, Shape)]
+#[shape(crate = gimmal_rpc)]
+enum Item {
+    Nothing,
+    Count(u8),
+    Named { name: String, weight: f32 },
+}
+
+#[derive(Serialize, Deserialize, Shape)]
+#[shape(crate = gimmal_rpc)]
+enum Refusal {
+    SoldOut { left: u32 },
 }
 
 struct Clerk;
@@ -32,6 +65,33 @@ impl Desk for Clerk {
     fn reverse(&self, _: &Cx, request: &[u8], answer: &mut ResponseWriter<'_>) {
         let backwards: Vec<u8> = request.iter().rev().copied().collect();
         answer.write(&backwards);
+    }
+
+    fn add(&self, _: &Cx, numbers: Vec<i16>) -> i64 {
+        numbers.into_iter().map(i64::from).sum()
+    }
+
+    async fn book(&self, cx: &Cx, order: Order) -> Result<Order, Refusal> {
+        let mut metadata = gimmal_rpc::Metadata::new();
+        metadata.insert("booked-by", "clerk").unwrap();
+        cx.answer_metadata(metadata);
+        if order.order_id == 0 { Err(Refusal::SoldOut { left: 2 }) } else { Ok(order) }
+    }
+
+    async fn doubled(&self, _: &Cx, factor: u32, mut numbers: Stream<u32>, mut out: Sink<Order>) -> u64 {
+        let mut sum = 0;
+        while let Some(Ok(number)) = numbers.next().await {
+            sum += u64::from(number * factor);
+            let order = Order { order_id: (number * factor).into(), items: vec![], note: None };
+            out.send(&order).await.unwrap();
+        }
+        sum
+    }
+
+    async fn upper(&self, cx: &Cx, name: String, content: Bulk) -> WithLoan<u64> {
+        let mut loan = cx.loan(content.len()).unwrap();
+        loan.copy_from_slice(&content.to_ascii_uppercase());
+        WithLoan::new(name.len() as u64, loan)
     }
 }
 
@@ -93,6 +153,78 @@ fn a_live_server_is_listed_called_and_watched() {
     drop(server);
     assert!(complaint(&["health", url]).contains("no server is listening"));
     assert!(complaint(&["call", url]).contains("no server is listening"));
+}
+
+#[test]
+fn values_and_types_are_json_and_rust() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("shm://{}/types", folder.path().display());
+    let url = url.as_str();
+    let _server = Server::builder().service(serve_desk(Clerk)).listen(url).unwrap();
+    let order =
+        r#"{"orderId":7,"items":["Nothing",{"Count":3},{"Named":{"name":"x","weight":1.5}}],"note":null}"#;
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    assert_eq!(json(&said(&["call", url, "Desk.book", order])), json(order));
+    let whole = json(&said(&["call", url, "--json", "Desk.book", order]));
+    assert_eq!((&whole["answer"], &whole["metadata"]["booked-by"]), (&json(order), &json("\"clerk\"")));
+    assert_eq!(said(&["call", url, "Desk.add", "--", "[1,-300]"]), "-299\n");
+    assert_eq!(
+        json(&said(&["call", url, "Desk.upper", "me", "--bulk", "text"])),
+        json(r#"{"answer":2,"loan":"TEXT"}"#)
+    );
+    assert_eq!(said(&["call", url, "gimmal.Reflection.health", ""]), "\"Serving\"\n");
+    assert!(json(&said(&["call", url, "gimmal.Reflection.connections"]))[0]["provider"] == "shm");
+    let nobody = r#"{"orderId":0,"items":[]}"#;
+    assert!(
+        complaint(&["call", url, "Desk.book", nobody])
+            .contains(r#"the method failed: {"SoldOut":{"left":2}}"#)
+    );
+    for (given, wrong) in [
+        (r#"{"orderId":-1,"items":[]}"#, "argument 1, order: Order: at orderId: -1 is no u64"),
+        (r#"{"orderId":1,"items":[{"Count":300}]}"#, "at items[0].Count: 300 is no u8"),
+        (r#"{"orderId":1,"items":["No"]}"#, "at items[0]: \"No\" is no Item, one of Nothing, Count, Named"),
+        (r#"{"orderId":1}"#, "Order needs the field items: Vec<Item>"),
+        (r#"{"orderId":1,"items":[],"x":1}"#, "Order has no field x; it has orderId, items, note"),
+        ("[", "argument 1, order: Order: '[' is no JSON"),
+    ] {
+        let said = complaint(&["call", url, "Desk.book", given]);
+        assert!(said.contains(wrong), "{given}: {said}");
+    }
+    let described = said(&["describe", url]);
+    for line in [
+        "    #[idempotent]\n    async fn greet(&self, cx: &Cx, name: String, times: u32) -> Vec<String>;\n",
+        "    async fn book(&self, cx: &Cx, order: Order) -> Result<Order, Refusal>;\n",
+        "    #[inline]\n    fn add(&self, cx: &Cx, numbers: Vec<i16>) -> i64;\n",
+        "    async fn doubled(&self, cx: &Cx, factor: u32, up: Stream<u32>, down: Sink<Order>) -> u64;\n",
+        "    async fn upper(&self, cx: &Cx, name: String, bulk: Bulk) -> WithLoan<u64>;\n",
+        "struct Order {\n    orderId: u64,\n    items: Vec<Item>,\n    note: Option<String>,\n}\n",
+        "    Named { name: String, weight: f32 },\n",
+    ] {
+        assert!(described.contains(line), "{line}\n{described}");
+    }
+    let methods = json(&said(&["describe", url, "--json"]));
+    assert!(
+        methods
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|method| method["name"] == "book" && method["codec"] == "postcard")
+    );
+}
+
+#[test]
+fn items_are_lines_of_json() {
+    use std::{io::Write as _, process::Stdio};
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("shm://{}/items", folder.path().display());
+    let _server = Server::builder().service(serve_desk(Clerk)).listen(&url).unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_gimmal"));
+    program.args(["call", &url, "Desk.doubled", "2"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = program.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"1\n2\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let order = |id: u32| format!("{{\"items\":[],\"note\":null,\"orderId\":{id}}}\n");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{}{}6\n", order(2), order(4)));
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! A look at a live server: what it serves, what it does, and calls by hand.
 
-mod value;
+mod call;
+mod describe;
+mod read;
+mod wire;
+mod write;
 
 use std::{
     error::Error,
@@ -11,12 +15,9 @@ use std::{
 };
 
 use gimmal_rpc::{
-    CallError, CallOptions, Channel, Client, Code, Key, Method, MethodKind,
-    channel::{Beside, Ticket},
+    CallError, Client, Code, Key,
     reflect::{MethodInfo, ReflectionClient},
-    response::{Body, ResponseStatus},
 };
-use value::{Type, signature};
 
 /// How to reach a server.
 #[derive(Debug, clap::Args)]
@@ -44,7 +45,13 @@ impl Server {
 }
 
 /// `gimmal call`: lists methods, or calls one.
-pub(crate) fn call(server: &Server, method: Option<&str>, arguments: &[String]) -> Done {
+pub(crate) fn call(
+    server: &Server,
+    method: Option<&str>,
+    arguments: &[String],
+    bulk: Option<&str>,
+    is_whole: bool,
+) -> Done {
     let client = server.connect()?;
     let reflection = ReflectionClient::new(client.clone());
     let methods = reflection.methods().wait().map_err(explain)?;
@@ -54,8 +61,7 @@ pub(crate) fn call(server: &Server, method: Option<&str>, arguments: &[String]) 
     };
     let found = methods.iter().find(|method| format!("{}.{}", method.service, method.name) == wanted);
     let found = found.ok_or_else(|| format!("{wanted} is not served; there are\n{}", listed(&methods)))?;
-    writeln!(io::stdout(), "{}", answer(&client, found, arguments)?)?;
-    Ok(())
+    call::call(&client, found, &call::Given { arguments, bulk, is_whole })
 }
 
 /// An error of the server's reflection, with its likely cause.
@@ -71,66 +77,23 @@ fn listed(methods: &[MethodInfo]) -> String {
     for method in methods {
         let MethodInfo { service, name, signature, codec, kind, .. } = method;
         let again = if method.is_idempotent { ", idempotent" } else { "" };
+        let shape = if method.schema.is_none() { ", no shape" } else { "" };
         // Writing to a string does not fail.
-        let _ = writeln!(out, "{service}.{name}{signature} [{kind}, {codec}{again}]");
+        let _ = writeln!(out, "{service}.{name}{signature} [{kind}, {codec}{again}{shape}]");
     }
     out
 }
 
-fn answer(client: &Client, method: &MethodInfo, arguments: &[String]) -> Done<String> {
-    if !method.is_plain {
-        return Err("bulk and streams need a program with the service's trait".into());
+/// `gimmal describe`: prints the services as Rust traits, or the methods as JSON.
+pub(crate) fn describe(server: &Server, json: bool) -> Done {
+    let methods = ReflectionClient::new(server.connect()?).methods().wait().map_err(explain)?;
+    if methods.iter().filter_map(|method| method.schema.as_ref()).any(|schema| !schema.is_walkable()) {
+        return Err("its types are too many to be read here".into());
     }
-    let is_raw = method.kind == "raw";
-    if !is_raw && method.codec != "postcard" {
-        return Err(format!("only postcard is spoken here, and it has {}", method.codec).into());
-    }
-    let mut body = Vec::new();
-    let mut result = None;
-    if is_raw {
-        body.extend_from_slice(arguments.join(" ").as_bytes());
+    if json {
+        writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&methods)?)?;
     } else {
-        let (types, spelled) = signature(&method.signature).ok_or("its signature cannot be read")?;
-        if types.len() != arguments.len() {
-            let (wanted, given) = (types.len(), arguments.len());
-            return Err(format!("{} takes {wanted} arguments, {given} were given", method.signature).into());
-        }
-        for (ty, given) in types.iter().zip(arguments) {
-            Type::parse(ty)?.encode_argument(given, &mut body)?;
-        }
-        result = Type::parse(spelled).ok();
+        write!(io::stdout(), "{}", describe::described(&methods))?;
     }
-    let kind = if is_raw { MethodKind::Raw } else { MethodKind::Async };
-    let leak = |text: &str| -> &'static str { Box::leak(text.to_owned().into_boxed_str()) };
-    let (service, name) = (leak(&method.service), leak(&method.name));
-    // A method lives as long as the process: this one makes one call.
-    let spoken = Method::new(service, name, leak(&method.signature), leak(&method.codec), kind);
-    let spoken = if method.kind == "one-way" { spoken.one_way() } else { spoken };
-    let spoken: &'static Method = Box::leak(Box::new(spoken));
-    // Not through a typed call: whether bytes are the method's error is seen here.
-    let response = client.start(spoken, &CallOptions::default(), Beside::default(), &body[..]).wait();
-    match (response.status, response.body, response.lent) {
-        (ResponseStatus::Failed(failure), ..) => Err(failure.to_string().into()),
-        (ResponseStatus::Ok, Body::Owned(body), None) if is_raw => {
-            Ok(String::from_utf8_lossy(&body).into_owned())
-        }
-        (ResponseStatus::Ok, Body::Owned(body), None) => Ok(shown(result.as_ref(), &body)),
-        (ResponseStatus::Error, Body::Owned(body), None) => {
-            let ty = match &result {
-                Some(Type::Result(_, error)) => error.as_deref(),
-                _ => None,
-            };
-            Err(format!("the method failed: {}", shown(ty, &body)).into())
-        }
-        _ => Err("the answer is too large to be shown here".into()),
-    }
-}
-
-/// Formats an answer as JSON, or as bytes if its type is unknown.
-fn shown(ty: Option<&Type>, bytes: &[u8]) -> String {
-    let json = ty.and_then(|ty| ty.decode_all(bytes));
-    json.map_or_else(
-        || bytes.iter().fold("0x".to_owned(), |hex, byte| format!("{hex}{byte:02x}")),
-        |value| value.to_string(),
-    )
+    Ok(())
 }

@@ -51,7 +51,7 @@ fn a_call_that_is_handed_off_has_its_time_although_the_worker_was_away() {
         compose_into(&mut body, 64, &arguments).unwrap();
         let began = run.now;
         run.client.with(|node, io| {
-            let (method, timeout, responder) = (&__WORLD_METHODS[1], Some(SPAN), Responder::new(&cell));
+            let (method, timeout, responder) = (&__world_methods()[1], Some(SPAN), Responder::new(&cell));
             let (loan, flags, lanes) = (None, Flags::NONE, None);
             node.command(io, Command::Call { conn, method, timeout, body, loan, flags, lanes, responder });
         });
