@@ -261,7 +261,7 @@ const UNKNOWN: Method = Method::new("Nobody", "home", "()", "raw", MethodKind::R
 
 /// A method by itself, for arguments that its client would not write.
 fn echo_method() -> &'static Method {
-    let methods = gimmal_rpc::Service::methods(&common::serve_probe(common::Prober::default()));
+    let methods = gimmal_rpc::Service::methods(&serve_probe(Prober::default()));
     methods.iter().find(|method| method.name == "echo").unwrap()
 }
 
