@@ -3,7 +3,7 @@
 //! Each case has version `a` of a type and version `b`. A server of each is called by a client of the other, with each
 //! codec. What arrives is compared by the names of its fields.
 
-#![allow(clippy::unwrap_used, clippy::large_enum_variant, reason = "a test may fail")]
+#![allow(clippy::unwrap_used, clippy::large_enum_variant, clippy::use_self, reason = "a test may fail")]
 
 mod common;
 
@@ -14,14 +14,14 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use common::config;
 #[cfg(feature = "bincode")]
 use gimmal_rpc::Bincode;
 use gimmal_rpc::{
-    Bulk, CallError, CallOptions, Channel as _, Client, Cx, Fate, Method, MethodKind, Postcard,
+    Bulk, CallError, CallOptions, Channel as _, Client, Cx, Fate, Instant, Method, MethodKind, Postcard,
     ResponseWriter, ServeError, Server, Service, Shape, Status,
     channel::{Beside, Ticket as _},
     codec::{Codec, Decode, Encode},
