@@ -42,7 +42,8 @@ mod units {
 /// A type of each name, in every place.
 macro_rules! types {
     ($($name:ident $other:ident)*) => { $(mod $other {
-        #[derive(serde::Serialize, serde::Deserialize)]
+        #[derive(serde::Serialize, serde::Deserialize, gimmal_rpc::Shape)]
+        #[shape(crate = gimmal_rpc)]
         pub struct $name {
             pub a: u8,
         }

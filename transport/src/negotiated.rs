@@ -293,6 +293,7 @@ impl Negotiated {
 
     /// Bytes of the ring that we send from. On the send/recv path it is ours alone, so it may be larger than the peer's:
     /// whole pages of `page_bytes`.
+    #[cfg(any(feature = "verbs", test))]
     pub(crate) fn transmit_bytes(&self, page_bytes: usize) -> usize {
         let least = if self.path == DataPath::SendRecv { page_bytes } else { 0 };
         least.max(self.tx_ring_bytes as usize)
