@@ -522,7 +522,7 @@ mod tests {
         for line in [
             "gimmal-bench lat",
             "gimmal-bench lat --loopback --cpus 1",
-            "gimmal-bench lat --loopback --provider tcp",
+            "gimmal-bench lat --loopback --provider sctp",
             "gimmal-bench lat --address tcp://x",
             "gimmal-bench serve",
             "gimmal-bench rate --loopback -O 0",

@@ -136,6 +136,8 @@ pub fn engine_config(bytes: usize, ring_bytes: u32, idle: Idle) -> Config {
     config.port.ring_bytes = ring_for(bytes, least);
     // Between its slices a side does not turn, and is not dead.
     config.port.attended = false;
+    // The other end is this program too, whose bodies may be large.
+    config.port.peer_ring_bytes_max = 1 << 31;
     config.port.slot_bytes = config.port.slot_bytes.min(config.port.ring_bytes / 4);
     config
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use gimmal::Instant;
+use gimmal_testkit::ChildGuard;
 use serde_json::Value;
 
 fn bench(line: &str) -> Output {
@@ -468,11 +469,9 @@ fn the_table_is_for_people() {
 fn two_processes_of_ones_own() {
     let folder = tempfile::tempdir().unwrap();
     let address = format!("shm://{}", folder.path().join("bench").display());
-    let mut server = Command::new(env!("CARGO_BIN_EXE_gimmal-bench"))
-        .args(["serve", "--address", &address])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_gimmal-bench"));
+    let mut server =
+        ChildGuard::spawn(serve.args(["serve", "--address", &address]).stdout(Stdio::piped())).unwrap();
     let mut line = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line.trim(), address);
@@ -486,8 +485,6 @@ fn two_processes_of_ones_own() {
     let large = bench(&format!("lat --address {address} -n 2000 -s 1m"));
     assert_eq!(large.status.code(), Some(2), "{large:?}");
     assert!(String::from_utf8_lossy(&large.stderr).contains("above the largest body of one frame"));
-    server.kill().unwrap();
-    server.wait().unwrap();
 }
 
 #[test]
@@ -497,7 +494,7 @@ fn what_is_not_there_is_named() {
     for (line, code, words) in [
         (&*nobody, 69, "no connection to the server"),
         ("lat --loopback -n 10 --cpus 0,4000", 69, "core 4000 is not available"),
-        ("lat --loopback -n 10 --provider tcp", 2, "invalid value"),
+        ("lat --loopback -n 10 --provider sctp", 2, "invalid value"),
         ("serve --address mem://x", 2, "serve on shm://"),
     ] {
         let output = bench(line);
@@ -515,11 +512,9 @@ fn what_is_not_there_is_named() {
 
 #[test]
 fn the_server_dies_with_its_client() {
-    let mut client = Command::new(env!("CARGO_BIN_EXE_gimmal-bench"))
-        .args("lat --loopback -n 100g --json -s 77".split_whitespace())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut client = Command::new(env!("CARGO_BIN_EXE_gimmal-bench"));
+    let client = client.args("lat --loopback -n 100g --json -s 77".split_whitespace()).stdout(Stdio::null());
+    let mut client = ChildGuard::spawn(client).unwrap();
     let child = child_of(client.id());
     // Let them begin to measure.
     std::thread::sleep(Duration::from_millis(300));

@@ -7,11 +7,12 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
     path::Path,
-    process::{Child, Command, Output, Stdio},
+    process::{Command, Output, Stdio},
     time::Duration,
 };
 
 use gimmal::Instant;
+use gimmal_testkit::ChildGuard;
 use serde_json::Value;
 
 fn program() -> Command {
@@ -63,18 +64,15 @@ fn a_quiet_soak_loses_nothing_and_says_so_to_people() {
 }
 
 /// A server of ours at `address`, which listens.
-fn serve(address: &str) -> Child {
-    let mut server = program().args(["serve", "--address", address]).stdout(Stdio::piped()).spawn().unwrap();
+fn serve(address: &str) -> ChildGuard {
+    let mut command = program();
+    let command = command.args(["serve", "--address", address]).stdout(Stdio::piped());
+    let mut server = ChildGuard::spawn(command).unwrap();
     let mut line = String::new();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.take().unwrap()), &mut line)
         .unwrap();
     assert_eq!(line.trim(), address);
     server
-}
-
-fn kill(mut server: Child) {
-    server.kill().unwrap();
-    server.wait().unwrap();
 }
 
 #[test]
@@ -85,12 +83,12 @@ fn a_soak_waits_for_a_server_that_somebody_else_restarts() {
     let line = format!("soak --address {address} -D 6s --json");
     let client = program().args(line.split_whitespace()).stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_secs(2));
-    kill(server);
+    drop(server);
     // The client counts from when it notices.
     std::thread::sleep(Duration::from_millis(1500));
     let server = serve(&address);
     let output = client.wait_with_output().unwrap();
-    kill(server);
+    drop(server);
     assert!(output.status.success(), "{}", said(&output));
     let report = report(&output);
     assert_eq!((soaked(&report, "kills"), soaked(&report, "reconnects")), (0, 1), "{report}");
@@ -107,7 +105,7 @@ fn a_soak_whose_server_stays_away_ends_with_an_error_and_what_it_has() {
     let client =
         client.args(line.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_secs(2));
-    kill(server);
+    drop(server);
     let output = client.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(69), "{}", said(&output));
     assert!(said(&output).contains("no connection to the server"), "{}", said(&output));

@@ -5,6 +5,7 @@
 use std::process::{Command, Output};
 
 use gimmal_rpc::{Bulk, Cx, Key, ResponseWriter, Server, Shape, Sink, Stream, WithLoan};
+use gimmal_testkit::ChildGuard;
 use serde::{Deserialize, Serialize};
 
 #[gimmal_rpc::service(crate = gimmal_rpc)]
@@ -255,11 +256,10 @@ fn top_survives_a_restart() {
     let url = format!("shm://{}/again", folder.path().display());
     let serve = || Server::builder().service(serve_desk(Clerk)).listen(&url).unwrap();
     let mut server = Some(serve());
-    let mut top = Command::new(env!("CARGO_BIN_EXE_gimmal"))
-        .args(["top", &url, "--json", "--interval-ms", "20", "--count", "1000"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut top = Command::new(env!("CARGO_BIN_EXE_gimmal"));
+    let top =
+        top.args(["top", &url, "--json", "--interval-ms", "20", "--count", "1000"]).stdout(Stdio::piped());
+    let mut top = ChildGuard::spawn(top).unwrap();
     let mut lines = BufReader::new(top.stdout.take().unwrap()).lines().map(Result::unwrap);
     let mut until = |words: &str| assert!(lines.any(|line| line.contains(words)), "it ended without {words}");
     until("serving");
@@ -267,8 +267,6 @@ fn top_survives_a_restart() {
     until("error");
     server = Some(serve());
     until("serving");
-    top.kill().unwrap();
-    top.wait().unwrap();
     drop(server);
 }
 

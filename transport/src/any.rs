@@ -115,7 +115,11 @@ const fn not_built(address: &Address) -> PortError {
 
 /// The error for an address whose provider this one does not have.
 fn by_itself() -> PortError {
-    PortError::Unavailable { provider: "tcp", why: "only `transport::tcp::Tcp` connects to it".to_owned() }
+    PortError::Unavailable {
+        provider: "tcp",
+        why: "this provider has none; use shm://name, rdma://host:port, gimmal://host:port or mem://name"
+            .to_owned(),
+    }
 }
 
 impl Provider for Any {

@@ -156,7 +156,11 @@ mod tests {
         let none = Setting::Shared.file();
         let why = NotHuge::None { errno: 12, setting: none };
         let text = Pages::Normal { why }.to_string();
-        assert!(text.contains("vm.nr_hugepages (Cannot allocate memory") && text.contains(none), "{text}");
+        assert!(
+            text.contains("vm.nr_hugepages or for this cgroup (Cannot allocate memory")
+                && text.contains(none),
+            "{text}"
+        );
         let memory = PoolMemory { bytes: 16 << 20, pages: Pages::Huge { bytes: HUGE_PAGE_BYTES } };
         assert_eq!(memory.to_string(), "16777216 bytes on huge pages of 2048 KiB");
         assert!(is_large(4 << 20) && !is_large(3 << 20) && !is_large(1 << 20));

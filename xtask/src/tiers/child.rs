@@ -6,21 +6,28 @@ use std::{
     os::unix::process::{CommandExt, ExitStatusExt},
     path::Path,
     process::{Child, Command, Stdio},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
+    thread,
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
 use super::count::Count;
 use crate::tree;
+
+/// How long the output of a command may stay open after its end.
+const LEFT: Duration = Duration::from_secs(2);
 
 /// How a command went.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
     /// What its closing lines add up to.
     pub(super) count: Count,
-    /// Whether it ended with 0.
+    /// Whether it ended with 0 and left no process behind.
     pub(super) is_good: bool,
 }
 
@@ -89,9 +96,16 @@ impl Runner {
             return Err(io::ErrorKind::Interrupted.into());
         }
         let mut child = start(line)?;
-        state.process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        state.process = process;
         drop(state);
-        let read = read(&mut child, &mut log, output);
+        let (read, has_left) = thread::scope(|scope| {
+            let (is_read, waits) = mpsc::channel::<()>();
+            let watch = scope.spawn(move || process.is_some_and(|process| end_what_is_left(process, &waits)));
+            let read = read(&mut child, &mut log, output);
+            drop(is_read);
+            (read, watch.join().unwrap_or_default())
+        });
         let status = child.wait();
         self.state().process = None;
         self.changed.notify_all();
@@ -99,7 +113,10 @@ impl Runner {
         if let Some(signal) = status.signal() {
             output(&format!("ended by signal {signal}\n"));
         }
-        Ok(Ended { count, is_good: status.success() })
+        if has_left {
+            output("it left processes behind, which were ended\n");
+        }
+        Ok(Ended { count, is_good: status.success() && !has_left })
     }
 }
 
@@ -132,6 +149,17 @@ fn start(line: &str) -> io::Result<Child> {
         }
     }
     command.spawn()
+}
+
+/// Ends what a command left behind with its output open, which nobody else would end. Whether there was something.
+fn end_what_is_left(process: Pid, is_read: &Receiver<()>) -> bool {
+    // It stays to be reaped.
+    let _ = waitid(WaitId::Pid(process), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+    let is_left = is_read.recv_timeout(LEFT) == Err(RecvTimeoutError::Timeout);
+    if is_left {
+        let _ = kill_process_group(process, Signal::KILL);
+    }
+    is_left
 }
 
 fn read(child: &mut Child, log: &mut File, output: &mut dyn FnMut(&str)) -> io::Result<Count> {
@@ -192,6 +220,15 @@ mod tests {
         assert_eq!((ended.count.passed, ended.count.failed), (3, 1));
         assert_eq!(lines, ["3 passed, 1 failed\n", "it\n"]);
         assert_eq!(log, "3 passed, 1 failed\nit\n");
+    }
+
+    #[test]
+    fn what_a_command_leaves_behind_is_ended_and_said() {
+        let seconds = format!("61.{}", std::process::id());
+        let (ended, lines, _) = try_line(&format!("sleep {seconds} & echo 1 passed, 0 failed"));
+        assert!(!ended.is_good && ended.count.passed == 1);
+        assert_eq!(lines.last().unwrap(), "it left processes behind, which were ended\n");
+        wait_until("it was not ended", || !sleepers(&seconds).contains(&'S'));
     }
 
     fn wait_until(what: &str, is_so: impl Fn() -> bool) {
