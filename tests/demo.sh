@@ -66,7 +66,9 @@ if [ -e /sys/class/infiniband_verbs ]; then
     check "devices of this machine" timeout 20 "$bin/gimmal" devices
 else
     # Libraries may be missing too; here the kernel's part is the point, and nothing that follows from it.
-    refuses "doctor: a machine without RDMA" "WRONG  *kernel modules" "$bin/gimmal" doctor
-    check "doctor: of what follows nothing is blamed" sh -c "! $bin/gimmal doctor | grep -E '^WRONG +(device|link|address)'"
+    refuses "doctor: an address of RDMA on a machine without" "WRONG  *kernel modules" "$bin/gimmal" doctor rdma://10.0.0.1:1
+    check "doctor: of what follows nothing is blamed" \
+        sh -c "! $bin/gimmal doctor rdma://10.0.0.1:1 | grep -E '^WRONG +(device|link|address)'"
+    check "doctor: a machine without RDMA is well for shared memory" "$bin/gimmal" doctor
 fi
 summary
