@@ -88,7 +88,7 @@ pub(super) const INBOX_NEWS: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Inbox {
     queue: Mutex<VecDeque<DeviceNews>>,
-    /// An `eventfd(2)`, readable while the queue has news.
+    /// An `eventfd(2)`, readable while the queue has news: both change under the lock.
     pub(super) bell: OwnedFd,
 }
 
@@ -111,18 +111,19 @@ impl Inbox {
             return;
         }
         queue.push_back(news);
-        // A full counter is readable already.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        // With more it has rung already.
+        if queue.len() == 1 {
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
     }
 
     pub(super) fn pop(&self) -> Option<DeviceNews> {
         let mut queue = self.queue();
-        let news = queue.pop_front();
+        let news = queue.pop_front()?;
         if queue.is_empty() {
-            // Under the lock: what comes next rings again.
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         }
-        news
+        Some(news)
     }
 }
 

@@ -285,6 +285,11 @@ impl Control {
     fn on_device(&mut self, event: AsyncEvent) {
         let (mut failed, mut low) = (Vec::<IdKey>::new(), None);
         for entry in self.ids.all() {
+            let action = action(entry.role.state(), Happening::Device(event.kind));
+            // Most ids have nothing to do with most events, and what an id is about takes long to read.
+            if action == Action::Note {
+                continue;
+            }
             let cq = if let Role::Live(live) = &entry.role { Some(live.cq) } else { None };
             let queue = entry.role.queue();
             let srq = queue.as_ref().map(|queue| queue.address());
@@ -292,7 +297,7 @@ impl Control {
             if !device.is_some_and(|device| concerns(&event, device, qp, cq, srq)) {
                 continue;
             }
-            match (action(entry.role.state(), Happening::Device(event.kind)), &entry.role) {
+            match (action, &entry.role) {
                 // Once, whoever shares it.
                 (Action::Refill, _) => low = queue,
                 (Action::LastReceive, Role::Live(live)) => live.fate.set_last_receive(),
