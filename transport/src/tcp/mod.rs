@@ -1,7 +1,7 @@
 //! TCP: any two hosts that have a network between them (`tcp://host:port`).
 //!
 //! The socket carries the same hello, key proof and grant as the CM's private data, and then one stream of frames, with
-//! records of the port's own between them ([`record`]):
+//! records of the port's own between them (`record.rs`):
 //!
 //! ```text
 //!  transmit ring ─ one send of all that was flushed ─► socket ─ recv ─► receive ring, at the same positions

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use crate::sys;
 
-/// Names a device of this process as long as a [`Context`] of it lives; another one may have the name afterwards.
+/// Names a device of this process as long as a [`Context`](crate::verbs::Context) of it lives; another one may have the name afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceKey(usize);
 
