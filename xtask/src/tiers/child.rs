@@ -236,7 +236,7 @@ mod tests {
             if is_so() {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(20));
+            thread::sleep(Duration::from_millis(20));
         }
         panic!("{what}");
     }
@@ -259,7 +259,7 @@ mod tests {
         let seconds = format!("60.{}", std::process::id());
         // `timeout` starts a group of its own.
         let line = format!("timeout 60 sleep {seconds}");
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let command = scope.spawn(|| runner.run(&line, &log, &mut |_| ()));
             wait_until("it never started", || sleepers(&seconds) == ['S']);
             runner.halt();
