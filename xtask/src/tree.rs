@@ -75,7 +75,7 @@ pub fn listed() -> io::Result<String> {
 }
 
 fn is_text(path: &str) -> bool {
-    [".rs", ".md", ".toml", ".txt"].iter().any(|end| path.ends_with(end))
+    [".rs", ".md", ".toml", ".txt", ".sh"].iter().any(|end| path.ends_with(end))
 }
 
 fn git(arguments: &[&str]) -> io::Result<String> {

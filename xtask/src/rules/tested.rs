@@ -1,10 +1,12 @@
-//! What must be named elsewhere: fields in the guide to tuning, methods of builders in a test, faults in tests.
+//! What must be named elsewhere: fields in the guide to tuning, methods of builders in a test, faults in tests, C names
+//! in the table of the RDMA CM.
 
 use std::collections::BTreeSet;
 
 use super::rule::{Found, Rule};
 use crate::{
     house::House,
+    items::Function,
     tokens::{Kind, Token},
 };
 
@@ -17,7 +19,11 @@ pub const RULES: &[Rule] = &[
         limit: 0,
         find: untested_faults,
     },
+    Rule { name: "every row of transport/rdma/CM.md has an item and a test", limit: 0, find: rows_of_the_cm },
 ];
+
+/// The crate whose table it is, with its slash.
+const CM_CRATE: &str = "transport/rdma/";
 
 /// What a Markdown text has between backquotes.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
@@ -62,4 +68,85 @@ fn untested_faults(house: &House) -> Found {
     };
     let named: BTreeSet<&str> = tables.into_iter().flat_map(quoted).filter(is_name).collect();
     named.into_iter().filter(|name| !words.contains(name)).map(str::to_owned).collect::<Vec<_>>().into()
+}
+
+/// Rows of the table of the RDMA CM with an empty cell, an item that the crate lacks, or a test that does not exist;
+/// and C names that the crate declares and no row has.
+fn rows_of_the_cm(house: &House) -> Found {
+    let text = house.tree.text(&format!("{CM_CRATE}CM.md")).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for table in lines.split(|line| !line.starts_with('|')) {
+        let mut rows =
+            table.iter().map(|row| row.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>());
+        let titles = rows.next().unwrap_or_default();
+        for row in rows.skip(1) {
+            if row.len() != titles.len() || row.contains(&"") {
+                found.push(format!("{}: not every cell is filled", row[0]));
+            }
+            for (title, cell) in titles.iter().zip(&row) {
+                let names: Vec<&str> = quoted(cell).collect();
+                let (is_there, is_needed): (fn(&House, &str) -> bool, bool) = match *title {
+                    "Rust" => (is_item, true),
+                    "Rust so far" => (is_item, false),
+                    "shown by" => (is_shown, true),
+                    _ => continue,
+                };
+                if is_needed && names.is_empty() {
+                    found.push(format!("{}: {title} names nothing", row[0]));
+                }
+                let gone = names.iter().filter(|name| !is_there(house, name));
+                found.extend(gone.map(|name| format!("{}: {title}: {name} does not exist", row[0])));
+            }
+        }
+    }
+    let rows: BTreeSet<&str> = quoted(text).collect();
+    let without = declared(house).filter(|name| !rows.contains(name));
+    found.extend(without.map(|name| format!("{name} is declared and has no row")));
+    found.into()
+}
+
+/// Functions of librdmacm and values of its header that the crate declares.
+fn declared(house: &House) -> impl Iterator<Item = &str> {
+    let source = |name| house.sources.get(&format!("{CM_CRATE}src/sys/bundled/{name}.rs"));
+    let functions =
+        source("cm").into_iter().flat_map(|it| it.tokens.windows(2).filter(|two| two[0].is("fn")));
+    let values = source("values").into_iter().flat_map(|it| &it.tokens);
+    let names = functions.map(|two| &two[1]).filter(|name| name.text.starts_with("rdma_"));
+    names.chain(values.filter(|name| name.text.starts_with("RDMA_"))).map(|name| name.text.as_str())
+}
+
+/// Whether the crate has the item: `module::Name` or `module::Name::member`, a method, field or variant.
+fn is_item(house: &House, path: &str) -> bool {
+    let mut parts = path.split("::");
+    let (module, name, member) = (parts.next().unwrap_or_default(), parts.next(), parts.next());
+    let root = house.sources.get(&format!("{CM_CRATE}src/{module}/mod.rs"));
+    let Some((root, Some(name))) = root.map(|root| (root, name)) else { return root.is_some() };
+    let items = &root.items;
+    let is_public = items.imports.iter().any(|it| it.is_public && it.name == name)
+        || items.definitions.iter().any(|it| it.is_public && it.name == name);
+    let Some(member) = member else { return is_public && parts.next().is_none() };
+    let mut sources = house.sources.values().filter(|it| it.path.starts_with(CM_CRATE));
+    let is_defined = sources.clone().any(|it| it.items.definitions.iter().any(|it| it.name == name));
+    let has_member = sources.any(|source| {
+        let functions = &source.items.functions;
+        let is_method = |it: &Function| it.is_public && it.name == member && it.of.as_deref() == Some(name);
+        let mut definitions = source.items.definitions.iter().filter(|it| it.is_public && it.name == name);
+        // The items do not tell what a macro makes, so there any word of the file counts.
+        let has_word = |word| source.code().any(|token| token.is(word));
+        functions.iter().any(is_method)
+            || definitions.any(|it| it.fields.iter().chain(&it.variants).any(|part| part == member))
+            || !is_defined && has_word(name) && has_word(member)
+    });
+    is_public && has_member
+}
+
+/// Whether a function of the sources has the name, or a program or a script of the lab prints it as a case.
+fn is_shown(house: &House, name: &str) -> bool {
+    let text = format!("\"{name}");
+    let is_case = |token: &Token| token.kind == Kind::Literal && token.text.trim_matches('"') == name;
+    house.sources.values().any(|source| {
+        source.items.functions.iter().any(|it| it.name == name)
+            || source.path.starts_with("lab/") && source.tokens.iter().any(is_case)
+    }) || house.tree.files().any(|(path, script)| path.starts_with("tests/lab/") && script.contains(&text))
 }
