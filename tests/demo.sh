@@ -17,6 +17,7 @@ check "on_smol" sh -c "timeout 30 $bin/on_smol | grep -A1 'is 5050, and 5050' | 
 # Its policy drops the oldest: a reader whom the host held up has lost some, but never the newest.
 check "news" sh -c "$bin/news | grep 'a     read .*the last was \"headline 1000\"'"
 check "pool" sh -c "$bin/pool | grep '16 resource exhausted'"
+check "upgrade" sh -c "timeout 60 $bin/upgrade | grep '^0 wrong answers, 0 failed calls'"
 check "watch" sh -c "$bin/watch | grep 'readings sent'"
 check "demo over shm" timeout 60 "$bin/files" demo --provider shm
 check "demo of a folder" timeout 60 "$bin/files" demo /usr/share/doc --bytes-max 20000000

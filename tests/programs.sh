@@ -17,7 +17,7 @@ rpc_tests() {
 }
 
 # The features of everyday tests; the lab runs the same programs on its devices.
-test_features=gimmal-transport/testing,gimmal-transport/verbs,gimmal-testkit/verbs,gimmal-engine/verbs,gimmal-rpc/verbs,gimmal-rpc/zerocopy,gimmal/tokio,gimmal/futures,gimmal-bench/hwloc
+test_features=gimmal-transport/testing,gimmal-transport/verbs,gimmal-testkit/verbs,gimmal-engine/verbs,gimmal-rpc/verbs,gimmal-rpc/zerocopy,gimmal-rpc/evolve,gimmal/tokio,gimmal/futures,gimmal-bench/hwloc
 
 # rdma_sys_tests ARGS...: the other backend of verbs, compared with ours.
 rdma_sys_tests() {

@@ -4,7 +4,7 @@
 
 use std::process::{Command, Output};
 
-use gimmal_rpc::{Bulk, Cx, Key, ResponseWriter, Server, Shape, Sink, Stream, WithLoan};
+use gimmal_rpc::{Bulk, Cx, Key, MessagePack, ResponseWriter, Server, Shape, Sink, Stream, WithLoan};
 use gimmal_testkit::ChildGuard;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,9 @@ trait Desk {
     fn add(&self, cx: &Cx, numbers: Vec<i16>) -> i64;
     /// Structs and enums.
     async fn book(&self, cx: &Cx, order: Order) -> Result<Order, Refusal>;
+    /// Books with names on the wire.
+    #[codec(MessagePack)]
+    async fn reserve(&self, cx: &Cx, order: Order, days: u16) -> Result<Order, Refusal>;
     /// Items both ways.
     async fn doubled(&self, cx: &Cx, factor: u32, numbers: Stream<u32>, out: Sink<Order>) -> u64;
     /// Bulk.
@@ -77,6 +80,10 @@ impl Desk for Clerk {
         metadata.insert("booked-by", "clerk").unwrap();
         cx.answer_metadata(metadata);
         if order.order_id == 0 { Err(Refusal::SoldOut { left: 2 }) } else { Ok(order) }
+    }
+
+    async fn reserve(&self, cx: &Cx, order: Order, _: u16) -> Result<Order, Refusal> {
+        self.book(cx, order).await
     }
 
     async fn doubled(&self, _: &Cx, factor: u32, mut numbers: Stream<u32>, mut out: Sink<Order>) -> u64 {
@@ -166,6 +173,7 @@ fn values_and_types_are_json_and_rust() {
         r#"{"orderId":7,"items":["Nothing",{"Count":3},{"Named":{"name":"x","weight":1.5}}],"note":null}"#;
     let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
     assert_eq!(json(&said(&["call", url, "Desk.book", order])), json(order));
+    assert_eq!(json(&said(&["call", url, "Desk.reserve", order, "3"])), json(order));
     let whole = json(&said(&["call", url, "--json", "Desk.book", order]));
     assert_eq!((&whole["answer"], &whole["metadata"]["booked-by"]), (&json(order), &json("\"clerk\"")));
     assert_eq!(said(&["call", url, "Desk.add", "--", "[1,-300]"]), "-299\n");
@@ -179,6 +187,14 @@ fn values_and_types_are_json_and_rust() {
     assert!(
         complaint(&["call", url, "Desk.book", nobody])
             .contains(r#"the method failed: {"SoldOut":{"left":2}}"#)
+    );
+    assert!(
+        complaint(&["call", url, "Desk.reserve", nobody, "3"])
+            .contains(r#"the method failed: {"SoldOut":{"left":2}}"#)
+    );
+    assert!(
+        complaint(&["call", url, "Desk.reserve", order, "70000"])
+            .contains("argument 2, days: u16: 70000 is no u16")
     );
     for (given, wrong) in [
         (r#"{"orderId":-1,"items":[]}"#, "argument 1, order: Order: at orderId: -1 is no u64"),
@@ -195,6 +211,7 @@ fn values_and_types_are_json_and_rust() {
     for line in [
         "    #[idempotent]\n    async fn greet(&self, cx: &Cx, name: String, times: u32) -> Vec<String>;\n",
         "    async fn book(&self, cx: &Cx, order: Order) -> Result<Order, Refusal>;\n",
+        "    #[codec(MessagePack)]\n    async fn reserve(&self, cx: &Cx, order: Order, days: u16)",
         "    #[inline]\n    fn add(&self, cx: &Cx, numbers: Vec<i16>) -> i64;\n",
         "    async fn doubled(&self, cx: &Cx, factor: u32, up: Stream<u32>, down: Sink<Order>) -> u64;\n",
         "    async fn upper(&self, cx: &Cx, name: String, bulk: Bulk) -> WithLoan<u64>;\n",

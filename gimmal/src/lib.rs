@@ -90,6 +90,9 @@ pub mod codec {
     #[cfg(feature = "bincode")]
     pub use gimmal_rpc::Bincode;
     #[doc(inline)]
+    #[cfg(feature = "evolve")]
+    pub use gimmal_rpc::MessagePack;
+    #[doc(inline)]
     pub use gimmal_rpc::codec::{Codec, Decode, DecodeError, Encode, EncodeError, Postcard, Raw};
     #[doc(inline)]
     pub use gimmal_rpc::lend::Lend;

@@ -2,7 +2,8 @@
 //!
 //! To serde a `Vec<u8>` is a sequence of numbers, which a codec writes and reads one by one. The macro spells `Vec<u8>` and
 //! `&[u8]`, where they are an argument, an answer or an item of a stream, so that they are copied at once. On the wire they
-//! are the same with every codec here: a length and the bytes. In a struct of your own, `serde_bytes` does it.
+//! are the same with postcard and bincode: a length and the bytes. With MessagePack each is read as the other. In a struct of
+//! your own, `serde_bytes` does it.
 
 use std::{convert::Infallible, marker::PhantomData};
 

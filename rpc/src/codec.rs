@@ -71,6 +71,19 @@ impl DecodeError {
     pub fn new(why: impl Into<Cow<'static, str>>) -> Self {
         Self(why.into())
     }
+
+    /// Because of `why`.
+    #[cfg(feature = "evolve")]
+    pub(crate) const fn of(why: &'static str) -> Self {
+        Self(Cow::Borrowed(why))
+    }
+
+    /// With the name of the field or variant that was read. A peer chose it: a long one is left out.
+    #[cold]
+    #[cfg(feature = "evolve")]
+    pub(crate) fn within(self, name: &str) -> Self {
+        if name.len() > 64 { self } else { Self(format!("`{name}`: {}", self.0).into()) }
+    }
 }
 
 /// The default: [postcard](https://docs.rs/postcard), small and quick. Values travel without names, so attributes of serde that

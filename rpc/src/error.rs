@@ -332,16 +332,16 @@ pub enum ServeError {
         /// Their id.
         id: u32,
     },
-    /// A codec without names cannot carry a method's types: it would read them as something else.
+    /// The codec cannot carry a method's types: it would read them as something else.
     #[error(
-        "{method}: {codec} cannot carry {attribute}; remove the attribute, or use a codec with named fields"
+        "{method}: {codec} cannot carry {attribute}; write the type in another way, or use another codec"
     )]
     Unfit {
         /// `Service.method`.
         method: String,
         /// The codec's name.
         codec: &'static str,
-        /// The attribute of serde, and where it is.
+        /// The attribute of serde, and where it is; or a type.
         attribute: String,
     },
     /// Nothing to serve.

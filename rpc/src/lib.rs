@@ -70,6 +70,8 @@ pub mod layer;
 pub mod lend;
 pub mod local;
 pub mod memory;
+#[cfg(feature = "evolve")]
+mod messagepack;
 pub mod metadata;
 pub mod method;
 mod nested;
@@ -124,6 +126,8 @@ pub use gimmal_macros::{Shape, service};
 pub use layer::{Guarded, Hedge, Layer, Layered, Retry, RetryPolicy, ServerLayer};
 pub use lend::Lend;
 pub use local::{Driver, LocalClient};
+#[cfg(feature = "evolve")]
+pub use messagepack::MessagePack;
 pub use metadata::{Metadata, MetadataError};
 pub use method::{Method, MethodKind};
 pub use output::WithLoan;

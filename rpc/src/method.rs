@@ -134,9 +134,8 @@ impl Method {
 
     /// Why the codec cannot carry the method's types, if it cannot.
     #[must_use]
-    pub fn unfit(&self) -> Option<&'static str> {
-        let needs_names = self.schema.filter(|_| self.form == Form::Positional)?.needs_names.first()?;
-        Some(needs_names)
+    pub fn unfit(&self) -> Option<String> {
+        self.schema?.unfit(self.form)
     }
 
     /// What a refused caller is told: [`Method::spelled`], and behind a zero the schema if it is not too long.
@@ -151,8 +150,10 @@ impl Method {
     /// How a server's declaration, made by [`Method::declared`], differs from this one.
     pub(crate) fn mismatch(&self, declared: &str) -> Mismatch {
         let (theirs, schema) = declared.split_once('\0').unwrap_or((declared, ""));
-        let difference =
-            self.schema.zip(Schema::from_text(schema)).and_then(|(ours, theirs)| ours.difference(&theirs));
+        let difference = self
+            .schema
+            .zip(Schema::from_text(schema))
+            .and_then(|(ours, theirs)| ours.difference(&theirs, self.form));
         let (method, ours) = (self.to_string(), self.spelled());
         Mismatch { method, ours, theirs: theirs.to_owned(), difference: difference.unwrap_or_default() }
     }

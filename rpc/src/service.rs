@@ -94,8 +94,8 @@ impl Registry {
         for (at, service) in (0u32..).zip(&registry.services) {
             for (index, method) in (0u32..).zip(service.methods()) {
                 if let Some(attribute) = method.unfit() {
-                    let (codec, attribute) = (method.codec, attribute.to_owned());
-                    return Err(ServeError::Unfit { method: method.to_string(), codec, attribute });
+                    let (method, codec) = (method.to_string(), method.codec);
+                    return Err(ServeError::Unfit { method, codec, attribute });
                 }
                 let entry = Entry { method, service: at, index, number };
                 number += 1;

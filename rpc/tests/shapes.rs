@@ -21,11 +21,12 @@ use common::config;
 #[cfg(feature = "bincode")]
 use gimmal_rpc::Bincode;
 use gimmal_rpc::{
+    __macro::not_decoded,
     Bulk, CallError, CallOptions, Channel as _, Client, Cx, Fate, Instant, Method, MethodKind, Postcard,
     ResponseWriter, ServeError, Server, Service, Shape, Status,
     channel::{Beside, Ticket as _},
-    codec::{Codec, Decode, Encode},
-    response::{Body, ResponseStatus},
+    codec::{Codec, Decode, DecodeError, Encode},
+    response::{Body, Response, ResponseStatus},
     shape::{Describe, Describing},
     task::Seat,
 };
@@ -54,11 +55,13 @@ enum Outcome {
 }
 use Outcome::{Refused, Same, Unfit};
 
+/// Reads a value: its answer, and what it is.
+type Read = fn(&[u8]) -> Result<(Vec<u8>, Value), DecodeError>;
+
 /// A type in a service: the method returns its argument.
 struct Echo {
     methods: &'static [Method],
-    /// Reads a value: its answer, and what it is.
-    read: fn(&[u8]) -> (Vec<u8>, Value),
+    read: Read,
     seen: Arc<Mutex<Option<Value>>>,
     runs: Arc<AtomicU32>,
 }
@@ -76,7 +79,7 @@ impl Service for Echo {
         answer: &mut ResponseWriter<'_>,
     ) -> Result<(), Status> {
         self.runs.fetch_add(1, Ordering::Relaxed);
-        let (written, value) = (self.read)(request);
+        let (written, value) = (self.read)(request).map_err(|error| not_decoded(&error))?;
         *self.seen.lock().unwrap() = Some(value);
         answer.write(&written);
         Ok(())
@@ -110,24 +113,34 @@ fn written<T, C: Encode<T>>(value: &T) -> Vec<u8> {
 /// A version of a type with a codec: how it is served, and a value as a client has it.
 struct End {
     methods: &'static [Method],
-    read: fn(&[u8]) -> (Vec<u8>, Value),
+    read: Read,
     bytes: Vec<u8>,
     value: Value,
 }
 
 impl End {
     fn new<T: Case, C: Carries<T>>(value: &T) -> Self {
-        let read = |bytes: &[u8]| {
-            let value: T = C::decode(bytes).unwrap();
-            (written::<T, C>(&value), serde_json::to_value(&value).unwrap())
+        let read: Read = |bytes| {
+            let value: T = C::decode(bytes)?;
+            Ok((written::<T, C>(&value), serde_json::to_value(&value).unwrap()))
         };
         let value_there = serde_json::to_value(value).unwrap();
         Self { methods: method::<T, C>(), read, bytes: written::<T, C>(value), value: value_there }
     }
 }
 
+/// What became of a call from one end to the other.
+struct Called {
+    /// Or why the server does not start.
+    response: Result<Response, String>,
+    /// What the method was given.
+    seen: Option<Value>,
+    /// How often it was called.
+    runs: u32,
+}
+
 /// Serves one end and calls it from the other.
-fn direction(case: &str, served: &End, caller: &End, outcome: Outcome) {
+fn called(served: &End, caller: &End) -> Called {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let (seen, runs) = (Arc::new(Mutex::new(None)), Arc::new(AtomicU32::new(0)));
     let (methods, read) = (served.methods, served.read);
@@ -136,9 +149,7 @@ fn direction(case: &str, served: &End, caller: &End, outcome: Outcome) {
     let server = Server::builder().service(echo).config(config()).without_reflection().listen(&url);
     let server = match server {
         Err(ServeError::Unfit { attribute, .. }) => {
-            let Unfit(said) = outcome else { panic!("{case}: unfit for {attribute}") };
-            assert!(attribute.contains(said), "{case}: {attribute}");
-            return;
+            return Called { response: Err(attribute), seen: None, runs: 0 };
         }
         server => server.unwrap(),
     };
@@ -146,15 +157,32 @@ fn direction(case: &str, served: &End, caller: &End, outcome: Outcome) {
     let response = client
         .start(&caller.methods[0], &CallOptions::default(), Beside::default(), &caller.bytes[..])
         .wait();
+    drop(server);
+    let seen = seen.lock().unwrap().take();
+    Called { response: Ok(response), seen, runs: runs.load(Ordering::Relaxed) }
+}
+
+/// A call with a codec that writes no names.
+fn direction(case: &str, served: &End, caller: &End, outcome: Outcome) {
+    let Called { response, seen, runs } = called(served, caller);
+    let response = match (response, outcome) {
+        (Err(attribute), Unfit(said)) => {
+            assert!(attribute.contains(said), "{case}: {attribute}");
+            return;
+        }
+        (Err(attribute), _) => panic!("{case}: unfit for {attribute}"),
+        (Ok(response), _) => response,
+    };
     match (response.status, response.body, outcome) {
         (ResponseStatus::Ok, Body::Owned(body), Same) => {
-            assert_eq!((caller.read)(&body).1, caller.value, "{case}: another value came back");
-            assert_eq!(seen.lock().unwrap().as_ref(), Some(&caller.value), "{case}: another value arrived");
+            let (_, back) = (caller.read)(&body).unwrap();
+            assert_eq!(back, caller.value, "{case}: another value came back");
+            assert_eq!(seen.as_ref(), Some(&caller.value), "{case}: another value arrived");
         }
         // `Unfit`: version `a`, which can be served, called with version `b`, which cannot.
         (ResponseStatus::Failed(failure), _, Refused(_) | Unfit(_)) => {
             let CallError::Mismatch(mismatch) = &*failure else { panic!("{case}: {failure}") };
-            assert_eq!((failure.fate(), runs.load(Ordering::Relaxed)), (Fate::NotRun, 0), "{case}");
+            assert_eq!((failure.fate(), runs), (Fate::NotRun, 0), "{case}");
             assert!(!mismatch.difference.is_empty(), "{case}: no difference is named");
             if let Refused(said) = outcome {
                 assert!(failure.to_string().contains(said), "{case}: {failure}");
@@ -162,14 +190,19 @@ fn direction(case: &str, served: &End, caller: &End, outcome: Outcome) {
         }
         (status, _, outcome) => panic!("{case}: {status:?}, not {outcome:?}"),
     }
-    drop(server);
 }
+
+#[cfg(feature = "evolve")]
+#[path = "shapes/named.rs"]
+mod named;
 
 /// Both directions with every codec.
 fn both<A: Case, B: Case>(case: &str, (a, b): (&A, &B), there: Outcome, back: Outcome) {
     ends(&format!("{case}, postcard"), &End::new::<A, Postcard>(a), &End::new::<B, Postcard>(b), there, back);
     #[cfg(feature = "bincode")]
     ends(&format!("{case}, bincode"), &End::new::<A, Bincode>(a), &End::new::<B, Bincode>(b), there, back);
+    #[cfg(feature = "evolve")]
+    named::both(case, a, b);
 }
 
 fn ends(case: &str, a: &End, b: &End, there: Outcome, back: Outcome) {

@@ -20,7 +20,8 @@ use gimmal_rpc::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    read::{bytes, read},
+    named,
+    read::{self, bytes},
     wire::Wire,
     write::Writer,
 };
@@ -57,7 +58,11 @@ fn spoken(info: &MethodInfo) -> &'static Method {
 }
 
 fn form(codec: &str) -> Form {
-    if codec == "raw" { Form::Bytes } else { Form::Positional }
+    match codec {
+        "raw" => Form::Bytes,
+        "messagepack" => Form::Named,
+        _ => Form::Positional,
+    }
 }
 
 /// The arguments as the codec writes them. What is wrong is named by the argument, its type and where.
@@ -80,7 +85,18 @@ fn arguments(info: &MethodInfo, schema: &Schema, wire: Wire, given: &[String]) -
             format!("argument {}, {}: {}: {wrong}", at + 1, argument.name, schema.spelled(argument.ty))
         })?;
     }
+    if wire == Wire::MessagePack {
+        let given = given.iter().map(|given| &given[..]);
+        return Ok(named::written(schema, schema.arguments.iter().map(|argument| argument.ty).zip(given))?);
+    }
     Ok(writer.out)
+}
+
+fn read(schema: &Schema, wire: Wire, at: TypeRef, body: &[u8]) -> Option<Value> {
+    match wire {
+        Wire::MessagePack => named::read(schema, at, body),
+        _ => read::read(schema, wire, at, body),
+    }
 }
 
 /// Makes a call and prints the response.
@@ -102,8 +118,8 @@ pub(super) fn call(client: &Client, info: &MethodInfo, given: &Given<'_>) -> Don
         return ended(response, given, |_, body| Some(bytes(body)), false);
     }
     let wire = Wire::of(&info.codec);
-    let wire =
-        wire.ok_or_else(|| format!("{} is not spoken here: only postcard and bincode are", info.codec))?;
+    let wire = wire
+        .ok_or_else(|| format!("{} is not spoken here: postcard, bincode and messagepack are", info.codec))?;
     let body = arguments(info, schema, wire, given.arguments)?;
     if schema.up.is_some() || schema.down.is_some() {
         return streamed(client, method, (schema, wire), &body);
@@ -234,7 +250,10 @@ fn given_items(schema: &Schema, wire: Wire, ty: TypeRef) -> Done<Vec<Vec<u8>>> {
         let mut writer = Writer::new(schema, wire);
         let written = writer.argument(ty, line);
         written.map_err(|wrong| format!("item {}, {}: {wrong}", at + 1, schema.spelled(ty)))?;
-        Ok(writer.out)
+        match wire {
+            Wire::MessagePack => Ok(named::written(schema, [(ty, &line[..])].into_iter())?),
+            _ => Ok(writer.out),
+        }
     };
     lines.iter().enumerate().map(item).collect()
 }

@@ -37,7 +37,10 @@ fn service_text(service: &str, methods: &[&MethodInfo]) -> String {
     let codecs: Vec<&str> =
         methods.iter().filter(|method| method.schema.is_some()).map(|method| &method.codec[..]).collect();
     let shared = codecs.first().copied().filter(|first| codecs.iter().all(|codec| codec == first));
-    let codec_of = |name: &str| format!("{}{}", name[..1].to_uppercase(), &name[1..]);
+    let codec_of = |name: &str| match name {
+        "messagepack" => "MessagePack".to_owned(),
+        name => format!("{}{}", name[..1].to_uppercase(), &name[1..]),
+    };
     if let Some(codec) = shared.filter(|codec| !matches!(*codec, "postcard" | "")) {
         options.push(format!("codec = {}", codec_of(codec)));
     }

@@ -2,6 +2,7 @@
 
 mod call;
 mod describe;
+mod named;
 mod read;
 mod wire;
 mod write;

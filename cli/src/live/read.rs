@@ -132,17 +132,7 @@ impl Reader<'_> {
                 return None;
             }
         }
-        let name = |key: &Value| match key {
-            Value::String(name) => Some(name.clone()),
-            Value::Number(number) => Some(number.to_string()),
-            _ => None,
-        };
-        let object: Option<Map<String, Value>> =
-            pairs.iter().map(|(key, value)| Some((name(key)?, value.clone()))).collect();
-        Some(match object {
-            Some(object) if object.len() == pairs.len() => object.into(),
-            _ => pairs.into_iter().map(|(key, value)| json!([key, value])).collect::<Vec<_>>().into(),
-        })
+        Some(keyed(pairs))
     }
 
     fn fields(&mut self, fields: &[Field]) -> Option<Value> {
@@ -154,8 +144,23 @@ impl Reader<'_> {
     }
 }
 
+/// An object, or pairs where keys are neither text nor numbers.
+pub(super) fn keyed(pairs: Vec<(Value, Value)>) -> Value {
+    let name = |key: &Value| match key {
+        Value::String(name) => Some(name.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    let object: Option<Map<String, Value>> =
+        pairs.iter().map(|(key, value)| Some((name(key)?, value.clone()))).collect();
+    match object {
+        Some(object) if object.len() == pairs.len() => object.into(),
+        _ => pairs.into_iter().map(|(key, value)| json!([key, value])).collect::<Vec<_>>().into(),
+    }
+}
+
 /// JSON has no numbers for these.
-fn float(number: f64) -> Value {
+pub(super) fn float(number: f64) -> Value {
     if number.is_finite() { json!(number) } else { json!(number.to_string()) }
 }
 
@@ -173,7 +178,11 @@ mod tests {
 
     use std::collections::BTreeMap;
 
-    use gimmal_rpc::{Postcard, Shape, shape::Describing};
+    use gimmal_rpc::{
+        MessagePack, Postcard, Shape,
+        codec::{Decode, Encode as _},
+        shape::Describing,
+    };
     use serde::{Deserialize, Serialize};
 
     use super::{super::write::Writer, *};
@@ -237,6 +246,22 @@ mod tests {
             for len in 0..bytes.len() {
                 assert_eq!(read(schema, wire, ty, &bytes[..len]), None, "{len} bytes of it");
             }
+        }
+    }
+
+    #[test]
+    fn values_are_as_messagepack_writes_them() {
+        let schema = Describing::<Postcard>::default().answer::<Sample>().done();
+        let ty = schema.answer.unwrap();
+        let mut out = vec![0; 1000];
+        let bytes = MessagePack::encode(&sample(), &mut out).unwrap();
+        let json = crate::live::named::read(schema, ty, &out[..bytes]).unwrap();
+        let same = read(schema, Wire::Postcard, ty, &postcard::to_stdvec(&sample()).unwrap()).unwrap();
+        assert_eq!(json, same);
+        let written = crate::live::named::written(schema, [(ty, &json.to_string()[..])].into_iter()).unwrap();
+        assert_eq!(<MessagePack as Decode<'_, Sample>>::decode(&written), Ok(sample()));
+        for len in 0..bytes {
+            assert_eq!(crate::live::named::read(schema, ty, &out[..len]), None, "{len} bytes of it");
         }
     }
 

@@ -1,10 +1,12 @@
-//! How the codecs write numbers; the rest they write alike.
+//! How the codecs without names write numbers; the rest they write alike.
 
 /// A codec that is spoken here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wire {
     Postcard,
     Bincode,
+    /// Its values are checked as those of postcard are, and are read and written by `named`.
+    MessagePack,
 }
 
 impl Wire {
@@ -13,6 +15,7 @@ impl Wire {
         match codec {
             "postcard" => Some(Self::Postcard),
             "bincode" => Some(Self::Bincode),
+            "messagepack" => Some(Self::MessagePack),
             _ => None,
         }
     }
@@ -21,7 +24,7 @@ impl Wire {
     pub(super) fn write(self, mut number: u128, out: &mut Vec<u8>) {
         let bytes = number.to_le_bytes();
         match self {
-            Self::Postcard => {
+            Self::Postcard | Self::MessagePack => {
                 while number >= 0x80 {
                     out.push(0x80 | number.to_le_bytes()[0]);
                     number >>= 7;
@@ -46,7 +49,7 @@ impl Wire {
     pub(super) fn read(self, bytes: &mut &[u8]) -> Option<u128> {
         let first = *take(bytes, 1)?.first()?;
         match self {
-            Self::Postcard => {
+            Self::Postcard | Self::MessagePack => {
                 let (mut number, mut byte) = (u128::from(first & 0x7f), first);
                 for shift in (7..128).step_by(7) {
                     if byte < 0x80 {

@@ -36,6 +36,22 @@ fn within<T>(result: Result<T, Wrong>, place: impl FnOnce() -> String) -> Result
     result.map_err(|Wrong { at, what }| Wrong { at: place() + &at, what })
 }
 
+/// What was given on the command line: JSON, or text without quotes where the type is text.
+pub(super) fn parsed(schema: &Schema, at: TypeRef, given: &str) -> Result<Value, Wrong> {
+    let is_text = |at: &TypeRef| matches!(schema.get(*at), Type::Text | Type::Bytes | Type::Char);
+    let may_be_text = match schema.get(at) {
+        Type::Option(inner) => is_text(inner),
+        Type::Enum { .. } => true,
+        _ => is_text(&at),
+    };
+    match serde_json::from_str(given) {
+        Ok(Value::Number(_) | Value::Bool(_)) if is_text(&at) => Ok(Value::String(given.to_owned())),
+        Ok(value) => Ok(value),
+        Err(_) if may_be_text => Ok(Value::String(given.to_owned())),
+        Err(error) => wrong(format!("'{given}' is no JSON: {error}")),
+    }
+}
+
 /// Writes values of the types of a schema.
 pub(super) struct Writer<'a> {
     pub(super) schema: &'a Schema,
@@ -49,20 +65,9 @@ impl<'a> Writer<'a> {
         Self { schema, wire, out: Vec::new(), levels: 0 }
     }
 
-    /// Writes what was given on the command line: JSON, or text without quotes where the type is text.
+    /// Writes what was given on the command line.
     pub(super) fn argument(&mut self, at: TypeRef, given: &str) -> Result<(), Wrong> {
-        let is_text = |at: &TypeRef| matches!(self.schema.get(*at), Type::Text | Type::Bytes | Type::Char);
-        let may_be_text = match self.schema.get(at) {
-            Type::Option(inner) => is_text(inner),
-            Type::Enum { .. } => true,
-            _ => is_text(&at),
-        };
-        let value = match serde_json::from_str(given) {
-            Ok(Value::Number(_) | Value::Bool(_)) if is_text(&at) => Value::String(given.to_owned()),
-            Ok(value) => value,
-            Err(_) if may_be_text => Value::String(given.to_owned()),
-            Err(error) => return wrong(format!("'{given}' is no JSON: {error}")),
-        };
+        let value = parsed(self.schema, at, given)?;
         self.value(at, &value)
     }
 
@@ -150,8 +155,8 @@ impl<'a> Writer<'a> {
             Type::I64 => self.number(zigzag(signed(value).filter(|it| i64::try_from(*it).is_ok())?)),
             Type::I128 => self.number(zigzag(signed(value)?)),
             #[expect(clippy::cast_possible_truncation, reason = "the nearest number there is")]
-            Type::F32 => self.out.extend((float(value)? as f32).to_le_bytes()),
-            Type::F64 => self.out.extend(float(value)?.to_le_bytes()),
+            Type::F32 => self.out.extend((real(value)? as f32).to_le_bytes()),
+            Type::F64 => self.out.extend(real(value)?.to_le_bytes()),
             _ => return None,
         }
         Some(())
@@ -211,6 +216,7 @@ impl<'a> Writer<'a> {
             match (object.get(&field.name), self.schema.get(field.ty)) {
                 (Some(value), _) => within(self.value(field.ty, value), || format!(".{}", field.name))?,
                 (None, Type::Option(_)) => self.out.push(0),
+                (None, _) if field.is_optional && self.wire == Wire::MessagePack => {}
                 (None, _) => {
                     let ty = self.schema.spelled(field.ty);
                     return wrong(format!("{owner} needs the field {}: {ty}", field.name));
@@ -255,11 +261,11 @@ impl<'a> Writer<'a> {
 }
 
 /// A whole number; one that JSON's numbers do not hold is written as text.
-fn unsigned(value: &Value) -> Option<u128> {
+pub(super) fn unsigned(value: &Value) -> Option<u128> {
     value.as_u64().map(u128::from).or_else(|| value.as_str()?.parse().ok())
 }
 
-fn signed(value: &Value) -> Option<i128> {
+pub(super) fn signed(value: &Value) -> Option<i128> {
     value
         .as_i64()
         .map(i128::from)
@@ -268,6 +274,6 @@ fn signed(value: &Value) -> Option<i128> {
 }
 
 /// A number, or "NaN", "inf" and "-inf", which JSON does not have.
-fn float(value: &Value) -> Option<f64> {
+pub(super) fn real(value: &Value) -> Option<f64> {
     value.as_f64().or_else(|| value.as_str()?.parse().ok())
 }

@@ -18,7 +18,7 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Nested<S> {
     }
 }
 
-/// What holds no other values, and what neither codec can read.
+/// What holds no other values, and what is skipped.
 macro_rules! plain {
     ($($name:ident)*) => {$(
         #[inline]
@@ -36,7 +36,13 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Nested<D> {
         deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
         deserialize_f32 deserialize_f64 deserialize_char deserialize_str deserialize_string
         deserialize_bytes deserialize_byte_buf deserialize_unit
-        deserialize_any deserialize_identifier deserialize_ignored_any
+        deserialize_identifier deserialize_ignored_any
+    }
+
+    #[inline]
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        let (inner, visitor) = self.deeper(D::Error::custom)?.swap(visitor);
+        inner.deserialize_any(visitor)
     }
 
     #[inline]
@@ -121,12 +127,32 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Nested<D> {
     }
 }
 
+/// What holds no other values, of a value that says itself what it is.
+macro_rules! told {
+    ($($name:ident($type:ty))*) => {$(
+        #[inline]
+        fn $name<E: Error>(self, value: $type) -> Result<V::Value, E> {
+            self.inner.$name(value)
+        }
+    )*};
+}
+
 /// Hears of what holds other values; the others are read by the visitor inside.
 impl<'de, V: Visitor<'de>> Visitor<'de> for Nested<V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.expecting(f)
+    }
+
+    told! {
+        visit_bool(bool) visit_i64(i64) visit_u64(u64) visit_i128(i128) visit_u128(u128) visit_f32(f32) visit_f64(f64)
+        visit_str(&str) visit_borrowed_str(&'de str) visit_bytes(&[u8]) visit_borrowed_bytes(&'de [u8])
+    }
+
+    #[inline]
+    fn visit_unit<E: Error>(self) -> Result<V::Value, E> {
+        self.inner.visit_unit()
     }
 
     #[inline]

@@ -2,21 +2,32 @@
 
 use std::collections::HashSet;
 
-use super::schema::{Contents, Field, Schema, Type, TypeRef};
+use super::{
+    schema::{Contents, Field, Schema, Type, TypeRef},
+    shapes::Form,
+};
 
 /// A walk over two schemas at once.
 struct Walk<'a> {
     ours: &'a Schema,
     theirs: &'a Schema,
+    /// Whether the contents of structs and enums may differ.
+    is_open: bool,
     /// Pairs that were met: they are the same, or are being compared.
     met: HashSet<(TypeRef, TypeRef)>,
 }
 
 impl Schema {
     /// Names the first difference to the schema of the other side: "field 2 of Order: here `cents: u64`, there `id: u64`".
+    /// With named fields, what these leave open is told only where nothing else differs.
     #[must_use]
-    pub fn difference(&self, theirs: &Self) -> Option<String> {
-        let mut walk = Walk { ours: self, theirs, met: HashSet::new() };
+    pub fn difference(&self, theirs: &Self, form: Form) -> Option<String> {
+        let closed = || self.first_difference(theirs, false);
+        if form == Form::Named { self.first_difference(theirs, true).or_else(closed) } else { closed() }
+    }
+
+    fn first_difference(&self, theirs: &Self, is_open: bool) -> Option<String> {
+        let mut walk = Walk { ours: self, theirs, is_open, met: HashSet::new() };
         let arguments = walk.fields("argument", "", &self.arguments, &theirs.arguments);
         let roots = [
             ("the answer", self.answer, theirs.answer),
@@ -80,6 +91,11 @@ impl Walk<'_> {
             }
             (Type::Tuple(here), Type::Tuple(there)) if here.len() == there.len() => {
                 here.iter().zip(there).find_map(|(a, b)| self.inner(what, *a, *b, &spelled))
+            }
+            (Type::Struct { .. }, Type::Struct { .. }) | (Type::Enum { .. }, Type::Enum { .. })
+                if self.is_open =>
+            {
+                None
             }
             (Type::Struct { name, fields }, Type::Struct { fields: other, .. }) => {
                 self.fields("field", name, fields, other)

@@ -46,6 +46,7 @@ impl Schema {
     /// The fingerprint for a codec of this form.
     #[must_use]
     pub fn fingerprint(&self, form: Form) -> u64 {
+        let form = if form == Form::Named && self.is_buffered() { Form::Positional } else { form };
         let closed = vec![None; self.types.len()];
         let mut walk = Walk { schema: self, form, open: Vec::new(), closed, outermost: usize::MAX };
         let mut hash = walk.fields(Hash::new(0), &self.arguments);
@@ -55,6 +56,10 @@ impl Schema {
         hash = hash.byte(u8::from(self.takes_bulk)).byte(u8::from(self.gives_bulk));
         if form == Form::Positional {
             hash = self.needs_names.iter().fold(hash, |hash, attribute| hash.text(attribute));
+        }
+        if form == Form::Named {
+            // What is in structs and enums is left open, but not what cannot be carried, nor what only a name describes.
+            hash = self.opaques().into_iter().chain(self.unfit(form).as_deref()).fold(hash, Hash::text);
         }
         hash.0
     }

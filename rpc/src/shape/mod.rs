@@ -9,6 +9,7 @@
 
 mod difference;
 mod fingerprint;
+mod fit;
 mod schema;
 mod shapes;
 mod spell;

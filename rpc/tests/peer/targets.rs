@@ -228,6 +228,8 @@ pub fn codec(data: &[u8]) {
     tree::<Postcard>(data);
     #[cfg(feature = "bincode")]
     tree::<gimmal_rpc::Bincode>(data);
+    #[cfg(feature = "evolve")]
+    tree::<gimmal_rpc::MessagePack>(data);
     type Nested = (u32, Option<String>, Vec<(u8, Vec<u64>)>, Result<bool, String>);
     let _ = <Postcard as Decode<'_, Nested>>::decode(data);
     // What a length claims is no reason to allocate: a vector of units has no bytes at all.
