@@ -37,6 +37,8 @@ pub mod error;
 #[cfg(feature = "floor")]
 pub mod floor;
 pub mod frame;
+#[cfg(any(feature = "shm", feature = "tcp"))]
+mod goodbye;
 pub mod hello;
 pub mod id;
 mod kernel;

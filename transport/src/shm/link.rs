@@ -4,8 +4,12 @@ use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use super::{peer::describe, segment::Segment};
 use crate::{
-    CloseReason, Credentials, Hello, Negotiated, PortConfig, RejectReason, Trust, hello::Feature,
-    mem::Region, negotiated::Capabilities, sync::atomic::Ordering,
+    Credentials, Hello, Negotiated, PortConfig, RejectReason, Trust,
+    goodbye::{CLOSED, LACKS, PANICKED},
+    hello::Feature,
+    mem::Region,
+    negotiated::Capabilities,
+    sync::atomic::Ordering,
 };
 
 /// Our end: the socket, and the segment that we write. Dropping it closes, in a way that the peer can tell from death.
@@ -15,21 +19,6 @@ pub(super) struct End {
     pub(super) own: Segment<Arc<Region>>,
     /// Where what the peer writes is copied to, when it is not trusted.
     pub(super) mirror: Option<Box<Segment<Region>>>,
-}
-
-/// Values of the closing word; any other is also an orderly close.
-const CLOSED: u64 = 1;
-const LACKS: u64 = 2;
-const PANICKED: u64 = 3;
-
-/// Why the peer closed, by its closing word.
-pub(super) fn closed_by_peer(closing: u64) -> Option<CloseReason> {
-    match closing {
-        0 => None,
-        LACKS => Some(CloseReason::PeerLacks),
-        PANICKED => Some(CloseReason::PeerGone { how: "its worker panicked" }),
-        _ => Some(CloseReason::Peer),
-    }
 }
 
 impl End {

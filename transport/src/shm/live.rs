@@ -12,7 +12,7 @@ use std::{ptr::NonNull, rc::Rc, sync::Arc};
 use super::{
     bulk::Passed,
     exposed::Shown,
-    link::{End, closed_by_peer},
+    link::End,
     pace::{ASK_BYTES, CLEAR_BYTES_MAX, CLEAR_BYTES_MIN, LIKELY_BYTES, RUN_MAX, STRIDE_MAX, TOGETHER_BYTES},
     segment::Segment,
     socket,
@@ -20,6 +20,7 @@ use super::{
 use crate::{
     CloseReason, ConnId, Credit, FrameWord, Negotiated, Position, Refused, Tag, Violation,
     frame::{FRAME_ALIGN, FRAME_WORD_BYTES, span},
+    goodbye::closed_by_peer,
     mem::{Region, Run, RxMemory},
     sync::{
         atomic::Ordering,
@@ -391,7 +392,10 @@ impl Live {
     #[inline]
     pub(super) fn closed_by_peer(&self) -> Option<CloseReason> {
         // SYNC POINT: end closed. Pairs with the drop of the peer's end.
-        closed_by_peer(observe(self.peer.closing()))
+        match observe(self.peer.closing()) {
+            0 => None,
+            how => Some(closed_by_peer(how)),
+        }
     }
 
     /// Whether the engine has something to do here; said once for a change of credit.

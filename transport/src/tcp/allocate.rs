@@ -86,7 +86,7 @@ impl LoanHome for Memory {
     fn give_back(&self, key: u64) {
         let mut state = lock(&self.state);
         let Some(Lent { mut region, .. }) = state.lent.remove(&key) else { return };
-        // Who still sends it has a share: then it is not used again.
+        // A connection that still sends it has a share: then the memory is not used again.
         let is_ours = Arc::get_mut(&mut region).is_some();
         let size = region.len();
         if is_ours && state.kept_bytes + size <= KEPT_BYTES_MAX {

@@ -11,16 +11,12 @@ use rustix::fs::MemfdFlags;
 use super::{gate::TcpGate, record::Record, socket};
 use crate::{
     Hello, Negotiated, PortConfig, PortError, RejectReason,
+    goodbye::LACKS,
     hello::Feature,
     kernel::{mapping, memory_file},
     mem::{Access, Region},
     negotiated::Capabilities,
 };
-
-/// How a connection ends, as a goodbye says it.
-pub(super) const CLOSED: u64 = 1;
-pub(super) const LACKS: u64 = 2;
-pub(super) const PANICKED: u64 = 3;
 
 /// A connection that belongs to no port's slots yet. Dropping it closes it.
 #[derive(Debug)]

@@ -7,14 +7,17 @@ use rustix::io::Errno;
 use super::{
     bulk::Serving,
     gate::Shared,
-    link::{CLOSED, LACKS, PANICKED, TcpLink},
+    link::TcpLink,
     outgoing::{Outgoing, Went},
     receive::{Head, Receiver},
     record::{ASK_BYTES, Ask, Record},
     requests::Requests,
     socket,
 };
-use crate::{CloseReason, ConnId, Event, Negotiated, PortCounters, Time, Violation};
+use crate::{
+    CloseReason, ConnId, Event, Negotiated, PortCounters, Time, Violation,
+    goodbye::{CLOSED, LACKS, PANICKED, closed_by_peer},
+};
 
 /// Calls that a look receives by.
 const RECEIVES_PER_LOOK: u32 = 2;
@@ -182,11 +185,7 @@ impl Live {
                 found.news.push_back(Event::Opened { conn, negotiated });
                 Ok(())
             }
-            Record::Goodbye { how } => Err(match how {
-                LACKS => CloseReason::PeerLacks,
-                PANICKED => CloseReason::PeerGone { how: "its worker panicked" },
-                _ => CloseReason::Peer,
-            }),
+            Record::Goodbye { how } => Err(closed_by_peer(how)),
             Record::Credit { position } => {
                 self.out.credited(position);
                 Ok(())
